@@ -1,0 +1,47 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+export PYTHONUNBUFFERED := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help lab test test-slow notebooks lint clean
+
+help: ## what there is to make
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+lab: $(VENV)/.lab ## open the course in JupyterLab (ARGS="--no-browser --port 8899" for a server)
+	$(BIN)/jupyter lab $(ARGS) notebooks/00_start_here.ipynb
+
+test: $(VENV)/.test ## the fast tests, then every cell of every notebook
+	$(BIN)/python -m pytest tests --ignore=tests/slow --ignore=tests/e2e
+	$(BIN)/python -m pytest --nbval notebooks/
+
+test-slow: $(VENV)/.test ## the tests that take minutes: training, torchrun, fresh installs
+	$(BIN)/python -m pytest tests/slow
+
+notebooks: $(VENV)/.test ## run every notebook and store its outputs in normal form
+	$(BIN)/python -m cs336_lib.classroom.notebooks
+
+lint: $(VENV)/.test ## what a commit must pass: ruff over code and notebooks
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+clean: ## remove the environment and everything built (runs/ stays)
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# One environment, made in two strengths. A stamp is older than what it was made from: made again.
+$(VENV)/.lab: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[lab]'
+	@touch $@
+
+$(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[lab,test]'
+	@touch $@ $(VENV)/.lab
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; ok = (3, 11) <= v[:2] <= (3, 14); \
+	ok or sys.exit(f"This course needs Python 3.11 to 3.14, and $(PYTHON) is {v[0]}.{v[1]}. Name another: make lab PYTHON=python3.12")'
+	@echo "Installing the course into $(VENV) (once; PyTorch is the large part) ..."
+	@$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,75 @@
+"""Run notebooks and store their outputs in one normal form, as `make notebooks` does."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, DeadKernelError
+from nbformat import NotebookNode
+from tqdm import tqdm
+
+KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+CELL_TIMEOUT = 300
+
+
+def normalise(notebook: NotebookNode) -> NotebookNode:
+    """Drop all that differs between two runs or machines without meaning anything.
+
+    Cells are numbered 1, 2, ... (nbval refuses outputs without a number); stderr (progress bars,
+    warnings), timestamps, widget state and the kernel's patch version go.
+    """
+    notebook.metadata = {
+        "kernelspec": KERNEL,
+        "language_info": {"name": "python", "file_extension": ".py", "mimetype": "text/x-python"},
+    }
+    number = 0
+    for cell in notebook.cells:
+        for key in ("execution", "collapsed", "jupyter", "trusted"):
+            cell.metadata.pop(key, None)
+        if cell.cell_type != "code":
+            continue
+        number += 1
+        cell.execution_count = number
+        cell.outputs = [o for o in cell.outputs if o.get("name") != "stderr"]
+        for output in cell.outputs:
+            output.pop("transient", None)
+            if "execution_count" in output:
+                output.execution_count = number
+            if "data" in output:
+                output.data.pop("application/vnd.jupyter.widget-view+json", None)
+    return notebook
+
+
+def run(path: Path) -> None:
+    """Execute one notebook from a fresh kernel and write it back, normalised."""
+    notebook = nbformat.read(path, as_version=4)
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_TIMEOUT,
+        kernel_name=KERNEL["name"],
+        coalesce_streams=True,
+        resources={"metadata": {"path": str(path.parent)}},
+    )
+    client.execute()
+    nbformat.write(normalise(notebook), path)
+
+
+def main() -> None:
+    """Run the notebooks named, or all of them."""
+    parser = argparse.ArgumentParser(description="Run notebooks and store their outputs.")
+    parser.add_argument("paths", nargs="*", type=Path, help="default: all in notebooks/")
+    paths = parser.parse_args().paths or sorted(Path("notebooks").glob("*.ipynb"))
+    failed = False
+    for path in tqdm(paths, unit="notebook"):
+        try:
+            run(path)
+        except (CellExecutionError, DeadKernelError, TimeoutError) as error:
+            failed = True
+            print(f"{path}: left as it was, since a cell failed\n{error}", file=sys.stderr)
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Figures drawn for the back row: large type, colour-blind-safe, axes with units."""

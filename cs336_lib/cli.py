@@ -1,0 +1,219 @@
+"""`cs336 train | sample | eval | prepare`: the command line, made from the dataclasses by tyro."""
+
+import contextlib
+import dataclasses
+import io
+import os
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from cs336_lib.config import PRESETS, TrainConfig
+
+DESCRIPTION = "Train GPT-2 models, sample from them, score them, and prepare text for them."
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Let a trained model go on with a prompt, printing as it writes."""
+
+    run_dir: Path
+    """Folder of a run made by `cs336 train`."""
+    prompt: str = "\n"
+    """Where to begin."""
+    max_new_tokens: int = 200
+    """How many tokens to write."""
+    temperature: float = 0.8
+    """Below 1: safer, above 1: wilder, 0: always the likeliest token."""
+    top_k: int | None = 50
+    """Choose among the k likeliest tokens only (None: all)."""
+    top_p: float | None = None
+    """Choose among the likeliest tokens that make up this probability (None: all)."""
+    seed: int | None = None
+    """The same seed gives the same text (None: another one each time)."""
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1 or mps."""
+
+
+@dataclass(frozen=True)
+class Eval:
+    """Loss, perplexity and bits per byte on a run's validation data."""
+
+    run_dir: Path
+    """Folder of a run made by `cs336 train`."""
+    eval_tokens: int = 1048576
+    """How many tokens to score, the same ones each time (fewer where there are fewer)."""
+    micro_batch_size: int = 16
+    """Sequences per forward pass."""
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1 or mps."""
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Tokenize a text file, so that `cs336 train PRESET --train-data OUT` can train on it."""
+
+    file: tyro.conf.Positional[Path]
+    """A UTF-8 text file."""
+    out: Path
+    """Folder to make."""
+    tokenizer: Literal["gpt2", "char"] = "gpt2"
+    """GPT-2's byte-pair encoding, or one id per character."""
+    val_fraction: float = 0.1
+    """The part at the end that is kept for validation."""
+
+
+# One subcommand per preset, with every field of TrainConfig as a flag.
+Preset = tyro.extras.subcommand_type_from_defaults(
+    {
+        name: dataclasses.replace(config, run_dir=config.run_dir or f"runs/{name}")
+        for name, (_, config) in PRESETS.items()
+    },
+    {name: description for name, (description, _) in PRESETS.items()},
+)
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a GPT from one of the presets; every field can be set."""
+
+    config: tyro.conf.OmitArgPrefixes[tyro.conf.OmitSubcommandPrefixes[Preset]]
+    """The preset to start from."""
+
+
+Command = (
+    Annotated[Train, tyro.conf.subcommand("train")]
+    | Annotated[Sample, tyro.conf.subcommand("sample")]
+    | Annotated[Eval, tyro.conf.subcommand("eval")]
+    | Annotated[Prepare, tyro.conf.subcommand("prepare")]
+)
+
+
+def run_train(command: Train) -> None:
+    """`cs336 train`"""
+    from cs336_lib.train import train
+
+    config: TrainConfig = command.config
+    result = train(config)
+    if result.finished:
+        print(
+            f"validation loss {result.val_loss:.4f}; "
+            f"try: cs336 sample --run-dir {config.run_dir} --prompt 'ROMEO:'"
+        )
+
+
+def run_sample(command: Sample) -> None:
+    """`cs336 sample`"""
+    from cs336_lib import checkpoint, generate, hardware, tokenizer
+
+    device = hardware.select_device(command.device)
+    model = checkpoint.load_model(command.run_dir, device)
+    made = tokenizer.load_tokenizer(command.run_dir / "tokenizer.json")
+    pieces = generate.stream_text(
+        model,
+        made,
+        command.prompt,
+        command.max_new_tokens,
+        temperature=command.temperature,
+        top_k=command.top_k,
+        top_p=command.top_p,
+        seed=command.seed,
+    )
+    for number, piece in enumerate(pieces):
+        print((command.prompt if number == 0 else "") + piece, end="", flush=True)
+    print()
+
+
+def run_eval(command: Eval) -> None:
+    """`cs336 eval`"""
+    import json
+
+    import torch
+
+    from cs336_lib import checkpoint, evaluate, hardware
+    from cs336_lib.data import Loader, open_data
+
+    device = hardware.select_device(command.device)
+    model = checkpoint.load_model(command.run_dir, device)
+    saved = json.loads((command.run_dir / "config.json").read_text())
+    config = TrainConfig(**saved)
+    dtype = hardware.autocast_dtype(device, config.precision)
+    _, stream, made = open_data(config.train_data, config.val_data, config.tokenizer)
+    result = evaluate.score(
+        model,
+        Loader(stream, config.block_size, made.vocab_size, config.seed),
+        made,
+        command.eval_tokens,
+        micro_batch_size=command.micro_batch_size,
+        device=device,
+        autocast=torch.autocast(device.type, dtype=dtype, enabled=dtype is not None),
+    )
+    print(f"tokens         {result.tokens:,} ({result.bytes:,} bytes)")
+    print(f"loss           {result.loss:.4f} nats per token")
+    print(f"perplexity     {result.perplexity:.2f}")
+    print(f"bits per byte  {result.bits_per_byte:.4f}")
+
+
+def run_prepare(command: Prepare) -> None:
+    """`cs336 prepare`"""
+    from cs336_lib.prepare import prepare
+
+    counts = prepare(command.file, command.out, command.tokenizer, command.val_fraction)
+    print(f"{command.out}: {counts['train']:,} tokens to train on, {counts['val']:,} to validate")
+    preset = "shakespeare-char" if command.tokenizer == "char" else "shakespeare"
+    print(f"now: cs336 train {preset} --train-data {command.out} --run-dir runs/{command.out.name}")
+
+
+RUN = {Train: run_train, Sample: run_sample, Eval: run_eval, Prepare: run_prepare}
+
+
+def parse(arguments: list[str]) -> object:
+    """The command that `arguments` spell; a mistake in them becomes one line and exit code 2."""
+    box = io.StringIO()
+    columns = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = "1000"  # tyro wraps its messages to the terminal; we want one line
+    asks_for_help = bool({"-h", "--help"} & set(arguments))
+    try:
+        with contextlib.nullcontext() if asks_for_help else contextlib.redirect_stderr(box):
+            if asks_for_help:
+                restore_columns(columns)
+            return tyro.cli(Command, prog="cs336", description=DESCRIPTION, args=arguments)
+    except SystemExit as ended:
+        if ended.code != 0 and not asks_for_help:
+            print(f"cs336: {one_line(box.getvalue())}", file=sys.stderr)
+        raise
+    finally:
+        restore_columns(columns)
+
+
+def restore_columns(columns: str | None) -> None:
+    """Put the environment's COLUMNS back."""
+    if columns is None:
+        os.environ.pop("COLUMNS", None)
+    else:
+        os.environ["COLUMNS"] = columns
+
+
+def one_line(boxed: str) -> str:
+    """What tyro put in its box: the first paragraph, and the flag that may have been meant."""
+    lines = [line.strip("│╭╮╰╯ \t") for line in boxed.splitlines()][1:]
+    paragraphs = re.split(r"\s*─+\s*", " ".join(lines))
+    message = paragraphs[0].removeprefix("Error parsing config: ")
+    suggestion = re.match(r"Perhaps you meant: (--[\w-]+)", paragraphs[1] if paragraphs[1:] else "")
+    return message + (f"; perhaps you meant {suggestion[1]}" if suggestion else "")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run one command; what a user can do wrong is said in one line on stderr, with exit code 2."""
+    command = parse(sys.argv[1:] if arguments is None else arguments)
+    try:
+        RUN[type(command)](command)
+    except (ValueError, OSError) as error:
+        print(f"cs336: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,220 @@
+"""What a model and a training run are made of: two dataclasses and the presets that ship."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+Choice = Literal["auto", "on", "off"]
+
+# These decide where and how a run is computed, not what comes out, so they may change on resume.
+CHANGEABLE = (
+    *("run_dir", "resume", "device", "compile", "micro_batch_size"),
+    *("eval_every", "eval_tokens", "checkpoint_every", "keep_checkpoints"),
+)
+AT_LEAST_ONE = ("max_steps", "batch_tokens", "micro_batch_size", "eval_tokens", "keep_checkpoints")
+AT_LEAST_ZERO = ("warmup_steps", "eval_every", "checkpoint_every", "weight_decay", "grad_clip")
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise `ValueError(message)` unless `condition` holds: for mistakes that a user can make."""
+    if not condition:
+        raise ValueError(message)
+
+
+@dataclass(frozen=True)
+class GPTConfig:
+    """The shape of a GPT-2; the defaults are the 124M model's (Radford et al. 2019, table 2)."""
+
+    block_size: int = 1024
+    vocab_size: int = 50257
+    n_layer: int = 12
+    n_head: int = 12
+    n_embd: int = 768
+    dropout: float = 0.0
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("block_size", "vocab_size", "n_layer", "n_head", "n_embd"):
+            value = getattr(self, name)
+            require(value >= 1, f"{name} is {value}; it must be at least 1")
+        require(
+            self.n_embd % self.n_head == 0,
+            f"n_head {self.n_head} does not divide n_embd {self.n_embd}; "
+            f"choose n_head among the divisors of n_embd",
+        )
+        require(0 <= self.dropout < 1, f"dropout is {self.dropout}; it must be in [0, 1)")
+
+    @property
+    def padded_vocab_size(self) -> int:
+        """The vocabulary rounded up to a multiple of 64, which is faster: 50257 -> 50304."""
+        return -(-self.vocab_size // 64) * 64
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Everything a training run depends on; the same values give the same run."""
+
+    run_dir: str = ""
+    """Folder for checkpoints, metrics and config (default: runs/PRESET)."""
+    resume: bool = False
+    """Continue from the newest good checkpoint in run_dir; start at step 0 where there is none."""
+
+    train_data: str = ""
+    """A folder made by `cs336 prepare`, or a pattern of .bin shards; empty: the plays that ship."""
+    val_data: str = ""
+    """A pattern of .bin shards for validation; empty: the folder's, or the corpus' last tenth."""
+    tokenizer: Literal["gpt2", "char"] = "gpt2"
+    """How text becomes token ids: GPT-2's byte-pair encoding, or one id per character."""
+
+    n_layer: int = 12
+    """Number of transformer blocks."""
+    n_head: int = 12
+    """Attention heads per block; must divide n_embd."""
+    n_embd: int = 768
+    """Width of the residual stream."""
+    block_size: int = 1024
+    """Context length in tokens."""
+    dropout: float = 0.0
+    """Dropout probability; 0 for pretraining on more data than is seen once."""
+    bias: bool = True
+    """Biases in Linear and LayerNorm, as GPT-2 has them."""
+
+    max_steps: int = 19073
+    """Optimizer steps in the whole run."""
+    batch_tokens: int = 524288
+    """Tokens per optimizer step over all devices; a multiple of block_size."""
+    micro_batch_size: int = 16
+    """Sequences per forward pass on one device; what is missing to batch_tokens is accumulated."""
+    learning_rate: float = 6e-4
+    """Peak learning rate, reached at the end of the warm-up."""
+    min_learning_rate: float = 6e-5
+    """Learning rate of the last step, where the cosine ends."""
+    warmup_steps: int = 715
+    """Steps of linear warm-up."""
+    weight_decay: float = 0.1
+    """AdamW's decoupled weight decay, on matrices and embeddings only."""
+    beta1: float = 0.9
+    """AdamW's decay of the running mean of gradients."""
+    beta2: float = 0.95
+    """AdamW's decay of the running mean of squared gradients."""
+    grad_clip: float = 1.0
+    """Largest allowed norm of the whole gradient; 0 turns clipping off."""
+    seed: int = 1337
+    """Decides initial weights, data order and dropout."""
+
+    eval_every: int = 250
+    """Steps between validations; the last step always validates. 0: only there."""
+    eval_tokens: int = 1048576
+    """Validation tokens, the same ones each time (fewer where the data has fewer)."""
+    checkpoint_every: int = 1000
+    """Steps between checkpoints; the last step always saves. 0: only there."""
+    keep_checkpoints: int = 2
+    """How many of the newest checkpoints to keep; the best by validation loss stays as well."""
+
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1, mps; auto takes the fastest there is."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Matmul precision under autocast; auto: bf16 where the hardware has it, else fp32."""
+    compile: Choice = "auto"
+    """torch.compile; auto: on CUDA."""
+    deterministic: Choice = "auto"
+    """Bit-identical runs; auto: on CPU, where it costs next to nothing."""
+
+    def __post_init__(self) -> None:
+        self.model_config(vocab_size=1)  # the shape's own checks
+        for name in AT_LEAST_ONE:
+            require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}; at least 1 needed")
+        for name in AT_LEAST_ZERO:
+            value = getattr(self, name)
+            require(math.isfinite(value) and value >= 0, f"{name} is {value}; 0 or more needed")
+        require(
+            self.batch_tokens % self.block_size == 0,
+            f"batch_tokens {self.batch_tokens} is not a multiple of block_size {self.block_size}; "
+            f"try {max(1, round(self.batch_tokens / self.block_size)) * self.block_size}",
+        )
+        require(
+            0 <= self.min_learning_rate <= self.learning_rate and self.learning_rate > 0,
+            f"learning_rate {self.learning_rate} and min_learning_rate {self.min_learning_rate}: "
+            f"0 <= min_learning_rate <= learning_rate and learning_rate > 0 expected",
+        )
+        require(
+            0 <= self.beta1 < 1 and 0 <= self.beta2 < 1,
+            f"beta1 {self.beta1} and beta2 {self.beta2} must be in [0, 1)",
+        )
+        require(
+            self.warmup_steps <= self.max_steps,
+            f"warmup_steps {self.warmup_steps} is more than max_steps {self.max_steps}",
+        )
+        require(0 <= self.seed < 2**63, f"seed is {self.seed}; 0 to 2**63 - 1 expected")
+
+    def model_config(self, vocab_size: int) -> GPTConfig:
+        """The model's shape, once the tokenizer has said how many ids there are."""
+        shape = ("block_size", "n_layer", "n_head", "n_embd", "dropout", "bias")
+        return GPTConfig(vocab_size=vocab_size, **{name: getattr(self, name) for name in shape})
+
+    @property
+    def batch_windows(self) -> int:
+        """Sequences per optimizer step over all devices."""
+        return self.batch_tokens // self.block_size
+
+    def conflicts(self, saved: dict) -> list[str]:
+        """What differs from a saved run's config in a way that would change its result."""
+        return [
+            f"{f.name} was {saved.get(f.name)!r}, now {getattr(self, f.name)!r}"
+            for f in dataclasses.fields(self)
+            if f.name not in CHANGEABLE and saved.get(f.name) != getattr(self, f.name)
+        ]
+
+
+# Each with one line of help. What is not named has TrainConfig's default, GPT-2 124M's.
+PRESETS: dict[str, tuple[str, TrainConfig]] = {
+    "shakespeare-char": (
+        "A small GPT on the plays that ship, letter by letter: under two minutes on two cores.",
+        TrainConfig(
+            tokenizer="char",
+            n_layer=4,
+            n_head=4,
+            n_embd=128,
+            block_size=64,
+            max_steps=1500,
+            batch_tokens=12 * 64,
+            micro_batch_size=12,
+            learning_rate=3e-3,
+            min_learning_rate=1e-4,
+            warmup_steps=50,
+            beta2=0.99,
+            eval_every=250,
+            eval_tokens=16384,
+            checkpoint_every=500,
+        ),
+    ),
+    "shakespeare": (
+        "A small GPT on the plays that ship, in GPT-2's tokens: about ten minutes on two cores.",
+        TrainConfig(
+            n_layer=4,
+            n_head=4,
+            n_embd=256,
+            block_size=128,
+            dropout=0.1,
+            max_steps=1000,
+            batch_tokens=16 * 128,
+            micro_batch_size=16,
+            learning_rate=1e-3,
+            min_learning_rate=1e-4,
+            warmup_steps=50,
+            beta2=0.99,
+            eval_every=250,
+            eval_tokens=16384,
+            checkpoint_every=500,
+        ),
+    ),
+    "gpt2-124m": (
+        "GPT-2 124M on your own shards: 10B tokens, 0.5M a step (--train-data and --val-data).",
+        TrainConfig(
+            train_data="data/train_*.bin",
+            val_data="data/val_*.bin",
+            eval_tokens=10_485_760,
+        ),
+    ),
+}

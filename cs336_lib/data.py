@@ -1,0 +1,271 @@
+"""Tokens on disk in llm.c's `.bin` format, and the batches that are cut from them."""
+
+import glob
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from cs336_lib.config import require
+from cs336_lib.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, shakespeare
+
+# llm.c's header: 256 int32, of which the first three mean something; then uint16 tokens.
+MAGIC = 20240520
+VERSION = 1
+HEADER_BYTES = 256 * 4
+
+VAL_FRACTION = 0.1  # of a corpus that comes without a validation part: its last tenth
+
+
+def write_shard(path: Path, ids: np.ndarray) -> None:
+    """Write token ids as one llm.c shard."""
+    header = np.zeros(256, dtype="<i4")
+    header[:3] = MAGIC, VERSION, len(ids)
+    with open(path, "wb") as file:
+        file.write(header.tobytes())
+        file.write(np.ascontiguousarray(ids, dtype="<u2"))
+
+
+def open_shard(path: Path) -> np.ndarray:
+    """Map one llm.c shard into memory, read-only.
+
+    Raises:
+        ValueError: magic number, version or length are not what a whole shard has.
+    """
+    require(path.is_file(), f"{path}: no such file")
+    size = path.stat().st_size
+    require(
+        size >= HEADER_BYTES,
+        f"{path}: {size} bytes, shorter than a shard's header of {HEADER_BYTES}",
+    )
+    magic, version, length = np.fromfile(path, dtype="<i4", count=3).tolist()
+    require(
+        magic == MAGIC,
+        f"{path}: magic number {magic}, {MAGIC} expected: not an llm.c .bin shard "
+        f"(`cs336 prepare` makes them from text)",
+    )
+    require(version == VERSION, f"{path}: version {version}, {VERSION} expected")
+    require(
+        size == HEADER_BYTES + 2 * length,
+        f"{path}: {size} bytes, but its header promises {length} tokens = "
+        f"{HEADER_BYTES + 2 * length} bytes; it is cut off or not whole",
+    )
+    if length == 0:  # an empty file region cannot be mapped
+        return np.zeros(0, dtype="<u2")
+    return np.memmap(path, dtype="<u2", mode="r", offset=HEADER_BYTES, shape=(length,))
+
+
+class TokenStream:
+    """Many arrays of tokens, read as one; nothing is loaded before it is asked for."""
+
+    def __init__(self, parts: list[np.ndarray], names: list[str]):
+        self.parts, self.names = parts, names
+        self.ends = np.cumsum([len(part) for part in parts])
+
+    @classmethod
+    def from_pattern(cls, pattern: str) -> "TokenStream":
+        """Open all shards that match, in order of their names.
+
+        Raises:
+            ValueError: none matches, or one is not a whole shard.
+        """
+        paths = sorted(glob.glob(pattern, recursive=True))
+        require(len(paths) > 0, f"{pattern}: no file matches; a pattern of .bin shards expected")
+        return cls([open_shard(Path(path)) for path in paths], paths)
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def read(self, start: int, length: int) -> np.ndarray:
+        """Copy tokens [start, start + length) as int64, across parts where need be."""
+        part = int(np.searchsorted(self.ends, start, side="right"))
+        tokens = np.empty(length, dtype=np.int64)
+        filled = 0
+        while filled < length:
+            offset = start + filled - int(self.ends[part]) + len(self.parts[part])
+            piece = self.parts[part][offset : offset + length - filled]
+            tokens[filled : filled + len(piece)] = piece
+            filled += len(piece)
+            part += 1
+        return tokens
+
+    def where(self, position: int) -> str:
+        """Which file, and where in it, a position of the stream is."""
+        part = int(np.searchsorted(self.ends, position, side="right"))
+        return (
+            f"{self.names[part]}, token {position - int(self.ends[part]) + len(self.parts[part])}"
+        )
+
+
+def shuffled(index: np.ndarray, n: int, key: int) -> np.ndarray:
+    """A bijection of 0..n-1, chosen by `key`: shuffling an epoch without storing its order.
+
+    A four-round Feistel network permutes the smallest even number of bits that holds n; what lands
+    outside 0..n-1 is sent round again until it lands inside (Black and Rogaway 2002).
+    """
+    half = max(1, (int(n - 1).bit_length() + 1) // 2)
+    mask = np.uint64((1 << half) - 1)
+    result = index.astype(np.uint64)
+    outside = np.ones(len(result), dtype=bool)
+    while outside.any():
+        left, right = result[outside] >> np.uint64(half), result[outside] & mask
+        for round_number in range(4):
+            left, right = right, left ^ (_hash(right, key, round_number) & mask)
+        result[outside] = (left << np.uint64(half)) | right
+        outside = result >= n
+    return result.astype(np.int64)
+
+
+def _hash(values: np.ndarray, key: int, salt: int) -> np.ndarray:
+    """Scramble 64-bit values (splitmix64's finaliser, Steele et al. 2014)."""
+    seed = np.random.SeedSequence([key, salt]).generate_state(1, np.uint64)[0]
+    with np.errstate(over="ignore"):
+        z = values + seed
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def window_starts(first: int, count: int, tokens: int, block_size: int, seed: int) -> np.ndarray:
+    """Where windows number `first` to `first + count - 1` of a whole training run begin.
+
+    An epoch cuts the stream, from some offset on, into every full window (block_size inputs and one
+    more target) and visits each once, shuffled. The offsets go through 0..block_size-1, shuffled as
+    well: in block_size epochs each of the tokens - block_size possible windows comes exactly once.
+
+    The result depends on nothing but the arguments, whoever asks and whatever was asked before.
+    """
+    per_cycle = tokens - block_size
+    numbers = np.arange(first, first + count, dtype=np.int64)
+    starts = np.empty(count, dtype=np.int64)
+    for cycle in np.unique(numbers // per_cycle):
+        offsets = shuffled(np.arange(block_size), block_size, hash_key(seed, cycle))
+        windows_from = (tokens - 1 - offsets) // block_size
+        epoch_ends = np.cumsum(windows_from)
+        chosen = np.flatnonzero(numbers // per_cycle == cycle)
+        position = numbers[chosen] - cycle * per_cycle
+        epochs = np.searchsorted(epoch_ends, position, side="right")
+        for epoch in np.unique(epochs):
+            inside = epochs == epoch
+            n = int(windows_from[epoch])
+            index = position[inside] - (epoch_ends[epoch] - n)
+            order = shuffled(index, n, hash_key(seed, cycle, epoch))
+            starts[chosen[inside]] = offsets[epoch] + order * block_size
+    return starts
+
+
+def hash_key(*numbers: int) -> int:
+    """One well-mixed key from several numbers; also how dropout's seed follows from the step."""
+    state = np.random.SeedSequence([int(n) for n in numbers]).generate_state(1, np.uint64)
+    return int(state[0] >> np.uint64(1))
+
+
+class Loader:
+    """Batches as a pure function of how many windows came before.
+
+    Whatever the number of processes and however small the micro-batches, step for step the same
+    windows are used; resuming is asking for the next one.
+    """
+
+    def __init__(self, stream: TokenStream, block_size: int, vocab_size: int, seed: int):
+        require(
+            len(stream) > block_size,
+            f"{stream.names[0]}: {len(stream)} tokens, but one sequence takes block_size + 1 = "
+            f"{block_size + 1}; use more data or a smaller block_size",
+        )
+        self.stream, self.block_size = stream, block_size
+        self.vocab_size, self.seed = vocab_size, seed
+
+    def batch(
+        self, first: int, count: int
+    ) -> tuple[Int[Tensor, "count block_size"], Int[Tensor, "count block_size"]]:
+        """Inputs and targets (the inputs shifted by one) of `count` windows from number `first` on.
+
+        Raises:
+            ValueError: a token id is not in the vocabulary.
+        """
+        starts = window_starts(first, count, len(self.stream), self.block_size, self.seed)
+        return self.windows(starts)
+
+    def windows(
+        self, starts: Iterable[int]
+    ) -> tuple[Int[Tensor, "count block_size"], Int[Tensor, "count block_size"]]:
+        """Inputs and targets of the windows that begin at `starts`."""
+        rows = [self.stream.read(int(start), self.block_size + 1) for start in starts]
+        for start, row in zip(starts, rows, strict=True):
+            if row.max() >= self.vocab_size:
+                place = self.stream.where(int(start) + int((row >= self.vocab_size).argmax()))
+                raise ValueError(
+                    f"{place}: id {row.max()}, but the vocabulary has {self.vocab_size}; "
+                    f"was this data made with another tokenizer?"
+                )
+        tokens = torch.from_numpy(np.stack(rows))
+        return tokens[:, :-1], tokens[:, 1:]
+
+    def validation_starts(self, tokens: int) -> np.ndarray:
+        """Starts of up to `tokens` worth of windows, spread evenly, the same each time."""
+        available = (len(self.stream) - 1) // self.block_size
+        count = max(1, min(available, tokens // self.block_size))
+        return np.arange(count) * available // count * self.block_size
+
+
+def prefetched(
+    batches: Iterable[tuple[Tensor, Tensor]], device: torch.device
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Move batches to the device, the next one being read while the last one is computed on.
+
+    On CUDA they go through pinned memory, so that the copy itself overlaps too.
+    """
+    batches = iter(batches)
+
+    def read() -> tuple[Tensor, Tensor] | None:
+        batch = next(batches, None)
+        if batch is None or device.type != "cuda":
+            return batch
+        return batch[0].pin_memory(), batch[1].pin_memory()
+
+    with ThreadPoolExecutor(max_workers=1) as reader:
+        coming = reader.submit(read)
+        while (batch := coming.result()) is not None:
+            coming = reader.submit(read)
+            yield batch[0].to(device, non_blocking=True), batch[1].to(device, non_blocking=True)
+
+
+def open_data(
+    train_data: str, val_data: str, tokenizer: str
+) -> tuple[TokenStream, TokenStream, Tokenizer]:
+    """The training stream, the validation stream and the tokenizer that a config names.
+
+    Raises:
+        ValueError: data is missing, broken, or made with another tokenizer.
+    """
+    if not train_data:
+        require(not val_data, "val_data without train_data; give both, or neither for the corpus")
+        text = shakespeare()
+        made = make_tokenizer(tokenizer, text)
+        ids = made.encode(text)
+        cut = int(len(ids) * (1 - VAL_FRACTION))
+        name = "the plays that ship"
+        return TokenStream([ids[:cut]], [name]), TokenStream([ids[cut:]], [name]), made
+    folder = Path(train_data)
+    if folder.is_dir():
+        made = load_tokenizer(folder / "tokenizer.json")
+        require(
+            made.name == tokenizer,
+            f"{folder} was prepared with tokenizer {made.name!r}, this run has {tokenizer!r}; "
+            f"pass --tokenizer {made.name}",
+        )
+        train, val = str(folder / "train_*.bin"), val_data or str(folder / "val_*.bin")
+        return TokenStream.from_pattern(train), TokenStream.from_pattern(val), made
+    require(
+        tokenizer == "gpt2",
+        f"{train_data}: shards outside a folder made by `cs336 prepare` are read as GPT-2's "
+        f"tokens; pass --tokenizer gpt2, or the folder",
+    )
+    train_stream = TokenStream.from_pattern(train_data)
+    require(bool(val_data), "--val-data is missing: a pattern of .bin shards to validate on")
+    return train_stream, TokenStream.from_pattern(val_data), make_tokenizer("gpt2", "")

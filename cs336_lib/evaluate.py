@@ -1,0 +1,87 @@
+"""How good a model is: its mean loss over the same tokens each time, also in bits per byte."""
+
+import math
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from cs336_lib.data import Loader
+from cs336_lib.distributed import World
+from cs336_lib.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Score:
+    """Loss in nats per token over `tokens` tokens that are `bytes` bytes of text."""
+
+    loss: float
+    tokens: int
+    bytes: int
+
+    @property
+    def perplexity(self) -> float:
+        """Between how many equally likely tokens the model hesitates, on average."""
+        return math.exp(self.loss)
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Comparable between tokenizers, which the loss per token is not."""
+        return self.loss * self.tokens / math.log(2) / self.bytes
+
+
+@torch.no_grad()
+def validation_loss(
+    model: nn.Module,
+    loader: Loader,
+    tokens: int,
+    *,
+    micro_batch_size: int,
+    device: torch.device,
+    autocast: AbstractContextManager,
+    world: World | None = None,
+) -> float:
+    """Mean loss in nats per token over fixed windows of the validation data.
+
+    The windows are the same each time and shared out between the processes; no randomness is used,
+    so training goes on as if nothing had happened.
+    """
+    world = world or World()
+    starts = loader.validation_starts(tokens)
+    mine = [starts[i] for i in world.share(len(starts))]
+    was_training = model.training
+    model.eval()
+    total = 0.0
+    for begin in range(0, len(mine), micro_batch_size):
+        chunk = mine[begin : begin + micro_batch_size]
+        x, y = (t.to(device) for t in loader.windows(chunk))
+        with autocast:
+            total += model(x, y).item() * len(chunk)
+    model.train(was_training)
+    return world.sum(total, device=device)[0] / len(starts)
+
+
+def score(
+    model: nn.Module,
+    loader: Loader,
+    tokenizer: Tokenizer,
+    tokens: int,
+    *,
+    micro_batch_size: int,
+    device: torch.device,
+    autocast: AbstractContextManager,
+) -> Score:
+    """The validation loss, with the number of bytes that its target tokens stand for."""
+    loss = validation_loss(
+        model,
+        loader,
+        tokens,
+        micro_batch_size=micro_batch_size,
+        device=device,
+        autocast=autocast,
+    )
+    starts = loader.validation_starts(tokens)
+    targets = (loader.windows([start])[1][0].tolist() for start in starts)
+    size = sum(len(tokenizer.decode_bytes(ids)) for ids in targets)
+    return Score(loss, len(starts) * loader.block_size, size)

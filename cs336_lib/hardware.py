@@ -1,0 +1,219 @@
+"""The machine: which device to use, what it can do at best, and how to time it honestly."""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from cs336_lib.config import require
+
+TFLOPS = 1e12
+
+
+@dataclass(frozen=True)
+class Device:
+    """A datasheet's dense peaks: FLOP/s by precision, memory bandwidth in B/s, memory in bytes."""
+
+    name: str
+    peak_flops: dict[str, float] = field(hash=False)
+    bandwidth: float
+    memory: float
+    source: str
+
+
+# Dense figures: a datasheet that prints "with sparsity" counts multiplications by zero, twice ours.
+# "tf32" is fp32 storage with matmuls on the tensor cores; "fp32" is the ordinary cores.
+DATASHEET: dict[str, Device] = {
+    "a100": Device(
+        "NVIDIA A100 80GB SXM",
+        {"bf16": 312e12, "fp16": 312e12, "tf32": 156e12, "fp32": 19.5e12},
+        2.039e12,
+        80e9,
+        "NVIDIA A100 datasheet, 2021",
+    ),
+    "h100": Device(
+        "NVIDIA H100 SXM",
+        {"fp8": 1979e12, "bf16": 989.5e12, "fp16": 989.5e12, "tf32": 494.7e12, "fp32": 67e12},
+        3.35e12,
+        80e9,
+        "NVIDIA H100 datasheet, 2023 (printed with 2:4 sparsity: halved here)",
+    ),
+    "h200": Device(
+        "NVIDIA H200 SXM",
+        {"fp8": 1979e12, "bf16": 989.5e12, "fp16": 989.5e12, "tf32": 494.7e12, "fp32": 67e12},
+        4.8e12,
+        141e9,
+        "NVIDIA H200 datasheet, 2024 (printed with 2:4 sparsity: halved here)",
+    ),
+    "b200": Device(
+        "NVIDIA B200 SXM",
+        {"fp8": 4500e12, "bf16": 2250e12, "fp16": 2250e12, "tf32": 1125e12, "fp32": 75e12},
+        8.0e12,
+        180e9,
+        "NVIDIA DGX B200 datasheet, 2024: 36 PFLOP/s sparse bf16, 1440 GB, 64 TB/s over 8 GPUs",
+    ),
+    "a6000": Device(
+        "NVIDIA RTX A6000",
+        {"bf16": 154.8e12, "fp16": 154.8e12, "tf32": 77.4e12, "fp32": 38.7e12},
+        0.768e12,
+        48e9,
+        "NVIDIA RTX A6000 datasheet, 2021 (309.7 TFLOP/s with sparsity: halved here)",
+    ),
+    "rtx 4090": Device(
+        "NVIDIA GeForce RTX 4090",
+        {"bf16": 165.2e12, "fp16": 165.2e12, "tf32": 82.6e12, "fp32": 82.6e12},
+        1.008e12,
+        24e9,
+        "NVIDIA Ada architecture whitepaper, 2022 (fp32 accumulation)",
+    ),
+}
+
+
+def select_device(name: str = "auto", local_rank: int = 0) -> torch.device:
+    """Turn `auto`, `cpu`, `cuda`, `cuda:1` or `mps` into a device that is there.
+
+    Raises:
+        ValueError: the name is unknown or this machine has no such device.
+    """
+    if name == "auto":
+        name = (
+            "cuda"
+            if torch.cuda.is_available()
+            else "mps"
+            if torch.backends.mps.is_available()
+            else "cpu"
+        )
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    require(
+        device.type in ("cpu", "cuda", "mps"),
+        f"device {name!r} is unknown; auto, cpu, cuda, cuda:1 or mps expected",
+    )
+    if device.type == "cuda":
+        require(torch.cuda.is_available(), f"device {name!r}: no CUDA GPU here; use --device cpu")
+        index = local_rank if device.index is None else device.index
+        count = torch.cuda.device_count()
+        require(index < count, f"device 'cuda:{index}': this machine has {count} GPU(s), from 0")
+        device = torch.device("cuda", index)
+        torch.cuda.set_device(device)
+    if device.type == "mps":
+        require(torch.backends.mps.is_available(), "device 'mps': not on this machine; use cpu")
+    return device
+
+
+@cache
+def cpu_has_bf16() -> bool:
+    """Whether this CPU multiplies bf16 in hardware; elsewhere bf16 matmuls run 400x slower."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.exists():
+        return False
+    flags = set(cpuinfo.read_text().split())
+    return bool(flags & {"avx512_bf16", "amx_bf16", "bf16"})
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Whether bf16 matmuls are fast on this device."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    return device.type == "cpu" and cpu_has_bf16()
+
+
+def autocast_dtype(device: torch.device, precision: str = "auto") -> torch.dtype | None:
+    """The dtype matmuls are to run in, or None for plain fp32; `auto` picks bf16 where it is fast.
+
+    Raises:
+        ValueError: bf16 is asked for on a GPU that cannot do it.
+    """
+    if precision == "fp32" or (precision == "auto" and not has_bf16(device)):
+        return None
+    require(
+        device.type != "cuda" or has_bf16(device),
+        "precision bf16: this GPU has no bf16 (compute capability 8.0 needed); use fp32",
+    )
+    return torch.bfloat16
+
+
+def device_name(device: torch.device) -> str:
+    """The name a person would call it by."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    if device.type == "mps":
+        return "Apple GPU (MPS)"
+    return f"CPU, {torch.get_num_threads()} threads"
+
+
+def datasheet(device: torch.device) -> Device | None:
+    """The datasheet of this GPU, or None where we have none: no figure is guessed."""
+    name = device_name(device).lower() if device.type == "cuda" else ""
+    if "pcie" in name or " nvl" in name:  # other clocks, other peaks than the SXM module's
+        return None
+    return next((sheet for key, sheet in DATASHEET.items() if key in name), None)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done all it was given; the CPU always has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def median_seconds(
+    work: Callable[[], object], device: torch.device, *, repeats: int = 5, warmup: int = 2
+) -> float:
+    """Median wall time of `work()` in seconds, after warm-up, the device waited for each time."""
+    for _ in range(warmup):
+        work()
+    times = []
+    for _ in range(repeats):
+        synchronize(device)
+        start = time.perf_counter()
+        work()
+        synchronize(device)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+@cache
+def measured_matmul_flops(device: torch.device, dtype: torch.dtype, n: int = 1024) -> float:
+    """FLOP/s of an n x n matmul here and now: the best of a few, for this is to be a peak."""
+    a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
+    torch.mm(a, b)  # the first call chooses a kernel
+    best = float("inf")
+    for _ in range(10):
+        synchronize(device)
+        start = time.perf_counter()
+        torch.mm(a, b)
+        synchronize(device)
+        best = min(best, time.perf_counter() - start)
+    return 2 * n**3 / best
+
+
+def measured_bandwidth(device: torch.device, megabytes: int = 256) -> float:
+    """Bytes per second of a large copy, reads and writes both counted."""
+    source = torch.empty(megabytes * 2**20, dtype=torch.uint8, device=device).fill_(1)
+    target = torch.empty_like(source)
+    seconds = median_seconds(lambda: target.copy_(source), device)
+    return 2 * source.numel() / seconds
+
+
+def peak_flops(device: torch.device, dtype: torch.dtype | None) -> tuple[float | None, str]:
+    """Peak FLOP/s for matmuls in `dtype` (None: fp32) and where the figure is from.
+
+    A GPU's is its datasheet's, a CPU's is measured, and of anything else there is none.
+    """
+    precision = "bf16" if dtype == torch.bfloat16 else "fp32"
+    if device.type == "cpu":
+        return measured_matmul_flops(device, dtype or torch.float32), "measured here"
+    sheet = datasheet(device)
+    if sheet is None:
+        return None, "unknown peak"
+    if precision == "fp32" and torch.get_float32_matmul_precision() != "highest":
+        precision = "tf32"
+    return sheet.peak_flops[precision], sheet.source

@@ -1,0 +1,210 @@
+"""GPT-2 (Radford et al. 2019), with the parameter names of the Hugging Face checkpoint."""
+
+import math
+from typing import overload
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from cs336_lib.config import GPTConfig, require
+
+
+class KVCache:
+    """Keys and values of the tokens read so far, so that each new token is computed once."""
+
+    def __init__(self, config: GPTConfig, batch: int, device: torch.device, dtype: torch.dtype):
+        head_dim = config.n_embd // config.n_head
+        shape = (config.n_layer, 2, batch, config.n_head, config.block_size, head_dim)
+        self.store = torch.zeros(shape, device=device, dtype=dtype)
+        self.length = 0
+
+    def extend(
+        self, layer: int, k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t d"]
+    ) -> tuple[Float[Tensor, "b h all d"], Float[Tensor, "b h all d"]]:
+        """Add a layer's new keys and values; return all there are."""
+        end = self.length + k.size(2)
+        self.store[layer, 0, :, :, self.length : end] = k
+        self.store[layer, 1, :, :, self.length : end] = v
+        return self.store[layer, 0, :, :, :end], self.store[layer, 1, :, :, :end]
+
+
+class CausalSelfAttention(nn.Module):
+    """Multi-head attention in which a token sees itself and what came before it."""
+
+    def __init__(self, config: GPTConfig, layer: int):
+        super().__init__()
+        self.layer = layer
+        self.n_head = config.n_head
+        self.dropout = config.dropout
+        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
+        self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+
+    def forward(
+        self, x: Float[Tensor, "batch seq n_embd"], cache: KVCache | None = None
+    ) -> Float[Tensor, "batch seq n_embd"]:
+        """Mix information between positions."""
+        qkv = rearrange(
+            self.c_attn(x),
+            "batch seq (three head head_dim) -> three batch head seq head_dim",
+            three=3,
+            head=self.n_head,
+        )
+        q, k, v = qkv.unbind(0)
+        past = cache.length if cache else 0
+        if cache:
+            k, v = cache.extend(self.layer, k, v)
+        y = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=None if past == 0 else causal_mask(q.size(2), k.size(2), q.device),
+            is_causal=past == 0,
+            dropout_p=self.dropout if self.training else 0.0,
+        )
+        y = self.c_proj(rearrange(y, "batch head seq head_dim -> batch seq (head head_dim)"))
+        return F.dropout(y, self.dropout, self.training)
+
+
+def causal_mask(
+    queries: int, keys: int, device: torch.device
+) -> Float[Tensor, "queries keys"] | None:
+    """True where a query may look, the queries being the last of the keys; None: everywhere."""
+    if queries == 1:
+        return None
+    ones = torch.ones(queries, keys, dtype=torch.bool, device=device)
+    return ones.tril(diagonal=keys - queries)
+
+
+class MLP(nn.Module):
+    """Two linear layers with GELU between them, four times as wide inside."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.dropout = config.dropout
+        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias)
+        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
+
+    def forward(self, x: Float[Tensor, "batch seq n_embd"]) -> Float[Tensor, "batch seq n_embd"]:
+        """Transform each position on its own."""
+        # GPT-2 was trained with the tanh approximation of GELU, so its weights want that one.
+        y = self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
+        return F.dropout(y, self.dropout, self.training)
+
+
+class Block(nn.Module):
+    """Pre-norm: each sub-layer reads a normalised copy and adds its result to the stream."""
+
+    def __init__(self, config: GPTConfig, layer: int):
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(config.n_embd, bias=config.bias)
+        self.attn = CausalSelfAttention(config, layer)
+        self.ln_2 = nn.LayerNorm(config.n_embd, bias=config.bias)
+        self.mlp = MLP(config)
+
+    def forward(
+        self, x: Float[Tensor, "batch seq n_embd"], cache: KVCache | None = None
+    ) -> Float[Tensor, "batch seq n_embd"]:
+        """Attention, then MLP, each added to the residual stream."""
+        x = x + self.attn(self.ln_1(x), cache)
+        return x + self.mlp(self.ln_2(x))
+
+
+class GPT(nn.Module):
+    """GPT-2: token and position embeddings, `n_layer` blocks, a final norm, tied output weights.
+
+    Inside, the vocabulary is padded to a multiple of 64; logits, loss and counts do not show it.
+    """
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.config = config
+        self.transformer = nn.ModuleDict(
+            {
+                "wte": nn.Embedding(config.padded_vocab_size, config.n_embd),
+                "wpe": nn.Embedding(config.block_size, config.n_embd),
+                "h": nn.ModuleList(Block(config, layer) for layer in range(config.n_layer)),
+                "ln_f": nn.LayerNorm(config.n_embd, bias=config.bias),
+            }
+        )
+        self.lm_head = nn.Linear(config.n_embd, config.padded_vocab_size, bias=False)
+        self.lm_head.weight = self.transformer.wte.weight
+        self.init_weights()
+
+    @torch.no_grad()
+    def init_weights(self) -> None:
+        """Draw GPT-2's initial weights from torch's global generator.
+
+        N(0, 0.02) everywhere; the two projections of each block that write to the residual stream
+        are smaller by sqrt(2 n_layer), so that its variance does not grow with depth (section 2.3).
+        """
+        residual_std = 0.02 / math.sqrt(2 * self.config.n_layer)
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                parameter.zero_()
+            elif ".ln_" in name:
+                parameter.fill_(1.0)
+            else:
+                parameter.normal_(0.0, residual_std if "c_proj" in name else 0.02)
+        # Padded rows get no gradient; at zero they stay zero, weight decay or not.
+        self.transformer.wte.weight[self.config.vocab_size :] = 0.0
+
+    @overload
+    def forward(
+        self, idx: Int[Tensor, "batch seq"], *, cache: KVCache | None = None
+    ) -> Float[Tensor, "batch seq vocab_size"]: ...
+
+    @overload
+    def forward(
+        self, idx: Int[Tensor, "batch seq"], targets: Int[Tensor, "batch seq"]
+    ) -> Float[Tensor, ""]: ...
+
+    def forward(
+        self,
+        idx: Int[Tensor, "batch seq"],
+        targets: Int[Tensor, "batch seq"] | None = None,
+        *,
+        cache: KVCache | None = None,
+    ) -> Float[Tensor, "batch seq vocab_size"] | Float[Tensor, ""]:
+        """Logits of the next token at every position; given targets, their mean cross-entropy.
+
+        The loss is in nats per token; targets of -1 are left out. With a cache, `idx` holds only
+        the tokens that come after those in it.
+
+        Raises:
+            ValueError: the sequence is longer than the block size.
+        """
+        past = cache.length if cache else 0
+        seq = idx.size(1)
+        require(
+            past + seq <= self.config.block_size,
+            f"a sequence of {past + seq} tokens is longer than block_size {self.config.block_size}",
+        )
+        positions = torch.arange(past, past + seq, device=idx.device)
+        x = self.transformer.wte(idx) + self.transformer.wpe(positions)
+        x = F.dropout(x, self.config.dropout, self.training)
+        for block in self.transformer.h:
+            x = block(x, cache)
+        x = self.transformer.ln_f(x)
+        if cache:
+            cache.length += seq
+        logits = self.lm_head(x)[..., : self.config.vocab_size]
+        if targets is None:
+            return logits
+        return F.cross_entropy(
+            rearrange(logits, "batch seq vocab -> (batch seq) vocab").float(),
+            rearrange(targets, "batch seq -> (batch seq)"),
+            ignore_index=-1,
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.lm_head.weight.device
+
+    def num_parameters(self) -> int:
+        """Parameters of the true vocabulary, the tied matrix counted once."""
+        padding = (self.config.padded_vocab_size - self.config.vocab_size) * self.config.n_embd
+        return sum(p.numel() for p in self.parameters()) - padding

@@ -1,0 +1,151 @@
+"""Text to token ids and back, offline: GPT-2's byte-pair encoding and one id per character."""
+
+import base64
+import json
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import tiktoken
+
+from cs336_lib.config import require
+
+# In the repository data/ lies beside the package; a wheel carries it inside.
+DATA = next(
+    folder
+    for folder in (Path(__file__).parent / "data", Path(__file__).parent.parent / "data")
+    if folder.is_dir()
+)
+
+# How GPT-2 cuts text into words before merging bytes (its encoder.py, line 53).
+GPT2_SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+END_OF_TEXT = "<|endoftext|>"
+
+
+class Tokenizer(Protocol):
+    """What the rest of the package asks of a tokenizer."""
+
+    name: str
+    vocab_size: int
+    end_of_text: int | None
+
+    def encode(self, text: str) -> np.ndarray:
+        """Token ids of `text`, as uint16."""
+        ...
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of token ids."""
+        ...
+
+    def decode_bytes(self, ids: list[int]) -> bytes:
+        """The bytes of token ids, which may end inside a character."""
+        ...
+
+
+@cache
+def gpt2_encoding() -> tiktoken.Encoding:
+    """tiktoken's GPT-2 encoding, built from the ranks that ship: no network, nothing cached."""
+    lines = (DATA / "gpt2.tiktoken").read_bytes().split(b"\n")
+    ranks = {
+        base64.b64decode(token): int(rank) for token, rank in map(bytes.split, filter(None, lines))
+    }
+    return tiktoken.Encoding(
+        "gpt2",
+        pat_str=GPT2_SPLIT,
+        mergeable_ranks=ranks,
+        special_tokens={END_OF_TEXT: 50256},
+        explicit_n_vocab=50257,
+    )
+
+
+class GPT2Tokenizer:
+    """GPT-2's byte-pair encoding: 50,257 ids, of which the last is <|endoftext|>."""
+
+    name = "gpt2"
+    vocab_size = 50257
+    end_of_text = 50256
+
+    def encode(self, text: str) -> np.ndarray:
+        """Token ids; a literal <|endoftext|> in the text is text, not the special token."""
+        return np.array(gpt2_encoding().encode_ordinary(text), dtype=np.uint16)
+
+    def decode(self, ids: list[int]) -> str:
+        """Text; bytes that are no valid UTF-8 become U+FFFD."""
+        return self.decode_bytes(ids).decode("utf-8", errors="replace")
+
+    def decode_bytes(self, ids: list[int]) -> bytes:
+        """The bytes of `ids`; a character outside ASCII can be spread over several ids."""
+        return gpt2_encoding().decode_bytes(ids)
+
+
+class CharTokenizer:
+    """One id per character of a fixed alphabet, in code point order."""
+
+    name = "char"
+    end_of_text = None
+
+    def __init__(self, alphabet: str):
+        require(len(alphabet) > 0, "the text is empty; a char tokenizer needs its characters")
+        require(len(set(alphabet)) <= 2**16, "more than 65,536 different characters")
+        self.alphabet = "".join(sorted(set(alphabet)))
+        self.vocab_size = len(self.alphabet)
+        self._points = np.array([ord(c) for c in self.alphabet], dtype=np.uint32)
+
+    def encode(self, text: str) -> np.ndarray:
+        """Token ids.
+
+        Raises:
+            ValueError: the text has a character that is not in the alphabet.
+        """
+        points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+        ids = np.searchsorted(self._points, points).clip(max=self.vocab_size - 1)
+        unknown = self._points[ids] != points
+        if unknown.any():
+            character = chr(points[unknown.argmax()])
+            raise ValueError(
+                f"character {character!r} is not among the {self.vocab_size} this tokenizer knows: "
+                f"{self.alphabet!r}"
+            )
+        return ids.astype(np.uint16)
+
+    def decode(self, ids: list[int]) -> str:
+        """The characters of `ids`."""
+        return "".join(self.alphabet[i] for i in ids)
+
+    def decode_bytes(self, ids: list[int]) -> bytes:
+        """The characters of `ids`, as UTF-8."""
+        return self.decode(ids).encode()
+
+
+def make_tokenizer(name: str, text: str) -> Tokenizer:
+    """The tokenizer called `name`; `text` is where `char` takes its alphabet from."""
+    require(name in ("gpt2", "char"), f"tokenizer {name!r} is unknown; gpt2 or char expected")
+    return GPT2Tokenizer() if name == "gpt2" else CharTokenizer(text)
+
+
+def save_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
+    """Write what `load_tokenizer` needs, as JSON."""
+    description = {"name": tokenizer.name}
+    if isinstance(tokenizer, CharTokenizer):
+        description["alphabet"] = tokenizer.alphabet
+    path.write_text(json.dumps(description) + "\n", encoding="utf-8")
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """Read a tokenizer.json written by `save_tokenizer`.
+
+    Raises:
+        ValueError: there is no such file, or it is something else.
+    """
+    require(path.is_file(), f"{path}: not found; a run folder and prepared data hold one")
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+        return make_tokenizer(description["name"], description.get("alphabet", ""))
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: not a tokenizer file of ours ({error!r})") from None
+
+
+def shakespeare() -> str:
+    """The corpus that ships: all of Shakespeare's plays (see data/README.md)."""
+    return (DATA / "shakespeare.txt").read_text(encoding="utf-8")

@@ -1,0 +1,53 @@
+"""Small models and data that many tests share."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from cs336_lib.config import GPTConfig, TrainConfig
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def tiny_config() -> GPTConfig:
+    """A GPT that runs in milliseconds; 50 is no multiple of 64, so there is padding."""
+    return GPTConfig(block_size=16, vocab_size=50, n_layer=2, n_head=2, n_embd=32)
+
+
+@pytest.fixture
+def tiny_run(tmp_path: Path) -> TrainConfig:
+    """A training run of a second on a text of a few thousand characters."""
+    from cs336_lib.prepare import prepare
+
+    text = tmp_path / "text.txt"
+    text.write_text("To be, or not to be, that is the question:\n" * 100)
+    prepare(text, tmp_path / "prepared", "char")
+    return TrainConfig(
+        run_dir=str(tmp_path / "run"),
+        train_data=str(tmp_path / "prepared"),
+        tokenizer="char",
+        n_layer=2,
+        n_head=2,
+        n_embd=16,
+        block_size=8,
+        dropout=0.1,
+        max_steps=12,
+        batch_tokens=8 * 8,
+        micro_batch_size=8,
+        learning_rate=1e-2,
+        min_learning_rate=1e-3,
+        warmup_steps=3,
+        eval_every=4,
+        eval_tokens=64,
+        checkpoint_every=5,
+        keep_checkpoints=2,
+        device="cpu",
+    )
+
+
+@pytest.fixture(autouse=True)
+def fixed_seed() -> None:
+    """Every test starts from the same random numbers."""
+    torch.manual_seed(0)

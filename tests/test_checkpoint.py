@@ -1,0 +1,120 @@
+import json
+
+import pytest
+import torch
+
+from cs336_lib import checkpoint
+from cs336_lib.config import TrainConfig
+from cs336_lib.model import GPT
+from cs336_lib.optim import make_optimizer
+
+
+@pytest.fixture
+def trained(tiny_config):
+    """A model and its optimizer after a few steps."""
+    model = GPT(tiny_config)
+    optimizer = make_optimizer(model, TrainConfig())
+    idx = torch.randint(50, (4, 16))
+    for _ in range(3):
+        model(idx, idx.roll(-1, 1)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, optimizer
+
+
+def save(folder, trained, step, val_loss=None):
+    state = {"step": step, "val_loss": val_loss, "model": {}}
+    return checkpoint.save(folder, *trained, state)
+
+
+def test_round_trip_is_exact(trained, tiny_config, tmp_path):
+    path = save(tmp_path, trained, 3, 1.5)
+    model = GPT(tiny_config)
+    optimizer = make_optimizer(model, TrainConfig())
+    assert checkpoint.restore(path, model, optimizer)["val_loss"] == 1.5
+    for a, b in zip(trained[0].parameters(), model.parameters(), strict=True):
+        assert torch.equal(a, b)
+        ours, loaded = trained[1].state[a], optimizer.state[b]
+        assert ours.keys() == loaded.keys()
+        assert all(torch.equal(ours[key], loaded[key]) for key in ours)
+
+
+def test_names_are_hugging_faces(trained, tmp_path):
+    from safetensors import safe_open
+
+    path = save(tmp_path, trained, 1)
+    with safe_open(path / "model.safetensors", "pt") as file:
+        names = set(file.keys())
+    assert {"transformer.wte.weight", "transformer.h.0.attn.c_attn.weight"} <= names
+    assert not any("_orig_mod" in name or name.startswith("module.") for name in names)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
+@pytest.mark.parametrize("harm", ["flip", "cut", "delete"])
+def test_damage_is_noticed_and_the_one_before_used(trained, tmp_path, capsys, name, harm):
+    older, newer = save(tmp_path, trained, 1), save(tmp_path, trained, 2)
+    file = newer / name
+    content = bytearray(file.read_bytes())
+    if harm == "flip":
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+    elif harm == "cut":
+        file.write_bytes(content[:-1])
+    else:
+        file.unlink()
+    assert checkpoint.newest_good(tmp_path) == older
+    assert name in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", "null", "{"])
+def test_a_broken_manifest_is_noticed(trained, tmp_path, content):
+    path = save(tmp_path, trained, 1)
+    (path / "manifest.json").write_text(content)
+    assert checkpoint.newest_good(tmp_path) is None
+
+
+def test_prune_keeps_the_newest_and_the_best(trained, tmp_path):
+    for step, loss in enumerate([3.0, 1.0, 2.0, None, 1.5, None], start=1):
+        save(tmp_path, trained, step, loss)
+    (tmp_path / ".tmp-step_9").mkdir()
+    checkpoint.prune(tmp_path, keep=2)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"step_0000000{n}" for n in (2, 5, 6)]
+
+
+def test_saving_the_same_step_again_replaces_it(trained, tmp_path):
+    save(tmp_path, trained, 1, 5.0)
+    path = save(tmp_path, trained, 1, 4.0)
+    assert checkpoint.damage(path) is None
+    assert checkpoint.read_state(path)["val_loss"] == 4.0
+
+
+def test_a_failed_save_leaves_the_one_before(trained, tmp_path, monkeypatch):
+    good = save(tmp_path, trained, 1)
+
+    def full_disk(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        save(tmp_path, trained, 2)
+    assert checkpoint.checkpoints(tmp_path) == [good]
+    assert checkpoint.damage(good) is None
+
+
+def test_weights_of_another_model_are_named(trained, tiny_config, tmp_path):
+    import dataclasses
+
+    path = save(tmp_path, trained, 1) / "model.safetensors"
+    with pytest.raises(ValueError, match=r"holds no transformer\.h\.2"):
+        checkpoint.load_weights(path, GPT(dataclasses.replace(tiny_config, n_layer=3)))
+    with pytest.raises(ValueError, match=r"shape \(64, 32\), \(64, 16\) expected"):
+        checkpoint.load_weights(path, GPT(dataclasses.replace(tiny_config, n_embd=16)))
+    path.write_text("no safetensors")
+    with pytest.raises(ValueError, match="cannot be read as safetensors"):
+        checkpoint.load_weights(path, GPT(tiny_config))
+
+
+def test_nothing_in_a_checkpoint_is_a_pickle(trained, tmp_path):
+    path = save(tmp_path, trained, 1)
+    assert {file.suffix for file in path.iterdir()} == {".safetensors", ".json"}
+    assert json.loads((path / "state.json").read_text())["step"] == 1

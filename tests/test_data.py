@@ -1,0 +1,183 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cs336_lib.data import (
+    HEADER_BYTES,
+    MAGIC,
+    Loader,
+    TokenStream,
+    open_data,
+    open_shard,
+    prefetched,
+    shuffled,
+    window_starts,
+    write_shard,
+)
+from cs336_lib.distributed import World
+
+
+def stream_of(*parts: int) -> TokenStream:
+    """Token streams 0, 1, 2, ... cut into parts of these lengths."""
+    ids = np.arange(sum(parts), dtype=np.uint16)
+    return TokenStream(
+        np.split(ids, np.cumsum(parts)[:-1]), [f"part{i}" for i in range(len(parts))]
+    )
+
+
+def test_shard_round_trip(tmp_path):
+    ids = np.array([0, 1, 50256, 65535], dtype=np.uint16)
+    write_shard(tmp_path / "a.bin", ids)
+    assert np.array_equal(open_shard(tmp_path / "a.bin"), ids)
+    header = np.fromfile(tmp_path / "a.bin", dtype=np.int32, count=256)
+    assert header[:3].tolist() == [20240520, 1, 4]  # llm.c's
+    assert not header[3:].any()
+
+
+def test_broken_shards_are_named(tmp_path):
+    path = tmp_path / "a.bin"
+    good = np.zeros(256, dtype="<i4")
+    good[:3] = MAGIC, 1, 10
+    header = good.tobytes()
+    assert len(header) == HEADER_BYTES
+    wrong_version, negative = good.copy(), good.copy()
+    wrong_version[1], negative[2] = 2, -1
+    cases = {
+        b"": "shorter than a shard's header",
+        b"\x00" * HEADER_BYTES: "magic number 0",
+        wrong_version.tobytes(): "version 2",
+        header + b"\x00" * 19: "promises 10 tokens",
+        header + b"\x00" * 22: "promises 10 tokens",
+        negative.tobytes(): "promises -1 tokens",
+    }
+    for content, message in cases.items():
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=message) as error:
+            open_shard(path)
+        assert str(path) in str(error.value)
+    with pytest.raises(ValueError, match="no file matches"):
+        TokenStream.from_pattern(str(tmp_path / "*.none"))
+
+
+def test_reading_across_parts():
+    stream = stream_of(3, 4, 1, 5)
+    assert len(stream) == 13
+    for start in range(13):
+        for length in range(1, 14 - start):
+            assert stream.read(start, length).tolist() == list(range(start, start + length))
+    assert stream.where(3) == "part1, token 0"
+    assert stream.where(12) == "part3, token 4"
+
+
+@given(st.integers(1, 300), st.integers(0, 2**62))
+def test_shuffled_is_a_bijection(n, key):
+    assert sorted(shuffled(np.arange(n), n, key)) == list(range(n))
+
+
+def test_shuffled_looks_shuffled():
+    order = shuffled(np.arange(10_000), 10_000, key=1)
+    assert abs(np.corrcoef(np.arange(10_000), order)[0, 1]) < 0.05
+    assert not np.array_equal(order, shuffled(np.arange(10_000), 10_000, key=2))
+
+
+@settings(deadline=None)
+@given(st.integers(1, 12), st.integers(1, 60), st.integers(0, 2**62), st.integers(0, 3))
+def test_every_window_once_in_a_cycle(block_size, extra, seed, cycle):
+    tokens = block_size + extra  # so there are `extra` different windows
+    starts = window_starts(cycle * extra, extra, tokens, block_size, seed)
+    assert sorted(starts) == list(range(extra))
+
+
+@settings(deadline=None)
+@given(st.integers(2, 8), st.integers(20, 100), st.integers(0, 2**62))
+def test_an_epoch_visits_every_full_window_of_its_offset_once(block_size, tokens, seed):
+    n = (tokens - 1) // block_size
+    first = window_starts(0, n + 1, tokens, block_size, seed)
+    offset = first[0] % block_size
+    epoch = [start for start in first if start % block_size == offset]
+    full = (tokens - 1 - offset) // block_size
+    assert sorted(epoch[:full]) == list(range(offset, offset + full * block_size, block_size))
+    assert (first + block_size + 1 <= tokens).all()
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_a_batch_depends_on_nothing_but_how_many_came_before(data):
+    block_size = data.draw(st.integers(1, 8))
+    tokens = block_size + data.draw(st.integers(1, 50))
+    first, count = data.draw(st.integers(0, 300)), data.draw(st.integers(1, 40))
+    whole = window_starts(first, count, tokens, block_size, 5)
+    world_size, micro = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 7))
+    pieces = []
+    for rank in range(world_size):
+        mine = World(rank=rank, size=world_size).share(count)
+        for begin in range(mine.start, mine.stop, micro):
+            size = min(micro, mine.stop - begin)
+            pieces.append(window_starts(first + begin, size, tokens, block_size, 5))
+    assert np.array_equal(np.concatenate(pieces), whole)
+
+
+def test_targets_are_the_inputs_shifted_by_one():
+    x, y = Loader(stream_of(100), 9, 100, seed=1).batch(0, 8)
+    assert x.shape == y.shape == (8, 9)
+    assert x.dtype == torch.int64
+    assert torch.equal(x + 1, y)  # the stream is 0, 1, 2, ...
+
+
+def test_other_seed_other_order():
+    stream = stream_of(1000)
+    one, two = (Loader(stream, 9, 1000, seed).batch(0, 8)[0] for seed in (1, 2))
+    assert not torch.equal(one, two)
+
+
+def test_an_id_outside_the_vocabulary_is_found():
+    loader = Loader(stream_of(20, 20), 4, vocab_size=30, seed=0)
+    with pytest.raises(ValueError, match=r"part1, token \d+: id \d+, but the vocabulary has 30"):
+        loader.batch(0, 36)
+
+
+def test_too_little_data_for_one_window():
+    with pytest.raises(ValueError, match="8 tokens, but one sequence takes block_size"):
+        Loader(stream_of(8), 8, 100, seed=0)
+    assert len(Loader(stream_of(9), 8, 100, seed=0).batch(0, 5)[0]) == 5
+
+
+def test_validation_windows_are_fixed_full_and_spread():
+    loader = Loader(stream_of(1000), 10, 1000, seed=0)
+    everything = loader.validation_starts(10**9)
+    assert everything.tolist() == list(range(0, 990, 10))
+    few = loader.validation_starts(50)
+    assert len(few) == 5
+    assert few[-1] >= 700
+
+
+def test_prefetched_keeps_order_and_raises_what_the_reader_raised():
+    batches = [(torch.tensor(i), torch.tensor(-i)) for i in range(5)]
+    seen = [x.item() for x, _ in prefetched(batches, torch.device("cpu"))]
+    assert seen == [0, 1, 2, 3, 4]
+
+    def breaks():
+        yield batches[0]
+        raise ValueError("bad shard")
+
+    with pytest.raises(ValueError, match="bad shard"):
+        list(prefetched(breaks(), torch.device("cpu")))
+
+
+def test_the_corpus_splits_at_nine_tenths():
+    train, val, tokenizer = open_data("", "", "char")
+    assert abs(len(val) / (len(train) + len(val)) - 0.1) < 1e-5
+    assert tokenizer.decode(train.read(0, 14).tolist()) == "First Citizen:"
+
+
+def test_foreign_shards_want_the_gpt2_tokenizer(tmp_path):
+    write_shard(tmp_path / "train.bin", np.arange(100))
+    with pytest.raises(ValueError, match="--tokenizer gpt2"):
+        open_data(str(tmp_path / "train.bin"), "", "char")
+    with pytest.raises(ValueError, match="--val-data is missing"):
+        open_data(str(tmp_path / "train.bin"), "", "gpt2")
+    train, _, made = open_data(str(tmp_path / "train.bin"), str(tmp_path / "train.bin"), "gpt2")
+    assert len(train) == 100
+    assert made.name == "gpt2"

@@ -1,0 +1,132 @@
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from cs336_lib.config import GPTConfig
+from cs336_lib.model import GPT, KVCache
+
+
+def hugging_face_twin(model: GPT):
+    """transformers' GPT-2 with the same weights: its Conv1D holds them transposed."""
+    transformers = pytest.importorskip("transformers")
+    config = model.config
+    twin = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            vocab_size=config.vocab_size,
+            n_positions=config.block_size,
+            n_embd=config.n_embd,
+            n_layer=config.n_layer,
+            n_head=config.n_head,
+        )
+    ).eval()
+    ours = model.state_dict()
+    theirs = twin.state_dict()
+    assert set(ours) == set(theirs)
+    for name, value in ours.items():
+        if name.endswith("wte.weight") or name == "lm_head.weight":
+            value = value[: config.vocab_size]
+        elif ".c_" in name and name.endswith("weight"):
+            value = value.T
+        theirs[name].copy_(value)
+    return twin
+
+
+@pytest.mark.parametrize(
+    ("n_layer", "n_head", "n_embd", "vocab_size"),
+    [(1, 1, 8, 7), (2, 4, 64, 50), (4, 2, 96, 128), (3, 12, 48, 1000)],
+)
+def test_logits_equal_transformers(n_layer, n_head, n_embd, vocab_size):
+    model = GPT(GPTConfig(32, vocab_size, n_layer, n_head, n_embd)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)  # biases and norms as well
+        twin = hugging_face_twin(model)
+        idx = torch.randint(vocab_size, (3, 32))
+        assert torch.allclose(model(idx), twin(idx).logits, atol=1e-4)
+
+
+def test_124m_parameters_by_name():
+    with torch.device("meta"):
+        model = GPT(GPTConfig())
+    assert model.num_parameters() == 124_439_808
+    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    assert shapes["transformer.wte.weight"] == (50304, 768)
+    assert shapes["transformer.wpe.weight"] == (1024, 768)
+    assert shapes["transformer.h.11.mlp.c_fc.weight"] == (3072, 768)
+    assert len(shapes) == 149  # 148 tensors and the tied lm_head
+
+
+def test_initial_loss_is_the_log_of_the_vocabulary():
+    model = GPT(GPTConfig(64, 50257, 2, 2, 64))
+    idx = torch.randint(50257, (4, 64))
+    assert abs(model(idx, idx.roll(-1, 1)).item() - math.log(50257)) < 0.1
+
+
+def test_init_follows_gpt2():
+    model = GPT(GPTConfig(64, 1000, 8, 4, 128))
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            assert not parameter.any()
+        elif ".ln_" in name:
+            assert (parameter == 1).all()
+        else:
+            wanted = 0.02 / math.sqrt(16) if "c_proj" in name else 0.02
+            assert abs(parameter[:1000].std().item() / wanted - 1) < 0.05, name
+
+
+def test_padding_shows_nowhere(tiny_config):
+    model = GPT(tiny_config)
+    idx = torch.randint(50, (2, 16))
+    assert model(idx).shape == (2, 16, 50)
+    before = model(idx, idx)
+    with torch.no_grad():
+        model.transformer.wte.weight[50:] = 100.0
+    assert torch.equal(model(idx, idx), before)
+    model(idx, idx).backward()
+    assert not model.transformer.wte.weight.grad[50:].any()
+
+
+def test_loss_is_cross_entropy_and_leaves_out_minus_one(tiny_config):
+    model = GPT(tiny_config)
+    idx, targets = torch.randint(50, (2, 16)), torch.randint(50, (2, 16))
+    targets[0, :5] = -1
+    kept = targets != -1
+    expected = F.cross_entropy(model(idx)[kept], targets[kept])
+    assert torch.allclose(model(idx, targets), expected)
+
+
+def test_a_token_sees_no_later_one(tiny_config):
+    model = GPT(tiny_config).eval()
+    idx = torch.randint(50, (1, 16))
+    changed = idx.clone()
+    changed[0, 9] = (changed[0, 9] + 1) % 50
+    a, b = model(idx), model(changed)
+    assert torch.equal(a[0, :9], b[0, :9])
+    assert not torch.allclose(a[0, 9:], b[0, 9:])
+
+
+@pytest.mark.parametrize("pieces", [[16], [1] * 16, [5, 1, 7, 3]])
+def test_cache_gives_the_same_logits(tiny_config, pieces):
+    model = GPT(tiny_config).eval()
+    idx = torch.randint(50, (3, 16))
+    cache = KVCache(tiny_config, 3, idx.device, torch.float32)
+    with torch.no_grad():
+        parts = [model(part, cache=cache) for part in idx.split(pieces, dim=1)]
+        assert torch.allclose(torch.cat(parts, dim=1), model(idx), atol=1e-5)
+
+
+def test_dropout_only_in_training(tiny_config):
+    import dataclasses
+
+    model = GPT(dataclasses.replace(tiny_config, dropout=0.5))
+    idx = torch.randint(50, (2, 16))
+    assert not torch.equal(model(idx), model(idx))
+    model.eval()
+    assert torch.equal(model(idx), model(idx))
+
+
+def test_too_long_a_sequence_is_refused(tiny_config):
+    with pytest.raises(ValueError, match="17 tokens is longer than block_size 16"):
+        GPT(tiny_config)(torch.zeros(1, 17, dtype=torch.long))

@@ -1,0 +1,181 @@
+import dataclasses
+import json
+import math
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from cs336_lib import checkpoint
+from cs336_lib import train as train_module
+from cs336_lib.train import read_metrics, train
+
+METRICS = {"step", "tokens", "train_loss", "lr", "grad_norm", "step_ms", "tokens_per_sec", "mfu"}
+
+
+def weights(run_dir) -> dict[str, torch.Tensor]:
+    """Everything in the newest checkpoint of a run."""
+    from safetensors.torch import load_file
+
+    newest = checkpoint.newest_good(Path(run_dir) / "checkpoints")
+    files = (load_file(newest / name) for name in (checkpoint.MODEL, checkpoint.OPTIMIZER))
+    return {name: value for file in files for name, value in file.items()}
+
+
+def same(a: dict, b: dict) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_it_learns_and_writes_what_it_promises(tiny_run, capsys):
+    config = dataclasses.replace(tiny_run, max_steps=60, warmup_steps=5, dropout=0.0)
+    result = train(config)
+    assert result.finished
+    assert result.metrics[-1]["train_loss"] < result.metrics[0]["train_loss"] - 0.5
+    rows = read_metrics(Path(config.run_dir) / "metrics.jsonl")
+    assert rows == result.metrics
+    assert [row["step"] for row in rows] == list(range(60))
+    assert rows[-1]["tokens"] == 60 * config.batch_tokens
+    for row in rows:
+        assert row.keys() - {"val_loss"} == METRICS
+        assert ("val_loss" in row) == (row["step"] % 4 == 3)
+        assert all(math.isfinite(value) for value in row.values())
+    assert result.val_loss == rows[-1]["val_loss"]
+    banner = capsys.readouterr().out
+    for word in ("parameters", "FLOPs", "tokens", "expected", "fp32"):
+        assert word in banner
+
+
+def test_two_runs_are_bit_identical(tiny_run, tmp_path):
+    again = dataclasses.replace(tiny_run, run_dir=str(tmp_path / "again"))
+    a, b = train(tiny_run), train(again)
+    assert [r["train_loss"] for r in a.metrics] == [r["train_loss"] for r in b.metrics]
+    assert same(weights(tiny_run.run_dir), weights(again.run_dir))
+
+
+@pytest.mark.parametrize("stop_after", [1, 5, 7, 11])
+def test_stopped_and_resumed_equals_never_stopped(tiny_run, tmp_path, monkeypatch, stop_after):
+    straight = dataclasses.replace(tiny_run, run_dir=str(tmp_path / "straight"))
+    train(straight)
+
+    steps = 0
+
+    def interrupt(*arguments):
+        nonlocal steps
+        steps += 1
+        if steps == stop_after:
+            signal.raise_signal(signal.SIGINT)
+        return clip(*arguments)
+
+    clip = train_module.clip_gradients
+    monkeypatch.setattr(train_module, "clip_gradients", interrupt)
+    assert not train(tiny_run).finished
+    rows = read_metrics(Path(tiny_run.run_dir) / "metrics.jsonl")
+    assert len(rows) == stop_after
+    steps = -1000
+    torch.rand(5)  # the caller's randomness does not matter
+    assert train(dataclasses.replace(tiny_run, resume=True)).finished
+    assert same(weights(straight.run_dir), weights(tiny_run.run_dir))
+    for one, two in zip(
+        read_metrics(Path(straight.run_dir) / "metrics.jsonl"),
+        read_metrics(Path(tiny_run.run_dir) / "metrics.jsonl"),
+        strict=True,
+    ):
+        for name in ("step", "tokens", "train_loss", "lr", "grad_norm"):
+            assert one[name] == two[name]
+        assert one.get("val_loss") == two.get("val_loss")
+
+
+def test_rows_after_the_checkpoint_are_written_again_not_twice(tiny_run):
+    train(tiny_run)
+    run_dir = Path(tiny_run.run_dir)
+    before = (run_dir / "metrics.jsonl").read_text()
+    newest = checkpoint.checkpoints(run_dir / "checkpoints")[-1]
+    checkpoint.remove(newest)  # as if killed after step 12's row and before its checkpoint
+    with open(run_dir / "metrics.jsonl", "a") as file:
+        file.write('{"step": 12, "tok')  # and in the middle of a line
+    train(dataclasses.replace(tiny_run, resume=True))
+    rows = read_metrics(run_dir / "metrics.jsonl")
+    assert [row["step"] for row in rows] == list(range(12))
+    assert rows[:10] == [json.loads(line) for line in before.splitlines()[:10]]
+
+
+def test_accumulation_equals_the_whole_batch(tiny_run, tmp_path):
+    results = []
+    for micro in (8, 2, 3):  # 8 windows at once, 4 times 2, and 3 + 3 + 2
+        config = dataclasses.replace(
+            tiny_run, run_dir=str(tmp_path / str(micro)), micro_batch_size=micro, dropout=0.0
+        )
+        results.append(train(config))
+    for other in results[1:]:
+        for a, b in zip(results[0].metrics, other.metrics, strict=True):
+            assert a["train_loss"] == pytest.approx(b["train_loss"], abs=1e-4)
+            assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-3)
+
+
+def test_evaluation_does_not_disturb_training(tiny_run, tmp_path):
+    often = dataclasses.replace(tiny_run, run_dir=str(tmp_path / "often"), eval_every=1)
+    assert [r["train_loss"] for r in train(tiny_run).metrics] == [
+        r["train_loss"] for r in train(often).metrics
+    ]
+
+
+def test_the_callers_settings_come_back(tiny_run):
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    handler = signal.getsignal(signal.SIGINT)
+    train(tiny_run)
+    assert torch.equal(torch.rand(2), expected)
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_a_run_is_never_overwritten(tiny_run, tmp_path):
+    train(tiny_run)
+    with pytest.raises(ValueError, match="already holds a run; pass --resume"):
+        train(tiny_run)
+    with pytest.raises(ValueError, match="seed was 1337, now 1"):
+        train(dataclasses.replace(tiny_run, resume=True, seed=1))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("precious")
+    with pytest.raises(ValueError, match="no run of ours"):
+        train(dataclasses.replace(tiny_run, run_dir=str(tmp_path / "mine")))
+
+
+def test_resume_without_a_run_starts_at_step_0(tiny_run):
+    result = train(dataclasses.replace(tiny_run, resume=True))
+    assert result.metrics[0]["step"] == 0
+    assert result.finished
+    again = train(dataclasses.replace(tiny_run, resume=True))  # a finished run stays as it is
+    assert again.metrics == result.metrics
+
+
+def test_checkpoints_are_kept_as_asked(tiny_run):
+    train(dataclasses.replace(tiny_run, checkpoint_every=2, eval_every=4, keep_checkpoints=2))
+    names = [p.name for p in checkpoint.checkpoints(Path(tiny_run.run_dir) / "checkpoints")]
+    assert names[-2:] == ["step_00000010", "step_00000012"]
+    assert len(names) <= 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train_data": "missing/*.bin", "tokenizer": "gpt2"}, "no file matches"),
+        ({"block_size": 10_000, "batch_tokens": 10_000}, "one sequence takes block_size"),
+        ({"tokenizer": "gpt2"}, "pass --tokenizer char"),
+        ({"run_dir": ""}, "run_dir is empty"),
+        ({"device": "tpu"}, "device 'tpu' is unknown"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(tiny_run, tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message) as error:
+        train(dataclasses.replace(tiny_run, **changes))
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_bf16_autocast_trains(tiny_run):
+    result = train(dataclasses.replace(tiny_run, precision="bf16"))
+    assert math.isfinite(result.val_loss)
+    assert all(p.dtype == torch.float32 for p in result.model.parameters())
