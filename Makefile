@@ -2,6 +2,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Threads that sleep while they wait, so that a busy machine stays usable (see cs336_lib/__init__.py).
+export OMP_WAIT_POLICY ?= PASSIVE
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help

@@ -6,6 +6,8 @@ from queue import Empty
 
 import pytest
 
+import cs336_lib  # noqa: F401 -- before torch, also for the kernels: it sets how threads wait
+
 ROOT = Path(__file__).parent
 CELL_TIMEOUT = 300.0  # seconds; the slowest cell takes about one minute on two cores
 # Differs between machines without meaning anything: progress bars, drawings, rich tables.

@@ -1,4 +1,4 @@
-"""`cs336 train | sample | eval | prepare`: the command line, made from the dataclasses by tyro."""
+"""`cs336 train | sample | eval | prepare | estimate`: dataclasses made a command line by tyro."""
 
 import contextlib
 import dataclasses
@@ -67,6 +67,30 @@ class Prepare:
     """The part at the end that is kept for validation."""
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """Days of training, and the largest model that fits, with the arithmetic shown."""
+
+    params: float | None = None
+    """Parameters of the model, as in 70e9."""
+    tokens: float | None = None
+    """Tokens to train on, as in 15e12; with params, they give the days."""
+    gpus: int = 1
+    """How many GPUs."""
+    hardware: str = "h100"
+    """a100, h100, h200, b200, a6000 or rtx-4090."""
+    dtype: str = "bf16"
+    """What the matmuls run in, which decides the peak: bf16, fp16, tf32, fp32, fp8."""
+    mfu: float = 0.5
+    """The share of the peak that the model's arithmetic reaches; 0.5 is very good."""
+    memory: float | None = None
+    """Bytes per GPU, as in 80e9 (None: the datasheet's)."""
+    optimizer: str = "adamw"
+    """sgd, momentum, adagrad, rmsprop, adam, adamw, lion, muon, adafactor or adamw8bit."""
+    precision: str = "fp32"
+    """How weights are kept: fp32, mixed (bf16 and an fp32 copy), or bf16 alone."""
+
+
 # One subcommand per preset, with every field of TrainConfig as a flag.
 Preset = tyro.extras.subcommand_type_from_defaults(
     {
@@ -90,6 +114,7 @@ Command = (
     | Annotated[Sample, tyro.conf.subcommand("sample")]
     | Annotated[Eval, tyro.conf.subcommand("eval")]
     | Annotated[Prepare, tyro.conf.subcommand("prepare")]
+    | Annotated[Estimate, tyro.conf.subcommand("estimate")]
 )
 
 
@@ -168,7 +193,20 @@ def run_prepare(command: Prepare) -> None:
     print(f"now: cs336 train {preset} --train-data {command.out} --run-dir runs/{command.out.name}")
 
 
-RUN = {Train: run_train, Sample: run_sample, Eval: run_eval, Prepare: run_prepare}
+def run_estimate(command: Estimate) -> None:
+    """`cs336 estimate`"""
+    from cs336_lib.estimate import report
+
+    print(report(**dataclasses.asdict(command)))
+
+
+RUN = {
+    Train: run_train,
+    Sample: run_sample,
+    Eval: run_eval,
+    Prepare: run_prepare,
+    Estimate: run_estimate,
+}
 
 
 def parse(arguments: list[str]) -> object:
@@ -200,8 +238,8 @@ def restore_columns(columns: str | None) -> None:
 
 def one_line(boxed: str) -> str:
     """What tyro put in its box: the first paragraph, and the flag that may have been meant."""
-    lines = [line.strip("│╭╮╰╯ \t") for line in boxed.splitlines()][1:]
-    paragraphs = re.split(r"\s*─+\s*", " ".join(lines))
+    lines = [line.strip("│╭╮╰╯| \t") for line in boxed.splitlines()][1:]  # without the title
+    paragraphs = [p for p in re.split(r"\s*(?:─+|-{5,})\s*", " ".join(lines)) if p]
     message = paragraphs[0].removeprefix("Error parsing config: ")
     suggestion = re.match(r"Perhaps you meant: (--[\w-]+)", paragraphs[1] if paragraphs[1:] else "")
     return message + (f"; perhaps you meant {suggestion[1]}" if suggestion else "")

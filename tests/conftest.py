@@ -7,8 +7,6 @@ import torch
 
 from cs336_lib.config import GPTConfig, TrainConfig
 
-ROOT = Path(__file__).parent.parent
-
 
 @pytest.fixture
 def tiny_config() -> GPTConfig:

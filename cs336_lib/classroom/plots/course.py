@@ -1,0 +1,80 @@
+"""The map of the course: what builds on what, and how long each part takes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from cs336_lib.classroom.plots.style import BLUE, GREEN, GREY, ORANGE, figure
+
+
+@dataclass(frozen=True)
+class Lecture:
+    """One notebook: its place on the map, its length, and what it needs."""
+
+    name: str
+    title: str
+    minutes: int
+    builds_on: tuple[str, ...]
+    place: tuple[float, float]
+    colour: str
+
+    @property
+    def number(self) -> str:
+        """Its two digits."""
+        return self.name[:2]
+
+
+NUMBERS, TRAINING, GPT2 = BLUE, GREEN, ORANGE
+COURSE = (
+    Lecture("00_start_here", "Start here", 10, (), (0, 1), GREY),
+    Lecture("01_dtypes", "Numbers in\nfew bits", 60, ("00",), (1, 2), NUMBERS),
+    Lecture("02_strides_and_views", "Strides\nand views", 60, ("00",), (1, 0), NUMBERS),
+    Lecture("03_einops", "Named\ndimensions", 60, ("02",), (2, 0), NUMBERS),
+    Lecture("04_flops_and_memory", "FLOPs and\nmemory", 75, ("01", "02"), (2, 2), NUMBERS),
+    Lecture("05_adagrad", "AdaGrad and\nits family", 75, ("04",), (3, 2), TRAINING),
+    Lecture("06_training_loop", "The training\nloop", 75, ("05",), (4, 2), TRAINING),
+    Lecture("07_gpt2_model", "GPT-2, part\nby part", 75, ("03", "05"), (4, 0), GPT2),
+    Lecture("08_gpt2_training", "GPT-2,\ntrained", 45, ("06", "07"), (5, 1), GPT2),
+    Lecture("09_gpt2_speed", "GPT-2,\nfast", 60, ("08",), (6, 2), GPT2),
+    Lecture("10_gpt2_scale", "GPT-2, at\nfull scale", 60, ("08",), (6, 0), GPT2),
+)
+
+
+def course_map(notebooks: Path) -> Figure:
+    """Draw the course as boxes and arrows; a notebook that is not in the folder yet is dashed."""
+    fig, axes = figure(14, 5)
+    axes.set(xlim=(-0.5, 6.6), ylim=(-0.6, 2.6))
+    axes.axis("off")
+    boxes = {}
+    for lecture in COURSE:
+        there = (notebooks / f"{lecture.name}.ipynb").exists()
+        boxes[lecture.number] = axes.text(
+            *lecture.place,
+            f"{lecture.number}\n{lecture.title}\n{lecture.minutes} min",
+            ha="center",
+            va="center",
+            bbox={
+                "boxstyle": "round,pad=0.5",
+                "facecolor": "white",
+                "edgecolor": lecture.colour,
+                "linewidth": 3,
+                "linestyle": "-" if there else ":",
+            },
+        )
+    fig.canvas.draw()  # gives the boxes their size, which the arrows end at
+    for lecture in COURSE:
+        for number in lecture.builds_on:
+            axes.annotate(
+                "",
+                xy=lecture.place,
+                xytext=boxes[number].get_position(),
+                arrowprops={
+                    "arrowstyle": "-|>,head_width=0.35,head_length=0.6",
+                    "color": GREY,
+                    "linewidth": 2,
+                    "patchA": boxes[number].get_bbox_patch(),
+                    "patchB": boxes[lecture.number].get_bbox_patch(),
+                },
+            )
+    return fig

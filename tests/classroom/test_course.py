@@ -1,0 +1,29 @@
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from cs336_lib.classroom.plots.course import COURSE
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+
+
+@pytest.mark.parametrize("lecture", COURSE, ids=lambda lecture: lecture.name)
+def test_the_map_says_what_the_notebook_says(lecture):
+    path = NOTEBOOKS / f"{lecture.name}.ipynb"
+    if not path.exists():
+        return  # drawn dotted on the map
+    first = nbformat.read(path, as_version=4).cells[0].source
+    assert first.startswith(f"# {lecture.number} · ")
+    assert re.search(rf"\b{lecture.minutes} min", first), f"the map says {lecture.minutes} minutes"
+
+
+def test_every_notebook_is_on_the_map():
+    assert {path.stem for path in NOTEBOOKS.glob("*.ipynb")} <= {each.name for each in COURSE}
+
+
+def test_everything_builds_on_something_earlier():
+    numbers = [lecture.number for lecture in COURSE]
+    for lecture in COURSE:
+        assert all(numbers.index(n) < numbers.index(lecture.number) for n in lecture.builds_on)

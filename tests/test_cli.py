@@ -1,0 +1,109 @@
+import dataclasses
+import sys
+from pathlib import Path
+
+import pytest
+
+from cs336_lib import cli
+from cs336_lib.config import PRESETS, TrainConfig
+
+TINY = (
+    "--n-layer 1 --n-head 2 --n-embd 16 --block-size 8 --batch-tokens 64 --micro-batch-size 8 "
+    "--max-steps 4 --warmup-steps 1 --eval-tokens 64 --device cpu"
+).split()
+
+
+def run(capsys, *arguments: object) -> tuple[str, str]:
+    """Run one command in this process; return stdout and stderr."""
+    cli.main([str(argument) for argument in arguments])
+    return capsys.readouterr()
+
+
+def fails(capsys, *arguments: object) -> str:
+    """Run a command that must end with exit code 2 and one line on stderr; return that line."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    assert ended.value.code == 2
+    assert out == ""
+    assert err.startswith("cs336: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_prepare_train_eval_sample(capsys, tmp_path):
+    text = tmp_path / "own.txt"
+    text.write_text("It was the best of times, it was the worst of times.\n" * 60)
+    prepared, run_dir = tmp_path / "own", tmp_path / "run"
+    out, _ = run(capsys, "prepare", text, "--out", prepared, "--tokenizer", "char")
+    assert "tokens to train on" in out
+    data = ["--train-data", prepared, "--run-dir", run_dir]
+    out, err = run(capsys, "train", "shakespeare-char", *data, *TINY)
+    assert "parameters" in out
+    assert "validation loss" in out
+    assert "tok/s" in err
+    assert (run_dir / "metrics.jsonl").read_text().count("\n") == 4
+    out, _ = run(capsys, "eval", "--run-dir", run_dir, "--device", "cpu")
+    loss = float(out.split("loss")[1].split()[0])
+    bits = float(out.split("bits per byte")[1].split()[0])
+    assert bits == pytest.approx(loss / 0.693147, rel=1e-3)  # one byte per character here
+    sample = ["sample", "--run-dir", run_dir, "--prompt", "It was", "--seed", 7, "--device", "cpu"]
+    first, again = (run(capsys, *sample, "--max-new-tokens", 30)[0] for _ in range(2))
+    assert first == again
+    assert first.startswith("It was")
+    assert len(first) == len("It was") + 30 + 1
+    assert "already holds a run" in fails(capsys, "train", "shakespeare-char", *data, *TINY)
+    changed = [*data, *TINY, "--resume", "--n-embd", "32"]
+    assert "n_embd was 16, now 32" in fails(capsys, "train", "shakespeare-char", *changed)
+    unknown = ["sample", "--run-dir", run_dir, "--prompt", "It was 5"]
+    assert "'5' is not among" in fails(capsys, *unknown)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "Expected one of"),
+        (["tarin"], "tarin"),
+        (["train", "gpt5"], "gpt5"),
+        (["train", "shakespeare-char", "--n-head", "3"], "does not divide"),
+        (["train", "shakespeare-char", "--n-head", "four"], "--n-head"),
+        (["train", "shakespeare-char", "--n-haed", "4"], "perhaps you meant --n-head"),
+        (["train", "shakespeare-char", "--precision", "fp8"], "precision"),
+        (["train", "shakespeare-char", "--device", "tpu"], "'tpu' is unknown"),
+        (["train", "shakespeare-char", "--block-size", "9999999"], "batch_tokens"),
+        (["train", "shakespeare-char", "--learning-rate", "-1"], "learning_rate"),
+        (["train", "shakespeare-char", "--max-steps", "1e3"], "--max-steps"),
+        (["train", "gpt2-124m", "--train-data", "none/*.bin"], "no file matches"),
+        (["train", "shakespeare-char", "--run-dir", "/dev/null/run"], "cannot be written"),
+        (["prepare", "/nowhere.txt", "--out", "x"], "no such file"),
+        (["sample", "--run-dir", "/nowhere"], "no such run folder"),
+        (["sample"], "--run-dir"),
+        (["eval", "--run-dir", "/tmp"], "no good checkpoint"),
+    ],
+)
+def test_mistakes_are_one_line(capsys, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    assert message in fails(capsys, *arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_field_is_a_flag_with_help(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["train", "shakespeare-char", "--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    for field in dataclasses.fields(TrainConfig):
+        assert f"--{field.name.replace('_', '-')}" in text
+
+
+def test_presets_get_their_own_run_folder():
+    for name in PRESETS:
+        command = cli.parse(["train", name])
+        assert Path(command.config.run_dir) == Path("runs") / name
+
+
+def test_help_loads_no_torch():
+    import subprocess
+
+    code = "import sys, cs336_lib.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,77 @@
+import pytest
+import torch
+
+from cs336_lib import hardware
+
+CPU = torch.device("cpu")
+
+
+def test_auto_takes_what_is_there():
+    wanted = "cuda" if torch.cuda.is_available() else None
+    wanted = wanted or ("mps" if torch.backends.mps.is_available() else "cpu")
+    assert hardware.select_device("auto").type == wanted
+    assert hardware.select_device("cpu") == CPU
+
+
+@pytest.mark.parametrize("name", ["tpu", "", "cuda:x", "meta", "cpu gpu"])
+def test_unknown_devices_are_refused(name):
+    with pytest.raises(ValueError, match="is unknown; auto, cpu"):
+        hardware.select_device(name)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_no_gpu_is_said():
+    with pytest.raises(ValueError, match="no CUDA GPU here"):
+        hardware.select_device("cuda")
+
+
+def test_precision_follows_the_processor(monkeypatch):
+    monkeypatch.setattr(hardware, "cpu_has_bf16", lambda: False)
+    assert hardware.autocast_dtype(CPU, "auto") is None
+    assert hardware.autocast_dtype(CPU, "bf16") == torch.bfloat16  # slow, but asked for
+    monkeypatch.setattr(hardware, "cpu_has_bf16", lambda: True)
+    assert hardware.autocast_dtype(CPU, "auto") == torch.bfloat16
+    assert hardware.autocast_dtype(CPU, "fp32") is None
+
+
+def test_datasheets_are_dense_and_sourced():
+    h100 = hardware.DATASHEET["h100"]
+    assert h100.peak_flops["bf16"] == 1979e12 / 2
+    assert h100.peak_flops["bf16"] / h100.bandwidth == pytest.approx(295, abs=1)
+    for sheet in hardware.DATASHEET.values():
+        assert sheet.source
+        assert sheet.peak_flops["bf16"] > sheet.peak_flops["fp32"]
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA RTX A6000", "a6000"),
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA H100 NVL", None),
+        ("Tesla T4", None),
+    ],
+)
+def test_a_gpu_gets_its_own_figures_or_none(monkeypatch, name, key):
+    monkeypatch.setattr(hardware, "device_name", lambda _: name)
+    sheet = hardware.datasheet(torch.device("cuda"))
+    assert sheet is (hardware.DATASHEET[key] if key else None)
+    if key is None:
+        assert hardware.peak_flops(torch.device("cuda"), None) == (None, "unknown peak")
+
+
+def test_cpu_peak_is_measured():
+    peak, source = hardware.peak_flops(CPU, None)
+    assert 1e8 < peak < 1e14
+    assert source == "measured here"
+    assert 1e8 < hardware.measured_bandwidth(CPU, megabytes=8) < 1e13
+
+
+def test_median_seconds_warms_up_and_takes_the_median():
+    calls = []
+    seconds = hardware.median_seconds(lambda: calls.append(1), CPU, repeats=3, warmup=2)
+    assert len(calls) == 5
+    assert 0 <= seconds < 0.1

@@ -1,0 +1,115 @@
+"""pyproject.toml, constraints.txt and environment.yml say the same, and a wheel is whole."""
+
+import re
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[1]
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def pins() -> dict[str, str]:
+    """Name and version of every line in constraints.txt."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    found = {}
+    for line in lines:
+        if line and not line.startswith("#"):
+            requirement = Requirement(line)
+            (specifier,) = requirement.specifier
+            assert specifier.operator == "==", line
+            found[canonicalize_name(requirement.name)] = specifier.version
+    return found
+
+
+def requirements() -> list[Requirement]:
+    """Everything that pyproject.toml asks for, extras included."""
+    extras = (r for listed in PROJECT["optional-dependencies"].values() for r in listed)
+    return [Requirement(text) for text in (*PROJECT["dependencies"], *extras)]
+
+
+def test_every_requirement_is_pinned_within_its_range():
+    pinned = pins()
+    for requirement in requirements():
+        version = pinned[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(version), f"{requirement} but {version} pinned"
+
+
+def test_what_those_require_is_pinned_too():
+    pinned, seen = pins(), set()
+    todo = [requirement.name for requirement in requirements()]
+    while todo:
+        name = canonicalize_name(todo.pop())
+        if name in seen:
+            continue
+        seen.add(name)
+        if name.startswith(("nvidia-", "cuda-")) or name == "triton":
+            continue  # a CUDA build of torch pins its own
+        assert name in pinned, f"{name} is missing in constraints.txt"
+        for text in metadata.requires(name) or []:
+            requirement = Requirement(text)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                todo.append(requirement.name)
+
+
+def test_this_environment_has_the_pinned_versions():
+    for name, version in pins().items():
+        try:
+            installed = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue  # for another platform
+        assert Version(installed).public == version, f"{name} {installed} installed"
+
+
+def test_conda_makes_the_same_course():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    python = next(d for d in environment["dependencies"] if str(d).startswith("python="))
+    assert Version(python.split("=")[1]) in Requirement(f"x{PROJECT['requires-python']}").specifier
+    (pip,) = (d["pip"] for d in environment["dependencies"] if isinstance(d, dict))
+    assert pip == ["--constraint constraints.txt", "--editable .[lab,test]"]
+
+
+def test_the_python_range_is_the_same_everywhere():
+    assert PROJECT["requires-python"] == ">=3.11,<3.15"
+    assert "(3, 11) <= v[:2] <= (3, 14)" in (ROOT / "Makefile").read_text()
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "cpu.yml").read_text())
+    versions = workflow["jobs"]["test"]["strategy"]["matrix"]["python"]
+    assert versions == ["3.11", "3.12", "3.13", "3.14"]
+    assert sys.version_info[:2] >= (3, 11)
+
+
+def test_modules_import_only_downwards():
+    floors = [
+        {"config", "distributed"},
+        {"accounting", "tokenizer", "hardware"},
+        {"model", "data", "optim"},
+        {"pretrained", "prepare", "estimate"},
+        {"evaluate", "generate", "checkpoint"},
+        {"train"},
+        {"cli"},
+    ]
+    floor_of = {name: number for number, names in enumerate(floors) for name in names}
+    for path in (ROOT / "cs336_lib").glob("*.py"):
+        if path.stem in ("__init__", "__main__"):
+            continue
+        text = path.read_text()
+        imported = set(re.findall(r"from cs336_lib\.(\w+)", text))
+        for names in re.findall(r"from cs336_lib import ([\w, ]+)", text):
+            imported |= {name.strip() for name in names.split(",")}
+        for name in imported & set(floor_of):
+            assert floor_of[name] < floor_of[path.stem], f"{path.stem} imports {name}"
+        if path.stem != "cli":
+            assert "classroom" not in imported, f"{path.stem} imports the classroom"
+
+
+def test_modules_stay_readable():
+    for path in (ROOT / "cs336_lib").rglob("*.py"):
+        assert len(path.read_text().splitlines()) <= 400, path
