@@ -1,0 +1,60 @@
+"""Several processes learn what one does (gloo on CPUs; NCCL on GPUs is the same code)."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+FLAGS = (
+    "train shakespeare-char --n-layer 2 --n-head 2 --n-embd 32 --block-size 32 --batch-tokens 384 "
+    "--max-steps 30 --warmup-steps 5 --eval-every 10 --eval-tokens 2048 --checkpoint-every 15 "
+    "--device cpu --precision fp32"
+).split()
+
+
+def run(run_dir: Path, processes: int, *flags: str) -> tuple[list[dict], dict]:
+    """Train under torchrun; return metrics and final weights."""
+    launcher = [sys.executable, "-m"]
+    if processes > 1:
+        launcher += ["torch.distributed.run", "--standalone", f"--nproc_per_node={processes}", "-m"]
+    command = [*launcher, "cs336_lib", *FLAGS, "--run-dir", str(run_dir), *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("parameters") == 1, "only rank 0 speaks"
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return rows, load_file(run_dir / "checkpoints" / "step_00000030" / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("alone") / "run", 1, "--micro-batch-size", "12")
+
+
+@pytest.mark.parametrize(("processes", "micro"), [(2, 6), (2, 4), (3, 3)])
+def test_ranks_give_the_curve_of_one_process(alone, tmp_path, processes, micro):
+    rows, weights = run(tmp_path / "run", processes, "--micro-batch-size", str(micro))
+    assert [row["step"] for row in rows] == list(range(30))
+    for one, many in zip(alone[0], rows, strict=True):
+        assert one["train_loss"] == pytest.approx(many["train_loss"], abs=2e-3)
+        assert one["lr"] == many["lr"]
+        assert one["tokens"] == many["tokens"]
+        assert ("val_loss" in one) == ("val_loss" in many)
+    assert alone[0][-1]["val_loss"] == pytest.approx(rows[-1]["val_loss"], abs=2e-3)
+    # Adam turns rounding noise in near-zero gradients (key biases) into full steps: not bit-equal.
+    for name, value in alone[1].items():
+        if "bias" not in name:
+            assert torch.allclose(value, weights[name], atol=5e-3), name
+
+
+def test_a_run_resumes_with_another_number_of_processes(alone, tmp_path):
+    import shutil
+
+    run(tmp_path / "run", 2, "--micro-batch-size", "6")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step_00000030")
+    rows, _ = run(tmp_path / "run", 1, "--micro-batch-size", "12", "--resume")
+    assert [row["step"] for row in rows] == list(range(30))
+    assert rows[-1]["train_loss"] == pytest.approx(alone[0][-1]["train_loss"], abs=2e-3)

@@ -1,0 +1,48 @@
+"""The Makefile's promises that can be checked in seconds; tests/slow opens the course for real."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    """Run our Makefile in an empty folder."""
+    command = ["make", "-f", str(ROOT / "Makefile"), *arguments]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize("version", [(3, 9, 18), (3, 10, 13), (3, 15, 0), (2, 7, 18)])
+def test_another_python_gets_one_clear_line(tmp_path, version):
+    fake = tmp_path / "python"
+    fake.write_text(
+        f'#!/bin/sh\nexec {sys.executable} -c "import sys; sys.version_info = {version}; '
+        'exec(sys.argv[1])" "$2"\n'
+    )
+    fake.chmod(0o755)
+    for name in ("pyproject.toml", "constraints.txt"):
+        (tmp_path / name).touch()
+    done = make(tmp_path, "lab", f"PYTHON={fake}")
+    assert done.returncode != 0
+    said = [line for line in done.stderr.splitlines() if not line.startswith("make")]
+    assert len(said) == 1
+    assert f"needs Python 3.11 to 3.14, and {fake} is {version[0]}.{version[1]}" in said[0]
+    assert not (tmp_path / ".venv").exists()
+
+
+def test_help_names_every_target(tmp_path):
+    text = make(tmp_path).stdout
+    for target in ("lab", "test", "test-slow", "notebooks", "lint", "clean"):
+        assert f"\n{target} " in f"\n{text}"
+
+
+def test_ci_runs_what_the_readme_says():
+    assert "make lint test test-slow\n" in (ROOT / ".ci" / "run").read_text()
+    readme = (ROOT / "README.md").read_text()
+    assert "make lab " in readme
+    assert "make test " in readme
