@@ -1,0 +1,332 @@
+"""Number formats from first principles: what every bit of a float, an integer, an FP4 block means.
+
+A float is a sign, an exponent field of k bits and a mantissa field of m bits. Two choices tell the
+formats apart besides k and m: how many of the largest codes are given up for infinity and NaN, and
+whether "minus zero" is spent on NaN. Range, precision and rounding all follow.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+
+from cs336_lib.config import require
+
+Specials = Literal["ieee", "one nan", "minus zero is nan", "none"]
+
+
+@dataclass(frozen=True)
+class FloatFormat:
+    """A binary floating-point format; its properties carry `torch.finfo`'s names.
+
+    `specials` says which codes are no finite number:
+
+    * `ieee`: the whole top exponent; infinity where the mantissa is 0, NaN elsewhere;
+    * `one nan` ("fn": finite): the code of all ones is NaN, there is no infinity;
+    * `minus zero is nan` ("fnuz": finite, unsigned zero): as named, and the bias is one larger;
+    * `none`: every code is a finite number.
+
+    `stored_bits` is what a value occupies in memory, where that is more than the format uses.
+    Without a mantissa (E8M0) there are no subnormals and no zero: every code is a power of two.
+    """
+
+    name: str
+    exponent_bits: int
+    mantissa_bits: int
+    sign_bits: int = 1
+    specials: Specials = "ieee"
+    stored_bits: int = 0
+
+    @property
+    def bits(self) -> int:
+        """Sign, exponent and mantissa together."""
+        return self.sign_bits + self.exponent_bits + self.mantissa_bits
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of memory per value: 0.5 for FP4, 4 for TF32."""
+        return (self.stored_bits or self.bits) / 8
+
+    @property
+    def bias(self) -> int:
+        """What is subtracted from the exponent field: 2^(k-1) - 1, in fnuz formats 2^(k-1)."""
+        return 2 ** (self.exponent_bits - 1) - (self.specials != "minus zero is nan")
+
+    @property
+    def max_code(self) -> int:
+        """The largest finite value's code, its sign left out."""
+        given_up = {"ieee": 2**self.mantissa_bits, "one nan": 1}.get(self.specials, 0)
+        return 2 ** (self.exponent_bits + self.mantissa_bits) - 1 - given_up
+
+    @property
+    def has_subnormals(self) -> bool:
+        """Whether exponent field 0 means 0.mantissa instead of 1.mantissa."""
+        return self.mantissa_bits > 0
+
+    @property
+    def min_exponent(self) -> int:
+        """The exponent of the smallest normal value."""
+        return self.has_subnormals - self.bias
+
+    @property
+    def eps(self) -> float:
+        """The gap between 1 and the next larger value: 2^-m."""
+        return math.ldexp(1.0, -self.mantissa_bits)
+
+    @property
+    def max(self) -> float:
+        """The largest finite value."""
+        return self.decode(self.max_code)
+
+    @property
+    def min(self) -> float:
+        """The lowest finite value: `-max`, or the smallest where there is no sign."""
+        return -self.max if self.sign_bits else self.smallest_normal
+
+    @property
+    def smallest_normal(self) -> float:
+        """The smallest positive value with full precision."""
+        return math.ldexp(1.0, self.min_exponent)
+
+    @property
+    def tiny(self) -> float:
+        """`finfo`'s other name for `smallest_normal`."""
+        return self.smallest_normal
+
+    @property
+    def smallest_subnormal(self) -> float:
+        """The smallest positive value there is; `finfo` does not tell it."""
+        return math.ldexp(1.0, self.min_exponent - self.mantissa_bits)
+
+    @property
+    def resolution(self) -> float:
+        """10^-d, where any decimal of d digits survives: d = floor(m log10 2)."""
+        return float(f"1e-{math.floor(self.mantissa_bits * math.log10(2))}")
+
+    @property
+    def digits(self) -> float:
+        """Decimal digits' worth of significant bits, the hidden one included: (m + 1) log10 2."""
+        return (self.mantissa_bits + 1) * math.log10(2)
+
+    def split(self, code: int) -> tuple[int, int, int]:
+        """The three fields (sign, exponent, mantissa) of a code, as integers."""
+        k, m = self.exponent_bits, self.mantissa_bits
+        return code >> (k + m), code >> m & (2**k - 1), code & (2**m - 1)
+
+    def spell(self, code: int) -> str:
+        """A code's bits with a space between the fields: `0 01111100 0100...` (empty ones drop)."""
+        widths = (self.sign_bits, self.exponent_bits, self.mantissa_bits)
+        fields = zip(self.split(code), widths, strict=True)
+        return " ".join(f"{value:0{width}b}" for value, width in fields if width)
+
+    def decode(self, code: int) -> float:
+        """The value of a code (an integer of `bits` bits); exact for formats up to fp64.
+
+        Raises:
+            ValueError: the code needs more bits than the format has.
+        """
+        require(0 <= code < 2**self.bits, f"code {code} does not fit into {self.bits} bits")
+        sign, exponent, mantissa = self.split(code)
+        magnitude = code & (2 ** (self.exponent_bits + self.mantissa_bits) - 1)
+        if self.specials == "minus zero is nan" and sign and magnitude == 0:
+            return math.nan
+        if magnitude > self.max_code:
+            infinite = self.specials == "ieee" and mantissa == 0
+            return (-1) ** sign * math.inf if infinite else math.nan
+        if exponent == 0 and self.has_subnormals:
+            value = math.ldexp(mantissa, self.min_exponent - self.mantissa_bits)
+        else:
+            significand = 2**self.mantissa_bits + mantissa  # the hidden one, then the mantissa
+            value = math.ldexp(significand, exponent - self.bias - self.mantissa_bits)
+        return -value if sign else value
+
+    def encode(self, value: float, *, saturate: bool = False) -> int:
+        """The code nearest to `value`, ties to even; the inverse of `decode`.
+
+        Too large a value becomes infinity, or NaN where there is none; with `saturate`, and in a
+        format that has neither, it becomes the largest finite value.
+
+        Raises:
+            ValueError: NaN, in a format that has none.
+        """
+        k, m = self.exponent_bits, self.mantissa_bits
+        sign = int(math.copysign(1, value) < 0) if self.sign_bits else 0
+        if math.isnan(value):
+            require(self.specials != "none", f"{self.name} has no NaN")
+            return 2 ** (k + m) if self.specials == "minus zero is nan" else 2 ** (k + m) - 1
+        magnitude = abs(value) if self.sign_bits else max(value, 0.0)
+        if math.isinf(magnitude):
+            code = self.max_code + 1
+        else:
+            exponent = self.exponent_of(magnitude)
+            steps = round(math.ldexp(magnitude, m - exponent))  # Python rounds ties to even
+            # Codes are in the order of values, so a carry out of the mantissa does what it should.
+            code = (exponent - self.min_exponent << m) + steps - (not self.has_subnormals)
+            code = max(code, 0)
+        if code > self.max_code:
+            if saturate or self.specials == "none":
+                code = self.max_code
+            elif self.specials == "ieee":
+                code = self.max_code + 1
+            else:
+                return self.encode(math.nan)
+        if code == 0 and self.specials == "minus zero is nan":
+            return 0
+        return sign << (k + m) | code
+
+    def exponent_of(self, value: float) -> int:
+        """The power of two at or below |value|; that of the subnormals for all smaller ones."""
+        return max(math.frexp(value)[1] - 1, self.min_exponent) if value else self.min_exponent
+
+    def nearest(self, values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Each value rounded to the format's nearest, ties to even, saturating; in fp64 on the CPU.
+
+        For formats with a sign; this is how the course computes in types torch has no arithmetic
+        for. Infinity becomes the largest value, NaN stays.
+        """
+        x = values.detach().to("cpu").double()
+        exponent = (torch.frexp(x).exponent - 1).clamp(min=self.min_exponent)
+        gap = torch.ldexp(torch.ones_like(x), exponent - self.mantissa_bits)
+        return ((x / gap).round() * gap).clamp(-self.max, self.max)
+
+    def gap(self, value: float) -> float:
+        """The distance from |value| to the next larger representable value (within the range)."""
+        exponent = self.exponent_of(value)
+        return math.ldexp(1.0, exponent - self.mantissa_bits)
+
+    def positive_values(self) -> list[float]:
+        """All positive finite values, in increasing order; meant for formats of 16 bits or less."""
+        return [self.decode(code) for code in range(int(self.has_subnormals), self.max_code + 1)]
+
+
+FP64 = FloatFormat("fp64", 11, 52)
+FP32 = FloatFormat("fp32", 8, 23)
+TF32 = FloatFormat("TF32", 8, 10, stored_bits=32)
+FP16 = FloatFormat("fp16", 5, 10)
+BF16 = FloatFormat("bf16", 8, 7)
+E4M3 = FloatFormat("fp8 E4M3", 4, 3, specials="one nan")
+E5M2 = FloatFormat("fp8 E5M2", 5, 2)
+E4M3FNUZ = FloatFormat("fp8 E4M3FNUZ", 4, 3, specials="minus zero is nan")
+E5M2FNUZ = FloatFormat("fp8 E5M2FNUZ", 5, 2, specials="minus zero is nan")
+E8M0 = FloatFormat("fp8 E8M0", 8, 0, sign_bits=0, specials="one nan")
+E2M1 = FloatFormat("fp4 E2M1", 2, 1, specials="none")
+
+TORCH_FORMATS: dict[torch.dtype, FloatFormat] = {
+    torch.float64: FP64,
+    torch.float32: FP32,
+    torch.float16: FP16,
+    torch.bfloat16: BF16,
+    torch.float8_e4m3fn: E4M3,
+    torch.float8_e5m2: E5M2,
+    torch.float8_e4m3fnuz: E4M3FNUZ,
+    torch.float8_e5m2fnuz: E5M2FNUZ,
+    torch.float8_e8m0fnu: E8M0,
+}
+
+
+@dataclass(frozen=True)
+class IntFormat:
+    """A two's complement (or unsigned) integer of any width."""
+
+    name: str
+    bits: int
+    signed: bool = True
+
+    @property
+    def bytes(self) -> float:
+        """Bytes per value when packed: 0.5 for int4."""
+        return self.bits / 8
+
+    @property
+    def min(self) -> int:
+        """-2^(bits - 1), or 0 without a sign."""
+        return -(2 ** (self.bits - 1)) if self.signed else 0
+
+    @property
+    def max(self) -> int:
+        """2^(bits - 1) - 1, or 2^bits - 1 without a sign."""
+        return 2 ** (self.bits - self.signed) - 1
+
+
+INT8 = IntFormat("int8", 8)
+INT4 = IntFormat("int4", 4)
+UINT8 = IntFormat("uint8", 8, signed=False)
+
+
+def scalar_float_dtypes() -> dict[str, torch.dtype]:
+    """Every floating-point type in torch's namespace with one value per element, by name.
+
+    Packed types (`float4_e2m1fn_x2` holds two values) and complex ones are left out.
+    """
+    found = {d for d in vars(torch).values() if isinstance(d, torch.dtype) and d.is_floating_point}
+    names = {str(dtype).removeprefix("torch."): dtype for dtype in found}
+    return {name: names[name] for name in sorted(names) if not name.endswith("_x2")}
+
+
+def codes_of(values: Tensor) -> list[int]:
+    """The raw bits of a tensor's elements, as non-negative integers, whatever its type."""
+    raw = values.detach().cpu().contiguous().flatten().view(torch.uint8)
+    data, width = bytes(raw.tolist()), values.element_size()
+    return [
+        int.from_bytes(data[i : i + width], "little")  # every platform torch runs on
+        for i in range(0, len(data), width)
+    ]
+
+
+def scale_and_zero_point(low: float, high: float, target: IntFormat) -> tuple[float, int]:
+    """The affine map from [low, high], widened to hold 0, onto all of an integer type's values.
+
+    q = round(x / scale) + zero_point. Zero is hit exactly, which padding and ReLU need.
+    """
+    low, high = min(low, 0.0), max(high, 0.0)
+    scale = (high - low) / (target.max - target.min) or 1.0
+    return scale, target.min - round(low / scale)
+
+
+def quantize(
+    x: Float[Tensor, "..."], scale: float | Tensor, zero_point: int, target: IntFormat
+) -> Int[Tensor, "..."]:
+    """Round x / scale + zero_point to integers of `target`'s range, held in int16."""
+    q = torch.round(x / scale) + zero_point
+    return q.clamp(target.min, target.max).to(torch.int16)
+
+
+def dequantize(
+    q: Int[Tensor, "..."], scale: float | Tensor, zero_point: int
+) -> Float[Tensor, "..."]:
+    """The fp32 values that the integers stand for: (q - zero_point) * scale."""
+    return (q - zero_point).float() * scale
+
+
+def pack_int4(q: Int[Tensor, "... pairs_of_two"]) -> UInt8[Tensor, "... bytes"]:
+    """Two int4 values into each byte, the first in the low half; the last axis must be even."""
+    low, high = rearrange(q.to(torch.uint8) & 15, "... (byte half) -> half ... byte", half=2)
+    return low | high << 4
+
+
+def unpack_int4(packed: UInt8[Tensor, "... bytes"]) -> Int[Tensor, "... pairs_of_two"]:
+    """The inverse of `pack_int4`, as int16."""
+    halves = torch.stack((packed & 15, packed >> 4), dim=-1).to(torch.int16)
+    return rearrange(
+        torch.where(halves > 7, halves - 16, halves), "... byte half -> ... (byte half)"
+    )
+
+
+def nvfp4_round_trip(x: Float[Tensor, "... n"], block: int = 16) -> Float[Tensor, "... n"]:
+    """What is left of x after NVFP4: E2M1 values, an E4M3 scale per block, an fp32 one per tensor.
+
+    The tensor's scale brings the largest block scale to E4M3's 448. The last axis must be a
+    multiple of `block`. Source: NVIDIA, "Introducing NVFP4 for efficient and accurate low-precision
+    inference", 2025.
+    """
+    blocks = rearrange(x.detach().cpu().double(), "... (n block) -> ... n block", block=block)
+    amax = blocks.abs().amax(dim=-1, keepdim=True)
+    tensor_scale = (amax.max() / (E2M1.max * E4M3.max)).clamp(min=FP32.smallest_normal)
+    block_scale = E4M3.nearest(amax / E2M1.max / tensor_scale) * tensor_scale
+    safe_scale = torch.where(block_scale > 0, block_scale, 1.0)
+    restored = E2M1.nearest(blocks / safe_scale) * block_scale
+    return rearrange(restored, "... n block -> ... (n block)").to(x.dtype)

@@ -1,0 +1,219 @@
+"""Checks for notebook 01: decoding, underflow, rounding, memory, loss scaling, quantising."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from cs336_lib.classroom.bits import BF16, E4M3, FP32
+from cs336_lib.classroom.checks.report import exercise, expect
+
+BY_HAND = 0b1_10000001_01100000000000000000000
+UNDERFLOW_VALUES = (1e-4, 1e-5, 6e-8, 4e-8, 2.9e-8, 1e-8)
+
+
+@exercise
+def decode_by_hand(answer: float) -> None:
+    """-5.5, from the bits 1 10000001 011000..."""
+    expect(isinstance(answer, int | float), "A number is expected, such as -0.75.")
+    sign, exponent, fraction = -1, 129, 0.375
+    mistakes = {
+        -sign * (1 + fraction) * 2.0 ** (exponent - 127): "The sign bit is 1: it is negative.",
+        sign * (1 + fraction) * 2.0 ** (exponent - 128): "Your bias is 128; for 8 exponent bits "
+        "it is 2^(8-1) - 1 = 127.",
+        sign * (1 + fraction) * 2.0 ** (exponent - 255): "Your bias is 2^8 - 1 = 255; it is "
+        "2^(8-1) - 1 = 127.",
+        sign * fraction * 2.0 ** (exponent - 127): "You left out the hidden one: the factor is "
+        "1 + mantissa / 2^23.",
+        sign * (1 + fraction): "You left out the power of two: 2^(129 - 127).",
+        sign * (1 + 0b011 / 2**2) * 2.0 ** (exponent - 127): "The first mantissa bit is worth 1/2, "
+        "so 011 is 1/4 + 1/8.",
+    }
+    for wrong, diagnosis in mistakes.items():
+        expect(answer != wrong, diagnosis)
+    expect(
+        answer == FP32.decode(BY_HAND),
+        "Read the exponent field (10000001) as an integer, subtract 127, and multiply that power "
+        "of two by 1 + the mantissa's fraction.",
+    )
+
+
+@exercise
+def decode_e4m3(decode: Callable[[int], float]) -> None:
+    """All 256 codes, the telling ones first."""
+    answer = {code: decode(code) for code in (0x38, 0xB8, 0x01, 0x78, 0x7F, 0xFF, 0x00)}
+    one, first = answer[0x38], answer[0x01]
+    expect(
+        not all(isinstance(v, Tensor) for v in answer.values()), "Return a Python float, no tensor."
+    )
+    expect(one != 0.5, "0x38 is 1.0 and you get 0.5: your bias is 8; it is 2^(4-1) - 1 = 7.")
+    expect(one != 2.0**-8, "0x38 is 1.0 and you get 2^-8: your bias is 2^4 - 1 = 15; it is 7.")
+    expect(one != 0.0, "0x38 is 1.0 and you get 0: the hidden one is missing.")
+    expect(one == 1.0, f"0x38 is 0 0111 000, which is 2^(7-7) * 1.0 = 1; you get {one}.")
+    expect(answer[0xB8] == -1.0, f"0xB8 is 0x38 with its sign bit set: -1; you get {answer[0xB8]}.")
+    expect(
+        first not in ((1 + 1 / 8) * 2.0**-7, (1 + 1 / 8) * 2.0**-6) and answer[0x00] == 0,
+        "Exponent field 0 means subnormal: no hidden one there, or there would be no zero.",
+    )
+    expect(
+        first != 2.0**-10,
+        "Your subnormals are half of what they should be: their exponent is 1 - bias = -6, "
+        "like that of exponent field 1.",
+    )
+    expect(first == 2.0**-9, f"0x01 is 2^-6 * 1/8 = 2^-9, the smallest value; you get {first}.")
+    expect(
+        math.isfinite(answer[0x78]),
+        "0x78 is 256: in E4M3 the top exponent holds ordinary numbers; only 0x7F and 0xFF are NaN.",
+    )
+    expect(
+        math.isnan(answer[0x7F]) and math.isnan(answer[0xFF]),
+        "0x7F and 0xFF are NaN, whatever the sign: the one code E4M3 gives up.",
+    )
+    for code in range(256):
+        truth, got = E4M3.decode(code), decode(code)
+        same = got == truth or (math.isnan(got) and math.isnan(truth))
+        expect(same, f"{code:#04x} ({E4M3.spell(code)}) is {truth}, you get {got}.")
+
+
+@exercise
+def underflow_in_fp16(answer: list[bool]) -> None:
+    """Which of six numbers fp16 stores as zero."""
+    expect(
+        isinstance(answer, list | tuple) and len(answer) == len(UNDERFLOW_VALUES),
+        f"A list of {len(UNDERFLOW_VALUES)} booleans is expected, one per value.",
+    )
+    got, values = [bool(a) for a in answer], torch.tensor(UNDERFLOW_VALUES, dtype=torch.float64)
+    truth = (values.half() == 0).tolist()
+    expect(got != [not t for t in truth], "Inside out: True is for those that become zero.")
+    expect(
+        got != (values < 2.0**-14).tolist(),
+        "Your limit is the smallest normal number, 6.1e-5; subnormals reach down to 6.0e-8.",
+    )
+    expect(
+        got != (values < 2.0**-24).tolist(),
+        "Your limit is the smallest subnormal, 5.96e-8; anything above half of it rounds up to it.",
+    )
+    wrong = [v for v, g, t in zip(UNDERFLOW_VALUES, got, truth, strict=True) if g != t]
+    expect(not wrong, f"Look again at {wrong}: the limit is half of 2^-24.")
+
+
+@exercise
+def to_bf16(encode: Callable[[int], int]) -> None:
+    """Round an fp32 code to the bf16 code, ties to even."""
+    down, up = FP32.encode(1 + 2**-9), FP32.encode(1 + 2**-7 - 2**-9)
+    tie_down, tie_up = FP32.encode(1 + 2**-8), FP32.encode(1 + 3 * 2**-8)
+    one = BF16.encode(1.0)
+    expect(
+        encode(down) < 2**16,
+        "Your code has more than 16 bits: the upper half of the fp32 code is wanted, shifted down.",
+    )
+    expect(encode(down) == one, "1 + 2^-9 is a quarter of a step above 1, so it rounds down to 1.")
+    expect(
+        encode(up) != one,
+        "You truncate: 1 + 2^-7 - 2^-9 lies three quarters of a step above 1 and has to round up.",
+    )
+    expect(
+        not (encode(tie_down) == one + 1 and encode(tie_up) == one + 2),
+        "You round ties up: 1 + 2^-8 lies half-way, and the even neighbour is 1 (mantissa ...0).",
+    )
+    expect(
+        not (encode(tie_down) == one and encode(tie_up) == one + 1),
+        "You round ties down: 1 + 3 * 2^-8 lies half-way, and the even neighbour is above it.",
+    )
+    expect(
+        encode(FP32.encode(2 - 2**-20)) == BF16.encode(2.0),
+        "Just below 2 the mantissa is all ones; rounding up has to carry into the exponent: 2.0.",
+    )
+    codes = torch.randint(0, 0x7F800000, (400,), generator=torch.Generator().manual_seed(0))
+    for code in [*codes.tolist(), *(c | 1 << 31 for c in codes.tolist()), FP32.max_code]:
+        truth, got = BF16.encode(FP32.decode(code)), encode(code)
+        expect(got == truth, f"{FP32.decode(code)!r}: {BF16.spell(truth)} expected, not {got:#x}.")
+
+
+@exercise
+def mebibytes(measure: Callable[[tuple[int, ...], torch.dtype], float]) -> None:
+    """numel * element size / 2^20."""
+    shape = (12288 * 4, 12288)
+    numel, got = math.prod(shape), measure((12288 * 4, 12288), torch.float32)
+    mistakes = {
+        numel * 4 / 10**6: "You divide by 10^6, which gives MB; a MiB is 2^20 bytes.",
+        numel * 32 / 2**20: "You count 32 per value: those are bits; a byte is 8 of them.",
+        numel / 2**20: "You count values, not bytes: multiply by the element size.",
+        numel * 4 / 2**30: "You divide by 2^30, which gives GiB; a MiB is 2^20 bytes.",
+        sum(shape) * 4 / 2**20: "You add the sides; the number of values is their product.",
+        numel * 4: "Those are bytes: divide by 2^20.",
+    }
+    for wrong, diagnosis in mistakes.items():
+        expect(got != wrong, diagnosis)
+    expect(got == 2304, f"GPT-3's feed-forward matrix in fp32 is 2304 MiB; you get {got}.")
+    for dtype, truth in ((torch.bfloat16, 1152), (torch.float64, 4608), (torch.int8, 576)):
+        value = measure(shape, dtype)
+        expect(value != 2304, f"You use 4 bytes whatever the type; {dtype} has {dtype.itemsize}.")
+        expect(value == truth, f"In {dtype} it is {truth} MiB; you get {value}.")
+    expect(measure((2**20,), torch.int8) == 1, "A vector of 2^20 int8 values is 1 MiB.")
+
+
+@exercise
+def next_scale(update: Callable[[float, int, bool, int], tuple[float, int]]) -> None:
+    """Dynamic loss scaling: halve on overflow, double after `interval` good steps in a row."""
+    scale, good = update(1024.0, 3, True, 5)
+    expect(scale != 2048.0, "After an overflow the scale has to fall, and yours doubles.")
+    expect(scale != 1024.0, "After an overflow the scale has to fall, and yours stays.")
+    expect(scale == 512.0, f"An overflow halves the scale: 1024 becomes 512, not {scale}.")
+    expect(good == 0, "An overflow ends the row of good steps: the counter starts again at 0.")
+    scale, good = update(1024.0, 0, False, 5)
+    expect(
+        scale != 2048.0, "You double after each good step; wait for `interval` of them in a row."
+    )
+    expect((scale, good) == (1024.0, 1), f"One good step: (1024.0, 1), not {(scale, good)}.")
+    scale, good = update(1024.0, 4, False, 5)
+    expect(
+        scale != 1024.0,
+        "The step just made counts too: with 4 good steps before it and interval 5, it doubles.",
+    )
+    expect(scale == 2048.0, f"The fifth good step in a row doubles: 2048, not {scale}.")
+    expect(good == 0, "After doubling, the counter starts again at 0, or it doubles at every step.")
+    state = (65536.0, 0)
+    for overflowed in [True] * 3 + [False] * 10 + [True]:
+        state = update(*state, overflowed, 5)
+    expect(state == (16384.0, 0), f"3 overflows, 10 good, 1: (16384.0, 0) expected, not {state}.")
+
+
+@exercise
+def int8_round_trip(quantize: Callable[[Tensor], tuple[Tensor, float]]) -> None:
+    """Symmetric int8: q = round(x / scale), scale = max|x| / 127."""
+    x = torch.tensor([-2.0, -1.0, -0.3, 0.0, 0.36, 1.3, 2.0])
+    q, scale = quantize(x.clone())
+    scale, amax = float(scale), 2.0
+
+    def near(value: float) -> bool:
+        return math.isclose(scale, value, rel_tol=1e-5)
+
+    expect(q.dtype == torch.int8, f"q is to be torch.int8; yours is {q.dtype}.")
+    expect(
+        not near(amax / 128),
+        "Your scale is max|x| / 128, and +128 is no int8: the largest value is clipped or wraps. "
+        "127 is the largest int8.",
+    )
+    expect(
+        not near(2 * amax / 255),
+        "Your scale spreads max - min over 255 steps; symmetric: max|x| / 127, no zero point.",
+    )
+    expect(not near(amax / 255), "Your scale is max|x| / 255: int8 reaches from -128 to 127.")
+    expect(not near(127 / amax), "Your scale is upside down: x is about q * scale.")
+    expect(near(amax / 127), f"The scale is max|x| / 127 = {amax / 127:.5f}; yours is {scale:.5f}.")
+    truncated = (x / scale).to(torch.int8)
+    expect(
+        not torch.equal(q, truncated),
+        "You truncate: `.to(torch.int8)` drops the fraction; round before it.",
+    )
+    truth = torch.round(x / scale).to(torch.int8)
+    expect(torch.equal(q, truth), f"q is {truth.tolist()}; yours is {q.tolist()}.")
+    low = quantize(torch.tensor([-3.0, 1.0]))[0].tolist()
+    expect(low == [-127, 42], f"max|x| may be a negative value's: [-127, 42], not {low}.")
+    q, scale = quantize(torch.zeros(3))
+    expect(
+        math.isfinite(scale) and float(scale) > 0 and q.tolist() == [0, 0, 0],
+        "All zeros: your scale is 0 and x / scale is NaN; use any positive scale there.",
+    )

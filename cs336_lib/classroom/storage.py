@@ -1,0 +1,129 @@
+"""What a tensor is underneath: a storage of slots, and the recipe by which a view reads them."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Int, Shaped
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+
+class Run(NamedTuple):
+    """Neighbouring dimensions that act as one: `size` elements, `step` slots from each to next."""
+
+    size: int
+    step: int
+
+
+def same_storage(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors read the same block of memory, wherever in it each of them starts."""
+    return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+
+
+def storage_values(x: Tensor) -> Shaped[Tensor, " slots"]:
+    """The whole storage behind `x` as one flat tensor of x's dtype; it shares that storage."""
+    return torch.empty(0, dtype=x.dtype, device=x.device).set_(x.untyped_storage())
+
+
+def slot(index: Sequence[int], stride: Sequence[int], offset: int = 0) -> int:
+    """The slot that holds element `index`: offset plus each index times its stride."""
+    return offset + sum(i * step for i, step in zip(index, stride, strict=True))
+
+
+def slots(x: Tensor) -> Int[Tensor, "..."]:
+    """The slot number of every element of `x`, in x's shape: `slot` for all of them at once."""
+    numbers = torch.full(x.shape, x.storage_offset(), dtype=torch.long)
+    for dim, (size, step) in enumerate(zip(x.shape, x.stride(), strict=True)):
+        along = [1] * x.dim()
+        along[dim] = size
+        numbers += step * torch.arange(size).view(along)
+    return numbers
+
+
+def times_read(x: Tensor) -> Int[Tensor, " slots"]:
+    """How many elements of `x` live in each slot of its storage: 0 unseen, 2 or more overlap."""
+    length = x.untyped_storage().nbytes() // x.element_size()
+    return torch.bincount(slots(x).flatten(), minlength=length)
+
+
+def overlaps_itself(x: Tensor) -> bool:
+    """Whether two elements of `x` share a slot, so that writing to one changes the other."""
+    return bool((times_read(x) > 1).any())
+
+
+def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a fresh tensor: each is the product of the sizes to its right."""
+    return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+
+
+def is_row_major(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """What `is_contiguous` tests; a size-1 dimension is never stepped along, so it may differ."""
+    expected = zip(shape, stride, row_major_strides(shape), strict=True)
+    return 0 in shape or all(size == 1 or have == want for size, have, want in expected)
+
+
+def merge_dimensions(shape: Sequence[int], stride: Sequence[int]) -> list[Run]:
+    """Join every dimension to its right neighbour where a single step walks through both.
+
+    That is so when one step to the left equals a whole lap of what is on the right:
+    `stride[d] == stride[d + 1] * shape[d + 1]`. Dimensions of size 1 are left out.
+    """
+    runs: list[Run] = []
+    for size, step in zip(reversed(shape), reversed(stride), strict=True):
+        if size == 1:
+            continue
+        if runs and step == runs[0].step * runs[0].size:
+            runs[0] = Run(size * runs[0].size, runs[0].step)
+        else:
+            runs.insert(0, Run(size, step))
+    return runs
+
+
+def view_strides(
+    shape: Sequence[int], stride: Sequence[int], new_shape: Sequence[int]
+) -> tuple[int, ...] | None:
+    """The strides `view(new_shape)` would have, or None where no strides can express it.
+
+    PyTorch's rule (`computeStride` in ATen/TensorUtils.cpp) in two steps: merge the old dimensions
+    into runs, then cut each run into new dimensions. None of these may straddle two runs.
+
+    Raises:
+        ValueError: the shapes hold different numbers of elements, or none.
+    """
+    if math.prod(shape) != math.prod(new_shape) or 0 in shape:
+        raise ValueError(f"{tuple(shape)} and {tuple(new_shape)} must hold equally many elements")
+    runs = merge_dimensions(shape, stride)
+    left, step = runs.pop() if runs else Run(1, 1)
+    strides = []
+    for size in reversed(new_shape):
+        if left == 1 and size > 1:
+            left, step = runs.pop()
+        if left % size:
+            return None
+        strides.append(step)
+        left, step = left // size, step * size
+    return tuple(reversed(strides))
+
+
+def sliding_windows(image: Shaped[Tensor, "height width"], size: int) -> Shaped[Tensor, "h w k k"]:
+    """Every `size` x `size` window of an image as one view: four dimensions, no copy.
+
+    Raises:
+        ValueError: a window is larger than the image.
+    """
+    height, width = image.shape
+    if not 1 <= size <= min(height, width):
+        raise ValueError(f"a window of {size} does not fit into an image of {height} x {width}")
+    down, right = image.stride()
+    shape = (height - size + 1, width - size + 1, size, size)
+    return image.as_strided(shape, (down, right, down, right))
+
+
+def allocated_bytes(work: Callable[[], object]) -> int:
+    """Bytes of CPU memory that torch's operations took while `work()` ran, by torch's profiler."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recording:
+        result = work()
+    del result  # kept until here, so that freeing it is not part of the recording
+    return sum(max(0, event.self_cpu_memory_usage) for event in recording.events())

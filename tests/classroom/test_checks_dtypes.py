@@ -1,0 +1,213 @@
+"""Checks of notebook 01: the right answer passes, each typical mistake gets its own diagnosis."""
+
+import math
+
+import pytest
+import torch
+
+from cs336_lib.classroom.checks import dtypes as checks
+
+
+def verdict(capsys, check, answer) -> str:
+    check(answer)
+    return capsys.readouterr().out.strip()
+
+
+def stub(*arguments):
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("name", "untouched"),
+    [
+        ("decode_by_hand", ...),
+        ("decode_e4m3", stub),
+        ("underflow_in_fp16", ...),
+        ("to_bf16", stub),
+        ("mebibytes", stub),
+        ("next_scale", stub),
+        ("int8_round_trip", stub),
+    ],
+)
+def test_untouched_stub(capsys, name, untouched):
+    assert verdict(capsys, getattr(checks, name), untouched) == f"{name}: not attempted yet"
+
+
+@pytest.mark.parametrize(
+    ("answer", "diagnosis"),
+    [
+        (-5.5, "passed"),
+        (5.5, "sign bit is 1"),
+        (-2.75, "bias is 128"),
+        (-1.375 * 2.0**-126, "255"),
+        (-1.5, "hidden one"),
+        (-1.375, "power of two"),
+        (-7.0, "first mantissa bit is worth 1/2"),
+        (3, "Read the exponent field"),
+        ("-5.5", "A number is expected"),
+    ],
+)
+def test_decode_by_hand(capsys, answer, diagnosis):
+    assert diagnosis in verdict(capsys, checks.decode_by_hand, answer)
+
+
+def e4m3(bias=7, hidden=1.0, subnormal_one=0.0, subnormal_exponent=None, ieee=False, signed=True):
+    """A decoder with one mistake, or none."""
+
+    def decode(code: int) -> float:
+        sign, exponent, mantissa = code >> 7, code >> 3 & 15, code & 7
+        if exponent == 15 and (ieee or mantissa == 7):
+            return math.nan if mantissa else math.inf
+        if exponent == 0:
+            power = 1 - bias if subnormal_exponent is None else subnormal_exponent
+            value = (bool(mantissa) * subnormal_one + mantissa / 8) * 2.0**power
+        else:
+            value = (hidden + mantissa / 8) * 2.0 ** (exponent - bias)
+        return -value if sign and signed else value
+
+    return decode
+
+
+@pytest.mark.parametrize(
+    ("answer", "diagnosis"),
+    [
+        (e4m3(), "passed"),
+        (e4m3(bias=8), "your bias is 8"),
+        (e4m3(bias=15), "your bias is 2^4 - 1 = 15"),
+        (e4m3(hidden=0.0), "hidden one is missing"),
+        (e4m3(signed=False), "sign bit set"),
+        (e4m3(subnormal_one=1.0), "no hidden one there"),
+        (e4m3(subnormal_exponent=-7), "half of what they should be"),
+        (e4m3(subnormal_exponent=-5), "the smallest value"),
+        (e4m3(ieee=True), "top exponent holds ordinary numbers"),
+        (lambda code: 480.0 if code == 0x7F else e4m3()(code), "0x7F and 0xFF are NaN"),
+        (lambda code: 0.0 if code == 0x55 else e4m3()(code), "0x55"),
+        (lambda code: torch.tensor(1.0), "no tensor"),
+        (lambda code: 1 / 0, "your code raised ZeroDivisionError"),
+    ],
+)
+def test_decode_e4m3(capsys, answer, diagnosis):
+    assert diagnosis in verdict(capsys, checks.decode_e4m3, answer)
+
+
+F, T = False, True
+
+
+@pytest.mark.parametrize(
+    ("answer", "diagnosis"),
+    [
+        ([F, F, F, F, T, T], "passed"),
+        ([T, T, T, T, F, F], "Inside out"),
+        ([F, T, T, T, T, T], "smallest normal number"),
+        ([F, F, F, T, T, T], "above half of it rounds up"),
+        ([F, F, F, F, F, T], "Look again at [2.9e-08]"),
+        ([F, T], "list of 6 booleans"),
+    ],
+)
+def test_underflow(capsys, answer, diagnosis):
+    assert diagnosis in verdict(capsys, checks.underflow_in_fp16, answer)
+
+
+def carry_lost(code):
+    """Rounds the mantissa alone, so that a carry out of it is dropped."""
+    upper, mantissa = code >> 16, code & 0x7FFFFF
+    rounded = mantissa + 0x7FFF + (upper & 1) >> 16
+    return upper & ~0x7F | rounded & 0x7F
+
+
+@pytest.mark.parametrize(
+    ("answer", "diagnosis"),
+    [
+        (lambda code: code + 0x7FFF + (code >> 16 & 1) >> 16, "passed"),
+        (lambda code: code >> 16, "You truncate"),
+        (lambda code: code + 0x8000 >> 16, "You round ties up"),
+        (lambda code: code + 0x7FFF >> 16, "You round ties down"),
+        (lambda code: code & 0xFFFF0000, "more than 16 bits"),
+        (lambda code: (code >> 16) + 1, "rounds down to 1"),
+        (carry_lost, "carry into the exponent"),
+        (lambda code: (code + 0x7FFF + (code >> 16 & 1) >> 16) & 0x7FFF, "expected, not"),
+    ],
+)
+def test_to_bf16(capsys, answer, diagnosis):
+    assert diagnosis in verdict(capsys, checks.to_bf16, answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "diagnosis"),
+    [
+        (lambda shape, dtype: math.prod(shape) * dtype.itemsize / 2**20, "passed"),
+        (lambda shape, dtype: math.prod(shape) * dtype.itemsize / 10**6, "10^6"),
+        (lambda shape, dtype: math.prod(shape) * dtype.itemsize * 8 / 2**20, "those are bits"),
+        (lambda shape, dtype: math.prod(shape) / 2**20, "count values, not bytes"),
+        (lambda shape, dtype: math.prod(shape) * dtype.itemsize / 2**30, "gives GiB"),
+        (lambda shape, dtype: sum(shape) * dtype.itemsize / 2**20, "add the sides"),
+        (lambda shape, dtype: math.prod(shape) * dtype.itemsize, "Those are bytes"),
+        (lambda shape, dtype: math.prod(shape) * 4 / 2**20, "4 bytes whatever the type"),
+        (lambda shape, dtype: shape[0] * shape[-1] * dtype.itemsize / 2**20, "vector of 2^20"),
+        (lambda shape, dtype: 1.0, "you get 1.0"),
+    ],
+)
+def test_mebibytes(capsys, answer, diagnosis):
+    assert diagnosis in verdict(capsys, checks.mebibytes, answer)
+
+
+def scaler(backoff=0.5, reset=True, growth_reset=True, late=0, eager=False):
+    """A scale rule with one mistake, or none."""
+
+    def update(scale, good_steps, overflowed, interval):
+        if overflowed:
+            return scale * backoff, 0 if reset else good_steps
+        if eager or good_steps + 1 - late >= interval:
+            return scale * 2, 0 if growth_reset else good_steps + 1
+        return scale, good_steps + 1
+
+    return update
+
+
+@pytest.mark.parametrize(
+    ("answer", "diagnosis"),
+    [
+        (scaler(), "passed"),
+        (scaler(backoff=2.0), "yours doubles"),
+        (scaler(backoff=1.0), "yours stays"),
+        (scaler(backoff=0.25), "An overflow halves"),
+        (scaler(reset=False), "ends the row of good steps"),
+        (scaler(eager=True), "double after each good step"),
+        (scaler(late=1), "The step just made counts too"),
+        (scaler(growth_reset=False), "or it doubles at every step"),
+    ],
+)
+def test_next_scale(capsys, answer, diagnosis):
+    assert diagnosis in verdict(capsys, checks.next_scale, answer)
+
+
+def quantizer(divisor=127.0, rounding=torch.round, guard=True, low=False, upside_down=False):
+    """A symmetric int8 quantiser with one mistake, or none."""
+
+    def quantize(x):
+        amax = (x.max() if low else x.abs().max()).item()
+        scale = amax / divisor or (1.0 if guard else 0.0)
+        q = rounding(x / scale).to(torch.int8)
+        return q, 1 / scale if upside_down else scale
+
+    return quantize
+
+
+@pytest.mark.parametrize(
+    ("answer", "diagnosis"),
+    [
+        (quantizer(), "passed"),
+        (quantizer(divisor=128.0), "+128 is no int8"),
+        (quantizer(divisor=255.0), "max|x| / 255"),
+        (quantizer(divisor=127.5), "max - min over 255 steps"),
+        (quantizer(divisor=100.0), "The scale is max|x| / 127"),
+        (quantizer(rounding=lambda x: x), "You truncate"),
+        (quantizer(rounding=torch.floor), "q is ["),
+        (quantizer(guard=False), "All zeros"),
+        (quantizer(low=True), "max|x| may be a negative value's"),
+        (quantizer(upside_down=True), "upside down"),
+        (lambda x: (torch.round(x * 63.5), 2 / 127), "torch.int8; yours is torch.float32"),
+    ],
+)
+def test_int8_round_trip(capsys, answer, diagnosis):
+    assert diagnosis in verdict(capsys, checks.int8_round_trip, answer)

@@ -1,0 +1,285 @@
+"""Each check passes the right answer and names the typical mistake of a wrong one."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from cs336_lib.classroom import storage
+from cs336_lib.classroom.checks import strides as checks
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "02_strides_and_views.ipynb"
+
+
+def not_attempted(*_):
+    raise NotImplementedError
+
+
+@pytest.fixture
+def verdict(capsys):
+    """Run a check and give back the one line it prints."""
+
+    def run(check, *answers):
+        check(*answers)
+        return capsys.readouterr().out.strip()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("check", "stub"),
+    [
+        (checks.slot_formula, not_attempted),
+        (checks.predicted_strides, dict.fromkeys(checks.VIEWS, ...)),
+        (checks.can_view, not_attempted),
+        (checks.split_heads, not_attempted),
+        (checks.im2col, not_attempted),
+        (checks.causal_mask, not_attempted),
+        (checks.sharing, ...),
+    ],
+)
+def test_an_untouched_stub_is_not_attempted_yet(verdict, check, stub):
+    assert verdict(check, stub) == f"{check.__name__}: not attempted yet"
+
+
+def test_every_printed_solution_passes(verdict):
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    imports = next(c for c in cells if "imports" in c["metadata"].get("tags", []))
+    solved = []
+    for number, cell in enumerate(cells):
+        if "exercise" not in cell["metadata"].get("tags", []):
+            continue
+        following = (c for c in cells[number:] if "solution" in c["metadata"].get("tags", []))
+        block = re.search(r"```python\n(.*?)```", "".join(next(following)["source"]), re.DOTALL)
+        name = cell["metadata"]["cs336"]["exercise"]
+        call = "".join(cell["source"]).splitlines()[-1]
+        namespace: dict = {}
+        exec("".join(imports["source"]), namespace)
+        exec(block[1], namespace)
+        assert verdict(lambda call=call, n=namespace: exec(call, n)) == f"{name}: passed"
+        solved.append(name)
+    assert len(solved) == 7
+
+
+@pytest.mark.parametrize(
+    ("slot", "diagnosis"),
+    [
+        (lambda i, s, o: sum(a * b for a, b in zip(i, s, strict=True)), "left out the offset"),
+        (
+            lambda i, s, o: o + sum(a * b for a, b in zip(i, s[::-1], strict=True)),
+            "first index with the last stride",
+        ),
+        (lambda i, s, o: o + sum(i), "add the bare indices"),
+        (lambda i, s, o: o + i[0] * s[0] + i[1] * s[1], "the slot is 29, you return 14"),
+        (lambda i, s, o: None, "returns None"),
+    ],
+)
+def test_slot_formula(verdict, slot, diagnosis):
+    assert diagnosis in verdict(checks.slot_formula, slot)
+
+
+def test_the_strides_asked_for_are_torchs():
+    x = torch.arange(24.0).view(2, 3, 4)
+    for expression, (stride, offset) in checks.VIEWS.items():
+        view = eval(expression, {"x": x})
+        assert (view.stride(), view.storage_offset()) == (stride, offset)
+
+
+@pytest.mark.parametrize(
+    ("change", "diagnosis"),
+    [
+        ({"x[:, 2]": ((4, 1), 8)}, "a view keeps x's steps"),
+        ({"x[:, 2]": ((12, 4), 8)}, "dimension 1's stride goes"),
+        ({"x[..., ::2]": ((12, 4, 1), 0)}, "doubles the step"),
+        ({"x[..., ::2]": ((6, 2, 1), 0)}, "compact copy"),
+        ({"x.transpose(0, 2)": ((12, 4, 1), 0)}, "swaps the two strides"),
+        ({"x.transpose(0, 2)": ((6, 2, 1), 0)}, "moves no number"),
+        ({"x[1, 1:, 3]": ((1,), 19)}, "steps by 4"),
+        ({"x[:, :1].expand(2, 5, 4)": ((12, 4, 1), 0)}, "its stride is 0"),
+        ({"x[:, :1].expand(2, 5, 4)": ((20, 4, 1), 0)}, "without storing"),
+        ({"x[1]": ((12, 4, 1), 12)}, "An index such as x[1] removes a dimension"),
+        ({"x[1]": ((16, 4), 12)}, "those are bytes"),
+        ({"x[1]": ((4, 1), 0)}, "not in slot 0"),
+        ({"x[1, 1:, 3]": ((4,), 16)}, "the offset is the slot of its first element"),
+        ({"x[1]": ((9, 9), 12)}, "are not its strides"),
+        ({"x[1]": (4, 1)}, "give a pair"),
+    ],
+)
+def test_predicted_strides(verdict, change, diagnosis):
+    assert diagnosis in verdict(checks.predicted_strides, checks.VIEWS | change)
+
+
+def test_predicted_strides_names_what_is_missing(verdict):
+    assert "x[1] has no answer" in verdict(checks.predicted_strides, {"x[:, 2]": ((12, 1), 8)})
+
+
+def same_count(shape, stride, new):
+    return math.prod(shape) == math.prod(new)
+
+
+def forgets_size_one(shape, stride, new):
+    """The right rule but for one thing: it takes size-1 dimensions for steps."""
+    if not same_count(shape, stride, new):
+        return False
+    runs = [run.size for run in checks.counts_size_one(shape, stride)]
+    left = 1
+    for size in reversed(new):
+        if left == 1 and size > 1:
+            left = runs.pop()
+            while left == 1:
+                left = runs.pop()
+        if left % size:
+            return False
+        left //= size
+    return True
+
+
+@pytest.mark.parametrize(
+    ("rule", "diagnosis"),
+    [
+        (
+            lambda s, t, n: same_count(s, t, n) and storage.is_row_major(s, t),
+            "You ask for contiguity",
+        ),
+        (same_count, "only compare the numbers of elements"),
+        (
+            lambda s, t, n: same_count(s, t, n) and len(storage.merge_dimensions(s, t)) <= 1,
+            "everything merges into one run. It need not",
+        ),
+        (
+            lambda s, t, n: same_count(s, t, n) and len(checks.counts_size_one(s, t)) <= 1,
+            "count dimensions of size 1",
+        ),
+        (forgets_size_one, "Drop dimensions of size 1 first"),
+        (lambda s, t, n: True, "number of elements must stay the same"),
+        (lambda s, t, n: False, "torch says True, you say False"),
+        (lambda s, t, n: None, "returns None"),
+    ],
+)
+def test_can_view(verdict, rule, diagnosis):
+    assert diagnosis in verdict(checks.can_view, rule)
+
+
+def parts_by(cut):
+    """A wrong split_heads: chunk into three, then `cut` each into heads."""
+    return lambda qkv, n_head: tuple(cut(part, n_head) for part in qkv.chunk(3, -1))
+
+
+def right(part, n_head):
+    return part.view(*part.shape[:2], n_head, -1).transpose(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("split", "diagnosis"),
+    [
+        (
+            parts_by(lambda p, h: p.reshape(p.size(0), h, p.size(1), -1)),
+            "chops each row up",
+        ),
+        (
+            parts_by(lambda p, h: p.view(*p.shape[:2], -1, h).permute(0, 3, 1, 2)),
+            "every n_head-th channel",
+        ),
+        (parts_by(lambda p, h: right(p, h).transpose(1, 2)), "the head axis must come before seq"),
+        (parts_by(lambda p, h: right(p, h).contiguous()), "but a copy"),
+        (lambda qkv, h: [right(qkv.chunk(3, -1)[0], h)] * 3, "equals another"),
+        (
+            lambda qkv, h: [right(p, h) for p in reversed(qkv.chunk(3, -1))],
+            "are q, k, v in that order",
+        ),
+        (lambda qkv, h: qkv, "return three tensors"),
+        (parts_by(lambda p, h: p), "expected (batch, head, seq, head_dim)"),
+    ],
+)
+def test_split_heads(verdict, split, diagnosis):
+    assert diagnosis in verdict(checks.split_heads, split)
+
+
+def strided(stride_of, *, offset=None, size_of=lambda n, k: n - k + 1):
+    """A wrong im2col whose strides are `stride_of(image, k)`."""
+
+    def windows(image, k):
+        shape = (size_of(image.size(0), k), size_of(image.size(1), k), k, k)
+        return image.as_strided(shape, stride_of(image, k), offset)
+
+    return windows
+
+
+@pytest.mark.parametrize(
+    ("windows", "diagnosis"),
+    [
+        (strided(lambda x, k: (x.size(1), 1, x.size(1), 1)), "you wrote (width, 1)"),
+        (strided(lambda x, k: (*x.stride(), *x.stride()), offset=0), "wrong for a crop"),
+        (
+            strided(lambda x, k: (*x.stride(), *x.stride()), size_of=lambda n, k: n - k),
+            "height - k + 1",
+        ),
+        (strided(lambda x, k: (*x.stride()[::-1], *x.stride()[::-1])), "rows and columns"),
+        (
+            strided(lambda x, k: (k * x.stride(0), k * x.stride(1), *x.stride())),
+            "windows jump by k",
+        ),
+        (strided(lambda x, k: (1, 1, 1, 1)), "your strides are (1, 1, 1, 1)"),
+        (lambda x, k: storage.sliding_windows(x, k).clone(), "but they are a copy"),
+        (lambda x, k: storage.sliding_windows(x, k)[0], "(4, 3, 3); (3, 4, 3, 3) expected"),
+        (lambda x, k: None, "return a tensor"),
+    ],
+)
+def test_im2col(verdict, windows, diagnosis):
+    assert diagnosis in verdict(checks.im2col, windows)
+
+
+def test_im2col_takes_unfold_too(verdict):
+    windows = verdict(checks.im2col, lambda x, k: x.unfold(0, k, 1).unfold(1, k, 1))
+    assert windows == "im2col: passed"
+
+
+def ones(q, k):
+    return torch.ones(q, k, dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    ("mask", "diagnosis"),
+    [
+        (lambda q, k: ones(q, k).triu(), "that is triu: row i looks at itself and the future"),
+        (lambda q, k: ones(q, k).triu(1), "True means 'may look'"),
+        (lambda q, k: ones(q, k).tril(-1), "a token must see itself"),
+        (lambda q, k: torch.ones(q, k).tril(k - q), "Start from dtype=torch.bool"),
+        (lambda q, k: ones(q, k).tril(), "the queries are the LAST two tokens"),
+        (lambda q, k: ones(q, k), "mask(4, 4) is wrong"),
+        (lambda q, k: ones(q, k).tril(q - k), "mask(2, 5) is wrong"),
+        (lambda q, k: ones(q, q).tril(), "(2, 2); (2, 5) expected"),
+        (lambda q, k: ones(q + 1, k), "(5, 4); (4, 4) expected"),
+        (lambda q: ones(q, q).tril(), "your code raised TypeError"),
+    ],
+)
+def test_causal_mask(verdict, mask, diagnosis):
+    assert diagnosis in verdict(checks.causal_mask, mask)
+
+
+def test_the_mask_wanted_is_the_convention_of_sdpa():
+    q = torch.randn(1, 4, 8, generator=torch.Generator().manual_seed(0))
+    ours = F.scaled_dot_product_attention(q, q, q, attn_mask=ones(4, 4).tril())
+    assert torch.allclose(ours, F.scaled_dot_product_attention(q, q, q, is_causal=True), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("answer", "diagnosis"),
+    [
+        (set("bcefg"), "c does not see it: torch.tensor always copies"),
+        (set("bdefg"), "d does not see it: float() makes float32"),
+        (set("befgh"), "h does not see it: no single step walks"),
+        (set("bfg"), "think about e: a slice is a view"),
+        (set("beg"), "think about f: as_tensor copies only where it must"),
+        (set("bef"), "think about g: view and transpose"),
+        (set(), "think about b: from_numpy wraps"),
+        ("befg", "give a set of letters"),
+        (set("bz"), "the letters are b, c"),
+    ],
+)
+def test_sharing(verdict, answer, diagnosis):
+    assert diagnosis in verdict(checks.sharing, answer)

@@ -1,0 +1,181 @@
+"""The slot formula, the view rule and the drawings, against torch itself."""
+
+import math
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cs336_lib.classroom import storage
+from cs336_lib.classroom.checks.strides import torch_views, view_cases
+from cs336_lib.classroom.plots import storage as plots
+
+
+@pytest.fixture
+def x():
+    return torch.arange(24.0).view(2, 3, 4)
+
+
+def awkward_views(x):
+    return [
+        *(x, x[1], x[:, 2], x[..., ::2], x.transpose(0, 2), x[1, 1:, 3], x[:, None]),
+        *(x[:, :1].expand(2, 5, 4), x[1, 2, 3], x[:0], x.as_strided((4, 3), (1, 1), 5)),
+    ]
+
+
+def test_same_storage_follows_views_and_not_copies(x):
+    assert all(storage.same_storage(x, view) for view in awkward_views(x))
+    assert not storage.same_storage(x, x.clone())
+    assert not storage.same_storage(x, x.transpose(0, 1).contiguous())
+
+
+def test_storage_values_shows_what_a_view_hides_and_shares_it(x):
+    flat = storage.storage_values(x[1, 1:, 3])
+    assert flat.tolist() == list(range(24))
+    flat[0] = 99
+    assert x[0, 0, 0] == 99
+
+
+def test_storage_values_keeps_the_dtype():
+    assert storage.storage_values(torch.ones(3, dtype=torch.int16)[1:]).dtype == torch.int16
+
+
+def test_slots_and_slot_find_every_element(x):
+    flat = storage.storage_values(x)
+    for view in awkward_views(x):
+        numbers = storage.slots(view)
+        assert numbers.shape == view.shape
+        assert torch.equal(flat[numbers], view)
+        for index in torch.ones(view.shape).nonzero().tolist():
+            where = storage.slot(index, view.stride(), view.storage_offset())
+            assert where == numbers[tuple(index)]
+
+
+def test_slot_refuses_an_index_of_the_wrong_length():
+    with pytest.raises(ValueError, match="longer"):
+        storage.slot((1,), (4, 1))
+
+
+def test_times_read_counts_overlap():
+    windows = torch.zeros(6).as_strided((4, 3), (1, 1))
+    assert storage.times_read(windows).tolist() == [1, 2, 3, 3, 2, 1]
+    assert storage.overlaps_itself(windows)
+    assert storage.overlaps_itself(torch.zeros(3).expand(2, 3))
+    assert not storage.overlaps_itself(torch.zeros(4, 4)[::2, 1:].T)
+    assert storage.times_read(torch.zeros(2, 3)[:, 1]).tolist() == [0, 1, 0, 0, 1, 0]
+
+
+@given(st.lists(st.integers(1, 5), max_size=4))
+def test_row_major_strides_are_those_of_a_fresh_tensor(shape):
+    assert storage.row_major_strides(shape) == torch.empty(shape).stride()
+
+
+def test_is_row_major_agrees_with_is_contiguous(x):
+    odd = [torch.zeros(3).as_strided((3, 1), (1, 77)), torch.zeros(0, 3).T, torch.zeros(())]
+    for view in [*awkward_views(x), *odd]:
+        assert storage.is_row_major(view.shape, view.stride()) == view.is_contiguous()
+
+
+def test_merge_dimensions():
+    assert storage.merge_dimensions((2, 3, 4), (12, 4, 1)) == [(24, 1)]
+    assert storage.merge_dimensions((4, 3), (6, 2)) == [(12, 2)]
+    assert storage.merge_dimensions((4, 4), (6, 1)) == [(4, 6), (4, 1)]
+    assert storage.merge_dimensions((2, 1, 3), (3, 7, 1)) == [(6, 1)]
+    assert storage.merge_dimensions((1, 1), (5, 5)) == storage.merge_dimensions((), ()) == []
+
+
+def strides_torch_gives(shape, stride, new_shape):
+    length = storage.slot([size - 1 for size in shape], stride) + 1
+    try:
+        return torch.zeros(length).as_strided(shape, stride).view(new_shape).stride()
+    except RuntimeError:
+        return None
+
+
+@given(data=st.data())
+@settings(max_examples=200, deadline=None)
+def test_view_strides_is_torchs_rule(data):
+    sizes, steps = st.sampled_from((1, 2, 3, 4, 6)), st.sampled_from((0, 1, 2, 3, 4, 6, 12))
+    shape = data.draw(st.lists(sizes, min_size=1, max_size=4))
+    if data.draw(st.booleans()):
+        stride = data.draw(st.lists(steps, min_size=len(shape), max_size=len(shape)))
+    else:  # a dimension dropped from a larger fresh tensor: often viewable, seldom contiguous
+        stride = [2 * step for step in storage.row_major_strides(shape)]
+    left, new_shape = math.prod(shape), []
+    while left > 1:
+        size = data.draw(st.sampled_from([d for d in range(2, left + 1) if left % d == 0]))
+        new_shape.append(size)
+        left //= size
+    new_shape.insert(data.draw(st.integers(0, len(new_shape))), 1)
+    ours = storage.view_strides(shape, stride, new_shape)
+    theirs = strides_torch_gives(shape, stride, new_shape)
+    assert (ours is None) == (theirs is None)
+    if ours is not None:  # the stride of a size-1 dimension is never used
+        taken = [size > 1 for size in new_shape]
+        assert [s for s, t in zip(ours, taken, strict=True) if t] == [
+            s for s, t in zip(theirs, taken, strict=True) if t
+        ]
+
+
+def test_view_strides_of_one_element():
+    assert storage.view_strides((1, 1), (3, 7), ()) == ()
+    assert len(storage.view_strides((), (), (1, 1))) == 2
+
+
+@pytest.mark.parametrize("new_shape", [(5,), (0, 4)])
+def test_view_strides_wants_equally_many_elements(new_shape):
+    with pytest.raises(ValueError, match="equally many"):
+        storage.view_strides((2, 3), (3, 1), new_shape)
+
+
+def test_view_strides_of_many_views():
+    for shape, stride, new_shape in view_cases(1000):
+        if math.prod(shape) == math.prod(new_shape):
+            possible = storage.view_strides(shape, stride, new_shape) is not None
+            assert possible == torch_views(shape, stride, new_shape)
+
+
+def test_view_cases_hold_enough_of_both_kinds():
+    verdicts = [torch_views(*case) for case in view_cases()]
+    assert len(verdicts) == 200
+    assert 50 < sum(verdicts) < 150
+
+
+def test_sliding_windows(x):
+    for image in (x[0], x[0].T, x[1, :, 1:]):
+        windows = storage.sliding_windows(image, 2)
+        assert torch.equal(windows, image.unfold(0, 2, 1).unfold(1, 2, 1))
+        assert storage.same_storage(windows, image)
+
+
+@pytest.mark.parametrize("size", [0, 4])
+def test_sliding_windows_refuses_what_does_not_fit(size):
+    with pytest.raises(ValueError, match="does not fit into an image of 3 x 5"):
+        storage.sliding_windows(torch.zeros(3, 5), size)
+
+
+def test_allocated_bytes_counts_results_and_not_views():
+    x = torch.ones(64, 32)
+    assert storage.allocated_bytes(lambda: x.T) == 0
+    assert storage.allocated_bytes(lambda: x.T + x.T) == 64 * 32 * 4
+    assert storage.allocated_bytes(lambda: x.T.contiguous()) >= 64 * 32 * 4
+
+
+def test_the_figures_draw():
+    x = torch.arange(6.0).view(2, 3)
+    flat = storage.storage_values(x)
+    for view in (x, x.T, x[:1], x[:, :1].expand(2, 3), x[1:, 1:]):
+        plots.memory_layout(flat, storage.slots(view), "layout")
+    plots.view_gallery(flat, {"row": storage.slots(x[0]), "x.T": storage.slots(x.T)}, "gallery")
+    bars = plots.step_bars([1, 16], [0.1, 2.0], 16)
+    assert bars.axes[0].get_ylabel() == "time per number [ns]"
+    bars = plots.time_bars({"one": 1.0, "other": 2.0}, "times")
+    assert bars.axes[0].get_xlabel() == "time [ms]"
+    square = torch.ones(3, 3, dtype=torch.bool)
+    drawn = plots.masks({"tril": square.tril(), "triu": square.triu()}, "True", "False")
+    assert len(drawn.axes) == 2
+    for number in plt.get_fignums():
+        plt.figure(number).canvas.draw()
+    plt.close("all")
