@@ -13,7 +13,7 @@ help: ## what there is to make
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 lab: $(VENV)/.lab ## open the course in JupyterLab (ARGS="--no-browser --port 8899" for a server)
-	$(BIN)/jupyter lab $(ARGS) notebooks/00_start_here.ipynb
+	$(BIN)/jupyter lab --ServerApp.root_dir=notebooks --LabApp.default_url=/lab/tree/00_start_here.ipynb $(ARGS)
 
 test: $(VENV)/.test ## the fast tests, then every cell of every notebook
 	$(BIN)/python -m pytest tests --ignore=tests/slow --ignore=tests/e2e

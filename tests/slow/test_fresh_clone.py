@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -42,16 +43,16 @@ def open_lab(clone: Path, limit: float) -> tuple[subprocess.Popen, str, float]:
         text=True,
         start_new_session=True,
     )
+    alarm = threading.Timer(limit, stop, [server])  # ends the wait for a line that never comes
+    alarm.start()
     said = []
     for line in server.stdout:
         said.append(line)
         found = re.search(rf"http://localhost:{PORT}/\S*00_start_here.ipynb\?token=\w+", line)
         if found:
+            alarm.cancel()
             return server, found[0], time.monotonic() - start
-        if time.monotonic() - start > limit:
-            break
-    stop(server)
-    raise AssertionError("".join(said))
+    raise AssertionError(f"no address within {limit} s:\n" + "".join(said))
 
 
 def stop(server: subprocess.Popen) -> None:

@@ -1,0 +1,316 @@
+"""Checks of the exercises in 03_einops: shapes that are named, and where elements go."""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from einops import EinopsError, einsum, rearrange, reduce, repeat
+from jaxtyping import Float
+from torch import Tensor
+
+from cs336_lib.classroom.checks.report import exercise, expect
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    """Standard normal numbers on the CPU, the same ones each time."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def same(result: object, target: Tensor) -> bool:
+    """Whether `result` is a tensor of the target's shape and, to rounding, its numbers."""
+    return (
+        isinstance(result, Tensor)
+        and result.shape == target.shape
+        and torch.allclose(result.to(target), target, atol=1e-5)
+    )
+
+
+def compare(result: object, target: Tensor, mistakes: dict[str, Tensor], names: str) -> None:
+    """Expect `result` to be the target; else say which known mistake gives just this result.
+
+    `mistakes` maps a diagnosis to the tensor that the mistake produces; `names` are the target's
+    axes, for the message about a wrong shape.
+    """
+    expect(isinstance(result, Tensor), f"a tensor expected, {type(result).__name__} returned.")
+    if same(result, target):
+        return
+    for diagnosis, produced in mistakes.items():
+        expect(not same(result, produced), diagnosis)
+    expect(
+        result.shape == target.shape,
+        f"the shape is {tuple(result.shape)}; {names} = {tuple(target.shape)} expected.",
+    )
+    expect(False, "the shape is right, the numbers are not: elements are in the wrong places.")
+
+
+@exercise
+def square_matrices(spec: str) -> None:
+    """A jaxtyping spec for any batch of square matrices."""
+    expect(isinstance(spec, str), f"a string expected, {type(spec).__name__} given.")
+    kind = Float[Tensor, spec]
+
+    def accepts(*shape: int) -> bool:
+        return isinstance(torch.zeros(shape), kind)
+
+    expect(
+        not accepts(3),
+        "it lets a vector through: the spec must end in two names, rows and columns.",
+    )
+    expect(
+        not accepts(2, 3, 4),
+        "it lets (2, 3, 4) through, whose matrices are not square: two different names may stand "
+        "for two different sizes, the same name twice may not.",
+    )
+    expect(
+        accepts(2, 3, 3) or not accepts(3, 3),
+        "it takes a single matrix only: put `...` in front for any number of leading axes.",
+    )
+    expect(
+        accepts(3, 3) and accepts(2, 7, 3, 3),
+        "it wants a fixed number of leading axes: `...` stands for any number, none included.",
+    )
+    expect(
+        accepts(2, 5, 5), "it wants one certain size: a number in a spec is fixed, a name is not."
+    )
+
+
+@exercise
+def trace_of_product(pattern: str) -> None:
+    """An einsum pattern for the trace of left @ right."""
+    expect(isinstance(pattern, str), f"a string expected, {type(pattern).__name__} given.")
+    left, right = normal(4, 4), normal(4, 4, seed=1)
+    result = einsum(left, right, pattern)
+    product = left @ right
+    mistakes = {
+        "you paired left[i, k] with right[i, k]; in the product, left's columns meet right's rows, "
+        "so the two names of `right` come in the other order.": (left * right).sum(),
+        "you summed every entry of the product; the trace wants only those whose row and column "
+        "are equal, so use the same name for left's rows and right's columns.": product.sum(),
+        "that is the whole product; the trace keeps no name to the right of the arrow.": product,
+        "that is the diagonal of the product; leave out its name, too, and it is summed.": (
+            product.diagonal()
+        ),
+    }
+    compare(result, product.trace(), mistakes, "a scalar")
+    wide, tall = normal(3, 5), normal(5, 3, seed=1)
+    compare(einsum(wide, tall, pattern), (wide @ tall).trace(), {}, "a scalar")
+
+
+@exercise
+def head_scores(function: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Scores of every query with every key, per head, for the layout batch seq head dim."""
+    q, k = normal(2, 3, 5, 7), normal(2, 3, 5, 7, seed=1)
+    target = torch.einsum("bqhd,bkhd->bhqk", q, k)
+    result = function(q, k)
+    mistakes = {
+        "you still multiply the last two axes: in batch seq head dim those are head and dim, so "
+        "heads are compared with heads, and no token meets another.": q @ k.transpose(-2, -1),
+        "rows are keys and columns queries: put `query` before `key` to the right of the arrow.": (
+            target.mT
+        ),
+        "the head axis comes last; softmax and mask expect batch head query key.": (
+            rearrange(target, "batch head query key -> batch query key head")
+        ),
+        "the head axis comes after the query; batch head query key is wanted.": (
+            rearrange(target, "batch head query key -> batch query head key")
+        ),
+        "the heads are summed up: a name left out to the right of the arrow is summed.": (
+            target.sum(1)
+        ),
+        "the examples of the batch are summed up: keep `batch` to the right of the arrow.": (
+            target.sum(0)
+        ),
+        "you scaled the scores by 1/sqrt(dim): right in attention, not asked for here.": (
+            target / math.sqrt(q.size(-1))
+        ),
+    }
+    compare(result, target, mistakes, "batch head query key")
+    longer = normal(2, 4, 5, 7, seed=2)  # as with a KV cache: more keys than queries
+    target = torch.einsum("bqhd,bkhd->bhqk", q, longer)
+    compare(function(q, longer), target, {}, "batch head query key")
+
+
+@exercise
+def masked_mean(function: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """The mean over the tokens that are not padding."""
+    x = normal(2, 5, 3)
+    mask = torch.tensor([[True, True, True, True, False], [True, True, False, False, False]])
+    before = x.clone()
+    kept = x * rearrange(mask, "batch seq -> batch seq 1")
+    counts = reduce(mask.float(), "batch seq -> batch 1", "sum")
+    result = function(x, mask)
+    mistakes = {
+        "you averaged over all tokens, padding included: the mask has no effect.": x.mean(1),
+        "you set the padding to zero but divided by the sequence length: divide by the number of "
+        "tokens that are kept.": kept.mean(1),
+        "that is the sum of the kept tokens: divide by how many there are.": kept.sum(1),
+        "you divided by the kept tokens of the whole batch: each row has its own number of them.": (
+            kept.sum(1) / mask.sum()
+        ),
+        "you averaged the padding and dropped the tokens: True marks a token that counts.": (
+            reduce(x * ~mask[..., None], "batch seq hidden -> batch hidden", "sum") / (5 - counts)
+        ),
+        "you pooled over the whole batch: one vector for each row is wanted.": (
+            kept.sum((0, 1)) / mask.sum()
+        ),
+    }
+    compare(result, kept.sum(1) / counts, mistakes, "batch hidden")
+    expect(torch.equal(x, before), "your function changed its input x in place.")
+
+
+@exercise
+def split_heads_by_hand(function: Callable[[Tensor, int], Tensor]) -> None:
+    """Splitting heads with view and transpose only."""
+    code = getattr(function, "__code__", None)
+    expect(
+        code is None or not {"rearrange", "einsum", "repeat"} & set(code.co_names),
+        "this one is to be done without einops, with view and transpose.",
+    )
+    batch, seq, heads, dim = 2, 3, 4, 5
+    x = normal(batch, seq, heads * dim)
+    target = rearrange(x, "batch seq (head dim) -> batch head seq dim", head=heads)
+    mistakes = {
+        "`view(batch, heads, seq, dim)` has the right shape and scrambles the tokens: view only "
+        "cuts the row of numbers anew. Split the last axis, then transpose.": (
+            x.view(batch, heads, seq, dim)
+        ),
+        "the heads still stand behind the tokens: transpose axes 1 and 2 after splitting.": (
+            x.view(batch, seq, heads, dim)
+        ),
+        "you took `dim` as the slow part of the last axis; a head's numbers are neighbours, so the "
+        "split is (heads, dim).": x.view(batch, seq, dim, heads).permute(0, 3, 1, 2),
+        "the last two axes are swapped: batch head seq dim is wanted.": target.mT,
+    }
+    compare(function(x, heads), target, mistakes, "batch head seq dim")
+
+
+@exercise
+def image_to_patches(function: Callable[[Tensor, int], Tensor]) -> None:
+    """Images cut into flattened patches, channel last."""
+    images = normal(2, 3, 8, 12)
+
+    def cut(output: str) -> Tensor:
+        return rearrange(images, f"b c (h p1) (w p2) -> {output}", p1=4, p2=4)
+
+    strided = "b c (p1 h) (p2 w) -> b (h w) (p1 p2 c)"
+    mistakes = {
+        "the channel varies slowest inside a patch; (p1 p2 c) is wanted, channel last.": (
+            cut("b (h w) (c p1 p2)")
+        ),
+        "the patches come column by column; `h` is to be the slow one, row by row.": (
+            cut("b (w h) (p1 p2 c)")
+        ),
+        "inside a patch, rows and columns are swapped: p1 before p2.": cut("b (h w) (p2 p1 c)"),
+        "every patch is a thinned-out image: in (h p1) the left name is the slow one, so which "
+        "patch comes first, the place inside it second.": (rearrange(images, strided, p1=4, p2=4)),
+        "the patches are right but not flattened into vectors.": cut("b (h w) p1 p2 c"),
+        "the patches still lie on a grid: join `h` and `w` into one axis.": (
+            cut("b h w (p1 p2 c)")
+        ),
+    }
+    compare(function(images, 4), cut("b (h w) (p1 p2 c)"), mistakes, "batch patch value")
+    fixed = {"`size` has no effect: 4 is built in.": cut("b (h w) (p1 p2 c)")}
+    small = rearrange(images, "b c (h p1) (w p2) -> b (h w) (p1 p2 c)", p1=2, p2=2)
+    compare(function(images, 2), small, fixed, "batch patch value")
+
+
+@exercise
+def double_pixels(pattern: str) -> None:
+    """A repeat pattern that doubles every pixel in both directions."""
+    expect(isinstance(pattern, str), f"a string expected, {type(pattern).__name__} given.")
+    image = torch.arange(6.0).reshape(2, 3)
+    try:
+        result = repeat(image, pattern)
+    except EinopsError as error:
+        twice = "duplicate" in str(error)
+        expect(not twice, "a name may stand only once on each side: write the number 2 instead.")
+        raise
+    target = image.repeat_interleave(2, 0).repeat_interleave(2, 1)
+    mistakes = {
+        "the whole image is laid out four times: in (2 h) the copy is the slow part. Each pixel is "
+        "to be followed by its own copy.": image.repeat(2, 2),
+        "the pixels are doubled in width only.": image.repeat_interleave(2, 1),
+        "the pixels are doubled in height only.": image.repeat_interleave(2, 0),
+        "nothing is repeated: put a 2 into each group on the right.": image,
+        "height is doubled pixel by pixel, width as a whole.": (
+            image.repeat_interleave(2, 0).repeat(1, 2)
+        ),
+        "width is doubled pixel by pixel, height as a whole.": (
+            image.repeat_interleave(2, 1).repeat(2, 1)
+        ),
+    }
+    compare(result, target, mistakes, "height width")
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    split: str = "batch seq (head dim) -> batch head seq dim",
+    merge: str = "batch head seq dim -> batch seq (head dim)",
+    groups: str = "batch kv seq dim -> batch (kv group) seq dim",
+    scale: float | None = None,
+    masked: str = "future",
+    softmax_over: int = -1,
+) -> Tensor:
+    """Grouped-query attention with 6 heads on 2, and every place where it is likely to go wrong."""
+    q = rearrange(q, split, head=6)
+    k, v = (repeat(rearrange(t, split, head=2), groups, group=3) for t in (k, v))
+    scores = q @ k.mT * (q.size(-1) ** -0.5 if scale is None else scale)
+    ones = torch.ones(scores.shape[-2:], dtype=torch.bool)
+    forbidden = {"future": ones.triu(1), "past": ones.tril(-1), "none": ~ones}[masked]
+    weights = torch.softmax(scores.masked_fill(forbidden, -torch.inf), softmax_over)
+    return rearrange(weights @ v, merge)
+
+
+@exercise
+def grouped_query_attention(function: Callable[..., Tensor]) -> None:
+    """Causal attention in which several query heads share one key and value head."""
+    heads, kv_heads, dim = 6, 2, 4
+    q, k, v = (
+        3 * normal(2, 5, count * dim, seed=seed)
+        for seed, count in enumerate((heads, kv_heads, kv_heads))
+    )
+    unmerged = attend(q, k, v, merge="batch head seq dim -> batch head seq dim")
+    result = function(q, k, v, heads, kv_heads)
+    mistakes = {
+        "query head h reads key head h % kv_heads; neighbouring heads share one, so split the "
+        "query heads as (kv group), not (group kv).": (
+            attend(q, k, v, groups="batch kv seq dim -> batch (group kv) seq dim")
+        ),
+        "the scores are not scaled: divide them by sqrt(dim).": attend(q, k, v, scale=1.0),
+        "the scale takes the width of all heads; each head has its own dim.": (
+            attend(q, k, v, scale=(heads * dim) ** -0.5)
+        ),
+        "you divided by dim; its square root is wanted.": attend(q, k, v, scale=1 / dim),
+        "there is no causal mask: tokens look at the future.": attend(q, k, v, masked="none"),
+        "that mask is upside down: each token looks at the future, and not at the past.": (
+            attend(q, k, v, masked="past")
+        ),
+        "softmax runs over the queries; the weights of one query over all keys add up to 1.": (
+            attend(q, k, v, softmax_over=-2)
+        ),
+        "the heads are merged as (dim head); the order they were split in is (head dim).": (
+            attend(q, k, v, merge="batch head seq dim -> batch seq (dim head)")
+        ),
+        "the heads are split as (dim head); a head's numbers are neighbours: (head dim).": (
+            attend(q, k, v, split="batch seq (dim head) -> batch head seq dim")
+        ),
+        "head and seq are mixed up when merging: bring seq in front of head, then join.": (
+            unmerged.reshape(2, 5, heads * dim)
+        ),
+        "the heads are not merged: the result is to be batch seq (head dim).": (unmerged),
+    }
+    compare(result, reference_attention(q, k, v, heads, kv_heads), mistakes, "batch seq width")
+
+
+def reference_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, kv_heads: int) -> Tensor:
+    """The same by PyTorch: key and value heads repeated, then its fused attention."""
+    q = q.unflatten(-1, (heads, -1)).transpose(1, 2)
+    k, v = (
+        t.unflatten(-1, (kv_heads, -1)).transpose(1, 2).repeat_interleave(heads // kv_heads, 1)
+        for t in (k, v)
+    )
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)

@@ -1,0 +1,227 @@
+"""Every check of 03_einops passes a right answer and names each typical mistake."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from einops import einsum, rearrange, reduce, repeat
+
+from cs336_lib.classroom.checks import shapes as checks
+
+
+def not_attempted(*_arguments):
+    """An untouched stub."""
+    raise NotImplementedError
+
+
+def verdict(capsys, check, answer) -> str:
+    """What the check prints about the answer."""
+    check(answer)
+    return capsys.readouterr().out.strip()
+
+
+STUBS = {
+    "square_matrices": ...,
+    "trace_of_product": ...,
+    "double_pixels": ...,
+    "head_scores": not_attempted,
+    "masked_mean": not_attempted,
+    "split_heads_by_hand": not_attempted,
+    "image_to_patches": not_attempted,
+    "grouped_query_attention": not_attempted,
+}
+
+
+@pytest.mark.parametrize("name", STUBS)
+def test_untouched_stub(capsys, name):
+    assert verdict(capsys, getattr(checks, name), STUBS[name]) == f"{name}: not attempted yet"
+
+
+def split_by_hand(x, heads):
+    batch, seq, width = x.shape
+    return x.view(batch, seq, heads, width // heads).transpose(1, 2)
+
+
+def patches(output, split="b c (h p1) (w p2)"):
+    """An answer to image_to_patches that flattens in this way."""
+    return lambda images, size: rearrange(images, f"{split} -> {output}", p1=size, p2=size)
+
+
+def attention(
+    q,
+    k,
+    v,
+    heads,
+    kv_heads,
+    *,
+    sharing="(kv group)",
+    split="(head dim)",
+    merge="batch seq (head dim)",
+    scale=None,
+    forbidden=lambda ones: ones.triu(1),
+    over=-1,
+):
+    """Grouped-query attention, right unless told otherwise."""
+    q = rearrange(q, f"batch seq {split} -> batch head seq dim", head=heads)
+    k, v = (rearrange(t, f"batch seq {split} -> batch head seq dim", head=kv_heads) for t in (k, v))
+    group = heads // kv_heads
+    k, v = (repeat(t, f"b kv s d -> b {sharing} s d", group=group) for t in (k, v))
+    scores = einsum(q, k, "b h query d, b h key d -> b h query key")
+    scores = scores * (scale or 1 / math.sqrt(q.size(-1)))
+    mask = forbidden(torch.ones_like(scores, dtype=torch.bool))
+    mixed = torch.softmax(scores.masked_fill(mask, -torch.inf), over) @ v
+    return rearrange(mixed, f"batch head seq dim -> {merge}")
+
+
+def reshaped(q, k, v, heads, kv_heads):
+    """Merging without bringing seq in front of head."""
+    mixed = attention(q, k, v, heads, kv_heads, merge="batch head seq dim")
+    return mixed.reshape(q.shape)
+
+
+RIGHT = {
+    "square_matrices": ["... n n", "*batch n n"],
+    "trace_of_product": ["i k, k i ->", "a b, b a ->"],
+    "head_scores": [
+        lambda q, k: einsum(q, k, "b q h d, b k h d -> b h q k"),
+        lambda q, k: q.transpose(1, 2) @ k.permute(0, 2, 3, 1),
+    ],
+    "masked_mean": [
+        lambda x, mask: (
+            einsum(x, mask.float(), "b s h, b s -> b h") / reduce(mask.float(), "b s -> b 1", "sum")
+        ),
+        lambda x, mask: torch.stack([row[keep].mean(0) for row, keep in zip(x, mask, strict=True)]),
+    ],
+    "split_heads_by_hand": [
+        split_by_hand,
+        lambda x, h: x.unflatten(-1, (h, -1)).permute(0, 2, 1, 3),
+    ],
+    "image_to_patches": [
+        patches("b (h w) (p1 p2 c)"),
+        lambda images, size: (
+            F.unfold(images, size, stride=size).mT.unflatten(-1, (3, -1)).mT.flatten(-2)
+        ),
+    ],
+    "double_pixels": ["h w -> (h 2) (w 2)"],
+    "grouped_query_attention": [attention],
+}
+
+WRONG = [
+    ("square_matrices", "...", "lets a vector through"),
+    ("square_matrices", "... q k", "are not square"),
+    ("square_matrices", "n n", "takes a single matrix only"),
+    ("square_matrices", "batch n n", "fixed number of leading axes"),
+    ("square_matrices", "... 3 3", "a number in a spec is fixed"),
+    ("square_matrices", 3, "a string expected"),
+    ("trace_of_product", "i k, i k ->", "paired left[i, k] with right[i, k]"),
+    ("trace_of_product", "i k, k j ->", "summed every entry"),
+    ("trace_of_product", "i k, k j -> i j", "whole product"),
+    ("trace_of_product", "i k, k i -> i", "the diagonal of the product"),
+    ("trace_of_product", "i k, k ->", "your code raised"),
+    ("head_scores", lambda q, k: q @ k.transpose(-2, -1), "heads are compared with heads"),
+    ("head_scores", lambda q, k: einsum(q, k, "b q h d, b k h d -> b h k q"), "rows are keys"),
+    ("head_scores", lambda q, k: einsum(q, k, "b q h d, b k h d -> b q k h"), "comes last"),
+    ("head_scores", lambda q, k: einsum(q, k, "b q h d, b k h d -> b q h k"), "after the query"),
+    ("head_scores", lambda q, k: einsum(q, k, "b q h d, b k h d -> b q k"), "heads are summed"),
+    ("head_scores", lambda q, k: einsum(q, k, "b q h d, b k h d -> h q k"), "examples of the"),
+    ("head_scores", lambda q, k: einsum(q, k, "b q h d, b k h d -> b h q k") / 7**0.5, "scaled"),
+    ("head_scores", lambda q, k: einsum(q, k, "b s h d, b s h d -> b h s"), "the shape is"),
+    ("masked_mean", lambda x, mask: x.mean(1), "the mask has no effect"),
+    ("masked_mean", lambda x, mask: (x * mask[..., None]).mean(1), "divided by the sequence"),
+    ("masked_mean", lambda x, mask: (x * mask[..., None]).sum(1), "divide by how many"),
+    ("masked_mean", lambda x, mask: (x * mask[..., None]).sum(1) / mask.sum(), "own number"),
+    (
+        "masked_mean",
+        lambda x, mask: (x * ~mask[..., None]).sum(1) / (~mask).sum(1, keepdim=True),
+        "dropped the tokens",
+    ),
+    ("masked_mean", lambda x, mask: x[mask].mean(0), "pooled over the whole batch"),
+    (
+        "masked_mean",
+        lambda x, mask: x.mul_(mask[..., None]).sum(1) / mask.sum(1, keepdim=True),
+        "changed its input",
+    ),
+    ("masked_mean", lambda x, mask: 3.0, "a tensor expected, float returned"),
+    ("split_heads_by_hand", lambda x, h: x.view(2, h, 3, 5), "scrambles the tokens"),
+    ("split_heads_by_hand", lambda x, h: x.view(2, 3, h, 5), "still stand behind the tokens"),
+    ("split_heads_by_hand", lambda x, h: x.view(2, 3, 5, h).permute(0, 3, 1, 2), "`dim` as the"),
+    ("split_heads_by_hand", lambda x, h: split_by_hand(x, h).mT, "last two axes are swapped"),
+    (
+        "split_heads_by_hand",
+        lambda x, h: rearrange(x, "b s (h d) -> b h s d", h=h),
+        "without einops",
+    ),
+    ("image_to_patches", patches("b (h w) (c p1 p2)"), "channel varies slowest"),
+    ("image_to_patches", patches("b (w h) (p1 p2 c)"), "column by column"),
+    ("image_to_patches", patches("b (h w) (p2 p1 c)"), "rows and columns are swapped"),
+    ("image_to_patches", patches("b (h w) (p1 p2 c)", "b c (p1 h) (p2 w)"), "thinned-out"),
+    ("image_to_patches", patches("b (h w) p1 p2 c"), "not flattened"),
+    ("image_to_patches", patches("b h w (p1 p2 c)"), "still lie on a grid"),
+    (
+        "image_to_patches",
+        lambda images, size: patches("b (h w) (p1 p2 c)")(images, 4),
+        "`size` has no effect",
+    ),
+    ("double_pixels", "h w -> (2 h) (2 w)", "laid out four times"),
+    ("double_pixels", "h w -> h (w 2)", "in width only"),
+    ("double_pixels", "h w -> (h 2) w", "in height only"),
+    ("double_pixels", "h w -> h w", "nothing is repeated"),
+    ("double_pixels", "h w -> (h 2) (2 w)", "height is doubled pixel by pixel"),
+    ("double_pixels", "h w -> (2 h) (w 2)", "width is doubled pixel by pixel"),
+    ("double_pixels", "h w -> (h r) (w r)", "only once on each side"),
+    ("grouped_query_attention", partial(attention, sharing="(group kv)"), "h % kv_heads"),
+    ("grouped_query_attention", partial(attention, scale=1.0), "not scaled"),
+    ("grouped_query_attention", partial(attention, scale=24**-0.5), "width of all heads"),
+    ("grouped_query_attention", partial(attention, scale=1 / 4), "square root is wanted"),
+    (
+        "grouped_query_attention",
+        partial(attention, forbidden=torch.zeros_like),
+        "no causal mask",
+    ),
+    (
+        "grouped_query_attention",
+        partial(attention, forbidden=lambda ones: ones.tril(-1)),
+        "upside down",
+    ),
+    ("grouped_query_attention", partial(attention, over=-2), "over the queries"),
+    (
+        "grouped_query_attention",
+        partial(attention, merge="batch seq (dim head)"),
+        "merged as (dim head)",
+    ),
+    ("grouped_query_attention", partial(attention, split="(dim head)"), "split as (dim head)"),
+    ("grouped_query_attention", reshaped, "head and seq are mixed up"),
+    ("grouped_query_attention", partial(attention, merge="batch head seq dim"), "are not merged"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"), [(name, answer) for name, answers in RIGHT.items() for answer in answers]
+)
+def test_right_answer_passes(capsys, name, answer):
+    assert verdict(capsys, getattr(checks, name), answer) == f"{name}: passed"
+
+
+@pytest.mark.parametrize(("name", "answer", "diagnosis"), WRONG)
+def test_wrong_answer_is_diagnosed(capsys, name, answer, diagnosis):
+    said = verdict(capsys, getattr(checks, name), answer)
+    assert said.startswith(f"{name}: ")
+    assert diagnosis in said
+
+
+def test_every_check_is_tested():
+    names = {name for name in RIGHT if callable(getattr(checks, name))}
+    assert names == set(STUBS) == {name for name, _, _ in WRONG}
+
+
+def test_reference_attention_is_pytorchs_own():
+    q, k, v = (checks.normal(2, 5, width, seed=seed) for seed, width in enumerate((24, 8, 8)))
+    split = "batch seq (head dim) -> batch head seq dim"
+    by_torch = F.scaled_dot_product_attention(
+        *(rearrange(t, split, dim=4) for t in (q, k, v)), is_causal=True, enable_gqa=True
+    )
+    expected = rearrange(by_torch, "batch head seq dim -> batch seq (head dim)")
+    assert torch.allclose(checks.reference_attention(q, k, v, 6, 2), expected, atol=1e-5)
+    assert torch.allclose(checks.attend(q, k, v), expected, atol=1e-5)
