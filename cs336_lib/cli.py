@@ -127,7 +127,7 @@ def run_train(command: Train) -> None:
     if result.finished:
         print(
             f"validation loss {result.val_loss:.4f}; "
-            f"try: cs336 sample --run-dir {config.run_dir} --prompt 'ROMEO:'"
+            f"try: cs336 sample --run-dir {config.run_dir} --prompt 'Romeo:'"
         )
 
 
