@@ -1,0 +1,390 @@
+"""Checks of notebook 05: scales, losses, and the steps of AdaGrad, Adam and their relatives."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from cs336_lib.classroom import optimizers
+from cs336_lib.classroom.checks.report import exercise, expect
+
+
+def same(a: object, b: object) -> bool:
+    """Equal to five digits; nan and infinities equal nothing."""
+    try:
+        a, b = torch.as_tensor(a).float(), torch.as_tensor(b).float()
+    except (TypeError, ValueError, RuntimeError):
+        return False
+    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-5, atol=1e-7)
+
+
+def refuse(answer: object, mistakes: dict[str, object]) -> None:
+    """Fail with the first diagnosis whose wrong result is the answer."""
+    for diagnosis, wrong in mistakes.items():
+        expect(not same(answer, wrong), diagnosis)
+
+
+@exercise
+def unit_output(init: Callable[[int, int, torch.Generator], Tensor]) -> None:
+    """`init(d_in, d_out, generator)`: weights that keep the scale of their input."""
+    d_in, d_out = 1024, 256
+    w = init(d_in, d_out, torch.Generator().manual_seed(0))
+    expect(isinstance(w, Tensor), f"return a tensor; this is a {type(w).__name__}.")
+    expect(
+        tuple(w.shape) == (d_in, d_out),
+        f"the shape should be (d_in, d_out) = ({d_in}, {d_out}), since y = x @ w; "
+        f"yours is {tuple(w.shape)}.",
+    )
+    again = init(d_in, d_out, torch.Generator().manual_seed(0))
+    expect(
+        torch.equal(w, again),
+        "two calls with equal generators differ: pass generator=generator to the random function.",
+    )
+    expect(
+        w.min() < 0,
+        "no weight is negative: torch.rand is uniform in [0, 1). Signs must be mixed, or the "
+        "terms of the sum do not cancel and it grows as d_in; use torch.randn.",
+    )
+    rms = w.pow(2).mean().sqrt().item()
+    mistakes = {
+        "you multiply by sqrt(d_in); divide by it.": math.sqrt(d_in),
+        "the weights have std 1, so the output has sqrt(d_in); divide them by that.": 1.0,
+        "you divide by d_in. Variances add up, stds do not: divide by its square root.": 1 / d_in,
+        "you divide by sqrt(d_out); what is summed over is d_in.": d_out**-0.5,
+        "this is Xavier's compromise 2 / (d_in + d_out), which gives an output std of 1 only for "
+        "square matrices; divide by sqrt(d_in).": math.sqrt(2 / (d_in + d_out)),
+        "this is He's factor sqrt(2 / d_in), which makes up for a ReLU; there is none here.": (
+            math.sqrt(2 / d_in)
+        ),
+    }
+    for diagnosis, wrong in mistakes.items():
+        expect(abs(rms / wrong - 1) > 0.03, diagnosis)
+    expect(
+        abs(rms * math.sqrt(d_in) - 1) < 0.03,
+        f"the output's std would be {rms * math.sqrt(d_in):.2f}; 1 is wanted.",
+    )
+
+
+@exercise
+def cross_entropy(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """`loss(logits[B, T, V], targets[B, T])`: the mean negative log-likelihood."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 5, 7, generator=generator)
+    targets = torch.randint(0, 7, (2, 5), generator=generator)
+    answer = loss(logits.clone(), targets.clone())
+    chosen = logits.gather(-1, targets[..., None])
+    log_p = logits.log_softmax(-1).gather(-1, targets[..., None])
+    right = -log_p.mean()
+    expect(
+        torch.as_tensor(answer).dim() == 0,
+        f"a loss is one number; yours has shape {tuple(torch.as_tensor(answer).shape)}. "
+        f"Take the mean over all B * T positions.",
+    )
+    mistakes = {
+        "the sign is wrong: log-probabilities are negative, the loss is minus their mean.": -right,
+        "you sum over the positions; take the mean.": right * targets.numel(),
+        "you divide by B only; the mean is over all B * T positions.": right * targets.size(1),
+        "you take the targets' logits as if they were log-probabilities: subtract the logsumexp "
+        "over the vocabulary (log_softmax).": -chosen.mean(),
+        "your softmax is over the positions (dim=1); the vocabulary is the last dimension.": (
+            -logits.log_softmax(1).gather(-1, targets[..., None]).mean()
+        ),
+        "the logarithm is missing: you average the probabilities.": -log_p.exp().mean(),
+        "you take the log of the mean probability; the mean of the logs is wanted.": (
+            -log_p.exp().mean().log()
+        ),
+        "your logarithm has base 2 (bits); nats, the natural one, is wanted.": right / math.log(2),
+    }
+    refuse(answer, mistakes)
+    expect(same(answer, right), f"for random logits it should be {right:.4f}, not {answer:.4f}.")
+    large = torch.tensor([[[1000.0, 0.0]]])
+    expect(
+        same(loss(large, torch.tensor([[1]])), 1000.0),
+        "a logit of 1000 breaks it: exp overflows. Use log_softmax or logsumexp, which subtract "
+        "the largest logit first.",
+    )
+
+
+@exercise
+def adagrad_by_hand(answer: tuple[float, float]) -> None:
+    """The sum and the weight after gradients 8, 15, 144 from w = 1 with lr 0.1 and eps 0."""
+    expect(
+        isinstance(answer, tuple | list) and len(answer) == 2,
+        "give two numbers, the accumulated state and the weight: answer = (..., ...).",
+    )
+    total, weight = map(float, answer)
+    gradients = (8.0, 15.0, 144.0)
+    refuse(
+        total,
+        {
+            "you averaged the squares; AdaGrad sums them.": 21025 / 3,
+            "you summed the gradients; it is their squares that are summed.": 167.0,
+            "that is the last square alone; the state is the sum of all three.": 144.0**2,
+            "145 is the root of the state; the state itself is not rooted.": 145.0,
+        },
+    )
+    expect(same(total, 21025.0), "the state is 64 after one step; add 225, then 20736.")
+
+    def walk(denominators: tuple[float, ...], sign: float = -1.0) -> float:
+        return 1 + sign * 0.1 * sum(g / d for g, d in zip(gradients, denominators, strict=True))
+
+    refuse(
+        weight,
+        {
+            "the sign is wrong: a positive gradient lowers the weight.": walk((8, 17, 145), 1.0),
+            "you used the final sum for every step; each step divides by the root of the sum so "
+            "far: 8, then 17, then 145.": walk((145, 145, 145)),
+            "the root is missing: you divided by 64, 289 and 21025.": walk((64, 289, 21025)),
+            "you divided by the root of the average; AdaGrad takes the root of the sum.": (
+                walk((8, math.sqrt(289 / 2), math.sqrt(21025 / 3)))
+            ),
+            "that is the third step alone, from w = 1; all three add up.": 1 - 0.1 * 144 / 145,
+            "you divided each gradient by itself; the sum also holds the earlier squares.": (
+                walk((8, 15, 144))
+            ),
+        },
+    )
+    expect(
+        abs(weight - walk((8, 17, 145))) < 1e-4,
+        f"the state is right; the weight is 1 - 0.1 * (8/8 + 15/17 + 144/145), not {weight:g}.",
+    )
+
+
+@exercise
+def adagrad_step(step: Callable[..., tuple[Tensor, Tensor]]) -> None:
+    """`step(w, grad, total, lr, eps) -> (w, total)`: one step of AdaGrad."""
+    w, g = torch.tensor([1.0, -2.0, 0.5]), torch.tensor([0.3, -4.0, 0.0])
+    before, lr, eps = torch.tensor([0.16, 9.0, 0.04]), 0.1, 0.01
+    result = step(w.clone(), g.clone(), before.clone(), lr, eps)
+    expect(
+        isinstance(result, tuple | list) and len(result) == 2,
+        "return two tensors, the new weights and the new sum.",
+    )
+    new_w, total = result
+    after = before + g * g
+    refuse(
+        total,
+        {
+            "you add the gradient to the sum; add its square.": before + g,
+            "you replace the sum by the last square; add to it.": g * g,
+            "you add the sum to itself without the new square: total is unchanged.": before,
+            "you average the squares; AdaGrad sums them.": (before + g * g) / 2,
+            "you store the root; the state is the sum, the root is taken afresh each step.": (
+                after.sqrt()
+            ),
+        },
+    )
+    expect(same(total, after), "the new sum should be total + grad**2, entry by entry.")
+    refuse(
+        new_w,
+        {
+            "the sign is wrong: you climb.": w + lr * g / (after.sqrt() + eps),
+            "your eps is inside the root; it belongs outside: sqrt(total) + eps.": (
+                w - lr * g / (after + eps).sqrt()
+            ),
+            "your eps is missing.": w - lr * g / after.sqrt(),
+            "the root is missing: divide by the root of the sum.": w - lr * g / (after + eps),
+            "you divide by the sum from before this step; add the new square first.": (
+                w - lr * g / (before.sqrt() + eps)
+            ),
+            "the learning rate is missing.": w - g / (after.sqrt() + eps),
+        },
+    )
+    expect(
+        same(new_w, w - lr * g / (after.sqrt() + eps)),
+        "the sum is right; the weights should be w - lr * grad / (sqrt(total) + eps).",
+    )
+
+
+@exercise
+def adam_step(step: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> None:
+    """`step(w, grad, m, v, t, lr, beta1, beta2, eps) -> (w, m, v)`: step t of Adam, from 1."""
+    w, g = torch.tensor([1.0, -2.0, 0.5]), torch.tensor([0.3, -4.0, 0.05])
+    m0, v0 = torch.tensor([0.2, 1.0, -0.1]), torch.tensor([0.01, 2.0, 0.003])
+    t, lr, b1, b2, eps = 3, 0.1, 0.9, 0.99, 0.02
+    result = step(w.clone(), g.clone(), m0.clone(), v0.clone(), t, lr, b1, b2, eps)
+    expect(
+        isinstance(result, tuple | list) and len(result) == 3,
+        "return three tensors: the new weights, m and v.",
+    )
+    new_w, new_m, new_v = result
+    m, v = b1 * m0 + (1 - b1) * g, b2 * v0 + (1 - b2) * g * g
+    c1, c2 = 1 - b1**t, 1 - b2**t
+    refuse(
+        new_m,
+        {
+            "m lacks the factor (1 - beta1) on the gradient: a running mean, not a sum.": (
+                b1 * m0 + g
+            ),
+            "in m, beta1 and 1 - beta1 have changed places.": (1 - b1) * m0 + b1 * g,
+            "you return the corrected m; the correction is for this step's use only, the state "
+            "stays as it is.": m / c1,
+            "m uses beta2; it takes beta1.": b2 * m0 + (1 - b2) * g,
+        },
+    )
+    expect(same(new_m, m), "m should be beta1 * m + (1 - beta1) * grad.")
+    refuse(
+        new_v,
+        {
+            "v takes the gradient where it needs its square: grad**2.": b2 * v0 + (1 - b2) * g,
+            "v lacks the factor (1 - beta2) on the square.": b2 * v0 + g * g,
+            "in v, beta2 and 1 - beta2 have changed places.": (1 - b2) * v0 + b2 * g * g,
+            "you return the corrected v; the state stays as it is.": v / c2,
+            "v uses beta1; it takes beta2.": b1 * v0 + (1 - b1) * g * g,
+            "v squares m; it takes the square of the gradient.": b2 * v0 + (1 - b2) * m * m,
+        },
+    )
+    expect(same(new_v, v), "v should be beta2 * v + (1 - beta2) * grad**2.")
+
+    def moved(
+        mean: Tensor = m / c1, square: Tensor = v / c2, inside: bool = False, sign: float = -1.0
+    ) -> Tensor:
+        root = (square + eps).sqrt() if inside else square.sqrt() + eps
+        return w + sign * lr * mean / root
+
+    late1, late2 = 1 - b1 ** (t - 1), 1 - b2 ** (t - 1)
+    refuse(
+        new_w,
+        {
+            "the sign is wrong: you climb.": moved(sign=1.0),
+            "bias correction is missing: divide m by 1 - beta1**t and v by 1 - beta2**t.": (
+                moved(m, v)
+            ),
+            "bias correction of m is missing.": moved(mean=m),
+            "bias correction of v is missing.": moved(square=v),
+            "your eps is inside the root; it belongs outside: sqrt(v) + eps.": moved(inside=True),
+            "your eps is inside the root and bias correction is missing.": moved(m, v, True),
+            "you divide the gradient, which is RMSProp; Adam divides its running mean m.": (
+                moved(mean=g)
+            ),
+            "the root is missing: divide by the root of v.": w - lr * (m / c1) / (v / c2 + eps),
+            "you count steps from 0; t is already 1 at the first step.": (
+                moved(m / late1, v / late2)
+            ),
+            "you multiply by 1 - beta**t; divide by it.": moved(m * c1, v * c2),
+            "your eps is added before v is corrected; correct v, take the root, then add eps.": (
+                w - lr * (m / c1) / ((v.sqrt() + eps) / math.sqrt(c2))
+            ),
+        },
+    )
+    expect(same(new_w, moved()), "m and v are right; w should lose lr * m^ / (sqrt(v^) + eps).")
+
+
+@exercise
+def rmsprop_w(rule: type[optimizers.RMSProp]) -> None:
+    """A subclass of RMSProp with decoupled weight decay."""
+    lr, decay, start = 0.1, 0.5, torch.tensor([2.0, -1.0, 0.5])
+    g = torch.tensor([3.0, 0.01, 0.0])
+
+    def after(kind: type[optimizers.RMSProp], w: Tensor, grad: Tensor) -> Tensor:
+        p = nn.Parameter(w.clone())
+        optimizer = kind([{"params": [p], "weight_decay": decay}], lr=lr)
+        p.grad = grad.clone()
+        optimizer.step()
+        return p.detach()
+
+    answer = after(rule, start, g)
+    plain = optimizers.RMSProp
+    shrunk = (1 - lr * decay) * start
+    step = after(plain, start, g) - start
+    refuse(
+        answer,
+        {
+            "nothing decays: shrink p by the factor 1 - lr * weight_decay.": start + step,
+            "that is an L2 penalty: the decay goes through the running mean and is divided by its "
+            "root. Shrink p itself and leave the gradient alone.": (
+                after(plain, start, g + decay * start)
+            ),
+            "you shrink by 1 - weight_decay; the factor is 1 - lr * weight_decay.": (
+                (1 - decay) * start + step
+            ),
+            "the weights grow: the factor is 1 - lr * weight_decay.": (
+                (1 + lr * decay) * start + step
+            ),
+            "you decay after the step, so the step decays too; AdamW shrinks first.": (
+                (1 - lr * decay) * (start + step)
+            ),
+            "the decay is there and RMSProp's own step is not: call super().update(...).": shrunk,
+        },
+    )
+    expect(same(answer, shrunk + step), "p should become (1 - lr * weight_decay) * p + its step.")
+
+
+@exercise
+def adamw_state(answer: float) -> None:
+    """Bytes of AdamW's state for the 124,439,808 parameters of GPT-2, all in fp32."""
+    parameters, answer = 124_439_808, float(answer)
+    refuse(
+        answer,
+        {
+            "that is one number per parameter; AdamW keeps two, m and v.": 4.0 * parameters,
+            "that is weights, gradients and state together; only the state is asked for.": (
+                16.0 * parameters
+            ),
+            "you counted weights and state; the state alone is two fp32 numbers per parameter.": (
+                12.0 * parameters
+            ),
+            "that counts numbers, not bytes; each takes four.": 2.0 * parameters,
+            "that is in bits; a byte has eight.": 64.0 * parameters,
+            "that is in gigabytes; give bytes.": 8e-9 * parameters,
+        },
+    )
+    expect(
+        answer == 8 * parameters, "two running means, four bytes each, for 124,439,808 parameters."
+    )
+
+
+@exercise
+def newton_schulz(orthogonalise: Callable[[Tensor, int], Tensor]) -> None:
+    """`orthogonalise(matrix, steps)` by x <- 1.5 x - 0.5 x x^T x, after dividing by the norm."""
+    matrix = 3 * torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+    answer, steps = orthogonalise(matrix.clone(), 25), 25
+
+    def iterate(
+        x: Tensor, rounds: int = steps, plus: float = -0.5, each: bool = False, cube: bool = False
+    ) -> Tensor:
+        for _ in range(rounds):
+            x = 1.5 * x + plus * (x**3 if cube else x @ x.T @ x)
+            x = x / x.norm() if each else x
+        return x
+
+    unit = matrix / matrix.norm()
+    expect(
+        isinstance(answer, Tensor) and answer.shape == matrix.shape,
+        "return a matrix of the shape that came in.",
+    )
+    expect(
+        answer.isfinite().all(),
+        "it runs off to infinity. Divide by the norm before the loop, so that no singular value is "
+        "above 1, and subtract the cubic term: 1.5 x - 0.5 x x^T x.",
+    )
+    refuse(
+        answer,
+        {
+            "x**3 cubes the entries; the cube of a matrix here is x @ x.T @ x.": (
+                iterate(unit, cube=True)
+            ),
+            "you divide by the norm in every round; once, before the loop, is enough, and after it "
+            "the singular values would be too small.": iterate(unit, each=True),
+            "you multiply the norm back in; the scale is to be forgotten.": (
+                iterate(unit) * matrix.norm()
+            ),
+            "you do one round only; use all `steps`.": iterate(unit, 1),
+            "you return the matrix divided by its norm; the rounds are missing.": unit,
+        },
+    )
+    values = torch.linalg.svdvals(answer)
+    expect(
+        (values - 1).abs().max() < 1e-3,
+        f"the singular values run from {values.min():.2f} to {values.max():.2f}; all should be 1.",
+    )
+    u, _, v = torch.linalg.svd(matrix, full_matrices=False)
+    expect(
+        torch.allclose(answer, u @ v, atol=1e-2),
+        "the singular values are 1, but the singular vectors are not the matrix's own.",
+    )
+    expect(
+        same(orthogonalise(matrix.clone(), 2), iterate(unit, 2)),
+        "the result for steps=2 is not that of two rounds: is the number of rounds fixed?",
+    )
