@@ -180,9 +180,14 @@ def median_seconds(
     return statistics.median(times)
 
 
-@cache
 def measured_matmul_flops(device: torch.device, dtype: torch.dtype, n: int = 1024) -> float:
-    """FLOP/s of an n x n matmul here and now: the best of a few, for this is to be a peak."""
+    """FLOP/s of an n x n matmul: the best of a few, for this is to be a peak; measured once."""
+    return _best_matmul_flops(device, dtype, n, torch.get_num_threads())
+
+
+@cache
+def _best_matmul_flops(device: torch.device, dtype: torch.dtype, n: int, threads: int) -> float:
+    """`threads` is there so that another number of threads is measured anew."""
     a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
     torch.mm(a, b)  # the first call chooses a kernel
     best = float("inf")

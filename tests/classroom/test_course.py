@@ -16,7 +16,8 @@ def test_the_map_says_what_the_notebook_says(lecture):
         return  # drawn dotted on the map
     first = nbformat.read(path, as_version=4).cells[0].source
     assert first.startswith(f"# {lecture.number} · ")
-    assert re.search(rf"\b{lecture.minutes} min", first), f"the map says {lecture.minutes} minutes"
+    minutes = rf"\b{lecture.minutes} min|Minutes:\*\* {lecture.minutes}\b"
+    assert re.search(minutes, first), f"the map says {lecture.minutes} minutes"
 
 
 def test_every_notebook_is_on_the_map():
@@ -27,3 +28,12 @@ def test_everything_builds_on_something_earlier():
     numbers = [lecture.number for lecture in COURSE]
     for lecture in COURSE:
         assert all(numbers.index(n) < numbers.index(lecture.number) for n in lecture.builds_on)
+
+
+def test_the_readme_has_the_same_table():
+    readme = (NOTEBOOKS.parent / "README.md").read_text()
+    for lecture in COURSE:
+        row = next(line for line in readme.splitlines() if line.startswith(f"| {lecture.number} "))
+        assert row.endswith(f"| {lecture.minutes} |")
+        written = (NOTEBOOKS / f"{lecture.name}.ipynb").exists()
+        assert (f"](notebooks/{lecture.name}.ipynb)" in row) == written

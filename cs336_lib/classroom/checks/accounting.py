@@ -1,0 +1,291 @@
+"""Checks for notebook 04: rooflines, FLOPs, days, largest models, sharding, checkpointing."""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from cs336_lib.accounting import BytesPerParameter, checkpointed_values
+from cs336_lib.classroom.checks.report import DiagnosisError, exercise, expect
+
+
+def close(got: float, want: float) -> bool:
+    """Equal to nine digits: arithmetic in another order is fine."""
+    return math.isclose(got, want, rel_tol=1e-9)
+
+
+def expect_number(got: object, want: float, case: str, mistakes: Mapping[str, float]) -> None:
+    """Fail unless `got` is `want`; where it is a known mistake's value, say which mistake."""
+    expect(got is not None, "Your function returns None; is the `return` missing?")
+    expect(
+        isinstance(got, int | float) and not isinstance(got, bool),
+        f"A number is expected, not {type(got).__name__}.",
+    )
+    if close(got, want):
+        return
+    for diagnosis, wrong in mistakes.items():
+        if close(got, wrong):
+            raise DiagnosisError(diagnosis)
+    raise DiagnosisError(f"For {case} it is {want:,.6g}, and you get {got:,.6g}.")
+
+
+@exercise
+def roofline_verdict(
+    verdict: Callable[[float, float, float, float], tuple[str, float]],
+) -> None:
+    """Which limit holds, and the least number of seconds."""
+    for flops, moved, peak, bandwidth in (
+        (1e9, 4e9, 100e12, 2e12),
+        (8e12, 4e9, 100e12, 2e12),
+        (1e6, 2e6, 5e9, 40e9),
+    ):
+        got = verdict(flops, moved, peak, bandwidth)
+        expect(
+            isinstance(got, tuple | list) and len(got) == 2,
+            'Return a pair, such as ("memory", 0.002).',
+        )
+        limit, seconds = got
+        expect(limit in ("compute", "memory"), f'"compute" or "memory" is expected, not {limit!r}.')
+        computing, moving = flops / peak, moved / bandwidth
+        truth = "compute" if computing > moving else "memory"
+        case = f"{flops:g} FLOPs and {moved:g} bytes at {peak:g} FLOP/s and {bandwidth:g} B/s"
+        if limit != truth:
+            by_intensity = "compute" if flops > moved else "memory"
+            expect(
+                limit != by_intensity,
+                "You compare FLOPs with bytes; compare the times they take, or the intensity "
+                "with the ridge peak / bandwidth.",
+            )
+            raise DiagnosisError(
+                f"For {case}, computing takes {computing:.3g} s and moving {moving:.3g} s; the "
+                f"longer one is the limit, so it is {truth}-bound."
+            )
+        mistakes = {
+            "You add the two times; computing and moving overlap, so the longer one counts.": (
+                computing + moving
+            ),
+            "That is the shorter time; the kernel ends when the slower of the two is done.": min(
+                computing, moving
+            ),
+            "That is the speed in FLOP/s; the seconds are the FLOPs divided by it.": min(
+                peak, flops / moved * bandwidth
+            ),
+        }
+        expect_number(seconds, max(computing, moving), case, mistakes)
+
+
+@exercise
+def backward_flops(count: Callable[[int, Sequence[int]], int]) -> None:
+    """Two matmuls for every layer but the first, which has one."""
+    for batch, widths in ((8, (16, 16, 4)), (2, (3, 5, 7, 11)), (3, (5, 7))):
+        pairs = list(itertools.pairwise(widths))
+        forward = [2 * batch * rows * columns for rows, columns in pairs]
+        want = 2 * sum(forward) - forward[0]
+        mistakes = {
+            "You compute the input's gradient too; nobody asks for it, so the first layer has "
+            "one matmul in backward, not two.": 2 * sum(forward),
+            "That is the forward pass. Each layer but the first has two matmuls in backward.": sum(
+                forward
+            ),
+            "You left the first layer out altogether; its weights need their gradient.": 2
+            * sum(forward[1:]),
+            "You save the matmul at the last layer; it is the first whose input needs no "
+            "gradient.": 2 * sum(forward) - forward[-1],
+            "You count a multiplication and an addition as one; each is a FLOP, so 2 m n p.": want
+            / 2,
+            "That is forward and backward together; only backward is wanted.": want + sum(forward),
+        }
+        expect_number(
+            count(batch, widths), want, f"batch {batch} and widths {tuple(widths)}", mistakes
+        )
+
+
+@exercise
+def transformer_cost(
+    cost: Callable[[int, int, int, int], tuple[int, int, int]],
+) -> None:
+    """Weights of the matrices, forward FLOPs per token, bytes of AdamW training in fp32."""
+    for layers, width, vocab, seq in ((2, 64, 256, 32), (12, 768, 50304, 1024)):
+        got = cost(layers, width, vocab, seq)
+        expect(
+            isinstance(got, tuple | list) and len(got) == 3,
+            "Return three numbers: parameters, FLOPs per token, bytes.",
+        )
+        blocks, output, attention = (
+            layers * 12 * width**2,
+            vocab * width,
+            layers * 4 * seq * width,
+        )
+        case = f"n_layer={layers}, n_embd={width}, vocab_size={vocab}, seq={seq}, "
+        parameters = blocks + output + seq * width
+        expect_number(
+            got[0],
+            parameters,
+            case + "the number of parameters",
+            {
+                "The position embedding (seq x n_embd) has parameters too.": blocks + output,
+                "The output matrix is the token embedding (tied): count it once.": parameters
+                + output,
+                "The embeddings are missing: vocab_size x n_embd and seq x n_embd.": blocks,
+                "Your attention has 3 C^2; its output projection makes it 4 C^2.": parameters
+                - layers * width**2,
+                "Your MLP has one matrix; it has two, each 4 C^2.": parameters
+                - layers * 4 * width**2,
+                "Those are one block's; there are n_layer of them.": blocks // layers
+                + output
+                + seq * width,
+            },
+        )
+        flops = 2 * (blocks + output) + attention
+        expect_number(
+            got[1],
+            flops,
+            case + "the forward FLOPs per token",
+            {
+                "Attention's own matmuls are missing: each block adds 2 seq C for the scores and "
+                "2 seq C for the weighted values.": 2 * (blocks + output),
+                "You count 2 FLOPs for each parameter, and looking a position up is no matmul.": 2
+                * parameters
+                + attention,
+                "The output matrix is missing: every token is multiplied by vocab_size x n_embd.": (
+                    2 * blocks + attention
+                ),
+                "That is a training step (3 x forward); the forward pass is wanted.": 3 * flops,
+                "A multiply-add is two FLOPs, so 2 for each parameter of a matmul.": blocks
+                + output
+                + attention // 2,
+                "That is for the whole sequence; divide by seq.": flops * seq,
+                "Attention has two matmuls a block (scores, and weights times values); you count "
+                "one.": flops - attention // 2,
+            },
+        )
+        expect_number(
+            got[2],
+            16 * parameters,
+            case + "the bytes",
+            {
+                "Those are the weights alone; gradients and AdamW's two moments come on top.": 4
+                * parameters,
+                "The gradients are missing: 4 + 4 + 8 bytes.": 12 * parameters,
+                "AdamW keeps two numbers for each parameter, so 8 bytes of state, not 4.": 12
+                * parameters,
+                "The optimizer's state is missing: 4 + 4 + 8 bytes.": 8 * parameters,
+                "Those are bits or bytes twice over: 4 + 4 + 8 = 16 bytes each.": 32 * parameters,
+            },
+        )
+
+
+@exercise
+def training_days(days: Callable[[float, float, int, float, float], float]) -> None:
+    """6 P D / (N F mfu) / 86,400."""
+    for case in ((70e9, 15e12, 1024, 989.5e12, 0.5), (7e9, 2e12, 64, 312e12, 0.4)):
+        parameters, tokens, gpus, peak, mfu = case
+        want = 6 * parameters * tokens / (gpus * peak * mfu) / 86_400
+        mistakes = {
+            "Those are seconds: a day has 86,400 of them.": want * 86_400,
+            "Those are hours: divide by 24.": want * 24,
+            "You count the forward pass only (2 P D); training takes 6 P D.": want / 3,
+            "You count the backward pass only (4 P D); training takes 6 P D.": want * 2 / 3,
+            "MFU is missing: the machine reaches only a part of its peak.": want * mfu,
+            "You multiply by MFU; it lowers the speed, so it stands in the denominator.": want
+            * mfu**2,
+            "The number of GPUs is missing.": want * gpus,
+            "You count half a minute's seconds: 60 x 60 x 24 = 86,400.": want * 86_400 / 1440,
+        }
+        text = f"P={parameters:g}, D={tokens:g}, N={gpus}, F={peak:g}, MFU={mfu}"
+        expect_number(days(*case), want, text, mistakes)
+
+
+@exercise
+def largest_model(
+    largest: Callable[[int, float, float, float, float, float, float], float],
+) -> None:
+    """What is left of the memory, divided by the bytes of a parameter."""
+    for case in (
+        (8, 80e9, 4, 4, 0, 8, 0.0),
+        (8, 80e9, 2, 2, 4, 8, 17e9),
+        (4, 141e9, 2, 2, 4, 4, 37e9),
+    ):
+        gpus, memory, weights, gradient, master, state, reserved = case
+        per = weights + gradient + master + state
+        want = gpus * (memory - reserved) / per
+        mistakes = {
+            "Nothing is set aside for activations: take them off each GPU's memory.": gpus
+            * memory
+            / per,
+            "Activations are set aside on every GPU, not once: gpus * (memory - reserved).": (
+                gpus * memory - reserved
+            )
+            / per,
+            "That is one GPU's memory; there are `gpus` of them.": (memory - reserved) / per,
+            "The gradients are missing in the sum.": gpus * (memory - reserved) / (per - gradient),
+            "The master weights are missing in the sum.": gpus
+            * (memory - reserved)
+            / (per - master),
+            "The optimizer's state is missing in the sum.": gpus
+            * (memory - reserved)
+            / (per - state),
+            "Those are bytes; divide by the bytes of a parameter.": gpus * (memory - reserved),
+            "You count only the weights.": gpus * (memory - reserved) / weights,
+            "You multiply GB by 2^30; the arguments are bytes already.": want * 2**30,
+        }
+        text = (
+            f"{gpus} GPUs of {memory:g} bytes, {weights} + {gradient} + {master} + {state} bytes a "
+            f"parameter, {reserved:g} bytes reserved"
+        )
+        expect_number(largest(*case), want, text, mistakes)
+
+
+@exercise
+def zero_bytes(sharded: Callable[[BytesPerParameter, int, int], float]) -> None:
+    """Bytes of a parameter on each GPU at each ZeRO stage."""
+    per = BytesPerParameter(weights=2, gradient=4, master=4, state=8)  # each part tells itself
+    for gpus in (1, 8, 64):
+        for stage in (0, 1, 2, 3):
+            want = per.sharded(gpus, stage)
+            held = {
+                "Stage 1 shards the master weights as well as the moments: both belong to the "
+                "optimizer.": per.weights + per.gradient + per.master + per.state / gpus,
+                "Your stages are one off: stage 0 shards nothing.": per.sharded(
+                    gpus, min(stage + 1, 3)
+                ),
+                "Your stages are one off: stage 1 shards the optimizer's part.": per.sharded(
+                    gpus, max(stage - 1, 0)
+                ),
+                "Stage 2 shards gradients, stage 3 the weights; you have them the other way "
+                "round.": (per.master + per.state + per.weights) / gpus + per.gradient,
+                "You divide everything at every stage; what a stage does not shard stays whole on "
+                "each GPU.": per.total / gpus,
+                "That is the sum over all GPUs; one GPU's share is wanted.": want * gpus,
+            }
+            expect_number(sharded(per, gpus, stage), want, f"stage {stage}, {gpus} GPUs", held)
+
+
+@exercise
+def best_segments(best: Callable[[int, float], int]) -> None:
+    """The divisor of `layers` with the least peak."""
+    for layers, inside in ((16, 1), (64, 1), (36, 4), (64, 16), (12, 100), (48, 16)):
+        got = best(layers, inside)
+        expect(isinstance(got, int) and not isinstance(got, bool), "A whole number is expected.")
+        expect(
+            1 <= got <= layers and layers % got == 0,
+            f"For {layers} layers, {got} segments are not equally long; a divisor is wanted.",
+        )
+        divisors = [k for k in range(1, layers + 1) if layers % k == 0]
+        peaks = {k: checkpointed_values(layers, k, inside) for k in divisors}
+        if peaks[got] == min(peaks.values()):
+            continue
+        case = f"{layers} layers, {inside} values inside each: {got} segments"
+        nearest_root = min(divisors, key=lambda k: abs(k - math.sqrt(layers)))
+        expect(
+            got != max(peaks, key=lambda k: peaks[k]),
+            f"For {case} have the highest peak of all; you want the lowest.",
+        )
+        expect(
+            got != nearest_root or inside == 1,
+            f"For {case} would be right if a layer kept no more than its input; with {inside} "
+            f"values inside, the minimum of k + {inside} * {layers} / k lies elsewhere.",
+        )
+        least = min(peaks, key=lambda k: peaks[k])
+        raise DiagnosisError(
+            f"For {case} give a peak of {peaks[got]:g}; {least} give {peaks[least]:g}."
+        )

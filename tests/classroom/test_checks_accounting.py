@@ -1,0 +1,275 @@
+"""Each check of notebook 04 passes the right answer and names the mistake of a wrong one."""
+
+import itertools
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from cs336_lib.classroom.checks import accounting as checks
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "04_flops_and_memory.ipynb"
+
+
+@pytest.fixture
+def verdict(capsys):
+    """Run a check and give back the one line it prints."""
+
+    def run(check, answer):
+        check(answer)
+        return capsys.readouterr().out.strip()
+
+    return run
+
+
+# The right answers.
+
+
+def limit(flops, moved, peak, bandwidth):
+    computing, moving = flops / peak, moved / bandwidth
+    return ("compute" if computing > moving else "memory"), max(computing, moving)
+
+
+def forward(batch, widths):
+    return [2 * batch * a * b for a, b in itertools.pairwise(widths)]
+
+
+def backward(batch, widths):
+    return 2 * sum(forward(batch, widths)) - forward(batch, widths)[0]
+
+
+def parameters(layers, width, vocab, seq):
+    return layers * 12 * width**2 + vocab * width + seq * width
+
+
+def flops(layers, width, vocab, seq):
+    return 2 * (layers * 12 * width**2 + vocab * width) + layers * 4 * seq * width
+
+
+def cost(*shape):
+    return parameters(*shape), flops(*shape), 16 * parameters(*shape)
+
+
+def days(params, tokens, gpus, peak, mfu):
+    return 6 * params * tokens / (gpus * peak * mfu) / 86_400
+
+
+def largest(gpus, memory, weights, gradient, master, state, reserved):
+    return gpus * (memory - reserved) / (weights + gradient + master + state)
+
+
+def sharded(per, gpus, stage):
+    return per.sharded(gpus, stage)
+
+
+def segments(layers, inside):
+    divisors = [k for k in range(1, layers + 1) if layers % k == 0]
+    return min(divisors, key=lambda k: k + inside * layers / k)
+
+
+def nearest_root(layers, inside):
+    divisors = [k for k in range(1, layers + 1) if layers % k == 0]
+    return min(divisors, key=lambda k: abs(k - math.sqrt(layers)))
+
+
+RIGHT = {
+    checks.roofline_verdict: limit,
+    checks.backward_flops: backward,
+    checks.transformer_cost: cost,
+    checks.training_days: days,
+    checks.largest_model: largest,
+    checks.zero_bytes: sharded,
+    checks.best_segments: segments,
+}
+
+
+@pytest.mark.parametrize("check", RIGHT, ids=lambda check: check.__name__)
+def test_right_untouched_and_broken(verdict, check):
+    def stub(*_):
+        raise NotImplementedError
+
+    assert verdict(check, RIGHT[check]) == f"{check.__name__}: passed"
+    assert verdict(check, stub) == f"{check.__name__}: not attempted yet"
+    assert "your code raised ZeroDivisionError" in verdict(check, lambda *_: 1 / 0)
+    assert verdict(check, lambda *_: None).startswith(f"{check.__name__}: not right yet. ")
+
+
+def test_every_printed_solution_passes(verdict):
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    imports = next(c for c in cells if "imports" in c["metadata"].get("tags", []))
+    solved = []
+    for number, cell in enumerate(cells):
+        if "exercise" not in cell["metadata"].get("tags", []):
+            continue
+        following = (c for c in cells[number:] if "solution" in c["metadata"].get("tags", []))
+        block = re.search(r"```python\n(.*?)```", "".join(next(following)["source"]), re.DOTALL)
+        namespace: dict = {}
+        exec("".join(imports["source"]), namespace)
+        exec(block[1], namespace)
+        call = re.fullmatch(r"checks\.(\w+)\((\w+)\)", "".join(cell["source"]).splitlines()[-1])
+        name = cell["metadata"]["cs336"]["exercise"]
+        assert call[1] == name
+        assert verdict(getattr(checks, name), namespace[call[2]]) == f"{name}: passed"
+        solved.append(name)
+    assert solved == [check.__name__ for check in RIGHT]
+
+
+@pytest.mark.parametrize(
+    ("answer", "diagnosis"),
+    [
+        (lambda f, m, p, b: max(f / p, m / b), "Return a pair"),
+        (lambda f, m, p, b: ("cpu", max(f / p, m / b)), "'cpu'"),
+        (lambda f, m, p, b: (limit(f, m, p, b)[0], f / p + m / b), "You add the two times"),
+        (lambda f, m, p, b: (limit(f, m, p, b)[0], min(f / p, m / b)), "the shorter time"),
+        (lambda f, m, p, b: (limit(f, m, p, b)[0], min(p, f / m * b)), "the speed in FLOP/s"),
+        (lambda f, m, p, b: ("compute" if f > m else "memory", max(f / p, m / b)), "FLOPs with"),
+        (
+            lambda f, m, p, b: ("memory" if f / p > m / b else "compute", max(f / p, m / b)),
+            "the longer one is the limit",
+        ),
+    ],
+)
+def test_roofline_verdict(verdict, answer, diagnosis):
+    assert diagnosis in verdict(checks.roofline_verdict, answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "diagnosis"),
+    [
+        (lambda b, w: 2 * sum(forward(b, w)), "nobody asks for it"),
+        (lambda b, w: sum(forward(b, w)), "That is the forward pass"),
+        (lambda b, w: 2 * sum(forward(b, w)[1:]), "left the first layer out"),
+        (lambda b, w: 2 * sum(forward(b, w)) - forward(b, w)[-1], "at the last layer"),
+        (lambda b, w: backward(b, w) // 2, "a multiplication and an addition as one"),
+        (lambda b, w: backward(b, w) + sum(forward(b, w)), "forward and backward together"),
+        (lambda b, w: 7, "and you get 7"),
+        (lambda b, w: "many", "not str"),
+    ],
+)
+def test_backward_flops(verdict, answer, diagnosis):
+    assert diagnosis in verdict(checks.backward_flops, answer)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "diagnosis"),
+    [
+        (lambda n, c, v, t: n * 12 * c * c + v * c, "position embedding"),
+        (lambda n, c, v, t: parameters(n, c, v, t) + v * c, "count it once"),
+        (lambda n, c, v, t: n * 12 * c * c, "embeddings are missing"),
+        (lambda n, c, v, t: parameters(n, c, v, t) - n * c * c, "its output projection"),
+        (lambda n, c, v, t: parameters(n, c, v, t) - 4 * n * c * c, "it has two"),
+        (lambda n, c, v, t: parameters(1, c, v, t), "there are n_layer of them"),
+    ],
+)
+def test_transformer_parameters(verdict, wrong, diagnosis):
+    def answer(*shape):
+        return wrong(*shape), flops(*shape), 16 * parameters(*shape)
+
+    assert diagnosis in verdict(checks.transformer_cost, answer)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "diagnosis"),
+    [
+        (lambda n, c, v, t: 2 * (n * 12 * c * c + v * c), "own matmuls are missing"),
+        (lambda n, c, v, t: 2 * parameters(n, c, v, t) + 4 * n * t * c, "position up is no matmul"),
+        (lambda n, c, v, t: 24 * n * c * c + 4 * n * t * c, "output matrix is missing"),
+        (lambda n, c, v, t: 3 * flops(n, c, v, t), "That is a training step"),
+        (lambda n, c, v, t: flops(n, c, v, t) // 2, "two FLOPs"),
+        (lambda n, c, v, t: flops(n, c, v, t) * t, "whole sequence"),
+        (lambda n, c, v, t: flops(n, c, v, t) - 2 * n * t * c, "two matmuls a block"),
+    ],
+)
+def test_transformer_flops(verdict, wrong, diagnosis):
+    def answer(*shape):
+        return parameters(*shape), wrong(*shape), 16 * parameters(*shape)
+
+    assert diagnosis in verdict(checks.transformer_cost, answer)
+
+
+@pytest.mark.parametrize(
+    ("factor", "diagnosis"),
+    [(4, "weights alone"), (12, "4 + 4 + 8"), (8, "state is missing"), (32, "twice over")],
+)
+def test_transformer_bytes(verdict, factor, diagnosis):
+    def answer(*shape):
+        return parameters(*shape), flops(*shape), factor * parameters(*shape)
+
+    assert diagnosis in verdict(checks.transformer_cost, answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "diagnosis"),
+    [
+        (lambda p, t, n, f, u: days(p, t, n, f, u) * 86_400, "Those are seconds"),
+        (lambda p, t, n, f, u: days(p, t, n, f, u) * 24, "Those are hours"),
+        (lambda p, t, n, f, u: days(p, t, n, f, u) / 3, "forward pass only"),
+        (lambda p, t, n, f, u: days(p, t, n, f, u) * 4 / 6, "backward pass only"),
+        (lambda p, t, n, f, u: days(p, t, n, f, 1), "MFU is missing"),
+        (lambda p, t, n, f, u: days(p, t, n, f, 1) * u, "You multiply by MFU"),
+        (lambda p, t, n, f, u: days(p, t, 1, f, u), "number of GPUs is missing"),
+        (lambda p, t, n, f, u: days(p, t, n, f, u) * 60, "60 x 60 x 24"),
+    ],
+)
+def test_training_days(verdict, answer, diagnosis):
+    assert diagnosis in verdict(checks.training_days, answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "diagnosis"),
+    [
+        (lambda n, m, w, g, a, s, r: n * m / (w + g + a + s), "set aside for activations"),
+        (lambda n, m, w, g, a, s, r: (n * m - r) / (w + g + a + s), "on every GPU, not once"),
+        (lambda n, m, w, g, a, s, r: (m - r) / (w + g + a + s), "one GPU's memory"),
+        (lambda n, m, w, g, a, s, r: n * (m - r) / (w + a + s), "gradients are missing"),
+        (lambda n, m, w, g, a, s, r: n * (m - r) / (w + g + s), "master weights are missing"),
+        (lambda n, m, w, g, a, s, r: n * (m - r) / (w + g + a), "state is missing"),
+        (lambda n, m, w, g, a, s, r: n * (m - r), "divide by the bytes"),
+        (lambda n, m, w, g, a, s, r: n * (m - r) / w, "only the weights"),
+        (lambda n, m, w, g, a, s, r: largest(n, m, w, g, a, s, r) * 2**30, "bytes already"),
+    ],
+)
+def test_largest_model(verdict, answer, diagnosis):
+    assert diagnosis in verdict(checks.largest_model, answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "diagnosis"),
+    [
+        (lambda per, n, s: per.total / n, "divide everything at every stage"),
+        (lambda per, n, s: per.sharded(n, min(s + 1, 3)), "stage 0 shards nothing"),
+        (lambda per, n, s: per.sharded(n, max(s - 1, 0)), "stage 1 shards the optimizer's part"),
+        (lambda per, n, s: per.sharded(n, s) * n, "sum over all GPUs"),
+        (
+            lambda per, n, s: per.sharded(n, s) if s != 1 else per.total - 8 + 8 / n,
+            "the master weights as well",
+        ),
+    ],
+)
+def test_zero_bytes(verdict, answer, diagnosis):
+    assert diagnosis in verdict(checks.zero_bytes, answer)
+
+
+def test_zero_bytes_with_weights_before_gradients(verdict):
+    def answer(per, gpus, stage):
+        optimizer = (per.master + per.state) / (gpus if stage >= 1 else 1)
+        weights = per.weights / (gpus if stage >= 2 else 1)
+        return optimizer + weights + per.gradient / (gpus if stage >= 3 else 1)
+
+    assert "the other way round" in verdict(checks.zero_bytes, answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "diagnosis"),
+    [
+        (lambda n, a: math.sqrt(n), "whole number"),
+        (lambda n, a: 5, "not equally long"),
+        (nearest_root, "no more than its input"),
+        (lambda n, a: 1, "highest peak of all"),
+        (lambda n, a: n // 2, "give a peak of"),
+    ],
+)
+def test_best_segments(verdict, answer, diagnosis):
+    assert diagnosis in verdict(checks.best_segments, answer)

@@ -1,0 +1,318 @@
+"""The formulas of accounting.py against PyTorch: what it counts, keeps and frees."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint_sequential
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+from cs336_lib import accounting
+from cs336_lib.accounting import BytesPerParameter, LiveBytes, SavedTensors
+from cs336_lib.classroom import optimizers
+from cs336_lib.config import GPTConfig
+from cs336_lib.hardware import DATASHEET
+from cs336_lib.model import GPT, Block
+
+FAMILY = {
+    "gpt2": (GPTConfig(), 124_439_808),
+    "gpt2-medium": (GPTConfig(n_layer=24, n_head=16, n_embd=1024), 354_823_168),
+    "gpt2-large": (GPTConfig(n_layer=36, n_head=20, n_embd=1280), 774_030_080),
+    "gpt2-xl": (GPTConfig(n_layer=48, n_head=25, n_embd=1600), 1_557_611_200),
+}
+SHAPES = (
+    (GPTConfig(block_size=64, vocab_size=256, n_layer=2, n_head=4, n_embd=64), 2, 64),
+    (GPTConfig(block_size=64, vocab_size=200, n_layer=3, n_head=2, n_embd=32), 3, 40),
+    (GPTConfig(block_size=32, vocab_size=64, n_layer=1, n_head=3, n_embd=48, bias=False), 2, 32),
+)
+
+
+# Parameters
+
+
+@pytest.mark.parametrize(("config", "published"), FAMILY.values(), ids=FAMILY)
+def test_published_parameter_counts(config: GPTConfig, published: int):
+    assert accounting.count_parameters(config) == published
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_counts_are_the_models(bias: bool):
+    config = GPTConfig(block_size=8, vocab_size=100, n_layer=3, n_head=2, n_embd=16, bias=bias)
+    model = GPT(config)
+    assert accounting.count_parameters(config) == model.num_parameters()
+    matrices = [p.numel() for n, p in model.named_parameters() if p.dim() == 2 and "wpe" not in n]
+    padding = (config.padded_vocab_size - config.vocab_size) * config.n_embd
+    assert accounting.matmul_parameters(config) == sum(matrices) - padding
+
+
+# FLOPs
+
+
+def counted(config: GPTConfig, batch: int, seq: int) -> tuple[int, int]:
+    """Forward and backward FLOPs of a step on the meta device, attention as plain matmuls."""
+    with torch.device("meta"), sdpa_kernel(SDPBackend.MATH):
+        model, tokens = GPT(config), torch.zeros(batch, seq, dtype=torch.long)
+        with FlopCounterMode(display=False) as forward:
+            loss = model(tokens, tokens)
+        with FlopCounterMode(display=False) as backward:
+            loss.backward()
+    return forward.get_total_flops(), backward.get_total_flops()
+
+
+@pytest.mark.parametrize(("batch", "seq"), [(1, 64), (3, 40)])
+def test_flops_are_what_pytorch_counts(batch: int, seq: int):
+    """Exactly, the embedding's gradient making the first layer no exception."""
+    config = GPTConfig(block_size=64, vocab_size=256, n_layer=2, n_head=4, n_embd=64)
+    forward, backward = counted(config, batch, seq)
+    per_token = accounting.forward_flops_per_token(config, seq)
+    assert forward == per_token * batch * seq
+    assert backward == 2 * forward
+    assert forward + backward == accounting.train_flops_per_token(config, seq) * batch * seq
+
+
+def test_flops_of_the_124m_model():
+    config = GPTConfig(vocab_size=50304)
+    assert sum(counted(config, 1, 1024)) == 1024 * accounting.train_flops_per_token(config)
+
+
+def test_a_padded_vocabulary_is_counted_by_pytorch_only():
+    """The padded columns are multiplied too; they are the machine's work, not the model's."""
+    config = GPTConfig(block_size=32, vocab_size=100, n_layer=1, n_head=1, n_embd=16)
+    forward, _ = counted(config, 1, 32)
+    padding = config.padded_vocab_size - config.vocab_size
+    ours = accounting.forward_flops_per_token(config) * 32
+    assert forward - ours == 2 * 32 * padding * config.n_embd
+
+
+def test_flash_attention_recomputes_the_scores_in_backward():
+    """Five matmuls instead of four: why the counter shows more on a GPU than the formula."""
+    shape = (2, 4, 64, 16)
+    assert sdpa_flop_count(shape, shape, shape) == 2 * (2 * 2 * 4 * 64 * 64 * 16)
+    assert sdpa_backward_flop_count(shape, shape, shape, shape) == 2.5 * sdpa_flop_count(
+        shape, shape, shape
+    )
+
+
+def test_napkin():
+    flops = accounting.training_flops(70e9, 15e12)
+    assert flops == 6.3e24
+    days = accounting.training_seconds(flops, 1024, 989.5e12, 0.5) / accounting.SECONDS_PER_DAY
+    assert round(days, 2) == 143.93
+    assert f"{accounting.training_flops(174.6e9, 300e9):.3g}" == "3.14e+23"
+
+
+@pytest.mark.parametrize(
+    ("devices", "peak", "mfu"), [(0, 1e12, 0.5), (1, 0, 0.5), (1, 1e12, 0), (1, 1e12, 1.1)]
+)
+def test_impossible_machines_are_refused(devices: int, peak: float, mfu: float):
+    with pytest.raises(ValueError, match=r"expected|positive"):
+        accounting.training_seconds(1e18, devices, peak, mfu)
+
+
+def test_an_unknown_peak_has_no_mfu():
+    assert accounting.mfu(1e12, None) is None
+    assert accounting.mfu(1e12, 4e12) == 0.25
+
+
+# Roofline
+
+
+def test_intensities():
+    n = 4096
+    assert accounting.elementwise_work(n).intensity == 0.25
+    assert accounting.elementwise_work(n, flops_per_value=20).intensity == 5
+    assert accounting.matmul_work(n, n, n).intensity == n / 3
+    assert accounting.matmul_work(n, n, 1).intensity == pytest.approx(1, abs=1e-3)
+    assert accounting.matmul_work(1, n, 1).intensity == pytest.approx(0.5, abs=1e-3)
+    assert accounting.matmul_work(n, n, n, value_bytes=4).intensity == n / 6
+
+
+def test_roofline_of_an_h100():
+    peak, bandwidth = DATASHEET["h100"].peak_flops["bf16"], DATASHEET["h100"].bandwidth
+    corner = accounting.ridge(peak, bandwidth)
+    assert round(corner) == 295
+    assert accounting.roofline(corner * 2, peak, bandwidth) == peak
+    assert accounting.roofline(1, peak, bandwidth) == bandwidth
+    large, small = accounting.matmul_work(4096, 4096, 4096), accounting.elementwise_work(2**20)
+    assert accounting.seconds_at_best(large, peak, bandwidth) == large.flops / peak
+    assert accounting.seconds_at_best(small, peak, bandwidth) == small.bytes / bandwidth
+
+
+# Bytes that stay
+
+
+def test_largest_models():
+    assert accounting.largest_model(8 * 80e9) == 40e9
+    assert accounting.largest_model(8 * 80e9, "adamw", "mixed") == 40e9
+    assert round(accounting.largest_model(8 * 80e9, "adamw", "bf16") / 1e9, 1) == 53.3
+    assert accounting.bytes_per_parameter("lion").total == 12
+    assert 70e9 * accounting.bytes_per_parameter().total == 1.12e12
+
+
+@pytest.mark.parametrize("names", [("adamx", "fp32"), ("adamw", "fp64")])
+def test_unknown_names_are_listed(names: tuple[str, str]):
+    with pytest.raises(ValueError, match=r"is unknown; one of .*(adamw|fp32).* expected"):
+        accounting.bytes_per_parameter(*names)
+
+
+MAKERS = {
+    "sgd": torch.optim.SGD,
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "adagrad": torch.optim.Adagrad,
+    "rmsprop": torch.optim.RMSprop,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "muon": optimizers.Muon,
+    "adafactor": torch.optim.Adafactor,
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("shape", [(24, 40), (40,)])
+def test_state_is_what_the_optimizer_keeps(name: str, shape: tuple[int, ...]):
+    if name == "muon" and len(shape) == 1:
+        pytest.skip("Muon takes matrices")
+    parameter = nn.Parameter(torch.ones(shape))
+    parameter.grad = torch.ones(shape)
+    optimizer = MAKERS[name]([parameter])
+    optimizer.step()
+    assert optimizers.state_bytes(optimizer) == accounting.state_bytes(name, shape)
+
+
+def test_every_optimizer_has_been_looked_at():
+    """Lion and 8-bit AdamW are not PyTorch's; the notebook builds them."""
+    assert set(accounting.STATE_BYTES) == {*MAKERS, "lion", "adamw8bit"}
+    assert accounting.state_bytes("adafactor", (3, 24, 40)) == 3 * 4 * (24 + 40)
+    assert accounting.STATE_BYTES["adamw8bit"] == pytest.approx(2.03, abs=0.002)
+
+
+def test_zero_stages():
+    per = BytesPerParameter(2, 2, 4, 8)
+    assert [per.sharded(8, stage) for stage in range(4)] == [16, 5.5, 3.75, 2]
+    assert {per.sharded(1, stage) for stage in range(4)} == {16}
+    with pytest.raises(ValueError, match="ZeRO stage is 4"):
+        per.sharded(8, 4)
+    with pytest.raises(ValueError, match="devices is 0"):
+        per.sharded(0, 1)
+
+
+# Activations
+
+
+@pytest.mark.parametrize(("config", "batch", "seq"), SHAPES)
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("attention", ["flash", "eager"])
+def test_activations_are_what_autograd_keeps(
+    config: GPTConfig, batch: int, seq: int, autocast: bool, attention: accounting.Attention
+):
+    """To the byte on a CPU; within 10 % is what is promised."""
+    model = GPT(config)
+    tokens = torch.randint(0, config.vocab_size, (2, batch, seq))
+    backends = [SDPBackend.MATH] if attention == "eager" else list(SDPBackend.__members__.values())
+    low = torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast)
+    with sdpa_kernel(backends), low, SavedTensors(model.parameters()) as saved:
+        model(tokens[0].clone(), tokens[1].clone())
+    kinds = accounting.activation_bytes(config, batch, seq, autocast=autocast, attention=attention)
+    assert saved.bytes == sum(kinds.values())
+
+
+def test_activations_of_the_124m_model():
+    """On the meta device, which has no fused attention and no memory either."""
+    config = GPTConfig(vocab_size=50304)
+    with torch.device("meta"):
+        model, tokens = GPT(config), torch.zeros(2, 1024, dtype=torch.long)
+        with SavedTensors(model.parameters()) as saved:
+            model(tokens, tokens.clone())
+    assert saved.bytes == sum(accounting.activation_bytes(config, 2, attention="eager").values())
+
+
+def test_unknown_attention_is_refused():
+    with pytest.raises(ValueError, match="attention 'fast' is unknown; one of flash, eager"):
+        accounting.activation_bytes(GPTConfig(), 1, attention="fast")
+
+
+@pytest.mark.parametrize(("config", "batch", "seq"), SHAPES)
+def test_a_training_step_byte_by_byte(config: GPTConfig, batch: int, seq: int):
+    model = GPT(config)
+    optimizer = torch.optim.AdamW(model.parameters())
+    tokens = torch.randint(0, config.vocab_size, (batch, seq))
+    with SavedTensors(model.parameters()) as saved:
+        loss = model(tokens, tokens.clone())
+    loss.backward()
+    optimizer.step()
+    expected = accounting.training_memory(config, batch, seq)
+    assert expected["weights"] == sum(p.nbytes for p in model.parameters())
+    assert expected["gradients"] == sum(p.grad.nbytes for p in model.parameters())
+    assert expected["optimizer state"] == optimizers.state_bytes(optimizer)
+    activations = list(expected.values())[3:]
+    assert sum(activations) == saved.bytes
+
+
+# Meters
+
+
+def test_saved_tensors_counts_a_storage_once_and_known_ones_never():
+    weight, x = nn.Parameter(torch.ones(8, 8)), torch.ones(4, 8)
+    with SavedTensors([weight]) as saved:
+        hidden = x @ weight
+        (hidden * hidden).sum()  # saves `hidden` twice
+    assert saved.bytes == x.nbytes + hidden.nbytes
+    with SavedTensors([weight, x]) as saved:
+        x @ weight
+    assert saved.bytes == 0
+
+
+def test_live_bytes_sees_birth_and_death():
+    start = torch.zeros(100)
+    with LiveBytes([start]) as live:
+        assert live.now == 400
+        view = start[:50]  # no new storage
+        assert live.now == 400
+        other = start + 1
+        assert live.now == 800
+        del other
+        assert live.now == 400
+        assert view.numel() == 50
+    assert live.peak == 800
+    assert live.timeline[0] == 400
+
+
+def test_live_bytes_works_on_the_meta_device():
+    with torch.device("meta"), LiveBytes() as live:
+        big = torch.empty(2**30)
+        assert live.now == big.nbytes == 2**32
+
+
+@pytest.mark.parametrize("segments", [1, 2, 4, 8, 16])
+def test_square_root_law(segments: int):
+    layers = 16
+    config = GPTConfig(n_layer=1, n_head=2, n_embd=32, block_size=16, vocab_size=64)
+    blocks = nn.ModuleList(Block(config, layer) for layer in range(layers))
+    for p in blocks.parameters():
+        p.grad = torch.zeros_like(p)
+    x = torch.randn(1, 16, 32, requires_grad=True)
+    with LiveBytes(t for p in blocks.parameters() for t in (p, p.grad)) as live:
+        checkpoint_sequential(blocks, segments, x, use_reentrant=False).sum().backward()
+    measured = (live.peak - live.timeline[0]) / x.nbytes
+    predicted = accounting.checkpointed_values(layers, segments, 16)
+    assert 0 < measured - predicted < 0.05 * predicted + 12
+
+
+def test_least_memory_is_at_the_root():
+    peaks = {k: accounting.checkpointed_values(64, k, 1) for k in range(1, 65)}
+    assert min(peaks, key=peaks.get) == 8
+    assert min(peaks.values()) == 2 * math.sqrt(64)
+
+
+# Words
+
+
+def test_human_and_duration():
+    assert accounting.human(1.24e8) == "124 M"
+    assert accounting.human(989.5e12) == "990 T"
+    assert accounting.human(12) == "12 "
+    assert accounting.duration(143.93 * 86_400) == "143.9 days"
+    assert accounting.duration(7200) == "2.0 hours"
+    assert accounting.duration(30) == "30 seconds"

@@ -1,0 +1,102 @@
+"""What `cs336 estimate` prints, and what it refuses."""
+
+import itertools
+import math
+import re
+
+import pytest
+
+from cs336_lib import accounting, cli, estimate
+from cs336_lib.hardware import DATASHEET
+
+
+def test_days_with_their_arithmetic():
+    text = estimate.report(params=70e9, tokens=15e12, gpus=1024, hardware="h100", mfu=0.5)
+    for line in (
+        "Time to train 70B parameters on 15T tokens",
+        "6 x 7e10 parameters x 1.5e13 tokens = 6.3e24 FLOPs",
+        "1024 x 9.895e14 FLOP/s (dense bf16) x MFU 0.5 = 5.066e17 FLOP/s",
+        "6.3e24 / 5.066e17 = 1.244e7 s",
+        "/ 86,400 s a day = 143.9 days",
+        "7e10 x 16 = 1,120 GB; it fits",
+    ):
+        assert line in text
+
+
+def test_largest_model():
+    text = estimate.report(gpus=8, memory=80e9, optimizer="adamw")
+    assert "4 weight + 4 gradient + 0 master weight + 8 state = 16 a parameter" in text
+    assert "6.4e11 / 16 = 40B parameters" in text
+    assert "one GPU's 80 GB: 5B parameters" in text
+    assert "days" not in text
+    assert "= 53.33B parameters" in estimate.report(gpus=8, precision="bf16")
+
+
+def test_a_model_that_does_not_fit():
+    text = estimate.report(params=70e9)
+    assert "7e10 x 16 = 1,120 GB; too much: 14 such GPUs at least" in text
+
+
+@pytest.mark.parametrize("name", DATASHEET)
+def test_every_device(name: str):
+    text = estimate.report(params=1e9, tokens=1e9, hardware=name.upper().replace(" ", "-"))
+    assert DATASHEET[name].name in text
+    peak = DATASHEET[name].peak_flops["bf16"]
+    assert f"{6e18 / (peak * 0.5) / 86_400:,.1f} days" in text
+
+
+@pytest.mark.parametrize(
+    "names", list(itertools.product(accounting.STATE_BYTES, accounting.PRECISION_BYTES))
+)
+def test_every_optimizer_and_precision(names: tuple[str, str]):
+    optimizer, precision = names
+    text = estimate.report(optimizer=optimizer, precision=precision, memory=1e9)
+    total = accounting.bytes_per_parameter(optimizer, precision).total
+    found = re.search(r"state = ([\d.]+) a parameter", text)
+    assert math.isclose(float(found[1]), total, rel_tol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"hardware": "v100"}, "hardware 'v100' is unknown; one of a100, h100"),
+        ({"gpus": 0}, "gpus is 0"),
+        ({"mfu": 0.0}, "mfu is 0.0"),
+        ({"mfu": 50}, "mfu is 50"),
+        ({"mfu": float("nan")}, "mfu is nan"),
+        ({"params": -1.0}, "params is -1.0"),
+        ({"params": float("inf")}, "params is inf"),
+        ({"params": 1e9, "tokens": 0.0}, "tokens is 0.0"),
+        ({"tokens": 1e9}, "params is missing"),
+        ({"memory": 0.0}, "memory is 0.0"),
+        ({"dtype": "fp8", "hardware": "a100"}, "dtype 'fp8' has no peak for the NVIDIA A100"),
+        ({"optimizer": "adamx"}, "optimizer 'adamx' is unknown"),
+        ({"precision": "fp64"}, "precision 'fp64' is unknown"),
+    ],
+)
+def test_bad_values_get_one_line(options: dict, message: str):
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        estimate.report(**options)
+    assert "\n" not in str(caught.value)
+
+
+def test_numbers_as_people_write_them():
+    assert estimate.digits(7e10) == "7e10"
+    assert estimate.digits(0.5) == "0.5"
+    assert estimate.digits(1.244e7) == "1.244e7"
+    assert estimate.digits(5e-7) == "5e-7"
+    assert estimate.short(124_439_808) == "124.4M"
+    assert estimate.short(70e9) == "70B"
+    assert estimate.short(1000) == "1,000"
+    assert estimate.gigabytes(1.2e9) == "1.2 GB"
+
+
+def test_from_the_command_line(capsys: pytest.CaptureFixture[str]):
+    cli.main("estimate --params 70e9 --tokens 15e12 --gpus 1024 --hardware h100 --mfu 0.5".split())
+    assert "143.9 days" in capsys.readouterr().out
+    cli.main("estimate --gpus 8 --memory 80e9 --optimizer adamw".split())
+    assert "40B parameters" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["estimate", "--mfu", "2"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "cs336: mfu is 2.0; above 0 and up to 1 expected\n"
