@@ -21,12 +21,13 @@ MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.j
 
 
 def sync(path: Path) -> None:
-    """Have the operating system put a file or a folder's entries on the disk now."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """Have the operating system put a file, or a folder's entries, on the disk now."""
+    is_folder = path.is_dir()
+    if is_folder and os.name == "nt":
+        return  # Windows has no such thing for folders
+    descriptor = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)
     try:
         os.fsync(descriptor)
-    except OSError:  # some systems cannot sync a folder
-        require(path.is_dir(), f"{path}: could not be written to disk")
     finally:
         os.close(descriptor)
 
