@@ -90,6 +90,8 @@ def save(folder: Path, model: GPT, optimizer: torch.optim.Optimizer, state: dict
     save_file(model_tensors(model), temporary / MODEL)
     save_file(optimizer_tensors(model, optimizer), temporary / OPTIMIZER)
     (temporary / STATE).write_text(json.dumps(state, indent=1) + "\n")
+    for name in (MODEL, OPTIMIZER):  # which safetensors makes readable for their owner only
+        shutil.copymode(temporary / STATE, temporary / name)
     files = {name: sha256(temporary / name) for name in (MODEL, OPTIMIZER, STATE)}
     (temporary / MANIFEST).write_text(json.dumps(files, indent=1) + "\n")
     for name in (*files, MANIFEST, "."):

@@ -1,4 +1,4 @@
-"""`cs336 train | sample | eval | prepare | estimate`: dataclasses made a command line by tyro."""
+"""`cs336 train | sample | eval | prepare | estimate | export`: dataclasses as a command line."""
 
 import contextlib
 import dataclasses
@@ -12,9 +12,9 @@ from typing import Annotated, Literal
 
 import tyro
 
-from cs336_lib.config import PRESETS, TrainConfig
+from cs336_lib.config import PRESETS, TrainConfig, require
 
-DESCRIPTION = "Train GPT-2 models, sample from them, score them, and prepare text for them."
+DESCRIPTION = "Train GPT-2 models, sample, score and export them, prepare text, and work out the cost."
 
 
 @dataclass(frozen=True)
@@ -49,22 +49,36 @@ class Eval:
     """How many tokens to score, the same ones each time (fewer where there are fewer)."""
     micro_batch_size: int = 16
     """Sequences per forward pass."""
+    hellaswag: str = ""
+    """Also HellaSwag: its JSON lines file, or the hub's name for it (Rowan/hellaswag)."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1 or mps."""
 
 
 @dataclass(frozen=True)
 class Prepare:
-    """Tokenize a text file, so that `cs336 train PRESET --train-data OUT` can train on it."""
+    """Tokenize documents, so that `cs336 train PRESET --train-data OUT` can train on them."""
 
-    file: tyro.conf.Positional[Path]
-    """A UTF-8 text file."""
     out: Path
-    """Folder to make."""
+    """Folder to make; where a run was cut off, the same command goes on with it."""
+    files: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """UTF-8 text (a file is a document), .jsonl or .parquet (a row is a document)."""
+    hub: str = ""
+    """Instead of files, a data set on the Hugging Face hub, as in HuggingFaceFW/fineweb-edu."""
+    hub_config: str = ""
+    """Which configuration of the data set, as in sample-10BT."""
+    text_field: str = "text"
+    """Which field of a row is the text."""
+    raw: bool = False
+    """The files are nanoGPT's train.bin and, optionally, val.bin: uint16 tokens, no header."""
     tokenizer: Literal["gpt2", "char"] = "gpt2"
     """GPT-2's byte-pair encoding, or one id per character."""
     val_fraction: float = 0.1
-    """The part at the end that is kept for validation."""
+    """The part kept for validation: of many documents whole ones, else the end of the text."""
+    workers: int | None = None
+    """Processes that tokenize (None: one per core); the result is the same for any number."""
+    shard_tokens: int = 100_000_000
+    """Tokens per .bin file."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +105,16 @@ class Estimate:
     """How weights are kept: fp32, mixed (bf16 and an fp32 copy), or bf16 alone."""
 
 
+@dataclass(frozen=True)
+class Export:
+    """Write a run's model and tokenizer as a folder that Hugging Face's transformers loads."""
+
+    run_dir: Path
+    """Folder of a run made by `cs336 train`."""
+    out: Path
+    """Folder to make."""
+
+
 # One subcommand per preset, with every field of TrainConfig as a flag.
 Preset = tyro.extras.subcommand_type_from_defaults(
     {
@@ -115,6 +139,7 @@ Command = (
     | Annotated[Eval, tyro.conf.subcommand("eval")]
     | Annotated[Prepare, tyro.conf.subcommand("prepare")]
     | Annotated[Estimate, tyro.conf.subcommand("estimate")]
+    | Annotated[Export, tyro.conf.subcommand("export")]
 )
 
 
@@ -159,7 +184,7 @@ def run_eval(command: Eval) -> None:
 
     import torch
 
-    from cs336_lib import checkpoint, evaluate, hardware
+    from cs336_lib import checkpoint, evaluate, hardware, hellaswag
     from cs336_lib.data import Loader, open_data
 
     device = hardware.select_device(command.device)
@@ -167,7 +192,9 @@ def run_eval(command: Eval) -> None:
     saved = json.loads((command.run_dir / "config.json").read_text())
     config = TrainConfig(**saved)
     dtype = hardware.autocast_dtype(device, config.precision)
+    autocast = torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
     _, stream, made = open_data(config.train_data, config.val_data, config.tokenizer)
+    examples = hellaswag.load_examples(command.hellaswag, made) if command.hellaswag else []
     result = evaluate.score(
         model,
         Loader(stream, config.block_size, made.vocab_size, config.seed),
@@ -175,19 +202,41 @@ def run_eval(command: Eval) -> None:
         command.eval_tokens,
         micro_batch_size=command.micro_batch_size,
         device=device,
-        autocast=torch.autocast(device.type, dtype=dtype, enabled=dtype is not None),
+        autocast=autocast,
     )
     print(f"tokens         {result.tokens:,} ({result.bytes:,} bytes)")
     print(f"loss           {result.loss:.4f} nats per token")
     print(f"perplexity     {result.perplexity:.2f}")
     print(f"bits per byte  {result.bits_per_byte:.4f}")
+    if examples:
+        found = hellaswag.score(
+            model, examples, config.block_size, device=device, autocast=autocast
+        )
+        print(
+            f"HellaSwag      {found.acc_norm:.4f} acc_norm, {found.acc:.4f} acc "
+            f"({found.examples:,} examples; GPT-2 124M: {hellaswag.GPT2_124M} acc_norm on 10,042)"
+        )
 
 
 def run_prepare(command: Prepare) -> None:
     """`cs336 prepare`"""
-    from cs336_lib.prepare import prepare
+    from cs336_lib.prepare import Corpus, prepare, prepare_raw
 
-    counts = prepare(command.file, command.out, command.tokenizer, command.val_fraction)
+    if command.raw:
+        require(command.tokenizer == "gpt2", "--raw takes GPT-2's tokens; pass --tokenizer gpt2")
+        require(not command.hub, "--raw takes files, --hub a data set; pass one of the two")
+        counts = prepare_raw(
+            command.files, command.out, command.val_fraction, shard_tokens=command.shard_tokens
+        )
+    else:
+        counts = prepare(
+            Corpus(command.files, command.text_field, command.hub, command.hub_config),
+            command.out,
+            command.tokenizer,
+            command.val_fraction,
+            workers=command.workers,
+            shard_tokens=command.shard_tokens,
+        )
     print(f"{command.out}: {counts['train']:,} tokens to train on, {counts['val']:,} to validate")
     preset = "shakespeare-char" if command.tokenizer == "char" else "shakespeare"
     print(f"now: cs336 train {preset} --train-data {command.out} --run-dir runs/{command.out.name}")
@@ -200,12 +249,23 @@ def run_estimate(command: Estimate) -> None:
     print(report(**dataclasses.asdict(command)))
 
 
+def run_export(command: Export) -> None:
+    """`cs336 export`"""
+    from cs336_lib import checkpoint, hardware, pretrained, tokenizer
+
+    model = checkpoint.load_model(command.run_dir, hardware.select_device("cpu"))
+    made = tokenizer.load_tokenizer(command.run_dir / "tokenizer.json")
+    pretrained.export(model, command.out, made)
+    print(f"{command.out}: now transformers.GPT2LMHeadModel.from_pretrained({str(command.out)!r})")
+
+
 RUN = {
     Train: run_train,
     Sample: run_sample,
     Eval: run_eval,
     Prepare: run_prepare,
     Estimate: run_estimate,
+    Export: run_export,
 }
 
 

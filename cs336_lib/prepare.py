@@ -1,61 +1,334 @@
-"""Text files to `.bin` shards: what `cs336 prepare` does."""
+"""Text, JSON lines, parquet and the hub to `.bin` shards: what `cs336 prepare` does."""
 
+import contextlib
+import dataclasses
+import json
 import os
 import shutil
+import sys
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+import numpy as np
+from tqdm import tqdm
+
 from cs336_lib.config import require
-from cs336_lib.data import write_shard
-from cs336_lib.tokenizer import Tokenizer, make_tokenizer, save_tokenizer
+from cs336_lib.data import HEADER_BYTES, MAGIC, VERSION, TokenStream, open_shard
+from cs336_lib.documents import Corpus, Place, check_files, read
+from cs336_lib.encode import Encoded, batched, encode_batch, encode_in_order
+from cs336_lib.tokenizer import (
+    GPT2Tokenizer,
+    Tokenizer,
+    load_tokenizer,
+    make_tokenizer,
+    save_tokenizer,
+)
+
+SHARD_TOKENS = 100_000_000
+COPY_TOKENS = 2**20  # how many tokens are held in memory where shards are copied
+SAVE_SECONDS = 5.0  # how much work a kill may cost
+PROGRESS, TOKENIZER = "progress.json", "tokenizer.json"
 
 
-def read_text(path: Path) -> str:
-    """The text of a file, with \\n as line end.
+@dataclass(frozen=True)
+class Progress:
+    """How far a run has come: enough to go on after a kill."""
 
-    Raises:
-        ValueError: the file is missing, empty, not UTF-8, or binary.
-    """
-    require(path.is_file(), f"{path}: no such file")
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path}: not UTF-8 text (byte {error.start} is 0x{error.object[error.start]:02x}); "
-            f"convert it first, with `iconv -f latin1 -t utf-8` for example"
-        ) from None
-    require(text != "", f"{path}: the file is empty")
-    require("\0" not in text, f"{path}: holds NUL bytes, so it is binary; plain text expected")
-    return text
+    train: int = 0
+    val: int = 0
+    place: Place = field(default_factory=Place)
+    split: bool = False
+    """Whether everything is written and divided between the parts."""
 
 
 def prepare(
-    path: Path, out: Path, tokenizer: str = "gpt2", val_fraction: float = 0.1
+    source: Path | Corpus,
+    out: Path,
+    tokenizer: str = "gpt2",
+    val_fraction: float = 0.1,
+    *,
+    workers: int | None = None,
+    shard_tokens: int = SHARD_TOKENS,
 ) -> dict[str, int]:
-    """Tokenize a text file into train_000000.bin, val_000000.bin and tokenizer.json under `out`.
+    """Tokenize a corpus into train_*.bin and val_*.bin shards and tokenizer.json under `out`.
 
-    The last `val_fraction` of the tokens becomes the validation part. `out` appears when all of it
-    is written, or not at all. Returns the number of tokens in each part.
+    Of many documents, whole ones become the validation part, chosen by a hash; of a single text,
+    or fewer than 1 / val_fraction documents, the last tokens do. `out` appears when all of it is
+    written, or not at all; after a kill, the same call goes on where the last one was. The result
+    does not depend on `workers`. Returns the number of tokens in each part.
 
     Raises:
-        ValueError: the text is unusable, `out` exists, or a part would be empty.
+        ValueError: the corpus is unusable, `out` exists, or a part would be empty.
     """
+    corpus = source if isinstance(source, Corpus) else Corpus((Path(source),))
+    workers = (os.cpu_count() or 1) if workers is None else workers
+    require(workers >= 1, f"workers is {workers}; at least 1 needed")
+    check_numbers(out, val_fraction, shard_tokens)
+    check_files(corpus)
+    temporary = temporary_folder(out)
+    arguments = describe(corpus, tokenizer, val_fraction, shard_tokens)
+    progress = read_progress(temporary, arguments)
+    try:
+        if progress is None:
+            made = fitting_tokenizer(tokenizer, corpus)
+            start(temporary, made)
+            progress = Progress()
+        else:
+            made = load_tokenizer(temporary / TOKENIZER)
+            done = progress.train + progress.val
+            print(f"{out}: going on after the {done:,} tokens of a run cut off", file=sys.stderr)
+        save = partial(save_progress, temporary, arguments)
+        if not progress.split:
+            encode = partial(encode_batch, made, separator(made, corpus), val_fraction)
+            add = partial(append, temporary, shard_tokens=shard_tokens)
+            pieces = batched(read(corpus, progress.place))
+            results = encode_in_order(encode, pieces, workers)
+            progress = write(results, add, progress, save, out.name)
+            if progress.val == 0:
+                progress = copy_tail(temporary, progress, val_fraction, add)
+            check_parts(corpus.name, progress)
+            save(dataclasses.replace(progress, split=True))
+        shorten(temporary, "train", progress.train, shard_tokens)
+    except ValueError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return publish(temporary, out, progress)
+
+
+def check_numbers(out: Path, val_fraction: float, shard_tokens: int) -> None:
+    """Refuse what cannot become a folder of shards."""
     require(0 < val_fraction < 1, f"val_fraction is {val_fraction}; between 0 and 1 expected")
+    require(
+        2 <= shard_tokens < 2**31,  # the header's count is an int32
+        f"shard_tokens is {shard_tokens}; 2 to 2**31 - 1 expected",
+    )
     require(not out.exists(), f"{out} exists already; choose another folder, or remove it")
-    text = read_text(path)
-    made: Tokenizer = make_tokenizer(tokenizer, text)
-    ids = made.encode(text)
-    cut = int(len(ids) * (1 - val_fraction))
-    parts = {"train": ids[:cut], "val": ids[cut:]}
-    for name, part in parts.items():
-        require(
-            len(part) >= 2,
-            f"{path}: {len(ids)} tokens leave {len(part)} for the {name} part; more text needed",
-        )
-    temporary = out.with_name(f".tmp-{out.name}")
+
+
+def temporary_folder(out: Path) -> Path:
+    """Where the shards grow until all are whole."""
+    return out.with_name(f".tmp-{out.name}")
+
+
+def start(temporary: Path, made: Tokenizer) -> None:
+    """Make the temporary folder, with the tokenizer in it."""
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    for name, part in parts.items():
-        write_shard(temporary / f"{name}_000000.bin", part)
-    save_tokenizer(made, temporary / "tokenizer.json")
+    save_tokenizer(made, temporary / TOKENIZER)
+
+
+def publish(temporary: Path, out: Path, progress: Progress) -> dict[str, int]:
+    """Give the finished folder its name."""
     os.replace(temporary, out)
-    return {name: len(part) for name, part in parts.items()}
+    (out / PROGRESS).unlink(missing_ok=True)  # only now: killed before, the run can go on
+    return {"train": progress.train, "val": progress.val}
+
+
+def fitting_tokenizer(name: str, corpus: Corpus) -> Tokenizer:
+    """The tokenizer called `name`; for `char`, the whole corpus is read to find its characters."""
+    alphabet: set[str] = set()
+    if name == "char":
+        for _, text in read(corpus, Place()):
+            alphabet.update(text)
+    return make_tokenizer(name, "".join(alphabet))
+
+
+def separator(made: Tokenizer, corpus: Corpus) -> int | None:
+    """<|endoftext|>, which stands before each document (llm.c's way), if there are documents."""
+    return None if corpus.is_one_text else made.end_of_text
+
+
+def describe(corpus: Corpus, tokenizer: str, val_fraction: float, shard_tokens: int) -> dict:
+    """Everything that decides what comes out, to compare with a run that was cut off."""
+    files = [(path.resolve(), path.stat()) for path in corpus.paths]
+    return {
+        "format": 1,
+        "files": [[str(path), stat.st_size, stat.st_mtime_ns] for path, stat in files],
+        "text_field": corpus.text_field,
+        "hub": corpus.hub,
+        "hub_config": corpus.hub_config,
+        "tokenizer": tokenizer,
+        "val_fraction": val_fraction,
+        "shard_tokens": shard_tokens,
+    }
+
+
+def read_progress(temporary: Path, arguments: dict) -> Progress | None:
+    """How far a run with these arguments came before it was cut off; None: there was none.
+
+    Raises:
+        ValueError: there was one with other arguments, whose work we do not throw away unasked.
+    """
+    if not (temporary / PROGRESS).is_file():
+        return None
+    saved = json.loads((temporary / PROGRESS).read_text(encoding="utf-8"))
+    before = saved.pop("arguments")
+    changed = [name for name in arguments if before.get(name) != arguments[name]]
+    require(
+        not changed,
+        f"{temporary} holds an unfinished run with other {' and '.join(changed)}; "
+        f"give the same as then to go on, or remove that folder to start anew",
+    )
+    return Progress(**{**saved, "place": Place(*saved["place"])})
+
+
+def save_progress(temporary: Path, arguments: dict, progress: Progress) -> None:
+    """Have the shards on the disk, and then that they are there."""
+    for path in temporary.glob("*.bin"):
+        with open(path, "r+b") as file:
+            os.fsync(file.fileno())
+    text = json.dumps({"arguments": arguments, **dataclasses.asdict(progress)}, indent=1)
+    (temporary / f"{PROGRESS}.new").write_text(text + "\n", encoding="utf-8")
+    os.replace(temporary / f"{PROGRESS}.new", temporary / PROGRESS)
+
+
+def write(
+    results: Generator[Encoded, None, None],
+    add: Callable[..., int],
+    progress: Progress,
+    save: Callable[[Progress], None],
+    title: str,
+) -> Progress:
+    """Put each batch's tokens behind those that are there, saving the progress now and then."""
+    saved = time.monotonic()
+    bar = tqdm(
+        desc=title, unit="tok", unit_scale=True, initial=progress.train + progress.val, delay=1
+    )
+    with contextlib.closing(results), bar:
+        for train, val, place in results:
+            progress = Progress(
+                train=add("train", progress.train, train),
+                val=add("val", progress.val, val),
+                place=place,
+            )
+            bar.update(len(train) + len(val))
+            if time.monotonic() - saved >= SAVE_SECONDS:
+                save(progress)
+                saved = time.monotonic()
+    return progress
+
+
+def shard_path(folder: Path, name: str, number: int) -> Path:
+    """The file of a part's shard."""
+    return folder / f"{name}_{number:06d}.bin"
+
+
+def header(tokens: int) -> bytes:
+    """llm.c's header of a shard."""
+    numbers = np.zeros(256, dtype="<i4")
+    numbers[:3] = MAGIC, VERSION, tokens
+    return numbers.tobytes()
+
+
+def append(folder: Path, name: str, have: int, ids: np.ndarray, *, shard_tokens: int) -> int:
+    """Write tokens behind a part's first `have`; return how many there are then.
+
+    What a run that was cut off has left behind them is overwritten: a shard ends where we end.
+    """
+    while len(ids) > 0:
+        number, offset = divmod(have, shard_tokens)
+        piece, ids = ids[: shard_tokens - offset], ids[shard_tokens - offset :]
+        with open(shard_path(folder, name, number), "r+b" if offset else "wb") as file:
+            file.seek(HEADER_BYTES + 2 * offset)
+            file.write(piece.astype("<u2").tobytes())
+            file.truncate()
+            file.seek(0)
+            file.write(header(offset + len(piece)))
+        have += len(piece)
+    return have
+
+
+def shorten(folder: Path, name: str, tokens: int, shard_tokens: int) -> None:
+    """Remove what a part has behind its first `tokens`."""
+    number, offset = divmod(tokens, shard_tokens)
+    if offset:
+        with open(shard_path(folder, name, number), "r+b") as file:
+            file.truncate(HEADER_BYTES + 2 * offset)
+            file.write(header(offset))
+    number += offset > 0
+    while (path := shard_path(folder, name, number)).exists():
+        path.unlink()
+        number += 1
+
+
+def copy_tail(
+    folder: Path, progress: Progress, val_fraction: float, add: Callable[..., int]
+) -> Progress:
+    """Copy the last `val_fraction` of the training tokens to the validation part."""
+    paths = sorted(folder.glob("train_*.bin"))
+    cut = int(progress.train * (1 - val_fraction))
+    val = 0
+    if progress.train > 0:
+        stream = TokenStream([open_shard(path) for path in paths], [str(path) for path in paths])
+        for begin in range(cut, progress.train, COPY_TOKENS):
+            length = min(COPY_TOKENS, progress.train - begin)
+            val = add("val", val, stream.read(begin, length))
+    return dataclasses.replace(progress, train=cut, val=val)
+
+
+def check_parts(name: str, progress: Progress) -> None:
+    """Refuse a part that is too short for one token and its successor."""
+    for part, tokens in (("train", progress.train), ("val", progress.val)):
+        require(
+            tokens >= 2,
+            f"{name}: {progress.train + progress.val} tokens leave {tokens} for the {part} part; "
+            f"more text needed",
+        )
+
+
+def read_raw_shard(path: Path) -> np.ndarray:
+    """Map a .bin file as nanoGPT writes it, uint16 tokens without a header, read-only.
+
+    Raises:
+        ValueError: it is missing, empty, an llm.c shard, or not uint16.
+    """
+    require(path.is_file(), f"{path}: no such file")
+    size = path.stat().st_size
+    require(size > 0, f"{path}: the file is empty")
+    require(size % 2 == 0, f"{path}: {size} bytes, an odd number; uint16 tokens expected")
+    require(
+        np.fromfile(path, dtype="<i4", count=1).tolist() != [MAGIC],
+        f"{path}: an llm.c shard already; `cs336 train` reads it as it is",
+    )
+    return np.memmap(path, dtype="<u2", mode="r")
+
+
+def prepare_raw(
+    paths: tuple[Path, ...],
+    out: Path,
+    val_fraction: float = 0.1,
+    *,
+    shard_tokens: int = SHARD_TOKENS,
+) -> dict[str, int]:
+    """Make shards from nanoGPT's train.bin, and validate on its tail, or on val.bin where given.
+
+    Raises:
+        ValueError: a file is not of that kind or not in GPT-2's tokens, or `out` exists.
+    """
+    require(
+        len(paths) in (1, 2),
+        f"{len(paths)} files; --raw takes one, or two: the second to validate on",
+    )
+    check_numbers(out, val_fraction, shard_tokens)
+    files = [read_raw_shard(path) for path in paths]
+    cut = int(len(files[0]) * (1 - val_fraction))
+    train, val = files if len(files) == 2 else (files[0][:cut], files[0][cut:])
+    progress = Progress(train=len(train), val=len(val))
+    check_parts(str(paths[0]), progress)
+    for path, ids in zip(paths, files, strict=True):
+        largest = max(int(ids[i : i + COPY_TOKENS].max()) for i in range(0, len(ids), COPY_TOKENS))
+        require(
+            largest < GPT2Tokenizer.vocab_size,
+            f"{path}: id {largest}, but GPT-2's vocabulary has {GPT2Tokenizer.vocab_size}; "
+            f"files of another tokenizer are not supported",
+        )
+    temporary = temporary_folder(out)
+    start(temporary, GPT2Tokenizer())
+    for name, ids in (("train", train), ("val", val)):
+        for begin in range(0, len(ids), COPY_TOKENS):
+            part = ids[begin : begin + COPY_TOKENS]
+            append(temporary, name, begin, part, shard_tokens=shard_tokens)
+    return publish(temporary, out, progress)

@@ -118,3 +118,10 @@ def test_nothing_in_a_checkpoint_is_a_pickle(trained, tmp_path):
     path = save(tmp_path, trained, 1)
     assert {file.suffix for file in path.iterdir()} == {".safetensors", ".json"}
     assert json.loads((path / "state.json").read_text())["step"] == 1
+
+
+def test_others_may_read_a_checkpoint_as_they_may_any_file(trained, tmp_path):
+    path = save(tmp_path, trained, 1)
+    modes = {file.stat().st_mode for file in path.iterdir()}
+    (tmp_path / "ordinary").write_text("")
+    assert modes == {(tmp_path / "ordinary").stat().st_mode}

@@ -1,8 +1,17 @@
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
 import pytest
 
-from cs336_lib.data import open_data, open_shard
-from cs336_lib.prepare import prepare, read_text
-from cs336_lib.tokenizer import load_tokenizer
+from cs336_lib import cli, documents, encode
+from cs336_lib import prepare as module
+from cs336_lib.data import TokenStream, open_data, open_shard, write_shard
+from cs336_lib.documents import Corpus
+from cs336_lib.prepare import prepare, prepare_raw, read_raw_shard
+from cs336_lib.tokenizer import GPT2Tokenizer, load_tokenizer
 
 TEXT = "Mary had a little lamb,\nits fleece was white as snow.\n" * 50
 
@@ -46,12 +55,6 @@ def test_unusable_text_is_named_and_nothing_written(tmp_path, content, message):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["text.txt"]
 
 
-def test_line_ends_and_byte_order_mark(tmp_path):
-    path = tmp_path / "windows.txt"
-    path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
-    assert read_text(path) == "one\ntwo\n"
-
-
 def test_other_mistakes(text_file, tmp_path):
     with pytest.raises(ValueError, match="no such file"):
         prepare(tmp_path / "missing.txt", tmp_path / "out")
@@ -60,3 +63,254 @@ def test_other_mistakes(text_file, tmp_path):
     (tmp_path / "taken").mkdir()
     with pytest.raises(ValueError, match="exists already"):
         prepare(text_file, tmp_path / "taken")
+    with pytest.raises(ValueError, match="workers is 0"):
+        prepare(text_file, tmp_path / "out", workers=0)
+    with pytest.raises(ValueError, match="shard_tokens is 1"):
+        prepare(text_file, tmp_path / "out", shard_tokens=1)
+
+
+END = GPT2Tokenizer.end_of_text
+WORDS = [f"Document {i}: {'so it goes ' * (i % 7)}on.\n" for i in range(60)]
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"text": words}) + "\n" for words in WORDS))
+    return Corpus((path,))
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    """Many pieces and batches where there is little text."""
+    monkeypatch.setattr(documents, "PIECE_BYTES", 64)
+    monkeypatch.setattr(encode, "BATCH_CHARACTERS", 150)
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def tokens(folder, part):
+    return np.concatenate([open_shard(path) for path in sorted(folder.glob(f"{part}_*.bin"))])
+
+
+def test_documents_go_whole_to_one_part(corpus, tmp_path):
+    counts = prepare(corpus, tmp_path / "out", val_fraction=0.2)
+    found = {}
+    for part in ("train", "val"):
+        ids = tokens(tmp_path / "out", part)
+        assert len(ids) == counts[part]
+        assert ids[0] == END
+        found[part] = GPT2Tokenizer().decode(ids.tolist()).split("<|endoftext|>")[1:]
+    assert sorted(found["train"] + found["val"]) == sorted(WORDS)
+    assert len(found["val"]) == 12
+    for part in found.values():
+        assert part == [words for words in WORDS if words in part]  # in their order
+
+
+def test_fewer_documents_than_a_group_give_their_tail(tmp_path):
+    paths = []
+    for i in range(3):
+        paths.append(tmp_path / f"{i}.txt")
+        paths[-1].write_text(WORDS[i] * 10)
+    counts = prepare(Corpus(tuple(paths)), tmp_path / "out", val_fraction=0.1)
+    assert counts["val"] / (counts["train"] + counts["val"]) == pytest.approx(0.1, abs=0.01)
+    ids = np.concatenate([tokens(tmp_path / "out", part) for part in ("train", "val")])
+    text = "".join("<|endoftext|>" + words * 10 for words in WORDS[:3])
+    assert GPT2Tokenizer().decode(ids.tolist()) == text
+
+
+def test_characters_of_all_documents(corpus, tmp_path):
+    prepare(corpus, tmp_path / "out", "char", 0.2)
+    tokenizer = load_tokenizer(tmp_path / "out" / "tokenizer.json")
+    assert set(tokenizer.alphabet) == set("".join(WORDS))
+    whole = "".join(
+        tokenizer.decode(tokens(tmp_path / "out", p).tolist()) for p in ("train", "val")
+    )
+    assert sorted(whole) == sorted("".join(WORDS))  # and nothing between them
+
+
+@pytest.mark.parametrize("shard_tokens", [7, 100, 451, 10**6])
+@pytest.mark.parametrize("kind", ["documents", "text"])
+def test_shards_are_full_and_hold_the_same(
+    corpus, text_file, tmp_path, small_pieces, shard_tokens, kind
+):
+    source = corpus if kind == "documents" else text_file
+    prepare(source, tmp_path / "whole", val_fraction=0.2)
+    prepare(source, tmp_path / "cut", val_fraction=0.2, shard_tokens=shard_tokens)
+    for part in ("train", "val"):
+        shards = [open_shard(path) for path in sorted((tmp_path / "cut").glob(f"{part}_*.bin"))]
+        assert {len(shard) for shard in shards[:-1]} <= {shard_tokens}
+        assert 0 < len(shards[-1]) <= shard_tokens
+        whole = tokens(tmp_path / "whole", part)
+        assert np.concatenate(shards).tolist() == whole.tolist()
+    streams = open_data(str(tmp_path / "cut"), "", "gpt2")
+    assert all(isinstance(stream, TokenStream) for stream in streams[:2])
+
+
+class Killed(BaseException):
+    """Stands in for a kill: no `except` of ours sees it."""
+
+
+def cut_off(monkeypatch, at):
+    """Have the run die at the `at`-th of its writes, once before and once after writing."""
+    calls = iter(range(10**9))
+
+    def dying(function):
+        def wrapped(*arguments, **options):
+            if next(calls) == at:
+                raise Killed
+            result = function(*arguments, **options)
+            if next(calls) == at:
+                raise Killed
+            return result
+
+        return wrapped
+
+    for name in ("append", "shorten", "save_progress"):
+        monkeypatch.setattr(module, name, dying(getattr(module, name)))
+    monkeypatch.setattr(module.os, "replace", dying(os.replace))
+
+
+@pytest.mark.parametrize("kind", ["documents", "text", "char"])
+def test_a_run_cut_off_anywhere_goes_on(
+    corpus, text_file, tmp_path, small_pieces, monkeypatch, kind
+):
+    monkeypatch.setattr(module.os, "fsync", lambda _: None)  # the machine lives: no need to wait
+    source = text_file if kind == "text" else corpus
+    tokenizer = "char" if kind == "char" else "gpt2"
+    options = {"tokenizer": tokenizer, "shard_tokens": 200, "workers": 1}
+    prepare(source, tmp_path / "whole", **options)
+    expected = contents(tmp_path / "whole")
+    out, resumed = tmp_path / "out", 0
+    for at in range(10**6):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "SAVE_SECONDS", 0 if at % 3 else 1e9)
+            cut_off(patch, at)
+            try:
+                prepare(source, out, **options)
+                finished = True
+            except Killed:
+                finished = False
+        if not out.exists():  # killed after the very last step, it does
+            resumed += (tmp_path / ".tmp-out" / "progress.json").exists()
+            prepare(source, out, **options)
+        found = contents(out)
+        found.pop("progress.json", None)
+        assert found == expected, at
+        assert not (tmp_path / ".tmp-out").exists()
+        module.shutil.rmtree(out)
+        if finished:
+            break
+    assert at > 40
+    assert resumed > 20
+
+
+def test_work_done_is_not_done_again(corpus, tmp_path, small_pieces, monkeypatch, capsys):
+    monkeypatch.setattr(module, "SAVE_SECONDS", 0)
+    with pytest.MonkeyPatch.context() as patch:
+        cut_off(patch, 60)
+        with pytest.raises(Killed):
+            prepare(corpus, tmp_path / "out")
+    saved = json.loads((tmp_path / ".tmp-out" / "progress.json").read_text())
+    places = []
+    read = module.read
+    monkeypatch.setattr(module, "read", lambda *a: places.append(a[1]) or read(*a))
+    prepare(corpus, tmp_path / "out")
+    assert places == [tuple(saved["place"])]
+    assert places[0].document > 5
+    message = f"going on after the {saved['train'] + saved['val']:,} tokens of a run cut off"
+    assert message in capsys.readouterr().err
+
+
+def test_another_command_does_not_go_on(corpus, tmp_path, small_pieces, monkeypatch):
+    monkeypatch.setattr(module, "SAVE_SECONDS", 0)
+    cut_off(monkeypatch, 60)
+    with pytest.raises(Killed):
+        prepare(corpus, tmp_path / "out")
+    before = contents(tmp_path / ".tmp-out")
+    with pytest.raises(ValueError, match="unfinished run with other val_fraction; give the same"):
+        prepare(corpus, tmp_path / "out", val_fraction=0.2)
+    corpus.paths[0].write_text('{"text": "changed"}\n')
+    with pytest.raises(ValueError, match="unfinished run with other files and shard_tokens"):
+        prepare(corpus, tmp_path / "out", shard_tokens=99)
+    assert contents(tmp_path / ".tmp-out") == before
+
+
+def test_a_script_needs_no_main_guard(corpus, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from pathlib import Path\n"
+        "from cs336_lib import documents, encode, prepare\n"
+        "encode.BATCH_CHARACTERS = 100\n"
+        f"paths = (Path({str(corpus.paths[0])!r}),)\n"
+        f"out = Path({str(tmp_path / 'out')!r})\n"
+        "print(prepare.prepare(documents.Corpus(paths), out, workers=2))\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{prepare(corpus, tmp_path / 'here')}\n"
+    assert contents(tmp_path / "out") == contents(tmp_path / "here")
+
+
+@pytest.fixture
+def raw_file(tmp_path):
+    path = tmp_path / "train.bin"
+    (np.arange(1000) * 50).astype("<u2").tofile(path)
+    return path
+
+
+def test_raw_tokens(raw_file, tmp_path):
+    ids = read_raw_shard(raw_file)
+    assert ids.tolist() == (np.arange(1000) * 50).tolist()
+    counts = prepare_raw((raw_file,), tmp_path / "out", 0.1, shard_tokens=300)
+    assert counts == {"train": 900, "val": 100}
+    both = np.concatenate([tokens(tmp_path / "out", part) for part in ("train", "val")])
+    assert both.tolist() == ids.tolist()
+    assert len(list((tmp_path / "out").glob("train_*.bin"))) == 3
+    assert load_tokenizer(tmp_path / "out" / "tokenizer.json").name == "gpt2"
+    val = tmp_path / "val.bin"
+    np.arange(10).astype("<u2").tofile(val)
+    assert prepare_raw((raw_file, val), tmp_path / "two") == {"train": 1000, "val": 10}
+    assert tokens(tmp_path / "two", "val").tolist() == list(range(10))
+
+
+def test_what_is_no_raw_file(raw_file, tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(ValueError, match="3 files; --raw takes one, or two"):
+        prepare_raw((raw_file,) * 3, out)
+    np.array([1, 60000, 2, 3]).astype("<u2").tofile(raw_file)
+    with pytest.raises(ValueError, match="id 60000, but GPT-2's vocabulary has 50257"):
+        prepare_raw((raw_file,), out, 0.5)
+    write_shard(raw_file, np.arange(10))
+    with pytest.raises(ValueError, match=r"an llm\.c shard already"):
+        prepare_raw((raw_file,), out)
+    raw_file.write_bytes(b"abc")
+    with pytest.raises(ValueError, match="3 bytes, an odd number"):
+        prepare_raw((raw_file,), out)
+    raw_file.write_bytes(b"")
+    with pytest.raises(ValueError, match="the file is empty"):
+        prepare_raw((raw_file,), out)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["train.bin"]
+
+
+def test_the_command_line(corpus, raw_file, tmp_path, capsys):
+    def run(*arguments):
+        cli.main(["prepare", *(str(argument) for argument in arguments)])
+        return capsys.readouterr().out
+
+    out = run(*corpus.paths, "--out", tmp_path / "a", "--shard-tokens", 100, "--workers", 1)
+    assert "tokens to train on" in out
+    assert len(list((tmp_path / "a").glob("train_*.bin"))) > 1
+    assert "900 tokens to train on, 100 to validate" in run(
+        raw_file, "--raw", "--out", tmp_path / "b"
+    )
+    for arguments in (
+        [raw_file, "--raw", "--tokenizer", "char"],
+        [raw_file, "--raw", "--hub", "some/data"],
+        [raw_file, "--hub", "some/data"],
+        [],
+    ):
+        with pytest.raises(SystemExit):
+            run(*arguments, "--out", tmp_path / "c")
+        assert capsys.readouterr().err.count("\n") == 1

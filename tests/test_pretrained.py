@@ -1,0 +1,502 @@
+"""GPT-2 folders of Hugging Face, in and out: the same logits, ids and texts on both sides."""
+
+import dataclasses
+import hashlib
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from cs336_lib import cli, pretrained
+from cs336_lib.config import GPTConfig
+from cs336_lib.generate import generate
+from cs336_lib.model import GPT
+from cs336_lib.tokenizer import CharTokenizer, GPT2Tokenizer, shakespeare
+from cs336_lib.train import train
+
+TRICKY = [
+    "",
+    " ",
+    "  ",
+    "\n",
+    "\n\n\n",
+    " \n \t ",
+    "\r\n",
+    "a\rb",
+    "Hello, world!",
+    " leading and trailing ",
+    "don't we'll I've you're he's she'd I'm",
+    "DON'T WE'LL",
+    "' 's 'sx ''",
+    "1234567890 3.14 1,000,000 ½ ²",
+    "under_score snake_case camelCase",
+    "def f(x):\n    return x  # four spaces\n",
+    "\ttab\t\ttabs",
+    "naïve café Ünïcödé",
+    "e\u0301 is not é",
+    "日本語の文章。中文",
+    "Привет, мир",
+    "مرحبا بالعالم",
+    "हिन्दी में",
+    "🎭🎉👩\u200d👩\u200d👧 🇫🇷",
+    "zero\u200bwidth no\u00a0break \u3000 wide",
+    "\x00\x01\x7f control",
+    "\ufeff\ufffd",
+    "𝒜𝓁𝓁 math 𐍈",
+    "http://a.b/c?d=e&f=%20#g",
+    "<|endoftext",
+    "Ġ Ċ literally",
+    "a" * 300,
+]
+ALPHABET = "".join(sorted(set("".join(TRICKY))))
+MARK = "[]{}\\\"'^$.*+?()|-"  # what a regular expression or JSON may stumble over
+
+
+def noisy(config: GPTConfig) -> GPT:
+    """A model none of whose parameters has the value that it is made with."""
+    model = GPT(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+            if name.endswith("wte.weight"):
+                parameter[config.vocab_size :] = 0  # padding, as a trained model has it
+    return model
+
+
+def letters(count: int) -> CharTokenizer:
+    """A tokenizer with `count` characters."""
+    return CharTokenizer("".join(chr(ord("!") + i) for i in range(count)))
+
+
+def same(a: GPT, b: GPT) -> bool:
+    """Whether two models have the same shape and, bit for bit, the same weights."""
+    ours, theirs = a.state_dict(), b.state_dict()
+    return a.config == b.config and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def change(folder: Path, **values: object) -> None:
+    """Edit the config.json of a folder."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def rewrite(folder: Path, edit) -> None:
+    """Replace the tensors of a folder by `edit(tensors)`."""
+    tensors = edit(load_file(folder / "model.safetensors"))
+    save_file({name: value.contiguous() for name, value in tensors.items()}, folder / "new")
+    (folder / "new").replace(folder / "model.safetensors")
+
+
+@pytest.fixture
+def folder(tiny_config, tmp_path) -> Path:
+    """An exported tiny model, to be spoiled."""
+    pretrained.export(noisy(tiny_config), tmp_path / "exported", letters(50))
+    return tmp_path / "exported"
+
+
+@pytest.fixture(scope="module")
+def gpt2_folder(tmp_path_factory) -> Path:
+    """A tiny model with GPT-2's own tokenizer, exported."""
+    path = tmp_path_factory.mktemp("gpt2") / "exported"
+    pretrained.export(GPT(GPTConfig(64, 50257, 1, 2, 8)), path, GPT2Tokenizer())
+    return path
+
+
+@pytest.fixture(scope="module")
+def transformers():
+    """The library that has to agree; it takes seconds to import."""
+    return pytest.importorskip("transformers")
+
+
+SHAPES = [(1, 1, 8, 7), (2, 4, 64, 50), (3, 2, 48, 128), (2, 12, 48, 90)]
+
+
+@pytest.mark.parametrize(("n_layer", "n_head", "n_embd", "vocab_size"), SHAPES)
+@pytest.mark.parametrize("bias", [True, False])
+def test_transformers_loads_what_we_export(
+    transformers, tmp_path, n_layer, n_head, n_embd, vocab_size, bias
+):
+    model = noisy(GPTConfig(32, vocab_size, n_layer, n_head, n_embd, bias=bias))
+    pretrained.export(model, tmp_path / "out", letters(vocab_size))
+    theirs, report = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "out", output_loading_info=True
+    )
+    assert type(theirs) is transformers.GPT2LMHeadModel
+    assert not any(report.values())  # nothing missing, unexpected or misshapen
+    assert theirs.dtype == torch.float32
+    assert theirs.num_parameters() >= model.num_parameters()
+    idx = torch.randint(vocab_size, (3, 32))
+    with torch.no_grad():
+        assert torch.allclose(model(idx), theirs(idx).logits, atol=1e-4)
+        assert torch.allclose(model(idx), pretrained.load(tmp_path / "out")(idx), atol=1e-5)
+
+
+@pytest.mark.parametrize(("n_layer", "n_head", "n_embd", "vocab_size"), SHAPES)
+@pytest.mark.parametrize("shard_size", ["5GB", "8KB"])
+def test_we_load_what_transformers_saves(
+    transformers, tmp_path, n_layer, n_head, n_embd, vocab_size, shard_size
+):
+    config = transformers.GPT2Config(
+        vocab_size=vocab_size,
+        n_positions=32,
+        n_embd=n_embd,
+        n_layer=n_layer,
+        n_head=n_head,
+        initializer_range=0.2,
+    )
+    theirs = transformers.GPT2LMHeadModel(config).eval()
+    theirs.save_pretrained(tmp_path, max_shard_size=shard_size)
+    sharded = (tmp_path / "model.safetensors.index.json").exists()
+    assert sharded == (shard_size == "8KB" and n_embd > 8)
+    state = torch.get_rng_state()
+    model = pretrained.load(str(tmp_path))
+    assert torch.equal(torch.get_rng_state(), state)  # loading draws no random numbers
+    assert not model.training
+    assert model.config == GPTConfig(32, vocab_size, n_layer, n_head, n_embd, dropout=0.1)
+    assert model.lm_head.weight is model.transformer.wte.weight
+    assert not model.lm_head.weight[vocab_size:].any()
+    assert all(p.requires_grad and p.is_contiguous() for p in model.parameters())
+    idx = torch.randint(vocab_size, (3, 32))
+    with torch.no_grad():
+        assert torch.allclose(model(idx), theirs(idx).logits, atol=1e-4)
+
+
+@pytest.mark.parametrize("vocab_size", [50, 64, 65])
+@pytest.mark.parametrize("dropout", [0.0, 0.25])
+def test_round_trip_is_exact(tmp_path, vocab_size, dropout):
+    model = noisy(GPTConfig(16, vocab_size, 2, 2, 32, dropout=dropout))
+    pretrained.export(model, tmp_path / "out", letters(vocab_size))
+    assert same(pretrained.load(tmp_path / "out"), model)
+    again = pretrained.load(tmp_path / "out")
+    pretrained.export(again, tmp_path / "again", letters(vocab_size))
+    for path in (tmp_path / "out").iterdir():
+        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes()
+
+
+def test_without_biases_zeros_are_written(tiny_config, tmp_path):
+    model = noisy(dataclasses.replace(tiny_config, bias=False))
+    pretrained.export(model, tmp_path / "out", letters(50))
+    again = pretrained.load(tmp_path / "out").state_dict()
+    assert not any(value.any() for name, value in again.items() if name.endswith("bias"))
+    assert all(torch.equal(value, again[name]) for name, value in model.state_dict().items())
+
+
+def test_a_loaded_model_outlives_its_folder(tiny_config, folder):
+    model = pretrained.load(folder)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    (folder / "model.safetensors").write_bytes(bytes((folder / "model.safetensors").stat().st_size))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_half_precision_weights_are_loaded_in_fp32(folder):
+    model = pretrained.load(folder)
+    rewrite(folder, lambda tensors: {name: value.bfloat16() for name, value in tensors.items()})
+    loaded = pretrained.load(folder)
+    for name, value in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], value.bfloat16().float())
+
+
+def mask(size: int = 16) -> torch.Tensor:
+    return torch.ones(1, 1, size, size, dtype=torch.bool).tril()
+
+
+def bare(tensors):
+    """As on the hub: no prefix, and the masks."""
+    masks = {"h.0.attn.bias": mask(), "h.1.attn.bias": mask(), "h.0.attn.masked_bias": mask(1)}
+    return {name.removeprefix("transformer."): value for name, value in tensors.items()} | masks
+
+
+HEAD, WTE = "lm_head.weight", "transformer.wte.weight"
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        bare,
+        lambda t: t | {HEAD: t[WTE].clone()},
+        lambda t: bare(t) | {HEAD: t[WTE].clone()},
+        lambda t: {(HEAD if name == WTE else name): value for name, value in t.items()},
+        lambda t: t | {"transformer.h.0.attn.masked_bias": mask(1)},
+    ],
+    ids=["hub", "head", "hub and head", "head only", "masks"],
+)
+def test_other_spellings_of_the_same_weights(folder, edit):
+    model = pretrained.load(folder)
+    rewrite(folder, edit)
+    assert same(pretrained.load(folder), model)
+
+
+def shard(folder: Path) -> Path:
+    """Split a folder's weights over two files; return the index."""
+    tensors = load_file(folder / "model.safetensors")
+    names = sorted(tensors)
+    parts = {"model-1.safetensors": names[::2], "model-2.safetensors": names[1::2]}
+    for file, part in parts.items():
+        save_file({name: tensors[name] for name in part}, folder / file)
+    (folder / "model.safetensors").unlink()
+    index = folder / "model.safetensors.index.json"
+    where = {name: file for file, part in parts.items() for name in part}
+    index.write_text(json.dumps({"metadata": {}, "weight_map": where}))
+    return index
+
+
+def test_shards(folder):
+    model = pretrained.load(folder)
+    index = shard(folder)
+    assert same(pretrained.load(folder), model)
+    (folder / "model-2.safetensors").rename(folder / "elsewhere")
+    with pytest.raises(ValueError, match=r"model-2\.safetensors: not found"):
+        pretrained.load(folder)
+    for bad in ({}, [], {"a": 1}, {"a": "../model-1.safetensors"}, {"a": ""}, None):
+        index.write_text(json.dumps({"weight_map": bad}))
+        with pytest.raises(ValueError, match=r"weight_map must map|not found"):
+            pretrained.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"model_type": "llama"}, "model_type is 'llama'; 'gpt2' expected"),
+        ({"model_type": None}, "model_type is None"),
+        ({"activation_function": "relu"}, "activation_function is 'relu'; only 'gelu_new'"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
+        ({"scale_attn_weights": False}, "scale_attn_weights is False"),
+        ({"add_cross_attention": True}, "add_cross_attention is True"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings is False"),
+        ({"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon is 1e-06; only 1e-05"),
+        ({"n_inner": 100}, r"n_inner is 100; only 4 \* n_embd"),
+        ({"n_embd": "32"}, "n_embd is '32'; a whole number"),
+        ({"n_layer": 2.0}, "n_layer is 2.0; a whole number"),
+        ({"n_head": True}, "n_head is True; a whole number"),
+        ({"n_positions": None}, "n_positions is None; a whole number"),
+        ({"n_layer": 0}, "n_layer is 0; it must be at least 1"),
+        ({"vocab_size": -5}, "vocab_size is -5"),
+        ({"n_head": 3}, "n_head 3 does not divide"),
+        ({"resid_pdrop": 0.1}, "one number for all"),
+        ({"resid_pdrop": "0"}, "one number for all"),
+        (dict.fromkeys(pretrained.DROPOUTS, 1.5), "dropout is 1.5"),
+        ({"n_layer": 10**12}, "the weights are"),
+        ({"vocab_size": 10**30}, "the weights are"),
+        ({"n_embd": 2**40}, "the weights are"),
+        ({"n_layer": 3}, "no transformer.h.2.ln_1.weight"),
+        ({"n_layer": 1}, "holds transformer.h.1"),
+        ({"vocab_size": 49}, r"wte.weight has shape \(50, 32\), \(49, 32\) expected"),
+        ({"n_positions": 17}, r"wpe.weight has shape \(16, 32\), \(17, 32\) expected"),
+        ({"n_embd": 16}, r"wte.weight has shape \(50, 32\), \(50, 16\) expected"),
+    ],
+)
+def test_a_config_that_does_not_fit(folder, values, message):
+    change(folder, **values)
+    with pytest.raises(ValueError, match=message) as caught:
+        pretrained.load(folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("n_inner", [None, 128])
+def test_n_inner_may_be_said(folder, n_inner):
+    change(folder, n_inner=n_inner)
+    assert pretrained.load(folder).config.n_embd == 32
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b"[" * 100_000])
+def test_a_config_that_is_no_json_object(folder, content):
+    (folder / "config.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"config.json: (not JSON|a JSON object)"):
+        pretrained.load(folder)
+
+
+C_FC = "transformer.h.1.mlp.c_fc.weight"
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda t: {n: v for n, v in t.items() if n != C_FC}, f"no {C_FC}"),
+        (lambda t: {n: v for n, v in t.items() if n != WTE}, f"no {WTE}"),
+        (lambda t: t | {C_FC: t[C_FC].T}, r"has shape \(128, 32\), \(32, 128\) expected"),
+        (lambda t: t | {C_FC: t[C_FC].to(torch.int8)}, "is I8; floating point expected"),
+        (lambda t: t | {"score.weight": torch.ones(2, 32)}, "holds transformer.score.weight"),
+        (lambda t: t | {HEAD: t[WTE] + 1}, "only tied weights"),
+        (lambda t: t | {HEAD: t[WTE][:7].clone()}, "only tied weights"),
+        (lambda t: t | {"wte.weight": t[WTE].clone()}, "is there twice"),
+        (lambda t: {f"module.{n}": v for n, v in t.items()}, f"no {WTE}"),
+    ],
+)
+def test_weights_that_do_not_fit(folder, edit, message):
+    rewrite(folder, edit)
+    with pytest.raises(ValueError, match=message) as caught:
+        pretrained.load(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_damaged_file(folder):
+    path = folder / "model.safetensors"
+    whole = path.read_bytes()
+    for content in (b"x" * len(whole), whole[:-1], b"\xff" * 8 + whole):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="cannot be read as safetensors"):
+            pretrained.load(folder)
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match="the weights are 0 bytes"):
+        pretrained.load(folder)
+
+
+def test_folders_without_usable_weights(folder, tmp_path):
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"holds no model\.safetensors"):
+        pretrained.load(folder)
+    (folder / "pytorch_model.bin").write_bytes(b"a pickle")
+    with pytest.raises(ValueError, match=r"pickled weights.*save_pretrained"):
+        pretrained.load(folder)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"config\.json: not found"):
+        pretrained.load(tmp_path / "empty")
+    with pytest.raises(ValueError, match="no such folder, and not one of gpt2, gpt2-medium"):
+        pretrained.load("gpt5")
+
+
+def test_the_hub_by_name(folder, tmp_path, monkeypatch):
+    hub = pytest.importorskip("huggingface_hub")
+    monkeypatch.chdir(tmp_path)
+    asked = []
+
+    def fake(repository: str, file: str) -> str:
+        asked.append((repository, file))
+        return str(folder / file)
+
+    monkeypatch.setattr(hub, "hf_hub_download", fake)
+    assert same(pretrained.load("gpt2-large"), pretrained.load(folder))
+    wanted = ["config.json", "model.safetensors"]
+    assert asked == [("openai-community/gpt2-large", file) for file in wanted]
+
+    def offline(repository: str, file: str) -> str:
+        raise hub.errors.LocalEntryNotFoundError("many\nlines")
+
+    monkeypatch.setattr(hub, "hf_hub_download", offline)
+    with pytest.raises(ValueError, match=r"LocalEntryNotFoundError\); connect .* local folder"):
+        pretrained.load("gpt2")
+    shutil.copytree(folder, tmp_path / "gpt2")
+    assert same(pretrained.load("gpt2"), pretrained.load(folder))  # a folder of that name wins
+
+
+def test_the_hub_without_its_client(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ValueError, match="`pip install huggingface_hub` first, or give a local"):
+        pretrained.load("gpt2-xl")
+
+
+def test_export_refuses_what_exists_or_does_not_match(tiny_config, tmp_path):
+    model = GPT(tiny_config)
+    with pytest.raises(ValueError, match="exists already"):
+        pretrained.export(model, tmp_path, letters(50))
+    with pytest.raises(ValueError, match="the tokenizer has 51 ids, the model 50"):
+        pretrained.export(model, tmp_path / "out", letters(51))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="cannot be written"):
+        pretrained.export(model, tmp_path / "file" / "out", letters(50))
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("error", [SafetensorError("disk full"), OSError("full"), SystemExit])
+def test_nothing_half_written(tiny_config, tmp_path, monkeypatch, error):
+    def fails(tensors, path, metadata):
+        path.write_bytes(b"half")
+        raise error
+
+    monkeypatch.setattr(pretrained, "save_file", fails)
+    wanted = SystemExit if error is SystemExit else ValueError
+    with pytest.raises(wanted):
+        pretrained.export(GPT(tiny_config), tmp_path / "out", letters(50))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_export_left_is_no_hindrance(tiny_config, tmp_path):
+    (tmp_path / ".tmp-out").mkdir()
+    (tmp_path / ".tmp-out" / "model.safetensors").write_bytes(b"half")
+    pretrained.export(GPT(tiny_config), str(tmp_path / "out"), letters(50))
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    modes = {path.stat().st_mode for path in (tmp_path / "out").iterdir()}
+    assert len(modes) == 1  # whoever may read one file may read all
+
+
+def test_gpt2_files_are_openais(gpt2_folder):
+    """The checksums are those that tiktoken checks its downloads of the originals against."""
+    openai_public = pytest.importorskip("tiktoken_ext.openai_public")
+    source = Path(openai_public.__file__).read_text()
+    for name in ("vocab.json", "merges.txt"):
+        assert hashlib.sha256((gpt2_folder / name).read_bytes()).hexdigest() in source
+
+
+@pytest.mark.parametrize("without", [(), ("tokenizer.json",), ("vocab.json", "merges.txt")])
+def test_gpt2_ids_equal_ours(transformers, gpt2_folder, tmp_path, without):
+    shutil.copytree(gpt2_folder, tmp_path / "copy")
+    for name in without:  # either form of the tokenizer is enough
+        (tmp_path / "copy" / name).unlink()
+    ours = GPT2Tokenizer()
+    corpus = shakespeare()[100_000:200_000]
+    for kind in (transformers.AutoTokenizer, transformers.GPT2TokenizerFast):
+        theirs = kind.from_pretrained(tmp_path / "copy", model_max_length=10**9)
+        assert len(theirs) == ours.vocab_size
+        assert (theirs.bos_token_id, theirs.eos_token_id) == (50256, 50256)
+        for text in [*TRICKY, corpus]:
+            ids = ours.encode(text).tolist()
+            assert theirs.encode(text) == ids
+            assert theirs.decode(ids) == text
+        # In a text, <|endoftext|> is text for us, and the special token for them unless told.
+        text = "one<|endoftext|>two"
+        assert theirs.encode(text) == [505, 50256, 11545]
+        plain = theirs.encode(text, split_special_tokens=True)
+        assert plain == ours.encode(text).tolist()
+
+
+def test_gpt2_every_id_decodes_alike(gpt2_folder):
+    tokenizers = pytest.importorskip("tokenizers")
+    theirs = tokenizers.Tokenizer.from_file(str(gpt2_folder / "tokenizer.json"))
+    each = [[i] for i in range(50257)]
+    texts = theirs.decode_batch(each, skip_special_tokens=False)
+    assert texts == [GPT2Tokenizer().decode(ids) for ids in each]
+
+
+def test_char_ids_equal_ours(transformers, tmp_path):
+    ours = CharTokenizer(ALPHABET + MARK + shakespeare())
+    model = GPT(GPTConfig(64, ours.vocab_size, 1, 2, 8))
+    pretrained.export(model, tmp_path / "out", ours)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out", model_max_length=10**9)
+    assert theirs.vocab_size == ours.vocab_size
+    for text in [*TRICKY, MARK, ours.alphabet, shakespeare()[:100_000]]:
+        ids = ours.encode(text).tolist()
+        assert theirs.encode(text) == ids
+        assert theirs.decode(ids) == text
+    with pytest.raises(Exception, match="UNK"):  # an error, as with us: never a wrong id
+        theirs.encode("\u4e00")
+
+
+def test_greedy_generation_equals_ours(transformers, folder):
+    model = pretrained.load(folder)
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(folder)
+    for prompt in torch.randint(50, (5, 1, 4)):
+        attention = torch.ones_like(prompt)
+        made = theirs.generate(prompt, attention_mask=attention, max_new_tokens=12, do_sample=False)
+        assert torch.equal(made, generate(model, prompt, 12, temperature=0))
+
+
+def test_command_line(transformers, tiny_run, tmp_path, capsys):
+    result = train(dataclasses.replace(tiny_run, max_steps=3))
+    out = tmp_path / "exported"
+    cli.main(["export", "--run-dir", tiny_run.run_dir, "--out", str(out)])
+    assert "from_pretrained" in capsys.readouterr().out
+    assert same(pretrained.load(out), result.model)
+    model = transformers.AutoModelForCausalLM.from_pretrained(out)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+    idx = tokenizer("To be", return_tensors="pt").input_ids
+    assert torch.allclose(model(idx).logits, result.model(idx), atol=1e-4)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["export", "--run-dir", tiny_run.run_dir, "--out", str(out)])
+    assert ended.value.code == 2
+    assert "exists already" in capsys.readouterr().err
