@@ -14,7 +14,7 @@ import tyro
 
 from cs336_lib.config import PRESETS, TrainConfig, require
 
-DESCRIPTION = "Train GPT-2 models, sample, score and export them, prepare text, and work out the cost."
+DESCRIPTION = "Train GPT-2 models, sample, score and export them, prepare text, count the cost."
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,197 @@
+import json
+import math
+import sys
+from contextlib import nullcontext
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from cs336_lib import cli
+from cs336_lib.config import GPTConfig
+from cs336_lib.distributed import World
+from cs336_lib.hellaswag import GPT2_124M, Example, ending_losses, load_examples, score
+from cs336_lib.model import GPT
+from cs336_lib.tokenizer import CharTokenizer, GPT2Tokenizer
+
+CPU = {"device": torch.device("cpu"), "autocast": nullcontext()}
+ROW = {
+    "ctx": "A man is sitting on a roof. he",
+    "endings": [
+        "is using wrap to wrap a pair of skis.",
+        "is ripping level tiles off.",
+        "is holding a rubik's cube.",
+        "starts pulling up roofing on a roof.",
+    ],
+    "label": 3,
+}
+
+
+class Bigram(nn.Module):
+    """The next token depends on the last one only, by a table of probabilities."""
+
+    def __init__(self, table):
+        super().__init__()
+        self.table = torch.tensor(table).log()
+        self.seen = []
+
+    def forward(self, idx):
+        assert not self.training
+        self.seen.append(idx)
+        return self.table[idx]
+
+
+# After token 0 come 0, 1, 2 with 1/2, 1/4, 1/4; after 1 with 1/8, 3/4, 1/8; after 2 with 1/3 each.
+TABLE = [[1 / 2, 1 / 4, 1 / 4], [1 / 8, 3 / 4, 1 / 8], [1 / 3, 1 / 3, 1 / 3]]
+BY_HAND = Example(context=[2, 0], endings=[[1], [1, 1], [2, 2, 2], [1, 0]], label=1)
+# So after 0, the four endings have these chances:
+CHANCES = [1 / 4, 1 / 4 * 3 / 4, 1 / 4 * 1 / 3 * 1 / 3, 1 / 4 * 1 / 8]
+
+
+def test_losses_by_hand():
+    sums, means = ending_losses(Bigram(TABLE).eval(), BY_HAND, 16, **CPU)
+    expected = [-math.log(p) for p in CHANCES]
+    assert sums.tolist() == pytest.approx(expected)
+    assert means.tolist() == pytest.approx(
+        [s / n for s, n in zip(expected, (1, 2, 3, 2), strict=True)]
+    )
+
+
+def test_accuracies_by_hand():
+    # The sum finds ending 0 (1/4 is the most), the mean ending 1 (sqrt(3/16) = 0.43 per token).
+    model = Bigram(TABLE).train()
+    found = score(model, [BY_HAND], 16, **CPU)
+    assert (found.acc, found.acc_norm, found.examples) == (0.0, 1.0, 1)
+    other = Example(BY_HAND.context, BY_HAND.endings, label=0)
+    found = score(model, [BY_HAND, other, other, other], 16, **CPU)
+    assert (found.acc, found.acc_norm, found.examples) == (0.75, 0.25, 4)
+    assert model.training
+
+
+def test_what_does_not_fit_is_cut_from_the_left():
+    model = Bigram(TABLE).eval()
+    example = Example([0, 1, 2] * 5 + [0], [[1], [1, 1], [2, 2, 2], [1, 0]], 0)
+    expected, _ = ending_losses(model, example, 16, **CPU)
+    for block_size in (3, 4, 10):
+        sums, _ = ending_losses(model, example, block_size, **CPU)
+        assert sums.tolist() == pytest.approx(expected.tolist())
+        assert model.seen[-1].shape == (4, block_size)
+    sums, means = ending_losses(model, example, 2, **CPU)  # of 2 2 2 the last two count
+    assert sums[2].item() == pytest.approx(2 * math.log(3))
+    assert means[2].item() == pytest.approx(math.log(3))
+
+
+def test_ranks_share_the_examples():
+    examples = [Example(BY_HAND.context, BY_HAND.endings, label) for label in (1, 0, 1, 1, 2)]
+    whole = score(Bigram(TABLE), examples, 16, **CPU)
+    totals = [0.0, 0.0]
+
+    class Rank(World):
+        def sum(self, *values, device):
+            for i, value in enumerate(values):
+                totals[i] += value
+            return list(values)
+
+    for rank in range(3):
+        score(Bigram(TABLE), examples, 16, **CPU, world=Rank(rank=rank, size=3))
+    assert [total / 5 for total in totals] == [whole.acc, whole.acc_norm]
+    assert (whole.acc, whole.acc_norm) == (0.2, 0.6)
+
+
+def test_a_real_model(tmp_path):
+    path = tmp_path / "val.jsonl"
+    path.write_text(json.dumps(ROW) + "\n")
+    tokenizer = GPT2Tokenizer()
+    (example,) = load_examples(str(path), tokenizer)
+    assert tokenizer.decode(example.context) == ROW["ctx"]
+    assert [tokenizer.decode(ids) for ids in example.endings] == [" " + e for e in ROW["endings"]]
+    model = GPT(GPTConfig(block_size=32, n_layer=2, n_head=2, n_embd=32)).eval()
+    nn.init.normal_(model.transformer.wpe.weight)
+    sums, means = ending_losses(model, example, 32, **CPU)
+    for i, ending in enumerate(example.endings):  # one by one, without padding
+        ids = torch.tensor([example.context + ending])
+        with torch.no_grad():
+            logits = model(ids[:, :-1])[0, -len(ending) :]
+        loss = F.cross_entropy(logits, torch.tensor(ending))
+        assert means[i].item() == pytest.approx(loss.item(), abs=1e-5)
+        assert sums[i].item() == pytest.approx(loss.item() * len(ending), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ctx": ""}, "ctx is ''; a text expected"),
+        ({"ctx": 5}, "ctx is 5; a text expected"),
+        ({"endings": ["a", "b", "c"]}, "a list of four texts expected"),
+        ({"endings": "abcd"}, "a list of four texts expected"),
+        ({"endings": ["a", "b", "c", 4]}, "a list of four texts expected"),
+        ({"label": 4}, "label is 4; 0 to 3 expected"),
+        ({"label": ""}, "label is ''; 0 to 3 expected"),
+        ({"label": None}, "label is None; 0 to 3 expected"),
+    ],
+)
+def test_a_broken_example_is_named(tmp_path, change, message):
+    path = tmp_path / "val.jsonl"
+    path.write_text(json.dumps(ROW) + "\n" + json.dumps(ROW | change) + "\n")
+    with pytest.raises(ValueError, match=message) as error:
+        load_examples(str(path), GPT2Tokenizer())
+    assert str(error.value).startswith(f"{path}, line 2: ")
+
+
+def test_other_mistakes(tmp_path, monkeypatch):
+    path = tmp_path / "val.jsonl"
+    with pytest.raises(ValueError, match="no such file"):
+        load_examples(str(path), GPT2Tokenizer())
+    path.write_text("")
+    with pytest.raises(ValueError, match="holds no examples"):
+        load_examples(str(path), GPT2Tokenizer())
+    path.write_text('{"ctx": "x", "label": 1}')
+    with pytest.raises(ValueError, match="line 1: no field 'endings'"):
+        load_examples(str(path), GPT2Tokenizer())
+    path.write_text("not JSON")
+    with pytest.raises(ValueError, match="line 1: not JSON"):
+        load_examples(str(path), GPT2Tokenizer())
+    with pytest.raises(ValueError, match="needs a model of GPT-2's tokens"):
+        load_examples(str(path), CharTokenizer("abc"))
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ValueError, match=r"Rowan/hellaswag: .* pip install datasets"):
+        load_examples("Rowan/hellaswag", GPT2Tokenizer())
+
+
+def test_the_hub_has_labels_as_text(monkeypatch):
+    class Hub:
+        def load_dataset(self, name, config, *, split, streaming):
+            assert (name, config, split) == ("Rowan/hellaswag", None, "validation")
+            return self
+
+        def skip(self, first):
+            return [ROW | {"label": "2"}]
+
+    monkeypatch.setitem(sys.modules, "datasets", Hub())
+    (example,) = load_examples("Rowan/hellaswag", GPT2Tokenizer())
+    assert example.label == 2
+
+
+def test_the_command_line(tmp_path, capsys):
+    path = tmp_path / "val.jsonl"
+    path.write_text(json.dumps(ROW) + "\n")
+    shape = "--n-layer 1 --n-head 2 --n-embd 16 --block-size 16 --batch-tokens 64"
+    short = "--max-steps 1 --warmup-steps 0 --eval-tokens 64 --device cpu"
+    for preset in ("shakespeare", "shakespeare-char"):
+        run_dir = tmp_path / preset
+        cli.main(["train", preset, "--run-dir", str(run_dir), *f"{shape} {short}".split()])
+        capsys.readouterr()
+        evaluate = ["eval", "--run-dir", str(run_dir), "--eval-tokens", "64", "--device", "cpu"]
+        if preset == "shakespeare":
+            cli.main([*evaluate, "--hellaswag", str(path)])
+            line = capsys.readouterr().out.splitlines()[-1]
+            assert line.startswith("HellaSwag ")
+            assert f"1 examples; GPT-2 124M: {GPT2_124M} acc_norm" in line
+        else:
+            with pytest.raises(SystemExit):
+                cli.main([*evaluate, "--hellaswag", str(path)])
+            assert capsys.readouterr().err == (
+                "cs336: HellaSwag needs a model of GPT-2's tokens, and this one has the tokenizer "
+                "'char'; train with --tokenizer gpt2\n"
+            )
