@@ -52,7 +52,7 @@ def check_files(corpus: Corpus) -> None:
     """Find what is wrong with a corpus before any work is done.
 
     Raises:
-        ValueError: nothing is named, both kinds are, or a file is missing.
+        ValueError: nothing is named, both kinds are, or a file is missing or empty.
     """
     require(
         bool(corpus.paths) != bool(corpus.hub),
@@ -61,6 +61,7 @@ def check_files(corpus: Corpus) -> None:
     for path in corpus.paths:
         require(not path.is_dir(), f"{path} is a folder; name the files in it, as in {path}/*.txt")
         require(path.is_file(), f"{path}: no such file")
+        require(path.stat().st_size > 0, f"{path}: the file is empty")
 
 
 def read(corpus: Corpus, after: Place) -> Iterator[tuple[Place, str]]:
@@ -104,10 +105,8 @@ def text_pieces(path: Path) -> Iterator[str]:
     splitting into words has a boundary, whatever comes next.
 
     Raises:
-        ValueError: the file is missing, empty, not UTF-8, or binary.
+        ValueError: the file is not UTF-8, or binary.
     """
-    require(path.is_file(), f"{path}: no such file")
-    require(path.stat().st_size > 0, f"{path}: the file is empty")
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     decode = io.IncrementalNewlineDecoder(decoder, translate=True).decode
     kept = ""  # it has no boundary, apart from its beginning

@@ -101,6 +101,9 @@ def test_what_is_named(tmp_path):
         check_files(Corpus((tmp_path,)))
     with pytest.raises(ValueError, match="no such file"):
         check_files(Corpus((tmp_path / "missing.jsonl",)))
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(ValueError, match=r"empty\.txt: the file is empty"):
+        check_files(Corpus((tmp_path / "empty.txt",)))
 
 
 def test_parquet(tmp_path):

@@ -1,0 +1,126 @@
+"""Preparing 200 MB: the same shards for any number of workers, after a kill, in little memory."""
+
+import hashlib
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cs336_lib.tokenizer import shakespeare
+
+MEGABYTE = 2**20
+# Prepares, then prints the tokens of both parts and the most memory the process has held, in KiB.
+CHILD = """
+import json, resource, sys
+from pathlib import Path
+from cs336_lib.documents import Corpus
+from cs336_lib.prepare import prepare
+source, out, workers = sys.argv[1:]
+counts = prepare(Corpus((Path(source),)), Path(out), workers=int(workers), shard_tokens=3_000_000)
+print(json.dumps([counts, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]))
+"""
+
+
+def generate(path: Path, megabytes: int) -> Path:
+    """Pieces of the plays in random order, as JSON lines or as one text."""
+    plays, chance, written = shakespeare(), random.Random(0), 0
+    with open(path, "w") as file:
+        while written < megabytes * MEGABYTE:
+            start = chance.randrange(len(plays) - 10_000)
+            text = plays[start : start + chance.randrange(100, 10_000)]
+            line = json.dumps({"text": text}) if path.suffix == ".jsonl" else text
+            written += file.write(line + "\n")
+    return path
+
+
+def start(source: Path, out: Path, workers: int) -> subprocess.Popen:
+    """Begin to prepare in a process of its own."""
+    command = [sys.executable, "-c", CHILD, source, out, workers]
+    return subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen) -> tuple[dict[str, int], float]:
+    """Wait for the end; return the tokens of each part and the memory used in MiB."""
+    output, _ = process.communicate(timeout=500)
+    assert process.returncode == 0
+    counts, memory = json.loads(output)
+    return counts, memory / (MEGABYTE if sys.platform == "darwin" else 1024)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """A checksum of every file."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started (on Linux)."""
+    listed = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for path in listed for child in path.read_text().split()]
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there, and more than a zombie (on Linux)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="module", params=["jsonl", "txt"])
+def prepared(request, tmp_path_factory):
+    """A source of 200 MB, what one worker makes of it, and the memory that took."""
+    folder = tmp_path_factory.mktemp("scale")
+    source = generate(folder / f"source.{request.param}", 200)
+    counts, memory = finish(start(source, folder / "one", 1))
+    return source, counts, memory, digests(folder / "one")
+
+
+def test_memory_does_not_grow_with_the_source(prepared, tmp_path):
+    source, _, memory, _ = prepared
+    small = generate(tmp_path / f"small{source.suffix}", 10)
+    _, little = finish(start(small, tmp_path / "out", 1))
+    assert memory < little + 60
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_workers_change_nothing(prepared, tmp_path, workers):
+    source, counts, memory, expected = prepared
+    found, with_workers = finish(start(source, tmp_path / "out", workers))
+    assert found == counts
+    assert digests(tmp_path / "out") == expected
+    assert with_workers < memory + 60
+
+
+def test_killed_and_run_again(prepared, tmp_path):
+    source, counts, _, expected = prepared
+    temporary, out = tmp_path / ".tmp-out", tmp_path / "out"
+    for _ in range(2):
+        before = (temporary / "progress.json").exists() and (
+            temporary / "progress.json"
+        ).read_text()
+        process = start(source, out, 2)
+        while not (temporary / "progress.json").exists() or (
+            (temporary / "progress.json").read_text() == before
+        ):
+            assert process.poll() is None, "it was done before it could be killed"
+            time.sleep(0.05)
+        time.sleep(1)  # so that there are tokens behind the last save
+        workers = children(process.pid)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        if sys.platform == "linux":
+            assert len(workers) == 2
+            deadline = time.monotonic() + 10
+            while any(is_running(pid) for pid in workers):
+                assert time.monotonic() < deadline, "a worker outlives its parent"
+                time.sleep(0.05)
+        assert not out.exists()
+    found, _ = finish(start(source, out, 3))
+    assert found == counts
+    assert digests(out) == expected
+    assert not temporary.exists()
