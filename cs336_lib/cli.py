@@ -307,9 +307,13 @@ def one_line(boxed: str) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command; what a user can do wrong is said in one line on stderr, with exit code 2."""
-    command = parse(sys.argv[1:] if arguments is None else arguments)
     try:
+        command = parse(sys.argv[1:] if arguments is None else arguments)
         RUN[type(command)](command)
+    except BrokenPipeError:  # whoever reads us, `| head` say, has had enough
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # nor may the last flush fail
     except (ValueError, OSError) as error:
         print(f"cs336: {error}", file=sys.stderr)
         sys.exit(2)

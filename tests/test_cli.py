@@ -96,6 +96,18 @@ def test_every_field_is_a_flag_with_help(capsys):
         assert f"--{field.name.replace('_', '-')}" in text
 
 
+def test_a_reader_that_has_had_enough_is_no_error():
+    import os
+    import subprocess
+
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = [sys.executable, "-u", "-m", "cs336_lib", "train", "shakespeare-char", "--help"]
+    done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write_end)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_presets_get_their_own_run_folder():
     for name in PRESETS:
         command = cli.parse(["train", name])
