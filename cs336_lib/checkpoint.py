@@ -1,6 +1,5 @@
 """Checkpoints that survive a kill: whole or absent, checked when read, and never a pickle."""
 
-import hashlib
 import json
 import os
 import shutil
@@ -14,36 +13,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from cs336_lib.config import GPTConfig, require
+from cs336_lib.distributed import World
+from cs336_lib.files import sha256, sync
 from cs336_lib.model import GPT
+from cs336_lib.parallel import gathered, spread_like
+from cs336_lib.tokenizer import DATA, Tokenizer, load_tokenizer
 
 MANIFEST = "manifest.json"
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
-
-
-def sync(path: Path) -> None:
-    """Have the operating system put a file, or a folder's entries, on the disk now."""
-    is_folder = path.is_dir()
-    if is_folder and os.name == "nt":
-        return  # Windows has no such thing for folders
-    descriptor = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Replace a text file so that at every moment either the old or the new one is there."""
-    temporary = path.with_name(f".tmp-{path.name}")
-    temporary.write_text(text, encoding="utf-8")
-    sync(temporary)
-    os.replace(temporary, path)
-
-
-def sha256(path: Path) -> str:
-    """Checksum of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def model_tensors(model: GPT) -> dict[str, Tensor]:
@@ -71,24 +48,40 @@ def load_optimizer_tensors(
         name, entry = key.rsplit("/", 1)
         by_name.setdefault(name, {})[entry] = value
     names = {parameter: name for name, parameter in model.named_parameters()}
+    for parameter, name in names.items():
+        for entry, value in by_name[name].items():
+            if value.shape == parameter.shape:
+                by_name[name][entry] = spread_like(value, parameter)
     ordered = [names[p] for group in optimizer.param_groups for p in group["params"]]
     state = optimizer.state_dict()
     state["state"] = {index: by_name[name] for index, name in enumerate(ordered)}
     optimizer.load_state_dict(state)  # which also puts each tensor on its device
 
 
-def save(folder: Path, model: GPT, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> Path:
+def save(
+    folder: Path,
+    model: GPT,
+    optimizer: torch.optim.Optimizer,
+    state: dict[str, Any],
+    world: World | None = None,
+) -> Path:
     """Write checkpoint number state["step"] under `folder`, whole or not at all.
 
     All files go to a temporary folder, are synced to disk, listed with their checksums, and only
-    then does the folder get its name.
+    then does the folder get its name. All processes take part, because each may hold only a shard
+    of a tensor; the main one writes, and what it writes is the same for any number of them.
     """
     final = folder / f"step_{state['step']:08d}"
+    is_main = world is None or world.is_main
+    weights = whole(model_tensors(model), keep=is_main)
+    moments = whole(optimizer_tensors(model, optimizer), keep=is_main)
+    if not is_main:
+        return final
     temporary = folder / f".tmp-{final.name}"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    save_file(model_tensors(model), temporary / MODEL)
-    save_file(optimizer_tensors(model, optimizer), temporary / OPTIMIZER)
+    save_file(weights, temporary / MODEL)
+    save_file(moments, temporary / OPTIMIZER)
     (temporary / STATE).write_text(json.dumps(state, indent=1) + "\n")
     for name in (MODEL, OPTIMIZER):  # which safetensors makes readable for their owner only
         shutil.copymode(temporary / STATE, temporary / name)
@@ -100,6 +93,12 @@ def save(folder: Path, model: GPT, optimizer: torch.optim.Optimizer, state: dict
     os.rename(temporary, final)
     sync(folder)
     return final
+
+
+def whole(tensors: dict[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
+    """Gather each tensor from its shards, one after the other; only who keeps them has them all."""
+    found = ((name, gathered(tensor)) for name, tensor in tensors.items())
+    return {name: tensor.cpu().contiguous() for name, tensor in found if keep}
 
 
 def remove(checkpoint: Path) -> None:
@@ -182,6 +181,8 @@ def load_weights(path: Path, model: GPT) -> None:
         require(found == wanted, f"{path}: {name} has shape {found}, {wanted} expected")
     for name in tensors:
         require(name in expected, f"{path}: holds {name}, which this model has not")
+    for name, parameter in expected.items():
+        tensors[name] = spread_like(tensors[name], parameter)
     model.load_state_dict(tensors, strict=False)  # strict would ask for the tied matrix twice
 
 
@@ -198,3 +199,12 @@ def load_model(run_dir: Path, device: torch.device) -> GPT:
     model = GPT(GPTConfig(**read_state(checkpoint)["model"]))
     load_weights(checkpoint / MODEL, model)
     return model.to(device).eval()
+
+
+SHIPPED_RUN = DATA / "shakespeare_gpt"
+
+
+def load_shipped(device: torch.device | None = None) -> tuple[GPT, Tokenizer]:
+    """The small GPT that ships, trained on the plays letter by letter (see data/README.md)."""
+    model = load_model(SHIPPED_RUN, device or torch.device("cpu"))
+    return model, load_tokenizer(SHIPPED_RUN / "tokenizer.json")

@@ -9,11 +9,14 @@ Choice = Literal["auto", "on", "off"]
 
 # These decide where and how a run is computed, not what comes out, so they may change on resume.
 CHANGEABLE = (
-    *("run_dir", "resume", "device", "compile", "micro_batch_size"),
+    *("run_dir", "resume", "device", "compile", "parallel", "micro_batch_size"),
     *("eval_every", "eval_tokens", "checkpoint_every", "keep_checkpoints"),
 )
 AT_LEAST_ONE = ("max_steps", "batch_tokens", "micro_batch_size", "eval_tokens", "keep_checkpoints")
-AT_LEAST_ZERO = ("warmup_steps", "eval_every", "checkpoint_every", "weight_decay", "grad_clip")
+AT_LEAST_ZERO = (
+    *("warmup_steps", "eval_every", "checkpoint_every", "weight_decay", "grad_clip"),
+    *("initial_batch_tokens", "batch_growth_steps"),
+)
 
 
 def require(condition: bool, message: str) -> None:
@@ -66,6 +69,9 @@ class TrainConfig:
     """A pattern of .bin shards for validation; empty: the folder's, or the corpus' last tenth."""
     tokenizer: Literal["gpt2", "char"] = "gpt2"
     """How text becomes token ids: GPT-2's byte-pair encoding, or one id per character."""
+    init_from: str = ""
+    """Begin with these weights, which then decide n_layer, n_head, n_embd and bias: one of our run
+    folders, a folder in Hugging Face's layout, or gpt2, gpt2-medium, gpt2-large, gpt2-xl."""
 
     n_layer: int = 12
     """Number of transformer blocks."""
@@ -84,8 +90,14 @@ class TrainConfig:
     """Optimizer steps in the whole run."""
     batch_tokens: int = 524288
     """Tokens per optimizer step over all devices; a multiple of block_size."""
+    initial_batch_tokens: int = 0
+    """Tokens of the first step, growing linearly to batch_tokens; 0: batch_tokens throughout."""
+    batch_growth_steps: int = 0
+    """How many steps the growth of the batch takes."""
     micro_batch_size: int = 16
     """Sequences per forward pass on one device; what is missing to batch_tokens is accumulated."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """adamw, or muon: Muon for the blocks' matrices and AdamW for everything else."""
     learning_rate: float = 6e-4
     """Peak learning rate, reached at the end of the warm-up."""
     min_learning_rate: float = 6e-5
@@ -116,6 +128,8 @@ class TrainConfig:
     """auto, cpu, cuda, cuda:1, mps; auto takes the fastest there is."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Matmul precision under autocast; auto: bf16 where the hardware has it, else fp32."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """Under torchrun: a copy of the model on every device, or shards of one (FSDP2)."""
     compile: Choice = "auto"
     """torch.compile; auto: on CUDA."""
     deterministic: Choice = "auto"
@@ -132,6 +146,22 @@ class TrainConfig:
             self.batch_tokens % self.block_size == 0,
             f"batch_tokens {self.batch_tokens} is not a multiple of block_size {self.block_size}; "
             f"try {max(1, round(self.batch_tokens / self.block_size)) * self.block_size}",
+        )
+        growth = f"initial_batch_tokens {self.initial_batch_tokens}"
+        require(
+            self.initial_batch_tokens % self.block_size == 0
+            and self.initial_batch_tokens <= self.batch_tokens,
+            f"{growth} must be a multiple of block_size {self.block_size} "
+            f"and at most batch_tokens {self.batch_tokens}",
+        )
+        require(
+            (self.initial_batch_tokens > 0) == (self.batch_growth_steps > 0),
+            f"{growth} and batch_growth_steps {self.batch_growth_steps}: "
+            f"a batch that grows needs both, one that does not needs neither",
+        )
+        require(
+            self.optimizer == "adamw" or self.parallel == "ddp",
+            "optimizer muon needs whole matrices, which parallel fsdp cuts up; use one of the two",
         )
         require(
             0 <= self.min_learning_rate <= self.learning_rate and self.learning_rate > 0,
@@ -155,7 +185,7 @@ class TrainConfig:
 
     @property
     def batch_windows(self) -> int:
-        """Sequences per optimizer step over all devices."""
+        """Sequences per optimizer step over all devices, once the batch has grown."""
         return self.batch_tokens // self.block_size
 
     def conflicts(self, saved: dict) -> list[str]:
@@ -165,6 +195,24 @@ class TrainConfig:
             for f in dataclasses.fields(self)
             if f.name not in CHANGEABLE and saved.get(f.name) != getattr(self, f.name)
         ]
+
+
+def gpt2(n_layer: int, n_head: int, n_embd: int, micro_batch_size: int, rate: float) -> TrainConfig:
+    """A GPT-2 (Radford et al. 2019, table 2) on 10B tokens, at GPT-3's rate for its size.
+
+    GPT-2's learning rates were not published; Brown et al. 2020 (table 2.1) give theirs.
+    """
+    return TrainConfig(
+        train_data="data/train_*.bin",
+        val_data="data/val_*.bin",
+        n_layer=n_layer,
+        n_head=n_head,
+        n_embd=n_embd,
+        micro_batch_size=micro_batch_size,
+        learning_rate=rate,
+        min_learning_rate=rate / 10,
+        eval_tokens=10_485_760,
+    )
 
 
 # Each with one line of help. What is not named has TrainConfig's default, GPT-2 124M's.
@@ -211,10 +259,18 @@ PRESETS: dict[str, tuple[str, TrainConfig]] = {
     ),
     "gpt2-124m": (
         "GPT-2 124M on your own shards: 10B tokens, 0.5M a step (--train-data and --val-data).",
-        TrainConfig(
-            train_data="data/train_*.bin",
-            val_data="data/val_*.bin",
-            eval_tokens=10_485_760,
-        ),
+        gpt2(12, 12, 768, micro_batch_size=16, rate=6e-4),
+    ),
+    "gpt2-medium": (
+        "GPT-2 355M, trained as gpt2-124m is.",
+        gpt2(24, 16, 1024, micro_batch_size=8, rate=3e-4),
+    ),
+    "gpt2-large": (
+        "GPT-2 774M, trained as gpt2-124m is.",
+        gpt2(36, 20, 1280, micro_batch_size=4, rate=2.5e-4),
+    ),
+    "gpt2-xl": (
+        "GPT-2 1558M, trained as gpt2-124m is.",
+        gpt2(48, 25, 1600, micro_batch_size=2, rate=2e-4),
     ),
 }

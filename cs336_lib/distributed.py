@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
@@ -28,6 +29,17 @@ class World:
     def share(self, count: int) -> range:
         """The part of `range(count)` that falls to this rank; parts differ by one at most."""
         return range(self.rank * count // self.size, (self.rank + 1) * count // self.size)
+
+    def pieces(self, count: int, largest: int) -> list[tuple[int, int]]:
+        """This rank's part of `range(count)` as (first, size) pieces of `largest` at most.
+
+        Every rank gets the same number of pieces, since ranks that share weights or gradients must
+        keep step; where there is too little to share out, pieces of size 0 make up the number.
+        """
+        number = -(-count // (self.size * largest))
+        mine = self.share(count)
+        cuts = [mine.start + len(mine) * piece // number for piece in range(number + 1)]
+        return [(min(a, count - 1), b - a) for a, b in pairwise(cuts)]
 
     def sum(self, *values: float, device: torch.device) -> list[float]:
         """Add each value over all ranks, in float64 where the device has it."""

@@ -49,15 +49,13 @@ def validation_loss(
     """
     world = world or World()
     starts = loader.validation_starts(tokens)
-    mine = [starts[i] for i in world.share(len(starts))]
     was_training = model.training
     model.eval()
     total = 0.0
-    for begin in range(0, len(mine), micro_batch_size):
-        chunk = mine[begin : begin + micro_batch_size]
-        x, y = (t.to(device) for t in loader.windows(chunk))
+    for first, size in world.pieces(len(starts), micro_batch_size):
+        x, y = (t.to(device) for t in loader.windows(starts[first : first + max(size, 1)]))
         with autocast:
-            total += model(x, y).item() * len(chunk)
+            total += model(x, y).item() * size
     model.train(was_training)
     return world.sum(total, device=device)[0] / len(starts)
 

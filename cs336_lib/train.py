@@ -7,27 +7,33 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from cs336_lib import accounting, checkpoint, hardware
+from cs336_lib import accounting, checkpoint, hardware, pretrained
 from cs336_lib.config import TrainConfig, require
 from cs336_lib.data import Loader, hash_key, open_data, prefetched
 from cs336_lib.distributed import World, process_group, world_from_environment
 from cs336_lib.evaluate import validation_loss
+from cs336_lib.files import write_whole
+from cs336_lib.metrics import Metrics, announcement, summary
 from cs336_lib.model import GPT
-from cs336_lib.optim import learning_rate, make_optimizer, set_learning_rate
+from cs336_lib.optim import (
+    batch_windows,
+    learning_rate,
+    make_optimizer,
+    set_learning_rate,
+    windows_before,
+)
+from cs336_lib.parallel import gathered, gradient_sync, shard, stepper
 from cs336_lib.tokenizer import Tokenizer, save_tokenizer
-
-EXPECTED_MFU = 0.4  # for the estimate before the start; what is reached is measured
 
 
 @dataclass(frozen=True)
@@ -46,8 +52,12 @@ class TrainResult:
         return next(row["val_loss"] for row in reversed(self.metrics) if "val_loss" in row)
 
 
-def train(config: TrainConfig) -> TrainResult:
+def train(
+    config: TrainConfig, on_step: Callable[[dict[str, Any]], None] | None = None
+) -> TrainResult:
     """Train a GPT as `config` says, writing checkpoints and metrics to its run_dir.
+
+    `on_step` is called after every step with its row of metrics: for a live plot, say.
 
     Raises:
         ValueError: the config, the data or the run folder is not usable; nothing is written then.
@@ -59,33 +69,35 @@ def train(config: TrainConfig) -> TrainResult:
         train_stream, val_stream, tokenizer = open_data(
             config.train_data, config.val_data, config.tokenizer
         )
-        model_config = config.model_config(tokenizer.vocab_size)
+        torch.manual_seed(config.seed)
+        model = starting_model(config, tokenizer.vocab_size)
+        config = with_shape_of(model, config)
         train_loader, val_loader = (
             Loader(stream, config.block_size, tokenizer.vocab_size, config.seed)
             for stream in (train_stream, val_stream)
         )
         require(
-            config.batch_windows >= world.size,
-            f"batch_tokens {config.batch_tokens} are {config.batch_windows} sequences, too few for "
-            f"{world.size} processes",
+            batch_windows(0, config) >= world.size,
+            f"the first step's batch is {batch_windows(0, config)} sequences of "
+            f"{config.block_size} tokens, too few for {world.size} processes",
         )
         run_dir = open_run(config, tokenizer, world)
 
-        torch.manual_seed(config.seed)
-        model = GPT(model_config).to(device)
+        model.to(device)
+        shard(model, config, device, world)
         optimizer = make_optimizer(model, config)
         first_step = 0
         last_good = checkpoint.newest_good(run_dir / "checkpoints") if config.resume else None
         if last_good is not None:
             first_step = checkpoint.restore(last_good, model, optimizer)["step"]
         metrics = Metrics(run_dir / "metrics.jsonl", first_step, world)
-        stepper = parallel(compiled(model, config, device), device, world)
+        called = stepper(model, config, device, world)
         peak = hardware.peak_flops(device, dtype)
         if world.is_main:
             print(announcement(config, model, tokenizer, device, dtype, peak, first_step, world))
 
         finished = True
-        flops_per_token = accounting.train_flops_per_token(model_config)
+        flops_per_token = accounting.train_flops_per_token(model.config)
         total_peak = None if peak[0] is None else peak[0] * world.size
         progress = tqdm(
             range(first_step, config.max_steps),
@@ -104,7 +116,7 @@ def train(config: TrainConfig) -> TrainResult:
             torch.manual_seed(hash_key(config.seed, step, world.rank))  # dropout's randomness
             lr = learning_rate(step, config)
             set_learning_rate(optimizer, lr)
-            loss = backward(stepper, batches, config, world, autocast)
+            loss = backward(called, batches, batch_windows(step, config), config, world, autocast)
             grad_norm = clip_gradients(model, config.grad_clip)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -113,10 +125,10 @@ def train(config: TrainConfig) -> TrainResult:
             seconds = time.perf_counter() - start
 
             done = step + 1
-            tokens_per_second = config.batch_tokens / seconds
+            tokens_per_second = batch_windows(step, config) * config.block_size / seconds
             row = {
                 "step": step,
-                "tokens": done * config.batch_tokens,
+                "tokens": windows_before(done, config) * config.block_size,
                 "train_loss": loss,
                 "lr": lr,
                 "grad_norm": grad_norm.item(),
@@ -127,7 +139,7 @@ def train(config: TrainConfig) -> TrainResult:
             is_last = done == config.max_steps
             if is_last or (config.eval_every and done % config.eval_every == 0):
                 row["val_loss"] = validation_loss(
-                    stepper,
+                    called,
                     val_loader,
                     config.eval_tokens,
                     micro_batch_size=config.micro_batch_size,
@@ -137,15 +149,17 @@ def train(config: TrainConfig) -> TrainResult:
                 )
             metrics.add(row)
             progress.set_postfix_str(summary(row), refresh=False)
+            if on_step and world.is_main:
+                on_step(row)
             is_due = config.checkpoint_every and done % config.checkpoint_every == 0
             if is_last or is_due or stopping:
+                state = {
+                    "step": done,
+                    "val_loss": row.get("val_loss"),
+                    "model": dataclasses.asdict(model.config),
+                }
+                checkpoint.save(run_dir / "checkpoints", model, optimizer, state, world)
                 if world.is_main:
-                    state = {
-                        "step": done,
-                        "val_loss": row.get("val_loss"),
-                        "model": dataclasses.asdict(model_config),
-                    }
-                    checkpoint.save(run_dir / "checkpoints", model, optimizer, state)
                     checkpoint.prune(run_dir / "checkpoints", config.keep_checkpoints)
                 world.barrier()
             if stopping and not is_last:
@@ -157,42 +171,72 @@ def train(config: TrainConfig) -> TrainResult:
         return TrainResult(run_dir, model.eval(), tokenizer, metrics.rows, finished)
 
 
-def shares(config: TrainConfig, world: World) -> list[tuple[int, int]]:
-    """This rank's part of a step's windows as (first, count) pieces of micro_batch_size at most."""
-    mine = world.share(config.batch_windows)
-    begins = range(mine.start, mine.stop, config.micro_batch_size)
-    return [(begin, min(config.micro_batch_size, mine.stop - begin)) for begin in begins]
+def starting_model(config: TrainConfig, vocab_size: int) -> GPT:
+    """Fresh weights, or those that `init_from` names, with the context cut to block_size.
+
+    Raises:
+        ValueError: the weights cannot be had, know another vocabulary or have too short a context.
+    """
+    if not config.init_from:
+        return GPT(config.model_config(vocab_size))
+    source = Path(config.init_from)
+    if (source / "checkpoints").is_dir():
+        found = checkpoint.load_model(source, torch.device("cpu"))
+    else:
+        found = pretrained.load(config.init_from)
+    require(
+        found.config.vocab_size == vocab_size,
+        f"{source} knows {found.config.vocab_size:,} token ids, and tokenizer {config.tokenizer} "
+        f"has {vocab_size:,}; pass the tokenizer and the data these weights were made with",
+    )
+    require(
+        found.config.block_size >= config.block_size,
+        f"{source} has a context of {found.config.block_size} tokens, "
+        f"and block_size is {config.block_size}; pass --block-size {found.config.block_size}",
+    )
+    model = GPT(with_shape_of(found, config).model_config(vocab_size))
+    state = found.state_dict()
+    state["transformer.wpe.weight"] = state["transformer.wpe.weight"][: config.block_size]
+    model.load_state_dict(state)
+    return model
+
+
+def with_shape_of(model: GPT, config: TrainConfig) -> TrainConfig:
+    """The config with the shape that the model really has."""
+    shape = ("n_layer", "n_head", "n_embd", "bias")
+    return dataclasses.replace(config, **{name: getattr(model.config, name) for name in shape})
 
 
 def micro_batches(
     loader: Loader, config: TrainConfig, step: int, world: World
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """What this rank reads in a step."""
-    for begin, count in shares(config, world):
-        yield loader.batch(step * config.batch_windows + begin, count)
+    """What this rank reads in a step; for an empty piece, which counts nothing, one window."""
+    before = windows_before(step, config)
+    for first, size in world.pieces(batch_windows(step, config), config.micro_batch_size):
+        yield loader.batch(before + first, max(size, 1))
 
 
 def backward(
     model: nn.Module,
     batches: Iterator[tuple[Tensor, Tensor]],
+    windows: int,
     config: TrainConfig,
     world: World,
     autocast: AbstractContextManager,
 ) -> Tensor:
-    """Accumulate the gradient of the step's mean loss; return this rank's part of that loss.
+    """Accumulate the gradient of the mean loss over the step's windows; return this rank's part.
 
     Each micro-batch counts by its size, so any split gives the gradient of the whole batch. DDP
-    averages over ranks where a sum is needed (hence `* world.size`), and is let to communicate
-    once per step, with the last micro-batch.
+    and FSDP average over ranks where a sum is needed (hence `* world.size`), and are let to
+    communicate gradients once per step, with the last micro-batch.
     """
     losses = []
-    pieces = shares(config, world)
-    for piece, (_, count) in enumerate(pieces):
+    pieces = world.pieces(windows, config.micro_batch_size)
+    for number, (_, size) in enumerate(pieces, start=1):
         x, y = next(batches)
-        silent = world.size > 1 and piece < len(pieces) - 1
-        with model.no_sync() if silent else nullcontext():
+        with gradient_sync(model, number == len(pieces)):
             with autocast:
-                loss = model(x, y) * (count / config.batch_windows)
+                loss = model(x, y) * (size / windows)
             (loss * world.size).backward()
         losses.append(loss.detach())
     return torch.stack(losses).sum()
@@ -200,21 +244,7 @@ def backward(
 
 def clip_gradients(model: nn.Module, limit: float) -> Tensor:
     """Scale the whole gradient down to norm `limit` (0: leave it); return the norm it had."""
-    return nn.utils.clip_grad_norm_(model.parameters(), limit or math.inf)
-
-
-def compiled(model: GPT, config: TrainConfig, device: torch.device) -> nn.Module:
-    """torch.compile where it is asked for, or where it pays: a GPU; see docs/decisions.md."""
-    wanted = config.compile == "on" or (config.compile == "auto" and device.type == "cuda")
-    return torch.compile(model) if wanted else model
-
-
-def parallel(model: nn.Module, device: torch.device, world: World) -> nn.Module:
-    """Wrap for data parallelism where there are several processes."""
-    if world.size == 1:
-        return model
-    ids = [device.index] if device.type == "cuda" else None
-    return DistributedDataParallel(model, device_ids=ids)
+    return gathered(nn.utils.clip_grad_norm_(model.parameters(), limit or math.inf))
 
 
 @contextmanager
@@ -291,82 +321,8 @@ def open_run(config: TrainConfig, tokenizer: Tokenizer, world: World) -> Path:
             (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
             save_tokenizer(tokenizer, run_dir / "tokenizer.json")
             text = json.dumps(dataclasses.asdict(config), indent=1) + "\n"
-            checkpoint.write_whole(config_file, text)
+            write_whole(config_file, text)
         except OSError as error:
             raise ValueError(f"{run_dir}: cannot be written ({error.strerror})") from None
     world.barrier()
     return run_dir
-
-
-class Metrics:
-    """metrics.jsonl: one row per step, none missing and none twice, whatever was killed when."""
-
-    def __init__(self, path: Path, first_step: int, world: World):
-        self.rows: list[dict[str, Any]] = []
-        self.path = path if world.is_main else None
-        if path.exists():
-            self.rows = [row for row in read_metrics(path) if row["step"] < first_step]
-        if self.path:
-            kept = "".join(json.dumps(row) + "\n" for row in self.rows)
-            checkpoint.write_whole(path, kept)
-
-    def add(self, row: dict[str, Any]) -> None:
-        """Append a row."""
-        self.rows.append(row)
-        if self.path:
-            with open(self.path, "a") as file:
-                file.write(json.dumps(row) + "\n")
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl; a last line cut off by a kill is left out."""
-    lines = path.read_text().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
-
-
-def summary(row: dict[str, Any]) -> str:
-    """One line for the progress bar."""
-    parts = [f"loss {row['train_loss']:.3f}"]
-    if "val_loss" in row:
-        parts.append(f"val {row['val_loss']:.3f}")
-    parts += [f"lr {row['lr']:.1e}", f"{row['tokens_per_sec']:,.0f} tok/s"]
-    if row["mfu"] is not None:
-        parts.append(f"MFU {row['mfu']:.0%}")
-    return ", ".join(parts)
-
-
-def announcement(
-    config: TrainConfig,
-    model: GPT,
-    tokenizer: Tokenizer,
-    device: torch.device,
-    dtype: torch.dtype | None,
-    peak: tuple[float | None, str],
-    first_step: int,
-    world: World,
-) -> str:
-    """What is about to happen, and how long it should take."""
-    tokens = (config.max_steps - first_step) * config.batch_tokens
-    flops = tokens * accounting.train_flops_per_token(model.config)
-    speed, source = peak
-    if speed is None:
-        expected = "unknown (no peak FLOP/s known for this device)"
-    else:
-        seconds = accounting.training_seconds(flops, world.size, speed, EXPECTED_MFU)
-        expected = f"{accounting.duration(seconds)} at {EXPECTED_MFU:.0%} MFU"
-    peak_text = source if speed is None else f"{accounting.human(speed)}FLOP/s, {source}"
-    resumed = f", from step {first_step}" if first_step else ""
-    return "\n".join(
-        [
-            f"model      {model.num_parameters():,} parameters: {config.n_layer} layers, "
-            f"{config.n_head} heads, {config.n_embd} wide, context {config.block_size}",
-            f"data       {config.train_data or 'the plays that ship'}, tokenizer {tokenizer.name}, "
-            f"{tokenizer.vocab_size:,} ids",
-            f"device     {hardware.device_name(device)} x {world.size}, "
-            f"{'bf16 autocast' if dtype else 'fp32'} (peak {peak_text})",
-            f"run        {config.max_steps} steps of {config.batch_tokens:,} tokens{resumed}: "
-            f"{tokens:,} tokens, {flops:.2e} FLOPs",
-            f"expected   {expected}",
-            f"writes to  {config.run_dir}",
-        ]
-    )

@@ -5,7 +5,15 @@ import torch
 
 from cs336_lib.config import TrainConfig
 from cs336_lib.model import GPT
-from cs336_lib.optim import learning_rate, make_optimizer, parameter_groups, set_learning_rate
+from cs336_lib.optim import (
+    batch_windows,
+    learning_rate,
+    make_optimizer,
+    orthogonalised,
+    parameter_groups,
+    set_learning_rate,
+    windows_before,
+)
 
 
 def test_schedule_endpoints():
@@ -74,3 +82,69 @@ def test_set_learning_rate_reaches_every_group(tiny_config):
     optimizer = make_optimizer(GPT(tiny_config), TrainConfig())
     set_learning_rate(optimizer, 0.5)
     assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.5]
+
+
+def test_muon_takes_the_blocks_matrices_and_adamw_the_rest(tiny_config):
+    model = GPT(tiny_config)
+    optimizer = make_optimizer(model, dataclasses.replace(TrainConfig(), optimizer="muon"))
+    names = {p: name for name, p in model.named_parameters()}
+    inside, outside, vectors = ({names[p] for p in g["params"]} for g in optimizer.param_groups)
+    assert inside == {n for n in names.values() if ".h." in n and n.endswith("weight")} - vectors
+    assert outside == {"transformer.wte.weight", "transformer.wpe.weight"}
+    assert vectors == {n for n in names.values() if n.endswith("bias") or ".ln_" in n}
+    assert [g["weight_decay"] for g in optimizer.param_groups] == [0.1, 0.1, 0.0]
+
+
+def test_orthogonalised_brings_singular_values_near_one():
+    for rows, columns in ((24, 32), (16, 48), (48, 16)):
+        made = orthogonalised(torch.randn(3, rows, columns))
+        values = torch.linalg.svdvals(made)
+        assert made.shape == (3, rows, columns)
+        assert values.min() > 0.5
+        assert values.max() < 1.3
+    # The directions stay: for U S V', the result is near U V'.
+    matrix = torch.randn(1, 12, 20)
+    u, _, v = torch.linalg.svd(matrix, full_matrices=False)
+    u_v = u @ v
+    made = orthogonalised(matrix)
+    assert (made * u_v).sum() / (made.norm() * u_v.norm()) > 0.97
+
+
+def test_muon_steps_as_torchs_does(tiny_config):
+    """torch.optim.Muon is the reference; it works in bf16, hence the tolerance."""
+    config = dataclasses.replace(TrainConfig(), optimizer="muon", learning_rate=1e-2)
+    ours, theirs = GPT(tiny_config), GPT(tiny_config)
+    theirs.load_state_dict(ours.state_dict())
+    optimizer = make_optimizer(ours, config)
+    matrices = [p for n, p in theirs.named_parameters() if ".h." in n and p.dim() == 2]
+    reference = torch.optim.Muon(
+        matrices, lr=1e-2, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw"
+    )
+    before = {name: p.clone() for name, p in ours.named_parameters()}
+    for _ in range(3):
+        for (name, a), b in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+            a.grad = torch.randn_like(a)
+            b.grad = a.grad.clone() if ".h." in name and a.dim() == 2 else None
+        optimizer.step()
+        reference.step()
+    for (name, a), b in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        moved = (a - before[name]).norm()
+        assert moved > 0, name
+        if ".h." in name and a.dim() == 2:
+            assert (a - b).norm() < 0.05 * moved, name
+
+
+def test_the_batch_grows_and_every_window_is_read_once():
+    config = TrainConfig(
+        block_size=8,
+        batch_tokens=8 * 10,
+        initial_batch_tokens=8 * 2,
+        batch_growth_steps=4,
+        max_steps=8,
+        warmup_steps=0,
+    )
+    sizes = [batch_windows(step, config) for step in range(8)]
+    assert sizes == [2, 4, 6, 8, 10, 10, 10, 10]
+    assert [windows_before(step, config) for step in range(9)] == [sum(sizes[:s]) for s in range(9)]
+    constant = dataclasses.replace(config, initial_batch_tokens=0, batch_growth_steps=0)
+    assert [windows_before(step, constant) for step in range(3)] == [0, 10, 20]

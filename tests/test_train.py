@@ -9,7 +9,8 @@ import torch
 
 from cs336_lib import checkpoint
 from cs336_lib import train as train_module
-from cs336_lib.train import read_metrics, train
+from cs336_lib.metrics import read_metrics
+from cs336_lib.train import train
 
 METRICS = {"step", "tokens", "train_loss", "lr", "grad_norm", "step_ms", "tokens_per_sec", "mfu"}
 
@@ -179,3 +180,88 @@ def test_bf16_autocast_trains(tiny_run):
     result = train(dataclasses.replace(tiny_run, precision="bf16"))
     assert math.isfinite(result.val_loss)
     assert all(p.dtype == torch.float32 for p in result.model.parameters())
+
+
+def test_on_step_sees_every_row(tiny_run):
+    rows = []
+    result = train(tiny_run, on_step=rows.append)
+    assert rows == result.metrics
+
+
+def test_a_growing_batch_is_counted_and_resumes(tiny_run, tmp_path):
+    growing = dataclasses.replace(tiny_run, initial_batch_tokens=16, batch_growth_steps=6)
+    rows = train(growing).metrics
+    sizes = [2, 3, 4, 5, 6, 7, *[8] * 6]
+    assert [row["tokens"] for row in rows] == [8 * sum(sizes[: n + 1]) for n in range(12)]
+    newest = checkpoint.checkpoints(Path(growing.run_dir) / "checkpoints")[-1]
+    checkpoint.remove(newest)
+    again = train(dataclasses.replace(growing, resume=True)).metrics
+    assert [r["train_loss"] for r in again] == [r["train_loss"] for r in rows]
+
+
+def test_muon_learns_and_resumes_exactly(tiny_run, tmp_path):
+    muon = dataclasses.replace(tiny_run, optimizer="muon")
+    rows = train(muon).metrics
+    assert rows[-1]["train_loss"] < rows[0]["train_loss"]
+    kept = weights(muon.run_dir)
+    checkpoint.remove(checkpoint.checkpoints(Path(muon.run_dir) / "checkpoints")[-1])
+    train(dataclasses.replace(muon, resume=True))
+    assert same(weights(muon.run_dir), kept)
+
+
+def test_fine_tuning_begins_with_the_weights_it_is_given(tiny_run, tmp_path):
+    first = train(dataclasses.replace(tiny_run, max_steps=60, learning_rate=3e-2))
+    tuned = dataclasses.replace(
+        tiny_run, init_from=first.run_dir.as_posix(), run_dir=str(tmp_path / "tuned"), dropout=0.0
+    )
+    result = train(tuned)
+    assert result.metrics[0]["train_loss"] < first.metrics[0]["train_loss"] - 0.5
+    # The weights decide the shape, the config the context.
+    other = dataclasses.replace(
+        tuned, n_layer=1, n_head=4, n_embd=64, block_size=4, run_dir=str(tmp_path / "other")
+    )
+    result = train(other)
+    assert (result.model.config.n_layer, result.model.config.n_embd) == (2, 16)
+    assert result.model.config.block_size == 4
+    saved = json.loads((tmp_path / "other" / "config.json").read_text())
+    assert (saved["n_layer"], saved["n_head"], saved["n_embd"]) == (2, 2, 16)
+    checkpoint.remove(checkpoint.checkpoints(tmp_path / "other" / "checkpoints")[-1])
+    again = train(dataclasses.replace(other, resume=True))
+    assert [r["train_loss"] for r in again.metrics] == [r["train_loss"] for r in result.metrics]
+
+
+def test_fine_tuning_from_a_hugging_face_folder(tiny_run, tmp_path):
+    from cs336_lib import pretrained
+
+    first = train(tiny_run)
+    pretrained.export(first.model, tmp_path / "exported", first.tokenizer)
+    config = dataclasses.replace(
+        tiny_run, run_dir=str(tmp_path / "tuned"), max_steps=4, warmup_steps=0
+    )
+    ours = dataclasses.replace(config, init_from=tiny_run.run_dir)
+    theirs = dataclasses.replace(
+        config, init_from=str(tmp_path / "exported"), run_dir=str(tmp_path / "tuned2")
+    )
+    assert [r["train_loss"] for r in train(ours).metrics] == [
+        r["train_loss"] for r in train(theirs).metrics
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"init_from": "nowhere"}, "nowhere: no such folder"),
+        ({"block_size": 16, "batch_tokens": 64}, "context of 8 tokens.*pass --block-size 8"),
+        ({"train_data": "", "tokenizer": "char"}, "token ids.*pass the tokenizer and the data"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused_before_anything_is_written(
+    tiny_run, tmp_path, changes, message
+):
+    train(tiny_run)
+    config = dataclasses.replace(
+        tiny_run, init_from=tiny_run.run_dir, run_dir=str(tmp_path / "new")
+    )
+    with pytest.raises(ValueError, match=message):
+        train(dataclasses.replace(config, **changes))
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,68 @@
+"""One model on many devices: compiled, replicated (DDP) or sharded (FSDP2)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from cs336_lib.config import TrainConfig
+from cs336_lib.distributed import World
+from cs336_lib.model import GPT
+
+
+def shard(model: GPT, config: TrainConfig, device: torch.device, world: World) -> None:
+    """With parallel="fsdp", leave each process only its part of every parameter.
+
+    A block's weights are gathered when it is about to run and dropped again after it (FSDP2;
+    Zhao et al. 2023). Must come before the optimizer is made, whose state is then sharded too.
+    """
+    if world.size == 1 or config.parallel != "fsdp":
+        return
+    mesh = init_device_mesh(device.type, (world.size,))
+    for block in model.transformer.h:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)  # the embeddings, the last norm and the tied output matrix
+
+
+def stepper(model: GPT, config: TrainConfig, device: torch.device, world: World) -> nn.Module:
+    """What the loop calls: the model, compiled where that pays and replicated where asked.
+
+    torch.compile is on where it is asked for and, by default, on a GPU (see docs/decisions.md).
+    """
+    wanted = config.compile == "on" or (config.compile == "auto" and device.type == "cuda")
+    called = torch.compile(model) if wanted else model
+    if world.size == 1 or config.parallel == "fsdp":
+        return called
+    ids = [device.index] if device.type == "cuda" else None
+    return DistributedDataParallel(called, device_ids=ids)
+
+
+@contextmanager
+def gradient_sync(called: nn.Module, wanted: bool) -> Iterator[None]:
+    """Whether backward passes in here add gradients over the processes, or keep them for later."""
+    if isinstance(called, DistributedDataParallel):
+        with nullcontext() if wanted else called.no_sync():
+            yield
+        return
+    model = getattr(called, "_orig_mod", called)  # as it was before torch.compile
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(wanted)
+    yield
+
+
+def gathered(tensor: Tensor) -> Tensor:
+    """The whole of a tensor, sharded or not; every process must ask at the same time."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def spread_like(tensor: Tensor, model_tensor: Tensor) -> Tensor:
+    """Shard a whole tensor as `model_tensor` is sharded; the way back from `gathered`."""
+    if not isinstance(model_tensor, DTensor):
+        return tensor
+    mesh = model_tensor.device_mesh
+    return distribute_tensor(tensor.to(model_tensor.device), mesh, model_tensor.placements)
