@@ -114,7 +114,8 @@ def damage(checkpoint: Path) -> str | None:
     """What is wrong with a checkpoint, in a phrase; None where every checksum agrees."""
     try:
         files = json.loads((checkpoint / MANIFEST).read_text())
-        for name in (MODEL, OPTIMIZER, STATE):
+        # One that ships has no optimizer state: twice the weights' size, and nobody resumes it.
+        for name in (MODEL, OPTIMIZER, STATE) if OPTIMIZER in files else (MODEL, STATE):
             if sha256(checkpoint / name) != files[name]:
                 return f"{name} has another checksum than when it was written"
     except FileNotFoundError as error:
@@ -158,7 +159,15 @@ def prune(folder: Path, keep: int) -> None:
 
 
 def restore(checkpoint: Path, model: GPT, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Load weights and optimizer state into place; return the checkpoint's state."""
+    """Load weights and optimizer state into place; return the checkpoint's state.
+
+    Raises:
+        ValueError: it holds another model, or no optimizer state.
+    """
+    require(
+        (checkpoint / OPTIMIZER).exists(),
+        f"{checkpoint}: holds weights only; start a run of its own from them with --init-from",
+    )
     load_weights(checkpoint / MODEL, model)
     load_optimizer_tensors(model, optimizer, load_file(checkpoint / OPTIMIZER))
     return read_state(checkpoint)

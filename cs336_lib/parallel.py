@@ -5,9 +5,6 @@ from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from cs336_lib.config import TrainConfig
@@ -23,6 +20,10 @@ def shard(model: GPT, config: TrainConfig, device: torch.device, world: World) -
     """
     if world.size == 1 or config.parallel != "fsdp":
         return
+    # Imported here because it takes a third as long as torch itself, and few runs are sharded.
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
     mesh = init_device_mesh(device.type, (world.size,))
     for block in model.transformer.h:
         fully_shard(block, mesh=mesh)
@@ -50,19 +51,21 @@ def gradient_sync(called: nn.Module, wanted: bool) -> Iterator[None]:
             yield
         return
     model = getattr(called, "_orig_mod", called)  # as it was before torch.compile
-    if isinstance(model, FSDPModule):
+    if hasattr(model, "set_requires_gradient_sync"):  # FSDP's
         model.set_requires_gradient_sync(wanted)
     yield
 
 
 def gathered(tensor: Tensor) -> Tensor:
     """The whole of a tensor, sharded or not; every process must ask at the same time."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def spread_like(tensor: Tensor, model_tensor: Tensor) -> Tensor:
     """Shard a whole tensor as `model_tensor` is sharded; the way back from `gathered`."""
-    if not isinstance(model_tensor, DTensor):
+    if not hasattr(model_tensor, "placements"):
         return tensor
-    mesh = model_tensor.device_mesh
-    return distribute_tensor(tensor.to(model_tensor.device), mesh, model_tensor.placements)
+    from torch.distributed.tensor import distribute_tensor
+
+    where = (model_tensor.device_mesh, model_tensor.placements)
+    return distribute_tensor(tensor.to(model_tensor.device), *where)
