@@ -1,0 +1,50 @@
+"""Every cs336 command in docs/cluster.md and docs/gpt2.slurm is one that the command line takes."""
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cs336_lib.cli import Train, parse
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def commands() -> list[str]:
+    """What follows `cs336 ` or `-m cs336_lib ` in both files, continuation lines joined."""
+    found = []
+    for name in ("cluster.md", "gpt2.slurm"):
+        text = (DOCS / name).read_text().replace("\\\n", " ")
+        blocks = re.findall(r"```sh\n(.*?)```", text, re.S) if name.endswith(".md") else [text]
+        for line in "\n".join(blocks).splitlines():
+            match = re.search(r"(?:^cs336|-m cs336_lib) (train .*?)(?:#|\|\||$)", line)
+            if match:
+                found.append(match[1].strip())
+    return found
+
+
+def test_there_are_commands():
+    assert len(commands()) >= 5
+
+
+@pytest.mark.parametrize("command", commands())
+def test_a_command_is_understood(command):
+    assert isinstance(parse(shlex.split(command)), Train)
+
+
+def test_the_slurm_file_is_bash():
+    subprocess.run(["bash", "-n", DOCS / "gpt2.slurm"], check=True)
+
+
+def test_a_parameter_takes_16_bytes():
+    from cs336_lib import accounting
+    from cs336_lib.config import GPTConfig
+
+    per_parameter = accounting.bytes_per_parameter("adamw", "fp32").total
+    assert per_parameter == 16
+    xl = accounting.count_parameters(GPTConfig(n_layer=48, n_head=25, n_embd=1600))
+    assert round(accounting.count_parameters(GPTConfig()) * 16 / 1e9) == 2
+    assert round(xl * 16 / 1e9) == 25
+    assert 4e9 * 16 < 80e9 <= 5e9 * 16
