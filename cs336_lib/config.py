@@ -7,9 +7,10 @@ from typing import Literal
 
 Choice = Literal["auto", "on", "off"]
 
-# These decide where and how a run is computed, not what comes out, so they may change on resume.
+# These decide where and how a run is computed, not what comes out, so they may change on resume
+# (on_nan: nothing has come out yet of a run that it stopped).
 CHANGEABLE = (
-    *("run_dir", "resume", "device", "compile", "parallel", "micro_batch_size"),
+    *("run_dir", "resume", "device", "compile", "parallel", "micro_batch_size", "on_nan"),
     *("eval_every", "eval_tokens", "checkpoint_every", "keep_checkpoints"),
 )
 AT_LEAST_ONE = ("max_steps", "batch_tokens", "micro_batch_size", "eval_tokens", "keep_checkpoints")
@@ -112,6 +113,8 @@ class TrainConfig:
     """AdamW's decay of the running mean of squared gradients."""
     grad_clip: float = 1.0
     """Largest allowed norm of the whole gradient; 0 turns clipping off."""
+    on_nan: Literal["stop", "skip"] = "stop"
+    """When a loss or gradient is NaN or infinite: stop the run, or skip the batch and count it."""
     seed: int = 1337
     """Decides initial weights, data order and dropout."""
 

@@ -188,8 +188,11 @@ class Loader:
         Raises:
             ValueError: a token id is not in the vocabulary.
         """
-        starts = window_starts(first, count, len(self.stream), self.block_size, self.seed)
-        return self.windows(starts)
+        return self.windows(self.starts(first, count))
+
+    def starts(self, first: int, count: int) -> np.ndarray:
+        """Where in the stream `count` windows from number `first` on begin."""
+        return window_starts(first, count, len(self.stream), self.block_size, self.seed)
 
     def windows(
         self, starts: Iterable[int]

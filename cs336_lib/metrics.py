@@ -11,6 +11,7 @@ from cs336_lib.config import TrainConfig
 from cs336_lib.distributed import World
 from cs336_lib.files import write_whole
 from cs336_lib.model import GPT
+from cs336_lib.optim import windows_before
 from cs336_lib.tokenizer import Tokenizer
 
 EXPECTED_MFU = 0.4  # for the estimate before the start; what is reached is measured
@@ -44,7 +45,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 def summary(row: dict[str, Any]) -> str:
     """One line for the progress bar."""
-    parts = [f"loss {row['train_loss']:.3f}"]
+    parts = ["skipped" if row["train_loss"] is None else f"loss {row['train_loss']:.3f}"]
     if "val_loss" in row:
         parts.append(f"val {row['val_loss']:.3f}")
     parts += [f"lr {row['lr']:.1e}", f"{row['tokens_per_sec']:,.0f} tok/s"]
@@ -64,7 +65,8 @@ def announcement(
     world: World,
 ) -> str:
     """What is about to happen, and how long it should take."""
-    tokens = (config.max_steps - first_step) * config.batch_tokens
+    windows = windows_before(config.max_steps, config) - windows_before(first_step, config)
+    tokens = windows * config.block_size
     flops = tokens * accounting.train_flops_per_token(model.config)
     speed, source = peak
     if speed is None:

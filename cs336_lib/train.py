@@ -117,11 +117,16 @@ def train(
             lr = learning_rate(step, config)
             set_learning_rate(optimizer, lr)
             loss = backward(called, batches, batch_windows(step, config), config, world, autocast)
-            grad_norm = clip_gradients(model, config.grad_clip)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+            grad_norm = clip_gradients(model, config.grad_clip).item()
             # One sum over the ranks serves both: the loss, and whether anyone was told to stop.
             loss, stopping = world.sum(loss.item(), stop.is_set(), device=device)
+            is_finite = math.isfinite(loss) and math.isfinite(grad_norm)
+            if is_finite:
+                optimizer.step()
+            elif config.on_nan == "stop":
+                raise ValueError(gone_wrong(step, loss, grad_norm, train_loader, config, run_dir))
+            optimizer.zero_grad(set_to_none=True)
+            hardware.synchronize(device)
             seconds = time.perf_counter() - start
 
             done = step + 1
@@ -131,11 +136,13 @@ def train(
                 "tokens": windows_before(done, config) * config.block_size,
                 "train_loss": loss,
                 "lr": lr,
-                "grad_norm": grad_norm.item(),
+                "grad_norm": grad_norm,
                 "step_ms": seconds * 1000,
                 "tokens_per_sec": tokens_per_second,
                 "mfu": accounting.mfu(flops_per_token * tokens_per_second, total_peak),
             }
+            if not is_finite:  # JSON knows no NaN
+                row |= {"train_loss": None, "grad_norm": None, "skipped": True}
             is_last = done == config.max_steps
             if is_last or (config.eval_every and done % config.eval_every == 0):
                 row["val_loss"] = validation_loss(
@@ -245,6 +252,26 @@ def backward(
 def clip_gradients(model: nn.Module, limit: float) -> Tensor:
     """Scale the whole gradient down to norm `limit` (0: leave it); return the norm it had."""
     return gathered(nn.utils.clip_grad_norm_(model.parameters(), limit or math.inf))
+
+
+def gone_wrong(
+    step: int,
+    loss: float,
+    grad_norm: float,
+    loader: Loader,
+    config: TrainConfig,
+    run_dir: Path,
+) -> str:
+    """What to tell whoever finds a run stopped by NaN or infinity."""
+    first, count = windows_before(step, config), batch_windows(step, config)
+    start = int(loader.starts(first, 1)[0])
+    last_good = checkpoint.newest_good(run_dir / "checkpoints")
+    return (
+        f"step {step}: loss {loss}, gradient norm {grad_norm}; the batch is windows {first} to "
+        f"{first + count - 1}, the first at {loader.stream.where(start)}; last good checkpoint: "
+        f"{last_good or 'none'}; try a smaller --learning-rate, or go on from there with "
+        f"--resume --on-nan skip"
+    )
 
 
 @contextmanager

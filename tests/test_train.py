@@ -265,3 +265,50 @@ def test_weights_that_do_not_fit_are_refused_before_anything_is_written(
     with pytest.raises(ValueError, match=message):
         train(dataclasses.replace(config, **changes))
     assert not (tmp_path / "new").exists()
+
+
+@pytest.fixture
+def poisoned(tiny_run, monkeypatch):
+    """The run, with a loss of infinity in step 6."""
+    calls = 0
+    honest = train_module.backward
+
+    def backward(*arguments):
+        nonlocal calls
+        loss = honest(*arguments)
+        calls += 1
+        return loss + math.inf if calls == 7 else loss
+
+    monkeypatch.setattr(train_module, "backward", backward)
+    return tiny_run
+
+
+def test_nan_stops_the_run_and_says_where(poisoned):
+    with pytest.raises(ValueError, match="step 6: loss inf") as error:
+        train(poisoned)
+    message = str(error.value)
+    assert "windows 48 to 55, the first at " in message
+    assert "token " in message
+    assert "step_00000005" in message, "the last good checkpoint"
+    assert "\n" not in message
+    rows = read_metrics(Path(poisoned.run_dir) / "metrics.jsonl")
+    assert [row["step"] for row in rows] == list(range(6))
+    result = train(dataclasses.replace(poisoned, resume=True, on_nan="skip"))  # it can go on
+    assert result.finished
+
+
+def test_nan_can_be_skipped_and_is_counted(poisoned):
+    result = train(dataclasses.replace(poisoned, on_nan="skip"))
+    assert [row["step"] for row in result.metrics if row.get("skipped")] == [6]
+    assert len(result.metrics) == 12
+    for parameter in result.model.parameters():
+        assert parameter.isfinite().all()
+    text = (Path(poisoned.run_dir) / "metrics.jsonl").read_text()
+    assert "NaN" not in text, "the file stays JSON"
+    assert "Infinity" not in text
+
+
+def test_a_gradient_of_nan_is_noticed_although_the_loss_is_fine(tiny_run, monkeypatch):
+    monkeypatch.setattr(train_module, "clip_gradients", lambda *_: torch.tensor(math.nan))
+    with pytest.raises(ValueError, match=r"step 0: loss .*gradient norm nan.*checkpoint: none"):
+        train(tiny_run)
