@@ -1,8 +1,9 @@
 """Tokens on disk in llm.c's `.bin` format, and the batches that are cut from them."""
 
 import glob
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -59,10 +60,33 @@ def open_shard(path: Path) -> np.ndarray:
     return np.memmap(path, dtype="<u2", mode="r", offset=HEADER_BYTES, shape=(length,))
 
 
+class ShardFile:
+    """The tokens of one shard, read from the file when they are asked for.
+
+    Not mapped: a window in a random place is the first touch of its pages, for which a map took
+    450 us here and a read 33; and under a map a file that is cut off kills the process.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.length = len(open_shard(path))
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, wanted: slice) -> np.ndarray:
+        start, stop, _ = wanted.indices(self.length)
+        with open(self.path, "rb", buffering=0) as file:
+            file.seek(HEADER_BYTES + 2 * start)
+            found = np.frombuffer(file.read(2 * (stop - start)), dtype="<u2")
+        require(len(found) == stop - start, f"{self.path}: has become shorter since it was opened")
+        return found
+
+
 class TokenStream:
     """Many arrays of tokens, read as one; nothing is loaded before it is asked for."""
 
-    def __init__(self, parts: list[np.ndarray], names: list[str]):
+    def __init__(self, parts: Sequence[np.ndarray | ShardFile], names: list[str]):
         self.parts, self.names = parts, names
         self.ends = np.cumsum([len(part) for part in parts])
 
@@ -75,7 +99,7 @@ class TokenStream:
         """
         paths = sorted(glob.glob(pattern, recursive=True))
         require(len(paths) > 0, f"{pattern}: no file matches; a pattern of .bin shards expected")
-        return cls([open_shard(Path(path)) for path in paths], paths)
+        return cls([ShardFile(Path(path)) for path in paths], paths)
 
     def __len__(self) -> int:
         return int(self.ends[-1])
@@ -120,14 +144,26 @@ def shuffled(index: np.ndarray, n: int, key: int) -> np.ndarray:
     return result.astype(np.int64)
 
 
+@lru_cache(maxsize=256)
+def _salted(key: int, salt: int) -> np.uint64:
+    """A key for one round of the network."""
+    return np.random.SeedSequence([key, salt]).generate_state(1, np.uint64)[0]
+
+
 def _hash(values: np.ndarray, key: int, salt: int) -> np.ndarray:
     """Scramble 64-bit values (splitmix64's finaliser, Steele et al. 2014)."""
-    seed = np.random.SeedSequence([key, salt]).generate_state(1, np.uint64)[0]
     with np.errstate(over="ignore"):
-        z = values + seed
+        z = values + _salted(key, salt)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
+
+
+@lru_cache(maxsize=16)
+def _epochs(cycle: int, tokens: int, block_size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Offset and number of windows of each epoch in a cycle."""
+    offsets = shuffled(np.arange(block_size), block_size, hash_key(seed, cycle))
+    return offsets, (tokens - 1 - offsets) // block_size
 
 
 def window_starts(first: int, count: int, tokens: int, block_size: int, seed: int) -> np.ndarray:
@@ -143,8 +179,7 @@ def window_starts(first: int, count: int, tokens: int, block_size: int, seed: in
     numbers = np.arange(first, first + count, dtype=np.int64)
     starts = np.empty(count, dtype=np.int64)
     for cycle in np.unique(numbers // per_cycle):
-        offsets = shuffled(np.arange(block_size), block_size, hash_key(seed, cycle))
-        windows_from = (tokens - 1 - offsets) // block_size
+        offsets, windows_from = _epochs(int(cycle), tokens, block_size, seed)
         epoch_ends = np.cumsum(windows_from)
         chosen = np.flatnonzero(numbers // per_cycle == cycle)
         position = numbers[chosen] - cycle * per_cycle
@@ -158,6 +193,7 @@ def window_starts(first: int, count: int, tokens: int, block_size: int, seed: in
     return starts
 
 
+@lru_cache(maxsize=256)
 def hash_key(*numbers: int) -> int:
     """One well-mixed key from several numbers; also how dropout's seed follows from the step."""
     state = np.random.SeedSequence([int(n) for n in numbers]).generate_state(1, np.uint64)

@@ -1,0 +1,1 @@
+"""Side-by-side measurements against what others use; `python -m benchmarks.NAME` runs one."""

@@ -1,0 +1,100 @@
+"""What the benchmarks share: alternating rounds, medians, and a JSON file that says where."""
+
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cs336_lib.hardware import device_name, synchronize
+
+RESULTS = Path(__file__).parent / "results"
+ROOT = RESULTS.parent.parent
+
+
+def alternate(
+    contenders: dict[str, Callable[[], object]],
+    device: torch.device,
+    *,
+    rounds: int = 5,
+    warmup: int = 1,
+) -> dict[str, list[float]]:
+    """Seconds that each contender takes, round by round, after `warmup` rounds that do not count.
+
+    All run once in every round, so that whatever else the machine does meets all of them.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(warmup + rounds):
+        for name, work in contenders.items():
+            synchronize(device)
+            start = time.perf_counter()
+            work()
+            synchronize(device)
+            seconds[name].append(time.perf_counter() - start)
+    return {name: measured[warmup:] for name, measured in seconds.items()}
+
+
+def spread(values: list[float]) -> dict[str, Any]:
+    """Median, lowest, highest, and the values themselves."""
+    return {
+        "median": statistics.median(values),
+        "lowest": min(values),
+        "highest": max(values),
+        "rounds": values,
+    }
+
+
+def ratio(slow: list[float], fast: list[float]) -> float:
+    """How many times as long `slow` takes: the median of what the single rounds say."""
+    return statistics.median(s / f for s, f in zip(slow, fast, strict=True))
+
+
+def machine(device: torch.device, packages: Iterable[str] = ()) -> dict[str, Any]:
+    """Where and with what something was measured; `packages` are named besides torch."""
+    cpu = platform.processor()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        fields = [line.partition(":") for line in info.read_text().splitlines()]
+        cpu = next((value.strip() for key, _, value in fields if key.strip() == "model name"), cpu)
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "system": platform.platform(),
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "device": device_name(device),
+        "python": platform.python_version(),
+        "versions": {name: importlib.metadata.version(name) for name in ("torch", *packages)},
+    }
+
+
+def commit(folder: Path = ROOT) -> str | None:
+    """The commit that is checked out, with a + if files differ from it; None outside of git."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(folder), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def write(name: str, result: dict[str, Any]) -> Path:
+    """Store a result as JSON in results/ and return where."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return path

@@ -1,0 +1,181 @@
+"""How fast one text grows: ours, transformers' `generate` with its cache, and nanoGPT without one.
+
+    python -m benchmarks.generate [--nanogpt PATH] [--prompt-tokens 512] [--dtype bfloat16]
+
+GPT-2 124M with random weights, the same in all, batch 1, greedy. The last line, `ratio R`, says
+how many times as long transformers takes.
+"""
+
+import copy
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import cs336_lib  # noqa: F401  (before torch: it decides how torch's threads wait)
+
+# isort: split
+import torch
+import tyro
+from torch import Tensor
+
+from benchmarks import common
+from cs336_lib import hardware, pretrained
+from cs336_lib.config import GPTConfig, require
+from cs336_lib.generate import generate, lay_out_by_column
+from cs336_lib.model import GPT
+
+Contender = Callable[[], Tensor]
+
+
+def transformers_contender(model: GPT, idx: Tensor, new_tokens: int) -> Contender:
+    """transformers' GPT2LMHeadModel with our weights; its cache is on by default."""
+    os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+    import transformers
+
+    config = model.config
+    shape = {theirs: getattr(config, ours) for ours, theirs in pretrained.SHAPE.items()}
+    theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape)).eval()
+    theirs.load_state_dict(pretrained.hugging_face_tensors(model), strict=False)
+    theirs.tie_weights()
+    theirs.generation_config.eos_token_id = None  # ours does not stop either
+    theirs = theirs.to(model.device, model.lm_head.weight.dtype)
+    how: dict[str, Any] = {"do_sample": False, "use_cache": True, "pad_token_id": 0}
+    seen = torch.ones_like(idx)
+    return lambda: theirs.generate(idx, attention_mask=seen, max_new_tokens=new_tokens, **how)
+
+
+def nanogpt_contender(folder: Path, model: GPT, idx: Tensor, new_tokens: int) -> Contender:
+    """nanoGPT's model with our weights; `top_k=1` makes its sampling greedy."""
+    path = folder / "model.py"
+    require(path.is_file(), f"{path}: not found; give a checkout of karpathy/nanoGPT")
+    module = load_module("nanogpt_model", path)
+    config = model.config
+    shape = {name: getattr(config, name) for name in pretrained.SHAPE}
+    theirs = module.GPT(module.GPTConfig(**shape, dropout=0.0, bias=True)).eval()
+    weights = {
+        name: value[: config.vocab_size]
+        if name in (pretrained.HEAD, pretrained.EMBEDDING)
+        else value
+        for name, value in model.state_dict().items()
+    }
+    theirs.load_state_dict(weights, strict=False)
+    theirs = theirs.to(model.device, model.lm_head.weight.dtype)
+    return lambda: theirs.generate(idx, new_tokens, top_k=1)
+
+
+def load_module(name: str, path: Path) -> ModuleType:
+    """A Python file as a module."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def read_bandwidth(device: torch.device, dtype: torch.dtype, repeats: int = 15) -> float:
+    """Bytes per second at which a matrix goes through a matrix-vector product: the best of some.
+
+    No single token can be had faster than its weights are read.
+    """
+    matrix = torch.ones(1024, 2**17, device=device, dtype=dtype).T  # by column
+    vector = torch.ones(1024, device=device, dtype=dtype)
+    contender = {"read": lambda: matrix @ vector}
+    seconds = common.alternate(contender, device, rounds=repeats)["read"]
+    return matrix.nbytes / min(seconds)
+
+
+def main(
+    nanogpt: Path | None = None,
+    prompt_tokens: int = 16,
+    new_tokens: int = 128,
+    rounds: int = 5,
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+    device: str = "cpu",
+    threads: int | None = None,
+) -> None:
+    """Measure how fast one text grows.
+
+    Args:
+        nanogpt: a checkout of karpathy/nanoGPT; left out, it is not measured.
+        prompt_tokens: how long the text is at the beginning.
+        new_tokens: how many tokens are added.
+        rounds: how often each contender runs, after one round of warm-up.
+        dtype: what weights and cache are kept in, in all contenders.
+        device: auto, cpu, cuda or mps.
+        threads: how many the CPU uses (None: one per core).
+    """
+    where = hardware.select_device(device)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    model = GPT(GPTConfig()).to(where, getattr(torch, dtype)).eval()
+    idx = torch.randint(model.config.vocab_size, (1, prompt_tokens), device=where)
+    as_stored = copy.deepcopy(model)
+    if where.type == "cpu":
+        lay_out_by_column(model)  # as `cs336 sample` does
+    contenders: dict[str, Contender] = {
+        "ours": lambda: generate(model, idx, new_tokens, temperature=0.0),
+        "ours, stored by row": lambda: generate(as_stored, idx, new_tokens, temperature=0.0),
+        "transformers": transformers_contender(as_stored, idx, new_tokens),
+    }
+    if where.type != "cpu":
+        del contenders["ours, stored by row"]
+    if nanogpt:
+        contenders["nanoGPT"] = nanogpt_contender(nanogpt, as_stored, idx, new_tokens)
+    with torch.inference_mode():
+        texts = {name: work() for name, work in contenders.items()}
+        seconds = common.alternate(contenders, where, rounds=rounds, warmup=0)
+        bandwidth = read_bandwidth(where, getattr(torch, dtype))
+    per_token = {
+        name: [1000 * value / new_tokens for value in measured]
+        for name, measured in seconds.items()
+    }
+    weights = sum(p.nbytes for p in model.parameters()) - model.transformer.wpe.weight.nbytes
+    limit = 1000 * weights / bandwidth
+    ratios = {name: common.ratio(per_token[name], per_token["ours"]) for name in contenders}
+    spreads = {name: common.spread(values) for name, values in per_token.items()}
+
+    print(f"GPT-2 124M, {dtype}, {hardware.device_name(where)}, batch 1, greedy")
+    print(f"{prompt_tokens} tokens + {new_tokens} new ones; {rounds} alternating rounds, medians")
+    for name, found in spreads.items():
+        same = "same tokens" if torch.equal(texts[name], texts["ours"]) else "OTHER TOKENS"
+        print(
+            f"{name:20} {found['median']:8.1f} ms/token ({found['lowest']:.1f} to "
+            f"{found['highest']:.1f})  {ratios[name]:5.2f} x ours  {same}"
+        )
+    if not nanogpt:
+        print("nanoGPT                absent (--nanogpt PATH)")
+    print(
+        f"limit                {limit:8.1f} ms/token: {weights / 1e6:.0f} MB of weights at "
+        f"{bandwidth / 1e9:.1f} GB/s; ours reaches {limit / spreads['ours']['median']:.0%}"
+    )
+    result = {
+        "machine": common.machine(where, ("transformers",)),
+        "setup": {
+            "model": "GPT-2 124M, random weights",
+            "dtype": dtype,
+            "prompt_tokens": prompt_tokens,
+            "new_tokens": new_tokens,
+            "nanogpt": common.commit(nanogpt) if nanogpt else "absent",
+        },
+        "ms_per_token": spreads,
+        "times_ours": ratios,
+        "same_tokens": {name: torch.equal(text, texts["ours"]) for name, text in texts.items()},
+        "weight_bytes_per_token": weights,
+        "read_bytes_per_second": bandwidth,
+        "limit_ms_per_token": limit,
+    }
+    print(common.write(f"generate_{where.type}_{dtype}_prompt{prompt_tokens}", result))
+    print(f"ratio {ratios['transformers']:.2f}")
+
+
+if __name__ == "__main__":
+    try:
+        tyro.cli(main)
+    except ValueError as error:
+        sys.exit(str(error))

@@ -1,0 +1,125 @@
+"""How many tokens a second the loader reads, and what that costs in memory and start-up.
+
+    python -m benchmarks.loader [--gigabytes 10]
+
+Sparse shards stand for the data: the loader reads them as it reads any other. The last line,
+`ratio R`, compares with nanoGPT's get_batch, rewritten here from its train.py (lines 116 to 131)
+because it cannot be imported from there.
+"""
+
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import cs336_lib  # noqa: F401  (before torch: it decides how torch's threads wait)
+
+# isort: split
+import numpy as np
+import torch
+import tyro
+
+from benchmarks import common
+from cs336_lib.data import HEADER_BYTES, Loader, TokenStream, write_shard
+
+SHARD_TOKENS = 100_000_000
+
+
+def sparse_shard(path: Path, tokens: int) -> None:
+    """A shard whose header is real and whose tokens, all zero, take no room on the disk."""
+    write_shard(path, np.zeros(1, dtype=np.uint16))
+    header = np.fromfile(path, dtype=np.int32, count=HEADER_BYTES // 4)
+    header[2] = tokens
+    with open(path, "r+b") as file:
+        file.write(header.tobytes())
+        file.truncate(HEADER_BYTES + 2 * tokens)
+
+
+def memory() -> float:
+    """Bytes that belong to this process alone: mapped files are shared and do not count."""
+    fields = dict(
+        line.split(":") for line in Path("/proc/self/status").read_text().splitlines() if line
+    )
+    return int(fields["RssAnon"].split()[0]) * 1024
+
+
+def peer_batch(path: Path, block_size: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """What nanoGPT's get_batch does: map the file anew, draw places, stack slices as int64."""
+    data = np.memmap(path, dtype=np.uint16, mode="r")
+    places = torch.randint(len(data) - block_size, (count,))
+    x = torch.stack([torch.from_numpy(data[i : i + block_size].astype(np.int64)) for i in places])
+    y = torch.stack(
+        [torch.from_numpy(data[i + 1 : i + 1 + block_size].astype(np.int64)) for i in places]
+    )
+    return x, y
+
+
+def main(gigabytes: float = 10, count: int = 16, block_size: int = 1024, rounds: int = 200) -> None:
+    """Measure the loader.
+
+    Args:
+        gigabytes: size of the shards.
+        count: sequences in a batch.
+        block_size: tokens in a sequence.
+        rounds: batches read.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        shards = max(1, round(gigabytes * 1e9 / 2 / SHARD_TOKENS))
+        starts = {}
+        for number in (1, shards):
+            place = Path(folder) / str(number)
+            place.mkdir(exist_ok=True)
+            for shard in range(number):
+                sparse_shard(place / f"train_{shard:06d}.bin", SHARD_TOKENS)
+            begin = time.perf_counter()
+            stream = TokenStream.from_pattern(str(place / "train_*.bin"))
+            loader = Loader(stream, block_size, 50257, 1337)
+            loader.batch(0, count)
+            starts[number] = time.perf_counter() - begin
+        loader.batch(10, count)
+        before = memory()
+        peer_file = Path(folder) / "1" / "train_000000.bin"
+        step = iter(range(1, 10**9))
+        seconds = common.alternate(
+            {
+                "ours": lambda: loader.batch(next(step) * count, count),
+                "nanoGPT's way": lambda: peer_batch(peer_file, block_size, count),
+            },
+            torch.device("cpu"),
+            rounds=rounds,
+            warmup=10,
+        )
+        grown = memory() - before
+    tokens = count * block_size
+    rates = {name: tokens / statistics.median(values) for name, values in seconds.items()}
+    ratio = common.ratio(seconds["nanoGPT's way"], seconds["ours"])
+    print(
+        f"{shards} shards, {shards * SHARD_TOKENS * 2 / 1e9:.0f} GB; batches of {tokens:,} tokens"
+    )
+    for name, rate in rates.items():
+        print(f"{name:14} {rate:14,.0f} tok/s")
+    print(
+        f"start-up       {1000 * starts[1]:.1f} ms with 1 shard, {1000 * starts[shards]:.1f} ms "
+        f"with {shards}"
+    )
+    print(f"memory         {grown / 1e6:+.1f} MB over {rounds} batches")
+    result = {
+        "machine": common.machine(torch.device("cpu")),
+        "setup": {"shards": shards, "bytes": shards * SHARD_TOKENS * 2, "batch_tokens": tokens},
+        "tokens_per_second": rates,
+        "start_seconds": {str(number): value for number, value in starts.items()},
+        "grown_bytes": grown,
+        "peak_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "ratio": ratio,
+    }
+    print(common.write("loader", result))
+    print(f"ratio {ratio:.2f}")
+
+
+if __name__ == "__main__":
+    try:
+        tyro.cli(main)
+    except ValueError as error:
+        sys.exit(str(error))

@@ -1,0 +1,60 @@
+"""The models that others use, with our weights in them."""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from torch import nn
+
+from cs336_lib import pretrained
+from cs336_lib.config import require
+from cs336_lib.model import GPT
+
+
+def transformers_model(model: GPT) -> nn.Module:
+    """transformers' GPT2LMHeadModel on the device and in the dtype of ours."""
+    os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+    import transformers
+
+    config = model.config
+    shape = {theirs: getattr(config, ours) for ours, theirs in pretrained.SHAPE.items()}
+    dropouts = dict.fromkeys(pretrained.DROPOUTS, config.dropout)
+    theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape, **dropouts))
+    theirs.load_state_dict(pretrained.hugging_face_tensors(model), strict=False)
+    theirs.tie_weights()
+    return theirs.to(model.device, model.lm_head.weight.dtype)
+
+
+def nanogpt_model(checkout: Path, model: GPT) -> nn.Module:
+    """nanoGPT's GPT, from a checkout of karpathy/nanoGPT, on the device and in the dtype of ours.
+
+    Raises:
+        ValueError: it is no such checkout.
+    """
+    path = checkout / "model.py"
+    require(path.is_file(), f"{path}: not found; give a checkout of karpathy/nanoGPT")
+    module = load_module("nanogpt_model", path)
+    config = model.config
+    shape = {name: getattr(config, name) for name in pretrained.SHAPE}
+    theirs = module.GPT(module.GPTConfig(**shape, dropout=config.dropout, bias=config.bias))
+    tied = (pretrained.HEAD, pretrained.EMBEDDING)  # nanoGPT pads neither
+    theirs.load_state_dict(
+        {
+            name: value[: config.vocab_size] if name in tied else value
+            for name, value in model.state_dict().items()
+        },
+        strict=False,
+    )
+    return theirs.to(model.device, model.lm_head.weight.dtype)
+
+
+def load_module(name: str, path: Path) -> ModuleType:
+    """A Python file as a module."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

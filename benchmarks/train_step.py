@@ -1,0 +1,161 @@
+"""How long a training step of GPT-2 124M takes: ours, transformers' and nanoGPT's.
+
+    python -m benchmarks.train_step [--nanogpt PATH] [--batch 4 --seq 256] [--device cuda]
+
+Same weights, same batch; a step is forward, backward, clipping and the update. Ours and
+transformers run with fused AdamW, and in bf16 where the device multiplies it; nanoGPT at what its
+train.py chooses for the device. The last line, `ratio R`, says how many times as long transformers
+takes.
+"""
+
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+import cs336_lib  # noqa: F401  (before torch: it decides how torch's threads wait)
+
+# isort: split
+import torch
+import tyro
+from torch import Tensor, nn
+
+from benchmarks import common, peers
+from cs336_lib import accounting, hardware
+from cs336_lib.config import GPTConfig, TrainConfig
+from cs336_lib.distributed import World
+from cs336_lib.model import GPT
+from cs336_lib.optim import make_optimizer, parameter_groups
+from cs336_lib.parallel import stepper
+
+Step = Callable[[], float]
+
+
+def make_step(
+    model: nn.Module,
+    loss_of: Callable[[nn.Module], Tensor],
+    optimizer: torch.optim.Optimizer,
+    autocast: torch.autocast | nullcontext,
+) -> Step:
+    """One whole step, returning its loss."""
+
+    def step() -> float:
+        with autocast:
+            loss = loss_of(model)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.item()
+
+    return step
+
+
+def main(
+    nanogpt: Path | None = None,
+    batch: int = 4,
+    seq: int = 256,
+    rounds: int = 5,
+    device: str = "cpu",
+    n_layer: int = 12,
+) -> None:
+    """Measure a training step.
+
+    Args:
+        nanogpt: a checkout of karpathy/nanoGPT; left out, it is not measured.
+        batch: sequences per step.
+        seq: tokens per sequence.
+        rounds: how many steps each contender makes, after two of warm-up.
+        device: cpu, cuda or mps.
+        n_layer: blocks; 12 is GPT-2 124M.
+    """
+    where = hardware.select_device(device)
+    dtype = hardware.autocast_dtype(where, "auto")
+    autocast = torch.autocast(where.type, dtype=dtype, enabled=dtype is not None)
+    torch.manual_seed(0)
+    config = TrainConfig(block_size=1024, n_layer=n_layer)
+    ours = GPT(GPTConfig(n_layer=n_layer)).to(where)
+    tokens = torch.randint(ours.config.vocab_size, (batch, seq + 1)).to(where)
+    x, y = tokens[:, :-1], tokens[:, 1:]
+    theirs = peers.transformers_model(ours).train()
+    fused = torch.optim.AdamW(parameter_groups(theirs, 0.1), lr=6e-4, betas=(0.9, 0.95), fused=True)
+    contenders: dict[str, Step] = {}
+    if nanogpt:
+        model = peers.nanogpt_model(nanogpt, ours).train()
+        # As its train.py: on a GPU bf16, compiled and fused; on a CPU fp32 and neither.
+        on_gpu = where.type == "cuda"
+        optimizer = model.configure_optimizers(0.1, 6e-4, (0.9, 0.95), where.type)
+        context = torch.autocast("cuda", torch.bfloat16) if on_gpu else nullcontext()
+        called = torch.compile(model) if on_gpu else model
+        contenders["nanoGPT"] = make_step(called, lambda m: m(x, y)[1], optimizer, context)
+    if where.type == "cuda":
+        compiled = torch.compile(theirs)
+        contenders["transformers"] = make_step(
+            compiled, lambda m: their_loss(m, x, y), fused, autocast
+        )
+    else:
+        contenders["transformers"] = make_step(
+            theirs, lambda m: their_loss(m, x, y), fused, autocast
+        )
+    called = stepper(ours, config, where, World())
+    contenders["ours"] = make_step(
+        called, lambda m: m(x, y), make_optimizer(ours, config), autocast
+    )
+
+    losses: dict[str, list[float]] = {name: [] for name in contenders}
+    timed = {
+        name: lambda name=name, step=step: losses[name].append(step())
+        for name, step in contenders.items()
+    }
+    seconds = common.alternate(timed, where, rounds=rounds, warmup=2)
+    peak, source = hardware.peak_flops(where, dtype)
+    flops = batch * seq * accounting.train_flops_per_token(ours.config, seq)
+    spreads = {name: common.spread(values) for name, values in seconds.items()}
+    ratios = {name: common.ratio(values, seconds["ours"]) for name, values in seconds.items()}
+    mfus = {name: accounting.mfu(flops / s["median"], peak) for name, s in spreads.items()}
+
+    print(
+        f"{ours.num_parameters():,} parameters, batch {batch} x {seq}, {hardware.device_name(where)}"
+    )
+    print(f"{'bf16' if dtype else 'fp32'}; {rounds} alternating rounds, medians; peak: {source}")
+    for name, s in spreads.items():
+        mfu = "" if mfus[name] is None else f"  MFU {mfus[name]:.0%}"
+        print(
+            f"{name:14} {1000 * s['median']:9.1f} ms ({1000 * s['lowest']:.1f} to "
+            f"{1000 * s['highest']:.1f})  {batch * seq / s['median']:9,.0f} tok/s{mfu}  "
+            f"{ratios[name]:.2f} x ours  first loss {losses[name][0]:.4f}, last {losses[name][-1]:.4f}"
+        )
+    if not nanogpt:
+        print("nanoGPT        absent (--nanogpt PATH)")
+    result = {
+        "machine": common.machine(where, ("transformers",)),
+        "setup": {
+            "batch": batch,
+            "seq": seq,
+            "n_layer": n_layer,
+            "dtype": "bf16" if dtype else "fp32",
+            "nanogpt": common.commit(nanogpt) if nanogpt else "absent",
+        },
+        "seconds": spreads,
+        "tokens_per_second": {name: batch * seq / s["median"] for name, s in spreads.items()},
+        "mfu": mfus,
+        "peak_flops": peak,
+        "peak_source": source,
+        "losses": losses,
+        "times_ours": ratios,
+    }
+    print(common.write(f"train_step_{where.type}_{batch}x{seq}", result))
+    print(f"ratio {ratios['transformers']:.2f}")
+
+
+def their_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """transformers' mean cross-entropy; it would shift the labels itself, ours are shifted."""
+    logits = model(x).logits
+    return nn.functional.cross_entropy(logits.flatten(0, 1).float(), y.flatten())
+
+
+if __name__ == "__main__":
+    try:
+        tyro.cli(main)
+    except ValueError as error:
+        sys.exit(str(error))
