@@ -185,3 +185,65 @@ def test_bad_path_is_one_clear_line(source: str, tmp_path: Path) -> None:
     assert result.returncode == 2
     assert len(result.stderr.splitlines()) == 1
     assert not (tmp_path / "out.txt").exists()
+
+
+def test_the_model_that_ships_is_what_the_readme_says(readme: str, corpus: str) -> None:
+    from cs336_lib import checkpoint
+    from cs336_lib.generate import complete
+
+    (weights,) = checkpoint.SHIPPED_RUN.rglob("*.safetensors")
+    assert weights.stat().st_size <= 15_000_000
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    assert f"{weights.stat().st_size:,} | `{digest}`" in readme
+    model, tokenizer = checkpoint.load_shipped()
+    assert f"{model.num_parameters():,} parameters" in readme
+    state = checkpoint.read_state(weights.parent)
+    assert f"loss is {state['val_loss']:.4f} nats" in readme
+    # It writes words: most of them are in the plays, and not copied from there as a whole.
+    text = complete(model, tokenizer, "Romeo:\n", 600, temperature=0.7, seed=0)
+    known = set(re.findall(r"[a-z]{4,}", corpus.lower()))
+    words = re.findall(r"[a-z]{4,}", text.lower())
+    assert sum(word in known for word in words) / len(words) > 0.7
+    assert text[-200:] not in corpus
+
+
+def test_the_model_that_ships_was_made_by_the_recorded_command() -> None:
+    import dataclasses
+    import json
+
+    from cs336_lib import checkpoint
+    from cs336_lib.cli import parse
+
+    sys.path.insert(0, str(DATA))
+    from make_shakespeare_gpt import FLAGS
+
+    config = dataclasses.asdict(parse(["train", *FLAGS]).config)
+    saved = json.loads((checkpoint.SHIPPED_RUN / "config.json").read_text())
+    different = {name for name, value in saved.items() if config[name] != value}
+    assert different == {"run_dir", "resume"}
+    rows = (checkpoint.SHIPPED_RUN / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(row)["step"] for row in rows] == list(range(config["max_steps"]))
+
+
+def test_the_model_that_ships_has_the_loss_it_claims() -> None:
+    import json
+    from contextlib import nullcontext
+
+    import torch
+
+    from cs336_lib import checkpoint
+    from cs336_lib.data import Loader, open_data
+    from cs336_lib.evaluate import validation_loss
+
+    model, tokenizer = checkpoint.load_shipped()
+    _, stream, _ = open_data("", "", "char")
+    loss = validation_loss(
+        model,
+        Loader(stream, model.config.block_size, tokenizer.vocab_size, 1337),
+        32768,  # a quarter of what the recorded figure was measured on
+        micro_batch_size=16,
+        device=torch.device("cpu"),
+        autocast=nullcontext(),
+    )
+    row = json.loads((checkpoint.SHIPPED_RUN / "metrics.jsonl").read_text().splitlines()[-1])
+    assert abs(loss - row["val_loss"]) < 0.03

@@ -34,10 +34,10 @@ COURSE = (
     Lecture("04_flops_and_memory", "FLOPs and\nmemory", 90, ("01", "03"), (2, 2), NUMBERS),
     Lecture("05_adagrad", "AdaGrad and\nits family", 90, ("04",), (3, 2), TRAINING),
     Lecture("06_training_loop", "The training\nloop", 90, ("05",), (4, 2), TRAINING),
-    Lecture("07_gpt2_model", "GPT-2, part\nby part", 75, ("03", "05"), (4, 0), GPT2),
-    Lecture("08_gpt2_training", "GPT-2,\ntrained", 45, ("06", "07"), (5, 1), GPT2),
-    Lecture("09_gpt2_speed", "GPT-2,\nfast", 60, ("08",), (6, 2), GPT2),
-    Lecture("10_gpt2_scale", "GPT-2, at\nfull scale", 60, ("08",), (6, 0), GPT2),
+    Lecture("07_gpt2_model", "GPT-2, part\nby part", 90, ("03", "05"), (4, 0), GPT2),
+    Lecture("08_gpt2_training", "GPT-2,\ntrained", 90, ("06", "07"), (5, 1), GPT2),
+    Lecture("09_gpt2_speed", "GPT-2,\nfast", 80, ("08",), (6, 2), GPT2),
+    Lecture("10_gpt2_scale", "GPT-2, at\nfull scale", 75, ("08",), (6, 0), GPT2),
 )
 
 
