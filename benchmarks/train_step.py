@@ -114,16 +114,15 @@ def main(
     ratios = {name: common.ratio(values, seconds["ours"]) for name, values in seconds.items()}
     mfus = {name: accounting.mfu(flops / s["median"], peak) for name, s in spreads.items()}
 
-    print(
-        f"{ours.num_parameters():,} parameters, batch {batch} x {seq}, {hardware.device_name(where)}"
-    )
+    place = hardware.device_name(where)
+    print(f"{ours.num_parameters():,} parameters, batch {batch} x {seq}, {place}")
     print(f"{'bf16' if dtype else 'fp32'}; {rounds} alternating rounds, medians; peak: {source}")
     for name, s in spreads.items():
         mfu = "" if mfus[name] is None else f"  MFU {mfus[name]:.0%}"
         print(
             f"{name:14} {1000 * s['median']:9.1f} ms ({1000 * s['lowest']:.1f} to "
             f"{1000 * s['highest']:.1f})  {batch * seq / s['median']:9,.0f} tok/s{mfu}  "
-            f"{ratios[name]:.2f} x ours  first loss {losses[name][0]:.4f}, last {losses[name][-1]:.4f}"
+            f"{ratios[name]:.2f} x ours  loss {losses[name][0]:.4f} to {losses[name][-1]:.4f}"
         )
     if not nanogpt:
         print("nanoGPT        absent (--nanogpt PATH)")

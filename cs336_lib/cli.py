@@ -26,7 +26,11 @@ class Sample:
     prompt: str = "\n"
     """Where to begin."""
     max_new_tokens: int = 200
-    """How many tokens to write."""
+    """How many tokens to write at most."""
+    num_samples: int = 1
+    """How many continuations; several are computed together and printed when all are done."""
+    stop: bool = True
+    """End where the text ends: at <|endoftext|>, where the tokenizer has it."""
     temperature: float = 0.8
     """Below 1: safer, above 1: wilder, 0: always the likeliest token."""
     top_k: int | None = 50
@@ -34,7 +38,7 @@ class Sample:
     top_p: float | None = None
     """Choose among the likeliest tokens that make up this probability (None: all)."""
     seed: int | None = None
-    """The same seed gives the same text (None: another one each time)."""
+    """The same seed gives the same text, the n-th sample with seed + n - 1 (None: any)."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1 or mps."""
 
@@ -163,16 +167,19 @@ def run_sample(command: Sample) -> None:
     device = hardware.select_device(command.device)
     model = checkpoint.load_model(command.run_dir, device)
     made = tokenizer.load_tokenizer(command.run_dir / "tokenizer.json")
-    pieces = generate.stream_text(
-        model,
-        made,
-        command.prompt,
-        command.max_new_tokens,
-        temperature=command.temperature,
-        top_k=command.top_k,
-        top_p=command.top_p,
-        seed=command.seed,
-    )
+    if device.type == "cpu":
+        generate.lay_out_by_column(model)
+    sampling = {
+        name: getattr(command, name)
+        for name in ("max_new_tokens", "stop", "temperature", "top_k", "top_p", "seed")
+    }
+    require(command.num_samples >= 1, f"num_samples is {command.num_samples}; 1 or more expected")
+    if command.num_samples > 1:
+        prompts = [command.prompt] * command.num_samples
+        texts = generate.complete_batch(model, made, prompts, **sampling)
+        print("\n---------------\n".join(texts))
+        return
+    pieces = generate.stream_text(model, made, command.prompt, **sampling)
     for number, piece in enumerate(pieces):
         print((command.prompt if number == 0 else "") + piece, end="", flush=True)
     print()

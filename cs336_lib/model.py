@@ -1,34 +1,66 @@
 """GPT-2 (Radford et al. 2019), with the parameter names of the Hugging Face checkpoint."""
 
 import math
+from collections.abc import Sequence
 from typing import overload
 
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from cs336_lib.config import GPTConfig, require
 
 
 class KVCache:
-    """Keys and values of the tokens read so far, so that each new token is computed once."""
+    """Keys and values of the tokens read so far, so that each new token is computed once.
 
-    def __init__(self, config: GPTConfig, batch: int, device: torch.device, dtype: torch.dtype):
+    Texts of different lengths end in the same column: `padding` counts the columns before each
+    one's first token. They hold a token of no meaning, which the others do not see.
+    """
+
+    def __init__(
+        self,
+        config: GPTConfig,
+        batch: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        padding: Sequence[int] = (),
+    ):
         head_dim = config.n_embd // config.n_head
         shape = (config.n_layer, 2, batch, config.n_head, config.block_size, head_dim)
-        self.store = torch.zeros(shape, device=device, dtype=dtype)
+        self.store = torch.empty(shape, device=device, dtype=dtype)
         self.length = 0
+        self.padding = torch.tensor(padding, device=device)[:, None] if any(padding) else None
+        self.mask: Bool[Tensor, "#b 1 t all"] | None = None
+
+    def grow(self, seq: int) -> Int[Tensor, "#b t"]:
+        """Make room for `seq` more tokens of each text; return their positions in it.
+
+        `mask` is then where each of them may look: itself and what came before it in its text.
+        """
+        past, self.length = self.length, self.length + seq
+        columns = torch.arange(self.length, device=self.store.device)
+        causal = causal_mask(seq, self.length, columns.device)
+        if self.padding is None:
+            self.mask = causal if past > 0 else None  # from column 0 on, `is_causal` says it
+            return columns[None, past:]
+        self.mask = rearrange(columns >= self.padding, "b all -> b 1 1 all")
+        if causal is not None:
+            # Padding may look at padding too, for attention to nothing at all would be 0 / 0.
+            unread = columns[past:] < self.padding
+            self.mask = (self.mask | rearrange(unread, "b t -> b 1 t 1")) & causal
+        return (columns[past:] - self.padding).clamp(min=0)
 
     def extend(
         self, layer: int, k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t d"]
     ) -> tuple[Float[Tensor, "b h all d"], Float[Tensor, "b h all d"]]:
-        """Add a layer's new keys and values; return all there are."""
-        end = self.length + k.size(2)
-        self.store[layer, 0, :, :, self.length : end] = k
-        self.store[layer, 1, :, :, self.length : end] = v
-        return self.store[layer, 0, :, :, :end], self.store[layer, 1, :, :, :end]
+        """Fill in a layer's keys and values of the newest tokens; return all there are."""
+        keys, values = self.store[layer, :, :, :, : self.length].unbind(0)
+        keys[:, :, -k.size(2) :] = k
+        values[:, :, -v.size(2) :] = v
+        return keys, values
 
 
 class CausalSelfAttention(nn.Module):
@@ -53,15 +85,16 @@ class CausalSelfAttention(nn.Module):
             head=self.n_head,
         )
         q, k, v = qkv.unbind(0)
-        past = cache.length if cache else 0
+        mask = None
         if cache:
             k, v = cache.extend(self.layer, k, v)
+            mask = cache.mask
         y = F.scaled_dot_product_attention(
             q,
             k,
             v,
-            attn_mask=None if past == 0 else causal_mask(q.size(2), k.size(2), q.device),
-            is_causal=past == 0,
+            attn_mask=mask,
+            is_causal=mask is None and q.size(2) == k.size(2),
             dropout_p=self.dropout if self.training else 0.0,
         )
         y = self.c_proj(rearrange(y, "batch head seq head_dim -> batch seq (head head_dim)"))
@@ -70,7 +103,7 @@ class CausalSelfAttention(nn.Module):
 
 def causal_mask(
     queries: int, keys: int, device: torch.device
-) -> Float[Tensor, "queries keys"] | None:
+) -> Bool[Tensor, "queries keys"] | None:
     """True where a query may look, the queries being the last of the keys; None: everywhere."""
     if queries == 1:
         return None
@@ -153,7 +186,11 @@ class GPT(nn.Module):
 
     @overload
     def forward(
-        self, idx: Int[Tensor, "batch seq"], *, cache: KVCache | None = None
+        self,
+        idx: Int[Tensor, "batch seq"],
+        *,
+        cache: KVCache | None = None,
+        last_only: bool = False,
     ) -> Float[Tensor, "batch seq vocab_size"]: ...
 
     @overload
@@ -167,11 +204,12 @@ class GPT(nn.Module):
         targets: Int[Tensor, "batch seq"] | None = None,
         *,
         cache: KVCache | None = None,
+        last_only: bool = False,
     ) -> Float[Tensor, "batch seq vocab_size"] | Float[Tensor, ""]:
         """Logits of the next token at every position; given targets, their mean cross-entropy.
 
         The loss is in nats per token; targets of -1 are left out. With a cache, `idx` holds only
-        the tokens that come after those in it.
+        the tokens that come after those in it; `last_only` gives the last position's logits alone.
 
         Raises:
             ValueError: the sequence is longer than the block size.
@@ -182,14 +220,12 @@ class GPT(nn.Module):
             past + seq <= self.config.block_size,
             f"a sequence of {past + seq} tokens is longer than block_size {self.config.block_size}",
         )
-        positions = torch.arange(past, past + seq, device=idx.device)
+        positions = cache.grow(seq) if cache else torch.arange(seq, device=idx.device)
         x = self.transformer.wte(idx) + self.transformer.wpe(positions)
         x = F.dropout(x, self.config.dropout, self.training)
         for block in self.transformer.h:
             x = block(x, cache)
-        x = self.transformer.ln_f(x)
-        if cache:
-            cache.length += seq
+        x = self.transformer.ln_f(x[:, -1:] if last_only else x)
         logits = self.lm_head(x)[..., : self.config.vocab_size]
         if targets is None:
             return logits

@@ -1,9 +1,24 @@
+import dataclasses
+
 import pytest
 import torch
 
-from cs336_lib.generate import complete, context_start, filter_logits, generate, stream
-from cs336_lib.model import GPT
+from cs336_lib import cli, pretrained
+from cs336_lib.generate import (
+    complete,
+    complete_batch,
+    context_start,
+    filter_logits,
+    generate,
+    lay_out_by_column,
+    stream,
+    stream_text,
+)
+from cs336_lib.model import GPT, KVCache
 from cs336_lib.tokenizer import CharTokenizer, GPT2Tokenizer
+from cs336_lib.train import train
+
+HOW = [{"temperature": 0.0}, {"seed": 5}, {"seed": 5, "top_k": 3}, {"seed": 5, "top_p": 0.6}]
 
 
 @pytest.fixture
@@ -15,8 +30,26 @@ def model(tiny_config):
     return model
 
 
+@pytest.fixture
+def tokenizer():
+    """A character for each of the model's 50 ids."""
+    return CharTokenizer("".join(chr(ord("0") + i) for i in range(50)))
+
+
+def prompts_of(*lengths: int) -> list[torch.Tensor]:
+    return [torch.randint(50, (length,)) for length in lengths]
+
+
+def greedy_by_hand(model: GPT, prompt: torch.Tensor, count: int) -> torch.Tensor:
+    """No cache, no batch: the whole context is read again for each token."""
+    for _ in range(count):
+        context = prompt[context_start(len(prompt), model.config.block_size) :]
+        prompt = torch.cat((prompt, model(context[None])[0, -1:].argmax(-1)))
+    return prompt
+
+
 @pytest.mark.parametrize("prompt", [1, 7, 16, 20])
-@pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {"seed": 5}, {"seed": 5, "top_k": 3}])
+@pytest.mark.parametrize("sampling", HOW)
 def test_cached_equals_uncached(model, prompt, sampling):
     idx = torch.randint(50, (2, prompt))
     cached = generate(model, idx, 40, **sampling)  # far past the block size of 16
@@ -70,6 +103,190 @@ def test_the_context_moves_in_half_blocks():
     assert all(n - context_start(n, 1) == 1 for n in range(1, 10))
 
 
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 50])
+def test_greedy_is_what_the_documented_context_says(model, length):
+    (prompt,) = prompts_of(length)
+    expected = greedy_by_hand(model, prompt, 40)
+    assert torch.equal(generate(model, prompt[None], 40, temperature=0.0)[0], expected)
+
+
+@pytest.mark.parametrize("lengths", [(3, 9, 1, 6), (16, 17, 5, 40), (8, 8), (2, 33)])
+@pytest.mark.parametrize("sampling", HOW)
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_each_row_is_what_it_is_alone(model, lengths, sampling, use_cache):
+    prompts = prompts_of(*lengths)  # that pass the block size of 16 at different times
+    together = generate(model, prompts, 40, use_cache=use_cache, **sampling)
+    for row, (prompt, made) in enumerate(zip(prompts, together, strict=True)):
+        own = sampling | ({"seed": sampling["seed"] + row} if "seed" in sampling else {})
+        assert torch.equal(made, generate(model, prompt[None], 40, **own)[0])
+
+
+def test_rows_with_one_prompt_differ(model):
+    rows = generate(model, prompts_of(4) * 5, 20, seed=0)
+    assert len({tuple(row.tolist()) for row in rows}) == 5
+
+
+@pytest.mark.parametrize("pieces", [[16], [1] * 16, [5, 1, 7, 3]])
+def test_padding_is_seen_by_nobody(model, pieces):
+    idx = torch.randint(50, (3, 16))
+    padding = [0, 4, 15]
+    parts = []
+    with torch.no_grad():
+        for token in (0, 49):  # whatever stands there
+            for row, left in zip(idx, padding, strict=True):
+                row[:left] = token
+            cache = KVCache(model.config, 3, idx.device, torch.float32, padding)
+            parts.append(torch.cat([model(p, cache=cache) for p in idx.split(pieces, 1)], dim=1))
+        for row, left in enumerate(padding):
+            alone = model(idx[row : row + 1, left:])[0]
+            assert all(torch.allclose(part[row, left:], alone, atol=1e-4) for part in parts)
+
+
+def test_only_the_last_logits(model):
+    idx = torch.randint(50, (2, 9))
+    assert torch.allclose(model(idx, last_only=True), model(idx)[:, -1:], atol=1e-5)
+
+
+def test_each_token_is_read_once(model, monkeypatch):
+    widths = []
+    forward = GPT.forward
+    monkeypatch.setattr(
+        GPT, "forward", lambda self, idx, **k: widths.append(idx.size(1)) or forward(self, idx, **k)
+    )
+    generate(model, torch.randint(50, (2, 6)), 20)
+    assert widths == [6] + [1] * 10 + [9] + [1] * 7 + [9]  # at 17 and at 25 tokens: the jumps
+    widths.clear()
+    generate(model, prompts_of(6, 2), 18)
+    assert widths == [6] + [1] * 10 + [13] + [1] * 3 + [13] + [1, 1]  # 17, and then the other's
+    widths.clear()
+    generate(model, torch.randint(50, (2, 6)), 3, use_cache=False)
+    assert widths == [6, 7, 8]
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_a_stopped_row_leaves_the_others_alone(model, use_cache):
+    prompts = prompts_of(3, 9, 1)
+    free = generate(model, prompts, 30, seed=2)
+    drawn = [row[len(prompt) :] for row, prompt in zip(free, prompts, strict=True)]
+    others = torch.cat(drawn[1:])
+    at = next(i for i, token in enumerate(drawn[0]) if i > 1 and token not in others)
+    stop = int(drawn[0][at])
+    at = drawn[0].tolist().index(stop)
+    rows = generate(model, prompts, 30, seed=2, stop_token=stop, use_cache=use_cache)
+    assert torch.equal(rows[0], free[0][: 3 + at + 1])  # with the stop token, as its last
+    assert all(torch.equal(rows[i], free[i]) for i in (1, 2))
+
+
+def test_a_matrix_is_filled_up_and_ends_with_its_last_row(model):
+    idx = torch.randint(50, (2, 4))
+    free = generate(model, idx, 30, seed=1)[:, 4:].tolist()
+    stop = next(token for token in free[1] if token in free[0])
+    ends = [row.index(stop) + 1 for row in free]
+    made = generate(model, idx, 30, seed=1, stop_token=stop)
+    assert made.size(1) == 4 + max(ends)
+    for row, end in enumerate(ends):
+        assert made[row, 4 : 4 + end].tolist() == free[row][:end]
+        assert (made[row, 4 + end :] == stop).all()
+
+
+def test_a_prompt_may_hold_the_stop_token(model):
+    idx = torch.randint(50, (1, 6))
+    made = generate(model, idx, 5, temperature=0.0, stop_token=int(idx[0, 0]))
+    assert int(idx[0, 0]) not in made[0, 6:]
+    assert made.shape == (1, 11)
+
+
+def test_text_ends_before_end_of_text(model, tokenizer):
+    free = complete(model, tokenizer, "0123", 25, seed=1)
+    assert len(free) == 29  # characters have no <|endoftext|>
+    tokenizer.end_of_text = int(tokenizer.encode(free[12])[0])
+    expected = free[: free.index(free[12], 4)]
+    assert complete(model, tokenizer, "0123", 25, seed=1) == expected
+    assert "".join(stream_text(model, tokenizer, "0123", 25, seed=1)) == expected[4:]
+    assert complete(model, tokenizer, "0123", 25, seed=1, stop=False) == free
+
+
+@pytest.mark.parametrize("stop", [True, False])
+def test_texts_together_are_the_texts_alone(model, tokenizer, stop):
+    tokenizer.end_of_text = 7
+    prompts = ["0", "0123456789", "0", "01234567890123456789", "CAB"]
+    together = complete_batch(model, tokenizer, prompts, 30, seed=3, stop=stop)
+    alone = [
+        complete(model, tokenizer, prompt, 30, seed=3 + row, stop=stop)
+        for row, prompt in enumerate(prompts)
+    ]
+    assert together == alone
+    assert any(len(t) < len(p) + 30 for t, p in zip(alone, prompts, strict=True)) == stop
+
+
+def test_the_gpt2_tokenizer_stops_by_itself():
+    tokenizer = GPT2Tokenizer()
+    model = GPT(pretrained.GPTConfig(8, tokenizer.vocab_size, 1, 1, 4)).eval()
+    with torch.no_grad():  # a model that says nothing but <|endoftext|>
+        model.transformer.ln_f.weight.zero_()
+        model.transformer.ln_f.bias.fill_(1.0)
+        model.transformer.wte.weight[tokenizer.end_of_text] = 1.0
+    assert complete(model, tokenizer, "It was", 9, temperature=0.0) == "It was"
+    kept = complete(model, tokenizer, "It was", 9, temperature=0.0, stop=False)
+    assert kept == "It was" + "<|endoftext|>" * 9
+
+
+def test_greedy_equals_transformers(model, tokenizer, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    pretrained.export(model, tmp_path / "out", tokenizer)
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out")
+    greedy = {"max_new_tokens": 9, "do_sample": False}
+    for _ in range(5):
+        prompts = prompts_of(7, 2, 5, 1)
+        alone = [
+            theirs.generate(prompt[None], attention_mask=torch.ones(1, len(prompt)), **greedy)[0]
+            for prompt in prompts
+        ]
+        ours = generate(model, prompts, 9, temperature=0.0)
+        assert all(map(torch.equal, ours, alone))
+        padded = torch.zeros(4, 7, dtype=torch.long)
+        seen = torch.zeros_like(padded)
+        for row, prompt in enumerate(prompts):
+            padded[row, 7 - len(prompt) :] = prompt
+            seen[row, 7 - len(prompt) :] = 1
+        batched = theirs.generate(padded, attention_mask=seen, pad_token_id=0, **greedy)
+        assert torch.equal(batched[:, 7:], torch.stack([row[-9:] for row in ours]))
+        stop = int(ours[0][9])
+        ends = {"eos_token_id": stop, "pad_token_id": stop}
+        batched = theirs.generate(padded, attention_mask=seen, **greedy, **ends)
+        columns = list(stream(model, prompts, 9, temperature=0.0, stop_token=stop))
+        assert torch.equal(batched[:, 7:], torch.stack(columns, dim=1))
+
+
+def test_laid_out_by_column_the_model_is_the_same(model, tiny_config):
+    idx, before = torch.randint(50, (2, 9)), dict(model.state_dict())
+    expected = model(idx)
+    lay_out_by_column(model)
+    assert model.lm_head.weight is model.transformer.wte.weight
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert model.lm_head.weight.stride() == (1, tiny_config.padded_vocab_size)
+    assert model.transformer.h[0].mlp.c_fc.weight.stride(0) == 1
+    assert model.transformer.h[0].mlp.c_proj.weight.stride(1) == 1
+    assert torch.allclose(model(idx), expected, atol=1e-4)
+
+
+def test_command_line_samples(tiny_run, capsys):
+    train(dataclasses.replace(tiny_run, max_steps=3))
+    command = ["sample", "--run-dir", tiny_run.run_dir, "--prompt", "To", "--max-new-tokens", "20"]
+    capsys.readouterr()
+
+    def printed(*more: str) -> str:
+        cli.main([*command, *more])
+        return capsys.readouterr().out.removesuffix("\n")
+
+    three = printed("--num-samples", "3", "--seed", "4").split("\n---------------\n")
+    assert three == [printed("--seed", seed) for seed in ("4", "5", "6")]
+    assert all(len(text) == 22 and text.startswith("To") for text in three)
+    with pytest.raises(SystemExit):
+        cli.main([*command, "--num-samples", "0"])
+    assert "num_samples is 0; 1 or more expected" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -84,11 +301,15 @@ def test_bad_arguments_are_named(model, arguments, message):
         next(stream(model, torch.zeros(1, 1, dtype=torch.long), 1, **arguments))
     with pytest.raises(ValueError, match="prompt is empty"):
         next(stream(model, torch.zeros(1, 0, dtype=torch.long), 1))
+    with pytest.raises(ValueError, match="prompt is empty"):
+        generate(model, prompts_of(3, 0), 1)
+    with pytest.raises(ValueError, match="there is no prompt"):
+        generate(model, [], 1)
+    with pytest.raises(ValueError, match="not a vector; a matrix or a list of them"):
+        generate(model, torch.zeros(3, dtype=torch.long), 1)
 
 
-def test_text_in_text_out(model):
-    alphabet = "".join(chr(ord("0") + i) for i in range(50))
-    tokenizer = CharTokenizer(alphabet)
+def test_text_in_text_out(model, tokenizer):
     text = complete(model, tokenizer, "0123", 25, seed=1)
     assert text.startswith("0123")
     assert len(text) == 29
@@ -111,4 +332,9 @@ def test_characters_spread_over_tokens_come_out_whole(monkeypatch):
 def test_training_mode_comes_back(model):
     model.train()
     generate(model, torch.zeros(1, 1, dtype=torch.long), 2, seed=0)
+    assert model.training
+    abandoned = stream(model, torch.zeros(1, 1, dtype=torch.long), 2, seed=0)
+    next(abandoned)
+    assert not model.training
+    abandoned.close()
     assert model.training

@@ -1,10 +1,66 @@
-"""Checks for notebook 08: what a run's figures mean."""
+"""Checks for notebook 08: tokens, what a run's figures mean, and how a GPT-2 is trained."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+from torch import nn
 
 from cs336_lib.classroom.checks.report import exercise, expect
-from cs336_lib.config import TrainConfig
+from cs336_lib.config import GPTConfig, TrainConfig
+from cs336_lib.model import GPT
+
+__all__ = [
+    "bits_per_character",
+    "decay_groups",
+    "epochs_seen",
+    "merge_pair",
+    "micro_steps",
+    "sharpened",
+    "trapezoid",
+]
+
+
+@exercise
+def merge_pair(answer: Callable[[list[int], tuple[int, int], int], list[int]]) -> None:
+    """Every (a, b), from left to right and without overlap, becomes the new id."""
+    ids = [5, 1, 2, 9, 1, 2, 1]
+    given = list(ids)
+    got = answer(given, (1, 2), 7)
+    expect(got is not None, "your function returns None; is the `return` missing?")
+    expect(given == ids, "your function changed the list that it was given; build a new one.")
+    got = [int(i) for i in got]
+    expect(
+        got != [5, 7, 9, 1, 2, 1],
+        "only the first pair was merged; every one of them is to be.",
+    )
+    expect(
+        got not in ([5, 7, 2, 9, 7, 2, 1], [5, 7, 7, 9, 7, 7, 1]),
+        "the pair's second id is still there: after a merge go on two places further.",
+    )
+    expect(
+        got != [5, 7, 9, 7],
+        "the last id is lost. It has no right neighbour and so begins no pair, but it stays.",
+    )
+    expect(
+        got != [5, 7, 9, 7, 7],
+        "a 1 without a 2 after it was replaced as well; the whole pair must match.",
+    )
+    expect(got == [5, 7, 9, 7, 1], f"{ids} with (1, 2) -> 7 should be [5, 7, 9, 7, 1], not {got}.")
+    triple = [int(i) for i in answer([3, 3, 3], (3, 3), 4)]
+    expect(
+        triple not in ([4, 4], [4, 3, 3]),
+        "[3, 3, 3] with (3, 3) -> 4 is [4, 3]: the middle 3 can be part of one pair only.",
+    )
+    expect(
+        triple != [3, 4],
+        "[3, 3, 3] with (3, 3) -> 4 is [4, 3]: go from left to right.",
+    )
+    expect(triple == [4, 3], f"[3, 3, 3] with (3, 3) -> 4 should be [4, 3], not {triple}.")
+    reverse = [int(i) for i in answer([2, 1, 1], (1, 2), 7)]
+    expect(reverse == [2, 1, 1], "(2, 1) is not the pair (1, 2): the order counts.")
+    pair = [int(i) for i in answer([8, 1, 2], (1, 2), 7)]
+    expect(pair == [8, 7], f"[8, 1, 2] with (1, 2) -> 7 should be [8, 7], not {pair}.")
+    expect(list(answer([], (1, 2), 7)) == [], "an empty list stays empty.")
 
 
 @exercise
@@ -55,4 +111,138 @@ def sharpened(answer: Callable[[list[float], float], list[float]]) -> None:
     expect(
         all(math.isclose(a, b, abs_tol=1e-6) for a, b in zip(half, wanted, strict=True)),
         f"at T = 0.5 expected {[round(x, 3) for x in wanted]}, got {[round(x, 3) for x in half]}",
+    )
+
+
+def names_of(parameters: Sequence[nn.Parameter], model: nn.Module) -> list[str]:
+    """The names of these parameters in the model, each time they occur."""
+    names = {id(p): name for name, p in model.named_parameters()}
+    return [names.get(id(p), "?") for p in parameters]
+
+
+@exercise
+def decay_groups(answer: Callable[[nn.Module, float], list[dict]]) -> None:
+    """Two groups: what has two dimensions or more is decayed, biases and norms are not."""
+    model = GPT(GPTConfig(block_size=4, vocab_size=8, n_layer=1, n_head=1, n_embd=8))
+    everything = dict(model.named_parameters())
+    everything["transformer.h.0.mlp.c_fc.bias"].requires_grad_(False)  # frozen: in no group
+    groups = answer(model, 0.1)
+    expect(groups is not None, "your function returns None; is the `return` missing?")
+    expect(
+        isinstance(groups, list) and all(isinstance(group, dict) for group in groups),
+        'return a list of dicts, such as {"params": [...], "weight_decay": 0.1}.',
+    )
+    expect(
+        all("params" in group and "weight_decay" in group for group in groups),
+        'each group needs the keys "params" and "weight_decay".',
+    )
+    groups = [{**group, "params": list(group["params"])} for group in groups]
+    listed = [name for group in groups for name in names_of(group["params"], model)]
+    expect("?" not in listed, "there is something in a group that is no parameter of the model.")
+    expect(
+        len(listed) == len(set(listed)),
+        "a parameter stands in two groups; the tied lm_head.weight IS wte.weight. "
+        "model.parameters() lists it once.",
+    )
+    expect(
+        "transformer.h.0.mlp.c_fc.bias" not in listed,
+        "a frozen parameter (requires_grad is False) was given to the optimizer.",
+    )
+    decay = {
+        name: group["weight_decay"] for group in groups for name in names_of(group["params"], model)
+    }
+    missing = [n for n, p in everything.items() if p.requires_grad and n not in decay]
+    expect(not missing, f"in no group, so never trained: {', '.join(missing[:3])}.")
+    matrices = [name for name in decay if everything[name].dim() >= 2]
+    vectors = [name for name in decay if everything[name].dim() < 2]
+    expect(
+        not (all(decay[n] == 0 for n in matrices) and all(decay[n] > 0 for n in vectors)),
+        "the groups are swapped: decay the matrices, leave the vectors.",
+    )
+    norms = [name for name in vectors if ".ln_" in name and name.endswith("weight")]
+    expect(
+        any(decay[n] == 0 for n in norms),
+        "the norms' weights are decayed. They are called weight, and are vectors that scale: "
+        "ask for dim(), not for the name.",
+    )
+    biases = [name for name in vectors if name.endswith("bias")]
+    expect(all(decay[n] == 0 for n in biases), "biases are decayed; they only shift.")
+    embeddings = [name for name in matrices if ".wte." in name or ".wpe." in name]
+    expect(
+        all(decay[n] > 0 for n in embeddings),
+        "the embeddings are not decayed; GPT-2's recipe decays every matrix, these two as well.",
+    )
+    expect(
+        all(decay[n] == 0.1 for n in matrices) and all(decay[n] == 0 for n in vectors),
+        "every matrix should have the weight decay 0.1 that was passed, every vector 0.0.",
+    )
+
+
+@exercise
+def trapezoid(answer: Callable[[int, float, int, int, int], float]) -> None:
+    """Up in `warmup` steps, flat, and linearly down to 0 at the last of `decay` steps."""
+    rates = [answer(step, 2.0, 4, 5, 20) for step in range(20)]
+    expect(None not in rates, "your function returns None; is a `return` missing?")
+    right = [min(1.0, (step + 1) / 4, (19 - step) / 5) * 2.0 for step in range(20)]
+    expect(
+        rates[0] != 0,
+        "step 0 has the rate 0, so it is wasted. Let it have peak / warmup, and step warmup - 1 "
+        "the peak.",
+    )
+    expect(
+        math.isclose(rates[3], 2.0),
+        f"with warmup = 4 step 3 is the fourth step and should have the peak; yours has "
+        f"{rates[3]:.3g} of 2.",
+    )
+    expect(
+        all(rate <= 2.0 + 1e-9 for rate in rates),
+        "somewhere the rate is above the peak; where do warm-up and plateau meet?",
+    )
+    expect(
+        not math.isclose(rates[19], 2.0 / 5),
+        "the last step should have the rate 0; yours has peak / decay, one step short of it.",
+    )
+    expect(
+        all(math.isclose(a, b) for a, b in zip(rates[3:15], right[3:15], strict=True)),
+        "between warm-up and decay the rate should stay at the peak: with 20 steps and decay = 5, "
+        f"from step 3 up to step 14; yours is {', '.join(f'{r:.2g}' for r in rates[3:15])}.",
+    )
+    expect(
+        math.isclose(rates[19], 0.0, abs_tol=1e-9),
+        f"the last step, 19, should have the rate 0, not {rates[19]:.3g}.",
+    )
+    for step, (rate, wanted) in enumerate(zip(rates, right, strict=True)):
+        expect(
+            math.isclose(rate, wanted, abs_tol=1e-9),
+            f"step {step} should have {wanted:.3g}, not {rate:.3g}: the way up and the way down "
+            "are straight lines.",
+        )
+    expect(
+        math.isclose(answer(0, 1.0, 1, 1, 2), 1.0) and answer(1, 1.0, 1, 1, 2) == 0.0,
+        "right for warmup = 4, but not for a warm-up and a decay of one step each.",
+    )
+
+
+@exercise
+def micro_steps(answer: Callable[[int, int, int, int], int]) -> None:
+    """batch_tokens / (sequences * length * devices), which must come out even."""
+    got = answer(524_288, 16, 1024, 8)
+    expect(got is not None, "your function returns None; is the `return` missing?")
+    expect(got != 32, "32 would be right for one device; the eight share the work.")
+    expect(
+        got not in (4096, 524_288 // (16 * 8)),
+        "a micro-batch is 16 sequences of 1024 TOKENS each; the block size is missing.",
+    )
+    expect(got != 64, "16 sequences go through a device at a time; their number is missing.")
+    expect(got == 4, f"524,288 tokens in pieces of 16 x 1024 on 8 devices: 4 each, not {got}.")
+    expect(isinstance(got, int), "4.0 is a float, which range() refuses; divide with //.")
+    expect(answer(524_288, 64, 512, 1) == 16, "wrong for pieces of 64 x 512 on one device: 16.")
+    try:
+        uneven = answer(524_288, 12, 1024, 1)
+    except ValueError:
+        return
+    expect(
+        False,
+        f"524,288 tokens are not a whole number of pieces of 12 x 1024; you return {uneven} and "
+        "so change the batch size silently. Raise ValueError.",
     )

@@ -1,0 +1,313 @@
+"""GPT-2 drawn part by part: the plan, positions, GELU, attention, the residual stream, sampling."""
+
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch, Rectangle
+from numpy.typing import ArrayLike
+
+from cs336_lib.classroom.plots.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PINK,
+    RED,
+    SKY,
+    YELLOW,
+    figure,
+    label,
+)
+
+DASHES = ("-", "--", "-.", ":")  # told apart without colour too
+COLOURS = (BLUE, RED, GREEN, ORANGE)
+MARKERS = ("o", "s", "D", "^")
+SHARES = ((BLUE, "", "white"), (PINK, "", "black"), (YELLOW, "", "black"), (GREEN, "", "black"))
+
+
+def box(axes: Axes, x: float, y: float, width: float, text: str, colour: str) -> None:
+    """A rounded box with its middle at (x, y)."""
+    shape = FancyBboxPatch(
+        (x - width / 2, y - 0.3),
+        width,
+        0.6,
+        boxstyle="round,pad=0.02,rounding_size=0.12",
+        facecolor=colour,
+        edgecolor="black",
+        linewidth=1.5,
+    )
+    axes.add_patch(shape)
+    axes.text(x, y, text, ha="center", va="center", size=14)
+
+
+def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
+    """A thin arrow between two points."""
+    style = {"arrowstyle": "-|>", "lw": 1.8, "color": "black", "shrinkA": 0, "shrinkB": 0}
+    axes.annotate("", end, start, arrowprops=style)
+
+
+def architecture(n_layer: int, n_embd: int, vocab_size: int) -> Figure:
+    """GPT-2 from left to right: the residual stream as a thick line, its readers above it."""
+    drawing, axes = figure(14, 4.6)
+    axes.set(xlim=(0, 14), ylim=(-1.15, 3.0))
+    axes.axis("off")
+    axes.plot([2.9, 10.6], [0, 0], color=ORANGE, lw=9, solid_capstyle="butt", zorder=0)
+    axes.text(3.05, -0.42, f"residual stream, {n_embd} numbers a token", size=13, va="top")
+    box(axes, 0.75, 0, 1.2, "token ids", "white")
+    box(axes, 2.3, 0.75, 1.4, "wte: token", SKY)
+    box(axes, 2.3, -0.75, 1.4, "wpe: place", SKY)
+    arrow(axes, (1.37, 0.1), (1.58, 0.6))
+    arrow(axes, (1.37, -0.1), (1.58, -0.6))
+    for sign in (1, -1):
+        arrow(axes, (2.75, sign * 0.43), (3.0, sign * 0.1))
+    axes.add_patch(
+        Rectangle((3.85, -0.25), 6.35, 3.0, facecolor="none", edgecolor=GREY, lw=1.8, ls="--")
+    )
+    axes.text(7.03, 2.45, f"block, {n_layer} times", ha="center", va="center", size=14)
+    for left, norm, part in ((4.15, "ln_1", "attention"), (7.25, "ln_2", "MLP")):
+        box(axes, left + 0.45, 1.5, 0.9, norm, YELLOW)
+        box(axes, left + 1.95, 1.5, 1.5, part, SKY)
+        arrow(axes, (left + 0.45, 0.08), (left + 0.45, 1.17))
+        arrow(axes, (left + 0.92, 1.5), (left + 1.17, 1.5))
+        arrow(axes, (left + 1.95, 1.17), (left + 1.95, 0.2))
+        axes.text(left + 1.95, 0, "+", ha="center", va="center", size=20, fontweight="bold")
+    box(axes, 11.1, 0, 0.9, "ln_f", YELLOW)
+    box(axes, 12.75, 0, 1.7, "lm_head", SKY)
+    arrow(axes, (11.57, 0), (11.87, 0))
+    axes.text(12.75, -0.42, f"{vocab_size:,} logits a token", size=13, va="top", ha="center")
+    tie = ([2.3, 2.3, 12.75, 12.75], [1.07, 2.9, 2.9, 0.34])
+    axes.plot(*tie, color=GREY, ls="--", lw=1.8)
+    axes.text(12.6, 2.6, "the same matrix", ha="right", va="center", size=13)
+    return drawing
+
+
+def parameter_share(models: Mapping[str, Mapping[str, int]], title: str) -> Figure:
+    """A bar of 100 % for each model, cut into its parts."""
+    drawing, axes = figure(13, 1.4 + 0.85 * len(models))
+    parts = list(next(iter(models.values())))
+    colours = dict(zip(parts, cycle(SHARES), strict=False))
+    for height, counts in enumerate(models.values()):
+        left, total = 0.0, sum(counts.values())
+        for part in parts:
+            share = 100 * counts[part] / total
+            colour, hatch, ink = colours[part]
+            name = part if height == 0 else None
+            axes.barh(height, share, left=left, color=colour, hatch=hatch, ec="black", label=name)
+            if share > 3:
+                middle = {"ha": "center", "va": "center", "size": 14, "color": ink}
+                axes.text(left + share / 2, height, f"{share:.0f} %", **middle)
+            left += share
+    axes.set_yticks(range(len(models)), models)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 100)
+    axes.grid(visible=False)
+    axes.legend(ncols=len(parts), loc="upper center", bbox_to_anchor=(0.5, -0.28))
+    label(axes, title, "share of all parameters [%]", "")
+    return drawing
+
+
+def position_curves(
+    tables: Mapping[str, ArrayLike], columns: Mapping[str, Sequence[int]], title: str
+) -> Figure:
+    """Some columns of each table of positions, as curves over the position.
+
+    Args:
+        tables: for each caption, an array of (position, dimension).
+        columns: for each caption, which dimensions to draw.
+        title: above the figure.
+    """
+    drawing, panels = figure(13, 4.4, ncols=len(tables), squeeze=False)
+    for axes, (caption, table) in zip(panels[0], tables.items(), strict=True):
+        values = np.asarray(table)
+        for column, colour, dashes in zip(columns[caption], COLOURS, DASHES, strict=False):
+            axes.plot(values[:, column], color=colour, ls=dashes, lw=2, label=f"dim {column}")
+        label(axes, caption, "position [tokens]", "value")
+        axes.margins(y=0.25)
+        axes.legend(ncols=3, loc="upper center", columnspacing=1, handlelength=1.6)
+    drawing.suptitle(title, fontsize=17, fontweight="bold")
+    return drawing
+
+
+def position_similarity(similarities: Mapping[str, ArrayLike], title: str) -> Figure:
+    """The cosine between every two positions, one square map for each table."""
+    drawing, panels = figure(13, 4.8, ncols=len(similarities), squeeze=False)
+    for axes, (caption, values) in zip(panels[0], similarities.items(), strict=True):
+        image = axes.imshow(np.asarray(values), vmin=-1, vmax=1, cmap="RdBu_r")
+        axes.grid(visible=False)
+        axes.set_title(caption, loc="left", fontsize=15, fontweight="bold")
+        axes.set_xlabel("position")
+    panels[0, 0].set_ylabel("position")
+    drawing.colorbar(image, ax=list(panels[0]), shrink=0.8, label="cosine")
+    drawing.suptitle(title, fontsize=17, fontweight="bold")
+    return drawing
+
+
+def activations(
+    x: ArrayLike, values: Mapping[str, ArrayLike], slopes: Mapping[str, ArrayLike], title: str
+) -> Figure:
+    """Activation functions on the left, their derivatives on the right."""
+    drawing, (left, right) = figure(13, 4.6, ncols=2)
+    for axes, curves in ((left, values), (right, slopes)):
+        for (name, y), colour, dashes in zip(curves.items(), COLOURS, DASHES, strict=False):
+            axes.plot(np.asarray(x), np.asarray(y), color=colour, ls=dashes, label=name)
+        axes.axhline(0, color=GREY, lw=1)
+        axes.legend(loc="upper left")
+    label(left, "the function", "x", "output")
+    label(right, "its slope", "x", "slope")
+    drawing.suptitle(title, fontsize=17, fontweight="bold")
+    return drawing
+
+
+def visible(character: str) -> str:
+    """A character as an axis can show it."""
+    return {"\n": "↵", " ": "·"}.get(character, character)
+
+
+def attention_heads(patterns: ArrayLike, text: str, title: str) -> Figure:
+    """One square map for each head: rows are queries, columns keys, darker is more weight."""
+    maps = np.asarray(patterns)
+    columns = min(3, len(maps))
+    rows = -(-len(maps) // columns)
+    drawing, panels = figure(4.4 * columns, 4.5 * rows, nrows=rows, ncols=columns, squeeze=False)
+    letters = [visible(character) for character in text]
+    for number, axes in enumerate(panels.flat):
+        if number >= len(maps):
+            axes.axis("off")
+            continue
+        image = axes.imshow(maps[number], vmin=0, vmax=1, cmap="Blues")
+        axes.grid(visible=False)
+        axes.set_xticks(range(len(letters)), letters, fontsize=13, family="monospace")
+        axes.set_yticks(range(len(letters)), letters, fontsize=13, family="monospace")
+        axes.tick_params(length=0)
+        axes.set_title(f"head {number}", loc="left", fontsize=15, fontweight="bold")
+    for axes in panels[:, 0]:
+        axes.set_ylabel("query: who looks")
+    for axes in panels[-1]:
+        axes.set_xlabel("key: what it looks at")
+    drawing.colorbar(image, ax=list(panels.flat), shrink=0.6, label="attention weight")
+    drawing.suptitle(title, fontsize=17, fontweight="bold")
+    return drawing
+
+
+def head_scores(scores: ArrayLike, title: str, meaning: str) -> Figure:
+    """A number from 0 to 1 for every head, as a table of (layer, head) shaded by it."""
+    values = np.asarray(scores)
+    drawing, axes = figure(9, 1.6 + 0.62 * len(values))
+    image = axes.imshow(values, vmin=0, vmax=1, cmap="Blues", aspect="auto")
+    for (layer, head), value in np.ndenumerate(values):
+        ink = "white" if value > 0.55 else "black"
+        axes.text(head, layer, f"{value:.2f}", ha="center", va="center", color=ink, size=14)
+    axes.set_xticks(range(values.shape[1]))
+    axes.set_yticks(range(values.shape[0]))
+    axes.grid(visible=False)
+    label(axes, title, "head", "layer")
+    drawing.colorbar(image, label=meaning)
+    return drawing
+
+
+def by_depth(curves: Mapping[str, Sequence[float]], title: str, x: str, y: str) -> Figure:
+    """One curve per name against the depth, which starts at 0 (the embeddings)."""
+    drawing, axes = figure(10, 4.6)
+    for (name, values), colour, dashes, marker in zip(
+        curves.items(), COLOURS, DASHES, MARKERS, strict=False
+    ):
+        axes.plot(values, color=colour, ls=dashes, marker=marker, label=name)
+    axes.set_ylim(bottom=0)
+    label(axes, title, x, y)
+    if len(curves) > 1:
+        axes.legend(loc="upper left")
+    return drawing
+
+
+def variance_by_layers(
+    layers: Sequence[int], curves: Mapping[str, Sequence[float]], title: str
+) -> Figure:
+    """The variance at the end of the stream, for models of different depth."""
+    drawing, axes = figure(10, 4.4)
+    for (name, values), colour, dashes, marker in zip(
+        curves.items(), COLOURS, DASHES, MARKERS, strict=False
+    ):
+        axes.plot(layers, values, color=colour, ls=dashes, marker=marker, label=name)
+    axes.set_xticks(layers)
+    axes.set_ylim(bottom=0)
+    axes.legend(loc="upper left")
+    label(axes, title, "number of blocks", "variance after the last block")
+    return drawing
+
+
+def stream(
+    sizes: Mapping[str, Sequence[float]], losses: Sequence[float], guess: float, title: str
+) -> Figure:
+    """What each sub-layer adds to the stream, and the loss if one read it out after each block.
+
+    Args:
+        sizes: for each kind of sub-layer, the root mean square of what it adds, block by block.
+        losses: loss in nats, read out before block 1 and after each block.
+        guess: the loss of guessing, ln V.
+        title: above the figure.
+    """
+    drawing, (left, right) = figure(13, 4.6, ncols=2)
+    blocks = np.arange(1, len(losses))
+    width = 0.8 / len(sizes)
+    for number, ((name, values), colour) in enumerate(
+        zip(sizes.items(), (BLUE, ORANGE), strict=False)
+    ):
+        place = blocks + (number - (len(sizes) - 1) / 2) * width
+        hatch = ("", "//")[number % 2]
+        left.bar(place, values, width, color=colour, hatch=hatch, edgecolor="black", label=name)
+    left.legend()
+    left.margins(y=0.3)
+    left.set_xticks(blocks)
+    label(left, "what is added", "block", "root mean square")
+    right.plot(losses, color=BLUE, marker="o")
+    right.axhline(guess, color=GREY, ls=":", lw=2)
+    note = {"xytext": (0, 6), "textcoords": "offset points", "ha": "right", "size": 13}
+    right.annotate("guessing, ln V", (1, guess), xycoords=("axes fraction", "data"), **note)
+    right.set_xticks(range(len(losses)))
+    right.set_ylim(0, max(max(losses), guess) * 1.15)
+    label(right, "read out early", "after block", "loss [nats/token]")
+    drawing.suptitle(title, fontsize=17, fontweight="bold")
+    return drawing
+
+
+def next_token(panels: Mapping[str, Sequence[float]], names: Sequence[str], title: str) -> Figure:
+    """The same tokens' probabilities under several settings; those cut off are marked."""
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    drawing, grid = figure(
+        4.4 * columns, 3.1 * rows + 0.5, nrows=rows, ncols=columns, squeeze=False, sharey=True
+    )
+    for axes, (caption, values) in zip(grid.flat, panels.items(), strict=False):
+        places = np.arange(len(values))
+        axes.bar(places, values, color=BLUE)
+        for place, value in zip(places, values, strict=True):
+            if value == 0:
+                middle = {"ha": "center", "va": "bottom", "size": 14, "color": RED}
+                axes.text(place, 0.01, "×", **middle)
+        axes.set_xticks(places, [visible(name) for name in names], family="monospace")
+        axes.set_title(caption, loc="left", fontsize=15, fontweight="bold")
+        axes.grid(axis="x", visible=False)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("probability")
+    for axes in grid[-1]:
+        axes.set_xlabel("next token")
+    drawing.suptitle(title, fontsize=17, fontweight="bold")
+    return drawing
+
+
+def token_times(curves: Mapping[str, Sequence[float]], first: int, title: str) -> Figure:
+    """Milliseconds that each new token took, against the length of the text so far."""
+    drawing, axes = figure(10, 4.4)
+    for (name, values), colour, dashes in zip(curves.items(), (RED, BLUE), DASHES, strict=False):
+        lengths = np.arange(first, first + len(values))
+        axes.plot(lengths, values, color=colour, ls=dashes, lw=1.5, alpha=0.35)
+        width = max(1, len(values) // 10)
+        smooth = [np.median(values[max(0, i - width) : i + width]) for i in range(len(values))]
+        axes.plot(lengths, smooth, color=colour, ls=dashes, label=name)
+    axes.set_ylim(bottom=0, top=1.3 * np.quantile(np.concatenate(list(curves.values())), 0.98))
+    axes.legend(loc="upper left")
+    label(axes, title, "tokens so far", "time for one token [ms]")
+    return drawing

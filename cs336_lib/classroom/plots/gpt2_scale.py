@@ -1,0 +1,171 @@
+"""Training on many devices, drawn: who reads what, who holds what, the bill, a real run."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from cs336_lib.classroom.plots.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PINK,
+    RED,
+    SKY,
+    figure,
+    label,
+)
+
+RANK_COLOURS = (SKY, ORANGE, GREEN, PINK)
+PART_COLOURS = {"weights": BLUE, "gradients": ORANGE, "optimizer state": GREEN}
+
+Pieces = Sequence[tuple[int, int]]  # (first window, how many), as World.pieces gives them
+
+
+def who_reads_what(rows: Mapping[str, Sequence[Pieces]], windows: int, title: str) -> Figure:
+    """A batch's windows as boxes, a row for each number of processes, coloured by process.
+
+    `rows` has for each row's name the pieces of every rank; a piece is framed, and the number in
+    its boxes says which rank reads it.
+    """
+    drawing, axes = figure(10, 1.6 + 0.75 * len(rows))
+    for y, ranks in enumerate(rows.values()):
+        for rank, pieces in enumerate(ranks):
+            colour = RANK_COLOURS[rank % len(RANK_COLOURS)]
+            for first, size in pieces:
+                axes.add_patch(Rectangle((first, y - 0.36), size, 0.72, facecolor=colour))
+                frame = {"fill": False, "edgecolor": BLACK, "linewidth": 2.5}
+                axes.add_patch(Rectangle((first, y - 0.36), size, 0.72, **frame))
+                for window in range(first, first + size):
+                    axes.text(window + 0.5, y, str(rank), ha="center", va="center", size=15)
+    axes.set_xlim(0, windows)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_yticks(range(len(rows)), list(rows))
+    axes.set_xticks([window + 0.5 for window in range(windows)], [str(w) for w in range(windows)])
+    axes.grid(visible=False)
+    label(axes, title, "window of the batch (in its box: the rank that reads it)", "")
+    return drawing
+
+
+def same_curve(
+    curves: Mapping[str, Sequence[float]], differences: Mapping[str, Sequence[float]], title: str
+) -> Figure:
+    """Loss curves on the left, the first one as a band behind; differences from it on the right."""
+    drawing, (left, right) = figure(11.5, 4.6, ncols=2)
+    looks = [
+        {"color": SKY, "linewidth": 9, "solid_capstyle": "round"},
+        {"color": BLACK, "linewidth": 2.5},
+        {"color": RED, "linestyle": "none", "marker": "o", "markersize": 7, "fillstyle": "none"},
+    ]
+    for (name, losses), look in zip(curves.items(), looks, strict=False):
+        left.plot(losses, label=name, **look)
+    markers = [{"color": BLACK, "marker": "x"}, {"color": RED, "marker": "o", "fillstyle": "none"}]
+    for (name, values), look in zip(differences.items(), markers, strict=False):
+        right.semilogy([max(v, 1e-9) for v in values], linestyle="none", label=name, **look)
+    right.set_ylim(5e-10, 1)
+    right.axhline(1e-7, color=GREY, linestyle=":", linewidth=2)
+    note = {"xytext": (0, -18), "textcoords": "offset points", "ha": "right", "size": 13}
+    right.annotate("fp32 rounding", (1, 1e-7), xycoords=("axes fraction", "data"), **note)
+    label(left, title, "step", "loss [nats/token]")
+    label(right, "Difference from one process", "step", "|difference| [nats] (log)")
+    left.legend()
+    right.legend(loc="upper left")
+    return drawing
+
+
+def bytes_per_gpu(
+    bars: Mapping[str, Mapping[str, float]], memory: Mapping[str, float], title: str
+) -> Figure:
+    """Stacked bars of gigabytes on one GPU, by part; dashed lines for what GPUs have."""
+    drawing, axes = figure(11, 0.62 * len(bars) + 2.2)
+    for y, parts in enumerate(bars.values()):
+        left = 0.0
+        for part, size in parts.items():
+            axes.barh(y, size / 1e9, left=left, color=PART_COLOURS[part], height=0.66)
+            left += size / 1e9
+        note = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "size": 14}
+        ground = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+        axes.annotate(f"{left:.1f} GB", (left, y), **note, bbox=ground, zorder=5)
+    for name, size in memory.items():
+        axes.axvline(size / 1e9, color=RED, linestyle="--", linewidth=2)
+        note = {"xytext": (4, 5), "textcoords": "offset points", "size": 13, "color": RED}
+        axes.annotate(name, (size / 1e9, 1), xycoords=("data", "axes fraction"), **note)
+    axes.set_yticks(range(len(bars)), list(bars))
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.grid(axis="y", visible=False)
+    axes.legend(
+        handles=[Patch(color=colour, label=part) for part, colour in PART_COLOURS.items()],
+        loc="lower right",
+    )
+    label(axes, title, "memory on one GPU, activations left out [GB]", "")
+    axes.title.set_position((0, 1.1))
+    axes.set_title(title, loc="left", fontweight="bold", pad=28)
+    return drawing
+
+
+def bill(hours: Mapping[str, tuple[float, float]], dollars: Sequence[float], title: str) -> Figure:
+    """Hours of each model on one GPU and on eight, side by side, the price written above."""
+    drawing, axes = figure(10.5, 4.8)
+    for shift, column, colour, name in ((-0.2, 0, BLUE, "1 GPU"), (0.2, 1, ORANGE, "8 GPUs")):
+        places = [x + shift for x in range(len(hours))]
+        values = [pair[column] for pair in hours.values()]
+        axes.bar(places, values, width=0.38, color=colour, label=name)
+        for x, value in zip(places, values, strict=True):
+            text = f"{value:.2g} h"
+            axes.text(x, value * 1.06, text, ha="center", va="bottom", size=13)
+    axes.set_yscale("log")
+    axes.set_ylim(0.3, 200)
+    names = [f"{name}\n${price:,.0f}" for name, price in zip(hours, dollars, strict=True)]
+    axes.set_xticks(range(len(hours)), names)
+    axes.grid(axis="x", visible=False)
+    axes.legend(loc="upper left")
+    label(axes, title, "model, and what either way costs", "time [h] (log)")
+    return drawing
+
+
+def growing_batch(tokens: Mapping[str, Sequence[int]], title: str) -> Figure:
+    """Tokens of every step's batch, in thousands."""
+    drawing, axes = figure(10, 4.2)
+    for (name, values), colour, dashes in zip(
+        tokens.items(), (GREY, BLUE), ("--", "-"), strict=False
+    ):
+        axes.plot([v / 1000 for v in values], color=colour, linestyle=dashes, label=name)
+    axes.set_ylim(bottom=0)
+    axes.legend(loc="lower right")
+    label(axes, title, "step", "tokens in the batch [thousands]")
+    return drawing
+
+
+def real_run(
+    steps: Sequence[int],
+    losses: Sequence[float],
+    accuracies: Sequence[float],
+    levels: tuple[float, float, float],
+    title: str,
+) -> Figure:
+    """A run's validation loss and HellaSwag accuracy, with GPT-2's own loss, accuracy, and chance.
+
+    `levels` are GPT-2's loss, GPT-2's accuracy, and the accuracy of guessing.
+    """
+    drawing, (left, right) = figure(11.5, 4.8, ncols=2)
+    left.plot(steps, losses, color=BLUE, marker="o", markersize=5)
+    right.plot(steps, accuracies, color=BLUE, marker="o", markersize=5)
+    for axes in (left, right):
+        axes.set_xticks(range(0, 20_001, 5000), [f"{step:,}" for step in range(0, 20_001, 5000)])
+        axes.set_xlim(0, 20_000)
+    left.set_ylim(2.9, 4.3)
+    right.set_ylim(0.23, 0.32)
+    above = {"textcoords": "offset points", "xytext": (0, 6), "size": 13}
+    lines = [(left, levels[0], f"OpenAI's GPT-2: {levels[0]}")]
+    lines += [(right, levels[1], f"OpenAI's GPT-2: {levels[1]}")]
+    for axes, level, name in (*lines, (right, levels[2], f"guessing: {levels[2]}")):
+        axes.axhline(level, color=RED if axes is left or level == levels[1] else GREY, ls="--")
+        side = {"ha": "right"} if axes is left or level == levels[2] else {"ha": "left"}
+        x = 0.98 if side["ha"] == "right" else 0.02
+        axes.annotate(name, (x, level), xycoords=("axes fraction", "data"), **side, **above)
+    label(left, title, "step of 524,288 tokens", "validation loss [nats/token]")
+    label(right, "HellaSwag", "step of 524,288 tokens", "acc_norm")
+    return drawing

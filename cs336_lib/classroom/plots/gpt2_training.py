@@ -1,0 +1,238 @@
+"""Training GPT-2, drawn: tokens on a strip, schedules, gradients, and a run while it runs."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from IPython import get_ipython
+from IPython.display import display
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from cs336_lib.classroom.plots.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    RED,
+    SKY,
+    figure,
+    label,
+)
+
+Row = Mapping[str, Any]
+
+
+def token_strip(pieces: Sequence[str], ids: Sequence[int], title: str, columns: int = 8) -> Figure:
+    """Every token as a box, its text above its id; `␣` is a space and `⏎` a line end."""
+    rows = -(-len(pieces) // columns)
+    drawing, axes = figure(13, 0.8 + 1.0 * rows)
+    for number, (piece, token) in enumerate(zip(pieces, ids, strict=True)):
+        row, column = divmod(number, columns)
+        colour = (SKY, ORANGE)[(row + column) % 2]
+        axes.add_patch(Rectangle((column, row), 0.96, 0.86, facecolor=colour, alpha=0.45))
+        shown = piece.replace(" ", "␣").replace("\n", "⏎")
+        middle = {"ha": "center", "va": "center"}
+        axes.text(column + 0.48, row + 0.28, shown, **middle, size=17, family="DejaVu Sans")
+        axes.text(column + 0.48, row + 0.66, str(token), **middle, size=14)
+    axes.set(xlim=(0, columns), ylim=(rows, -0.05))
+    axes.axis("off")
+    axes.set_title(title, loc="left", fontweight="bold")
+    return drawing
+
+
+def loss_curves(
+    curves: Mapping[str, Sequence[float]], levels: Mapping[str, float], title: str
+) -> Figure:
+    """Losses by step, each line labelled at its end, and named horizontal levels."""
+    drawing, axes = figure(11, 4.8)
+    dashes = ("-", "--", "-.", ":")
+    for number, (name, losses) in enumerate(curves.items()):
+        colour = (BLUE, RED, GREEN, ORANGE)[number % 4]
+        axes.plot(losses, color=colour, linestyle=dashes[number % 4])
+        place = {"xytext": (8, 0), "textcoords": "offset points", "va": "bottom", "color": colour}
+        axes.annotate(name, (len(losses) - 1, losses[-1]), **place, annotation_clip=False)
+    draw_levels(axes, levels)
+    axes.set_ylim(bottom=0)
+    label(axes, title, "step", "loss [nats per token]")
+    return drawing
+
+
+def draw_levels(axes: Axes, levels: Mapping[str, float]) -> None:
+    """Dashed horizontal lines, their names above them at the right."""
+    for name, level in levels.items():
+        axes.axhline(level, color=GREY, linestyle="--", linewidth=2)
+        place = {"xytext": (-4, 4), "textcoords": "offset points", "ha": "right", "va": "bottom"}
+        axes.annotate(name, (1, level), xycoords=("axes fraction", "data"), **place)
+
+
+def schedule(
+    rates: Sequence[float], warmup_steps: int, title: str, other: Mapping[int, float] | None = None
+) -> Figure:
+    """A learning rate for every step: the warm-up shaded, the ends and the peak written out."""
+    drawing, axes = figure(11, 4.6)
+    axes.plot(rates, color=BLUE)
+    axes.axvspan(0, warmup_steps - 1, color=SKY, alpha=0.3)
+    last = len(rates) - 1
+    peak = warmup_steps - 1
+    notes = {
+        0: (16, -2, "left", f"step 0: {rates[0]:.2e}"),
+        peak: (10, 2, "left", f"step {peak:,}, end of the warm-up: {rates[peak]:.1e}"),
+        last: (0, -26, "right", f"step {last:,}: {rates[last]:.1e}"),
+    }
+    for step, (dx, dy, side, text) in notes.items():
+        axes.plot(step, rates[step], marker="o", color=BLUE)
+        place = {"xytext": (dx, dy), "textcoords": "offset points", "ha": side, "size": 14}
+        axes.annotate(text, (step, rates[step]), **place)
+    axes.margins(y=0.16)
+    axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    label(axes, title, "step", "learning rate")
+    return drawing
+
+
+def gradient_error(
+    errors: Mapping[str, Sequence[float]], tokens: Sequence[int], title: str
+) -> Figure:
+    """How far the gradient of a batch is from that of much more data, on two log scales."""
+    drawing, axes = figure(11, 4.8)
+    for number, (name, values) in enumerate(errors.items()):
+        colour, marker = ((BLUE, "o"), (RED, "s"))[number % 2]
+        axes.loglog(tokens, values, color=colour, marker=marker, label=name)
+    axes.set_xticks(tokens, [f"{n:,}" for n in tokens])
+    axes.set_yticks([0.1, 0.2, 0.5, 1.0], ["0.1", "0.2", "0.5", "1"])
+    axes.minorticks_off()
+    axes.axhline(1, color=GREY, linestyle="--", linewidth=2)
+    place = {"xytext": (-4, 4), "textcoords": "offset points", "ha": "right", "va": "bottom"}
+    note = "error as large as the gradient"
+    axes.annotate(note, (1, 1), xycoords=("axes fraction", "data"), **place)
+    axes.legend(loc="lower left")
+    label(axes, title, "tokens in the batch", "relative error of the gradient")
+    return drawing
+
+
+def batch_growth(batch_tokens: Sequence[int], tokens_read: Sequence[int], title: str) -> Figure:
+    """Tokens in each step's batch, and tokens read by then, against the step."""
+    drawing, (left, right) = figure(13, 4.6, ncols=2)
+    left.step(range(len(batch_tokens)), batch_tokens, where="post", color=BLUE)
+    straight = np.arange(len(tokens_read)) * max(batch_tokens)
+    right.plot(straight, color=GREY, linestyle="--", label="constant batch")
+    right.plot(tokens_read, color=GREEN, label="growing batch")
+    right.legend(loc="upper left")
+    for axes in (left, right):
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.set_ylim(bottom=0)
+    left.yaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.0f}k")
+    right.yaxis.set_major_formatter(lambda value, _: f"{value / 1e9:.0f}B")
+    label(left, title, "step", "tokens per step")
+    label(right, "Read so far", "step", "tokens")
+    return drawing
+
+
+def draw_run(axes: Axes, metrics: Sequence[Row], levels: Mapping[str, float]) -> None:
+    """Training loss of each step (thin) and its mean (thick), validation loss, named levels."""
+    steps = np.array([row["step"] for row in metrics])
+    losses = np.array([row["train_loss"] for row in metrics])
+    if len(losses):
+        width = max(1, len(losses) // 30)
+        smooth = np.convolve(losses, np.ones(width) / width, mode="valid")
+        axes.plot(steps, losses, color=BLUE, alpha=0.25, linewidth=1)
+        axes.plot(steps[width - 1 :], smooth, color=BLUE, label=f"training, mean of {width}")
+    measured = [row for row in metrics if "val_loss" in row]
+    if measured:
+        axes.plot(
+            [row["step"] for row in measured],
+            [row["val_loss"] for row in measured],
+            color=ORANGE,
+            marker="o",
+            label="validation",
+        )
+    draw_levels(axes, levels)
+    if len(losses):
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.2)
+
+
+class LiveLossPlot:
+    """The loss of a run while it runs.
+
+    A context manager that `train` calls after every step:
+
+        with LiveLossPlot(config.max_steps) as live:
+            train(config, on_step=live)
+
+    It shows one figure and redraws it in place: at most once every `every` seconds, more rarely
+    where drawing is so slow that it would take a tenth of the time, and once more on leaving, also
+    when the run was interrupted. Where there is no notebook to show a figure nothing is shown.
+
+    Args:
+        max_steps: where the axis of steps ends.
+        levels: named horizontal lines [nats per token].
+        every: least time between two drawings [s].
+        clock: tells the time [s]; for tests.
+    """
+
+    def __init__(
+        self,
+        max_steps: int,
+        levels: Mapping[str, float] | None = None,
+        *,
+        every: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.max_steps, self.levels = max_steps, dict(levels or {})
+        self.every, self.clock = every, clock
+        self.rows: list[Row] = []
+        self.drawings = 0
+        self.drawing, self.axes = figure(11, 5)
+        plt.close(self.drawing)  # else the notebook shows it a second time when the cell ends
+        self.handle = None
+        self.next_drawing = -float("inf")
+
+    def __enter__(self) -> "LiveLossPlot":
+        self.redraw()
+        if get_ipython() is not None:
+            self.handle = display(self.drawing, display_id=True)
+        return self
+
+    def __call__(self, row: Row) -> None:
+        """Take a step's row of metrics; redraw if the last drawing is `every` seconds old."""
+        self.rows.append(row)
+        if self.clock() >= self.next_drawing:
+            self.redraw()
+
+    def __exit__(self, *error: object) -> None:
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Draw all rows there are, and show the figure where the first one was shown."""
+        begin = self.clock()
+        self.axes.clear()
+        draw_run(self.axes, self.rows, self.levels)
+        done = self.rows[-1]["step"] + 1 if self.rows else 0
+        self.axes.set_xlim(0, self.max_steps)
+        title = f"Step {done:,} of {self.max_steps:,}"
+        label(self.axes, title, "step", "loss [nats per token]")
+        self.drawings += 1
+        if self.handle is not None:
+            self.handle.update(self.drawing)
+        end = self.clock()
+        self.next_drawing = end + max(self.every, 10 * (end - begin))
+
+
+def run_panels(metrics: Sequence[Row], grad_clip: float, title: str) -> Figure:
+    """A run's learning rate above its gradient norm, with the clipping limit."""
+    drawing, (top, bottom) = figure(11, 6, nrows=2, sharex=True)
+    steps = [row["step"] for row in metrics]
+    top.plot(steps, [row["lr"] for row in metrics], color=BLUE)
+    top.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
+    bottom.semilogy(steps, [row["grad_norm"] for row in metrics], color=GREEN, linewidth=1.5)
+    bottom.axhline(grad_clip, color=RED, linestyle="--", linewidth=2)
+    place = {"xytext": (-4, 4), "textcoords": "offset points", "ha": "right", "va": "bottom"}
+    where = {"xycoords": ("axes fraction", "data"), "color": RED}
+    bottom.annotate(f"limit {grad_clip:g}", (1, grad_clip), **where, **place)
+    label(top, title, "", "learning rate")
+    label(bottom, "", "step", "gradient norm (log)")
+    return drawing

@@ -1,0 +1,103 @@
+"""Where the time of a training step goes: torch.profiler's record, operator by operator."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from cs336_lib import hardware
+from cs336_lib.classroom.speed_step import Step, matmul_precision
+
+KINDS = ("matmul", "attention", "loss", "norm, GELU, add", "optimizer")
+PHASES = ("forward", "backward", "update")
+# These only look at memory in another way, or call an operator that does the work.
+IDLE = frozenset(
+    "view t transpose permute expand as_strided select slice unbind reshape _unsafe_view detach "
+    "empty empty_like empty_strided resolve_conj result_type linear matmul layer_norm softmax "
+    "log_softmax embedding arange to _to_copy clone contiguous item _local_scalar_dense "
+    "_reshape_alias broadcast_to lift_fresh cross_entropy_loss resize_ dropout ones".split()
+)
+
+
+@dataclass(frozen=True)
+class Span:
+    """An operator's own work in a profiled step: what it is, and when it ran [ms]."""
+
+    op: str
+    kind: str
+    phase: str
+    start: float
+    ms: float
+    inputs: str = ""
+    """The shapes of its tensors, as in 1024x128, 128x384."""
+
+
+def kind_of(op: str, phase: str, shapes: list[list[int]]) -> str:
+    """Which of KINDS an operator belongs to, by its name, its phase, and its inputs' shapes."""
+    name = op.removeprefix("aten::")
+    if phase == "update":
+        return "optimizer"
+    if "log_softmax" in name or "nll_loss" in name:
+        return "loss"
+    on_scores = any(len(s) == 4 and s[-1] == s[-2] for s in shapes)  # (batch, head, T, T)
+    if "softmax" in name or "attention" in name or name in ("bmm", "baddbmm") or on_scores:
+        return "attention"
+    if name in ("mm", "addmm", "_addmm_activation"):
+        return "matmul"
+    return "norm, GELU, add"
+
+
+def profile_step(step: Step, warmup: int = 2) -> list[Span]:
+    """Profile one step: every operator with the time that it (and nothing below it) took.
+
+    On a CUDA GPU that is the time of its kernels, drawn one after another in the order of launch,
+    so idle gaps do not show; elsewhere it is the time on the CPU, where it happened.
+    """
+    for _ in range(warmup):
+        step()
+    on_gpu = step.device.type == "cuda"
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+    with (
+        matmul_precision(step.settings.precision),
+        profile(activities=activities, record_shapes=True) as watched,
+    ):
+        with record_function("phase: forward"):
+            loss = step.forward()
+            hardware.synchronize(step.device)
+        with record_function("phase: backward"):
+            loss.backward()
+            hardware.synchronize(step.device)
+        with record_function("phase: update"):
+            step.update()
+            hardware.synchronize(step.device)
+    events = [e for e in watched.events() if e.device_type == torch.autograd.DeviceType.CPU]
+    ranges = {e.name.removeprefix("phase: "): e.time_range for e in events if "phase: " in e.name}
+    spans, clock = [], 0.0
+    for event in sorted(events, key=lambda e: e.time_range.start):
+        begin = event.time_range.start
+        phase = next((p for p, r in ranges.items() if r.start <= begin <= r.end), None)
+        own = event.self_device_time_total if on_gpu else event.self_cpu_time_total
+        if phase is None or own <= 0 or not event.name.startswith(("aten::", "triton")):
+            continue
+        start = clock if on_gpu else begin - ranges["forward"].start
+        clock += own
+        shapes = event.input_shapes or []
+        kind, op = kind_of(event.name, phase, shapes), event.name.removeprefix("aten::")
+        inputs = ", ".join("x".join(map(str, s)) for s in shapes if len(s) > 0)
+        spans.append(Span(op, kind, phase, start / 1e3, own / 1e3, inputs))
+    return spans
+
+
+def workers(spans: list[Span]) -> list[Span]:
+    """Without the operators that do no work of their own."""
+    return [span for span in spans if span.op not in IDLE]
+
+
+def ms_by(spans: list[Span], key: Literal["kind", "op", "phase"]) -> dict[str, float]:
+    """Milliseconds by kind, operator or phase, the longest first."""
+    totals: dict[str, float] = {}
+    for span in spans:
+        name = getattr(span, key)
+        totals[name] = totals.get(name, 0.0) + span.ms
+    return dict(sorted(totals.items(), key=lambda item: -item[1]))

@@ -1,0 +1,319 @@
+"""Notebook 07's checks: untouched stubs, typical mistakes by their diagnosis, right answers."""
+
+import math
+
+import pytest
+import torch
+
+from cs336_lib.accounting import count_parameters, parameter_counts
+from cs336_lib.classroom.checks import gpt2_model as checks
+from cs336_lib.config import GPTConfig
+
+
+@pytest.fixture
+def verdict(capsys):
+    """Run a check; return the line it printed."""
+
+    def run(check, *answers) -> str:
+        check(*answers)
+        return capsys.readouterr().out
+
+    return run
+
+
+def unwritten(*args, **kwargs):
+    """A stub as the notebook hands it out."""
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize("name", checks.__all__)
+def test_an_untouched_stub_is_not_attempted(name, verdict):
+    assert verdict(getattr(checks, name), unwritten) == f"{name}: not attempted yet\n"
+
+
+@pytest.mark.parametrize("name", checks.__all__)
+def test_a_forgotten_return_is_told(name, verdict):
+    assert "is the `return` missing" in verdict(getattr(checks, name), lambda *args: None)
+
+
+# parameter_count
+
+
+def less(what):
+    """The right count less `what(config)`."""
+    return lambda config: count_parameters(config) - what(config)
+
+
+def norms(config):
+    return parameter_counts(config)["layer norms"]
+
+
+COUNTS = {
+    "passed": count_parameters,
+    "count it once": less(lambda c: -c.vocab_size * c.n_embd),
+    "padded vocabulary": less(lambda c: (c.vocab_size - c.padded_vocab_size) * c.n_embd),
+    "wpe is missing": less(lambda c: c.block_size * c.n_embd),
+    "wte is missing": less(lambda c: c.vocab_size * c.n_embd),
+    "ln_f is missing": less(lambda c: 2 * c.n_embd),
+    "c_attn (C to 3C)": less(lambda c: c.n_layer * 4 * c.n_embd**2),
+    "c_proj of the attention": less(lambda c: c.n_layer * c.n_embd**2),
+    "four linear layers of a block": less(lambda c: c.n_layer * 9 * c.n_embd),
+    "all biases": less(lambda c: c.n_layer * 9 * c.n_embd + norms(c) // 2),
+    "a weight and a bias": less(lambda c: norms(c) // 2),
+    "the layer norms are missing": less(norms),
+    "two layer norms of each block": less(lambda c: norms(c) - 2 * c.n_embd),
+    "you counted one": less(lambda c: c.n_layer * 2 * c.n_embd),
+    "wrong for another shape": lambda config: 124_439_808,
+    "its table adds up": lambda config: 1,
+}
+
+
+@pytest.mark.parametrize("diagnosis", COUNTS)
+def test_parameter_count(diagnosis, verdict):
+    assert diagnosis in verdict(checks.parameter_count, COUNTS[diagnosis])
+
+
+# gelu_slope
+
+
+def below(x):
+    return 0.5 * (1 + torch.erf(x / math.sqrt(2)))
+
+
+def bell(x):
+    return torch.exp(-x.square() / 2) / math.sqrt(2 * math.pi)
+
+
+SLOPES = {
+    "passed": lambda x: below(x) + x * bell(x),
+    "GELU itself": lambda x: x * below(x),
+    "x Φ', and Φ' is the bell curve": below,
+    "Φ(x) is missing": lambda x: x * bell(x),
+    "the second term": lambda x: below(x) + bell(x),
+    "1 / sqrt(2 π)": lambda x: below(x) + x * torch.exp(-x.square() / 2),
+    "the sqrt(2) is missing": lambda x: 0.5 * (1 + torch.erf(x)) + x * bell(x),
+    "ReLU's slope": lambda x: (x > 0).float(),
+    "it is 1.0833": lambda x: torch.zeros_like(x),
+    "that of x expected": lambda x: torch.zeros(3),
+    "a tensor expected": lambda x: 1.0,
+}
+
+
+@pytest.mark.parametrize("diagnosis", SLOPES)
+def test_gelu_slope(diagnosis, verdict):
+    assert diagnosis in verdict(checks.gelu_slope, SLOPES[diagnosis])
+
+
+# window_mask
+
+
+def ones(seq):
+    return torch.ones(seq, seq, dtype=torch.bool)
+
+
+MASKS = {
+    "passed": lambda n, w: ones(n).tril().triu(1 - w),
+    "upside down": lambda n, w: ~ones(n).tril().triu(1 - w),
+    "looks at the future": lambda n, w: ones(n).triu().tril(w - 1),
+    "the window is ignored": lambda n, w: ones(n).tril(),
+    "one key too many": lambda n, w: ones(n).tril().triu(-w),
+    "a token must see itself": lambda n, w: ones(n).tril(-1).triu(-w),
+    "reaches into the future": lambda n, w: ones(n).tril(w - 1).triu(1 - w),
+    "torch.bool expected": lambda n, w: torch.ones(n, n),
+    "(seq, seq)": lambda n, w: ones(w),
+    "row 4 is": lambda n, w: torch.eye(n, dtype=torch.bool),
+    "the whole past": lambda n, w: ones(n).tril().triu(-2),
+    "a tensor expected": lambda n, w: [[True]],
+}
+
+
+@pytest.mark.parametrize("diagnosis", MASKS)
+def test_window_mask(diagnosis, verdict):
+    assert diagnosis in verdict(checks.window_mask, MASKS[diagnosis])
+
+
+def test_window_of_one(verdict):
+    def wide(seq, window):
+        return ones(seq).tril().triu(1 - max(2, window))
+
+    assert "only the diagonal" in verdict(checks.window_mask, wide)
+
+
+# init_std
+
+
+def std(shrink, writes=("c_proj",), constants=("bias", ".ln_")):
+    def answer(name, n_layer):
+        if name.endswith("bias") and "bias" in constants:
+            return 0.0
+        if ".ln_" in name and ".ln_" in constants:
+            return 0.0
+        return 0.02 / shrink(n_layer) if any(w in name for w in writes) else 0.02
+
+    return answer
+
+
+def root(n_layer):
+    return math.sqrt(2 * n_layer)
+
+
+STDS = {
+    "passed": std(root),
+    "c_fc does not write": std(root, writes=("mlp",)),
+    "must be divided by sqrt(2 n_layer)": std(lambda n: 1),
+    "adds to the stream twice": std(math.sqrt),
+    "the root is missing": std(lambda n: 2 * n),
+    "as well as the MLP's": std(root, writes=("mlp.c_proj",)),
+    "use n_layer": std(lambda n: math.sqrt(24)),
+    "biases begin at 0": std(root, constants=(".ln_",)),
+    "a norm begins as all ones": std(root, constants=("bias",)),
+    "embeddings have 0.02 too": lambda name, n: 1.0 if "wte" in name else std(root)(name, n),
+    "0.02 expected": lambda name, n: 1.0,
+}
+
+
+@pytest.mark.parametrize("diagnosis", STDS)
+def test_init_std(diagnosis, verdict):
+    assert diagnosis in verdict(checks.init_std, STDS[diagnosis])
+
+
+# convert
+
+
+def converted(
+    keep=lambda name: not name.endswith(".attn.bias"),
+    transpose=lambda name, tensor: ".c_" in name and name.endswith("weight"),
+    prefix="transformer.",
+    turn=lambda tensor: tensor.T,
+):
+    """A converter with one thing done otherwise."""
+
+    def convert(theirs):
+        return {
+            prefix + name: turn(tensor) if transpose(name, tensor) else tensor
+            for name, tensor in theirs.items()
+            if keep(name)
+        }
+
+    return convert
+
+
+def pops(theirs):
+    theirs.pop("h.0.attn.bias")
+    return converted()(theirs)
+
+
+def rectangular(name, tensor):
+    return ".c_" in name and tensor.ndim == 2 and tensor.size(0) != tensor.size(1)
+
+
+CONVERTERS = {
+    "passed": converted(),
+    "a stored causal mask": converted(keep=lambda name: True),
+    'begin with "transformer."': converted(prefix=""),
+    "c_attn.bias is gone": converted(keep=lambda name: not name.endswith("attn.bias")),
+    "ln_f.bias is missing": converted(
+        keep=lambda name: name != "ln_f.bias" and not name.endswith(".attn.bias")
+    ),
+    "is no name of our model": lambda theirs: converted()(theirs) | {"more": torch.ones(1)},
+    "was transposed: only the Conv1D": converted(transpose=lambda name, t: t.ndim == 2),
+    "nn.Linear wants (out, in)": converted(transpose=lambda name, t: False),
+    "It is square": converted(transpose=rectangular),
+    "a reshape is not a transpose": converted(turn=lambda t: t.reshape(t.shape[::-1])),
+    "has the wrong numbers": converted(turn=lambda t: -t.T),
+    "you changed the dictionary": pops,
+}
+
+
+@pytest.mark.parametrize("diagnosis", CONVERTERS)
+def test_convert(diagnosis, verdict):
+    assert diagnosis in verdict(checks.convert, CONVERTERS[diagnosis])
+
+
+# nucleus
+
+
+def kept_if(rule, normalise=True, sort_back=True, descending=True):
+    """Top-p, keeping where rule(sum before, sum up to and with, p)."""
+
+    def nucleus(probabilities, p):
+        ordered, order = probabilities.sort(descending=descending)
+        total = ordered.cumsum(0)
+        chosen = ordered.where(rule(total - ordered, total, p), 0.0)
+        kept = torch.zeros_like(chosen).scatter(0, order, chosen) if sort_back else chosen
+        return kept / kept.sum() if normalise else kept
+
+    return nucleus
+
+
+def first_stays(before, total, p):
+    return (total < p) | (before == 0)
+
+
+def before_p(before, total, p):
+    return before < p
+
+
+def one_more(before, total, p):
+    """Also the token after the one that crosses p."""
+    shifted = torch.cat((before[:1], before[:-1]))
+    return shifted < p
+
+
+def in_place(probabilities, p):
+    kept = kept_if(before_p)(probabilities, p)
+    return probabilities.copy_(kept)
+
+
+NUCLEI = {
+    "passed": kept_if(before_p),
+    "divide by their sum": kept_if(before_p, normalise=False),
+    "probabilities sorted": kept_if(before_p, sort_back=False),
+    "the token that crosses p is missing": kept_if(first_stays),
+    "one token too many": kept_if(one_more),
+    "descending=True": kept_if(
+        lambda b, t, p: torch.tensor([True, True, True, False, False]), descending=False
+    ),
+    "you changed the tensor": in_place,
+    "all 5 tokens expected": lambda probabilities, p: probabilities[probabilities > 0.2],
+    "it must always stay": lambda probabilities, p: (
+        kept_if(before_p)(probabilities, p) if p > 0.5 else torch.zeros_like(probabilities)
+    ),
+    "p = 1 keeps every token": lambda probabilities, p: kept_if(before_p)(
+        probabilities, min(p, 0.7)
+    ),
+    "p = 0.7:": lambda probabilities, p: probabilities,
+    "a tensor expected": lambda probabilities, p: 1,
+}
+
+
+@pytest.mark.parametrize("diagnosis", NUCLEI)
+def test_nucleus(diagnosis, verdict):
+    assert diagnosis in verdict(checks.nucleus, NUCLEI[diagnosis])
+
+
+# cache_bytes
+
+
+def size(config, batch, tokens, each):
+    return 2 * batch * config.n_layer * tokens * config.n_embd * each
+
+
+SIZES = {
+    "passed": size,
+    "keys AND values": lambda c, b, t, e: size(c, b, t, e) // 2,
+    "n_layer is missing": lambda c, b, t, e: size(c, b, t, e) // c.n_layer,
+    "do not multiply by n_head": lambda c, b, t, e: size(c, b, t, e) * c.n_head,
+    "that counts numbers": lambda c, b, t, e: size(c, b, t, 1),
+    "queries are not kept": lambda c, b, t, e: size(c, b, t, e) * 3 // 2,
+    "one token's share": lambda c, b, t, e: size(c, b, 1, e),
+    "not with its square": lambda c, b, t, e: b * c.n_layer * c.n_head * t * t * e,
+    "wrong for a batch": lambda c, b, t, e: size(c, 1, t, e),
+    "wrong for GPT-2 XL": lambda c, b, t, e: size(GPTConfig(), b, t, e),
+    "wanted": lambda c, b, t, e: 1,
+}
+
+
+@pytest.mark.parametrize("diagnosis", SIZES)
+def test_cache_bytes(diagnosis, verdict):
+    assert diagnosis in verdict(checks.cache_bytes, SIZES[diagnosis])

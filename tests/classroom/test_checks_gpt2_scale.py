@@ -1,0 +1,194 @@
+"""Notebook 10's checks: untouched stubs, typical mistakes by their diagnosis, right answers."""
+
+import math
+
+import pytest
+
+from cs336_lib import accounting
+from cs336_lib.classroom.checks import gpt2_scale as checks
+from cs336_lib.distributed import World
+
+
+@pytest.fixture
+def verdict(capsys):
+    """Run a check; return the line it printed."""
+
+    def run(check, *answers) -> str:
+        check(*answers)
+        return capsys.readouterr().out
+
+    return run
+
+
+def unwritten(*args, **kwargs):
+    """A stub as the notebook hands it out."""
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize("name", checks.__all__)
+def test_an_untouched_stub_is_not_attempted(name, verdict):
+    assert verdict(getattr(checks, name), unwritten) == f"{name}: not attempted yet\n"
+
+
+# share
+
+
+def rounded_down(rank, size, count):
+    return range(rank * (count // size), (rank + 1) * (count // size))
+
+
+def rounded_up(rank, size, count):
+    each = math.ceil(count / size)
+    return range(rank * each, (rank + 1) * each)
+
+
+def rest_to_the_last(rank, size, count):
+    return range(
+        rank * (count // size), count if rank == size - 1 else (rank + 1) * (count // size)
+    )
+
+
+def backwards(rank, size, count):
+    return World(rank=size - 1 - rank, size=size).share(count)
+
+
+SHARES = {
+    "share: passed": lambda rank, size, count: World(rank=rank, size=size).share(count),
+    "is the `return` missing": lambda rank, size, count: None,
+    "return a range": lambda rank, size, count: list(World(rank=rank, size=size).share(count)),
+    "like cards": lambda rank, size, count: range(rank, count, size),
+    "read by nobody": rounded_down,
+    "which there is not": rounded_up,
+    "is read twice": lambda rank, size, count: range(count),
+    "not every window is read": lambda rank, size, count: range(0),
+    "differ by one at most": rest_to_the_last,
+    "in the order of the ranks": backwards,
+}
+
+
+@pytest.mark.parametrize("diagnosis", SHARES)
+def test_share(diagnosis, verdict):
+    assert diagnosis in verdict(checks.share, SHARES[diagnosis])
+
+
+# loss_scale
+
+SCALES = {
+    "loss_scale: passed": lambda size, total, world: size / total * world,
+    "is the `return` missing": lambda size, total, world: None,
+    "a number is expected, not str": lambda size, total, world: "0.5",
+    "`world` times too small": lambda size, total, world: size / total,
+    "DDP does that already": lambda size, total, world: size / total / world,
+    "weighs all micro-batches alike": lambda size, total, world: 1.0,
+    "upside down": lambda size, total, world: total / size,
+    "not that of the whole batch": lambda size, total, world: size * world,
+    "for scale(3, 12, 2) it is 0.5": lambda size, total, world: 7.0,
+    "times the batch's": lambda size, total, world: 0.5,  # right for one call only
+}
+
+
+@pytest.mark.parametrize("diagnosis", SCALES)
+def test_loss_scale(diagnosis, verdict):
+    assert diagnosis in verdict(checks.loss_scale, SCALES[diagnosis])
+
+
+def test_a_gradient_is_measured_in_units_of_the_batchs():
+    assert checks.averaged_gradient(lambda size, total, world: size / total, [[3, 3], [6]]) == (
+        pytest.approx(0.5)
+    )
+
+
+# fewest_gpus
+
+
+def needing(per, rounding=math.ceil, reserve=lambda memory, reserved: memory - reserved):
+    return lambda n, memory, reserved: rounding(per * n / reserve(memory, reserved))
+
+
+GPUS = {
+    "fewest_gpus: passed": needing(16),
+    "is the `return` missing": lambda *a: None,
+    "forgot what is reserved": needing(16, reserve=lambda memory, reserved: memory),
+    "Round up": needing(16, rounding=math.floor),
+    "a number of GPUs is whole": needing(16, rounding=float),
+    "the weights alone": needing(4),
+    "leave out the two moments": needing(8),
+    "leave something out": needing(12),
+    "reserve that much once": lambda n, memory, reserved: math.ceil((16 * n + reserved) / memory),
+    "16e9 bytes exactly; that is 1 GPU": lambda n, memory, reserved: (
+        2 if reserved == 0.0 and n == 1e9 else needing(16)(n, memory, reserved)
+    ),
+    "it is 23, and you get 99": lambda *a: 99,
+}
+
+
+@pytest.mark.parametrize("diagnosis", GPUS)
+def test_fewest_gpus(diagnosis, verdict):
+    assert diagnosis in verdict(checks.fewest_gpus, GPUS[diagnosis])
+
+
+# bill
+
+
+def billed(hours=lambda h, **_: h, dollars=lambda h, gpus, price, **_: h * gpus * price):
+    def price(flops, gpus, peak, mfu, rate):
+        right = accounting.training_seconds(flops, gpus, peak, mfu) / 3600
+        facts = {"gpus": gpus, "mfu": mfu, "price": rate}
+        return hours(right, **facts), dollars(right, **facts)
+
+    return price
+
+
+BILLS = {
+    "bill: passed": billed(),
+    "return two numbers": lambda *a: 3.0,
+    "your hours are seconds": billed(hours=lambda h, **_: h * 3600),
+    "those are days": billed(hours=lambda h, **_: h / 24),
+    "your hours are minutes": billed(hours=lambda h, **_: h * 60),
+    "leave out the MFU": billed(hours=lambda h, mfu, **_: h * mfu),
+    "you multiply by the MFU": billed(hours=lambda h, mfu, **_: h * mfu**2),
+    "how many GPUs share": billed(hours=lambda h, gpus, **_: h * gpus),
+    "you pay for one GPU": billed(dollars=lambda h, price, **_: h * price),
+    "whatever the run takes": billed(dollars=lambda h, gpus, price, **_: gpus * price),
+    "the price it is": billed(dollars=lambda h, **_: 0.0),
+}
+
+
+@pytest.mark.parametrize("diagnosis", BILLS)
+def test_bill(diagnosis, verdict):
+    assert diagnosis in verdict(checks.bill, BILLS[diagnosis])
+
+
+# mfu_of_log
+
+
+def used(change=lambda share, **_: share):
+    def utilisation(config, step_ms, batch_tokens, gpus, peak):
+        speed = batch_tokens / (step_ms / 1000) * accounting.train_flops_per_token(config)
+        return change(speed / (gpus * peak), gpus=gpus, tokens=batch_tokens, config=config)
+
+    return utilisation
+
+
+def by_napkin(share, config, **_):
+    napkin = 6 * accounting.count_parameters(config)
+    return share * napkin / accounting.train_flops_per_token(config)
+
+
+LOGS = {
+    "mfu_of_log: passed": used(),
+    "is the `return` missing": lambda *a: None,
+    "taken for seconds": used(lambda share, **_: share / 1000),
+    "leave out the number of GPUs": used(lambda share, gpus, **_: share * gpus),
+    "GPUs twice": used(lambda share, gpus, **_: share / gpus),
+    "the forward pass's FLOPs": used(lambda share, **_: share / 3),
+    "in per cent": used(lambda share, **_: share * 100),
+    "leaves out attention": used(by_napkin),
+    "the tokens of the batch": used(lambda share, tokens, **_: share / tokens),
+    "792.56 ms a step on 2 GPUs it is": used(lambda share, **_: 0.9),
+}
+
+
+@pytest.mark.parametrize("diagnosis", LOGS)
+def test_mfu_of_log(diagnosis, verdict):
+    assert diagnosis in verdict(checks.mfu_of_log, LOGS[diagnosis])

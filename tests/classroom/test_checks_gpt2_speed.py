@@ -1,0 +1,194 @@
+"""Notebook 09's checks: untouched stubs, typical mistakes by their diagnosis, right answers."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from cs336_lib import optim
+from cs336_lib.classroom.checks import gpt2_speed as checks
+
+NAMES = ("speed", "to_tf32", "padded", "make_adamw", "flash_attention", "whole_speedup")
+
+
+@pytest.fixture
+def verdict(capsys):
+    """Run a check; return the line it printed."""
+
+    def run(check, answer) -> str:
+        check(answer)
+        return capsys.readouterr().out
+
+    return run
+
+
+def unwritten(*args):
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_untouched_stub_is_not_attempted(name, verdict):
+    assert verdict(getattr(checks, name), unwritten) == f"{name}: not attempted yet\n"
+
+
+def rate(ms, tokens):
+    return tokens / ms * 1e3
+
+
+SPEEDS = {
+    "passed": lambda ms, n, f, p: (rate(ms, n), rate(ms, n) * f / p),
+    "is the `return` missing": lambda ms, n, f, p: None,
+    "return a pair": lambda ms, n, f, p: rate(ms, n),
+    "a number is expected": lambda ms, n, f, p: ("fast", 1.0),
+    "that is per millisecond": lambda ms, n, f, p: (n / ms, 0.5),
+    "you multiplied by the time": lambda ms, n, f, p: (n * ms / 1e3, 0.5),
+    "a step does them for every token": lambda ms, n, f, p: (rate(ms, n), f / (ms / 1e3) / p),
+    "the time is in milliseconds": lambda ms, n, f, p: (rate(ms, n), n * f / ms / p),
+    "you return per cent": lambda ms, n, f, p: (rate(ms, n), 100 * rate(ms, n) * f / p),
+    "upside down": lambda ms, n, f, p: (rate(ms, n), p / (rate(ms, n) * f)),
+    "tokens per second is": lambda ms, n, f, p: (1.0, 1.0),
+}
+
+
+@pytest.mark.parametrize("diagnosis", SPEEDS)
+def test_speed(diagnosis, verdict):
+    assert diagnosis in verdict(checks.speed, SPEEDS[diagnosis])
+
+
+def bits(x, drop, half=True):
+    added = x.view(torch.int32) + (1 << (drop - 1) if half else 0)
+    return (added >> drop << drop).view(torch.float32)
+
+
+def in_place(x):
+    x.copy_(bits(x, 13))
+    return x
+
+
+TF32 = {
+    "passed": lambda x: bits(x, 13),
+    "return a tensor": lambda x: None,
+    "you changed your argument": in_place,
+    "view them as torch.float32 again": lambda x: bits(x, 13).view(torch.int32),
+    "return float32, not bfloat16": lambda x: x.bfloat16(),
+    "nothing was rounded": lambda x: x.clone(),
+    "you cut the last 13 bits off": lambda x: bits(x, 13, half=False),
+    "7 bits of fraction is bf16": lambda x: bits(x, 16),
+    "you keep 13 bits and drop 10": lambda x: bits(x, 10),
+    "not x with 10 bits": lambda x: bits(x, 12),
+    "1e10 or 3e-20 went wrong": lambda x: torch.where(x.abs() > 6e4, math.inf, bits(x, 13)),
+}
+
+
+@pytest.mark.parametrize("diagnosis", TF32)
+def test_to_tf32(diagnosis, verdict):
+    assert diagnosis in verdict(checks.to_tf32, TF32[diagnosis])
+
+
+PADDED = {
+    "passed": lambda n, m: -(-n // m) * m,
+    "is the `return` missing": lambda n, m: None,
+    "50240 is smaller": lambda n, m: n // m * m,
+    "not 50257": lambda n, m: n,
+    "padding it further buys nothing": lambda n, m: (n // m + 1) * m,
+    "padded(1, 128) is 128, not 50304": lambda n, m: 50304,
+    "use integer division": lambda n, m: math.ceil(n / m) * float(m),
+}
+
+
+@pytest.mark.parametrize("diagnosis", PADDED)
+def test_padded(diagnosis, verdict):
+    assert diagnosis in verdict(checks.padded, PADDED[diagnosis])
+
+
+def adamw(model, fused, *, groups=optim.parameter_groups, **changed):
+    options = {"lr": 6e-4, "betas": (0.9, 0.95), "fused": fused or None} | changed
+    return torch.optim.AdamW(groups(model, 0.1), **options)
+
+
+def one_group(model, decay):
+    return [{"params": list(model.parameters()), "weight_decay": decay}]
+
+
+def swapped(model, decay):
+    matrices, vectors = optim.parameter_groups(model, decay)
+    return [matrices | {"weight_decay": 0.0}, vectors | {"weight_decay": decay}]
+
+
+ADAMW = {
+    "passed": adamw,
+    "return a torch.optim.AdamW": lambda model, fused: None,
+    "stops inside your function": lambda model, fused: adamw(model, False),
+    "fused even where fused=False": lambda model, fused: adamw(model, True),
+    "the betas (0.9, 0.95) were lost": lambda m, fused: adamw(m, fused, betas=(0.9, 0.999)),
+    "two groups are expected": lambda m, fused: adamw(m, fused, groups=one_group),
+    "weight decay 0.0 for parameters of {2} axes": lambda m, f: adamw(m, f, groups=swapped),
+}
+
+
+@pytest.mark.parametrize("diagnosis", ADAMW)
+def test_make_adamw(diagnosis, verdict):
+    assert diagnosis in verdict(checks.make_adamw, ADAMW[diagnosis])
+
+
+def blocks(mistake):
+    return lambda q, k, v, block: checks.block_softmax(q, k, v, block, mistake)
+
+
+def at_once(q, k, v, block):
+    return F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True)[0] + 0 * (
+        (q @ k.T).sum()
+    )
+
+
+def whole_blocks_only(q, k, v, block):
+    if len(q) % block:
+        return torch.zeros_like(v)
+    return checks.block_softmax(q, k, v, block, "")
+
+
+def with_nan(q, k, v, block):
+    return torch.full_like(v, math.nan)
+
+
+FLASH = {
+    "passed": blocks(""),
+    "is the `return` missing": lambda *args: None,
+    "the result should be (96, 8)": lambda q, k, v, block: v[:4],
+    "sees the future": blocks("causal"),
+    "not divided by sqrt(d)": blocks("scale"),
+    "do not add up to 1": blocks("divide"),
+    "multiplied by exp(old maximum - new maximum)": blocks("rescale"),
+    "rescale the result but not the total": blocks("rescale total"),
+    "there is a nan": with_nan,
+    "not what attention gives": lambda q, k, v, block: v + 1,
+    "all T x T scores at once": at_once,
+    "where the last one is short": whole_blocks_only,
+}
+
+
+@pytest.mark.parametrize("diagnosis", FLASH)
+def test_flash_attention(diagnosis, verdict):
+    assert diagnosis in verdict(checks.flash_attention, FLASH[diagnosis])
+
+
+def old(shares, factors):
+    return sum(share / factors.get(kind, 1) for kind, share in shares.items())
+
+
+SPEEDUPS = {
+    "passed": lambda s, f: 1 / old(s, f),
+    "is the `return` missing": lambda s, f: None,
+    "only added up what changed": lambda s, f: 1 / sum(s[kind] / f[kind] for kind in f),
+    "that is the factor of the part": lambda s, f: math.prod(f.values()),
+    "you took the mean of the factors": lambda s, f: sum(s[k] * f.get(k, 1) for k in s),
+    "the new time as a share": old,
+    "took the part out altogether": lambda s, f: 1 / sum(s[k] for k in s if k not in f),
+    "two parts faster": lambda s, f: 1 / (0.3 / 6 + 0.7),
+}
+
+
+@pytest.mark.parametrize("diagnosis", SPEEDUPS)
+def test_whole_speedup(diagnosis, verdict):
+    assert diagnosis in verdict(checks.whole_speedup, SPEEDUPS[diagnosis])

@@ -1,0 +1,191 @@
+"""docs/reproduce_gpt2.md: every figure is computed anew, quoted with its source, or listed here."""
+
+import ast
+import contextlib
+import io
+import json
+import math
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from cs336_lib import accounting, hellaswag
+from cs336_lib.cli import parse
+from cs336_lib.config import PRESETS, GPTConfig
+from cs336_lib.optim import learning_rate
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "docs" / "reproduce_gpt2.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", TEXT, flags=re.S)
+PRESET = PRESETS["gpt2-124m"][1]
+ENDS = 3087 / 10_042  # HellaSwag of the quoted run's last line
+
+
+def code_and_output() -> list[tuple[str, str]]:
+    """Every Python block with the text block that follows it."""
+    kinds = [kind for kind, _ in BLOCKS]
+    return [
+        (code, BLOCKS[number + 1][1])
+        for number, (kind, code) in enumerate(BLOCKS)
+        if kind == "python" and kinds[number + 1] == "text"
+    ]
+
+
+def table() -> list[list[str]]:
+    """The rows of what to expect, as they are written."""
+    rows = re.findall(r"^\| (\d+ \|.*) \|$", TEXT, flags=re.M)
+    return [[cell.strip() for cell in row.split("|")] for row in rows]
+
+
+def test_every_block_of_code_prints_what_the_page_says():
+    pairs = code_and_output()
+    kinds = [kind for kind, _ in BLOCKS]
+    assert len(pairs) == kinds.count("python") == kinds.count("text") >= 8
+    session: dict = {}  # one for all, as the page says
+    for code, expected in pairs:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(code, session)
+        assert printed.getvalue() == expected, code
+
+
+def commands() -> list[list[str]]:
+    """The arguments of every cs336 command in a shell block."""
+    lines = "\n".join(code for kind, code in BLOCKS if kind == "sh").splitlines()
+    found = []
+    for line in filter(None, lines):
+        words = shlex.split(line)
+        if words[0] == "cs336":
+            found.append(words[1:])
+        elif words[0] == "torchrun":
+            found.append(words[words.index("cs336_lib") + 1 :])
+        else:
+            assert words[0] == "pip", line
+    return found
+
+
+@pytest.mark.parametrize("arguments", commands(), ids=" ".join)
+def test_every_command_is_spelt_right(arguments):
+    assert parse(arguments)
+
+
+def test_the_train_commands_are_the_preset_but_for_what_changes_no_result():
+    trained = [parse(arguments).config for arguments in commands() if arguments[0] == "train"]
+    assert len(trained) == 3
+    for config in trained[:2]:
+        changed = {n for n, v in vars(config).items() if v != getattr(PRESET, n)}
+        assert changed <= {"train_data", "val_data", "micro_batch_size", "resume", "run_dir"}
+        assert config.resume
+        assert config.run_dir == "runs/gpt2-124m"
+    assert trained[2].initial_batch_tokens > 0
+
+
+def quoted_log() -> list[tuple[int, float, float, int]]:
+    """The lines of the public log as notebook 10 quotes them."""
+    notebook = json.loads((ROOT / "notebooks" / "10_gpt2_scale.ipynb").read_text("utf-8"))
+    sources = ["".join(cell["source"]) for cell in notebook["cells"]]
+    cell = next(source for source in sources if source.startswith("LOG = ["))
+    return ast.literal_eval(ast.parse(cell).body[0].value)
+
+
+def test_what_to_expect_agrees_with_notebook_10_and_our_schedule():
+    log, rows = quoted_log(), table()
+    assert len(rows) == len(log) == 16
+    for (step, rate, loss, right), row in zip(log, rows, strict=True):
+        ours = learning_rate(step, PRESET)
+        assert math.isclose(ours, rate, rel_tol=1e-3)
+        tokens = step * PRESET.batch_tokens / 1e9
+        assert row == [
+            str(step),
+            f"{tokens:.2f}B",
+            f"{ours:.2e}",
+            f"{loss:.4f}",
+            f"{right / 10_042:.4f}",
+        ]
+
+
+def test_when_the_quoted_run_passed_gpt2():
+    by_loss = next(int(row[0]) for row in table() if float(row[3]) < 3.2924)
+    by_hellaswag = next(
+        step for step, _, _, right in quoted_log() if right / 10_042 > hellaswag.GPT2_124M
+    )
+    assert f"passed the first at step {by_loss} and\n" in TEXT
+    assert f"the second at step {by_hellaswag}." in TEXT
+
+
+# Numbers in the prose, outside code, tables and links. Computed ones are formatted from the
+# library; quoted ones stand beside their source in the text.
+COMPUTED = {
+    f"{GPTConfig().vocab_size}",
+    f"{math.log(GPTConfig().vocab_size):.2f}",
+    f"{accounting.count_parameters(GPTConfig()) / 1e6:.0f}",  # 124M
+    f"{PRESET.max_steps * PRESET.batch_tokens / 1e9:.0f}",  # 10B tokens
+    f"{hellaswag.GPT2_124M}",
+    f"{math.sqrt(ENDS * (1 - ENDS) / 10_042):.4f}",
+    "100",  # millions of tokens in a shard: cli.Prepare's default, asserted below
+}
+QUOTED = {
+    "3.50": "dollars an hour, llm.c's scripts",
+    "2024": "the year of that price",
+    "40": "per cent MFU, assumed; the second block shows who reached it",
+    "30": "per cent MFU, the careful assumption",
+    "3.2924": "build-nanogpt",
+    "10,042": "HellaSwag's validation examples",
+    "3.3969": "debtirthasaha",
+    "0.2699": "debtirthasaha",
+    "3.2722": "modded-nanogpt's record of llm.c",
+    "6500": "tested above",
+    "10750": "tested above",
+}
+PLAIN = {
+    "2": "GPT-2, FSDP2",
+    "3": "GPT-3",
+    "6": "6 x parameters x tokens; headings",
+    "1": "headings",
+    "4": "headings",
+    "5": "headings",
+    "8": "8 GPUs",
+    "10": "notebook 10",
+    "50": "GB, comfortable",
+    "80": "GB cards",
+    "24": "GB cards",
+    "64": "a micro-batch, from the table",
+    "16": "a micro-batch, from the table",
+    "256": "sha256",
+}
+
+
+def prose() -> str:
+    """The page without code, tables and addresses."""
+    text = re.sub(r"```.*?```", "", TEXT, flags=re.S)
+    text = re.sub(r"^\|.*$", "", text, flags=re.M)
+    text = re.sub(r"\]\([^)]*\)", "]", text)
+    return re.sub(r"`[^`]*`", "", text)
+
+
+def test_no_number_in_the_prose_is_unaccounted_for():
+    found = set(re.findall(r"\d+(?:[.,]\d+)*", prose()))
+    assert found - COMPUTED - QUOTED.keys() - PLAIN.keys() == set()
+    assert COMPUTED - found - {"100"} == set(), "computed here, and not on the page"
+
+
+def test_the_defaults_that_the_prose_relies_on():
+    assert parse(["prepare", "x.txt", "--out", "y"]).shard_tokens == 100_000_000
+    config = PRESET.model_config(50257)
+    for memory, at_once in ((80e9, 64), (24e9, 16)):  # "64 for 80 GB, 16 for 24 GB"
+        logits = 4 * at_once * config.block_size * config.vocab_size
+        held = sum(accounting.training_memory(config, at_once, autocast=True).values())
+        assert held + logits < 0.7 * memory
+    for name in ("gpt2-124m", "gpt2-medium", "gpt2-large", "gpt2-xl"):  # "fits an 80 GB card"
+        preset = PRESETS[name][1]
+        shape, at_once = preset.model_config(50257), preset.micro_batch_size
+        assert sum(accounting.training_memory(shape, at_once, autocast=True).values()) < 0.5 * 80e9
+    assert PRESET.checkpoint_every == 1000
+
+
+def test_links_lead_somewhere():
+    for target in re.findall(r"\]\(([^)]+)\)", TEXT):
+        if not target.startswith("http"):
+            assert (ROOT / "docs" / target).exists(), target
