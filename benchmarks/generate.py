@@ -7,12 +7,9 @@ how many times as long transformers takes.
 """
 
 import copy
-import importlib.util
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
 import cs336_lib  # noqa: F401  (before torch: it decides how torch's threads wait)
@@ -22,9 +19,9 @@ import torch
 import tyro
 from torch import Tensor
 
-from benchmarks import common
-from cs336_lib import hardware, pretrained
-from cs336_lib.config import GPTConfig, require
+from benchmarks import common, peers
+from cs336_lib import hardware
+from cs336_lib.config import GPTConfig
 from cs336_lib.generate import generate, lay_out_by_column
 from cs336_lib.model import GPT
 
@@ -33,48 +30,17 @@ Contender = Callable[[], Tensor]
 
 def transformers_contender(model: GPT, idx: Tensor, new_tokens: int) -> Contender:
     """transformers' GPT2LMHeadModel with our weights; its cache is on by default."""
-    os.environ["TRANSFORMERS_VERBOSITY"] = "error"
-    import transformers
-
-    config = model.config
-    shape = {theirs: getattr(config, ours) for ours, theirs in pretrained.SHAPE.items()}
-    theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape)).eval()
-    theirs.load_state_dict(pretrained.hugging_face_tensors(model), strict=False)
-    theirs.tie_weights()
+    theirs = peers.transformers_model(model).eval()
     theirs.generation_config.eos_token_id = None  # ours does not stop either
-    theirs = theirs.to(model.device, model.lm_head.weight.dtype)
     how: dict[str, Any] = {"do_sample": False, "use_cache": True, "pad_token_id": 0}
     seen = torch.ones_like(idx)
     return lambda: theirs.generate(idx, attention_mask=seen, max_new_tokens=new_tokens, **how)
 
 
-def nanogpt_contender(folder: Path, model: GPT, idx: Tensor, new_tokens: int) -> Contender:
+def nanogpt_contender(checkout: Path, model: GPT, idx: Tensor, new_tokens: int) -> Contender:
     """nanoGPT's model with our weights; `top_k=1` makes its sampling greedy."""
-    path = folder / "model.py"
-    require(path.is_file(), f"{path}: not found; give a checkout of karpathy/nanoGPT")
-    module = load_module("nanogpt_model", path)
-    config = model.config
-    shape = {name: getattr(config, name) for name in pretrained.SHAPE}
-    theirs = module.GPT(module.GPTConfig(**shape, dropout=0.0, bias=True)).eval()
-    weights = {
-        name: value[: config.vocab_size]
-        if name in (pretrained.HEAD, pretrained.EMBEDDING)
-        else value
-        for name, value in model.state_dict().items()
-    }
-    theirs.load_state_dict(weights, strict=False)
-    theirs = theirs.to(model.device, model.lm_head.weight.dtype)
+    theirs = peers.nanogpt_model(checkout, model).eval()
     return lambda: theirs.generate(idx, new_tokens, top_k=1)
-
-
-def load_module(name: str, path: Path) -> ModuleType:
-    """A Python file as a module."""
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def read_bandwidth(device: torch.device, dtype: torch.dtype, repeats: int = 15) -> float:

@@ -35,8 +35,8 @@ CONTEXT = 64
 # README of nanoGPT, "I only have a macbook", which is its recipe for CPUs.
 NANOGPT_FLAGS = (
     "config/train_shakespeare_char.py --device=cpu --compile=False --eval_iters=20 "
-    "--log_interval=1 --block_size=64 --batch_size=12 --n_layer=4 --n_head=4 --n_embd=128 --max_iters=2000 "
-    "--lr_decay_iters=2000 --dropout=0.0"
+    "--log_interval=1 --block_size=64 --batch_size=12 --n_layer=4 --n_head=4 --n_embd=128 "
+    "--max_iters=2000 --lr_decay_iters=2000 --dropout=0.0"
 ).split()
 
 

@@ -92,6 +92,7 @@ class Row:
     loss: float | None = None
     note: str = ""
     first_ms: float | None = None
+    best_ms: float | None = None
     losses: tuple[float, ...] = field(default=(), repr=False)
     settings: Settings = field(default=Settings(), repr=False)
 
@@ -109,7 +110,8 @@ def measure(
     """Build the step, warm it up, take the median of `repeats` steps, then one for peak memory.
 
     MFU is against the peak of the precision that the matmuls run in; `loss` is that of the last
-    timed step, `losses` are those of all, `first_ms` is the first step with any compiling in it.
+    timed step, `losses` are those of all, `first_ms` is the first step with any compiling in it, and
+    `best_ms` the fastest: how far the median is above it shows how much else the machine had to do.
     """
     step = Step(settings, shape, device)
     losses, times = [], []
@@ -133,6 +135,7 @@ def measure(
         loss=losses[-1],
         note=note,
         first_ms=1e3 * times[0],
+        best_ms=1e3 * min(times[warmup:]),
         losses=tuple(losses),
         settings=settings,
     )
@@ -197,9 +200,11 @@ def trace_events(watched: profile) -> list[dict[str, Any]]:
 
 def same_loss(row: Row, first: Row) -> bool:
     """Whether a rung has the first one's loss at every step, up to its precision's rounding."""
+    if not row.losses or len(row.losses) != len(first.losses):
+        return False
     allowed = TOLERANCE[row.settings.precision]
-    pairs = list(zip(row.losses, first.losses, strict=True))
-    return bool(pairs) and all(math.isclose(a, b, rel_tol=allowed) for a, b in pairs)
+    pairs = zip(row.losses, first.losses, strict=True)
+    return all(math.isclose(a, b, rel_tol=allowed) for a, b in pairs)
 
 
 # The ladder of the notes: ms per step on one RTX A6000, 16 x 1024 tokens, and the loss at step 49.
@@ -248,7 +253,7 @@ class Ladder:
     compile for as long as thousands of steps take.
     """
 
-    def __init__(self, shape: Shape, device: torch.device, *, repeats: int = 7):
+    def __init__(self, shape: Shape, device: torch.device, *, repeats: int = 11):
         self.shape, self.device, self.repeats = shape, device, repeats
         self.rows: list[Row] = []
         self.settings = Settings()

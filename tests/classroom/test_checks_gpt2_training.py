@@ -1,8 +1,33 @@
+"""Notebook 08's checks: untouched stubs, typical mistakes by their diagnosis, right answers."""
+
 import math
 
 import pytest
+from torch import nn
 
 from cs336_lib.classroom.checks import gpt2_training as checks
+
+
+@pytest.fixture
+def verdict(capsys):
+    """Run a check; return the line it printed."""
+
+    def run(check, *answers) -> str:
+        check(*answers)
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.mark.parametrize("name", sorted(checks.__all__))
+def test_an_untouched_stub_is_not_attempted(name, verdict):
+    def unwritten(*_):
+        raise NotImplementedError
+
+    assert verdict(getattr(checks, name), unwritten) == f"{name}: not attempted yet\n"
+
+
+# bits_per_character, epochs_seen, sharpened
 
 
 def normalised(values):
@@ -10,7 +35,7 @@ def normalised(values):
 
 
 @pytest.mark.parametrize(
-    ("check", "answer", "verdict"),
+    ("check", "answer", "diagnosis"),
     [
         ("bits_per_character", lambda loss: loss / math.log(2), "passed"),
         ("bits_per_character", lambda loss: loss * math.log(2), "you multiplied by ln 2"),
@@ -27,15 +52,180 @@ def normalised(values):
         ("sharpened", lambda p, t: p, "expected [0.667"),
     ],
 )
-def test_checks_diagnose(check, answer, verdict, capsys):
-    getattr(checks, check)(answer)
-    assert verdict in capsys.readouterr().out
+def test_numbers(check, answer, diagnosis, verdict):
+    assert diagnosis in verdict(getattr(checks, check), answer)
 
 
-@pytest.mark.parametrize("check", ["bits_per_character", "epochs_seen", "sharpened"])
-def test_untouched_stub(check, capsys):
-    def stub(*_):
-        raise NotImplementedError
+# merge_pair
 
-    getattr(checks, check)(stub)
-    assert "not attempted yet" in capsys.readouterr().out
+
+def merging(hop=2, last=True, whole_pair=True, first_only=False, swapped=False, in_place=False):
+    """A merge with one thing done otherwise; `hop` is how far it moves on after a merge."""
+
+    def merge(ids, pair, new):
+        merged, i, done = [], 0, False
+        while i < len(ids) - (0 if last else 1):
+            here = tuple(ids[i : i + 2])
+            found = here == pair or (swapped and here == pair[::-1])
+            found |= not whole_pair and ids[i] == pair[0] and i == len(ids) - 1
+            found &= not (first_only and done)
+            merged.append(new if found else ids[i])
+            i += hop if found else 1
+            done |= found
+        if in_place:
+            ids[:] = merged
+            return ids
+        return merged
+
+    return merge
+
+
+def from_the_right(ids, pair, new):
+    backwards = merging()(ids[::-1], pair[::-1], new)
+    return backwards[::-1]
+
+
+def by_text(ids, pair, new):
+    """Joins the ids' digits: 3, 3, 3 is replaced twice, since the middle one is looked at twice."""
+    hits = [i for i in range(len(ids) - 1) if (ids[i], ids[i + 1]) == pair]
+    covered = {i + 1 for i in hits}
+    return [
+        new if i in hits else token for i, token in enumerate(ids) if i in hits or i not in covered
+    ]
+
+
+MERGES = {
+    "passed": merging(),
+    "is the `return` missing": lambda ids, pair, new: None,
+    "build a new one": merging(in_place=True),
+    "only the first pair": merging(first_only=True),
+    "go on two places further": merging(hop=1),
+    "the last id is lost": merging(last=False),
+    "a 1 without a 2": merging(whole_pair=False),
+    "the middle 3": by_text,
+    "go from left to right": from_the_right,
+    "the order counts": merging(swapped=True),
+}
+
+
+@pytest.mark.parametrize("diagnosis", MERGES)
+def test_merge_pair(diagnosis, verdict):
+    assert diagnosis in verdict(checks.merge_pair, MERGES[diagnosis])
+
+
+# decay_groups
+
+
+def split(decayed, weight=lambda decay: decay, trained=lambda p: p.requires_grad):
+    """Two groups by `decayed(name, parameter)`."""
+
+    def groups(model, weight_decay):
+        chosen = [(name, p) for name, p in model.named_parameters() if trained(p)]
+        return [
+            {
+                "params": [p for name, p in chosen if decayed(name, p)],
+                "weight_decay": weight(weight_decay),
+            },
+            {"params": [p for name, p in chosen if not decayed(name, p)], "weight_decay": 0.0},
+        ]
+
+    return groups
+
+
+def matrix(name, p):
+    return p.dim() >= 2
+
+
+def tied_twice(model, weight_decay):
+    groups = split(matrix)(model, weight_decay)
+    groups[0]["params"].append(model.lm_head.weight)
+    return groups
+
+
+def linear_weights_only(model, weight_decay):
+    linear = [m.weight for m in model.modules() if isinstance(m, nn.Linear)][:-1]
+    return [{"params": linear, "weight_decay": weight_decay}]
+
+
+GROUPS = {
+    "passed": split(matrix),
+    "is the `return` missing": lambda model, weight_decay: None,
+    "return a list of dicts": lambda model, weight_decay: tuple(model.parameters()),
+    'needs the keys "params"': lambda model, decay: [{"params": list(model.parameters())}],
+    "no parameter of the model": lambda model, decay: [
+        {"params": [nn.Parameter(p.detach()) for p in model.parameters()], "weight_decay": decay}
+    ],
+    "stands in two groups": tied_twice,
+    "a frozen parameter": split(matrix, trained=lambda p: True),
+    "in no group": linear_weights_only,
+    "the groups are swapped": split(lambda name, p: p.dim() < 2),
+    "the norms' weights are decayed": split(lambda name, p: not name.endswith("bias")),
+    "biases are decayed": split(lambda name, p: ".ln_" not in name or name.endswith("bias")),
+    "the embeddings are not decayed": split(
+        lambda name, p: p.dim() >= 2 and ".wte." not in name and ".wpe." not in name
+    ),
+    "the weight decay 0.1 that was passed": split(matrix, weight=lambda decay: 0.01),
+}
+
+
+@pytest.mark.parametrize("diagnosis", GROUPS)
+def test_decay_groups(diagnosis, verdict):
+    assert diagnosis in verdict(checks.decay_groups, GROUPS[diagnosis])
+
+
+# trapezoid
+
+
+def up_flat_down(up=lambda n, w: (n + 1) / w, down=lambda left, d: left / d, top=1.0):
+    def rate(step, peak, warmup, decay, steps):
+        return peak * min(up(step, warmup), top, down(steps - 1 - step, decay))
+
+    return rate
+
+
+TRAPEZOIDS = {
+    "passed": up_flat_down(),
+    "is a `return` missing": lambda *a: None,
+    "step 0 has the rate 0": up_flat_down(up=lambda n, w: n / w),
+    "should have the peak": up_flat_down(up=lambda n, w: (n + 1) / (w + 1)),
+    "above the peak": up_flat_down(top=1.2),
+    "one step short of it": up_flat_down(down=lambda left, d: (left + 1) / d),
+    "should stay at the peak": up_flat_down(down=lambda left, d: left / (2 * d)),
+    "the last step, 19": up_flat_down(down=lambda left, d: (left + 0.5) / d),
+    "straight lines": up_flat_down(up=lambda n, w: ((n + 1) / w) ** 2),
+    "one step each": lambda step, peak, warmup, decay, steps: (
+        peak * min(min(step, 3) / 4 + 0.25, 1.0, (steps - 1 - step) / decay)
+    ),
+}
+
+
+@pytest.mark.parametrize("diagnosis", TRAPEZOIDS)
+def test_trapezoid(diagnosis, verdict):
+    assert diagnosis in verdict(checks.trapezoid, TRAPEZOIDS[diagnosis])
+
+
+# micro_steps
+
+
+def checked(batch, sequences, block, devices):
+    if batch % (sequences * block * devices):
+        raise ValueError("uneven")
+    return batch // (sequences * block * devices)
+
+
+STEPS = {
+    "passed": checked,
+    "is the `return` missing": lambda *a: None,
+    "the eight share the work": lambda batch, s, block, devices: batch // (s * block),
+    "the block size is missing": lambda batch, s, block, devices: batch // (s * devices),
+    "their number is missing": lambda batch, s, block, devices: batch // (block * devices),
+    "4 each, not 1": lambda *a: 1,
+    "divide with //": lambda batch, s, block, devices: batch / (s * block * devices),
+    "64 x 512": lambda *a: 4,
+    "Raise ValueError": lambda batch, s, block, devices: batch // (s * block * devices),
+}
+
+
+@pytest.mark.parametrize("diagnosis", STEPS)
+def test_micro_steps(diagnosis, verdict):
+    assert diagnosis in verdict(checks.micro_steps, STEPS[diagnosis])

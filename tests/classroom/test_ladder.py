@@ -200,6 +200,7 @@ def test_same_loss_is_as_strict_as_the_precision():
     near = (10.005, 9.005)
     assert not ladder.same_loss(Row("x", losses=near), first)
     assert ladder.same_loss(Row("x", losses=near, settings=Settings("bf16")), first)
+    assert not ladder.same_loss(Row("left out"), first)
     assert not ladder.same_loss(Row("x"), Row("y"))
 
 

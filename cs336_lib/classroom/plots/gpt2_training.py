@@ -11,6 +11,7 @@ from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from cs336_lib.classroom.plots.style import (
     BLUE,
@@ -123,6 +124,7 @@ def batch_growth(batch_tokens: Sequence[int], tokens_read: Sequence[int], title:
     right.plot(tokens_read, color=GREEN, label="growing batch")
     right.legend(loc="upper left")
     for axes in (left, right):
+        axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.set_ylim(bottom=0)
     left.yaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.0f}k")
@@ -228,11 +230,16 @@ def run_panels(metrics: Sequence[Row], grad_clip: float, title: str) -> Figure:
     steps = [row["step"] for row in metrics]
     top.plot(steps, [row["lr"] for row in metrics], color=BLUE)
     top.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
-    bottom.semilogy(steps, [row["grad_norm"] for row in metrics], color=GREEN, linewidth=1.5)
+    norms = [row["grad_norm"] for row in metrics]
+    bottom.semilogy(steps, norms, color=GREEN, linewidth=1.5)
     bottom.axhline(grad_clip, color=RED, linestyle="--", linewidth=2)
-    place = {"xytext": (-4, 4), "textcoords": "offset points", "ha": "right", "va": "bottom"}
-    where = {"xycoords": ("axes fraction", "data"), "color": RED}
-    bottom.annotate(f"limit {grad_clip:g}", (1, grad_clip), **where, **place)
+    beside = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "color": RED}
+    where = {"xycoords": ("axes fraction", "data"), "annotation_clip": False}
+    bottom.annotate(f"limit {grad_clip:g}", (1, grad_clip), **where, **beside)
+    ticks = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
+    bottom.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    bottom.minorticks_off()
+    bottom.set_ylim(min(*norms, grad_clip) / 1.2, max(*norms, grad_clip) * 1.2)
     label(top, title, "", "learning rate")
     label(bottom, "", "step", "gradient norm (log)")
     return drawing
