@@ -111,7 +111,7 @@ def measure(
 
     MFU is against the peak of the precision that the matmuls run in; `loss` is that of the last
     timed step, `losses` are those of all, `first_ms` is the first step with any compiling in it, and
-    `best_ms` the fastest: how far the median is above it shows how much else the machine had to do.
+    `best_ms` the fastest: how far the median is above it shows how busy the machine was.
     """
     step = Step(settings, shape, device)
     losses, times = [], []
