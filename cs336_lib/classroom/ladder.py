@@ -110,8 +110,8 @@ def measure(
     """Build the step, warm it up, take the median of `repeats` steps, then one for peak memory.
 
     MFU is against the peak of the precision that the matmuls run in; `loss` is that of the last
-    timed step, `losses` are those of all, `first_ms` is the first step with any compiling in it, and
-    `best_ms` the fastest: how far the median is above it shows how busy the machine was.
+    timed step, `losses` are those of all; `first_ms` is the first step, with any compiling in it,
+    and `best_ms` the fastest: how far the median is above it shows how busy the machine was.
     """
     step = Step(settings, shape, device)
     losses, times = [], []
