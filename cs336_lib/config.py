@@ -2,9 +2,11 @@
 
 import dataclasses
 import math
+import reprlib
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
+Config = TypeVar("Config", bound="GPTConfig | TrainConfig")
 Choice = Literal["auto", "on", "off"]
 
 # These decide where and how a run is computed, not what comes out, so they may change on resume
@@ -18,12 +20,50 @@ AT_LEAST_ZERO = (
     *("warmup_steps", "eval_every", "checkpoint_every", "weight_decay", "grad_clip"),
     *("initial_batch_tokens", "batch_growth_steps"),
 )
+MOST_LAYERS = 4096  # four times the deepest ever trained; each costs 100 kB even where it is empty
+MOST_WINDOWS = 2**20  # sequences in a batch
+MOST_GROWTH = 10**6  # steps over which a batch grows; they are counted one by one
 
 
 def require(condition: bool, message: str) -> None:
     """Raise `ValueError(message)` unless `condition` holds: for mistakes that a user can make."""
     if not condition:
         raise ValueError(message)
+
+
+def check_types(config: Any) -> None:
+    """Raise `ValueError` for a field that is not of its type, or no finite or 64-bit number."""
+    for name, kind in get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        is_int = type(value) is int and abs(value) < 2**63
+        if choices := get_args(kind):
+            fits, expected = value in choices, f"one of {', '.join(choices)}"
+        elif kind is int:
+            fits, expected = is_int, "a whole number below 2**63"
+        elif kind is float:
+            fits = is_int or (type(value) is float and math.isfinite(value))
+            expected = "a finite number"
+        else:
+            fits, expected = type(value) is kind, {bool: "true or false", str: "a text"}[kind]
+        require(fits, f"{name} is {reprlib.repr(value)}; {expected} expected")
+
+
+def from_json(kind: type[Config], content: object, where: object) -> Config:
+    """A config made from what a JSON file holds, which may be anything.
+
+    Raises:
+        ValueError: it is no object, has a name that is no field, or a bad value; `where` says it.
+    """
+    require(isinstance(content, dict), f"{where}: {reprlib.repr(content)}; {{…}} expected")
+    unknown = set(content) - {field.name for field in dataclasses.fields(kind)}
+    require(
+        not unknown,
+        f"{where}: {reprlib.repr(sorted(unknown))} unknown; was it made by another version?",
+    )
+    try:
+        return kind(**content)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -39,9 +79,14 @@ class GPTConfig:
     bias: bool = True
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("block_size", "vocab_size", "n_layer", "n_head", "n_embd"):
             value = getattr(self, name)
             require(value >= 1, f"{name} is {value}; it must be at least 1")
+        require(
+            self.n_layer <= MOST_LAYERS,
+            f"n_layer is {self.n_layer}; at most {MOST_LAYERS} expected",
+        )
         require(
             self.n_embd % self.n_head == 0,
             f"n_head {self.n_head} does not divide n_embd {self.n_embd}; "
@@ -102,7 +147,9 @@ class TrainConfig:
     learning_rate: float = 6e-4
     """Peak learning rate, reached at the end of the warm-up."""
     min_learning_rate: float = 6e-5
-    """Learning rate of the last step, where the cosine ends."""
+    """Learning rate of the last step."""
+    schedule: Literal["cosine", "linear"] = "cosine"
+    """How the learning rate falls from the one to the other."""
     warmup_steps: int = 715
     """Steps of linear warm-up."""
     weight_decay: float = 0.1
@@ -111,6 +158,8 @@ class TrainConfig:
     """AdamW's decay of the running mean of gradients."""
     beta2: float = 0.95
     """AdamW's decay of the running mean of squared gradients."""
+    momentum: float = 0.95
+    """Muon's decay of the running mean of gradients."""
     grad_clip: float = 1.0
     """Largest allowed norm of the whole gradient; 0 turns clipping off."""
     on_nan: Literal["stop", "skip"] = "stop"
@@ -139,16 +188,29 @@ class TrainConfig:
     """Bit-identical runs; auto: on CPU, where it costs next to nothing."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         self.model_config(vocab_size=1)  # the shape's own checks
         for name in AT_LEAST_ONE:
             require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}; at least 1 needed")
         for name in AT_LEAST_ZERO:
-            value = getattr(self, name)
-            require(math.isfinite(value) and value >= 0, f"{name} is {value}; 0 or more needed")
+            require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; 0 or more needed")
         require(
             self.batch_tokens % self.block_size == 0,
             f"batch_tokens {self.batch_tokens} is not a multiple of block_size {self.block_size}; "
             f"try {max(1, round(self.batch_tokens / self.block_size)) * self.block_size}",
+        )
+        require(
+            self.batch_windows <= MOST_WINDOWS,
+            f"batch_tokens {self.batch_tokens} is {self.batch_windows} sequences of block_size "
+            f"{self.block_size}; at most {MOST_WINDOWS} expected",
+        )
+        require(
+            self.max_steps * self.batch_windows < 2**63,
+            f"max_steps is {self.max_steps}; fewer than 2**63 sequences in all expected",
+        )
+        require(
+            self.batch_growth_steps <= MOST_GROWTH,
+            f"batch_growth_steps is {self.batch_growth_steps}; at most {MOST_GROWTH} expected",
         )
         growth = f"initial_batch_tokens {self.initial_batch_tokens}"
         require(
@@ -172,8 +234,9 @@ class TrainConfig:
             f"0 <= min_learning_rate <= learning_rate and learning_rate > 0 expected",
         )
         require(
-            0 <= self.beta1 < 1 and 0 <= self.beta2 < 1,
-            f"beta1 {self.beta1} and beta2 {self.beta2} must be in [0, 1)",
+            all(0 <= value < 1 for value in (self.beta1, self.beta2, self.momentum)),
+            f"beta1 {self.beta1}, beta2 {self.beta2} and momentum {self.momentum} "
+            f"must be in [0, 1)",
         )
         require(
             self.warmup_steps <= self.max_steps,
@@ -194,9 +257,9 @@ class TrainConfig:
     def conflicts(self, saved: dict) -> list[str]:
         """What differs from a saved run's config in a way that would change its result."""
         return [
-            f"{f.name} was {saved.get(f.name)!r}, now {getattr(self, f.name)!r}"
+            f"{f.name} was {saved.get(f.name, f.default)!r}, now {getattr(self, f.name)!r}"
             for f in dataclasses.fields(self)
-            if f.name not in CHANGEABLE and saved.get(f.name) != getattr(self, f.name)
+            if f.name not in CHANGEABLE and saved.get(f.name, f.default) != getattr(self, f.name)
         ]
 
 

@@ -171,7 +171,8 @@ class GPT(nn.Module):
         """Draw GPT-2's initial weights from torch's global generator.
 
         N(0, 0.02) everywhere; the two projections of each block that write to the residual stream
-        are smaller by sqrt(2 n_layer), so that its variance does not grow with depth (section 2.3).
+        are smaller by sqrt(2 n_layer), so that the variance it ends with does not depend on how
+        many blocks there are (section 2.3).
         """
         residual_std = 0.02 / math.sqrt(2 * self.config.n_layer)
         for name, parameter in self.named_parameters():

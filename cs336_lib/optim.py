@@ -27,7 +27,8 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
         matrices, vectors = groups
         inside = [p for name, p in model.named_parameters() if ".h." in name and p.dim() == 2]
         outside = [p for p in matrices["params"] if all(p is not q for q in inside)]
-        groups = [{**matrices, "params": inside, "muon": True}, {**matrices, "params": outside}]
+        orthogonal = {**matrices, "params": inside, "muon_momentum": config.momentum}
+        groups = [orthogonal, {**matrices, "params": outside}]
         groups.append(vectors)
     kind = Muon if config.optimizer == "muon" else torch.optim.AdamW
     return kind(
@@ -40,14 +41,12 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
 
 
 class Muon(torch.optim.AdamW):
-    """AdamW, but groups marked `muon` step along the orthogonalised momentum (Jordan et al. 2024).
+    """AdamW, but groups with `muon_momentum` step along it, orthogonalised (Jordan et al. 2024).
 
     A step is scaled to the size that AdamW's would have, 0.2 per entry (Liu et al. 2025, eq. 4),
     so that one learning rate and one weight decay serve both. torch.optim.Muon takes one matrix
     after the other, and in bf16 only; here equal shapes go together, in bf16 where that is fast.
     """
-
-    MOMENTUM = 0.95
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
@@ -57,7 +56,7 @@ class Muon(torch.optim.AdamW):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            if group.get("muon"):
+            if "muon_momentum" in group:
                 self.step_matrices(group)
         super().step()
         return loss
@@ -74,8 +73,8 @@ class Muon(torch.optim.AdamW):
                     self.state[p] = {"step": torch.tensor(0.0), "exp_avg": torch.zeros_like(p)}
             momenta = [self.state[p]["exp_avg"] for p in matrices]
             gradients = [p.grad for p in matrices]
-            torch._foreach_lerp_(momenta, gradients, 1 - self.MOMENTUM)
-            ahead = torch._foreach_lerp(gradients, momenta, self.MOMENTUM)
+            torch._foreach_lerp_(momenta, gradients, 1 - group["muon_momentum"])
+            ahead = torch._foreach_lerp(gradients, momenta, group["muon_momentum"])
             updates = orthogonalised(torch.stack(ahead)).unbind()
             scale = 0.2 * math.sqrt(max(shape))
             torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
@@ -106,7 +105,7 @@ def orthogonalised(
 
 
 def learning_rate(step: int, config: TrainConfig) -> float:
-    """Linear warm-up, then half a cosine, for steps 0 to max_steps - 1.
+    """Linear warm-up, then half a cosine or a straight line, for steps 0 to max_steps - 1.
 
     Step 0 gets learning_rate / warmup_steps, step warmup_steps - 1 the peak, and the last step
     min_learning_rate exactly.
@@ -115,8 +114,8 @@ def learning_rate(step: int, config: TrainConfig) -> float:
         return config.learning_rate * (step + 1) / config.warmup_steps
     peak_step = max(config.warmup_steps - 1, 0)
     progress = min(1.0, (step - peak_step) / max(1, config.max_steps - 1 - peak_step))
-    span = config.learning_rate - config.min_learning_rate
-    return config.min_learning_rate + 0.5 * span * (1 + math.cos(math.pi * progress))
+    left = 1 - progress if config.schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
+    return config.min_learning_rate + left * (config.learning_rate - config.min_learning_rate)
 
 
 def batch_windows(step: int, config: TrainConfig) -> int:

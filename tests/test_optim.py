@@ -16,16 +16,23 @@ from cs336_lib.optim import (
 )
 
 
-def test_schedule_endpoints():
-    config = TrainConfig(learning_rate=1e-3, min_learning_rate=1e-4, warmup_steps=10, max_steps=100)
-    rates = [learning_rate(step, config) for step in range(100)]
+@pytest.mark.parametrize(("schedule", "quarter"), [("cosine", 0.854), ("linear", 0.75)])
+def test_schedule_endpoints(schedule, quarter):
+    config = TrainConfig(
+        learning_rate=1e-3,
+        min_learning_rate=1e-4,
+        warmup_steps=10,
+        max_steps=101,
+        schedule=schedule,
+    )
+    rates = [learning_rate(step, config) for step in range(101)]
     assert rates[0] == pytest.approx(1e-4)  # a tenth of the peak
     assert rates[9] == 1e-3
-    assert rates[99] == 1e-4
+    assert rates[100] == 1e-4
     assert rates[:10] == sorted(rates[:10])
     assert rates[9:] == sorted(rates[9:], reverse=True)
-    middle = (9 + 99) // 2
-    assert rates[middle] == pytest.approx((1e-3 + 1e-4) / 2)
+    # From step 9 to step 100; a cosine has fallen by (1 - cos 45 deg) / 2 after a quarter.
+    assert rates[9 + 91 // 4] == pytest.approx(1e-4 + quarter * 9e-4, rel=0.01)
 
 
 @pytest.mark.parametrize(("warmup", "steps"), [(0, 1), (0, 5), (1, 1), (5, 5), (4, 5)])
@@ -112,13 +119,13 @@ def test_orthogonalised_brings_singular_values_near_one():
 
 def test_muon_steps_as_torchs_does(tiny_config):
     """torch.optim.Muon is the reference; it works in bf16, hence the tolerance."""
-    config = dataclasses.replace(TrainConfig(), optimizer="muon", learning_rate=1e-2)
+    config = TrainConfig(optimizer="muon", learning_rate=1e-2, momentum=0.9)
     ours, theirs = GPT(tiny_config), GPT(tiny_config)
     theirs.load_state_dict(ours.state_dict())
     optimizer = make_optimizer(ours, config)
     matrices = [p for n, p in theirs.named_parameters() if ".h." in n and p.dim() == 2]
     reference = torch.optim.Muon(
-        matrices, lr=1e-2, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw"
+        matrices, lr=1e-2, weight_decay=0.1, momentum=0.9, adjust_lr_fn="match_rms_adamw"
     )
     before = {name: p.clone() for name, p in ours.named_parameters()}
     for _ in range(3):
