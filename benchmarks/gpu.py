@@ -1,4 +1,4 @@
-"""Everything that is worth measuring on a GPU, by one command: `make bench-gpu`.
+"""Everything that is worth measuring on a GPU, by one command.
 
     python -m benchmarks.gpu [--nanogpt PATH] [--device cuda]
 

@@ -1,0 +1,109 @@
+"""The benchmarks run, compare like with like, and leave what they say they leave."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from benchmarks import common, generate, gpu, loader, peers, speedrun, train_step
+from cs336_lib.classroom.speed_step import TINY
+from cs336_lib.model import GPT
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for results, so that those that are committed stay as they are."""
+    folder = tmp_path / "results"
+    monkeypatch.setattr(common, "RESULTS", folder)
+    return folder
+
+
+def read(folder: Path) -> dict:
+    """The one result in the folder."""
+    (path,) = folder.glob("*.json")
+    return json.loads(path.read_text())
+
+
+def last_ratio(printed: str) -> float:
+    """The R of the last line, `ratio R`."""
+    found = re.fullmatch(r"ratio (\d+\.\d\d)", printed.splitlines()[-1])
+    assert found, printed
+    return float(found[1])
+
+
+def test_contenders_take_turns_and_warm_up():
+    calls = []
+    contenders = {name: lambda name=name: calls.append(name) for name in "ab"}
+    seconds = common.alternate(contenders, CPU, rounds=2, warmup=1)
+    assert "".join(calls) == "ababab"
+    assert [len(measured) for measured in seconds.values()] == [2, 2]
+
+
+def test_the_ratio_is_the_median_of_the_rounds():
+    assert common.ratio([4.0, 9.0, 8.0], [2.0, 3.0, 1.0]) == 3.0
+
+
+def test_a_training_step_is_the_same_for_all(results, capsys, monkeypatch):
+    small = train_step.GPTConfig(n_layer=1, n_head=2, n_embd=64, block_size=64, vocab_size=500)
+    monkeypatch.setattr(train_step, "GPTConfig", lambda n_layer: small)
+    train_step.main(batch=1, seq=16, rounds=2, n_layer=1)
+    ratio = last_ratio(capsys.readouterr().out)
+    result = read(results)
+    assert result["times_ours"]["transformers"] == pytest.approx(ratio, abs=0.01)
+    assert result["setup"]["nanogpt"] == "absent"
+    ours, theirs = result["losses"]["ours"], result["losses"]["transformers"]
+    assert len(ours) == 4
+    assert ours == pytest.approx(theirs, rel=1e-3 if result["setup"]["dtype"] == "fp32" else 1e-2)
+    assert {"cpu", "commit", "versions", "date"} <= result["machine"].keys()
+
+
+def test_nanogpt_is_told_apart_from_any_folder(tiny_config, tmp_path):
+    with pytest.raises(ValueError, match="give a checkout of karpathy/nanoGPT"):
+        peers.nanogpt_model(tmp_path, GPT(tiny_config))
+
+
+def test_scoring_is_the_mean_over_all_whole_windows(tiny_config):
+    torch.manual_seed(0)
+    model = GPT(tiny_config).eval()
+    tokens = np.random.default_rng(0).integers(0, 50, 10 * 16 + 5).astype(np.uint16)
+
+    class Sixteen(nn.Module):
+        """Sees only the beginning of each window of 64."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cat([model(part) for part in x.split(16, dim=1)], dim=1)
+
+    with torch.no_grad():
+        x = torch.from_numpy(tokens[: 2 * 64 + 1].astype(np.int64))
+        by_hand = [model(x[i : i + 16][None], x[i + 1 : i + 17][None]) for i in range(0, 128, 16)]
+    found = speedrun.score(Sixteen(), tokens, lambda m, x, _: m(x))
+    assert found == pytest.approx(torch.stack(by_hand).mean().item(), rel=1e-5)
+
+
+def test_memory_by_kind_is_as_predicted():
+    memory = gpu.memory_by_kind(TINY, CPU)
+    measured, predicted = memory["measured"], memory["predicted"]
+    assert measured.keys() == predicted.keys()
+    for kind, found in measured.items():
+        assert found == pytest.approx(predicted[kind], rel=0.1), kind
+
+
+def test_generation_gives_the_same_tokens(results, capsys, monkeypatch):
+    small = generate.GPTConfig(n_layer=1, n_head=2, n_embd=64, block_size=64, vocab_size=500)
+    monkeypatch.setattr(generate, "GPTConfig", lambda: small)
+    generate.main(prompt_tokens=4, new_tokens=8, rounds=2)
+    assert last_ratio(capsys.readouterr().out) > 0
+    assert all(read(results)["same_tokens"].values())
+
+
+def test_the_loader_reads_shards_that_are_mostly_holes(results, capsys, monkeypatch):
+    monkeypatch.setattr(loader, "SHARD_TOKENS", 100_000)
+    loader.main(gigabytes=0.0004, count=2, block_size=16, rounds=3)
+    assert last_ratio(capsys.readouterr().out) > 0
+    assert read(results)
