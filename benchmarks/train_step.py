@@ -76,7 +76,7 @@ def main(
     config = TrainConfig(block_size=1024, n_layer=n_layer)
     ours = GPT(GPTConfig(n_layer=n_layer)).to(where)
     tokens = torch.randint(ours.config.vocab_size, (batch, seq + 1)).to(where)
-    x, y = tokens[:, :-1], tokens[:, 1:]
+    x, y = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()  # nanoGPT takes views
     theirs = peers.transformers_model(ours).train()
     fused = torch.optim.AdamW(parameter_groups(theirs, 0.1), lr=6e-4, betas=(0.9, 0.95), fused=True)
     contenders: dict[str, Step] = {}
