@@ -7,13 +7,17 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test test-slow notebooks lint clean
+.PHONY: help lab reset test test-slow e2e notebooks slides handout site lint clean
 
 help: ## what there is to make
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-lab: $(VENV)/.lab ## open the course in JupyterLab (ARGS="--no-browser --port 8899" for a server)
-	$(BIN)/jupyter lab --ServerApp.root_dir=notebooks --LabApp.default_url=/lab/tree/00_start_here.ipynb $(ARGS)
+lab: $(VENV)/.lab ## open your own copy of the notebooks in JupyterLab (ARGS="--no-browser --port 8899" for a server)
+	@$(BIN)/python -m cs336_lib.classroom.study
+	$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/my_notebooks/00_start_here.ipynb $(ARGS)
+
+reset: $(VENV)/.lab ## restore a notebook in my_notebooks and keep yours: make reset NOTEBOOK=03_einops
+	@$(BIN)/python -m cs336_lib.classroom.study --reset '$(NOTEBOOK)'
 
 test: $(VENV)/.test ## the fast tests, then every cell of every notebook
 	$(BIN)/python -m pytest tests --ignore=tests/slow --ignore=tests/e2e
@@ -22,8 +26,20 @@ test: $(VENV)/.test ## the fast tests, then every cell of every notebook
 test-slow: $(VENV)/.test ## the tests that take minutes: training, torchrun, fresh installs
 	$(BIN)/python -m pytest tests/slow
 
+e2e: $(VENV)/.e2e ## what only a browser shows: JupyterLab, every slide, the site (needs Chromium)
+	$(BIN)/python -m pytest tests/e2e
+
 notebooks: $(VENV)/.test ## run every notebook and store its outputs in normal form
 	$(BIN)/python -m cs336_lib.classroom.notebooks
+
+slides: $(VENV)/.site ## a deck per notebook in build/slides, for any browser, without a network
+	$(BIN)/python -m cs336_lib.classroom.publish slides
+
+handout: $(VENV)/.site ## the notebooks without solutions, in build/handout
+	$(BIN)/python -m cs336_lib.classroom.publish handout
+
+site: $(VENV)/.site ## the course as a web site, in build/site
+	$(BIN)/python -m cs336_lib.classroom.publish site
 
 lint: $(VENV)/.test ## what a commit must pass: ruff over code and notebooks
 	$(BIN)/ruff format --check .
@@ -33,7 +49,7 @@ clean: ## remove the environment and everything built (runs/ stays)
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-# One environment, made in two strengths. A stamp is older than what it was made from: made again.
+# One environment, made in several strengths. A stamp is older than what it was made from: made again.
 $(VENV)/.lab: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[lab]'
 	@touch $@
@@ -41,6 +57,14 @@ $(VENV)/.lab: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[lab,test]'
 	@touch $@ $(VENV)/.lab
+
+$(VENV)/.site: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[lab,site]'
+	@touch $@ $(VENV)/.lab
+
+$(VENV)/.e2e: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[lab,test,site,e2e]'
+	@touch $@ $(VENV)/.lab $(VENV)/.test $(VENV)/.site
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; ok = (3, 11) <= v[:2] <= (3, 14); \

@@ -14,7 +14,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from benchmarks import common
-from cs336_lib.classroom.plots.style import BLUE, GREY, ORANGE, figure, label
+from cs336_lib.classroom.plots import gpt2_speed as plots
 
 BEGIN = "<!-- measured: python -m benchmarks.report -->"
 END = "<!-- end of what was measured -->"
@@ -120,33 +120,12 @@ def table(lines: list[Line], course: dict[str, Any]) -> str:
 
 
 def draw(lines: list[Line]) -> Figure:
-    """How many times as long each peer takes, on a logarithmic axis; ours is 1."""
-    fig, axes = figure(12, 1.2 + 0.75 * len(lines))
-    colours = dict(zip(PEERS, (BLUE, ORANGE), strict=True))
-    for row, line in enumerate(reversed(lines)):
-        for peer, offset in zip(PEERS, (0.2, -0.2), strict=True):
-            if peer not in line.times:
-                continue
-            factor = line.times[peer]
-            axes.barh(row + offset, factor - 1, 0.36, left=1, color=colours[peer])
-            side, shift = ("left", 6) if factor >= 1 else ("right", -6)
-            axes.annotate(
-                f"{factor:.2g} x" if factor < 10 else f"{factor:.0f} x",
-                (factor, row + offset),
-                (shift, 0),
-                textcoords="offset points",
-                va="center",
-                ha=side,
-                fontsize=12,
-            )
-    axes.axvline(1, color=GREY)
-    axes.set_xscale("log")
-    axes.set_xlim(0.5, 2 * max(max(line.times.values()) for line in lines))
-    axes.set_yticks(range(len(lines)), [line.what for line in reversed(lines)], fontsize=12)
-    handles = [axes.barh(0, 0, color=colours[peer], label=peer) for peer in PEERS]
-    axes.legend(handles=handles, loc="lower right")
-    label(axes, "How many times as long others take", "time, in multiples of ours", "")
-    return fig
+    """How many times as long each peer takes."""
+    times = {
+        line.what: {peer: line.times[peer] for peer in PEERS if peer in line.times}
+        for line in lines
+    }
+    return plots.beside_others(times, "How many times as long others take")
 
 
 def with_table(readme: str, made: str) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -12,11 +13,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from cs336_lib.config import GPTConfig, require
+from cs336_lib.config import GPTConfig, from_json, require
 from cs336_lib.distributed import World
-from cs336_lib.files import sha256, sync
+from cs336_lib.files import inside, read_json, sha256, sync, writing
 from cs336_lib.model import GPT
 from cs336_lib.parallel import gathered, spread_like
+from cs336_lib.pretrained import check_finite, check_size
 from cs336_lib.tokenizer import DATA, Tokenizer, load_tokenizer
 
 MANIFEST = "manifest.json"
@@ -42,12 +44,22 @@ def optimizer_tensors(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str,
 def load_optimizer_tensors(
     model: GPT, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
 ) -> None:
-    """Give the optimizer the state that `optimizer_tensors` took from it."""
+    """Give the optimizer the state that `optimizer_tensors` took from it.
+
+    Raises:
+        ValueError: it is the state for another model.
+    """
     by_name: dict[str, dict[str, Tensor]] = {}
     for key, value in tensors.items():
-        name, entry = key.rsplit("/", 1)
+        name, _, entry = key.rpartition("/")
         by_name.setdefault(name, {})[entry] = value
     names = {parameter: name for name, parameter in model.named_parameters()}
+    fits = by_name.keys() == set(names.values()) and all(
+        value.shape in ((), parameter.shape)
+        for parameter, name in names.items()
+        for value in by_name[name].values()
+    )
+    require(fits, f"{OPTIMIZER} holds the state of another model's optimizer")
     for parameter, name in names.items():
         for entry, value in by_name[name].items():
             if value.shape == parameter.shape:
@@ -70,6 +82,9 @@ def save(
     All files go to a temporary folder, are synced to disk, listed with their checksums, and only
     then does the folder get its name. All processes take part, because each may hold only a shard
     of a tensor; the main one writes, and what it writes is the same for any number of them.
+
+    Raises:
+        OSError: it cannot be written, the disk being full, say; what was there before is whole.
     """
     final = folder / f"step_{state['step']:08d}"
     is_main = world is None or world.is_main
@@ -77,22 +92,32 @@ def save(
     moments = whole(optimizer_tensors(model, optimizer), keep=is_main)
     if not is_main:
         return final
+    remove_leftovers(folder)
     temporary = folder / f".tmp-{final.name}"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    save_file(weights, temporary / MODEL)
-    save_file(moments, temporary / OPTIMIZER)
-    (temporary / STATE).write_text(json.dumps(state, indent=1) + "\n")
-    for name in (MODEL, OPTIMIZER):  # which safetensors makes readable for their owner only
-        shutil.copymode(temporary / STATE, temporary / name)
-    files = {name: sha256(temporary / name) for name in (MODEL, OPTIMIZER, STATE)}
-    (temporary / MANIFEST).write_text(json.dumps(files, indent=1) + "\n")
-    for name in (*files, MANIFEST, "."):
-        sync(temporary / name)
-    remove(final)  # a damaged one of the same step, after a resume from the one before
-    os.rename(temporary, final)
-    sync(folder)
+    try:
+        with writing(final):
+            temporary.mkdir(parents=True)
+            save_file(weights, temporary / MODEL)
+            save_file(moments, temporary / OPTIMIZER)
+            (temporary / STATE).write_text(as_text(state))
+            for name in (MODEL, OPTIMIZER):  # which safetensors makes readable for their owner only
+                shutil.copymode(temporary / STATE, temporary / name)
+            files = {name: sha256(temporary / name) for name in (MODEL, OPTIMIZER, STATE)}
+            (temporary / MANIFEST).write_text(as_text(files))
+            for name in (*files, MANIFEST, "."):
+                sync(temporary / name)
+            remove(final)
+            os.rename(temporary, final)
+            sync(folder)
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)  # half a checkpoint need not fill the disk
+        raise
     return final
+
+
+def as_text(content: dict[str, Any]) -> str:
+    """How we write JSON: to the letter, so that a change to a manifest can be seen."""
+    return json.dumps(content, indent=1) + "\n"
 
 
 def whole(tensors: dict[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
@@ -110,24 +135,44 @@ def remove(checkpoint: Path) -> None:
         shutil.rmtree(nameless)
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Delete what a kill in the middle of saving or removing has left."""
+    for leftover in folder.glob(".tmp-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
 def damage(checkpoint: Path) -> str | None:
     """What is wrong with a checkpoint, in a phrase; None where every checksum agrees."""
+    name = MANIFEST
     try:
-        files = json.loads((checkpoint / MANIFEST).read_text())
+        manifest = inside(checkpoint, name)
+        if not manifest.exists():
+            return f"{name} is missing"
+        files = read_json(manifest)
         # One that ships has no optimizer state: twice the weights' size, and nobody resumes it.
-        for name in (MODEL, OPTIMIZER, STATE) if OPTIMIZER in files else (MODEL, STATE):
-            if sha256(checkpoint / name) != files[name]:
+        complete = files.keys() | {OPTIMIZER} == {MODEL, OPTIMIZER, STATE}
+        if not complete or manifest.read_text() != as_text(files):
+            return f"{name} is not as it was written"
+        for name, checksum in files.items():
+            if sha256(inside(checkpoint, name)) != checksum:
                 return f"{name} has another checksum than when it was written"
-    except FileNotFoundError as error:
-        return f"{Path(error.filename).name} is missing"
-    except (OSError, ValueError, KeyError, TypeError):
-        return f"{MANIFEST} cannot be read"
-    return None
+        step = read_state(checkpoint)["step"]
+    except FileNotFoundError:
+        return f"{name} is missing"
+    except (OSError, ValueError):
+        return f"{name} cannot be read"
+    return None if step == step_of(checkpoint) else f"{STATE} is that of step {step}"
+
+
+def step_of(checkpoint: Path) -> int:
+    """The number in a checkpoint's name: how many steps had been done."""
+    return int(checkpoint.name.removeprefix("step_"))
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """All checkpoints in a run's checkpoint folder, oldest first."""
-    return sorted(folder.glob("step_*"))
+    found = (path for path in folder.glob("step_*") if re.fullmatch(r"step_\d{8,}", path.name))
+    return sorted(found, key=step_of)
 
 
 def newest_good(folder: Path) -> Path | None:
@@ -140,22 +185,63 @@ def newest_good(folder: Path) -> Path | None:
     return None
 
 
+def to_resume(folder: Path, device: torch.device, world: World) -> Path | None:
+    """The checkpoint that all processes go on from: the newest good one, None where there is none.
+
+    The main process looks, the others are told. What is damaged and newer is renamed, so that it
+    neither counts among those to keep nor is in the way of the run that gets there again.
+
+    Raises:
+        ValueError: there are checkpoints, but no good one; starting anew would overwrite the run.
+    """
+    step = 0
+    if world.is_main and (found := checkpoints(folder)):
+        good = newest_good(folder)
+        step = -1 if good is None else step_of(good)
+        for damaged in found[found.index(good) + 1 :] if good else []:
+            aside = damaged.with_name(f"damaged-{damaged.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            os.rename(damaged, aside)
+    step = int(world.sum(step, device=device)[0])  # the others add zero
+    require(
+        step >= 0,
+        f"{folder}: holds no good checkpoint, only damaged ones; bring one back, or begin anew "
+        f"with another --run-dir",
+    )
+    return folder / f"step_{step:08d}" if step else None
+
+
 def read_state(checkpoint: Path) -> dict[str, Any]:
-    """The JSON part of a checkpoint: step, validation loss, the model's shape."""
-    return json.loads((checkpoint / STATE).read_text())
+    """The JSON part of a checkpoint: step, validation loss, the model's shape.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    path = inside(checkpoint, STATE)
+    state = read_json(path)
+    step, loss = state.get("step"), state.get("val_loss")
+    require(type(step) is int and 0 <= step < 2**63, f"{path}: step is no number of steps")
+    require(loss is None or type(loss) in (int, float), f"{path}: val_loss is no number")
+    return state
 
 
 def prune(folder: Path, keep: int) -> None:
     """Delete all but the newest `keep` checkpoints and the one with the lowest validation loss."""
     everything = checkpoints(folder)
-    losses = {c: read_state(c).get("val_loss") for c in everything}
-    measured = [c for c in everything if losses[c] is not None]
-    best = {min(measured, key=lambda c: losses[c])} if measured else set()
+    losses = {c: loss for c in everything if (loss := val_loss(c)) is not None}
+    best = min(losses, key=losses.__getitem__, default=None)
     for checkpoint in everything[:-keep]:
-        if checkpoint not in best:
+        if checkpoint != best:
             remove(checkpoint)
-    for leftover in folder.glob(".tmp-*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+    remove_leftovers(folder)
+
+
+def val_loss(checkpoint: Path) -> float | None:
+    """The validation loss measured with a checkpoint; None if none was, or it cannot be read."""
+    try:
+        return read_state(checkpoint).get("val_loss")
+    except (OSError, ValueError):
+        return None
 
 
 def restore(checkpoint: Path, model: GPT, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -169,8 +255,16 @@ def restore(checkpoint: Path, model: GPT, optimizer: torch.optim.Optimizer) -> d
         f"{checkpoint}: holds weights only; start a run of its own from them with --init-from",
     )
     load_weights(checkpoint / MODEL, model)
-    load_optimizer_tensors(model, optimizer, load_file(checkpoint / OPTIMIZER))
+    load_optimizer_tensors(model, optimizer, read_tensors(checkpoint / OPTIMIZER))
     return read_state(checkpoint)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file; anything else is a ValueError."""
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, RuntimeError) as error:
+        raise ValueError(f"{path}: cannot be read as safetensors ({error})") from None
 
 
 def load_weights(path: Path, model: GPT) -> None:
@@ -179,10 +273,7 @@ def load_weights(path: Path, model: GPT) -> None:
     Raises:
         ValueError: it is not safetensors, or holds another model.
     """
-    try:
-        tensors = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path}: cannot be read as safetensors ({error})") from None
+    tensors = read_tensors(path)
     expected = model_tensors(model)
     for name, parameter in expected.items():
         require(name in tensors, f"{path}: holds no {name}")
@@ -191,6 +282,8 @@ def load_weights(path: Path, model: GPT) -> None:
     for name in tensors:
         require(name in expected, f"{path}: holds {name}, which this model has not")
     for name, parameter in expected.items():
+        require(tensors[name].is_floating_point(), f"{path}: {name} is no floating point")
+        check_finite(path, name, tensors[name])
         tensors[name] = spread_like(tensors[name], parameter)
     model.load_state_dict(tensors, strict=False)  # strict would ask for the tied matrix twice
 
@@ -205,7 +298,9 @@ def load_model(run_dir: Path, device: torch.device) -> GPT:
     checkpoint = newest_good(run_dir / "checkpoints")
     if checkpoint is None:
         raise ValueError(f"{run_dir}: holds no good checkpoint; train one with `cs336 train`")
-    model = GPT(GPTConfig(**read_state(checkpoint)["model"]))
+    config = from_json(GPTConfig, read_state(checkpoint).get("model"), checkpoint / STATE)
+    check_size(config, [checkpoint / MODEL])
+    model = GPT(config)
     load_weights(checkpoint / MODEL, model)
     return model.to(device).eval()
 

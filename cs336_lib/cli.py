@@ -1,4 +1,4 @@
-"""`cs336 train | sample | eval | prepare | estimate | export`: dataclasses as a command line."""
+"""`cs336 train | sample | eval | compare | prepare | estimate | export | check`, by dataclasses."""
 
 import contextlib
 import dataclasses
@@ -12,9 +12,12 @@ from typing import Annotated, Literal
 
 import tyro
 
-from cs336_lib.config import PRESETS, TrainConfig, require
+from cs336_lib.config import PRESETS, TrainConfig, from_json, require
+from cs336_lib.files import inside, read_json
 
 DESCRIPTION = "Train GPT-2 models, sample, score and export them, prepare text, count the cost."
+
+MOST_SAMPLES = 1000  # each has a cache of its own
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,21 @@ class Export:
     """Folder to make."""
 
 
+@dataclass(frozen=True)
+class Compare:
+    """Lay runs side by side: how their configs differ, losses, speed, time."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders of runs made by `cs336 train`, finished or not."""
+    out: Path | None = None
+    """Also draw the losses, into this .png file."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """Which exercises of the course you have passed, which are wrong, and why."""
+
+
 # One subcommand per preset, with every field of TrainConfig as a flag.
 Preset = tyro.extras.subcommand_type_from_defaults(
     {
@@ -144,16 +162,19 @@ Command = (
     | Annotated[Prepare, tyro.conf.subcommand("prepare")]
     | Annotated[Estimate, tyro.conf.subcommand("estimate")]
     | Annotated[Export, tyro.conf.subcommand("export")]
+    | Annotated[Compare, tyro.conf.subcommand("compare")]
+    | Annotated[Check, tyro.conf.subcommand("check")]
 )
 
 
 def run_train(command: Train) -> None:
     """`cs336 train`"""
+    from cs336_lib.distributed import world_from_environment
     from cs336_lib.train import train
 
     config: TrainConfig = command.config
     result = train(config)
-    if result.finished:
+    if result.finished and world_from_environment().is_main:
         print(
             f"validation loss {result.val_loss:.4f}; "
             f"try: cs336 sample --run-dir {config.run_dir} --prompt 'Romeo:'"
@@ -173,7 +194,10 @@ def run_sample(command: Sample) -> None:
         name: getattr(command, name)
         for name in ("max_new_tokens", "stop", "temperature", "top_k", "top_p", "seed")
     }
-    require(command.num_samples >= 1, f"num_samples is {command.num_samples}; 1 or more expected")
+    require(
+        1 <= command.num_samples <= MOST_SAMPLES,
+        f"num_samples is {command.num_samples}; 1 to {MOST_SAMPLES} expected",
+    )
     if command.num_samples > 1:
         prompts = [command.prompt] * command.num_samples
         texts = generate.complete_batch(model, made, prompts, **sampling)
@@ -187,8 +211,6 @@ def run_sample(command: Sample) -> None:
 
 def run_eval(command: Eval) -> None:
     """`cs336 eval`"""
-    import json
-
     import torch
 
     from cs336_lib import checkpoint, evaluate, hardware, hellaswag
@@ -196,8 +218,8 @@ def run_eval(command: Eval) -> None:
 
     device = hardware.select_device(command.device)
     model = checkpoint.load_model(command.run_dir, device)
-    saved = json.loads((command.run_dir / "config.json").read_text())
-    config = TrainConfig(**saved)
+    path = inside(command.run_dir, "config.json")
+    config = from_json(TrainConfig, read_json(path), path)
     dtype = hardware.autocast_dtype(device, config.precision)
     autocast = torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
     _, stream, made = open_data(config.train_data, config.val_data, config.tokenizer)
@@ -266,6 +288,30 @@ def run_export(command: Export) -> None:
     print(f"{command.out}: now transformers.GPT2LMHeadModel.from_pretrained({str(command.out)!r})")
 
 
+def run_compare(command: Compare) -> None:
+    """`cs336 compare`"""
+    from cs336_lib import compare
+
+    require(bool(command.runs), "no run given; cs336 compare runs/a runs/b")
+    runs = [compare.read_run(folder) for folder in command.runs]
+    if command.out is not None:
+        out = command.out
+        require(out.suffix == ".png", f"--out is {out}; a name that ends with .png expected")
+        try:
+            from cs336_lib.classroom.plots.runs import compared
+        except ImportError:
+            raise ValueError("--out needs matplotlib; pip install matplotlib") from None
+        compared({run.name: run.rows for run in runs}).savefig(out)
+    print(compare.table(runs))
+
+
+def run_check(command: Check) -> None:
+    """`cs336 check`"""
+    from cs336_lib.classroom import study
+
+    print(study.report(study.progress(study.find())))
+
+
 RUN = {
     Train: run_train,
     Sample: run_sample,
@@ -273,6 +319,8 @@ RUN = {
     Prepare: run_prepare,
     Estimate: run_estimate,
     Export: run_export,
+    Compare: run_compare,
+    Check: run_check,
 }
 
 
@@ -289,7 +337,7 @@ def parse(arguments: list[str]) -> object:
             return tyro.cli(Command, prog="cs336", description=DESCRIPTION, args=arguments)
     except SystemExit as ended:
         if ended.code != 0 and not asks_for_help:
-            print(f"cs336: {one_line(box.getvalue())}", file=sys.stderr)
+            complain(one_line(box.getvalue()))
         raise
     finally:
         restore_columns(columns)
@@ -312,8 +360,16 @@ def one_line(boxed: str) -> str:
     return message + (f"; perhaps you meant {suggestion[1]}" if suggestion else "")
 
 
+def complain(message: str) -> None:
+    """Say in one line what is wrong, with no character in it that could steer a terminal."""
+    shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
+    print(f"cs336: {''.join(shown)}", file=sys.stderr)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run one command; what a user can do wrong is said in one line on stderr, with exit code 2."""
+    if arguments is None:  # a real command line: what the terminal cannot show is no error
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         command = parse(sys.argv[1:] if arguments is None else arguments)
         RUN[type(command)](command)
@@ -322,7 +378,12 @@ def main(arguments: list[str] | None = None) -> None:
             os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
         )  # nor may the last flush fail
     except (ValueError, OSError) as error:
-        print(f"cs336: {error}", file=sys.stderr)
+        complain(str(error))
+        sys.exit(2)
+    except (MemoryError, RuntimeError) as error:  # PyTorch's is a RuntimeError
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        complain("out of memory; try a smaller --micro-batch-size, a smaller model or fewer tokens")
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -12,6 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from cs336_lib.config import require
+from cs336_lib.files import inside
 from cs336_lib.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, shakespeare
 
 # llm.c's header: 256 int32, of which the first three mean something; then uint16 tokens.
@@ -37,7 +38,8 @@ def open_shard(path: Path) -> np.ndarray:
     Raises:
         ValueError: magic number, version or length are not what a whole shard has.
     """
-    require(path.is_file(), f"{path}: no such file")
+    require(path.exists(), f"{path}: no such file")
+    require(path.is_file(), f"{path}: not a regular file; an llm.c .bin shard expected")
     size = path.stat().st_size
     require(
         size >= HEADER_BYTES,
@@ -100,6 +102,17 @@ class TokenStream:
         paths = sorted(glob.glob(pattern, recursive=True))
         require(len(paths) > 0, f"{pattern}: no file matches; a pattern of .bin shards expected")
         return cls([ShardFile(Path(path)) for path in paths], paths)
+
+    @classmethod
+    def from_folder(cls, folder: Path, part: str) -> "TokenStream":
+        """Open all shards of a part, train or val, of a folder made by `cs336 prepare`.
+
+        Raises:
+            ValueError: there are none, one leads out of the folder or is not a whole shard.
+        """
+        for path in folder.glob(f"{part}_*.bin"):
+            inside(folder, path.name)
+        return cls.from_pattern(str(Path(glob.escape(str(folder))) / f"{part}_*.bin"))
 
     def __len__(self) -> int:
         return int(self.ends[-1])
@@ -298,8 +311,10 @@ def open_data(
             f"{folder} was prepared with tokenizer {made.name!r}, this run has {tokenizer!r}; "
             f"pass --tokenizer {made.name}",
         )
-        train, val = str(folder / "train_*.bin"), val_data or str(folder / "val_*.bin")
-        return TokenStream.from_pattern(train), TokenStream.from_pattern(val), made
+        train = TokenStream.from_folder(folder, "train")
+        if val_data:
+            return train, TokenStream.from_pattern(val_data), made
+        return train, TokenStream.from_folder(folder, "val"), made
     require(
         tokenizer == "gpt2",
         f"{train_data}: shards outside a folder made by `cs336 prepare` are read as GPT-2's "

@@ -1,6 +1,10 @@
 """The processes of one run: who am I, how many are we, and the sums we share."""
 
+import math
 import os
+import re
+import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +14,12 @@ from itertools import pairwise
 import torch
 import torch.distributed as dist
 
-TIMEOUT = timedelta(minutes=10)
+# How long a process may keep the others waiting. Long enough for rank 0 to write a checkpoint; who
+# pays for idle GPUs may want less, and who writes to a slow disk more.
+TIMEOUT, TIMEOUT_VARIABLE = 600.0, "CS336_TIMEOUT"
+# How gloo, NCCL and torchrun's store say it.
+HUNG = re.compile("timed out (waiting|after)|wait timeout|operation timeout", re.IGNORECASE)
+DEAD = re.compile("(reset|closed) by peer|broken pipe|connection was closed", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -67,16 +76,91 @@ def world_from_environment() -> World:
     )
 
 
+def timeout_seconds() -> float:
+    """Seconds that a process may keep the others waiting: CS336_TIMEOUT's, or ten minutes.
+
+    Raises:
+        ValueError: the variable is set to something else.
+    """
+    text = os.environ.get(TIMEOUT_VARIABLE, str(TIMEOUT))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 1 <= seconds <= 1e6:
+        raise ValueError(f"{TIMEOUT_VARIABLE} is {text!r}; seconds, 1 to 1000000, expected")
+    return seconds
+
+
+def fresh_store(world: World, seconds: float) -> dist.Store:
+    """Where the processes leave their addresses for each other, without those of earlier ones.
+
+    torchrun keeps one store for all its restarts, so a process could find the address of one that
+    has died (https://github.com/pytorch/pytorch/issues/135712), and TORCHELASTIC_RESTART_COUNT is
+    not the same on all machines. So rank 0 draws a name for this start and gives it to each rank
+    in answer to a question with a name of its own, which nobody can have answered before.
+    """
+    store = dist.TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        world.size,
+        is_master=world.is_main and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
+        timeout=timedelta(seconds=seconds),
+        multi_tenant=True,
+        wait_for_workers=False,
+    )
+    name = uuid.uuid4().hex
+    if not world.is_main:
+        store.set(f"cs336/question/{world.rank}", name)
+        name = store.get(f"cs336/answer/{name}").decode()  # waits for it
+        store.set(f"cs336/heard/{name}/{world.rank}", "")
+        return dist.PrefixStore(name, store)
+    missing = set(range(1, world.size))
+    deadline = time.monotonic() + seconds
+    while missing:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"timed out waiting for ranks {sorted(missing)}")
+        for rank in sorted(missing):
+            if store.check([f"cs336/heard/{name}/{rank}"]):
+                missing.remove(rank)
+            elif store.check([f"cs336/question/{rank}"]):
+                question = store.get(f"cs336/question/{rank}").decode()
+                store.set(f"cs336/answer/{question}", name)
+        time.sleep(0.01)
+    return dist.PrefixStore(name, store)
+
+
 @contextmanager
 def process_group(device: torch.device) -> Iterator[World]:
-    """Join the other processes (NCCL between GPUs, gloo between CPUs) and leave them at the end."""
+    """Join the other processes (NCCL between GPUs, gloo between CPUs) and leave them at the end.
+
+    Raises:
+        TimeoutError, ConnectionError: another process hung or died. (NCCL may end this one itself.)
+    """
     world = world_from_environment()
     if world.size == 1:
         yield world
         return
     backend = "nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=TIMEOUT)
+    seconds = timeout_seconds()
     try:
+        dist.init_process_group(
+            backend,
+            store=fresh_store(world, seconds),
+            rank=world.rank,
+            world_size=world.size,
+            timeout=timedelta(seconds=seconds),
+        )
         yield world
+    except RuntimeError as error:
+        if HUNG.search(str(error)):
+            raise TimeoutError(
+                f"another of the {world.size} processes did not answer for {seconds:g} seconds "
+                f"({TIMEOUT_VARIABLE} sets how long to wait)"
+            ) from error
+        if DEAD.search(str(error)):
+            raise ConnectionError(f"another of the {world.size} processes died") from error
+        raise
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()

@@ -4,6 +4,7 @@ import codecs
 import io
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +14,10 @@ from typing import Any, NamedTuple
 from cs336_lib.config import require
 
 PIECE_BYTES = 2**20  # a long text is cut, so that memory stays flat and processes can share it
+LONGEST_WORD = 2**22  # characters without a place to cut
+BOUNDARY = re.compile(r"(?s:.*)\S(?=[ \n])")
+LINE_BYTES = 64 * 2**20  # of JSON lines, each of which must fit into memory several times
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,8 @@ def text_pieces(path: Path) -> Iterator[str]:
     """A file's text, with \\n as line end, in pieces that have the same tokens as the whole.
 
     A cut is made only before a blank or line end that follows something else: there GPT-2's
-    splitting into words has a boundary, whatever comes next.
+    splitting into words has a boundary, whatever comes next. Only a word of LONGEST_WORD
+    characters is cut inside, which can change the tokens at the cut.
 
     Raises:
         ValueError: the file is not UTF-8, or binary.
@@ -114,6 +120,8 @@ def text_pieces(path: Path) -> Iterator[str]:
         while block := file.read(PIECE_BYTES):
             text = kept + decoded(path, file, decode, block)
             cut = last_boundary(text, max(1, len(kept)))
+            if cut == 0 and len(text) >= LONGEST_WORD:
+                cut = len(text)
             kept = text[cut:]
             yield text[:cut]
         yield kept + decoded(path, file, decode, b"")
@@ -137,8 +145,8 @@ def decoded(
 
 def last_boundary(text: str, first: int) -> int:
     """The last blank or line end, from `first` on, behind another character; 0: there is none."""
-    places = range(len(text) - 1, first - 1, -1)
-    return next((i for i in places if text[i] in " \n" and not text[i - 1].isspace()), 0)
+    found = BOUNDARY.match(text, first - 1)
+    return found.end() if found else 0
 
 
 def json_lines(path: Path, first: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -149,16 +157,21 @@ def json_lines(path: Path, first: int = 0) -> Iterator[tuple[int, dict[str, Any]
     """
     require(path.is_file(), f"{path}: no such file")
     with open(path, "rb") as file:
-        for number, line in enumerate(file):
+        for number, line in enumerate(iter(lambda: file.readline(LINE_BYTES), b"")):
+            where = f"{path}, line {number + 1}"
+            require(
+                len(line) < LINE_BYTES,
+                f"{where}: {LINE_BYTES:,} bytes or more; one document a line expected",
+            )
             if number < first or not line.strip():
                 continue
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise ValueError(f"{path}, line {number + 1}: not JSON ({error})") from None
+                raise ValueError(f"{where}: not JSON ({error})") from None
             require(
                 isinstance(row, dict),
-                f"{path}, line {number + 1}: {type(row).__name__}, a JSON object {{…}} expected",
+                f"{where}: {type(row).__name__}, a JSON object {{…}} expected",
             )
             yield number, row
 
@@ -170,18 +183,31 @@ def json_rows(path: Path, field: str, first: int) -> Rows:
 
 
 def parquet_rows(path: Path, field: str, first: int) -> Rows:
-    """Every row of a parquet file is one document; row groups are read one after the other."""
+    """Every row of a parquet file is one document; row groups are read one after the other.
+
+    Raises:
+        ValueError: the package `pyarrow` is missing, or the file is damaged or something else.
+        OSError: the disk cannot be read.
+    """
     try:
-        from pyarrow import ArrowInvalid, parquet
+        from pyarrow import ArrowException
     except ImportError:
         raise ValueError(
             f"{path}: parquet files need the package pyarrow; pip install pyarrow"
         ) from None
     try:
-        file = parquet.ParquetFile(path)
-    except ArrowInvalid as error:
-        raise ValueError(f"{path}: not a parquet file ({one_line(error)})") from None
-    with file:
+        yield from whole_parquet_rows(path, field, first)
+    except (ArrowException, OSError, UnicodeDecodeError) as error:
+        if getattr(error, "errno", None) is not None:
+            raise
+        raise ValueError(f"{path}: not a parquet file, or damaged ({one_line(error)})") from None
+
+
+def whole_parquet_rows(path: Path, field: str, first: int) -> Rows:
+    """The rows of a parquet file that is not damaged; of another, any of pyarrow's errors."""
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(path, page_checksum_verification=True) as file:
         names = file.schema_arrow.names
         require(field in names, no_field(str(path), field, names))
         number = 0
@@ -252,7 +278,8 @@ def text_of(row: dict[str, Any], field: str, where: str) -> str:
         isinstance(text, str),
         f"{where}: {field!r} is {type(text).__name__}, a string expected",
     )
-    return text
+    # JSON can hold halves of surrogate pairs, which are no characters.
+    return SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def no_field(where: str, field: str, names: list[str]) -> str:

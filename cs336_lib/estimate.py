@@ -7,6 +7,9 @@ from cs336_lib import accounting
 from cs336_lib.config import require
 from cs336_lib.hardware import DATASHEET, Device
 
+LARGEST = 1e24  # of what can be given: beyond, products and quotients would overflow
+LEAST_MFU = 1e-6
+
 
 def find_device(name: str) -> Device:
     """The datasheet of `h100`, `H100`, `rtx-4090`, ...
@@ -41,11 +44,11 @@ def gigabytes(value: float) -> str:
 
 
 def require_positive(**values: float | None) -> None:
-    """Raise `ValueError` for a value that is given and not a positive finite number."""
+    """Raise `ValueError` for a value that is given and not between 1 and LARGEST."""
     for name, value in values.items():
         require(
-            value is None or (math.isfinite(value) and value > 0),
-            f"{name} is {value}; a number above 0 expected",
+            value is None or 1 <= value <= LARGEST,
+            f"{name} is {value}; a number from 1 to {LARGEST:g} expected",
         )
 
 
@@ -121,9 +124,8 @@ def report(
         ValueError: a value is out of range, or a name is unknown.
     """
     device = find_device(hardware)
-    require_positive(params=params, tokens=tokens, memory=memory)
-    require(gpus >= 1, f"gpus is {gpus}; at least 1 needed")
-    require(0 < mfu <= 1, f"mfu is {mfu}; above 0 and up to 1 expected")
+    require_positive(params=params, tokens=tokens, gpus=gpus, memory=memory)
+    require(LEAST_MFU <= mfu <= 1, f"mfu is {mfu}; {LEAST_MFU} to 1 expected")
     require(
         dtype in device.peak_flops,
         f"dtype {dtype!r} has no peak for the {device.name}; "

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from tqdm import tqdm
 
+from cs336_lib.config import require
 from cs336_lib.data import Loader
 from cs336_lib.distributed import World
 from cs336_lib.tokenizer import Tokenizer
@@ -52,7 +54,11 @@ def validation_loss(
     was_training = model.training
     model.eval()
     total = 0.0
-    for first, size in world.pieces(len(starts), micro_batch_size):
+    pieces = world.pieces(len(starts), micro_batch_size)
+    # Only where it takes longer than a second is there something to see.
+    for first, size in tqdm(
+        pieces, desc="validation", leave=False, delay=1, disable=not world.is_main
+    ):
         x, y = (t.to(device) for t in loader.windows(starts[first : first + max(size, 1)]))
         with autocast:
             total += model(x, y).item() * size
@@ -70,7 +76,13 @@ def score(
     device: torch.device,
     autocast: AbstractContextManager,
 ) -> Score:
-    """The validation loss, with the number of bytes that its target tokens stand for."""
+    """The validation loss, with the number of bytes that its target tokens stand for.
+
+    Raises:
+        ValueError: there are no tokens to score, or no sequences in a forward pass.
+    """
+    require(tokens >= 1, f"eval_tokens is {tokens}; at least 1 needed")
+    require(micro_batch_size >= 1, f"micro_batch_size is {micro_batch_size}; at least 1 needed")
     loss = validation_loss(
         model,
         loader,

@@ -1,8 +1,32 @@
 """Files that are whole or absent, whatever is killed when."""
 
 import hashlib
+import json
 import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+JSON_BYTES = 4 * 2**20  # our largest, a tokenizer of 65,536 characters, has 0.8 MB
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Have an error of the disk name the file, which "No space left on device" alone does not.
+
+    Raises:
+        OSError: one line, the path and the reason; safetensors' errors become that too.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        reason = re.sub(r"^.*I/O error: | \(os error \d+\)$", "", reason)
+        raise OSError(f"{path}: cannot be written ({reason})") from None
 
 
 def sync(path: Path) -> None:
@@ -18,14 +42,56 @@ def sync(path: Path) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace a text file so that at every moment either the old or the new one is there."""
+    """Replace a text file so that at every moment either the old or the new one is there.
+
+    Raises:
+        OSError: one line with the path and the reason.
+    """
     temporary = path.with_name(f".tmp-{path.name}")
-    temporary.write_text(text, encoding="utf-8")
-    sync(temporary)
-    os.replace(temporary, path)
+    with writing(path):
+        temporary.write_text(text, encoding="utf-8")
+        sync(temporary)
+        os.replace(temporary, path)
 
 
 def sha256(path: Path) -> str:
     """Checksum of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def inside(folder: Path, name: str) -> Path:
+    """The path of a file in a folder that may come from anywhere; it may not exist.
+
+    Raises:
+        ValueError: it is a link that leads out of the folder, or no regular file.
+    """
+    path, home = folder / name, folder.resolve()
+    if home.parent.name == "snapshots":  # where the hub's client puts links to ../../blobs
+        home = home.parents[1]
+    if not path.resolve().is_relative_to(home):
+        raise ValueError(f"{path}: leads out of {folder}; a file in that folder expected")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path}: not a regular file")
+    return path
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file that may come from anywhere.
+
+    Raises:
+        ValueError: there is no such file, or it is too large, not JSON, or no object.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file")
+    with open(path, "rb") as file:
+        content = file.read(JSON_BYTES + 1)
+    if len(content) > JSON_BYTES:
+        raise ValueError(f"{path}: larger than {JSON_BYTES:,} bytes, which no such file of ours is")
+    try:
+        found = json.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not JSON ({type(error).__name__})") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: a JSON object expected, it holds a {type(found).__name__}")
+    return found

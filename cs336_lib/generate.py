@@ -1,16 +1,21 @@
 """Sampling: temperature, top-k and top-p, with a key-value cache, token by token."""
 
 import codecs
+import math
 from collections.abc import Iterator, Sequence
 from typing import overload
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from cs336_lib.config import require
 from cs336_lib.model import GPT, KVCache
 from cs336_lib.tokenizer import Tokenizer
+
+MOST_TOKENS = 2**20  # room for them is made before the first
+COLDEST = 1e-6  # divided by less, logits could overflow
 
 # Prompts of one length are a matrix, of different lengths a list of vectors.
 Prompts = Int[Tensor, "batch seq"] | Sequence[Int[Tensor, " seq"]]
@@ -143,10 +148,17 @@ def stream(
     for prompt in prompts:
         require(prompt.ndim == 1, "a prompt is not a vector; a matrix or a list of them expected")
         require(len(prompt) > 0, "the prompt is empty; at least one token expected")
-    require(max_new_tokens >= 0, f"max_new_tokens is {max_new_tokens}; 0 or more expected")
-    require(temperature >= 0, f"temperature is {temperature}; 0 (greedy) or more expected")
+    require(
+        0 <= max_new_tokens <= MOST_TOKENS,
+        f"max_new_tokens is {max_new_tokens}; 0 to {MOST_TOKENS} expected",
+    )
+    require(
+        temperature == 0 or COLDEST <= temperature < math.inf,
+        f"temperature is {temperature}; 0 (greedy), or {COLDEST} or more expected",
+    )
     require(top_k is None or top_k >= 1, f"top_k is {top_k}; 1 or more expected")
     require(top_p is None or 0 < top_p <= 1, f"top_p is {top_p}; above 0 and up to 1 expected")
+    require(seed is None or 0 <= seed < 2**62, f"seed is {seed}; 0 to 2**62 - 1 expected")
     generators = [torch.Generator() for _ in prompts]
     for row, generator in enumerate(generators):
         generator.manual_seed(seed + row) if seed is not None else generator.seed()
@@ -202,7 +214,9 @@ def generate(
     A matrix gives a matrix, in which rows that stopped early are filled up with the stop token; a
     list gives a list, in which they end with it.
     """
-    tokens = list(stream(model, prompts, max_new_tokens, **sampling))  # type: ignore[arg-type]
+    found = stream(model, prompts, max_new_tokens, **sampling)  # type: ignore[arg-type]
+    bar = tqdm(found, total=max_new_tokens, desc="sampling", unit="tok", leave=False, delay=1)
+    tokens = list(bar)
     columns = [token[:, None] for token in tokens]
     if isinstance(prompts, Tensor):
         return torch.cat((prompts.to(model.device), *columns), dim=1)

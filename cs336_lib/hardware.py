@@ -1,5 +1,6 @@
 """The machine: which device to use, what it can do at best, and how to time it honestly."""
 
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -154,6 +155,26 @@ def datasheet(device: torch.device) -> Device | None:
     if "pcie" in name or " nvl" in name:  # other clocks, other peaks than the SXM module's
         return None
     return next((sheet for key, sheet in DATASHEET.items() if key in name), None)
+
+
+def memory(device: torch.device) -> int | None:
+    """Bytes of memory that the device has in all; None where the system does not say."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[1]
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # Windows
+        return None
+
+
+def require_memory(needed: float, device: torch.device, what: str) -> None:
+    """Raise `ValueError` where `what` needs more bytes than the device has, whatever is free."""
+    there = memory(device)
+    require(
+        there is None or needed <= there,
+        f"{what} needs {needed / 1e9:,.1f} GB at least, and {device.type} has "
+        f"{(there or 0) / 1e9:,.1f} GB; choose a smaller one, or a larger machine",
+    )
 
 
 def synchronize(device: torch.device) -> None:

@@ -62,26 +62,36 @@ class Muon(torch.optim.AdamW):
         return loss
 
     def step_matrices(self, group: dict) -> None:
-        """Nesterov momentum, orthogonalised, for each set of equally shaped matrices."""
-        by_shape: dict[torch.Size, list[Tensor]] = {}
-        for p in group["params"]:
-            if p.grad is not None:
-                by_shape.setdefault(p.shape, []).append(p)
-        for shape, matrices in by_shape.items():
-            for p in matrices:
-                if not self.state[p]:
-                    self.state[p] = {"step": torch.tensor(0.0), "exp_avg": torch.zeros_like(p)}
-            momenta = [self.state[p]["exp_avg"] for p in matrices]
-            gradients = [p.grad for p in matrices]
-            torch._foreach_lerp_(momenta, gradients, 1 - group["muon_momentum"])
-            ahead = torch._foreach_lerp(gradients, momenta, group["muon_momentum"])
-            updates = orthogonalised(torch.stack(ahead)).unbind()
-            scale = 0.2 * math.sqrt(max(shape))
-            torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
-            torch._foreach_add_(matrices, updates, alpha=-group["lr"] * scale)
-            for p in matrices:
-                self.state[p]["step"] += 1
-                p.grad = None
+        """Nesterov momentum, orthogonalised, for all matrices of equal size at once."""
+        parameters = [p for p in group["params"] if p.grad is not None]
+        for p in parameters:
+            if not self.state[p]:
+                self.state[p] = {"step": torch.tensor(0.0), "exp_avg": torch.zeros_like(p)}
+        momenta = [self.state[p]["exp_avg"] for p in parameters]
+        gradients = [p.grad for p in parameters]
+        torch._foreach_lerp_(momenta, gradients, 1 - group["muon_momentum"])
+        ahead = torch._foreach_lerp(gradients, momenta, group["muon_momentum"])
+        torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+        by_shape: dict[torch.Size, list[tuple[Tensor, Tensor]]] = {}
+        for p, direction in zip(parameters, ahead, strict=True):
+            for pair in zip(wide_matrices(p), wide_matrices(direction), strict=True):
+                by_shape.setdefault(pair[0].shape, []).append(pair)
+        for shape, pairs in by_shape.items():
+            matrices, directions = zip(*pairs, strict=True)
+            updates = orthogonalised(torch.stack(directions)).unbind()
+            torch._foreach_add_(matrices, updates, alpha=-group["lr"] * 0.2 * math.sqrt(shape[1]))
+        for p in parameters:
+            self.state[p]["step"] += 1
+            p.grad = None
+
+
+def wide_matrices(p: Tensor) -> list[Tensor]:
+    """Views of the matrices that a parameter holds (c_attn's are three: q, k, v), tall ones turned.
+
+    Each is orthogonal for itself; and the smaller square is the cheaper one.
+    """
+    parts = p.chunk(3) if p.size(0) == 3 * p.size(1) else (p,)
+    return [part.mT if part.size(0) > part.size(1) else part for part in parts]
 
 
 def orthogonalised(
@@ -94,14 +104,11 @@ def orthogonalised(
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     x = matrices.bfloat16() if matrices.device.type == "cuda" else matrices
-    tall = x.size(1) > x.size(2)
-    if tall:
-        x = x.mT  # the smaller square is the cheaper one
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(steps):
         square = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
-    return (x.mT if tall else x).to(matrices.dtype)
+    return x.to(matrices.dtype)
 
 
 def learning_rate(step: int, config: TrainConfig) -> float:

@@ -19,6 +19,7 @@ from cs336_lib.config import require
 from cs336_lib.data import HEADER_BYTES, MAGIC, VERSION, TokenStream, open_shard
 from cs336_lib.documents import Corpus, Place, check_files, read
 from cs336_lib.encode import Encoded, batched, encode_batch, encode_in_order
+from cs336_lib.files import read_json
 from cs336_lib.tokenizer import (
     GPT2Tokenizer,
     Tokenizer,
@@ -29,6 +30,8 @@ from cs336_lib.tokenizer import (
 
 SHARD_TOKENS = 100_000_000
 COPY_TOKENS = 2**20  # how many tokens are held in memory where shards are copied
+ASCII_BYTES = 256  # so many bytes below 128 in a row are no GPT-2 tokens
+MOST_WORKERS = 1024  # each is a process
 SAVE_SECONDS = 5.0  # how much work a kill may cost
 PROGRESS, TOKENIZER = "progress.json", "tokenizer.json"
 
@@ -65,7 +68,7 @@ def prepare(
     """
     corpus = source if isinstance(source, Corpus) else Corpus((Path(source),))
     workers = (os.cpu_count() or 1) if workers is None else workers
-    require(workers >= 1, f"workers is {workers}; at least 1 needed")
+    require(1 <= workers <= MOST_WORKERS, f"workers is {workers}; 1 to {MOST_WORKERS} expected")
     check_numbers(out, val_fraction, shard_tokens)
     check_files(corpus)
     temporary = temporary_folder(out)
@@ -164,15 +167,21 @@ def read_progress(temporary: Path, arguments: dict) -> Progress | None:
     """
     if not (temporary / PROGRESS).is_file():
         return None
-    saved = json.loads((temporary / PROGRESS).read_text(encoding="utf-8"))
-    before = saved.pop("arguments")
+    saved = read_json(temporary / PROGRESS)
+    try:
+        before = dict(saved.pop("arguments"))
+        progress = Progress(**{**saved, "place": Place(*saved["place"])})
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(
+            f"{temporary / PROGRESS}: not what `cs336 prepare` writes; remove that folder"
+        ) from None
     changed = [name for name in arguments if before.get(name) != arguments[name]]
     require(
         not changed,
         f"{temporary} holds an unfinished run with other {' and '.join(changed)}; "
         f"give the same as then to go on, or remove that folder to start anew",
     )
-    return Progress(**{**saved, "place": Place(*saved["place"])})
+    return progress
 
 
 def save_progress(temporary: Path, arguments: dict, progress: Progress) -> None:
@@ -292,6 +301,12 @@ def read_raw_shard(path: Path) -> np.ndarray:
     require(
         np.fromfile(path, dtype="<i4", count=1).tolist() != [MAGIC],
         f"{path}: an llm.c shard already; `cs336 train` reads it as it is",
+    )
+    with open(path, "rb") as file:
+        start = file.read(4096)
+    require(
+        len(start) < ASCII_BYTES or not start.isascii(),
+        f"{path}: begins as text does, or ids of single characters; GPT-2's tokens expected",
     )
     return np.memmap(path, dtype="<u2", mode="r")
 

@@ -12,8 +12,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from tqdm import tqdm
 
+from cs336_lib.accounting import count_parameters
 from cs336_lib.config import GPTConfig, require
+from cs336_lib.files import inside, read_json
+from cs336_lib.hardware import require_memory
 from cs336_lib.model import GPT
 from cs336_lib.tokenizer import END_OF_TEXT, CharTokenizer, Tokenizer, gpt2_encoding
 
@@ -50,16 +54,9 @@ def load(source: str | Path, device: torch.device = CPU) -> GPT:
     if source in HUB_NAMES and not folder.is_dir():
         folder = download(str(source))
     require(folder.is_dir(), f"{source}: no such folder, and not one of {', '.join(HUB_NAMES)}")
-    config = read_config(folder / CONFIG)
+    config = read_config(inside(folder, CONFIG))
     files = weight_files(folder)
-    # At a byte a number at least: nothing is allocated on the word of a config.json alone.
-    numbers = 12 * config.n_layer * config.n_embd**2
-    numbers += (config.vocab_size + config.block_size) * config.n_embd
-    size = sum(path.stat().st_size for path in files)
-    require(
-        numbers <= size,
-        f"{folder}: {CONFIG} describes {numbers:,} parameters, but the weights are {size:,} bytes",
-    )
+    check_size(config, files)
     with torch.device("meta"):  # shapes only: no memory, no random numbers drawn
         model = GPT(config)
     model.load_state_dict(read_weights(files, model), strict=False, assign=True)
@@ -89,15 +86,19 @@ def download(name: str) -> Path:
     return Path(path).parent
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; anything else is a ValueError."""
-    require(path.is_file(), f"{path}: not found; a Hugging Face GPT-2 folder has one")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not JSON ({type(error).__name__})") from None
-    require(isinstance(content, dict), f"{path}: a JSON object expected")
-    return content
+def check_size(config: GPTConfig, files: list[Path]) -> None:
+    """Refuse a config before anything is allocated on its word alone.
+
+    Raises:
+        ValueError: the weights' files cannot hold so many numbers, or this machine's memory cannot.
+    """
+    numbers, size = count_parameters(config), sum(path.stat().st_size for path in files)
+    require(
+        numbers <= size,  # at a byte a number at least
+        f"{files[0].parent}: {CONFIG} describes {numbers:,} parameters, but the weights are "
+        f"{size:,} bytes",
+    )
+    require_memory(4 * numbers, CPU, f"a model of {numbers:,} parameters")
 
 
 def read_config(path: Path) -> GPTConfig:
@@ -106,6 +107,7 @@ def read_config(path: Path) -> GPTConfig:
     Raises:
         ValueError: it is not GPT-2's, makes no sense, or asks for what our model has not.
     """
+    require(path.is_file(), f"{path}: not found; a Hugging Face GPT-2 folder has one")
     raw = read_json(path)
     kind = raw.get("model_type")
     require(kind == "gpt2", f"{path}: model_type is {kind!r}; 'gpt2' expected")
@@ -140,7 +142,7 @@ def weight_files(folder: Path) -> list[Path]:
         ValueError: there are none, or one that the index names is missing.
     """
     if (folder / WEIGHTS).is_file():
-        return [folder / WEIGHTS]
+        return [inside(folder, WEIGHTS)]
     if not (folder / INDEX).is_file():
         require(
             not any(folder.glob("*.bin")),
@@ -148,14 +150,14 @@ def weight_files(folder: Path) -> list[Path]:
             f"transformers.GPT2LMHeadModel.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)",
         )
         raise ValueError(f"{folder}: holds no {WEIGHTS}")
-    listed = read_json(folder / INDEX).get("weight_map")
+    listed = read_json(inside(folder, INDEX)).get("weight_map")
     require(
         isinstance(listed, dict)
         and len(listed) > 0
-        and all(isinstance(name, str) and Path(name).name == name for name in listed.values()),
+        and all(isinstance(n, str) and n and Path(n).name == n for n in listed.values()),
         f"{folder / INDEX}: weight_map must map each tensor to a file of this folder",
     )
-    files = [folder / name for name in sorted(set(listed.values()))]
+    files = [inside(folder, name) for name in sorted(set(listed.values()))]
     for path in files:
         require(path.is_file(), f"{path}: not found, though {INDEX} names it")
     return files
@@ -213,6 +215,11 @@ def check_tensors(
         require(known, f"{folder}: holds {name}, which GPT-2's language model has not")
 
 
+def check_finite(path: Path, name: str, tensor: Tensor) -> None:
+    """Refuse weights from which only NaN would come."""
+    require(bool(tensor.isfinite().all()), f"{path}: {name} holds NaN or infinity")
+
+
 def read_weights(files: list[Path], model: GPT) -> dict[str, Tensor]:
     """The files' tensors as `model`, which is on the meta device, wants them.
 
@@ -225,13 +232,14 @@ def read_weights(files: list[Path], model: GPT) -> dict[str, Tensor]:
             stored = find_tensors(files, stack)
             expected = hugging_face_tensors(model)
             check_tensors(stored, expected, folder)
-            for name in expected:
+            for name in tqdm(expected, desc="weights", unit="tensor", leave=False, delay=1):
                 file, key = stored[name]
                 value = file.get_tensor(key)
                 value = value.T if is_conv1d(name) else value
                 # A copy, because safetensors maps the file: it may change or go after this.
                 weights[name] = torch.zeros(model.get_parameter(name).shape)
                 weights[name][: len(value)] = value
+                check_finite(folder, name, weights[name])
             if HEAD in stored:
                 file, key = stored[HEAD]
                 embedding = weights[EMBEDDING][: model.config.vocab_size]

@@ -10,6 +10,7 @@ import numpy as np
 import tiktoken
 
 from cs336_lib.config import require
+from cs336_lib.files import inside, read_json, write_whole
 
 # In the repository data/ lies beside the package; a wheel carries it inside.
 DATA = next(
@@ -129,7 +130,7 @@ def save_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
     description = {"name": tokenizer.name}
     if isinstance(tokenizer, CharTokenizer):
         description["alphabet"] = tokenizer.alphabet
-    path.write_text(json.dumps(description) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(description) + "\n")
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -139,11 +140,15 @@ def load_tokenizer(path: Path) -> Tokenizer:
         ValueError: there is no such file, or it is something else.
     """
     require(path.is_file(), f"{path}: not found; a run folder and prepared data hold one")
-    try:
-        description = json.loads(path.read_text(encoding="utf-8"))
-        return make_tokenizer(description["name"], description.get("alphabet", ""))
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: not a tokenizer file of ours ({error!r})") from None
+    description = read_json(inside(path.parent, path.name))
+    name, alphabet = description.get("name"), description.get("alphabet", "")
+    require(
+        name in ("gpt2", "char")
+        and isinstance(alphabet, str)
+        and alphabet.encode(errors="ignore").decode() == alphabet,  # no halves of surrogate pairs
+        f"{path}: not a tokenizer file of ours, which has the name gpt2, or char and an alphabet",
+    )
+    return make_tokenizer(name, alphabet)
 
 
 def shakespeare() -> str:

@@ -22,8 +22,8 @@ from cs336_lib.config import TrainConfig, require
 from cs336_lib.data import Loader, hash_key, open_data, prefetched
 from cs336_lib.distributed import World, process_group, world_from_environment
 from cs336_lib.evaluate import validation_loss
-from cs336_lib.files import write_whole
-from cs336_lib.metrics import Metrics, announcement, summary
+from cs336_lib.files import inside, read_json, write_whole
+from cs336_lib.metrics import Metrics, announcement, summary, troubles
 from cs336_lib.model import GPT
 from cs336_lib.optim import (
     batch_windows,
@@ -60,18 +60,28 @@ def train(
     `on_step` is called after every step with its row of metrics: for a live plot, say.
 
     Raises:
-        ValueError: the config, the data or the run folder is not usable; nothing is written then.
+        ValueError: the config, the data or the run folder is not usable, and nothing is written; or
+            a loss or gradient was NaN or infinite.
+        OSError: a full disk, or another process that died or hung; --resume goes on.
     """
     device = hardware.select_device(config.device, world_from_environment().local_rank)
     dtype = hardware.autocast_dtype(device, config.precision)
     autocast = torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
-    with process_group(device) as world, reproducible(config, device), stop_signals() as stop:
+    with (
+        way_back(config),
+        process_group(device) as world,
+        reproducible(config, device),
+        stop_signals() as stop,
+    ):
         train_stream, val_stream, tokenizer = open_data(
             config.train_data, config.val_data, config.tokenizer
         )
         torch.manual_seed(config.seed)
         model = starting_model(config, tokenizer.vocab_size)
         config = with_shape_of(model, config)
+        bytes_each = accounting.bytes_per_parameter(config.optimizer).total
+        held = model.num_parameters() / (world.size if config.parallel == "fsdp" else 1)
+        hardware.require_memory(bytes_each * held, device, f"training with {config.optimizer}")
         train_loader, val_loader = (
             Loader(stream, config.block_size, tokenizer.vocab_size, config.seed)
             for stream in (train_stream, val_stream)
@@ -87,9 +97,9 @@ def train(
         shard(model, config, device, world)
         optimizer = make_optimizer(model, config)
         first_step = 0
-        last_good = checkpoint.newest_good(run_dir / "checkpoints") if config.resume else None
-        if last_good is not None:
-            first_step = checkpoint.restore(last_good, model, optimizer)["step"]
+        found = checkpoint.to_resume(run_dir / "checkpoints", device, world)
+        if found is not None:
+            first_step = checkpoint.restore(found, model, optimizer)["step"]
         metrics = Metrics(run_dir / "metrics.jsonl", first_step, world)
         called = stepper(model, config, device, world)
         peak = hardware.peak_flops(device, dtype)
@@ -154,6 +164,10 @@ def train(
                     autocast=autocast,
                     world=world,
                 )
+                require(
+                    math.isfinite(row["val_loss"]),
+                    f"step {step}: validation loss {row['val_loss']}; {advice(run_dir)}",
+                )
             metrics.add(row)
             progress.set_postfix_str(summary(row), refresh=False)
             if on_step and world.is_main:
@@ -165,6 +179,7 @@ def train(
                     "val_loss": row.get("val_loss"),
                     "model": dataclasses.asdict(model.config),
                 }
+                metrics.sync()
                 checkpoint.save(run_dir / "checkpoints", model, optimizer, state, world)
                 if world.is_main:
                     checkpoint.prune(run_dir / "checkpoints", config.keep_checkpoints)
@@ -173,6 +188,8 @@ def train(
                 finished = False
                 break
         progress.close()
+        if world.is_main and (trouble := troubles(metrics.rows)):
+            print(f"Worth a look: {trouble}")
         if world.is_main and not finished:
             print(f"Stopped after step {done} of {config.max_steps} and saved; --resume goes on.")
         return TrainResult(run_dir, model.eval(), tokenizer, metrics.rows, finished)
@@ -185,10 +202,13 @@ def starting_model(config: TrainConfig, vocab_size: int) -> GPT:
         ValueError: the weights cannot be had, know another vocabulary or have too short a context.
     """
     if not config.init_from:
-        return GPT(config.model_config(vocab_size))
+        shape = config.model_config(vocab_size)
+        numbers = accounting.count_parameters(shape)
+        hardware.require_memory(4 * numbers, pretrained.CPU, f"a model of {numbers:,} parameters")
+        return GPT(shape)
     source = Path(config.init_from)
     if (source / "checkpoints").is_dir():
-        found = checkpoint.load_model(source, torch.device("cpu"))
+        found = checkpoint.load_model(source, pretrained.CPU)
     else:
         found = pretrained.load(config.init_from)
     require(
@@ -265,13 +285,30 @@ def gone_wrong(
     """What to tell whoever finds a run stopped by NaN or infinity."""
     first, count = windows_before(step, config), batch_windows(step, config)
     start = int(loader.starts(first, 1)[0])
-    last_good = checkpoint.newest_good(run_dir / "checkpoints")
     return (
         f"step {step}: loss {loss}, gradient norm {grad_norm}; the batch is windows {first} to "
-        f"{first + count - 1}, the first at {loader.stream.where(start)}; last good checkpoint: "
-        f"{last_good or 'none'}; try a smaller --learning-rate, or go on from there with "
-        f"--resume --on-nan skip"
+        f"{first + count - 1}, the first at {loader.stream.where(start)}; {advice(run_dir)}, "
+        f"or go on from there with --resume --on-nan skip"
     )
+
+
+def advice(run_dir: Path) -> str:
+    """Where a run whose numbers have gone wrong was still right."""
+    last_good = checkpoint.newest_good(run_dir / "checkpoints")
+    return f"last good checkpoint: {last_good or 'none'}; try a smaller --learning-rate"
+
+
+@contextmanager
+def way_back(config: TrainConfig) -> Iterator[None]:
+    """Have an error of the disk or of another process say how the run goes on."""
+    try:
+        yield
+    except BrokenPipeError:  # nobody reads what we print
+        raise
+    except OSError as error:
+        found = checkpoint.checkpoints(Path(config.run_dir) / "checkpoints")
+        where = f"from {found[-1].name}" if found else "at step 0, for there is no checkpoint yet"
+        raise OSError(f"{error}; with --resume the run goes on {where}") from error
 
 
 @contextmanager
@@ -331,7 +368,7 @@ def open_run(config: TrainConfig, tokenizer: Tokenizer, world: World) -> Path:
             config.resume,
             f"{run_dir} already holds a run; pass --resume to continue it, or another --run-dir",
         )
-        conflicts = config.conflicts(json.loads(config_file.read_text()))
+        conflicts = config.conflicts(read_json(inside(run_dir, "config.json")))
         require(
             not conflicts,
             f"{run_dir} holds a run with another config: {'; '.join(conflicts)}; "
@@ -339,17 +376,20 @@ def open_run(config: TrainConfig, tokenizer: Tokenizer, world: World) -> Path:
         )
     elif run_dir.exists():
         require(
-            run_dir.is_dir() and not any(run_dir.iterdir()),
+            run_dir.is_dir() and {path.name for path in run_dir.iterdir()} <= {".tmp-config.json"},
             f"{run_dir} exists and is no run of ours; use another --run-dir",
         )
     world.barrier()
     if world.is_main:
         try:
-            (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
-            save_tokenizer(tokenizer, run_dir / "tokenizer.json")
+            run_dir.mkdir(parents=True, exist_ok=True)
+            # First what makes it a run of ours, so that one killed here can be resumed.
             text = json.dumps(dataclasses.asdict(config), indent=1) + "\n"
             write_whole(config_file, text)
+            save_tokenizer(tokenizer, run_dir / "tokenizer.json")
+            (run_dir / "checkpoints").mkdir(exist_ok=True)
         except OSError as error:
-            raise ValueError(f"{run_dir}: cannot be written ({error.strerror})") from None
+            reason = f"{run_dir}: cannot be written ({error.strerror})" if error.strerror else error
+            raise ValueError(str(reason)) from None
     world.barrier()
     return run_dir

@@ -16,7 +16,8 @@ from cs336_lib.files import sha256
 
 FLAGS = (
     "shakespeare-char --n-layer 6 --n-head 6 --n-embd 192 --block-size 256 --optimizer muon "
-    "--batch-tokens 4096 --micro-batch-size 16 --max-steps 1200 --warmup-steps 50 "
+    "--momentum 0.95 --beta2 0.99 --schedule cosine --batch-tokens 4096 --micro-batch-size 16 "
+    "--max-steps 1200 --warmup-steps 50 "
     "--learning-rate 4e-3 --min-learning-rate 1e-4 --weight-decay 0.1 --dropout 0.0 "
     "--eval-every 100 --eval-tokens 131072 --checkpoint-every 100 --seed 1337"
 ).split()

@@ -1,9 +1,10 @@
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_lib.distributed import World
+from cs336_lib.distributed import DEAD, HUNG, World, timeout_seconds
 
 
 @given(st.integers(1, 60), st.integers(1, 7), st.integers(1, 9))
@@ -19,3 +20,29 @@ def test_pieces_cover_everything_once_in_step_with_each_other(count, size, large
 def test_one_process_cuts_evenly():
     assert World().pieces(8, 3) == [(0, 2), (2, 3), (5, 3)]
     assert World().pieces(8, 8) == [(0, 8)]
+
+
+def test_how_long_to_wait_can_be_set(monkeypatch):
+    monkeypatch.delenv("CS336_TIMEOUT", raising=False)
+    assert timeout_seconds() == 600
+    monkeypatch.setenv("CS336_TIMEOUT", "90")
+    assert timeout_seconds() == 90
+    for text in ("", "soon", "0", "-5", "nan", "inf"):
+        monkeypatch.setenv("CS336_TIMEOUT", text)
+        with pytest.raises(ValueError, match=r"CS336_TIMEOUT is '.*'; seconds"):
+            timeout_seconds()
+
+
+def test_hung_and_dead_are_told_apart():
+    """In the words of gloo, NCCL and the store; tests/slow/test_ranks.py sees them in earnest."""
+    for text in (
+        "unbound_buffer.cc:78] Timed out waiting 600000ms for recv operation to complete",
+        "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE",
+        "wait timeout after 600000ms, keys: /default_pg/0//0//0",
+    ):
+        assert HUNG.search(text)
+        assert not DEAD.search(text)
+    for text in ("Read error [::1]:1: Connection reset by peer", "Connection closed by peer [::1]"):
+        assert DEAD.search(text)
+        assert not HUNG.search(text)
+    assert not HUNG.search("CUDA error: the launch timed out and was terminated")

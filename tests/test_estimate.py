@@ -99,4 +99,4 @@ def test_from_the_command_line(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as ended:
         cli.main(["estimate", "--mfu", "2"])
     assert ended.value.code == 2
-    assert capsys.readouterr().err == "cs336: mfu is 2.0; above 0 and up to 1 expected\n"
+    assert capsys.readouterr().err == "cs336: mfu is 2.0; 1e-06 to 1 expected\n"

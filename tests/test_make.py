@@ -37,12 +37,15 @@ def test_another_python_gets_one_clear_line(tmp_path, version):
 
 def test_help_names_every_target(tmp_path):
     text = make(tmp_path).stdout
-    for target in ("lab", "test", "test-slow", "notebooks", "lint", "clean"):
+    publishing = ("slides", "handout", "site")
+    for target in ("lab", "reset", "test", "test-slow", "e2e", "notebooks", *publishing, "lint"):
         assert f"\n{target} " in f"\n{text}"
 
 
 def test_ci_runs_what_the_readme_says():
-    assert "make lint test test-slow\n" in (ROOT / ".ci" / "run").read_text()
+    run = (ROOT / ".ci" / "run").read_text()
+    assert "make lint test test-slow\n" in run
+    assert run.endswith("\nmake e2e\n")
     readme = (ROOT / "README.md").read_text()
     assert "make lab " in readme
     assert "make test " in readme

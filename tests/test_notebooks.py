@@ -131,6 +131,18 @@ def exercises() -> list:
 
 
 @pytest.mark.parametrize(("path", "number"), exercises())
+def test_harder_exercises_have_a_hint_before_the_solution(path, number):
+    cells = read(path).cells
+    difficulty = next(
+        found[0]
+        for cell in reversed(cells[:number])
+        if (found := re.search("[●○]{3}", cell.source))
+    )
+    following = [tags(cell) for cell in cells[number + 1 : number + 3]]
+    assert difficulty == "●○○" or ("hint" in following[0] and "solution" in following[1])
+
+
+@pytest.mark.parametrize(("path", "number"), exercises())
 def test_printed_solution_passes_and_stub_says_so(path, number):
     notebook = read(path)
     stub = notebook.cells[number]

@@ -55,7 +55,9 @@ def test_two_runs_are_bit_identical(tiny_run, tmp_path):
 
 
 @pytest.mark.parametrize("stop_after", [1, 5, 7, 11])
-def test_stopped_and_resumed_equals_never_stopped(tiny_run, tmp_path, monkeypatch, stop_after):
+def test_stopped_and_resumed_equals_never_stopped(
+    tiny_run, tmp_path, monkeypatch, capsys, stop_after
+):
     straight = dataclasses.replace(tiny_run, run_dir=str(tmp_path / "straight"))
     train(straight)
 
@@ -65,12 +67,14 @@ def test_stopped_and_resumed_equals_never_stopped(tiny_run, tmp_path, monkeypatc
         nonlocal steps
         steps += 1
         if steps == stop_after:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM if stop_after == 7 else signal.SIGINT)
         return clip(*arguments)
 
     clip = train_module.clip_gradients
     monkeypatch.setattr(train_module, "clip_gradients", interrupt)
     assert not train(tiny_run).finished
+    line = f"Stopped after step {stop_after} of 12 and saved; --resume goes on."
+    assert line in capsys.readouterr().out
     rows = read_metrics(Path(tiny_run.run_dir) / "metrics.jsonl")
     assert len(rows) == stop_after
     steps = -1000
@@ -297,7 +301,7 @@ def test_nan_stops_the_run_and_says_where(poisoned):
     assert result.finished
 
 
-def test_nan_can_be_skipped_and_is_counted(poisoned):
+def test_nan_can_be_skipped_and_is_counted(poisoned, capsys):
     result = train(dataclasses.replace(poisoned, on_nan="skip"))
     assert [row["step"] for row in result.metrics if row.get("skipped")] == [6]
     assert len(result.metrics) == 12
@@ -306,9 +310,56 @@ def test_nan_can_be_skipped_and_is_counted(poisoned):
     text = (Path(poisoned.run_dir) / "metrics.jsonl").read_text()
     assert "NaN" not in text, "the file stays JSON"
     assert "Infinity" not in text
+    assert "1 of 12 steps skipped for NaN or infinity: 6" in capsys.readouterr().out
+    checkpoint.remove(checkpoint.checkpoints(Path(poisoned.run_dir) / "checkpoints")[-1])
+    again = train(dataclasses.replace(poisoned, resume=True, on_nan="skip"))
+    assert [row["step"] for row in again.metrics if row.get("skipped")] == [6], "after a resume too"
+    assert "1 of 12 steps skipped for NaN or infinity: 6" in capsys.readouterr().out
 
 
 def test_a_gradient_of_nan_is_noticed_although_the_loss_is_fine(tiny_run, monkeypatch):
     monkeypatch.setattr(train_module, "clip_gradients", lambda *_: torch.tensor(math.nan))
     with pytest.raises(ValueError, match=r"step 0: loss .*gradient norm nan.*checkpoint: none"):
         train(tiny_run)
+
+
+def test_a_validation_loss_of_nan_stops_the_run(tiny_run, monkeypatch):
+    losses = iter([2.0, math.nan])
+    monkeypatch.setattr(train_module, "validation_loss", lambda *_, **__: next(losses))
+    with pytest.raises(ValueError, match=r"step 7: validation loss nan; .*step_00000005"):
+        train(tiny_run)
+
+
+def test_a_loss_spike_is_marked_also_after_a_resume(tiny_run, monkeypatch, capsys):
+    long = dataclasses.replace(tiny_run, max_steps=40, checkpoint_every=25)
+    honest = train_module.backward
+    steps = []
+
+    def backward(*arguments):
+        steps.append(len(steps))
+        return honest(*arguments) + (5.0 if steps[-1] in (10, 30) else 0.0)
+
+    monkeypatch.setattr(train_module, "backward", backward)
+    result = train(long)  # at step 10 there is no level yet to lie above
+    assert [row["step"] for row in result.metrics if row.get("spike")] == [30]
+    assert "1 of 40 steps with a loss spike: 30" in capsys.readouterr().out
+    steps[:] = range(25)
+    checkpoint.remove(checkpoint.checkpoints(Path(long.run_dir) / "checkpoints")[-1])
+    again = train(dataclasses.replace(long, resume=True))
+    assert [row["step"] for row in again.metrics if row.get("spike")] == [30]
+
+
+def test_what_is_no_spike():
+    from cs336_lib.metrics import is_spike, summary
+
+    noise = torch.randn(20_000, generator=torch.Generator().manual_seed(1)).tolist()
+    rows = [{"train_loss": 3 + 0.1 * x} for x in noise]
+    assert not any(is_spike(rows[n]["train_loss"], rows[n - 100 : n]) for n in range(100, 20_000))
+    falling = [{"train_loss": 10 / (1 + n / 10)} for n in range(200)]
+    assert not any(is_spike(falling[n]["train_loss"], falling[:n][-100:]) for n in range(200))
+    level = [{"train_loss": 3.0}] * 100
+    assert not is_spike(3.01, level)
+    assert is_spike(3.5, level)
+    assert not is_spike(None, level)
+    row = {"train_loss": 9.0, "spike": True, "lr": 1e-3, "tokens_per_sec": 5.0, "mfu": None}
+    assert summary(row).startswith("loss 9.000 (spike), ")

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 
 FLAGS = (
     "train shakespeare-char --n-layer 2 --n-head 2 --n-embd 32 --block-size 32 --batch-tokens 384 "
-    "--max-steps 30 --warmup-steps 5 --eval-every 10 --eval-tokens 2048 --checkpoint-every 15 "
-    "--device cpu --precision fp32"
+    "--optimizer adamw --learning-rate 3e-3 --max-steps 30 --warmup-steps 5 --eval-every 10 "
+    "--eval-tokens 2048 --checkpoint-every 15 --device cpu --precision fp32"
 ).split()
 
 

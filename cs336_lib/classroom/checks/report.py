@@ -2,6 +2,9 @@
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
+
+from cs336_lib.classroom import study
 
 
 class DiagnosisError(Exception):
@@ -19,6 +22,7 @@ def exercise(check: Callable[..., None]) -> Callable[..., None]:
 
     The check gets the learner's answer: a function whose stub raises NotImplementedError, or a
     value whose stub is `...`. It never raises, so a notebook with untouched stubs runs to its end.
+    In a learner's own copy of the notebooks the verdict is also noted, for `cs336 check`.
     """
 
     @functools.wraps(check)
@@ -30,11 +34,16 @@ def exercise(check: Callable[..., None]) -> Callable[..., None]:
             check(*answers)
         except NotImplementedError:
             print(f"{name}: not attempted yet")
+            return
         except DiagnosisError as diagnosis:
-            print(f"{name}: not right yet. {diagnosis}")
+            verdict, said = study.WRONG, str(diagnosis)
+            print(f"{name}: not right yet. {said}")
         except Exception as error:  # the learner's own code may raise anything
-            print(f"{name}: your code raised {type(error).__name__}: {error}")
+            verdict, said = study.WRONG, f"your code raised {type(error).__name__}: {error}"
+            print(f"{name}: {said}")
         else:
+            verdict, said = study.PASSED, ""
             print(f"{name}: passed")
+        study.record(Path.cwd(), name, verdict, said)
 
     return report

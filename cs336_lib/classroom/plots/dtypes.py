@@ -82,6 +82,28 @@ def bit_pattern(number: FloatFormat, code: int) -> Figure:
     return fig
 
 
+def stored_value(numbers: Sequence[FloatFormat], value: float) -> Figure:
+    """What each format stores of one value: its bits, and at the right the number they make."""
+    fig, axes = figure(12, 0.55 * len(numbers) + 1.0)
+    for row, number in enumerate(reversed(numbers)):
+        if np.isnan(value) and number.specials == "none":
+            axes.text(0, row + 0.5, "has no NaN", va="center")
+            continue
+        code, left = number.encode(value), 0
+        for (_, _, colour), digits in zip(_fields(number), number.spell(code).split(), strict=True):
+            for digit in digits:
+                _box(axes, left, row, colour)
+                axes.text(left + 0.5, row + 0.48, digit, ha="center", va="center", fontsize=13)
+                left += 1
+        axes.text(32.7, row + 0.5, f"{number.decode(code):.9g}", va="center")
+    for row, number in enumerate(reversed(numbers)):
+        axes.text(-0.5, row + 0.5, number.name, ha="right", va="center")
+    axes.set(xlim=(-5, 39), ylim=(-0.1, len(numbers) + 0.1))
+    axes.set_title(f"{value!r} in every format", loc="left", fontweight="bold")
+    _bare(axes)
+    return fig
+
+
 def bit_fields(numbers: Sequence[FloatFormat | IntFormat]) -> Figure:
     """Every format's bits to one scale, a square per bit, the fields' widths at the right."""
     fig, axes = figure(12, 0.55 * len(numbers) + 1.3)

@@ -1,11 +1,12 @@
 """The ladder of notebook 09 drawn: rung by rung, beside others, and where time and memory go."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from cs336_lib.classroom.ladder import Row
 from cs336_lib.classroom.plots.style import (
@@ -206,4 +207,33 @@ def memory_by_kind(
     ]
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, -0.24), ncols=4)
     label(axes, title, "memory [MiB]", "")
+    return drawing
+
+
+def beside_others(times: Mapping[str, Mapping[str, float]], title: str) -> Figure:
+    """For each job, how many times as long others take, on a logarithmic axis; ours is 1."""
+    peers = list(dict.fromkeys(peer for found in times.values() for peer in found))
+    colours = dict(zip(peers, PALETTE, strict=False))
+    drawing, axes = figure(13, 1.6 + 0.4 * sum(len(found) for found in times.values()))
+    place, ticks = 0.0, []
+    for found in times.values():
+        ticks.append(place + (len(found) - 1) / 2)
+        for peer, factor in found.items():
+            axes.barh(place, factor - 1, 0.8, left=1, color=colours[peer], label=peer)
+            beyond = {"ha": "left" if factor >= 1 else "right", "va": "center", "fontsize": 13}
+            axes.text(factor, place, f" {factor:.3g} x ", **beyond)
+            place += 1
+        place += 0.8
+    axes.axvline(1, color="black")
+    axes.set_xscale("log")
+    highest = max(factor for found in times.values() for factor in found.values())
+    axes.set_xlim(0.4, 2 * highest)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_yticks(ticks, [textwrap.fill(name, 34) for name in times])
+    axes.set_ylim(place - 1.2, -0.8)
+    axes.grid(False, axis="y")
+    handles = [Patch(facecolor=colours[peer], label=peer) for peer in peers]
+    axes.legend(handles=handles, loc="lower right")
+    label(axes, title, "time, in multiples of ours", "")
     return drawing

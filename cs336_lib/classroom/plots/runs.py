@@ -1,36 +1,39 @@
-"""A training run as its metrics.jsonl tells it."""
+"""Training runs as their metrics.jsonl tells them, in one figure."""
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
 
-from cs336_lib.classroom.plots.style import BLUE, GREY, ORANGE, figure, label
+from cs336_lib.classroom.plots.style import BLACK, PALETTE, figure, label
+
+MARKERS = "osD^vP*X"
 
 
-def training_run(
-    metrics: Sequence[Mapping[str, Any]], levels: Mapping[str, float] | None = None
-) -> Figure:
-    """Training loss of each step (thin) and smoothed, validation loss, and named levels [nats]."""
-    fig, axes = figure(11, 5)
-    steps = np.array([row["step"] for row in metrics])
-    losses = np.array([row["train_loss"] for row in metrics])
-    width = max(1, len(losses) // 40)
-    smooth = np.convolve(losses, np.ones(width) / width, mode="valid")
-    axes.plot(steps, losses, color=BLUE, alpha=0.25, linewidth=1)
-    axes.plot(steps[width - 1 :], smooth, color=BLUE, label=f"training, mean of {width} steps")
-    measured = [row for row in metrics if "val_loss" in row]
-    axes.plot(
-        [row["step"] for row in measured],
-        [row["val_loss"] for row in measured],
-        color=ORANGE,
-        marker="o",
-        label="validation",
-    )
-    for name, level in (levels or {}).items():
-        axes.axhline(level, color=GREY, linestyle="--", linewidth=2)
-        axes.annotate(name, (steps[-1], level), ha="right", va="bottom", color="black")
-    label(axes, "Loss during training", "step", "loss [nats per token]")
-    axes.legend(loc="upper right", bbox_to_anchor=(1, 0.8))
+def compared(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
+    """Loss against tokens of several runs: training thin, validation thick with a marker."""
+    fig, axes = figure(12, 6)
+    looks = cycle(zip(PALETTE, MARKERS, strict=True))
+    for (name, rows), (colour, marker) in zip(runs.items(), looks, strict=False):
+        steps = [row for row in rows if row["train_loss"] is not None]
+        tokens = np.array([row["tokens"] for row in steps])
+        losses = np.array([row["train_loss"] for row in steps])
+        width = max(1, len(losses) // 50)
+        smooth = np.convolve(losses, np.ones(width) / width, mode="valid")
+        axes.plot(tokens[width - 1 :], smooth, color=colour, alpha=0.5, linewidth=1.5)
+        measured = [row for row in rows if "val_loss" in row]
+        axes.plot(
+            [row["tokens"] for row in measured],
+            [row["val_loss"] for row in measured],
+            color=colour,
+            marker=marker,
+            label=name,
+        )
+    axes.plot([], [], color=BLACK, alpha=0.5, linewidth=1.5, label="thin: in training, smoothed")
+    axes.xaxis.set_major_formatter(EngFormatter())
+    label(axes, "Validation loss of each run", "tokens", "loss [nats per token]")
+    axes.legend()
     return fig

@@ -1,0 +1,187 @@
+"""Strides: write a view of x, point at an element, and see the slot of storage that holds it."""
+
+import ast
+import html
+from collections.abc import Sequence
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from cs336_lib.classroom import storage
+from cs336_lib.classroom.explorers.widget import (
+    Explorer,
+    Values,
+    View,
+    cells,
+    code,
+    table,
+    tag,
+    text,
+)
+from cs336_lib.classroom.plots import storage as plots
+from cs336_lib.config import require
+
+MOST_ELEMENTS, MOST_DIMS = 48, 3
+STEPS = (".T", "[1:]", "[:, ::2]", ".view(2, 6)", ".flatten()", ".contiguous()")
+# What gives a tensor from a tensor without reading its values.
+METHODS = set(
+    "T mT t transpose swapaxes movedim permute view reshape flatten unflatten squeeze unsqueeze "
+    "expand select narrow diagonal unfold as_strided contiguous clone flip roll repeat".split()
+)
+SYNTAX = (
+    *(ast.Expression, ast.Name, ast.Attribute, ast.Call, ast.keyword, ast.Subscript, ast.Slice),
+    *(ast.Tuple, ast.List, ast.Constant, ast.UnaryOp, ast.USub, ast.Load),
+)
+
+
+def numbers(shape: Sequence[int]) -> Tensor:
+    """A fresh fp32 tensor whose values are ten times the slots they lie in."""
+    return (10.0 * torch.arange(torch.Size(shape).numel())).view(*shape)
+
+
+def evaluate(expression: str, x: Tensor) -> Tensor:
+    """The tensor that an expression such as `x.T[1:, ::2]` makes of x: indexing and view methods.
+
+    Raises:
+        ValueError: it is anything else, or PyTorch refuses it (its message, first line).
+    """
+    try:
+        tree = ast.parse(expression.strip(), mode="eval")
+    except SyntaxError as error:
+        raise ValueError(f"not Python yet: {error.msg}") from None
+    for node in ast.walk(tree):
+        require(isinstance(node, SYNTAX), "only indexing and view methods of x can be used here")
+        if isinstance(node, ast.Name):
+            require(node.id == "x", f"{node.id!r} is unknown; the tensor is called x")
+        if isinstance(node, ast.Attribute):
+            require(node.attr in METHODS, f".{node.attr} is not among: {' '.join(sorted(METHODS))}")
+    try:
+        result = eval(compile(tree, "<expression>", "eval"), {"__builtins__": {}}, {"x": x})
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        raise ValueError(f"PyTorch: {str(error).splitlines()[0]}") from None
+    require(isinstance(result, Tensor), "that is no tensor; is a pair of parentheses missing?")
+    require(
+        0 < result.numel() <= MOST_ELEMENTS and result.dim() <= MOST_DIMS,
+        f"{tuple(result.shape)} cannot be drawn; 1 to {MOST_ELEMENTS} elements in at most "
+        f"{MOST_DIMS} dimensions expected",
+    )
+    return result
+
+
+def index_of(words: str) -> tuple[int, ...]:
+    """`1,2` as (1, 2); nothing as ()."""
+    return tuple(int(part) for part in words.split(",") if part)
+
+
+def words_of(index: Sequence[int]) -> str:
+    """(1, 2) as `1,2`."""
+    return ",".join(map(str, index))
+
+
+def slot_formula(view: Tensor, index: Sequence[int]) -> str:
+    """How the slot of an element follows from the view's offset and strides."""
+    terms = [f"{i}·{step}" for i, step in zip(index, view.stride(), strict=True)]
+    place = storage.slot(index, view.stride(), view.storage_offset())
+    return " + ".join([f"offset {view.storage_offset()}", *terms]) + f" = slot {place}"
+
+
+class Strides(Explorer):
+    """Control `expression`; buttons `element [i, j]` and `append .T` (and so on) and `start again`;
+    the slots are `.cs336-slot`, the chosen one `.cs336-chosen`."""
+
+    def __init__(self, shape: Sequence[int], expression: str):
+        self.base = numbers(shape)
+        values = {"expression": expression, "element": ""}
+        title = f"Strides: x = (10 * torch.arange({self.base.numel()}.)).view{tuple(shape)}"
+        super().__init__("strides", title, [text("expression", "a view of x")], values)
+
+    def settle(self, values: dict[str, str], changed: set[str]) -> dict[str, str]:
+        """A new view starts with its first element chosen."""
+        if "expression" not in changed:
+            return values
+        view = evaluate(values["expression"], self.base)
+        return {**values, "element": words_of([0] * view.dim())}
+
+    def view(self, values: Values) -> View:
+        """The view's elements, the storage, and the recipe that leads from one to the other."""
+        shown = evaluate(values["expression"], self.base)
+        chosen = index_of(values["element"])
+        flat, seen = storage.storage_values(shown), set(storage.slots(shown).flatten().tolist())
+        place = storage.slot(chosen, shown.stride(), shown.storage_offset())
+
+        def element(index: tuple[int, ...]) -> str:
+            where = words_of(index)
+            return tag(
+                "button",
+                f"{shown[index].item():g}",
+                class_="cs336-cell" + (" cs336-chosen" if index == chosen else ""),
+                style=self.paint(storage.slot(index, shown.stride(), shown.storage_offset()), flat),
+                aria_label=f"element [{where.replace(',', ', ')}]",
+                data_key=f"element {where}",
+                data_name="element",
+                data_value=where,
+                data_hover="",
+            )
+
+        slots = []
+        for number, value in enumerate(flat.tolist()):
+            marks = "cs336-cell cs336-slot" + (" cs336-chosen" if number == place else "")
+            unseen = number not in seen
+            box = tag(
+                "div",
+                f"{value:g}",
+                class_=marks + (" cs336-unseen" if unseen else ""),
+                style=None if unseen else self.paint(number, flat),
+            )
+            slots.append(tag("div", box + tag("div", str(number), class_="cs336-faint")))
+        same = storage.same_storage(shown, self.base)
+        facts = [
+            ("shape", code(str(tuple(shown.shape)))),
+            ("stride", code(str(shown.stride()))),
+            ("storage_offset", code(str(shown.storage_offset()))),
+            ("is_contiguous", code(str(shown.is_contiguous()))),
+            ("storage", "x's own: a view" if same else "a new one: a copy"),
+        ]
+        appended = [(f"append {step}", values["expression"] + step, step) for step in STEPS]
+        buttons = "".join(
+            tag(
+                "button",
+                code(shown_as),
+                aria_label=name,
+                data_key=name,
+                data_name="expression",
+                data_value=expression,
+            )
+            for name, expression, shown_as in [*appended, ("start again", "x", "x")]
+        )
+        grid = cells(shown.shape, element, "elements")
+        # The storage keeps its place when the view above changes its height: it stands first.
+        row = tag("div", "".join(slots), class_="cs336-row cs336-storage", style="gap: 4px 2px")
+        columns = tag("div", grid + table(facts), class_="cs336-row")
+        said = f"[{values['element'].replace(',', ', ')}]: {slot_formula(shown, chosen)}"
+        label = tag("div", "storage, slot by slot", class_="cs336-faint")
+        wanted = tag("div", html.escape(values["expression"]), class_="cs336-faint")
+        choices = tag("div", buttons, class_="cs336-row", style="gap: 6px")
+        return View(said, choices + label + row + wanted + columns)
+
+    def paint(self, slot: int, flat: Tensor) -> str:
+        """The style of a cell that reads `slot`: light to middle blue, black text legible on it."""
+        part = round(55 * slot / max(1, len(flat) - 1))
+        return f"background: color-mix(in srgb, #56b4e9 {35 + part}%, white)"
+
+    def figure(self, values: Values) -> Figure:
+        """Two dimensions with their steps drawn; any other number as a plain grid."""
+        shown = evaluate(values["expression"], self.base)
+        flat, slots = storage.storage_values(shown), storage.slots(shown)
+        facts = f"shape {tuple(shown.shape)}, stride {shown.stride()}"
+        title = f"{values['expression']}: {facts}, offset {shown.storage_offset()}"
+        if shown.dim() == 2:
+            return plots.memory_layout(flat, slots, title)
+        rows = slots.reshape(-1, shown.size(-1) if shown.dim() else 1)
+        return plots.view_gallery(flat, {values["expression"]: rows}, title)
+
+
+def strides(shape: Sequence[int] = (3, 4), expression: str = "x.T") -> Explorer:
+    """Slice, transpose and view a tensor of `shape`, and see where each element is stored."""
+    return Strides(shape, expression)

@@ -1,0 +1,151 @@
+"""Float bits: toggle a bit of a number, type another, and see it in every format."""
+
+import math
+
+from matplotlib.figure import Figure
+
+from cs336_lib.classroom import bits
+from cs336_lib.classroom.bits import FloatFormat
+from cs336_lib.classroom.explorers.widget import (
+    Explorer,
+    Values,
+    View,
+    choice,
+    code,
+    table,
+    tag,
+    text,
+)
+from cs336_lib.classroom.plots import dtypes as plots
+
+FORMATS = {
+    number.name: number
+    for number in (
+        *(bits.FP64, bits.FP32, bits.TF32, bits.FP16, bits.BF16),
+        *(bits.E4M3, bits.E5M2, bits.E2M1),
+    )
+}
+FIELDS = ("sign", "exponent", "mantissa")
+COLOURS = (plots.SIGN, plots.EXPONENT, plots.MANTISSA)
+
+
+def read(words: str) -> float:
+    """The number that somebody typed.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return float(words)
+    except ValueError:
+        raise ValueError(f"{words!r} is no number; something like 0.1, -3e-5 or inf") from None
+
+
+def field_of(number: FloatFormat, bit: int) -> tuple[int, int]:
+    """Which field (0 sign, 1 exponent, 2 mantissa) bit number `bit` is in, and its place there."""
+    if bit < number.mantissa_bits:
+        return 2, bit
+    bit -= number.mantissa_bits
+    return (1, bit) if bit < number.exponent_bits else (0, 0)
+
+
+def worked(number: FloatFormat, pattern: int) -> str:
+    """How the fields make the value, as a formula."""
+    value = number.decode(pattern)
+    sign, exponent, mantissa = number.split(pattern)
+    minus = "-" if sign else ""
+    if not math.isfinite(value):
+        meaning = "NaN" if math.isnan(value) else "infinity"
+        return f"this code is given to {meaning}"
+    if value == 0:
+        return f"all fields but the sign are 0: {minus}0"
+    fraction = f"{mantissa}/2^{number.mantissa_bits}"
+    if exponent == 0:
+        return f"subnormal, no hidden one: {minus}2^{number.min_exponent} × {fraction}"
+    return f"{minus}2^({exponent} - {number.bias}) × (1 + {fraction})"
+
+
+def rounded(number: FloatFormat, value: float) -> tuple[str, str, str]:
+    """`value` in a format: its bits, what is stored, and the relative error, all as text."""
+    if math.isnan(value) and number.specials == "none":
+        return "-", "has no NaN", "-"
+    pattern = number.encode(value)
+    stored = number.decode(pattern)
+    error = "0"
+    if stored != value and math.isfinite(value) and math.isfinite(stored):
+        error = f"{abs(stored - value) / abs(value):.1e}"
+    elif stored != value and not (math.isnan(stored) and math.isnan(value)):
+        error = "lost"
+    return number.spell(pattern), f"{stored:.9g}", error
+
+
+class FloatBits(Explorer):
+    """Buttons `bit N` (aria-pressed tells the bit), controls `number` and `format`."""
+
+    def __init__(self, value: float, number: str):
+        controls = [text("number", "number"), choice("format", "format", list(FORMATS))]
+        values = {"number": repr(value), "format": number, "code": ""}
+        super().__init__("float-bits", "Float bits", controls, values)
+
+    def settle(self, values: dict[str, str], changed: set[str]) -> dict[str, str]:
+        """The code follows the number, or the number the code, whichever was changed."""
+        number = FORMATS[values["format"]]
+        if changed & {"number", "format"}:
+            return {**values, "code": str(number.encode(read(values["number"])))}
+        return {**values, "number": repr(number.decode(int(values["code"])))}
+
+    def view(self, values: Values) -> View:
+        """The bits as buttons, the formula, and a table of all formats."""
+        number, pattern = FORMATS[values["format"]], int(values["code"])
+        exact = read(values["number"])
+        boxes = [self.box(number, pattern, bit) for bit in reversed(range(number.bits))]
+        names = [
+            f"{size} {name}"
+            for size, name in zip(
+                (number.sign_bits, number.exponent_bits, number.mantissa_bits), FIELDS, strict=True
+            )
+        ]
+        keys = " ".join(
+            tag("span", tag("span", class_="cs336-swatch", style=f"background: {colour}") + name)
+            for name, colour in zip(names, COLOURS, strict=True)
+        )
+        style = f"grid-template-columns: repeat({min(32, number.bits)}, auto)"
+        grid = tag("div", "".join(boxes), class_="cs336-cells", style=style)
+        head = ("format", "bits", "stores", "relative error")
+        rows = [
+            (name, *map(code, rounded(other, exact)))
+            for name, other in FORMATS.items()
+            if other is not bits.FP64
+        ]
+        row = tag(
+            "div", grid, class_="cs336-bits", data_arrows=min(32, number.bits), data_group="bits"
+        )
+        said = f"{number.name} stores {number.decode(pattern)!r}"
+        formula = tag("p", code(worked(number, pattern)), class_="cs336-formula")
+        return View(said, row + tag("div", keys, class_="cs336-row") + formula + table(rows, head))
+
+    def box(self, number: FloatFormat, pattern: int, bit: int) -> str:
+        """One bit as a button that flips it."""
+        field, place = field_of(number, bit)
+        on = pattern >> bit & 1
+        return tag(
+            "button",
+            str(on),
+            class_="cs336-cell",
+            style=f"background: {COLOURS[field]}",
+            aria_pressed="true" if on else "false",
+            aria_label=f"bit {bit}: {FIELDS[field]} bit {place}",
+            data_key=f"bit {bit}",
+            data_name="code",
+            data_value=pattern ^ 1 << bit,
+        )
+
+    def figure(self, values: Values) -> Figure:
+        """The number's bits in every format, drawn to one scale."""
+        formats = [number for number in FORMATS.values() if number is not bits.FP64]
+        return plots.stored_value(formats, read(values["number"]))
+
+
+def float_bits(value: float = 0.1, number: str = "fp32") -> Explorer:
+    """Toggle the bits of a float and see what it becomes, and what every format makes of it."""
+    return FloatBits(value, number)

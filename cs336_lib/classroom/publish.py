@@ -1,0 +1,141 @@
+"""Slides and a site that need no network, and a handout without solutions, from the notebooks."""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib import metadata, resources
+from pathlib import Path
+
+import nbformat
+from nbconvert import SlidesExporter
+from nbformat import NotebookNode
+from tqdm import tqdm
+from traitlets.config import Config
+
+NOTEBOOKS, DOCS, BUILD = Path("notebooks"), Path("docs"), Path("build")
+MATHJAX = ("tex-chtml.js", "input/tex/extensions", "output/chtml/fonts")
+
+
+def title(notebook: NotebookNode) -> str:
+    """The first line of a notebook, as in "03 · Named dimensions"."""
+    return notebook.cells[0].source.splitlines()[0].removeprefix("# ")
+
+
+def without_solutions(notebook: NotebookNode) -> NotebookNode:
+    """The notebook less the cells tagged `solution`; hints stay."""
+    kept = [cell for cell in notebook.cells if "solution" not in cell.metadata.get("tags", [])]
+    return NotebookNode(notebook | {"cells": kept})
+
+
+def handout(notebooks: list[Path], folder: Path) -> None:
+    """Write copies without solutions, and beside them the documents that they link to."""
+    (folder / "notebooks").mkdir(parents=True, exist_ok=True)
+    for path in notebooks:
+        copy = without_solutions(nbformat.read(path, as_version=4))
+        nbformat.write(copy, folder / "notebooks" / path.name)
+    (folder / "docs").mkdir(exist_ok=True)
+    for path in DOCS.glob("*.*"):
+        shutil.copyfile(path, folder / "docs" / path.name)
+
+
+def exporter() -> SlidesExporter:
+    """nbconvert's slides in our template (`docs/slides`), figures within the page."""
+    config = Config()
+    config.CSSHTMLHeaderPreprocessor.style = "default"
+    return SlidesExporter(
+        config=config,
+        extra_template_basedirs=[str(DOCS)],
+        template_name="slides",
+        embed_images=True,
+    )
+
+
+def copy_assets(folder: Path) -> None:
+    """Put beside the decks what they load: reveal.js, MathJax with its fonts, our style.
+
+    Both come in Python packages, sphinx-revealjs (reveal.js 5) and sphinx-mathjax-offline
+    (MathJax 3), so that neither Node nor a network is needed.
+    """
+    reveal = Path(str(resources.files("sphinx_revealjs"))) / "_static" / "revealjs"
+    for part in ("dist", "plugin/notes"):
+        shutil.copytree(reveal / part, folder / "reveal" / part, dirs_exist_ok=True)
+    package = metadata.distribution("sphinx-mathjax-offline")
+    mathjax = Path(str(package.locate_file("sphinx-mathjax-offline/static/mathjax")))
+    for part in MATHJAX:
+        source, target = mathjax / part, folder / "mathjax" / part
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, dirs_exist_ok=True)
+        else:
+            shutil.copyfile(source, target)
+    for name in ("deck.css", "deck.js"):
+        shutil.copyfile(DOCS / "slides" / name, folder / name)
+
+
+def slides(notebooks: list[Path], folder: Path) -> None:
+    """Write a deck per notebook and a page that lists them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    copy_assets(folder / "assets")
+    export, items = exporter(), []
+    for path in tqdm(notebooks, unit="deck"):
+        notebook = nbformat.read(path, as_version=4)
+        page, _ = export.from_notebook_node(notebook, {"title": title(notebook)})
+        for other in notebooks:  # a link to a notebook leads to its deck
+            page = page.replace(f'href="{other.name}"', f'href="{other.stem}.html"')
+        (folder / f"{path.stem}.html").write_text(page, encoding="utf-8")
+        items.append(f'<li><a href="{path.stem}.html">{title(notebook)}</a></li>')
+    (folder / "index.html").write_text(
+        '<!DOCTYPE html><html lang="en"><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width"><title>Slides</title>'
+        '<body style="font: 22px/1.6 sans-serif; margin: 2em"><h1>Slides</h1>'
+        f"<ul>{''.join(items)}</ul><p>Space: next. S: speaker notes. Esc: overview.</p></html>",
+        encoding="utf-8",
+    )
+
+
+def lay_out(notebooks: list[Path], folder: Path) -> None:
+    """Copy what the site shows, as it lies here, so that links hold; README becomes the index."""
+    pages = sorted([*DOCS.glob("*.md"), Path("CONTRIBUTING.md"), Path("data/README.md")])
+    linked = []
+    for page in (Path("README.md"), *pages):
+        for target in re.findall(r"\]\(([^)#:]+)", page.read_text(encoding="utf-8")):
+            linked.append(Path(os.path.relpath(page.parent / target)))
+    for path in {*notebooks, *pages, *(path for path in linked if path.is_file())}:
+        (folder / path.parent).mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, folder / path)
+    parts = [Path("README.md").read_text(encoding="utf-8")]
+    for caption, listed in (("The course", notebooks), ("About it", pages)):
+        names = "\n".join(path.with_suffix("").as_posix() for path in listed)
+        parts.append(f"```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{names}\n```\n")
+    (folder / "index.md").write_text("\n".join(parts), encoding="utf-8")
+
+
+def site(notebooks: list[Path], folder: Path) -> None:
+    """Write the course as a web site; any warning, such as a link that leads nowhere, stops it."""
+    sources = folder.with_name("site-sources")
+    shutil.rmtree(sources, ignore_errors=True)
+    lay_out(notebooks, sources)
+    strict = ("--nitpicky", "--fail-on-warning", "--keep-going", "--quiet")
+    command = (sys.executable, "-m", "sphinx", *strict, "--conf-dir", DOCS, sources, folder)
+    done = subprocess.run(command, check=False)
+    if done.returncode:
+        sys.exit(done.returncode)
+
+
+def main() -> None:
+    """`make slides`, `make handout` and `make site`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("slides", "handout", "site"))
+    what = parser.parse_args().what
+    notebooks = sorted(NOTEBOOKS.glob("*.ipynb"))
+    folder = BUILD / what
+    shutil.rmtree(folder, ignore_errors=True)
+    {"slides": slides, "handout": handout, "site": site}[what](notebooks, folder)
+    print(f"{len(notebooks)} notebooks in {folder}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,293 @@
+"""What a learner does in JupyterLab: open the course, run it, solve an exercise, present it."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from cs336_lib.classroom import explorers
+from cs336_lib.classroom.notebooks import KERNEL
+
+ROOT = Path(__file__).parents[2]
+SHOTS = ROOT / "build" / "e2e"
+TOKEN = "learner"
+NAMES = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+QUICK = ["02_strides_and_views", "03_einops"]  # in CI, with 00, which the exercise is solved in
+RUN = NAMES[1:] if os.environ.get("ALL") else QUICK
+ERRORS = "[data-mime-type='application/vnd.jupyter.error']"
+LIMIT = 240_000  # ms; the longest notebook takes one minute on two quiet cores
+
+
+class Lab:
+    """A running JupyterLab, and the folder of the course that it serves."""
+
+    def __init__(self, course: Path, port: int):
+        self.course, self.port = course, port
+
+    def address(self, path: str, view: str = "lab/tree") -> str:
+        """Where a file of the course is shown."""
+        return f"http://localhost:{self.port}/{view}/{path}?token={TOKEN}"
+
+    def get(self, path: str) -> Any:
+        """What the server's API answers; an error status raises."""
+        with urllib.request.urlopen(self.address(path, "api"), timeout=30) as answer:
+            return json.load(answer)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory) -> Iterator[Lab]:
+    """`make lab` in a copy of the course, so that nobody's own notebooks are touched."""
+    course = tmp_path_factory.mktemp("learner") / "course"
+    course.mkdir()
+    for name in ("notebooks", "docs"):
+        shutil.copytree(ROOT / name, course / name)
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy2(ROOT / name, course)
+    settings = course.parent / "settings" / "@jupyterlab" / "notebook-extension"
+    settings.mkdir(parents=True)
+    # All cells in the page, also those that are scrolled away, so that they can be found.
+    whole = json.dumps({"windowingMode": "none"})
+    (settings / "tracker.jupyterlab-settings").write_text(whole)
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        port = found.getsockname()[1]
+    options = f"--no-browser --allow-root --port {port} --IdentityProvider.token={TOKEN}"
+    # -o: the environment that runs this test is there, and is not to be installed again.
+    make = ["make", "-o", f"{sys.prefix}/.lab", "lab", f"VENV={sys.prefix}", f"ARGS={options}"]
+    environment = os.environ | {
+        "JUPYTERLAB_SETTINGS_DIR": str(course.parent / "settings"),
+        "JUPYTERLAB_WORKSPACES_DIR": str(course.parent / "workspaces"),
+    }
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    with open(SHOTS / "lab.log", "w") as log:
+        server = subprocess.Popen(
+            make,
+            cwd=course,
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        wait_for(Lab(course, port), server)
+        yield Lab(course, port)
+        close(Lab(course, port))
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)  # told politely, it hears it twice, from make too
+        server.wait()
+
+
+def wait_for(lab: Lab, server: subprocess.Popen) -> None:
+    """Until the server answers; what it said, if it never does."""
+    for _ in range(120):
+        try:
+            lab.get("status")
+            return
+        except urllib.error.URLError:
+            assert server.poll() is None, (SHOTS / "lab.log").read_text()
+            time.sleep(0.5)
+    raise AssertionError((SHOTS / "lab.log").read_text())
+
+
+@pytest.fixture
+def tab(browser: Browser, request) -> Iterator[Page]:
+    """An empty tab that may talk to the server; its last look is kept in build/e2e."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    yield page
+    name = re.sub(r"\W+", "_", request.node.name).strip("_")
+    page.screenshot(path=SHOTS / f"{name}.png")
+    context.close()
+
+
+def open_notebook(page: Page, lab: Lab, path: str) -> None:
+    """Show a notebook, and wait for its kernel to be connected."""
+    page.goto(lab.address(path) + "&reset")  # without what the last test had open
+    expect(page.locator(".jp-NotebookPanel .jp-Cell").first).to_be_visible()
+    for _ in range(120):
+        sessions = [s["kernel"] for s in lab.get("sessions") if s["path"] == path]
+        if any(k["execution_state"] == "idle" and k["connections"] for k in sessions):
+            break
+        page.wait_for_timeout(250)
+    expect(page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]")).to_be_visible()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def run_all(page: Page) -> None:
+    """Run -> Run All Cells, to the end."""
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    running = page.locator(".jp-InputPrompt", has_text="[*]")
+    expect(running.first).to_be_attached()
+    expect(running).to_have_count(0, timeout=LIMIT)
+
+
+def close(lab: Lab) -> None:
+    """End all kernels, since two cores have other tests to run."""
+    for kernel in lab.get("kernels"):
+        address = lab.address(f"kernels/{kernel['id']}", "api")
+        urllib.request.urlopen(urllib.request.Request(address, method="DELETE"), timeout=30)
+
+
+def cell_with(page: Page, text: str) -> Locator:
+    """The one code cell whose source has this text."""
+    found = page.locator(".jp-CodeCell", has=page.locator(".jp-InputArea", has_text=text))
+    expect(found).to_have_count(1)
+    return found
+
+
+def type_and_run(page: Page, cell: Locator, source: str) -> None:
+    """Replace what a cell says, and press Shift-Enter."""
+    cell.locator(".cm-content").click()
+    page.keyboard.press("Control+A")
+    page.keyboard.insert_text(source)
+    page.keyboard.press("Shift+Enter")
+
+
+def bytes_of(formula: str) -> str:
+    """An answer to the exercise of notebook 00."""
+    return (
+        f"def bytes_of(n: int, bits: int) -> float:\n    return {formula}\n\n\n"
+        "checks.bytes_of(bytes_of)"
+    )
+
+
+def test_an_exercise_goes_from_untouched_over_wrong_to_passed(lab, tab):
+    open_notebook(tab, lab, "my_notebooks/00_start_here.ipynb")
+    run_all(tab)
+    assert tab.locator(ERRORS).count() == 0
+    progress = cell_with(tab, "study.bars(").locator(".jp-OutputArea-output")
+    expect(progress).to_contain_text("No progress yet")
+
+    exercise = cell_with(tab, "def bytes_of(")
+    said = exercise.locator(".jp-OutputArea-output")
+    expect(said).to_have_text("bytes_of: not attempted yet")
+    type_and_run(tab, exercise, bytes_of("n * bits"))
+    expect(said).to_have_text("bytes_of: not right yet. that is bits; a byte has 8 of them")
+    tab.screenshot(path=SHOTS / "exercise_wrong.png")
+    type_and_run(tab, exercise, bytes_of("n * bits / 8"))
+    expect(said).to_have_text("bytes_of: passed")
+    tab.screenshot(path=SHOTS / "exercise_passed.png")
+
+    cell_with(tab, "study.bars(").locator(".cm-content").click()
+    tab.keyboard.press("Shift+Enter")
+    expect(progress).to_contain_text("██████████ 1 of 1")
+    expect(progress).to_contain_text("next: decode_by_hand in 01_dtypes")
+    close(lab)
+    check = subprocess.run(
+        [sys.executable, "-m", "cs336_lib", "check"],
+        cwd=lab.course,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "    passed         bytes_of" in check.stdout
+
+
+def test_the_course_itself_is_untouched_by_studying(lab):
+    for name in NAMES:
+        mine, theirs = (lab.course / f / f"{name}.ipynb" for f in ("my_notebooks", "notebooks"))
+        assert theirs.read_bytes() == (ROOT / "notebooks" / f"{name}.ipynb").read_bytes()
+        assert mine.exists()
+    assert not list((lab.course / "notebooks").glob(".[a-z]*.json*"))
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_run_all_raises_nothing(name, lab, tab):
+    open_notebook(tab, lab, f"my_notebooks/{name}.ipynb")
+    run_all(tab)
+    failed = [error.inner_text()[-500:] for error in tab.locator(ERRORS).all()]
+    close(lab)
+    assert failed == []
+    answers = tab.locator(".jp-OutputArea-output", has_text=re.compile(r"^\w+: not attempted yet"))
+    notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
+    stubs = [cell for cell in notebook.cells if "exercise" in cell.metadata.get("tags", [])]
+    assert answers.count() == len(stubs) > 0
+
+
+def test_relative_links_lead_somewhere_from_the_copy(lab):
+    found = set()
+    for name in NAMES:
+        notebook = nbformat.read(lab.course / "my_notebooks" / f"{name}.ipynb", as_version=4)
+        text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+        found |= set(re.findall(r"\]\((?!https?:|#)([^)#\s]+)", text))
+    assert {"../docs/cluster.md", "01_dtypes.ipynb"} <= found
+    for link in found:
+        path = os.path.normpath(f"my_notebooks/{link}")
+        assert lab.get(f"contents/{path}")["name"] == Path(link).name
+
+
+def test_live_slides_advance_by_key(lab, tab):
+    tab.goto(lab.address("my_notebooks/00_start_here.ipynb", view="rise"))
+    present = tab.locator(".slides section.present:not(.stack)")
+    expect(present).to_contain_text("00 · Start here")
+    tab.screenshot(path=SHOTS / "slide_first.png")
+    for _ in range(8):  # fragments first, then the next slide
+        tab.keyboard.press("Space")
+        tab.wait_for_timeout(300)
+    expect(present).not_to_contain_text("00 · Start here")
+    close(lab)
+
+
+def test_live_slides_show_maths_and_run_code(lab, tab):
+    tab.goto(lab.address("my_notebooks/01_dtypes.ipynb", view="rise"))
+    slide = tab.locator(".slides section.present:not(.stack)")
+    expect(slide).to_contain_text("01 · Numbers", timeout=60_000)
+    expect(tab.locator(".slides mjx-container").first).to_be_attached(timeout=60_000)
+    assert tab.locator(".slides .jp-MarkdownCell").count() > 50  # one that is missing is no error
+    tab.wait_for_timeout(1000)
+    tab.keyboard.press("Space")
+    type_and_run(tab, slide.locator(".jp-CodeCell").first, "print('live', 6 * 7)")
+    expect(slide).to_contain_text("live 42", timeout=60_000)
+    close(lab)
+
+
+SHOWN = """
+from IPython.display import display
+from cs336_lib.checkpoint import load_shipped
+from cs336_lib.classroom import explorers
+for name in explorers.__all__:
+    arguments = load_shipped() if name == "attention_and_sampling" else ()
+    display(getattr(explorers, name)(*arguments))
+"""
+
+
+def test_every_explorer_reacts_to_a_click(lab, tab):
+    cells = [nbformat.v4.new_code_cell(SHOWN)]
+    path = lab.course / "my_notebooks" / "explorers.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL}), path)
+    open_notebook(tab, lab, "my_notebooks/explorers.ipynb")
+    run_all(tab)
+    roots = tab.locator(".cs336-explorer")
+    expect(roots).to_have_count(len(explorers.__all__))
+    for root in roots.all():
+        title = root.get_attribute("aria-label")
+        picture = root.locator(".cs336-picture")
+        before = picture.inner_html()
+        if button := root.locator(".cs336-picture button[data-name]").all():
+            button[-1].click()
+        else:  # only controls: take the first slider to its beginning
+            root.locator("input[type=range]").first.click(position={"x": 2, "y": 8})
+        for _ in range(40):
+            if picture.inner_html() != before:
+                break
+            tab.wait_for_timeout(250)
+        assert picture.inner_html() != before, f"{title}: nothing happened"
+        expect(root.locator(".cs336-problem")).to_have_text("")
+        root.screenshot(path=SHOTS / f"explorer_{re.sub(r'[^a-z]+', '_', title.lower())}.png")
+    close(lab)

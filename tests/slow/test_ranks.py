@@ -1,0 +1,198 @@
+"""Under torchrun, ranks that die, hang or compute NaN: the run goes on, or says why not."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the ranks in /proc")
+
+STEPS = 60
+FLAGS = (
+    "train shakespeare-char --n-layer 2 --n-head 2 --n-embd 32 --block-size 16 --batch-tokens 64 "
+    f"--micro-batch-size 2 --dropout 0.1 --max-steps {STEPS} --warmup-steps 5 --eval-every 10 "
+    "--eval-tokens 256 --checkpoint-every 5 --device cpu --precision fp32 "
+    "--optimizer adamw --learning-rate 3e-3 --min-learning-rate 1e-4"
+).split()
+LAUNCHER = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+TIMEOUT = 20  # seconds for CS336_TIMEOUT: a busy machine needs some until both ranks are there
+LIMIT = 150.0
+
+
+@contextmanager
+def running(run_dir: Path, *flags: str, restarts: int = 0, program: str = "") -> Iterator:
+    """`torchrun ... -m cs336_lib train`, or of a Python program that does it; ended at the end."""
+    what = [program] if program else ["-m", "cs336_lib"]
+    command = [*LAUNCHER, f"--max-restarts={restarts}", *what, *FLAGS, *flags]
+    environment = os.environ | {"CS336_TIMEOUT": str(TIMEOUT)}
+    output, error = (run_dir.with_suffix(end) for end in (".out", ".err"))
+    with open(output, "w") as out, open(error, "w") as err:
+        process = subprocess.Popen(
+            [*command, "--run-dir", str(run_dir)],
+            stdout=out,
+            stderr=err,
+            env=environment,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+
+
+def output(run_dir: Path) -> str:
+    return run_dir.with_suffix(".out").read_text()
+
+
+def complaints(run_dir: Path) -> list[str]:
+    """What the command said on stderr, without progress bars and without what torchrun says."""
+    lines = run_dir.with_suffix(".err").read_text().replace("\r", "\n").splitlines()
+    return [line[line.index("cs336: ") :] for line in lines if "cs336: " in line]
+
+
+def rank_pid(launcher: int, rank: int) -> int:
+    """The process of a rank that this torchrun has started and that is alive."""
+    for pid in (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()):
+        try:
+            parent = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue  # it has just ended
+        if parent == launcher and f"RANK={rank}".encode() in variables:
+            return pid
+    raise AssertionError(f"no rank {rank} found")
+
+
+def wait_for_rows(run_dir: Path, number: int, process: subprocess.Popen) -> None:
+    path = run_dir / "metrics.jsonl"
+    deadline = time.monotonic() + LIMIT
+    while not path.exists() or path.read_bytes().count(b"\n") < number:
+        assert process.poll() is None, run_dir.with_suffix(".err").read_text()[-3000:]
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def rows(run_dir: Path) -> list[dict]:
+    """The metrics without what is measured by the clock."""
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    timed = {"step_ms", "tokens_per_sec", "mfu"}
+    return [{k: v for k, v in json.loads(line).items() if k not in timed} for line in lines]
+
+
+def check_same(run_dir: Path, other: Path) -> None:
+    """The same metrics, weights and optimizer state, to the last bit."""
+    assert [row["step"] for row in rows(run_dir)] == list(range(STEPS))
+    assert rows(run_dir) == rows(other)
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        ours, theirs = (d / "checkpoints" / f"step_{STEPS:08d}" / name for d in (run_dir, other))
+        assert ours.read_bytes() == theirs.read_bytes(), name
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> Path:
+    run_dir = tmp_path_factory.mktemp("undisturbed") / "run"
+    with running(run_dir) as process:
+        assert process.wait(LIMIT) == 0
+    assert output(run_dir).count("validation loss") == 1, "only rank 0 speaks"
+    return run_dir
+
+
+def test_after_a_rank_is_killed_the_run_goes_on_by_itself(undisturbed, tmp_path):
+    run_dir = tmp_path / "run"
+    with running(run_dir, "--resume", restarts=3) as process:
+        for number, rank in ((18, 1), (41, 0)):
+            wait_for_rows(run_dir, number, process)
+            os.kill(rank_pid(process.pid, rank), signal.SIGKILL)
+            time.sleep(1)  # until the ranks of before are gone
+        assert process.wait(LIMIT) == 0
+    check_same(run_dir, undisturbed)
+    assert output(run_dir).count("parameters") == 3, "two restarts"
+    assert all("died" in line for line in complaints(run_dir)), complaints(run_dir)
+
+
+def test_a_hung_rank_is_waited_for_no_longer_than_told(undisturbed, tmp_path):
+    run_dir = tmp_path / "run"
+    with running(run_dir, "--resume", restarts=1) as process:
+        wait_for_rows(run_dir, 18, process)
+        os.kill(rank_pid(process.pid, 1), signal.SIGSTOP)
+        assert process.wait(LIMIT) == 0
+    check_same(run_dir, undisturbed)
+    (line,) = complaints(run_dir)
+    assert "another of the 2 processes did not answer for 20 seconds" in line
+    assert "with --resume the run goes on from step_000000" in line
+    assert "Traceback" not in run_dir.with_suffix(".err").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_torchrun_told_to_stop_lets_the_ranks_save(undisturbed, tmp_path, number):
+    run_dir = tmp_path / "run"
+    with running(run_dir) as process:
+        wait_for_rows(run_dir, 18, process)
+        os.killpg(process.pid, number)  # as a terminal's Ctrl-C or a scheduler does
+        process.wait(LIMIT)
+    done = len(rows(run_dir))
+    assert 18 <= done < STEPS
+    assert f"Stopped after step {done} of {STEPS} and saved; --resume goes on." in output(run_dir)
+    assert (run_dir / "checkpoints" / f"step_{done:08d}" / "manifest.json").exists()
+    with running(run_dir, "--resume") as process:
+        assert process.wait(LIMIT) == 0
+    check_same(run_dir, undisturbed)
+
+
+# Rank 1 alone gets a loss of NaN, in its part of step 7.
+POISONED = """
+import math, os
+from cs336_lib import model
+from cs336_lib.cli import main
+
+honest, steps = model.GPT.forward, []
+
+def forward(self, *arguments):
+    loss = honest(self, *arguments)
+    if self.training and os.environ["RANK"] == "1":
+        steps.append(len(steps))
+        loss = loss * math.nan if steps[-1] == 7 else loss
+    return loss
+
+model.GPT.forward = forward
+main()
+"""
+
+
+@pytest.fixture
+def poisoned(tmp_path) -> str:
+    (tmp_path / "poisoned.py").write_text(POISONED)
+    return str(tmp_path / "poisoned.py")
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_nan_on_one_rank_is_skipped_by_all_and_counted(tmp_path, poisoned, parallel):
+    run_dir = tmp_path / "run"
+    flags = ("--on-nan", "skip", "--parallel", parallel)
+    with running(run_dir, *flags, program=poisoned) as process:
+        assert process.wait(LIMIT) == 0, complaints(run_dir)
+    assert [row["step"] for row in rows(run_dir)] == list(range(STEPS))
+    assert [row["step"] for row in rows(run_dir) if row.get("skipped")] == [7]
+    assert f"1 of {STEPS} steps skipped for NaN or infinity: 7" in output(run_dir)
+    assert rows(run_dir)[-1]["train_loss"] < rows(run_dir)[0]["train_loss"]
+
+
+def test_nan_on_one_rank_stops_all_and_says_where(tmp_path, poisoned):
+    run_dir = tmp_path / "run"
+    with running(run_dir, program=poisoned) as process:
+        assert process.wait(LIMIT) != 0
+    lines = complaints(run_dir)
+    assert lines
+    for line in lines:
+        assert "step 7: loss nan, gradient norm nan; the batch is windows 28 to 31" in line
+        assert "step_00000005" in line
+    assert len(rows(run_dir)) == 7

@@ -1,0 +1,107 @@
+"""The stop button during training, in a real kernel: it stays usable, and the run can go on."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jupyter_client.blocking import BlockingKernelClient
+from jupyter_client.manager import KernelManager, start_new_kernel
+
+SETUP = """
+import dataclasses, time
+from cs336_lib.classroom.plots.gpt2_training import LiveLossPlot
+from cs336_lib.config import PRESETS
+from cs336_lib.train import train
+shape = dict(n_layer=1, n_head=2, n_embd=16, block_size=8, dropout=0.1)
+steps = dict(max_steps=60, batch_tokens=64, micro_batch_size=8, warmup_steps=2, compile="off")
+saves = dict(eval_every=20, eval_tokens=64, checkpoint_every=10, device="cpu")
+config = dataclasses.replace(
+    PRESETS["shakespeare-char"][1], run_dir="run", **shape, **steps, **saves
+)
+"""
+RUN = """
+with LiveLossPlot(config.max_steps, every=0.1) as live:
+    def on_step(row):
+        live(row)
+        time.sleep(SECONDS)
+    result = train(config, on_step)
+"""
+
+
+class Kernel:
+    """A kernel as a notebook has it."""
+
+    def __init__(self, manager: KernelManager, client: BlockingKernelClient):
+        self.manager, self.client = manager, client
+        self.updates = 0
+        self.printed = ""
+
+    def run(self, code: str, presses: int = 0, at: int = 0) -> dict:
+        """Execute code; stop is pressed once the run's log has `at` rows. The kernel's reply."""
+
+        def look(message: dict) -> None:
+            kind, content = message["msg_type"], message["content"]
+            self.updates += kind == "update_display_data"
+            if kind == "stream" and content["name"] == "stdout":
+                self.printed += content["text"]
+
+        thread = threading.Thread(target=self.press, args=(presses, at), daemon=True)
+        thread.start()
+        reply = self.client.execute_interactive(code, output_hook=look, timeout=90)
+        thread.join(timeout=10)
+        assert not thread.is_alive(), "the cell ended before anybody could press stop"
+        return reply["content"]
+
+    def press(self, presses: int, at: int) -> None:
+        """Wait for the log to have `at` rows, then press stop so many times."""
+        log = Path("run/metrics.jsonl")
+        while presses and (not log.exists() or log.read_text().count("\n") < at):
+            time.sleep(0.05)
+        for _ in range(presses):
+            time.sleep(0.5)  # two signals at once would count as one
+            self.manager.interrupt_kernel()
+
+
+@pytest.fixture
+def kernel(tmp_path, monkeypatch) -> Iterator[Kernel]:
+    """A kernel of our own in an empty folder, with the imports done."""
+    monkeypatch.chdir(tmp_path)
+    manager, client = start_new_kernel(kernel_name="python3")
+    try:
+        found = Kernel(manager, client)
+        assert found.run(SETUP)["status"] == "ok"
+        yield found
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+def test_stop_once_ends_the_step_saves_and_goes_on(kernel):
+    reply = kernel.run(RUN.replace("SECONDS", "0.1"), presses=1, at=12)
+    assert reply["status"] == "ok", reply
+    assert "--resume goes on" in kernel.printed
+    assert kernel.updates >= 2  # while it ran, and at its end
+    code = """
+    done = len(result.metrics)
+    assert not result.finished and 12 <= done < 60, done
+    assert live.rows == result.metrics
+    result = train(dataclasses.replace(config, resume=True), live)
+    assert result.finished and [row["step"] for row in result.metrics] == [*range(60)]
+    assert live.rows == result.metrics
+    """
+    assert kernel.run(code.replace("\n    ", "\n"))["status"] == "ok"
+
+
+def test_stop_twice_interrupts_at_once_and_still_goes_on(kernel):
+    reply = kernel.run(RUN.replace("SECONDS", "row['step'] and 100 or 0"), presses=2, at=2)
+    assert (reply["status"], reply["ename"]) == ("error", "KeyboardInterrupt")
+    code = """
+    import shutil, signal, torch
+    assert signal.getsignal(signal.SIGINT) is not None
+    assert torch.are_deterministic_algorithms_enabled() is False
+    result = train(dataclasses.replace(config, resume=True))
+    assert result.finished and [row["step"] for row in result.metrics] == [*range(60)]
+    """
+    assert kernel.run(code.replace("\n    ", "\n"))["status"] == "ok"

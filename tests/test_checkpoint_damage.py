@@ -1,0 +1,251 @@
+"""Whatever happens to a checkpoint's files is noticed and named, and the one before is used."""
+
+import dataclasses
+import random
+import re
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from cs336_lib import checkpoint
+from cs336_lib.metrics import read_metrics
+from cs336_lib.train import train
+
+FILES = (checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.STATE, checkpoint.MANIFEST)
+SEED = 6
+
+
+@pytest.fixture
+def run(tiny_run):
+    """A finished run with checkpoints at steps 5, 10 and 12; its config, set to resume."""
+    train(dataclasses.replace(tiny_run, keep_checkpoints=3))
+    return dataclasses.replace(tiny_run, resume=True)
+
+
+def folder_of(config) -> Path:
+    return Path(config.run_dir) / "checkpoints"
+
+
+def steps_kept(config) -> list[int]:
+    return [checkpoint.step_of(path) for path in checkpoint.checkpoints(folder_of(config))]
+
+
+def flip(content: bytes, rng: random.Random) -> bytes:
+    """One bit of all turned over."""
+    bit = rng.randrange(8 * len(content))
+    changed = bytearray(content)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def cut(content: bytes, rng: random.Random) -> bytes:
+    return content[: rng.choice([rng.randrange(len(content)), len(content) - 1])]
+
+
+def zero_a_sector(content: bytes, rng: random.Random) -> bytes:
+    """What a disk that lost power leaves: the length is right, a part is zeros."""
+    start = rng.randrange(len(content))
+    end = min(len(content), start + 512)
+    return content[:start] + b"\0" * (end - start) + content[end:]
+
+
+def lengthen(content: bytes, rng: random.Random) -> bytes:
+    return content + rng.randbytes(1 + rng.randrange(20))
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("harm", [flip, cut, zero_a_sector, lengthen])
+def test_any_change_is_noticed(run, name, harm, capsys):
+    newest, before = checkpoint.checkpoints(folder_of(run))[::-1][:2]
+    file = newest / name
+    good = file.read_bytes()
+    rng = random.Random(f"{SEED} {name} {harm.__name__}")
+    for number in range(60):
+        bad = harm(good, rng)
+        if bad == good:  # zeros where zeros were
+            continue
+        file.write_bytes(bad)
+        assert checkpoint.newest_good(folder_of(run)) == before, f"seed {SEED}, number {number}"
+        message = capsys.readouterr().err
+        # A checksum that has changed in the manifest looks as if its file had.
+        named = FILES if name == checkpoint.MANIFEST else (name,)
+        assert any(f"{newest}: {n} " in message for n in named), f"{message} ({SEED}, {number})"
+        assert message.count("\n") == 1
+    file.write_bytes(good)
+    assert checkpoint.newest_good(folder_of(run)) == newest
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_or_foreign_file_is_noticed(run, name, capsys):
+    newest, before = checkpoint.checkpoints(folder_of(run))[::-1][:2]
+    good = (newest / name).read_bytes()
+    (newest / name).unlink()
+    assert checkpoint.newest_good(folder_of(run)) == before
+    assert f"{newest}: {name} is missing" in capsys.readouterr().err
+    shutil.copy(before / name, newest / name)  # whole, but another checkpoint's
+    assert checkpoint.newest_good(folder_of(run)) == before
+    assert "another checksum" in capsys.readouterr().err
+    (newest / name).unlink()
+    (newest / name).mkdir()
+    assert checkpoint.newest_good(folder_of(run)) == before
+    assert f"{newest}: {name} cannot be read" in capsys.readouterr().err
+    (newest / name).rmdir()
+    (newest / name).write_bytes(good)
+    assert checkpoint.newest_good(folder_of(run)) == newest
+
+
+def test_a_foreign_checkpoint_is_noticed(run, capsys):
+    five, _, newest = checkpoint.checkpoints(folder_of(run))
+    shutil.copytree(five, folder_of(run) / "step_00000099")
+    assert checkpoint.newest_good(folder_of(run)) == newest
+    assert "step_00000099: state.json is that of step 5" in capsys.readouterr().err
+    shutil.rmtree(folder_of(run) / "step_00000099")
+    # What others put there is none of ours, and stays.
+    shutil.copytree(five, folder_of(run) / "step_00000005 (copy)")
+    (folder_of(run) / "step_00000098").write_text("a file")
+    assert checkpoint.newest_good(folder_of(run)) == newest
+    assert "step_00000098: manifest.json is missing" in capsys.readouterr().err
+    assert (folder_of(run) / "step_00000005 (copy)").is_dir()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_run_goes_on_from_the_one_before_and_ends_the_same(run, name, capsys):
+    newest = checkpoint.checkpoints(folder_of(run))[-1]
+    undamaged = {file: (newest / file).read_bytes() for file in FILES}
+    (newest / name).write_bytes(b"\0" * 100)
+    result = train(run)
+    error = capsys.readouterr().err
+    assert f"{newest}: {name} " in error
+    assert steps_kept(run)[-2:] == [10, 12]
+    assert [row["step"] for row in result.metrics] == list(range(12))
+    assert {file: (newest / file).read_bytes() for file in FILES} == undamaged
+    assert (folder_of(run) / "damaged-step_00000012").is_dir(), "nothing is thrown away"
+
+
+def test_a_damaged_one_does_not_count_among_those_to_keep(run):
+    """Stopped before the damaged step 12: the new checkpoint is not pruned in its favour."""
+    checkpoint.remove(folder_of(run) / "step_00000010")
+    (folder_of(run) / "step_00000012" / checkpoint.STATE).unlink()
+
+    def stop(row):
+        if row["step"] == 6:
+            signal.raise_signal(signal.SIGTERM)
+
+    result = train(dataclasses.replace(run, keep_checkpoints=1), on_step=stop)
+    assert not result.finished
+    assert steps_kept(run)[-1] == len(result.metrics) == 8
+    assert train(run).finished
+
+
+@pytest.mark.parametrize("name", [checkpoint.STATE, checkpoint.MANIFEST])
+def test_an_older_one_that_is_damaged_does_not_stop_a_run(run, name):
+    checkpoint.remove(folder_of(run) / "step_00000012")
+    (folder_of(run) / "step_00000005" / name).unlink()
+    assert train(run).finished
+
+
+def test_where_none_is_good_nothing_is_overwritten(run, capsys):
+    rows = (Path(run.run_dir) / "metrics.jsonl").read_bytes()
+    for path in checkpoint.checkpoints(folder_of(run)):
+        (path / checkpoint.MODEL).write_bytes(b"")
+    before = sorted(path.name for path in folder_of(run).iterdir())
+    with pytest.raises(ValueError, match="holds no good checkpoint, only damaged ones") as error:
+        train(run)
+    assert "\n" not in str(error.value)
+    assert capsys.readouterr().err.count("model.safetensors has another checksum") == len(before)
+    assert sorted(path.name for path in folder_of(run).iterdir()) == before
+    assert (Path(run.run_dir) / "metrics.jsonl").read_bytes() == rows
+
+
+def test_a_damaged_row_of_metrics_is_named(run):
+    path = Path(run.run_dir) / "metrics.jsonl"
+    lines = path.read_text().splitlines()
+    lines[3] = lines[3][:20]
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(ValueError, match=r"metrics\.jsonl: line 4 is no row of metrics"):
+        train(run)
+
+
+@pytest.mark.parametrize("place", ["json.dumps", "write_whole", "save_tokenizer", "Metrics"])
+def test_killed_before_its_first_step_a_run_can_be_resumed(tiny_run, monkeypatch, place):
+    """Every state that opening a run goes through is one that --resume takes."""
+
+    class Killed(BaseException):
+        pass
+
+    def killed(path, *_, **__):
+        if place == "write_whole":
+            path.with_name(f".tmp-{path.name}").write_text('{"run')
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"cs336_lib.train.{place}", killed)
+        with pytest.raises(Killed):
+            train(tiny_run)
+    assert train(dataclasses.replace(tiny_run, resume=True)).finished
+
+
+@pytest.fixture
+def full_at():
+    """Call it with a number: from then on no file can become larger, as if the disk were full."""
+    resource = pytest.importorskip("resource", reason="Windows has no limit on files' sizes")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(size: int) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+
+    yield limit
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+# With the weights, with the optimizer's state that is larger, in the middle and at its last byte.
+@pytest.mark.parametrize("share", ["some weights", "half the moments", "all but one byte"])
+def test_a_disk_that_fills_up_leaves_the_one_before(run, full_at, capsys, share):
+    checkpoint.remove(folder_of(run) / "step_00000012")
+    newest = folder_of(run) / "step_00000010"
+    sizes = {name: (newest / name).stat().st_size for name in FILES}
+    undamaged = {name: (newest / name).read_bytes() for name in FILES}
+    moments = sizes[checkpoint.OPTIMIZER]
+    assert moments > sizes[checkpoint.MODEL] > 20_000
+    full_at({"some weights": 20_000, "half the moments": moments // 2}.get(share, moments - 1))
+    with pytest.raises(OSError, match="cannot be written") as error:
+        train(run)
+    full_at(2**40)
+    message = str(error.value)
+    assert re.search(r"step_00000012: cannot be written \([A-Z][a-z ]+\)", message), message
+    assert message.endswith("with --resume the run goes on from step_00000010")
+    assert "\n" not in message
+    assert not list(folder_of(run).glob(".tmp-*")), "half a checkpoint does not fill the disk"
+    assert {name: (newest / name).read_bytes() for name in FILES} == undamaged
+    assert train(run).finished
+    rows = read_metrics(Path(run.run_dir) / "metrics.jsonl")
+    assert [row["step"] for row in rows] == list(range(12))
+
+
+def test_the_command_says_it_in_one_line(run, full_at, capsys):
+    from cs336_lib.cli import main
+
+    checkpoint.remove(folder_of(run) / "step_00000012")
+    full_at(20_000)
+    flags = [f"--{k.replace('_', '-')}={v}" for k, v in dataclasses.asdict(run).items() if v != ""]
+    flags = [f for f in flags if not f.startswith(("--resume", "--bias"))]
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "shakespeare-char", *flags, "--resume"])
+    assert ended.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("cs336: ")
+    assert "step_00000012: cannot be written" in last
+
+
+def test_metrics_that_cannot_be_written_are_named(tiny_run, full_at):
+    def fill(row):
+        if row["step"] == 7:
+            full_at((Path(tiny_run.run_dir) / "metrics.jsonl").stat().st_size + 10)
+
+    with pytest.raises(OSError, match=r"metrics\.jsonl: cannot be written \(.*from step_00000005"):
+        train(tiny_run, on_step=fill)
+    full_at(2**40)
+    result = train(dataclasses.replace(tiny_run, resume=True))
+    assert [row["step"] for row in result.metrics] == list(range(12))

@@ -1,0 +1,135 @@
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from cs336_lib import cli, compare
+from cs336_lib.config import TrainConfig
+
+BASE = TrainConfig(max_steps=4, warmup_steps=1, batch_tokens=64, block_size=8, micro_batch_size=8)
+
+
+def write_run(folder: Path, losses: list, val: dict[int, float], **changed: object) -> Path:
+    """A run folder as `train` leaves it: 64 tokens and half a second per step."""
+    folder.mkdir(parents=True)
+    config = dataclasses.replace(BASE, run_dir=str(folder), **changed)
+    (folder / "config.json").write_text(json.dumps(dataclasses.asdict(config)))
+    with open(folder / "metrics.jsonl", "w") as file:
+        for step, loss in enumerate(losses):
+            row = {"step": step, "tokens": 64 * (step + 1), "train_loss": loss, "step_ms": 500.0}
+            row["tokens_per_sec"] = 128.0
+            if step in val:
+                row["val_loss"] = val[step]
+            file.write(json.dumps(row) + "\n")
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch) -> tuple[Path, Path]:
+    """A finished run whose best validation is not its last, and one that is still going."""
+    monkeypatch.chdir(tmp_path)
+    first = write_run(Path("a"), [4.0, 3.0, 2.5, 2.0], {1: 2.9, 3: 3.1})
+    second = write_run(Path("b"), [5.0, None], {}, learning_rate=0.5, min_learning_rate=0.05)
+    return first, second
+
+
+def run(capsys, *arguments: object) -> str:
+    """What `cs336 compare` prints."""
+    cli.main(["compare", *map(str, arguments)])
+    return capsys.readouterr().out
+
+
+def test_the_table_shows_differences_and_outcomes(runs, capsys):
+    out = run(capsys, *runs)
+    cells = {line[:23].strip(): line[23:].split("  ") for line in out.splitlines()}
+    rows = {name: [cell.strip() for cell in row if cell.strip()] for name, row in cells.items()}
+    assert list(rows) == [
+        *("", "learning_rate", "min_learning_rate", "steps", "tokens", "training loss (last 5%)"),
+        *("validation loss, final", "validation loss, best", "tokens/s (median)", "time in steps"),
+    ]
+    assert rows["learning_rate"] == [str(BASE.learning_rate), "0.5"]
+    assert rows["steps"] == ["4 of 4", "2 of 4"]
+    assert rows["tokens"] == ["256", "128"]
+    assert rows["training loss (last 5%)"] == ["2.0000", "5.0000"]
+    assert rows["validation loss, final"] == ["3.1000", "-"]
+    assert rows["validation loss, best"] == ["2.9000 (step 1)", "-"]
+    assert rows["tokens/s (median)"] == ["128", "128"]
+    assert rows["time in steps"] == ["2 seconds", "1 seconds"]
+    assert len({len(line) for line in out.splitlines() if line}) == 1  # columns stand in line
+
+
+def test_a_run_is_like_itself(runs, capsys):
+    out = run(capsys, runs[0], runs[0])
+    assert "rate" not in out
+    assert "do not compare" not in out
+
+
+def test_losses_of_different_tasks_get_a_warning(runs, capsys):
+    assert BASE.tokenizer == "gpt2"
+    other = write_run(Path("c"), [4.0], {}, tokenizer="char")
+    assert "Losses of different tokenizer do not compare." in run(capsys, runs[0], other)
+
+
+def test_a_real_run_compares(tiny_run, capsys):
+    from cs336_lib.train import train
+
+    train(tiny_run)
+    capsys.readouterr()
+    out = run(capsys, tiny_run.run_dir)
+    assert f"{tiny_run.max_steps} of {tiny_run.max_steps}" in out
+    assert f"{tiny_run.max_steps * tiny_run.batch_tokens:,}" in out
+
+
+def test_out_draws_a_png(runs, capsys):
+    run(capsys, *runs, "--out", "compare.png")
+    assert Path("compare.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_figure_holds_every_run(runs):
+    from cs336_lib.classroom.plots.runs import compared
+
+    axes = compared({str(r): compare.read_run(r).rows for r in runs}).axes[0]
+    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert names[:2] == ["a", "b"]
+    val = next(line for line in axes.lines if line.get_label() == "a")
+    assert val.get_xydata().tolist() == [[128, 2.9], [256, 3.1]]
+
+
+def damage(path: Path, name: str, text: str) -> None:
+    (path / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("config.json", "{", "not JSON"),
+        ("config.json", '{"colour": "red"}', "'colour'"),
+        ("metrics.jsonl", "{\n", "line 1 is no row"),
+        ("metrics.jsonl", "", "no step is finished"),
+        ("metrics.jsonl", '{"step": 1}\n', "lacks one of"),
+        ("metrics.jsonl", "[]\n", "line 1 is no row"),
+    ],
+)
+def test_damaged_runs_are_one_line(runs, capsys, name, text, message):
+    damage(runs[1], name, text)
+    assert message in fails(capsys, *runs)
+
+
+def fails(capsys, *arguments: object) -> str:
+    """Compare what cannot be: exit code 2, one line, nothing written."""
+    before = sorted(Path.cwd().iterdir())
+    with pytest.raises(SystemExit) as ended:
+        run(capsys, *arguments)
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out, err.count("\n")) == (2, "", 1), err
+    assert sorted(Path.cwd().iterdir()) == before
+    return err
+
+
+def test_bad_arguments_are_one_line(runs, capsys):
+    assert "no run given" in fails(capsys)
+    assert "nowhere: no such run folder" in fails(capsys, runs[0], "nowhere")
+    assert "no config.json" in fails(capsys, runs[0], ".")
+    assert ".png expected" in fails(capsys, *runs, "--out", "x.jpg")
+    assert "nowhere" in fails(capsys, *runs, "--out", "nowhere/x.png")

@@ -1,0 +1,288 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from cs336_lib import cli
+from cs336_lib.classroom import study
+from cs336_lib.classroom.checks.report import exercise, expect
+
+ROOT = Path(__file__).parents[1]
+
+
+@exercise
+def double(answer) -> None:
+    """A check as the notebooks have them."""
+    got = answer(3)
+    expect(got != 9, "that is the square")
+    expect(got == 6, f"twice 3 is not {got}")
+
+
+def stub(x):
+    raise NotImplementedError
+
+
+def write(path: Path, *sources: str, names: tuple[str, ...] = ()) -> None:
+    """A notebook with these code cells; the last ones are stubs of the exercises `names`."""
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    for cell, name in zip(reversed(cells), reversed(names), strict=False):
+        cell.metadata.cs336 = {"exercise": name}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+
+
+def edit(path: Path, source: str) -> None:
+    """What a learner does: write something into the first cell."""
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells[0].source = source
+    nbformat.write(notebook, path)
+
+
+def run_and_save(path: Path) -> None:
+    """What running does: outputs and numbers, no sources."""
+    notebook = nbformat.read(path, as_version=4)
+    for number, cell in enumerate(notebook.cells, start=7):
+        cell.execution_count = number
+        cell.outputs = [nbformat.v4.new_output("stream", text="4 GFLOP/s\n")]
+    nbformat.write(notebook, path)
+
+
+def sources(path: Path) -> list[str]:
+    return [cell.source for cell in nbformat.read(path, as_version=4).cells]
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch) -> Path:
+    """A course of two notebooks, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notebooks").mkdir()
+    write(tmp_path / "notebooks/00_start.ipynb", "a = 1", "double", names=("double",))
+    write(tmp_path / "notebooks/01_more.ipynb", "b = 1", "x", "y", names=("halve", "treble"))
+    return tmp_path / "notebooks"
+
+
+@pytest.fixture
+def mine(course) -> Path:
+    """A learner's copy of it."""
+    assert study.update() == []
+    return course.parent / "my_notebooks"
+
+
+def test_the_first_start_copies_everything(course, mine):
+    for path in course.iterdir():
+        assert (mine / path.name).read_bytes() == path.read_bytes()
+    assert sorted(path.name for path in mine.glob("*.ipynb")) == ["00_start.ipynb", "01_more.ipynb"]
+    assert not list(mine.glob(".tmp*"))
+
+
+def test_after_an_update_untouched_notebooks_follow_and_touched_ones_are_named(course, mine):
+    edit(mine / "00_start.ipynb", "a = 2  # mine")
+    run_and_save(mine / "01_more.ipynb")
+    assert study.update() == []  # the course has nothing newer
+    for path in course.iterdir():
+        edit(path, "newer = 1")
+    write(course / "02_new.ipynb", "c = 1")
+    assert study.update() == study.update() == ["00_start"]
+    assert sources(mine / "00_start.ipynb")[0] == "a = 2  # mine"
+    assert sources(mine / "01_more.ipynb")[0] == "newer = 1"
+    assert sources(mine / "02_new.ipynb") == ["c = 1"]
+
+
+def test_outputs_of_a_run_stay_while_the_course_stays(course, mine):
+    run_and_save(mine / "01_more.ipynb")
+    before = (mine / "01_more.ipynb").read_bytes()
+    study.update()
+    assert (mine / "01_more.ipynb").read_bytes() == before
+
+
+def test_a_notebook_that_follows_is_untouched_again(course, mine):
+    for source in ("second", "third"):
+        edit(course / "00_start.ipynb", source)
+        assert study.update() == []
+        assert sources(mine / "00_start.ipynb")[0] == source
+
+
+def test_a_deleted_notebook_comes_back(course, mine):
+    (mine / "00_start.ipynb").unlink()
+    study.update()
+    assert sources(mine / "00_start.ipynb")[0] == "a = 1"
+
+
+@pytest.mark.parametrize("record", [None, "", "[1]", "{"])
+def test_without_a_good_record_nothing_is_overwritten(course, mine, record):
+    (mine / study.COPIES).unlink()
+    if record is not None:
+        (mine / study.COPIES).write_text(record)
+    edit(mine / "00_start.ipynb", "a = 2  # mine")
+    (mine / "01_more.ipynb").write_text("{not JSON")
+    assert study.update() == ["00_start", "01_more"]
+    assert sources(mine / "00_start.ipynb")[0] == "a = 2  # mine"
+    assert (mine / "01_more.ipynb").read_text() == "{not JSON"
+    assert [e.name for e in study.progress(mine)["01_more"]] == ["halve", "treble"]
+
+
+@pytest.mark.parametrize("name", ["00_start", "00_start.ipynb", "00"])
+def test_reset_restores_a_notebook_and_keeps_the_old_one(course, mine, name):
+    edit(mine / "00_start.ipynb", "a = 2  # mine")
+    fresh, old = study.reset(name)
+    assert sources(fresh)[0] == "a = 1"
+    assert sources(old)[0] == "a = 2  # mine"
+    assert old.parent == fresh.parent
+    edit(course / "00_start.ipynb", "newer = 1")
+    assert study.update() == []  # what was reset is untouched
+    assert sources(mine / "00_start.ipynb")[0] == "newer = 1"
+    assert sources(old.resolve())[0] == "a = 2  # mine"
+
+
+def test_reset_of_what_was_not_changed_keeps_no_copy(course, mine):
+    assert study.reset("00") == (Path("my_notebooks/00_start.ipynb"), None)
+    assert len(list(mine.glob("*.ipynb"))) == 2
+
+
+def study_says(*arguments: str) -> subprocess.CompletedProcess:
+    """Run what the Makefile runs, in the current folder."""
+    command = [sys.executable, "-m", "cs336_lib.classroom.study", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_make_lab_says_one_line_at_most(course, mine):
+    assert study_says().stdout == ""
+    edit(mine / "00_start.ipynb", "a = 2  # mine")
+    edit(course / "00_start.ipynb", "newer = 1")
+    said = study_says()
+    assert said.returncode == 0
+    assert said.stdout.count("\n") == 1
+    assert "00_start" in said.stdout
+    assert "make reset NOTEBOOK=00_start" in said.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("", "no notebook ''"), ("09", "00_start, 01_more"), ("../x", "'../x'")]
+)
+def test_a_wrong_name_for_reset_is_one_line(course, mine, name, message):
+    said = study_says("--reset", name)
+    assert said.returncode == 1
+    assert said.stderr.count("\n") == 1
+    assert message in said.stderr
+    assert len(list(mine.glob("*.ipynb"))) == 2
+
+
+def test_reset_before_the_first_start_says_what_to_do(course):
+    assert "make lab" in study_says("--reset", "00").stderr
+    assert not (course.parent / "my_notebooks").exists()
+
+
+def test_outside_the_course_nothing_is_made(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="run this in the folder of the course"):
+        study.update()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_verdicts_are_noted_in_a_learners_folder(mine, monkeypatch, capsys):
+    monkeypatch.chdir(mine)
+
+    def state() -> tuple[str, str]:
+        (found,) = study.progress(mine)["00_start"]
+        return found.verdict, found.said
+
+    double(stub)
+    assert state() == (study.OPEN, "")
+    double(lambda x: x * x)
+    assert state() == (study.WRONG, "that is the square")
+    double(lambda x: {}["one\ntwo"])
+    assert state() == (study.WRONG, r"your code raised KeyError: 'one\ntwo'")
+    double(lambda x: 2 * x)
+    assert state() == (study.PASSED, "")
+    double(lambda x: x * x)
+    assert state() == (study.PASSED, "")  # passed once is passed
+    assert capsys.readouterr().out.splitlines()[-1] == "double: not right yet. that is the square"
+
+
+def test_nowhere_else_is_anything_noted(course, monkeypatch, capsys):
+    monkeypatch.chdir(course)
+    before = sorted(course.iterdir())
+    double(lambda x: 2 * x)
+    assert sorted(course.iterdir()) == before
+    assert study.progress(course) == {}
+    assert study.bars(study.progress(course)).startswith("No progress yet")
+
+
+def test_a_folder_that_cannot_be_written_does_not_disturb_the_check(mine, monkeypatch, capsys):
+    monkeypatch.chdir(mine)
+    (mine / study.VERDICTS).mkdir()
+    double(lambda x: 2 * x)
+    assert capsys.readouterr().out == "double: passed\n"
+
+
+def test_a_damaged_line_is_left_out(mine, monkeypatch):
+    monkeypatch.chdir(mine)
+    double(lambda x: 2 * x)
+    with open(mine / study.VERDICTS, "a") as file:
+        file.write('[1]\n{"exercise": "halve"}\n{"exerc')
+    assert [e.verdict for e in study.progress(mine)["00_start"]] == [study.PASSED]
+    assert [e.verdict for e in study.progress(mine)["01_more"]] == [study.OPEN, study.OPEN]
+
+
+def test_bars_show_what_is_passed_and_what_is_next(mine, monkeypatch):
+    monkeypatch.chdir(mine)
+    assert study.bars(study.progress(mine)).startswith("No progress yet")
+    double(lambda x: 2 * x)
+    study.record(mine, "halve", study.PASSED)
+    assert study.bars(study.progress(mine)).splitlines() == [
+        "00_start               ██████████ 1 of 1",
+        "01_more                █████░░░░░ 1 of 2",
+        "2 of 3 exercises passed; next: treble in 01_more",
+    ]
+
+
+def test_cs336_check_tells_passed_wrong_and_open(mine, monkeypatch, capsys):
+    study.record(mine, "double", study.PASSED)
+    study.record(mine, "halve", study.WRONG, "that is twice as much")
+    for folder in (mine, mine.parent):
+        monkeypatch.chdir(folder)
+        cli.main(["check"])
+        assert capsys.readouterr().out.splitlines() == [
+            "00_start               ██████████ 1 of 1",
+            "    passed         double",
+            "01_more                ░░░░░░░░░░ 0 of 2",
+            "    not attempted  treble",
+            "    not right yet  halve: that is twice as much",
+            "1 passed, 1 not right yet, 1 not attempted",
+        ]
+
+
+def test_cs336_check_outside_the_course_is_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["check"])
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out, err.count("\n")) == (2, "", 1)
+    assert "make lab" in err
+
+
+def test_git_ignores_the_copy_and_it_lies_beside_the_original():
+    assert f"{study.MINE}/" in (ROOT / ".gitignore").read_text().splitlines()
+    assert study.MINE.parent == study.COURSE.parent  # so ../docs is the same folder from both
+
+
+def test_every_exercise_of_the_course_has_a_name_of_its_own():
+    named = [
+        name
+        for path in study.originals(ROOT / study.COURSE)
+        for name in study.describe(path)["exercises"]
+    ]
+    assert len(named) > 60
+    assert len(named) == len(set(named))
+
+
+def test_no_torch_is_loaded_to_open_the_course():
+    code = "import sys, cs336_lib.classroom.study; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_record_is_json(mine):
+    found = json.loads((mine / study.COPIES).read_text())
+    assert found["01_more.ipynb"]["exercises"] == ["halve", "treble"]
