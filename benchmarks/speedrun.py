@@ -105,7 +105,7 @@ def main(text: Path, nanogpt: Path, seeds: int = 3) -> None:
         data = checkout / "data" / "shakespeare_char"
         shutil.copyfile(text, data / "input.txt")
         timed([sys.executable, "prepare.py"], data)
-        prepare((text,), work / "prepared", "char")
+        prepare(text, work / "prepared", "char")
         _, stream, _ = open_data(str(work / "prepared"), "", "char")
         validation = np.fromfile(data / "val.bin", dtype=np.uint16)
         require(

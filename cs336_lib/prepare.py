@@ -16,7 +16,7 @@ import numpy as np
 from tqdm import tqdm
 
 from cs336_lib.config import require
-from cs336_lib.data import HEADER_BYTES, MAGIC, VERSION, TokenStream, open_shard
+from cs336_lib.data import HEADER_BYTES, MAGIC, VERSION, ShardFile, TokenStream
 from cs336_lib.documents import Corpus, Place, check_files, read
 from cs336_lib.encode import Encoded, batched, encode_batch, encode_in_order
 from cs336_lib.files import read_json
@@ -271,7 +271,7 @@ def copy_tail(
     cut = int(progress.train * (1 - val_fraction))
     val = 0
     if progress.train > 0:
-        stream = TokenStream([open_shard(path) for path in paths], [str(path) for path in paths])
+        stream = TokenStream([ShardFile(path) for path in paths], [str(path) for path in paths])
         for begin in range(cut, progress.train, COPY_TOKENS):
             length = min(COPY_TOKENS, progress.train - begin)
             val = add("val", val, stream.read(begin, length))

@@ -1,5 +1,6 @@
 """Small models and data that many tests share."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,17 @@ def tiny_run(tmp_path: Path) -> TrainConfig:
 def fixed_seed() -> None:
     """Every test starts from the same random numbers."""
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def flat_memory() -> Iterator[None]:
+    """Not more than 400 MB of new memory may be asked for."""
+    import resource  # not on Windows
+
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    statm = Path("/proc/self/statm")
+    if statm.exists():  # Linux, where the limit is kept, too
+        have = int(statm.read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (have + 400 * 2**20, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, limits)

@@ -2,9 +2,7 @@
 
 import json
 import os
-import resource
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -281,18 +279,6 @@ def test_json_lines_come_back_or_the_first_bad_one_is_named(tmp_path, lines):
     assert found == [text for text in clean if text][: len(found)]
     for text in found:
         assert GPT2Tokenizer().decode(GPT2Tokenizer().encode(text).tolist()) == text
-
-
-@pytest.fixture
-def flat_memory() -> Iterator[None]:
-    """Not more than 200 MB of new memory may be asked for."""
-    limits = resource.getrlimit(resource.RLIMIT_AS)
-    statm = Path("/proc/self/statm")
-    if statm.exists():  # Linux, where the limit is kept, too
-        have = int(statm.read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (have + 200 * 2**20, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
 @pytest.mark.parametrize("piece", [b"a", b" ", b"\xe6\x97\xa5", b"lorem ipsum "])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks import common, generate, gpu, loader, peers, speedrun, train_step
+from benchmarks import common, generate, gpu, loader, peers, report, speedrun, train_step
 from cs336_lib.classroom.speed_step import TINY
 from cs336_lib.model import GPT
 
@@ -107,3 +107,15 @@ def test_the_loader_reads_shards_that_are_mostly_holes(results, capsys, monkeypa
     loader.main(gigabytes=0.0004, count=2, block_size=16, rounds=3)
     assert last_ratio(capsys.readouterr().out) > 0
     assert read(results)
+
+
+def test_the_readme_shows_what_was_measured():
+    """No number in README without the result, and the command, that it is from."""
+    course = json.loads((report.common.RESULTS / "course.json").read_text(encoding="utf-8"))
+    readme = (common.ROOT / "README.md").read_text(encoding="utf-8")
+    lines = report.read_lines()
+    assert len(lines) >= 5
+    assert report.with_table(readme, report.table(lines, course)) == readme
+    for line in lines:
+        module = line.command.strip("`").split()[0]
+        assert (common.ROOT / f"{module.replace('.', '/')}.py").is_file(), line

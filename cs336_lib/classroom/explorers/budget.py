@@ -31,6 +31,11 @@ SHARDING = ("nothing", "state (ZeRO-1)", "+ gradients (ZeRO-2)", "+ weights (ZeR
 HARDWARE = {sheet.name: key for key, sheet in DATASHEET.items()}
 
 
+def money(dollars: float) -> str:
+    """Dollars: $12,530, then $7.074M."""
+    return f"${dollars:,.0f}" if dollars < 1e6 else f"${short(dollars)}"
+
+
 @dataclass(frozen=True)
 class Budget:
     """What a training run takes; bytes are of one device, and activations come on top."""
@@ -127,7 +132,7 @@ class TrainingBudget(Explorer):
         found = self.budget(values)
         fits = "fits" if found.fits else "does not fit"
         return (
-            f"{accounting.duration(found.seconds)}, ${short(found.dollars)}; "
+            f"{accounting.duration(found.seconds)}, {money(found.dollars)}; "
             f"{gigabytes(found.total)} on each device of {gigabytes(found.memory)}: {fits}"
         )
 
@@ -140,7 +145,7 @@ class TrainingBudget(Explorer):
             ("tokens per parameter", digits(found.tokens_per_parameter)),
             ("time", accounting.duration(found.seconds)),
             ("device-hours", short(hours)),
-            ("cost", f"${short(found.dollars)}"),
+            ("cost", money(found.dollars)),
         ]
         scale = 100 / max(found.total, found.memory)
         colours = dict(zip(found.bytes, plots.PALETTE, strict=False))

@@ -1,0 +1,33 @@
+"""docs/presenting.md: its minutes are the course's, its questions are the notebooks'."""
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from cs336_lib.classroom.plots.course import COURSE
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "docs" / "presenting.md").read_text()
+ROWS = {row[0]: row for row in re.findall(r"^\| (\d\d) \| (.+?) \| (\d+) \| (\d+) \|", TEXT, re.M)}
+PARTS = {part[:2]: part for part in re.split(r"^### ", TEXT, flags=re.M)[1:]}
+
+
+def prose(name: str) -> list[str]:
+    """The Markdown cells of a notebook, each on one line."""
+    cells = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4).cells
+    return [" ".join(cell.source.split()) for cell in cells if cell.cell_type == "markdown"]
+
+
+@pytest.mark.parametrize("lecture", COURSE, ids=lambda lecture: lecture.name)
+def test_minutes_and_questions_are_those_of_the_notebook(lecture):
+    cells = prose(lecture.name)
+    _, _, minutes, exercises = ROWS[lecture.number]
+    tasks = [cell for cell in cells if cell.startswith("### Exercise")]
+    assert int(minutes) == lecture.minutes
+    assert int(exercises) == sum(int(re.search(r"(\d+) min", task)[1]) for task in tasks)
+    questions = re.findall(r'^- "(.+?)"', PARTS[lecture.number], flags=re.M)
+    assert questions
+    for question in questions:
+        assert any(question in cell for cell in cells), question
