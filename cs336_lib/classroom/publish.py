@@ -16,6 +16,7 @@ from tqdm import tqdm
 from traitlets.config import Config
 
 NOTEBOOKS, DOCS, BUILD = Path("notebooks"), Path("docs"), Path("build")
+ONLY_FOR_BUILDING = shutil.ignore_patterns("_*", "slides", "conf.py")  # of docs
 MATHJAX = ("tex-chtml.js", "input/tex/extensions", "output/chtml/fonts")
 
 
@@ -36,9 +37,7 @@ def handout(notebooks: list[Path], folder: Path) -> None:
     for path in notebooks:
         copy = without_solutions(nbformat.read(path, as_version=4))
         nbformat.write(copy, folder / "notebooks" / path.name)
-    (folder / "docs").mkdir(exist_ok=True)
-    for path in DOCS.glob("*.*"):
-        shutil.copyfile(path, folder / "docs" / path.name)
+    shutil.copytree(DOCS, folder / "docs", ignore=ONLY_FOR_BUILDING)
 
 
 def exporter() -> SlidesExporter:
@@ -79,12 +78,14 @@ def slides(notebooks: list[Path], folder: Path) -> None:
     """Write a deck per notebook and a page that lists them."""
     folder.mkdir(parents=True, exist_ok=True)
     copy_assets(folder / "assets")
+    shutil.copytree(DOCS, folder / "docs", ignore=ONLY_FOR_BUILDING)
     export, items = exporter(), []
     for path in tqdm(notebooks, unit="deck"):
         notebook = nbformat.read(path, as_version=4)
         page, _ = export.from_notebook_node(notebook, {"title": title(notebook)})
         for other in notebooks:  # a link to a notebook leads to its deck
             page = page.replace(f'href="{other.name}"', f'href="{other.stem}.html"')
+        page = page.replace('href="../docs/', 'href="docs/')
         (folder / f"{path.stem}.html").write_text(page, encoding="utf-8")
         items.append(f'<li><a href="{path.stem}.html">{title(notebook)}</a></li>')
     (folder / "index.html").write_text(

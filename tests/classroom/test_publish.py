@@ -50,3 +50,11 @@ def test_the_site_is_laid_out_as_the_repository_is(tmp_path, course):
         assert list(tmp_path.glob(f"{name}.*")), name
     for target in re.findall(r"\]\(([^)#:]+)\)", index):
         assert (tmp_path / target).exists(), target
+
+
+def test_two_prices_on_a_line_are_no_maths():
+    """JupyterLab and the decks would set "$21 to $28" as a formula."""
+    for path in NOTEBOOKS:
+        for cell in nbformat.read(path, as_version=4).cells:
+            if cell.cell_type == "markdown":
+                assert not re.search(r"\$\d[^$\n]*\$\d", cell.source), f"{path.stem} {cell.id}"
