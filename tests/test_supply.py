@@ -102,6 +102,12 @@ def server(tmp_path: Path) -> Iterator[dict[str, Any]]:
         process.wait()
 
 
+def listening(pid: int) -> set[str]:
+    """The addresses at which a process waits for connections."""
+    connections = psutil.Process(pid).net_connections("tcp")
+    return {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN}
+
+
 def status(url: str, token: str | None = None) -> int:
     """What a server answers."""
     headers = {"Authorization": f"token {token}"} if token else {}
@@ -115,13 +121,11 @@ def status(url: str, token: str | None = None) -> int:
 def test_jupyterlab_listens_here_only_and_wants_its_token(server):
     assert server["hostname"] in ("localhost", "127.0.0.1", "::1")
     assert len(server["token"]) >= 40
-    listening = [
-        connection.laddr.ip
-        for connection in psutil.Process(server["pid"]).net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN
-    ]
-    assert listening
-    assert set(listening) <= {"127.0.0.1", "::1"}
+    until = time.monotonic() + 60
+    while not (addresses := listening(server["pid"])):  # it may write its file before
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    assert addresses <= {"127.0.0.1", "::1"}
     contents = f"{server['url']}api/contents"
     assert status(contents) == 403
     assert status(contents, "0" * 48) == 403
