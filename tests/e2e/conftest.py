@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Error, Page, sync_playwright
+from playwright.sync_api import Browser, Error, Page, expect, sync_playwright
 
 ROOT = Path(__file__).parents[2]
+expect.set_options(timeout=60_000)  # the usual 5 seconds are too few where two cores share the work
 NO_BROWSER = "no browser: `apt-get install chromium`, or `.venv/bin/playwright install chromium`"
 
 
