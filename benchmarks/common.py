@@ -3,12 +3,15 @@
 import datetime
 import importlib.metadata
 import json
+import multiprocessing
 import os
 import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +43,46 @@ def alternate(
             synchronize(device)
             seconds[name].append(time.perf_counter() - start)
     return {name: measured[warmup:] for name, measured in seconds.items()}
+
+
+def serve(make: Callable[[], Callable[[], Any]], connection: Connection) -> None:
+    """Make something to call, and call it as often as one asks for it."""
+    work = make()
+    connection.send("ready")
+    while connection.recv() == "go":
+        connection.send(work())
+
+
+@contextmanager
+def own_process(make: Callable[[], Callable[[], Any]]) -> Iterator[Callable[[], Any]]:
+    """What `make` returns, called in a process of its own, where no other's settings reach it.
+
+    Raises:
+        ValueError: the process died; what it said stands above.
+    """
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=serve, args=(make, there), daemon=True)
+    process.start()
+    there.close()  # so that its death is an end of file here
+
+    def answer() -> Any:
+        try:
+            return here.recv()
+        except EOFError:
+            raise ValueError(f"{process.name} died with exit code {process.exitcode}") from None
+
+    def call() -> Any:
+        here.send("go")
+        return answer()
+
+    answer()
+    try:
+        yield call
+    finally:
+        if process.is_alive():
+            here.send("done")
+        process.join()
 
 
 def spread(values: list[float]) -> dict[str, Any]:

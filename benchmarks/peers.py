@@ -27,15 +27,24 @@ def transformers_model(model: GPT) -> nn.Module:
     return theirs.to(model.device, model.lm_head.weight.dtype)
 
 
+def nanogpt_file(checkout: Path) -> Path:
+    """Where nanoGPT's model is written.
+
+    Raises:
+        ValueError: this is no checkout of karpathy/nanoGPT.
+    """
+    path = checkout / "model.py"
+    require(path.is_file(), f"{path}: not found; give a checkout of karpathy/nanoGPT")
+    return path
+
+
 def nanogpt_model(checkout: Path, model: GPT) -> nn.Module:
     """nanoGPT's GPT, from a checkout of karpathy/nanoGPT, on the device and in the dtype of ours.
 
     Raises:
         ValueError: it is no such checkout.
     """
-    path = checkout / "model.py"
-    require(path.is_file(), f"{path}: not found; give a checkout of karpathy/nanoGPT")
-    module = load_module("nanogpt_model", path)
+    module = load_module("nanogpt_model", nanogpt_file(checkout))
     config = model.config
     shape = {name: getattr(config, name) for name in pretrained.SHAPE}
     theirs = module.GPT(module.GPTConfig(**shape, dropout=config.dropout, bias=config.bias))

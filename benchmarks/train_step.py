@@ -2,15 +2,16 @@
 
     python -m benchmarks.train_step [--nanogpt PATH] [--batch 4 --seq 256] [--device cuda]
 
-Same weights, same batch; a step is forward, backward, clipping and the update. Ours and
-transformers run with fused AdamW, and in bf16 where the device multiplies it; nanoGPT at what its
-train.py chooses for the device. The last line, `ratio R`, says how many times as long transformers
-takes.
+Same weights, same batch; a step is forward, backward, clipping and the update. Each contender has a
+process of its own, and they take turns. Ours and transformers run with fused AdamW, and in bf16
+where the device multiplies it; nanoGPT at what its train.py chooses for the device. The last line,
+`ratio R`, says how many times as long transformers takes.
 """
 
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
 
 import cs336_lib  # noqa: F401  (before torch: it decides how torch's threads wait)
@@ -29,19 +30,23 @@ from cs336_lib.optim import make_optimizer, parameter_groups
 from cs336_lib.parallel import stepper
 
 Step = Callable[[], float]
+LossOf = Callable[[nn.Module, Tensor, Tensor], Tensor]
+whole_process = ExitStack()
 
 
 def make_step(
     model: nn.Module,
-    loss_of: Callable[[nn.Module], Tensor],
+    tokens: Tensor,
+    loss_of: LossOf,
     optimizer: torch.optim.Optimizer,
     autocast: torch.autocast | nullcontext,
 ) -> Step:
     """One whole step, returning its loss."""
+    x, y = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()  # nanoGPT takes views
 
     def step() -> float:
         with autocast:
-            loss = loss_of(model)
+            loss = loss_of(model, x, y)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -49,6 +54,58 @@ def make_step(
         return loss.item()
 
     return step
+
+
+def loss_of_transformers(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Its mean cross-entropy; it would shift the labels itself, ours are shifted."""
+    logits = model(x).logits
+    return nn.functional.cross_entropy(logits.flatten(0, 1).float(), y.flatten())
+
+
+def bf16_where_fast(device: torch.device) -> torch.autocast:
+    """As `cs336 train` chooses it."""
+    dtype = hardware.autocast_dtype(device)
+    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
+
+
+def same_start(device: torch.device, batch: int, seq: int, n_layer: int) -> tuple[GPT, Tensor]:
+    """The weights and the tokens that all begin with."""
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(n_layer=n_layer))
+    tokens = torch.randint(model.config.vocab_size, (batch, seq + 1))
+    return model.to(device), tokens.to(device)
+
+
+def make_ours(device: torch.device, batch: int, seq: int, n_layer: int) -> Step:
+    """The step of `cs336 train`, with what it does for the process around it."""
+    model, tokens = same_start(device, batch, seq, n_layer)
+    config = TrainConfig(block_size=1024, n_layer=n_layer)
+    called = stepper(model, config, device, World())
+    optimizer = make_optimizer(model, config)
+    whole_process.enter_context(hardware.freed_memory_kept())
+    return make_step(called, tokens, lambda m, x, y: m(x, y), optimizer, bf16_where_fast(device))
+
+
+def make_transformers(device: torch.device, batch: int, seq: int, n_layer: int) -> Step:
+    """transformers' GPT2LMHeadModel, compiled on a GPU."""
+    ours, tokens = same_start(device, batch, seq, n_layer)
+    model = peers.transformers_model(ours).train()
+    optimizer = torch.optim.AdamW(
+        parameter_groups(model, 0.1), lr=6e-4, betas=(0.9, 0.95), fused=True
+    )
+    called = torch.compile(model) if device.type == "cuda" else model
+    return make_step(called, tokens, loss_of_transformers, optimizer, bf16_where_fast(device))
+
+
+def make_nanogpt(checkout: Path, device: torch.device, batch: int, seq: int, n_layer: int) -> Step:
+    """nanoGPT as its train.py: on a GPU bf16, compiled and fused; on a CPU fp32 and neither."""
+    ours, tokens = same_start(device, batch, seq, n_layer)
+    model = peers.nanogpt_model(checkout, ours).train()
+    on_gpu = device.type == "cuda"
+    optimizer = model.configure_optimizers(0.1, 6e-4, (0.9, 0.95), device.type)
+    context = torch.autocast("cuda", torch.bfloat16) if on_gpu else nullcontext()
+    called = torch.compile(model) if on_gpu else model
+    return make_step(called, tokens, lambda m, x, y: m(x, y)[1], optimizer, context)
 
 
 def main(
@@ -70,52 +127,28 @@ def main(
         n_layer: blocks; 12 is GPT-2 124M.
     """
     where = hardware.select_device(device)
-    dtype = hardware.autocast_dtype(where, "auto")
-    autocast = torch.autocast(where.type, dtype=dtype, enabled=dtype is not None)
-    torch.manual_seed(0)
-    config = TrainConfig(block_size=1024, n_layer=n_layer)
-    ours = GPT(GPTConfig(n_layer=n_layer)).to(where)
-    tokens = torch.randint(ours.config.vocab_size, (batch, seq + 1)).to(where)
-    x, y = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()  # nanoGPT takes views
-    theirs = peers.transformers_model(ours).train()
-    fused = torch.optim.AdamW(parameter_groups(theirs, 0.1), lr=6e-4, betas=(0.9, 0.95), fused=True)
-    contenders: dict[str, Step] = {}
+    dtype = hardware.autocast_dtype(where)
+    makers: dict[str, Callable[..., Step]] = {"transformers": make_transformers, "ours": make_ours}
     if nanogpt:
-        model = peers.nanogpt_model(nanogpt, ours).train()
-        # As its train.py: on a GPU bf16, compiled and fused; on a CPU fp32 and neither.
-        on_gpu = where.type == "cuda"
-        optimizer = model.configure_optimizers(0.1, 6e-4, (0.9, 0.95), where.type)
-        context = torch.autocast("cuda", torch.bfloat16) if on_gpu else nullcontext()
-        called = torch.compile(model) if on_gpu else model
-        contenders["nanoGPT"] = make_step(called, lambda m: m(x, y)[1], optimizer, context)
-    if where.type == "cuda":
-        compiled = torch.compile(theirs)
-        contenders["transformers"] = make_step(
-            compiled, lambda m: their_loss(m, x, y), fused, autocast
-        )
-    else:
-        contenders["transformers"] = make_step(
-            theirs, lambda m: their_loss(m, x, y), fused, autocast
-        )
-    called = stepper(ours, config, where, World())
-    contenders["ours"] = make_step(
-        called, lambda m: m(x, y), make_optimizer(ours, config), autocast
-    )
-
-    losses: dict[str, list[float]] = {name: [] for name in contenders}
-    timed = {
-        name: lambda name=name, step=step: losses[name].append(step())
-        for name, step in contenders.items()
-    }
-    seconds = common.alternate(timed, where, rounds=rounds, warmup=2)
+        peers.nanogpt_file(nanogpt)  # before anything is started
+        makers = {"nanoGPT": partial(make_nanogpt, nanogpt), **makers}
+    losses: dict[str, list[float]] = {name: [] for name in makers}
+    with ExitStack() as processes:
+        steps: dict[str, Callable[[], object]] = {}
+        for name, make in makers.items():
+            made = partial(make, where, batch, seq, n_layer)
+            step = processes.enter_context(common.own_process(made))
+            steps[name] = lambda name=name, step=step: losses[name].append(step())
+        seconds = common.alternate(steps, where, rounds=rounds, warmup=2)
+    config = GPTConfig(n_layer=n_layer)
     peak, source = hardware.peak_flops(where, dtype)
-    flops = batch * seq * accounting.train_flops_per_token(ours.config, seq)
+    flops = batch * seq * accounting.train_flops_per_token(config, seq)
     spreads = {name: common.spread(values) for name, values in seconds.items()}
     ratios = {name: common.ratio(values, seconds["ours"]) for name, values in seconds.items()}
     mfus = {name: accounting.mfu(flops / s["median"], peak) for name, s in spreads.items()}
 
     place = hardware.device_name(where)
-    print(f"{ours.num_parameters():,} parameters, batch {batch} x {seq}, {place}")
+    print(f"{accounting.count_parameters(config):,} parameters, batch {batch} x {seq}, {place}")
     print(f"{'bf16' if dtype else 'fp32'}; {rounds} alternating rounds, medians; peak: {source}")
     for name, s in spreads.items():
         mfu = "" if mfus[name] is None else f"  MFU {mfus[name]:.0%}"
@@ -145,12 +178,6 @@ def main(
     }
     print(common.write(f"train_step_{where.type}_{batch}x{seq}", result))
     print(f"ratio {ratios['transformers']:.2f}")
-
-
-def their_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """transformers' mean cross-entropy; it would shift the labels itself, ours are shifted."""
-    logits = model(x).logits
-    return nn.functional.cross_entropy(logits.flatten(0, 1).float(), y.flatten())
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
 """The machine: which device to use, what it can do at best, and how to time it honestly."""
 
+import ctypes
 import os
+import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -175,6 +178,33 @@ def require_memory(needed: float, device: torch.device, what: str) -> None:
         f"{what} needs {needed / 1e9:,.1f} GB at least, and {device.type} has "
         f"{(there or 0) / 1e9:,.1f} GB; choose a smaller one, or a larger machine",
     )
+
+
+# From glibc's malloc.h, with the values that a process begins with.
+M_TRIM_THRESHOLD, TRIM_THRESHOLD = -1, 128 * 1024
+M_MMAP_MAX, MMAP_MAX = -4, 65536
+
+
+@contextmanager
+def freed_memory_kept() -> Iterator[None]:
+    """In here a tensor that is freed leaves its memory to the next one, as it does on a GPU.
+
+    glibc gives large blocks back to the system, which hands them out again page by page, each
+    filled with zeros first: that was 5 % of GPT-2's training step on a CPU. Elsewhere nothing
+    changes. What is free at the end goes back.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    libc.mallopt(M_MMAP_MAX, 0)  # all blocks from the heap,
+    libc.mallopt(M_TRIM_THRESHOLD, -1)  # which never shrinks
+    try:
+        yield
+    finally:
+        libc.mallopt(M_MMAP_MAX, MMAP_MAX)
+        libc.mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD)
+        libc.malloc_trim(0)
 
 
 def synchronize(device: torch.device) -> None:

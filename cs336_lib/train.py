@@ -71,6 +71,7 @@ def train(
         way_back(config),
         process_group(device) as world,
         reproducible(config, device),
+        hardware.freed_memory_kept(),
         stop_signals() as stop,
     ):
         train_stream, val_stream, tokenizer = open_data(

@@ -1,7 +1,10 @@
 """The benchmarks run, compare like with like, and leave what they say they leave."""
 
 import json
+import os
 import re
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -49,9 +52,26 @@ def test_the_ratio_is_the_median_of_the_rounds():
     assert common.ratio([4.0, 9.0, 8.0], [2.0, 3.0, 1.0]) == 3.0
 
 
-def test_a_training_step_is_the_same_for_all(results, capsys, monkeypatch):
-    small = train_step.GPTConfig(n_layer=1, n_head=2, n_embd=64, block_size=64, vocab_size=500)
-    monkeypatch.setattr(train_step, "GPTConfig", lambda n_layer: small)
+def failing() -> None:
+    raise SystemExit("no memory")
+
+
+def numbered() -> Callable[[], list[int]]:
+    """Counts the calls, and says where they are made."""
+    calls = count(1)
+    return lambda: [next(calls), os.getpid()]
+
+
+def test_a_contender_has_a_process_of_its_own():
+    with common.own_process(numbered) as call:
+        first, second = call(), call()
+    assert [first[0], second[0]] == [1, 2]
+    assert first[1] == second[1] != os.getpid()
+    with pytest.raises(ValueError, match="died"), common.own_process(failing):
+        pass
+
+
+def test_a_training_step_is_the_same_for_all(results, capsys):
     train_step.main(batch=1, seq=16, rounds=2, n_layer=1)
     ratio = last_ratio(capsys.readouterr().out)
     result = read(results)

@@ -1,6 +1,7 @@
 """How an exercise answers its learner: not attempted yet, a diagnosis, or passed."""
 
 import functools
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,11 @@ def expect(condition: object, diagnosis: str) -> None:
     """Fail the check with `diagnosis` unless `condition` holds."""
     if not bool(condition):
         raise DiagnosisError(diagnosis)
+
+
+def raised_in(error: Exception) -> str:
+    """The file whose code raised it."""
+    return traceback.extract_tb(error.__traceback__)[-1].filename
 
 
 def exercise(check: Callable[..., None]) -> Callable[..., None]:
@@ -32,14 +38,23 @@ def exercise(check: Callable[..., None]) -> Callable[..., None]:
             if any(answer is ... for answer in answers):
                 raise NotImplementedError
             check(*answers)
-        except NotImplementedError:
-            print(f"{name}: not attempted yet")
-            return
+        except NotImplementedError as error:
+            if not str(error):  # a stub's has no message; torch and einops raise it with one
+                print(f"{name}: not attempted yet")
+                return
+            verdict, said = study.WRONG, f"your code raised {type(error).__name__}: {error}"
+            print(f"{name}: {said}")
         except DiagnosisError as diagnosis:
             verdict, said = study.WRONG, str(diagnosis)
             print(f"{name}: not right yet. {said}")
         except Exception as error:  # the learner's own code may raise anything
-            verdict, said = study.WRONG, f"your code raised {type(error).__name__}: {error}"
+            what = f"{type(error).__name__}: {error}"
+            verdict, said = study.WRONG, f"your code raised {what}"
+            if raised_in(error) == check.__code__.co_filename:  # not in it, but in using it
+                said = (
+                    f"your code cannot be used as the task says ({what}). "
+                    "Does it take those arguments, and does every branch return something?"
+                )
             print(f"{name}: {said}")
         else:
             verdict, said = study.PASSED, ""
