@@ -71,3 +71,6 @@ $(VENV)/bin/python:
 	ok or sys.exit(f"This course needs Python 3.11 to 3.14, and $(PYTHON) is {v[0]}.{v[1]}. Name another: make lab PYTHON=python3.12")'
 	@echo "Installing the course into $(VENV) (once; PyTorch is the large part) ..."
 	@$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(VENV)/etc/jupyter/labconfig  # JupyterLab asks about its news before all else: not here
+	@echo '{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}' \
+	> $(VENV)/etc/jupyter/labconfig/page_config.json

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
+from tqdm import tqdm
 
 JSON_BYTES = 4 * 2**20  # our largest, a tokenizer of 65,536 characters, has 0.8 MB
 
@@ -55,9 +56,17 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def sha256(path: Path) -> str:
-    """Checksum of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """Checksum of a file; of gigabytes it takes a while, so a bar shows how far it is."""
+    digest = hashlib.sha256()
+    size, name = path.stat().st_size, f"checksum of {path.name}"
+    with (
+        open(path, "rb") as file,
+        tqdm(total=size, desc=name, unit="B", unit_scale=True, leave=False, delay=2) as bar,
+    ):
+        while piece := file.read(2**22):
+            digest.update(piece)
+            bar.update(len(piece))
+    return digest.hexdigest()
 
 
 def inside(folder: Path, name: str) -> Path:

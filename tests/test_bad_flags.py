@@ -147,6 +147,10 @@ OWN: dict[str, dict[str, list[str]]] = {
         "run_dir": ["", "missing", "taken", "file.txt", "/dev/null", "a\nb", SHELL, LONG],
         "out": ["", ".", "taken", "file.txt", "/dev/null/out", "/proc/out", "file.txt/out", LONG],
     },
+    "compare": {
+        "runs": ["", "missing", "taken", "file.txt", "/dev/null", "a\nb", SHELL, LONG],
+        "out": ["", ".", "taken", "file.txt", "new.jpeg", "/proc/a.png", "file.txt/a.png", LONG],
+    },
 }
 # Nothing is wrong with very many of these: there are fewer, and all are taken.
 HARMLESS = {("sample", "top_k"), ("eval", "eval_tokens"), ("eval", "micro_batch_size")}
@@ -157,6 +161,7 @@ COMMANDS = {
     "prepare": cli.Prepare,
     "estimate": cli.Estimate,
     "export": cli.Export,
+    "compare": cli.Compare,
 }
 
 
@@ -243,6 +248,7 @@ def base(command: str, trained: Path) -> list[str]:
         "prepare": ["prepare", "--out", "new", "--tokenizer", "char", "file.txt"],
         "estimate": ["estimate", "--params", "1e9", "--tokens", "1e9"],
         "export": ["export", "--run-dir", str(trained), "--out", "new"],
+        "compare": ["compare", str(trained)],
     }[command]
 
 
@@ -251,7 +257,7 @@ def test_every_flag(command, field, kind, trained, here, capsys):
     flag = f"--{field.replace('_', '-')}"
     for value in bad_values(command, field, kind):
         good = base(command, trained)
-        if field == "files":
+        if field in ("files", "runs"):  # without a name, at the end
             arguments = [*good[:-1], value]
         elif kind is bool:
             arguments = [*good, flag, value]
@@ -288,6 +294,7 @@ def test_names_here_are_flags():
         ([*TRAIN, "--resume", "--no-resume", "x"], "x"),
         (["train", "shakespeare-char", "--n-embd", "1000002"], "needs"),
         (["train", "\n"], "Unrecognized"),
+        (["check", "01_dtypes"], "01_dtypes"),
         (["\x1b[2J"], r"\x1b[2J"),
         (["train", "gpt2-124m", "--config", "x"], "--config"),
         (["sample", "--run-dir", "a", "--run-dir"], "--run-dir"),

@@ -26,6 +26,10 @@ def test_minutes_and_questions_are_those_of_the_notebook(lecture):
     _, _, minutes, exercises = ROWS[lecture.number]
     tasks = [cell for cell in cells if cell.startswith("### Exercise")]
     assert int(minutes) == lecture.minutes
+    first = re.findall(r"\d+", cells[0])
+    assert minutes in first, cells[0]
+    assert "exercises" not in cells[0] or exercises in first, cells[0]
+    assert int(exercises) <= 0.6 * lecture.minutes  # the rest must be read and run
     assert int(exercises) == sum(int(re.search(r"(\d+) min", task)[1]) for task in tasks)
     questions = re.findall(r'^- "(.+?)"', PARTS[lecture.number], flags=re.M)
     assert questions

@@ -1,6 +1,7 @@
 """What a tensor is underneath: a storage of slots, and the recipe by which a view reads them."""
 
 import math
+import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -8,6 +9,8 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
+
+Shape = tuple[int, ...]
 
 
 class Run(NamedTuple):
@@ -105,6 +108,43 @@ def view_strides(
         strides.append(step)
         left, step = left // size, step * size
     return tuple(reversed(strides))
+
+
+def torch_views(shape: Shape, stride: Shape, new_shape: Shape) -> bool:
+    """Whether torch itself can view a tensor of this shape and stride as `new_shape`."""
+    length = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+    try:
+        torch.zeros(length).as_strided(shape, stride).view(new_shape)
+    except RuntimeError:
+        return False
+    return True
+
+
+def view_cases(count: int = 200) -> list[tuple[Shape, Shape, Shape]]:
+    """(shape, stride, new_shape) of hand-picked and of random views, the same ones each time."""
+    cases: list[tuple[Shape, Shape, Shape]] = [
+        ((2, 3), (3, 1), (7,)),
+        ((6,), (1,), (3,)),
+        ((4, 6), (6, 1), (4, 3)),
+        ((2, 3), (3, 1), (3, 2)),
+        ((3, 2), (1, 3), (6,)),
+        ((3, 2), (1, 3), (3, 2, 1)),
+        ((4, 4), (6, 1), (4, 2, 2)),
+        ((4, 4), (6, 1), (16,)),
+        ((2, 3, 2), (12, 4, 2), (6, 2)),
+        ((2, 1, 3), (3, 7, 1), (6,)),
+        ((5, 4), (0, 1), (5, 2, 2)),
+    ]
+    draw = random.Random(0)
+    while len(cases) < count:
+        full = torch.empty([draw.choice((1, 2, 3, 4)) for _ in range(3)], device="meta")
+        view = full.permute(draw.sample(range(3), 3))[..., :: draw.choice((1, 2))]
+        sizes = [size for size in view.shape for size in ((2, size // 2) if size == 4 else (size,))]
+        draw.shuffle(sizes)
+        cut = draw.randrange(1, len(sizes) + 1)
+        new_shape = (math.prod(sizes[:cut]), *sizes[cut:])
+        cases.append((tuple(view.shape), view.stride(), new_shape))
+    return cases
 
 
 def sliding_windows(image: Shaped[Tensor, "height width"], size: int) -> Shaped[Tensor, "h w k k"]:

@@ -43,6 +43,7 @@ def test_untouched_stub(capsys, name, untouched):
         (-1.5, "hidden one"),
         (-1.375, "power of two"),
         (-7.0, "first mantissa bit is worth 1/2"),
+        (-1.011 * 4, "1.011 is in base two"),
         (3, "Read the exponent field"),
         ("-5.5", "A number is expected"),
     ],
@@ -51,11 +52,19 @@ def test_decode_by_hand(capsys, answer, diagnosis):
     assert diagnosis in verdict(capsys, checks.decode_by_hand, answer)
 
 
-def e4m3(bias=7, hidden=1.0, subnormal_one=0.0, subnormal_exponent=None, ieee=False, signed=True):
+def e4m3(
+    bias=7,
+    hidden=1.0,
+    subnormal_one=0.0,
+    subnormal_exponent=None,
+    ieee=False,
+    signed=True,
+    mask=15,
+):
     """A decoder with one mistake, or none."""
 
     def decode(code: int) -> float:
-        sign, exponent, mantissa = code >> 7, code >> 3 & 15, code & 7
+        sign, exponent, mantissa = code >> 7, code >> 3 & mask, code & 7
         if exponent == 15 and (ieee or mantissa == 7):
             return math.nan if mantissa else math.inf
         if exponent == 0:
@@ -76,6 +85,8 @@ def e4m3(bias=7, hidden=1.0, subnormal_one=0.0, subnormal_exponent=None, ieee=Fa
         (e4m3(bias=15), "your bias is 2^4 - 1 = 15"),
         (e4m3(hidden=0.0), "hidden one is missing"),
         (e4m3(signed=False), "sign bit set"),
+        (e4m3(mask=-1), "stayed in your exponent"),
+        (e4m3(mask=-1, signed=False), "stayed in your exponent"),
         (e4m3(subnormal_one=1.0), "no hidden one there"),
         (e4m3(subnormal_exponent=-7), "half of what they should be"),
         (e4m3(subnormal_exponent=-5), "the smallest value"),
@@ -84,6 +95,7 @@ def e4m3(bias=7, hidden=1.0, subnormal_one=0.0, subnormal_exponent=None, ieee=Fa
         (lambda code: 0.0 if code == 0x55 else e4m3()(code), "0x55"),
         (lambda code: torch.tensor(1.0), "no tensor"),
         (lambda code: 1 / 0, "your code raised ZeroDivisionError"),
+        (lambda code: None if code == 0x7F else e4m3()(code), "cannot be used as the task says"),
     ],
 )
 def test_decode_e4m3(capsys, answer, diagnosis):
@@ -108,6 +120,12 @@ def test_underflow(capsys, answer, diagnosis):
     assert diagnosis in verdict(capsys, checks.underflow_in_fp16, answer)
 
 
+def no_infinity(code):
+    """Stops at the largest bf16 number."""
+    rounded = code + 0x7FFF + (code >> 16 & 1) >> 16
+    return 0x7F7F if rounded == 0x7F80 else rounded
+
+
 def carry_lost(code):
     """Rounds the mantissa alone, so that a carry out of it is dropped."""
     upper, mantissa = code >> 16, code & 0x7FFFFF
@@ -125,7 +143,8 @@ def carry_lost(code):
         (lambda code: code & 0xFFFF0000, "more than 16 bits"),
         (lambda code: (code >> 16) + 1, "rounds down to 1"),
         (carry_lost, "carry into the exponent"),
-        (lambda code: (code + 0x7FFF + (code >> 16 & 1) >> 16) & 0x7FFF, "expected, not"),
+        (lambda code: (code + 0x7FFF + (code >> 16 & 1) >> 16) & 0x7FFF, "has to become 0x"),
+        (no_infinity, "0x7f7fffff has to become 0x7f80; you get 0x7f7f"),
     ],
 )
 def test_to_bf16(capsys, answer, diagnosis):
@@ -164,10 +183,19 @@ def scaler(backoff=0.5, reset=True, growth_reset=True, late=0, eager=False):
     return update
 
 
+def third_return_forgotten(scale, good_steps, overflowed, interval):
+    if overflowed:
+        return scale / 2, 0
+    if good_steps + 1 == interval:
+        return scale * 2, 0
+    return None  # as Python does at a function's end
+
+
 @pytest.mark.parametrize(
     ("answer", "diagnosis"),
     [
         (scaler(), "passed"),
+        (third_return_forgotten, "cannot be used as the task says"),
         (scaler(backoff=2.0), "yours doubles"),
         (scaler(backoff=1.0), "yours stays"),
         (scaler(backoff=0.25), "An overflow halves"),
@@ -207,6 +235,7 @@ def quantizer(divisor=127.0, rounding=torch.round, guard=True, low=False, upside
         (quantizer(low=True), "max|x| may be a negative value's"),
         (quantizer(upside_down=True), "upside down"),
         (lambda x: (torch.round(x * 63.5), 2 / 127), "torch.int8; yours is torch.float32"),
+        (lambda x: quantizer()(x)[0], "cannot be used as the task says"),
     ],
 )
 def test_int8_round_trip(capsys, answer, diagnosis):

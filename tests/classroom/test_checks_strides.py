@@ -98,6 +98,7 @@ def test_the_strides_asked_for_are_torchs():
         ({"x[..., ::2]": ((6, 2, 1), 0)}, "compact copy"),
         ({"x.transpose(0, 2)": ((12, 4, 1), 0)}, "swaps the two strides"),
         ({"x.transpose(0, 2)": ((6, 2, 1), 0)}, "moves no number"),
+        ({"x.transpose(0, 2)": ((4, 1, 12), 0)}, "the middle one stays"),
         ({"x[1, 1:, 3]": ((1,), 19)}, "steps by 4"),
         ({"x[:, :1].expand(2, 5, 4)": ((12, 4, 1), 0)}, "its stride is 0"),
         ({"x[:, :1].expand(2, 5, 4)": ((20, 4, 1), 0)}, "without storing"),
@@ -115,10 +116,28 @@ def test_predicted_strides(verdict, change, diagnosis):
 
 def test_predicted_strides_names_what_is_missing(verdict):
     assert "x[1] has no answer" in verdict(checks.predicted_strides, {"x[:, 2]": ((12, 1), 8)})
+    started = dict.fromkeys(checks.VIEWS, ...) | {"x[1]": checks.VIEWS["x[1]"]}
+    assert "x[:, 2] has no answer" in verdict(checks.predicted_strides, started)
+    assert "x[1]: the strides" in verdict(checks.predicted_strides, started | {"x[1]": ((4, 1), 0)})
 
 
 def same_count(shape, stride, new):
     return math.prod(shape) == math.prod(new)
+
+
+def forgets_to_count(shape, stride, new):
+    """The right rule but for its first step: nothing compares the numbers of elements."""
+    runs = [run.size for run in storage.merge_dimensions(shape, stride)]
+    left = 1
+    for size in reversed(new):
+        if left == 1 and size > 1:
+            if not runs:
+                return False
+            left = runs.pop()
+        if left % size:
+            return False
+        left //= size
+    return True
 
 
 def forgets_size_one(shape, stride, new):
@@ -154,6 +173,7 @@ def forgets_size_one(shape, stride, new):
             lambda s, t, n: same_count(s, t, n) and len(checks.counts_size_one(s, t)) <= 1,
             "count dimensions of size 1",
         ),
+        (forgets_to_count, "view(3,): the number of elements must stay the same"),
         (forgets_size_one, "Drop dimensions of size 1 first"),
         (lambda s, t, n: True, "number of elements must stay the same"),
         (lambda s, t, n: False, "torch says True, you say False"),
@@ -184,6 +204,10 @@ def right(part, n_head):
             parts_by(lambda p, h: p.view(*p.shape[:2], -1, h).permute(0, 3, 1, 2)),
             "every n_head-th channel",
         ),
+        (
+            lambda x, h: x.view(*x.shape[:2], h, 3, -1).permute(3, 0, 2, 1, 4).unbind(0),
+            "you cut the channels as (head, three, head_dim)",
+        ),
         (parts_by(lambda p, h: right(p, h).transpose(1, 2)), "the head axis must come before seq"),
         (parts_by(lambda p, h: right(p, h).contiguous()), "but a copy"),
         (lambda qkv, h: [right(qkv.chunk(3, -1)[0], h)] * 3, "equals another"),
@@ -192,6 +216,7 @@ def right(part, n_head):
             "are q, k, v in that order",
         ),
         (lambda qkv, h: qkv, "return three tensors"),
+        (parts_by(lambda p, h: None), "q is no tensor"),
         (parts_by(lambda p, h: p), "expected (batch, head, seq, head_dim)"),
     ],
 )
@@ -251,7 +276,10 @@ def ones(q, k):
         (lambda q, k: torch.ones(q, k).tril(k - q), "Start from dtype=torch.bool"),
         (lambda q, k: ones(q, k).tril(), "the queries are the LAST two tokens"),
         (lambda q, k: ones(q, k), "mask(4, 4) is wrong"),
-        (lambda q, k: ones(q, k).tril(q - k), "mask(2, 5) is wrong"),
+        (lambda q, k: ones(q, k).tril(k - q + 1), "each row reaches one token too far"),
+        (lambda q, k: ones(q, k).tril(q - k), "the shift has the wrong sign"),
+        (lambda q, k: ones(q, k).tril((k - q) // 2), "mask(2, 5) is wrong"),
+        (lambda q, k: None, "return a tensor"),
         (lambda q, k: ones(q, q).tril(), "(2, 2); (2, 5) expected"),
         (lambda q, k: ones(q + 1, k), "(5, 4); (4, 4) expected"),
         (lambda q: ones(q, q).tril(), "cannot be used as the task says (TypeError"),

@@ -88,6 +88,7 @@ def test_moved_scores_draw_a_grid_per_head_and_row():
     moved[1, 2] = True
     drawing = shapes.moved_scores({"a": moved, "b": ~moved})
     assert len(drawing.axes) == 8
+    assert drawing.axes[1].get_title() == "scores[0, 1]"
     drawn = drawing.axes[1].collections[0].get_array().reshape(3, 3)
     assert drawn[2].all()
     assert not drawn[:2].any()

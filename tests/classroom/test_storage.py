@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cs336_lib.classroom import storage
-from cs336_lib.classroom.checks.strides import torch_views, view_cases
 from cs336_lib.classroom.plots import storage as plots
+from cs336_lib.classroom.storage import torch_views, view_cases
 
 
 @pytest.fixture

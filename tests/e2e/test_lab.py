@@ -171,6 +171,7 @@ def test_an_exercise_goes_from_untouched_over_wrong_to_passed(lab, tab):
     open_notebook(tab, lab, "my_notebooks/00_start_here.ipynb")
     run_all(tab)
     assert tab.locator(ERRORS).count() == 0
+    expect(tab.locator(".Toastify__toast")).to_have_count(0)  # JupyterLab's question about its news
     progress = cell_with(tab, "study.bars(").locator(".jp-OutputArea-output")
     expect(progress).to_contain_text("No progress yet")
 
@@ -247,13 +248,30 @@ def test_live_slides_advance_by_key(lab, tab):
 def test_live_slides_show_maths_and_run_code(lab, tab):
     tab.goto(lab.address("my_notebooks/01_dtypes.ipynb", view="rise"))
     slide = tab.locator(".slides section.present:not(.stack)")
-    expect(slide).to_contain_text("01 · Numbers", timeout=60_000)
+    expect(slide).to_contain_text("01 · Number", timeout=60_000)
     expect(tab.locator(".slides mjx-container").first).to_be_attached(timeout=60_000)
     assert tab.locator(".slides .jp-MarkdownCell").count() > 50  # one that is missing is no error
     tab.wait_for_timeout(1000)
     tab.keyboard.press("Space")
     type_and_run(tab, slide.locator(".jp-CodeCell").first, "print('live', 6 * 7)")
     expect(slide).to_contain_text("live 42", timeout=60_000)
+    close(lab)
+
+
+def test_an_explorer_works_in_live_slides(lab, tab):
+    source = "from cs336_lib.classroom import explorers\n\nexplorers.float_bits()"
+    cell = nbformat.v4.new_code_cell(source, metadata={"slideshow": {"slide_type": "slide"}})
+    path = lab.course / "my_notebooks" / "live.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata={"kernelspec": KERNEL}), path)
+    tab.goto(lab.address("my_notebooks/live.ipynb", view="rise"))
+    slide = tab.locator(".slides section.present:not(.stack)")
+    slide.locator(".cm-content").click()
+    tab.keyboard.press("Control+Enter")
+    picture = slide.locator(".cs336-picture")
+    expect(picture).to_be_visible()
+    before = picture.inner_html()
+    picture.locator("button[data-name]").last.click()
+    expect(picture).not_to_have_js_property("innerHTML", before)
     close(lab)
 
 

@@ -29,6 +29,8 @@ def decode_by_hand(answer: float) -> None:
         sign * (1 + fraction): "You left out the power of two: 2^(129 - 127).",
         sign * (1 + 0b011 / 2**2) * 2.0 ** (exponent - 127): "The first mantissa bit is worth 1/2, "
         "so 011 is 1/4 + 1/8.",
+        sign * 1.011 * 2.0 ** (exponent - 127): "1.011 is in base two: the places after the point "
+        "are worth 1/2, 1/4, 1/8.",
     }
     for wrong, diagnosis in mistakes.items():
         expect(answer != wrong, diagnosis)
@@ -51,6 +53,11 @@ def decode_e4m3(decode: Callable[[int], float]) -> None:
     expect(one != 2.0**-8, "0x38 is 1.0 and you get 2^-8: your bias is 2^4 - 1 = 15; it is 7.")
     expect(one != 0.0, "0x38 is 1.0 and you get 0: the hidden one is missing.")
     expect(one == 1.0, f"0x38 is 0 0111 000, which is 2^(7-7) * 1.0 = 1; you get {one}.")
+    expect(
+        answer[0xB8] not in (2.0**16, -(2.0**16)),
+        f"0xB8 is 0x38 with its sign bit set: -1; you get {answer[0xB8]}. The sign bit has stayed "
+        "in your exponent: mask it out with & 0b1111.",
+    )
     expect(answer[0xB8] == -1.0, f"0xB8 is 0x38 with its sign bit set: -1; you get {answer[0xB8]}.")
     expect(
         first not in ((1 + 1 / 8) * 2.0**-7, (1 + 1 / 8) * 2.0**-6) and answer[0x00] == 0,
@@ -128,7 +135,7 @@ def to_bf16(encode: Callable[[int], int]) -> None:
     codes = torch.randint(0, 0x7F800000, (400,), generator=torch.Generator().manual_seed(0))
     for code in [*codes.tolist(), *(c | 1 << 31 for c in codes.tolist()), FP32.max_code]:
         truth, got = BF16.encode(FP32.decode(code)), encode(code)
-        expect(got == truth, f"{FP32.decode(code)!r}: {BF16.spell(truth)} expected, not {got:#x}.")
+        expect(got == truth, f"{code:#010x} has to become {truth:#06x}; you get {got:#06x}.")
 
 
 @exercise

@@ -83,6 +83,8 @@ def trace_of_product(pattern: str) -> None:
     result = einsum(left, right, pattern)
     product = left @ right
     mistakes = {
+        "you multiplied the two diagonals; an entry of the product is a whole row of left with a "
+        "whole column of right, and needs a second name.": left.diagonal() @ right.diagonal(),
         "you paired left[i, k] with right[i, k]; in the product, left's columns meet right's rows, "
         "so the two names of `right` come in the other order.": (left * right).sum(),
         "you summed every entry of the product; the trace wants only those whose row and column "
@@ -139,7 +141,20 @@ def masked_mean(function: Callable[[Tensor, Tensor], Tensor]) -> None:
     before = x.clone()
     kept = x * rearrange(mask, "batch seq -> batch seq 1")
     counts = reduce(mask.float(), "batch seq -> batch 1", "sum")
-    result = function(x, mask)
+    try:
+        result = function(x, mask)
+    except RuntimeError as error:
+        text = str(error)
+        expect(
+            "size of tensor" not in text,
+            "two shapes do not fit together; they are matched from the right, so keep an axis of "
+            "size 1 where one is missing: `batch 1` to divide by, `batch seq 1` to multiply with.",
+        )
+        expect(
+            "bool" not in text.lower(),
+            "the mask is boolean, and this needs numbers: mask.float() has ones and zeros.",
+        )
+        raise
     mistakes = {
         "you averaged over all tokens, padding included: the mask has no effect.": x.mean(1),
         "you set the padding to zero but divided by the sequence length: divide by the number of "
@@ -204,6 +219,9 @@ def image_to_patches(function: Callable[[Tensor, int], Tensor]) -> None:
         "inside a patch, rows and columns are swapped: p1 before p2.": cut("b (h w) (p2 p1 c)"),
         "every patch is a thinned-out image: in (h p1) the left name is the slow one, so which "
         "patch comes first, the place inside it second.": (rearrange(images, strided, p1=4, p2=4)),
+        "`size` is the size of a patch, p1 and p2; you gave it to h and w, the number of them.": (
+            rearrange(images, "b c (h p1) (w p2) -> b (h w) (p1 p2 c)", h=4, w=4)
+        ),
         "the patches are right but not flattened into vectors.": cut("b (h w) p1 p2 c"),
         "the patches still lie on a grid: join `h` and `w` into one axis.": (
             cut("b h w (p1 p2 c)")
@@ -219,6 +237,7 @@ def image_to_patches(function: Callable[[Tensor, int], Tensor]) -> None:
 def double_pixels(pattern: str) -> None:
     """A repeat pattern that doubles every pixel in both directions."""
     expect(isinstance(pattern, str), f"a string expected, {type(pattern).__name__} given.")
+    expect("->" in pattern, "both sides are needed: put `h w ->` in front.")
     image = torch.arange(6.0).reshape(2, 3)
     try:
         result = repeat(image, pattern)

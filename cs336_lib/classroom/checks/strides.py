@@ -1,6 +1,5 @@
 """Checks for notebook 02: strides, views, masks and what NumPy shares."""
 
-import random
 from collections.abc import Callable, Mapping
 from math import prod
 
@@ -12,12 +11,13 @@ from torch import Tensor
 from cs336_lib.classroom.checks.report import exercise, expect
 from cs336_lib.classroom.storage import (
     Run,
+    Shape,
     is_row_major,
     merge_dimensions,
     same_storage,
+    torch_views,
+    view_cases,
 )
-
-Shape = tuple[int, ...]
 
 
 @exercise
@@ -71,6 +71,9 @@ WRONG_STRIDES: dict[tuple[str, Shape], str] = {
         "those are the strides of a fresh (4, 3, 2) tensor; transposing moves no number, "
         "it swaps strides"
     ),
+    ("x.transpose(0, 2)", (4, 1, 12)): (
+        "transpose(0, 2) swaps the first stride and the last; the middle one stays"
+    ),
     ("x[1, 1:, 3]", (1,)): "the dimension that is left is x's dimension 1, which steps by 4",
     ("x[:, :1].expand(2, 5, 4)", (12, 4, 1)): "an expanded dimension stands still: its stride is 0",
     ("x[:, :1].expand(2, 5, 4)", (20, 4, 1)): (
@@ -83,10 +86,13 @@ WRONG_STRIDES: dict[tuple[str, Shape], str] = {
 @exercise
 def predicted_strides(answer: Mapping[str, tuple[Shape, int]]) -> None:
     """For each expression the (strides, offset) of that view of arange(24.).view(2, 3, 4)."""
-    if any(value is ... for value in answer.values()):
+    if all(value is ... for value in answer.values()):
         raise NotImplementedError
     for name, (stride, offset) in VIEWS.items():
-        expect(name in answer, f"{name} has no answer yet.")
+        expect(
+            answer.get(name, ...) is not ...,
+            f"{name} has no answer yet; every answer above it is right.",
+        )
         given = answer[name]
         expect(
             isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], tuple),
@@ -113,41 +119,6 @@ def predicted_strides(answer: Mapping[str, tuple[Shape, int]]) -> None:
             f"{name}: the strides are right; the offset is the slot of its first element, "
             f"not {got_offset}.",
         )
-
-
-def torch_views(shape: Shape, stride: Shape, new_shape: Shape) -> bool:
-    """Whether torch itself can view a tensor of this shape and stride as `new_shape`."""
-    length = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
-    try:
-        torch.zeros(length).as_strided(shape, stride).view(new_shape)
-    except RuntimeError:
-        return False
-    return True
-
-
-def view_cases(count: int = 200) -> list[tuple[Shape, Shape, Shape]]:
-    """(shape, stride, new_shape) of hand-picked and of random views, the same ones each time."""
-    cases: list[tuple[Shape, Shape, Shape]] = [
-        ((2, 3), (3, 1), (7,)),
-        ((2, 3), (3, 1), (3, 2)),
-        ((3, 2), (1, 3), (6,)),
-        ((3, 2), (1, 3), (3, 2, 1)),
-        ((4, 4), (6, 1), (4, 2, 2)),
-        ((4, 4), (6, 1), (16,)),
-        ((2, 3, 2), (12, 4, 2), (6, 2)),
-        ((2, 1, 3), (3, 7, 1), (6,)),
-        ((5, 4), (0, 1), (5, 2, 2)),
-    ]
-    draw = random.Random(0)
-    while len(cases) < count:
-        full = torch.empty([draw.choice((1, 2, 3, 4)) for _ in range(3)], device="meta")
-        view = full.permute(draw.sample(range(3), 3))[..., :: draw.choice((1, 2))]
-        sizes = [size for size in view.shape for size in ((2, size // 2) if size == 4 else (size,))]
-        draw.shuffle(sizes)
-        cut = draw.randrange(1, len(sizes) + 1)
-        new_shape = (prod(sizes[:cut]), *sizes[cut:])
-        cases.append((tuple(view.shape), view.stride(), new_shape))
-    return cases
 
 
 def counts_size_one(shape: Shape, stride: Shape) -> list[Run]:
@@ -221,6 +192,7 @@ def split_heads(split: Callable[[Tensor, int], tuple[Tensor, Tensor, Tensor]]) -
     # Written with indices rather than views, so that it cannot share a learner's mistake.
     index = torch.arange(channels).reshape(n_head, head_dim)
     for number, (name, got) in enumerate(zip("qkv", parts, strict=True)):
+        expect(isinstance(got, Tensor), f"{name} is no tensor; is a `return` missing?")
         flat = qkv[..., number * channels : (number + 1) * channels]
         want = torch.stack([flat[..., channel] for channel in index], dim=1)
         expect(
@@ -245,6 +217,12 @@ def split_heads(split: Callable[[Tensor, int], tuple[Tensor, Tensor, Tensor]]) -
             not torch.equal(got, woven),
             f"{name}: head h owns channels h * head_dim to (h + 1) * head_dim; yours takes every "
             "n_head-th channel. View the channels as (head, head_dim), in that order.",
+        )
+        mixed = qkv.view(batch, seq, n_head, 3, head_dim)[..., number, :].transpose(1, 2)
+        expect(
+            not torch.equal(got, mixed),
+            f"{name}: you cut the channels as (head, three, head_dim). All queries come first, "
+            "then all keys, then all values: (three, head, head_dim).",
         )
         third = [torch.equal(got, other) for other in (parts[n] for n in range(3) if n != number)]
         expect(not any(third), f"{name} equals another of your three tensors; check the slices.")
@@ -318,6 +296,7 @@ def im2col(windows: Callable[[Tensor, int], Tensor]) -> None:
 def causal_mask(mask: Callable[[int, int], Tensor]) -> None:
     """`mask(queries, keys)`: True where a query may look; the queries are the last of the keys."""
     got = mask(4, 4)
+    expect(isinstance(got, Tensor), "return a tensor; is the `return` missing?")
     expect(got.shape == (4, 4), f"mask(4, 4) has shape {tuple(got.shape)}; (4, 4) expected.")
     square = torch.ones(4, 4, dtype=torch.bool)
     values = got != 0
@@ -334,6 +313,11 @@ def causal_mask(mask: Callable[[int, int], Tensor]) -> None:
         not torch.equal(values, square.tril(-1)),
         "a token must see itself; your first row sees nothing, and softmax over nothing is no "
         "distribution. The diagonal belongs to it.",
+    )
+    expect(
+        not torch.equal(values, square.tril(1)),
+        "each row reaches one token too far: it sees the token after it. diagonal=0 is the main "
+        "diagonal, where a token sees itself.",
     )
     expect(torch.equal(values, square.tril()), f"mask(4, 4) is wrong: {values.int().tolist()}.")
     expect(
@@ -352,6 +336,11 @@ def causal_mask(mask: Callable[[int, int], Tensor]) -> None:
         not torch.equal(longer, oblong.tril()),
         "right for a square. With 2 queries and 5 keys the queries are the LAST two tokens, so "
         "the last one sees all five keys: shift the diagonal by keys - queries.",
+    )
+    expect(
+        not torch.equal(longer, oblong.tril(-3)),
+        "right for a square. With 2 queries and 5 keys nobody sees anything: the shift has the "
+        "wrong sign. More keys than queries move the diagonal to the right, keys - queries.",
     )
     expect(torch.equal(longer, oblong.tril(3)), f"mask(2, 5) is wrong: {longer.int().tolist()}.")
 

@@ -151,7 +151,7 @@ def moved_scores(rows: dict[str, Tensor]) -> Figure:
             ax.set_xlabel("key token")
             if head == 0:
                 ax.set_ylabel(f"{name}\nquery token", fontweight="bold")
-            ax.set_title(f"[0, {head}]", fontsize=15)
+            ax.set_title(f"scores[0, {head}]", fontsize=15)
     return drawing
 
 
