@@ -60,6 +60,8 @@ def test_form(notebook):
     for cell in notebook.cells:
         assert cell.metadata.get("slideshow", {}).get("slide_type") in SLIDES, cell.source[:80]
         assert tags(cell) <= TAGS, tags(cell) - TAGS
+        if cell.metadata["slideshow"]["slide_type"] == "notes":  # 00 tells learners to skip these
+            assert cell.source.startswith("For the instructor: ")
 
 
 def test_opening(notebook):
