@@ -1,3 +1,5 @@
+import platform
+
 import pytest
 import torch
 
@@ -75,3 +77,20 @@ def test_median_seconds_warms_up_and_takes_the_median():
     seconds = hardware.median_seconds(lambda: calls.append(1), CPU, repeats=3, warmup=2)
     assert len(calls) == 5
     assert 0 <= seconds < 0.1
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="elsewhere nothing is to change")
+def test_freed_memory_is_used_again():
+    import resource  # not on Windows
+
+    def page_faults() -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(4):
+            torch.ones(2**24)  # 64 MiB: more than glibc ever keeps by itself
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    with hardware.freed_memory_kept():
+        page_faults()
+        kept = page_faults()
+    given_back = page_faults()
+    assert kept < given_back / 4, (kept, given_back)

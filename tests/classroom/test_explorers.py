@@ -127,6 +127,13 @@ def test_a_typed_number_is_rounded_to_the_format():
     assert widget.said == "fp16 stores inf"
 
 
+def test_the_table_has_every_format_and_stays_narrow():
+    shown = explorers.float_bits(0.1).html
+    assert all(f">{name}</th>" in shown for name in number.FORMATS)
+    patterns = re.findall(r">([01] [01 …]+)<", shown)
+    assert max(map(len, patterns)) == number.MOST_BITS
+
+
 def test_nonsense_is_explained_and_the_last_view_stays():
     widget = explorers.float_bits(1.0)
     before = widget.html

@@ -272,6 +272,8 @@ def test_an_explorer_works_in_live_slides(lab, tab):
     before = picture.inner_html()
     picture.locator("button[data-name]").last.click()
     expect(picture).not_to_have_js_property("innerHTML", before)
+    place = picture.bounding_box()
+    assert place["y"] + place["height"] <= 800, "the slide has grown off the screen"
     close(lab)
 
 

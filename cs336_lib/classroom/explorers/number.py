@@ -25,6 +25,7 @@ FORMATS = {
         *(bits.E4M3, bits.E5M2, bits.E2M1),
     )
 }
+MOST_BITS = 36  # characters of a bit pattern in the table; fp32 with its two blanks has 34
 FIELDS = ("sign", "exponent", "mantissa")
 COLOURS = (plots.SIGN, plots.EXPONENT, plots.MANTISSA)
 
@@ -76,7 +77,10 @@ def rounded(number: FloatFormat, value: float) -> tuple[str, str, str]:
         error = f"{abs(stored - value) / abs(value):.1e}"
     elif stored != value and not (math.isnan(stored) and math.isnan(value)):
         error = "lost"
-    return number.spell(pattern), f"{stored:.9g}", error
+    spelled = number.spell(pattern)
+    if len(spelled) > MOST_BITS:  # fp64's, which would make the table twice as wide
+        spelled = spelled[: MOST_BITS - 1] + "…"
+    return spelled, f"{stored:.9g}", error
 
 
 class FloatBits(Explorer):
@@ -112,11 +116,7 @@ class FloatBits(Explorer):
         style = f"grid-template-columns: repeat({min(32, number.bits)}, auto)"
         grid = tag("div", "".join(boxes), class_="cs336-cells", style=style)
         head = ("format", "bits", "stores", "relative error")
-        rows = [
-            (name, *map(code, rounded(other, exact)))
-            for name, other in FORMATS.items()
-            if other is not bits.FP64
-        ]
+        rows = [(name, *map(code, rounded(other, exact))) for name, other in FORMATS.items()]
         row = tag(
             "div", grid, class_="cs336-bits", data_arrows=min(32, number.bits), data_group="bits"
         )
