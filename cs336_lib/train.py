@@ -80,9 +80,13 @@ def train(
         torch.manual_seed(config.seed)
         model = starting_model(config, tokenizer.vocab_size)
         config = with_shape_of(model, config)
-        bytes_each = accounting.bytes_per_parameter(config.optimizer).total
         held = model.num_parameters() / (world.size if config.parallel == "fsdp" else 1)
-        hardware.require_memory(bytes_each * held, device, f"training with {config.optimizer}")
+        needed = held * accounting.bytes_per_parameter(config.optimizer).total
+        if device.type == "cpu":  # elsewhere a compiler keeps less than we would count
+            batch = min(config.micro_batch_size, -(-config.batch_windows // world.size))
+            kept = accounting.activation_bytes(model.config, batch, autocast=dtype is not None)
+            needed += sum(kept.values())
+        hardware.require_memory(needed, device, f"training with {config.optimizer}")
         train_loader, val_loader = (
             Loader(stream, config.block_size, tokenizer.vocab_size, config.seed)
             for stream in (train_stream, val_stream)

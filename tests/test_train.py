@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cs336_lib import checkpoint
+from cs336_lib import accounting, checkpoint, hardware
 from cs336_lib import train as train_module
 from cs336_lib.metrics import read_metrics
 from cs336_lib.train import train
@@ -45,6 +45,16 @@ def test_it_learns_and_writes_what_it_promises(tiny_run, capsys):
     banner = capsys.readouterr().out
     for word in ("parameters", "FLOPs", "tokens", "expected", "fp32"):
         assert word in banner
+
+
+def test_what_a_step_keeps_counts_as_memory(tiny_run, monkeypatch):
+    shape = tiny_run.model_config(vocab_size=20)
+    parameters = accounting.count_parameters(shape)
+    there = 16 * parameters + 1000  # AdamW's weights, gradients and two moments fit, no more
+    monkeypatch.setattr(hardware, "memory", lambda device: there)
+    with pytest.raises(ValueError, match="training with adamw needs"):
+        train(dataclasses.replace(tiny_run, device="cpu", optimizer="adamw"))
+    assert not Path(tiny_run.run_dir).exists()
 
 
 def test_two_runs_are_bit_identical(tiny_run, tmp_path):
