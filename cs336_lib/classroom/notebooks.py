@@ -10,6 +10,8 @@ from nbclient.exceptions import CellExecutionError, DeadKernelError
 from nbformat import NotebookNode
 from tqdm import tqdm
 
+from cs336_lib.classroom.plots.course import save_map
+
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 CELL_TIMEOUT = 300
 
@@ -57,10 +59,11 @@ def run(path: Path) -> None:
 
 
 def main() -> None:
-    """Run the notebooks named, or all of them."""
+    """Run the notebooks named, or all of them and draw the README's map."""
     parser = argparse.ArgumentParser(description="Run notebooks and store their outputs.")
     parser.add_argument("paths", nargs="*", type=Path, help="default: all in notebooks/")
-    paths = parser.parse_args().paths or sorted(Path("notebooks").glob("*.ipynb"))
+    named = parser.parse_args().paths
+    paths = named or sorted(Path("notebooks").glob("*.ipynb"))
     failed = False
     for path in tqdm(paths, unit="notebook"):
         try:
@@ -68,6 +71,8 @@ def main() -> None:
         except (CellExecutionError, DeadKernelError, TimeoutError) as error:
             failed = True
             print(f"{path}: left as it was, since a cell failed\n{error}", file=sys.stderr)
+    if not named:
+        save_map(Path("notebooks"), Path("docs/course_map.png"))
     sys.exit(failed)
 
 

@@ -3,8 +3,9 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from PIL import Image
 
-from cs336_lib.classroom.plots.course import COURSE
+from cs336_lib.classroom.plots.course import COURSE, lectures
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
@@ -18,6 +19,11 @@ def test_the_map_says_what_the_notebook_says(lecture):
     assert first.startswith(f"# {lecture.number} · ")
     minutes = rf"\b{lecture.minutes} min|Minutes:\*\* {lecture.minutes}\b"
     assert re.search(minutes, first), f"the map says {lecture.minutes} minutes"
+
+
+def test_the_readme_shows_this_map():
+    with Image.open(NOTEBOOKS.parent / "docs" / "course_map.png") as picture:
+        assert picture.text["Description"] == lectures(), "run `make notebooks`"
 
 
 def test_every_notebook_is_on_the_map():

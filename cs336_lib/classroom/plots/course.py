@@ -78,3 +78,13 @@ def course_map(notebooks: Path) -> Figure:
                 },
             )
     return fig
+
+
+def lectures() -> str:
+    """What the map says, in text: the picture in the README carries it, so that a test can tell."""
+    return "; ".join(f"{each.number} {each.title!r} {each.minutes}" for each in COURSE)
+
+
+def save_map(notebooks: Path, path: Path) -> None:
+    """Write the map as PNG."""
+    course_map(notebooks).savefig(path, metadata={"Description": lectures()})
