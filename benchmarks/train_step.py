@@ -31,7 +31,7 @@ from cs336_lib.parallel import stepper
 
 Step = Callable[[], float]
 LossOf = Callable[[nn.Module, Tensor, Tensor], Tensor]
-whole_process = ExitStack()
+whole_process = ExitStack()  # left when the process ends
 
 
 def make_step(
