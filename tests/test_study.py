@@ -192,7 +192,7 @@ def test_verdicts_are_noted_in_a_learners_folder(mine, monkeypatch, capsys):
     assert state() == (study.OPEN, "")
     double(lambda x: x * x)
     assert state() == (study.WRONG, "that is the square")
-    double(lambda x: {}["one\ntwo"])
+    double(eval("lambda x: {}['one\\ntwo']"))  # not in this file, where the check is
     assert state() == (study.WRONG, r"your code raised KeyError: 'one\ntwo'")
     double(lambda x: 2 * x)
     assert state() == (study.PASSED, "")
