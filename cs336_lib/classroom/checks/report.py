@@ -18,9 +18,15 @@ def expect(condition: object, diagnosis: str) -> None:
         raise DiagnosisError(diagnosis)
 
 
-def raised_in(error: Exception) -> str:
-    """The file whose code raised it."""
-    return traceback.extract_tb(error.__traceback__)[-1].filename
+def complaint(error: Exception, check: Callable[..., None]) -> str:
+    """What to say of an error: whether it came up in the learner's code, or in using it."""
+    what = f"{type(error).__name__}: {error}"
+    if traceback.extract_tb(error.__traceback__)[-1].filename != check.__code__.co_filename:
+        return f"your code raised {what}"
+    return (
+        f"your code cannot be used as the task says ({what}). "
+        "Does it take those arguments, and does every branch return something?"
+    )
 
 
 def exercise(check: Callable[..., None]) -> Callable[..., None]:
@@ -38,23 +44,14 @@ def exercise(check: Callable[..., None]) -> Callable[..., None]:
             if any(answer is ... for answer in answers):
                 raise NotImplementedError
             check(*answers)
-        except NotImplementedError as error:
-            if not str(error):  # a stub's has no message; torch and einops raise it with one
-                print(f"{name}: not attempted yet")
-                return
-            verdict, said = study.WRONG, f"your code raised {type(error).__name__}: {error}"
-            print(f"{name}: {said}")
         except DiagnosisError as diagnosis:
             verdict, said = study.WRONG, str(diagnosis)
             print(f"{name}: not right yet. {said}")
         except Exception as error:  # the learner's own code may raise anything
-            what = f"{type(error).__name__}: {error}"
-            verdict, said = study.WRONG, f"your code raised {what}"
-            if raised_in(error) == check.__code__.co_filename:  # not in it, but in using it
-                said = (
-                    f"your code cannot be used as the task says ({what}). "
-                    "Does it take those arguments, and does every branch return something?"
-                )
+            if isinstance(error, NotImplementedError) and not str(error):
+                print(f"{name}: not attempted yet")  # a stub's; torch's and einops' say something
+                return
+            verdict, said = study.WRONG, complaint(error, check)
             print(f"{name}: {said}")
         else:
             verdict, said = study.PASSED, ""
