@@ -121,6 +121,7 @@ def test_every_printed_solution_passes(verdict):
     [
         (lambda f, m, p, b: max(f / p, m / b), "Return a pair"),
         (lambda f, m, p, b: ("cpu", max(f / p, m / b)), "'cpu'"),
+        (lambda f, m, p, b: limit(f, m, p, b)[::-1], "first the limit, then the seconds"),
         (lambda f, m, p, b: (limit(f, m, p, b)[0], f / p + m / b), "You add the two times"),
         (lambda f, m, p, b: (limit(f, m, p, b)[0], min(f / p, m / b)), "the shorter time"),
         (lambda f, m, p, b: (limit(f, m, p, b)[0], min(p, f / m * b)), "the speed in FLOP/s"),
@@ -144,6 +145,9 @@ def test_roofline_verdict(verdict, answer, diagnosis):
         (lambda b, w: 2 * sum(forward(b, w)) - forward(b, w)[-1], "at the last layer"),
         (lambda b, w: backward(b, w) // 2, "a multiplication and an addition as one"),
         (lambda b, w: backward(b, w) + sum(forward(b, w)), "forward and backward together"),
+        (lambda b, w: 3 * sum(forward(b, w)), "3 x forward"),
+        (lambda b, w: backward(1, w), "for one example"),
+        (lambda b, w: sum(forward(b, w)[1:]), "those layers have two"),
         (lambda b, w: 7, "and you get 7"),
         (lambda b, w: "many", "not str"),
     ],
@@ -179,6 +183,11 @@ def test_transformer_parameters(verdict, wrong, diagnosis):
         (lambda n, c, v, t: 3 * flops(n, c, v, t), "That is a training step"),
         (lambda n, c, v, t: flops(n, c, v, t) // 2, "two FLOPs"),
         (lambda n, c, v, t: flops(n, c, v, t) * t, "whole sequence"),
+        (lambda n, c, v, t: 2 * parameters(n, c, v, t), "have no parameters"),
+        (lambda n, c, v, t: 6 * parameters(n, c, v, t), "leaves attention out"),
+        (lambda n, c, v, t: flops(n, c, v, t) + 2 * v * c, "Looking a token up"),
+        (lambda n, c, v, t: 2 * (n * 12 * c * c + v * c) + 4 * t * c, "you count them once"),
+        (lambda n, c, v, t: 2 * (n * 12 * c * c + v * c) + 4 * n * t * t * c, "seq x seq"),
         (lambda n, c, v, t: flops(n, c, v, t) - 2 * n * t * c, "two matmuls a block"),
     ],
 )
@@ -191,7 +200,12 @@ def test_transformer_flops(verdict, wrong, diagnosis):
 
 @pytest.mark.parametrize(
     ("factor", "diagnosis"),
-    [(4, "weights alone"), (12, "4 + 4 + 8"), (8, "state is missing"), (32, "twice over")],
+    [
+        (4, "weights alone"),
+        (12, "gradient's or one of AdamW's two"),
+        (8, "state is missing"),
+        (32, "twice over"),
+    ],
 )
 def test_transformer_bytes(verdict, factor, diagnosis):
     def answer(*shape):
@@ -211,6 +225,11 @@ def test_transformer_bytes(verdict, factor, diagnosis):
         (lambda p, t, n, f, u: days(p, t, n, f, 1) * u, "You multiply by MFU"),
         (lambda p, t, n, f, u: days(p, t, 1, f, u), "number of GPUs is missing"),
         (lambda p, t, n, f, u: days(p, t, n, f, u) * 60, "60 x 60 x 24"),
+        (lambda p, t, n, f, u: days(p, t, n, f, u) * 1440, "Those are minutes"),
+        (lambda p, t, n, f, u: 12 * p * t / (n * f) / 86_400, "an MFU of 0.5 only"),
+        (lambda p, t, n, f, u: 2 * days(p, t, n, f, u), "has an MFU in it already"),
+        (lambda p, t, n, f, u: days(p, t, n, f, u) / 6, "The 6 is missing"),
+        (lambda p, t, n, f, u: 6 * p * t / n * f * u / 86_400, "in brackets"),
     ],
 )
 def test_training_days(verdict, answer, diagnosis):
@@ -229,6 +248,7 @@ def test_training_days(verdict, answer, diagnosis):
         (lambda n, m, w, g, a, s, r: n * (m - r), "divide by the bytes"),
         (lambda n, m, w, g, a, s, r: n * (m - r) / w, "only the weights"),
         (lambda n, m, w, g, a, s, r: largest(n, m, w, g, a, s, r) * 2**30, "bytes already"),
+        (lambda n, m, w, g, a, s, r: largest(n, m, w, g, a, s, r) / 1e9, "Those are billions"),
     ],
 )
 def test_largest_model(verdict, answer, diagnosis):
@@ -246,6 +266,23 @@ def test_largest_model(verdict, answer, diagnosis):
             lambda per, n, s: per.sharded(n, s) if s != 1 else per.total - 8 + 8 / n,
             "the master weights as well",
         ),
+        (lambda per, n, s: per.sharded(n, s) - per.master / (n if s else 1), "are missing"),
+        (
+            lambda per, n, s: (
+                (per.master + per.state) / (n if s == 1 else 1)
+                + per.gradient / (n if s == 2 else 1)
+                + per.weights / (n if s == 3 else 1)
+            ),
+            "Stages add up",
+        ),
+        (
+            lambda per, n, s: (
+                per.weights / (n if s >= 1 else 1)
+                + per.gradient / (n if s >= 2 else 1)
+                + (per.master + per.state) / (n if s >= 3 else 1)
+            ),
+            "you begin with the weights",
+        ),
     ],
 )
 def test_zero_bytes(verdict, answer, diagnosis):
@@ -261,12 +298,28 @@ def test_zero_bytes_with_weights_before_gradients(verdict):
     assert "the other way round" in verdict(checks.zero_bytes, answer)
 
 
+def test_zero_bytes_tells_gradients_from_master_weights(verdict):
+    def answer(per, gpus, stage):
+        moments = (per.gradient + per.state) / (gpus if stage >= 1 else 1)
+        master = per.master / (gpus if stage >= 2 else 1)
+        return moments + master + per.weights / (gpus if stage >= 3 else 1)
+
+    assert "not right yet" in verdict(checks.zero_bytes, answer)
+
+
+def nearest_minimum(layers, inside):
+    divisors = [k for k in range(1, layers + 1) if layers % k == 0]
+    return min(divisors, key=lambda k: abs(k - math.sqrt(inside * layers)))
+
+
 @pytest.mark.parametrize(
     ("answer", "diagnosis"),
     [
         (lambda n, a: math.sqrt(n), "whole number"),
         (lambda n, a: 5, "not equally long"),
         (nearest_root, "no more than its input"),
+        (nearest_minimum, "compare the peaks themselves"),
+        (lambda n, a: n // segments(n, a), "the length of the best segments"),
         (lambda n, a: 1, "highest peak of all"),
         (lambda n, a: n // 2, "give a peak of"),
     ],

@@ -55,7 +55,8 @@ COUNTS = {
     "wpe is missing": less(lambda c: c.block_size * c.n_embd),
     "wte is missing": less(lambda c: c.vocab_size * c.n_embd),
     "ln_f is missing": less(lambda c: 2 * c.n_embd),
-    "c_attn (C to 3C)": less(lambda c: c.n_layer * 4 * c.n_embd**2),
+    "one of the MLP's two matrices": less(lambda c: c.n_layer * 4 * c.n_embd**2),
+    "queries, keys AND values": less(lambda c: c.n_layer * 2 * c.n_embd**2),
     "c_proj of the attention": less(lambda c: c.n_layer * c.n_embd**2),
     "four linear layers of a block": less(lambda c: c.n_layer * 9 * c.n_embd),
     "all biases": less(lambda c: c.n_layer * 9 * c.n_embd + norms(c) // 2),
@@ -93,6 +94,10 @@ SLOPES = {
     "1 / sqrt(2 π)": lambda x: below(x) + x * torch.exp(-x.square() / 2),
     "the sqrt(2) is missing": lambda x: 0.5 * (1 + torch.erf(x)) + x * bell(x),
     "ReLU's slope": lambda x: (x > 0).float(),
+    "slope of the tanh formula": torch.vmap(
+        torch.func.grad(lambda x: torch.nn.functional.gelu(x, approximate="tanh"))
+    ),
+    "take a single number": lambda x: 0.5 * (1 + math.erf(x / math.sqrt(2))),
     "it is 1.0833": lambda x: torch.zeros_like(x),
     "that of x expected": lambda x: torch.zeros(3),
     "a tensor expected": lambda x: 1.0,
@@ -121,6 +126,7 @@ MASKS = {
     "reaches into the future": lambda n, w: ones(n).tril(w - 1).triu(1 - w),
     "torch.bool expected": lambda n, w: torch.ones(n, n),
     "(seq, seq)": lambda n, w: ones(w),
+    "nobody sees anything": lambda n, w: ones(n).tril().triu(w - 1),
     "row 4 is": lambda n, w: torch.eye(n, dtype=torch.bool),
     "the whole past": lambda n, w: ones(n).tril().triu(-2),
     "a tensor expected": lambda n, w: [[True]],
@@ -210,6 +216,7 @@ def rectangular(name, tensor):
 CONVERTERS = {
     "passed": converted(),
     "a stored causal mask": converted(keep=lambda name: True),
+    "h.1.attn.bias is still there": converted(keep=lambda name: name != "h.0.attn.bias"),
     'begin with "transformer."': converted(prefix=""),
     "c_attn.bias is gone": converted(keep=lambda name: not name.endswith("attn.bias")),
     "ln_f.bias is missing": converted(
@@ -271,6 +278,7 @@ NUCLEI = {
     "probabilities sorted": kept_if(before_p, sort_back=False),
     "the token that crosses p is missing": kept_if(first_stays),
     "one token too many": kept_if(one_more),
+    "< p, not <= p": kept_if(lambda before, total, p: before <= p),
     "descending=True": kept_if(
         lambda b, t, p: torch.tensor([True, True, True, False, False]), descending=False
     ),

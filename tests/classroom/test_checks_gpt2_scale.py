@@ -57,6 +57,7 @@ SHARES = {
     "is the `return` missing": lambda rank, size, count: None,
     "return a range": lambda rank, size, count: list(World(rank=rank, size=size).share(count)),
     "like cards": lambda rank, size, count: range(rank, count, size),
+    "divide with //": lambda rank, size, count: range(rank * count / size, count),
     "read by nobody": rounded_down,
     "which there is not": rounded_up,
     "is read twice": lambda rank, size, count: range(count),
@@ -81,6 +82,9 @@ SCALES = {
     "DDP does that already": lambda size, total, world: size / total / world,
     "weighs all micro-batches alike": lambda size, total, world: 1.0,
     "upside down": lambda size, total, world: total / size,
+    "must count `size` times": lambda size, total, world: world / total,
+    "neither size nor world": lambda size, total, world: 1 / total,
+    "divides by the number of processes": lambda size, total, world: size / world,
     "not that of the whole batch": lambda size, total, world: size * world,
     "for scale(3, 12, 2) it is 0.5": lambda size, total, world: 7.0,
     "times the batch's": lambda size, total, world: 0.5,  # right for one call only
@@ -118,6 +122,10 @@ GPUS = {
     "16e9 bytes exactly; that is 1 GPU": lambda n, memory, reserved: (
         2 if reserved == 0.0 and n == 1e9 else needing(16)(n, memory, reserved)
     ),
+    "for 1.9e+10 parameters, 4e+10 bytes of which 1e+10 are reserved: rounded down": needing(
+        16, rounding=round
+    ),
+    "it fits exactly": needing(16, rounding=lambda gpus: int(gpus) + 1),
     "it is 23, and you get 99": lambda *a: 99,
 }
 
@@ -149,6 +157,8 @@ BILLS = {
     "you multiply by the MFU": billed(hours=lambda h, mfu, **_: h * mfu**2),
     "how many GPUs share": billed(hours=lambda h, gpus, **_: h * gpus),
     "you pay for one GPU": billed(dollars=lambda h, price, **_: h * price),
+    "multiply by seconds": billed(dollars=lambda h, gpus, price, **_: h * 3600 * gpus * price),
+    "those of one GPU alone": billed(dollars=lambda h, gpus, price, **_: h * gpus**2 * price),
     "whatever the run takes": billed(dollars=lambda h, gpus, price, **_: gpus * price),
     "the price it is": billed(dollars=lambda h, **_: 0.0),
 }
@@ -183,6 +193,10 @@ LOGS = {
     "GPUs twice": used(lambda share, gpus, **_: share / gpus),
     "the forward pass's FLOPs": used(lambda share, **_: share / 3),
     "in per cent": used(lambda share, **_: share * 100),
+    "upside down": used(lambda share, **_: 1 / share),
+    "are no FLOPs yet": used(
+        lambda share, config, **_: share / accounting.train_flops_per_token(config)
+    ),
     "leaves out attention": used(by_napkin),
     "the tokens of the batch": used(lambda share, tokens, **_: share / tokens),
     "792.56 ms a step on 2 GPUs it is": used(lambda share, **_: 0.9),

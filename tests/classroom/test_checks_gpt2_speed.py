@@ -42,9 +42,11 @@ SPEEDS = {
     "return a pair": lambda ms, n, f, p: rate(ms, n),
     "a number is expected": lambda ms, n, f, p: ("fast", 1.0),
     "that is per millisecond": lambda ms, n, f, p: (n / ms, 0.5),
+    "not by multiplying": lambda ms, n, f, p: (n / (ms * 1e3), 0.5),
     "you multiplied by the time": lambda ms, n, f, p: (n * ms / 1e3, 0.5),
     "a step does them for every token": lambda ms, n, f, p: (rate(ms, n), f / (ms / 1e3) / p),
     "the time is in milliseconds": lambda ms, n, f, p: (rate(ms, n), n * f / ms / p),
+    "a whole step's FLOPs against it": lambda ms, n, f, p: (rate(ms, n), n * f / p),
     "you return per cent": lambda ms, n, f, p: (rate(ms, n), 100 * rate(ms, n) * f / p),
     "upside down": lambda ms, n, f, p: (rate(ms, n), p / (rate(ms, n) * f)),
     "tokens per second is": lambda ms, n, f, p: (1.0, 1.0),
@@ -72,6 +74,10 @@ TF32 = {
     "you changed your argument": in_place,
     "view them as torch.float32 again": lambda x: bits(x, 13).view(torch.int32),
     "return float32, not bfloat16": lambda x: x.bfloat16(),
+    "only integers can be shifted": lambda x: x >> 13 << 13,
+    "all zeros (or nan)": lambda x: (x.int() >> 13 << 13).view(torch.float32),
+    "add half of it": lambda x: ((x.view(torch.int32) + (1 << 13)) >> 13 << 13).view(torch.float32),
+    "after the binary point": lambda x: (x * 1024).round() / 1024,
     "nothing was rounded": lambda x: x.clone(),
     "you cut the last 13 bits off": lambda x: bits(x, 13, half=False),
     "7 bits of fraction is bf16": lambda x: bits(x, 16),
@@ -90,6 +96,7 @@ PADDED = {
     "passed": lambda n, m: -(-n // m) * m,
     "is the `return` missing": lambda n, m: None,
     "50240 is smaller": lambda n, m: n // m * m,
+    "786 is how many multiples": lambda n, m: -(-n // m),
     "not 50257": lambda n, m: n,
     "padding it further buys nothing": lambda n, m: (n // m + 1) * m,
     "padded(1, 128) is 128, not 50304": lambda n, m: 50304,
@@ -148,8 +155,27 @@ def whole_blocks_only(q, k, v, block):
     return checks.block_softmax(q, k, v, block, "")
 
 
-def with_nan(q, k, v, block):
-    return torch.full_like(v, math.nan)
+def nan_for(queries):
+    def attend(q, k, v, block):
+        result = checks.block_softmax(q, k, v, block, "")
+        result[queries] = math.nan
+        return result
+
+    return attend
+
+
+def last_block_padded(q, k, v, block):
+    if len(q) % block:
+        return torch.zeros(len(q), block) + torch.zeros(len(q), len(q) % block)
+    return checks.block_softmax(q, k, v, block, "")
+
+
+def unexpected(*args):
+    raise NotImplementedError("no kernel for this")
+
+
+def test_an_unknown_error_of_torch_is_shown_as_it_is(verdict):
+    assert "no kernel for this" in verdict(checks.to_tf32, unexpected)
 
 
 FLASH = {
@@ -161,10 +187,18 @@ FLASH = {
     "do not add up to 1": blocks("divide"),
     "multiplied by exp(old maximum - new maximum)": blocks("rescale"),
     "rescale the result but not the total": blocks("rescale total"),
-    "there is a nan": with_nan,
+    "rescale the total but not the result": blocks("rescale result"),
+    "you divide the scores by d": blocks("no root"),
+    "is -inf, not 0": blocks("zero"),
+    "counted from 0 again": blocks("offset"),
+    "take exp(m - new)": nan_for(slice(None)),
+    "not its own": nan_for(slice(1)),
+    "the wrong way round": nan_for(slice(16, None)),
+    "there is a nan": nan_for(slice(80)),
     "not what attention gives": lambda q, k, v, block: v + 1,
     "all T x T scores at once": at_once,
     "where the last one is short": whole_blocks_only,
+    "end at min(start + block, T)": last_block_padded,
 }
 
 
@@ -185,6 +219,7 @@ SPEEDUPS = {
     "you took the mean of the factors": lambda s, f: sum(s[k] * f.get(k, 1) for k in s),
     "the new time as a share": old,
     "took the part out altogether": lambda s, f: 1 / sum(s[k] for k in s if k not in f),
+    "only the changed part's new time": lambda s, f: sum(s[kind] / f[kind] for kind in f),
     "two parts faster": lambda s, f: 1 / (0.3 / 6 + 0.7),
 }
 

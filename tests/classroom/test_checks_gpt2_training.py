@@ -41,15 +41,23 @@ def normalised(values):
         ("bits_per_character", lambda loss: loss * math.log(2), "you multiplied by ln 2"),
         ("bits_per_character", math.exp, "the perplexity"),
         ("bits_per_character", lambda loss: loss, "still nats"),
+        ("bits_per_character", math.log2, "log2 OF the loss"),
         ("bits_per_character", lambda loss: 1.0, "wrong for 4 ln 2"),
         ("epochs_seen", lambda c, n: c.max_steps * c.batch_tokens / n, "passed"),
         ("epochs_seen", lambda c, n: c.max_steps * c.batch_tokens * c.block_size / n, "as well"),
         ("epochs_seen", lambda c, n: c.max_steps / n, "not one"),
+        (
+            "epochs_seen",
+            lambda c, n: c.max_steps * c.micro_batch_size * c.block_size / n,
+            "not one micro-batch",
+        ),
         ("epochs_seen", lambda c, n: n / (c.max_steps * c.batch_tokens), "upside down"),
         ("sharpened", lambda p, t: normalised([x ** (1 / t) for x in p]), "passed"),
         ("sharpened", lambda p, t: normalised([x**t for x in p]), "p ** (1 / T), not p ** T"),
         ("sharpened", lambda p, t: [x ** (1 / t) for x in p], "add up to"),
         ("sharpened", lambda p, t: p, "expected [0.667"),
+        ("sharpened", lambda p, t: normalised([math.exp(x / t) for x in p]), "a softmax of p / T"),
+        ("sharpened", lambda p, t: normalised([x**2 for x in p]), "wrong at T = 2"),
     ],
 )
 def test_numbers(check, answer, diagnosis, verdict):
@@ -94,10 +102,16 @@ def by_text(ids, pair, new):
     ]
 
 
+def past_the_end(ids, pair, new):
+    return [new for i, token in enumerate(ids) if (token, ids[i + 1]) == pair]
+
+
 MERGES = {
     "passed": merging(),
     "is the `return` missing": lambda ids, pair, new: None,
     "build a new one": merging(in_place=True),
+    "you look past the end": past_the_end,
+    "nothing was merged": lambda ids, pair, new: list(ids),
     "only the first pair": merging(first_only=True),
     "go on two places further": merging(hop=1),
     "the last id is lost": merging(last=False),
@@ -164,6 +178,7 @@ GROUPS = {
     "the embeddings are not decayed": split(
         lambda name, p: p.dim() >= 2 and ".wte." not in name and ".wpe." not in name
     ),
+    "use the argument": split(matrix, weight=lambda decay: 0.1),
     "the weight decay 0.1 that was passed": split(matrix, weight=lambda decay: 0.01),
 }
 
@@ -213,6 +228,17 @@ def checked(batch, sequences, block, devices):
     return batch // (sequences * block * devices)
 
 
+def asserting(batch, sequences, block, devices):
+    assert batch % (sequences * block * devices) == 0
+    return batch // (sequences * block * devices)
+
+
+def without_devices(batch, sequences, block, devices):
+    if batch % (sequences * block):
+        raise ValueError("uneven")
+    return batch // (sequences * block * devices)
+
+
 STEPS = {
     "passed": checked,
     "is the `return` missing": lambda *a: None,
@@ -220,6 +246,8 @@ STEPS = {
     "the block size is missing": lambda batch, s, block, devices: batch // (s * devices),
     "their number is missing": lambda batch, s, block, devices: batch // (block * devices),
     "4 each, not 1": lambda *a: 1,
+    "an assert raises": asserting,
+    "16 x 1024 on 3 device(s)": without_devices,
     "divide with //": lambda batch, s, block, devices: batch / (s * block * devices),
     "64 x 512": lambda *a: 4,
     "Raise ValueError": lambda batch, s, block, devices: batch // (s * block * devices),

@@ -86,6 +86,7 @@ LOSSES = {
     "the log of the mean probability": lambda x, y: -chosen(x.softmax(-1), y).mean().log(),
     "base 2": lambda x, y: nll(x, y).mean() / math.log(2),
     "exp overflows": lambda x, y: -chosen((x.exp() / x.exp().sum(-1, True)).log(), y).mean(),
+    "a probability rounds to 0": lambda x, y: -chosen(x.softmax(-1).log(), y).mean(),
     "a loss is one number": lambda x, y: nll(x, y).squeeze(-1),
     "for random logits it should be": lambda x, y: nll(x, y).mean() + 1,
 }
@@ -117,6 +118,9 @@ BY_HAND = {
     "you divided each gradient by itself": (21025, 0.7),
     "the state is right; the weight is": (21025, 0.5),
     "give two numbers": 21025,
+    "give two numbers, the accumulated": (21025, ...),
+    "the two have changed places": (0.7125, 21025),
+    "8, then 17, then 145": (21025, 0.8848),  # rounded, as the task asks
 }
 
 
@@ -152,6 +156,7 @@ ADAGRADS = {
     "the learning rate is missing": adagrad(sign=10),
     "the weights should be": adagrad(sign=2),
     "return two tensors": lambda w, g, s, lr, eps: w,
+    "the two have changed places": lambda *a: adagrad()(*a)[::-1],
 }
 
 
@@ -289,6 +294,11 @@ def only_decay(step, p, grad, state, group):
     p *= 1 - group["lr"] * group["weight_decay"]
 
 
+def not_in_place(step, p, grad, state, group):
+    p = p * (1 - group["lr"] * group["weight_decay"])
+    step(p, grad, state, group)
+
+
 def half(step, p, grad, state, group):
     p *= 0.5 * (1 - group["lr"] * group["weight_decay"])
     step(p, grad, state, group)
@@ -302,6 +312,7 @@ DECAYS = {
     "the weights grow": growth,
     "you decay after the step": afterwards,
     "RMSProp's own step is not": only_decay,
+    "p has not moved": not_in_place,
     "p should become": half,
 }
 

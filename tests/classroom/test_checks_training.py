@@ -138,8 +138,16 @@ def targets_only(tokens, number, batch_size, block_size):
     return cut()(tokens, number, batch_size, block_size)[1]
 
 
+def always_full(tokens, number, batch_size, block_size):
+    """Never shorter, even where the file ends."""
+    starts = [(number * batch_size + i) * block_size for i in range(batch_size)]
+    both = torch.from_numpy(np.stack([tokens[s : s + block_size + 1] for s in starts])).long()
+    return both[:, :-1], both[:, 1:]
+
+
 BATCHES = {
     "passed": cut(),
+    "yours raises ValueError": always_full,
     "return two tensors": targets_only,
     "want int64": cut(dtype=np.int32),
     "the targets equal the inputs": cut(shift=0),
@@ -350,6 +358,7 @@ def test_resume(left_out, diagnosis, verdict):
     ("snapshot", "restoring", "diagnosis"),
     [
         (whole_objects, restore, "it holds an object"),
+        (lambda m, o, scheduler, *a: {"s": scheduler}, restore, "torch.save cannot write"),
         (lambda *a: [1], restore, "snapshot must return a dict"),
         (snapshot_without(), lambda *a: restore(*a) and None, "restore returns None"),
     ],

@@ -44,6 +44,9 @@ def roofline_verdict(
             'Return a pair, such as ("memory", 0.002).',
         )
         limit, seconds = got
+        expect(
+            not isinstance(seconds, str), "The other way round: first the limit, then the seconds."
+        )
         expect(limit in ("compute", "memory"), f'"compute" or "memory" is expected, not {limit!r}.')
         computing, moving = flops / peak, moved / bandwidth
         truth = "compute" if computing > moving else "memory"
@@ -93,6 +96,11 @@ def backward_flops(count: Callable[[int, Sequence[int]], int]) -> None:
             "You count a multiplication and an addition as one; each is a FLOP, so 2 m n p.": want
             / 2,
             "That is forward and backward together; only backward is wanted.": want + sum(forward),
+            "That is forward and backward together, 3 x forward; only backward is wanted, and "
+            "its first layer has one matmul.": 3 * sum(forward),
+            "That is for one example; there are `batch` of them.": want / batch,
+            "You count one matmul for each layer but the first; those layers have two, and the "
+            "first has one.": sum(forward[1:]),
         }
         expect_number(
             count(batch, widths), want, f"batch {batch} and widths {tuple(widths)}", mistakes
@@ -104,7 +112,7 @@ def transformer_cost(
     cost: Callable[[int, int, int, int], tuple[int, int, int]],
 ) -> None:
     """Weights of the matrices, forward FLOPs per token, bytes of AdamW training in fp32."""
-    for layers, width, vocab, seq in ((2, 64, 256, 32), (12, 768, 50304, 1024)):
+    for layers, width, vocab, seq in ((3, 64, 256, 32), (12, 768, 50304, 1024)):
         got = cost(layers, width, vocab, seq)
         expect(
             isinstance(got, tuple | list) and len(got) == 3,
@@ -115,12 +123,12 @@ def transformer_cost(
             vocab * width,
             layers * 4 * seq * width,
         )
-        case = f"n_layer={layers}, n_embd={width}, vocab_size={vocab}, seq={seq}, "
+        case = f" at n_layer={layers}, n_embd={width}, vocab_size={vocab}, seq={seq}"
         parameters = blocks + output + seq * width
         expect_number(
             got[0],
             parameters,
-            case + "the number of parameters",
+            "the number of parameters" + case,
             {
                 "The position embedding (seq x n_embd) has parameters too.": blocks + output,
                 "The output matrix is the token embedding (tied): count it once.": parameters
@@ -139,35 +147,47 @@ def transformer_cost(
         expect_number(
             got[1],
             flops,
-            case + "the forward FLOPs per token",
+            "the forward FLOPs per token" + case,
             {
                 "Attention's own matmuls are missing: each block adds 2 seq C for the scores and "
                 "2 seq C for the weighted values.": 2 * (blocks + output),
                 "You count 2 FLOPs for each parameter, and looking a position up is no matmul.": 2
                 * parameters
                 + attention,
+                "You count 2 FLOPs for each parameter; looking a position up is no matmul, and "
+                "attention's own matmuls have no parameters.": 2 * parameters,
+                "Looking a token up is no matmul; only the output matrix costs FLOPs.": flops
+                + 2 * output,
                 "The output matrix is missing: every token is multiplied by vocab_size x n_embd.": (
                     2 * blocks + attention
                 ),
                 "That is a training step (3 x forward); the forward pass is wanted.": 3 * flops,
+                "6 N is a training step, and leaves attention out; the forward pass is wanted.": 6
+                * parameters,
+                "Attention's matmuls run in every block; you count them once.": flops
+                - attention
+                + attention // layers,
+                "A token's query meets `seq` keys; seq x seq is for the whole sequence.": flops
+                - attention
+                + attention * seq,
                 "A multiply-add is two FLOPs, so 2 for each parameter of a matmul.": blocks
                 + output
                 + attention // 2,
                 "That is for the whole sequence; divide by seq.": flops * seq,
-                "Attention has two matmuls a block (scores, and weights times values); you count "
-                "one.": flops - attention // 2,
+                "Attention has two matmuls a block (scores, and weights times values), and the "
+                "causal half is not subtracted; you count half.": flops - attention // 2,
             },
         )
         expect_number(
             got[2],
             16 * parameters,
-            case + "the bytes",
+            "the bytes" + case,
             {
                 "Those are the weights alone; gradients and AdamW's two moments come on top.": 4
                 * parameters,
-                "The gradients are missing: 4 + 4 + 8 bytes.": 12 * parameters,
-                "AdamW keeps two numbers for each parameter, so 8 bytes of state, not 4.": 12
-                * parameters,
+                "Four bytes are missing, the gradient's or one of AdamW's two: 4 + 4 + 8.": (
+                    12 * parameters
+                ),
                 "The optimizer's state is missing: 4 + 4 + 8 bytes.": 8 * parameters,
                 "Those are bits or bytes twice over: 4 + 4 + 8 = 16 bytes each.": 32 * parameters,
             },
@@ -189,7 +209,13 @@ def training_days(days: Callable[[float, float, int, float, float], float]) -> N
             "You multiply by MFU; it lowers the speed, so it stands in the denominator.": want
             * mfu**2,
             "The number of GPUs is missing.": want * gpus,
-            "You count half a minute's seconds: 60 x 60 x 24 = 86,400.": want * 86_400 / 1440,
+            "You divide the seconds by 60 x 24; a day has 60 x 60 x 24 = 86,400.": want * 60,
+            "Those are minutes: divide by 60 x 24.": want * 1440,
+            "12 P D / (N F) holds for an MFU of 0.5 only; use `mfu`.": want * mfu * 2,
+            "6 P D / (N F mfu): 12 is 6 / 0.5, so it has an MFU in it already.": want * 2,
+            "The 6 is missing: training takes six FLOPs for each parameter and token.": want / 6,
+            "a / b * c multiplies by c: put the GPUs, their peak and MFU in brackets.": want
+            * (peak * mfu) ** 2,
         }
         text = f"P={parameters:g}, D={tokens:g}, N={gpus}, F={peak:g}, MFU={mfu}"
         expect_number(days(*case), want, text, mistakes)
@@ -226,6 +252,7 @@ def largest_model(
             / (per - state),
             "Those are bytes; divide by the bytes of a parameter.": gpus * (memory - reserved),
             "You count only the weights.": gpus * (memory - reserved) / weights,
+            "Those are billions; the number of parameters is wanted.": want / 1e9,
             "You multiply GB by 2^30; the arguments are bytes already.": want * 2**30,
         }
         text = (
@@ -238,11 +265,18 @@ def largest_model(
 @exercise
 def zero_bytes(sharded: Callable[[BytesPerParameter, int, int], float]) -> None:
     """Bytes of a parameter on each GPU at each ZeRO stage."""
-    per = BytesPerParameter(weights=2, gradient=4, master=4, state=8)  # each part tells itself
+    per = BytesPerParameter(weights=2, gradient=3, master=4, state=8)  # each part tells itself
     for gpus in (1, 8, 64):
         for stage in (0, 1, 2, 3):
             want = per.sharded(gpus, stage)
+            parts = (per.master + per.state, per.gradient, per.weights)
             held = {
+                "The master weights are missing; they belong to the optimizer.": want
+                - per.master / (gpus if stage >= 1 else 1),
+                "Stages add up: each shards what the stage before it shards, and one part more.": (
+                    per.total
+                    - sum(part * (1 - 1 / gpus) for part in parts[max(stage - 1, 0) : stage])
+                ),
                 "Stage 1 shards the master weights as well as the moments: both belong to the "
                 "optimizer.": per.weights + per.gradient + per.master + per.state / gpus,
                 "Your stages are one off: stage 0 shards nothing.": per.sharded(
@@ -253,6 +287,10 @@ def zero_bytes(sharded: Callable[[BytesPerParameter, int, int], float]) -> None:
                 ),
                 "Stage 2 shards gradients, stage 3 the weights; you have them the other way "
                 "round.": (per.master + per.state + per.weights) / gpus + per.gradient,
+                "Stage 1 shards the optimizer's part; you begin with the weights.": sum(
+                    part / gpus for part in parts[::-1][:stage]
+                )
+                + sum(parts[::-1][stage:]),
                 "You divide everything at every stage; what a stage does not shard stays whole on "
                 "each GPU.": per.total / gpus,
                 "That is the sum over all GPUs; one GPU's share is wanted.": want * gpus,
@@ -263,7 +301,7 @@ def zero_bytes(sharded: Callable[[BytesPerParameter, int, int], float]) -> None:
 @exercise
 def best_segments(best: Callable[[int, float], int]) -> None:
     """The divisor of `layers` with the least peak."""
-    for layers, inside in ((16, 1), (64, 1), (36, 4), (64, 16), (12, 100), (48, 16)):
+    for layers, inside in ((16, 1), (64, 1), (36, 4), (64, 16), (48, 25), (12, 100), (48, 16)):
         got = best(layers, inside)
         expect(isinstance(got, int) and not isinstance(got, bool), "A whole number is expected.")
         expect(
@@ -286,6 +324,17 @@ def best_segments(best: Callable[[int, float], int]) -> None:
             f"values inside, the minimum of k + {inside} * {layers} / k lies elsewhere.",
         )
         least = min(peaks, key=lambda k: peaks[k])
+        expect(
+            got * least != layers,
+            f"For {layers} layers, {inside} values inside each: {got} is the length of the best "
+            "segments; how many there are is wanted.",
+        )
+        root = math.sqrt(inside * layers)
+        expect(
+            got != min(divisors, key=lambda k: abs(k - root)),
+            f"For {case} are nearest to the root {root:.1f}, and yet {least} have a lower peak "
+            f"({peaks[least]:g} instead of {peaks[got]:g}); compare the peaks themselves.",
+        )
         raise DiagnosisError(
             f"For {case} give a peak of {peaks[got]:g}; {least} give {peaks[least]:g}."
         )

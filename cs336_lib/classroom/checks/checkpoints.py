@@ -88,7 +88,14 @@ def resume(snapshot: Callable[..., dict], restore: Callable[..., int]) -> None:
         data_then = run.data.get_state()
         saved = copy.deepcopy([run.model.state_dict(), run.optimizer.state_dict()["state"]])
         file = io.BytesIO()
-        torch.save(state, file)
+        try:
+            torch.save(state, file)
+        except (AttributeError, TypeError, pickle.PicklingError) as error:
+            expect(
+                False,
+                f"torch.save cannot write your dict, for it holds an object ({error}). Keep "
+                "state_dicts, tensors and numbers (scheduler.state_dict(), data.get_state()).",
+            )
         expected = run.advance(6)
 
         file.seek(0)

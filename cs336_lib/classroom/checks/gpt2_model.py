@@ -41,7 +41,11 @@ def parameter_count(count: Callable[[GPTConfig], int]) -> None:
         -config.block_size * c: "the position table wpe is missing.",
         -2 * c: "ln_f is missing, the norm after the last block.",
         -wte: "the token table wte is missing.",
-        -n * 4 * c * c: "a block's attention has c_attn (C to 3C) and c_proj (C to C): 4 C².",
+        -n * 4 * c * c: (
+            "4 C² are missing in each block: all of attention (c_attn, C to 3C, and c_proj, C to "
+            "C), or one of the MLP's two matrices (C to 4C and back)."
+        ),
+        -n * 2 * c * c: "c_attn makes queries, keys AND values: C to 3C, not C to C.",
         -n * c * c: "c_proj of the attention is missing.",
     }
     for difference, diagnosis in slips.items():
@@ -74,7 +78,15 @@ def same(a: Tensor, b: Tensor) -> bool:
 def gelu_slope(slope: Callable[[Tensor], Tensor]) -> None:
     """`slope(x)`: the derivative of the exact GELU, x Phi(x)."""
     x = torch.linspace(-4, 4, 81)
-    got = slope(x)
+    try:
+        got = slope(x)
+    except (TypeError, ValueError, RuntimeError) as error:
+        one_number = "converted to Python scalar" in str(error) or "to Scalar" in str(error)
+        expect(
+            not one_number,
+            "math.exp and math.erf take a single number; torch.exp and torch.erf take tensors.",
+        )
+        raise
     expect(got is not None, NO_RETURN)
     expect(isinstance(got, Tensor), f"a tensor expected, not {type(got).__name__}.")
     expect(got.shape == x.shape, f"the shape is {tuple(got.shape)}, that of x expected.")
@@ -102,6 +114,14 @@ def gelu_slope(slope: Callable[[Tensor], Tensor]) -> None:
     expect(
         not same(got, (wide > 0).double()),
         "that is ReLU's slope, a step; GELU's is smooth.",
+    )
+    with torch.enable_grad():
+        leaf = wide.clone().requires_grad_()
+        gelu = torch.nn.functional.gelu(leaf, approximate="tanh")
+        (by_tanh,) = torch.autograd.grad(gelu.sum(), leaf)
+    expect(
+        not same(got, by_tanh),
+        "that is the slope of the tanh formula; the exact GELU, with erf, is asked for.",
     )
     expect(same(got, below + wide * phi), f"at x = 1 you say {got[50]:.4f}; it is 1.0833.")
 
@@ -136,6 +156,11 @@ def window_mask(mask: Callable[[int, int], Tensor]) -> None:
     expect(
         not torch.equal(got, distance.abs() < 3),
         "the window reaches into the future: cut the upper triangle off.",
+    )
+    expect(
+        got.any(),
+        "nobody sees anything: triu(d) with d > 0 begins ABOVE the main diagonal; the diagonals "
+        "below it are negative.",
     )
     expect(torch.equal(got, right), f"row 4 is {got[4].int().tolist()}; [0, 0, 1, 1, 1, 0] wanted.")
     everything = torch.ones(5, 5, dtype=torch.bool).tril()
@@ -185,11 +210,13 @@ def init_std(std: Callable[[str, int], float]) -> None:
 @exercise
 def convert(answer: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
     """`convert(theirs)`: a checkpoint as published, renamed and transposed for our model."""
-    config = GPTConfig(block_size=8, vocab_size=64, n_layer=1, n_head=2, n_embd=16)
+    config = GPTConfig(block_size=8, vocab_size=64, n_layer=2, n_head=2, n_embd=16)
     with torch.random.fork_rng(devices=[]):
         model = GPT(config)
     published = {n.removeprefix("transformer."): t for n, t in hugging_face_tensors(model).items()}
-    theirs = published | {"h.0.attn.bias": torch.ones(8, 8).tril()[None, None]}
+    theirs = dict(published)
+    for block in range(config.n_layer):
+        theirs[f"h.{block}.attn.bias"] = torch.ones(8, 8).tril()[None, None]
     before = dict(theirs)
     got = answer(theirs)
     expect(got is not None, NO_RETURN)
@@ -198,9 +225,11 @@ def convert(answer: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
         "the right idea, but you changed the dictionary that was given to you; build a new one.",
     )
     expected = {n: t for n, t in model.state_dict().items() if n != "lm_head.weight"}
+    masks = [name for name in got if name.endswith(".attn.bias")]
     expect(
-        not any(name.endswith(".attn.bias") for name in got),
-        "h.0.attn.bias is still there: it is a stored causal mask, not a weight. Leave it out.",
+        not masks,
+        f"{masks[0] if masks else ''} is still there: it is a stored causal mask, not a weight. "
+        "Leave it out, in every block.",
     )
     expect(
         not any(f"transformer.{name}" in expected for name in got),
@@ -282,6 +311,12 @@ def nucleus(answer: Callable[[Tensor, float], Tensor]) -> None:
     expect(
         same(answer(p, 0.3), only),
         "p = 0.3: the likeliest token alone is more than p, and it must always stay.",
+    )
+    exact = torch.tensor([0.125, 0.5, 0.125, 0.25])  # sums without rounding
+    expect(
+        same(answer(exact, 0.5), torch.tensor([0.0, 1, 0, 0])),
+        "p = 0.5: a token of 0.5 reaches it alone, so the next one, with 0.5 before it, is out: "
+        "< p, not <= p.",
     )
     expect(same(answer(p, 1.0), p), "p = 1 keeps every token.")
 

@@ -37,7 +37,11 @@ def expect_number(got: object, want: float, case: str, mistakes: Mapping[str, fl
 def share(mine: Callable[[int, int, int], range]) -> None:
     """`mine(rank, size, count)`: the range of windows that falls to this rank."""
     for size, count in ((1, 5), (2, 12), (2, 7), (3, 8), (8, 512), (5, 13)):
-        parts = [mine(rank, size, count) for rank in range(size)]
+        try:
+            parts = [mine(rank, size, count) for rank in range(size)]
+        except TypeError as error:
+            expect("float" not in str(error), "a range takes whole numbers: divide with //, not /.")
+            raise
         expect(parts[0] is not None, "your function returns None; is the `return` missing?")
         expect(
             all(isinstance(part, range) for part in parts),
@@ -107,6 +111,13 @@ def loss_scale(scale: Callable[[int, int, int], float]) -> None:
             "that weighs all micro-batches alike, whatever their size: right only if equal.": 1.0,
             "that is total / size, upside down: a small micro-batch must count little.": 12 / 3,
             "that has the size of the micro-batch, but not that of the whole batch.": 3 * 2,
+            "that has the whole batch, but not the micro-batch: its loss is a mean, so one of "
+            "`size` windows must count `size` times.": 2 / 12,
+            "neither size nor world: the micro-batch's loss is a mean already (of `size` windows), "
+            "and DDP divides once more.": 1 / 12,
+            "that divides by the number of processes; the micro-batch is a part of `total`.": (
+                3 / 2
+            ),
         },
     )
     for sizes in ([[3, 3], [3, 3]], [[4, 2], [3, 3]], [[2], [2], [1]], [[5, 5, 2]]):
@@ -120,7 +131,12 @@ def loss_scale(scale: Callable[[int, int, int], float]) -> None:
 @exercise
 def fewest_gpus(gpus: Callable[[float, float, float], int]) -> None:
     """`gpus(parameters, memory, reserved)`: the fewest GPUs that FSDP needs for fp32 AdamW."""
-    for parameters, memory, reserved in ((100e9, 80e9, 10e9), (7e9, 80e9, 20e9), (5e9, 80e9, 0)):
+    for parameters, memory, reserved in (
+        (100e9, 80e9, 10e9),
+        (19e9, 40e9, 10e9),  # 10.1: the nearest whole number is too few
+        (7e9, 80e9, 20e9),
+        (5e9, 80e9, 0),
+    ):
         per = 16 * parameters
         room = memory - reserved
         want = math.ceil(per / room)
@@ -135,6 +151,8 @@ def fewest_gpus(gpus: Callable[[float, float, float], int]) -> None:
                     math.ceil(per / memory) if reserved else -1
                 ),
                 f"for {case}: rounded down, so a little does not fit. Round up.": per // room,
+                f"for {case}: it fits exactly; one more than the quotient is one too many. Use "
+                "math.ceil.": per // room + 1,
                 f"for {case}: you reserve that much once, not on every GPU.": math.ceil(
                     (per + reserved) / memory
                 ),
@@ -186,6 +204,10 @@ def bill(price: Callable[..., tuple[float, float]]) -> None:
             {
                 "you pay for one GPU; all of them run.": hours * dollars,
                 "that is the price of an hour, whatever the run takes.": gpus * dollars,
+                "you pay by the hour, and multiply by seconds.": hours * 3600 * gpus * dollars,
+                "the hours are those of one GPU alone, and you multiply by all of them.": (
+                    hours * gpus * gpus * dollars
+                ),
             },
         )
 
@@ -210,6 +232,10 @@ def mfu_of_log(utilisation: Callable[..., float]) -> None:
                 ),
                 "those are the forward pass's FLOPs; a step goes backward as well.": want / 3,
                 "that is in per cent; an MFU is a share, as in 0.4.": want * 100,
+                "upside down: it is what the run did over what the GPUs could do.": 1 / want,
+                "tokens per second are no FLOPs yet: each token takes train_flops_per_token.": (
+                    want / per_token
+                ),
                 "6 x parameters leaves out attention (and counts embeddings that are only looked "
                 "up): use accounting.train_flops_per_token.": (
                     want * 6 * accounting.count_parameters(config) / per_token

@@ -39,6 +39,9 @@ def speed(answer: Callable[[float, int, float, float], tuple[float, float]]) -> 
         slips = {
             "that is per millisecond; a second has 1000 of them.": tokens / ms,
             "you multiplied by the time; a rate is divided by it.": tokens * ms / 1e3,
+            "milliseconds become seconds by dividing by 1000, not by multiplying.": tokens
+            / ms
+            / 1e3,
         }
         expect_number(got[0], rate, f"{case}: tokens per second", slips)
         slips = {
@@ -46,6 +49,9 @@ def speed(answer: Callable[[float, int, float, float], tuple[float, float]]) -> 
                 share / tokens
             ),
             "MFU: the time is in milliseconds, the peak in FLOPs per second.": share / 1e3,
+            "MFU: the peak is FLOPs per second; you set a whole step's FLOPs against it.": (
+                tokens * flops / peak
+            ),
             "MFU is a share, from 0 to 1; you return per cent.": 100 * share,
             "MFU: upside down; it is what the model needs over what the chip could do.": 1 / share,
         }
@@ -63,7 +69,13 @@ def to_tf32(answer: Callable[[Tensor], Tensor]) -> None:
     """fp32 in, fp32 out, 10 bits of fraction, rounded to nearest."""
     x = torch.randn(4096, generator=torch.Generator().manual_seed(0))
     before = x.clone()
-    got = answer(x)
+    try:
+        got = answer(x)
+    except NotImplementedError as error:
+        expect(
+            "shift" not in str(error), "only integers can be shifted: x.view(torch.int32) first."
+        )
+        raise
     expect(isinstance(got, Tensor), "return a tensor; is the `return` missing?")
     expect(torch.equal(x, before), "you changed your argument; work on a copy.")
     expect(
@@ -72,6 +84,10 @@ def to_tf32(answer: Callable[[Tensor], Tensor]) -> None:
     expect(
         got.dtype == torch.float32,
         f"TF32 lives in 32-bit storage: return float32, not {str(got.dtype).split('.')[1]}.",
+    )
+    expect(
+        not (got.isnan() | (got == 0)).all(),
+        "all zeros (or nan): .int() converts the values; .view(torch.int32) shows their bits.",
     )
     truncated = (x.view(torch.int32) >> 13 << 13).view(torch.float32)
     expect(not torch.equal(got, x), "nothing was rounded.")
@@ -85,6 +101,15 @@ def to_tf32(answer: Callable[[Tensor], Tensor]) -> None:
     expect(
         not torch.equal(got, kept_bits(x, 13)),
         "you keep 13 bits and drop 10; TF32 keeps 10 and drops 13.",
+    )
+    expect(
+        not torch.equal(got, ((x.view(torch.int32) + (1 << 13)) >> 13 << 13).view(torch.float32)),
+        "you add all of what you cut, so everything is rounded up; add half of it: 1 << 12.",
+    )
+    expect(
+        not torch.equal(got, (x * 1024).round() / 1024),
+        "you keep 10 bits after the binary point; the fraction's bits come after the leading 1 of "
+        "each number, wherever its point is.",
     )
     expect(torch.equal(got, kept_bits(x, 10)), "the result is not x with 10 bits of fraction.")
     large = torch.tensor([1e10, -3e-20])
@@ -100,6 +125,7 @@ def padded(answer: Callable[[int, int], int]) -> None:
     got = answer(50257, 64)
     expect(got is not None, "your function returns None; is the `return` missing?")
     expect(got != 50240, "50240 is smaller than 50257: there would be no column for the last ids.")
+    expect(got not in (785, 786), f"{got} is how many multiples; multiply by `multiple` again.")
     expect(got == 50304, f"padded(50257, 64) is 50304, not {got}.")
     expect(
         answer(50304, 64) != 50368,
@@ -157,7 +183,9 @@ class LargestTensor(TorchDispatchMode):
 
 def block_softmax(q: Tensor, k: Tensor, v: Tensor, block: int, mistake: str) -> Tensor:
     """Attention over blocks of keys with one thing left out."""
-    causal, scale = mistake != "causal", 1.0 if mistake == "scale" else q.size(-1) ** -0.5
+    causal = mistake != "causal"
+    scale = {"scale": 1.0, "no root": 1 / q.size(-1)}.get(mistake, q.size(-1) ** -0.5)
+    masked = 0.0 if mistake == "zero" else -math.inf
     seq = len(q)
     highest, total = torch.full((seq, 1), -math.inf), torch.zeros(seq, 1)
     result = torch.zeros_like(v)
@@ -165,11 +193,13 @@ def block_softmax(q: Tensor, k: Tensor, v: Tensor, block: int, mistake: str) -> 
         keys = torch.arange(start, min(start + block, seq))
         scores = scale * q @ k[keys].T
         if causal:
-            scores = scores.masked_fill(keys[None] > torch.arange(seq)[:, None], -math.inf)
+            numbers = keys - start if mistake == "offset" else keys
+            scores = scores.masked_fill(numbers[None] > torch.arange(seq)[:, None], masked)
         now = torch.maximum(highest, scores.amax(1, keepdim=True))
         rescale = torch.exp(highest - now) if mistake != "rescale" else torch.ones_like(now)
         weights = torch.exp(scores - now)
-        result, highest = rescale * result + weights @ v[keys], now
+        kept = result if mistake == "rescale result" else rescale * result
+        result, highest = kept + weights @ v[keys], now
         total = (1.0 if mistake == "rescale total" else rescale) * total
         total = total + weights.sum(1, keepdim=True)
     return result if mistake == "divide" else result / total
@@ -193,12 +223,30 @@ def flash_attention(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor]) -> 
         "rescale": "when a block brings a higher maximum, what was summed before must be "
         "multiplied by exp(old maximum - new maximum): the result and the total.",
         "rescale total": "you rescale the result but not the total.",
+        "rescale result": "you rescale the total but not the result.",
+        "no root": "you divide the scores by d; divide by its root, sqrt(d).",
+        "zero": "a masked score is -inf, not 0: exp(0) still is a weight.",
+        "offset": "in the mask, the keys of each block are counted from 0 again; its first key is "
+        "number `start` of the sequence.",
     }
     for mistake, diagnosis in diagnoses.items():
         wrong = block_softmax(q, k, v, 16, mistake)
         expect(not torch.allclose(got, wrong, rtol=1e-3, atol=1e-4), diagnosis)
+    lost = got.isnan().any(1)  # queries
     expect(
-        not got.isnan().any(),
+        not lost.all(),
+        "every row is nan: as m begins at -inf, exp(new - m) is infinite; take exp(m - new).",
+    )
+    expect(
+        not lost[0] or lost[1:].any(),
+        "query 0 is nan, so it has no key left: mask the keys *after* each query, not its own.",
+    )
+    expect(
+        not lost[-1] or lost[0],
+        "query 0 has a result and the last query a nan: is your mask the wrong way round?",
+    )
+    expect(
+        not lost.any(),
         "there is a nan: exp(-inf - (-inf)) happens where a whole block is masked; keep the old "
         "maximum, which is finite from the first block on.",
     )
@@ -208,11 +256,12 @@ def flash_attention(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor]) -> 
         f"right, but you made a tensor of {made.numel} numbers: all T x T scores at once. Take "
         "`block` keys at a time.",
     )
-    ragged = answer(q, k, v, 40)
-    expect(
-        torch.allclose(ragged, want, rtol=1e-3, atol=1e-4),
-        "right for 96 = 6 blocks of 16, wrong for blocks of 40, where the last one is short.",
-    )
+    ragged = "right for 96 = 6 blocks of 16, wrong for blocks of 40, where the last one is short."
+    try:
+        got = answer(q, k, v, 40)
+    except (RuntimeError, IndexError) as error:
+        raise DiagnosisError(f"{ragged} It has 16 keys: end at min(start + block, T).") from error
+    expect(torch.allclose(got, want, rtol=1e-3, atol=1e-4), ragged)
 
 
 @exercise
@@ -227,6 +276,9 @@ def whole_speedup(answer: Callable[[dict[str, float], dict[str, float]], float])
         "you took the mean of the factors; times add up, factors do not.": 0.3 * 6 + 0.7,
         "that is the new time as a share of the old; the speed-up is one over it.": 0.3 / 6 + 0.7,
         "you took the part out altogether; it still takes a sixth of its time.": 1 / 0.7,
+        "that is only the changed part's new time; add the others', then take one over the sum.": (
+            0.3 / 6
+        ),
     }
     want = 1 / (0.3 / 6 + 0.7)
     expect_number(answer(shares, factors), want, "attention (30 %) six times as fast", mistakes)

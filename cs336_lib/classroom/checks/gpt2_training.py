@@ -25,10 +25,17 @@ def merge_pair(answer: Callable[[list[int], tuple[int, int], int], list[int]]) -
     """Every (a, b), from left to right and without overlap, becomes the new id."""
     ids = [5, 1, 2, 9, 1, 2, 1]
     given = list(ids)
-    got = answer(given, (1, 2), 7)
+    try:
+        got = answer(given, (1, 2), 7)
+    except IndexError:
+        expect(False, "you look past the end: the last id has no ids[i + 1]. Ask for that first.")
     expect(got is not None, "your function returns None; is the `return` missing?")
     expect(given == ids, "your function changed the list that it was given; build a new one.")
     got = [int(i) for i in got]
+    expect(
+        got != ids,
+        "nothing was merged. A slice of a list is never equal to a tuple: tuple(ids[i : i + 2]).",
+    )
     expect(
         got != [5, 7, 9, 1, 2, 1],
         "only the first pair was merged; every one of them is to be.",
@@ -76,6 +83,10 @@ def bits_per_character(answer: Callable[[float], float]) -> None:
         "2 is exp(loss), the perplexity: how many equally likely characters, not how many bits",
     )
     expect(not math.isclose(got, math.log(2)), "that is still nats; how many bits are in a nat?")
+    expect(
+        not math.isclose(got, math.log2(math.log(2))),
+        "that is log2 OF the loss; the loss is a logarithm already, only its base is to change",
+    )
     expect(math.isclose(got, 1.0), f"a loss of ln 2 is exactly one bit, not {got:.4f}")
     expect(math.isclose(answer(4 * math.log(2)), 4.0), "right for ln 2, but wrong for 4 ln 2")
 
@@ -93,6 +104,10 @@ def epochs_seen(answer: Callable[[TrainConfig, int], float]) -> None:
         not math.isclose(got, 1000 / 1_024_000),
         "a step reads batch_tokens tokens, not one",
     )
+    expect(
+        not math.isclose(got, 1000 * config.micro_batch_size * 64 / 1_024_000),
+        "a step is a whole batch, batch_tokens, not one micro-batch",
+    )
     expect(not math.isclose(got, 2.0), "upside down: tokens read over tokens there are")
     expect(math.isclose(got, 0.5), f"1000 steps of 512 tokens out of 1,024,000 is 0.5, not {got}")
 
@@ -106,11 +121,20 @@ def sharpened(answer: Callable[[list[float], float], list[float]]) -> None:
         not all(math.isclose(a, b, abs_tol=1e-6) for a, b in zip(half, flat, strict=True)),
         "a temperature of 0.5 should make the likeliest likelier: p ** (1 / T), not p ** T",
     )
+    powers = [math.exp(x / 0.5) for x in p]
+    expect(
+        not all(math.isclose(a, b / sum(powers)) for a, b in zip(half, powers, strict=True)),
+        "that is a softmax of p / T: p are probabilities, the logits are their logarithms",
+    )
     expect(math.isclose(sum(half), 1.0, abs_tol=1e-6), f"they add up to {sum(half):.3f}, not to 1")
     wanted = [x**2 / sum(y**2 for y in p) for x in p]
     expect(
         all(math.isclose(a, b, abs_tol=1e-6) for a, b in zip(half, wanted, strict=True)),
         f"at T = 0.5 expected {[round(x, 3) for x in wanted]}, got {[round(x, 3) for x in half]}",
+    )
+    expect(
+        all(math.isclose(a, b, abs_tol=1e-6) for a, b in zip(answer(p, 2.0), flat, strict=True)),
+        "right at T = 0.5, wrong at T = 2: there it is the square root of each, normalised",
     )
 
 
@@ -176,6 +200,10 @@ def decay_groups(answer: Callable[[nn.Module, float], list[dict]]) -> None:
         all(decay[n] == 0.1 for n in matrices) and all(decay[n] == 0 for n in vectors),
         "every matrix should have the weight decay 0.1 that was passed, every vector 0.0.",
     )
+    expect(
+        {group["weight_decay"] for group in answer(model, 0.25)} == {0.25, 0.0},
+        "0.1 whatever is passed: use the argument weight_decay.",
+    )
 
 
 @exercise
@@ -237,12 +265,16 @@ def micro_steps(answer: Callable[[int, int, int, int], int]) -> None:
     expect(got == 4, f"524,288 tokens in pieces of 16 x 1024 on 8 devices: 4 each, not {got}.")
     expect(isinstance(got, int), "4.0 is a float, which range() refuses; divide with //.")
     expect(answer(524_288, 64, 512, 1) == 16, "wrong for pieces of 64 x 512 on one device: 16.")
-    try:
-        uneven = answer(524_288, 12, 1024, 1)
-    except ValueError:
-        return
-    expect(
-        False,
-        f"524,288 tokens are not a whole number of pieces of 12 x 1024; you return {uneven} and "
-        "so change the batch size silently. Raise ValueError.",
-    )
+    for sequences, devices in ((12, 1), (16, 3)):
+        try:
+            uneven = answer(524_288, sequences, 1024, devices)
+        except ValueError:
+            continue
+        except AssertionError:
+            expect(False, "an assert raises AssertionError; `raise ValueError(...)` is asked for.")
+        expect(
+            False,
+            f"524,288 tokens are not a whole number of pieces of {sequences} x 1024 on {devices} "
+            f"device(s); you return {uneven} and so change the batch size silently. "
+            "Raise ValueError.",
+        )

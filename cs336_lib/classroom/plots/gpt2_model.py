@@ -55,7 +55,7 @@ def architecture(n_layer: int, n_embd: int, vocab_size: int) -> Figure:
     axes.set(xlim=(0, 14), ylim=(-1.15, 3.0))
     axes.axis("off")
     axes.plot([2.9, 10.6], [0, 0], color=ORANGE, lw=9, solid_capstyle="butt", zorder=0)
-    axes.text(3.05, -0.42, f"residual stream, {n_embd} numbers a token", size=13, va="top")
+    axes.text(3.3, -0.42, f"residual stream, {n_embd} numbers a token", size=13, va="top")
     box(axes, 0.75, 0, 1.2, "token ids", "white")
     box(axes, 2.3, 0.75, 1.4, "wte: token", SKY)
     box(axes, 2.3, -0.75, 1.4, "wpe: place", SKY)
@@ -268,7 +268,7 @@ def stream(
     right.annotate("guessing, ln V", (1, guess), xycoords=("axes fraction", "data"), **note)
     right.set_xticks(range(len(losses)))
     right.set_ylim(0, max(max(losses), guess) * 1.15)
-    label(right, "read out early", "after block", "loss [nats/token]")
+    label(right, "read out early", "after block", "loss [nats/letter]")
     drawing.suptitle(title, fontsize=17, fontweight="bold")
     return drawing
 
