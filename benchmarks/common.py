@@ -62,7 +62,7 @@ def own_process(make: Callable[[], Callable[[], Any]]) -> Iterator[Callable[[], 
     """
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    process = context.Process(target=serve, args=(make, there), daemon=True)
+    process = context.Process(target=serve, args=(make, there))
     process.start()
     there.close()  # so that its death is an end of file here
 
