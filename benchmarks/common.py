@@ -70,6 +70,7 @@ def own_process(make: Callable[[], Callable[[], Any]]) -> Iterator[Callable[[], 
         try:
             return here.recv()
         except EOFError:
+            process.join()
             raise ValueError(f"{process.name} died with exit code {process.exitcode}") from None
 
     def call() -> Any:

@@ -190,7 +190,7 @@ def freed_memory_kept() -> Iterator[None]:
     """In here a tensor that is freed leaves its memory to the next one, as it does on a GPU.
 
     glibc gives large blocks back to the system, which hands them out again page by page, each
-    filled with zeros first: that was 5 % of GPT-2's training step on a CPU. Elsewhere nothing
+    filled with zeros first: that was 4 to 8 % of GPT-2's training step on a CPU. Elsewhere nothing
     changes. What is free at the end goes back.
     """
     if platform.libc_ver()[0] != "glibc":

@@ -67,7 +67,7 @@ def test_a_contender_has_a_process_of_its_own():
         first, second = call(), call()
     assert [first[0], second[0]] == [1, 2]
     assert first[1] == second[1] != os.getpid()
-    with pytest.raises(ValueError, match="died"), common.own_process(failing):
+    with pytest.raises(ValueError, match="died with exit code 1"), common.own_process(failing):
         pass
 
 
