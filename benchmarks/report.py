@@ -47,12 +47,13 @@ def training_step(result: dict[str, Any]) -> Line:
 def generation(result: dict[str, Any]) -> Line:
     """A line for what generate wrote."""
     setup, ms = result["setup"], result["ms_per_token"]["ours"]["median"]
+    dtype = "" if setup["dtype"] == "float32" else f" --dtype {setup['dtype']}"
     return Line(
         f"generation, 124M, {setup['prompt_tokens']} + {setup['new_tokens']} tokens, "
         f"{setup['dtype']}",
         f"{ms:.1f} ms a token, {result['limit_ms_per_token'] / ms:.0%} of what memory allows",
         result["times_ours"],
-        f"`benchmarks.generate --prompt-tokens {setup['prompt_tokens']}`",
+        f"`benchmarks.generate --prompt-tokens {setup['prompt_tokens']}{dtype}`",
     )
 
 

@@ -42,6 +42,8 @@ class Sample:
     """Choose among the likeliest tokens that make up this probability (None: all)."""
     seed: int | None = None
     """The same seed gives the same text, the n-th sample with seed + n - 1 (None: any)."""
+    weights: Literal["fp32", "fp16", "bf16"] = "fp32"
+    """What weights are kept in; in 16 bits a single text comes sooner, and may be another."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1 or mps."""
 
@@ -183,13 +185,13 @@ def run_train(command: Train) -> None:
 
 def run_sample(command: Sample) -> None:
     """`cs336 sample`"""
+
     from cs336_lib import checkpoint, generate, hardware, tokenizer
 
     device = hardware.select_device(command.device)
     model = checkpoint.load_model(command.run_dir, device)
     made = tokenizer.load_tokenizer(command.run_dir / "tokenizer.json")
-    if device.type == "cpu":
-        generate.lay_out_by_column(model)
+    generate.store_weights(model, generate.WEIGHTS[command.weights])
     sampling = {
         name: getattr(command, name)
         for name in ("max_new_tokens", "stop", "temperature", "top_k", "top_p", "seed")

@@ -5,12 +5,13 @@ import torch
 
 from cs336_lib import cli, pretrained
 from cs336_lib.generate import (
+    HalfLinear,
     complete,
     complete_batch,
     context_start,
     filter_logits,
     generate,
-    lay_out_by_column,
+    store_weights,
     stream,
     stream_text,
 )
@@ -258,16 +259,42 @@ def test_greedy_equals_transformers(model, tokenizer, tmp_path):
         assert torch.equal(batched[:, 7:], torch.stack(columns, dim=1))
 
 
-def test_laid_out_by_column_the_model_is_the_same(model, tiny_config):
+def test_stored_by_column_the_model_is_the_same(model, tiny_config):
     idx, before = torch.randint(50, (2, 9)), dict(model.state_dict())
     expected = model(idx)
-    lay_out_by_column(model)
+    store_weights(model)
     assert model.lm_head.weight is model.transformer.wte.weight
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert model.lm_head.weight.stride() == (1, tiny_config.padded_vocab_size)
     assert model.transformer.h[0].mlp.c_fc.weight.stride(0) == 1
     assert model.transformer.h[0].mlp.c_proj.weight.stride(1) == 1
     assert torch.allclose(model(idx), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(("dtype", "digits"), [(torch.float16, 2e-3), (torch.bfloat16, 2e-2)])
+@pytest.mark.parametrize("shape", [(2, 9), (1, 9), (1, 1)])
+def test_weights_of_16_bits_change_logits_by_rounding_only(model, dtype, digits, shape):
+    idx = torch.randint(50, shape)
+    expected = model(idx)
+    embeddings = model.transformer.wte.weight.clone()
+    store_weights(model, dtype)
+    assert {part.weight.dtype for part in model.modules() if isinstance(part, HalfLinear)} == {
+        dtype
+    }
+    assert not any(isinstance(part, torch.nn.Linear) for part in model.modules())
+    assert torch.equal(model.transformer.wte.weight, embeddings)
+    found = model(idx)
+    assert found.dtype == torch.float32
+    assert not torch.equal(found, expected)
+    assert torch.allclose(found, expected, atol=digits * expected.abs().max().item())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_weights_of_16_bits_write_with_and_without_cache(model, dtype):
+    store_weights(model, dtype)
+    prompts = torch.randint(50, (1, 5))
+    cached = generate(model, prompts, 12, temperature=0.0)
+    assert torch.equal(cached, generate(model, prompts, 12, temperature=0.0, use_cache=False))
 
 
 def test_command_line_samples(tiny_run, capsys):
@@ -282,6 +309,8 @@ def test_command_line_samples(tiny_run, capsys):
     three = printed("--num-samples", "3", "--seed", "4").split("\n---------------\n")
     assert three == [printed("--seed", seed) for seed in ("4", "5", "6")]
     assert all(len(text) == 22 and text.startswith("To") for text in three)
+    for weights in ("fp16", "bf16"):
+        assert len(printed("--weights", weights, "--seed", "4")) == 22
     with pytest.raises(SystemExit):
         cli.main([*command, "--num-samples", "0"])
     assert "num_samples is 0; 1 to 1000 expected" in capsys.readouterr().err
