@@ -7,9 +7,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from cs336_lib.config import TrainConfig
+from cs336_lib import accounting, hardware
+from cs336_lib.config import GPTConfig, TrainConfig
 from cs336_lib.distributed import World
 from cs336_lib.model import GPT
+
+
+def require_room(
+    shape: GPTConfig, config: TrainConfig, device: torch.device, world: World, autocast: bool
+) -> None:
+    """Raise `ValueError` where no process could train a model of this shape, whatever is free."""
+    sharing = world.size if config.parallel == "fsdp" else 1
+    held = accounting.count_parameters(shape) / sharing
+    needed = held * accounting.bytes_per_parameter(config.optimizer).total
+    if device.type == "cpu":  # elsewhere a compiler keeps less than we would count
+        batch = min(config.micro_batch_size, -(-config.batch_windows // world.size))
+        needed += sum(accounting.activation_bytes(shape, batch, autocast=autocast).values())
+    hardware.require_memory(needed, device, f"training with {config.optimizer}")
 
 
 def shard(model: GPT, config: TrainConfig, device: torch.device, world: World) -> None:

@@ -32,7 +32,7 @@ from cs336_lib.optim import (
     set_learning_rate,
     windows_before,
 )
-from cs336_lib.parallel import gathered, gradient_sync, shard, stepper
+from cs336_lib.parallel import gathered, gradient_sync, require_room, shard, stepper
 from cs336_lib.tokenizer import Tokenizer, save_tokenizer
 
 
@@ -78,15 +78,12 @@ def train(
             config.train_data, config.val_data, config.tokenizer
         )
         torch.manual_seed(config.seed)
+        room = (config, device, world, dtype is not None)
+        if not config.init_from:  # asked before a billion weights are drawn
+            require_room(config.model_config(tokenizer.vocab_size), *room)
         model = starting_model(config, tokenizer.vocab_size)
         config = with_shape_of(model, config)
-        held = model.num_parameters() / (world.size if config.parallel == "fsdp" else 1)
-        needed = held * accounting.bytes_per_parameter(config.optimizer).total
-        if device.type == "cpu":  # elsewhere a compiler keeps less than we would count
-            batch = min(config.micro_batch_size, -(-config.batch_windows // world.size))
-            kept = accounting.activation_bytes(model.config, batch, autocast=dtype is not None)
-            needed += sum(kept.values())
-        hardware.require_memory(needed, device, f"training with {config.optimizer}")
+        require_room(model.config, *room)
         train_loader, val_loader = (
             Loader(stream, config.block_size, tokenizer.vocab_size, config.seed)
             for stream in (train_stream, val_stream)
