@@ -149,7 +149,8 @@ def device_name(device: torch.device) -> str:
         return torch.cuda.get_device_name(device)
     if device.type == "mps":
         return "Apple GPU (MPS)"
-    return f"CPU, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"CPU, {threads} thread{'s' * (threads > 1)}"
 
 
 def datasheet(device: torch.device) -> Device | None:
@@ -205,6 +206,27 @@ def freed_memory_kept() -> Iterator[None]:
         libc.mallopt(M_MMAP_MAX, MMAP_MAX)
         libc.mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD)
         libc.malloc_trim(0)
+
+
+# A matmul of fewer FLOPs takes one core a millisecond at most. Of that a second one could save
+# half, and to wake it, four hundred times a step, costs as much.
+WORTH_A_SECOND_THREAD = 64e6
+
+
+@contextmanager
+def threads_for(matmul_flops: float) -> Iterator[None]:
+    """In here PyTorch has one CPU thread if its matmuls are too small to be shared.
+
+    That is where threads sleep while they wait for work (cs336_lib/__init__.py); threads that spin
+    are shared nearly always with profit, and left alone (docs/decisions.md).
+    """
+    threads = torch.get_num_threads()
+    if matmul_flops < WORTH_A_SECOND_THREAD and os.environ.get("OMP_WAIT_POLICY") == "PASSIVE":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def synchronize(device: torch.device) -> None:

@@ -1,5 +1,6 @@
-"""One model on many devices: compiled, replicated (DDP) or sharded (FSDP2)."""
+"""One model on many threads or devices: compiled, replicated (DDP) or sharded (FSDP2)."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
@@ -11,6 +12,12 @@ from cs336_lib import accounting, hardware
 from cs336_lib.config import GPTConfig, TrainConfig
 from cs336_lib.distributed import World
 from cs336_lib.model import GPT
+
+
+def largest_matmul(config: TrainConfig) -> float:
+    """FLOPs of a micro-batch through half an MLP; infinite where weights are yet to be read."""
+    tokens = min(config.micro_batch_size, config.batch_windows) * config.block_size
+    return math.inf if config.init_from else 2 * tokens * 4 * config.n_embd**2
 
 
 def require_room(

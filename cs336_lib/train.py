@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from cs336_lib import accounting, checkpoint, hardware, pretrained
+from cs336_lib import accounting, checkpoint, hardware, parallel, pretrained
 from cs336_lib.config import TrainConfig, require
 from cs336_lib.data import Loader, hash_key, open_data, prefetched
 from cs336_lib.distributed import World, process_group, world_from_environment
@@ -32,7 +32,6 @@ from cs336_lib.optim import (
     set_learning_rate,
     windows_before,
 )
-from cs336_lib.parallel import gathered, gradient_sync, require_room, shard, stepper
 from cs336_lib.tokenizer import Tokenizer, save_tokenizer
 
 
@@ -72,6 +71,7 @@ def train(
         process_group(device) as world,
         reproducible(config, device),
         hardware.freed_memory_kept(),
+        hardware.threads_for(parallel.largest_matmul(config)),
         stop_signals() as stop,
     ):
         train_stream, val_stream, tokenizer = open_data(
@@ -80,10 +80,10 @@ def train(
         torch.manual_seed(config.seed)
         room = (config, device, world, dtype is not None)
         if not config.init_from:  # asked before a billion weights are drawn
-            require_room(config.model_config(tokenizer.vocab_size), *room)
+            parallel.require_room(config.model_config(tokenizer.vocab_size), *room)
         model = starting_model(config, tokenizer.vocab_size)
         config = with_shape_of(model, config)
-        require_room(model.config, *room)
+        parallel.require_room(model.config, *room)
         train_loader, val_loader = (
             Loader(stream, config.block_size, tokenizer.vocab_size, config.seed)
             for stream in (train_stream, val_stream)
@@ -96,14 +96,14 @@ def train(
         run_dir = open_run(config, tokenizer, world)
 
         model.to(device)
-        shard(model, config, device, world)
+        parallel.shard(model, config, device, world)
         optimizer = make_optimizer(model, config)
         first_step = 0
         found = checkpoint.to_resume(run_dir / "checkpoints", device, world)
         if found is not None:
             first_step = checkpoint.restore(found, model, optimizer)["step"]
         metrics = Metrics(run_dir / "metrics.jsonl", first_step, world)
-        called = stepper(model, config, device, world)
+        called = parallel.stepper(model, config, device, world)
         peak = hardware.peak_flops(device, dtype)
         if world.is_main:
             print(announcement(config, model, tokenizer, device, dtype, peak, first_step, world))
@@ -263,7 +263,7 @@ def backward(
     pieces = world.pieces(windows, config.micro_batch_size)
     for number, (_, size) in enumerate(pieces, start=1):
         x, y = next(batches)
-        with gradient_sync(model, number == len(pieces)):
+        with parallel.gradient_sync(model, number == len(pieces)):
             with autocast:
                 loss = model(x, y) * (size / windows)
             (loss * world.size).backward()
@@ -273,7 +273,7 @@ def backward(
 
 def clip_gradients(model: nn.Module, limit: float) -> Tensor:
     """Scale the whole gradient down to norm `limit` (0: leave it); return the norm it had."""
-    return gathered(nn.utils.clip_grad_norm_(model.parameters(), limit or math.inf))
+    return parallel.gathered(nn.utils.clip_grad_norm_(model.parameters(), limit or math.inf))
 
 
 def gone_wrong(

@@ -1,3 +1,4 @@
+import math
 import platform
 import subprocess
 import sys
@@ -107,3 +108,28 @@ def test_freed_memory_is_used_again():
     done = subprocess.run(code, capture_output=True, text=True, check=True)
     kept, given_back = map(int, done.stdout.split())
     assert kept < given_back / 4
+
+
+@pytest.mark.parametrize(
+    ("policy", "flops", "threads"),
+    [("PASSIVE", 1e6, 1), ("PASSIVE", 1e9, 2), ("PASSIVE", math.inf, 2), ("ACTIVE", 1e6, 2)],
+)
+def test_small_matmuls_are_not_shared_by_sleeping_threads(monkeypatch, policy, flops, threads):
+    monkeypatch.setenv("OMP_WAIT_POLICY", policy)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with hardware.threads_for(flops):
+            assert torch.get_num_threads() == threads
+            assert hardware.device_name(CPU) == f"CPU, {threads} thread{'s' * (threads > 1)}"
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_threads_come_back_after_an_error(monkeypatch):
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+    before = torch.get_num_threads()
+    with pytest.raises(ZeroDivisionError), hardware.threads_for(1):
+        raise ZeroDivisionError
+    assert torch.get_num_threads() == before
