@@ -284,7 +284,7 @@ def gpt2(n_layer: int, n_head: int, n_embd: int, micro_batch_size: int, rate: fl
 # Each with one line of help. What is not named has TrainConfig's default, GPT-2 124M's.
 PRESETS: dict[str, tuple[str, TrainConfig]] = {
     "shakespeare-char": (
-        "A small GPT on the plays that ship, letter by letter: half a minute on two cores.",
+        "A small GPT on the plays that ship, letter by letter: 20 seconds on two cores.",
         TrainConfig(
             tokenizer="char",
             n_layer=2,
