@@ -57,6 +57,12 @@ def forward_flops_per_token(config: GPTConfig, seq: int | None = None) -> int:
     return 2 * matmul_parameters(config) + config.n_layer * 4 * seq * config.n_embd
 
 
+def largest_matmul_flops(config: GPTConfig, batch: int) -> int:
+    """FLOPs of the largest matmul forward: of an MLP, the output matrix, or all heads' scores."""
+    width = max(4 * config.n_embd, config.padded_vocab_size, config.block_size)
+    return 2 * batch * config.block_size * config.n_embd * width
+
+
 def train_flops_per_token(config: GPTConfig, seq: int | None = None) -> int:
     """FLOPs of forward and backward per token: the backward pass costs twice the forward.
 

@@ -185,7 +185,6 @@ def run_train(command: Train) -> None:
 
 def run_sample(command: Sample) -> None:
     """`cs336 sample`"""
-
     from cs336_lib import checkpoint, generate, hardware, tokenizer
 
     device = hardware.select_device(command.device)

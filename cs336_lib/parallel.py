@@ -1,6 +1,5 @@
-"""One model on many threads or devices: compiled, replicated (DDP) or sharded (FSDP2)."""
+"""One model on many devices: compiled, replicated (DDP) or sharded (FSDP2)."""
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
@@ -14,10 +13,9 @@ from cs336_lib.distributed import World
 from cs336_lib.model import GPT
 
 
-def largest_matmul(config: TrainConfig) -> float:
-    """FLOPs of a micro-batch through half an MLP; infinite where weights are yet to be read."""
-    tokens = min(config.micro_batch_size, config.batch_windows) * config.block_size
-    return math.inf if config.init_from else 2 * tokens * 4 * config.n_embd**2
+def micro_batch(config: TrainConfig, world: World) -> int:
+    """Sequences that a process has in memory at once."""
+    return min(config.micro_batch_size, -(-config.batch_windows // world.size))
 
 
 def require_room(
@@ -28,8 +26,8 @@ def require_room(
     held = accounting.count_parameters(shape) / sharing
     needed = held * accounting.bytes_per_parameter(config.optimizer).total
     if device.type == "cpu":  # elsewhere a compiler keeps less than we would count
-        batch = min(config.micro_batch_size, -(-config.batch_windows // world.size))
-        needed += sum(accounting.activation_bytes(shape, batch, autocast=autocast).values())
+        kept = accounting.activation_bytes(shape, micro_batch(config, world), autocast=autocast)
+        needed += sum(kept.values())
     hardware.require_memory(needed, device, f"training with {config.optimizer}")
 
 

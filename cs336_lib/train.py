@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ def train(
         process_group(device) as world,
         reproducible(config, device),
         hardware.freed_memory_kept(),
-        hardware.threads_for(parallel.largest_matmul(config)),
+        ExitStack() as later,
         stop_signals() as stop,
     ):
         train_stream, val_stream, tokenizer = open_data(
@@ -84,6 +84,9 @@ def train(
         model = starting_model(config, tokenizer.vocab_size)
         config = with_shape_of(model, config)
         parallel.require_room(model.config, *room)
+        batch = parallel.micro_batch(config, world)
+        largest = accounting.largest_matmul_flops(model.config, batch)
+        later.enter_context(hardware.threads_for(largest))
         train_loader, val_loader = (
             Loader(stream, config.block_size, tokenizer.vocab_size, config.seed)
             for stream in (train_stream, val_stream)

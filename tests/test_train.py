@@ -10,6 +10,7 @@ import torch
 from cs336_lib import accounting, checkpoint, hardware
 from cs336_lib import train as train_module
 from cs336_lib.metrics import read_metrics
+from cs336_lib.model import GPT
 from cs336_lib.train import train
 
 METRICS = {"step", "tokens", "train_loss", "lr", "grad_norm", "step_ms", "tokens_per_sec", "mfu"}
@@ -56,6 +57,24 @@ def test_what_a_step_keeps_counts_as_memory(tiny_run, monkeypatch):
     with pytest.raises(ValueError, match="training with adamw needs"):
         train(dataclasses.replace(tiny_run, device="cpu", optimizer="adamw"))
     assert not Path(tiny_run.run_dir).exists()
+
+
+@pytest.mark.parametrize(("vocab_size", "threads"), [(20, 1), (200_000, 2)])
+def test_a_small_model_gets_one_thread_unless_its_vocabulary_is_large(
+    tiny_run, monkeypatch, vocab_size, threads
+):
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+    shape = tiny_run.model_config(vocab_size)
+    monkeypatch.setattr("cs336_lib.train.starting_model", lambda config, size: GPT(shape))
+    seen = []
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        one_step = dataclasses.replace(tiny_run, device="cpu", max_steps=1, warmup_steps=0)
+        train(one_step, on_step=lambda row: seen.append(torch.get_num_threads()))
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [threads]
 
 
 def test_two_runs_are_bit_identical(tiny_run, tmp_path):
