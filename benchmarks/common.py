@@ -1,4 +1,4 @@
-"""What the benchmarks share: alternating rounds, medians, and a JSON file that says where."""
+"""What the benchmarks share: own processes, ratios, and a JSON file that says where."""
 
 import datetime
 import importlib.metadata
@@ -8,7 +8,6 @@ import os
 import platform
 import statistics
 import subprocess
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -17,32 +16,10 @@ from typing import Any
 
 import torch
 
-from cs336_lib.hardware import device_name, synchronize
+from cs336_lib.hardware import device_name
 
 RESULTS = Path(__file__).parent / "results"
 ROOT = RESULTS.parent.parent
-
-
-def alternate(
-    contenders: dict[str, Callable[[], object]],
-    device: torch.device,
-    *,
-    rounds: int = 5,
-    warmup: int = 1,
-) -> dict[str, list[float]]:
-    """Seconds that each contender takes, round by round, after `warmup` rounds that do not count.
-
-    All run once in every round, so that whatever else the machine does meets all of them.
-    """
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(warmup + rounds):
-        for name, work in contenders.items():
-            synchronize(device)
-            start = time.perf_counter()
-            work()
-            synchronize(device)
-            seconds[name].append(time.perf_counter() - start)
-    return {name: measured[warmup:] for name, measured in seconds.items()}
 
 
 def serve(make: Callable[[], Callable[[], Any]], connection: Connection) -> None:

@@ -56,7 +56,7 @@ def read_bandwidth(device: torch.device, dtype: torch.dtype, repeats: int = 15) 
     by_column = torch.ones(1024, 2**17, device=device, dtype=dtype).T
     vector = torch.ones(1024, device=device, dtype=dtype)
     contenders = {"rows": lambda: by_row @ vector, "columns": lambda: by_column @ vector}
-    seconds = common.alternate(contenders, device, rounds=repeats)
+    seconds = hardware.seconds_in_turns(contenders, device, rounds=repeats)
     return by_row.nbytes / min(min(measured) for measured in seconds.values())
 
 
@@ -99,7 +99,7 @@ def main(
         contenders["nanoGPT"] = nanogpt_contender(nanogpt, as_loaded, idx, new_tokens)
     with torch.inference_mode():
         texts = {name: work() for name, work in contenders.items()}
-        seconds = common.alternate(contenders, where, rounds=rounds, warmup=0)
+        seconds = hardware.seconds_in_turns(contenders, where, rounds=rounds, warmup=0)
         bandwidth = read_bandwidth(where, getattr(torch, dtype))
     per_token = {
         name: [1000 * value / new_tokens for value in measured]

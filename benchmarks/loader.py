@@ -22,6 +22,7 @@ import torch
 import tyro
 
 from benchmarks import common
+from cs336_lib import hardware
 from cs336_lib.data import HEADER_BYTES, Loader, TokenStream, write_shard
 
 SHARD_TOKENS = 100_000_000
@@ -82,7 +83,7 @@ def main(gigabytes: float = 10, count: int = 16, block_size: int = 1024, rounds:
         before = memory()
         peer_file = Path(folder) / "1" / "train_000000.bin"
         step = iter(range(1, 10**9))
-        seconds = common.alternate(
+        seconds = hardware.seconds_in_turns(
             {
                 "ours": lambda: loader.batch(next(step) * count, count),
                 "nanoGPT's way": lambda: peer_batch(peer_file, block_size, count),

@@ -139,7 +139,7 @@ def main(
             made = partial(make, where, batch, seq, n_layer)
             step = processes.enter_context(common.own_process(made))
             steps[name] = lambda name=name, step=step: losses[name].append(step())
-        seconds = common.alternate(steps, where, rounds=rounds, warmup=2)
+        seconds = hardware.seconds_in_turns(steps, where, rounds=rounds, warmup=2)
     config = GPTConfig(n_layer=n_layer)
     peak, source = hardware.peak_flops(where, dtype)
     flops = batch * seq * accounting.train_flops_per_token(config, seq)

@@ -5,7 +5,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -237,20 +237,46 @@ def synchronize(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
+def seconds_in_turns(
+    ways: Mapping[str, Callable[[], object]],
+    device: torch.device,
+    *,
+    rounds: int = 5,
+    warmup: int = 1,
+) -> dict[str, list[float]]:
+    """Wall times in seconds of each way, round by round, after `warmup` rounds that do not count.
+
+    All run once in every round, so that whatever else the machine does meets all of them, and the
+    device is waited for each time.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(warmup + rounds):
+        for name, work in ways.items():
+            synchronize(device)
+            start = time.perf_counter()
+            work()
+            synchronize(device)
+            seconds[name].append(time.perf_counter() - start)
+    return {name: measured[warmup:] for name, measured in seconds.items()}
+
+
 def median_seconds(
     work: Callable[[], object], device: torch.device, *, repeats: int = 5, warmup: int = 2
 ) -> float:
     """Median wall time of `work()` in seconds, after warm-up, the device waited for each time."""
-    for _ in range(warmup):
-        work()
-    times = []
-    for _ in range(repeats):
-        synchronize(device)
-        start = time.perf_counter()
-        work()
-        synchronize(device)
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+    measured = seconds_in_turns({"work": work}, device, rounds=repeats, warmup=warmup)
+    return statistics.median(measured["work"])
+
+
+def best_seconds(
+    ways: Mapping[str, Callable[[], object]], device: torch.device, *, rounds: int
+) -> dict[str, float]:
+    """Shortest wall time of each way in seconds, all in turns: for comparing, as noise only adds.
+
+    Short work needs many rounds: a busy moment of the machine must not outlast them.
+    """
+    measured = seconds_in_turns(ways, device, rounds=rounds)
+    return {name: min(seconds) for name, seconds in measured.items()}
 
 
 def measured_matmul_flops(device: torch.device, dtype: torch.dtype, n: int = 1024) -> float:
@@ -262,15 +288,8 @@ def measured_matmul_flops(device: torch.device, dtype: torch.dtype, n: int = 102
 def _best_matmul_flops(device: torch.device, dtype: torch.dtype, n: int, threads: int) -> float:
     """`threads` is there so that another number of threads is measured anew."""
     a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
-    torch.mm(a, b)  # the first call chooses a kernel
-    best = float("inf")
-    for _ in range(10):
-        synchronize(device)
-        start = time.perf_counter()
-        torch.mm(a, b)
-        synchronize(device)
-        best = min(best, time.perf_counter() - start)
-    return 2 * n**3 / best
+    best = best_seconds({"matmul": lambda: torch.mm(a, b)}, device, rounds=10)
+    return 2 * n**3 / best["matmul"]
 
 
 def measured_bandwidth(device: torch.device, megabytes: int = 256) -> float:

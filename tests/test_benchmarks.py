@@ -40,14 +40,6 @@ def last_ratio(printed: str) -> float:
     return float(found[1])
 
 
-def test_contenders_take_turns_and_warm_up():
-    calls = []
-    contenders = {name: lambda name=name: calls.append(name) for name in "ab"}
-    seconds = common.alternate(contenders, CPU, rounds=2, warmup=1)
-    assert "".join(calls) == "ababab"
-    assert [len(measured) for measured in seconds.values()] == [2, 2]
-
-
 def test_the_ratio_is_the_median_of_the_rounds():
     assert common.ratio([4.0, 9.0, 8.0], [2.0, 3.0, 1.0]) == 3.0
 

@@ -2,6 +2,7 @@ import math
 import platform
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -80,6 +81,21 @@ def test_median_seconds_warms_up_and_takes_the_median():
     seconds = hardware.median_seconds(lambda: calls.append(1), CPU, repeats=3, warmup=2)
     assert len(calls) == 5
     assert 0 <= seconds < 0.1
+
+
+def test_ways_take_turns_and_warm_up():
+    calls = []
+    ways = {name: lambda name=name: calls.append(name) for name in "ab"}
+    seconds = hardware.seconds_in_turns(ways, CPU, rounds=2, warmup=1)
+    assert "".join(calls) == "ababab"
+    assert [len(measured) for measured in seconds.values()] == [2, 2]
+
+
+def test_best_seconds_is_the_shortest_that_counts():
+    naps = iter((0, 0.05, 0.002, 0.05))  # to warm up, disturbed, clear, disturbed
+    ways = {"nap": lambda: time.sleep(next(naps)), "nothing": lambda: None}
+    best = hardware.best_seconds(ways, CPU, rounds=3)
+    assert best["nothing"] < 0.002 <= best["nap"] < 0.05
 
 
 COUNT_PAGE_FAULTS = """
