@@ -140,6 +140,8 @@ def carry_lost(code):
         (lambda code: code >> 16, "You truncate"),
         (lambda code: code + 0x8000 >> 16, "You round ties up"),
         (lambda code: code + 0x7FFF >> 16, "You round ties down"),
+        (lambda code: code + 0x8000 - (code >> 16 & 1) >> 16, "You round ties to odd"),
+        (lambda code: float(code + 0x7FFF + (code >> 16 & 1) >> 16), "Return an int"),
         (lambda code: code & 0xFFFF0000, "more than 16 bits"),
         (lambda code: (code >> 16) + 1, "rounds down to 1"),
         (carry_lost, "carry into the exponent"),
@@ -195,6 +197,7 @@ def third_return_forgotten(scale, good_steps, overflowed, interval):
     ("answer", "diagnosis"),
     [
         (scaler(), "passed"),
+        (lambda *state: list(scaler()(*state)), "passed"),
         (third_return_forgotten, "cannot be used as the task says"),
         (scaler(backoff=2.0), "yours doubles"),
         (scaler(backoff=1.0), "yours stays"),
@@ -225,6 +228,7 @@ def quantizer(divisor=127.0, rounding=torch.round, guard=True, low=False, upside
     ("answer", "diagnosis"),
     [
         (quantizer(), "passed"),
+        (quantizer(rounding=lambda x: torch.floor(x + 0.5)), "passed"),
         (quantizer(divisor=128.0), "+128 is no int8"),
         (quantizer(divisor=255.0), "max|x| / 255"),
         (quantizer(divisor=127.5), "max - min over 255 steps"),

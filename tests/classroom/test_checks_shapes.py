@@ -119,7 +119,8 @@ WRONG = [
     ("square_matrices", "...", "lets a vector through"),
     ("square_matrices", "... q k", "are not square"),
     ("square_matrices", "n n", "takes a single matrix only"),
-    ("square_matrices", "batch n n", "fixed number of leading axes"),
+    ("square_matrices", "batch n n", "there may be any number of axes"),
+    ("square_matrices", "... dim n n", "no other name beside it"),
     ("square_matrices", "... 3 3", "a number in a spec is fixed"),
     ("square_matrices", 3, "a string expected"),
     ("trace_of_product", "i k, i k ->", "paired left[i, k] with right[i, k]"),
@@ -138,6 +139,8 @@ WRONG = [
     ("head_scores", lambda q, k: einsum(q, k, "b q h d, b k h d -> h q k"), "examples of the"),
     ("head_scores", lambda q, k: einsum(q, k, "b q h d, b k h d -> b h q k") / 7**0.5, "scaled"),
     ("head_scores", lambda q, k: einsum(q, k, "b s h d, b s h d -> b h s"), "the shape is"),
+    ("head_scores", lambda q, k: einsum(q, k, "b q h d, b k h e -> b h q k"), "one name for both"),
+    ("head_scores", lambda q, k: einsum(q, k, "b q h d, b k g d -> b h q k"), "two names"),
     ("masked_mean", lambda x, mask: x.mean(1), "the mask has no effect"),
     ("masked_mean", lambda x, mask: (x * mask[..., None]).mean(1), "divided by the sequence"),
     ("masked_mean", lambda x, mask: (x * mask[..., None]).sum(1), "divide by how many"),
@@ -148,6 +151,21 @@ WRONG = [
         "dropped the tokens",
     ),
     ("masked_mean", lambda x, mask: x[mask].mean(0), "pooled over the whole batch"),
+    (
+        "masked_mean",
+        lambda x, mask: x.masked_fill_(~mask[..., None], 0).mean(1),
+        "divided by the sequence",
+    ),
+    (
+        "masked_mean",
+        lambda x, mask: x.sum(1) / mask.sum(1, keepdim=True),
+        "the numbers are not.",
+    ),
+    (
+        "masked_mean",
+        lambda x, mask: x.sum(1) / mask.sum(1, keepdim=True) * torch.nan,
+        "there are NaNs in it",
+    ),
     (
         "masked_mean",
         lambda x, mask: x.mul_(mask[..., None]).sum(1) / mask.sum(1, keepdim=True),
@@ -210,6 +228,16 @@ WRONG = [
         "grouped_query_attention",
         partial(attention, forbidden=lambda ones: ones.tril(-1)),
         "upside down",
+    ),
+    (
+        "grouped_query_attention",
+        partial(attention, forbidden=lambda ones: ones.triu(0)),
+        "nothing to look at",
+    ),
+    (
+        "grouped_query_attention",
+        partial(attention, forbidden=lambda ones: ones.triu(2)),
+        "one too far",
     ),
     ("grouped_query_attention", partial(attention, over=-2), "over the queries"),
     (

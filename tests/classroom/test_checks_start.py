@@ -11,6 +11,7 @@ from cs336_lib.classroom.checks import start
         (lambda n, bits: n * bits * 8, "you multiplied by 8"),
         (lambda n, bits: n * bits // 8, "did you use //"),
         (lambda n, bits: bits / 8, "does n appear"),
+        (lambda n, bits: n * 4, "does bits appear"),
         (lambda n, bits: 7, "not 7"),
         (lambda n, bits: n / 0, "your code raised ZeroDivisionError"),
         (..., "not attempted yet"),

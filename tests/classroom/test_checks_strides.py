@@ -164,6 +164,10 @@ def forgets_size_one(shape, stride, new):
             lambda s, t, n: same_count(s, t, n) and storage.is_row_major(s, t),
             "You ask for contiguity",
         ),
+        (
+            lambda s, t, n: same_count(s, t, n) and t == storage.row_major_strides(s),
+            "You ask for the strides of a fresh tensor",
+        ),
         (same_count, "only compare the numbers of elements"),
         (
             lambda s, t, n: same_count(s, t, n) and len(storage.merge_dimensions(s, t)) <= 1,
@@ -274,6 +278,8 @@ def ones(q, k):
         (lambda q, k: ones(q, k).triu(1), "True means 'may look'"),
         (lambda q, k: ones(q, k).tril(-1), "a token must see itself"),
         (lambda q, k: torch.ones(q, k).tril(k - q), "Start from dtype=torch.bool"),
+        (lambda q, k: torch.zeros(q, k).masked_fill(ones(q, k).triu(1), -torch.inf), "mask to add"),
+        (lambda q, k: torch.ones(q, k).tril(k - q).long(), "refuses integers"),
         (lambda q, k: ones(q, k).tril(), "the queries are the LAST two tokens"),
         (lambda q, k: ones(q, k), "mask(4, 4) is wrong"),
         (lambda q, k: ones(q, k).tril(k - q + 1), "each row reaches one token too far"),

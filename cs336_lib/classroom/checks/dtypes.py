@@ -111,6 +111,7 @@ def to_bf16(encode: Callable[[int], int]) -> None:
     down, up = FP32.encode(1 + 2**-9), FP32.encode(1 + 2**-7 - 2**-9)
     tie_down, tie_up = FP32.encode(1 + 2**-8), FP32.encode(1 + 3 * 2**-8)
     one = BF16.encode(1.0)
+    expect(isinstance(encode(0), int), "Return an int, the 16-bit code.")
     expect(
         encode(down) < 2**16,
         "Your code has more than 16 bits: the upper half of the fp32 code is wanted, shifted down.",
@@ -129,11 +130,17 @@ def to_bf16(encode: Callable[[int], int]) -> None:
         "You round ties down: 1 + 3 * 2^-8 lies half-way, and the even neighbour is above it.",
     )
     expect(
+        not (encode(tie_down) == one + 1 and encode(tie_up) == one + 1),
+        "You round ties to odd: the neighbour whose last mantissa bit is 0 is wanted.",
+    )
+    expect(
         encode(FP32.encode(2 - 2**-20)) == BF16.encode(2.0),
         "Just below 2 the mantissa is all ones; rounding up has to carry into the exponent: 2.0.",
     )
-    codes = torch.randint(0, 0x7F800000, (400,), generator=torch.Generator().manual_seed(0))
-    for code in [*codes.tolist(), *(c | 1 << 31 for c in codes.tolist()), FP32.max_code]:
+    drawn = torch.randint(0, 0x7F800000, (400,), generator=torch.Generator().manual_seed(0))
+    codes = drawn.tolist()
+    codes += [code & ~0xFFFF | 0x8000 for code in codes]  # as many exact ties
+    for code in [*codes, *(code | 1 << 31 for code in codes), FP32.max_code]:
         truth, got = BF16.encode(FP32.decode(code)), encode(code)
         expect(got == truth, f"{code:#010x} has to become {truth:#06x}; you get {got:#06x}.")
 
@@ -183,14 +190,14 @@ def next_scale(update: Callable[[float, int, bool, int], tuple[float, int]]) -> 
     expect(good == 0, "After doubling, the counter starts again at 0, or it doubles at every step.")
     state = (65536.0, 0)
     for overflowed in [True] * 3 + [False] * 10 + [True]:
-        state = update(*state, overflowed, 5)
+        state = tuple(update(*state, overflowed, 5))
     expect(state == (16384.0, 0), f"3 overflows, 10 good, 1: (16384.0, 0) expected, not {state}.")
 
 
 @exercise
 def int8_round_trip(quantize: Callable[[Tensor], tuple[Tensor, float]]) -> None:
     """Symmetric int8: q = round(x / scale), scale = max|x| / 127."""
-    x = torch.tensor([-2.0, -1.0, -0.3, 0.0, 0.36, 1.3, 2.0])
+    x = torch.tensor([-2.0, -1.1, -0.3, 0.0, 0.36, 1.3, 2.0])
     q, scale = quantize(x.clone())
     scale, amax = float(scale), 2.0
 

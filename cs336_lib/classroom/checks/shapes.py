@@ -22,7 +22,7 @@ def same(result: object, target: Tensor) -> bool:
     return (
         isinstance(result, Tensor)
         and result.shape == target.shape
-        and torch.allclose(result.to(target), target, atol=1e-5)
+        and torch.allclose(result.to(target), target, atol=1e-5, equal_nan=True)
     )
 
 
@@ -41,7 +41,11 @@ def compare(result: object, target: Tensor, mistakes: dict[str, Tensor], names: 
         result.shape == target.shape,
         f"the shape is {tuple(result.shape)}; {names} = {tuple(target.shape)} expected.",
     )
-    expect(False, "the shape is right, the numbers are not: elements are in the wrong places.")
+    expect(
+        not result.isnan().any(),
+        "there are NaNs in it: a softmax over nothing, or a division by 0.",
+    )
+    expect(False, "the shape is right, the numbers are not.")
 
 
 @exercise
@@ -68,7 +72,8 @@ def square_matrices(spec: str) -> None:
     )
     expect(
         accepts(3, 3) and accepts(2, 7, 3, 3),
-        "it wants a fixed number of leading axes: `...` stands for any number, none included.",
+        "it rejects (3, 3) or (2, 7, 3, 3): before the square there may be any number of axes, "
+        "even none. Use `...`, and no other name beside it.",
     )
     expect(
         accepts(2, 5, 5), "it wants one certain size: a number in a spec is fixed, a name is not."
@@ -123,6 +128,13 @@ def head_scores(function: Callable[[Tensor, Tensor], Tensor]) -> None:
         "the examples of the batch are summed up: keep `batch` to the right of the arrow.": (
             target.sum(0)
         ),
+        "`dim` has two names in your pattern, so queries and keys are summed each by itself: one "
+        "name for both.": (
+            rearrange(q.sum(-1), "b q h -> b h q 1") * rearrange(k.sum(-1), "b k h -> b h 1 k")
+        ),
+        "the heads have two names, so those of the keys are summed: a head meets only itself.": (
+            torch.einsum("bqhd,bkgd->bhqk", q, k)
+        ),
         "you scaled the scores by 1/sqrt(dim): right in attention, not asked for here.": (
             target / math.sqrt(q.size(-1))
         ),
@@ -139,7 +151,7 @@ def masked_mean(function: Callable[[Tensor, Tensor], Tensor]) -> None:
     x = normal(2, 5, 3)
     mask = torch.tensor([[True, True, True, True, False], [True, True, False, False, False]])
     before = x.clone()
-    kept = x * rearrange(mask, "batch seq -> batch seq 1")
+    kept = before * rearrange(mask, "batch seq -> batch seq 1")
     counts = reduce(mask.float(), "batch seq -> batch 1", "sum")
     try:
         result = function(x, mask)
@@ -156,7 +168,7 @@ def masked_mean(function: Callable[[Tensor, Tensor], Tensor]) -> None:
         )
         raise
     mistakes = {
-        "you averaged over all tokens, padding included: the mask has no effect.": x.mean(1),
+        "you averaged over all tokens, padding included: the mask has no effect.": before.mean(1),
         "you set the padding to zero but divided by the sequence length: divide by the number of "
         "tokens that are kept.": kept.mean(1),
         "that is the sum of the kept tokens: divide by how many there are.": kept.sum(1),
@@ -164,7 +176,8 @@ def masked_mean(function: Callable[[Tensor, Tensor], Tensor]) -> None:
             kept.sum(1) / mask.sum()
         ),
         "you averaged the padding and dropped the tokens: True marks a token that counts.": (
-            reduce(x * ~mask[..., None], "batch seq hidden -> batch hidden", "sum") / (5 - counts)
+            reduce(before * ~mask[..., None], "batch seq hidden -> batch hidden", "sum")
+            / (5 - counts)
         ),
         "you pooled over the whole batch: one vector for each row is wanted.": (
             kept.sum((0, 1)) / mask.sum()
@@ -279,7 +292,14 @@ def attend(
     k, v = (repeat(rearrange(t, split, head=2), groups, group=3) for t in (k, v))
     scores = q @ k.mT * (q.size(-1) ** -0.5 if scale is None else scale)
     ones = torch.ones(scores.shape[-2:], dtype=torch.bool)
-    forbidden = {"future": ones.triu(1), "past": ones.tril(-1), "none": ~ones}[masked]
+    masks = {
+        "future": ones.triu(1),
+        "too little": ones.triu(2),
+        "itself": ones.triu(0),
+        "past": ones.tril(-1),
+        "none": ~ones,
+    }
+    forbidden = masks[masked]
     weights = torch.softmax(scores.masked_fill(forbidden, -torch.inf), softmax_over)
     return rearrange(weights @ v, merge)
 
@@ -308,6 +328,11 @@ def grouped_query_attention(function: Callable[..., Tensor]) -> None:
         "that mask is upside down: each token looks at the future, and not at the past.": (
             attend(q, k, v, masked="past")
         ),
+        "each token sees one too far: the future begins at triu(1).": (
+            attend(q, k, v, masked="too little")
+        ),
+        "a token sees itself, so the future is triu(1); the first one has nothing to look at here, "
+        "and softmax over nothing is NaN.": attend(q, k, v, masked="itself"),
         "softmax runs over the queries; the weights of one query over all keys add up to 1.": (
             attend(q, k, v, softmax_over=-2)
         ),

@@ -14,6 +14,7 @@ from cs336_lib.classroom.storage import (
     Shape,
     is_row_major,
     merge_dimensions,
+    row_major_strides,
     same_storage,
     torch_views,
     view_cases,
@@ -148,6 +149,10 @@ def can_view(rule: Callable[[Shape, Shape, Shape], bool]) -> None:
         "viewed as long as no new dimension straddles a break (try splitting a dimension).": (
             lambda case: same_count(case) and is_row_major(case[0], case[1])
         ),
+        "You ask for the strides of a fresh tensor. That is enough, but not needed: others can be "
+        "viewed, too, as long as no new dimension straddles a break.": (
+            lambda case: same_count(case) and case[1] == row_major_strides(case[0])
+        ),
         "You only compare the numbers of elements; the strides decide.": same_count,
         "You ask whether everything merges into one run. It need not: a break may stay where it "
         "is, as long as no new dimension has to cross it.": (
@@ -208,7 +213,7 @@ def split_heads(split: Callable[[Tensor, int], tuple[Tensor, Tensor, Tensor]]) -
         chopped = flat.reshape(batch, n_head, seq, head_dim)
         expect(
             not torch.equal(got, chopped),
-            f"{name} has the right shape and the wrong numbers: viewing straight to "
+            f"{name} has the right shape and the wrong numbers: reshaping straight to "
             "(batch, head, seq, head_dim) chops each row up. Split channels into (head, head_dim) "
             "first, then transpose.",
         )
@@ -299,6 +304,10 @@ def causal_mask(mask: Callable[[int, int], Tensor]) -> None:
     expect(isinstance(got, Tensor), "return a tensor; is the `return` missing?")
     expect(got.shape == (4, 4), f"mask(4, 4) has shape {tuple(got.shape)}; (4, 4) expected.")
     square = torch.ones(4, 4, dtype=torch.bool)
+    expect(
+        not (got.is_floating_point() and got.isinf().any()),
+        "that is a mask to add (0 and -inf); a boolean one is wanted, True where a query may look.",
+    )
     values = got != 0
     expect(
         not torch.equal(values, square.triu()),
@@ -322,8 +331,8 @@ def causal_mask(mask: Callable[[int, int], Tensor]) -> None:
     expect(torch.equal(values, square.tril()), f"mask(4, 4) is wrong: {values.int().tolist()}.")
     expect(
         got.dtype == torch.bool,
-        f"the pattern is right, the dtype is {got.dtype}: scaled_dot_product_attention would add "
-        "those numbers to the scores. Start from dtype=torch.bool.",
+        f"the pattern is right, the dtype is {got.dtype}: scaled_dot_product_attention adds "
+        "floats to the scores and refuses integers. Start from dtype=torch.bool.",
     )
     q, k, v = torch.randn(3, 4, 8, generator=torch.Generator().manual_seed(0)).double().unbind(0)
     ours = F.scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=got)
