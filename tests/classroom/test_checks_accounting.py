@@ -6,6 +6,7 @@ import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cs336_lib.classroom.checks import accounting as checks
@@ -83,6 +84,11 @@ RIGHT = {
     checks.zero_bytes: sharded,
     checks.best_segments: segments,
 }
+
+
+def test_a_whole_number_is_shown_to_its_last_digit():
+    shown = [checks.shown(value) for value in (2_654_208, 2_654_209.0, 0.1234567, 1e20)]
+    assert shown == ["2,654,208", "2,654,209", "0.123457", "1e+20"]
 
 
 @pytest.mark.parametrize("check", RIGHT, ids=lambda check: check.__name__)
@@ -322,6 +328,8 @@ def nearest_minimum(layers, inside):
         (lambda n, a: n // segments(n, a), "the length of the best segments"),
         (lambda n, a: 1, "highest peak of all"),
         (lambda n, a: n // 2, "give a peak of"),
+        (lambda n, a: 12.5, "whole number, not 12.5"),
+        (lambda n, a: np.int64(segments(n, a)), "passed"),
     ],
 )
 def test_best_segments(verdict, answer, diagnosis):

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from cs336_lib.classroom import optimizers
 from cs336_lib.classroom.checks import optimizers as checks
@@ -54,6 +55,9 @@ INITS = {
     "no weight is negative": lambda i, o, g: torch.rand(i, o, generator=g) / math.sqrt(i),
     "the shape should be": lambda i, o, g: torch.randn(o, i, generator=g) / math.sqrt(i),
     "two calls with equal generators differ": lambda i, o, g: torch.randn(i, o) / math.sqrt(i),
+    "do not seed one": lambda i, o, g: (
+        torch.randn(i, o, generator=torch.Generator().manual_seed(0)) / math.sqrt(i)
+    ),
     "the output's std would be 3.00": draw(lambda i, o: 3 / math.sqrt(i)),
     "return a tensor": lambda i, o, g: None,
 }
@@ -79,6 +83,11 @@ LOSSES = {
     "passed": lambda x, y: nll(x, y).mean(),
     "the sign is wrong": lambda x, y: -nll(x, y).mean(),
     "you sum over the positions": lambda x, y: nll(x, y).sum(),
+    "not by B * T * V": lambda x, y: nll(x, y).mean() / x.size(-1),
+    "functional.cross_entropy does all": lambda x, y: F.cross_entropy(x.flatten(0, 1), y.flatten()),
+    "functional.nll_loss does all": lambda x, y: F.nll_loss(
+        x.log_softmax(-1).flatten(0, 1), y.flatten()
+    ),
     "you divide by B only": lambda x, y: nll(x, y).sum() / x.size(0),
     "as if they were log-probabilities": lambda x, y: -chosen(x, y).mean(),
     "softmax is over the positions": lambda x, y: -chosen(x.log_softmax(1), y).mean(),
@@ -349,7 +358,7 @@ def iterate(
     x, steps, divide=True, each=False, cube=lambda x: x @ x.T @ x, minus=0.5, back=False, fixed=None
 ):
     norm = x.norm()
-    x = x / norm if divide else x
+    x = x / (divide(x) if callable(divide) else norm) if divide else x
     for _ in range(fixed if fixed is not None else steps):
         x = 1.5 * x - minus * cube(x)
         x = x / x.norm() if each else x
@@ -369,6 +378,9 @@ SCHULZES = {
     "you do one round only": variant(fixed=1),
     "the rounds are missing": variant(fixed=0),
     "is the number of rounds fixed": variant(fixed=25),
+    "one round more than": lambda matrix, steps: iterate(matrix, steps + 1),
+    "one round fewer than": lambda matrix, steps: iterate(matrix, steps - 1),
+    "the largest singular value": variant(divide=lambda x: torch.linalg.matrix_norm(x, 2)),
     "the singular values run from": variant(fixed=3),
     "not the matrix's own": lambda matrix, steps: torch.eye(*matrix.shape),
     "return a matrix of the shape": lambda matrix, steps: matrix.T,

@@ -65,7 +65,10 @@ ORDERS = {
     "re-seeded or advanced a global": global_torch,
     "epoch 1 has the order of epoch 0": lambda s, e, n: np.random.default_rng(s).permutation(n),
     "the seed makes no difference": lambda s, e, n: np.random.default_rng(e).permutation(n),
-    "sums collide": lambda s, e, n: np.random.default_rng(s + e).permutation(n),
+    "(0, 1) and (1, 0) give the same": lambda s, e, n: np.random.default_rng(s + e).permutation(n),
+    "(1, 11) and (11, 1) give the same": lambda s, e, n: np.random.default_rng(
+        int(f"{s}{e}")
+    ).permutation(n),
 }
 
 
@@ -89,6 +92,8 @@ SHARDS = {
     "part of the header": mapped(np.uint16, 256),
     "only the header is int32": mapped(np.int32, 1024),
     "some ids are negative": mapped(np.int16, 1024),
+    "twice too many numbers": mapped(np.uint8, 1024),
+    "the ids are right, but as int64": lambda path: mapped(np.uint16, 1024)(path).astype(np.int64),
     "the whole file was loaded": lambda path: np.fromfile(path, dtype=np.uint16, offset=1024),
     "the map is writable": mapped(np.uint16, 1024, mode="r+"),
     "numbers, but the file holds": mapped(np.uint16, 1026),
@@ -219,6 +224,8 @@ CLIPS = {
     ),
     "clipping never makes larger": clip_with(lambda g, ps, limit: limit / norm_of(ps)),
     "took no part has .grad None": torch_clip_without_none,
+    "the norm of the weights": lambda ps, limit: sum(p.norm() ** 2 for p in ps) ** 0.5,
+    "nn.utils.clip_grad_norm_ does all": lambda ps, limit: nn.utils.clip_grad_norm_(ps, limit),
 }
 
 
@@ -250,7 +257,31 @@ def accumulating(weight, zero=False, returned=lambda mean: mean):
     return run
 
 
+def all_at_once(model, pieces, loss_function):
+    """One backward, when every piece has gone forward."""
+    total = sum(len(x) for x, _ in pieces)
+    loss = sum(loss_function(model(x), y) * (len(x) / total) for x, y in pieces)
+    loss.backward()
+    return loss.item()
+
+
+def stepping(model, pieces, loss_function):
+    """Accumulates, and goes on to take the step."""
+    loss = ACCUMULATIONS["passed"](model, pieces, loss_function)
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    return loss
+
+
+def mean_of_means(model, pieces, loss_function):
+    """The right gradient, and the wrong loss."""
+    ACCUMULATIONS["passed"](model, pieces, loss_function)
+    with torch.no_grad():
+        return sum(loss_function(model(x), y).item() for x, y in pieces) / len(pieces)
+
+
 ACCUMULATIONS = {
+    "all pieces were in memory at once": all_at_once,
+    "take no optimizer step": stepping,
     "passed": accumulating(
         lambda count, pieces, total: count / total, returned=lambda mean: mean.item()
     ),
@@ -263,6 +294,7 @@ ACCUMULATIONS = {
         lambda count, pieces, total: count / total, zero=True
     ),
     "return the batch's mean loss": accumulating(lambda c, p, t: c / t, returned=lambda m: None),
+    "the mean of the pieces' means": mean_of_means,
     "still holds the graph": accumulating(lambda count, pieces, total: count / total),
     "you return 0.0000": accumulating(lambda c, p, t: c / t, returned=lambda mean: 0.0),
     "call backward": lambda model, pieces, loss_function: 0.0,
@@ -290,7 +322,7 @@ RIGHT = {
     ("changes", "diagnosis"),
     [
         ({}, "passed"),
-        ({"B": "schedule"}, "the learning rates are right in B"),
+        ({"B": "schedule"}, "only the first learning rate is off in B"),
         ({"C": "data position"}, "the batch is the same in C"),
         ({"D": "torch rng"}, "dropout changes no batch"),
         ({"E": "step"}, "the run ended where it should in E"),

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
 
 from cs336_lib.accounting import BytesPerParameter, checkpointed_values
 from cs336_lib.classroom.checks.report import DiagnosisError, exercise, expect
@@ -17,7 +18,7 @@ def expect_number(got: object, want: float, case: str, mistakes: Mapping[str, fl
     """Fail unless `got` is `want`; where it is a known mistake's value, say which mistake."""
     expect(got is not None, "Your function returns None; is the `return` missing?")
     expect(
-        isinstance(got, int | float) and not isinstance(got, bool),
+        isinstance(got, Real) and not isinstance(got, bool),
         f"A number is expected, not {type(got).__name__}.",
     )
     if close(got, want):
@@ -25,7 +26,13 @@ def expect_number(got: object, want: float, case: str, mistakes: Mapping[str, fl
     for diagnosis, wrong in mistakes.items():
         if close(got, wrong):
             raise DiagnosisError(diagnosis)
-    raise DiagnosisError(f"For {case} it is {want:,.6g}, and you get {got:,.6g}.")
+    raise DiagnosisError(f"For {case} it is {shown(want)}, and you get {shown(got)}.")
+
+
+def shown(value: float) -> str:
+    """A whole number in full, as its last digit may be the wrong one; others to six digits."""
+    whole = abs(value) < 1e15 and float(value).is_integer()
+    return f"{value:,.0f}" if whole else f"{value:,.6g}"
 
 
 @exercise
@@ -303,7 +310,10 @@ def best_segments(best: Callable[[int, float], int]) -> None:
     """The divisor of `layers` with the least peak."""
     for layers, inside in ((16, 1), (64, 1), (36, 4), (64, 16), (48, 25), (12, 100), (48, 16)):
         got = best(layers, inside)
-        expect(isinstance(got, int) and not isinstance(got, bool), "A whole number is expected.")
+        expect(
+            isinstance(got, Integral) and not isinstance(got, bool),
+            f"The number of segments is expected, a whole number, not {got}. (Is it their peak?)",
+        )
         expect(
             1 <= got <= layers and layers % got == 0,
             f"For {layers} layers, {got} segments are not equally long; a divisor is wanted.",

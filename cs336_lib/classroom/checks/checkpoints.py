@@ -21,7 +21,7 @@ PIECES = {
 }
 CONFUSED = {
     ("B", "weights"): "with other weights the first loss would differ",
-    ("B", "schedule"): "the learning rates are right in B",
+    ("B", "schedule"): "only the first learning rate is off in B; without the schedule, all are",
     ("C", "data position"): "the batch is the same in C",
     ("C", "weights"): "a model that lost its weights would be back at ln(V)",
     ("D", "torch rng"): "dropout changes no batch; batches have a generator of their own",

@@ -3,7 +3,10 @@
 import functools
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
+from types import ModuleType
+from unittest import mock
 
 from cs336_lib.classroom import study
 
@@ -16,6 +19,17 @@ def expect(condition: object, diagnosis: str) -> None:
     """Fail the check with `diagnosis` unless `condition` holds."""
     if not bool(condition):
         raise DiagnosisError(diagnosis)
+
+
+def by_hand(module: ModuleType, *names: str) -> AbstractContextManager:
+    """In here, calling one of these functions of `module` fails the check: the task is to do it."""
+    short = module.__name__.removeprefix("torch.")
+
+    def refusal(name: str) -> mock.Mock:
+        diagnosis = f"{short}.{name} does all the work here; write it by hand."
+        return mock.Mock(side_effect=DiagnosisError(diagnosis))
+
+    return mock.patch.multiple(module, **{name: refusal(name) for name in names})
 
 
 def complaint(error: Exception, check: Callable[..., None]) -> str:

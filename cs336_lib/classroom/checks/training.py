@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cs336_lib.classroom.checks.checkpoints import missing_pieces, resume
-from cs336_lib.classroom.checks.report import exercise, expect
+from cs336_lib.classroom.checks.report import by_hand, exercise, expect
 from cs336_lib.data import HEADER_BYTES, write_shard
 
 __all__ = [
@@ -71,11 +71,11 @@ def epoch_order(order: Callable[[int, int, int], Sequence[int]]) -> None:
         "epoch 1 has the order of epoch 0: the epoch must go into the seed.",
     )
     expect([int(i) for i in order(1, 0, 50)] != numbers, "the seed makes no difference.")
-    for a, b in (((0, 1), (1, 0)), ((1, 2), (2, 1)), ((0, 5), (0, 7))):
+    for a, b in (((0, 1), (1, 0)), ((1, 2), (2, 1)), ((0, 5), (0, 7)), ((1, 11), (11, 1))):
         expect(
             [int(i) for i in order(*a, 50)] != [int(i) for i in order(*b, 50)],
-            f"(seed, epoch) = {a} and {b} give the same order: you add or multiply the two, and "
-            "sums collide. Mix them: np.random.default_rng([seed, epoch]) does.",
+            f"(seed, epoch) = {a} and {b} give the same order: add, multiply or string them "
+            "together, and seeds collide. Mix them: np.random.default_rng([seed, epoch]) does.",
         )
 
 
@@ -106,12 +106,21 @@ def read_shard(read: Callable[[Path], np.ndarray]) -> None:
         "part of the header is still there: np.memmap's offset counts bytes, and the header is "
         "256 int32 = 1024 bytes.",
     )
+    expect(
+        len(values) != 2 * n,
+        "twice too many numbers: np.memmap's default dtype is uint8, and a token is a uint16.",
+    )
     expect(len(values) == n, f"{len(values)} numbers, but the file holds {n} tokens.")
     expect(
         not (values.astype(np.int64) < 0).any(),
         "some ids are negative: int16 ends at 32,767 and GPT-2's last id is 50,256; use uint16.",
     )
     expect(np.array_equal(values, ids), "the length is right, the ids are not.")
+    expect(
+        dtype == np.uint16,
+        f"the ids are right, but as {dtype}: converting copies the whole file into memory; return "
+        "the uint16 map itself.",
+    )
     expect(
         mapped,
         "the ids are right, but the whole file was loaded. np.memmap reads what is asked for.",
@@ -189,7 +198,7 @@ def with_gradients(gradients: Sequence[Tensor | None]) -> list[nn.Parameter]:
     parameters = []
     for gradient in gradients:
         size = 2 if gradient is None else gradient.shape
-        parameters.append(nn.Parameter(torch.zeros(size)))
+        parameters.append(nn.Parameter(torch.ones(size)))
         parameters[-1].grad = None if gradient is None else gradient.clone()
     return parameters
 
@@ -207,10 +216,15 @@ def clip_by_hand(clip: Callable[[list[nn.Parameter], float], Tensor | float]) ->
         torch.tensor([[7.2, 9.6]]),
     ]  # norms 5 and 12, together 13
     parameters = with_gradients(gradients)
-    norm = clip(parameters, 6.5)
+    with by_hand(nn.utils, "clip_grad_norm_", "clip_grads_with_norm_", "get_total_norm"):
+        norm = clip(parameters, 6.5)
     got = [p.grad for p in parameters]
     expect(norm is not None, "your function returns None; it must return the norm.")
-    norm = float(norm)
+    norm = float(torch.as_tensor(norm).detach())
+    expect(
+        not math.isclose(norm, 2, rel_tol=1e-4),
+        "that is the norm of the weights; the gradients', p.grad, is wanted.",
+    )
     small, large = gradients
     wrong = {
         "the gradients are as they were: write into p.grad (p.grad *= scale), since `g = g * "
@@ -272,7 +286,9 @@ def accumulate(run: Callable[[nn.Module, list[Batch], LossFunction], float]) -> 
             (F.mse_loss(model(a), b) * factor(len(a))).backward()
         return model.weight.grad
 
-    model = fresh()
+    model, passes = fresh(), []
+    model.register_forward_hook(lambda *_: passes.extend(["forward"] * torch.is_grad_enabled()))
+    model.weight.register_hook(lambda _: passes.append("backward"))
     loss = run(model, pieces, F.mse_loss)
     got = model.weight.grad
     expect(got is not None, "model.weight.grad is None: call backward, and leave the gradients.")
@@ -300,6 +316,12 @@ def accumulate(run: Callable[[nn.Module, list[Batch], LossFunction], float]) -> 
     for diagnosis, value in wrong.items():
         expect(not torch.allclose(got, value, rtol=1e-4), diagnosis)
     expect(torch.allclose(got, want, rtol=1e-4), f"the gradient is {got}; {want} expected.")
+    expect(
+        passes == ["forward", "backward"] * len(pieces),
+        "the gradient is right, but all pieces were in memory at once: call backward for each one "
+        "before the next goes forward.",
+    )
+    expect(torch.equal(model.weight, weight), "the weights have moved: take no optimizer step.")
     expect(loss is not None, "the gradient is right; return the batch's mean loss as well.")
     expect(
         not (isinstance(loss, Tensor) and loss.requires_grad),
@@ -307,6 +329,12 @@ def accumulate(run: Callable[[nn.Module, list[Batch], LossFunction], float]) -> 
         "activations: add up loss.item() (or loss.detach()).",
     )
     true_loss = F.mse_loss(fresh()(x), y).item()
+    of_means = sum(F.mse_loss(fresh()(a), b).item() for a, b in pieces) / len(pieces)
+    expect(
+        not math.isclose(float(loss), of_means, rel_tol=1e-4),
+        "the gradient is right; the loss you return is the mean of the pieces' means: weigh each "
+        "by its size here, too.",
+    )
     expect(
         math.isclose(float(loss), true_loss, rel_tol=1e-4),
         f"the gradient is right; the loss is {true_loss:.4f}, you return {float(loss):.4f}.",

@@ -175,6 +175,7 @@ def stacked(
         axes.text(total, place, f"  {digits(total)}", va="center")
     if limit is not None:
         axes.axvline(limit, color=BLACK, ls="--", lw=2)
+        axes.text(limit, -0.55, f" {digits(limit)}: one device", va="center")
     axes.set_xlim(0, max(left.max(), limit or 0) * 1.12)
     axes.grid(False, axis="y")
     if len(kinds) > 1:

@@ -186,6 +186,11 @@ def loss_curves(curves: Mapping[str, Sequence[float]], smooth: int = 5) -> Figur
         axes.plot(range(smooth, len(losses) + 1), mean, label=name, **style)
         top = max(top, mean[len(losses) // 10].item())
     axes.set_ylim(top=top)
-    label(axes, "Same model, same batches", "step", "loss [nats per character]")
+    label(
+        axes,
+        "Same model, same batches",
+        "step",
+        f"loss, mean of {smooth} steps\n[nats per character]",
+    )
     axes.legend()
     return fig
