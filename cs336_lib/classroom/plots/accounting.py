@@ -174,11 +174,10 @@ def stacked(
     for place, total in enumerate(left):
         axes.text(total, place, f"  {digits(total)}", va="center")
     if limit is not None:
-        axes.axvline(limit, color=BLACK, ls="--", lw=2)
-        axes.text(limit, -0.55, f" {digits(limit)}: one device", va="center")
+        axes.axvline(limit, color=BLACK, ls="--", lw=2, label=f"{digits(limit)}: one device")
     axes.set_xlim(0, max(left.max(), limit or 0) * 1.12)
     axes.grid(False, axis="y")
-    if len(kinds) > 1:
+    if len(kinds) > 1 or limit is not None:
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     label(axes, title, unit, "")
     return fig
