@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,11 @@ from typing import Any
 
 from safetensors import SafetensorError
 from tqdm import tqdm
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 JSON_BYTES = 4 * 2**20  # our largest, a tokenizer of 65,536 characters, has 0.8 MB
 
@@ -28,6 +34,39 @@ def writing(path: Path) -> Iterator[None]:
         reason = getattr(error, "strerror", None) or str(error)
         reason = re.sub(r"^.*I/O error: | \(os error \d+\)$", "", reason)
         raise OSError(f"{path}: cannot be written ({reason})") from None
+
+
+@contextmanager
+def only_writer(folder: Path, patience: float = 5.0) -> Iterator[None]:
+    """In here no other process that asks likewise writes to `folder`, which must exist.
+
+    The system lets go of the lock however this process ends. One that is just ending is waited for,
+    `patience` seconds. On Windows, and on file systems without locks, nobody is kept out.
+
+    Raises:
+        ValueError: another process holds the folder.
+    """
+    if fcntl is None:
+        yield
+        return
+    descriptor, until = os.open(folder, os.O_RDONLY), time.monotonic() + patience
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise ValueError(
+                        f"{folder}: another process is writing to it; wait until it has ended, or "
+                        "choose another folder"
+                    ) from None
+                time.sleep(0.1)
+            except OSError:
+                break
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def sync(path: Path) -> None:

@@ -1,0 +1,46 @@
+"""What two processes may not do to one folder."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from cs336_lib.files import only_writer
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from cs336_lib.files import only_writer
+with only_writer(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(float(sys.argv[2]))
+"""
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot lock a folder")
+
+
+def holder(folder, seconds) -> subprocess.Popen:
+    """A process that has the lock."""
+    command = [sys.executable, "-c", HOLD, str(folder), str(seconds)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_second_writer_is_refused_in_one_line(tmp_path):
+    with holder(tmp_path, 60) as first:
+        with (
+            pytest.raises(ValueError, match="another process is writing to it; wait"),
+            only_writer(tmp_path, patience=0.2),
+        ):
+            pass
+        first.kill()  # and the system lets go for it
+    with only_writer(tmp_path, patience=0.2):
+        pass
+
+
+def test_one_that_is_just_ending_is_waited_for(tmp_path):
+    with holder(tmp_path, 0.5):
+        start = time.monotonic()
+        with only_writer(tmp_path):
+            assert time.monotonic() - start < 5
