@@ -62,8 +62,10 @@ COUNTS = {
     "all biases": less(lambda c: c.n_layer * 9 * c.n_embd + norms(c) // 2),
     "a weight and a bias": less(lambda c: norms(c) // 2),
     "the layer norms are missing": less(norms),
-    "two layer norms of each block": less(lambda c: norms(c) - 2 * c.n_embd),
-    "you counted one": less(lambda c: c.n_layer * 2 * c.n_embd),
+    "its two layer norms, or attention's": less(lambda c: norms(c) - 2 * c.n_embd),
+    "attention's biases (3 C and C)": less(lambda c: c.n_layer * 4 * c.n_embd),
+    "the MLP's two biases": less(lambda c: c.n_layer * 5 * c.n_embd),
+    "two thirds of c_attn's bias": less(lambda c: c.n_layer * 2 * c.n_embd),
     "wrong for another shape": lambda config: 124_439_808,
     "its table adds up": lambda config: 1,
 }
@@ -127,7 +129,7 @@ MASKS = {
     "torch.bool expected": lambda n, w: torch.ones(n, n),
     "(seq, seq)": lambda n, w: ones(w),
     "nobody sees anything": lambda n, w: ones(n).tril().triu(w - 1),
-    "row 4 is": lambda n, w: torch.eye(n, dtype=torch.bool),
+    "row 1 is [0, 1, 0, 0, 0, 0]": lambda n, w: torch.eye(n, dtype=torch.bool),
     "the whole past": lambda n, w: ones(n).tril().triu(-2),
     "a tensor expected": lambda n, w: [[True]],
 }
@@ -173,7 +175,11 @@ STDS = {
     "use n_layer": std(lambda n: math.sqrt(24)),
     "biases begin at 0": std(root, constants=(".ln_",)),
     "a norm begins as all ones": std(root, constants=("bias",)),
-    "embeddings have 0.02 too": lambda name, n: 1.0 if "wte" in name else std(root)(name, n),
+    "reads from the stream": lambda name, n: 0.01 if "c_attn.w" in name else std(root)(name, n),
+    "lm_head.weight: 0.02, as for": lambda name, n: 0 if "lm_head" in name else std(root)(name, n),
+    "transformer.wte.weight: 0.02, as for": lambda name, n: (
+        1.0 if "wte" in name else std(root)(name, n)
+    ),
     "0.02 expected": lambda name, n: 1.0,
 }
 
@@ -209,6 +215,15 @@ def pops(theirs):
     return converted()(theirs)
 
 
+def turned_in_place(theirs):
+    """The right result, from tensors that were not ours to turn."""
+    return {
+        f"transformer.{name}": t.t_() if ".c_" in name and t.ndim == 2 else t
+        for name, t in theirs.items()
+        if not name.endswith(".attn.bias")
+    }
+
+
 def rectangular(name, tensor):
     return ".c_" in name and tensor.ndim == 2 and tensor.size(0) != tensor.size(1)
 
@@ -229,6 +244,10 @@ CONVERTERS = {
     "a reshape is not a transpose": converted(turn=lambda t: t.reshape(t.shape[::-1])),
     "has the wrong numbers": converted(turn=lambda t: -t.T),
     "you changed the dictionary": pops,
+    "dictionary that was given": turned_in_place,
+    "h.2.attn.bias is still there": converted(
+        keep=lambda name: name not in ("h.0.attn.bias", "h.1.attn.bias")
+    ),
 }
 
 
@@ -312,12 +331,16 @@ SIZES = {
     "keys AND values": lambda c, b, t, e: size(c, b, t, e) // 2,
     "n_layer is missing": lambda c, b, t, e: size(c, b, t, e) // c.n_layer,
     "do not multiply by n_head": lambda c, b, t, e: size(c, b, t, e) * c.n_head,
+    "do not divide by n_head": lambda c, b, t, e: size(c, b, t, e) // c.n_head,
+    "not bits": lambda c, b, t, e: size(c, b, t, 8 * e),
     "that counts numbers": lambda c, b, t, e: size(c, b, t, 1),
     "queries are not kept": lambda c, b, t, e: size(c, b, t, e) * 3 // 2,
     "one token's share": lambda c, b, t, e: size(c, b, 1, e),
     "not with its square": lambda c, b, t, e: b * c.n_layer * c.n_head * t * t * e,
     "wrong for a batch": lambda c, b, t, e: size(c, 1, t, e),
-    "wrong for GPT-2 XL": lambda c, b, t, e: size(GPTConfig(), b, t, e),
+    "wrong for GPT-2 XL": lambda c, b, t, e: size(
+        GPTConfig(n_layer=24, n_head=16, n_embd=1024), b, t, e
+    ),
     "wanted": lambda c, b, t, e: 1,
 }
 

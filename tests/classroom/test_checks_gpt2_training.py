@@ -158,7 +158,16 @@ def tied_twice(model, weight_decay):
 
 def linear_weights_only(model, weight_decay):
     linear = [m.weight for m in model.modules() if isinstance(m, nn.Linear)][:-1]
+    linear = [weight for weight in linear if weight.requires_grad]
     return [{"params": linear, "weight_decay": weight_decay}]
+
+
+def vectors_filtered_only(model, weight_decay):
+    """Leaves a frozen bias out, and not a frozen matrix."""
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    vectors = [p for p in model.parameters() if p.dim() < 2 and p.requires_grad]
+    decay, spared = {"weight_decay": weight_decay}, {"weight_decay": 0.0}
+    return [{"params": matrices} | decay, {"params": vectors} | spared]
 
 
 GROUPS = {
@@ -171,6 +180,7 @@ GROUPS = {
     ],
     "stands in two groups": tied_twice,
     "a frozen parameter": split(matrix, trained=lambda p: True),
+    "was given to the optimizer": vectors_filtered_only,
     "in no group": linear_weights_only,
     "the groups are swapped": split(lambda name, p: p.dim() < 2),
     "the norms' weights are decayed": split(lambda name, p: not name.endswith("bias")),

@@ -58,8 +58,15 @@ def parameter_count(count: Callable[[GPTConfig], int]) -> None:
     )
     expect(got != right - norms // 2, "a LayerNorm has a weight and a bias: 2 C numbers, not C.")
     expect(got != right - norms, "the layer norms are missing.")
-    expect(got != right - norms + 2 * c, "the two layer norms of each block are missing.")
-    expect(got != right - n * 2 * c, "a block has two layer norms, ln_1 and ln_2; you counted one.")
+    expect(
+        got != right - n * 4 * c,
+        "4 C are missing in each block: its two layer norms, or attention's biases (3 C and C).",
+    )
+    expect(got != right - n * 5 * c, "the MLP's two biases are missing: 4 C and C.")
+    expect(
+        got != right - n * 2 * c,
+        "2 C are missing in each block: one of its layer norms, or two thirds of c_attn's bias.",
+    )
     expect(got == right, f"{got:,} for the 124M model; its table adds up to {right:,}.")
     other = GPTConfig(block_size=64, vocab_size=100, n_layer=3, n_head=2, n_embd=32)
     expect(
@@ -162,7 +169,11 @@ def window_mask(mask: Callable[[int, int], Tensor]) -> None:
         "nobody sees anything: triu(d) with d > 0 begins ABOVE the main diagonal; the diagonals "
         "below it are negative.",
     )
-    expect(torch.equal(got, right), f"row 4 is {got[4].int().tolist()}; [0, 0, 1, 1, 1, 0] wanted.")
+    row = int((got != right).any(1).int().argmax())  # the first that differs
+    expect(
+        torch.equal(got, right),
+        f"row {row} is {got[row].int().tolist()}; {right[row].int().tolist()} wanted.",
+    )
     everything = torch.ones(5, 5, dtype=torch.bool).tril()
     expect(torch.equal(mask(5, 9), everything), "a window longer than the text is the whole past.")
     expect(torch.equal(mask(4, 1), torch.eye(4, dtype=torch.bool)), "window 1: only the diagonal.")
@@ -199,8 +210,13 @@ def init_std(std: Callable[[str, int], float]) -> None:
         math.isclose(got, 0.02 / math.sqrt(96)),
         f"for 48 layers c_proj has 0.02 / sqrt(96), not {got:.5f}: use n_layer.",
     )
-    for name in ("transformer.wte.weight", "transformer.wpe.weight"):
-        expect(math.isclose(std(name, 12), 0.02), f"{name}: embeddings have 0.02 too.")
+    attn = "transformer.h.0.attn.c_attn.weight"
+    expect(math.isclose(std(attn, 12), 0.02), f"{attn} reads from the stream: 0.02.")
+    for name in ("transformer.wte.weight", "transformer.wpe.weight", "lm_head.weight"):
+        expect(
+            math.isclose(std(name, 12), 0.02),
+            f"{name}: 0.02, as for every matrix that does not write to the stream.",
+        )
     for name in (proj.replace("weight", "bias"), "transformer.h.0.attn.c_attn.bias"):
         expect(std(name, 12) == 0, f"{name} is not drawn at all: biases begin at 0, so std 0.")
     for name in ("transformer.h.0.ln_1.weight", "transformer.ln_f.weight"):
@@ -210,18 +226,19 @@ def init_std(std: Callable[[str, int], float]) -> None:
 @exercise
 def convert(answer: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
     """`convert(theirs)`: a checkpoint as published, renamed and transposed for our model."""
-    config = GPTConfig(block_size=8, vocab_size=64, n_layer=2, n_head=2, n_embd=16)
+    config = GPTConfig(block_size=8, vocab_size=64, n_layer=3, n_head=2, n_embd=16)
     with torch.random.fork_rng(devices=[]):
         model = GPT(config)
     published = {n.removeprefix("transformer."): t for n, t in hugging_face_tensors(model).items()}
     theirs = dict(published)
     for block in range(config.n_layer):
         theirs[f"h.{block}.attn.bias"] = torch.ones(8, 8).tril()[None, None]
-    before = dict(theirs)
+    before = {name: tensor.clone() for name, tensor in theirs.items()}
     got = answer(theirs)
     expect(got is not None, NO_RETURN)
     expect(
-        theirs.keys() == before.keys(),
+        theirs.keys() == before.keys()
+        and all(torch.equal(theirs[n], t) for n, t in before.items()),
         "the right idea, but you changed the dictionary that was given to you; build a new one.",
     )
     expected = {n: t for n, t in model.state_dict().items() if n != "lm_head.weight"}
@@ -307,7 +324,14 @@ def nucleus(answer: Callable[[Tensor, float], Tensor]) -> None:
         not same(got, torch.tensor([2, 0, 1, 0, 1]) / 4),
         "you kept the unlikely ones: sort with descending=True.",
     )
-    expect(same(got, right), f"p = 0.7: {[round(v, 3) for v in got.tolist()]}; {right.tolist()}.")
+    expect(
+        not same(got, torch.tensor([0.375, 0, 0.625, 0, 0])),
+        "indexing with `order` sorts once more; to lead back, write to it: result[order] = ...",
+    )
+    expect(
+        same(got, right),
+        f"p = 0.7: you return {[round(v, 3) for v in got.tolist()]}; {right.tolist()} wanted.",
+    )
     expect(
         same(answer(p, 0.3), only),
         "p = 0.3: the likeliest token alone is more than p, and it must always stay.",
@@ -324,27 +348,33 @@ def nucleus(answer: Callable[[Tensor, float], Tensor]) -> None:
 @exercise
 def cache_bytes(size: Callable[[GPTConfig, int, int, int], int]) -> None:
     """`size(config, batch, tokens, bytes_per_number)`: what a KV cache takes."""
-    config = GPTConfig()
-    got, right = size(config, 1, 1024, 4), 2 * 12 * 1024 * 768 * 4
+    config = GPTConfig(n_layer=24, n_head=16, n_embd=1024)  # as many heads as layers hide slips
+    got, right = size(config, 1, 1000, 4), 2 * 24 * 1000 * 1024 * 4
     expect(got is not None, NO_RETURN)
     slips = {
         right // 2: "keys AND values are kept: a factor of 2 is missing.",
-        right // 12: "every layer has its own keys and values: n_layer is missing.",
-        right * 12: "n_embd is all heads together: do not multiply by n_head again.",
+        right // 24: "every layer has its own keys and values: n_layer is missing.",
+        right // 16: "n_embd is all heads together, and all are kept: do not divide by n_head.",
+        right * 8: "bytes_per_number are bytes already, not bits.",
+        right * 16: "n_embd is all heads together: do not multiply by n_head again.",
         right // 4: "that counts numbers; each takes bytes_per_number bytes.",
         right * 3 // 2: "queries are not kept: nobody asks an old query again.",
-        right // 1024: "that is one token's share; the cache holds `tokens` of them.",
-        12 * 12 * 1024 * 1024 * 4: (
+        right // 1000: "that is one token's share; the cache holds `tokens` of them.",
+        24 * 16 * 1000 * 1000 * 4: (
             "tokens x tokens are the attention weights; the cache keeps keys and values, which "
             "grow with the length, not with its square."
         ),
     }
     for value, diagnosis in slips.items():
         expect(got != value, diagnosis)
-    expect(got == right, f"{got:,} bytes for GPT-2 and 1024 tokens in fp32; {right:,} wanted.")
-    expect(size(config, 5, 100, 2) == 5 * 2 * 12 * 100 * 768 * 2, "wrong for a batch of 5 in bf16.")
+    expect(
+        got == right, f"{got:,} bytes for GPT-2 medium and 1000 tokens in fp32; {right:,} wanted."
+    )
+    expect(
+        size(config, 5, 100, 2) == 5 * 2 * 24 * 100 * 1024 * 2, "wrong for a batch of 5 in bf16."
+    )
     wide = GPTConfig(n_layer=48, n_head=25, n_embd=1600)
     expect(
         size(wide, 1, 10, 2) == 2 * 48 * 10 * 1600 * 2,
-        "right for the 124M model, wrong for GPT-2 XL: use the fields of the config.",
+        "right for GPT-2 medium, wrong for GPT-2 XL: use the fields of the config.",
     )

@@ -87,35 +87,55 @@ def bits_per_character(answer: Callable[[float], float]) -> None:
         not math.isclose(got, math.log2(math.log(2))),
         "that is log2 OF the loss; the loss is a logarithm already, only its base is to change",
     )
-    expect(math.isclose(got, 1.0), f"a loss of ln 2 is exactly one bit, not {got:.4f}")
-    expect(math.isclose(answer(4 * math.log(2)), 4.0), "right for ln 2, but wrong for 4 ln 2")
+    expect(
+        math.isclose(got, 1.0, rel_tol=1e-3), f"a loss of ln 2 is exactly one bit, not {got:.4f}"
+    )
+    expect(
+        math.isclose(answer(4 * math.log(2)), 4.0, rel_tol=1e-3),
+        "right for ln 2, but wrong for 4 ln 2",
+    )
 
 
 @exercise
 def epochs_seen(answer: Callable[[TrainConfig, int], float]) -> None:
     """Tokens read over tokens there are: max_steps * batch_tokens / tokens."""
-    config = TrainConfig(max_steps=1000, batch_tokens=512, block_size=64, warmup_steps=0)
-    got = answer(config, 1_024_000)
+    config = TrainConfig(max_steps=300, batch_tokens=1536, block_size=64, warmup_steps=0)
+    got = answer(config, 1_000_000)
+    expect(got is not None, "your function returns None; is the `return` missing?")
     expect(
-        not math.isclose(got, 1000 * 512 * 64 / 1_024_000),
+        not math.isclose(got, 300 * 1536 * 64 / 1_000_000),
         "batch_tokens are tokens already; you multiplied by block_size as well",
     )
     expect(
-        not math.isclose(got, 1000 / 1_024_000),
+        not math.isclose(got, 300 / 1_000_000),
         "a step reads batch_tokens tokens, not one",
     )
     expect(
-        not math.isclose(got, 1000 * config.micro_batch_size * 64 / 1_024_000),
+        not math.isclose(got, 300 * config.micro_batch_size * 64 / 1_000_000),
         "a step is a whole batch, batch_tokens, not one micro-batch",
     )
-    expect(not math.isclose(got, 2.0), "upside down: tokens read over tokens there are")
-    expect(math.isclose(got, 0.5), f"1000 steps of 512 tokens out of 1,024,000 is 0.5, not {got}")
+    expect(
+        not math.isclose(got, 1_000_000 / (300 * 1536)),
+        "upside down: tokens read over tokens there are",
+    )
+    expect(
+        math.isclose(got, 0.4608),
+        f"300 steps of 1,536 tokens out of 1,000,000 are 0.4608 epochs, not {got}",
+    )
+    long = TrainConfig(max_steps=1000, batch_tokens=512, block_size=64, warmup_steps=0)
+    expect(
+        math.isclose(answer(long, 256_000), 2.0),
+        "right for one run, wrong for another: use the fields of the config, and `tokens`",
+    )
 
 
 @exercise
 def sharpened(answer: Callable[[list[float], float], list[float]]) -> None:
     """softmax(log p / T), which is p^(1/T) normalised."""
-    p, half = [0.5, 0.25, 0.25], answer([0.5, 0.25, 0.25], 0.5)
+    p = [0.5, 0.25, 0.25]
+    half = answer(list(p), 0.5)
+    expect(half is not None, "your function returns None; is the `return` missing?")
+    half = [float(x) for x in half]
     flat = [math.sqrt(x) / sum(map(math.sqrt, p)) for x in p]
     expect(
         not all(math.isclose(a, b, abs_tol=1e-6) for a, b in zip(half, flat, strict=True)),
@@ -123,7 +143,10 @@ def sharpened(answer: Callable[[list[float], float], list[float]]) -> None:
     )
     powers = [math.exp(x / 0.5) for x in p]
     expect(
-        not all(math.isclose(a, b / sum(powers)) for a, b in zip(half, powers, strict=True)),
+        not all(
+            math.isclose(a, b / sum(powers), abs_tol=1e-6)
+            for a, b in zip(half, powers, strict=True)
+        ),
         "that is a softmax of p / T: p are probabilities, the logits are their logarithms",
     )
     expect(math.isclose(sum(half), 1.0, abs_tol=1e-6), f"they add up to {sum(half):.3f}, not to 1")
@@ -149,7 +172,9 @@ def decay_groups(answer: Callable[[nn.Module, float], list[dict]]) -> None:
     """Two groups: what has two dimensions or more is decayed, biases and norms are not."""
     model = GPT(GPTConfig(block_size=4, vocab_size=8, n_layer=1, n_head=1, n_embd=8))
     everything = dict(model.named_parameters())
-    everything["transformer.h.0.mlp.c_fc.bias"].requires_grad_(False)  # frozen: in no group
+    frozen = {"transformer.h.0.mlp.c_fc.bias", "transformer.h.0.mlp.c_fc.weight"}  # in no group
+    for name in frozen:
+        everything[name].requires_grad_(False)
     groups = answer(model, 0.1)
     expect(groups is not None, "your function returns None; is the `return` missing?")
     expect(
@@ -169,7 +194,7 @@ def decay_groups(answer: Callable[[nn.Module, float], list[dict]]) -> None:
         "model.parameters() lists it once.",
     )
     expect(
-        "transformer.h.0.mlp.c_fc.bias" not in listed,
+        frozen.isdisjoint(listed),
         "a frozen parameter (requires_grad is False) was given to the optimizer.",
     )
     decay = {
