@@ -250,7 +250,7 @@ class Ladder:
 
     A rung that this device cannot use is stepped over: later rungs go on without its change. So are
     compiled kernels on a CPU, after they have been measured, since each further variant would
-    compile for as long as thousands of steps take.
+    compile for as long as hundreds of steps take.
     """
 
     def __init__(self, shape: Shape, device: torch.device, *, repeats: int = 11):

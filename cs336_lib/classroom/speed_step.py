@@ -48,7 +48,8 @@ class Shape:
     def __str__(self) -> str:
         c = self.config
         return (
-            f"{self.batch} x {c.block_size} tokens, {c.n_layer} layers, {c.n_head} heads, "
+            f"{self.batch} x {c.block_size} tokens, {c.n_layer} layer{'s' * (c.n_layer > 1)}, "
+            f"{c.n_head} head{'s' * (c.n_head > 1)}, "
             f"{c.n_embd} wide, {c.vocab_size} ids"
         )
 

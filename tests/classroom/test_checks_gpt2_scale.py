@@ -6,6 +6,7 @@ import pytest
 
 from cs336_lib import accounting
 from cs336_lib.classroom.checks import gpt2_scale as checks
+from cs336_lib.config import GPTConfig
 from cs336_lib.distributed import World
 
 
@@ -58,7 +59,13 @@ SHARES = {
     "return a range": lambda rank, size, count: list(World(rank=rank, size=size).share(count)),
     "like cards": lambda rank, size, count: range(rank, count, size),
     "divide with //": lambda rank, size, count: range(rank * count / size, count),
-    "read by nobody": rounded_down,
+    "nobody reads the last 1": rounded_down,
+    "a range's end is no part": lambda rank, size, count: range(
+        rank * count // size, (rank + 1) * count // size + 1
+    ),
+    "leaves the last rank too little": lambda rank, size, count: range(
+        min(count, rank * -(-count // size)), min(count, (rank + 1) * -(-count // size))
+    ),
     "which there is not": rounded_up,
     "is read twice": lambda rank, size, count: range(count),
     "not every window is read": lambda rank, size, count: range(0),
@@ -198,6 +205,21 @@ LOGS = {
         lambda share, config, **_: share / accounting.train_flops_per_token(config)
     ),
     "leaves out attention": used(by_napkin),
+    "those are the matmuls' FLOPs": used(
+        lambda share, config, **_: (
+            share
+            * 6
+            * accounting.matmul_parameters(config)
+            / accounting.train_flops_per_token(config)
+        )
+    ),
+    "whatever `config` says": used(
+        lambda share, config, **_: (
+            share
+            * accounting.train_flops_per_token(GPTConfig())
+            / accounting.train_flops_per_token(config)
+        )
+    ),
     "the tokens of the batch": used(lambda share, tokens, **_: share / tokens),
     "792.56 ms a step on 2 GPUs it is": used(lambda share, **_: 0.9),
 }

@@ -82,6 +82,9 @@ TF32 = {
     "you cut the last 13 bits off": lambda x: bits(x, 13, half=False),
     "7 bits of fraction is bf16": lambda x: bits(x, 16),
     "you keep 13 bits and drop 10": lambda x: bits(x, 10),
+    ".float() converts the integers": lambda x: (
+        (x.view(torch.int32) + (1 << 12)) >> 13 << 13
+    ).float(),
     "not x with 10 bits": lambda x: bits(x, 12),
     "1e10 or 3e-20 went wrong": lambda x: torch.where(x.abs() > 6e4, math.inf, bits(x, 13)),
 }
@@ -130,7 +133,7 @@ ADAMW = {
     "fused even where fused=False": lambda model, fused: adamw(model, True),
     "the betas (0.9, 0.95) were lost": lambda m, fused: adamw(m, fused, betas=(0.9, 0.999)),
     "two groups are expected": lambda m, fused: adamw(m, fused, groups=one_group),
-    "weight decay 0.0 for parameters of {2} axes": lambda m, f: adamw(m, f, groups=swapped),
+    "weight decay 0.0 holds parameters of [2] axes": lambda m, f: adamw(m, f, groups=swapped),
 }
 
 
@@ -147,6 +150,22 @@ def at_once(q, k, v, block):
     return F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True)[0] + 0 * (
         (q @ k.T).sum()
     )
+
+
+def without_maximum(q, k, v, block, floor=None):
+    """Sums exp(scores) as they are, or less a maximum that is never below `floor`."""
+    result, total = torch.zeros_like(v), torch.zeros(len(q), 1)
+    scores = [q @ k[i : i + block].T / q.size(-1) ** 0.5 for i in range(0, len(k), block)]
+    for start, part in zip(range(0, len(k), block), scores, strict=True):
+        future = torch.arange(start, start + part.size(1))[None] > torch.arange(len(q))[:, None]
+        part = part.masked_fill(future, -math.inf)
+        if floor is not None:
+            part = part - torch.cat([s.amax(1, True) for s in scores], 1).amax(1, True).clamp(floor)
+        result, total = (
+            result + part.exp() @ v[start : start + block],
+            total + part.exp().sum(1, True),
+        )
+    return result / total
 
 
 def whole_blocks_only(q, k, v, block):
@@ -196,7 +215,9 @@ FLASH = {
     "the wrong way round": nan_for(slice(16, None)),
     "there is a nan": nan_for(slice(80)),
     "not what attention gives": lambda q, k, v, block: v + 1,
-    "all T x T scores at once": at_once,
+    "T x T: all scores at once": at_once,
+    "not none, not one for all": without_maximum,
+    "beginning with -inf": lambda q, k, v, block: without_maximum(q, k, v, block, floor=0.0),
     "where the last one is short": whole_blocks_only,
     "end at min(start + block, T)": last_block_padded,
 }
@@ -220,6 +241,10 @@ SPEEDUPS = {
     "the new time as a share": old,
     "took the part out altogether": lambda s, f: 1 / sum(s[k] for k in s if k not in f),
     "only the changed part's new time": lambda s, f: sum(s[kind] / f[kind] for kind in f),
+    "you multiplied the speed-ups": lambda s, f: math.prod(
+        1 / (s[kind] / f[kind] + 1 - s[kind]) for kind in f
+    ),
+    "factors.get(kind, 1)": lambda s, f: 1 / sum(s[kind] / f[kind] for kind in s),
     "two parts faster": lambda s, f: 1 / (0.3 / 6 + 0.7),
 }
 

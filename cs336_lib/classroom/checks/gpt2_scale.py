@@ -10,6 +10,8 @@ from cs336_lib import accounting
 from cs336_lib.classroom.checks.report import DiagnosisError, exercise, expect
 from cs336_lib.config import GPTConfig
 
+NO_END = "a range's end is no part of it, so no + 1."
+
 __all__ = ["bill", "fewest_gpus", "loss_scale", "mfu_of_log", "share"]
 
 
@@ -57,12 +59,12 @@ def share(mine: Callable[[int, int, int], range]) -> None:
         )
         expect(
             not (count % size and len(read) == size * every and len(set(read)) == len(read)),
-            f"with {case} the last {count % size} are read by nobody: count // size rounds down.",
+            f"with {case} nobody reads the last {count % size}: count // size rounds down.",
         )
         expect(
             max(read, default=0) < count,
             f"with {case} somebody reads window {max(read, default=0)}, which there is not: "
-            "rounding up gives the last rank too much.",
+            + ("rounding up gives the last rank too much." if count % size else NO_END),
         )
         expect(
             len(read) == len(set(read)),
@@ -70,10 +72,13 @@ def share(mine: Callable[[int, int, int], range]) -> None:
         )
         expect(sorted(read) == list(range(count)), f"with {case} not every window is read.")
         sizes = [len(part) for part in parts]
+        rest = "do not leave the whole rest to one rank"
+        if sizes[-1] < max(sizes):
+            rest = "rounding up each part leaves the last rank too little"
         expect(
             max(sizes) - min(sizes) <= 1,
             f"with {case} the parts have {sizes} windows. All wait for the slowest, so they must "
-            "differ by one at most; do not leave the whole rest to one rank.",
+            f"differ by one at most; {rest}.",
         )
         expect(read == list(range(count)), "the parts must come in the order of the ranks.")
 
@@ -215,10 +220,13 @@ def bill(price: Callable[..., tuple[float, float]]) -> None:
 @exercise
 def mfu_of_log(utilisation: Callable[..., float]) -> None:
     """`utilisation(config, step_ms, batch_tokens, gpus, peak)`: MFU from what a log tells."""
-    config = GPTConfig()
-    per_token = accounting.train_flops_per_token(config)
-    for step_ms, tokens, gpus in ((792.56, 524_288, 2), (139.0, 524_288, 8)):
-        peak = 989.5e12
+    small, large = GPTConfig(), GPTConfig(n_layer=48, n_head=25, n_embd=1600)
+    for config, step_ms, tokens, gpus in (
+        (small, 792.56, 524_288, 2),
+        (small, 139.0, 524_288, 8),
+        (large, 2800.0, 1_048_576, 8),
+    ):
+        peak, per_token = 989.5e12, accounting.train_flops_per_token(config)
         want = per_token * tokens / (step_ms / 1000) / (gpus * peak)
         expect_number(
             utilisation(config, step_ms, tokens, gpus, peak),
@@ -239,6 +247,15 @@ def mfu_of_log(utilisation: Callable[..., float]) -> None:
                 "6 x parameters leaves out attention (and counts embeddings that are only looked "
                 "up): use accounting.train_flops_per_token.": (
                     want * 6 * accounting.count_parameters(config) / per_token
+                ),
+                "those are the matmuls' FLOPs; attention's scores and sums are missing: use "
+                "accounting.train_flops_per_token.": (
+                    want * 6 * accounting.matmul_parameters(config) / per_token
+                ),
+                "those are GPT-2 124M's FLOPs, whatever `config` says.": (
+                    math.inf
+                    if config is small
+                    else want * accounting.train_flops_per_token(small) / per_token
                 ),
                 "you leave out the tokens of the batch: those are FLOPs of one token.": (
                     want / tokens
