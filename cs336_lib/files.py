@@ -44,7 +44,7 @@ def only_writer(folder: Path, patience: float = 5.0) -> Iterator[None]:
     `patience` seconds. On Windows, and on file systems without locks, nobody is kept out.
 
     Raises:
-        ValueError: another process holds the folder.
+        ValueError: another process holds the folder, or has moved or removed it meanwhile.
     """
     if fcntl is None:
         yield
@@ -54,6 +54,11 @@ def only_writer(folder: Path, patience: float = 5.0) -> Iterator[None]:
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not leads_to(folder, descriptor):  # what we hold is not what we would write to
+                    raise ValueError(
+                        f"{folder}: another process has just moved or removed it; run the same "
+                        "command again"
+                    )
                 break
             except BlockingIOError:
                 if time.monotonic() > until:
@@ -67,6 +72,14 @@ def only_writer(folder: Path, patience: float = 5.0) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def leads_to(path: Path, descriptor: int) -> bool:
+    """Whether a path is that of an open file or folder."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def sync(path: Path) -> None:

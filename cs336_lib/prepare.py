@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from cs336_lib.config import require
 from cs336_lib.data import HEADER_BYTES, MAGIC, VERSION, ShardFile, TokenStream
 from cs336_lib.documents import Corpus, Place, check_files, read
 from cs336_lib.encode import Encoded, batched, encode_batch, encode_in_order
-from cs336_lib.files import read_json
+from cs336_lib.files import only_writer, read_json
 from cs336_lib.tokenizer import (
     GPT2Tokenizer,
     Tokenizer,
@@ -64,41 +64,48 @@ def prepare(
     does not depend on `workers`. Returns the number of tokens in each part.
 
     Raises:
-        ValueError: the corpus is unusable, `out` exists, or a part would be empty.
+        ValueError: the corpus is unusable, `out` exists or another process works on it, or a part
+            would be empty.
+        OSError: the disk or the hub failed; the same call goes on.
     """
     corpus = source if isinstance(source, Corpus) else Corpus((Path(source),))
     workers = (os.cpu_count() or 1) if workers is None else workers
     require(1 <= workers <= MOST_WORKERS, f"workers is {workers}; 1 to {MOST_WORKERS} expected")
     check_numbers(out, val_fraction, shard_tokens)
     check_files(corpus)
-    temporary = temporary_folder(out)
     arguments = describe(corpus, tokenizer, val_fraction, shard_tokens)
-    progress = read_progress(temporary, arguments)
-    try:
-        if progress is None:
-            made = fitting_tokenizer(tokenizer, corpus)
-            start(temporary, made)
-            progress = Progress()
-        else:
-            made = load_tokenizer(temporary / TOKENIZER)
-            done = progress.train + progress.val
-            print(f"{out}: going on after the {done:,} tokens of a run cut off", file=sys.stderr)
-        save = partial(save_progress, temporary, arguments)
-        if not progress.split:
-            encode = partial(encode_batch, made, separator(made, corpus), val_fraction)
-            add = partial(append, temporary, shard_tokens=shard_tokens)
-            pieces = batched(read(corpus, progress.place))
-            results = encode_in_order(encode, pieces, workers)
-            progress = write(results, add, progress, save, out.name)
-            if progress.val == 0:
-                progress = copy_tail(temporary, progress, val_fraction, add)
-            check_parts(corpus.name, progress)
-            save(dataclasses.replace(progress, split=True))
-        shorten(temporary, "train", progress.train, shard_tokens)
-    except ValueError:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    return publish(temporary, out, progress)
+    with working_folder(out) as temporary:
+        progress = read_progress(temporary, arguments)
+        try:
+            if progress is None:
+                made = fitting_tokenizer(tokenizer, corpus)
+                start(temporary, made)
+                progress = Progress()
+            else:
+                made = load_tokenizer(temporary / TOKENIZER)
+                done = progress.train + progress.val
+                print(
+                    f"{out}: going on after the {done:,} tokens of a run cut off", file=sys.stderr
+                )
+            save = partial(save_progress, temporary, arguments)
+            if not progress.split:
+                encode = partial(encode_batch, made, separator(made, corpus), val_fraction)
+                add = partial(append, temporary, shard_tokens=shard_tokens)
+                pieces = batched(read(corpus, progress.place))
+                results = encode_in_order(encode, pieces, workers)
+                progress = write(results, add, progress, save, out.name)
+                if progress.val == 0:
+                    progress = copy_tail(temporary, progress, val_fraction, add)
+                check_parts(corpus.name, progress)
+                save(dataclasses.replace(progress, split=True))
+            shorten(temporary, "train", progress.train, shard_tokens)
+        except ValueError as error:
+            if not (temporary / PROGRESS).exists():
+                raise
+            raise ValueError(
+                f"{error}; {temporary} keeps what is done: the same command goes on from there"
+            ) from None
+        return publish(temporary, out, progress)
 
 
 def check_numbers(out: Path, val_fraction: float, shard_tokens: int) -> None:
@@ -108,18 +115,36 @@ def check_numbers(out: Path, val_fraction: float, shard_tokens: int) -> None:
         2 <= shard_tokens < 2**31,  # the header's count is an int32
         f"shard_tokens is {shard_tokens}; 2 to 2**31 - 1 expected",
     )
+    check_absent(out)
+
+
+def check_absent(out: Path) -> None:
+    """Refuse to write where something is."""
     require(not out.exists(), f"{out} exists already; choose another folder, or remove it")
 
 
-def temporary_folder(out: Path) -> Path:
-    """Where the shards grow until all are whole."""
-    return out.with_name(f".tmp-{out.name}")
+@contextlib.contextmanager
+def working_folder(out: Path) -> Iterator[Path]:
+    """Where the shards grow until all are whole: a new folder, or that of a run cut off.
+
+    No other process works on it in here. A mistake removes it, unless it holds saved progress.
+    """
+    temporary = out.with_name(f".tmp-{out.name}")
+    temporary.mkdir(parents=True, exist_ok=True)
+    with only_writer(temporary):
+        try:
+            check_absent(out)  # by now another process may have made it
+            yield temporary
+        except ValueError:
+            if not (temporary / PROGRESS).exists():
+                shutil.rmtree(temporary, ignore_errors=True)
+            raise
 
 
 def start(temporary: Path, made: Tokenizer) -> None:
-    """Make the temporary folder, with the tokenizer in it."""
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
+    """Empty the temporary folder (it stays: we hold its lock), and put the tokenizer in it."""
+    for path in temporary.iterdir():
+        path.unlink()
     save_tokenizer(made, temporary / TOKENIZER)
 
 
@@ -321,7 +346,8 @@ def prepare_raw(
     """Make shards from nanoGPT's train.bin, and validate on its tail, or on val.bin where given.
 
     Raises:
-        ValueError: a file is not of that kind or not in GPT-2's tokens, or `out` exists.
+        ValueError: a file is not of that kind or not in GPT-2's tokens, or `out` exists or is what
+            an unfinished `prepare` will make.
     """
     require(
         len(paths) in (1, 2),
@@ -340,10 +366,14 @@ def prepare_raw(
             f"{path}: id {largest}, but GPT-2's vocabulary has {GPT2Tokenizer.vocab_size}; "
             f"files of another tokenizer are not supported",
         )
-    temporary = temporary_folder(out)
-    start(temporary, GPT2Tokenizer())
-    for name, ids in (("train", train), ("val", val)):
-        for begin in range(0, len(ids), COPY_TOKENS):
-            part = ids[begin : begin + COPY_TOKENS]
-            append(temporary, name, begin, part, shard_tokens=shard_tokens)
-    return publish(temporary, out, progress)
+    with working_folder(out) as temporary:
+        require(
+            not (temporary / PROGRESS).exists(),
+            f"{temporary} holds an unfinished run; choose another --out, or remove that folder",
+        )
+        start(temporary, GPT2Tokenizer())
+        for name, ids in (("train", train), ("val", val)):
+            for begin in range(0, len(ids), COPY_TOKENS):
+                part = ids[begin : begin + COPY_TOKENS]
+                append(temporary, name, begin, part, shard_tokens=shard_tokens)
+        return publish(temporary, out, progress)

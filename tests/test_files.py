@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -44,3 +45,26 @@ def test_one_that_is_just_ending_is_waited_for(tmp_path):
         start = time.monotonic()
         with only_writer(tmp_path):
             assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize("what", ["moved", "replaced"])
+def test_a_folder_that_is_gone_once_it_is_ours_is_not_written_to(tmp_path, what):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    entered, leave = threading.Event(), threading.Event()
+
+    def first():
+        with only_writer(folder):
+            entered.set()
+            leave.wait()
+            folder.rename(tmp_path / "done")
+            if what == "replaced":
+                folder.mkdir()
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    entered.wait()
+    threading.Timer(0.3, leave.set).start()
+    with pytest.raises(ValueError, match="has just moved or removed it"), only_writer(folder):
+        pass
+    thread.join()

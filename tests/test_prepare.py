@@ -2,6 +2,9 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from cs336_lib import cli, documents, encode
 from cs336_lib import prepare as module
 from cs336_lib.data import TokenStream, open_data, open_shard, write_shard
 from cs336_lib.documents import Corpus
+from cs336_lib.files import only_writer
 from cs336_lib.prepare import prepare, prepare_raw, read_raw_shard
 from cs336_lib.tokenizer import GPT2Tokenizer, load_tokenizer
 
@@ -238,6 +242,103 @@ def test_another_command_does_not_go_on(corpus, tmp_path, small_pieces, monkeypa
     assert contents(tmp_path / ".tmp-out") == before
 
 
+def rows_then(error):
+    """A data set of the hub whose rows end in an error, if one is given."""
+
+    def skip(first):
+        yield from ({"text": words} for words in WORDS[first:])
+        if error:
+            raise error
+
+    return SimpleNamespace(skip=skip)
+
+
+def test_what_is_done_stays_where_the_hub_cannot_be_reached(
+    tmp_path, small_pieces, monkeypatch, capsys
+):
+    def datasets(load):
+        monkeypatch.setitem(sys.modules, "datasets", load and SimpleNamespace(load_dataset=load))
+
+    def offline(*_, **__):
+        raise ConnectionError("Couldn't reach the hub")
+
+    monkeypatch.setattr(module, "SAVE_SECONDS", 0)
+    corpus, out = Corpus(hub="x/y"), tmp_path / "out"
+    datasets(lambda *_, **__: rows_then(RuntimeError("connection lost")))
+    with pytest.raises(OSError, match="connection lost"):
+        prepare(corpus, out, workers=1)
+    before = contents(tmp_path / ".tmp-out")
+    assert "progress.json" in before
+    kept = r"tmp-out keeps what is done: the same command goes on from there$"
+    for load, message in ((offline, "cannot be read from the"), (None, "package datasets")):
+        datasets(load)
+        with pytest.raises(ValueError, match=f"{message}.*{kept}"):
+            prepare(corpus, out, workers=1)
+        assert contents(tmp_path / ".tmp-out") == before
+    datasets(lambda *_, **__: rows_then(None))
+    prepare(corpus, out, workers=1)
+    assert capsys.readouterr().err.count("going on after the") == 3
+    prepare(corpus, tmp_path / "whole", workers=1)
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_what_is_done_stays_where_a_late_row_is_bad(corpus, tmp_path, small_pieces, monkeypatch):
+    with open(corpus.paths[0], "a") as file:
+        file.write('{"body": "x"}\n')
+    with pytest.raises(ValueError, match=r"line 61: no field 'text' among body; .*--text-field$"):
+        prepare(corpus, tmp_path / "out", workers=1)
+    assert not (tmp_path / ".tmp-out").exists()  # nothing was saved yet
+    monkeypatch.setattr(module, "SAVE_SECONDS", 0)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"line 61: .*tmp-out keeps what is done"):
+            prepare(corpus, tmp_path / "out", workers=1)
+        assert (tmp_path / ".tmp-out" / "progress.json").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot lock a folder")
+def test_two_runs_do_not_share_a_folder(corpus, raw_file, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "only_writer", partial(only_writer, patience=0))
+    out, temporary = tmp_path / "out", tmp_path / ".tmp-out"
+    temporary.mkdir()
+    (temporary / "train_000000.bin").write_text("what the first has written")
+    before = contents(temporary)
+    with only_writer(temporary):  # as the first run, from whatever process
+        for second in (partial(prepare, corpus), partial(prepare_raw, (raw_file,))):
+            with pytest.raises(ValueError, match="another process is writing to it; wait"):
+                second(out)
+            assert contents(temporary) == before
+    prepare(corpus, out)
+    assert sorted(contents(out)) == ["tokenizer.json", "train_000000.bin", "val_000000.bin"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot lock a folder")
+def test_the_folder_is_held_all_the_time(corpus, tmp_path, small_pieces, monkeypatch):
+    monkeypatch.setattr(module, "SAVE_SECONDS", 0)
+    save = module.save_progress
+
+    def while_held(temporary, *arguments):
+        with pytest.raises(ValueError, match="another process"), only_writer(temporary, patience=0):
+            pass
+        save(temporary, *arguments)
+
+    monkeypatch.setattr(module, "save_progress", while_held)
+    prepare(corpus, tmp_path / "out", workers=1)
+    with only_writer(tmp_path / "out", patience=0):
+        pass
+
+
+def test_a_run_that_another_has_overtaken(corpus, tmp_path, monkeypatch):
+    @contextmanager
+    def late(folder):
+        (tmp_path / "out").mkdir()
+        yield
+
+    monkeypatch.setattr(module, "only_writer", late)
+    with pytest.raises(ValueError, match="exists already"):
+        prepare(corpus, tmp_path / "out")
+    assert not (tmp_path / ".tmp-out").exists()
+
+
 def test_a_script_needs_no_main_guard(corpus, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
@@ -292,6 +393,18 @@ def test_what_is_no_raw_file(raw_file, tmp_path):
     with pytest.raises(ValueError, match="the file is empty"):
         prepare_raw((raw_file,), out)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["train.bin"]
+
+
+def test_raw_leaves_an_unfinished_run_alone(corpus, raw_file, tmp_path, small_pieces, monkeypatch):
+    monkeypatch.setattr(module, "SAVE_SECONDS", 0)
+    with pytest.MonkeyPatch.context() as patch:
+        cut_off(patch, 60)
+        with pytest.raises(Killed):
+            prepare(corpus, tmp_path / "out")
+    before = contents(tmp_path / ".tmp-out")
+    with pytest.raises(ValueError, match="tmp-out holds an unfinished run; choose another --out"):
+        prepare_raw((raw_file,), tmp_path / "out")
+    assert contents(tmp_path / ".tmp-out") == before
 
 
 def test_the_command_line(corpus, raw_file, tmp_path, capsys):
