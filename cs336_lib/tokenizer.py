@@ -2,7 +2,9 @@
 
 import base64
 import json
+import re
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +24,10 @@ DATA = next(
 # How GPT-2 cuts text into words before merging bytes (its encoder.py, line 53).
 GPT2_SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 END_OF_TEXT = "<|endoftext|>"
+# Of a run of a million blanks or line ends, the alternative with (?!\S) needs more stack than
+# tiktoken's regular expressions have, and that ends Python with a Rust panic.
+LONGEST_BLANK = 100_000
+BLANK = re.compile(rf"\s{{1,{LONGEST_BLANK}}}")
 
 
 class Tokenizer(Protocol):
@@ -60,6 +66,17 @@ def gpt2_encoding() -> tiktoken.Encoding:
     )
 
 
+def cut_blanks(text: str) -> list[str]:
+    """The text, cut after every LONGEST_BLANK blanks and line ends in a row."""
+    half = LONGEST_BLANK // 2  # such a run fills one of these blocks; any other check is slower
+    blocks = (text[i : i + half] for i in range(0, len(text), half))
+    if not any(block.isspace() for block in blocks):
+        return [text]
+    found = (match.span() for match in BLANK.finditer(text))
+    cuts = [end for start, end in found if end - start == LONGEST_BLANK]
+    return [text[a:b] for a, b in pairwise([0, *cuts, len(text)])]
+
+
 class GPT2Tokenizer:
     """GPT-2's byte-pair encoding: 50,257 ids, of which the last is <|endoftext|>."""
 
@@ -69,7 +86,8 @@ class GPT2Tokenizer:
 
     def encode(self, text: str) -> np.ndarray:
         """Token ids; a literal <|endoftext|> in the text is text, not the special token."""
-        return np.array(gpt2_encoding().encode_ordinary(text), dtype=np.uint16)
+        pieces = map(gpt2_encoding().encode_ordinary, cut_blanks(text))
+        return np.concatenate([np.array(ids, dtype=np.uint16) for ids in pieces])
 
     def decode(self, ids: list[int]) -> str:
         """Text; bytes that are no valid UTF-8 become U+FFFD."""

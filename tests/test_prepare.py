@@ -339,6 +339,18 @@ def test_a_run_that_another_has_overtaken(corpus, tmp_path, monkeypatch):
     assert not (tmp_path / ".tmp-out").exists()
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl"])
+def test_a_million_blanks(tmp_path, monkeypatch, workers, suffix):
+    monkeypatch.setattr(encode, "WORTH_PROCESSES", 1)
+    text = "hello" + "\n" * 1_000_000 + "world " * 100 + " " * 1_000_000 + "end\n"
+    path = tmp_path / f"blanks{suffix}"
+    path.write_text(text if suffix == ".txt" else json.dumps({"text": text}))
+    prepare(path, tmp_path / "out", workers=workers)
+    ids = np.concatenate([tokens(tmp_path / "out", part) for part in ("train", "val")])
+    assert GPT2Tokenizer().decode(ids[ids != END].tolist()) == text
+
+
 def test_a_script_needs_no_main_guard(corpus, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

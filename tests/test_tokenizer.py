@@ -2,8 +2,10 @@ import numpy as np
 import pytest
 
 from cs336_lib.tokenizer import (
+    LONGEST_BLANK,
     CharTokenizer,
     GPT2Tokenizer,
+    cut_blanks,
     gpt2_encoding,
     load_tokenizer,
     save_tokenizer,
@@ -25,6 +27,46 @@ def test_gpt2_ids_of_the_corpus_first_lines():
 def test_gpt2_round_trip(text):
     tokenizer = GPT2Tokenizer()
     assert tokenizer.decode(tokenizer.encode(text).tolist()) == text
+
+
+BLANKS = {
+    "line ends": "hello" + "\n" * 1_000_000 + "world\n" * 100,
+    "blanks": " " * 3_000_000,
+    "inside": "x" + " " * 1_000_000 + "y",
+    "mixed": "x" + "\t \u00a0\u2003\r\n" * 300_000,
+    "two": "x" + " " * 1_200_000 + "y" + "\n" * 1_200_000 + "z",
+}
+
+
+@pytest.mark.parametrize("kind", BLANKS)
+def test_gpt2_takes_a_run_of_a_million_blanks(kind):
+    tokenizer = GPT2Tokenizer()
+    ids = tokenizer.encode(BLANKS[kind])
+    assert ids.dtype == np.uint16
+    assert tokenizer.decode(ids.tolist()) == BLANKS[kind]
+
+
+@pytest.mark.parametrize("length", [1, LONGEST_BLANK // 2, LONGEST_BLANK - 1])
+def test_gpt2_ids_do_not_change_where_runs_are_shorter(length):
+    for text in (" " * length, "x" + "\n" * length + "y", ("x" + " " * length) * 3):
+        expected = gpt2_encoding().encode_ordinary(text)
+        assert GPT2Tokenizer().encode(text).tolist() == expected
+
+
+@pytest.mark.parametrize("shift", [0, 1, LONGEST_BLANK // 2, LONGEST_BLANK - 1])
+def test_no_piece_has_a_run_of_two_cuts(shift):
+    for length in (LONGEST_BLANK, 250_000, 300_000):
+        text = "x" * shift + " " * length + "y"
+        pieces = cut_blanks(text)
+        assert "".join(pieces) == text
+        assert len(pieces) == length // LONGEST_BLANK + 1
+        assert max(piece.count(" ") for piece in pieces) == LONGEST_BLANK
+
+
+@pytest.mark.parametrize("character", ["a", "1", ".", "\u6f22", "\x1c", "\u200b"])
+def test_gpt2_takes_any_other_run(character):
+    text = character * 1_500_000
+    assert GPT2Tokenizer().decode(GPT2Tokenizer().encode(text).tolist()) == text
 
 
 def test_gpt2_has_50257_ids_and_one_special():
