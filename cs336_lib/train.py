@@ -1,7 +1,6 @@
 """The training loop: `train(config)`, for the notebook, the command line and torchrun alike."""
 
 import dataclasses
-import json
 import math
 import os
 import signal
@@ -17,12 +16,11 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from cs336_lib import accounting, checkpoint, hardware, parallel, pretrained
+from cs336_lib import accounting, checkpoint, hardware, parallel, pretrained, run_folder
 from cs336_lib.config import TrainConfig, require
 from cs336_lib.data import Loader, hash_key, open_data, prefetched
 from cs336_lib.distributed import World, process_group, world_from_environment
 from cs336_lib.evaluate import validation_loss
-from cs336_lib.files import inside, read_json, write_whole
 from cs336_lib.metrics import Metrics, announcement, summary, troubles
 from cs336_lib.model import GPT
 from cs336_lib.optim import (
@@ -32,7 +30,7 @@ from cs336_lib.optim import (
     set_learning_rate,
     windows_before,
 )
-from cs336_lib.tokenizer import Tokenizer, save_tokenizer
+from cs336_lib.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ def train(
     dtype = hardware.autocast_dtype(device, config.precision)
     autocast = torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
     with (
-        way_back(config),
+        run_folder.way_back(config),
         process_group(device) as world,
         reproducible(config, device),
         hardware.freed_memory_kept(),
@@ -96,7 +94,7 @@ def train(
             f"the first step's batch is {batch_windows(0, config)} sequences of "
             f"{config.block_size} tokens, too few for {world.size} processes",
         )
-        run_dir = open_run(config, tokenizer, world)
+        run_dir = run_folder.open_run(config, tokenizer, world)
 
         model.to(device)
         parallel.shard(model, config, device, world)
@@ -171,7 +169,7 @@ def train(
                 )
                 require(
                     math.isfinite(row["val_loss"]),
-                    f"step {step}: validation loss {row['val_loss']}; {advice(run_dir)}",
+                    f"step {step}: validation loss {row['val_loss']}; {run_folder.advice(run_dir)}",
                 )
             metrics.add(row)
             progress.set_postfix_str(summary(row), refresh=False)
@@ -292,28 +290,9 @@ def gone_wrong(
     start = int(loader.starts(first, 1)[0])
     return (
         f"step {step}: loss {loss}, gradient norm {grad_norm}; the batch is windows {first} to "
-        f"{first + count - 1}, the first at {loader.stream.where(start)}; {advice(run_dir)}, "
-        f"or go on from there with --resume --on-nan skip"
+        f"{first + count - 1}, the first at {loader.stream.where(start)}; "
+        f"{run_folder.advice(run_dir)}, or go on from there with --resume --on-nan skip"
     )
-
-
-def advice(run_dir: Path) -> str:
-    """Where a run whose numbers have gone wrong was still right."""
-    last_good = checkpoint.newest_good(run_dir / "checkpoints")
-    return f"last good checkpoint: {last_good or 'none'}; try a smaller --learning-rate"
-
-
-@contextmanager
-def way_back(config: TrainConfig) -> Iterator[None]:
-    """Have an error of the disk or of another process say how the run goes on."""
-    try:
-        yield
-    except BrokenPipeError:  # nobody reads what we print
-        raise
-    except OSError as error:
-        found = checkpoint.checkpoints(Path(config.run_dir) / "checkpoints")
-        where = f"from {found[-1].name}" if found else "at step 0, for there is no checkpoint yet"
-        raise OSError(f"{error}; with --resume the run goes on {where}") from error
 
 
 @contextmanager
@@ -357,44 +336,3 @@ def stop_signals() -> Iterator[threading.Event]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def open_run(config: TrainConfig, tokenizer: Tokenizer, world: World) -> Path:
-    """Make the run folder, or check that it can be resumed.
-
-    Raises:
-        ValueError: it holds a run and resume is off, holds another run, or cannot be written.
-    """
-    require(bool(config.run_dir), "run_dir is empty; a folder for checkpoints and metrics needed")
-    run_dir = Path(config.run_dir)
-    config_file = run_dir / "config.json"
-    if config_file.exists():
-        require(
-            config.resume,
-            f"{run_dir} already holds a run; pass --resume to continue it, or another --run-dir",
-        )
-        conflicts = config.conflicts(read_json(inside(run_dir, "config.json")))
-        require(
-            not conflicts,
-            f"{run_dir} holds a run with another config: {'; '.join(conflicts)}; "
-            f"resume with the same one, or use another --run-dir",
-        )
-    elif run_dir.exists():
-        require(
-            run_dir.is_dir() and {path.name for path in run_dir.iterdir()} <= {".tmp-config.json"},
-            f"{run_dir} exists and is no run of ours; use another --run-dir",
-        )
-    world.barrier()
-    if world.is_main:
-        try:
-            run_dir.mkdir(parents=True, exist_ok=True)
-            # First what makes it a run of ours, so that one killed here can be resumed.
-            text = json.dumps(dataclasses.asdict(config), indent=1) + "\n"
-            write_whole(config_file, text)
-            save_tokenizer(tokenizer, run_dir / "tokenizer.json")
-            (run_dir / "checkpoints").mkdir(exist_ok=True)
-        except OSError as error:
-            reason = f"{run_dir}: cannot be written ({error.strerror})" if error.strerror else error
-            raise ValueError(str(reason)) from None
-    world.barrier()
-    return run_dir

@@ -168,7 +168,13 @@ def test_a_damaged_row_of_metrics_is_named(run):
         train(run)
 
 
-@pytest.mark.parametrize("place", ["json.dumps", "write_whole", "save_tokenizer", "Metrics"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("run_folder.json.dumps", "run_folder.write_whole", "run_folder.save_tokenizer"),
+        "train.Metrics",
+    ],
+)
 def test_killed_before_its_first_step_a_run_can_be_resumed(tiny_run, monkeypatch, place):
     """Every state that opening a run goes through is one that --resume takes."""
 
@@ -176,12 +182,12 @@ def test_killed_before_its_first_step_a_run_can_be_resumed(tiny_run, monkeypatch
         pass
 
     def killed(path, *_, **__):
-        if place == "write_whole":
+        if place == "run_folder.write_whole":
             path.with_name(f".tmp-{path.name}").write_text('{"run')
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"cs336_lib.train.{place}", killed)
+        patch.setattr(f"cs336_lib.{place}", killed)
         with pytest.raises(Killed):
             train(tiny_run)
     assert train(dataclasses.replace(tiny_run, resume=True)).finished

@@ -97,6 +97,7 @@ def test_modules_import_only_downwards():
         {"model", "data", "encode", "optim"},
         {"pretrained", "prepare", "estimate", "metrics", "parallel"},
         {"evaluate", "hellaswag", "generate", "checkpoint", "compare"},
+        {"run_folder"},
         {"train"},
         {"cli"},
     ]
