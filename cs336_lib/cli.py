@@ -224,6 +224,7 @@ def run_eval(command: Eval) -> None:
     dtype = hardware.autocast_dtype(device, config.precision)
     autocast = torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
     _, stream, made = open_data(config.train_data, config.val_data, config.tokenizer)
+    evaluate.check_tokenizer(command.run_dir, made)
     examples = hellaswag.load_examples(command.hellaswag, made) if command.hellaswag else []
     result = evaluate.score(
         model,

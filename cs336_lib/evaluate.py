@@ -3,6 +3,7 @@
 import math
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -11,12 +12,17 @@ from tqdm import tqdm
 from cs336_lib.config import require
 from cs336_lib.data import Loader
 from cs336_lib.distributed import World
-from cs336_lib.tokenizer import Tokenizer
+from cs336_lib.tokenizer import CharTokenizer, Tokenizer, load_tokenizer
+
+OVERFLOWS = 700.0  # nats; exp(710) is more than a float holds
 
 
 @dataclass(frozen=True)
 class Score:
-    """Loss in nats per token over `tokens` tokens that are `bytes` bytes of text."""
+    """Loss in nats per token over `tokens` tokens, and how many `bytes` of text they stand for.
+
+    <|endoftext|> is a token to predict and no text: its loss counts, bytes it has none.
+    """
 
     loss: float
     tokens: int
@@ -25,11 +31,13 @@ class Score:
     @property
     def perplexity(self) -> float:
         """Between how many equally likely tokens the model hesitates, on average."""
-        return math.exp(self.loss)
+        return math.inf if self.loss > OVERFLOWS else math.exp(self.loss)
 
     @property
     def bits_per_byte(self) -> float:
-        """Comparable between tokenizers, which the loss per token is not."""
+        """All the loss over all the text: comparable between tokenizers, which a token's is not."""
+        if self.bytes == 0:  # nothing but <|endoftext|>
+            return math.inf
         return self.loss * self.tokens / math.log(2) / self.bytes
 
 
@@ -78,6 +86,8 @@ def score(
 ) -> Score:
     """The validation loss, with the number of bytes that its target tokens stand for.
 
+    The loss is over all of them; <|endoftext|>, which no document contains, counts as no bytes.
+
     Raises:
         ValueError: there are no tokens to score, or no sequences in a forward pass.
     """
@@ -93,5 +103,28 @@ def score(
     )
     starts = loader.validation_starts(tokens)
     targets = (loader.windows([start])[1][0].tolist() for start in starts)
-    size = sum(len(tokenizer.decode_bytes(ids)) for ids in targets)
+    text = ([token for token in ids if token != tokenizer.end_of_text] for ids in targets)
+    size = sum(len(tokenizer.decode_bytes(ids)) for ids in text)
     return Score(loss, len(starts) * loader.block_size, size)
+
+
+def check_tokenizer(run_dir: Path, data: Tokenizer) -> None:
+    """Refuse data whose ids mean something else than those that a run was trained on.
+
+    Raises:
+        ValueError: the run's tokenizer is another one, or is missing.
+    """
+    ours = load_tokenizer(run_dir / "tokenizer.json")
+    same = vars(ours).get("alphabet") == vars(data).get("alphabet")
+    require(
+        ours.name == data.name and same,
+        f"{run_dir} was trained with tokenizer {described(ours)}, and its data now has "
+        f"{described(data)}; put back the data and the tokenizer.json it was trained with",
+    )
+
+
+def described(tokenizer: Tokenizer) -> str:
+    """A tokenizer's name, and the characters that make it this one."""
+    if isinstance(tokenizer, CharTokenizer):
+        return f"char of {tokenizer.vocab_size} characters ({tokenizer.alphabet!r:.60})"
+    return tokenizer.name

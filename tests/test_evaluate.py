@@ -1,3 +1,5 @@
+import dataclasses
+import json
 import math
 from contextlib import nullcontext
 
@@ -5,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from cs336_lib import cli
 from cs336_lib.data import Loader, TokenStream
 from cs336_lib.distributed import World
-from cs336_lib.evaluate import score, validation_loss
+from cs336_lib.evaluate import Score, score, validation_loss
 from cs336_lib.model import GPT
-from cs336_lib.tokenizer import CharTokenizer
+from cs336_lib.tokenizer import CharTokenizer, GPT2Tokenizer
+from cs336_lib.train import train
 
 CPU = torch.device("cpu")
 
@@ -72,3 +76,46 @@ def test_bits_per_byte(tiny_config, loader):
     assert (result.tokens, result.bytes) == (480, 960)
     assert result.bits_per_byte == pytest.approx(result.loss / math.log(2) / 2)
     assert result.perplexity == pytest.approx(math.exp(result.loss))
+
+
+def test_the_token_between_documents_is_no_text(tiny_config):
+    made = GPT2Tokenizer()
+    row = [made.end_of_text, *made.encode("yes").tolist(), made.end_of_text]
+    row += made.encode("no").tolist()
+    ids = np.array(row * 20 + [made.end_of_text], dtype=np.uint16)
+    tiny = dataclasses.replace(tiny_config, vocab_size=made.vocab_size)
+
+    def scored(ids: np.ndarray) -> Score:
+        loader = Loader(TokenStream([ids], ["val"]), 16, made.vocab_size, seed=0)
+        how = {"micro_batch_size": 4, "device": CPU, "autocast": nullcontext()}
+        return score(GPT(tiny), loader, made, 80, **how)
+
+    result = scored(ids)
+    assert (result.tokens, result.bytes) == (80, 20 * len("yesno"))
+    nats = result.loss * result.tokens  # of all tokens, those between documents too
+    assert result.bits_per_byte == pytest.approx(nats / math.log(2) / result.bytes)
+    empty = scored(np.full(81, made.end_of_text, dtype=np.uint16))
+    assert (empty.bytes, empty.bits_per_byte) == (0, math.inf)
+
+
+def test_a_loss_may_be_any_float():
+    assert Score(loss=1e4, tokens=1, bytes=1).perplexity == math.inf
+    assert Score(loss=2.0, tokens=1, bytes=1).perplexity == math.exp(2)
+    assert math.isnan(Score(loss=math.nan, tokens=1, bytes=1).perplexity)
+
+
+def test_data_of_another_tokenizer_is_not_evaluated(tiny_run, tmp_path, capsys):
+    train(dataclasses.replace(tiny_run, max_steps=3))
+    command = ["eval", "--run-dir", tiny_run.run_dir, "--device", "cpu"]
+    cli.main(command)
+    capsys.readouterr()
+    made = tmp_path / "run" / "tokenizer.json"
+    alphabet = json.loads(made.read_text())["alphabet"]
+    for other in (alphabet.replace("T", "U"), alphabet[:-1]):
+        changed = json.dumps({"name": "char", "alphabet": other})
+        (tmp_path / "prepared" / "tokenizer.json").write_text(changed)
+        with pytest.raises(SystemExit) as ended:
+            cli.main(command)
+        out, err = capsys.readouterr()
+        assert (ended.value.code, out, err.count("\n")) == (2, "", 1)
+        assert "was trained with tokenizer char of" in err
