@@ -19,7 +19,7 @@ from cs336_lib.config import require
 from cs336_lib.data import HEADER_BYTES, MAGIC, VERSION, ShardFile, TokenStream
 from cs336_lib.documents import Corpus, Place, check_files, read
 from cs336_lib.encode import Encoded, batched, encode_batch, encode_in_order
-from cs336_lib.files import only_writer, read_json
+from cs336_lib.files import only_writer, read_json, sync
 from cs336_lib.tokenizer import (
     GPT2Tokenizer,
     Tokenizer,
@@ -124,13 +124,27 @@ def check_absent(out: Path) -> None:
 
 
 @contextlib.contextmanager
+def on_disk(path: Path) -> Iterator[None]:
+    """Have an error of the disk say which file could not be written, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        named = error.errno is None  # by `write_whole`
+        said = str(error) if named else f"{path}: cannot be written ({error.strerror})"
+        raise OSError(
+            f"{said}; free some space, or make it writable, and run the same command again to go on"
+        ) from None
+
+
+@contextlib.contextmanager
 def working_folder(out: Path) -> Iterator[Path]:
     """Where the shards grow until all are whole: a new folder, or that of a run cut off.
 
     No other process works on it in here. A mistake removes it, unless it holds saved progress.
     """
     temporary = out.with_name(f".tmp-{out.name}")
-    temporary.mkdir(parents=True, exist_ok=True)
+    with on_disk(temporary):
+        temporary.mkdir(parents=True, exist_ok=True)
     with only_writer(temporary):
         try:
             check_absent(out)  # by now another process may have made it
@@ -143,15 +157,17 @@ def working_folder(out: Path) -> Iterator[Path]:
 
 def start(temporary: Path, made: Tokenizer) -> None:
     """Empty the temporary folder (it stays: we hold its lock), and put the tokenizer in it."""
-    for path in temporary.iterdir():
-        path.unlink()
-    save_tokenizer(made, temporary / TOKENIZER)
+    with on_disk(temporary):
+        for path in temporary.iterdir():
+            path.unlink()
+        save_tokenizer(made, temporary / TOKENIZER)
 
 
 def publish(temporary: Path, out: Path, progress: Progress) -> dict[str, int]:
     """Give the finished folder its name."""
-    os.replace(temporary, out)
-    (out / PROGRESS).unlink(missing_ok=True)  # only now: killed before, the run can go on
+    with on_disk(out):
+        os.replace(temporary, out)
+        (out / PROGRESS).unlink(missing_ok=True)  # only now: killed before, the run can go on
     return {"train": progress.train, "val": progress.val}
 
 
@@ -211,12 +227,12 @@ def read_progress(temporary: Path, arguments: dict) -> Progress | None:
 
 def save_progress(temporary: Path, arguments: dict, progress: Progress) -> None:
     """Have the shards on the disk, and then that they are there."""
-    for path in temporary.glob("*.bin"):
-        with open(path, "r+b") as file:
-            os.fsync(file.fileno())
     text = json.dumps({"arguments": arguments, **dataclasses.asdict(progress)}, indent=1)
-    (temporary / f"{PROGRESS}.new").write_text(text + "\n", encoding="utf-8")
-    os.replace(temporary / f"{PROGRESS}.new", temporary / PROGRESS)
+    with on_disk(temporary / PROGRESS):
+        for path in temporary.glob("*.bin"):
+            sync(path)
+        (temporary / f"{PROGRESS}.new").write_text(text + "\n", encoding="utf-8")
+        os.replace(temporary / f"{PROGRESS}.new", temporary / PROGRESS)
 
 
 def write(
@@ -265,7 +281,8 @@ def append(folder: Path, name: str, have: int, ids: np.ndarray, *, shard_tokens:
     while len(ids) > 0:
         number, offset = divmod(have, shard_tokens)
         piece, ids = ids[: shard_tokens - offset], ids[shard_tokens - offset :]
-        with open(shard_path(folder, name, number), "r+b" if offset else "wb") as file:
+        path = shard_path(folder, name, number)
+        with on_disk(path), open(path, "r+b" if offset else "wb") as file:
             file.seek(HEADER_BYTES + 2 * offset)
             file.write(piece.astype("<u2").tobytes())
             file.truncate()
@@ -279,7 +296,8 @@ def shorten(folder: Path, name: str, tokens: int, shard_tokens: int) -> None:
     """Remove what a part has behind its first `tokens`."""
     number, offset = divmod(tokens, shard_tokens)
     if offset:
-        with open(shard_path(folder, name, number), "r+b") as file:
+        path = shard_path(folder, name, number)
+        with on_disk(path), open(path, "r+b") as file:
             file.truncate(HEADER_BYTES + 2 * offset)
             file.write(header(offset))
     number += offset > 0

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import subprocess
@@ -337,6 +338,56 @@ def test_a_run_that_another_has_overtaken(corpus, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="exists already"):
         prepare(corpus, tmp_path / "out")
     assert not (tmp_path / ".tmp-out").exists()
+
+
+@pytest.mark.parametrize("at", range(20))
+def test_an_error_of_the_disk_names_the_file_and_what_to_do(
+    corpus, tmp_path, small_pieces, monkeypatch, at
+):
+    """Any of the calls that write fails once; then the same command goes on."""
+    calls = iter(range(10**9))
+
+    def filling(function):
+        def wrapped(*arguments, **options):
+            # what the tests read or append does not count
+            if arguments[1:2] != ("rb",) and next(calls) == at:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return function(*arguments, **options)
+
+        return wrapped
+
+    monkeypatch.setattr(module, "SAVE_SECONDS", 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module.os, "replace", filling(os.replace))
+        patch.setattr(module, "open", filling(open), raising=False)
+        patch.setattr(module, "sync", filling(module.sync))
+        with pytest.raises(
+            OSError,
+            match=r"^/.*: cannot be written \(No space left on device\); free some space, or .* "
+            r"and run the same command again to go on$",
+        ):
+            prepare(corpus, tmp_path / "out", workers=1)
+    prepare(corpus, tmp_path / "out", workers=1)
+    prepare(corpus, tmp_path / "whole", workers=1)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_a_folder_that_cannot_be_made_is_named(corpus, text_file, tmp_path):
+    with pytest.raises(OSError, match=r"\.tmp-out: cannot be written \(Not a directory\); free"):
+        prepare(corpus, text_file / "out")
+    for folder in ("temporary", "out"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "file").touch()
+    with pytest.raises(OSError, match=r"out: cannot be written \(Directory not empty\); free"):
+        module.publish(tmp_path / "temporary", tmp_path / "out", module.Progress())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="where /dev/full is")
+def test_a_shard_that_does_not_fit_is_named(tmp_path):
+    link = tmp_path / "train_000000.bin"
+    link.symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"train_000000\.bin: cannot be written \(No space left"):
+        module.append(tmp_path, "train", 0, np.arange(10), shard_tokens=100)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
