@@ -17,6 +17,7 @@ PIECE_BYTES = 2**20  # a long text is cut, so that memory stays flat and process
 LONGEST_WORD = 2**22  # characters without a place to cut
 BOUNDARY = re.compile(r"(?s:.*)\S(?=[ \n])")
 LINE_BYTES = 64 * 2**20  # of JSON lines, each of which must fit into memory several times
+COMPRESSED = (".gz", ".zst", ".xz", ".bz2", ".zip")
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -57,7 +58,8 @@ def check_files(corpus: Corpus) -> None:
     """Find what is wrong with a corpus before any work is done.
 
     Raises:
-        ValueError: nothing is named, both kinds are, or a file is missing or empty.
+        ValueError: nothing is named, both kinds are, or a file is missing, empty or of a kind that
+            is neither prose nor documents.
     """
     require(
         bool(corpus.paths) != bool(corpus.hub),
@@ -67,6 +69,13 @@ def check_files(corpus: Corpus) -> None:
         require(not path.is_dir(), f"{path} is a folder; name the files in it, as in {path}/*.txt")
         require(path.is_file(), f"{path}: no such file")
         require(path.stat().st_size > 0, f"{path}: the file is empty")
+        kind = path.suffix.lower()
+        require(kind not in COMPRESSED, f"{path}: compressed; unpack it first")
+        require(
+            kind != ".json",
+            f"{path}: ends in .json; one JSON object a line in a .jsonl file expected, so rename or "
+            f"convert it",
+        )
 
 
 def read(corpus: Corpus, after: Place) -> Iterator[tuple[Place, str]]:
@@ -92,9 +101,10 @@ def read(corpus: Corpus, after: Place) -> Iterator[tuple[Place, str]]:
 
 def row_reader(path: Path) -> Callable[[Path, str, int], Rows]:
     """How files with this ending are read."""
-    if path.suffix in (".jsonl", ".ndjson"):
+    kind = path.suffix.lower()
+    if kind in (".jsonl", ".ndjson"):
         return json_rows
-    return parquet_rows if path.suffix == ".parquet" else text_rows
+    return parquet_rows if kind == ".parquet" else text_rows
 
 
 def text_rows(path: Path, field: str, first: int) -> Rows:

@@ -1,4 +1,5 @@
 import json
+import re
 import sys
 
 import numpy as np
@@ -90,6 +91,38 @@ def test_another_field(tmp_path):
     path = write_lines(tmp_path / "rows.ndjson", [{"body": "x", "text": "y"}])
     assert texts(Corpus((path,), text_field="body")) == ["x"]
     assert [row for _, row in json_lines(path)] == [{"body": "x", "text": "y"}]
+
+
+@pytest.mark.parametrize("name", ["rows.JSONL", "rows.Ndjson"])
+def test_an_ending_in_capitals_is_the_same(tmp_path, name):
+    corpus = Corpus((write_lines(tmp_path / name, [{"text": "x"}, {"text": "y"}]),))
+    assert texts(corpus) == ["x", "y"]
+    assert not corpus.is_one_text
+
+
+def test_parquet_in_capitals(tmp_path):
+    path = tmp_path / "rows.PARQUET"
+    path.write_text("not parquet at all")
+    with pytest.raises(ValueError, match=r"not a parquet file|package pyarrow"):
+        texts(Corpus((path,)))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("docs.json", "one JSON object a line in a .jsonl file expected, so rename or convert it"),
+        ("docs.JSON", "one JSON object a line in a .jsonl file expected, so rename or convert it"),
+        ("docs.jsonl.gz", "compressed; unpack it first"),
+        ("docs.txt.zst", "compressed; unpack it first"),
+        ("docs.xz", "compressed; unpack it first"),
+        ("docs.BZ2", "compressed; unpack it first"),
+        ("docs.zip", "compressed; unpack it first"),
+    ],
+)
+def test_a_kind_that_is_neither_prose_nor_documents(tmp_path, name, message):
+    (tmp_path / name).write_text('{"text": "x"}')
+    with pytest.raises(ValueError, match=f"{re.escape(name)}: .*{re.escape(message)}$"):
+        check_files(Corpus((tmp_path / name,)))
 
 
 def test_what_is_named(tmp_path):
