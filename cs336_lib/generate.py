@@ -38,7 +38,7 @@ def filter_logits(
     if top_k is not None:
         kth = logits.topk(min(top_k, logits.size(-1))).values[:, -1:]
         logits = logits.masked_fill(logits < kth, float("-inf"))
-    if top_p is not None:
+    if top_p is not None and top_p < 1:  # rounded, a part of all tokens has a sum of 1 already
         ordered, order = logits.sort(descending=True)
         probabilities = ordered.softmax(-1)
         before = probabilities.cumsum(-1) - probabilities  # the likeliest has 0 before it
@@ -111,15 +111,31 @@ def choose(
     """A token for each row, drawn with the row's own generator; the likeliest at temperature 0.
 
     Drawing happens on the CPU, so that it does not depend on the device.
+
+    Raises:
+        ValueError: there is no distribution to draw from.
     """
     if temperature == 0:
         return logits.argmax(-1)
     probabilities = filter_logits(logits.float(), temperature, top_k, top_p).softmax(-1).cpu()
+    require_finite(probabilities[:, 0])  # softmax spreads NaN, and makes it of infinity
     drawn = [
         torch.multinomial(row, 1, generator=generator)
         for row, generator in zip(probabilities, generators, strict=True)
     ]
     return torch.cat(drawn).to(logits.device)
+
+
+def require_finite(values: Float[Tensor, " batch"]) -> None:
+    """Refuse to go on with what a model makes of weights that have grown without bound.
+
+    Raises:
+        ValueError: a value is NaN or infinite.
+    """
+    require(
+        math.isfinite(values.amax()),  # which NaN outdoes
+        "the model's logits are not finite; use --weights fp32 or an earlier checkpoint",
+    )
 
 
 @torch.no_grad()
@@ -144,7 +160,8 @@ def stream(
     A row that has drawn `stop_token` yields nothing else from then on; all have: the end.
 
     Raises:
-        ValueError: an argument is out of range, or there is no token to begin with.
+        ValueError: an argument is out of range, there is no token to begin with, or the logits are
+            not finite (at temperature 0 on a GPU, this is said at the end).
     """
     require(len(prompts) > 0, "there is no prompt; at least one expected")
     for prompt in prompts:
@@ -167,12 +184,17 @@ def stream(
     text, padding = align(prompts, max_new_tokens, model.device)
     stopped = torch.zeros(len(text), dtype=torch.bool, device=text.device)
     reader = Reader(model, padding, use_cache)
+    highest = torch.zeros(len(text), device=text.device)
     was_training = model.training
     model.eval()
     try:
         for end in range(text.size(1) - max_new_tokens, text.size(1)):
             logits = reader.logits(text[:, :end])
             token = choose(logits, generators, temperature, top_k, top_p)
+            if temperature == 0:
+                highest = torch.maximum(highest, logits.amax(-1))
+                if text.device.type == "cpu":  # elsewhere a look would wait for the device
+                    require_finite(highest)
             if stop_token is not None:
                 token = token.masked_fill(stopped, stop_token)
                 stopped = token == stop_token
@@ -180,6 +202,7 @@ def stream(
             yield token
             if stop_token is not None and stopped.all():
                 break
+        require_finite(highest)
     finally:
         model.train(was_training)
 

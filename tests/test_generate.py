@@ -91,6 +91,40 @@ def test_top_k_and_top_p_by_hand():
     assert torch.allclose(sharpened, probabilities**2 / (probabilities**2).sum())
 
 
+def test_top_p_of_1_keeps_all():
+    logits = torch.randn(1, 50257) * 3  # so many that their rounded sum is 1 before the last
+    assert torch.equal(filter_logits(logits, top_p=1.0), logits)
+    assert filter_logits(logits, top_p=0.999).isinf().any()
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+@pytest.mark.parametrize("sampling", [*HOW, {"temperature": 0.0, "stop_token": 49}])
+def test_logits_without_bound_are_refused(model, monkeypatch, wrong, sampling):
+    forward = GPT.forward
+
+    def broken(self, idx, **how):
+        logits = forward(self, idx, **how)
+        logits[-1, -1, 7] = wrong
+        return logits
+
+    monkeypatch.setattr(GPT, "forward", broken)
+    found = stream(model, prompts_of(3, 9), 5, **sampling)
+    with pytest.raises(ValueError, match=r"not finite; use --weights fp32") as error:
+        next(found)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("sampling", HOW)
+def test_a_token_that_cannot_come_is_no_error(model, monkeypatch, sampling):
+    forward = GPT.forward
+
+    def without_7(self, idx, **how):
+        return forward(self, idx, **how).index_fill(-1, torch.tensor(7), float("-inf"))
+
+    monkeypatch.setattr(GPT, "forward", without_7)
+    assert 7 not in generate(model, torch.zeros(2, 1, dtype=torch.long), 40, **sampling)
+
+
 def test_sampling_follows_the_probabilities(model):
     idx = torch.zeros(4000, 1, dtype=torch.long)
     drawn = generate(model, idx, 1, seed=0)[:, -1]
