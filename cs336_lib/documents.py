@@ -73,8 +73,8 @@ def check_files(corpus: Corpus) -> None:
         require(kind not in COMPRESSED, f"{path}: compressed; unpack it first")
         require(
             kind != ".json",
-            f"{path}: ends in .json; one JSON object a line in a .jsonl file expected, so rename or "
-            f"convert it",
+            f"{path}: ends in .json; one JSON object a line in a .jsonl file expected, so rename "
+            f"or convert it",
         )
 
 
