@@ -5,6 +5,7 @@ import dataclasses
 import io
 import os
 import re
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +27,9 @@ class Sample:
 
     run_dir: Path
     """Folder of a run made by `cs336 train`."""
-    prompt: str = "\n"
-    """Where to begin."""
+    # So made, the text "None" is a prompt like any other.
+    prompt: Annotated[str | None, tyro.conf.arg(constructor=str, help_behavior_hint="")] = None
+    """Where to begin (default: a new line, or else the first character the tokenizer knows)."""
     max_new_tokens: int = 200
     """How many tokens to write at most."""
     num_samples: int = 1
@@ -171,16 +173,17 @@ Command = (
 
 def run_train(command: Train) -> None:
     """`cs336 train`"""
+    from cs336_lib import generate
     from cs336_lib.distributed import world_from_environment
     from cs336_lib.train import train
 
     config: TrainConfig = command.config
     result = train(config)
     if result.finished and world_from_environment().is_main:
-        print(
-            f"validation loss {result.val_loss:.4f}; "
-            f"try: cs336 sample --run-dir {config.run_dir} --prompt 'Romeo:'"
-        )
+        sample = f"cs336 sample --run-dir {shlex.quote(config.run_dir)}"
+        if generate.first_prompt(result.tokenizer, "Romeo:") == "Romeo:":
+            sample += " --prompt 'Romeo:'"
+        print(f"validation loss {result.val_loss:.4f}; try: {sample}")
 
 
 def run_sample(command: Sample) -> None:
@@ -199,14 +202,17 @@ def run_sample(command: Sample) -> None:
         1 <= command.num_samples <= MOST_SAMPLES,
         f"num_samples is {command.num_samples}; 1 to {MOST_SAMPLES} expected",
     )
+    prompt = command.prompt
+    if prompt is None:
+        prompt = generate.first_prompt(made, "\n")
     if command.num_samples > 1:
-        prompts = [command.prompt] * command.num_samples
+        prompts = [prompt] * command.num_samples
         texts = generate.complete_batch(model, made, prompts, **sampling)
         print("\n---------------\n".join(texts))
         return
-    pieces = generate.stream_text(model, made, command.prompt, **sampling)
+    pieces = generate.stream_text(model, made, prompt, **sampling)
     for number, piece in enumerate(pieces):
-        print((command.prompt if number == 0 else "") + piece, end="", flush=True)
+        print((prompt if number == 0 else "") + piece, end="", flush=True)
     print()
 
 
@@ -270,7 +276,8 @@ def run_prepare(command: Prepare) -> None:
         )
     print(f"{command.out}: {counts['train']:,} tokens to train on, {counts['val']:,} to validate")
     preset = "shakespeare-char" if command.tokenizer == "char" else "shakespeare"
-    print(f"now: cs336 train {preset} --train-data {command.out} --run-dir runs/{command.out.name}")
+    data, run_dir = shlex.quote(str(command.out)), shlex.quote(f"runs/{command.out.name}")
+    print(f"now: cs336 train {preset} --train-data {data} --run-dir {run_dir}")
 
 
 def run_estimate(command: Estimate) -> None:

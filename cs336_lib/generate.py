@@ -295,6 +295,15 @@ def encode(tokenizer: Tokenizer, prompt: str) -> Int[Tensor, " seq"]:
     return torch.from_numpy(tokenizer.encode(prompt).astype("int64"))
 
 
+def first_prompt(tokenizer: Tokenizer, wanted: str) -> str:
+    """`wanted`, where the tokenizer can encode it, else its first character or token."""
+    try:
+        tokenizer.encode(wanted)
+    except ValueError:
+        return tokenizer.decode([0])
+    return wanted
+
+
 def stream_text(
     model: GPT,
     tokenizer: Tokenizer,

@@ -1,4 +1,5 @@
 import dataclasses
+import shlex
 import sys
 from pathlib import Path
 
@@ -57,6 +58,38 @@ def test_prepare_train_eval_sample(capsys, tmp_path):
     assert "n_embd was 16, now 32" in fails(capsys, "train", "shakespeare-char", *changed)
     unknown = ["sample", "--run-dir", run_dir, "--prompt", "It was 5"]
     assert "'5' is not among" in fails(capsys, *unknown)
+
+
+def hint(printed: str) -> list[str]:
+    """The command that the last line proposes, as a shell would hand it over, without `cs336`."""
+    return shlex.split(printed.splitlines()[-1].partition("cs336 ")[2])
+
+
+def test_what_is_proposed_works(capsys, tmp_path, monkeypatch):
+    """In folders with spaces in their names, and for letters of which no name can be written."""
+    monkeypatch.chdir(tmp_path)
+    Path("letters.txt").write_text("abcdefgh " * 200)
+    out, _ = run(capsys, "prepare", "letters.txt", "--out", "my data", "--tokenizer", "char")
+    train = hint(out)
+    assert train[3:] == ["my data", "--run-dir", "runs/my data"]
+    out, _ = run(capsys, *train, *TINY)
+    sample = hint(out)
+    assert sample == ["sample", "--run-dir", "runs/my data"]
+    for number in (1, 2):
+        out, _ = run(capsys, *sample, "--max-new-tokens", 5, "--num-samples", number)
+        assert out.startswith(" ")  # the first of its characters, there being no new line
+        assert len(out.splitlines()[0]) == 6
+    Path("letters.txt").write_text("Romeo: Juliet?\n" * 200)
+    out, _ = run(capsys, "prepare", "letters.txt", "--out", "other", "--tokenizer", "char")
+    out, _ = run(capsys, *hint(out), *TINY)
+    assert out.endswith("--prompt 'Romeo:'\n")
+    out, _ = run(capsys, *hint(out)[:3], "--max-new-tokens", 5)
+    assert out.startswith("\n")
+
+
+def test_a_prompt_may_be_any_word():
+    command = ["sample", "--run-dir", "x", "--prompt"]
+    assert cli.parse([*command, "None"]).prompt == "None"
 
 
 @pytest.mark.parametrize(
