@@ -1,6 +1,7 @@
 """Tokens on disk in llm.c's `.bin` format, and the batches that are cut from them."""
 
 import glob
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -13,12 +14,16 @@ from torch import Tensor
 
 from cs336_lib.config import require
 from cs336_lib.files import inside
+from cs336_lib.same_ids import require_tokenizer
 from cs336_lib.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, shakespeare
 
 # llm.c's header: 256 int32, of which the first three mean something; then uint16 tokens.
 MAGIC = 20240520
 VERSION = 1
 HEADER_BYTES = 256 * 4
+
+# A fingerprint's checksum is of all of a million tokens, and of so many pieces of more.
+FINGERPRINT_PIECES, PIECE_TOKENS = 256, 4096
 
 VAL_FRACTION = 0.1  # of a corpus that comes without a validation part: its last tenth
 
@@ -100,7 +105,10 @@ class TokenStream:
             ValueError: none matches, or one is not a whole shard.
         """
         paths = sorted(glob.glob(pattern, recursive=True))
-        require(len(paths) > 0, f"{pattern}: no file matches; a pattern of .bin shards expected")
+        require(
+            len(paths) > 0,
+            f"{pattern}: no file matches; a pattern of .bin shards expected{looked_in(pattern)}",
+        )
         return cls([ShardFile(Path(path)) for path in paths], paths)
 
     @classmethod
@@ -129,6 +137,20 @@ class TokenStream:
             filled += len(piece)
             part += 1
         return tokens
+
+    def fingerprint(self) -> dict[str, int | str]:
+        """What tells this stream from another: its length, and a checksum of evenly spread pieces.
+
+        However it is cut into files, it is the same. More than a million tokens are not all read,
+        so a change of some words in gigabytes can go unseen; other data does not.
+        """
+        pieces = min(FINGERPRINT_PIECES, -(-len(self) // PIECE_TOKENS))
+        length = min(PIECE_TOKENS, len(self))
+        digest = hashlib.sha256()
+        for number in range(pieces):
+            start = number * (len(self) - length) // max(1, pieces - 1)
+            digest.update(self.read(start, length).astype("<u2").tobytes())
+        return {"tokens": len(self), "sha256": digest.hexdigest()}
 
     def where(self, position: int) -> str:
         """Which file, and where in it, a position of the stream is."""
@@ -287,6 +309,11 @@ def prefetched(
             yield batch[0].to(device, non_blocking=True), batch[1].to(device, non_blocking=True)
 
 
+def looked_in(path: str) -> str:
+    """Where a path that is not absolute was looked for: people change folders."""
+    return "" if Path(path).is_absolute() else f" (looked in {Path.cwd()})"
+
+
 def open_data(
     train_data: str, val_data: str, tokenizer: str
 ) -> tuple[TokenStream, TokenStream, Tokenizer]:
@@ -304,6 +331,11 @@ def open_data(
         name = "the plays that ship"
         return TokenStream([ids[:cut]], [name]), TokenStream([ids[cut:]], [name]), made
     folder = Path(train_data)
+    is_pattern = glob.has_magic(train_data) or folder.suffix == ".bin"
+    require(
+        is_pattern or folder.exists(),
+        f"{train_data}: no such folder or file{looked_in(train_data)}",
+    )
     if folder.is_dir():
         made = load_tokenizer(folder / "tokenizer.json")
         require(
@@ -312,14 +344,23 @@ def open_data(
             f"pass --tokenizer {made.name}",
         )
         train = TokenStream.from_folder(folder, "train")
-        if val_data:
-            return train, TokenStream.from_pattern(val_data), made
-        return train, TokenStream.from_folder(folder, "val"), made
+        if not val_data:
+            return train, TokenStream.from_folder(folder, "val"), made
+        val = TokenStream.from_pattern(val_data)
+        require_tokenizer(
+            val.names, made, f"leave out --val-data to validate on {folder}'s own part"
+        )
+        return train, val, made
+    made = make_tokenizer("gpt2", "")
+    found = sorted(glob.glob(train_data, recursive=True))
+    require_tokenizer(found, made, "pass --train-data {folder} --tokenizer {name}")
     require(
         tokenizer == "gpt2",
         f"{train_data}: shards outside a folder made by `cs336 prepare` are read as GPT-2's "
         f"tokens; pass --tokenizer gpt2, or the folder",
     )
-    train_stream = TokenStream.from_pattern(train_data)
+    train = TokenStream.from_pattern(train_data)
     require(bool(val_data), "--val-data is missing: a pattern of .bin shards to validate on")
-    return train_stream, TokenStream.from_pattern(val_data), make_tokenizer("gpt2", "")
+    val = TokenStream.from_pattern(val_data)
+    require_tokenizer(val.names, made, "pass --val-data with shards of GPT-2's tokens")
+    return train, val, made

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -181,3 +183,86 @@ def test_foreign_shards_want_the_gpt2_tokenizer(tmp_path):
     train, _, made = open_data(str(tmp_path / "train.bin"), str(tmp_path / "train.bin"), "gpt2")
     assert len(train) == 100
     assert made.name == "gpt2"
+
+
+@pytest.fixture
+def prepared(tmp_path, monkeypatch):
+    """Folders da and db of equally many characters, but others, and dg of GPT-2's tokens."""
+    from cs336_lib.prepare import prepare
+
+    monkeypatch.chdir(tmp_path)
+    for name, letters in (("da", "abcdefgh "), ("db", "ijklmnop "), ("dg", "abcdefgh ")):
+        Path("text.txt").write_text(letters * 400)
+        prepare(Path("text.txt"), Path(name), "gpt2" if name == "dg" else "char")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("da/train_*.bin", "da/val_*.bin", "gpt2"), "pass --train-data da --tokenizer char"),
+        (("da/train_*.bin", "da/val_*.bin", "char"), "pass --train-data da --tokenizer char"),
+        (("da/train_000000.bin", "da/val_*.bin", "char"), "da was prepared with tokenizer 'char'"),
+        (("dg/train_*.bin", "d?/val_*.bin", "gpt2"), "pass --val-data with shards of GPT-2's"),
+        (("da", "db/val_*.bin", "char"), "db was prepared with another alphabet.*leave out"),
+        (("da", "d*/val_*.bin", "char"), "db was prepared with another alphabet"),
+        (("da", "dg/val_*.bin", "char"), "dg was prepared with tokenizer 'gpt2'"),
+        (("dg", "da/val_*.bin", "gpt2"), "da was prepared with tokenizer 'char'"),
+    ],
+)
+def test_shards_of_another_tokenizer_are_refused(prepared, arguments, message):
+    with pytest.raises(ValueError, match=message) as error:
+        open_data(*arguments)
+    assert "\n" not in str(error.value)
+
+
+def test_shards_of_the_same_tokenizer_are_read_by_a_pattern_too(prepared):
+    open_data("dg/train_*.bin", "dg/val_*.bin", "gpt2")
+    open_data("da", "da/val_*.bin", "char")
+    (Path("dg") / "tokenizer.json").write_text('{"version": "1.0", "model": {}}')
+    open_data("dg/train_*.bin", "dg/val_*.bin", "gpt2")  # Hugging Face's is none of our business
+
+
+def test_a_folder_that_is_not_there_is_named_with_where_it_was_looked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("char", "gpt2"):
+        with pytest.raises(ValueError, match="typo: no such folder or file") as error:
+            open_data("typo", "", name)
+        assert str(error.value).endswith(f"(looked in {tmp_path})")
+    with pytest.raises(ValueError, match="no file matches") as error:
+        open_data("typo/*.bin", "", "gpt2")
+    assert str(error.value).endswith(f"(looked in {tmp_path})")
+    with pytest.raises(ValueError, match=r"no such folder or file$"):
+        open_data(str(tmp_path / "typo"), "", "char")
+
+
+@pytest.mark.parametrize("length", [1, 4095, 4096, 4097, 20_000])
+def test_a_fingerprint_sees_every_token_of_small_data_and_no_cut(length):
+    ids = np.random.default_rng(0).integers(0, 50, length).astype(np.uint16)
+
+    def of(*parts):
+        return TokenStream(parts, [""] * len(parts)).fingerprint()
+
+    whole = of(ids)
+    assert whole["tokens"] == length
+    assert of(*np.array_split(ids, 3)) == whole
+    for place in {0, length // 3, length // 2, length - 1}:
+        other = ids.copy()
+        other[place] += 1
+        assert of(other) != whole, place
+    assert of(ids[:-1]) != whole
+
+
+def test_a_fingerprint_of_large_data_reads_a_bounded_part_of_it():
+    class Large:
+        read = 0
+
+        def __len__(self):
+            return 10**10
+
+        def __getitem__(self, wanted):
+            Large.read += wanted.stop - wanted.start
+            return np.arange(wanted.start, wanted.stop).astype(np.uint16)
+
+    stream = TokenStream([Large()], ["large"])
+    assert stream.fingerprint()["tokens"] == 10**10
+    assert Large.read == 256 * 4096
