@@ -17,6 +17,7 @@ import torch.distributed as dist
 # How long a process may keep the others waiting. Long enough for rank 0 to write a checkpoint; who
 # pays for idle GPUs may want less, and who writes to a slow disk more.
 TIMEOUT, TIMEOUT_VARIABLE = 600.0, "CS336_TIMEOUT"
+VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE")  # in World's order
 # How gloo, NCCL and torchrun's store say it.
 HUNG = re.compile("timed out (waiting|after)|wait timeout|operation timeout", re.IGNORECASE)
 DEAD = re.compile("(reset|closed) by peer|broken pipe|connection was closed", re.IGNORECASE)
@@ -66,14 +67,24 @@ class World:
 
 
 def world_from_environment() -> World:
-    """Read torchrun's RANK, LOCAL_RANK and WORLD_SIZE; without them this is the only process."""
-    if "RANK" not in os.environ:
+    """Read torchrun's RANK, LOCAL_RANK and WORLD_SIZE; without them this is the only process.
+
+    Raises:
+        ValueError: some of them are set and others are not, or one is no such number.
+    """
+    found = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    if not found:
         return World()
-    return World(
-        rank=int(os.environ["RANK"]),
-        local_rank=int(os.environ["LOCAL_RANK"]),
-        size=int(os.environ["WORLD_SIZE"]),
-    )
+    first, instead = next(iter(found)), "start with torchrun, or unset " + " and ".join(found)
+    for name in VARIABLES:
+        if name not in found:
+            raise ValueError(f"{first} is set but {name} is not; {instead}")
+        if not re.fullmatch("[0-9]{1,9}", found[name]):
+            raise ValueError(f"{name} is {found[name]!r}; a number expected; {instead}")
+    rank, local_rank, size = (int(found[name]) for name in VARIABLES)
+    if rank >= size:
+        raise ValueError(f"RANK is {rank}, WORLD_SIZE {size}; a smaller rank expected; {instead}")
+    return World(rank, local_rank, size)
 
 
 def timeout_seconds() -> float:
@@ -135,12 +146,19 @@ def process_group(device: torch.device) -> Iterator[World]:
     """Join the other processes (NCCL between GPUs, gloo between CPUs) and leave them at the end.
 
     Raises:
+        ValueError: nobody says where the others are.
         TimeoutError, ConnectionError: another process hung or died. (NCCL may end this one itself.)
     """
     world = world_from_environment()
     if world.size == 1:
         yield world
         return
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        if name not in os.environ:
+            raise ValueError(
+                f"WORLD_SIZE is {world.size} but {name} is not set; start with torchrun, or unset "
+                f"{' and '.join(VARIABLES)}"
+            )
     backend = "nccl" if device.type == "cuda" else "gloo"
     seconds = timeout_seconds()
     try:

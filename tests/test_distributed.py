@@ -1,10 +1,19 @@
 import math
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_lib.distributed import DEAD, HUNG, World, timeout_seconds
+from cs336_lib.distributed import (
+    DEAD,
+    HUNG,
+    VARIABLES,
+    World,
+    process_group,
+    timeout_seconds,
+    world_from_environment,
+)
 
 
 @given(st.integers(1, 60), st.integers(1, 7), st.integers(1, 9))
@@ -46,3 +55,38 @@ def test_hung_and_dead_are_told_apart():
         assert DEAD.search(text)
         assert not HUNG.search(text)
     assert not HUNG.search("CUDA error: the launch timed out and was terminated")
+
+
+@pytest.mark.parametrize(
+    ("set_to", "message"),
+    [
+        ({"RANK": "0"}, "RANK is set but LOCAL_RANK is not; start with torchrun, or unset RANK"),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE is set but RANK is not; start with torchrun"),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, "LOCAL_RANK is not; .* unset RANK and WORLD_SIZE"),
+        ({"RANK": "0", "LOCAL_RANK": "x", "WORLD_SIZE": "1"}, "LOCAL_RANK is 'x'; a number"),
+        ({"RANK": "-1", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}, "RANK is '-1'; a number"),
+        ({"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "0"}, "WORLD_SIZE 0; a smaller rank"),
+        ({"RANK": "2", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}, "RANK is 2, WORLD_SIZE 2"),
+    ],
+)
+def test_half_of_what_torchrun_sets_is_one_line(monkeypatch, set_to, message):
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    assert world_from_environment() == World()
+    for name, value in set_to.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=message) as error:
+        world_from_environment()
+    assert "\n" not in str(error.value)
+
+
+def test_processes_need_a_place_to_meet(monkeypatch):
+    for name, value in zip(VARIABLES, ("1", "0", "2"), strict=True):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    assert world_from_environment() == World(rank=1, local_rank=0, size=2)
+    with (
+        pytest.raises(ValueError, match="WORLD_SIZE is 2 but MASTER_ADDR is not set"),
+        process_group(torch.device("cpu")),
+    ):
+        pass
