@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import tyro
 
 from cs336_lib.config import PRESETS, TrainConfig, from_json, require
-from cs336_lib.files import inside, read_json
+from cs336_lib.files import inside, read_json, writing
 
 DESCRIPTION = "Train GPT-2 models, sample, score and export them, prepare text, count the cost."
 
@@ -202,9 +202,7 @@ def run_sample(command: Sample) -> None:
         1 <= command.num_samples <= MOST_SAMPLES,
         f"num_samples is {command.num_samples}; 1 to {MOST_SAMPLES} expected",
     )
-    prompt = command.prompt
-    if prompt is None:
-        prompt = generate.first_prompt(made, "\n")
+    prompt = generate.first_prompt(made, "\n") if command.prompt is None else command.prompt
     if command.num_samples > 1:
         prompts = [prompt] * command.num_samples
         texts = generate.complete_batch(model, made, prompts, **sampling)
@@ -310,7 +308,9 @@ def run_compare(command: Compare) -> None:
             from cs336_lib.classroom.plots.runs import compared
         except ImportError:
             raise ValueError("--out needs matplotlib; pip install matplotlib") from None
-        compared({run.name: run.rows for run in runs}).savefig(out)
+        figure = compared({run.name: run.rows for run in runs})
+        with writing(out):
+            figure.savefig(out)
     print(compare.table(runs))
 
 
@@ -383,9 +383,8 @@ def main(arguments: list[str] | None = None) -> None:
         command = parse(sys.argv[1:] if arguments is None else arguments)
         RUN[type(command)](command)
     except BrokenPipeError:  # whoever reads us, `| head` say, has had enough
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # nor may the last flush fail
+        nowhere = os.open(os.devnull, os.O_WRONLY)  # nor may the last flush fail
+        os.dup2(nowhere, sys.stdout.fileno())
     except (ValueError, OSError) as error:
         complain(str(error))
         sys.exit(2)

@@ -13,6 +13,8 @@ from cs336_lib.files import inside, read_json
 from cs336_lib.metrics import read_metrics
 
 NEEDED = {"step", "tokens", "train_loss", "tokens_per_sec", "step_ms"}
+MAY_LACK = ("train_loss", "val_loss")  # JSON knows no NaN: null stands for it
+LARGEST = 1e18  # sums of what is smaller are numbers still
 # Where these differ, a nat per token means something else.
 OF_THE_TASK = ("train_data", "val_data", "tokenizer", "eval_tokens", "block_size")
 NONE = "-"
@@ -28,7 +30,7 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read the config and the metrics of a run, finished or not.
+    """Read the config and the metrics of a run, finished or not; a val_loss of null is left out.
 
     Raises:
         ValueError: the folder holds no run, or one whose files are damaged.
@@ -43,7 +45,22 @@ def read_run(folder: Path) -> Run:
     whole = all(row.keys() >= NEEDED for row in rows)
     require(whole, f"{path}: a row lacks one of {', '.join(sorted(NEEDED))}")
     require(bool(rows), f"{path}: no step is finished yet")
+    for number, row in enumerate(rows, start=1):
+        check_row(row, f"{path}: line {number}")
+        if row.get("val_loss", 0) is None:
+            del row["val_loss"]
     return Run(str(folder), config, rows)
+
+
+def check_row(row: dict[str, Any], where: str) -> None:
+    """Raise `ValueError` for a row in which something that we count with is no number."""
+    for name in sorted({*NEEDED, "val_loss"} & row.keys()):
+        value = row[name]
+        is_number = type(value) in (int, float) and -LARGEST < value < LARGEST  # nor NaN
+        require(
+            is_number or (value is None and name in MAY_LACK),
+            f"{where}: {name} is {value!r:.40}; a number expected, mend the row or take it out",
+        )
 
 
 def differences(runs: Sequence[Run]) -> dict[str, list[str]]:

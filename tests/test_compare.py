@@ -1,4 +1,5 @@
 import dataclasses
+import errno
 import json
 from pathlib import Path
 
@@ -94,6 +95,42 @@ def test_the_figure_holds_every_run(runs):
     assert names[:2] == ["a", "b"]
     val = next(line for line in axes.lines if line.get_label() == "a")
     assert val.get_xydata().tolist() == [[128, 2.9], [256, 3.1]]
+
+
+def test_a_validation_loss_of_null_is_none(runs, capsys):
+    rows = [json.loads(line) for line in (runs[0] / "metrics.jsonl").read_text().splitlines()]
+    rows[1]["val_loss"] = None
+    damage(runs[0], "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    out = run(capsys, *runs, "--out", "compare.png")
+    assert "3.1000 (step 3)" in out
+    assert "2.9000" not in out
+    rows[3]["val_loss"] = None
+    damage(runs[0], "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    losses = [line for line in run(capsys, *runs).splitlines() if line.startswith("validation")]
+    assert [line.split()[-2:] for line in losses] == [["-", "-"]] * 2
+
+
+@pytest.mark.parametrize("field", [*sorted(compare.NEEDED), "val_loss"])
+@pytest.mark.parametrize(
+    "value", ["1.0", [], {}, False, float("nan"), float("inf"), 10**400], ids=lambda v: str(v)[:9]
+)
+def test_what_is_no_number_is_one_line(runs, capsys, field, value):
+    row = dict.fromkeys(compare.NEEDED, 1) | {field: value}
+    damage(runs[1], "metrics.jsonl", json.dumps(row) + "\n")
+    said = fails(capsys, *runs)
+    assert f"{field} is " in said or "line 1 is no row" in said
+    assert len(said) < 200
+
+
+def test_a_picture_on_a_full_disk_is_named(runs, capsys, monkeypatch):
+    from matplotlib.figure import Figure
+
+    def full(self, path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Figure, "savefig", full)
+    said = fails(capsys, *runs, "--out", "compare.png")
+    assert said == "cs336: compare.png: cannot be written (No space left on device)\n"
 
 
 def damage(path: Path, name: str, text: str) -> None:
