@@ -372,12 +372,15 @@ def one_line(boxed: str) -> str:
 def complain(message: str) -> None:
     """Say in one line what is wrong, with no character in it that could steer a terminal."""
     shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
-    print(f"cs336: {''.join(shown)}", file=sys.stderr)
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # full, closed, None
+        sys.stderr.write(f"cs336: {''.join(shown)}\n")
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command; what a user can do wrong is said in one line on stderr, with exit code 2."""
-    if arguments is None:  # a real command line: what the terminal cannot show is no error
+    if (
+        arguments is None and sys.stdout
+    ):  # a real command line: what the terminal cannot show is no error
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         command = parse(sys.argv[1:] if arguments is None else arguments)

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from tqdm import tqdm
 
 from cs336_lib.config import require
 from cs336_lib.data import Loader
-from cs336_lib.distributed import World
+from cs336_lib.distributed import Bar, World
 from cs336_lib.tokenizer import CharTokenizer, Tokenizer, load_tokenizer
 
 OVERFLOWS = 700.0  # nats; exp(710) is more than a float holds
@@ -64,7 +63,7 @@ def validation_loss(
     total = 0.0
     pieces = world.pieces(len(starts), micro_batch_size)
     # Only where it takes longer than a second is there something to see.
-    for first, size in tqdm(
+    for first, size in Bar(
         pieces, desc="validation", leave=False, delay=1, disable=not world.is_main
     ):
         x, y = (t.to(device) for t in loader.windows(starts[first : first + max(size, 1)]))

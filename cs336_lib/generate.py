@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from cs336_lib.config import require
+from cs336_lib.distributed import Bar
 from cs336_lib.model import GPT, KVCache
 from cs336_lib.tokenizer import Tokenizer
 
@@ -269,7 +269,7 @@ def generate(
     list gives a list, in which they end with it.
     """
     found = stream(model, prompts, max_new_tokens, **sampling)  # type: ignore[arg-type]
-    bar = tqdm(found, total=max_new_tokens, desc="sampling", unit="tok", leave=False, delay=1)
+    bar = Bar(found, total=max_new_tokens, desc="sampling", unit="tok", leave=False, delay=1)
     tokens = list(bar)
     columns = [token[:, None] for token in tokens]
     if isinstance(prompts, Tensor):

@@ -10,10 +10,9 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from cs336_lib.config import require
-from cs336_lib.distributed import World
+from cs336_lib.distributed import Bar, World
 from cs336_lib.documents import hub_lines, json_lines
 from cs336_lib.tokenizer import Tokenizer
 
@@ -136,7 +135,7 @@ def score(
 ) -> HellaSwag:
     """The share of examples whose true ending has the lowest loss, counted by all ranks."""
     world = world or World()
-    mine: Iterable[int] = tqdm(
+    mine: Iterable[int] = Bar(
         world.share(len(examples)), desc="HellaSwag", delay=1, disable=not world.is_main
     )
     was_training = model.training

@@ -12,10 +12,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from tqdm import tqdm
 
 from cs336_lib.accounting import count_parameters
 from cs336_lib.config import GPTConfig, require
+from cs336_lib.distributed import Bar
 from cs336_lib.files import inside, read_json
 from cs336_lib.hardware import require_memory
 from cs336_lib.model import GPT
@@ -232,7 +232,7 @@ def read_weights(files: list[Path], model: GPT) -> dict[str, Tensor]:
             stored = find_tensors(files, stack)
             expected = hugging_face_tensors(model)
             check_tensors(stored, expected, folder)
-            for name in tqdm(expected, desc="weights", unit="tensor", leave=False, delay=1):
+            for name in Bar(expected, desc="weights", unit="tensor", leave=False, delay=1):
                 file, key = stored[name]
                 value = file.get_tensor(key)
                 value = value.T if is_conv1d(name) else value
