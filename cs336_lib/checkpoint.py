@@ -1,8 +1,10 @@
 """Checkpoints that survive a kill: whole or absent, checked when read, and never a pickle."""
 
+import dataclasses
 import json
 import os
 import re
+import reprlib
 import shutil
 import sys
 from pathlib import Path
@@ -188,20 +190,15 @@ def newest_good(folder: Path) -> Path | None:
 def to_resume(folder: Path, device: torch.device, world: World) -> Path | None:
     """The checkpoint that all processes go on from: the newest good one, None where there is none.
 
-    The main process looks, the others are told. What is damaged and newer is renamed, so that it
-    neither counts among those to keep nor is in the way of the run that gets there again.
+    The main process looks, the others are told.
 
     Raises:
         ValueError: there are checkpoints, but no good one; starting anew would overwrite the run.
     """
     step = 0
-    if world.is_main and (found := checkpoints(folder)):
+    if world.is_main and checkpoints(folder):
         good = newest_good(folder)
         step = -1 if good is None else step_of(good)
-        for damaged in found[found.index(good) + 1 :] if good else []:
-            aside = damaged.with_name(f"damaged-{damaged.name}")
-            shutil.rmtree(aside, ignore_errors=True)
-            os.rename(damaged, aside)
     step = int(world.sum(step, device=device)[0])  # the others add zero
     require(
         step >= 0,
@@ -209,6 +206,18 @@ def to_resume(folder: Path, device: torch.device, world: World) -> Path | None:
         f"with another --run-dir",
     )
     return folder / f"step_{step:08d}" if step else None
+
+
+def set_aside_after(good: Path) -> None:
+    """Rename what is newer than the newest good checkpoint, and so damaged.
+
+    It neither counts among those to keep then, nor is in the way of the run that gets there again.
+    """
+    for damaged in checkpoints(good.parent):
+        if step_of(damaged) > step_of(good):
+            aside = damaged.with_name(f"damaged-{damaged.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            os.rename(damaged, aside)
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
@@ -254,9 +263,26 @@ def restore(checkpoint: Path, model: GPT, optimizer: torch.optim.Optimizer) -> d
         (checkpoint / OPTIMIZER).exists(),
         f"{checkpoint}: holds weights only; start a run of its own from them with --init-from",
     )
+    require_same_model(checkpoint, model.config)
     load_weights(checkpoint / MODEL, model)
     load_optimizer_tensors(model, optimizer, read_tensors(checkpoint / OPTIMIZER))
     return read_state(checkpoint)
+
+
+def require_same_model(checkpoint: Path, config: GPTConfig) -> None:
+    """Refuse a checkpoint of another shape: padding can hide that its vocabulary is another.
+
+    Raises:
+        ValueError: it is.
+    """
+    saved, path = read_state(checkpoint).get("model", {}), checkpoint / STATE
+    require(isinstance(saved, dict), f"{path}: model is no shape of a model")
+    other = [
+        f"{name} {reprlib.repr(saved[name])}, {value} expected"
+        for name, value in dataclasses.asdict(config).items()
+        if name != "dropout" and saved.get(name, value) != value
+    ]
+    require(not other, f"{path}: another model, with {'; '.join(other)}")
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import reprlib
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
@@ -15,6 +16,7 @@ CHANGEABLE = (
     *("run_dir", "resume", "device", "compile", "parallel", "micro_batch_size", "on_nan"),
     *("eval_every", "eval_tokens", "checkpoint_every", "keep_checkpoints"),
 )
+PATHS = ("train_data", "val_data", "init_from")  # which can be written in more than one way
 AT_LEAST_ONE = ("max_steps", "batch_tokens", "micro_batch_size", "eval_tokens", "keep_checkpoints")
 AT_LEAST_ZERO = (
     *("warmup_steps", "eval_every", "checkpoint_every", "weight_decay", "grad_clip"),
@@ -29,6 +31,13 @@ def require(condition: bool, message: str) -> None:
     """Raise `ValueError(message)` unless `condition` holds: for mistakes that a user can make."""
     if not condition:
         raise ValueError(message)
+
+
+def same_path(one: object, other: object) -> bool:
+    """Whether two paths, as written, lead to one place; an empty one is no path."""
+    if not (isinstance(one, str) and isinstance(other, str) and one and other):
+        return False
+    return os.path.abspath(one) == os.path.abspath(other)
 
 
 def check_types(config: Any) -> None:
@@ -256,10 +265,15 @@ class TrainConfig:
 
     def conflicts(self, saved: dict) -> list[str]:
         """What differs from a saved run's config in a way that would change its result."""
-        return [
-            f"{f.name} was {saved.get(f.name, f.default)!r}, now {getattr(self, f.name)!r}"
+        pairs = {
+            f.name: (saved.get(f.name, f.default), getattr(self, f.name))
             for f in dataclasses.fields(self)
-            if f.name not in CHANGEABLE and saved.get(f.name, f.default) != getattr(self, f.name)
+            if f.name not in CHANGEABLE
+        }
+        return [
+            f"{name} was {before!r}, now {now!r}"
+            for name, (before, now) in pairs.items()
+            if before != now and not (name in PATHS and same_path(before, now))
         ]
 
 

@@ -115,7 +115,8 @@ def learning_rate(step: int, config: TrainConfig) -> float:
     """Linear warm-up, then half a cosine or a straight line, for steps 0 to max_steps - 1.
 
     Step 0 gets learning_rate / warmup_steps, step warmup_steps - 1 the peak, and the last step
-    min_learning_rate exactly.
+    min_learning_rate exactly: unless the peak is in the last step, with warmup_steps == max_steps
+    or a single step.
     """
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps

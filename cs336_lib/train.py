@@ -30,6 +30,7 @@ from cs336_lib.optim import (
     set_learning_rate,
     windows_before,
 )
+from cs336_lib.same_ids import same_tokenizer, tokenizer_of
 from cs336_lib.tokenizer import Tokenizer
 
 
@@ -45,8 +46,20 @@ class TrainResult:
 
     @property
     def val_loss(self) -> float:
-        """The last validation loss, in nats per token."""
-        return next(row["val_loss"] for row in reversed(self.metrics) if "val_loss" in row)
+        """The last validation loss, in nats per token; from a checkpoint if no row has one.
+
+        Raises:
+            ValueError: none was measured yet.
+        """
+        found = [row["val_loss"] for row in self.metrics if "val_loss" in row]
+        if not found:  # metrics.jsonl was lost
+            saved = map(checkpoint.val_loss, checkpoint.checkpoints(self.run_dir / "checkpoints"))
+            found = [loss for loss in saved if loss is not None]
+        require(
+            bool(found),
+            f"{self.run_dir}: no validation loss was measured yet; go on with --resume",
+        )
+        return found[-1]
 
 
 def train(
@@ -75,11 +88,21 @@ def train(
         train_stream, val_stream, tokenizer = open_data(
             config.train_data, config.val_data, config.tokenizer
         )
+        data = {"train": train_stream.fingerprint(), "val": val_stream.fingerprint()}
+        config, begun = run_folder.check(config, tokenizer)
+        run_dir, found, first_step = Path(config.run_dir), None, 0
+        if begun:  # before looking for a checkpoint, lest the run that is ending writes one more
+            later.enter_context(run_folder.only_run(run_dir, world, begun=True))
+            found = checkpoint.to_resume(run_dir / "checkpoints", device, world)
+        if found is not None:
+            shape = config.model_config(tokenizer.vocab_size)
+            first_step = run_folder.check_checkpoint(found, shape, data)
         torch.manual_seed(config.seed)
         room = (config, device, world, dtype is not None)
-        if not config.init_from:  # asked before a billion weights are drawn
+        is_new = found is not None or not config.init_from
+        if is_new:  # asked before a billion weights are drawn
             parallel.require_room(config.model_config(tokenizer.vocab_size), *room)
-        model = starting_model(config, tokenizer.vocab_size)
+        model = starting_model(config, tokenizer, found)
         config = with_shape_of(model, config)
         parallel.require_room(model.config, *room)
         batch = parallel.micro_batch(config, world)
@@ -94,15 +117,17 @@ def train(
             f"the first step's batch is {batch_windows(0, config)} sequences of "
             f"{config.block_size} tokens, too few for {world.size} processes",
         )
-        run_dir = run_folder.open_run(config, tokenizer, world)
+        if first_step < config.max_steps:
+            read_ahead(train_loader, val_loader, config, first_step, world)
+        if not begun:
+            later.enter_context(run_folder.only_run(run_dir, world, begun=False))
+        run_folder.write(config, tokenizer, found, world)
 
         model.to(device)
         parallel.shard(model, config, device, world)
         optimizer = make_optimizer(model, config)
-        first_step = 0
-        found = checkpoint.to_resume(run_dir / "checkpoints", device, world)
         if found is not None:
-            first_step = checkpoint.restore(found, model, optimizer)["step"]
+            checkpoint.restore(found, model, optimizer)
         metrics = Metrics(run_dir / "metrics.jsonl", first_step, world)
         called = parallel.stepper(model, config, device, world)
         peak = hardware.peak_flops(device, dtype)
@@ -162,7 +187,7 @@ def train(
                     called,
                     val_loader,
                     config.eval_tokens,
-                    micro_batch_size=config.micro_batch_size,
+                    micro_batch_size=batch,
                     device=device,
                     autocast=autocast,
                     world=world,
@@ -181,6 +206,7 @@ def train(
                     "step": done,
                     "val_loss": row.get("val_loss"),
                     "model": dataclasses.asdict(model.config),
+                    "data": data,
                 }
                 metrics.sync()
                 checkpoint.save(run_dir / "checkpoints", model, optimizer, state, world)
@@ -198,34 +224,43 @@ def train(
         return TrainResult(run_dir, model.eval(), tokenizer, metrics.rows, finished)
 
 
-def starting_model(config: TrainConfig, vocab_size: int) -> GPT:
+def starting_model(config: TrainConfig, tokenizer: Tokenizer, found: Path | None) -> GPT:
     """Fresh weights, or those that `init_from` names, with the context cut to block_size.
+
+    Where a checkpoint is found, its weights will take the place of the fresh ones.
 
     Raises:
         ValueError: the weights cannot be had, know another vocabulary or have too short a context.
     """
-    if not config.init_from:
+    vocab_size = tokenizer.vocab_size
+    if found is not None or not config.init_from:
         shape = config.model_config(vocab_size)
         numbers = accounting.count_parameters(shape)
         hardware.require_memory(4 * numbers, pretrained.CPU, f"a model of {numbers:,} parameters")
         return GPT(shape)
     source = Path(config.init_from)
     if (source / "checkpoints").is_dir():
-        found = checkpoint.load_model(source, pretrained.CPU)
+        given = checkpoint.load_model(source, pretrained.CPU)
     else:
-        found = pretrained.load(config.init_from)
+        given = pretrained.load(config.init_from)
     require(
-        found.config.vocab_size == vocab_size,
-        f"{source} knows {found.config.vocab_size:,} token ids, and tokenizer {config.tokenizer} "
+        given.config.vocab_size == vocab_size,
+        f"{source} knows {given.config.vocab_size:,} token ids, and tokenizer {config.tokenizer} "
         f"has {vocab_size:,}; pass the tokenizer and the data these weights were made with",
     )
+    theirs = tokenizer_of(source)
     require(
-        found.config.block_size >= config.block_size,
-        f"{source} has a context of {found.config.block_size} tokens, "
-        f"and block_size is {config.block_size}; pass --block-size {found.config.block_size}",
+        theirs is None or same_tokenizer(theirs, tokenizer),
+        f"{source} was trained with another tokenizer than {run_folder.data_name(config)} has; "
+        f"pass the tokenizer and the data these weights were made with",
     )
-    model = GPT(with_shape_of(found, config).model_config(vocab_size))
-    state = found.state_dict()
+    require(
+        given.config.block_size >= config.block_size,
+        f"{source} has a context of {given.config.block_size} tokens, "
+        f"and block_size is {config.block_size}; pass --block-size {given.config.block_size}",
+    )
+    model = GPT(with_shape_of(given, config).model_config(vocab_size))
+    state = given.state_dict()
     state["transformer.wpe.weight"] = state["transformer.wpe.weight"][: config.block_size]
     model.load_state_dict(state)
     return model
@@ -233,8 +268,8 @@ def starting_model(config: TrainConfig, vocab_size: int) -> GPT:
 
 def with_shape_of(model: GPT, config: TrainConfig) -> TrainConfig:
     """The config with the shape that the model really has."""
-    shape = ("n_layer", "n_head", "n_embd", "bias")
-    return dataclasses.replace(config, **{name: getattr(model.config, name) for name in shape})
+    shape = {name: getattr(model.config, name) for name in run_folder.SHAPE}
+    return dataclasses.replace(config, **shape)
 
 
 def micro_batches(
@@ -244,6 +279,20 @@ def micro_batches(
     before = windows_before(step, config)
     for first, size in world.pieces(batch_windows(step, config), config.micro_batch_size):
         yield loader.batch(before + first, max(size, 1))
+
+
+def read_ahead(
+    train_loader: Loader, val_loader: Loader, config: TrainConfig, step: int, world: World
+) -> None:
+    """Read the first batch and all that validation will read, so that what is wrong shows now.
+
+    Raises:
+        ValueError: there is an id outside the vocabulary.
+    """
+    for _ in micro_batches(train_loader, config, step, world):
+        pass
+    for start in val_loader.validation_starts(config.eval_tokens)[world.rank :: world.size]:
+        val_loader.windows([start])
 
 
 def backward(
