@@ -270,7 +270,8 @@ def export(model: GPT, folder: str | Path, tokenizer: Tokenizer) -> None:
     make = char_files if isinstance(tokenizer, CharTokenizer) else gpt2_files
     texts = model_files(model, tokenizer) | make(tokenizer, model.config.block_size)
     tensors = {name: value.contiguous() for name, value in hugging_face_tensors(model).items()}
-    temporary = folder.with_name(f".tmp-{folder.name}")
+    # Not .tmp-NAME: there an unfinished `cs336 prepare --out NAME` keeps its work.
+    temporary = folder.with_name(f".tmp-export-{folder.name}")
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)

@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from cs336_lib import cli, pretrained
+from cs336_lib import cli, prepare, pretrained
 from cs336_lib.config import GPTConfig
 from cs336_lib.generate import generate
 from cs336_lib.model import GPT
@@ -417,12 +417,31 @@ def test_nothing_half_written(tiny_config, tmp_path, monkeypatch, error):
 
 
 def test_what_a_killed_export_left_is_no_hindrance(tiny_config, tmp_path):
-    (tmp_path / ".tmp-out").mkdir()
-    (tmp_path / ".tmp-out" / "model.safetensors").write_bytes(b"half")
+    (tmp_path / ".tmp-export-out").mkdir()
+    (tmp_path / ".tmp-export-out" / "model.safetensors").write_bytes(b"half")
     pretrained.export(GPT(tiny_config), str(tmp_path / "out"), letters(50))
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     modes = {path.stat().st_mode for path in (tmp_path / "out").iterdir()}
     assert len(modes) == 1  # whoever may read one file may read all
+
+
+def test_an_unfinished_prepare_of_the_same_name_is_left_alone(tiny_config, tmp_path, monkeypatch):
+    text, out = tmp_path / "text.txt", tmp_path / "out"
+    text.write_text("To be, or not to be.\n" * 99)
+
+    def killed(temporary: Path, *_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(prepare, "publish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            prepare.prepare(text, out, "char")
+    (begun,) = (path for path in tmp_path.iterdir() if path != text)
+    work = {path.name: path.read_bytes() for path in begun.iterdir()}
+    assert len(work) == 4
+    pretrained.export(GPT(tiny_config), out, letters(50))
+    assert {path.name: path.read_bytes() for path in begun.iterdir()} == work
+    assert set(tmp_path.iterdir()) == {text, begun, out}
 
 
 def test_gpt2_files_are_openais(gpt2_folder):
