@@ -69,7 +69,7 @@ def time_lines(
         f"  time   {digits(flops)} / {digits(speed)} = {digits(seconds)} s",
         f"         {digits(seconds)} s / {accounting.SECONDS_PER_DAY:,} s a day = "
         f"{seconds / accounting.SECONDS_PER_DAY:,.1f} days",
-        f"  hire   {gpus} GPUs x {digits(seconds / 3600)} h = "
+        f"  hire   {gpus} GPU{'s' if gpus > 1 else ''} x {digits(seconds / 3600)} h = "
         f"{gpus * seconds / 3600:,.0f} GPU hours",
     ]
 

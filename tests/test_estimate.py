@@ -23,6 +23,13 @@ def test_days_with_their_arithmetic():
         assert line in text
 
 
+def test_one_gpu_is_no_gpus():
+    text = estimate.report(params=1e9, tokens=1e9)
+    assert "  hire   1 GPU x " in text
+    assert "1 GPUs" not in text
+    assert "  hire   2 GPUs x " in estimate.report(params=1e9, tokens=1e9, gpus=2)
+
+
 def test_largest_model():
     text = estimate.report(gpus=8, memory=80e9, optimizer="adamw")
     assert "4 weight + 4 gradient + 0 master weight + 8 state = 16 a parameter" in text
