@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -131,3 +133,14 @@ def test_the_readme_shows_what_was_measured():
     for line in lines:
         module = line.command.strip("`").split()[0]
         assert (common.ROOT / f"{module.replace('.', '/')}.py").is_file(), line
+
+
+@pytest.mark.parametrize(("flag", "code"), [("--help", 0), ("--halp", 2)])
+def test_a_report_that_is_not_asked_for_is_not_written(flag, code):
+    files = (common.ROOT / "README.md", common.ROOT / "docs" / "benchmarks.png")
+    before = [path.stat().st_mtime_ns for path in files]
+    command = [sys.executable, "-m", "benchmarks.report", flag]
+    done = subprocess.run(command, cwd=common.ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert flag in done.stdout + done.stderr
+    assert [path.stat().st_mtime_ns for path in files] == before
