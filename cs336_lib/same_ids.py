@@ -21,17 +21,25 @@ def alphabet(tokenizer: Tokenizer) -> str:
 
 
 def tokenizer_of(folder: Path) -> Tokenizer | None:
-    """The tokenizer of a run folder or of prepared data.
+    """The tokenizer of a run folder, of prepared data or of a char model that we exported.
 
-    None where there is no tokenizer.json, or Hugging Face's, which has no name in it.
+    None where there is no tokenizer.json, or another of Hugging Face's, which we do not read.
 
     Raises:
         ValueError: it is damaged.
     """
     path = folder / "tokenizer.json"
-    if not path.is_file() or "name" not in read_json(path):
+    if not path.is_file():
         return None
-    return load_tokenizer(path)
+    described = read_json(path)
+    if "name" in described:
+        return load_tokenizer(path)
+    model = described.get("model")
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    if not isinstance(vocab, dict) or any(len(token) != 1 for token in vocab) or not vocab:
+        return None
+    made = CharTokenizer("".join(vocab))
+    return made if vocab == {c: number for number, c in enumerate(made.alphabet)} else None
 
 
 def require_tokenizer(shards: Iterable[str], made: Tokenizer, advice: str) -> None:

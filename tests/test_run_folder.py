@@ -141,12 +141,16 @@ def test_the_same_folder_may_be_written_in_another_way(tiny_run, monkeypatch):
 # --- weights to begin with
 
 
-def test_weights_for_another_alphabet_of_the_same_size_are_refused(tiny_run, tmp_path):
-    train(tiny_run)
+@pytest.mark.parametrize("given", ["run", "exported"])
+def test_weights_for_another_alphabet_of_the_same_size_are_refused(tiny_run, tmp_path, given):
+    from cs336_lib import pretrained
+
+    first = train(tiny_run)
+    pretrained.export(first.model, tmp_path / "exported", first.tokenizer)
     other = dataclasses.replace(
         tiny_run,
         train_data=str(tmp_path / "other"),
-        init_from=tiny_run.run_dir,
+        init_from=str(tmp_path / given),
         run_dir=str(tmp_path / "tuned"),
     )
     prepare_again(other, OTHER_LETTERS * 100)
@@ -154,7 +158,7 @@ def test_weights_for_another_alphabet_of_the_same_size_are_refused(tiny_run, tmp
         load_tokenizer(Path(c.train_data) / "tokenizer.json").vocab_size for c in (tiny_run, other)
     }
     assert len(sizes) == 1
-    refused(other, "run was trained with another tokenizer than .*other has; pass")
+    refused(other, f"{given} was trained with another tokenizer than .*other has; pass")
 
 
 def test_a_resumed_run_does_without_the_weights_it_began_with(tiny_run, tmp_path):
