@@ -283,8 +283,7 @@ def gpt2(n_layer: int, n_head: int, n_embd: int, micro_batch_size: int, rate: fl
     GPT-2's learning rates were not published; Brown et al. 2020 (table 2.1) give theirs.
     """
     return TrainConfig(
-        train_data="data/train_*.bin",
-        val_data="data/val_*.bin",
+        train_data="fineweb",  # as docs/reproduce_gpt2.md prepares it
         n_layer=n_layer,
         n_head=n_head,
         n_embd=n_embd,
@@ -341,7 +340,7 @@ PRESETS: dict[str, tuple[str, TrainConfig]] = {
         ),
     ),
     "gpt2-124m": (
-        "GPT-2 124M on your own shards: 10B tokens, 0.5M a step (--train-data and --val-data).",
+        "GPT-2 124M on your own shards: 10B tokens, 0.5M a step (--train-data).",
         gpt2(12, 12, 768, micro_batch_size=16, rate=6e-4),
     ),
     "gpt2-medium": (

@@ -334,7 +334,7 @@ def open_data(
     is_pattern = glob.has_magic(train_data) or folder.suffix == ".bin"
     require(
         is_pattern or folder.exists(),
-        f"{train_data}: no such folder or file{looked_in(train_data)}",
+        f"{train_data}: no such folder or file{looked_in(train_data)}; `cs336 prepare` makes one",
     )
     if folder.is_dir():
         made = load_tokenizer(folder / "tokenizer.json")
