@@ -11,6 +11,7 @@ from torch import nn
 from cs336_lib.config import require
 from cs336_lib.data import Loader
 from cs336_lib.distributed import Bar, World
+from cs336_lib.same_ids import same_tokenizer
 from cs336_lib.tokenizer import CharTokenizer, Tokenizer, load_tokenizer
 
 OVERFLOWS = 700.0  # nats; exp(710) is more than a float holds
@@ -114,9 +115,8 @@ def check_tokenizer(run_dir: Path, data: Tokenizer) -> None:
         ValueError: the run's tokenizer is another one, or is missing.
     """
     ours = load_tokenizer(run_dir / "tokenizer.json")
-    same = vars(ours).get("alphabet") == vars(data).get("alphabet")
     require(
-        ours.name == data.name and same,
+        same_tokenizer(ours, data),
         f"{run_dir} was trained with tokenizer {described(ours)}, and its data now has "
         f"{described(data)}; put back the data and the tokenizer.json it was trained with",
     )
