@@ -6,7 +6,6 @@ import os
 import re
 import reprlib
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from cs336_lib.files import inside, read_json, sha256, sync, writing
 from cs336_lib.model import GPT
 from cs336_lib.parallel import gathered, spread_like
 from cs336_lib.pretrained import check_finite, check_size
+from cs336_lib.progress import Log
 from cs336_lib.tokenizer import DATA, Tokenizer, load_tokenizer
 
 MANIFEST = "manifest.json"
@@ -183,7 +183,7 @@ def newest_good(folder: Path) -> Path | None:
         wrong = damage(checkpoint)
         if wrong is None:
             return checkpoint
-        print(f"{checkpoint}: {wrong}; looking for an older one", file=sys.stderr)
+        print(f"{checkpoint}: {wrong}; looking for an older one", file=Log())
     return None
 
 

@@ -3,19 +3,16 @@
 import math
 import os
 import re
-import sys
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
-from typing import Any
 
 import torch
 import torch.distributed as dist
-from tqdm import tqdm
 
 # How long a process may keep the others waiting. Long enough for rank 0 to write a checkpoint; who
 # pays for idle GPUs may want less, and who writes to a slow disk more.
@@ -88,37 +85,6 @@ def world_from_environment() -> World:
     if rank >= size:
         raise ValueError(f"RANK is {rank}, WORLD_SIZE {size}; a smaller rank expected; {instead}")
     return World(rank, local_rank, size)
-
-
-class Log:
-    """stderr as it is when somebody writes; that it cannot be written stops nobody's work.
-
-    The disk that a log is on can be full, its reader gone or its file closed, and the run's own
-    files be as safe as ever. What is lost is a line of progress.
-    """
-
-    def write(self, text: str) -> int:
-        """Write, or else forget it."""
-        with suppress(OSError, ValueError, AttributeError):  # failed, closed, None
-            sys.stderr.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        """Have it written now, if it can be."""
-        with suppress(OSError, ValueError, AttributeError):
-            sys.stderr.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        """Its encoding, its terminal and so on."""
-        return getattr(sys.stderr, name)
-
-
-class Bar(tqdm):
-    """A progress bar that cannot end what it shows the progress of."""
-
-    def __init__(self, *arguments: Any, **settings: Any):
-        # tqdm asks for the terminal's width by itself only where it writes to sys.stderr directly.
-        super().__init__(*arguments, file=Log(), dynamic_ncols=True, **settings)
 
 
 def timeout_seconds() -> float:

@@ -10,7 +10,8 @@ from torch import nn
 
 from cs336_lib.config import require
 from cs336_lib.data import Loader
-from cs336_lib.distributed import Bar, World
+from cs336_lib.distributed import World
+from cs336_lib.progress import Bar
 from cs336_lib.same_ids import same_tokenizer
 from cs336_lib.tokenizer import CharTokenizer, Tokenizer, load_tokenizer
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from tqdm import tqdm
+
+from cs336_lib.progress import Bar
 
 try:
     import fcntl
@@ -113,7 +114,7 @@ def sha256(path: Path) -> str:
     size, name = path.stat().st_size, f"checksum of {path.name}"
     with (
         open(path, "rb") as file,
-        tqdm(total=size, desc=name, unit="B", unit_scale=True, leave=False, delay=2) as bar,
+        Bar(total=size, desc=name, unit="B", unit_scale=True, leave=False, delay=2) as bar,
     ):
         while piece := file.read(2**22):
             digest.update(piece)

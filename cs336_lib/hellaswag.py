@@ -12,8 +12,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from cs336_lib.config import require
-from cs336_lib.distributed import Bar, World
+from cs336_lib.distributed import World
 from cs336_lib.documents import hub_lines, json_lines
+from cs336_lib.progress import Bar
 from cs336_lib.tokenizer import Tokenizer
 
 # acc_norm of OpenAI's 124M on the 10,042 validation examples, as karpathy/build-nanogpt quotes it

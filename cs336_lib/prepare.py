@@ -5,7 +5,6 @@ import dataclasses
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
@@ -13,13 +12,13 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from cs336_lib.config import require
 from cs336_lib.data import HEADER_BYTES, MAGIC, VERSION, ShardFile, TokenStream
 from cs336_lib.documents import Corpus, Place, check_files, read
 from cs336_lib.encode import Encoded, batched, encode_batch, encode_in_order
 from cs336_lib.files import only_writer, read_json, sync
+from cs336_lib.progress import Bar, Log
 from cs336_lib.tokenizer import (
     GPT2Tokenizer,
     Tokenizer,
@@ -84,9 +83,7 @@ def prepare(
             else:
                 made = load_tokenizer(temporary / TOKENIZER)
                 done = progress.train + progress.val
-                print(
-                    f"{out}: going on after the {done:,} tokens of a run cut off", file=sys.stderr
-                )
+                print(f"{out}: going on after the {done:,} tokens of a run cut off", file=Log())
             save = partial(save_progress, temporary, arguments)
             if not progress.split:
                 encode = partial(encode_batch, made, separator(made, corpus), val_fraction)
@@ -244,7 +241,7 @@ def write(
 ) -> Progress:
     """Put each batch's tokens behind those that are there, saving the progress now and then."""
     saved = time.monotonic()
-    bar = tqdm(
+    bar = Bar(
         desc=title, unit="tok", unit_scale=True, initial=progress.train + progress.val, delay=1
     )
     with contextlib.closing(results), bar:

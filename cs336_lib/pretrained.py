@@ -15,10 +15,10 @@ from torch import Tensor
 
 from cs336_lib.accounting import count_parameters
 from cs336_lib.config import GPTConfig, require
-from cs336_lib.distributed import Bar
 from cs336_lib.files import inside, read_json
 from cs336_lib.hardware import require_memory
 from cs336_lib.model import GPT
+from cs336_lib.progress import Bar
 from cs336_lib.tokenizer import END_OF_TEXT, CharTokenizer, Tokenizer, gpt2_encoding
 
 HUB_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")

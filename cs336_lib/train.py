@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from cs336_lib import accounting, checkpoint, hardware, parallel, pretrained, run_folder
 from cs336_lib.config import TrainConfig, require
@@ -30,6 +29,7 @@ from cs336_lib.optim import (
     set_learning_rate,
     windows_before,
 )
+from cs336_lib.progress import Bar
 from cs336_lib.same_ids import same_tokenizer, tokenizer_of
 from cs336_lib.tokenizer import Tokenizer
 
@@ -137,7 +137,7 @@ def train(
         finished = True
         flops_per_token = accounting.train_flops_per_token(model.config)
         total_peak = None if peak[0] is None else peak[0] * world.size
-        progress = tqdm(
+        progress = Bar(
             range(first_step, config.max_steps),
             initial=first_step,
             total=config.max_steps,

@@ -92,6 +92,7 @@ def test_the_python_range_is_the_same_everywhere():
 
 def test_modules_import_only_downwards():
     floors = [
+        {"progress"},
         {"config", "distributed", "files"},
         {"accounting", "tokenizer", "hardware", "documents"},
         {"same_ids"},
