@@ -1,4 +1,4 @@
-"""The processes of one run: who am I, how many are we, the sums we share, what I show of mine."""
+"""The processes of one run: who am I, how many are we, and the sums we share."""
 
 import math
 import os
