@@ -5,7 +5,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Threads that sleep while they wait, so that a busy machine stays usable (see cs336_lib/__init__.py).
 export OMP_WAIT_POLICY ?= PASSIVE
 export PYTHONUNBUFFERED := 1
-# Test files two at a time, each in one process: half the wait, on two cores. Notebooks measure times, and go alone.
+# Test files two at a time, each in one process: on two cores a third less to wait. Notebooks measure times, and go alone.
 TWO_AT_A_TIME := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help

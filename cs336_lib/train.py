@@ -99,8 +99,8 @@ def train(
             first_step = run_folder.check_checkpoint(found, shape, data)
         torch.manual_seed(config.seed)
         room = (config, device, world, dtype is not None)
-        is_new = found is not None or not config.init_from
-        if is_new:  # asked before a billion weights are drawn
+        shape_known = found is not None or not config.init_from
+        if shape_known:  # asked before a billion weights are drawn
             parallel.require_room(config.model_config(tokenizer.vocab_size), *room)
         model = starting_model(config, tokenizer, found)
         config = with_shape_of(model, config)
