@@ -20,6 +20,10 @@ DESCRIPTION = "Train GPT-2 models, sample, score and export them, prepare text, 
 
 MOST_SAMPLES = 1000  # each has a cache of its own
 
+FAILED_ALLOCATION = re.compile(
+    "DefaultCPUAllocator: (can't allocate|not enough) memory|MPS backend out of memory"
+)
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -376,6 +380,16 @@ def complain(message: str) -> None:
         sys.stderr.write(f"cs336: {''.join(shown)}\n")
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an allocation failed, in Python, on the CPU or on a GPU."""
+    import torch  # here, because `cs336 --help` must not wait for it
+
+    # torch.OutOfMemoryError is the CUDA allocator's; the other two raise a plain RuntimeError.
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or bool(
+        FAILED_ALLOCATION.search(str(error))
+    )
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run one command; what a user can do wrong is said in one line on stderr, with exit code 2."""
     if (
@@ -391,8 +405,8 @@ def main(arguments: list[str] | None = None) -> None:
     except (ValueError, OSError) as error:
         complain(str(error))
         sys.exit(2)
-    except (MemoryError, RuntimeError) as error:  # PyTorch's is a RuntimeError
-        if isinstance(error, RuntimeError) and "memory" not in str(error):
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
             raise
         complain("out of memory; try a smaller --micro-batch-size, a smaller model or fewer tokens")
         sys.exit(2)

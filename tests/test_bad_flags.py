@@ -362,5 +362,26 @@ def test_a_lack_of_memory_is_one_line(here, capsys, monkeypatch):
     with pytest.raises(RuntimeError) as error:
         torch.empty(2**60, dtype=torch.uint8)
     assert "out of memory" in run(error.value)
-    with pytest.raises(RuntimeError, match="a mistake of ours"):
-        run(RuntimeError("a mistake of ours"))
+    assert "out of memory" in run(RuntimeError("MPS backend out of memory (MPS allocated: 5.5 GB)"))
+    windows = (
+        "[enforce fail at alloc_cpu.cpp:114] data. DefaultCPUAllocator: not enough memory: you"
+    )
+    assert "out of memory" in run(RuntimeError(windows))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "a mistake of ours",
+        "CUDA error: an illegal memory access was encountered",
+        "Unsupported memory format: channels_last",
+        "view size is not compatible; at least one dimension spans two memory locations",
+    ],
+)
+def test_another_error_keeps_its_traceback(here, monkeypatch, message):
+    def fail(command: object) -> None:
+        raise RuntimeError(message)
+
+    monkeypatch.setitem(cli.RUN, cli.Estimate, fail)
+    with pytest.raises(RuntimeError, match=message):
+        cli.main(["estimate"])
