@@ -3,6 +3,7 @@
 import ctypes
 import os
 import platform
+import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -143,6 +144,22 @@ def autocast_dtype(device: torch.device, precision: str = "auto") -> torch.dtype
     return torch.bfloat16
 
 
+def why_not_compiled(device: torch.device) -> str:
+    """Return "" if torch.compile works on this device, else the reason, by compiling one function.
+
+    Inductor needs a C++ compiler and Python's headers on a CPU, and Triton a C compiler on a GPU.
+    """
+    try:
+        torch.compile(lambda x: x.sin() + 1)(torch.zeros(8, device=device))
+    except Exception as error:  # what fails, and how, differs between devices and versions
+        if "Python.h" in str(error):
+            return "Python's headers are missing (Python.h; Debian: python3-dev)"
+        if "cxx" in repr(error).lower() or "compiler" in repr(error).lower():
+            return f"no {'C++' if device.type == 'cpu' else 'C'} compiler found"
+        return f"fails: {type(error).__name__}"
+    return ""
+
+
 def device_name(device: torch.device) -> str:
     """The name a person would call it by."""
     if device.type == "cuda":
@@ -156,9 +173,11 @@ def device_name(device: torch.device) -> str:
 def datasheet(device: torch.device) -> Device | None:
     """The datasheet of this GPU, or None where we have none: no figure is guessed."""
     name = device_name(device).lower() if device.type == "cuda" else ""
-    if "pcie" in name or " nvl" in name:  # other clocks, other peaks than the SXM module's
+    if re.search(r"pcie| nvl|laptop|4090 d\b", name):  # other clocks, so other peaks
         return None
-    return next((sheet for key, sheet in DATASHEET.items() if key in name), None)
+    # Whole words only, because a GH200 isn't an H200.
+    found = (sheet for key, sheet in DATASHEET.items() if re.search(rf"\b{key}\b", name))
+    return next(found, None)
 
 
 def memory(device: torch.device) -> int | None:

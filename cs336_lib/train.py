@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import os
 import signal
 import threading
 import time
@@ -351,8 +350,6 @@ def reproducible(config: TrainConfig, device: torch.device) -> Iterator[None]:
     wanted |= config.deterministic == "auto" and device.type == "cpu"
     before = torch.are_deterministic_algorithms_enabled()
     fill_before = torch.utils.deterministic.fill_uninitialized_memory
-    if wanted and device.type == "cuda":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         try:
             torch.use_deterministic_algorithms(wanted)

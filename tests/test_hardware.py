@@ -1,4 +1,5 @@
 import math
+import os
 import platform
 import subprocess
 import sys
@@ -58,6 +59,9 @@ def test_datasheets_are_dense_and_sourced():
         ("NVIDIA RTX A6000", "a6000"),
         ("NVIDIA H100 PCIe", None),
         ("NVIDIA H100 NVL", None),
+        ("NVIDIA GH200 480GB", None),
+        ("NVIDIA GeForce RTX 4090", "rtx 4090"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
         ("Tesla T4", None),
     ],
 )
@@ -149,3 +153,34 @@ def test_threads_come_back_after_an_error(monkeypatch):
     with pytest.raises(ZeroDivisionError), hardware.threads_for(1):
         raise ZeroDivisionError
     assert torch.get_num_threads() == before
+
+
+def test_compiling_that_works_needs_no_reason(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    assert hardware.why_not_compiled(CPU) == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        ("InvalidCxxCompiler: No working C++ compiler found", "no C++ compiler found"),
+        ("CppCompileError: fatal error: Python.h: No such file", "Python's headers are missing"),
+        ("the disk is full", "fails: OSError"),
+    ],
+)
+def test_compiling_that_fails_gives_its_reason(monkeypatch, error, reason):
+    def fail(function):
+        raise OSError(error)
+
+    monkeypatch.setattr(torch, "compile", fail)
+    assert hardware.why_not_compiled(CPU).startswith(reason)
+
+
+@pytest.mark.parametrize("name", ["OMP_WAIT_POLICY", "CUBLAS_WORKSPACE_CONFIG"])
+def test_what_torch_reads_once_is_set_before_torch_is_loaded(name):
+    program = f"import os, sys, cs336_lib\nprint('torch' in sys.modules, {name!r} in os.environ)"
+    environment = {key: value for key, value in os.environ.items() if key != name}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
+    )
+    assert done.stdout.split() == ["False", "True"]

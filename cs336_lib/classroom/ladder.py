@@ -234,17 +234,6 @@ def has_tf32(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def why_not_compiled(device: torch.device) -> str:
-    """Empty if torch.compile works here, else the reason in a few words; tries a tiny function."""
-    try:
-        torch.compile(lambda x: x.sin() + 1)(torch.zeros(8, device=device))
-    except Exception as error:  # what fails, and how, differs between devices and versions
-        missing = "cxx" in repr(error).lower() or "compiler" in repr(error).lower()
-        tool = "C++" if device.type == "cpu" else "C"
-        return f"no {tool} compiler found" if missing else f"fails: {type(error).__name__}"
-    return ""
-
-
 class Ladder:
     """Climbs RUNGS one at a time; each rung keeps what the ones below it changed.
 
@@ -303,7 +292,7 @@ class Ladder:
                 f"left out: {slower_in_bf16(self.device):.1f}x fp32's time (tiny model)",
             )
         if name == "compile":
-            why = why_not_compiled(self.device)
+            why = hardware.why_not_compiled(self.device)
             not_kept = "not kept above" if self.device.type == "cpu" else ""
             return bool(why), f"left out: {why}" if why else not_kept
         return False, ""

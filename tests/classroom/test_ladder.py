@@ -182,19 +182,6 @@ def test_a_rung_with_another_loss_is_refused(monkeypatch):
         climbing.climb()
 
 
-def test_compiling_that_works_is_no_reason_to_leave_it_out(monkeypatch):
-    monkeypatch.setattr(torch, "compile", lambda function: function)
-    assert ladder.why_not_compiled(CPU) == ""
-
-
-def test_compiling_may_fail_in_other_ways(monkeypatch):
-    def fail(function):
-        raise OSError("the disk is full")
-
-    monkeypatch.setattr(torch, "compile", fail)
-    assert ladder.why_not_compiled(CPU) == "fails: OSError"
-
-
 def test_same_loss_is_as_strict_as_the_precision():
     first = Row("fp32", losses=(10.0, 9.0))
     near = (10.005, 9.005)
