@@ -6,6 +6,7 @@ import os
 import re
 import reprlib
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from cs336_lib.tokenizer import DATA, Tokenizer, load_tokenizer
 
 MANIFEST = "manifest.json"
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+EVERYTHING = (MODEL, OPTIMIZER, STATE)
 
 
 def model_tensors(model: GPT) -> dict[str, Tensor]:
@@ -104,7 +106,7 @@ def save(
             (temporary / STATE).write_text(as_text(state))
             for name in (MODEL, OPTIMIZER):  # which safetensors makes readable for their owner only
                 shutil.copymode(temporary / STATE, temporary / name)
-            files = {name: sha256(temporary / name) for name in (MODEL, OPTIMIZER, STATE)}
+            files = {name: sha256(temporary / name) for name in EVERYTHING}
             (temporary / MANIFEST).write_text(as_text(files))
             for name in (*files, MANIFEST, "."):
                 sync(temporary / name)
@@ -143,8 +145,12 @@ def remove_leftovers(folder: Path) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def damage(checkpoint: Path) -> str | None:
-    """What is wrong with a checkpoint, in a phrase; None where every checksum agrees."""
+def damage(checkpoint: Path, needed: Collection[str] = EVERYTHING) -> str | None:
+    """Return what is wrong with a checkpoint, in a phrase, or None if nothing is.
+
+    Only the files in `needed` are read. The optimizer's is twice as large as the model's, so
+    loading a model to sample from it leaves that one out.
+    """
     name = MANIFEST
     try:
         manifest = inside(checkpoint, name)
@@ -152,11 +158,11 @@ def damage(checkpoint: Path) -> str | None:
             return f"{name} is missing"
         files = read_json(manifest)
         # One that ships has no optimizer state: twice the weights' size, and nobody resumes it.
-        complete = files.keys() | {OPTIMIZER} == {MODEL, OPTIMIZER, STATE}
+        complete = files.keys() | {OPTIMIZER} == set(EVERYTHING)
         if not complete or manifest.read_text() != as_text(files):
             return f"{name} is not as it was written"
         for name, checksum in files.items():
-            if sha256(inside(checkpoint, name)) != checksum:
+            if name in needed and sha256(inside(checkpoint, name)) != checksum:
                 return f"{name} has another checksum than when it was written"
         step = read_state(checkpoint)["step"]
     except FileNotFoundError:
@@ -177,10 +183,13 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(found, key=step_of)
 
 
-def newest_good(folder: Path) -> Path | None:
-    """The newest undamaged checkpoint, or None; damaged ones are named on stderr."""
+def newest_good(folder: Path, needed: Collection[str] = EVERYTHING) -> Path | None:
+    """Return the newest checkpoint whose `needed` files are undamaged, or None.
+
+    Damaged checkpoints are named on stderr.
+    """
     for checkpoint in reversed(checkpoints(folder)):
-        wrong = damage(checkpoint)
+        wrong = damage(checkpoint, needed)
         if wrong is None:
             return checkpoint
         print(f"{checkpoint}: {wrong}; looking for an older one", file=Log())
@@ -321,7 +330,7 @@ def load_model(run_dir: Path, device: torch.device) -> GPT:
         ValueError: there is no run, or none of its checkpoints is whole.
     """
     require(run_dir.is_dir(), f"{run_dir}: no such run folder")
-    checkpoint = newest_good(run_dir / "checkpoints")
+    checkpoint = newest_good(run_dir / "checkpoints", (MODEL, STATE))
     if checkpoint is None:
         raise ValueError(f"{run_dir}: holds no good checkpoint; train one with `cs336 train`")
     config = from_json(GPTConfig, read_state(checkpoint).get("model"), checkpoint / STATE)

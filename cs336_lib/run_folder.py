@@ -137,9 +137,9 @@ def writable(run_dir: Path) -> Iterator[None]:
 
 
 def advice(run_dir: Path) -> str:
-    """Where a run whose numbers have gone wrong was still right."""
-    last_good = checkpoint.newest_good(run_dir / "checkpoints")
-    return f"last good checkpoint: {last_good or 'none'}; try a smaller --learning-rate"
+    """Return the end of the message about NaN: the newest checkpoint, and what to try."""
+    newest = checkpoint.newest_good(run_dir / "checkpoints", (checkpoint.STATE,))
+    return f"newest checkpoint: {newest or 'none'}; try a smaller --learning-rate"
 
 
 @contextmanager

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cs336_lib import checkpoint
+from cs336_lib import checkpoint, run_folder
+from cs336_lib.files import sha256
 from cs336_lib.metrics import read_metrics
 from cs336_lib.train import train
 
@@ -191,6 +192,45 @@ def test_killed_before_its_first_step_a_run_can_be_resumed(tiny_run, monkeypatch
         with pytest.raises(Killed):
             train(tiny_run)
     assert train(dataclasses.replace(tiny_run, resume=True)).finished
+
+
+@pytest.fixture
+def hashed(monkeypatch) -> list[Path]:
+    """The files whose checksums were computed, in order."""
+    paths = []
+
+    def recorded(path: Path) -> str:
+        paths.append(path)
+        return sha256(path)
+
+    monkeypatch.setattr(checkpoint, "sha256", recorded)
+    return paths
+
+
+def test_a_damaged_optimizer_stops_a_resume_but_not_sampling(run, hashed, capsys):
+    from cs336_lib.cli import main
+
+    newest = checkpoint.checkpoints(folder_of(run))[-1]
+    (newest / checkpoint.OPTIMIZER).write_bytes(b"\0" * 100)
+    main(["sample", "--run-dir", run.run_dir, "--max-new-tokens", "3", "--device", "cpu"])
+    assert hashed == [newest / checkpoint.MODEL, newest / checkpoint.STATE]
+    assert capsys.readouterr().err == ""
+    (newest / checkpoint.MODEL).write_bytes(b"\0" * 100)
+    main(["export", "--run-dir", run.run_dir, "--out", f"{run.run_dir}/exported"])
+    assert f"{newest}: model.safetensors has another checksum" in capsys.readouterr().err
+    for path in checkpoint.checkpoints(folder_of(run)):
+        (path / checkpoint.OPTIMIZER).write_bytes(b"\0" * 100)
+    with pytest.raises(ValueError, match="holds no good checkpoint, only damaged ones"):
+        train(run)
+    assert capsys.readouterr().err.count("optimizer.safetensors has another checksum") == 2
+
+
+def test_advice_reads_no_weights(run, hashed):
+    newest, before = checkpoint.checkpoints(folder_of(run))[::-1][:2]
+    assert str(newest) in run_folder.advice(Path(run.run_dir))
+    assert hashed == [newest / checkpoint.STATE]
+    (newest / checkpoint.STATE).write_text("{}")
+    assert str(before) in run_folder.advice(Path(run.run_dir))
 
 
 @pytest.fixture
