@@ -28,6 +28,10 @@ MANIFEST = "manifest.json"
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 EVERYTHING = (MODEL, OPTIMIZER, STATE)
 
+# Safetensors holds only tensors, so a Python number is saved as one of these types.
+NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64}
+NUMBER = "()"  # ends the name of a tensor that was a Python number
+
 
 def model_tensors(model: GPT) -> dict[str, Tensor]:
     """The weights by name; the tied output matrix is stored once, as wte."""
@@ -37,12 +41,28 @@ def model_tensors(model: GPT) -> dict[str, Tensor]:
 
 
 def optimizer_tensors(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Every tensor of the optimizer's state, named PARAMETER/ENTRY."""
-    return {
-        f"{name}/{entry}": value
-        for name, parameter in model.named_parameters()
-        for entry, value in optimizer.state[parameter].items()
-    }
+    """Return the optimizer's state as tensors, named PARAMETER/ENTRY.
+
+    A plain number, such as the count of steps in the course's AdamW, becomes a tensor without
+    dimensions that is named PARAMETER/ENTRY().
+
+    Raises:
+        ValueError: an entry is neither a tensor nor a number.
+    """
+    tensors = {}
+    for name, parameter in model.named_parameters():
+        for entry, value in optimizer.state[parameter].items():
+            if torch.is_tensor(value):
+                tensors[f"{name}/{entry}"] = value
+                continue
+            require(
+                type(value) in NUMBERS,
+                f"{type(optimizer).__name__}'s state of {name} has the entry {entry!r}, a "
+                f"{type(value).__name__}; tensors and numbers can be saved",
+            )
+            number = torch.tensor(value, dtype=NUMBERS[type(value)])
+            tensors[f"{name}/{entry}{NUMBER}"] = number
+    return tensors
 
 
 def load_optimizer_tensors(
@@ -53,11 +73,13 @@ def load_optimizer_tensors(
     Raises:
         ValueError: it is the state for another model.
     """
-    by_name: dict[str, dict[str, Tensor]] = {}
+    by_name: dict[str, dict[str, Any]] = {}
     for key, value in tensors.items():
         name, _, entry = key.rpartition("/")
         by_name.setdefault(name, {})[entry] = value
     names = {parameter: name for name, parameter in model.named_parameters()}
+    if not tensors:  # SGD has no state
+        return
     fits = by_name.keys() == set(names.values()) and all(
         value.shape in ((), parameter.shape)
         for parameter, name in names.items()
@@ -65,8 +87,10 @@ def load_optimizer_tensors(
     )
     require(fits, f"{OPTIMIZER} holds the state of another model's optimizer")
     for parameter, name in names.items():
-        for entry, value in by_name[name].items():
-            if value.shape == parameter.shape:
+        for entry, value in list(by_name[name].items()):
+            if entry.endswith(NUMBER) and value.dim() == 0:
+                by_name[name][entry.removesuffix(NUMBER)] = by_name[name].pop(entry).item()
+            elif value.shape == parameter.shape:
                 by_name[name][entry] = spread_like(value, parameter)
     ordered = [names[p] for group in optimizer.param_groups for p in group["params"]]
     state = optimizer.state_dict()

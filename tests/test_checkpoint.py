@@ -1,9 +1,11 @@
 import json
+import math
 
 import pytest
 import torch
 
 from cs336_lib import checkpoint
+from cs336_lib.classroom import optimizers
 from cs336_lib.config import TrainConfig
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer
@@ -37,6 +39,61 @@ def test_round_trip_is_exact(trained, tiny_config, tmp_path):
         ours, loaded = trained[1].state[a], optimizer.state[b]
         assert ours.keys() == loaded.keys()
         assert all(torch.equal(ours[key], loaded[key]) for key in ours)
+
+
+RULES = ["SGD", "Momentum", "AdaGrad", "RMSProp", "Adam", "AdamW"]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_course_optimizers_resume_bit_for_bit(tiny_config, tmp_path, rule):
+    """Adam's count of steps is an int, which safetensors cannot hold; SGD has no state at all."""
+    make = getattr(optimizers, rule)
+    idx = torch.randint(50, (4, 16))
+
+    def steps(count, model, optimizer):
+        for _ in range(count):
+            model(idx, idx.roll(-1, 1)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    model = GPT(tiny_config).eval()
+    optimizer = make(model.parameters(), lr=1e-2)
+    steps(3, model, optimizer)
+    path = save(tmp_path, (model, optimizer), 3)
+    steps(3, model, optimizer)
+    resumed = GPT(tiny_config).eval()
+    again = make(resumed.parameters(), lr=1e-2)
+    checkpoint.restore(path, resumed, again)
+    steps(3, resumed, again)
+    for a, b in zip(model.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(a, b)
+        ours, theirs = optimizer.state[a], again.state[b]
+        assert ours.keys() == theirs.keys()
+        for entry, value in ours.items():
+            assert type(theirs[entry]) is type(value)
+            assert torch.equal(torch.as_tensor(theirs[entry]), torch.as_tensor(value))
+
+
+@pytest.mark.parametrize("number", [2**53 + 1, -7, True, 0.1, math.inf])
+def test_numbers_in_an_optimizers_state_come_back_as_they_were(trained, tmp_path, number):
+    model, optimizer = trained
+    for p in model.parameters():
+        optimizer.state[p]["extra"] = number
+    path = save(tmp_path, trained, 1)
+    checkpoint.restore(path, model, optimizer)
+    for p in model.parameters():
+        found = optimizer.state[p]["extra"]
+        assert (type(found), found) == (type(number), number)
+        assert torch.is_tensor(optimizer.state[p]["step"])  # torch's own count is one
+
+
+def test_state_that_is_no_number_is_refused_in_one_line(trained, tmp_path):
+    model, optimizer = trained
+    optimizer.state[model.transformer.wte.weight]["history"] = [1.0]
+    message = r"wte\.weight has the entry 'history', a list; tensors and numbers can be saved"
+    with pytest.raises(ValueError, match=message):
+        save(tmp_path, trained, 1)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_names_are_hugging_faces(trained, tmp_path):
