@@ -80,6 +80,14 @@ def test_cpu_peak_is_measured():
     assert 1e8 < hardware.measured_bandwidth(CPU, megabytes=8) < 1e13
 
 
+def test_cpu_peak_is_the_best_of_several_sizes(monkeypatch):
+    speeds = {n: float(n) for n in hardware.PEAK_SIZES}
+    for fastest in speeds:
+        found = {**speeds, fastest: 1e12}
+        monkeypatch.setattr(hardware, "_best_matmul_flops", lambda d, t, n, _, at=found: at[n])
+        assert hardware.peak_flops(CPU, torch.bfloat16)[0] == 1e12
+
+
 def test_median_seconds_warms_up_and_takes_the_median():
     calls = []
     seconds = hardware.median_seconds(lambda: calls.append(1), CPU, repeats=3, warmup=2)
