@@ -7,10 +7,10 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import torch
 
@@ -181,17 +181,47 @@ def datasheet(device: torch.device) -> Device | None:
 
 
 def memory(device: torch.device) -> int | None:
-    """Bytes of memory that the device has in all; None where the system does not say."""
+    """Return how many bytes this process may use on the device, free or not.
+
+    The result is None where the system does not say.
+    """
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
     try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # Windows
         return None
+    return min([there, *cgroup_limits()])
+
+
+OWN_CGROUPS, CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+
+
+def cgroup_limits() -> list[int]:
+    """Return the memory limits that Linux control groups put on this process, in bytes.
+
+    Containers and Slurm jobs get their share of a machine in this way. A limit can stand in the
+    process's own group or in any group above it.
+    """
+    limits = []
+    lines = OWN_CGROUPS.read_text().splitlines() if OWN_CGROUPS.exists() else []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":  # version 2
+            root, name = CGROUPS, "memory.max"
+        elif "memory" in controllers.split(","):  # version 1
+            root, name = CGROUPS / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        own = PurePosixPath(path.lstrip("/"))
+        for group in (own, *own.parents):
+            with suppress(OSError, ValueError):  # there is no such file, or it says "max"
+                limits.append(int((root / group / name).read_text()))
+    return limits
 
 
 def require_memory(needed: float, device: torch.device, what: str) -> None:
-    """Raise `ValueError` where `what` needs more bytes than the device has, whatever is free."""
+    """Raise `ValueError` where `what` needs more bytes than `memory` gives, whatever is free."""
     there = memory(device)
     require(
         there is None or needed <= there,

@@ -110,6 +110,57 @@ def test_best_seconds_is_the_shortest_that_counts():
     assert best["nothing"] < 0.002 <= best["nap"] < 0.2
 
 
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """Call it with a text for /proc/self/cgroup and the files of /sys/fs/cgroup; 8 GB are there."""
+
+    def build(own: str, files: dict[str, str]) -> None:
+        (tmp_path / "own").write_text(own)
+        for name, text in files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text + "\n")
+        monkeypatch.setattr(hardware, "OWN_CGROUPS", tmp_path / "own")
+        monkeypatch.setattr(hardware, "CGROUPS", tmp_path)
+        pages = {"SC_PHYS_PAGES": 2_000_000, "SC_PAGE_SIZE": 4000}
+        monkeypatch.setattr(hardware.os, "sysconf", pages.__getitem__)
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "there"),
+    [
+        ("0::/\n", {}, 8e9),
+        ("0::/\n", {"memory.max": "3000000000"}, 3e9),  # as a container sees it
+        ("0::/job/step\n", {"job/step/memory.max": "5000000000"}, 5e9),
+        ("0::/job/step\n", {"job/step/memory.max": "max", "job/memory.max": "2000000000"}, 2e9),
+        ("0::/job/step\n", {"job/step/memory.max": "max", "other/memory.max": "1"}, 8e9),
+        ("0::/job\n", {"job/memory.max": "9000000000"}, 8e9),
+        ("0::/job\n", {"memory.max": "1000000000", "job/memory.max": "2000000000"}, 1e9),
+        ("4:memory:/a/b\n0::/\n", {"memory/a/b/memory.limit_in_bytes": "4000000000"}, 4e9),
+        ("4:cpu,memory:/a\n", {"memory/memory.limit_in_bytes": "4000000000"}, 4e9),
+        ("4:memory:/a\n", {"memory/a/memory.limit_in_bytes": "9223372036854771712"}, 8e9),
+        ("3:cpu:/a\n1:name=systemd:/a\n", {"a/memory.max": "1", "memory/a/memory.max": "1"}, 8e9),
+    ],
+)
+def test_memory_is_what_the_control_groups_leave(machine, own, files, there):
+    machine(own, files)
+    assert hardware.memory(CPU) == there
+
+
+def test_a_model_too_large_for_its_container_is_refused(machine):
+    machine("0::/\n", {"memory.max": "2000000000"})
+    hardware.require_memory(1.9e9, CPU, "a model")
+    with pytest.raises(ValueError, match="a model needs 2.1 GB at least, and cpu has 2.0 GB"):
+        hardware.require_memory(2.1e9, CPU, "a model")
+
+
+def test_memory_without_control_groups(machine, monkeypatch, tmp_path):
+    machine("", {})
+    monkeypatch.setattr(hardware, "OWN_CGROUPS", tmp_path / "none")
+    assert hardware.memory(CPU) == 8e9
+
+
 COUNT_PAGE_FAULTS = """
 import resource
 import torch
