@@ -251,6 +251,11 @@ class IntFormat:
         """2^(bits - 1) - 1, or 2^bits - 1 without a sign."""
         return 2 ** (self.bits - self.signed) - 1
 
+    def nearest(self, values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Each value rounded to an integer, ties to even, in the symmetric range -max to max."""
+        low = -self.max if self.signed else 0
+        return values.detach().to("cpu").double().round().clamp(low, self.max)
+
 
 INT8 = IntFormat("int8", 8)
 INT4 = IntFormat("int4", 4)
@@ -316,17 +321,27 @@ def unpack_int4(packed: UInt8[Tensor, "... bytes"]) -> Int[Tensor, "... pairs_of
     )
 
 
-def nvfp4_round_trip(x: Float[Tensor, "... n"], block: int = 16) -> Float[Tensor, "... n"]:
-    """What is left of x after NVFP4: E2M1 values, an E4M3 scale per block, an fp32 one per tensor.
+def block_round_trip(
+    x: Float[Tensor, "... n"], element: FloatFormat | IntFormat, block: int = 16
+) -> Float[Tensor, "... n"]:
+    """Return x as `element` stores it with an E4M3 scale per block and an fp32 scale per tensor.
 
-    The tensor's scale brings the largest block scale to E4M3's 448. The last axis must be a
-    multiple of `block`. Source: NVIDIA, "Introducing NVFP4 for efficient and accurate low-precision
-    inference", 2025.
+    A block's largest magnitude becomes the largest of `element`; integers use -max to max. The
+    tensor's scale brings the largest block scale to E4M3's 448. The last axis must be a multiple
+    of `block`.
     """
     blocks = rearrange(x.detach().cpu().double(), "... (n block) -> ... n block", block=block)
     amax = blocks.abs().amax(dim=-1, keepdim=True)
-    tensor_scale = (amax.max() / (E2M1.max * E4M3.max)).clamp(min=FP32.smallest_normal)
-    block_scale = E4M3.nearest(amax / E2M1.max / tensor_scale) * tensor_scale
+    tensor_scale = (amax.max() / (element.max * E4M3.max)).clamp(min=FP32.smallest_normal)
+    block_scale = E4M3.nearest(amax / element.max / tensor_scale) * tensor_scale
     safe_scale = torch.where(block_scale > 0, block_scale, 1.0)
-    restored = E2M1.nearest(blocks / safe_scale) * block_scale
+    restored = element.nearest(blocks / safe_scale) * block_scale
     return rearrange(restored, "... n block -> ... (n block)").to(x.dtype)
+
+
+def nvfp4_round_trip(x: Float[Tensor, "... n"], block: int = 16) -> Float[Tensor, "... n"]:
+    """Return x as NVFP4 stores it: E2M1 values, an E4M3 scale per block, an fp32 one per tensor.
+
+    Source: NVIDIA, "Introducing NVFP4 for efficient and accurate low-precision inference", 2025.
+    """
+    return block_round_trip(x, E2M1, block)

@@ -139,6 +139,8 @@ def view_cases(count: int = 200) -> list[tuple[Shape, Shape, Shape]]:
     while len(cases) < count:
         full = torch.empty([draw.choice((1, 2, 3, 4)) for _ in range(3)], device="meta")
         view = full.permute(draw.sample(range(3), 3))[..., :: draw.choice((1, 2))]
+        repeats = [draw.choice((1, 1, 2, 3)) if size == 1 else size for size in view.shape]
+        view = view.expand(repeats)  # a size-1 dimension repeated has a stride of 0
         sizes = [size for size in view.shape for size in ((2, size // 2) if size == 4 else (size,))]
         draw.shuffle(sizes)
         cut = draw.randrange(1, len(sizes) + 1)

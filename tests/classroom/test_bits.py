@@ -156,3 +156,42 @@ def test_nvfp4_block_scale_shields_from_outliers():
     assert back.shape == x.shape
     assert back.dtype == x.dtype
     assert not bits.nvfp4_round_trip(torch.zeros(2, 32)).any()
+
+
+def test_int_nearest_rounds_ties_to_even_in_the_symmetric_range():
+    values = torch.tensor([-9.0, -7.6, -0.5, 0.5, 1.5, 2.4, 30.0])
+    assert bits.INT4.nearest(values).tolist() == [-7, -7, 0, 0, 2, 2, 7]
+    assert bits.UINT8.nearest(torch.tensor([-3.0, 300.0])).tolist() == [0, 255]
+
+
+def test_block_round_trip_of_integers_uses_their_whole_range():
+    x = torch.arange(-8.0, 8.0)[None].clamp(min=-7)  # already int4, so the scale is 1
+    assert torch.equal(bits.block_round_trip(x, bits.INT4), x)
+    small = x / 64  # another tensor scale, the same integers
+    assert torch.equal(bits.block_round_trip(small, bits.INT4), small)
+
+
+def test_an_outlier_spoils_its_own_block_only():
+    x = torch.randn(64, 64, generator=torch.Generator().manual_seed(4))
+    x[3, 5] = 50.0
+    error = (bits.block_round_trip(x, bits.INT4) - x).view(-1, 16).square().mean(dim=1).sqrt()
+    assert error[12] > 0.8  # values 192 to 207: row 3, the first 16 columns
+    error[12] = 0
+    assert error.max() < 0.25
+
+
+def test_even_steps_win_in_small_blocks_of_bell_shaped_values_only():
+    generator = torch.Generator().manual_seed(0)
+    bell = torch.randn(64, 256, generator=generator)
+    tails = bell * torch.randn(64, 256, generator=generator)
+
+    def int4_wins(x: torch.Tensor, block: int) -> bool:
+        int4, fp4 = (
+            (bits.block_round_trip(x, element, block) - x).norm()
+            for element in (bits.INT4, bits.E2M1)
+        )
+        return bool(int4 < fp4)
+
+    assert int4_wins(bell, 16)
+    assert not int4_wins(bell, 256)
+    assert not int4_wins(tails, 16)

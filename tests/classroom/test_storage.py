@@ -143,6 +143,13 @@ def test_view_cases_hold_enough_of_both_kinds():
     assert 50 < sum(verdicts) < 150
 
 
+def test_view_cases_hold_strides_of_zero_and_sizes_of_one():
+    repeated = [case for case in view_cases() if 0 in case[1]]
+    assert len(repeated) >= 20
+    assert 5 <= sum(torch_views(*case) for case in repeated) <= len(repeated) - 5
+    assert sum(1 in shape for shape, _, _ in view_cases()) >= 20
+
+
 def test_sliding_windows(x):
     for image in (x[0], x[0].T, x[1, :, 1:]):
         windows = storage.sliding_windows(image, 2)
