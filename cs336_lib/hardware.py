@@ -230,30 +230,35 @@ def require_memory(needed: float, device: torch.device, what: str) -> None:
     )
 
 
-# From glibc's malloc.h, with the values that a process begins with.
-M_TRIM_THRESHOLD, TRIM_THRESHOLD = -1, 128 * 1024
-M_MMAP_MAX, MMAP_MAX = -4, 65536
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # from glibc's malloc.h
+MALLOC_SETTINGS = ("trim_threshold", "mmap_max", "mmap_threshold")
 
 
 @contextmanager
 def freed_memory_kept() -> Iterator[None]:
-    """In here a tensor that is freed leaves its memory to the next one, as it does on a GPU.
+    """Let freed tensors leave their memory to later ones, as on a GPU; at the end, trim the heap.
 
-    glibc gives large blocks back to the system, which hands them out again page by page, each
-    filled with zeros first: that was 4 to 8 % of GPT-2's training step on a CPU. Elsewhere nothing
-    changes. What is free at the end goes back.
+    glibc returns large blocks to the system, and gets them back page by page, each filled with
+    zeros first. That took 4 to 8 % of GPT-2's training step on a CPU. Other systems don't change.
+
+    The end of the block returns what is free. The two settings of glibc stay for the rest of the
+    process, because glibc has no function that reads the old ones. If the environment already sets
+    one of them (MALLOC_TRIM_THRESHOLD_, GLIBC_TUNABLES), we leave them alone.
     """
     if platform.libc_ver()[0] != "glibc":
         yield
         return
     libc = ctypes.CDLL(None)
-    libc.mallopt(M_MMAP_MAX, 0)  # all blocks from the heap,
-    libc.mallopt(M_TRIM_THRESHOLD, -1)  # which never shrinks
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    if not any(
+        f"MALLOC_{name.upper()}_" in os.environ or f"glibc.malloc.{name}=" in tunables
+        for name in MALLOC_SETTINGS
+    ):
+        libc.mallopt(M_MMAP_MAX, 0)  # all blocks from the heap,
+        libc.mallopt(M_TRIM_THRESHOLD, -1)  # which never shrinks by itself
     try:
         yield
     finally:
-        libc.mallopt(M_MMAP_MAX, MMAP_MAX)
-        libc.mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD)
         libc.malloc_trim(0)
 
 

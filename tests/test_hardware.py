@@ -151,7 +151,7 @@ def test_memory_is_what_the_control_groups_leave(machine, own, files, there):
 def test_a_model_too_large_for_its_container_is_refused(machine):
     machine("0::/\n", {"memory.max": "2000000000"})
     hardware.require_memory(1.9e9, CPU, "a model")
-    with pytest.raises(ValueError, match="a model needs 2.1 GB at least, and cpu has 2.0 GB"):
+    with pytest.raises(ValueError, match=r"a model needs 2\.1 GB at least, and cpu has 2\.0 GB"):
         hardware.require_memory(2.1e9, CPU, "a model")
 
 
@@ -163,6 +163,7 @@ def test_memory_without_control_groups(machine, monkeypatch, tmp_path):
 
 COUNT_PAGE_FAULTS = """
 import resource
+from pathlib import Path
 import torch
 from cs336_lib import hardware
 
@@ -172,21 +173,53 @@ def page_faults():
         torch.ones(2**24)  # 64 MiB: more than glibc ever keeps by itself
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
+def resident_pages():
+    return int(Path("/proc/self/statm").read_text().split()[1])
+
+counts = [page_faults()]
 with hardware.freed_memory_kept():
     page_faults()
-    kept = page_faults()
-print(kept, page_faults())
+    counts.append(page_faults())
+    inside = resident_pages()
+counts.append(inside - resident_pages())
+page_faults()
+counts.append(page_faults())
+print(*counts)
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="elsewhere nothing is to change")
-def test_freed_memory_is_used_again():
-    # In a process of its own: after an allocation that failed, as in other tests, glibc serves
-    # the main thread from an arena in which no block of this size fits.
+def faults_and_pages(**environment: str) -> list[int]:
+    """Return page faults before and within the block, pages its end gave back, faults after it.
+
+    They are counted in a new process: after an allocation that failed, as in other tests, glibc
+    serves the main thread from an arena in which no block of this size fits.
+    """
     code = [sys.executable, "-c", COUNT_PAGE_FAULTS]
-    done = subprocess.run(code, capture_output=True, text=True, check=True)
-    kept, given_back = map(int, done.stdout.split())
-    assert kept < given_back / 4
+    known = {**os.environ, **environment}
+    done = subprocess.run(code, capture_output=True, text=True, check=True, env=known)
+    return [int(count) for count in done.stdout.split()]
+
+
+glibc_only = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is changed")
+
+
+@glibc_only
+def test_freed_memory_is_used_again_for_good_and_what_is_free_goes_back():
+    resource = pytest.importorskip("resource")
+    before, within, given_back, after = faults_and_pages()
+    assert within < before / 4
+    assert given_back > 0.8 * 2**26 / resource.getpagesize()  # a tensor's
+    assert after < before / 4  # as the docstring says, because the old settings cannot be read
+
+
+@glibc_only
+@pytest.mark.parametrize(
+    "environment",
+    [{"MALLOC_MMAP_MAX_": "65536"}, {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=131072"}],
+)
+def test_settings_of_the_environment_are_left_alone(environment):
+    before, within, _, after = faults_and_pages(**environment)
+    assert min(within, after) > before / 2
 
 
 @pytest.mark.parametrize(
