@@ -289,8 +289,9 @@ def training_memory(
 ) -> dict[str, float]:
     """Bytes of a training step with fp32 weights, by kind: what stays, then the activations.
 
-    It is what is there when the backward pass begins, gradients of an earlier step included. The
-    padded vocabulary counts: its rows take memory like all others.
+    It is what is there when the backward pass begins, with the gradients of an earlier micro-batch;
+    `peak_memory` adds what backward itself takes. The padded vocabulary counts: its rows take
+    memory like all others.
     """
     padding = (config.padded_vocab_size - config.vocab_size) * config.n_embd
     parameters, per = count_parameters(config) + padding, bytes_per_parameter(optimizer)
@@ -299,6 +300,57 @@ def training_memory(
         "gradients": parameters * per.gradient,
         "optimizer state": parameters * per.state,
         **activation_bytes(config, batch, seq, autocast=autocast, attention=attention),
+    }
+
+
+def backward_bytes(
+    config: GPTConfig,
+    batch: int,
+    seq: int | None = None,
+    *,
+    autocast: bool = False,
+    attention: Attention = "flash",
+) -> int:
+    """Bytes that a backward pass needs at its peak, beside what the forward pass kept.
+
+    With GPT-2's vocabulary the peak is the loss's backward. It holds two more tensors of
+    batch x seq x vocabulary, the gradients of the log-probabilities and of the logits. With a small
+    vocabulary the peak comes later, in the last block, when the log-probabilities are gone: in the
+    MLP, or in the T x T matrices of eager attention.
+
+    Raises:
+        ValueError: attention is neither flash nor eager.
+    """
+    require_choice("attention", attention, ("flash", "eager"))
+    seq = seq or config.block_size
+    c, low, log_probabilities = config.n_embd, 2 if autocast else 4, 4 * config.vocab_size
+    # Per token. Each peak begins with what has been freed by then.
+    loss = 2 * log_probabilities
+    mlp = 3 * low * c - log_probabilities  # twice 4 C of gradients; 4 C + C of activations freed
+    scores = 2 * 4 * config.n_head * seq - log_probabilities - (10 * low + 2 * 4) * c
+    weights = 4 * (config.padded_vocab_size * c + 4 * c * c)  # gradients not yet added to .grad
+    tokens, in_block = batch * seq, max(mlp, scores if attention == "eager" else 0)
+    return max(tokens * loss, tokens * in_block + weights)
+
+
+def peak_memory(
+    config: GPTConfig,
+    batch: int,
+    seq: int | None = None,
+    *,
+    optimizer: str = "adamw",
+    autocast: bool = False,
+    attention: Attention = "flash",
+) -> dict[str, float]:
+    """Bytes at the peak of a training step, by kind: `training_memory` and "backward".
+
+    It holds for a step that accumulates gradients, and for PyTorch without a compiler. In a step of
+    a single micro-batch no gradients are there yet when the loss's backward runs.
+    """
+    kinds = {"autocast": autocast, "attention": attention}
+    return {
+        **training_memory(config, batch, seq, optimizer=optimizer, **kinds),
+        "backward": backward_bytes(config, batch, seq, **kinds),
     }
 
 

@@ -1,12 +1,13 @@
 """The formulas of accounting.py against PyTorch: what it counts, keeps and frees."""
 
+import functools
 import math
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import checkpoint_sequential
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from cs336_lib import accounting
@@ -248,6 +249,75 @@ def test_a_training_step_byte_by_byte(config: GPTConfig, batch: int, seq: int):
     assert expected["optimizer state"] == optimizers.state_bytes(optimizer)
     activations = list(expected.values())[3:]
     assert sum(activations) == saved.bytes
+
+
+def tiny(layers: int, heads: int, width: int, seq: int, vocab: int) -> GPTConfig:
+    return GPTConfig(
+        n_layer=layers, n_head=heads, n_embd=width, block_size=seq, vocab_size=vocab, bias=heads > 2
+    )
+
+
+PEAKS = {  # where the peak is differs: in the loss, in an MLP, in the T x T scores
+    "vocabulary 8 times the width": (tiny(4, 4, 64, 64, 500), 8),
+    "vocabulary 150 times the width": (tiny(2, 2, 32, 64, 5000), 2),
+    "vocabulary half the width": (tiny(1, 2, 128, 64, 65), 4),
+    "vocabulary half the width, deep": (tiny(12, 4, 128, 64, 65), 8),
+    "vocabulary as the width": (tiny(6, 4, 64, 32, 65), 4),
+    "long sequence": (tiny(2, 8, 64, 256, 65), 2),
+    "long sequence, large vocabulary": (tiny(2, 8, 64, 256, 1000), 2),
+    "longest sequence": (tiny(1, 2, 64, 512, 200), 4),
+    "few tokens": (tiny(2, 2, 128, 32, 1000), 1),
+}
+
+
+@pytest.mark.parametrize(("config", "batch"), PEAKS.values(), ids=PEAKS)
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("attention", ["flash", "eager"])
+def test_peak_is_what_a_step_holds_at_most(
+    config: GPTConfig, batch: int, autocast: bool, attention: accounting.Attention
+):
+    """Within 5 %, with the gradients of an earlier micro-batch in memory."""
+    model = GPT(config)
+    optimizer = torch.optim.AdamW(model.parameters())
+    tokens = torch.randint(0, config.vocab_size, (2, batch, config.block_size)).unbind()
+    backends = [SDPBackend.MATH] if attention == "eager" else list(SDPBackend.__members__.values())
+
+    def micro_batch() -> None:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            loss = model(*tokens)
+        loss.backward()
+
+    with sdpa_kernel(backends):
+        micro_batch()
+        optimizer.step()
+        state = [t for of_one in optimizer.state.values() for t in of_one.values()]
+        gradients = [p.grad for p in model.parameters()]
+        with LiveBytes([*model.parameters(), *gradients, *state, *tokens]) as live:
+            micro_batch()
+            optimizer.step()
+    kinds = accounting.peak_memory(config, batch, autocast=autocast, attention=attention)
+    assert live.peak == pytest.approx(sum(kinds.values()), rel=0.05)
+
+
+def test_peak_of_the_checkpointed_xl_model():
+    """The peak is the loss's backward, when no block has run again and only their inputs are there.
+
+    The optimizer's state is added by the formula: 64 sequences fit in 80 GB, and one more does not.
+    """
+    config, batch = FAMILY["gpt2-xl"][0], 64
+    with torch.device("meta"):
+        model, tokens = GPT(config), torch.zeros(batch, 1024, dtype=torch.long)
+        for block in model.transformer.h:
+            block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+        with LiveBytes(model.parameters()) as live:
+            model(tokens, tokens.clone()).backward()
+    kinds = accounting.peak_memory(config, batch)
+    inputs = 4 * batch * 1024 * config.n_embd * (config.n_layer + 1)  # and the last norm's
+    expected = kinds["weights"] + inputs + kinds["output"] + kinds["backward"]
+    assert live.peak == pytest.approx(expected, rel=0.001)
+    for_each = (live.peak - kinds["weights"]) / batch
+    left = 80e9 - live.peak - kinds["optimizer state"]
+    assert 0 < left < for_each
 
 
 # Meters
