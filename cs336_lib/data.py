@@ -290,9 +290,12 @@ class Loader:
 def prefetched(
     batches: Iterable[tuple[Tensor, Tensor]], device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Move batches to the device, the next one being read while the last one is computed on.
+    """Move batches to the device while a thread reads the next one.
 
-    On CUDA they go through pinned memory, so that the copy itself overlaps too.
+    On CUDA that thread also makes the batch contiguous and pins it, so that the host only queues
+    the copy and does not wait for it. A strided tensor would be copied to pageable memory first.
+    The copy and the kernels share a stream, so they run in turn; a copy runs beside kernels only
+    on another stream.
     """
     batches = iter(batches)
 
@@ -300,7 +303,7 @@ def prefetched(
         batch = next(batches, None)
         if batch is None or device.type != "cuda":
             return batch
-        return batch[0].pin_memory(), batch[1].pin_memory()
+        return batch[0].contiguous().pin_memory(), batch[1].contiguous().pin_memory()
 
     with ThreadPoolExecutor(max_workers=1) as reader:
         coming = reader.submit(read)
