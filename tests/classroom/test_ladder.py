@@ -224,7 +224,10 @@ def test_the_profile_covers_the_step():
         ("aten::_softmax", "forward", [[2, 2, 8, 8]], "attention"),
         ("aten::div", "forward", [[2, 2, 8, 8], []], "attention"),
         ("aten::div", "forward", [[8, 9]], "norm, GELU, add"),
-        ("aten::_scaled_dot_product_efficient_attention", "forward", [], "attention"),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu", "forward", [], "attention"),
+        ("aten::_efficient_attention_forward", "forward", [], "attention"),
+        ("aten::_flash_attention_backward", "backward", [], "attention"),
+        ("aten::_cudnn_attention_forward", "forward", [], "attention"),
         ("aten::mul", "update", [[8, 8]], "optimizer"),
     ],
 )
