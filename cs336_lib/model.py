@@ -166,24 +166,30 @@ class GPT(nn.Module):
         self.lm_head.weight = self.transformer.wte.weight
         self.init_weights()
 
-    @torch.no_grad()
     def init_weights(self) -> None:
-        """Draw GPT-2's initial weights from torch's global generator.
-
-        N(0, 0.02) everywhere; the two projections of each block that write to the residual stream
-        are smaller by sqrt(2 n_layer), so that the variance it ends with does not depend on how
-        many blocks there are (section 2.3).
-        """
-        residual_std = 0.02 / math.sqrt(2 * self.config.n_layer)
+        """Draw GPT-2's initial weights from torch's global generator, one by one."""
         for name, parameter in self.named_parameters():
-            if name.endswith("bias"):
-                parameter.zero_()
-            elif ".ln_" in name:
-                parameter.fill_(1.0)
-            else:
-                parameter.normal_(0.0, residual_std if "c_proj" in name else 0.02)
-        # Padded rows get no gradient; at zero they stay zero, weight decay or not.
-        self.transformer.wte.weight[self.config.vocab_size :] = 0.0
+            self.init_parameter(name, parameter)
+
+    @torch.no_grad()
+    def init_parameter(self, name: str, tensor: Tensor) -> None:
+        """Fill `tensor` with the initial values of the parameter called `name`.
+
+        They are N(0, 0.02), but smaller by sqrt(2 n_layer) in the two projections of each block
+        that write to the residual stream, so that its final variance does not depend on how many
+        blocks there are (Radford et al. 2019, section 2.3).
+        """
+        if name.endswith("bias"):
+            tensor.zero_()
+        elif ".ln_" in name:
+            tensor.fill_(1.0)
+        elif "c_proj" in name:
+            tensor.normal_(0.0, 0.02 / math.sqrt(2 * self.config.n_layer))
+        else:
+            tensor.normal_(0.0, 0.02)
+        if name == "transformer.wte.weight":
+            # Padded rows get no gradient; at zero they stay zero, weight decay or not.
+            tensor[self.config.vocab_size :] = 0.0
 
     @overload
     def forward(

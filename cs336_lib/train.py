@@ -101,7 +101,7 @@ def train(
         shape_known = found is not None or not config.init_from
         if shape_known:  # asked before a billion weights are drawn
             parallel.require_room(config.model_config(tokenizer.vocab_size), *room)
-        model = starting_model(config, tokenizer, found)
+        model = starting_model(config, tokenizer, found, world)
         config = with_shape_of(model, config)
         parallel.require_room(model.config, *room)
         batch = parallel.micro_batch(config, world)
@@ -118,17 +118,16 @@ def train(
         )
         if first_step < config.max_steps:
             read_ahead(train_loader, val_loader, config, first_step, world)
+        compiled = parallel.compiles(config, device, world)
         if not begun:
             later.enter_context(run_folder.only_run(run_dir, world, begun=False))
         run_folder.write(config, tokenizer, found, world)
 
-        model.to(device)
-        parallel.shard(model, config, device, world)
+        called = parallel.prepare_model(model, config, device, world, dtype, compiled=compiled)
         optimizer = make_optimizer(model, config)
         if found is not None:
             checkpoint.restore(found, model, optimizer)
         metrics = Metrics(run_dir / "metrics.jsonl", first_step, world)
-        called = parallel.stepper(model, config, device, world)
         peak = hardware.peak_flops(device, dtype)
         if world.is_main:
             print(announcement(config, model, tokenizer, device, dtype, peak, first_step, world))
@@ -223,10 +222,13 @@ def train(
         return TrainResult(run_dir, model.eval(), tokenizer, metrics.rows, finished)
 
 
-def starting_model(config: TrainConfig, tokenizer: Tokenizer, found: Path | None) -> GPT:
+def starting_model(
+    config: TrainConfig, tokenizer: Tokenizer, found: Path | None, world: World
+) -> GPT:
     """Fresh weights, or those that `init_from` names, with the context cut to block_size.
 
-    Where a checkpoint is found, its weights will take the place of the fresh ones.
+    Where a checkpoint is found, its weights will take the place of the fresh ones. A model that is
+    to be sharded is made on the meta device, without memory, and gets its weights when it is.
 
     Raises:
         ValueError: the weights cannot be had, know another vocabulary or have too short a context.
@@ -234,6 +236,9 @@ def starting_model(config: TrainConfig, tokenizer: Tokenizer, found: Path | None
     vocab_size = tokenizer.vocab_size
     if found is not None or not config.init_from:
         shape = config.model_config(vocab_size)
+        if parallel.is_sharded(config, world):
+            with torch.device("meta"):
+                return GPT(shape)
         numbers = accounting.count_parameters(shape)
         hardware.require_memory(4 * numbers, pretrained.CPU, f"a model of {numbers:,} parameters")
         return GPT(shape)
@@ -305,8 +310,8 @@ def backward(
     """Accumulate the gradient of the mean loss over the step's windows; return this rank's part.
 
     Each micro-batch counts by its size, so any split gives the gradient of the whole batch. DDP
-    and FSDP average over ranks where a sum is needed (hence `* world.size`), and are let to
-    communicate gradients once per step, with the last micro-batch.
+    and FSDP average over ranks where we need a sum, hence `* world.size`. DDP communicates
+    gradients once per step, with the last micro-batch.
     """
     losses = []
     pieces = world.pieces(windows, config.micro_batch_size)

@@ -69,3 +69,18 @@ def test_a_run_resumes_with_another_number_of_processes(alone, tmp_path, before,
     rows, _ = run(tmp_path / "run", after[0], *flags)
     assert [row["step"] for row in rows] == list(range(30))
     assert rows[-1]["train_loss"] == pytest.approx(alone[0][-1]["train_loss"], abs=2e-3)
+
+
+def test_sharded_blocks_can_be_compiled(alone, tmp_path):
+    flags = ("--micro-batch-size", "6", "--parallel", "fsdp", "--compile", "on")
+    rows, _ = run(tmp_path / "run", 2, *flags)
+    assert rows[-1]["train_loss"] == pytest.approx(alone[0][-1]["train_loss"], abs=2e-3)
+
+
+def test_sharded_bf16_learns_what_autocast_learns(tmp_path):
+    """Weights are gathered in bf16, gradients summed and weights kept in fp32."""
+    bf16 = ("--micro-batch-size", "3", "--precision", "bf16")
+    alone, _ = run(tmp_path / "alone", 1, *bf16)
+    rows, weights = run(tmp_path / "two", 2, *bf16, "--parallel", "fsdp")
+    assert rows[-1]["train_loss"] == pytest.approx(alone[-1]["train_loss"], abs=5e-3)
+    assert {value.dtype for value in weights.values()} == {torch.float32}
