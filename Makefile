@@ -2,6 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+LAB_SETTINGS := $(VENV)/share/jupyter/lab/settings/overrides.json
 # Threads that sleep while they wait, so that a busy machine stays usable (see cs336_lib/__init__.py).
 export OMP_WAIT_POLICY ?= PASSIVE
 export PYTHONUNBUFFERED := 1
@@ -14,7 +15,7 @@ TWO_AT_A_TIME := -n 2 --dist loadfile
 help: ## what there is to make
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-lab: $(VENV)/.lab ## open your own copy of the notebooks in JupyterLab (ARGS="--no-browser --port 8899" for a server)
+lab: $(VENV)/.lab $(LAB_SETTINGS) ## open your own copy of the notebooks in JupyterLab (ARGS="--no-browser --port 8899" for a server)
 	@$(BIN)/python -m cs336_lib.classroom.study
 	$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/my_notebooks/00_start_here.ipynb $(ARGS)
 
@@ -76,3 +77,8 @@ $(VENV)/bin/python:
 	@mkdir -p $(VENV)/etc/jupyter/labconfig  # JupyterLab asks about its news before all else: not here
 	@echo '{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}' \
 	> $(VENV)/etc/jupyter/labconfig/page_config.json
+
+# The page holds every cell, also those out of sight: the browser's search and links to cells find them.
+$(LAB_SETTINGS): $(firstword $(MAKEFILE_LIST)) | $(VENV)/bin/python
+	@mkdir -p $(@D)
+	@echo '{"@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"}}' > $@

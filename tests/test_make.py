@@ -1,5 +1,7 @@
 """The Makefile's promises that can be checked in seconds; tests/slow opens the course for real."""
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +35,31 @@ def test_another_python_gets_one_clear_line(tmp_path, version):
     assert len(said) == 1
     assert f"needs Python 3.11 to 3.14, and {fake} is {version[0]}.{version[1]}" in said[0]
     assert not (tmp_path / ".venv").exists()
+
+
+@pytest.fixture
+def installed(tmp_path) -> Path:
+    """A folder with an environment in which everything is there, in the shape of empty files."""
+    for name in ("pyproject.toml", "constraints.txt"):
+        (tmp_path / name).touch()
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    for name in ("python", "jupyter"):
+        (tmp_path / ".venv" / "bin" / name).write_text('#!/bin/sh\necho "$0" "$@"\n')
+        (tmp_path / ".venv" / "bin" / name).chmod(0o755)
+    (tmp_path / ".venv" / ".lab").touch()
+    return tmp_path
+
+
+def test_lab_sets_jupyterlab_up_once_and_then_opens_it(installed):
+    settings = installed / ".venv" / "share" / "jupyter" / "lab" / "settings" / "overrides.json"
+    for _ in range(2):
+        done = make(installed, "lab")
+        assert done.returncode == 0, done.stderr
+        assert "bin/jupyter lab --ServerApp.root_dir=." in done.stdout
+        written = json.loads(settings.read_text())
+        assert written == {"@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"}}
+        os.utime(settings, (2e9, 2e9))  # newer than the Makefile
+    assert settings.stat().st_mtime == 2e9
 
 
 def test_help_names_every_target(tmp_path):

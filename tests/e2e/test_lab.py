@@ -57,11 +57,6 @@ def lab(tmp_path_factory) -> Iterator[Lab]:
         shutil.copytree(ROOT / name, course / name)
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy2(ROOT / name, course)
-    settings = course.parent / "settings" / "@jupyterlab" / "notebook-extension"
-    settings.mkdir(parents=True)
-    # All cells in the page, also those that are scrolled away, so that they can be found.
-    whole = json.dumps({"windowingMode": "none"})
-    (settings / "tracker.jupyterlab-settings").write_text(whole)
     with socket.socket() as found:
         found.bind(("localhost", 0))
         port = found.getsockname()[1]
@@ -198,6 +193,21 @@ def test_an_exercise_goes_from_untouched_over_wrong_to_passed(lab, tab):
         check=True,
     )
     assert "    passed         bytes_of" in check.stdout
+
+
+def test_the_settings_are_those_that_make_lab_writes(lab, tab):
+    address = lab.address("@jupyterlab/notebook-extension:tracker", "lab/api/settings")
+    with urllib.request.urlopen(address, timeout=30) as answer:
+        found = json.load(answer)
+    assert found["schema"]["properties"]["windowingMode"]["default"] == "none"
+    assert found["settings"] == {}, "the test has settings of its own"
+    open_notebook(tab, lab, "my_notebooks/04_flops_and_memory.ipynb")
+    cells = len(nbformat.read(ROOT / "notebooks" / "04_flops_and_memory.ipynb", as_version=4).cells)
+    shown = tab.locator(".jp-Notebook .jp-Cell")
+    expect(shown).to_have_count(cells)
+    how = shown.evaluate_all("all => all.map(cell => getComputedStyle(cell).contentVisibility)")
+    assert set(how) == {"visible"}
+    close(lab)
 
 
 def test_the_course_itself_is_untouched_by_studying(lab):
