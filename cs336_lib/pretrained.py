@@ -322,6 +322,8 @@ def char_files(tokenizer: CharTokenizer, block_size: int) -> dict[str, str]:
     }
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
+        # transformers 4 would add token_type_ids, and its GPT-2 adds their embeddings.
+        "model_input_names": ["input_ids", "attention_mask"],
         "model_max_length": block_size,
         "clean_up_tokenization_spaces": False,
     }

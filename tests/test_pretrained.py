@@ -496,6 +496,25 @@ def test_char_ids_equal_ours(transformers, tmp_path):
         theirs.encode("\u4e00")
 
 
+@pytest.mark.parametrize("kind", ["char", "gpt2"])
+def test_what_their_tokenizer_returns_fits_their_model(transformers, tmp_path, kind):
+    """As most people call it: transformers 4 added token_type_ids, which GPT-2 embeds and adds."""
+    ours = CharTokenizer("To be,rnt") if kind == "char" else GPT2Tokenizer()
+    model = noisy(GPTConfig(64, ours.vocab_size, 2, 2, 16))
+    pretrained.export(model, tmp_path / "out", ours)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    text = "To be, or not to be"
+    tokens = tokenizer(text, return_tensors="pt")
+    with torch.no_grad():
+        logits, wanted = theirs(**tokens).logits, model(torch.tensor([ours.encode(text).tolist()]))
+    assert (logits - wanted).abs().max().item() < 1e-4
+    assert set(tokens) == {"input_ids", "attention_mask"}
+    if kind == "char":  # GPT-2's own class knows; for the general one, the file must say it
+        settings = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+        assert settings["model_input_names"] == ["input_ids", "attention_mask"]
+
+
 def test_greedy_generation_equals_ours(transformers, folder):
     model = pretrained.load(folder)
     theirs = transformers.GPT2LMHeadModel.from_pretrained(folder)
