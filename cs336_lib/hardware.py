@@ -17,6 +17,7 @@ import torch
 from cs336_lib.config import require
 
 TFLOPS = 1e12
+BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
 @dataclass(frozen=True)
@@ -112,14 +113,20 @@ def select_device(name: str = "auto", local_rank: int = 0) -> torch.device:
     return device
 
 
-@cache
 def cpu_has_bf16() -> bool:
-    """Whether this CPU multiplies bf16 in hardware; elsewhere bf16 matmuls run 400x slower."""
+    """Whether this CPU multiplies bf16 in hardware; elsewhere bf16 matmuls run 400 times slower.
+
+    CS336_CPU_BF16=1 or 0 overrides what Linux says, where a virtual machine hides the flag, say.
+    """
+    override = os.environ.get("CS336_CPU_BF16", "")
+    return override == "1" if override else bool(cpu_flags() & BF16_FLAGS)
+
+
+@cache
+def cpu_flags() -> frozenset[str]:
+    """Instruction sets of this CPU by Linux's names, avx2 for example; empty on other systems."""
     cpuinfo = Path("/proc/cpuinfo")
-    if not cpuinfo.exists():
-        return False
-    flags = set(cpuinfo.read_text().split())
-    return bool(flags & {"avx512_bf16", "amx_bf16", "bf16"})
+    return frozenset(cpuinfo.read_text().split() if cpuinfo.exists() else ())
 
 
 def has_bf16(device: torch.device) -> bool:

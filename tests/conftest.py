@@ -47,6 +47,19 @@ def tiny_run(tmp_path: Path) -> TrainConfig:
 
 
 @pytest.fixture(autouse=True)
+def cpu_without_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test takes the CPU for one without bf16, whatever it is; see `either_cpu`."""
+    monkeypatch.setenv("CS336_CPU_BF16", "0")
+
+
+@pytest.fixture(params=["fp32", "bf16"])
+def either_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run the test for a CPU without bf16 and for one with it; the precision "auto" means."""
+    monkeypatch.setenv("CS336_CPU_BF16", str(int(request.param == "bf16")))
+    return request.param
+
+
+@pytest.fixture(autouse=True)
 def fixed_seed() -> None:
     """Every test starts from the same random numbers."""
     torch.manual_seed(0)

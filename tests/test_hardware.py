@@ -32,12 +32,21 @@ def test_no_gpu_is_said():
         hardware.select_device("cuda")
 
 
-def test_precision_follows_the_processor(monkeypatch):
-    monkeypatch.setattr(hardware, "cpu_has_bf16", lambda: False)
-    assert hardware.autocast_dtype(CPU, "auto") is None
-    assert hardware.autocast_dtype(CPU, "bf16") == torch.bfloat16  # slow, but asked for
-    monkeypatch.setattr(hardware, "cpu_has_bf16", lambda: True)
-    assert hardware.autocast_dtype(CPU, "auto") == torch.bfloat16
+@pytest.mark.parametrize(
+    ("flags", "override", "dtype"),
+    [
+        ({"avx2"}, "", None),
+        ({"avx2", "avx512_bf16"}, "", torch.bfloat16),
+        ({"asimd", "bf16"}, "", torch.bfloat16),
+        ({"avx2", "amx_bf16"}, "0", None),
+        ({"avx2"}, "1", torch.bfloat16),
+    ],
+)
+def test_precision_follows_the_processor(monkeypatch, flags, override, dtype):
+    monkeypatch.setattr(hardware, "cpu_flags", lambda: frozenset(flags))
+    monkeypatch.setenv("CS336_CPU_BF16", override)
+    assert hardware.autocast_dtype(CPU, "auto") == dtype
+    assert hardware.autocast_dtype(CPU, "bf16") == torch.bfloat16  # slow perhaps, but asked for
     assert hardware.autocast_dtype(CPU, "fp32") is None
 
 

@@ -29,7 +29,7 @@ def same(a: dict, b: dict) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_it_learns_and_writes_what_it_promises(tiny_run, capsys):
+def test_it_learns_and_writes_what_it_promises(tiny_run, either_cpu, capsys):
     config = dataclasses.replace(tiny_run, max_steps=60, warmup_steps=5, dropout=0.0)
     result = train(config)
     assert result.finished
@@ -44,7 +44,7 @@ def test_it_learns_and_writes_what_it_promises(tiny_run, capsys):
         assert all(math.isfinite(value) for value in row.values())
     assert result.val_loss == rows[-1]["val_loss"]
     banner = capsys.readouterr().out
-    for word in ("parameters", "FLOPs", "tokens", "expected", "fp32"):
+    for word in ("parameters", "FLOPs", "tokens", "expected", either_cpu):
         assert word in banner
 
 
@@ -77,7 +77,7 @@ def test_a_small_model_gets_one_thread_unless_its_vocabulary_is_large(
     assert seen == [threads]
 
 
-def test_two_runs_are_bit_identical(tiny_run, tmp_path):
+def test_two_runs_are_bit_identical(tiny_run, either_cpu, tmp_path):
     again = dataclasses.replace(tiny_run, run_dir=str(tmp_path / "again"))
     a, b = train(tiny_run), train(again)
     assert [r["train_loss"] for r in a.metrics] == [r["train_loss"] for r in b.metrics]
@@ -86,7 +86,7 @@ def test_two_runs_are_bit_identical(tiny_run, tmp_path):
 
 @pytest.mark.parametrize("stop_after", [1, 5, 7, 11])
 def test_stopped_and_resumed_equals_never_stopped(
-    tiny_run, tmp_path, monkeypatch, capsys, stop_after
+    tiny_run, either_cpu, tmp_path, monkeypatch, capsys, stop_after
 ):
     straight = dataclasses.replace(tiny_run, run_dir=str(tmp_path / "straight"))
     train(straight)
@@ -135,7 +135,9 @@ def test_rows_after_the_checkpoint_are_written_again_not_twice(tiny_run):
     assert rows[:10] == [json.loads(line) for line in before.splitlines()[:10]]
 
 
-def test_accumulation_equals_the_whole_batch(tiny_run, tmp_path):
+def test_accumulation_equals_the_whole_batch(tiny_run, either_cpu, tmp_path):
+    # In bf16 a gradient is rounded to 8 bits in every micro-batch, so 12 updates drift apart.
+    loss_error, norm_error = {"fp32": (1e-4, 1e-3), "bf16": (2e-3, 2e-2)}[either_cpu]
     results = []
     for micro in (8, 2, 3):  # 8 windows at once, 4 times 2, and 3 + 3 + 2
         config = dataclasses.replace(
@@ -144,11 +146,11 @@ def test_accumulation_equals_the_whole_batch(tiny_run, tmp_path):
         results.append(train(config))
     for other in results[1:]:
         for a, b in zip(results[0].metrics, other.metrics, strict=True):
-            assert a["train_loss"] == pytest.approx(b["train_loss"], abs=1e-4)
-            assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-3)
+            assert a["train_loss"] == pytest.approx(b["train_loss"], abs=loss_error)
+            assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=norm_error)
 
 
-def test_evaluation_does_not_disturb_training(tiny_run, tmp_path):
+def test_evaluation_does_not_disturb_training(tiny_run, either_cpu, tmp_path):
     often = dataclasses.replace(tiny_run, run_dir=str(tmp_path / "often"), eval_every=1)
     assert [r["train_loss"] for r in train(tiny_run).metrics] == [
         r["train_loss"] for r in train(often).metrics
