@@ -2,6 +2,7 @@
 
 import glob
 import hashlib
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -46,15 +47,16 @@ def open_shard(path: Path) -> np.ndarray:
     require(path.exists(), f"{path}: no such file")
     require(path.is_file(), f"{path}: not a regular file; an llm.c .bin shard expected")
     size = path.stat().st_size
+    convert = f"cs336 prepare --raw {shlex.quote(str(path))} --out FOLDER"
+    advice = f"nanoGPT's have no header, and `{convert}` adds one"
     require(
         size >= HEADER_BYTES,
-        f"{path}: {size} bytes, shorter than a shard's header of {HEADER_BYTES}",
+        f"{path}: {size} bytes, shorter than a shard's header of {HEADER_BYTES}; {advice}",
     )
     magic, version, length = np.fromfile(path, dtype="<i4", count=3).tolist()
     require(
         magic == MAGIC,
-        f"{path}: magic number {magic}, {MAGIC} expected: not an llm.c .bin shard "
-        f"(`cs336 prepare` makes them from text)",
+        f"{path}: magic number {magic}, {MAGIC} expected: not an llm.c .bin shard; {advice}",
     )
     require(version == VERSION, f"{path}: version {version}, {VERSION} expected")
     require(

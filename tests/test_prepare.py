@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import shlex
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -437,6 +438,23 @@ def test_raw_tokens(raw_file, tmp_path):
     np.arange(10).astype("<u2").tofile(val)
     assert prepare_raw((raw_file, val), tmp_path / "two") == {"train": 1000, "val": 10}
     assert tokens(tmp_path / "two", "val").tolist() == list(range(10))
+
+
+@pytest.mark.parametrize("count", [40, 2000])
+def test_who_trains_on_a_raw_file_is_given_the_command_that_converts_it(tmp_path, capsys, count):
+    raw = tmp_path / "open web text" / "train.bin"
+    raw.parent.mkdir()
+    ids = GPT2Tokenizer().encode("To be, or not to be. " * 1000)[:count]
+    ids.astype("<u2").tofile(raw)
+    with pytest.raises(ValueError, match=r"nanoGPT's have no header") as error:
+        open_shard(raw)
+    assert "\n" not in str(error.value)
+    command = shlex.split(str(error.value).split("`")[1])
+    assert command.pop(0) == "cs336"
+    cli.main([word.replace("FOLDER", str(tmp_path / "out")) for word in command])
+    assert f"{count - count // 10:,} tokens to train on" in capsys.readouterr().out
+    streams = open_data(str(tmp_path / "out"), "", "gpt2")
+    assert sum(map(len, streams[:2])) == count
 
 
 def test_what_is_no_raw_file(raw_file, tmp_path):
