@@ -10,6 +10,7 @@ import cs336_lib  # noqa: F401 -- before torch, also for the kernels: it sets ho
 
 ROOT = Path(__file__).parent
 CELL_TIMEOUT = 300.0  # seconds; the slowest cell takes about one minute on two cores
+OUTPUT_TIMEOUT = 60.0  # seconds between two outputs; nbval's 5 are too few on a busy machine
 # Differs between machines without meaning anything: progress bars, drawings, rich tables.
 NOT_COMPARED = ("stderr", "image/svg+xml", "text/html")
 
@@ -32,6 +33,12 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
     """Tell each notebook what not to compare."""
     if hasattr(collector, "skip_compare"):
         collector.skip_compare += NOT_COMPARED
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Let each cell wait longer for its outputs; nbval has no option for that."""
+    if hasattr(item, "output_timeout"):
+        item.output_timeout = OUTPUT_TIMEOUT
 
 
 def notice_dead_kernels() -> None:

@@ -63,6 +63,27 @@ def test_a_hung_cell_is_interrupted(tmp_path):
     assert seconds < 60
 
 
+# As on a busy machine: what follows the kernel's reply, which ends the cell, is 7 seconds late.
+SLOW_AFTER_REPLY = """
+import time
+session = get_ipython().kernel.session
+send = session.send
+def sent(stream, message, *arguments, **named):
+    result = send(stream, message, *arguments, **named)
+    if message == "execute_reply":
+        session.send = send
+        time.sleep(7)
+    return result
+session.send = sent
+"""
+
+
+def test_outputs_that_come_late_are_waited_for(tmp_path):
+    cells = {"source": SLOW_AFTER_REPLY}, {"source": "print(1 + 1)", "outputs": stdout("2\n")}
+    code, text, _ = run_nbval(tmp_path, *cells)
+    assert code == 0, text
+
+
 def test_without_flags_a_hung_cell_gets_minutes_not_half_an_hour(pytestconfig):
     import importlib.util
 
