@@ -252,8 +252,9 @@ def run_eval(command: Eval) -> None:
             model, examples, config.block_size, device=device, autocast=autocast
         )
         print(
-            f"HellaSwag      {found.acc_norm:.4f} acc_norm, {found.acc:.4f} acc "
-            f"({found.examples:,} examples; GPT-2 124M: {hellaswag.GPT2_124M} acc_norm on 10,042)"
+            f"HellaSwag      {found.acc_per_token:.4f} acc_per_token, {found.acc:.4f} acc "
+            f"({found.examples:,} examples; GPT-2 124M on 10,042: {hellaswag.GPT2_124M} or "
+            f"{hellaswag.GPT2_124M_BY_SCRIPT} acc_per_token)"
         )
 
 

@@ -167,5 +167,5 @@ def real_run(
         x = 0.98 if side["ha"] == "right" else 0.02
         axes.annotate(name, (x, level), xycoords=("axes fraction", "data"), **side, **above)
     label(left, title, "step of 524,288 tokens", "validation loss [nats/token]")
-    label(right, "HellaSwag", "step of 524,288 tokens", "acc_norm")
+    label(right, "HellaSwag", "step of 524,288 tokens", "accuracy by loss per token")
     return drawing
