@@ -119,6 +119,7 @@ def fresh_store(world: World, seconds: float) -> dist.Store:
         timeout=timedelta(seconds=seconds),
         multi_tenant=True,
         wait_for_workers=False,
+        use_libuv=os.name != "nt",  # PyTorch's wheels for Windows are built without it
     )
     name = uuid.uuid4().hex
     if not world.is_main:

@@ -10,6 +10,7 @@ from cs336_lib.distributed import (
     HUNG,
     VARIABLES,
     World,
+    fresh_store,
     process_group,
     timeout_seconds,
     world_from_environment,
@@ -90,3 +91,22 @@ def test_processes_need_a_place_to_meet(monkeypatch):
         process_group(torch.device("cpu")),
     ):
         pass
+
+
+@pytest.mark.parametrize(("system", "use_libuv"), [("posix", True), ("nt", False)])
+def test_windows_wheels_are_not_asked_for_libuv(monkeypatch, system, use_libuv):
+    """Without libuv, TCPStore raises unless use_libuv is False."""
+    asked = []
+
+    def store(*_, **options):
+        asked.append(options["use_libuv"])
+        raise ConnectionError
+
+    with monkeypatch.context() as patched:
+        patched.setenv("MASTER_ADDR", "localhost")
+        patched.setenv("MASTER_PORT", "29500")
+        patched.setattr("torch.distributed.TCPStore", store)
+        patched.setattr("os.name", system)
+        with pytest.raises(ConnectionError):
+            fresh_store(World(rank=1, local_rank=1, size=2), 1.0)
+    assert asked == [use_libuv]
