@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 
 import torch
 
+from cs336_lib.agreement import agrees_with_cpu
 from cs336_lib.config import require
 
 TFLOPS = 1e12
@@ -90,7 +91,7 @@ def select_device(name: str = "auto", local_rank: int = 0) -> torch.device:
             "cuda"
             if torch.cuda.is_available()
             else "mps"
-            if torch.backends.mps.is_available()
+            if torch.backends.mps.is_available() and agrees_with_cpu(torch.device("mps"))
             else "cpu"
         )
     try:

@@ -1,0 +1,91 @@
+"""`auto` takes MPS only if it computes a training step as the CPU does.
+
+No test machine of ours has MPS. The CPU stands in for it, with one result made wrong.
+"""
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from cs336_lib import agreement, hardware
+
+CPU, MPS = torch.device("cpu"), torch.device("mps")
+PARTS = sorted(agreement.tiny_step(CPU))
+STEP = agreement.tiny_step
+
+
+@pytest.fixture
+def pretend(monkeypatch):
+    """A machine with MPS and no CUDA, whose results `wrong` changes."""
+
+    def install(wrong=lambda found: None):
+        def step(device):
+            asked.append(device.type)
+            found = STEP(CPU)
+            if device.type == "mps":
+                wrong(found)
+            return found
+
+        asked: list[str] = []
+        agreement.agrees_with_cpu.cache_clear()
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+        monkeypatch.setattr(agreement, "tiny_step", step)
+        return asked
+
+    yield install
+    agreement.agrees_with_cpu.cache_clear()
+
+
+def test_mps_that_agrees_is_taken_and_compared_once(pretend, capsys):
+    asked = pretend()
+    assert [hardware.select_device().type for _ in range(2)] == ["mps", "mps"]
+    assert asked == ["cpu", "mps"]
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("value", [1.01, float("nan")])
+def test_mps_that_differs_in_any_part_is_left_for_the_cpu_with_one_line(
+    pretend, capsys, part, value
+):
+    pretend(lambda found: found[part].view(-1)[found[part].abs().argmax()].mul_(value))
+    assert [hardware.select_device() for _ in range(2)] == [CPU, CPU]
+    said = capsys.readouterr().err
+    assert said == (
+        f"mps differs from the CPU in a small training step ({part}): using the CPU; "
+        "--device mps insists\n"
+    )
+
+
+def test_mps_without_an_operation_is_left_for_the_cpu(pretend, capsys):
+    def fails(found):
+        raise NotImplementedError("aten::gelu is not there for MPS.\nSecond line")
+
+    pretend(fails)
+    assert hardware.select_device() == CPU
+    assert "fails in a small training step (aten::gelu is not" in capsys.readouterr().err
+
+
+def test_mps_asked_for_by_name_is_not_compared(pretend):
+    asked = pretend(lambda found: found["loss"].mul_(2))
+    assert hardware.select_device("mps") == MPS
+    assert hardware.select_device("cpu") == CPU
+    assert asked == []
+
+
+def test_the_step_uses_all_of_its_weights_and_leaves_the_random_numbers_alone():
+    before = torch.get_rng_state()
+    found = STEP(CPU)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(value.abs().max() > 1e-3 for value in found.values())
+
+
+def test_another_correct_implementation_is_well_within_the_tolerance():
+    expected = STEP(CPU)
+    with sdpa_kernel(SDPBackend.MATH):
+        found = STEP(CPU)
+    off = [
+        (found[name] - expected[name]).abs().max() / expected[name].abs().max() for name in PARTS
+    ]
+    assert max(off) < agreement.TOLERANCE / 100
