@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -51,6 +52,24 @@ class Place(NamedTuple):
     piece: int = -1
 
 
+class Mark(NamedTuple):
+    """A state of a hub data set's stream, from which it continues with row number `row`."""
+
+    row: int
+    state: dict[str, Any]
+
+
+Marks = deque[Mark]  # in the order of their rows
+MARK_ROWS = 100  # from one mark to the next
+
+
+def last_mark(marks: Marks, row: int) -> Mark | None:
+    """Return the last mark at or before a row, if there is one, and forget those before it."""
+    while len(marks) > 1 and marks[1].row <= row:
+        marks.popleft()
+    return marks[0] if marks and marks[0].row <= row else None
+
+
 Rows = Iterator[tuple[int, Iterable[str]]]  # a row's number, and the pieces of its document
 
 
@@ -78,14 +97,16 @@ def check_files(corpus: Corpus) -> None:
         )
 
 
-def read(corpus: Corpus, after: Place) -> Iterator[tuple[Place, str]]:
-    """Every piece of text behind a place, in order, whatever was read before.
+def read(corpus: Corpus, after: Place, marks: Marks | None = None) -> Iterator[tuple[Place, str]]:
+    """Yield every piece of text behind a place, in order, whatever was read before.
+
+    A stream from the hub starts at the first of `marks`, if there is one, and adds more to them.
 
     Raises:
         ValueError: a file is broken, or the hub cannot be read.
     """
     if corpus.hub:
-        readers = [partial(hub_rows, corpus.hub, corpus.hub_config)]
+        readers = [partial(hub_rows, corpus.hub, corpus.hub_config, marks)]
     else:
         readers = [partial(row_reader(path), path) for path in corpus.paths]
     document = after.document
@@ -233,16 +254,18 @@ def whole_parquet_rows(path: Path, field: str, first: int) -> Rows:
                     number += 1
 
 
-def hub_rows(hub: str, config: str, field: str, first: int) -> Rows:
+def hub_rows(hub: str, config: str, marks: Marks | None, field: str, first: int) -> Rows:
     """Every row of a data set's training part is one document, read while it is downloaded."""
-    for number, row in hub_lines(hub, config, "train", first):
+    for number, row in hub_lines(hub, config, "train", first, marks):
         yield number, [text_of(row, field, f"{hub}, row {number + 1}")]
 
 
 def hub_lines(
-    hub: str, config: str, split: str, first: int = 0
+    hub: str, config: str, split: str, first: int = 0, marks: Marks | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows of a data set on the Hugging Face hub with their numbers, from `first` (of 0..) on.
+    """Yield the rows of a data set on the Hugging Face hub with their numbers, from `first` on.
+
+    With `marks`, the stream starts at their first and does not download what comes before it.
 
     Raises:
         ValueError: the package `datasets` is missing, or the hub does not give this data set.
@@ -254,14 +277,18 @@ def hub_lines(
         raise ValueError(
             f"{hub}: reading from the hub needs the package datasets; pip install datasets"
         ) from None
+    start = marks[0].row if marks else 0
     try:
-        rows = iter(load_dataset(hub, config or None, split=split, streaming=True).skip(first))
+        stream = load_dataset(hub, config or None, split=split, streaming=True)
+        if marks:
+            stream.load_state_dict(marks[0].state)
+        rows = iter(stream)
     except Exception as error:  # offline, misspelt, gated: each library below has its own
         raise ValueError(
             f"{hub}: cannot be read from the Hugging Face hub ({one_line(error)}); "
             f"check its name and the connection, or download its files and name those"
         ) from None
-    for number in itertools.count(first):
+    for number in itertools.count(start):
         try:
             row = next(rows, None)
         except Exception as error:
@@ -271,7 +298,10 @@ def hub_lines(
             ) from error
         if row is None:
             return
-        yield number, row
+        if marks is not None and (number + 1) % MARK_ROWS == 0:
+            marks.append(Mark(number + 1, stream.state_dict()))
+        if number >= first:
+            yield number, row
 
 
 def one_line(error: Exception) -> str:

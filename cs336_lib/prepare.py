@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +16,7 @@ import numpy as np
 
 from cs336_lib.config import require
 from cs336_lib.data import HEADER_BYTES, MAGIC, VERSION, ShardFile, TokenStream
-from cs336_lib.documents import Corpus, Place, check_files, read
+from cs336_lib.documents import Corpus, Mark, Marks, Place, check_files, last_mark, read
 from cs336_lib.encode import Encoded, batched, encode_batch, encode_in_order
 from cs336_lib.files import only_writer, read_json, sync
 from cs336_lib.progress import Bar, Log
@@ -44,6 +45,8 @@ class Progress:
     place: Place = field(default_factory=Place)
     split: bool = False
     """Whether everything is written and divided between the parts."""
+    mark: Mark | None = None
+    """Where a stream from the hub can start again; at or before the place."""
 
 
 def prepare(
@@ -88,9 +91,10 @@ def prepare(
             if not progress.split:
                 encode = partial(encode_batch, made, separator(made, corpus), val_fraction)
                 add = partial(append, temporary, shard_tokens=shard_tokens)
-                pieces = batched(read(corpus, progress.place))
+                marks = deque([progress.mark] if progress.mark else [])
+                pieces = batched(read(corpus, progress.place, marks))
                 results = encode_in_order(encode, pieces, workers)
-                progress = write(results, add, progress, save, out.name)
+                progress = write(results, add, progress, save, out.name, marks)
                 if progress.val == 0:
                     progress = copy_tail(temporary, progress, val_fraction, add)
                 check_parts(corpus.name, progress)
@@ -208,7 +212,8 @@ def read_progress(temporary: Path, arguments: dict) -> Progress | None:
     saved = read_json(temporary / PROGRESS)
     try:
         before = dict(saved.pop("arguments"))
-        progress = Progress(**{**saved, "place": Place(*saved["place"])})
+        mark = Mark(*saved["mark"]) if saved.get("mark") else None
+        progress = Progress(**{**saved, "place": Place(*saved["place"]), "mark": mark})
     except (KeyError, TypeError, ValueError):
         raise ValueError(
             f"{temporary / PROGRESS}: not what `cs336 prepare` writes; remove that folder"
@@ -238,6 +243,7 @@ def write(
     progress: Progress,
     save: Callable[[Progress], None],
     title: str,
+    marks: Marks,
 ) -> Progress:
     """Put each batch's tokens behind those that are there, saving the progress now and then."""
     saved = time.monotonic()
@@ -250,6 +256,7 @@ def write(
                 train=add("train", progress.train, train),
                 val=add("val", progress.val, val),
                 place=place,
+                mark=last_mark(marks, place.row),
             )
             bar.update(len(train) + len(val))
             if time.monotonic() - saved >= SAVE_SECONDS:

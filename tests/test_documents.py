@@ -1,12 +1,23 @@
 import json
 import re
 import sys
+from collections import deque
 
 import numpy as np
 import pytest
 
 from cs336_lib import documents
-from cs336_lib.documents import Corpus, Place, check_files, json_lines, read, text_pieces
+from cs336_lib.documents import (
+    MARK_ROWS,
+    Corpus,
+    Mark,
+    Place,
+    check_files,
+    json_lines,
+    last_mark,
+    read,
+    text_pieces,
+)
 from cs336_lib.tokenizer import GPT2Tokenizer, shakespeare
 
 ODD = "  \n\n a\tb  c\r\n\r\rd'll it's\u2028 x\x1c y\u00a0z 漢字 \U0001f600\n" + " " * 50 + "\n\n"
@@ -182,8 +193,8 @@ class Hub:
             raise ConnectionError(f"Couldn't reach {name!r}\nand a long explanation")
         return self
 
-    def skip(self, first):
-        yield from [{"text": "one"}, {"text": "two"}][first:]
+    def __iter__(self):
+        yield from [{"text": "one"}, {"text": "two"}]
         if self.broken:
             raise self.broken
 
@@ -200,3 +211,33 @@ def test_the_hub(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", Hub(RuntimeError("gone")))
     with pytest.raises(OSError, match=r"reading stopped at row 3 \(RuntimeError: gone\)"):
         texts(corpus)
+
+
+@pytest.fixture
+def hub_of_files(tmp_path, monkeypatch):
+    """A local folder in the place of the hub's data set some/data: 3 files of 700 rows."""
+    datasets = pytest.importorskip("datasets")
+    for number in range(3):
+        rows = [{"text": f"{number} {row}"} for row in range(700)]
+        write_lines(tmp_path / f"part{number}.jsonl", rows)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    load = datasets.load_dataset
+
+    def load_dataset(name, config, **how):
+        assert name == "some/data"
+        return load("json", data_files=[str(p) for p in sorted(tmp_path.glob("*.jsonl"))], **how)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    return Corpus(hub="some/data")
+
+
+@pytest.mark.parametrize("at", [0, 5, 699, 700, 1499, 1500, 2098])
+def test_the_real_stream_continues_at_its_mark(hub_of_files, at):
+    marks = deque()
+    stream = read(hub_of_files, Place(), marks)
+    found = [next(stream) for _ in range(at + 1)]
+    saved = json.loads(json.dumps(last_mark(marks, found[-1][0].row)))
+    assert saved is None or at - MARK_ROWS <= saved[0] <= at
+    again = deque([Mark(*saved)] if saved else [])
+    after = list(read(hub_of_files, found[-1][0], again))
+    assert [*found, *after] == list(read(hub_of_files, Place()))

@@ -244,15 +244,24 @@ def test_another_command_does_not_go_on(corpus, tmp_path, small_pieces, monkeypa
     assert contents(tmp_path / ".tmp-out") == before
 
 
-def rows_then(error):
-    """A data set of the hub whose rows end in an error, if one is given."""
+class Stream:
+    """A data set of the hub as `datasets` streams it: its rows, then an error if one is given."""
 
-    def skip(first):
-        yield from ({"text": words} for words in WORDS[first:])
-        if error:
-            raise error
+    def __init__(self, error=None):
+        self.error, self.first, self.sent = error, 0, []
 
-    return SimpleNamespace(skip=skip)
+    def __iter__(self):
+        for row in range(self.first, len(WORDS)):
+            self.sent.append(row)
+            yield {"text": WORDS[row]}
+        if self.error:
+            raise self.error
+
+    def state_dict(self):
+        return {"next": {"row": self.first + len(self.sent)}}
+
+    def load_state_dict(self, state):
+        self.first = state["next"]["row"]
 
 
 def test_what_is_done_stays_where_the_hub_cannot_be_reached(
@@ -266,7 +275,7 @@ def test_what_is_done_stays_where_the_hub_cannot_be_reached(
 
     monkeypatch.setattr(module, "SAVE_SECONDS", 0)
     corpus, out = Corpus(hub="x/y"), tmp_path / "out"
-    datasets(lambda *_, **__: rows_then(RuntimeError("connection lost")))
+    datasets(lambda *_, **__: Stream(RuntimeError("connection lost")))
     with pytest.raises(OSError, match="connection lost"):
         prepare(corpus, out, workers=1)
     before = contents(tmp_path / ".tmp-out")
@@ -277,11 +286,49 @@ def test_what_is_done_stays_where_the_hub_cannot_be_reached(
         with pytest.raises(ValueError, match=f"{message}.*{kept}"):
             prepare(corpus, out, workers=1)
         assert contents(tmp_path / ".tmp-out") == before
-    datasets(lambda *_, **__: rows_then(None))
+    datasets(lambda *_, **__: Stream())
     prepare(corpus, out, workers=1)
     assert capsys.readouterr().err.count("going on after the") == 3
     prepare(corpus, tmp_path / "whole", workers=1)
     assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_the_hub_is_not_streamed_again_from_its_beginning(tmp_path, small_pieces, monkeypatch):
+    monkeypatch.setattr(module, "SAVE_SECONDS", 0)
+    monkeypatch.setattr(documents, "MARK_ROWS", 4)
+    streams = []
+
+    def load(*_, **__):
+        streams.append(Stream())
+        return streams[-1]
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load))
+    corpus, out = Corpus(hub="x/y"), tmp_path / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        cut_off(patch, 60)
+        with pytest.raises(Killed):
+            prepare(corpus, out, workers=1)
+    saved = json.loads((tmp_path / ".tmp-out" / "progress.json").read_text())
+    done = saved["place"][2]
+    assert done > 10
+    prepare(corpus, out, workers=1)
+    assert done - 4 <= streams[1].sent[0] <= done
+    assert streams[1].sent[-1] == len(WORDS) - 1
+    prepare(corpus, tmp_path / "whole", workers=1)
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("mark", [5, [1], [1, 2, 3], {"row": 1}, "row"])
+def test_a_mark_that_is_none_is_refused(corpus, tmp_path, small_pieces, monkeypatch, mark):
+    monkeypatch.setattr(module, "SAVE_SECONDS", 0)
+    with pytest.MonkeyPatch.context() as patch:
+        cut_off(patch, 60)
+        with pytest.raises(Killed):
+            prepare(corpus, tmp_path / "out")
+    path = tmp_path / ".tmp-out" / "progress.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"mark": mark}))
+    with pytest.raises(ValueError, match="not what `cs336 prepare` writes"):
+        prepare(corpus, tmp_path / "out")
 
 
 def test_what_is_done_stays_where_a_late_row_is_bad(corpus, tmp_path, small_pieces, monkeypatch):
