@@ -278,9 +278,18 @@ def run_prepare(command: Prepare) -> None:
             shard_tokens=command.shard_tokens,
         )
     print(f"{command.out}: {counts['train']:,} tokens to train on, {counts['val']:,} to validate")
-    preset = "shakespeare-char" if command.tokenizer == "char" else "shakespeare"
+    preset = preset_for(command.tokenizer, counts["train"])
     data, run_dir = shlex.quote(str(command.out)), shlex.quote(f"runs/{command.out.name}")
     print(f"now: cs336 train {preset} --train-data {data} --run-dir {run_dir}")
+
+
+def preset_for(tokenizer: str, tokens: int) -> str:
+    """Return the preset to propose for so many tokens of training data."""
+    if tokenizer == "char":
+        return "shakespeare-char"
+    # Up to four passes over data are about as good as new data (Muennighoff et al. 2023).
+    gpt2 = PRESETS["gpt2-124m"][1]
+    return "gpt2-124m" if 4 * tokens >= gpt2.max_steps * gpt2.batch_tokens else "shakespeare"
 
 
 def run_estimate(command: Estimate) -> None:

@@ -87,6 +87,29 @@ def test_what_is_proposed_works(capsys, tmp_path, monkeypatch):
     assert out.startswith("\n")
 
 
+@pytest.mark.parametrize(
+    ("tokenizer", "tokens", "preset"),
+    [
+        ("char", 10**10, "shakespeare-char"),
+        ("gpt2", 300_000, "shakespeare"),
+        ("gpt2", 100_000_000, "shakespeare"),
+        ("gpt2", 2_500_000_000, "gpt2-124m"),
+        ("gpt2", 9_900_000_000, "gpt2-124m"),  # FineWeb-Edu's sample-10BT
+    ],
+)
+def test_the_proposed_preset_fits_the_data(
+    capsys, tmp_path, monkeypatch, tokenizer, tokens, preset
+):
+    counts = {"train": tokens, "val": tokens // 100}
+    monkeypatch.setattr("cs336_lib.prepare.prepare", lambda *_, **__: counts)
+    command = ["prepare", "--hub", "some/data", "--out", tmp_path / "web"]
+    out, _ = run(capsys, *command, "--tokenizer", tokenizer)
+    assert hint(out)[:2] == ["train", preset]
+    proposed = cli.parse(hint(out)).config
+    assert proposed.tokenizer == tokenizer
+    assert proposed.train_data == str(tmp_path / "web")
+
+
 def test_a_prompt_may_be_any_word():
     command = ["sample", "--run-dir", "x", "--prompt"]
     assert cli.parse([*command, "None"]).prompt == "None"
