@@ -34,6 +34,40 @@ def test_a_command_is_understood(command):
     assert isinstance(parse(shlex.split(command)), Train)
 
 
+def torchrun_commands() -> list[list[str]]:
+    """The arguments of every torchrun that trains a GPT-2, in the docs and the README."""
+    found = []
+    for path in (DOCS / "cluster.md", DOCS / "reproduce_gpt2.md", DOCS / "gpt2.slurm"):
+        text = path.read_text(encoding="utf-8").replace("\\\n", " ")
+        blocks = re.findall(r"```sh\n(.*?)```", text, re.S) if path.suffix == ".md" else [text]
+        for line in "\n".join(blocks).splitlines():
+            match = re.search(r"^(?:srun \S+/)?torchrun (.*? train gpt2.*?)(?:#|\|\||$)", line)
+            if match:
+                found.append(shlex.split(match[1].replace("$SLURM_NNODES", "2")))
+    return found
+
+
+def test_torchrun_leaves_time_to_save():
+    """By itself it kills the processes 30 seconds after SIGTERM."""
+    from torch.distributed.run import get_args_parser
+
+    parser = get_args_parser()
+    if "--shutdown-timeout" not in parser.format_help():
+        pytest.skip("PyTorch 2.11 has no such option, as docs/cluster.md says")
+    assert len(torchrun_commands()) == 4
+    for command in torchrun_commands():
+        arguments = parser.parse_args(command)
+        assert arguments.training_script == "cs336_lib"
+        assert arguments.shutdown_timeout == 300, command
+
+
+def test_slurm_sends_its_signal_early_enough():
+    text = (DOCS / "gpt2.slurm").read_text()
+    assert "#SBATCH --signal=TERM@360\n" in text
+    assert "--shutdown-timeout=300 " in text  # then a minute is left to put the job back
+    assert "(`--signal=TERM@360`)" in (DOCS / "cluster.md").read_text()
+
+
 def test_the_slurm_file_is_bash():
     subprocess.run(["bash", "-n", DOCS / "gpt2.slurm"], check=True)
 

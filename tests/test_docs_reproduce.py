@@ -159,6 +159,7 @@ PLAIN = {
     "64": "a micro-batch, from the table",
     "16": "a micro-batch, from the table",
     "256": "sha256",
+    "2.11": "the oldest PyTorch that the course takes",
 }
 
 
