@@ -53,30 +53,36 @@ clean: ## remove the environment and everything built (runs/ stays)
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # One environment, made in several strengths. A stamp is older than what it was made from: made again.
-$(VENV)/.lab: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[lab]'
+$(VENV)/.lab: pyproject.toml constraints.txt | $(VENV)/constraints.txt
+	$(PIP) install --quiet --constraint $(VENV)/constraints.txt --editable '.[lab]'
 	@touch $@
 
-$(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[lab,test]'
+$(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/constraints.txt
+	$(PIP) install --quiet --constraint $(VENV)/constraints.txt --editable '.[lab,test]'
 	@touch $@ $(VENV)/.lab
 
-$(VENV)/.site: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[lab,site]'
+$(VENV)/.site: pyproject.toml constraints.txt | $(VENV)/constraints.txt
+	$(PIP) install --quiet --constraint $(VENV)/constraints.txt --editable '.[lab,site]'
 	@touch $@ $(VENV)/.lab
 
-$(VENV)/.e2e: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[lab,test,site,e2e]'
+$(VENV)/.e2e: pyproject.toml constraints.txt | $(VENV)/constraints.txt
+	$(PIP) install --quiet --constraint $(VENV)/constraints.txt --editable '.[lab,test,site,e2e]'
 	@touch $@ $(VENV)/.lab $(VENV)/.test $(VENV)/.site
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; ok = (3, 11) <= v[:2] <= (3, 14); \
 	ok or sys.exit(f"This course needs Python 3.11 to 3.14, and $(PYTHON) is {v[0]}.{v[1]}. Name another: make lab PYTHON=python3.12")'
 	@echo "Installing the course into $(VENV) (once; PyTorch is the large part) ..."
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(if $(filter keep,$(TORCH)),--system-site-packages) $(VENV)
+	@test '$(TORCH)' != keep || $(BIN)/python -c 'import importlib.util, sys; importlib.util.find_spec("torch") \
+	or sys.exit("TORCH=keep, but $(PYTHON) has no PyTorch: install it there, or leave TORCH out")' || { rm -rf $(VENV); exit 1; }
 	@mkdir -p $(VENV)/etc/jupyter/labconfig  # JupyterLab asks about its news before all else: not here
 	@echo '{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}' \
 	> $(VENV)/etc/jupyter/labconfig/page_config.json
+
+# With TORCH=keep, PyTorch is the one that PYTHON has: a GPU machine may need its own build. All else is pinned.
+$(VENV)/constraints.txt: constraints.txt | $(VENV)/bin/python
+	@if grep -q 'include-system-site-packages = true' $(VENV)/pyvenv.cfg; then grep -v '^torch==' $<; else cat $<; fi > $@
 
 # The page holds every cell, also those out of sight: the browser's search and links to cells find them.
 $(LAB_SETTINGS): $(firstword $(MAKEFILE_LIST)) | $(VENV)/bin/python

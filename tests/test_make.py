@@ -62,6 +62,59 @@ def test_lab_sets_jupyterlab_up_once_and_then_opens_it(installed):
     assert settings.stat().st_mtime == 2e9
 
 
+FAKE = """#!/bin/sh
+# Makes an environment without packages; pip says what it was told; all else is done by Python.
+if [ "$2" = venv ]; then
+    for folder; do :; done
+    [ "$3" = --system-site-packages ] && own=true || own=false
+    mkdir -p "$folder/bin" && cp "$0" "$folder/bin/python"
+    echo "include-system-site-packages = $own" > "$folder/pyvenv.cfg"
+elif [ "$2" = pip ]; then
+    echo "$@"
+else
+    exec {python} "$@"
+fi
+"""
+
+
+@pytest.fixture
+def fake(tmp_path) -> Path:
+    """A Python for which installing takes no time, beside an empty course."""
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "constraints.txt").write_text("numpy==2.4.6\ntorch==2.13.0\ntqdm==4.70.1\n")
+    path = tmp_path / "python"
+    path.write_text(FAKE.replace("{python}", sys.executable))
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pinned"), [((), True), (("TORCH=keep",), False), (("TORCH=",), True)]
+)
+def test_every_version_is_pinned_but_a_torch_to_keep(tmp_path, fake, arguments, pinned):
+    done = make(tmp_path, ".venv/.test", f"PYTHON={fake}", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "install --quiet --constraint .venv/constraints.txt" in done.stdout
+    constraints = (tmp_path / ".venv" / "constraints.txt").read_text()
+    assert ("torch==" in constraints) == pinned
+    assert constraints.count("\n") == 2 + pinned
+    (tmp_path / "constraints.txt").write_text("numpy==2.5.0\ntorch==2.14.0\n")
+    for path in (tmp_path / ".venv").glob("*"):
+        os.utime(path, (1e9, 1e9))
+    make(tmp_path, ".venv/.test", f"PYTHON={fake}")  # no longer told: the environment remembers
+    constraints = (tmp_path / ".venv" / "constraints.txt").read_text()
+    assert constraints == "numpy==2.5.0\n" + "torch==2.14.0\n" * pinned
+
+
+def test_a_torch_to_keep_must_be_there(tmp_path, fake):
+    fake.write_text(FAKE.replace("{python}", f"{sys.executable} -S"))  # without site-packages
+    done = make(tmp_path, ".venv/.test", f"PYTHON={fake}", "TORCH=keep")
+    assert done.returncode != 0
+    said = [line for line in done.stderr.splitlines() if not line.startswith("make")]
+    assert said == [f"TORCH=keep, but {fake} has no PyTorch: install it there, or leave TORCH out"]
+    assert not (tmp_path / ".venv").exists()
+
+
 def test_help_names_every_target(tmp_path):
     text = make(tmp_path).stdout
     publishing = ("slides", "handout", "site")

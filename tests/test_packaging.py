@@ -6,6 +6,7 @@ import tomllib
 from importlib import metadata
 from pathlib import Path
 
+import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -17,9 +18,9 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def pins() -> dict[str, str]:
+def pins(path: Path = ROOT / "constraints.txt") -> dict[str, str]:
     """Name and version of every line in constraints.txt."""
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    lines = path.read_text().splitlines()
     found = {}
     for line in lines:
         if line and not line.startswith("#"):
@@ -65,12 +66,44 @@ def test_what_those_require_is_pinned_too():
 
 
 def test_this_environment_has_the_pinned_versions():
-    for name, version in pins().items():
+    prefix = Path(sys.prefix)
+    for name, version in pins_of_environment(prefix).items():
         try:
-            installed = metadata.version(name)
+            found = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             continue  # for another platform
-        assert Version(installed).public == version, f"{name} {installed} installed"
+        if keeps_torch(prefix) and not Path(found.locate_file("")).is_relative_to(prefix):
+            continue  # lies beside the PyTorch that was kept; the course does not require it
+        assert Version(found.version).public == version, f"{name} {found.version} installed"
+    (torch,) = (r for r in requirements() if r.name == "torch")
+    assert torch.specifier.contains(Version(metadata.version("torch")).public)
+
+
+def keeps_torch(prefix: Path) -> bool:
+    """Whether an environment was made with `make TORCH=keep`, to see the packages below it."""
+    path = prefix / "pyvenv.cfg"
+    return path.exists() and "include-system-site-packages = true" in path.read_text()
+
+
+def pins_of_environment(prefix: Path) -> dict[str, str]:
+    """What an environment must hold: all pins, or with `make TORCH=keep` all but PyTorch's."""
+    if not keeps_torch(prefix):
+        return pins()
+    found = pins(prefix / "constraints.txt")
+    assert found == {name: version for name, version in pins().items() if name != "torch"}
+    return found
+
+
+@pytest.mark.parametrize(("system_packages", "held"), [("true", False), ("false", True)])
+def test_only_an_environment_made_to_keep_its_torch_may_have_another(
+    tmp_path, system_packages, held
+):
+    (tmp_path / "pyvenv.cfg").write_text(f"include-system-site-packages = {system_packages}\n")
+    text = (ROOT / "constraints.txt").read_text()
+    (tmp_path / "constraints.txt").write_text(re.sub("(?m)^torch==.*\n", "", text))
+    expected = pins_of_environment(tmp_path)
+    assert ("torch" in expected) == held
+    assert len(expected) == len(pins()) - (not held)
 
 
 def test_conda_makes_the_same_course():

@@ -27,7 +27,7 @@ def test_everything_is_installed_at_the_pinned_version():
     for path in (ROOT / "Makefile", *WORKFLOWS):
         for line in path.read_text().splitlines():
             if re.search(r"pip install|\$\(PIP\) install", line):
-                assert "--constraint constraints.txt" in line, f"{path.name}: {line}"
+                assert re.search(r"--constraint (\$\(VENV\)/)?constraints.txt ", line), line
                 found += 1
     assert found >= 3
     assert (ROOT / "environment.yml").read_text().count("--constraint constraints.txt") == 1
@@ -130,3 +130,11 @@ def test_jupyterlab_listens_here_only_and_wants_its_token(server):
     assert status(contents) == 403
     assert status(contents, "0" * 48) == 403
     assert status(contents, server["token"]) == 200
+
+
+def test_the_gpu_runner_has_the_documented_labels_unless_a_variable_names_others():
+    job = yaml.safe_load((ROOT / ".github/workflows/gpu.yml").read_text())["jobs"]["notebooks"]
+    found = re.fullmatch(r"\$\{\{ fromJSON\(vars\.GPU_RUNNER \|\| '(.*)'\) \}\}", job["runs-on"])
+    assert json.loads(found[1]) == ["self-hosted", "linux", "gpu"]
+    assert f"`{found[1]}`" in (ROOT / "CONTRIBUTING.md").read_text()
+    assert job["env"] == {"TORCH": "${{ vars.GPU_TORCH }}"}  # which the Makefile reads
