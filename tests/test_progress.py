@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import io
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cs336_lib import cli
+from cs336_lib import cli, progress
 from cs336_lib.progress import Bar
 from cs336_lib.train import train
 
@@ -46,6 +47,7 @@ def test_a_log_that_cannot_be_written_ends_nothing(monkeypatch, log):
 
 def test_a_bar_is_as_wide_as_the_terminal(monkeypatch):
     log = io.StringIO()
+    log.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", log)
     list(Bar(range(3), desc="wide"))
     assert "wide: 100%" in log.getvalue()
@@ -56,6 +58,59 @@ def test_a_bar_is_as_wide_as_the_terminal(monkeypatch):
     line = log.getvalue().rpartition("\r")[2].rstrip("\n")
     assert line.startswith("narrow")
     assert len(line) == 40
+
+
+@pytest.fixture
+def clock(monkeypatch) -> list[float]:
+    """The seconds that a log's bar sees; change the number to let time pass."""
+    now = [100.0]
+    monkeypatch.setattr(progress, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_log_gets_a_line_every_half_minute_and_a_last_one(monkeypatch, clock):
+    log = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", log)
+    bar = Bar(range(100), desc="training", unit="step", mininterval=0, miniters=1)
+    for step in bar:
+        bar.set_postfix_str(f"loss {step}")
+        clock[0] += 7
+    assert "\r" not in log.getvalue()
+    lines = log.getvalue().split("\n")
+    assert lines.pop() == ""
+    assert len(lines) == 1 + 100 * 7 // 35
+    assert re.fullmatch(r"training: 5% 5/100 \[\d\d:\d\d<.*step.*, loss 4\]", lines[0])
+    assert re.fullmatch(r"training: 100% 100/100 \[.*, loss 99\]", lines[-1])
+
+
+def test_a_log_gets_no_last_line_of_what_was_short_or_leaves_nothing(monkeypatch, clock):
+    log = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", log)
+    list(Bar(range(3), delay=1))
+    list(Bar(range(3), leave=False))
+    list(Bar([], desc="nothing"))
+    list(Bar(range(3), disable=True))
+    assert log.getvalue() == ""
+    bar = Bar(desc="without a total", unit="tok", unit_scale=True, delay=1)
+    clock[0] += 2
+    bar.update(5_000_000)
+    bar.close()
+    bar.close()
+    assert re.fullmatch(r"without a total: 5\.00Mtok \[.*\]\n", log.getvalue())
+
+
+def test_a_notebook_has_a_bar(monkeypatch):
+    """The kernel's stream is no terminal, but it draws over a line as one does."""
+    iostream = pytest.importorskip("ipykernel.iostream")
+    stream = iostream.OutStream.__new__(iostream.OutStream)
+    stream._isatty = False
+    drawn = io.StringIO()
+    monkeypatch.setattr(iostream.OutStream, "write", lambda self, text: drawn.write(text))
+    monkeypatch.setattr(iostream.OutStream, "flush", lambda self: None)
+    monkeypatch.setattr(iostream.OutStream, "__del__", lambda self: None)
+    monkeypatch.setattr(sys, "stderr", stream)
+    list(Bar(range(3), desc="in a cell"))
+    assert "\rin a cell: 100%|██████████| 3/3" in drawn.getvalue()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
