@@ -283,6 +283,36 @@ def test_no_torch_is_loaded_to_open_the_course():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_assistants_are_told_to_explain_and_not_to_solve(course, mine, monkeypatch, tmp_path):
+    rules = (mine / "AGENTS.md").read_text()
+    assert rules.startswith("# For AI assistants: explain, do not solve\n")
+    for words in ("Never write the answer", "one hint at a time", "Run the check together"):
+        assert words in rules
+    assert "AGENTS" not in study.progress(mine)
+    newer = tmp_path / "newer.md"
+    newer.write_text("newer rules")
+    monkeypatch.setattr(study, "OUR_RULES", newer)
+    study.update()
+    assert (mine / "AGENTS.md").read_text() == "newer rules"
+    (mine / "AGENTS.md").write_text("my own rules")
+    newer.write_text("newest rules")
+    study.update()
+    assert (mine / "AGENTS.md").read_text() == "my own rules"
+    (mine / "AGENTS.md").unlink()
+    study.update()
+    assert (mine / "AGENTS.md").read_text() == "newest rules"
+
+
+def test_the_rules_name_what_the_notebooks_have():
+    rules = study.OUR_RULES.read_text(encoding="utf-8")
+    for path in study.originals(ROOT / study.COURSE):
+        for cell in nbformat.read(path, as_version=4).cells:
+            if "exercise" in cell.metadata.get("tags", []):
+                assert cell.source.strip().splitlines()[-1].startswith("checks.")
+    assert "tag `exercise`; its last line is `checks.NAME(...)`" in rules
+    assert not list((ROOT / "notebooks").glob("*.md")), "who edits the course may solve"
+
+
 def test_the_record_is_json(mine):
     found = json.loads((mine / study.COPIES).read_text())
     assert found["01_more.ipynb"]["exercises"] == ["halve", "treble"]

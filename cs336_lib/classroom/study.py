@@ -23,6 +23,9 @@ from cs336_lib.files import read_json, sha256, write_whole
 COURSE, MINE = Path("notebooks"), Path("my_notebooks")
 COPIES = ".copies.json"  # what was copied; a folder with this file is a learner's
 VERDICTS = ".verdicts.jsonl"  # what the exercises' checks have said, a line each
+RULES = "AGENTS.md"  # which AI assistants read: explain, do not solve
+# Stored under another name, because assistants that help with the course itself may solve exercises.
+OUR_RULES = Path(__file__).with_name("for_assistants.md")
 PASSED, WRONG, OPEN = "passed", "not right yet", "not attempted"
 BAR = 10
 
@@ -109,6 +112,10 @@ def update(course: Path = COURSE, mine: Path = MINE) -> list[str]:
                 copies[name] = new
         for style in course.glob("rise.css"):  # of the live slides; looked for beside a notebook
             copy_whole(style, mine / style.name)
+        rules, copied = mine / RULES, copies.get(RULES, {}).get("file")
+        if not rules.exists() or sha256(rules) == copied:  # a learner's own rules stay
+            copy_whole(OUR_RULES, rules)
+            copies[RULES] = {"file": sha256(OUR_RULES)}
         write_copies(mine, copies)
     except OSError as error:
         raise ValueError(f"{mine}: cannot be written ({error.strerror})") from None
@@ -189,6 +196,7 @@ def progress(folder: Path) -> Progress:
             latest.get(exercise, Exercise(exercise, OPEN)) for exercise in copied["exercises"]
         ]
         for name, copied in sorted(read_copies(folder).items())
+        if name.endswith(".ipynb")
     }
 
 
