@@ -276,7 +276,7 @@ PEAKS = {  # where the peak is differs: in the loss, in an MLP, in the T x T sco
 def test_peak_is_what_a_step_holds_at_most(
     config: GPTConfig, batch: int, autocast: bool, attention: accounting.Attention
 ):
-    """Within 5 %, with the gradients of an earlier micro-batch in memory."""
+    """Within 5 %, in fp32 2.5 %, with the gradients of an earlier micro-batch in memory."""
     model = GPT(config)
     optimizer = torch.optim.AdamW(model.parameters())
     tokens = torch.randint(0, config.vocab_size, (2, batch, config.block_size)).unbind()
@@ -296,7 +296,7 @@ def test_peak_is_what_a_step_holds_at_most(
             micro_batch()
             optimizer.step()
     kinds = accounting.peak_memory(config, batch, autocast=autocast, attention=attention)
-    assert live.peak == pytest.approx(sum(kinds.values()), rel=0.05)
+    assert live.peak == pytest.approx(sum(kinds.values()), rel=0.05 if autocast else 0.025)
 
 
 def test_peak_of_the_checkpointed_xl_model():
