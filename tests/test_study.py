@@ -72,7 +72,9 @@ def mine(course) -> Path:
 
 def test_the_first_start_copies_everything(course, mine):
     for path in course.iterdir():
-        assert (mine / path.name).read_bytes() == path.read_bytes()
+        copy, original = (nbformat.read(f / path.name, as_version=4) for f in (mine, course))
+        assert copy.metadata.pop("language_info") == study.LANGUAGE
+        assert copy == original
     assert sorted(path.name for path in mine.glob("*.ipynb")) == ["00_start.ipynb", "01_more.ipynb"]
     assert not list(mine.glob(".tmp*"))
 
@@ -167,6 +169,24 @@ def test_a_wrong_name_for_reset_is_one_line(course, mine, name, message):
     assert said.stderr.count("\n") == 1
     assert message in said.stderr
     assert len(list(mine.glob("*.ipynb"))) == 2
+
+
+def test_a_copy_says_what_the_kernel_will_so_that_opening_changes_nothing(course, mine):
+    from ipykernel.ipkernel import IPythonKernel
+
+    assert IPythonKernel.language_info == study.LANGUAGE
+    path = mine / "00_start.ipynb"
+    before = path.read_bytes()
+    nbformat.write(nbformat.read(path, as_version=4), path)  # what saving does
+    assert path.read_bytes() == before
+
+
+def test_a_copy_from_before_is_still_known_as_untouched(course, mine):
+    for path in course.glob("*.ipynb"):  # earlier versions copied the bytes
+        (mine / path.name).write_bytes(path.read_bytes())
+    (mine / study.COPIES).unlink()
+    assert study.update() == []
+    assert study.reset("00")[1] is None
 
 
 def test_reset_before_the_first_start_says_what_to_do(course):

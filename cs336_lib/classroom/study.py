@@ -9,7 +9,7 @@ import argparse
 import hashlib
 import json
 import os
-import shutil
+import platform
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,10 +24,21 @@ COURSE, MINE = Path("notebooks"), Path("my_notebooks")
 COPIES = ".copies.json"  # what was copied; a folder with this file is a learner's
 VERDICTS = ".verdicts.jsonl"  # what the exercises' checks have said, a line each
 RULES = "AGENTS.md"  # which AI assistants read: explain, do not solve
-# Stored under another name, because assistants that help with the course itself may solve exercises.
+# Stored under another name, because an assistant that helps with the course itself may solve.
 OUR_RULES = Path(__file__).with_name("for_assistants.md")
 PASSED, WRONG, OPEN = "passed", "not right yet", "not attempted"
 BAR = 10
+# How the kernel describes its language. JupyterLab writes that into every notebook that it opens,
+# and marks the notebook as changed unless it was there before.
+LANGUAGE = {
+    "codemirror_mode": {"name": "ipython", "version": sys.version_info[0]},
+    "file_extension": ".py",
+    "mimetype": "text/x-python",
+    "name": "python",
+    "nbconvert_exporter": "python",
+    "pygments_lexer": f"ipython{sys.version_info[0]}",
+    "version": platform.python_version(),
+}
 
 
 @dataclass(frozen=True)
@@ -102,19 +113,19 @@ def update(course: Path = COURSE, mine: Path = MINE) -> list[str]:
         for source in sources:
             name, new, old = source.name, describe(source), copies.get(source.name, {})
             copy = mine / name
-            if copy.exists() and new["file"] in (old.get("file"), sha256(copy)):
+            if copy.exists() and (new["file"] == old.get("file") or is_fresh(copy, source)):
                 copies[name] = new  # the course has nothing newer
             elif copy.exists() and is_touched(copy, old):
                 kept.append(source.stem)
                 copies[name] = new | {"file": "", "cells": ""} | old
             else:
-                copy_whole(source, copy)
+                replace_whole(copy, as_copy(source))
                 copies[name] = new
         for style in course.glob("rise.css"):  # of the live slides; looked for beside a notebook
-            copy_whole(style, mine / style.name)
+            replace_whole(mine / style.name, style.read_bytes())
         rules, copied = mine / RULES, copies.get(RULES, {}).get("file")
         if not rules.exists() or sha256(rules) == copied:  # a learner's own rules stay
-            copy_whole(OUR_RULES, rules)
+            replace_whole(rules, OUR_RULES.read_bytes())
             copies[RULES] = {"file": sha256(OUR_RULES)}
         write_copies(mine, copies)
     except OSError as error:
@@ -139,18 +150,33 @@ def reset(name: str, course: Path = COURSE, mine: Path = MINE) -> tuple[Path, Pa
     require(mine.is_dir(), f"{mine}: no such folder; `make lab` makes it")
     source, copy = course / f"{stem}.ipynb", mine / f"{stem}.ipynb"
     kept = None
-    if copy.exists() and sha256(copy) != sha256(source):
+    if copy.exists() and not is_fresh(copy, source):
         kept = mine / f"{stem}_{datetime.now():%Y-%m-%d_%H%M%S}.ipynb"
         os.replace(copy, kept)
-    copy_whole(source, copy)
+    replace_whole(copy, as_copy(source))
     write_copies(mine, read_copies(mine) | {copy.name: describe(source)})
     return copy, kept
 
 
-def copy_whole(source: Path, target: Path) -> None:
-    """Copy a file so that at every moment the target is the old or the new one."""
+def as_copy(source: Path) -> bytes:
+    """A notebook of the course as a learner gets it: with this Python's version in its metadata."""
+    notebook = json.loads(source.read_text(encoding="utf-8"))
+    notebook["metadata"]["language_info"] = LANGUAGE
+    text = json.dumps(
+        notebook, indent=1, ensure_ascii=False, sort_keys=True
+    )  # as Jupyter writes it
+    return f"{text}\n".encode()
+
+
+def is_fresh(copy: Path, source: Path) -> bool:
+    """Whether a copy is as the course has it, neither changed nor run."""
+    return copy.read_bytes() in (source.read_bytes(), as_copy(source))
+
+
+def replace_whole(target: Path, content: bytes) -> None:
+    """Write a file so that at every moment the target is the old or the new one."""
     temporary = target.with_name(f".tmp-{target.name}")
-    shutil.copyfile(source, temporary)
+    temporary.write_bytes(content)
     os.replace(temporary, target)
 
 

@@ -210,6 +210,15 @@ def test_the_settings_are_those_that_make_lab_writes(lab, tab):
     close(lab)
 
 
+@pytest.mark.parametrize("name", [NAMES[0], *RUN])
+def test_an_opened_notebook_is_not_marked_as_changed(name, lab, tab):
+    open_notebook(tab, lab, f"my_notebooks/{name}.ipynb")
+    tab.wait_for_timeout(3000)
+    marked = tab.locator(".jp-mod-dirty").count()
+    close(lab)
+    assert marked == 0
+
+
 def test_the_course_itself_is_untouched_by_studying(lab):
     for name in NAMES:
         mine, theirs = (lab.course / f / f"{name}.ipynb" for f in ("my_notebooks", "notebooks"))
