@@ -10,6 +10,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from cs336_lib.classroom.plots.alt import LONGEST
 from cs336_lib.classroom.plots.course import COURSE
 
 ROOT = Path(__file__).parents[1]
@@ -95,6 +96,18 @@ def test_outputs_are_stored_in_normal_form(notebook):
     for cell in code_cells(notebook):
         for output in cell.outputs:
             assert output.output_type != "error", cell.source[:80]
+
+
+def test_every_picture_has_an_alternative_text(notebook):
+    pictures = [o for cell in code_cells(notebook) for o in cell.outputs if is_picture(o)]
+    texts = [o.metadata.get("image/png", {}).get("alt", "") for o in pictures]
+    too_short = [text for text in texts if len(text) < 40]
+    assert not too_short, "run `make notebooks`; title and label the figures"
+    assert max(map(len, texts)) <= LONGEST
+
+
+def is_picture(output) -> bool:
+    return "image/png" in output.get("data", {})
 
 
 def test_at_most_a_fifth_depends_on_the_machine(notebook):

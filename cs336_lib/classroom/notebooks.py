@@ -14,6 +14,7 @@ from cs336_lib.classroom.plots.course import save_map
 
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 CELL_TIMEOUT = 300
+OUTPUT_TIMEOUT = 60  # after nbclient's 4 seconds a busy machine's outputs would be left out
 
 
 def normalise(notebook: NotebookNode) -> NotebookNode:
@@ -50,6 +51,8 @@ def run(path: Path) -> None:
     client = NotebookClient(
         notebook,
         timeout=CELL_TIMEOUT,
+        iopub_timeout=OUTPUT_TIMEOUT,
+        raise_on_iopub_timeout=True,
         kernel_name=KERNEL["name"],
         coalesce_streams=True,
         resources={"metadata": {"path": str(path.parent)}},

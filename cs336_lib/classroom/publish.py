@@ -31,6 +31,16 @@ def without_solutions(notebook: NotebookNode) -> NotebookNode:
     return NotebookNode(notebook | {"cells": kept})
 
 
+def with_alt_texts(notebook: NotebookNode) -> NotebookNode:
+    """The notebook with its pictures' alternative texts where myst-nb looks for them: by cell."""
+    for cell in notebook.cells:
+        outputs = cell.get("outputs", [])
+        found = [o.get("metadata", {}).get("image/png", {}).get("alt", "") for o in outputs]
+        if texts := [text for text in found if text]:
+            cell.metadata["mystnb"] = {"image": {"alt": " ".join(texts)}}
+    return notebook
+
+
 def handout(notebooks: list[Path], folder: Path) -> None:
     """Write copies without solutions, and beside them the documents that they link to."""
     (folder / "notebooks").mkdir(parents=True, exist_ok=True)
@@ -107,6 +117,8 @@ def lay_out(notebooks: list[Path], folder: Path) -> None:
     for path in {*notebooks, *pages, *(path for path in linked if path.is_file())}:
         (folder / path.parent).mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, folder / path)
+    for path in notebooks:
+        nbformat.write(with_alt_texts(nbformat.read(path, as_version=4)), folder / path)
     parts = [Path("README.md").read_text(encoding="utf-8")]
     for caption, listed in (("The course", notebooks), ("About it", pages)):
         names = "\n".join(path.with_suffix("").as_posix() for path in listed)

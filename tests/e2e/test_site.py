@@ -69,7 +69,9 @@ def test_a_notebook_is_whole(name, pages, site):
     assert not any(details.has_attr("open") for details in folded)
     outputs = [o for c in cells if c.cell_type == "code" for o in c.outputs]
     figures = sum("image/png" in output.get("data", {}) for output in outputs)
-    assert len(page.select("div.cell_output img")) == figures
+    pictures = page.select("div.cell_output img")
+    assert len(pictures) == figures
+    assert all(len(picture["alt"]) >= 40 for picture in pictures)
     assert bool(page.select("div.cell_output pre")) == bool(outputs)
 
 

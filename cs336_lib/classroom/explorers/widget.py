@@ -18,6 +18,8 @@ import matplotlib.pyplot as plt
 import traitlets
 from matplotlib.figure import Figure
 
+from cs336_lib.classroom.plots import alt
+
 HERE = Path(__file__).parent
 
 Values = Mapping[str, str]
@@ -113,7 +115,8 @@ class Explorer(anywidget.AnyWidget):
         data, metadata = super()._repr_mimebundle_(**kwargs)
         drawn = self.figure(self.values)
         data["image/png"] = base64.b64encode(png(drawn)).decode()
-        return data, metadata
+        words = f"{self.title}. {self.said}"  # what the widget itself tells a screen reader
+        return data, {**metadata, "image/png": {"alt": alt.cut(words)}}
 
 
 def png(drawn: Figure) -> bytes:

@@ -7,6 +7,8 @@ from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from cs336_lib.classroom.plots import alt
+
 # Okabe and Ito 2008: told apart with any colour vision, in greyscale by lightness.
 BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PINK = (
     *("#000000", "#E69F00", "#56B4E9", "#009E73"),
@@ -35,6 +37,7 @@ STYLE = {
 
 
 plt.rcParams.update(STYLE)
+alt.install()
 
 
 def figure(width: float = 10, height: float = 4.5, **subplots) -> tuple[Figure, Any]:

@@ -1,0 +1,235 @@
+"""Alternative text for figures: what a screen reader says in a picture's place.
+
+The text is made from what a figure holds: titles, axes, and the values of its lines, bars, points
+and images. Notebooks store it in an output's metadata, as `{"image/png": {"alt": ...}}`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.category import StrCategoryFormatter
+from matplotlib.collections import PathCollection, QuadMesh
+from matplotlib.container import BarContainer
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.ticker import FixedFormatter
+
+LONGEST = 600  # characters; a screen reader takes about 40 seconds for so many
+MOST_SERIES, MOST_WORDS = 4, 12  # of one kind in one panel
+
+
+def describe(figure: Figure) -> str:
+    """Describe a figure in at most `LONGEST` characters: its title, then panel by panel.
+
+    Where that is too long, the axes of further panels are left out, then the end.
+    """
+    panels = [axes for axes in figure.axes if axes.get_visible() and not is_colorbar(axes)]
+    head = sentence(figure.get_suptitle())
+    if len(panels) > 1:
+        head = f"{head} {len(panels)} panels.".strip()
+    text = ""
+    for with_axes in (len(panels), 1):
+        parts = [describe_panel(axes, i < with_axes) for i, axes in enumerate(panels)]
+        text = " ".join(filter(None, [head, *parts]))
+        if len(text) <= LONGEST:
+            return text
+    return cut(text)
+
+
+def describe_panel(axes: Axes, with_axes: bool) -> str:
+    """Title, axes and data of one panel, a sentence or two each."""
+    title = next(filter(None, (axes.get_title(loc) for loc in ("left", "center", "right"))), "")
+    pictures = images(axes)
+    data = [*bars(axes), *lines(axes), *points(axes), *pictures]
+    if not data or (axes.texts and not axes.axison):
+        data = [labels(axes)]
+    ways = ""
+    if with_axes and axes.axison:
+        both = ((axes.xaxis, "x axis"), (axes.yaxis, "y axis"))
+        ways = "; ".join(filter(None, (described_axis(*way, not pictures) for way in both)))
+    return " ".join(filter(None, map(sentence, [title, ways, *data])))
+
+
+def described_axis(axis: Axis, name: str, with_range: bool) -> str:
+    """An axis' label and range, as in "x axis: batch size, 1 to 512, logarithmic"."""
+    label = plain(axis.get_label_text())
+    if not label:
+        return ""
+    if words := categories(axis):
+        return f"{name}: {label}, {len(words)} categories"
+    low, high = axis.get_view_interval()
+    is_said = "log" in label or axis.get_scale() != "log"
+    scale = "" if is_said else ", logarithmic"
+    return f"{name}: {label}" + (f", {number(low)} to {number(high)}{scale}" if with_range else "")
+
+
+def bars(axes: Axes) -> list[str]:
+    """How many bars each series has, and its smallest and largest; those without a name as one."""
+    series: dict[str, list[tuple[float, str]]] = {}
+    for container in axes.containers:
+        if isinstance(container, BarContainer):
+            listed = series.setdefault(named(container), [])
+            upright = container.orientation != "horizontal"
+            axis = axes.yaxis if upright else axes.xaxis
+            words = categories(axes.xaxis if upright else axes.yaxis)
+            for bar in container.patches:
+                x, y = np.transpose(bar.get_bbox().get_points()).tolist()
+                along, across = (y, x) if upright else (x, y)
+                size = along[1] if axis.get_scale() == "log" else along[1] - along[0]
+                listed.append((size, nearest(words, sum(across) / 2)))
+    found = [
+        name + span([value for value, _ in listed], "bar", [name for _, name in listed])
+        for name, listed in series.items()
+        if listed
+    ]
+    return limited(found)
+
+
+def lines(axes: Axes) -> list[str]:
+    """Each line's first, last, smallest and largest value."""
+    found = []
+    for line in axes.get_lines():
+        y = numbers(line.get_ydata())
+        if line.get_transform() != axes.transData or not line.get_visible() or not len(y):
+            continue  # a guide across the panel
+        low, high = min(y), max(y)
+        if line.get_linestyle() in ("None", "", " ") or len(y) == 1:
+            text = span(y, "point")
+        elif low == high:
+            text = f"a line at {number(low)}"
+        else:
+            text = f"a line from {number(y[0])} to {number(y[-1])}"
+            if {low, high} != {y[0], y[-1]}:
+                text += f", between {number(low)} and {number(high)}"
+        found.append(named(line) + text)
+    return limited(found)
+
+
+def points(axes: Axes) -> list[str]:
+    """How many points a scatter plot has, and how high they lie."""
+    found = []
+    for drawn in axes.collections:
+        if isinstance(drawn, PathCollection) and len(y := numbers(drawn.get_offsets()[:, 1])):
+            found.append(named(drawn) + span(y, "point"))
+    return limited(found)
+
+
+def images(axes: Axes) -> list[str]:
+    """The size of each image and the range of its values."""
+    found = []
+    for drawn in (*axes.images, *axes.collections):
+        if isinstance(drawn, AxesImage | QuadMesh):
+            values = np.ma.asarray(drawn.get_array())
+            shape = values.shape if values.ndim > 1 else (values.size,)
+            text = f"an image of {' x '.join(map(str, shape[:2]))} cells"
+            if values.ndim == 2 and len(known := numbers(values.compressed())):
+                text += f", {number(min(known))} to {number(max(known))}"
+            found.append(text)
+    return limited(found)
+
+
+def labels(axes: Axes) -> str:
+    """The words written in a drawing that plots no data: boxes, arrows and tables."""
+    words = [plain(text.get_text()) for text in axes.texts if text.get_visible()]
+    words = [word for word in dict.fromkeys(words) if word]
+    if not words:
+        return f"a drawing of {len(axes.patches)} shapes" if axes.patches else ""
+    more = ", ..." if len(words) > MOST_WORDS else ""
+    return f"a drawing labelled {', '.join(words[:MOST_WORDS])}{more}"
+
+
+def span(values: Sequence[float], kind: str, names: Sequence[str] = ()) -> str:
+    """As in "3 bars, from 1 (fp8) to 4 (fp32)"."""
+    many = f"{len(values)} {kind}s" if len(values) > 1 else f"a {kind}"
+    known = [(value, place) for place, value in enumerate(values) if np.isfinite(value)]
+    if not known:
+        return many
+    ends = []
+    for value, place in (min(known), max(known)):
+        name = names[place] if names else ""
+        ends.append(number(value) + (f" ({name})" if name else ""))
+    return f"{many}, from {ends[0]} to {ends[1]}" if ends[0] != ends[1] else f"{many} at {ends[0]}"
+
+
+def named(artist: Any) -> str:
+    """The name that the legend gives, with a colon, if there is one."""
+    label = plain(str(artist.get_label() or ""))
+    return "" if not label or label.startswith("_") else f"{label}: "
+
+
+def categories(axis: Axis) -> dict[float, str]:
+    """The words along an axis by their place; nothing where the ticks are numbers."""
+    formatter = axis.get_major_formatter()
+    if not isinstance(formatter, FixedFormatter | StrCategoryFormatter):
+        return {}
+    ticks = zip(axis.get_majorticklocs(), axis.get_majorticklabels(), strict=False)
+    found = {float(place): text for place, tick in ticks if (text := plain(tick.get_text()))}
+    return found if any(letter.isalpha() for text in found.values() for letter in text) else {}
+
+
+def nearest(words: dict[float, str], place: float) -> str:
+    """The category at a place, where one is within half a unit."""
+    found = min(words, key=lambda other: abs(other - place), default=None)
+    return "" if found is None or abs(found - place) > 0.5 else words[found]
+
+
+def is_colorbar(axes: Axes) -> bool:
+    """Whether these axes only explain the colours of others."""
+    return axes.get_label() == "<colorbar>"
+
+
+def numbers(values: Any) -> list[float]:
+    """The finite numbers among some values; none where they are no numbers."""
+    try:
+        found = np.ma.filled(np.ma.asarray(values, float), np.nan).ravel()
+    except (TypeError, ValueError):
+        return []
+    return found[np.isfinite(found)].tolist()
+
+
+def number(value: float) -> str:
+    """A number in three digits, as one says it."""
+    value = float(f"{value:.3g}") + 0.0  # which makes -0 to 0
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
+
+
+def cut(text: str) -> str:
+    """The first `LONGEST` characters, in whole words."""
+    return text if len(text) <= LONGEST else text[: LONGEST - 3].rsplit(" ", 1)[0] + " ..."
+
+
+def plain(text: str) -> str:
+    """Words in one line, without the signs of maths."""
+    return " ".join(text.replace("$", "").replace("\\\\", "").split())
+
+
+def sentence(text: str) -> str:
+    """With a capital letter and a full stop, unless it is empty."""
+    text = plain(text)
+    return text and text[0].upper() + text[1:] + ("" if text[-1] in ".?!" else ".")
+
+
+def limited(found: list[str]) -> list[str]:
+    """The first few of many."""
+    more = len(found) - MOST_SERIES
+    return found if more <= 0 else [*found[:MOST_SERIES], f"and {more} more"]
+
+
+def install() -> None:
+    """Have IPython store the description with every figure that it shows; elsewhere do nothing."""
+    if not (shell := running_shell()):
+        return
+    bundle = shell.display_formatter.mimebundle_formatter
+    bundle.for_type(Figure, lambda figure, **_: ({}, {"image/png": {"alt": describe(figure)}}))
+
+
+def running_shell() -> Any:
+    """The IPython that this code runs in, if any."""
+    try:
+        from IPython import get_ipython
+    except ImportError:
+        return None
+    return get_ipython()
