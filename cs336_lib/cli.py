@@ -13,16 +13,12 @@ from typing import Annotated, Literal
 
 import tyro
 
-from cs336_lib.config import PRESETS, TrainConfig, from_json, require
+from cs336_lib.config import PRESETS, TrainConfig, from_json, preset_for, require
 from cs336_lib.files import inside, read_json, writing
 
 DESCRIPTION = "Train GPT-2 models, sample, score and export them, prepare text, count the cost."
 
 MOST_SAMPLES = 1000  # each has a cache of its own
-
-FAILED_ALLOCATION = re.compile(
-    "DefaultCPUAllocator: (can't allocate|not enough) memory|MPS backend out of memory"
-)
 
 
 @dataclass(frozen=True)
@@ -251,11 +247,7 @@ def run_eval(command: Eval) -> None:
         found = hellaswag.score(
             model, examples, config.block_size, device=device, autocast=autocast
         )
-        print(
-            f"HellaSwag      {found.acc_per_token:.4f} acc_per_token, {found.acc:.4f} acc "
-            f"({found.examples:,} examples; GPT-2 124M on 10,042: {hellaswag.GPT2_124M} or "
-            f"{hellaswag.GPT2_124M_BY_SCRIPT} acc_per_token)"
-        )
+        print(f"HellaSwag      {found}")
 
 
 def run_prepare(command: Prepare) -> None:
@@ -281,15 +273,6 @@ def run_prepare(command: Prepare) -> None:
     preset = preset_for(command.tokenizer, counts["train"])
     data, run_dir = shlex.quote(str(command.out)), shlex.quote(f"runs/{command.out.name}")
     print(f"now: cs336 train {preset} --train-data {data} --run-dir {run_dir}")
-
-
-def preset_for(tokenizer: str, tokens: int) -> str:
-    """Return the preset to propose for so many tokens of training data."""
-    if tokenizer == "char":
-        return "shakespeare-char"
-    # Up to four passes over data are about as good as new data (Muennighoff et al. 2023).
-    gpt2 = PRESETS["gpt2-124m"][1]
-    return "gpt2-124m" if 4 * tokens >= gpt2.max_steps * gpt2.batch_tokens else "shakespeare"
 
 
 def run_estimate(command: Estimate) -> None:
@@ -390,16 +373,6 @@ def complain(message: str) -> None:
         sys.stderr.write(f"cs336: {''.join(shown)}\n")
 
 
-def is_out_of_memory(error: Exception) -> bool:
-    """Return whether an allocation failed, in Python, on the CPU or on a GPU."""
-    import torch  # here, because `cs336 --help` must not wait for it
-
-    # torch.OutOfMemoryError is the CUDA allocator's; the other two raise a plain RuntimeError.
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or bool(
-        FAILED_ALLOCATION.search(str(error))
-    )
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Run one command; what a user can do wrong is said in one line on stderr, with exit code 2."""
     if (
@@ -416,6 +389,8 @@ def main(arguments: list[str] | None = None) -> None:
         complain(str(error))
         sys.exit(2)
     except (MemoryError, RuntimeError) as error:
+        from cs336_lib.hardware import is_out_of_memory
+
         if not is_out_of_memory(error):
             raise
         complain("out of memory; try a smaller --micro-batch-size, a smaller model or fewer tokens")

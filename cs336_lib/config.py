@@ -356,3 +356,12 @@ PRESETS: dict[str, tuple[str, TrainConfig]] = {
         gpt2(48, 25, 1600, micro_batch_size=2, rate=2e-4),
     ),
 }
+
+
+def preset_for(tokenizer: str, tokens: int) -> str:
+    """Return the preset to propose for so many tokens of training data."""
+    if tokenizer == "char":
+        return "shakespeare-char"
+    # Up to four passes over data are about as good as new data (Muennighoff et al. 2023).
+    gpt2 = PRESETS["gpt2-124m"][1]
+    return "gpt2-124m" if 4 * tokens >= gpt2.max_steps * gpt2.batch_tokens else "shakespeare"

@@ -238,6 +238,19 @@ def require_memory(needed: float, device: torch.device, what: str) -> None:
     )
 
 
+FAILED_ALLOCATION = re.compile(
+    "DefaultCPUAllocator: (can't allocate|not enough) memory|MPS backend out of memory"
+)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an allocation failed, in Python, on the CPU or on a GPU."""
+    # torch.OutOfMemoryError is the CUDA allocator's; the CPU's and MPS' raise a plain RuntimeError.
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return FAILED_ALLOCATION.search(str(error)) is not None
+
+
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # from glibc's malloc.h
 MALLOC_SETTINGS = ("trim_threshold", "mmap_max", "mmap_threshold")
 

@@ -45,6 +45,12 @@ class HellaSwag:
     acc: float
     examples: int
 
+    def __str__(self) -> str:
+        return (
+            f"{self.acc_per_token:.4f} acc_per_token, {self.acc:.4f} acc "
+            f"({self.examples:,} examples; GPT-2 124M on 10,042: {GPT2_124M} or {GPT2_124M_BY_SCRIPT} acc_per_token)"
+        )
+
 
 def load_examples(source: str, tokenizer: Tokenizer) -> list[Example]:
     """Read examples from a JSON lines file, or from the hub's data set of that name.

@@ -45,8 +45,7 @@ class Progress:
     place: Place = field(default_factory=Place)
     split: bool = False
     """Whether everything is written and divided between the parts."""
-    mark: Mark | None = None
-    """Where a stream from the hub can start again; at or before the place."""
+    mark: Mark | None = None  # where a stream from the hub can start again, before the place
 
 
 def prepare(
