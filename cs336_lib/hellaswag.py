@@ -48,7 +48,8 @@ class HellaSwag:
     def __str__(self) -> str:
         return (
             f"{self.acc_per_token:.4f} acc_per_token, {self.acc:.4f} acc "
-            f"({self.examples:,} examples; GPT-2 124M on 10,042: {GPT2_124M} or {GPT2_124M_BY_SCRIPT} acc_per_token)"
+            f"({self.examples:,} examples; GPT-2 124M on 10,042: {GPT2_124M} or "
+            f"{GPT2_124M_BY_SCRIPT} acc_per_token)"
         )
 
 
