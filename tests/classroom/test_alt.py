@@ -24,14 +24,14 @@ def _close_figures():
 def test_a_line_has_its_ends_and_extremes():
     drawn, axes = figure()
     axes.plot([0, 1, 2, 3], [4.2, 0.5, 1, 3.14159], label="ours")
-    axes.plot([0, 3], [1, 1])
+    axes.plot([0, 3], [1, 1], label="bf16")
     axes.axhline(2)  # a guide, not data
     axes.set_xlim(0, 3)
     axes.set_ylim(0, 5)
     label(axes, "The loss falls", "step", "loss [nats]")
     assert alt.describe(drawn) == (
         "The loss falls. X axis: step, 0 to 3; y axis: loss [nats], 0 to 5. "
-        "Ours: a line from 4.2 to 3.14, between 0.5 and 4.2. A line at 1."
+        "Ours: a line from 4.2 to 3.14, between 0.5 and 4.2. bf16: a line at 1."
     )
 
 
@@ -54,6 +54,12 @@ def test_bars_drawn_one_by_one_count_as_one_series_and_log_bars_by_their_end():
     axes.barh(["a", "b"], [9, -0.5], left=1)
     axes.set_xscale("log")
     assert alt.describe(drawn) == "2 bars, from 0.5 (b) to 10 (a)."
+
+
+def test_equal_bars_have_one_value():
+    drawn, axes = figure()
+    axes.bar(["a", "b"], [2, 2])
+    assert alt.describe(drawn) == "2 bars at 2."
 
 
 def test_points_images_and_logarithms():

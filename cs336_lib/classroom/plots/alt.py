@@ -150,8 +150,11 @@ def span(values: Sequence[float], kind: str, names: Sequence[str] = ()) -> str:
     ends = []
     for value, place in (min(known), max(known)):
         name = names[place] if names else ""
-        ends.append(number(value) + (f" ({name})" if name else ""))
-    return f"{many}, from {ends[0]} to {ends[1]}" if ends[0] != ends[1] else f"{many} at {ends[0]}"
+        ends.append((number(value), f" ({name})" if name else ""))
+    (low, at_low), (high, at_high) = ends
+    if low == high:
+        return f"{many} at {low}{at_low if len(values) == 1 else ''}"
+    return f"{many}, from {low}{at_low} to {high}{at_high}"
 
 
 def named(artist: Any) -> str:
@@ -207,9 +210,14 @@ def plain(text: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """With a capital letter and a full stop, unless it is empty."""
+    """With a full stop, and a capital letter unless it begins with a name from the code."""
     text = plain(text)
-    return text and text[0].upper() + text[1:] + ("" if text[-1] in ".?!" else ".")
+    if not text:
+        return ""
+    first = text.split()[0].rstrip(",:;")
+    if first.isalpha() and first.islower():
+        text = text[0].upper() + text[1:]
+    return text + ("" if text[-1] in ".?!" else ".")
 
 
 def limited(found: list[str]) -> list[str]:
