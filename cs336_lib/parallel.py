@@ -28,11 +28,15 @@ def require_room(
 ) -> None:
     """Raise `ValueError` where no process could train a model of this shape, whatever is free."""
     sharing = world.size if is_sharded(config, world) else 1
-    held = accounting.count_parameters(shape) / sharing
-    needed = held * accounting.bytes_per_parameter(config.optimizer).total
+    parameters = accounting.count_parameters(shape) / sharing
+    per = accounting.bytes_per_parameter(config.optimizer)
+    needed = parameters * per.total
     if device.type == "cpu":  # elsewhere a compiler keeps less than we would count
-        kept = accounting.activation_bytes(shape, micro_batch(config, world), autocast=autocast)
-        needed += sum(kept.values())
+        batch = micro_batch(config, world)
+        kept = sum(accounting.activation_bytes(shape, batch, autocast=autocast).values())
+        kept += accounting.backward_bytes(shape, batch, autocast=autocast)
+        # At the backward pass of a step's only micro-batch there are no gradients yet.
+        needed = max(needed, parameters * (per.total - per.gradient) + kept)
     hardware.require_memory(needed, device, f"training with {config.optimizer}")
 
 

@@ -181,13 +181,11 @@ def test_the_defaults_that_the_prose_relies_on():
     assert parse(["prepare", "x.txt", "--out", "y"]).shard_tokens == 100_000_000
     config = PRESET.model_config(50257)
     for memory, at_once in ((80e9, 64), (24e9, 16)):  # "64 for 80 GB, 16 for 24 GB"
-        logits = 4 * at_once * config.block_size * config.vocab_size
-        held = sum(accounting.training_memory(config, at_once, autocast=True).values())
-        assert held + logits < 0.7 * memory
+        assert sum(accounting.peak_memory(config, at_once, autocast=True).values()) < 0.9 * memory
     for name in ("gpt2-124m", "gpt2-medium", "gpt2-large", "gpt2-xl"):  # "fits an 80 GB card"
         preset = PRESETS[name][1]
         shape, at_once = preset.model_config(50257), preset.micro_batch_size
-        assert sum(accounting.training_memory(shape, at_once, autocast=True).values()) < 0.5 * 80e9
+        assert sum(accounting.peak_memory(shape, at_once, autocast=True).values()) < 0.5 * 80e9
     assert PRESET.checkpoint_every == 1000
 
 

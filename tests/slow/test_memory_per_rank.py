@@ -3,14 +3,13 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from cs336_lib import accounting
 from cs336_lib.config import TrainConfig
 
-PROGRAM = Path(__file__).parent / "programs" / "held_bytes.py"
+PROGRAM = ["-m", "cs336_lib.classroom.held_bytes"]
 # Four micro-batches a step on two ranks, so that gradients are accumulated.
 FLAGS = {
     "tokenizer": "char",
@@ -35,7 +34,7 @@ VOCAB_SIZE = 64  # 62 characters, padded
 def test_a_rank_holds_what_accounting_says(tmp_path, processes, parallel, precision, stage):
     flags = FLAGS | {"parallel": parallel, "precision": precision}
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
-    command = [sys.executable, *launcher, str(PROGRAM), str(tmp_path / "run"), json.dumps(flags)]
+    command = [sys.executable, *launcher, *PROGRAM, str(tmp_path / "run"), json.dumps(flags)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("held ")]
     assert len(lines) == processes, done.stderr[-3000:]

@@ -1,17 +1,18 @@
-"""Train for two steps under torchrun and print how many bytes each rank holds.
+"""Train under torchrun and print how many bytes of tensors each rank holds.
 
-The program runs `train` itself, and looks after every micro-batch of the second step, when the
-optimizer has its state. It prints, for each kind of tensor, the most that was held.
+The program runs `train` itself. It looks after every micro-batch, once the optimizer has its state,
+and prints the most that was held of each kind, as JSON.
 
-Usage: torchrun ... held_bytes.py RUN_DIR TRAIN_CONFIG_AS_JSON
+Usage: torchrun ... -m cs336_lib.classroom.held_bytes RUN_DIR TRAIN_CONFIG_AS_JSON
 """
 
 import gc
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,14 +26,14 @@ most = {"weights": 0, "gradients": 0, "optimizer state": 0, "everything": 0}
 
 
 def storage_bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the tensors' memory on this rank; memory that several share counts once."""
+    """Add up the tensors' memory on this rank; shared memory counts once."""
     local = [t.to_local() if hasattr(t, "to_local") else t for t in tensors]
     storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in local}
     return sum(storages.values())
 
 
 def live_tensors() -> list[Tensor]:
-    """Every tensor that Python knows, whoever holds it: FSDP's own buffers too."""
+    """Return every tensor that Python knows of, FSDP's own buffers included."""
     gc.collect()
     return [
         thing for thing in gc.get_objects() if issubclass(type(thing), Tensor) and not thing.is_meta
@@ -40,6 +41,7 @@ def live_tensors() -> list[Tensor]:
 
 
 def look(model: nn.Module) -> None:
+    """Measure what is held now, and keep the maximum of each kind."""
     parameters = list(model.parameters())
     state = [t for entry in optimizers[0].state.values() for t in entry.values()]
     if not state:
@@ -53,19 +55,26 @@ def look(model: nn.Module) -> None:
     most.update({kind: max(most[kind], size) for kind, size in held.items()})
 
 
-def remember_optimizer(*arguments, make=train_module.make_optimizer) -> torch.optim.Optimizer:
+def remember_optimizer(
+    *arguments: Any, make: Callable = train_module.make_optimizer
+) -> torch.optim.Optimizer:
+    """Make the optimizer as `train` does, and keep it in view."""
     optimizers.append(make(*arguments))
     return optimizers[-1]
 
 
 @contextmanager
-def sync_then_look(model, wanted, gradient_sync=parallel.gradient_sync) -> Iterator[None]:
+def sync_then_look(
+    model: nn.Module, wanted: bool, gradient_sync: Callable = parallel.gradient_sync
+) -> Iterator[None]:
+    """Do what `gradient_sync` does, and look when the backward pass is over."""
     with gradient_sync(model, wanted):
         yield
     look(model)
 
 
-train_module.make_optimizer = remember_optimizer
-parallel.gradient_sync = sync_then_look
-train_module.train(TrainConfig(run_dir=sys.argv[1], **json.loads(sys.argv[2])))
-print(f"\nheld {os.environ['RANK']} {json.dumps(most)}")
+if __name__ == "__main__":
+    train_module.make_optimizer = remember_optimizer
+    parallel.gradient_sync = sync_then_look
+    train_module.train(TrainConfig(run_dir=sys.argv[1], **json.loads(sys.argv[2])))
+    print(f"\nheld {os.environ['RANK']} {json.dumps(most)}")
