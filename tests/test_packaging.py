@@ -148,8 +148,3 @@ def test_modules_import_only_downwards():
             assert floor_of[name] < floor_of[path.stem], f"{path.stem} imports {name}"
         if path.stem != "cli":
             assert "classroom" not in imported, f"{path.stem} imports the classroom"
-
-
-def test_modules_stay_readable():
-    for path in (ROOT / "cs336_lib").rglob("*.py"):
-        assert len(path.read_text().splitlines()) <= 400, path
