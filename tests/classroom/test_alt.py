@@ -56,6 +56,12 @@ def test_bars_drawn_one_by_one_count_as_one_series_and_log_bars_by_their_end():
     assert alt.describe(drawn) == "2 bars, from 0.5 (b) to 10 (a)."
 
 
+def test_a_line_that_moves_by_rounding_errors_is_flat():
+    drawn, axes = figure()
+    axes.plot([1, 1 - 1e-7, 1])
+    assert alt.describe(drawn) == "A line at 1."
+
+
 def test_equal_bars_have_one_value():
     drawn, axes = figure()
     axes.bar(["a", "b"], [2, 2])
@@ -155,7 +161,7 @@ def test_every_way_to_show_a_picture_stores_its_text(stored):
     assert last == "A line from 1 to 4."
     assert configured == "A line from 1 to 5."
     widget = explorers.float_bits()
-    assert explorer == f"{widget.title}. {widget.said}"
+    assert explorer == f"The explorer {widget.title}: {widget.said}"
 
 
 def test_slides_and_site_carry_the_texts(stored, monkeypatch):

@@ -95,15 +95,15 @@ def lines(axes: Axes) -> list[str]:
         y = numbers(line.get_ydata())
         if line.get_transform() != axes.transData or not line.get_visible() or not len(y):
             continue  # a guide across the panel
-        low, high = min(y), max(y)
+        first, last, low, high = map(number, (y[0], y[-1], min(y), max(y)))
         if line.get_linestyle() in ("None", "", " ") or len(y) == 1:
             text = span(y, "point")
         elif low == high:
-            text = f"a line at {number(low)}"
+            text = f"a line at {low}"
         else:
-            text = f"a line from {number(y[0])} to {number(y[-1])}"
-            if {low, high} != {y[0], y[-1]}:
-                text += f", between {number(low)} and {number(high)}"
+            text = f"a line from {first} to {last}"
+            if {low, high} != {first, last}:
+                text += f", between {low} and {high}"
         found.append(named(line) + text)
     return limited(found)
 
