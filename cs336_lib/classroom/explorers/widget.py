@@ -115,7 +115,7 @@ class Explorer(anywidget.AnyWidget):
         data, metadata = super()._repr_mimebundle_(**kwargs)
         drawn = self.figure(self.values)
         data["image/png"] = base64.b64encode(png(drawn)).decode()
-        words = f"The explorer {self.title}: {self.said}"  # what the widget itself tells a screen reader
+        words = f"The explorer {self.title}: {self.said}"  # which the widget tells screen readers
         return data, {**metadata, "image/png": {"alt": alt.cut(words)}}
 
 
