@@ -23,7 +23,8 @@ import tyro
 
 from benchmarks import common
 from cs336_lib import hardware
-from cs336_lib.data import HEADER_BYTES, Loader, TokenStream, write_shard
+from cs336_lib.data.loader import Loader
+from cs336_lib.data.shards import HEADER_BYTES, TokenStream, write_shard
 
 SHARD_TOKENS = 100_000_000
 

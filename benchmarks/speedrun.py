@@ -31,8 +31,8 @@ from torch import Tensor, nn
 from benchmarks import common, peers
 from cs336_lib import checkpoint
 from cs336_lib.config import require
-from cs336_lib.data import open_data
-from cs336_lib.prepare import prepare
+from cs336_lib.data.loader import open_data
+from cs336_lib.data.prepare import prepare
 
 CONTEXT = 64
 # README of nanoGPT, "I only have a macbook", which is its recipe for CPUs.

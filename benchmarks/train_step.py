@@ -24,10 +24,9 @@ from torch import Tensor, nn
 from benchmarks import common, peers
 from cs336_lib import accounting, hardware
 from cs336_lib.config import GPTConfig, TrainConfig
-from cs336_lib.distributed import World
+from cs336_lib.distributed import World, compiles, prepare_model
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer, parameter_groups
-from cs336_lib.parallel import compiles, prepare_model
 
 Step = Callable[[], float]
 LossOf = Callable[[nn.Module, Tensor, Tensor], Tensor]

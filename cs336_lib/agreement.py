@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cs336_lib.progress import Log
+from cs336_lib.io import Log
 
 # Two correct fp32 implementations differ by about 1e-6 of the largest entry here.
 TOLERANCE = 1e-3

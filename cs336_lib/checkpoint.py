@@ -16,13 +16,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from cs336_lib.config import GPTConfig, from_json, require
-from cs336_lib.distributed import World
-from cs336_lib.files import inside, read_json, sha256, sync, writing
+from cs336_lib.data.corpus import DATA
+from cs336_lib.data.tokenizer import Tokenizer, load_tokenizer
+from cs336_lib.distributed import World, gathered, spread_like
+from cs336_lib.hf import check_finite, check_size
+from cs336_lib.io import Log, inside, read_json, sha256, sync, writing
 from cs336_lib.model import GPT
-from cs336_lib.parallel import gathered, spread_like
-from cs336_lib.pretrained import check_finite, check_size
-from cs336_lib.progress import Log
-from cs336_lib.tokenizer import DATA, Tokenizer, load_tokenizer
 
 MANIFEST = "manifest.json"
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"

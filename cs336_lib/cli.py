@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import tyro
 
 from cs336_lib.config import PRESETS, TrainConfig, from_json, preset_for, require
-from cs336_lib.files import inside, read_json, writing
+from cs336_lib.io import inside, read_json, writing
 
 DESCRIPTION = "Train GPT-2 models, sample, score and export them, prepare text, count the cost."
 
@@ -188,11 +188,12 @@ def run_train(command: Train) -> None:
 
 def run_sample(command: Sample) -> None:
     """`cs336 sample`"""
-    from cs336_lib import checkpoint, generate, hardware, tokenizer
+    from cs336_lib import checkpoint, generate, hardware
+    from cs336_lib.data import tokenizer as tokenizer_module
 
     device = hardware.select_device(command.device)
     model = checkpoint.load_model(command.run_dir, device)
-    made = tokenizer.load_tokenizer(command.run_dir / "tokenizer.json")
+    made = tokenizer_module.load_tokenizer(command.run_dir / "tokenizer.json")
     generate.store_weights(model, generate.WEIGHTS[command.weights])
     sampling = {
         name: getattr(command, name)
@@ -218,8 +219,10 @@ def run_eval(command: Eval) -> None:
     """`cs336 eval`"""
     import torch
 
-    from cs336_lib import checkpoint, evaluate, hardware, hellaswag
-    from cs336_lib.data import Loader, open_data
+    from cs336_lib import checkpoint, hardware
+    from cs336_lib.data.loader import Loader, open_data
+    from cs336_lib.evals import hellaswag as hellaswag_module
+    from cs336_lib.evals import loss
 
     device = hardware.select_device(command.device)
     model = checkpoint.load_model(command.run_dir, device)
@@ -228,9 +231,9 @@ def run_eval(command: Eval) -> None:
     dtype = hardware.autocast_dtype(device, config.precision)
     autocast = torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
     _, stream, made = open_data(config.train_data, config.val_data, config.tokenizer)
-    evaluate.check_tokenizer(command.run_dir, made)
-    examples = hellaswag.load_examples(command.hellaswag, made) if command.hellaswag else []
-    result = evaluate.score(
+    loss.check_tokenizer(command.run_dir, made)
+    examples = hellaswag_module.load_examples(command.hellaswag, made) if command.hellaswag else []
+    result = loss.score(
         model,
         Loader(stream, config.block_size, made.vocab_size, config.seed),
         made,
@@ -244,7 +247,7 @@ def run_eval(command: Eval) -> None:
     print(f"perplexity     {result.perplexity:.2f}")
     print(f"bits per byte  {result.bits_per_byte:.4f}")
     if examples:
-        found = hellaswag.score(
+        found = hellaswag_module.score(
             model, examples, config.block_size, device=device, autocast=autocast
         )
         print(f"HellaSwag      {found}")
@@ -252,7 +255,7 @@ def run_eval(command: Eval) -> None:
 
 def run_prepare(command: Prepare) -> None:
     """`cs336 prepare`"""
-    from cs336_lib.prepare import Corpus, prepare, prepare_raw
+    from cs336_lib.data.prepare import Corpus, prepare, prepare_raw
 
     if command.raw:
         require(command.tokenizer == "gpt2", "--raw takes GPT-2's tokens; pass --tokenizer gpt2")
@@ -277,27 +280,28 @@ def run_prepare(command: Prepare) -> None:
 
 def run_estimate(command: Estimate) -> None:
     """`cs336 estimate`"""
-    from cs336_lib.estimate import report
+    from cs336_lib.report import report
 
     print(report(**dataclasses.asdict(command)))
 
 
 def run_export(command: Export) -> None:
     """`cs336 export`"""
-    from cs336_lib import checkpoint, hardware, pretrained, tokenizer
+    from cs336_lib import checkpoint, hardware, hf
+    from cs336_lib.data import tokenizer as tokenizer_module
 
     model = checkpoint.load_model(command.run_dir, hardware.select_device("cpu"))
-    made = tokenizer.load_tokenizer(command.run_dir / "tokenizer.json")
-    pretrained.export(model, command.out, made)
+    made = tokenizer_module.load_tokenizer(command.run_dir / "tokenizer.json")
+    hf.export(model, command.out, made)
     print(f"{command.out}: now transformers.GPT2LMHeadModel.from_pretrained({str(command.out)!r})")
 
 
 def run_compare(command: Compare) -> None:
     """`cs336 compare`"""
-    from cs336_lib import compare
+    from cs336_lib import run as run_module
 
     require(bool(command.runs), "no run given; cs336 compare runs/a runs/b")
-    runs = [compare.read_run(folder) for folder in command.runs]
+    runs = [run_module.read_run(folder) for folder in command.runs]
     if command.out is not None:
         out = command.out
         require(out.suffix == ".png", f"--out is {out}; a name that ends with .png expected")
@@ -308,7 +312,7 @@ def run_compare(command: Compare) -> None:
         figure = compared({run.name: run.rows for run in runs})
         with writing(out):
             figure.savefig(out)
-    print(compare.table(runs))
+    print(run_module.table(runs))
 
 
 def run_check(command: Check) -> None:
@@ -385,7 +389,7 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:  # whoever reads us, `| head` say, has had enough
         nowhere = os.open(os.devnull, os.O_WRONLY)  # nor may the last flush fail
         os.dup2(nowhere, sys.stdout.fileno())
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, FloatingPointError) as error:
         complain(str(error))
         sys.exit(2)
     except (MemoryError, RuntimeError) as error:

@@ -14,10 +14,13 @@ Choice = Literal["auto", "on", "off"]
 # (on_nan: nothing has come out yet of a run that it stopped).
 CHANGEABLE = (
     *("run_dir", "resume", "device", "compile", "parallel", "micro_batch_size", "on_nan"),
-    *("eval_every", "eval_tokens", "checkpoint_every", "keep_checkpoints"),
+    *("log_every", "eval_every", "eval_tokens", "checkpoint_every", "keep_checkpoints"),
 )
 PATHS = ("train_data", "val_data", "init_from")  # which can be written in more than one way
-AT_LEAST_ONE = ("max_steps", "batch_tokens", "micro_batch_size", "eval_tokens", "keep_checkpoints")
+AT_LEAST_ONE = (
+    *("max_steps", "batch_tokens", "micro_batch_size"),
+    *("log_every", "eval_tokens", "keep_checkpoints"),
+)
 AT_LEAST_ZERO = (
     *("warmup_steps", "eval_every", "checkpoint_every", "weight_decay", "grad_clip"),
     *("initial_batch_tokens", "batch_growth_steps"),
@@ -176,6 +179,8 @@ class TrainConfig:
     seed: int = 1337
     """Decides initial weights, data order and dropout."""
 
+    log_every: int = 1
+    """Steps after which the rows of metrics are written. The device is waited for only then."""
     eval_every: int = 250
     """Steps between validations; the last step always validates. 0: only there."""
     eval_tokens: int = 1048576
@@ -290,6 +295,7 @@ def gpt2(n_layer: int, n_head: int, n_embd: int, micro_batch_size: int, rate: fl
         micro_batch_size=micro_batch_size,
         learning_rate=rate,
         min_learning_rate=rate / 10,
+        log_every=10,
         eval_tokens=10_485_760,
     )
 

@@ -11,9 +11,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from cs336_lib.config import require
+from cs336_lib.data.tokenizer import Tokenizer
+from cs336_lib.io import Bar
 from cs336_lib.model import GPT, KVCache
-from cs336_lib.progress import Bar
-from cs336_lib.tokenizer import Tokenizer
 
 MOST_TOKENS = 2**20  # room for them is made before the first
 COLDEST = 1e-6  # divided by less, logits could overflow

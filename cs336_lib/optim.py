@@ -1,4 +1,4 @@
-"""Who is decayed, how AdamW is built, and the learning rate of every step."""
+"""Parameter groups, AdamW and Muon."""
 
 import math
 from collections.abc import Callable
@@ -64,24 +64,32 @@ class Muon(torch.optim.AdamW):
     def step_matrices(self, group: dict) -> None:
         """Nesterov momentum, orthogonalised, for all matrices of equal size at once."""
         parameters = [p for p in group["params"] if p.grad is not None]
+        if not parameters:
+            return
+        broken = getattr(self, "found_inf", None)
+        broken = torch.zeros((), device=parameters[0].device) if broken is None else broken
         for p in parameters:
             if not self.state[p]:
                 self.state[p] = {"step": torch.tensor(0.0), "exp_avg": torch.zeros_like(p)}
         momenta = [self.state[p]["exp_avg"] for p in parameters]
-        gradients = [p.grad for p in parameters]
+        # A gradient that isn't finite must change nothing, and the host doesn't wait to see it.
+        gradients = [
+            torch.where(broken > 0, m, p.grad) for m, p in zip(momenta, parameters, strict=True)
+        ]
         torch._foreach_lerp_(momenta, gradients, 1 - group["muon_momentum"])
         ahead = torch._foreach_lerp(gradients, momenta, group["muon_momentum"])
-        torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+        decay = 1 - group["lr"] * group["weight_decay"]
+        torch._foreach_mul_(parameters, torch.where(broken > 0, 1.0, decay))
         by_shape: dict[torch.Size, list[tuple[Tensor, Tensor]]] = {}
         for p, direction in zip(parameters, ahead, strict=True):
             for pair in zip(wide_matrices(p), wide_matrices(direction), strict=True):
                 by_shape.setdefault(pair[0].shape, []).append(pair)
         for shape, pairs in by_shape.items():
             matrices, directions = zip(*pairs, strict=True)
-            updates = orthogonalised(torch.stack(directions)).unbind()
+            updates = (orthogonalised(torch.stack(directions)) * (1 - broken)).unbind()
             torch._foreach_add_(matrices, updates, alpha=-group["lr"] * 0.2 * math.sqrt(shape[1]))
         for p in parameters:
-            self.state[p]["step"] += 1
+            self.state[p]["step"] += 1 - broken
             p.grad = None
 
 
@@ -109,40 +117,3 @@ def orthogonalised(
         square = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
     return x.to(matrices.dtype)
-
-
-def learning_rate(step: int, config: TrainConfig) -> float:
-    """Linear warm-up, then half a cosine or a straight line, for steps 0 to max_steps - 1.
-
-    Step 0 gets learning_rate / warmup_steps, step warmup_steps - 1 the peak, and the last step
-    min_learning_rate exactly: unless the peak is in the last step, with warmup_steps == max_steps
-    or a single step.
-    """
-    if step < config.warmup_steps:
-        return config.learning_rate * (step + 1) / config.warmup_steps
-    peak_step = max(config.warmup_steps - 1, 0)
-    progress = min(1.0, (step - peak_step) / max(1, config.max_steps - 1 - peak_step))
-    left = 1 - progress if config.schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
-    return config.min_learning_rate + left * (config.learning_rate - config.min_learning_rate)
-
-
-def batch_windows(step: int, config: TrainConfig) -> int:
-    """Sequences in a step's batch over all devices; it may grow over the first steps."""
-    if step >= config.batch_growth_steps:
-        return config.batch_windows
-    first = config.initial_batch_tokens // config.block_size
-    return first + (config.batch_windows - first) * step // config.batch_growth_steps
-
-
-def windows_before(step: int, config: TrainConfig) -> int:
-    """Sequences that all steps before this one have read: where its batch begins."""
-    growing = min(step, config.batch_growth_steps)
-    return (step - growing) * config.batch_windows + sum(
-        batch_windows(earlier, config) for earlier in range(growing)
-    )
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
-    """Give every parameter group this learning rate."""
-    for group in optimizer.param_groups:
-        group["lr"] = value

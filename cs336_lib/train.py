@@ -1,4 +1,4 @@
-"""The training loop: `train(config)`, for the notebook, the command line and torchrun alike."""
+"""The training loop: `train(config)`, for notebooks, the command line and torchrun alike."""
 
 import dataclasses
 import math
@@ -14,23 +14,184 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cs336_lib import accounting, checkpoint, hardware, parallel, pretrained, run_folder
+from cs336_lib import accounting, checkpoint, distributed, hardware, hf, report, run, schedule
 from cs336_lib.config import TrainConfig, require
-from cs336_lib.data import Loader, hash_key, open_data, prefetched
-from cs336_lib.distributed import World, process_group, world_from_environment
-from cs336_lib.evaluate import validation_loss
-from cs336_lib.metrics import Metrics, announcement, summary, troubles
+from cs336_lib.data.loader import Loader, hash_key, open_data, prefetched
+from cs336_lib.data.tokenizer import Tokenizer, same_tokenizer, tokenizer_of
+from cs336_lib.distributed import World
+from cs336_lib.evals.loss import validation_loss
+from cs336_lib.io import Bar
 from cs336_lib.model import GPT
-from cs336_lib.optim import (
-    batch_windows,
-    learning_rate,
-    make_optimizer,
-    set_learning_rate,
-    windows_before,
-)
-from cs336_lib.progress import Bar
-from cs336_lib.same_ids import same_tokenizer, tokenizer_of
-from cs336_lib.tokenizer import Tokenizer
+from cs336_lib.optim import make_optimizer
+
+Batches = Iterator[tuple[Tensor, Tensor]]
+OnStep = Callable[[dict[str, Any]], None]
+
+
+def train(config: TrainConfig, on_step: OnStep | None = None) -> "TrainResult":
+    """Train a GPT as `config` says, writing checkpoints and metrics to its run_dir.
+
+    Args:
+        config: Everything that the run depends on. The same values give the same run.
+        on_step: Called with each row of metrics once it is written, for a live plot or a tracker.
+
+    Raises:
+        ValueError: The config, the data or the run folder can't be used. Nothing was written.
+        FloatingPointError: A loss or gradient was NaN or infinite. The weights before it are kept.
+        OSError: The disk is full, or another process died or hung. --resume continues the run.
+    """
+    with run.how_to_resume(config), ExitStack() as stack:
+        job = set_up(config, stack)
+        config, stop = job.config, stack.enter_context(stop_signals())
+        batches, log = training_batches(job), StepLog(job, on_step)
+        for step in log.steps():
+            lr = schedule.learning_rate(step, config)
+            schedule.set_learning_rate(job.optimizer, lr)
+            loss, grad_norm = train_step(job, batches, step)
+            log.add(step, lr, loss, grad_norm)
+            done, is_last = step + 1, step + 1 == config.max_steps
+            evaluates = is_last or is_multiple(done, config.eval_every)
+            saves = is_last or is_multiple(done, config.checkpoint_every)
+            if not (evaluates or saves or is_multiple(done, config.log_every)):
+                continue
+            rows = log.read()
+            stopping = job.world.sum(stop.is_set(), device=job.device)[0] > 0
+            if evaluates:
+                rows[-1]["val_loss"] = evaluate(job, step)
+            log.write(rows)
+            if saves or stopping:
+                save(job, done, rows[-1].get("val_loss"))
+            if stopping:
+                break
+            log.restart_clock()
+        return log.finish()
+
+
+def train_step(job: "Job", batches: Batches, step: int) -> tuple[Tensor, Tensor]:
+    """Do one optimizer step: forward and backward passes over all micro-batches, clip, update.
+
+    The device isn't waited for. If the loss or the gradient isn't finite, the device itself leaves
+    out the update, and with on_nan="stop" all updates after it.
+
+    Returns:
+        The mean loss over all ranks in nats per token, and the norm of the gradient before it was
+        clipped, both still on the device.
+    """
+    config, world, optimizer = job.config, job.world, job.optimizer
+    torch.manual_seed(hash_key(config.seed, step, world.rank))  # dropout's randomness
+    windows = schedule.batch_windows(step, config)
+    loss = backward(job.called, batches, windows, config, world, job.autocast)
+    loss = world.all_reduce(loss)
+    grad_norm = clip_gradients(job.model, config.grad_clip)
+    broken = ~(loss.isfinite() & grad_norm.isfinite())
+    job.broken = broken if config.on_nan == "skip" else broken | job.broken
+    optimizer.found_inf = job.broken.float()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return loss, grad_norm
+
+
+def backward(
+    model: nn.Module,
+    batches: Batches,
+    windows: int,
+    config: TrainConfig,
+    world: World,
+    autocast: AbstractContextManager,
+) -> Tensor:
+    """Accumulate the gradient of the mean loss over a step's windows.
+
+    Each micro-batch counts by its size, so any split gives the gradient of the whole batch. DDP
+    and FSDP average over ranks where we need a sum, hence `* world.size`. DDP communicates
+    gradients once per step, with the last micro-batch.
+
+    Args:
+        model: What computes the loss, perhaps wrapped by DDP or torch.compile.
+        batches: Inputs and targets of this rank's micro-batches.
+        windows: Sequences in the step's batch over all ranks.
+
+    Returns:
+        This rank's part of the mean loss. The ranks' parts add up to it.
+    """
+    losses = []
+    pieces = world.pieces(windows, config.micro_batch_size)
+    for number, (_, size) in enumerate(pieces, start=1):
+        x, y = next(batches)
+        with distributed.gradient_sync(model, number == len(pieces)):
+            with autocast:
+                loss = model(x, y) * (size / windows)
+            (loss * world.size).backward()
+        losses.append(loss.detach())
+    return torch.stack(losses).sum()
+
+
+def clip_gradients(model: nn.Module, limit: float) -> Tensor:
+    """Scale the whole gradient down to norm `limit` (0 leaves it); return the norm it had."""
+    norm = nn.utils.clip_grad_norm_(model.parameters(), limit or math.inf)
+    return distributed.gathered(norm)
+
+
+def evaluate(job: "Job", step: int) -> float:
+    """Return the validation loss in nats per token.
+
+    Raises:
+        FloatingPointError: It isn't finite.
+    """
+    loss = validation_loss(
+        job.called,
+        job.val_loader,
+        job.config.eval_tokens,
+        micro_batch_size=distributed.micro_batch(job.config, job.world),
+        device=job.device,
+        autocast=job.autocast,
+        world=job.world,
+    )
+    if not math.isfinite(loss):
+        advice = run.advice(job.run_dir)
+        raise FloatingPointError(f"step {step}: validation loss {loss}; {advice}")
+    return loss
+
+
+def save(job: "Job", done: int, val_loss: float | None) -> None:
+    """Write a checkpoint after `done` steps, and delete those that are no longer kept."""
+    folder = job.run_dir / "checkpoints"
+    shape = dataclasses.asdict(job.model.config)
+    state = {"step": done, "val_loss": val_loss, "model": shape, "data": job.data}
+    job.metrics.sync()  # a checkpoint relies on the rows of its steps
+    checkpoint.save(folder, job.model, job.optimizer, state, job.world)
+    if job.world.is_main:
+        checkpoint.prune(folder, job.config.keep_checkpoints)
+    job.world.barrier()
+
+
+@dataclass
+class Job:
+    """A run that is set up: what the loop needs besides its config."""
+
+    config: TrainConfig
+    world: World
+    device: torch.device
+    autocast: AbstractContextManager
+    tokenizer: Tokenizer
+    train_loader: Loader
+    val_loader: Loader
+    data: dict[str, Any]
+    """A fingerprint of the data."""
+    model: GPT
+    called: nn.Module
+    """What the loop calls: the model, perhaps compiled and wrapped by DDP."""
+    optimizer: torch.optim.Optimizer
+    metrics: run.Metrics
+    steps: range
+    peak: float | None
+    """FLOP/s of all devices; None where a device's peak is unknown."""
+    broken: Tensor
+    """On the device: whether NaN or infinity prevents the update."""
+
+    @property
+    def run_dir(self) -> Path:
+        """The run's folder."""
+        return Path(self.config.run_dir)
 
 
 @dataclass(frozen=True)
@@ -48,7 +209,7 @@ class TrainResult:
         """The last validation loss, in nats per token; from a checkpoint if no row has one.
 
         Raises:
-            ValueError: none was measured yet.
+            ValueError: It wasn't measured yet.
         """
         found = [row["val_loss"] for row in self.metrics if "val_loss" in row]
         if not found:  # metrics.jsonl was lost
@@ -56,296 +217,287 @@ class TrainResult:
             found = [loss for loss in saved if loss is not None]
         require(
             bool(found),
-            f"{self.run_dir}: no validation loss was measured yet; go on with --resume",
+            f"{self.run_dir}: no validation loss was measured yet; continue it with --resume",
         )
         return found[-1]
 
 
-def train(
-    config: TrainConfig, on_step: Callable[[dict[str, Any]], None] | None = None
-) -> TrainResult:
-    """Train a GPT as `config` says, writing checkpoints and metrics to its run_dir.
+def set_up(config: TrainConfig, stack: ExitStack) -> Job:
+    """Check all that can be wrong, open the run folder, and build the model and its optimizer.
 
-    `on_step` is called after every step with its row of metrics: for a live plot, say.
-
-    Raises:
-        ValueError: the config, the data or the run folder is not usable, and nothing is written; or
-            a loss or gradient was NaN or infinite.
-        OSError: a full disk, or another process that died or hung; --resume goes on.
+    What must be undone at the end of the run is entered into `stack`. The run folder isn't touched
+    until everything else is known to work.
     """
-    device = hardware.select_device(config.device, world_from_environment().local_rank)
+    device = hardware.select_device(config.device, distributed.world_from_environment().local_rank)
     dtype = hardware.autocast_dtype(device, config.precision)
-    autocast = torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
-    with (
-        run_folder.way_back(config),
-        process_group(device) as world,
-        reproducible(config, device),
-        hardware.freed_memory_kept(),
-        ExitStack() as later,
-        stop_signals() as stop,
-    ):
-        train_stream, val_stream, tokenizer = open_data(
-            config.train_data, config.val_data, config.tokenizer
-        )
-        data = {"train": train_stream.fingerprint(), "val": val_stream.fingerprint()}
-        config, begun = run_folder.check(config, tokenizer)
-        run_dir, found, first_step = Path(config.run_dir), None, 0
-        if begun:  # before looking for a checkpoint, lest the run that is ending writes one more
-            later.enter_context(run_folder.only_run(run_dir, world, begun=True))
-            found = checkpoint.to_resume(run_dir / "checkpoints", device, world)
-        if found is not None:
-            shape = config.model_config(tokenizer.vocab_size)
-            first_step = run_folder.check_checkpoint(found, shape, data)
-        torch.manual_seed(config.seed)
-        room = (config, device, world, dtype is not None)
-        shape_known = found is not None or not config.init_from
-        if shape_known:  # asked before a billion weights are drawn
-            parallel.require_room(config.model_config(tokenizer.vocab_size), *room)
-        model = starting_model(config, tokenizer, found, world)
-        config = with_shape_of(model, config)
-        parallel.require_room(model.config, *room)
-        batch = parallel.micro_batch(config, world)
-        largest = accounting.largest_matmul_flops(model.config, batch)
-        later.enter_context(hardware.threads_for(largest))
-        train_loader, val_loader = (
-            Loader(stream, config.block_size, tokenizer.vocab_size, config.seed)
-            for stream in (train_stream, val_stream)
-        )
-        require(
-            batch_windows(0, config) >= world.size,
-            f"the first step's batch is {batch_windows(0, config)} sequences of "
-            f"{config.block_size} tokens, too few for {world.size} processes",
-        )
-        if first_step < config.max_steps:
-            read_ahead(train_loader, val_loader, config, first_step, world)
-        compiled = parallel.compiles(config, device, world)
-        if not begun:
-            later.enter_context(run_folder.only_run(run_dir, world, begun=False))
-        run_folder.write(config, tokenizer, found, world)
+    world = stack.enter_context(distributed.process_group(device))
+    stack.enter_context(reproducible(config, device))
+    stack.enter_context(hardware.freed_memory_kept())
+    *streams, tokenizer = open_data(config.train_data, config.val_data, config.tokenizer)
+    data = dict(zip(("train", "val"), (s.fingerprint() for s in streams), strict=True))
+    config, begun = run.check(config, tokenizer)
+    run_dir, found, first_step = Path(config.run_dir), None, 0
+    if begun:  # lock it before looking for a checkpoint, since a run that ends may write one more
+        stack.enter_context(run.only_run(run_dir, world, begun=True))
+        found = checkpoint.to_resume(run_dir / "checkpoints", device, world)
+    if found is not None:
+        shape = config.model_config(tokenizer.vocab_size)
+        first_step = run.check_checkpoint(found, shape, data)
+    steps = range(first_step, config.max_steps)
+    torch.manual_seed(config.seed)
+    model, config = build_model(config, tokenizer, found, (device, world, dtype is not None))
+    batch = distributed.micro_batch(config, world)
+    largest = accounting.largest_matmul_flops(model.config, batch)
+    stack.enter_context(hardware.threads_for(largest))
+    train_loader, val_loader = (
+        Loader(stream, config.block_size, tokenizer.vocab_size, config.seed) for stream in streams
+    )
+    check_batches(train_loader, val_loader, config, steps, world)
+    compiled = distributed.compiles(config, device, world)
+    if not begun:
+        stack.enter_context(run.only_run(run_dir, world, begun=False))
+    run.write(config, tokenizer, found, world)
 
-        called = parallel.prepare_model(model, config, device, world, dtype, compiled=compiled)
-        optimizer = make_optimizer(model, config)
-        if found is not None:
-            checkpoint.restore(found, model, optimizer)
-        metrics = Metrics(run_dir / "metrics.jsonl", first_step, world)
-        peak = hardware.peak_flops(device, dtype)
-        if world.is_main:
-            print(announcement(config, model, tokenizer, device, dtype, peak, first_step, world))
-
-        finished = True
-        flops_per_token = accounting.train_flops_per_token(model.config)
-        total_peak = None if peak[0] is None else peak[0] * world.size
-        progress = Bar(
-            range(first_step, config.max_steps),
-            initial=first_step,
-            total=config.max_steps,
-            unit="step",
-            disable=not world.is_main,
-        )
-        steps = range(first_step, config.max_steps)
-        pieces = (p for step in steps for p in micro_batches(train_loader, config, step, world))
-        batches = prefetched(pieces, device)
-        model.train()
-        for step in progress:
-            hardware.synchronize(device)
-            start = time.perf_counter()
-            torch.manual_seed(hash_key(config.seed, step, world.rank))  # dropout's randomness
-            lr = learning_rate(step, config)
-            set_learning_rate(optimizer, lr)
-            loss = backward(called, batches, batch_windows(step, config), config, world, autocast)
-            grad_norm = clip_gradients(model, config.grad_clip).item()
-            # One sum over the ranks serves both: the loss, and whether anyone was told to stop.
-            loss, stopping = world.sum(loss.item(), stop.is_set(), device=device)
-            is_finite = math.isfinite(loss) and math.isfinite(grad_norm)
-            if is_finite:
-                optimizer.step()
-            elif config.on_nan == "stop":
-                raise ValueError(gone_wrong(step, loss, grad_norm, train_loader, config, run_dir))
-            optimizer.zero_grad(set_to_none=True)
-            hardware.synchronize(device)
-            seconds = time.perf_counter() - start
-
-            done = step + 1
-            tokens_per_second = batch_windows(step, config) * config.block_size / seconds
-            row = {
-                "step": step,
-                "tokens": windows_before(done, config) * config.block_size,
-                "train_loss": loss,
-                "lr": lr,
-                "grad_norm": grad_norm,
-                "step_ms": seconds * 1000,
-                "tokens_per_sec": tokens_per_second,
-                "mfu": accounting.mfu(flops_per_token * tokens_per_second, total_peak),
-            }
-            if not is_finite:  # JSON knows no NaN
-                row |= {"train_loss": None, "grad_norm": None, "skipped": True}
-            is_last = done == config.max_steps
-            if is_last or (config.eval_every and done % config.eval_every == 0):
-                row["val_loss"] = validation_loss(
-                    called,
-                    val_loader,
-                    config.eval_tokens,
-                    micro_batch_size=batch,
-                    device=device,
-                    autocast=autocast,
-                    world=world,
-                )
-                require(
-                    math.isfinite(row["val_loss"]),
-                    f"step {step}: validation loss {row['val_loss']}; {run_folder.advice(run_dir)}",
-                )
-            metrics.add(row)
-            progress.set_postfix_str(summary(row), refresh=False)
-            if on_step and world.is_main:
-                on_step(row)
-            is_due = config.checkpoint_every and done % config.checkpoint_every == 0
-            if is_last or is_due or stopping:
-                state = {
-                    "step": done,
-                    "val_loss": row.get("val_loss"),
-                    "model": dataclasses.asdict(model.config),
-                    "data": data,
-                }
-                metrics.sync()
-                checkpoint.save(run_dir / "checkpoints", model, optimizer, state, world)
-                if world.is_main:
-                    checkpoint.prune(run_dir / "checkpoints", config.keep_checkpoints)
-                world.barrier()
-            if stopping and not is_last:
-                finished = False
-                break
-        progress.close()
-        if world.is_main and (trouble := troubles(metrics.rows)):
-            print(f"Worth a look: {trouble}")
-        if world.is_main and not finished:
-            print(f"Stopped after step {done} of {config.max_steps} and saved; --resume goes on.")
-        return TrainResult(run_dir, model.eval(), tokenizer, metrics.rows, finished)
+    called = distributed.prepare_model(model, config, device, world, dtype, compiled=compiled)
+    optimizer = make_optimizer(model, config)
+    if found is not None:
+        checkpoint.restore(found, model, optimizer)
+    peak, source = hardware.peak_flops(device, dtype)
+    if world.is_main:
+        known = (peak, source)
+        print(report.banner(config, model, tokenizer, device, dtype, known, first_step, world))
+    return Job(
+        config=config,
+        world=world,
+        device=device,
+        autocast=torch.autocast(device.type, dtype=dtype, enabled=dtype is not None),
+        tokenizer=tokenizer,
+        train_loader=train_loader,
+        val_loader=val_loader,
+        data=data,
+        model=model.train(),
+        called=called,
+        optimizer=optimizer,
+        metrics=run.Metrics(run_dir / "metrics.jsonl", first_step, world),
+        steps=steps,
+        peak=None if peak is None else peak * world.size,
+        broken=torch.tensor(False, device=device),
+    )
 
 
-def starting_model(
-    config: TrainConfig, tokenizer: Tokenizer, found: Path | None, world: World
-) -> GPT:
-    """Fresh weights, or those that `init_from` names, with the context cut to block_size.
+def build_model(
+    config: TrainConfig,
+    tokenizer: Tokenizer,
+    found: Path | None,
+    place: tuple[torch.device, World, bool],
+) -> tuple[GPT, TrainConfig]:
+    """Make the model, with fresh weights or those that `init_from` names.
 
-    Where a checkpoint is found, its weights will take the place of the fresh ones. A model that is
-    to be sharded is made on the meta device, without memory, and gets its weights when it is.
+    A model that is to be sharded is made on the meta device, and gets fresh weights later.
+
+    Args:
+        found: The checkpoint whose weights will replace the fresh ones, if there is one.
+        place: The device, the processes, and whether matmuls run in bf16: for the memory check.
+
+    Returns:
+        The model on the CPU, and the config with the shape that the model really has.
 
     Raises:
-        ValueError: the weights cannot be had, know another vocabulary or have too short a context.
+        ValueError: It doesn't fit into memory, or the weights of `init_from` don't fit the config.
     """
-    vocab_size = tokenizer.vocab_size
-    if found is not None or not config.init_from:
-        shape = config.model_config(vocab_size)
-        if parallel.is_sharded(config, world):
-            with torch.device("meta"):
-                return GPT(shape)
-        numbers = accounting.count_parameters(shape)
-        hardware.require_memory(4 * numbers, pretrained.CPU, f"a model of {numbers:,} parameters")
-        return GPT(shape)
+    _, world, _ = place
+    if config.init_from and found is None:
+        model = init_from(config, tokenizer)
+        shape = {name: getattr(model.config, name) for name in run.SHAPE}
+        config = dataclasses.replace(config, **shape)
+        distributed.require_room(model.config, config, *place)
+        return model, config
+    shape = config.model_config(tokenizer.vocab_size)
+    distributed.require_room(shape, config, *place)  # before a billion weights are drawn
+    if distributed.is_sharded(config, world):
+        with torch.device("meta"):
+            return GPT(shape), config
+    numbers = accounting.count_parameters(shape)
+    hardware.require_memory(4 * numbers, hf.CPU, f"a model of {numbers:,} parameters")
+    return GPT(shape), config
+
+
+def init_from(config: TrainConfig, tokenizer: Tokenizer) -> GPT:
+    """Load the weights that `config.init_from` names, with the context cut to block_size.
+
+    Raises:
+        ValueError: They can't be found, have another vocabulary, or too short a context.
+    """
     source = Path(config.init_from)
     if (source / "checkpoints").is_dir():
-        given = checkpoint.load_model(source, pretrained.CPU)
+        given = checkpoint.load_model(source, hf.CPU)
     else:
-        given = pretrained.load(config.init_from)
+        given = hf.load(config.init_from)
     require(
-        given.config.vocab_size == vocab_size,
+        given.config.vocab_size == tokenizer.vocab_size,
         f"{source} knows {given.config.vocab_size:,} token ids, and tokenizer {config.tokenizer} "
-        f"has {vocab_size:,}; pass the tokenizer and the data these weights were made with",
+        f"has {tokenizer.vocab_size:,}; pass the tokenizer and the data that these weights were "
+        f"made with",
     )
     theirs = tokenizer_of(source)
     require(
         theirs is None or same_tokenizer(theirs, tokenizer),
-        f"{source} was trained with another tokenizer than {run_folder.data_name(config)} has; "
-        f"pass the tokenizer and the data these weights were made with",
+        f"{source} was trained with another tokenizer than {run.data_name(config)} has; "
+        f"pass the tokenizer and the data that these weights were made with",
     )
     require(
         given.config.block_size >= config.block_size,
         f"{source} has a context of {given.config.block_size} tokens, "
         f"and block_size is {config.block_size}; pass --block-size {given.config.block_size}",
     )
-    model = GPT(with_shape_of(given, config).model_config(vocab_size))
+    shape = {name: getattr(config, name) for name in ("block_size", "dropout")}
+    model = GPT(dataclasses.replace(given.config, **shape))
     state = given.state_dict()
     state["transformer.wpe.weight"] = state["transformer.wpe.weight"][: config.block_size]
     model.load_state_dict(state)
     return model
 
 
-def with_shape_of(model: GPT, config: TrainConfig) -> TrainConfig:
-    """The config with the shape that the model really has."""
-    shape = {name: getattr(model.config, name) for name in run_folder.SHAPE}
-    return dataclasses.replace(config, **shape)
-
-
-def micro_batches(
-    loader: Loader, config: TrainConfig, step: int, world: World
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """What this rank reads in a step; for an empty piece, which counts nothing, one window."""
-    before = windows_before(step, config)
-    for first, size in world.pieces(batch_windows(step, config), config.micro_batch_size):
-        yield loader.batch(before + first, max(size, 1))
-
-
-def read_ahead(
-    train_loader: Loader, val_loader: Loader, config: TrainConfig, step: int, world: World
+def check_batches(
+    train_loader: Loader, val_loader: Loader, config: TrainConfig, steps: range, world: World
 ) -> None:
-    """Read the first batch and all that validation will read, so that what is wrong shows now.
+    """Read the first batch and the whole validation set, so that bad data shows before the start.
 
     Raises:
-        ValueError: there is an id outside the vocabulary.
+        ValueError: A token id is outside the vocabulary, or there are too few sequences.
     """
-    for _ in micro_batches(train_loader, config, step, world):
+    first = schedule.batch_windows(0, config)
+    require(
+        first >= world.size,
+        f"the first step's batch is {first} sequences of {config.block_size} tokens, too few for "
+        f"{world.size} processes",
+    )
+    if not steps:
+        return
+    for _ in micro_batches(train_loader, config, steps.start, world):
         pass
     for start in val_loader.validation_starts(config.eval_tokens)[world.rank :: world.size]:
         val_loader.windows([start])
 
 
-def backward(
-    model: nn.Module,
-    batches: Iterator[tuple[Tensor, Tensor]],
-    windows: int,
-    config: TrainConfig,
-    world: World,
-    autocast: AbstractContextManager,
-) -> Tensor:
-    """Accumulate the gradient of the mean loss over the step's windows; return this rank's part.
-
-    Each micro-batch counts by its size, so any split gives the gradient of the whole batch. DDP
-    and FSDP average over ranks where we need a sum, hence `* world.size`. DDP communicates
-    gradients once per step, with the last micro-batch.
-    """
-    losses = []
-    pieces = world.pieces(windows, config.micro_batch_size)
-    for number, (_, size) in enumerate(pieces, start=1):
-        x, y = next(batches)
-        with parallel.gradient_sync(model, number == len(pieces)):
-            with autocast:
-                loss = model(x, y) * (size / windows)
-            (loss * world.size).backward()
-        losses.append(loss.detach())
-    return torch.stack(losses).sum()
+def training_batches(job: Job) -> Batches:
+    """Yield this rank's micro-batches of all steps on the device, the next one read ahead."""
+    pieces = (
+        piece
+        for step in job.steps
+        for piece in micro_batches(job.train_loader, job.config, step, job.world)
+    )
+    return prefetched(pieces, job.device)
 
 
-def clip_gradients(model: nn.Module, limit: float) -> Tensor:
-    """Scale the whole gradient down to norm `limit` (0: leave it); return the norm it had."""
-    return parallel.gathered(nn.utils.clip_grad_norm_(model.parameters(), limit or math.inf))
+def micro_batches(loader: Loader, config: TrainConfig, step: int, world: World) -> Batches:
+    """Yield what this rank reads in a step; an empty piece, which counts as 0, has one window."""
+    before = schedule.windows_before(step, config)
+    windows = schedule.batch_windows(step, config)
+    for first, size in world.pieces(windows, config.micro_batch_size):
+        yield loader.batch(before + first, max(size, 1))
 
 
-def gone_wrong(
-    step: int,
-    loss: float,
-    grad_norm: float,
-    loader: Loader,
-    config: TrainConfig,
-    run_dir: Path,
-) -> str:
-    """What to tell whoever finds a run stopped by NaN or infinity."""
-    first, count = windows_before(step, config), batch_windows(step, config)
-    start = int(loader.starts(first, 1)[0])
+class StepLog:
+    """Turns the numbers of steps, which the device may still be computing, into rows of metrics."""
+
+    def __init__(self, job: Job, on_step: OnStep | None):
+        self.job, self.on_step = job, on_step
+        self.flops_per_token = accounting.train_flops_per_token(job.model.config)
+        self.done = job.steps.start
+        self.pending: list[tuple[int, float, Tensor]] = []
+        self.bar = Bar(
+            job.steps,
+            initial=job.steps.start,
+            total=job.config.max_steps,
+            unit="step",
+            disable=not job.world.is_main,
+        )
+
+    def steps(self) -> Iterator[int]:
+        """Yield the numbers of the steps, with a progress bar."""
+        self.restart_clock()
+        yield from self.bar
+
+    def restart_clock(self) -> None:
+        """Begin to measure time now: evaluation and saving don't count as training."""
+        hardware.synchronize(self.job.device)
+        self.start = time.perf_counter()
+
+    def add(self, step: int, lr: float, loss: Tensor, grad_norm: Tensor) -> None:
+        """Note a step, without waiting for the device."""
+        self.pending.append((step, lr, torch.stack((loss, grad_norm))))
+        self.done = step + 1
+
+    def read(self) -> list[dict[str, Any]]:
+        """Wait for the device, and return a row for each step since the last time.
+
+        Raises:
+            FloatingPointError: With on_nan="stop", the first step whose loss or gradient isn't
+                finite. The rows before it are written.
+        """
+        config = self.job.config
+        values = torch.stack([both for *_, both in self.pending]).tolist()
+        hardware.synchronize(self.job.device)
+        seconds = time.perf_counter() - self.start
+        windows = sum(schedule.batch_windows(step, config) for step, *_ in self.pending)
+        speed = windows * config.block_size / seconds
+        rows: list[dict[str, Any]] = []
+        for (step, lr, _), (loss, grad_norm) in zip(self.pending, values, strict=True):
+            row = {
+                "step": step,
+                "tokens": schedule.windows_before(step + 1, config) * config.block_size,
+                "train_loss": loss,
+                "lr": lr,
+                "grad_norm": grad_norm,
+                "step_ms": seconds * 1000 / len(self.pending),
+                "tokens_per_sec": speed,
+                "mfu": accounting.mfu(self.flops_per_token * speed, self.job.peak),
+            }
+            if not (math.isfinite(loss) and math.isfinite(grad_norm)):
+                if config.on_nan == "stop":
+                    self.write(rows)
+                    raise FloatingPointError(not_finite(self.job, step, loss, grad_norm))
+                row |= {"train_loss": None, "grad_norm": None, "skipped": True}  # JSON has no NaN
+            rows.append(row)
+        self.pending = []
+        return rows
+
+    def write(self, rows: list[dict[str, Any]]) -> None:
+        """Append rows to the metrics, and show the newest one."""
+        for row in rows:
+            self.job.metrics.add(row)
+            self.bar.set_postfix_str(report.summary(row), refresh=False)
+            if self.on_step and self.job.world.is_main:
+                self.on_step(row)
+
+    def finish(self) -> TrainResult:
+        """Say how the run ended, and return what it leaves."""
+        job, total = self.job, self.job.config.max_steps
+        self.bar.close()
+        if job.world.is_main and (trouble := report.troubles(job.metrics.rows)):
+            print(f"Worth a look: {trouble}")
+        if job.world.is_main and self.done < total:
+            print(f"Stopped after step {self.done} of {total} and saved; --resume continues it.")
+        rows, finished = job.metrics.rows, self.done >= total
+        return TrainResult(job.run_dir, job.model.eval(), job.tokenizer, rows, finished)
+
+
+def not_finite(job: Job, step: int, loss: float, grad_norm: float) -> str:
+    """Describe where NaN or infinity came up, and what to do."""
+    first = schedule.windows_before(step, job.config)
+    last = first + schedule.batch_windows(step, job.config) - 1
+    start = int(job.train_loader.starts(first, 1)[0])
     return (
         f"step {step}: loss {loss}, gradient norm {grad_norm}; the batch is windows {first} to "
-        f"{first + count - 1}, the first at {loader.stream.where(start)}; "
-        f"{run_folder.advice(run_dir)}, or go on from there with --resume --on-nan skip"
+        f"{last}, the first at {job.train_loader.stream.where(start)}; {run.advice(job.run_dir)}, "
+        f"or continue from there with --resume --on-nan skip"
     )
+
+
+def is_multiple(done: int, every: int) -> bool:
+    """Whether something that happens every so many steps is due; 0 means never."""
+    return every > 0 and done % every == 0
 
 
 @contextmanager

@@ -18,7 +18,7 @@ def tiny_config() -> GPTConfig:
 @pytest.fixture
 def tiny_run(tmp_path: Path) -> TrainConfig:
     """A training run of a second on a text of a few thousand characters."""
-    from cs336_lib.prepare import prepare
+    from cs336_lib.data.prepare import prepare
 
     text = tmp_path / "text.txt"
     text.write_text("To be, or not to be, that is the question:\n" * 100)

@@ -11,12 +11,14 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from cs336_lib import cli, documents
-from cs336_lib.data import HEADER_BYTES, MAGIC, Loader, TokenStream, open_data, write_shard
+from cs336_lib import cli
+from cs336_lib.data import documents
+from cs336_lib.data.documents import Corpus, Place, read, text_pieces
+from cs336_lib.data.loader import Loader, open_data
+from cs336_lib.data.prepare import prepare, prepare_raw
+from cs336_lib.data.shards import HEADER_BYTES, MAGIC, TokenStream, write_shard
+from cs336_lib.data.tokenizer import GPT2Tokenizer, load_tokenizer
 from cs336_lib.distributed import World
-from cs336_lib.documents import Corpus, Place, read, text_pieces
-from cs336_lib.prepare import prepare, prepare_raw
-from cs336_lib.tokenizer import GPT2Tokenizer, load_tokenizer
 
 MANY = settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cs336_lib import checkpoint, run_folder
-from cs336_lib.files import sha256
-from cs336_lib.metrics import read_metrics
+from cs336_lib import checkpoint
+from cs336_lib import run as run_module
+from cs336_lib.io import sha256
+from cs336_lib.run import read_metrics
 from cs336_lib.train import train
 
 FILES = (checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.STATE, checkpoint.MANIFEST)
@@ -172,8 +173,8 @@ def test_a_damaged_row_of_metrics_is_named(run):
 @pytest.mark.parametrize(
     "place",
     [
-        *("run_folder.json.dumps", "run_folder.write_whole", "run_folder.save_tokenizer"),
-        "train.Metrics",
+        *("run.json.dumps", "run.write_whole", "run.save_tokenizer"),
+        "run.Metrics",
     ],
 )
 def test_killed_before_its_first_step_a_run_can_be_resumed(tiny_run, monkeypatch, place):
@@ -183,7 +184,7 @@ def test_killed_before_its_first_step_a_run_can_be_resumed(tiny_run, monkeypatch
         pass
 
     def killed(path, *_, **__):
-        if place == "run_folder.write_whole":
+        if place == "run.write_whole":
             path.with_name(f".tmp-{path.name}").write_text('{"run')
         raise Killed
 
@@ -227,10 +228,10 @@ def test_a_damaged_optimizer_stops_a_resume_but_not_sampling(run, hashed, capsys
 
 def test_advice_reads_no_weights(run, hashed):
     newest, before = checkpoint.checkpoints(folder_of(run))[::-1][:2]
-    assert str(newest) in run_folder.advice(Path(run.run_dir))
+    assert str(newest) in run_module.advice(Path(run.run_dir))
     assert hashed == [newest / checkpoint.STATE]
     (newest / checkpoint.STATE).write_text("{}")
-    assert str(before) in run_folder.advice(Path(run.run_dir))
+    assert str(before) in run_module.advice(Path(run.run_dir))
 
 
 @pytest.fixture

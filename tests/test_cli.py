@@ -101,7 +101,7 @@ def test_the_proposed_preset_fits_the_data(
     capsys, tmp_path, monkeypatch, tokenizer, tokens, preset
 ):
     counts = {"train": tokens, "val": tokens // 100}
-    monkeypatch.setattr("cs336_lib.prepare.prepare", lambda *_, **__: counts)
+    monkeypatch.setattr("cs336_lib.data.prepare.prepare", lambda *_, **__: counts)
     command = ["prepare", "--hub", "some/data", "--out", tmp_path / "web"]
     out, _ = run(capsys, *command, "--tokenizer", tokenizer)
     assert hint(out)[:2] == ["train", preset]

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cs336_lib import cli, compare
+from cs336_lib import cli
+from cs336_lib import run as run_module
 from cs336_lib.config import TrainConfig
 
 BASE = TrainConfig(max_steps=4, warmup_steps=1, batch_tokens=64, block_size=8, micro_batch_size=8)
@@ -90,7 +91,7 @@ def test_out_draws_a_png(runs, capsys):
 def test_the_figure_holds_every_run(runs):
     from cs336_lib.classroom.plots.runs import compared
 
-    axes = compared({str(r): compare.read_run(r).rows for r in runs}).axes[0]
+    axes = compared({str(r): run_module.read_run(r).rows for r in runs}).axes[0]
     names = [text.get_text() for text in axes.get_legend().get_texts()]
     assert names[:2] == ["a", "b"]
     val = next(line for line in axes.lines if line.get_label() == "a")
@@ -110,12 +111,12 @@ def test_a_validation_loss_of_null_is_none(runs, capsys):
     assert [line.split()[-2:] for line in losses] == [["-", "-"]] * 2
 
 
-@pytest.mark.parametrize("field", [*sorted(compare.NEEDED), "val_loss"])
+@pytest.mark.parametrize("field", [*sorted(run_module.NEEDED), "val_loss"])
 @pytest.mark.parametrize(
     "value", ["1.0", [], {}, False, float("nan"), float("inf"), 10**400], ids=lambda v: str(v)[:9]
 )
 def test_what_is_no_number_is_one_line(runs, capsys, field, value):
-    row = dict.fromkeys(compare.NEEDED, 1) | {field: value}
+    row = dict.fromkeys(run_module.NEEDED, 1) | {field: value}
     damage(runs[1], "metrics.jsonl", json.dumps(row) + "\n")
     said = fails(capsys, *runs)
     assert f"{field} is " in said or "line 1 is no row" in said

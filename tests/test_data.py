@@ -6,18 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cs336_lib.data import (
-    HEADER_BYTES,
-    MAGIC,
-    Loader,
-    TokenStream,
-    open_data,
-    open_shard,
-    prefetched,
-    shuffled,
-    window_starts,
-    write_shard,
-)
+from cs336_lib.data.loader import Loader, open_data, prefetched, shuffled, window_starts
+from cs336_lib.data.shards import HEADER_BYTES, MAGIC, TokenStream, open_shard, write_shard
 from cs336_lib.distributed import World
 
 
@@ -224,7 +214,7 @@ def test_foreign_shards_want_the_gpt2_tokenizer(tmp_path):
 @pytest.fixture
 def prepared(tmp_path, monkeypatch):
     """Folders da and db of equally many characters, but others, and dg of GPT-2's tokens."""
-    from cs336_lib.prepare import prepare
+    from cs336_lib.data.prepare import prepare
 
     monkeypatch.chdir(tmp_path)
     for name, letters in (("da", "abcdefgh "), ("db", "ijklmnop "), ("dg", "abcdefgh ")):

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from cs336_lib import accounting, hellaswag
+from cs336_lib import accounting
 from cs336_lib.cli import parse
 from cs336_lib.config import PRESETS, GPTConfig
-from cs336_lib.optim import learning_rate
+from cs336_lib.evals import hellaswag
+from cs336_lib.schedule import learning_rate
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "reproduce_gpt2.md").read_text(encoding="utf-8")

@@ -6,8 +6,9 @@ from collections import deque
 import numpy as np
 import pytest
 
-from cs336_lib import documents
-from cs336_lib.documents import (
+from cs336_lib.data import documents
+from cs336_lib.data.corpus import shakespeare
+from cs336_lib.data.documents import (
     MARK_ROWS,
     Corpus,
     Mark,
@@ -18,7 +19,7 @@ from cs336_lib.documents import (
     read,
     text_pieces,
 )
-from cs336_lib.tokenizer import GPT2Tokenizer, shakespeare
+from cs336_lib.data.tokenizer import GPT2Tokenizer
 
 ODD = "  \n\n a\tb  c\r\n\r\rd'll it's\u2028 x\x1c y\u00a0z 漢字 \U0001f600\n" + " " * 50 + "\n\n"
 

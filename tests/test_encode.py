@@ -7,10 +7,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from cs336_lib import encode
-from cs336_lib.documents import Place
-from cs336_lib.encode import batched, encode_batch, encode_in_order, is_validation
-from cs336_lib.tokenizer import CharTokenizer, GPT2Tokenizer
+from cs336_lib.data import prepare
+from cs336_lib.data.documents import Place
+from cs336_lib.data.prepare import batched, encode_batch, encode_in_order, is_validation
+from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer
 
 PIECES = [(Place(i // 2, 0, i // 2, i % 2), f"piece {i} of a text\n") for i in range(400)]
 
@@ -30,7 +30,7 @@ def test_the_choice_is_spread_and_a_first_short_group_gives_none():
 
 
 def test_batches_and_separators(monkeypatch):
-    monkeypatch.setattr(encode, "BATCH_CHARACTERS", 50)
+    monkeypatch.setattr(prepare, "BATCH_CHARACTERS", 50)
     batches = list(batched(PIECES))
     assert [piece for batch in batches for piece in batch] == PIECES
     assert max(len(batch) for batch in batches) == 3
@@ -46,7 +46,7 @@ def test_batches_and_separators(monkeypatch):
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_any_number_of_workers_gives_the_same(monkeypatch, workers):
-    monkeypatch.setattr(encode, "BATCH_CHARACTERS", 100)
+    monkeypatch.setattr(prepare, "BATCH_CHARACTERS", 100)
     work = partial(encode_batch, CharTokenizer("piece of a text\n0123456789"), None, 0.2)
     expected = [work(batch) for batch in batched(PIECES)]
     found = list(encode_in_order(work, batched(PIECES), workers))
@@ -57,11 +57,11 @@ def test_any_number_of_workers_gives_the_same(monkeypatch, workers):
 
 
 def test_reading_does_not_run_ahead_and_closing_ends_the_processes(monkeypatch):
-    monkeypatch.setattr(encode, "BATCH_CHARACTERS", 10)
+    monkeypatch.setattr(prepare, "BATCH_CHARACTERS", 10)
     started, read = [], []
     popen = subprocess.Popen
     monkeypatch.setattr(
-        encode.subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[-1]
+        prepare.subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[-1]
     )
     pieces = (read.append(piece) or piece for piece in PIECES)
     results = encode_in_order(partial(encode_batch, GPT2Tokenizer(), None, 0.1), batched(pieces), 2)
@@ -72,24 +72,24 @@ def test_reading_does_not_run_ahead_and_closing_ends_the_processes(monkeypatch):
 
 
 def test_little_to_do_starts_no_process(monkeypatch):
-    monkeypatch.setattr(encode, "worker_processes", None)
+    monkeypatch.setattr(prepare, "worker_processes", None)
     work = partial(encode_batch, GPT2Tokenizer(), None, 0.1)
     assert len(list(encode_in_order(work, batched(PIECES), 2))) == 1
 
 
 def test_a_dead_process_is_one_line(monkeypatch):
-    monkeypatch.setattr(encode, "BATCH_CHARACTERS", 10)
+    monkeypatch.setattr(prepare, "BATCH_CHARACTERS", 10)
     with pytest.raises(ChildProcessError, match=r"ended early \(exit code 1; .* go on"):
         list(encode_in_order(os.fspath, batched(PIECES), 2))  # which fails on a list
 
 
 def test_the_workers_do_not_load_torch():
-    code = "import sys, cs336_lib.encode; sys.exit('torch' in sys.modules)"
+    code = "import sys, cs336_lib.data.prepare; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_worker_ends_with_its_input():
-    code = "from cs336_lib.encode import work; work()"
+    code = "from cs336_lib.data.prepare import work; work()"
     worker = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
     worker.stdin.write(pickle.dumps(len))
     worker.stdin.close()

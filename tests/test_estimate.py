@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from cs336_lib import accounting, cli, estimate
+from cs336_lib import accounting, cli, report
 from cs336_lib.hardware import DATASHEET
 
 
 def test_days_with_their_arithmetic():
-    text = estimate.report(params=70e9, tokens=15e12, gpus=1024, hardware="h100", mfu=0.5)
+    text = report.report(params=70e9, tokens=15e12, gpus=1024, hardware="h100", mfu=0.5)
     for line in (
         "Time to train 70B parameters on 15T tokens",
         "6 x 7e10 parameters x 1.5e13 tokens = 6.3e24 FLOPs",
@@ -24,29 +24,29 @@ def test_days_with_their_arithmetic():
 
 
 def test_one_gpu_is_no_gpus():
-    text = estimate.report(params=1e9, tokens=1e9)
+    text = report.report(params=1e9, tokens=1e9)
     assert "  hire   1 GPU x " in text
     assert "1 GPUs" not in text
-    assert "  hire   2 GPUs x " in estimate.report(params=1e9, tokens=1e9, gpus=2)
+    assert "  hire   2 GPUs x " in report.report(params=1e9, tokens=1e9, gpus=2)
 
 
 def test_largest_model():
-    text = estimate.report(gpus=8, memory=80e9, optimizer="adamw")
+    text = report.report(gpus=8, memory=80e9, optimizer="adamw")
     assert "4 weight + 4 gradient + 0 master weight + 8 state = 16 a parameter" in text
     assert "6.4e11 / 16 = 40B parameters" in text
     assert "one GPU's 80 GB: 5B parameters" in text
     assert "days" not in text
-    assert "= 53.33B parameters" in estimate.report(gpus=8, precision="bf16")
+    assert "= 53.33B parameters" in report.report(gpus=8, precision="bf16")
 
 
 def test_a_model_that_does_not_fit():
-    text = estimate.report(params=70e9)
+    text = report.report(params=70e9)
     assert "7e10 x 16 = 1,120 GB; too much: 14 such GPUs at least" in text
 
 
 @pytest.mark.parametrize("name", DATASHEET)
 def test_every_device(name: str):
-    text = estimate.report(params=1e9, tokens=1e9, hardware=name.upper().replace(" ", "-"))
+    text = report.report(params=1e9, tokens=1e9, hardware=name.upper().replace(" ", "-"))
     assert DATASHEET[name].name in text
     peak = DATASHEET[name].peak_flops["bf16"]
     assert f"{6e18 / (peak * 0.5) / 86_400:,.1f} days" in text
@@ -57,7 +57,7 @@ def test_every_device(name: str):
 )
 def test_every_optimizer_and_precision(names: tuple[str, str]):
     optimizer, precision = names
-    text = estimate.report(optimizer=optimizer, precision=precision, memory=1e9)
+    text = report.report(optimizer=optimizer, precision=precision, memory=1e9)
     total = accounting.bytes_per_parameter(optimizer, precision).total
     found = re.search(r"state = ([\d.]+) a parameter", text)
     assert math.isclose(float(found[1]), total, rel_tol=1e-3)
@@ -83,19 +83,19 @@ def test_every_optimizer_and_precision(names: tuple[str, str]):
 )
 def test_bad_values_get_one_line(options: dict, message: str):
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
-        estimate.report(**options)
+        report.report(**options)
     assert "\n" not in str(caught.value)
 
 
 def test_numbers_as_people_write_them():
-    assert estimate.digits(7e10) == "7e10"
-    assert estimate.digits(0.5) == "0.5"
-    assert estimate.digits(1.244e7) == "1.244e7"
-    assert estimate.digits(5e-7) == "5e-7"
-    assert estimate.short(124_439_808) == "124.4M"
-    assert estimate.short(70e9) == "70B"
-    assert estimate.short(1000) == "1,000"
-    assert estimate.gigabytes(1.2e9) == "1.2 GB"
+    assert report.digits(7e10) == "7e10"
+    assert report.digits(0.5) == "0.5"
+    assert report.digits(1.244e7) == "1.244e7"
+    assert report.digits(5e-7) == "5e-7"
+    assert report.short(124_439_808) == "124.4M"
+    assert report.short(70e9) == "70B"
+    assert report.short(1000) == "1,000"
+    assert report.gigabytes(1.2e9) == "1.2 GB"
 
 
 def test_from_the_command_line(capsys: pytest.CaptureFixture[str]):

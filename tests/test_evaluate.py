@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from cs336_lib import cli
-from cs336_lib.data import Loader, TokenStream
+from cs336_lib.data.loader import Loader
+from cs336_lib.data.shards import TokenStream
+from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer
 from cs336_lib.distributed import World
-from cs336_lib.evaluate import Score, score, validation_loss
+from cs336_lib.evals.loss import Score, score, validation_loss
 from cs336_lib.model import GPT
-from cs336_lib.tokenizer import CharTokenizer, GPT2Tokenizer
 from cs336_lib.train import train
 
 CPU = torch.device("cpu")

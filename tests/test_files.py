@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from cs336_lib.files import only_writer
+from cs336_lib.io import only_writer
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from cs336_lib.files import only_writer
+from cs336_lib.io import only_writer
 with only_writer(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(float(sys.argv[2]))

@@ -3,7 +3,8 @@ import dataclasses
 import pytest
 import torch
 
-from cs336_lib import cli, pretrained
+from cs336_lib import cli, hf
+from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer
 from cs336_lib.generate import (
     HalfLinear,
     complete,
@@ -16,7 +17,6 @@ from cs336_lib.generate import (
     stream_text,
 )
 from cs336_lib.model import GPT, KVCache
-from cs336_lib.tokenizer import CharTokenizer, GPT2Tokenizer
 from cs336_lib.train import train
 
 HOW = [{"temperature": 0.0}, {"seed": 5}, {"seed": 5, "top_k": 3}, {"seed": 5, "top_p": 0.6}]
@@ -256,7 +256,7 @@ def test_texts_together_are_the_texts_alone(model, tokenizer, stop):
 
 def test_the_gpt2_tokenizer_stops_by_itself():
     tokenizer = GPT2Tokenizer()
-    model = GPT(pretrained.GPTConfig(8, tokenizer.vocab_size, 1, 1, 4)).eval()
+    model = GPT(hf.GPTConfig(8, tokenizer.vocab_size, 1, 1, 4)).eval()
     with torch.no_grad():  # a model that says nothing but <|endoftext|>
         model.transformer.ln_f.weight.zero_()
         model.transformer.ln_f.bias.fill_(1.0)
@@ -268,7 +268,7 @@ def test_the_gpt2_tokenizer_stops_by_itself():
 
 def test_greedy_equals_transformers(model, tokenizer, tmp_path):
     transformers = pytest.importorskip("transformers")
-    pretrained.export(model, tmp_path / "out", tokenizer)
+    hf.export(model, tmp_path / "out", tokenizer)
     theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out")
     greedy = {"max_new_tokens": 9, "do_sample": False}
     for _ in range(5):

@@ -6,15 +6,8 @@ from torch import nn
 
 from cs336_lib.config import TrainConfig
 from cs336_lib.model import GPT
-from cs336_lib.optim import (
-    batch_windows,
-    learning_rate,
-    make_optimizer,
-    orthogonalised,
-    parameter_groups,
-    set_learning_rate,
-    windows_before,
-)
+from cs336_lib.optim import make_optimizer, orthogonalised, parameter_groups
+from cs336_lib.schedule import batch_windows, learning_rate, set_learning_rate, windows_before
 
 
 @pytest.mark.parametrize(("schedule", "quarter"), [("cosine", 0.854), ("linear", 0.75)])

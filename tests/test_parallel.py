@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cs336_lib import hardware, parallel
+from cs336_lib import distributed, hardware
 from cs336_lib.config import TrainConfig
 from cs336_lib.distributed import World
 from cs336_lib.train import train
@@ -18,13 +18,13 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 )
 def test_a_gpu_compiles_unless_told_otherwise(monkeypatch, compile, device, compiled):
     monkeypatch.setattr(hardware, "why_not_compiled", lambda device: "")
-    assert parallel.compiles(TrainConfig(compile=compile), device, World()) is compiled
+    assert distributed.compiles(TrainConfig(compile=compile), device, World()) is compiled
 
 
 def test_a_gpu_that_cannot_compile_runs_eagerly_and_says_why_once(monkeypatch, capsys):
     monkeypatch.setattr(hardware, "why_not_compiled", lambda device: "no C compiler found")
     for rank in (0, 1):
-        assert not parallel.compiles(TrainConfig(), GPU, World(rank, rank, 2))
+        assert not distributed.compiles(TrainConfig(), GPU, World(rank, rank, 2))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1
     assert "no C compiler found" in lines[0]
@@ -33,7 +33,7 @@ def test_a_gpu_that_cannot_compile_runs_eagerly_and_says_why_once(monkeypatch, c
 def test_compiling_that_is_demanded_and_fails_is_refused(monkeypatch):
     monkeypatch.setattr(hardware, "why_not_compiled", lambda device: "no C++ compiler found")
     with pytest.raises(ValueError, match=r"no C\+\+ compiler found; .* pass --compile off"):
-        parallel.compiles(TrainConfig(compile="on"), CPU, World())
+        distributed.compiles(TrainConfig(compile="on"), CPU, World())
 
 
 def test_nothing_is_written_where_compiling_fails(tiny_run, monkeypatch):

@@ -11,13 +11,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from cs336_lib import cli, documents, encode
-from cs336_lib import prepare as module
-from cs336_lib.data import TokenStream, open_data, open_shard, write_shard
-from cs336_lib.documents import Corpus
-from cs336_lib.files import only_writer
-from cs336_lib.prepare import prepare, prepare_raw, read_raw_shard
-from cs336_lib.tokenizer import GPT2Tokenizer, load_tokenizer
+from cs336_lib import cli
+from cs336_lib.data import documents
+from cs336_lib.data import prepare as module
+from cs336_lib.data.documents import Corpus
+from cs336_lib.data.loader import open_data
+from cs336_lib.data.prepare import prepare, prepare_raw, read_raw_shard
+from cs336_lib.data.shards import TokenStream, open_shard, write_shard
+from cs336_lib.data.tokenizer import GPT2Tokenizer, load_tokenizer
+from cs336_lib.io import only_writer
 
 TEXT = "Mary had a little lamb,\nits fleece was white as snow.\n" * 50
 
@@ -90,7 +92,7 @@ def corpus(tmp_path):
 def small_pieces(monkeypatch):
     """Many pieces and batches where there is little text."""
     monkeypatch.setattr(documents, "PIECE_BYTES", 64)
-    monkeypatch.setattr(encode, "BATCH_CHARACTERS", 150)
+    monkeypatch.setattr(module, "BATCH_CHARACTERS", 150)
 
 
 def contents(folder):
@@ -441,7 +443,7 @@ def test_a_shard_that_does_not_fit_is_named(tmp_path):
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("suffix", [".txt", ".jsonl"])
 def test_a_million_blanks(tmp_path, monkeypatch, workers, suffix):
-    monkeypatch.setattr(encode, "WORTH_PROCESSES", 1)
+    monkeypatch.setattr(module, "WORTH_PROCESSES", 1)
     text = "hello" + "\n" * 1_000_000 + "world " * 100 + " " * 1_000_000 + "end\n"
     path = tmp_path / f"blanks{suffix}"
     path.write_text(text if suffix == ".txt" else json.dumps({"text": text}))
@@ -454,8 +456,8 @@ def test_a_script_needs_no_main_guard(corpus, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "from pathlib import Path\n"
-        "from cs336_lib import documents, encode, prepare\n"
-        "encode.BATCH_CHARACTERS = 100\n"
+        "from cs336_lib.data import documents, prepare\n"
+        "prepare.BATCH_CHARACTERS = 100\n"
         f"paths = (Path({str(corpus.paths[0])!r}),)\n"
         f"out = Path({str(tmp_path / 'out')!r})\n"
         "print(prepare.prepare(documents.Corpus(paths), out, workers=2))\n"

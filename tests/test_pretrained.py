@@ -12,11 +12,13 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from cs336_lib import cli, prepare, pretrained
+from cs336_lib import cli, hf
 from cs336_lib.config import GPTConfig
+from cs336_lib.data import prepare
+from cs336_lib.data.corpus import shakespeare
+from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer
 from cs336_lib.generate import generate
 from cs336_lib.model import GPT
-from cs336_lib.tokenizer import CharTokenizer, GPT2Tokenizer, shakespeare
 from cs336_lib.train import train
 
 TRICKY = [
@@ -95,7 +97,7 @@ def rewrite(folder: Path, edit) -> None:
 @pytest.fixture
 def folder(tiny_config, tmp_path) -> Path:
     """An exported tiny model, to be spoiled."""
-    pretrained.export(noisy(tiny_config), tmp_path / "exported", letters(50))
+    hf.export(noisy(tiny_config), tmp_path / "exported", letters(50))
     return tmp_path / "exported"
 
 
@@ -103,7 +105,7 @@ def folder(tiny_config, tmp_path) -> Path:
 def gpt2_folder(tmp_path_factory) -> Path:
     """A tiny model with GPT-2's own tokenizer, exported."""
     path = tmp_path_factory.mktemp("gpt2") / "exported"
-    pretrained.export(GPT(GPTConfig(64, 50257, 1, 2, 8)), path, GPT2Tokenizer())
+    hf.export(GPT(GPTConfig(64, 50257, 1, 2, 8)), path, GPT2Tokenizer())
     return path
 
 
@@ -122,7 +124,7 @@ def test_transformers_loads_what_we_export(
     transformers, tmp_path, n_layer, n_head, n_embd, vocab_size, bias
 ):
     model = noisy(GPTConfig(32, vocab_size, n_layer, n_head, n_embd, bias=bias))
-    pretrained.export(model, tmp_path / "out", letters(vocab_size))
+    hf.export(model, tmp_path / "out", letters(vocab_size))
     theirs, report = transformers.AutoModelForCausalLM.from_pretrained(
         tmp_path / "out", output_loading_info=True
     )
@@ -133,7 +135,7 @@ def test_transformers_loads_what_we_export(
     idx = torch.randint(vocab_size, (3, 32))
     with torch.no_grad():
         assert torch.allclose(model(idx), theirs(idx).logits, atol=1e-4)
-        assert torch.allclose(model(idx), pretrained.load(tmp_path / "out")(idx), atol=1e-5)
+        assert torch.allclose(model(idx), hf.load(tmp_path / "out")(idx), atol=1e-5)
 
 
 @pytest.mark.parametrize(("n_layer", "n_head", "n_embd", "vocab_size"), SHAPES)
@@ -154,7 +156,7 @@ def test_we_load_what_transformers_saves(
     sharded = (tmp_path / "model.safetensors.index.json").exists()
     assert sharded == (shard_size == "8KB" and n_embd > 8)
     state = torch.get_rng_state()
-    model = pretrained.load(str(tmp_path))
+    model = hf.load(str(tmp_path))
     assert torch.equal(torch.get_rng_state(), state)  # loading draws no random numbers
     assert not model.training
     assert model.config == GPTConfig(32, vocab_size, n_layer, n_head, n_embd, dropout=0.1)
@@ -170,33 +172,33 @@ def test_we_load_what_transformers_saves(
 @pytest.mark.parametrize("dropout", [0.0, 0.25])
 def test_round_trip_is_exact(tmp_path, vocab_size, dropout):
     model = noisy(GPTConfig(16, vocab_size, 2, 2, 32, dropout=dropout))
-    pretrained.export(model, tmp_path / "out", letters(vocab_size))
-    assert same(pretrained.load(tmp_path / "out"), model)
-    again = pretrained.load(tmp_path / "out")
-    pretrained.export(again, tmp_path / "again", letters(vocab_size))
+    hf.export(model, tmp_path / "out", letters(vocab_size))
+    assert same(hf.load(tmp_path / "out"), model)
+    again = hf.load(tmp_path / "out")
+    hf.export(again, tmp_path / "again", letters(vocab_size))
     for path in (tmp_path / "out").iterdir():
         assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes()
 
 
 def test_without_biases_zeros_are_written(tiny_config, tmp_path):
     model = noisy(dataclasses.replace(tiny_config, bias=False))
-    pretrained.export(model, tmp_path / "out", letters(50))
-    again = pretrained.load(tmp_path / "out").state_dict()
+    hf.export(model, tmp_path / "out", letters(50))
+    again = hf.load(tmp_path / "out").state_dict()
     assert not any(value.any() for name, value in again.items() if name.endswith("bias"))
     assert all(torch.equal(value, again[name]) for name, value in model.state_dict().items())
 
 
 def test_a_loaded_model_outlives_its_folder(tiny_config, folder):
-    model = pretrained.load(folder)
+    model = hf.load(folder)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     (folder / "model.safetensors").write_bytes(bytes((folder / "model.safetensors").stat().st_size))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 def test_half_precision_weights_are_loaded_in_fp32(folder):
-    model = pretrained.load(folder)
+    model = hf.load(folder)
     rewrite(folder, lambda tensors: {name: value.bfloat16() for name, value in tensors.items()})
-    loaded = pretrained.load(folder)
+    loaded = hf.load(folder)
     for name, value in model.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], value.bfloat16().float())
 
@@ -226,9 +228,9 @@ HEAD, WTE = "lm_head.weight", "transformer.wte.weight"
     ids=["hub", "head", "hub and head", "head only", "masks"],
 )
 def test_other_spellings_of_the_same_weights(folder, edit):
-    model = pretrained.load(folder)
+    model = hf.load(folder)
     rewrite(folder, edit)
-    assert same(pretrained.load(folder), model)
+    assert same(hf.load(folder), model)
 
 
 def shard(folder: Path) -> Path:
@@ -246,16 +248,16 @@ def shard(folder: Path) -> Path:
 
 
 def test_shards(folder):
-    model = pretrained.load(folder)
+    model = hf.load(folder)
     index = shard(folder)
-    assert same(pretrained.load(folder), model)
+    assert same(hf.load(folder), model)
     (folder / "model-2.safetensors").rename(folder / "elsewhere")
     with pytest.raises(ValueError, match=r"model-2\.safetensors: not found"):
-        pretrained.load(folder)
+        hf.load(folder)
     for bad in ({}, [], {"a": 1}, {"a": "../model-1.safetensors"}, {"a": ""}, None):
         index.write_text(json.dumps({"weight_map": bad}))
         with pytest.raises(ValueError, match=r"weight_map must map|not found"):
-            pretrained.load(folder)
+            hf.load(folder)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +281,7 @@ def test_shards(folder):
         ({"n_head": 3}, "n_head 3 does not divide"),
         ({"resid_pdrop": 0.1}, "one number for all"),
         ({"resid_pdrop": "0"}, "one number for all"),
-        (dict.fromkeys(pretrained.DROPOUTS, 1.5), "dropout is 1.5"),
+        (dict.fromkeys(hf.DROPOUTS, 1.5), "dropout is 1.5"),
         ({"n_layer": 10**12}, "n_layer is 1000000000000; at most 4096"),
         ({"vocab_size": 10**30}, "vocab_size is 1000000000000000000000000000000; a whole"),
         ({"n_embd": 2**40}, "the weights are"),
@@ -293,21 +295,21 @@ def test_shards(folder):
 def test_a_config_that_does_not_fit(folder, values, message):
     change(folder, **values)
     with pytest.raises(ValueError, match=message) as caught:
-        pretrained.load(folder)
+        hf.load(folder)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("n_inner", [None, 128])
 def test_n_inner_may_be_said(folder, n_inner):
     change(folder, n_inner=n_inner)
-    assert pretrained.load(folder).config.n_embd == 32
+    assert hf.load(folder).config.n_embd == 32
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b"[" * 100_000])
 def test_a_config_that_is_no_json_object(folder, content):
     (folder / "config.json").write_bytes(content)
     with pytest.raises(ValueError, match=r"config.json: (not JSON|a JSON object)"):
-        pretrained.load(folder)
+        hf.load(folder)
 
 
 C_FC = "transformer.h.1.mlp.c_fc.weight"
@@ -330,7 +332,7 @@ C_FC = "transformer.h.1.mlp.c_fc.weight"
 def test_weights_that_do_not_fit(folder, edit, message):
     rewrite(folder, edit)
     with pytest.raises(ValueError, match=message) as caught:
-        pretrained.load(folder)
+        hf.load(folder)
     assert "\n" not in str(caught.value)
 
 
@@ -340,24 +342,24 @@ def test_a_damaged_file(folder):
     for content in (b"x" * len(whole), whole[:-1], b"\xff" * 8 + whole):
         path.write_bytes(content)
         with pytest.raises(ValueError, match="cannot be read as safetensors"):
-            pretrained.load(folder)
+            hf.load(folder)
     path.write_bytes(b"")
     with pytest.raises(ValueError, match="the weights are 0 bytes"):
-        pretrained.load(folder)
+        hf.load(folder)
 
 
 def test_folders_without_usable_weights(folder, tmp_path):
     (folder / "model.safetensors").unlink()
     with pytest.raises(ValueError, match=r"holds no model\.safetensors"):
-        pretrained.load(folder)
+        hf.load(folder)
     (folder / "pytorch_model.bin").write_bytes(b"a pickle")
     with pytest.raises(ValueError, match=r"pickled weights.*save_pretrained"):
-        pretrained.load(folder)
+        hf.load(folder)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"config\.json: not found"):
-        pretrained.load(tmp_path / "empty")
+        hf.load(tmp_path / "empty")
     with pytest.raises(ValueError, match="no such folder, and not one of gpt2, gpt2-medium"):
-        pretrained.load("gpt5")
+        hf.load("gpt5")
 
 
 def test_the_hub_by_name(folder, tmp_path, monkeypatch):
@@ -370,7 +372,7 @@ def test_the_hub_by_name(folder, tmp_path, monkeypatch):
         return str(folder / file)
 
     monkeypatch.setattr(hub, "hf_hub_download", fake)
-    assert same(pretrained.load("gpt2-large"), pretrained.load(folder))
+    assert same(hf.load("gpt2-large"), hf.load(folder))
     wanted = ["config.json", "model.safetensors"]
     assert asked == [("openai-community/gpt2-large", file) for file in wanted]
 
@@ -379,27 +381,27 @@ def test_the_hub_by_name(folder, tmp_path, monkeypatch):
 
     monkeypatch.setattr(hub, "hf_hub_download", offline)
     with pytest.raises(ValueError, match=r"LocalEntryNotFoundError\); connect .* local folder"):
-        pretrained.load("gpt2")
+        hf.load("gpt2")
     shutil.copytree(folder, tmp_path / "gpt2")
-    assert same(pretrained.load("gpt2"), pretrained.load(folder))  # a folder of that name wins
+    assert same(hf.load("gpt2"), hf.load(folder))  # a folder of that name wins
 
 
 def test_the_hub_without_its_client(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ValueError, match="`pip install huggingface_hub` first, or give a local"):
-        pretrained.load("gpt2-xl")
+        hf.load("gpt2-xl")
 
 
 def test_export_refuses_what_exists_or_does_not_match(tiny_config, tmp_path):
     model = GPT(tiny_config)
     with pytest.raises(ValueError, match="exists already"):
-        pretrained.export(model, tmp_path, letters(50))
+        hf.export(model, tmp_path, letters(50))
     with pytest.raises(ValueError, match="the tokenizer has 51 ids, the model 50"):
-        pretrained.export(model, tmp_path / "out", letters(51))
+        hf.export(model, tmp_path / "out", letters(51))
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="cannot be written"):
-        pretrained.export(model, tmp_path / "file" / "out", letters(50))
+        hf.export(model, tmp_path / "file" / "out", letters(50))
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -409,17 +411,17 @@ def test_nothing_half_written(tiny_config, tmp_path, monkeypatch, error):
         path.write_bytes(b"half")
         raise error
 
-    monkeypatch.setattr(pretrained, "save_file", fails)
+    monkeypatch.setattr(hf, "save_file", fails)
     wanted = SystemExit if error is SystemExit else ValueError
     with pytest.raises(wanted):
-        pretrained.export(GPT(tiny_config), tmp_path / "out", letters(50))
+        hf.export(GPT(tiny_config), tmp_path / "out", letters(50))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_killed_export_left_is_no_hindrance(tiny_config, tmp_path):
     (tmp_path / ".tmp-export-out").mkdir()
     (tmp_path / ".tmp-export-out" / "model.safetensors").write_bytes(b"half")
-    pretrained.export(GPT(tiny_config), str(tmp_path / "out"), letters(50))
+    hf.export(GPT(tiny_config), str(tmp_path / "out"), letters(50))
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     modes = {path.stat().st_mode for path in (tmp_path / "out").iterdir()}
     assert len(modes) == 1  # whoever may read one file may read all
@@ -439,7 +441,7 @@ def test_an_unfinished_prepare_of_the_same_name_is_left_alone(tiny_config, tmp_p
     (begun,) = (path for path in tmp_path.iterdir() if path != text)
     work = {path.name: path.read_bytes() for path in begun.iterdir()}
     assert len(work) == 4
-    pretrained.export(GPT(tiny_config), out, letters(50))
+    hf.export(GPT(tiny_config), out, letters(50))
     assert {path.name: path.read_bytes() for path in begun.iterdir()} == work
     assert set(tmp_path.iterdir()) == {text, begun, out}
 
@@ -485,7 +487,7 @@ def test_gpt2_every_id_decodes_alike(gpt2_folder):
 def test_char_ids_equal_ours(transformers, tmp_path):
     ours = CharTokenizer(ALPHABET + MARK + shakespeare())
     model = GPT(GPTConfig(64, ours.vocab_size, 1, 2, 8))
-    pretrained.export(model, tmp_path / "out", ours)
+    hf.export(model, tmp_path / "out", ours)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out", model_max_length=10**9)
     assert theirs.vocab_size == ours.vocab_size
     for text in [*TRICKY, MARK, ours.alphabet, shakespeare()[:100_000]]:
@@ -501,7 +503,7 @@ def test_what_their_tokenizer_returns_fits_their_model(transformers, tmp_path, k
     """As most people call it: transformers 4 added token_type_ids, which GPT-2 embeds and adds."""
     ours = CharTokenizer("To be,rnt") if kind == "char" else GPT2Tokenizer()
     model = noisy(GPTConfig(64, ours.vocab_size, 2, 2, 16))
-    pretrained.export(model, tmp_path / "out", ours)
+    hf.export(model, tmp_path / "out", ours)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     text = "To be, or not to be"
@@ -516,7 +518,7 @@ def test_what_their_tokenizer_returns_fits_their_model(transformers, tmp_path, k
 
 
 def test_greedy_generation_equals_ours(transformers, folder):
-    model = pretrained.load(folder)
+    model = hf.load(folder)
     theirs = transformers.GPT2LMHeadModel.from_pretrained(folder)
     for prompt in torch.randint(50, (5, 1, 4)):
         attention = torch.ones_like(prompt)
@@ -529,7 +531,7 @@ def test_command_line(transformers, tiny_run, tmp_path, capsys):
     out = tmp_path / "exported"
     cli.main(["export", "--run-dir", tiny_run.run_dir, "--out", str(out)])
     assert "from_pretrained" in capsys.readouterr().out
-    assert same(pretrained.load(out), result.model)
+    assert same(hf.load(out), result.model)
     model = transformers.AutoModelForCausalLM.from_pretrained(out)
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
     idx = tokenizer("To be", return_tensors="pt").input_ids

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from cs336_lib import cli, progress
-from cs336_lib.progress import Bar
+from cs336_lib import cli
+from cs336_lib import io as io_module
+from cs336_lib.io import Bar
 from cs336_lib.train import train
 
 
@@ -64,7 +65,7 @@ def test_a_bar_is_as_wide_as_the_terminal(monkeypatch):
 def clock(monkeypatch) -> list[float]:
     """The seconds that a log's bar sees; change the number to let time pass."""
     now = [100.0]
-    monkeypatch.setattr(progress, "monotonic", lambda: now[0])
+    monkeypatch.setattr(io_module, "monotonic", lambda: now[0])
     return now
 
 

@@ -13,10 +13,10 @@ import pytest
 
 from cs336_lib import checkpoint
 from cs336_lib.config import TrainConfig
-from cs336_lib.data import open_shard, write_shard
-from cs336_lib.files import only_writer, sha256
-from cs336_lib.prepare import prepare
-from cs336_lib.tokenizer import load_tokenizer
+from cs336_lib.data.prepare import prepare
+from cs336_lib.data.shards import open_shard, write_shard
+from cs336_lib.data.tokenizer import load_tokenizer
+from cs336_lib.io import only_writer, sha256
 from cs336_lib.train import train
 
 LETTERS = "To be, or not to be, that is the question:\n"
@@ -143,10 +143,10 @@ def test_the_same_folder_may_be_written_in_another_way(tiny_run, monkeypatch):
 
 @pytest.mark.parametrize("given", ["run", "exported"])
 def test_weights_for_another_alphabet_of_the_same_size_are_refused(tiny_run, tmp_path, given):
-    from cs336_lib import pretrained
+    from cs336_lib import hf
 
     first = train(tiny_run)
-    pretrained.export(first.model, tmp_path / "exported", first.tokenizer)
+    hf.export(first.model, tmp_path / "exported", first.tokenizer)
     other = dataclasses.replace(
         tiny_run,
         train_data=str(tmp_path / "other"),
@@ -204,7 +204,7 @@ def test_an_id_outside_the_vocabulary_is_found_before_the_folder_is_made(tiny_ru
 
 
 def test_validation_reads_ahead_what_it_will_read_and_no_more(tiny_run, monkeypatch):
-    from cs336_lib.data import ShardFile
+    from cs336_lib.data.shards import ShardFile
 
     shard = Path(tiny_run.train_data) / "val_000000.bin"
     write_shard(shard, np.arange(100_000) % 5)
@@ -244,7 +244,7 @@ def test_validation_takes_no_more_at_once_than_training(tiny_run, monkeypatch):
 HOLD = """
 import sys, time
 from pathlib import Path
-from cs336_lib.files import only_writer
+from cs336_lib.io import only_writer
 with only_writer(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(100)
@@ -287,7 +287,7 @@ def test_a_run_begun_in_the_folder_while_this_one_got_ready_is_left_alone(tiny_r
     """Two start at once; while one draws its weights, the other comes first and ends."""
     from cs336_lib import train as train_module
 
-    honest, others = train_module.starting_model, []
+    honest, others = train_module.build_model, []
 
     def slow(*arguments):
         if not others:
@@ -296,7 +296,7 @@ def test_a_run_begun_in_the_folder_while_this_one_got_ready_is_left_alone(tiny_r
             others.append(contents(tiny_run.run_dir))
         return honest(*arguments)
 
-    monkeypatch.setattr(train_module, "starting_model", slow)
+    monkeypatch.setattr(train_module, "build_model", slow)
     with pytest.raises(ValueError, match="another run was begun"):
         train(resumed(tiny_run))
     assert contents(tiny_run.run_dir) == others[1]
@@ -315,5 +315,5 @@ def test_the_validation_loss_of_a_run_without_metrics(tiny_run):
 
 def test_a_run_that_has_not_validated_says_so(tiny_run):
     result = train(tiny_run, on_step=stop_after(2))
-    with pytest.raises(ValueError, match="no validation loss was measured yet; go on with"):
+    with pytest.raises(ValueError, match="no validation loss was measured yet; continue it with"):
         _ = result.val_loss

@@ -232,8 +232,8 @@ def test_the_model_that_ships_has_the_loss_it_claims() -> None:
     import torch
 
     from cs336_lib import checkpoint
-    from cs336_lib.data import Loader, open_data
-    from cs336_lib.evaluate import validation_loss
+    from cs336_lib.data.loader import Loader, open_data
+    from cs336_lib.evals.loss import validation_loss
 
     model, tokenizer = checkpoint.load_shipped()
     _, stream, _ = open_data("", "", "char")

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from cs336_lib import checkpoint, files
+from cs336_lib import checkpoint, io
 from cs336_lib.config import TrainConfig
+from cs336_lib.data.prepare import PROGRESS, prepare
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer
-from cs336_lib.prepare import PROGRESS, prepare
 from cs336_lib.train import train
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows syncs no folders")
@@ -64,7 +64,7 @@ def disk(monkeypatch) -> Disk:
 
 def test_a_file_is_synced_before_it_replaces_the_old_one(disk, tmp_path):
     for text in ("old", "new"):
-        files.write_whole(tmp_path / "file.json", text)
+        io.write_whole(tmp_path / "file.json", text)
     assert disk.renamed == [tmp_path / "file.json"] * 2
     assert disk.unsafe == []
 

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from cs336_lib.tokenizer import (
+from cs336_lib.data.corpus import shakespeare
+from cs336_lib.data.tokenizer import (
     LONGEST_BLANK,
     CharTokenizer,
     GPT2Tokenizer,
@@ -9,7 +10,6 @@ from cs336_lib.tokenizer import (
     gpt2_encoding,
     load_tokenizer,
     save_tokenizer,
-    shakespeare,
 )
 
 # What the well-known GPT-2 walkthroughs print for the first lines of tiny Shakespeare.

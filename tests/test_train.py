@@ -9,8 +9,8 @@ import torch
 
 from cs336_lib import accounting, checkpoint, hardware
 from cs336_lib import train as train_module
-from cs336_lib.metrics import read_metrics
 from cs336_lib.model import GPT
+from cs336_lib.run import read_metrics
 from cs336_lib.train import train
 
 METRICS = {"step", "tokens", "train_loss", "lr", "grad_norm", "step_ms", "tokens_per_sec", "mfu"}
@@ -65,7 +65,7 @@ def test_a_small_model_gets_one_thread_unless_its_vocabulary_is_large(
 ):
     monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
     shape = tiny_run.model_config(vocab_size)
-    monkeypatch.setattr("cs336_lib.train.starting_model", lambda *_: GPT(shape))
+    monkeypatch.setattr("cs336_lib.train.build_model", lambda config, *_: (GPT(shape), config))
     seen = []
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -103,7 +103,7 @@ def test_stopped_and_resumed_equals_never_stopped(
     clip = train_module.clip_gradients
     monkeypatch.setattr(train_module, "clip_gradients", interrupt)
     assert not train(tiny_run).finished
-    line = f"Stopped after step {stop_after} of 12 and saved; --resume goes on."
+    line = f"Stopped after step {stop_after} of 12 and saved; --resume continues it."
     assert line in capsys.readouterr().out
     rows = read_metrics(Path(tiny_run.run_dir) / "metrics.jsonl")
     assert len(rows) == stop_after
@@ -267,10 +267,10 @@ def test_fine_tuning_begins_with_the_weights_it_is_given(tiny_run, tmp_path):
 
 
 def test_fine_tuning_from_a_hugging_face_folder(tiny_run, tmp_path):
-    from cs336_lib import pretrained
+    from cs336_lib import hf
 
     first = train(tiny_run)
-    pretrained.export(first.model, tmp_path / "exported", first.tokenizer)
+    hf.export(first.model, tmp_path / "exported", first.tokenizer)
     config = dataclasses.replace(
         tiny_run, run_dir=str(tmp_path / "tuned"), max_steps=4, warmup_steps=0
     )
@@ -320,7 +320,7 @@ def poisoned(tiny_run, monkeypatch):
 
 
 def test_nan_stops_the_run_and_says_where(poisoned):
-    with pytest.raises(ValueError, match="step 6: loss inf") as error:
+    with pytest.raises(FloatingPointError, match="step 6: loss inf") as error:
         train(poisoned)
     message = str(error.value)
     assert "windows 48 to 55, the first at " in message
@@ -351,14 +351,16 @@ def test_nan_can_be_skipped_and_is_counted(poisoned, capsys):
 
 def test_a_gradient_of_nan_is_noticed_although_the_loss_is_fine(tiny_run, monkeypatch):
     monkeypatch.setattr(train_module, "clip_gradients", lambda *_: torch.tensor(math.nan))
-    with pytest.raises(ValueError, match=r"step 0: loss .*gradient norm nan.*checkpoint: none"):
+    with pytest.raises(
+        FloatingPointError, match=r"step 0: loss .*gradient norm nan.*checkpoint: none"
+    ):
         train(tiny_run)
 
 
 def test_a_validation_loss_of_nan_stops_the_run(tiny_run, monkeypatch):
     losses = iter([2.0, math.nan])
     monkeypatch.setattr(train_module, "validation_loss", lambda *_, **__: next(losses))
-    with pytest.raises(ValueError, match=r"step 7: validation loss nan; .*step_00000005"):
+    with pytest.raises(FloatingPointError, match=r"step 7: validation loss nan; .*step_00000005"):
         train(tiny_run)
 
 
@@ -382,7 +384,8 @@ def test_a_loss_spike_is_marked_also_after_a_resume(tiny_run, monkeypatch, capsy
 
 
 def test_what_is_no_spike():
-    from cs336_lib.metrics import is_spike, summary
+    from cs336_lib.report import summary
+    from cs336_lib.run import is_spike
 
     noise = torch.randn(20_000, generator=torch.Generator().manual_seed(1)).tolist()
     rows = [{"train_loss": 3 + 0.1 * x} for x in noise]

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cs336_lib import parallel
+from cs336_lib import distributed
 from cs336_lib import train as train_module
 from cs336_lib.config import TrainConfig
 
@@ -65,7 +65,7 @@ def remember_optimizer(
 
 @contextmanager
 def sync_then_look(
-    model: nn.Module, wanted: bool, gradient_sync: Callable = parallel.gradient_sync
+    model: nn.Module, wanted: bool, gradient_sync: Callable = distributed.gradient_sync
 ) -> Iterator[None]:
     """Do what `gradient_sync` does, and look when the backward pass is over."""
     with gradient_sync(model, wanted):
@@ -75,6 +75,6 @@ def sync_then_look(
 
 if __name__ == "__main__":
     train_module.make_optimizer = remember_optimizer
-    parallel.gradient_sync = sync_then_look
+    distributed.gradient_sync = sync_then_look
     train_module.train(TrainConfig(run_dir=sys.argv[1], **json.loads(sys.argv[2])))
     print(f"\nheld {os.environ['RANK']} {json.dumps(most)}")

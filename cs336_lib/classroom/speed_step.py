@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from cs336_lib import accounting, optim
 from cs336_lib.config import GPTConfig, TrainConfig
+from cs336_lib.data.corpus import shakespeare
+from cs336_lib.data.tokenizer import GPT2Tokenizer
 from cs336_lib.model import GPT, CausalSelfAttention, KVCache
-from cs336_lib.tokenizer import GPT2Tokenizer, shakespeare
 
 Precision = Literal["fp32", "tf32", "bf16"]
 Attention = Literal["written out", "flash"]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cs336_lib.config import require
-from cs336_lib.files import read_json, sha256, write_whole
+from cs336_lib.io import read_json, sha256, write_whole
 
 COURSE, MINE = Path("notebooks"), Path("my_notebooks")
 COPIES = ".copies.json"  # what was copied; a folder with this file is a learner's

@@ -11,8 +11,8 @@ import torch
 from cs336_lib.checkpoint import load_shipped
 from cs336_lib.classroom import bits, explorers, storage, toys
 from cs336_lib.classroom.explorers import budget, layout, letters, number, pattern, race
+from cs336_lib.data.tokenizer import CharTokenizer
 from cs336_lib.model import GPT
-from cs336_lib.tokenizer import CharTokenizer
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 MAKERS = {

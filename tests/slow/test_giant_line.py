@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from cs336_lib.prepare import prepare
-from cs336_lib.tokenizer import load_tokenizer
+from cs336_lib.data.prepare import prepare
+from cs336_lib.data.tokenizer import load_tokenizer
 
 GIGABYTE = 2**30
 

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from cs336_lib.tokenizer import shakespeare
+from cs336_lib.data.corpus import shakespeare
 
 MEGABYTE = 2**20
 # Prepares, then prints the tokens of both parts and the most memory the process has held, in KiB.
 CHILD = """
 import json, resource, sys
 from pathlib import Path
-from cs336_lib.documents import Corpus
-from cs336_lib.prepare import prepare
+from cs336_lib.data.documents import Corpus
+from cs336_lib.data.prepare import prepare
 source, out, workers = sys.argv[1:]
 counts = prepare(Corpus((Path(source),)), Path(out), workers=int(workers), shard_tokens=3_000_000)
 print(json.dumps([counts, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]))

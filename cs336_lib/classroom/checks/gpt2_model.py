@@ -9,8 +9,8 @@ from torch import Tensor
 from cs336_lib.accounting import count_parameters, parameter_counts
 from cs336_lib.classroom.checks.report import exercise, expect
 from cs336_lib.config import GPTConfig
+from cs336_lib.hf import hugging_face_tensors
 from cs336_lib.model import GPT
-from cs336_lib.pretrained import hugging_face_tensors
 
 __all__ = [
     "cache_bytes",

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from cs336_lib.classroom.checks.checkpoints import missing_pieces, resume
 from cs336_lib.classroom.checks.report import by_hand, exercise, expect
-from cs336_lib.data import HEADER_BYTES, write_shard
+from cs336_lib.data.shards import HEADER_BYTES, write_shard
 
 __all__ = [
     "accumulate",

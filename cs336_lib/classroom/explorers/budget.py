@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 from cs336_lib import accounting
 from cs336_lib.classroom.explorers.widget import Explorer, Values, View, choice, slider, table, tag
 from cs336_lib.classroom.plots import accounting as plots
-from cs336_lib.estimate import digits, gigabytes, short
 from cs336_lib.hardware import DATASHEET
+from cs336_lib.report import digits, gigabytes, short
 
 PARAMETERS = {
     short(n): n

@@ -25,9 +25,9 @@ from cs336_lib.classroom.explorers.widget import (
 from cs336_lib.classroom.plots import gpt2_model as plots
 from cs336_lib.classroom.plots.style import BLUE, figure, label
 from cs336_lib.config import require
+from cs336_lib.data.tokenizer import Tokenizer
 from cs336_lib.generate import encode, filter_logits
 from cs336_lib.model import GPT
-from cs336_lib.tokenizer import Tokenizer
 
 LONGEST = 32  # tokens that a map can show
 SHOWN = 10  # next tokens with a bar

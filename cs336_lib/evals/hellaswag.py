@@ -12,14 +12,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from cs336_lib.config import require
+from cs336_lib.data.documents import hub_lines, json_lines
+from cs336_lib.data.tokenizer import Tokenizer
 from cs336_lib.distributed import World
-from cs336_lib.documents import hub_lines, json_lines
-from cs336_lib.progress import Bar
-from cs336_lib.tokenizer import Tokenizer
+from cs336_lib.io import Bar
 
 # The acc_per_token of OpenAI's 124M on the 10,042 validation examples. Two files of
 # karpathy/build-nanogpt disagree by ten examples: play.ipynb and hellaswag.py.
 GPT2_124M, GPT2_124M_BY_SCRIPT = 0.2945, 0.2955
+
 SPLIT = "validation"  # of the hub's data set; the test split has no labels
 
 

@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+from collections.abc import Iterable
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -12,21 +13,18 @@ import numpy as np
 import tiktoken
 
 from cs336_lib.config import require
-from cs336_lib.files import inside, read_json, write_whole
-
-# In the repository data/ lies beside the package; a wheel carries it inside.
-DATA = next(
-    folder
-    for folder in (Path(__file__).parent / "data", Path(__file__).parent.parent / "data")
-    if folder.is_dir()
-)
+from cs336_lib.data.corpus import DATA
+from cs336_lib.io import inside, read_json, write_whole
 
 # How GPT-2 cuts text into words before merging bytes (its encoder.py, line 53).
 GPT2_SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+
 END_OF_TEXT = "<|endoftext|>"
+
 # Of a run of a million blanks or line ends, the alternative with (?!\S) needs more stack than
 # tiktoken's regular expressions have, and that ends Python with a Rust panic.
 LONGEST_BLANK = 100_000
+
 BLANK = re.compile(rf"\s{{1,{LONGEST_BLANK}}}")
 
 
@@ -169,6 +167,51 @@ def load_tokenizer(path: Path) -> Tokenizer:
     return make_tokenizer(name, alphabet)
 
 
-def shakespeare() -> str:
-    """The corpus that ships: all of Shakespeare's plays (see data/README.md)."""
-    return (DATA / "shakespeare.txt").read_text(encoding="utf-8")
+def same_tokenizer(one: Tokenizer, other: Tokenizer) -> bool:
+    """Whether each id is the same text to both."""
+    return one.name == other.name and alphabet(one) == alphabet(other)
+
+
+def alphabet(tokenizer: Tokenizer) -> str:
+    """A char tokenizer's characters; nothing for gpt2, which there is only one of."""
+    return tokenizer.alphabet if isinstance(tokenizer, CharTokenizer) else ""
+
+
+def tokenizer_of(folder: Path) -> Tokenizer | None:
+    """The tokenizer of a run folder, of prepared data or of a char model that we exported.
+
+    None where there is no tokenizer.json, or another of Hugging Face's, which we do not read.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        return None
+    described = read_json(path)
+    if "name" in described:
+        return load_tokenizer(path)
+    model = described.get("model")
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    if not isinstance(vocab, dict) or any(len(token) != 1 for token in vocab) or not vocab:
+        return None
+    made = CharTokenizer("".join(vocab))
+    return made if vocab == {c: number for number, c in enumerate(made.alphabet)} else None
+
+
+def require_tokenizer(shards: Iterable[str], made: Tokenizer, advice: str) -> None:
+    """Refuse shards that lie beside the tokenizer.json of another tokenizer than `made`.
+
+    Raises:
+        ValueError: they do; `advice` ends the line, with {folder} and {name} filled in.
+    """
+    for folder in dict.fromkeys(Path(shard).parent for shard in shards):
+        theirs = tokenizer_of(folder)
+        if theirs is None or same_tokenizer(theirs, made):
+            continue
+        other = "another alphabet" if theirs.name == made.name else f"tokenizer {theirs.name!r}"
+        end = advice.replace("{folder}", str(folder)).replace("{name}", theirs.name)
+        raise ValueError(
+            f"{folder} was prepared with {other} and would be read with this run's "
+            f"{made.name!r}; {end}"
+        )

@@ -9,11 +9,10 @@ import torch
 from torch import nn
 
 from cs336_lib.config import require
-from cs336_lib.data import Loader
+from cs336_lib.data.loader import Loader
+from cs336_lib.data.tokenizer import CharTokenizer, Tokenizer, load_tokenizer, same_tokenizer
 from cs336_lib.distributed import World
-from cs336_lib.progress import Bar
-from cs336_lib.same_ids import same_tokenizer
-from cs336_lib.tokenizer import CharTokenizer, Tokenizer, load_tokenizer
+from cs336_lib.io import Bar
 
 OVERFLOWS = 700.0  # nats; exp(710) is more than a float holds
 

@@ -1,13 +1,86 @@
-"""Napkin maths with its working shown: what `cs336 estimate` prints."""
+"""The text of the command line: banner, step line, and the tables of estimate and compare."""
 
 import math
 import re
+from typing import Any
 
-from cs336_lib import accounting
-from cs336_lib.config import require
+import torch
+
+from cs336_lib import accounting, hardware
+from cs336_lib.config import TrainConfig, require
+from cs336_lib.data.tokenizer import Tokenizer
+from cs336_lib.distributed import World
 from cs336_lib.hardware import DATASHEET, Device
+from cs336_lib.model import GPT
+from cs336_lib.schedule import windows_before
+
+EXPECTED_MFU = 0.4  # for the estimate before the start; what is reached is measured
+
+
+def troubles(rows: list[dict[str, Any]]) -> str:
+    """What somebody should look at after a run: batches skipped and spikes of the loss, or ''."""
+    found = []
+    for key, what in (("skipped", "skipped for NaN or infinity"), ("spike", "with a loss spike")):
+        steps = [row["step"] for row in rows if row.get(key)]
+        if steps:
+            which = ", ".join(map(str, steps[:5])) + (", ..." if steps[5:] else "")
+            found.append(f"{len(steps)} of {len(rows)} steps {what}: {which}")
+    return "; ".join(found)
+
+
+def summary(row: dict[str, Any]) -> str:
+    """One line for the progress bar."""
+    parts = ["skipped" if row["train_loss"] is None else f"loss {row['train_loss']:.3f}"]
+    if row.get("spike"):
+        parts[0] += " (spike)"
+    if "val_loss" in row:
+        parts.append(f"val {row['val_loss']:.3f}")
+    parts += [f"lr {row['lr']:.1e}", f"{row['tokens_per_sec']:,.0f} tok/s"]
+    if row["mfu"] is not None:
+        parts.append(f"MFU {row['mfu']:.0%}")
+    return ", ".join(parts)
+
+
+def banner(
+    config: TrainConfig,
+    model: GPT,
+    tokenizer: Tokenizer,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    peak: tuple[float | None, str],
+    first_step: int,
+    world: World,
+) -> str:
+    """What is about to happen, and how long it should take."""
+    windows = windows_before(config.max_steps, config) - windows_before(first_step, config)
+    tokens = windows * config.block_size
+    flops = tokens * accounting.train_flops_per_token(model.config)
+    speed, source = peak
+    if speed is None:
+        expected = "unknown (no peak FLOP/s known for this device)"
+    else:
+        seconds = accounting.training_seconds(flops, world.size, speed, EXPECTED_MFU)
+        expected = f"{accounting.duration(seconds)} at {EXPECTED_MFU:.0%} MFU"
+    peak_text = source if speed is None else f"{accounting.human(speed)}FLOP/s, {source}"
+    resumed = f", from step {first_step}" if first_step else ""
+    return "\n".join(
+        [
+            f"model      {model.num_parameters():,} parameters: {config.n_layer} layers, "
+            f"{config.n_head} heads, {config.n_embd} wide, context {config.block_size}",
+            f"data       {config.train_data or 'the plays that ship'}, tokenizer {tokenizer.name}, "
+            f"{tokenizer.vocab_size:,} ids",
+            f"device     {hardware.device_name(device)} x {world.size}, "
+            f"{'bf16 autocast' if dtype else 'fp32'} (peak {peak_text})",
+            f"run        {config.max_steps} steps of {config.batch_tokens:,} tokens{resumed}: "
+            f"{tokens:,} tokens, {flops:.2e} FLOPs",
+            f"expected   {expected}",
+            f"writes to  {config.run_dir}",
+        ]
+    )
+
 
 LARGEST = 1e24  # of what can be given: beyond, products and quotients would overflow
+
 LEAST_MFU = 1e-6
 
 

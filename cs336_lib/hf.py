@@ -15,16 +15,19 @@ from torch import Tensor
 
 from cs336_lib.accounting import count_parameters
 from cs336_lib.config import GPTConfig, require
-from cs336_lib.files import inside, read_json
+from cs336_lib.data.tokenizer import END_OF_TEXT, CharTokenizer, Tokenizer, gpt2_encoding
 from cs336_lib.hardware import require_memory
+from cs336_lib.io import Bar, inside, read_json
 from cs336_lib.model import GPT
-from cs336_lib.progress import Bar
-from cs336_lib.tokenizer import END_OF_TEXT, CharTokenizer, Tokenizer, gpt2_encoding
 
 HUB_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
+
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+
 HEAD, EMBEDDING = "lm_head.weight", "transformer.wte.weight"
+
 FLOATS = ("F64", "F32", "F16", "BF16")
+
 CPU = torch.device("cpu")
 
 # What our model does and cannot do otherwise; a config.json that is silent means the same.
@@ -36,9 +39,12 @@ OURS = {
     "add_cross_attention": False,
     "tie_word_embeddings": True,
 }
+
 # Our names of the sizes, and Hugging Face's.
 SHAPE = {"block_size": "n_positions"}
+
 SHAPE |= {name: name for name in ("vocab_size", "n_layer", "n_head", "n_embd")}
+
 DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 
 

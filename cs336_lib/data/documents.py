@@ -15,10 +15,15 @@ from typing import Any, NamedTuple
 from cs336_lib.config import require
 
 PIECE_BYTES = 2**20  # a long text is cut, so that memory stays flat and processes can share it
+
 LONGEST_WORD = 2**22  # characters without a place to cut
+
 BOUNDARY = re.compile(r"(?s:.*)\S(?=[ \n])")
+
 LINE_BYTES = 64 * 2**20  # of JSON lines, each of which must fit into memory several times
+
 COMPRESSED = (".gz", ".zst", ".xz", ".bz2", ".zip")
+
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -60,6 +65,7 @@ class Mark(NamedTuple):
 
 
 Marks = deque[Mark]  # in the order of their rows
+
 MARK_ROWS = 100  # from one mark to the next
 
 

@@ -1,0 +1,1 @@
+"""Tokens: what ships, documents, tokenizers, shards on disk, and batches."""

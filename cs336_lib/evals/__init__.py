@@ -1,0 +1,1 @@
+"""Scores of a model: its loss, and HellaSwag."""
