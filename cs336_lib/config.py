@@ -14,7 +14,7 @@ Choice = Literal["auto", "on", "off"]
 # (on_nan: nothing has come out yet of a run that it stopped).
 CHANGEABLE = (
     *("run_dir", "resume", "device", "compile", "parallel", "micro_batch_size", "on_nan"),
-    *("log_every", "eval_every", "eval_tokens", "checkpoint_every", "keep_checkpoints"),
+    *("log_to", "log_every", "eval_every", "eval_tokens", "checkpoint_every", "keep_checkpoints"),
 )
 PATHS = ("train_data", "val_data", "init_from")  # which can be written in more than one way
 AT_LEAST_ONE = (
@@ -179,6 +179,8 @@ class TrainConfig:
     seed: int = 1337
     """Decides initial weights, data order and dropout."""
 
+    log_to: Literal["", "wandb", "tensorboard", "trackio"] = ""
+    """A tracker that gets the rows of metrics too; its package must be installed."""
     log_every: int = 1
     """Steps after which the rows of metrics are written. The device is waited for only then."""
     eval_every: int = 250

@@ -3,9 +3,10 @@
 import dataclasses
 import math
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,20 +21,20 @@ from cs336_lib.data.loader import Loader, hash_key, open_data, prefetched
 from cs336_lib.data.tokenizer import Tokenizer, same_tokenizer, tokenizer_of
 from cs336_lib.distributed import World
 from cs336_lib.evals.loss import validation_loss
-from cs336_lib.io import Bar
+from cs336_lib.io import Bar, Log, draws_over_lines
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer
+from cs336_lib.trackers import Send, open_tracker, require_tracker
 
 Batches = Iterator[tuple[Tensor, Tensor]]
-OnStep = Callable[[dict[str, Any]], None]
 
 
-def train(config: TrainConfig, on_step: OnStep | None = None) -> "TrainResult":
+def train(config: TrainConfig, on_step: Send | None = None) -> "TrainResult":
     """Train a GPT as `config` says, writing checkpoints and metrics to its run_dir.
 
     Args:
         config: Everything that the run depends on. The same values give the same run.
-        on_step: Called with each row of metrics once it is written, for a live plot or a tracker.
+        on_step: Called with each row of metrics once it is written, for a live plot, say.
 
     Raises:
         ValueError: The config, the data or the run folder can't be used. Nothing was written.
@@ -43,7 +44,7 @@ def train(config: TrainConfig, on_step: OnStep | None = None) -> "TrainResult":
     with run.how_to_resume(config), ExitStack() as stack:
         job = set_up(config, stack)
         config, stop = job.config, stack.enter_context(stop_signals())
-        batches, log = training_batches(job), StepLog(job, on_step)
+        batches, log = training_batches(job), StepLog(job, [on_step, job.tracker])
         for step in log.steps():
             lr = schedule.learning_rate(step, config)
             schedule.set_learning_rate(job.optimizer, lr)
@@ -182,6 +183,7 @@ class Job:
     """What the loop calls: the model, perhaps compiled and wrapped by DDP."""
     optimizer: torch.optim.Optimizer
     metrics: run.Metrics
+    tracker: Send | None
     steps: range
     peak: float | None
     """FLOP/s of all devices; None where a device's peak is unknown."""
@@ -225,8 +227,8 @@ class TrainResult:
 def set_up(config: TrainConfig, stack: ExitStack) -> Job:
     """Check all that can be wrong, open the run folder, and build the model and its optimizer.
 
-    What must be undone at the end of the run is entered into `stack`. The run folder isn't touched
-    until everything else is known to work.
+    `stack` gets what must be undone at the end of the run. The run folder isn't touched until
+    everything else is known to work.
     """
     device = hardware.select_device(config.device, distributed.world_from_environment().local_rank)
     dtype = hardware.autocast_dtype(device, config.precision)
@@ -241,31 +243,29 @@ def set_up(config: TrainConfig, stack: ExitStack) -> Job:
         stack.enter_context(run.only_run(run_dir, world, begun=True))
         found = checkpoint.to_resume(run_dir / "checkpoints", device, world)
     if found is not None:
-        shape = config.model_config(tokenizer.vocab_size)
-        first_step = run.check_checkpoint(found, shape, data)
-    steps = range(first_step, config.max_steps)
-    torch.manual_seed(config.seed)
+        first_step = run.check_checkpoint(found, config.model_config(tokenizer.vocab_size), data)
+    torch.manual_seed(config.seed)  # for the initial weights
     model, config = build_model(config, tokenizer, found, (device, world, dtype is not None))
     batch = distributed.micro_batch(config, world)
-    largest = accounting.largest_matmul_flops(model.config, batch)
-    stack.enter_context(hardware.threads_for(largest))
+    flops = accounting.largest_matmul_flops(model.config, batch)
+    stack.enter_context(hardware.threads_for(flops))
     train_loader, val_loader = (
         Loader(stream, config.block_size, tokenizer.vocab_size, config.seed) for stream in streams
     )
+    steps = range(first_step, config.max_steps)
     check_batches(train_loader, val_loader, config, steps, world)
     compiled = distributed.compiles(config, device, world)
+    require_tracker(config)
     if not begun:
         stack.enter_context(run.only_run(run_dir, world, begun=False))
     run.write(config, tokenizer, found, world)
-
     called = distributed.prepare_model(model, config, device, world, dtype, compiled=compiled)
     optimizer = make_optimizer(model, config)
     if found is not None:
         checkpoint.restore(found, model, optimizer)
-    peak, source = hardware.peak_flops(device, dtype)
+    peak = hardware.peak_flops(device, dtype)
     if world.is_main:
-        known = (peak, source)
-        print(report.banner(config, model, tokenizer, device, dtype, known, first_step, world))
+        print(report.banner(config, model, tokenizer, device, dtype, peak, first_step, world))
     return Job(
         config=config,
         world=world,
@@ -279,8 +279,9 @@ def set_up(config: TrainConfig, stack: ExitStack) -> Job:
         called=called,
         optimizer=optimizer,
         metrics=run.Metrics(run_dir / "metrics.jsonl", first_step, world),
+        tracker=open_tracker(config) if world.is_main else None,
         steps=steps,
-        peak=None if peak is None else peak * world.size,
+        peak=peak[0] and peak[0] * world.size,
         broken=torch.tensor(False, device=device),
     )
 
@@ -401,17 +402,19 @@ def micro_batches(loader: Loader, config: TrainConfig, step: int, world: World) 
 class StepLog:
     """Turns the numbers of steps, which the device may still be computing, into rows of metrics."""
 
-    def __init__(self, job: Job, on_step: OnStep | None):
-        self.job, self.on_step = job, on_step
+    def __init__(self, job: Job, listeners: list[Send | None]):
+        self.job = job
+        self.listeners = [send for send in listeners if send and job.world.is_main]
         self.flops_per_token = accounting.train_flops_per_token(job.model.config)
         self.done = job.steps.start
         self.pending: list[tuple[int, float, Tensor]] = []
+        self.has_bar = draws_over_lines(sys.stderr)  # a log gets a line for every row instead
         self.bar = Bar(
             job.steps,
             initial=job.steps.start,
             total=job.config.max_steps,
             unit="step",
-            disable=not job.world.is_main,
+            disable=not (job.world.is_main and self.has_bar),
         )
 
     def steps(self) -> Iterator[int]:
@@ -467,9 +470,17 @@ class StepLog:
         """Append rows to the metrics, and show the newest one."""
         for row in rows:
             self.job.metrics.add(row)
+            self.show(row)
+            for send in self.listeners:
+                send(row)
+
+    def show(self, row: dict[str, Any]) -> None:
+        """Put a row's numbers beside the bar; a log without a terminal gets a line instead."""
+        if self.has_bar:
             self.bar.set_postfix_str(report.summary(row), refresh=False)
-            if self.on_step and self.job.world.is_main:
-                self.on_step(row)
+        elif self.job.world.is_main:
+            total = self.job.config.max_steps
+            print(f"step {row['step'] + 1}/{total}: {report.summary(row)}", file=Log())
 
     def finish(self) -> TrainResult:
         """Say how the run ended, and return what it leaves."""

@@ -398,3 +398,35 @@ def test_what_is_no_spike():
     assert not is_spike(None, level)
     row = {"train_loss": 9.0, "spike": True, "lr": 1e-3, "tokens_per_sec": 5.0, "mfu": None}
     assert summary(row).startswith("loss 9.000 (spike), ")
+
+
+def test_rows_written_in_groups_are_the_same(tiny_run, tmp_path, monkeypatch):
+    every = train(tiny_run)
+    waits = []
+    monkeypatch.setattr(hardware, "synchronize", lambda device: waits.append(device))
+    config = dataclasses.replace(tiny_run, run_dir=str(tmp_path / "groups"), log_every=6)
+    config = dataclasses.replace(config, eval_every=6, checkpoint_every=0)
+    groups = train(config)
+    assert [row["step"] for row in groups.metrics] == list(range(12))
+    for one, other in zip(every.metrics, groups.metrics, strict=True):
+        for name in ("tokens", "train_loss", "lr", "grad_norm"):
+            assert one[name] == other[name]
+    assert len(waits) == 1 + 2 * 2  # before the first step, and around the writing of each group
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_nan_between_two_looks_stops_at_its_step(poisoned, monkeypatch, optimizer):
+    jobs = []
+    set_up = train_module.set_up
+    monkeypatch.setattr(train_module, "set_up", lambda *a: jobs.append(set_up(*a)) or jobs[-1])
+    config = dataclasses.replace(poisoned, log_every=5, checkpoint_every=6, optimizer=optimizer)
+    with pytest.raises(FloatingPointError, match="step 6: loss inf"):
+        train(config)
+    rows = read_metrics(Path(poisoned.run_dir) / "metrics.jsonl")
+    assert [row["step"] for row in rows] == list(range(6))
+    # Steps 6 to 8 ran before the host looked, and changed neither weights nor optimizer state.
+    [job] = jobs
+    saved = weights(poisoned.run_dir)
+    now = checkpoint.model_tensors(job.model)
+    now |= checkpoint.optimizer_tensors(job.model, job.optimizer)
+    assert same(now, saved)
