@@ -126,11 +126,11 @@ def save(
             temporary.mkdir(parents=True)
             save_file(weights, temporary / MODEL)
             save_file(moments, temporary / OPTIMIZER)
-            (temporary / STATE).write_text(as_text(state))
+            (temporary / STATE).write_text(to_json(state))
             for name in (MODEL, OPTIMIZER):  # which safetensors makes readable for their owner only
                 shutil.copymode(temporary / STATE, temporary / name)
             files = {name: sha256(temporary / name) for name in EVERYTHING}
-            (temporary / MANIFEST).write_text(as_text(files))
+            (temporary / MANIFEST).write_text(to_json(files))
             for name in (*files, MANIFEST, "."):
                 sync(temporary / name)
             remove(final)
@@ -142,7 +142,7 @@ def save(
     return final
 
 
-def as_text(content: dict[str, Any]) -> str:
+def to_json(content: dict[str, Any]) -> str:
     """How we write JSON: to the letter, so that a change to a manifest can be seen."""
     return json.dumps(content, indent=1) + "\n"
 
@@ -168,7 +168,7 @@ def remove_leftovers(folder: Path) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def damage(checkpoint: Path, needed: Collection[str] = EVERYTHING) -> str | None:
+def verify(checkpoint: Path, needed: Collection[str] = EVERYTHING) -> str | None:
     """Return what is wrong with a checkpoint, in a phrase, or None if nothing is.
 
     Only the files in `needed` are read. The optimizer's is twice as large as the model's, so
@@ -182,7 +182,7 @@ def damage(checkpoint: Path, needed: Collection[str] = EVERYTHING) -> str | None
         files = read_json(manifest)
         # One that ships has no optimizer state: twice the weights' size, and nobody resumes it.
         complete = files.keys() | {OPTIMIZER} == set(EVERYTHING)
-        if not complete or manifest.read_text() != as_text(files):
+        if not complete or manifest.read_text() != to_json(files):
             return f"{name} is not as it was written"
         for name, checksum in files.items():
             if name in needed and sha256(inside(checkpoint, name)) != checksum:
@@ -206,20 +206,20 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(found, key=step_of)
 
 
-def newest_good(folder: Path, needed: Collection[str] = EVERYTHING) -> Path | None:
+def newest_valid(folder: Path, needed: Collection[str] = EVERYTHING) -> Path | None:
     """Return the newest checkpoint whose `needed` files are undamaged, or None.
 
     Damaged checkpoints are named on stderr.
     """
     for checkpoint in reversed(checkpoints(folder)):
-        wrong = damage(checkpoint, needed)
+        wrong = verify(checkpoint, needed)
         if wrong is None:
             return checkpoint
         print(f"{checkpoint}: {wrong}; looking for an older one", file=Log())
     return None
 
 
-def to_resume(folder: Path, device: torch.device, world: World) -> Path | None:
+def resume_point(folder: Path, device: torch.device, world: World) -> Path | None:
     """The checkpoint that all processes go on from: the newest good one, None where there is none.
 
     The main process looks, the others are told.
@@ -229,7 +229,7 @@ def to_resume(folder: Path, device: torch.device, world: World) -> Path | None:
     """
     step = 0
     if world.is_main and checkpoints(folder):
-        good = newest_good(folder)
+        good = newest_valid(folder)
         step = -1 if good is None else step_of(good)
     step = int(world.sum(step, device=device)[0])  # the others add zero
     require(
@@ -240,7 +240,7 @@ def to_resume(folder: Path, device: torch.device, world: World) -> Path | None:
     return folder / f"step_{step:08d}" if step else None
 
 
-def set_aside_after(good: Path) -> None:
+def quarantine_newer(good: Path) -> None:
     """Rename what is newer than the newest good checkpoint, and so damaged.
 
     It neither counts among those to keep then, nor is in the way of the run that gets there again.
@@ -353,7 +353,7 @@ def load_model(run_dir: Path, device: torch.device) -> GPT:
         ValueError: there is no run, or none of its checkpoints is whole.
     """
     require(run_dir.is_dir(), f"{run_dir}: no such run folder")
-    checkpoint = newest_good(run_dir / "checkpoints", (MODEL, STATE))
+    checkpoint = newest_valid(run_dir / "checkpoints", (MODEL, STATE))
     if checkpoint is None:
         raise ValueError(f"{run_dir}: holds no good checkpoint; train one with `cs336 train`")
     config = from_json(GPTConfig, read_state(checkpoint).get("model"), checkpoint / STATE)

@@ -39,7 +39,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def only_writer(folder: Path, patience: float = 5.0) -> Iterator[None]:
+def locked(folder: Path, patience: float = 5.0) -> Iterator[None]:
     """In here no other process that asks likewise writes to `folder`, which must exist.
 
     The system lets go of the lock however this process ends. One that is just ending is waited for,
@@ -96,7 +96,7 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomic(path: Path, text: str) -> None:
     """Replace a text file so that at every moment either the old or the new one is there.
 
     Raises:

@@ -12,9 +12,9 @@ from typing import Any
 from cs336_lib import checkpoint
 from cs336_lib.accounting import duration
 from cs336_lib.config import GPTConfig, TrainConfig, from_json, require
-from cs336_lib.data.tokenizer import Tokenizer, same_tokenizer, save_tokenizer, tokenizer_of
+from cs336_lib.data.tokenizer import Tokenizer, save_tokenizer, tokenizer_of
 from cs336_lib.distributed import World
-from cs336_lib.io import inside, only_writer, read_json, sync, write_whole, writing
+from cs336_lib.io import inside, locked, read_json, sync, write_atomic, writing
 
 # A loss is a spike if it lies SPIKE times the spread (median deviation) of the RECENT losses before
 # it above their median: were they normal, one in thirty million would.
@@ -31,7 +31,7 @@ class Metrics:
             self.rows = [row for row in read_metrics(path) if row["step"] < first_step]
         if self.path:
             kept = "".join(json.dumps(row) + "\n" for row in self.rows)
-            write_whole(path, kept)
+            write_atomic(path, kept)
 
     def add(self, row: dict[str, Any]) -> None:
         """Append a row, with "spike" in it where the loss is one."""
@@ -116,7 +116,7 @@ def check(config: TrainConfig, tokenizer: Tokenizer) -> tuple[TrainConfig, bool]
     )
     ours = tokenizer_of(run_dir)
     require(
-        ours is None or same_tokenizer(ours, tokenizer),
+        ours is None or ours == tokenizer,
         f"{run_dir} was trained with another tokenizer than {data_name(config)} has now; "
         f"bring that data back, or use another --run-dir",
     )
@@ -150,7 +150,7 @@ def check_checkpoint(found: Path, shape: GPTConfig, data: dict[str, Any]) -> int
 
 
 @contextmanager
-def only_run(run_dir: Path, world: World, *, begun: bool) -> Iterator[None]:
+def lock(run_dir: Path, world: World, *, begun: bool) -> Iterator[None]:
     """In here no other run writes to the folder, which is made where it is missing.
 
     Raises:
@@ -162,7 +162,7 @@ def only_run(run_dir: Path, world: World, *, begun: bool) -> Iterator[None]:
         return
     with writable(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
-    with only_writer(run_dir):
+    with locked(run_dir):
         require(
             (run_dir / CONFIG).exists() == begun,
             f"{run_dir}: another run was begun or removed there just now; give the command again",
@@ -181,12 +181,12 @@ def write(config: TrainConfig, tokenizer: Tokenizer, found: Path | None, world: 
         with writable(run_dir):
             # First what makes it a run of ours, so that one killed here can be resumed.
             text = json.dumps(dataclasses.asdict(config), indent=1) + "\n"
-            write_whole(run_dir / CONFIG, text)
+            write_atomic(run_dir / CONFIG, text)
             if not (run_dir / "tokenizer.json").exists():
                 save_tokenizer(tokenizer, run_dir / "tokenizer.json")
             (run_dir / "checkpoints").mkdir(exist_ok=True)
             if found is not None:
-                checkpoint.set_aside_after(found)
+                checkpoint.quarantine_newer(found)
     world.barrier()
 
 
@@ -200,14 +200,14 @@ def writable(run_dir: Path) -> Iterator[None]:
         raise ValueError(str(reason)) from None
 
 
-def advice(run_dir: Path) -> str:
+def nan_hint(run_dir: Path) -> str:
     """Return the end of the message about NaN: the newest checkpoint, and what to try."""
-    newest = checkpoint.newest_good(run_dir / "checkpoints", (checkpoint.STATE,))
+    newest = checkpoint.newest_valid(run_dir / "checkpoints", (checkpoint.STATE,))
     return f"newest checkpoint: {newest or 'none'}; try a smaller --learning-rate"
 
 
 @contextmanager
-def how_to_resume(config: TrainConfig) -> Iterator[None]:
+def resume_hint(config: TrainConfig) -> Iterator[None]:
     """Have an error of the disk or of another process say how the run goes on."""
     try:
         yield

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from cs336_lib import accounting, checkpoint, distributed, hardware, hf, report, run, schedule
 from cs336_lib.config import TrainConfig, require
 from cs336_lib.data.loader import Loader, hash_key, open_data, prefetched
-from cs336_lib.data.tokenizer import Tokenizer, same_tokenizer, tokenizer_of
+from cs336_lib.data.tokenizer import Tokenizer, tokenizer_of
 from cs336_lib.distributed import World
 from cs336_lib.evals.loss import validation_loss
 from cs336_lib.io import Bar, Log, draws_over_lines
@@ -41,7 +41,7 @@ def train(config: TrainConfig, on_step: Send | None = None) -> "TrainResult":
         FloatingPointError: A loss or gradient was NaN or infinite. The weights before it are kept.
         OSError: The disk is full, or another process died or hung. --resume continues the run.
     """
-    with run.how_to_resume(config), ExitStack() as stack:
+    with run.resume_hint(config), ExitStack() as stack:
         job = set_up(config, stack)
         config, stop = job.config, stack.enter_context(stop_signals())
         batches, log = training_batches(job), StepLog(job, [on_step, job.tracker])
@@ -148,7 +148,7 @@ def evaluate(job: "Job", step: int) -> float:
         world=job.world,
     )
     if not math.isfinite(loss):
-        advice = run.advice(job.run_dir)
+        advice = run.nan_hint(job.run_dir)
         raise FloatingPointError(f"step {step}: validation loss {loss}; {advice}")
     return loss
 
@@ -240,8 +240,8 @@ def set_up(config: TrainConfig, stack: ExitStack) -> Job:
     config, begun = run.check(config, tokenizer)
     run_dir, found, first_step = Path(config.run_dir), None, 0
     if begun:  # lock it before looking for a checkpoint, since a run that ends may write one more
-        stack.enter_context(run.only_run(run_dir, world, begun=True))
-        found = checkpoint.to_resume(run_dir / "checkpoints", device, world)
+        stack.enter_context(run.lock(run_dir, world, begun=True))
+        found = checkpoint.resume_point(run_dir / "checkpoints", device, world)
     if found is not None:
         first_step = run.check_checkpoint(found, config.model_config(tokenizer.vocab_size), data)
     torch.manual_seed(config.seed)  # for the initial weights
@@ -257,7 +257,7 @@ def set_up(config: TrainConfig, stack: ExitStack) -> Job:
     compiled = distributed.compiles(config, device, world)
     require_tracker(config)
     if not begun:
-        stack.enter_context(run.only_run(run_dir, world, begun=False))
+        stack.enter_context(run.lock(run_dir, world, begun=False))
     run.write(config, tokenizer, found, world)
     called = distributed.prepare_model(model, config, device, world, dtype, compiled=compiled)
     optimizer = make_optimizer(model, config)
@@ -342,7 +342,7 @@ def init_from(config: TrainConfig, tokenizer: Tokenizer) -> GPT:
     )
     theirs = tokenizer_of(source)
     require(
-        theirs is None or same_tokenizer(theirs, tokenizer),
+        theirs is None or theirs == tokenizer,
         f"{source} was trained with another tokenizer than {run.data_name(config)} has; "
         f"pass the tokenizer and the data that these weights were made with",
     )
@@ -501,7 +501,7 @@ def not_finite(job: Job, step: int, loss: float, grad_norm: float) -> str:
     start = int(job.train_loader.starts(first, 1)[0])
     return (
         f"step {step}: loss {loss}, gradient norm {grad_norm}; the batch is windows {first} to "
-        f"{last}, the first at {job.train_loader.stream.where(start)}; {run.advice(job.run_dir)}, "
+        f"{last}, the first at {job.train_loader.stream.where(start)}; {run.nan_hint(job.run_dir)}, "
         f"or continue from there with --resume --on-nan skip"
     )
 

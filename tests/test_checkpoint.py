@@ -119,7 +119,7 @@ def test_damage_is_noticed_and_the_one_before_used(trained, tmp_path, capsys, na
         file.write_bytes(content[:-1])
     else:
         file.unlink()
-    assert checkpoint.newest_good(tmp_path) == older
+    assert checkpoint.newest_valid(tmp_path) == older
     assert name in capsys.readouterr().err
 
 
@@ -127,7 +127,7 @@ def test_damage_is_noticed_and_the_one_before_used(trained, tmp_path, capsys, na
 def test_a_broken_manifest_is_noticed(trained, tmp_path, content):
     path = save(tmp_path, trained, 1)
     (path / "manifest.json").write_text(content)
-    assert checkpoint.newest_good(tmp_path) is None
+    assert checkpoint.newest_valid(tmp_path) is None
 
 
 def test_prune_keeps_the_newest_and_the_best(trained, tmp_path):
@@ -141,7 +141,7 @@ def test_prune_keeps_the_newest_and_the_best(trained, tmp_path):
 def test_saving_the_same_step_again_replaces_it(trained, tmp_path):
     save(tmp_path, trained, 1, 5.0)
     path = save(tmp_path, trained, 1, 4.0)
-    assert checkpoint.damage(path) is None
+    assert checkpoint.verify(path) is None
     assert checkpoint.read_state(path)["val_loss"] == 4.0
 
 
@@ -155,7 +155,7 @@ def test_a_failed_save_leaves_the_one_before(trained, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space"):
         save(tmp_path, trained, 2)
     assert checkpoint.checkpoints(tmp_path) == [good]
-    assert checkpoint.damage(good) is None
+    assert checkpoint.verify(good) is None
 
 
 def test_weights_of_another_model_are_named(trained, tiny_config, tmp_path):

@@ -69,14 +69,14 @@ def test_any_change_is_noticed(run, name, harm, capsys):
         if bad == good:  # zeros where zeros were
             continue
         file.write_bytes(bad)
-        assert checkpoint.newest_good(folder_of(run)) == before, f"seed {SEED}, number {number}"
+        assert checkpoint.newest_valid(folder_of(run)) == before, f"seed {SEED}, number {number}"
         message = capsys.readouterr().err
         # A checksum that has changed in the manifest looks as if its file had.
         named = FILES if name == checkpoint.MANIFEST else (name,)
         assert any(f"{newest}: {n} " in message for n in named), f"{message} ({SEED}, {number})"
         assert message.count("\n") == 1
     file.write_bytes(good)
-    assert checkpoint.newest_good(folder_of(run)) == newest
+    assert checkpoint.newest_valid(folder_of(run)) == newest
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -84,30 +84,30 @@ def test_a_missing_or_foreign_file_is_noticed(run, name, capsys):
     newest, before = checkpoint.checkpoints(folder_of(run))[::-1][:2]
     good = (newest / name).read_bytes()
     (newest / name).unlink()
-    assert checkpoint.newest_good(folder_of(run)) == before
+    assert checkpoint.newest_valid(folder_of(run)) == before
     assert f"{newest}: {name} is missing" in capsys.readouterr().err
     shutil.copy(before / name, newest / name)  # whole, but another checkpoint's
-    assert checkpoint.newest_good(folder_of(run)) == before
+    assert checkpoint.newest_valid(folder_of(run)) == before
     assert "another checksum" in capsys.readouterr().err
     (newest / name).unlink()
     (newest / name).mkdir()
-    assert checkpoint.newest_good(folder_of(run)) == before
+    assert checkpoint.newest_valid(folder_of(run)) == before
     assert f"{newest}: {name} cannot be read" in capsys.readouterr().err
     (newest / name).rmdir()
     (newest / name).write_bytes(good)
-    assert checkpoint.newest_good(folder_of(run)) == newest
+    assert checkpoint.newest_valid(folder_of(run)) == newest
 
 
 def test_a_foreign_checkpoint_is_noticed(run, capsys):
     five, _, newest = checkpoint.checkpoints(folder_of(run))
     shutil.copytree(five, folder_of(run) / "step_00000099")
-    assert checkpoint.newest_good(folder_of(run)) == newest
+    assert checkpoint.newest_valid(folder_of(run)) == newest
     assert "step_00000099: state.json is that of step 5" in capsys.readouterr().err
     shutil.rmtree(folder_of(run) / "step_00000099")
     # What others put there is none of ours, and stays.
     shutil.copytree(five, folder_of(run) / "step_00000005 (copy)")
     (folder_of(run) / "step_00000098").write_text("a file")
-    assert checkpoint.newest_good(folder_of(run)) == newest
+    assert checkpoint.newest_valid(folder_of(run)) == newest
     assert "step_00000098: manifest.json is missing" in capsys.readouterr().err
     assert (folder_of(run) / "step_00000005 (copy)").is_dir()
 
@@ -173,7 +173,7 @@ def test_a_damaged_row_of_metrics_is_named(run):
 @pytest.mark.parametrize(
     "place",
     [
-        *("run.json.dumps", "run.write_whole", "run.save_tokenizer"),
+        *("run.json.dumps", "run.write_atomic", "run.save_tokenizer"),
         "run.Metrics",
     ],
 )
@@ -184,7 +184,7 @@ def test_killed_before_its_first_step_a_run_can_be_resumed(tiny_run, monkeypatch
         pass
 
     def killed(path, *_, **__):
-        if place == "run.write_whole":
+        if place == "run.write_atomic":
             path.with_name(f".tmp-{path.name}").write_text('{"run')
         raise Killed
 
@@ -228,10 +228,10 @@ def test_a_damaged_optimizer_stops_a_resume_but_not_sampling(run, hashed, capsys
 
 def test_advice_reads_no_weights(run, hashed):
     newest, before = checkpoint.checkpoints(folder_of(run))[::-1][:2]
-    assert str(newest) in run_module.advice(Path(run.run_dir))
+    assert str(newest) in run_module.nan_hint(Path(run.run_dir))
     assert hashed == [newest / checkpoint.STATE]
     (newest / checkpoint.STATE).write_text("{}")
-    assert str(before) in run_module.advice(Path(run.run_dir))
+    assert str(before) in run_module.nan_hint(Path(run.run_dir))
 
 
 @pytest.fixture

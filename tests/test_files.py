@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from cs336_lib.io import only_writer
+from cs336_lib.io import locked
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from cs336_lib.io import only_writer
-with only_writer(Path(sys.argv[1])):
+from cs336_lib.io import locked
+with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(float(sys.argv[2]))
 """
@@ -32,18 +32,18 @@ def test_a_second_writer_is_refused_in_one_line(tmp_path):
     with holder(tmp_path, 60) as first:
         with (
             pytest.raises(ValueError, match="another process is writing to it; wait"),
-            only_writer(tmp_path, patience=0.2),
+            locked(tmp_path, patience=0.2),
         ):
             pass
         first.kill()  # and the system lets go for it
-    with only_writer(tmp_path, patience=0.2):
+    with locked(tmp_path, patience=0.2):
         pass
 
 
 def test_one_that_is_just_ending_is_waited_for(tmp_path):
     with holder(tmp_path, 0.5):
         start = time.monotonic()
-        with only_writer(tmp_path):
+        with locked(tmp_path):
             assert time.monotonic() - start < 5
 
 
@@ -54,7 +54,7 @@ def test_a_folder_that_is_gone_once_it_is_ours_is_not_written_to(tmp_path, what)
     entered, leave = threading.Event(), threading.Event()
 
     def first():
-        with only_writer(folder):
+        with locked(folder):
             entered.set()
             leave.wait()
             folder.rename(tmp_path / "done")
@@ -65,6 +65,6 @@ def test_a_folder_that_is_gone_once_it_is_ours_is_not_written_to(tmp_path, what)
     thread.start()
     entered.wait()
     threading.Timer(0.3, leave.set).start()
-    with pytest.raises(ValueError, match="has just moved or removed it"), only_writer(folder):
+    with pytest.raises(ValueError, match="has just moved or removed it"), locked(folder):
         pass
     thread.join()

@@ -19,7 +19,7 @@ from cs336_lib.data.loader import open_data
 from cs336_lib.data.prepare import prepare, prepare_raw, read_raw_shard
 from cs336_lib.data.shards import TokenStream, open_shard, write_shard
 from cs336_lib.data.tokenizer import GPT2Tokenizer, load_tokenizer
-from cs336_lib.io import only_writer
+from cs336_lib.io import locked
 
 TEXT = "Mary had a little lamb,\nits fleece was white as snow.\n" * 50
 
@@ -348,12 +348,12 @@ def test_what_is_done_stays_where_a_late_row_is_bad(corpus, tmp_path, small_piec
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot lock a folder")
 def test_two_runs_do_not_share_a_folder(corpus, raw_file, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "only_writer", partial(only_writer, patience=0))
+    monkeypatch.setattr(module, "locked", partial(locked, patience=0))
     out, temporary = tmp_path / "out", tmp_path / ".tmp-out"
     temporary.mkdir()
     (temporary / "train_000000.bin").write_text("what the first has written")
     before = contents(temporary)
-    with only_writer(temporary):  # as the first run, from whatever process
+    with locked(temporary):  # as the first run, from whatever process
         for second in (partial(prepare, corpus), partial(prepare_raw, (raw_file,))):
             with pytest.raises(ValueError, match="another process is writing to it; wait"):
                 second(out)
@@ -368,13 +368,13 @@ def test_the_folder_is_held_all_the_time(corpus, tmp_path, small_pieces, monkeyp
     save = module.save_progress
 
     def while_held(temporary, *arguments):
-        with pytest.raises(ValueError, match="another process"), only_writer(temporary, patience=0):
+        with pytest.raises(ValueError, match="another process"), locked(temporary, patience=0):
             pass
         save(temporary, *arguments)
 
     monkeypatch.setattr(module, "save_progress", while_held)
     prepare(corpus, tmp_path / "out", workers=1)
-    with only_writer(tmp_path / "out", patience=0):
+    with locked(tmp_path / "out", patience=0):
         pass
 
 
@@ -384,7 +384,7 @@ def test_a_run_that_another_has_overtaken(corpus, tmp_path, monkeypatch):
         (tmp_path / "out").mkdir()
         yield
 
-    monkeypatch.setattr(module, "only_writer", late)
+    monkeypatch.setattr(module, "locked", late)
     with pytest.raises(ValueError, match="exists already"):
         prepare(corpus, tmp_path / "out")
     assert not (tmp_path / ".tmp-out").exists()

@@ -16,7 +16,7 @@ from cs336_lib.config import TrainConfig
 from cs336_lib.data.prepare import prepare
 from cs336_lib.data.shards import open_shard, write_shard
 from cs336_lib.data.tokenizer import load_tokenizer
-from cs336_lib.io import only_writer, sha256
+from cs336_lib.io import locked, sha256
 from cs336_lib.train import train
 
 LETTERS = "To be, or not to be, that is the question:\n"
@@ -56,10 +56,10 @@ def change_state(found: Path, **changes: object) -> None:
     """Write other things into a checkpoint's state.json; None takes a name out."""
     state = json.loads((found / checkpoint.STATE).read_text()) | changes
     state = {name: value for name, value in state.items() if value is not None}
-    (found / checkpoint.STATE).write_text(checkpoint.as_text(state))
+    (found / checkpoint.STATE).write_text(checkpoint.to_json(state))
     names = (checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.STATE)
     manifest = {name: sha256(found / name) for name in names}
-    (found / checkpoint.MANIFEST).write_text(checkpoint.as_text(manifest))
+    (found / checkpoint.MANIFEST).write_text(checkpoint.to_json(manifest))
 
 
 def stop_after(steps: int):
@@ -244,8 +244,8 @@ def test_validation_takes_no_more_at_once_than_training(tiny_run, monkeypatch):
 HOLD = """
 import sys, time
 from pathlib import Path
-from cs336_lib.io import only_writer
-with only_writer(Path(sys.argv[1])):
+from cs336_lib.io import locked
+with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(100)
 """
@@ -267,7 +267,7 @@ def test_a_run_holds_its_folder_from_first_to_last_and_no_longer(tiny_run):
     held = []
 
     def look(row: dict) -> None:
-        with pytest.raises(ValueError, match="another process"), only_writer(folder, patience=0):
+        with pytest.raises(ValueError, match="another process"), locked(folder, patience=0):
             pass
         held.append(row["step"])
         if row["step"] == 5:
@@ -277,7 +277,7 @@ def test_a_run_holds_its_folder_from_first_to_last_and_no_longer(tiny_run):
     with pytest.raises(RuntimeError, match="plot"):
         train(tiny_run, on_step=look)
     assert held == list(range(6))
-    with only_writer(folder, patience=0):  # although this process, as a notebook's, goes on
+    with locked(folder, patience=0):  # although this process, as a notebook's, goes on
         pass
     assert train(resumed(tiny_run)).finished
     assert train(resumed(tiny_run)).finished

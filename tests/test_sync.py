@@ -64,7 +64,7 @@ def disk(monkeypatch) -> Disk:
 
 def test_a_file_is_synced_before_it_replaces_the_old_one(disk, tmp_path):
     for text in ("old", "new"):
-        io.write_whole(tmp_path / "file.json", text)
+        io.write_atomic(tmp_path / "file.json", text)
     assert disk.renamed == [tmp_path / "file.json"] * 2
     assert disk.unsafe == []
 

@@ -20,7 +20,7 @@ def weights(run_dir) -> dict[str, torch.Tensor]:
     """Everything in the newest checkpoint of a run."""
     from safetensors.torch import load_file
 
-    newest = checkpoint.newest_good(Path(run_dir) / "checkpoints")
+    newest = checkpoint.newest_valid(Path(run_dir) / "checkpoints")
     files = (load_file(newest / name) for name in (checkpoint.MODEL, checkpoint.OPTIMIZER))
     return {name: value for file in files for name, value in file.items()}
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cs336_lib.config import require
-from cs336_lib.io import read_json, sha256, write_whole
+from cs336_lib.io import read_json, sha256, write_atomic
 
 COURSE, MINE = Path("notebooks"), Path("my_notebooks")
 COPIES = ".copies.json"  # what was copied; a folder with this file is a learner's
@@ -93,7 +93,7 @@ def read_copies(folder: Path) -> dict[str, Any]:
 
 def write_copies(folder: Path, copies: Mapping[str, Any]) -> None:
     """Replace the record."""
-    write_whole(folder / COPIES, json.dumps(copies, indent=1) + "\n")
+    write_atomic(folder / COPIES, json.dumps(copies, indent=1) + "\n")
 
 
 def update(course: Path = COURSE, mine: Path = MINE) -> list[str]:

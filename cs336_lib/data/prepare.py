@@ -32,7 +32,7 @@ from cs336_lib.data.tokenizer import (
     make_tokenizer,
     save_tokenizer,
 )
-from cs336_lib.io import Bar, Log, only_writer, read_json, sync
+from cs336_lib.io import Bar, Log, locked, read_json, sync
 
 # Every worker process loads this module, so nothing here or below imports torch.
 
@@ -284,7 +284,7 @@ def on_disk(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        named = error.errno is None  # by `write_whole`
+        named = error.errno is None  # by `write_atomic`
         said = str(error) if named else f"{path}: cannot be written ({error.strerror})"
         raise OSError(
             f"{said}; free some space, or make it writable, and run the same command again to go on"
@@ -300,7 +300,7 @@ def working_folder(out: Path) -> Iterator[Path]:
     temporary = out.with_name(f".tmp-{out.name}")
     with on_disk(temporary):
         temporary.mkdir(parents=True, exist_ok=True)
-    with only_writer(temporary):
+    with locked(temporary):
         try:
             check_absent(out)  # by now another process may have made it
             yield temporary

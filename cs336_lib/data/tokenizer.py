@@ -14,7 +14,7 @@ import tiktoken
 
 from cs336_lib.config import require
 from cs336_lib.data.corpus import DATA
-from cs336_lib.io import inside, read_json, write_whole
+from cs336_lib.io import inside, read_json, write_atomic
 
 # How GPT-2 cuts text into words before merging bytes (its encoder.py, line 53).
 GPT2_SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -82,6 +82,12 @@ class GPT2Tokenizer:
     vocab_size = 50257
     end_of_text = 50256
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GPT2Tokenizer)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     def encode(self, text: str) -> np.ndarray:
         """Token ids; a literal <|endoftext|> in the text is text, not the special token."""
         pieces = map(gpt2_encoding().encode_ordinary, cut_blanks(text))
@@ -108,6 +114,12 @@ class CharTokenizer:
         self.alphabet = "".join(sorted(set(alphabet)))
         self.vocab_size = len(self.alphabet)
         self._points = np.array([ord(c) for c in self.alphabet], dtype=np.uint32)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CharTokenizer) and self.alphabet == other.alphabet
+
+    def __hash__(self) -> int:
+        return hash(self.alphabet)
 
     def encode(self, text: str) -> np.ndarray:
         """Token ids.
@@ -146,7 +158,7 @@ def save_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
     description = {"name": tokenizer.name}
     if isinstance(tokenizer, CharTokenizer):
         description["alphabet"] = tokenizer.alphabet
-    write_whole(path, json.dumps(description) + "\n")
+    write_atomic(path, json.dumps(description) + "\n")
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -165,16 +177,6 @@ def load_tokenizer(path: Path) -> Tokenizer:
         f"{path}: not a tokenizer file of ours, which has the name gpt2, or char and an alphabet",
     )
     return make_tokenizer(name, alphabet)
-
-
-def same_tokenizer(one: Tokenizer, other: Tokenizer) -> bool:
-    """Whether each id is the same text to both."""
-    return one.name == other.name and alphabet(one) == alphabet(other)
-
-
-def alphabet(tokenizer: Tokenizer) -> str:
-    """A char tokenizer's characters; nothing for gpt2, which there is only one of."""
-    return tokenizer.alphabet if isinstance(tokenizer, CharTokenizer) else ""
 
 
 def tokenizer_of(folder: Path) -> Tokenizer | None:
@@ -207,7 +209,7 @@ def require_tokenizer(shards: Iterable[str], made: Tokenizer, advice: str) -> No
     """
     for folder in dict.fromkeys(Path(shard).parent for shard in shards):
         theirs = tokenizer_of(folder)
-        if theirs is None or same_tokenizer(theirs, made):
+        if theirs is None or theirs == made:
             continue
         other = "another alphabet" if theirs.name == made.name else f"tokenizer {theirs.name!r}"
         end = advice.replace("{folder}", str(folder)).replace("{name}", theirs.name)
