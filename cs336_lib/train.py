@@ -15,7 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cs336_lib import accounting, checkpoint, distributed, hardware, hf, report, run, schedule
+from cs336_lib import (
+    CallableModule,
+    accounting,
+    checkpoint,
+    distributed,
+    hardware,
+    hf,
+    report,
+    run,
+    schedule,
+)
 from cs336_lib.config import TrainConfig, require
 from cs336_lib.data.loader import Loader, hash_key, open_data, prefetched
 from cs336_lib.data.tokenizer import Tokenizer, tokenizer_of
@@ -501,8 +511,8 @@ def not_finite(job: Job, step: int, loss: float, grad_norm: float) -> str:
     start = int(job.train_loader.starts(first, 1)[0])
     return (
         f"step {step}: loss {loss}, gradient norm {grad_norm}; the batch is windows {first} to "
-        f"{last}, the first at {job.train_loader.stream.where(start)}; {run.nan_hint(job.run_dir)}, "
-        f"or continue from there with --resume --on-nan skip"
+        f"{last}, the first at {job.train_loader.stream.where(start)}; "
+        f"{run.nan_hint(job.run_dir)}, or continue from there with --resume --on-nan skip"
     )
 
 
@@ -550,3 +560,6 @@ def stop_signals() -> Iterator[threading.Event]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+sys.modules[__name__].__class__ = CallableModule
