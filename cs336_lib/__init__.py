@@ -1,6 +1,12 @@
-"""GPT-2 in PyTorch: model, data, training loop, and the arithmetic of what they cost."""
+"""GPT-2 in PyTorch: model, data, training loop, and the arithmetic of what they cost.
 
+`from cs336_lib import GPT, GPTConfig, TrainConfig, train, generate` is enough to train and sample.
+"""
+
+import importlib
 import os
+from types import ModuleType
+from typing import Any
 
 # PyTorch's CPU threads spin while they wait for each other. Where anything else wants the cores,
 # that made a small training step 20 times slower (docs/decisions.md); sleeping costs next to
@@ -13,3 +19,26 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 __version__ = "0.1.0"
+
+# Loaded when they are asked for, so that `cs336 --help` needn't wait for torch.
+EXPORTS = {"GPT": "model", "GPTConfig": "config", "TrainConfig": "config"}
+
+
+class CallableModule(ModuleType):
+    """A module that can be called like the function in it that has its name.
+
+    `cs336_lib.train` is a module and has a function `train`. With this class both
+    `from cs336_lib import train; train(config)` and `from cs336_lib.train import train` work,
+    whichever comes first.
+    """
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
+        return getattr(self, self.__name__.rpartition(".")[2])(*args, **kwargs)
+
+
+def __getattr__(name: str) -> Any:
+    """Load a class when it is first asked for."""
+    if name not in EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{EXPORTS[name]}"), name)

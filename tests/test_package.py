@@ -1,0 +1,35 @@
+import subprocess
+import sys
+
+import pytest
+
+ONE_LINE = "from cs336_lib import GPT, GPTConfig, TrainConfig, train, generate"
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["", "import cs336_lib.train, cs336_lib.generate", "from cs336_lib.train import train"],
+)
+def test_one_line_is_enough_to_train_and_sample(tmp_path, before):
+    program = f"""
+{before}
+{ONE_LINE}
+import torch
+config = TrainConfig(
+    run_dir={str(tmp_path / "run")!r}, tokenizer="char", n_layer=1, n_head=1, n_embd=8,
+    block_size=8, batch_tokens=16, max_steps=2, warmup_steps=0, eval_tokens=16, device="cpu",
+)
+model = train(config).model
+assert isinstance(model, GPT) and isinstance(model.config, GPTConfig)
+print(generate(model, torch.tensor([[1, 2, 3]]), 4).shape)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines()[-1:] == ["torch.Size([1, 7])"], done.stderr
+
+
+def test_importing_the_package_does_not_load_torch():
+    program = "import sys, cs336_lib; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout == b"False\n"
