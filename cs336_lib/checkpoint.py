@@ -18,7 +18,7 @@ from torch import Tensor
 from cs336_lib.config import GPTConfig, from_json, require
 from cs336_lib.data.corpus import DATA
 from cs336_lib.data.tokenizer import Tokenizer, load_tokenizer
-from cs336_lib.distributed import World, gathered, spread_like
+from cs336_lib.distributed import World, gathered, sharded_like
 from cs336_lib.hf import check_finite, check_size
 from cs336_lib.io import Log, inside, read_json, sha256, sync, writing
 from cs336_lib.model import GPT
@@ -90,7 +90,7 @@ def load_optimizer_tensors(
             if entry.endswith(NUMBER) and value.dim() == 0:
                 by_name[name][entry.removesuffix(NUMBER)] = by_name[name].pop(entry).item()
             elif value.shape == parameter.shape:
-                by_name[name][entry] = spread_like(value, parameter)
+                by_name[name][entry] = sharded_like(value, parameter)
     ordered = [names[p] for group in optimizer.param_groups for p in group["params"]]
     state = optimizer.state_dict()
     state["state"] = {index: by_name[name] for index, name in enumerate(ordered)}
@@ -342,7 +342,7 @@ def load_weights(path: Path, model: GPT) -> None:
     for name, parameter in expected.items():
         require(tensors[name].is_floating_point(), f"{path}: {name} is no floating point")
         check_finite(path, name, tensors[name])
-        tensors[name] = spread_like(tensors[name], parameter)
+        tensors[name] = sharded_like(tensors[name], parameter)
     model.load_state_dict(tensors, strict=False)  # strict would ask for the tied matrix twice
 
 

@@ -20,15 +20,13 @@ from cs336_lib import accounting, hardware
 from cs336_lib.config import GPTConfig, TrainConfig, require
 from cs336_lib.model import GPT
 
-# How long a process may keep the others waiting. Long enough for rank 0 to write a checkpoint; who
-# pays for idle GPUs may want less, and who writes to a slow disk more.
+# Seconds that a process may keep the others waiting: enough for rank 0 to write a checkpoint. A slow
+# disk needs more.
 TIMEOUT, TIMEOUT_VARIABLE = 600.0, "CS336_TIMEOUT"
-
 VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE")  # in World's order
 
-# How gloo, NCCL and torchrun's store say it.
+# What gloo, NCCL and torchrun's store write when another process hangs or dies.
 HUNG = re.compile("timed out (waiting|after)|wait timeout|operation timeout", re.IGNORECASE)
-
 DEAD = re.compile("(reset|closed) by peer|broken pipe|connection was closed", re.IGNORECASE)
 
 
@@ -46,14 +44,14 @@ class World:
         return self.rank == 0
 
     def share(self, count: int) -> range:
-        """The part of `range(count)` that falls to this rank; parts differ by one at most."""
+        """Return this rank's part of `range(count)`; the parts' sizes differ by at most one."""
         return range(self.rank * count // self.size, (self.rank + 1) * count // self.size)
 
     def pieces(self, count: int, largest: int) -> list[tuple[int, int]]:
-        """This rank's part of `range(count)` as (first, size) pieces of `largest` at most.
+        """Cut this rank's part of `range(count)` into (first, size) pieces of at most `largest`.
 
-        Every rank gets the same number of pieces, since ranks that share weights or gradients must
-        keep step; where there is too little to share out, pieces of size 0 make up the number.
+        Every rank gets the same number of pieces, because ranks that share weights or gradients
+        must communicate equally often. Pieces of size 0 make up the number.
         """
         number = -(-count // (self.size * largest))
         mine = self.share(count)
@@ -85,7 +83,7 @@ def world_from_environment() -> World:
     """Read torchrun's RANK, LOCAL_RANK and WORLD_SIZE; without them this is the only process.
 
     Raises:
-        ValueError: some of them are set and others are not, or one is no such number.
+        ValueError: Some of them are set and others aren't, or one isn't such a number.
     """
     found = {name: os.environ[name] for name in VARIABLES if name in os.environ}
     if not found:
@@ -103,10 +101,10 @@ def world_from_environment() -> World:
 
 
 def timeout_seconds() -> float:
-    """Seconds that a process may keep the others waiting: CS336_TIMEOUT's, or ten minutes.
+    """Return the seconds that a process may keep the others waiting.
 
     Raises:
-        ValueError: the variable is set to something else.
+        ValueError: CS336_TIMEOUT is set and isn't a number of seconds.
     """
     text = os.environ.get(TIMEOUT_VARIABLE, str(TIMEOUT))
     try:
@@ -119,12 +117,12 @@ def timeout_seconds() -> float:
 
 
 def fresh_store(world: World, seconds: float) -> dist.Store:
-    """Where the processes leave their addresses for each other, without those of earlier ones.
+    """Open a store in which the processes find each other's addresses, without old entries.
 
     torchrun keeps one store for all its restarts, so a process could find the address of one that
-    has died (https://github.com/pytorch/pytorch/issues/135712), and TORCHELASTIC_RESTART_COUNT is
-    not the same on all machines. So rank 0 draws a name for this start and gives it to each rank
-    in answer to a question with a name of its own, which nobody can have answered before.
+    has died (https://github.com/pytorch/pytorch/issues/135712), and TORCHELASTIC_RESTART_COUNT
+    differs between machines. So rank 0 draws a name for this start. Each other rank asks for it
+    under a new random key, which can't have an old answer.
     """
     store = dist.TCPStore(
         os.environ["MASTER_ADDR"],
@@ -162,8 +160,8 @@ def process_group(device: torch.device) -> Iterator[World]:
     """Join the other processes (NCCL between GPUs, gloo between CPUs) and leave them at the end.
 
     Raises:
-        ValueError: nobody says where the others are.
-        TimeoutError, ConnectionError: another process hung or died. (NCCL may end this one itself.)
+        ValueError: MASTER_ADDR or MASTER_PORT isn't set.
+        TimeoutError, ConnectionError: Another process hung or died. NCCL may also end this one.
     """
     world = world_from_environment()
     if world.size == 1:
@@ -201,7 +199,7 @@ def process_group(device: torch.device) -> Iterator[World]:
 
 
 def micro_batch(config: TrainConfig, world: World) -> int:
-    """Sequences that a process has in memory at once."""
+    """Return the number of sequences that a process has in memory at once."""
     return min(config.micro_batch_size, -(-config.batch_windows // world.size))
 
 
@@ -213,7 +211,7 @@ def is_sharded(config: TrainConfig, world: World) -> bool:
 def require_room(
     shape: GPTConfig, config: TrainConfig, device: torch.device, world: World, autocast: bool
 ) -> None:
-    """Raise `ValueError` where no process could train a model of this shape, whatever is free."""
+    """Raise `ValueError` if a model of this shape can't be trained in the device's memory."""
     sharing = world.size if is_sharded(config, world) else 1
     parameters = accounting.count_parameters(shape) / sharing
     per = accounting.bytes_per_parameter(config.optimizer)
@@ -233,7 +231,7 @@ def compiles(config: TrainConfig, device: torch.device, world: World) -> bool:
     A GPU on which compiling fails runs eagerly after one line that gives the reason.
 
     Raises:
-        ValueError: the config demands torch.compile, and it fails here.
+        ValueError: The config demands torch.compile, and it fails here.
     """
     if config.compile == "off" or (config.compile == "auto" and device.type != "cuda"):
         return False
@@ -259,9 +257,9 @@ def prepare_model(
     """Put the model on its device, compiled and replicated or sharded as the config says.
 
     Args:
-        model: on the CPU, or on the meta device if it is to be sharded and has no weights yet. Its
-            parameters are changed in place, so the optimizer must be made afterwards.
-        dtype: what matmuls run in; None means fp32.
+        model: On the CPU, or on the meta device if it is to be sharded and has no weights yet. Its
+            parameters change in place, so make the optimizer afterwards.
+        dtype: What matmuls run in; None means fp32.
 
     Returns:
         What the training loop calls. It is `model`, or it wraps `model`.
@@ -320,9 +318,9 @@ def init_shards(model: GPT, seed: int) -> None:
         elif isinstance(layer, nn.Embedding):
             nn.Embedding(layer.num_embeddings, layer.embedding_dim)
     for name, parameter in model.named_parameters():
-        whole = torch.empty(parameter.shape)
-        model.init_parameter(name, whole)
-        parameter.copy_(spread_like(whole, parameter))
+        full = torch.empty(parameter.shape)
+        model.init_parameter(name, full)
+        parameter.copy_(sharded_like(full, parameter))
 
 
 @contextmanager
@@ -339,15 +337,15 @@ def gradient_sync(called: nn.Module, wanted: bool) -> Iterator[None]:
 
 
 def gathered(tensor: Tensor) -> Tensor:
-    """The whole of a tensor, sharded or not; every process must ask at the same time."""
+    """Return the full tensor of one that may be sharded; all processes must call this together."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def spread_like(tensor: Tensor, model_tensor: Tensor) -> Tensor:
-    """Shard a tensor that every process has, as `model_tensor` is sharded; undoes `gathered`."""
-    if not hasattr(model_tensor, "placements"):
+def sharded_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """Shard a tensor that every process has, as `like` is sharded; the inverse of `gathered`."""
+    if not hasattr(like, "placements"):
         return tensor
     from torch.distributed.tensor import distribute_tensor
 
-    where = (model_tensor.device_mesh, model_tensor.placements)
-    return distribute_tensor(tensor.to(model_tensor.device), *where, src_data_rank=None)
+    place = (like.device_mesh, like.placements)
+    return distribute_tensor(tensor.to(like.device), *place, src_data_rank=None)
