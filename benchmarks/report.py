@@ -1,9 +1,9 @@
-"""What was measured, as README's table and figure.
+"""Write the measurements into README's table and draw them as docs/benchmarks.png.
 
     python -m benchmarks.report
 
-Reads results/*.json, puts the table between README's two marks and draws docs/benchmarks.png. Every
-row names the command that made it.
+The script reads results/*.json and replaces the table between README's two marks. Every row names
+the command that measured it.
 """
 
 import json
@@ -24,7 +24,7 @@ PEERS = ("transformers", "nanoGPT")
 
 @dataclass(frozen=True)
 class Line:
-    """One measurement: ours in words, and how many times as long each peer takes."""
+    """One measurement: our result as text, and each peer's time as a multiple of ours."""
 
     what: str
     ours: str
@@ -32,8 +32,8 @@ class Line:
     command: str
 
 
-def training_step(result: dict[str, Any]) -> Line:
-    """A line for what train_step wrote."""
+def training_step(result: dict[str, Any], _: Path) -> Line:
+    """Return the line for a result of train_step."""
     setup, mfu = result["setup"], result["mfu"]["ours"]
     shape = f"{setup['batch']} x {setup['seq']}"
     share = "" if mfu is None else f", {mfu:.0%} MFU"
@@ -45,32 +45,45 @@ def training_step(result: dict[str, Any]) -> Line:
     )
 
 
-def generation(result: dict[str, Any]) -> Line:
-    """A line for what generate wrote."""
-    setup, ms = result["setup"], result["ms_per_token"]["ours"]["median"]
+def generation(result: dict[str, Any], folder: Path) -> Line:
+    """Return the line for a result of generate, with every peer in its faster precision.
+
+    A CPU without native 16-bit matmul slows the peers down in 16 bits, so their own 16-bit mode
+    would flatter our 16-bit weights.
+    """
+    setup, ours = result["setup"], result["ms_per_token"]["ours"]["median"]
+    times, note = result["times_ours"], ""
     dtype = "" if setup["dtype"] == "float32" else f" --dtype {setup['dtype']}"
+    reference = folder / f"generate_cpu_float32_prompt{setup['prompt_tokens']}.json"
+    if dtype and reference.exists():
+        fp32 = json.loads(reference.read_text(encoding="utf-8"))
+        scale = fp32["ms_per_token"]["ours"]["median"] / ours
+        in_fp32 = {peer: factor * scale for peer, factor in fp32["times_ours"].items()}
+        if any(in_fp32[peer] < times[peer] for peer in PEERS if peer in times):
+            times = {peer: min(in_fp32[peer], times[peer]) for peer in PEERS if peer in times}
+            note = " weights (others float32)"
     return Line(
         f"generation, 124M, {setup['prompt_tokens']} + {setup['new_tokens']} tokens, "
-        f"{setup['dtype']}",
-        f"{ms:.1f} ms a token, {result['limit_ms_per_token'] / ms:.0%} of what memory allows",
-        result["times_ours"],
+        f"{setup['dtype']}{note}",
+        f"{ours:.1f} ms a token, {result['limit_ms_per_token'] / ours:.0%} of the memory bandwidth",
+        times,
         f"`benchmarks.generate --prompt-tokens {setup['prompt_tokens']}{dtype}`",
     )
 
 
-def speedrun(result: dict[str, Any]) -> Line:
-    """A line for what speedrun wrote."""
+def speedrun(result: dict[str, Any], _: Path) -> Line:
+    """Return the line for a result of speedrun."""
     return Line(
-        f"from nothing to nanoGPT's loss on {result['text']['name']}, start-up included",
-        f"{result['seconds']['ours']['median']:.1f} s"
+        f"training to nanoGPT's loss on {result['text']['name']}",
+        f"{result['seconds']['ours']['median']:.1f} s with start-up"
         + ("" if result["reached"] else ", goal NOT reached"),
         {"nanoGPT": result["ratio"]},
         "`benchmarks.speedrun --text FILE`",
     )
 
 
-def loading(result: dict[str, Any]) -> Line:
-    """A line for what loader wrote."""
+def loading(result: dict[str, Any], _: Path) -> Line:
+    """Return the line for a result of loader."""
     return Line(
         f"reading batches from {result['setup']['bytes'] / 1e9:.0f} GB of shards",
         f"{result['tokens_per_second']['ours'] / 1e6:.1f}M tokens/s",
@@ -88,50 +101,50 @@ KINDS = {
 
 
 def read_lines(folder: Path = common.RESULTS) -> list[Line]:
-    """A line for every result in the folder, in the order of KINDS."""
+    """Return a line for every result in the folder, in the order of KINDS."""
     return [
-        line(json.loads(path.read_text(encoding="utf-8")))
+        line(json.loads(path.read_text(encoding="utf-8")), folder)
         for pattern, line in KINDS.items()
         for path in sorted(folder.glob(f"{pattern}.json"))
     ]
 
 
 def table(lines: list[Line], course: dict[str, Any]) -> str:
-    """Markdown: the lines, then a sentence on the course itself and one on the machine."""
+    """Return Markdown: the lines, then a sentence each on the units, the course and the machine."""
     rows = ["| | ours | transformers | nanoGPT | `python -m ...` |", "|---|---|---|---|---|"]
     for line in lines:
         peers = [f"{line.times[p]:.2f} x" if p in line.times else "" for p in PEERS]
         rows.append(f"| {' | '.join((line.what, line.ours, *peers, line.command))} |")
     machine = course["machine"]
+    notebooks = (
+        f" `pytest --nbval notebooks/` takes {course['notebooks_seconds'] / 60:.1f} minutes."
+        if "notebooks_seconds" in course
+        else ""
+    )
     rows += [
         "",
-        "(2.00 x: takes twice as long as ours. Medians of alternating rounds; nanoGPT from a "
-        "checkout, `--nanogpt PATH`.)",
-        f"`import cs336_lib`'s modules add {course['import_adds_seconds']:.2f} s to `import "
-        f"torch`; `make lab` serves its page after {course['lab_seconds']['median']:.1f} s"
-        + (
-            f"; `pytest --nbval notebooks/` takes {course['notebooks_seconds'] / 60:.1f} minutes"
-            if "notebooks_seconds" in course
-            else ""
-        )
-        + " (`benchmarks.course`).",
-        f"Machine: {machine['cpu']}, {machine['cores']} cores, {machine['cpu_capability']}, "
-        f"torch {machine['versions']['torch']}, shared with others.",
+        "A factor of 2.00 x means that the other takes twice as long as ours. Each factor is a "
+        "median over alternating rounds, and nanoGPT ran from a checkout (`--nanogpt PATH`). "
+        f"Importing `cs336_lib`'s modules adds {course['import_adds_seconds']:.2f} s to `import "
+        f"torch`, and `make lab` serves its page after {course['lab_seconds']['median']:.1f} s "
+        f"(`benchmarks.course`).{notebooks} All of it was measured on a shared machine with "
+        f"{machine['cores']} cores ({machine['cpu']}, {machine['cpu_capability']}, "
+        f"torch {machine['versions']['torch']}).",
     ]
     return "\n".join(rows)
 
 
 def draw(lines: list[Line]) -> Figure:
-    """How many times as long each peer takes."""
+    """Draw each peer's time as a multiple of ours."""
     times = {
         line.what: {peer: line.times[peer] for peer in PEERS if peer in line.times}
         for line in lines
     }
-    return plots.beside_others(times, "How many times as long others take")
+    return plots.beside_others(times, "Time of the others, as a multiple of ours")
 
 
 def with_table(readme: str, made: str) -> str:
-    """README's text with this table between the marks."""
+    """Return README's text with this table between the marks."""
     before, _, rest = readme.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{made}\n{END}{after}"

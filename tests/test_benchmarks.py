@@ -123,8 +123,22 @@ def test_the_loader_reads_shards_that_are_mostly_holes(results, capsys, monkeypa
     assert read(results)
 
 
+def test_a_peer_is_quoted_in_its_faster_precision(tmp_path):
+    for dtype, ours, factor in (("float32", 30.0, 1.2), ("float16", 20.0, 12.0)):
+        result = {
+            "setup": {"dtype": dtype, "prompt_tokens": 16, "new_tokens": 128},
+            "ms_per_token": {"ours": {"median": ours}},
+            "times_ours": {"transformers": factor},
+            "limit_ms_per_token": 10.0,
+        }
+        (tmp_path / f"generate_cpu_{dtype}_prompt16.json").write_text(json.dumps(result))
+    float16, float32 = report.read_lines(tmp_path)
+    assert float16.times["transformers"] == pytest.approx(36 / 20)
+    assert float32.times["transformers"] == 1.2
+
+
 def test_the_readme_shows_what_was_measured():
-    """No number in README without the result, and the command, that it is from."""
+    """Every number in README's table comes from a stored result and names its command."""
     course = json.loads((report.common.RESULTS / "course.json").read_text(encoding="utf-8"))
     readme = (common.ROOT / "README.md").read_text(encoding="utf-8")
     lines = report.read_lines()
