@@ -10,7 +10,7 @@ from torch import nn
 
 from cs336_lib.config import require
 from cs336_lib.data.loader import Loader
-from cs336_lib.data.tokenizer import CharTokenizer, Tokenizer, load_tokenizer, same_tokenizer
+from cs336_lib.data.tokenizer import CharTokenizer, Tokenizer, load_tokenizer
 from cs336_lib.distributed import World
 from cs336_lib.io import Bar
 
@@ -116,7 +116,7 @@ def check_tokenizer(run_dir: Path, data: Tokenizer) -> None:
     """
     ours = load_tokenizer(run_dir / "tokenizer.json")
     require(
-        same_tokenizer(ours, data),
+        ours == data,
         f"{run_dir} was trained with tokenizer {described(ours)}, and its data now has "
         f"{described(data)}; put back the data and the tokenizer.json it was trained with",
     )
