@@ -20,8 +20,8 @@ from cs336_lib import accounting, hardware
 from cs336_lib.config import GPTConfig, TrainConfig, require
 from cs336_lib.model import GPT
 
-# Seconds that a process may keep the others waiting: enough for rank 0 to write a checkpoint. A slow
-# disk needs more.
+# Seconds that a process may keep the others waiting: enough for rank 0 to write a checkpoint, but
+# a slow disk needs more.
 TIMEOUT, TIMEOUT_VARIABLE = 600.0, "CS336_TIMEOUT"
 VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE")  # in World's order
 
