@@ -109,7 +109,8 @@ def slides(notebooks: list[Path], folder: Path) -> None:
 
 def lay_out(notebooks: list[Path], folder: Path) -> None:
     """Copy what the site shows, as it lies here, so that links hold; README becomes the index."""
-    pages = sorted([*DOCS.glob("*.md"), Path("CONTRIBUTING.md"), Path("data/README.md")])
+    top = map(Path, ("CHANGELOG.md", "CONTRIBUTING.md", "data/README.md"))
+    pages = sorted([*DOCS.glob("*.md"), *top])
     linked = []
     for page in (Path("README.md"), *pages):
         for target in re.findall(r"\]\(([^)#:]+)", page.read_text(encoding="utf-8")):
