@@ -70,7 +70,10 @@ class Muon(torch.optim.AdamW):
         broken = torch.zeros((), device=parameters[0].device) if broken is None else broken
         for p in parameters:
             if not self.state[p]:
-                self.state[p] = {"step": torch.tensor(0.0), "exp_avg": torch.zeros_like(p)}
+                self.state[p] = {
+                    "step": torch.zeros((), device=p.device),
+                    "exp_avg": torch.zeros_like(p),
+                }
         momenta = [self.state[p]["exp_avg"] for p in parameters]
         # A gradient that isn't finite must change nothing, and the host doesn't wait to see it.
         gradients = [
