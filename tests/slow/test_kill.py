@@ -139,7 +139,7 @@ def test_asked_to_stop_it_saves_first_and_says_how_to_go_on(undisturbed, tmp_pat
     assert 40 <= done < STEPS
     assert (run_dir / "checkpoints" / f"step_{done:08d}" / "manifest.json").exists()
     last = output.splitlines()[-1]
-    assert last == f"Stopped after step {done} of {STEPS} and saved; --resume goes on."
+    assert last == f"Stopped after step {done} of {STEPS} and saved; --resume continues it."
     subprocess.run(command, check=True, capture_output=True, timeout=LIMIT)
     assert rows(run_dir) == rows(undisturbed)
     final = "step_00000150/"
@@ -177,7 +177,7 @@ def test_a_disk_that_is_really_full(undisturbed, tmp_path, kilobytes):
     assert "exit 2" in done.stdout
     assert ".tmp-step" not in done.stdout, "half a checkpoint does not fill the disk"
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("cs336: ")]
-    assert "cannot be written (No space left on device); with --resume the run goes on " in line
+    assert "cannot be written (No space left on device); with --resume the run continues " in line
     assert "Traceback" not in done.stderr
     assert rows(out) == rows(undisturbed)
     final = "step_00000150/"

@@ -128,7 +128,7 @@ def test_a_hung_rank_is_waited_for_no_longer_than_told(undisturbed, tmp_path):
     check_same(run_dir, undisturbed)
     (line,) = complaints(run_dir)
     assert "another of the 2 processes did not answer for 20 seconds" in line
-    assert "with --resume the run goes on from step_000000" in line
+    assert "with --resume the run continues from step_000000" in line
     assert "Traceback" not in run_dir.with_suffix(".err").read_text()
 
 
@@ -141,7 +141,7 @@ def test_torchrun_told_to_stop_lets_the_ranks_save(undisturbed, tmp_path, number
         process.wait(LIMIT)
     done = len(rows(run_dir))
     assert 18 <= done < STEPS
-    assert f"Stopped after step {done} of {STEPS} and saved; --resume goes on." in output(run_dir)
+    assert f"Stopped after step {done} of {STEPS} and saved; --resume continues it." in output(run_dir)
     assert (run_dir / "checkpoints" / f"step_{done:08d}" / "manifest.json").exists()
     with running(run_dir, "--resume") as process:
         assert process.wait(LIMIT) == 0

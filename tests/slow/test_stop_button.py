@@ -81,7 +81,7 @@ def kernel(tmp_path, monkeypatch) -> Iterator[Kernel]:
 def test_stop_once_ends_the_step_saves_and_goes_on(kernel):
     reply = kernel.run(RUN.replace("SECONDS", "0.1"), presses=1, at=12)
     assert reply["status"] == "ok", reply
-    assert "--resume goes on" in kernel.printed
+    assert "--resume continues it" in kernel.printed
     assert kernel.updates >= 2  # while it ran, and at its end
     code = """
     done = len(result.metrics)
