@@ -3,8 +3,8 @@
 import contextlib
 import dataclasses
 import io
+import itertools
 import os
-import re
 import shlex
 import sys
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from cs336_lib.io import inside, read_json, writing
 
 DESCRIPTION = "Train GPT-2 models, sample, score and export them, prepare text, count the cost."
 
-MOST_SAMPLES = 1000  # each has a cache of its own
+MAX_SAMPLES = 1000  # each needs a separate cache
 
 
 @dataclass(frozen=True)
@@ -187,31 +187,35 @@ def run_train(command: Train) -> None:
 
 
 def run_sample(command: Sample) -> None:
-    """`cs336 sample`"""
+    """Run `cs336 sample`."""
     from cs336_lib import checkpoint, generate, hardware
-    from cs336_lib.data import tokenizer as tokenizer_module
+    from cs336_lib.data.tokenizer import load_tokenizer
 
-    device = hardware.select_device(command.device)
-    model = checkpoint.load_model(command.run_dir, device)
-    made = tokenizer_module.load_tokenizer(command.run_dir / "tokenizer.json")
-    generate.store_weights(model, generate.WEIGHTS[command.weights])
-    sampling = {
-        name: getattr(command, name)
-        for name in ("max_new_tokens", "stop", "temperature", "top_k", "top_p", "seed")
-    }
     require(
-        1 <= command.num_samples <= MOST_SAMPLES,
-        f"num_samples is {command.num_samples}; 1 to {MOST_SAMPLES} expected",
+        1 <= command.num_samples <= MAX_SAMPLES,
+        f"num_samples is {command.num_samples}; 1 to {MAX_SAMPLES} expected",
     )
-    prompt = generate.first_prompt(made, "\n") if command.prompt is None else command.prompt
+    sampling = generate.SamplingConfig(
+        max_new_tokens=command.max_new_tokens,
+        temperature=command.temperature,
+        top_k=command.top_k,
+        top_p=command.top_p,
+        seed=command.seed,
+    )
+    model = checkpoint.load_model(command.run_dir, hardware.select_device(command.device))
+    generate.store_weights(model, generate.WEIGHTS[command.weights])
+    tokenizer = load_tokenizer(command.run_dir / "tokenizer.json")
+    prompt = command.prompt
+    if prompt is None:
+        prompt = generate.first_prompt(tokenizer, "\n")
     if command.num_samples > 1:
         prompts = [prompt] * command.num_samples
-        texts = generate.complete_batch(model, made, prompts, **sampling)
+        texts = generate.complete_batch(model, tokenizer, prompts, sampling, stop=command.stop)
         print("\n---------------\n".join(texts))
         return
-    pieces = generate.stream_text(model, made, prompt, **sampling)
-    for number, piece in enumerate(pieces):
-        print((prompt if number == 0 else "") + piece, end="", flush=True)
+    pieces = generate.stream_text(model, tokenizer, prompt, sampling, stop=command.stop)
+    for piece in itertools.chain([prompt + next(pieces)], pieces):
+        print(piece, end="", flush=True)
     print()
 
 
@@ -335,39 +339,32 @@ RUN = {
 
 
 def parse(arguments: list[str]) -> object:
-    """The command that `arguments` spell; a mistake in them becomes one line and exit code 2."""
+    """Turn `arguments` into a command.
+
+    Raises:
+        SystemExit: With code 0 after printing help, or with code 2 after one line on stderr.
+    """
     box = io.StringIO()
-    columns = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = "1000"  # tyro wraps its messages to the terminal; we want one line
-    asks_for_help = bool({"-h", "--help"} & set(arguments))
     try:
-        with contextlib.nullcontext() if asks_for_help else contextlib.redirect_stderr(box):
-            if asks_for_help:
-                restore_columns(columns)
+        with contextlib.redirect_stderr(box):
             return tyro.cli(Command, prog="cs336", description=DESCRIPTION, args=arguments)
     except SystemExit as ended:
-        if ended.code != 0 and not asks_for_help:
+        if ended.code:
             complain(one_line(box.getvalue()))
         raise
-    finally:
-        restore_columns(columns)
-
-
-def restore_columns(columns: str | None) -> None:
-    """Put the environment's COLUMNS back."""
-    if columns is None:
-        os.environ.pop("COLUMNS", None)
-    else:
-        os.environ["COLUMNS"] = columns
 
 
 def one_line(boxed: str) -> str:
-    """What tyro put in its box: the first paragraph, and the flag that may have been meant."""
-    lines = [line.strip("│╭╮╰╯| \t") for line in boxed.splitlines()][1:]  # without the title
-    paragraphs = [p for p in re.split(r"\s*(?:─+|-{5,})\s*", " ".join(lines)) if p]
-    message = paragraphs[0].removeprefix("Error parsing config: ")
-    suggestion = re.match(r"Perhaps you meant: (--[\w-]+)", paragraphs[1] if paragraphs[1:] else "")
-    return message + (f"; perhaps you meant {suggestion[1]}" if suggestion else "")
+    """Return the first paragraph of tyro's error box, and the first flag that it suggests.
+
+    tyro 1.0 has no public way to get an error's text without the box.
+    """
+    lines = [line.strip("│╭╮╰╯ ") for line in boxed.splitlines()[1:]]  # the title comes first
+    groups = itertools.groupby(lines, key=lambda line: line.strip("─-") == "")
+    message, *others = (list(group) for is_rule, group in groups if not is_rule)
+    flags = [rest[0].split()[0] for heading, *rest in others if heading == "Perhaps you meant:"]
+    suggestion = f"; perhaps you meant {flags[0]}" if flags else ""
+    return " ".join(message).removeprefix("Error parsing config: ") + suggestion
 
 
 def complain(message: str) -> None:

@@ -1,26 +1,82 @@
-"""Sampling: temperature, top-k and top-p, with a key-value cache, token by token."""
+"""Sampling from a GPT: temperature, top-k and top-p, with a key-value cache."""
 
 import codecs
+import dataclasses
 import math
+import sys
 from collections.abc import Iterator, Sequence
-from typing import overload
+from dataclasses import dataclass
+from typing import Any, overload
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from cs336_lib import CallableModule
 from cs336_lib.config import require
 from cs336_lib.data.tokenizer import Tokenizer
 from cs336_lib.io import Bar
 from cs336_lib.model import GPT, KVCache
 
-MOST_TOKENS = 2**20  # room for them is made before the first
-COLDEST = 1e-6  # divided by less, logits could overflow
+MAX_NEW_TOKENS = 2**20  # their memory is allocated before the first one is drawn
+MIN_TEMPERATURE = 1e-6  # dividing by less could overflow
 WEIGHTS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
-# Prompts of one length are a matrix, of different lengths a list of vectors.
+# Prompts of equal length are a matrix, prompts of different lengths a list of vectors.
 Prompts = Int[Tensor, "batch seq"] | Sequence[Int[Tensor, " seq"]]
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """Settings for sampling; `dataclasses.replace` changes some of them.
+
+    Args:
+        max_new_tokens: How many tokens to generate at most.
+        temperature: Logits are divided by it; 0 always picks the most likely token.
+        top_k: Sample among the k most likely tokens only; None means all.
+        top_p: Sample among the most likely tokens whose probabilities reach p; None means all.
+        seed: Prompt i of a batch is sampled with seed + i; None draws a new seed.
+        stop_token: A row ends after this token; None means it never ends early.
+        use_cache: Keep keys and values between tokens, which changes the speed, not the tokens.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop_token: int | None = None
+    use_cache: bool = True
+
+    def __post_init__(self) -> None:
+        require(
+            0 <= self.max_new_tokens <= MAX_NEW_TOKENS,
+            f"max_new_tokens is {self.max_new_tokens}; 0 to {MAX_NEW_TOKENS} expected",
+        )
+        require(
+            self.temperature == 0 or MIN_TEMPERATURE <= self.temperature < math.inf,
+            f"temperature is {self.temperature}; 0 (greedy) or at least {MIN_TEMPERATURE} expected",
+        )
+        require(self.top_k is None or self.top_k >= 1, f"top_k is {self.top_k}; at least 1 needed")
+        require(
+            self.top_p is None or 0 < self.top_p <= 1,
+            f"top_p is {self.top_p}; above 0 and up to 1 expected",
+        )
+        require(
+            self.seed is None or 0 <= self.seed < 2**62,
+            f"seed is {self.seed}; 0 to 2**62 - 1 expected",
+        )
+
+
+def sampling_config(sampling: SamplingConfig | int, options: dict[str, Any]) -> SamplingConfig:
+    """Return a config with `options` as fields, starting from a config or from a token count."""
+    if isinstance(sampling, SamplingConfig):
+        return dataclasses.replace(sampling, **options)
+    return SamplingConfig(sampling, **options)
 
 
 def filter_logits(
@@ -29,29 +85,33 @@ def filter_logits(
     top_k: int | None = None,
     top_p: float | None = None,
 ) -> Float[Tensor, "batch vocab"]:
-    """Divide by the temperature, then put to -inf all but the likeliest tokens.
+    """Divide logits by the temperature, then set those of unlikely tokens to -inf.
 
-    `top_k` keeps the k likeliest (Fan et al. 2018); `top_p` the fewest whose probabilities reach p,
-    the likeliest always (Holtzman et al. 2020).
+    Args:
+        logits: Scores of the next token.
+        temperature: Any positive number.
+        top_k: Keep the k most likely tokens (Fan et al. 2018).
+        top_p: Keep the fewest tokens whose probabilities add up to p, and always the most likely
+            one (Holtzman et al. 2020).
     """
     logits = logits / temperature
     if top_k is not None:
         kth = logits.topk(min(top_k, logits.size(-1))).values[:, -1:]
         logits = logits.masked_fill(logits < kth, float("-inf"))
-    if top_p is not None and top_p < 1:  # rounded, a part of all tokens has a sum of 1 already
+    if top_p is not None and top_p < 1:  # a rounded cumulative sum reaches 1 before the last token
         ordered, order = logits.sort(descending=True)
         probabilities = ordered.softmax(-1)
-        before = probabilities.cumsum(-1) - probabilities  # the likeliest has 0 before it
+        before = probabilities.cumsum(-1) - probabilities  # 0 for the most likely token
         dropped = torch.zeros_like(before, dtype=torch.bool).scatter(1, order, before >= top_p)
         logits = logits.masked_fill(dropped, float("-inf"))
     return logits
 
 
 def context_start(length: int, block_size: int) -> int:
-    """Where the context of a text of `length` tokens begins.
+    """Return the position where the context of a text of `length` tokens begins.
 
-    Up to block_size everything is read. Past it the context moves on in jumps of half a block, so
-    that a cache is rebuilt once every block_size / 2 tokens and not for each.
+    The model reads the whole text up to block_size tokens. After that, the context moves in jumps
+    of half a block, so a cache is rebuilt once every block_size / 2 tokens, not for each token.
     """
     jump = max(1, block_size // 2)
     return -(-max(0, length - block_size) // jump) * jump
@@ -60,9 +120,10 @@ def context_start(length: int, block_size: int) -> int:
 def align(
     prompts: Prompts, room: int, device: torch.device
 ) -> tuple[Int[Tensor, "batch longest_and_room"], list[int]]:
-    """The prompts in one matrix, all ending in the same column, with `room` more columns.
+    """Left-pad the prompts into one matrix, with `room` empty columns on the right.
 
-    Also how many columns each has on its left that are not its own.
+    Returns:
+        The matrix, and the number of padding columns of each row.
     """
     longest = max(len(prompt) for prompt in prompts)
     padding = [longest - len(prompt) for prompt in prompts]
@@ -73,9 +134,11 @@ def align(
 
 
 class Reader:
-    """Reads texts that `align` has put into one matrix, and says what could come next.
+    """Computes next-token logits of left-padded texts that grow, with a cache.
 
-    `padding` counts the columns left of each. What has been read once is kept in a cache.
+    Args:
+        padding: The number of padding columns of each row, as `align` returns it.
+        use_cache: If False, the whole context is read again for every token.
     """
 
     def __init__(self, model: GPT, padding: list[int], use_cache: bool = True):
@@ -84,7 +147,7 @@ class Reader:
         self.starts: list[int] = []
 
     def logits(self, text: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch vocab"]:
-        """Logits of the token after the last column; `text` is longer from call to call."""
+        """Return the logits after the last column; each call's text extends the previous one."""
         length, block_size = text.size(1), self.model.config.block_size
         starts = [left + context_start(length - left, block_size) for left in self.padding]
         begin = min(starts)
@@ -104,103 +167,86 @@ class Reader:
 def choose(
     logits: Float[Tensor, "batch vocab"],
     generators: list[torch.Generator],
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
+    sampling: SamplingConfig,
 ) -> Int[Tensor, " batch"]:
-    """A token for each row, drawn with the row's own generator; the likeliest at temperature 0.
+    """Sample a token for each row with the row's generator; at temperature 0, take the argmax.
 
-    Drawing happens on the CPU, so that it does not depend on the device.
+    Sampling happens on the CPU, so it doesn't depend on the device.
 
     Raises:
-        ValueError: there is no distribution to draw from.
+        ValueError: The logits are not finite.
     """
-    if temperature == 0:
+    if sampling.temperature == 0:
         return logits.argmax(-1)
-    probabilities = filter_logits(logits.float(), temperature, top_k, top_p).softmax(-1).cpu()
-    require_finite(probabilities[:, 0])  # softmax spreads NaN, and makes it of infinity
-    drawn = [
+    filtered = filter_logits(logits.float(), sampling.temperature, sampling.top_k, sampling.top_p)
+    probabilities = filtered.softmax(-1).cpu()
+    require_finite(probabilities[:, 0])  # one NaN or infinity makes the row's softmax NaN
+    tokens = [
         torch.multinomial(row, 1, generator=generator)
         for row, generator in zip(probabilities, generators, strict=True)
     ]
-    return torch.cat(drawn).to(logits.device)
+    return torch.cat(tokens).to(logits.device)
 
 
 def require_finite(values: Float[Tensor, " batch"]) -> None:
-    """Refuse to go on with what a model makes of weights that have grown without bound.
-
-    Raises:
-        ValueError: a value is NaN or infinite.
-    """
+    """Raise `ValueError` if the largest value is NaN or infinite."""
     require(
-        math.isfinite(values.amax()),  # which NaN outdoes
+        math.isfinite(values.amax()),
         "the model's logits are not finite; use --weights fp32 or an earlier checkpoint",
     )
 
 
 @torch.no_grad()
 def stream(
-    model: GPT,
-    prompts: Prompts,
-    max_new_tokens: int,
-    *,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    seed: int | None = None,
-    stop_token: int | None = None,
-    use_cache: bool = True,
+    model: GPT, prompts: Prompts, sampling: SamplingConfig | int, **options: Any
 ) -> Iterator[Int[Tensor, " batch"]]:
-    """Yield the next token of every prompt, `max_new_tokens` times at most.
+    """Yield the next token of every prompt until all rows have stopped.
 
-    Each prompt is continued as it would be alone. At temperature 0 that is with the likeliest
-    token; else with random numbers of its own, so that row i of a batch with seed s is what the
-    prompt gives alone with seed s + i. The cache changes the speed and not the tokens.
+    Each prompt is continued as it would be alone, because it has its own random numbers. Row i of a
+    batch with seed s is what the prompt gives alone with seed s + i.
 
-    A row that has drawn `stop_token` yields nothing else from then on; all have: the end.
+    Args:
+        prompts: Token ids, as a matrix or as a list of vectors of different lengths.
+        sampling: The settings, or just max_new_tokens.
+        options: Fields of `SamplingConfig` by name.
+
+    Yields:
+        One token per row. A row that has drawn the stop token repeats it.
 
     Raises:
-        ValueError: an argument is out of range, there is no token to begin with, or the logits are
-            not finite (at temperature 0 on a GPU, this is said at the end).
+        ValueError: A setting is out of range, a prompt is empty, or the logits are not finite (at
+            temperature 0 on a GPU, this is checked at the end).
     """
+    sampling = sampling_config(sampling, options)
     require(len(prompts) > 0, "there is no prompt; at least one expected")
     for prompt in prompts:
         require(prompt.ndim == 1, "a prompt is not a vector; a matrix or a list of them expected")
         require(len(prompt) > 0, "the prompt is empty; at least one token expected")
-    require(
-        0 <= max_new_tokens <= MOST_TOKENS,
-        f"max_new_tokens is {max_new_tokens}; 0 to {MOST_TOKENS} expected",
-    )
-    require(
-        temperature == 0 or COLDEST <= temperature < math.inf,
-        f"temperature is {temperature}; 0 (greedy), or {COLDEST} or more expected",
-    )
-    require(top_k is None or top_k >= 1, f"top_k is {top_k}; 1 or more expected")
-    require(top_p is None or 0 < top_p <= 1, f"top_p is {top_p}; above 0 and up to 1 expected")
-    require(seed is None or 0 <= seed < 2**62, f"seed is {seed}; 0 to 2**62 - 1 expected")
     generators = [torch.Generator() for _ in prompts]
     for row, generator in enumerate(generators):
-        generator.manual_seed(seed + row) if seed is not None else generator.seed()
-    text, padding = align(prompts, max_new_tokens, model.device)
+        generator.manual_seed(
+            sampling.seed + row
+        ) if sampling.seed is not None else generator.seed()
+    text, padding = align(prompts, sampling.max_new_tokens, model.device)
     stopped = torch.zeros(len(text), dtype=torch.bool, device=text.device)
-    reader = Reader(model, padding, use_cache)
+    reader = Reader(model, padding, sampling.use_cache)
     highest = torch.zeros(len(text), device=text.device)
     was_training = model.training
     model.eval()
     try:
-        for end in range(text.size(1) - max_new_tokens, text.size(1)):
+        for end in range(text.size(1) - sampling.max_new_tokens, text.size(1)):
             logits = reader.logits(text[:, :end])
-            token = choose(logits, generators, temperature, top_k, top_p)
-            if temperature == 0:
+            token = choose(logits, generators, sampling)
+            if sampling.temperature == 0:
                 highest = torch.maximum(highest, logits.amax(-1))
-                if text.device.type == "cpu":  # elsewhere a look would wait for the device
+                if text.device.type == "cpu":  # on a GPU, the check would wait for the device
                     require_finite(highest)
-            if stop_token is not None:
-                token = token.masked_fill(stopped, stop_token)
-                stopped = token == stop_token
+            if sampling.stop_token is not None:
+                token = token.masked_fill(stopped, sampling.stop_token)
+                stopped = token == sampling.stop_token
             text[:, end] = token
             yield token
-            if stop_token is not None and stopped.all():
+            if sampling.stop_token is not None and stopped.all():
                 break
         require_finite(highest)
     finally:
@@ -208,10 +254,10 @@ def stream(
 
 
 class HalfLinear(nn.Module):
-    """A linear layer whose weights are kept in 16 bits, between activations of 32.
+    """Linear layer with 16-bit weights and 32-bit activations.
 
-    A single row is as fast as the weights come from memory, and here they are half as many bytes.
-    Several rows are arithmetic, for which most CPUs have no 16-bit circuits: weights are widened.
+    A single row is limited by memory bandwidth, so half the bytes are twice as fast. For several
+    rows the weights are widened first, because most CPUs have no native 16-bit matmul.
     """
 
     def __init__(self, linear: nn.Linear, dtype: torch.dtype):
@@ -220,7 +266,7 @@ class HalfLinear(nn.Module):
         self.register_buffer("bias", None if linear.bias is None else linear.bias.to(dtype))
 
     def forward(self, x: Float[Tensor, "batch seq n_in"]) -> Float[Tensor, "batch seq n_out"]:
-        """The product, in the dtype of `x`."""
+        """Apply the layer; the result has the dtype of `x`."""
         if x.numel() == x.size(-1):
             return F.linear(x.to(self.weight.dtype), self.weight, self.bias).to(x.dtype)
         bias = None if self.bias is None else self.bias.to(x.dtype)
@@ -229,11 +275,11 @@ class HalfLinear(nn.Module):
 
 @torch.no_grad()
 def store_weights(model: GPT, dtype: torch.dtype = torch.float32) -> None:
-    """Store the weights in `dtype`, and so that the device has them soonest for a single token.
+    """Store the weights in `dtype`, in the memory layout that is fastest for a single token.
 
-    After this the model is good for generation only. On a CPU, float32 keeps every value and puts
-    the wide matrices by column, which are fetched 1.5 times as fast as by row; 16 bits are fetched
-    best by row (docs/decisions.md).
+    After this the model is for generation only. On a CPU, fp32 keeps every value and stores wide
+    matrices by column, which is 1.5 times as fast as by row. 16-bit weights are fastest by row
+    (docs/decisions.md).
     """
     if model.device.type != "cpu":
         model.to(dtype)
@@ -250,53 +296,62 @@ def store_weights(model: GPT, dtype: torch.dtype = torch.float32) -> None:
 
 @overload
 def generate(
-    model: GPT, prompts: Int[Tensor, "batch seq"], max_new_tokens: int, **sampling: object
+    model: GPT,
+    prompts: Int[Tensor, "batch seq"],
+    sampling: SamplingConfig | int,
+    **options: Any,
 ) -> Int[Tensor, "batch longer_seq"]: ...
 
 
 @overload
 def generate(
-    model: GPT, prompts: Sequence[Int[Tensor, " seq"]], max_new_tokens: int, **sampling: object
+    model: GPT,
+    prompts: Sequence[Int[Tensor, " seq"]],
+    sampling: SamplingConfig | int,
+    **options: Any,
 ) -> list[Int[Tensor, " longer_seq"]]: ...
 
 
 def generate(
-    model: GPT, prompts: Prompts, max_new_tokens: int, **sampling: object
+    model: GPT, prompts: Prompts, sampling: SamplingConfig | int, **options: Any
 ) -> Int[Tensor, "batch longer_seq"] | list[Int[Tensor, " longer_seq"]]:
-    """The prompts with up to `max_new_tokens` more tokens; `stream` says what `sampling` can be.
+    """Return the prompts with their continuations; the arguments are those of `stream`.
 
-    A matrix gives a matrix, in which rows that stopped early are filled up with the stop token; a
-    list gives a list, in which they end with it.
+    Returns:
+        A matrix for a matrix, in which rows that stopped early are filled with the stop token. A
+        list for a list, in which such rows end with the stop token.
     """
-    found = stream(model, prompts, max_new_tokens, **sampling)  # type: ignore[arg-type]
-    bar = Bar(found, total=max_new_tokens, desc="sampling", unit="tok", leave=False, delay=1)
-    tokens = list(bar)
-    columns = [token[:, None] for token in tokens]
+    sampling = sampling_config(sampling, options)
+    tokens = stream(model, prompts, sampling)
+    bar = Bar(
+        tokens, total=sampling.max_new_tokens, desc="sampling", unit="tok", leave=False, delay=1
+    )
+    columns = [token[:, None] for token in bar]
     if isinstance(prompts, Tensor):
         return torch.cat((prompts.to(model.device), *columns), dim=1)
     new = torch.cat(columns, dim=1) if columns else torch.empty(len(prompts), 0, dtype=torch.long)
-    kept = [until(row, sampling.get("stop_token")) for row in new.to(model.device)]
-    return [torch.cat((p.to(model.device), row)) for p, row in zip(prompts, kept, strict=True)]
+    rows = [up_to(row, sampling.stop_token) for row in new.to(model.device)]
+    return [torch.cat((p.to(model.device), row)) for p, row in zip(prompts, rows, strict=True)]
 
 
-def until(row: Int[Tensor, " seq"], stop_token: object) -> Int[Tensor, " shorter_seq"]:
-    """The tokens up to the first `stop_token`, that one included."""
-    found = (row == stop_token).nonzero() if stop_token is not None else []
-    return row[: int(found[0]) + 1] if len(found) else row
+def up_to(row: Int[Tensor, " seq"], stop_token: int | None) -> Int[Tensor, " shorter_seq"]:
+    """Cut a row after its first stop token."""
+    stops = (row == stop_token).nonzero() if stop_token is not None else []
+    return row[: int(stops[0]) + 1] if len(stops) else row
 
 
 def encode(tokenizer: Tokenizer, prompt: str) -> Int[Tensor, " seq"]:
-    """A prompt as token ids.
+    """Encode a prompt as token ids.
 
     Raises:
-        ValueError: the prompt is empty, or has a character the tokenizer does not know.
+        ValueError: The prompt is empty, or has a character that the tokenizer doesn't know.
     """
     require(len(prompt) > 0, "the prompt is empty; at least one character expected")
     return torch.from_numpy(tokenizer.encode(prompt).astype("int64"))
 
 
 def first_prompt(tokenizer: Tokenizer, wanted: str) -> str:
-    """`wanted`, where the tokenizer can encode it, else its first character or token."""
+    """Return `wanted` if the tokenizer can encode it, else its first character or token."""
     try:
         tokenizer.encode(wanted)
     except ValueError:
@@ -308,50 +363,61 @@ def stream_text(
     model: GPT,
     tokenizer: Tokenizer,
     prompt: str,
-    max_new_tokens: int,
+    sampling: SamplingConfig | int,
     *,
     stop: bool = True,
-    **sampling: object,
+    **options: Any,
 ) -> Iterator[str]:
-    """Yield the continuation of `prompt` piece by piece, whole characters only.
+    """Yield the continuation of `prompt` piece by piece, without cutting characters apart.
 
-    It ends before <|endoftext|>, if the tokenizer has it and unless `stop` is False.
+    Args:
+        prompt: At least one character.
+        sampling: The settings, or just max_new_tokens.
+        stop: End before <|endoftext|>, if the tokenizer has it.
+        options: Fields of `SamplingConfig` by name.
 
     Raises:
-        ValueError: the prompt is empty, or has a character the tokenizer does not know.
+        ValueError: The prompt is empty, or has a character that the tokenizer doesn't know.
     """
     stop_token = tokenizer.end_of_text if stop else None
-    idx = encode(tokenizer, prompt)[None]
-    # A character may be spread over several tokens: the decoder holds its first bytes back.
+    sampling = sampling_config(sampling, options | {"stop_token": stop_token})
+    # A character may be spread over several tokens, so the decoder holds back its first bytes.
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    for token in stream(model, idx, max_new_tokens, stop_token=stop_token, **sampling):  # type: ignore[arg-type]
+    for token in stream(model, encode(tokenizer, prompt)[None], sampling):
         if token.item() != stop_token:
             yield decoder.decode(tokenizer.decode_bytes(token.tolist()))
     yield decoder.decode(b"", final=True)
 
 
 def complete(
-    model: GPT, tokenizer: Tokenizer, prompt: str, max_new_tokens: int, **sampling: object
+    model: GPT,
+    tokenizer: Tokenizer,
+    prompt: str,
+    sampling: SamplingConfig | int,
+    **options: Any,
 ) -> str:
-    """The prompt and its continuation as one text; `stream_text` says where it ends."""
-    return prompt + "".join(stream_text(model, tokenizer, prompt, max_new_tokens, **sampling))  # type: ignore[arg-type]
+    """Return the prompt and its continuation; the arguments are those of `stream_text`."""
+    return prompt + "".join(stream_text(model, tokenizer, prompt, sampling, **options))
 
 
 def complete_batch(
     model: GPT,
     tokenizer: Tokenizer,
     prompts: Sequence[str],
-    max_new_tokens: int,
+    sampling: SamplingConfig | int,
     *,
     stop: bool = True,
-    **sampling: object,
+    **options: Any,
 ) -> list[str]:
-    """What `complete` gives for each prompt, the i-th with seed + i, but all computed together."""
+    """Complete all prompts in one batch, the i-th as `complete` does with seed + i."""
     stop_token = tokenizer.end_of_text if stop else None
+    sampling = sampling_config(sampling, options | {"stop_token": stop_token})
     ids = [encode(tokenizer, prompt) for prompt in prompts]
-    rows = generate(model, ids, max_new_tokens, stop_token=stop_token, **sampling)
     texts = []
-    for prompt, read, row in zip(prompts, ids, rows, strict=True):
+    for prompt, read, row in zip(prompts, ids, generate(model, ids, sampling), strict=True):
         new = row[len(read) :].tolist()
         texts.append(prompt + tokenizer.decode([token for token in new if token != stop_token]))
     return texts
+
+
+sys.modules[__name__].__class__ = CallableModule
