@@ -44,12 +44,13 @@ handout: $(VENV)/.site ## the notebooks without solutions, in build/handout
 site: $(VENV)/.site ## the course as a web site, in build/site
 	$(BIN)/python -m cs336_lib.classroom.publish site
 
-lint: $(VENV)/.test ## what a commit must pass: ruff over code and notebooks
+lint: $(VENV)/.test ## check format, style and spelling, as CI does first
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/codespell
 
 clean: ## remove the environment and everything built (runs/ stays)
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # One environment, made in several strengths. A stamp is older than what it was made from: made again.
