@@ -200,10 +200,9 @@ def test_a_payload_runs_nowhere(kind, marker, tmp_path, exported, run_dir):
         TokenStream.from_pattern(str(tmp_path / "train_*.bin"))
 
 
-# The pipes of encode.py lead to processes that it has started itself; an explorer of the course
-# evaluates what is typed into its own box, and the checks look at a learner's own code.
+# An explorer of the course evaluates what is typed into its own box, and the checks look at a
+# learner's own code.
 MAY = {
-    "data/prepare.py": {"pickle"},
     "classroom/checks/training.py": {"pickle"},
     "classroom/checks/checkpoints.py": {"pickle", "load"},
     "classroom/explorers/layout.py": {"eval", "compile"},

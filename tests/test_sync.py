@@ -115,3 +115,6 @@ def test_progress_of_a_preparation_never_counts_on_shards_that_are_not_on_the_di
     prepare(tmp_path / "text.txt", tmp_path / "out", "char")
     assert any(seen), "nothing was saved"
     assert all(all(shards) for shards in seen)
+    assert disk.renamed[-1] == tmp_path / "out"
+    assert disk.unsafe == []  # the last shard, which was shortened, too
+    assert "out" in disk.synced[tmp_path.stat().st_ino]

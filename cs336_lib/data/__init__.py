@@ -1,1 +1,1 @@
-"""Tokens: what ships, documents, tokenizers, shards on disk, and batches."""
+"""Corpora, tokenizers, shards of tokens on disk, and batches."""

@@ -1,4 +1,4 @@
-"""Documents, one after the other: from text, JSON lines and parquet files, and from the hub."""
+"""Read documents from text, JSON lines and parquet files, and from the Hugging Face hub."""
 
 import codecs
 import io
@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 from cs336_lib.config import require
 
-PIECE_BYTES = 2**20  # a long text is cut, so that memory stays flat and processes can share it
+PIECE_BYTES = 2**20  # long texts are read in pieces, so memory stays flat and threads share work
 
-LONGEST_WORD = 2**22  # characters without a place to cut
+LONGEST_WORD = 2**22  # in characters; a longer word is cut inside
 
 BOUNDARY = re.compile(r"(?s:.*)\S(?=[ \n])")
 
-LINE_BYTES = 64 * 2**20  # of JSON lines, each of which must fit into memory several times
+LINE_BYTES = 64 * 2**20  # longest JSON line; several copies of a line are in memory at once
 
 COMPRESSED = (".gz", ".zst", ".xz", ".bz2", ".zip")
 
@@ -29,7 +29,14 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True)
 class Corpus:
-    """Where documents come from: files, or else a data set on the Hugging Face hub."""
+    """Files of documents, or a data set on the Hugging Face hub.
+
+    Attributes:
+        paths: Text, JSON lines or parquet files; a text file is one document.
+        text_field: Field with the text of a JSON object or a row.
+        hub: Name of the data set on the hub.
+        hub_config: Its configuration, for example "sample-10BT".
+    """
 
     paths: tuple[Path, ...] = ()
     text_field: str = "text"
@@ -38,18 +45,18 @@ class Corpus:
 
     @property
     def name(self) -> str:
-        """What an error message calls it."""
+        """Name for error messages."""
         more = f" and {len(self.paths) - 1} more" if len(self.paths) > 1 else ""
         return self.hub or f"{self.paths[0]}{more}"
 
     @property
     def is_one_text(self) -> bool:
-        """Whether this is a single plain text, in which nothing separates documents."""
+        """Whether this is a single plain text, which needs no separators between documents."""
         return not self.hub and len(self.paths) == 1 and row_reader(self.paths[0]) is text_rows
 
 
 class Place(NamedTuple):
-    """Where in a corpus a piece of text is; places compare in reading order."""
+    """Position of a piece of text in a corpus; places compare in reading order."""
 
     document: int = 0
     file: int = 0
@@ -58,33 +65,34 @@ class Place(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A state of a hub data set's stream, from which it continues with row number `row`."""
+    """State of a hub data set's stream, from which it continues with row number `row`."""
 
     row: int
     state: dict[str, Any]
 
 
-Marks = deque[Mark]  # in the order of their rows
+Marks = deque[Mark]  # sorted by row
 
-MARK_ROWS = 100  # from one mark to the next
+MARK_ROWS = 100  # rows from one mark to the next
 
 
 def last_mark(marks: Marks, row: int) -> Mark | None:
-    """Return the last mark at or before a row, if there is one, and forget those before it."""
+    """Return the last mark at or before a row, or None, and drop the marks before it."""
     while len(marks) > 1 and marks[1].row <= row:
         marks.popleft()
     return marks[0] if marks and marks[0].row <= row else None
 
 
-Rows = Iterator[tuple[int, Iterable[str]]]  # a row's number, and the pieces of its document
+Rows = Iterator[tuple[int, Iterable[str]]]  # row number, and pieces of its document
 
 
 def check_files(corpus: Corpus) -> None:
-    """Find what is wrong with a corpus before any work is done.
+    """Check that a corpus names either files or a data set, and that the files are usable.
 
     Raises:
-        ValueError: nothing is named, both kinds are, or a file is missing, empty or of a kind that
-            is neither prose nor documents.
+        FileNotFoundError: A file doesn't exist.
+        ValueError: A file is empty, compressed or of an unsupported kind, or the corpus names
+            files as well as a data set, or neither.
     """
     require(
         bool(corpus.paths) != bool(corpus.hub),
@@ -92,24 +100,28 @@ def check_files(corpus: Corpus) -> None:
     )
     for path in corpus.paths:
         require(not path.is_dir(), f"{path} is a folder; name the files in it, as in {path}/*.txt")
-        require(path.is_file(), f"{path}: no such file")
+        if not path.exists():
+            raise FileNotFoundError(f"{path}: no such file")
         require(path.stat().st_size > 0, f"{path}: the file is empty")
         kind = path.suffix.lower()
         require(kind not in COMPRESSED, f"{path}: compressed; unpack it first")
         require(
             kind != ".json",
-            f"{path}: ends in .json; one JSON object a line in a .jsonl file expected, so rename "
-            f"or convert it",
+            f"{path}: ends in .json; a .jsonl file with one JSON object per line expected",
         )
 
 
 def read(corpus: Corpus, after: Place, marks: Marks | None = None) -> Iterator[tuple[Place, str]]:
-    """Yield every piece of text behind a place, in order, whatever was read before.
+    """Yield every piece of text after a place, in order.
 
-    A stream from the hub starts at the first of `marks`, if there is one, and adds more to them.
+    Args:
+        corpus: The documents.
+        after: Place of the last piece that the caller already has.
+        marks: Saved states of a stream from the hub. It starts at the first, and adds new ones.
 
     Raises:
-        ValueError: a file is broken, or the hub cannot be read.
+        ValueError: A file is damaged, or the hub doesn't have the data set.
+        OSError: The disk or the connection failed.
     """
     if corpus.hub:
         readers = [partial(hub_rows, corpus.hub, corpus.hub_config, marks)]
@@ -127,7 +139,7 @@ def read(corpus: Corpus, after: Place, marks: Marks | None = None) -> Iterator[t
 
 
 def row_reader(path: Path) -> Callable[[Path, str, int], Rows]:
-    """How files with this ending are read."""
+    """Return the function that reads files with this suffix."""
     kind = path.suffix.lower()
     if kind in (".jsonl", ".ndjson"):
         return json_rows
@@ -135,28 +147,29 @@ def row_reader(path: Path) -> Callable[[Path, str, int], Rows]:
 
 
 def text_rows(path: Path, field: str, first: int) -> Rows:
-    """A plain text file is one document."""
+    """Yield a plain text file as one document."""
     if first == 0:
         yield 0, text_pieces(path)
 
 
 def text_pieces(path: Path) -> Iterator[str]:
-    """A file's text, with \\n as line end, in pieces that have the same tokens as the whole.
+    """Yield a file's text in pieces that have the same tokens as the complete text.
 
-    A cut is made only before a blank or line end that follows something else: there GPT-2's
-    splitting into words has a boundary, whatever comes next. Only a word of LONGEST_WORD
-    characters is cut inside, which can change the tokens at the cut.
+    Line ends become \\n. A cut lies before a space or line end that follows another character,
+    where GPT-2's pattern always has a word boundary. Only a word of LONGEST_WORD characters is cut
+    inside, which can change the tokens at the cut.
 
     Raises:
-        ValueError: the file is not UTF-8, or binary.
+        ValueError: The file is binary or not UTF-8.
     """
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     decode = io.IncrementalNewlineDecoder(decoder, translate=True).decode
-    kept = ""  # it has no boundary, apart from its beginning
+    kept = ""  # text after the last boundary
     with open(path, "rb") as file:
         while block := file.read(PIECE_BYTES):
             text = kept + decoded(path, file, decode, block)
-            cut = last_boundary(text, max(1, len(kept)))
+            boundary = BOUNDARY.match(text, max(1, len(kept)) - 1)
+            cut = boundary.end() if boundary else 0
             if cut == 0 and len(text) >= LONGEST_WORD:
                 cut = len(text)
             kept = text[cut:]
@@ -167,38 +180,32 @@ def text_pieces(path: Path) -> Iterator[str]:
 def decoded(
     path: Path, file: io.BufferedReader, decode: Callable[[bytes, bool], str], block: bytes
 ) -> str:
-    """The text of a file's next block; of an empty one, at the end, what was still open."""
+    """Decode a file's next block; an empty block ends the text."""
     try:
         text = decode(block, not block)
     except UnicodeDecodeError as error:
         position = file.tell() - len(error.object) + error.start
         raise ValueError(
             f"{path}: not UTF-8 text (byte {position} is 0x{error.object[error.start]:02x}); "
-            f"convert it first, with `iconv -f latin1 -t utf-8` for example"
+            f"convert it first, for example with `iconv -f latin1 -t utf-8`"
         ) from None
-    require("\0" not in text, f"{path}: holds NUL bytes, so it is binary; plain text expected")
+    require("\0" not in text, f"{path}: contains NUL bytes, so it is binary; plain text expected")
     return text
 
 
-def last_boundary(text: str, first: int) -> int:
-    """The last blank or line end, from `first` on, behind another character; 0: there is none."""
-    found = BOUNDARY.match(text, first - 1)
-    return found.end() if found else 0
-
-
 def json_lines(path: Path, first: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a JSON lines file with their line numbers, from line `first` (of 0..) on.
+    """Yield the objects of a JSON lines file with their line numbers, from line `first` (from 0).
 
     Raises:
-        ValueError: the file is missing, or a line is no JSON object.
+        FileNotFoundError: The file doesn't exist.
+        ValueError: A line isn't a JSON object.
     """
-    require(path.is_file(), f"{path}: no such file")
     with open(path, "rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(LINE_BYTES), b"")):
             where = f"{path}, line {number + 1}"
             require(
                 len(line) < LINE_BYTES,
-                f"{where}: {LINE_BYTES:,} bytes or more; one document a line expected",
+                f"{where}: {LINE_BYTES:,} bytes or more; one document per line expected",
             )
             if number < first or not line.strip():
                 continue
@@ -214,54 +221,47 @@ def json_lines(path: Path, first: int = 0) -> Iterator[tuple[int, dict[str, Any]
 
 
 def json_rows(path: Path, field: str, first: int) -> Rows:
-    """Every line of a JSON lines file is one document, its text in `field`."""
+    """Yield each line of a JSON lines file as one document."""
     for number, row in json_lines(path, first):
         yield number, [text_of(row, field, f"{path}, line {number + 1}")]
 
 
 def parquet_rows(path: Path, field: str, first: int) -> Rows:
-    """Every row of a parquet file is one document; row groups are read one after the other.
+    """Yield each row of a parquet file as one document, one row group at a time.
 
     Raises:
-        ValueError: the package `pyarrow` is missing, or the file is damaged or something else.
-        OSError: the disk cannot be read.
+        ValueError: The package `pyarrow` is missing, or the file is damaged.
+        OSError: The disk failed.
     """
     try:
-        from pyarrow import ArrowException
+        from pyarrow import ArrowException, parquet
     except ImportError:
         raise ValueError(
             f"{path}: parquet files need the package pyarrow; pip install pyarrow"
         ) from None
+    number = 0
     try:
-        yield from whole_parquet_rows(path, field, first)
+        with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+            names = file.schema_arrow.names
+            require(field in names, no_field(str(path), field, names))
+            for group in range(file.num_row_groups):
+                rows = file.metadata.row_group(group).num_rows
+                if number + rows <= first:
+                    number += rows
+                    continue
+                for batch in file.iter_batches(256, row_groups=[group], columns=[field]):
+                    for row in batch.to_pylist():
+                        if number >= first:
+                            yield number, [text_of(row, field, f"{path}, row {number + 1}")]
+                        number += 1
     except (ArrowException, OSError, UnicodeDecodeError) as error:
         if getattr(error, "errno", None) is not None:
             raise
         raise ValueError(f"{path}: not a parquet file, or damaged ({one_line(error)})") from None
 
 
-def whole_parquet_rows(path: Path, field: str, first: int) -> Rows:
-    """The rows of a parquet file that is not damaged; of another, any of pyarrow's errors."""
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(path, page_checksum_verification=True) as file:
-        names = file.schema_arrow.names
-        require(field in names, no_field(str(path), field, names))
-        number = 0
-        for group in range(file.num_row_groups):
-            rows = file.metadata.row_group(group).num_rows
-            if number + rows <= first:
-                number += rows
-                continue
-            for batch in file.iter_batches(256, row_groups=[group], columns=[field]):
-                for row in batch.to_pylist():
-                    if number >= first:
-                        yield number, [text_of(row, field, f"{path}, row {number + 1}")]
-                    number += 1
-
-
 def hub_rows(hub: str, config: str, marks: Marks | None, field: str, first: int) -> Rows:
-    """Every row of a data set's training part is one document, read while it is downloaded."""
+    """Stream each row of a data set's training split as one document."""
     for number, row in hub_lines(hub, config, "train", first, marks):
         yield number, [text_of(row, field, f"{hub}, row {number + 1}")]
 
@@ -271,11 +271,11 @@ def hub_lines(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of a data set on the Hugging Face hub with their numbers, from `first` on.
 
-    With `marks`, the stream starts at their first and does not download what comes before it.
+    With `marks`, the stream starts at the first of them and doesn't download the rows before it.
 
     Raises:
-        ValueError: the package `datasets` is missing, or the hub does not give this data set.
-        OSError: the connection broke.
+        ValueError: The package `datasets` is missing, or the hub doesn't have this data set.
+        OSError: The connection failed.
     """
     try:
         from datasets import load_dataset
@@ -289,7 +289,7 @@ def hub_lines(
         if marks:
             stream.load_state_dict(marks[0].state)
         rows = iter(stream)
-    except Exception as error:  # offline, misspelt, gated: each library below has its own
+    except Exception as error:  # offline, misspelled or gated, each with another type
         raise ValueError(
             f"{hub}: cannot be read from the Hugging Face hub ({one_line(error)}); "
             f"check its name and the connection, or download its files and name those"
@@ -311,23 +311,22 @@ def hub_lines(
 
 
 def one_line(error: Exception) -> str:
-    """An exception's type and the beginning of what it says."""
-    said = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {said[0][:200]}" if said else type(error).__name__
+    """Return an exception's type and the first line of its message."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
 
 
 def text_of(row: dict[str, Any], field: str, where: str) -> str:
-    """A row's text, or one line on why there is none."""
+    """Return a row's text, with U+FFFD for each lone surrogate, which JSON can contain."""
     require(field in row, no_field(where, field, list(row)))
     text = row[field]
     require(
         isinstance(text, str),
         f"{where}: {field!r} is {type(text).__name__}, a string expected",
     )
-    # JSON can hold halves of surrogate pairs, which are no characters.
     return SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def no_field(where: str, field: str, names: list[str]) -> str:
-    """What to say where the text's field is missing."""
+    """Return the error message for a missing field."""
     return f"{where}: no field {field!r} among {', '.join(names)}; name one with --text-field"

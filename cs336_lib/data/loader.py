@@ -1,6 +1,5 @@
-"""Batches of token windows, in an order that depends on the seed alone."""
+"""Batches of token windows, as pure functions of the seed and the window numbers."""
 
-import glob
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -13,17 +12,25 @@ from torch import Tensor
 
 from cs336_lib.config import require
 from cs336_lib.data.corpus import shakespeare
-from cs336_lib.data.shards import TokenStream, looked_in
+from cs336_lib.data.shards import TokenStream
 from cs336_lib.data.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, require_tokenizer
 
-VAL_FRACTION = 0.1  # of a corpus that comes without a validation part: its last tenth
+VAL_FRACTION = 0.1  # the plays' last tenth is for validation
 
 
 def shuffled(index: np.ndarray, n: int, key: int) -> np.ndarray:
-    """A bijection of 0..n-1, chosen by `key`: shuffling an epoch without storing its order.
+    """Shuffle 0..n-1 without storing the order.
 
-    A four-round Feistel network permutes the smallest even number of bits that holds n; what lands
-    outside 0..n-1 is sent round again until it lands inside (Black and Rogaway 2002).
+    A four-round Feistel network permutes the smallest even number of bits that holds n. Results
+    outside 0..n-1 go through the network again until they are inside (Black and Rogaway 2002).
+
+    Args:
+        index: Positions in the shuffled order, each in 0..n-1.
+        n: Size of the range.
+        key: Seed of the shuffle; each key gives another order.
+
+    Returns:
+        The numbers at these positions, as int64. All n positions give a permutation.
     """
     half = max(1, (int(n - 1).bit_length() + 1) // 2)
     mask = np.uint64((1 << half) - 1)
@@ -40,7 +47,7 @@ def shuffled(index: np.ndarray, n: int, key: int) -> np.ndarray:
 
 @lru_cache(maxsize=256)
 def _salted(key: int, salt: int) -> np.uint64:
-    """A key for one round of the network."""
+    """Return the key of one round of the network."""
     return np.random.SeedSequence([key, salt]).generate_state(1, np.uint64)[0]
 
 
@@ -55,19 +62,18 @@ def _hash(values: np.ndarray, key: int, salt: int) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def _epochs(cycle: int, tokens: int, block_size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Offset and number of windows of each epoch in a cycle."""
+    """Return the offset and the number of windows of each epoch of a cycle."""
     offsets = shuffled(np.arange(block_size), block_size, hash_key(seed, cycle))
     return offsets, (tokens - 1 - offsets) // block_size
 
 
 def window_starts(first: int, count: int, tokens: int, block_size: int, seed: int) -> np.ndarray:
-    """Where windows number `first` to `first + count - 1` of a whole training run begin.
+    """Return the start positions of a training run's windows `first` to `first + count - 1`.
 
-    An epoch cuts the stream, from some offset on, into every full window (block_size inputs and one
-    more target) and visits each once, shuffled. The offsets go through 0..block_size-1, shuffled as
-    well: in block_size epochs each of the tokens - block_size possible windows comes exactly once.
-
-    The result depends on nothing but the arguments, whoever asks and whatever was asked before.
+    An epoch cuts the stream from an offset on into full windows of block_size + 1 tokens, which
+    overlap by one, and visits each once in shuffled order. The epochs of a cycle use the offsets
+    0..block_size-1, also shuffled, so a cycle visits each of the tokens - block_size possible
+    windows exactly once.
     """
     per_cycle = tokens - block_size
     numbers = np.arange(first, first + count, dtype=np.int64)
@@ -89,16 +95,25 @@ def window_starts(first: int, count: int, tokens: int, block_size: int, seed: in
 
 @lru_cache(maxsize=256)
 def hash_key(*numbers: int) -> int:
-    """One well-mixed key from several numbers; also how dropout's seed follows from the step."""
+    """Hash several numbers to one key; dropout's seed is such a key of the run's seed and step."""
     state = np.random.SeedSequence([int(n) for n in numbers]).generate_state(1, np.uint64)
     return int(state[0] >> np.uint64(1))
 
 
 class Loader:
-    """Batches as a pure function of how many windows came before.
+    """Batches as a pure function of the number of windows that came before.
 
-    Whatever the number of processes and however small the micro-batches, step for step the same
-    windows are used; resuming is asking for the next one.
+    Each step uses the same windows for any number of processes and any micro-batch size, and a
+    resumed run continues with the next window.
+
+    Args:
+        stream: The tokens.
+        block_size: Inputs per window.
+        vocab_size: Upper bound of the token ids.
+        seed: Seed of the order.
+
+    Raises:
+        ValueError: The stream is shorter than one window.
     """
 
     def __init__(self, stream: TokenStream, block_size: int, vocab_size: int, seed: int):
@@ -113,21 +128,23 @@ class Loader:
     def batch(
         self, first: int, count: int
     ) -> tuple[Int[Tensor, "count block_size"], Int[Tensor, "count block_size"]]:
-        """Inputs and targets (the inputs shifted by one) of `count` windows from number `first` on.
+        """Return inputs and targets of `count` windows, starting with window number `first`.
+
+        Targets are the inputs shifted by one.
 
         Raises:
-            ValueError: a token id is not in the vocabulary.
+            ValueError: A token id is outside the vocabulary.
         """
         return self.windows(self.starts(first, count))
 
     def starts(self, first: int, count: int) -> np.ndarray:
-        """Where in the stream `count` windows from number `first` on begin."""
+        """Return the positions in the stream of `count` windows from number `first` on."""
         return window_starts(first, count, len(self.stream), self.block_size, self.seed)
 
     def windows(
         self, starts: Iterable[int]
     ) -> tuple[Int[Tensor, "count block_size"], Int[Tensor, "count block_size"]]:
-        """Inputs and targets of the windows that begin at `starts`."""
+        """Return inputs and targets of the windows at positions `starts`."""
         rows = [self.stream.read(int(start), self.block_size + 1) for start in starts]
         for start, row in zip(starts, rows, strict=True):
             if row.max() >= self.vocab_size:
@@ -140,7 +157,7 @@ class Loader:
         return tokens[:, :-1], tokens[:, 1:]
 
     def validation_starts(self, tokens: int) -> np.ndarray:
-        """Starts of up to `tokens` worth of windows, spread evenly, the same each time."""
+        """Return the positions of up to `tokens` tokens' worth of evenly spaced windows."""
         available = (len(self.stream) - 1) // self.block_size
         count = max(1, min(available, tokens // self.block_size))
         return np.arange(count) * available // count * self.block_size
@@ -151,10 +168,9 @@ def prefetched(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Move batches to the device while a thread reads the next one.
 
-    On CUDA that thread also makes the batch contiguous and pins it, so that the host only queues
-    the copy and does not wait for it. A strided tensor would be copied to pageable memory first.
-    The copy and the kernels share a stream, so they run in turn; a copy runs beside kernels only
-    on another stream.
+    On CUDA that thread also makes the batch contiguous and pins it, so the host only queues the
+    copy and doesn't wait for it. A strided tensor would be copied to pageable memory first. The
+    copy shares a stream with the kernels, so it doesn't overlap with them.
     """
     batches = iter(batches)
 
@@ -174,10 +190,20 @@ def prefetched(
 def open_data(
     train_data: str, val_data: str, tokenizer: str
 ) -> tuple[TokenStream, TokenStream, Tokenizer]:
-    """The training stream, the validation stream and the tokenizer that a config names.
+    """Open the data that a config names.
+
+    Args:
+        train_data: A folder made by `cs336 prepare`, a glob pattern of shards of GPT-2's tokens,
+            or "" for the plays that ship.
+        val_data: A glob pattern of shards; "" means the folder's own validation part.
+        tokenizer: "gpt2" or "char".
+
+    Returns:
+        The training stream, the validation stream and the tokenizer.
 
     Raises:
-        ValueError: data is missing, broken, or made with another tokenizer.
+        FileNotFoundError: There is no such data.
+        ValueError: The data is damaged or was made with another tokenizer.
     """
     if not train_data:
         require(not val_data, "val_data without train_data; give both, or neither for the corpus")
@@ -188,11 +214,6 @@ def open_data(
         name = "the plays that ship"
         return TokenStream([ids[:cut]], [name]), TokenStream([ids[cut:]], [name]), made
     folder = Path(train_data)
-    is_pattern = glob.has_magic(train_data) or folder.suffix == ".bin"
-    require(
-        is_pattern or folder.exists(),
-        f"{train_data}: no such folder or file{looked_in(train_data)}; `cs336 prepare` makes one",
-    )
     if folder.is_dir():
         made = load_tokenizer(folder / "tokenizer.json")
         require(
@@ -203,21 +224,18 @@ def open_data(
         train = TokenStream.from_folder(folder, "train")
         if not val_data:
             return train, TokenStream.from_folder(folder, "val"), made
-        val = TokenStream.from_pattern(val_data)
-        require_tokenizer(
-            val.names, made, f"leave out --val-data to validate on {folder}'s own part"
+        advice = f"leave out --val-data to validate on {folder}'s own part"
+    else:
+        made = make_tokenizer("gpt2", "")
+        train = TokenStream.from_pattern(train_data)
+        require_tokenizer(train.names, made, "pass --train-data {folder} --tokenizer {name}")
+        require(
+            tokenizer == "gpt2",
+            f"{train_data}: shards outside a folder made by `cs336 prepare` are read as GPT-2's "
+            f"tokens; pass --tokenizer gpt2, or the folder",
         )
-        return train, val, made
-    made = make_tokenizer("gpt2", "")
-    found = sorted(glob.glob(train_data, recursive=True))
-    require_tokenizer(found, made, "pass --train-data {folder} --tokenizer {name}")
-    require(
-        tokenizer == "gpt2",
-        f"{train_data}: shards outside a folder made by `cs336 prepare` are read as GPT-2's "
-        f"tokens; pass --tokenizer gpt2, or the folder",
-    )
-    train = TokenStream.from_pattern(train_data)
-    require(bool(val_data), "--val-data is missing: a pattern of .bin shards to validate on")
+        require(bool(val_data), "--val-data is missing; give a pattern of .bin shards")
+        advice = "pass --val-data with shards of GPT-2's tokens"
     val = TokenStream.from_pattern(val_data)
-    require_tokenizer(val.names, made, "pass --val-data with shards of GPT-2's tokens")
+    require_tokenizer(val.names, made, advice)
     return train, val, made

@@ -1,4 +1,8 @@
-"""Token ids on disk, in llm.c's `.bin` format."""
+"""Token ids on disk in llm.c's `.bin` format.
+
+A shard is a header of 256 int32 (magic number, version, number of tokens, zeros), followed by the
+tokens as uint16, all little-endian.
+"""
 
 import glob
 import hashlib
@@ -9,39 +13,84 @@ from pathlib import Path
 import numpy as np
 
 from cs336_lib.config import require
-from cs336_lib.io import inside
+from cs336_lib.io import inside, sync, writing
 
-# llm.c's header: 256 int32, of which the first three mean something; then uint16 tokens.
 MAGIC = 20240520
 
 VERSION = 1
 
 HEADER_BYTES = 256 * 4
 
-# A fingerprint's checksum is of all of a million tokens, and of so many pieces of more.
-FINGERPRINT_PIECES, PIECE_TOKENS = 256, 4096
+# A fingerprint covers every token of up to a million, and this many blocks of longer streams.
+FINGERPRINT_BLOCKS, BLOCK_TOKENS = 256, 4096
+
+ASCII_BYTES = 256  # GPT-2's tokens never give this many bytes below 128 in a row
 
 
-def write_shard(path: Path, ids: np.ndarray) -> None:
-    """Write token ids as one llm.c shard."""
+def write_shard(path: Path, ids: np.ndarray, offset: int = 0) -> None:
+    """Write token ids as one shard, or after the first `offset` tokens of an existing one.
+
+    The shard ends with the last of `ids`; tokens that followed are removed.
+
+    Raises:
+        OSError: One line with the path and the reason.
+    """
     header = np.zeros(256, dtype="<i4")
-    header[:3] = MAGIC, VERSION, len(ids)
-    with open(path, "wb") as file:
-        file.write(header.tobytes())
+    header[:3] = MAGIC, VERSION, offset + len(ids)
+    with writing(path), open(path, "r+b" if offset else "wb") as file:
+        file.seek(HEADER_BYTES + 2 * offset)
         file.write(np.ascontiguousarray(ids, dtype="<u2"))
+        file.truncate()
+        file.seek(0)
+        file.write(header.tobytes())
+
+
+def shard_path(folder: Path, part: str, number: int) -> Path:
+    """Return the path of shard `number` (from 0) of the part `train` or `val`."""
+    return folder / f"{part}_{number:06d}.bin"
+
+
+def append(folder: Path, part: str, length: int, ids: np.ndarray, *, shard_tokens: int) -> int:
+    """Write tokens after the first `length` of a part, and return its new length.
+
+    Shards hold `shard_tokens` each. Tokens that an interrupted run left after the first `length`
+    are overwritten.
+    """
+    while len(ids) > 0:
+        number, offset = divmod(length, shard_tokens)
+        piece, ids = ids[: shard_tokens - offset], ids[shard_tokens - offset :]
+        write_shard(shard_path(folder, part, number), piece, offset)
+        length += len(piece)
+    return length
+
+
+def shorten(folder: Path, part: str, length: int, *, shard_tokens: int) -> None:
+    """Remove all tokens after the first `length` of a part, and sync its last shard to disk."""
+    number, offset = divmod(length, shard_tokens)
+    if offset:
+        path = shard_path(folder, part, number)
+        write_shard(path, np.zeros(0), offset)
+        sync(path)
+        number += 1
+    while (path := shard_path(folder, part, number)).exists():
+        path.unlink()
+        number += 1
 
 
 def open_shard(path: Path) -> np.ndarray:
-    """Map one llm.c shard into memory, read-only.
+    """Map one shard into memory, read-only.
+
+    Returns:
+        The token ids as uint16, of shape (tokens,).
 
     Raises:
-        ValueError: magic number, version or length are not what a whole shard has.
+        FileNotFoundError: The file doesn't exist.
+        ValueError: The magic number, the version or the file's size is wrong.
     """
-    require(path.exists(), f"{path}: no such file")
-    require(path.is_file(), f"{path}: not a regular file; an llm.c .bin shard expected")
     size = path.stat().st_size
+    require(path.is_file(), f"{path}: not a regular file; an llm.c .bin shard expected")
     convert = f"cs336 prepare --raw {shlex.quote(str(path))} --out FOLDER"
-    advice = f"nanoGPT's have no header, and `{convert}` adds one"
+    advice = f"nanoGPT's files have no header, and `{convert}` adds one"
     require(
         size >= HEADER_BYTES,
         f"{path}: {size} bytes, shorter than a shard's header of {HEADER_BYTES}; {advice}",
@@ -49,24 +98,47 @@ def open_shard(path: Path) -> np.ndarray:
     magic, version, length = np.fromfile(path, dtype="<i4", count=3).tolist()
     require(
         magic == MAGIC,
-        f"{path}: magic number {magic}, {MAGIC} expected: not an llm.c .bin shard; {advice}",
+        f"{path}: magic number {magic}, {MAGIC} expected, so it isn't an llm.c shard; {advice}",
     )
     require(version == VERSION, f"{path}: version {version}, {VERSION} expected")
     require(
         size == HEADER_BYTES + 2 * length,
         f"{path}: {size} bytes, but its header promises {length} tokens = "
-        f"{HEADER_BYTES + 2 * length} bytes; it is cut off or not whole",
+        f"{HEADER_BYTES + 2 * length} bytes; the file is truncated or damaged",
     )
     if length == 0:  # an empty file region cannot be mapped
         return np.zeros(0, dtype="<u2")
     return np.memmap(path, dtype="<u2", mode="r", offset=HEADER_BYTES, shape=(length,))
 
 
-class ShardFile:
-    """The tokens of one shard, read from the file when they are asked for.
+def open_raw_shard(path: Path) -> np.ndarray:
+    """Map a .bin file of nanoGPT, uint16 tokens without a header, into memory, read-only.
 
-    Not mapped: a window in a random place is the first touch of its pages, for which a map took
-    450 us here and a read 33; and under a map a file that is cut off kills the process.
+    Raises:
+        FileNotFoundError: The file doesn't exist.
+        ValueError: The file is empty, an llm.c shard, or not uint16.
+    """
+    size = path.stat().st_size
+    require(path.is_file() and size > 0, f"{path}: empty, or not a file")
+    require(size % 2 == 0, f"{path}: {size} bytes, an odd number; uint16 tokens expected")
+    with open(path, "rb") as file:
+        start = file.read(4096)
+    require(
+        start[:4] != MAGIC.to_bytes(4, "little"),
+        f"{path}: an llm.c shard already; `cs336 train` reads it as it is",
+    )
+    require(
+        len(start) < ASCII_BYTES or not start.isascii(),
+        f"{path}: begins like text or like ids of single characters; GPT-2's tokens expected",
+    )
+    return np.memmap(path, dtype="<u2", mode="r")
+
+
+class ShardFile:
+    """Tokens of one shard, read from the file on access.
+
+    The file isn't mapped. A random window is the first access to its pages, which took 450 us
+    through a map and 33 us with a read, and truncating a mapped file kills the process.
     """
 
     def __init__(self, path: Path):
@@ -80,13 +152,18 @@ class ShardFile:
         start, stop, _ = wanted.indices(self.length)
         with open(self.path, "rb", buffering=0) as file:
             file.seek(HEADER_BYTES + 2 * start)
-            found = np.frombuffer(file.read(2 * (stop - start)), dtype="<u2")
-        require(len(found) == stop - start, f"{self.path}: has become shorter since it was opened")
-        return found
+            ids = np.frombuffer(file.read(2 * (stop - start)), dtype="<u2")
+        require(len(ids) == stop - start, f"{self.path}: has become shorter since it was opened")
+        return ids
 
 
 class TokenStream:
-    """Many arrays of tokens, read as one; nothing is loaded before it is asked for."""
+    """Several arrays of tokens read as one.
+
+    Args:
+        parts: Arrays or shards, each of shape (tokens,).
+        names: A name for each part, for error messages.
+    """
 
     def __init__(self, parts: Sequence[np.ndarray | ShardFile], names: list[str]):
         self.parts, self.names = parts, names
@@ -94,24 +171,27 @@ class TokenStream:
 
     @classmethod
     def from_pattern(cls, pattern: str) -> "TokenStream":
-        """Open all shards that match, in order of their names.
+        """Open all shards that match a glob pattern, sorted by name.
 
         Raises:
-            ValueError: none matches, or one is not a whole shard.
+            FileNotFoundError: No file matches.
+            ValueError: A file is not a valid shard.
         """
         paths = sorted(glob.glob(pattern, recursive=True))
-        require(
-            len(paths) > 0,
-            f"{pattern}: no file matches; a pattern of .bin shards expected{looked_in(pattern)}",
-        )
+        if not paths:
+            place = "" if Path(pattern).is_absolute() else f" (looked in {Path.cwd()})"
+            raise FileNotFoundError(
+                f"{pattern}: no file matches{place}; `cs336 prepare` makes a folder of .bin shards"
+            )
         return cls([ShardFile(Path(path)) for path in paths], paths)
 
     @classmethod
     def from_folder(cls, folder: Path, part: str) -> "TokenStream":
-        """Open all shards of a part, train or val, of a folder made by `cs336 prepare`.
+        """Open all shards of the part `train` or `val` of a folder made by `cs336 prepare`.
 
         Raises:
-            ValueError: there are none, one leads out of the folder or is not a whole shard.
+            FileNotFoundError: There are no shards.
+            ValueError: A shard is a link that leads out of the folder, or is not valid.
         """
         for path in folder.glob(f"{part}_*.bin"):
             inside(folder, path.name)
@@ -121,7 +201,7 @@ class TokenStream:
         return int(self.ends[-1])
 
     def read(self, start: int, length: int) -> np.ndarray:
-        """Copy tokens [start, start + length) as int64, across parts where need be."""
+        """Copy tokens [start, start + length) as int64, across parts if necessary."""
         part = int(np.searchsorted(self.ends, start, side="right"))
         tokens = np.empty(length, dtype=np.int64)
         filled = 0
@@ -134,27 +214,21 @@ class TokenStream:
         return tokens
 
     def fingerprint(self) -> dict[str, int | str]:
-        """What tells this stream from another: its length, and a checksum of evenly spread pieces.
+        """Return the number of tokens and a checksum of evenly spaced blocks.
 
-        However it is cut into files, it is the same. More than a million tokens are not all read,
-        so a change of some words in gigabytes can go unseen; other data does not.
+        The fingerprint doesn't depend on how the stream is split into files. Of more than a million
+        tokens only a sample is read, so it detects other data, but not every small edit.
         """
-        pieces = min(FINGERPRINT_PIECES, -(-len(self) // PIECE_TOKENS))
-        length = min(PIECE_TOKENS, len(self))
+        blocks = min(FINGERPRINT_BLOCKS, -(-len(self) // BLOCK_TOKENS))
+        length = min(BLOCK_TOKENS, len(self))
         digest = hashlib.sha256()
-        for number in range(pieces):
-            start = number * (len(self) - length) // max(1, pieces - 1)
+        for number in range(blocks):
+            start = number * (len(self) - length) // max(1, blocks - 1)
             digest.update(self.read(start, length).astype("<u2").tobytes())
         return {"tokens": len(self), "sha256": digest.hexdigest()}
 
     def where(self, position: int) -> str:
-        """Which file, and where in it, a position of the stream is."""
+        """Return the file of a token of the stream, and its position in that file."""
         part = int(np.searchsorted(self.ends, position, side="right"))
-        return (
-            f"{self.names[part]}, token {position - int(self.ends[part]) + len(self.parts[part])}"
-        )
-
-
-def looked_in(path: str) -> str:
-    """Where a path that is not absolute was looked for: people change folders."""
-    return "" if Path(path).is_absolute() else f" (looked in {Path.cwd()})"
+        offset = position - int(self.ends[part]) + len(self.parts[part])
+        return f"{self.names[part]}, token {offset}"

@@ -1,4 +1,4 @@
-"""Text to token ids and back, offline: GPT-2's byte-pair encoding and one id per character."""
+"""Tokenizers that work offline: GPT-2's byte-pair encoding, and one id per character."""
 
 import base64
 import json
@@ -16,41 +16,41 @@ from cs336_lib.config import require
 from cs336_lib.data.corpus import DATA
 from cs336_lib.io import inside, read_json, write_atomic
 
-# How GPT-2 cuts text into words before merging bytes (its encoder.py, line 53).
+# GPT-2 splits text into words with this pattern before it merges bytes (its encoder.py, line 53).
 GPT2_SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 END_OF_TEXT = "<|endoftext|>"
 
-# Of a run of a million blanks or line ends, the alternative with (?!\S) needs more stack than
-# tiktoken's regular expressions have, and that ends Python with a Rust panic.
+# The alternative with (?!\S) overflows the stack of tiktoken's regular expressions on a run of a
+# million whitespace characters, and the Rust panic ends Python.
 LONGEST_BLANK = 100_000
 
 BLANK = re.compile(rf"\s{{1,{LONGEST_BLANK}}}")
 
 
 class Tokenizer(Protocol):
-    """What the rest of the package asks of a tokenizer."""
+    """Interface of the tokenizers; two are equal if they assign the same ids to every text."""
 
     name: str
     vocab_size: int
     end_of_text: int | None
 
     def encode(self, text: str) -> np.ndarray:
-        """Token ids of `text`, as uint16."""
+        """Return the token ids of `text` as uint16."""
         ...
 
     def decode(self, ids: list[int]) -> str:
-        """The text of token ids."""
+        """Return the text of token ids."""
         ...
 
     def decode_bytes(self, ids: list[int]) -> bytes:
-        """The bytes of token ids, which may end inside a character."""
+        """Return the UTF-8 bytes of token ids, which may end inside a character."""
         ...
 
 
 @cache
 def gpt2_encoding() -> tiktoken.Encoding:
-    """tiktoken's GPT-2 encoding, built from the ranks that ship: no network, nothing cached."""
+    """Build tiktoken's GPT-2 encoding from the ranks that ship, without a download."""
     lines = (DATA / "gpt2.tiktoken").read_bytes().split(b"\n")
     ranks = {
         base64.b64decode(token): int(rank) for token, rank in map(bytes.split, filter(None, lines))
@@ -65,18 +65,18 @@ def gpt2_encoding() -> tiktoken.Encoding:
 
 
 def cut_blanks(text: str) -> list[str]:
-    """The text, cut after every LONGEST_BLANK blanks and line ends in a row."""
+    """Split a text after every LONGEST_BLANK consecutive whitespace characters."""
     half = LONGEST_BLANK // 2  # such a run fills one of these blocks; any other check is slower
     blocks = (text[i : i + half] for i in range(0, len(text), half))
     if not any(block.isspace() for block in blocks):
         return [text]
-    found = (match.span() for match in BLANK.finditer(text))
-    cuts = [end for start, end in found if end - start == LONGEST_BLANK]
+    spans = (match.span() for match in BLANK.finditer(text))
+    cuts = [end for start, end in spans if end - start == LONGEST_BLANK]
     return [text[a:b] for a, b in pairwise([0, *cuts, len(text)])]
 
 
 class GPT2Tokenizer:
-    """GPT-2's byte-pair encoding: 50,257 ids, of which the last is <|endoftext|>."""
+    """GPT-2's byte-pair encoding with 50,257 ids, the last of which is <|endoftext|>."""
 
     name = "gpt2"
     vocab_size = 50257
@@ -89,16 +89,26 @@ class GPT2Tokenizer:
         return hash(self.name)
 
     def encode(self, text: str) -> np.ndarray:
-        """Token ids; a literal <|endoftext|> in the text is text, not the special token."""
-        pieces = map(gpt2_encoding().encode_ordinary, cut_blanks(text))
-        return np.concatenate([np.array(ids, dtype=np.uint16) for ids in pieces])
+        """Return token ids as uint16.
+
+        A literal <|endoftext|> is encoded as ordinary text. A lone surrogate becomes U+FFFD.
+        tiktoken releases the GIL, so threads can encode at the same time.
+        """
+        try:
+            ids = [
+                gpt2_encoding().encode_to_numpy(piece, disallowed_special=())
+                for piece in cut_blanks(text)
+            ]
+        except UnicodeEncodeError:
+            return self.encode(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+        return np.concatenate(ids).astype(np.uint16)
 
     def decode(self, ids: list[int]) -> str:
-        """Text; bytes that are no valid UTF-8 become U+FFFD."""
+        """Return the text; invalid UTF-8 becomes U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
     def decode_bytes(self, ids: list[int]) -> bytes:
-        """The bytes of `ids`; a character outside ASCII can be spread over several ids."""
+        """Return the bytes of `ids`; a non-ASCII character can span several ids."""
         return gpt2_encoding().decode_bytes(ids)
 
 
@@ -122,39 +132,38 @@ class CharTokenizer:
         return hash(self.alphabet)
 
     def encode(self, text: str) -> np.ndarray:
-        """Token ids.
+        """Return token ids as uint16.
 
         Raises:
-            ValueError: the text has a character that is not in the alphabet.
+            ValueError: The text has a character that isn't in the alphabet.
         """
         points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
         ids = np.searchsorted(self._points, points).clip(max=self.vocab_size - 1)
         unknown = self._points[ids] != points
         if unknown.any():
-            character = chr(points[unknown.argmax()])
             raise ValueError(
-                f"character {character!r} is not among the {self.vocab_size} this tokenizer knows: "
-                f"{self.alphabet!r}"
+                f"character {chr(points[unknown.argmax()])!r} is not among the {self.vocab_size} "
+                f"this tokenizer knows: {self.alphabet!r}"
             )
         return ids.astype(np.uint16)
 
     def decode(self, ids: list[int]) -> str:
-        """The characters of `ids`."""
+        """Return the characters of `ids`."""
         return "".join(self.alphabet[i] for i in ids)
 
     def decode_bytes(self, ids: list[int]) -> bytes:
-        """The characters of `ids`, as UTF-8."""
+        """Return the characters of `ids` as UTF-8."""
         return self.decode(ids).encode()
 
 
 def make_tokenizer(name: str, text: str) -> Tokenizer:
-    """The tokenizer called `name`; `text` is where `char` takes its alphabet from."""
+    """Make the tokenizer `gpt2`, or `char` with the characters of `text` as its alphabet."""
     require(name in ("gpt2", "char"), f"tokenizer {name!r} is unknown; gpt2 or char expected")
     return GPT2Tokenizer() if name == "gpt2" else CharTokenizer(text)
 
 
 def save_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
-    """Write what `load_tokenizer` needs, as JSON."""
+    """Write a tokenizer.json for `load_tokenizer`."""
     description = {"name": tokenizer.name}
     if isinstance(tokenizer, CharTokenizer):
         description["alphabet"] = tokenizer.alphabet
@@ -165,55 +174,63 @@ def load_tokenizer(path: Path) -> Tokenizer:
     """Read a tokenizer.json written by `save_tokenizer`.
 
     Raises:
-        ValueError: there is no such file, or it is something else.
+        FileNotFoundError: The file doesn't exist.
+        ValueError: The file isn't one of ours.
     """
-    require(path.is_file(), f"{path}: not found; a run folder and prepared data hold one")
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: not found; run folders and prepared data contain one")
     description = read_json(inside(path.parent, path.name))
     name, alphabet = description.get("name"), description.get("alphabet", "")
     require(
         name in ("gpt2", "char")
         and isinstance(alphabet, str)
-        and alphabet.encode(errors="ignore").decode() == alphabet,  # no halves of surrogate pairs
-        f"{path}: not a tokenizer file of ours, which has the name gpt2, or char and an alphabet",
+        and alphabet.encode(errors="ignore").decode() == alphabet,  # no lone surrogates
+        f"{path}: not one of our tokenizer files, which name gpt2, or char and an alphabet",
     )
     return make_tokenizer(name, alphabet)
 
 
 def tokenizer_of(folder: Path) -> Tokenizer | None:
-    """The tokenizer of a run folder, of prepared data or of a char model that we exported.
+    """Load the tokenizer of a run folder, of prepared data or of an exported char model.
 
-    None where there is no tokenizer.json, or another of Hugging Face's, which we do not read.
+    Returns:
+        The tokenizer, or None if there is no tokenizer.json or it is a Hugging Face tokenizer of
+        another kind.
 
     Raises:
-        ValueError: it is damaged.
+        ValueError: The file is damaged.
     """
     path = folder / "tokenizer.json"
     if not path.is_file():
         return None
-    described = read_json(path)
-    if "name" in described:
+    description = read_json(path)
+    if "name" in description:
         return load_tokenizer(path)
-    model = described.get("model")
+    model = description.get("model")
     vocab = model.get("vocab") if isinstance(model, dict) else None
-    if not isinstance(vocab, dict) or any(len(token) != 1 for token in vocab) or not vocab:
+    if not isinstance(vocab, dict) or not vocab or any(len(token) != 1 for token in vocab):
         return None
-    made = CharTokenizer("".join(vocab))
-    return made if vocab == {c: number for number, c in enumerate(made.alphabet)} else None
+    tokenizer = CharTokenizer("".join(vocab))
+    expected = {character: number for number, character in enumerate(tokenizer.alphabet)}
+    return tokenizer if vocab == expected else None
 
 
-def require_tokenizer(shards: Iterable[str], made: Tokenizer, advice: str) -> None:
-    """Refuse shards that lie beside the tokenizer.json of another tokenizer than `made`.
+def require_tokenizer(shards: Iterable[str], tokenizer: Tokenizer, advice: str) -> None:
+    """Refuse shards whose folder has the tokenizer.json of another tokenizer.
 
-    Raises:
-        ValueError: they do; `advice` ends the line, with {folder} and {name} filled in.
+    Args:
+        shards: Paths of the shards.
+        tokenizer: Tokenizer of the run.
+        advice: End of the error message, in which {folder} and {name} are filled in.
     """
     for folder in dict.fromkeys(Path(shard).parent for shard in shards):
         theirs = tokenizer_of(folder)
-        if theirs is None or theirs == made:
+        if theirs is None or theirs == tokenizer:
             continue
-        other = "another alphabet" if theirs.name == made.name else f"tokenizer {theirs.name!r}"
+        same_name = theirs.name == tokenizer.name
+        other = "another alphabet" if same_name else f"tokenizer {theirs.name!r}"
         end = advice.replace("{folder}", str(folder)).replace("{name}", theirs.name)
         raise ValueError(
             f"{folder} was prepared with {other} and would be read with this run's "
-            f"{made.name!r}; {end}"
+            f"{tokenizer.name!r}; {end}"
         )

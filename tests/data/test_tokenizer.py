@@ -21,18 +21,16 @@ def test_gpt2_ids_of_the_corpus_first_lines():
     assert GPT2Tokenizer().encode(shakespeare()[:1000])[:24].tolist() == FIRST_24
 
 
-@pytest.mark.parametrize(
-    "text", ["Hello, I'm a language model,", "naïve — 日本語 🎭", "  \n\n\t x", ""]
-)
-def test_gpt2_round_trip(text):
+def test_gpt2_round_trip():
     tokenizer = GPT2Tokenizer()
-    assert tokenizer.decode(tokenizer.encode(text).tolist()) == text
+    for text in ("Hello, I'm a language model,", "naïve — 日本語 🎭", "  \n\n\t x", ""):
+        assert tokenizer.decode(tokenizer.encode(text).tolist()) == text
+    assert tokenizer.decode(tokenizer.encode("half \ud83d, whole \ud83c\udfad").tolist()) == (
+        "half \N{REPLACEMENT CHARACTER}, whole 🎭"
+    )
 
 
 BLANKS = {
-    "line ends": "hello" + "\n" * 1_000_000 + "world\n" * 100,
-    "blanks": " " * 3_000_000,
-    "inside": "x" + " " * 1_000_000 + "y",
     "mixed": "x" + "\t \u00a0\u2003\r\n" * 300_000,
     "two": "x" + " " * 1_200_000 + "y" + "\n" * 1_200_000 + "z",
 }
@@ -46,15 +44,15 @@ def test_gpt2_takes_a_run_of_a_million_blanks(kind):
     assert tokenizer.decode(ids.tolist()) == BLANKS[kind]
 
 
-@pytest.mark.parametrize("length", [1, LONGEST_BLANK // 2, LONGEST_BLANK - 1])
-def test_gpt2_ids_do_not_change_where_runs_are_shorter(length):
+def test_gpt2_ids_do_not_change_where_runs_are_shorter():
+    length = LONGEST_BLANK - 1
     for text in (" " * length, "x" + "\n" * length + "y", ("x" + " " * length) * 3):
         expected = gpt2_encoding().encode_ordinary(text)
         assert GPT2Tokenizer().encode(text).tolist() == expected
 
 
-@pytest.mark.parametrize("shift", [0, 1, LONGEST_BLANK // 2, LONGEST_BLANK - 1])
-def test_no_piece_has_a_run_of_two_cuts(shift):
+@pytest.mark.parametrize("shift", [0, 1, LONGEST_BLANK - 1])
+def test_no_piece_has_a_longer_run(shift):
     for length in (LONGEST_BLANK, 250_000, 300_000):
         text = "x" * shift + " " * length + "y"
         pieces = cut_blanks(text)
@@ -63,7 +61,7 @@ def test_no_piece_has_a_run_of_two_cuts(shift):
         assert max(piece.count(" ") for piece in pieces) == LONGEST_BLANK
 
 
-@pytest.mark.parametrize("character", ["a", "1", ".", "\u6f22", "\x1c", "\u200b"])
+@pytest.mark.parametrize("character", ["a", "\x1c"])
 def test_gpt2_takes_any_other_run(character):
     text = character * 1_500_000
     assert GPT2Tokenizer().decode(GPT2Tokenizer().encode(text).tolist()) == text
@@ -108,11 +106,20 @@ def test_saved_and_loaded(tokenizer, tmp_path):
     again = load_tokenizer(tmp_path / "tokenizer.json")
     assert (again.name, again.vocab_size) == (tokenizer.name, tokenizer.vocab_size)
     assert again.decode([1, 2]) == tokenizer.decode([1, 2])
+    assert again == tokenizer
+    assert hash(again) == hash(tokenizer)
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"name": "bpe"}', "{}", '{"name": "char"}', "\xff"])
-def test_a_foreign_file_is_refused(content, tmp_path):
+def test_tokenizers_are_equal_where_their_ids_are():
+    assert CharTokenizer("abc") == CharTokenizer("cba")
+    assert len({CharTokenizer("abc"), CharTokenizer("abd"), GPT2Tokenizer(), GPT2Tokenizer()}) == 3
+
+
+def test_a_foreign_file_is_refused(tmp_path):
     path = tmp_path / "tokenizer.json"
-    path.write_bytes(content.encode("latin1"))
-    with pytest.raises(ValueError, match=r"tokenizer|empty"):
+    with pytest.raises(FileNotFoundError, match="not found; run folders"):
         load_tokenizer(path)
+    for content in ("[]", '{"name": "bpe"}', '{"name": "char"}', '{"name": "char", "alphabet": 1}'):
+        path.write_text(content)
+        with pytest.raises(ValueError, match=r"tokenizer|empty"):
+            load_tokenizer(path)

@@ -1,10 +1,13 @@
 import json
+import os
 import re
 import sys
 from collections import deque
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from cs336_lib.data import documents
 from cs336_lib.data.corpus import shakespeare
@@ -33,18 +36,12 @@ def texts(corpus, after=None):
     return [text for _, text in read(corpus, after or Place())]
 
 
-def test_line_ends_and_byte_order_mark(tmp_path):
-    path = tmp_path / "windows.txt"
-    path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\rthree\r\n")
-    assert "".join(text_pieces(path)) == "one\ntwo\nthree\n"
-
-
-@pytest.mark.parametrize("size", [1, 3, 7, 64, 1000])
+@pytest.mark.parametrize("size", [1, 7, 64])
 def test_pieces_have_the_tokens_of_the_whole(tmp_path, monkeypatch, size):
     monkeypatch.setattr(documents, "PIECE_BYTES", size)
     text = ODD + shakespeare()[:2000] + ODD * 3 + "x" * 200 + ODD
     path = tmp_path / "text.txt"
-    path.write_bytes(text.encode())
+    path.write_bytes(b"\xef\xbb\xbf" + text.encode())  # with a byte order mark
     pieces = list(text_pieces(path))
     whole = text.replace("\r\n", "\n").replace("\r", "\n")
     assert "".join(pieces) == whole
@@ -53,8 +50,7 @@ def test_pieces_have_the_tokens_of_the_whole(tmp_path, monkeypatch, size):
     assert np.concatenate([encode(p) for p in pieces]).tolist() == encode(whole).tolist()
 
 
-@pytest.mark.parametrize("size", [1, 4, 1000])
-@pytest.mark.parametrize("before", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize(("size", "before"), [(1, b"\xef\xbb\xbf"), (4, b""), (1000, b"")])
 def test_the_byte_that_is_not_utf8_is_named(tmp_path, monkeypatch, size, before):
     monkeypatch.setattr(documents, "PIECE_BYTES", size)
     path = tmp_path / "latin.txt"
@@ -82,21 +78,18 @@ def test_documents_of_several_files_in_order_from_any_place(tmp_path, monkeypatc
         assert list(read(corpus, place)) == found[number + 1 :]
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
+def test_a_broken_line_is_named(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    for line, message in (
         ("{", "line 2: not JSON"),
         ("[1]", "line 2: list, a JSON object"),
         ('{"body": "x"}', "line 2: no field 'text' among body; name one with --text-field"),
         ('{"text": null}', "line 2: 'text' is NoneType, a string expected"),
-    ],
-)
-def test_a_broken_line_is_named(tmp_path, line, message):
-    path = tmp_path / "rows.jsonl"
-    path.write_text('{"text": "fine"}\n' + line + "\n")
-    with pytest.raises(ValueError, match=message) as error:
-        texts(Corpus((path,)))
-    assert str(path) in str(error.value)
+    ):
+        path.write_text('{"text": "fine"}\n' + line + "\n")
+        with pytest.raises(ValueError, match=message) as error:
+            texts(Corpus((path,)))
+        assert str(path) in str(error.value)
 
 
 def test_another_field(tmp_path):
@@ -105,35 +98,19 @@ def test_another_field(tmp_path):
     assert [row for _, row in json_lines(path)] == [{"body": "x", "text": "y"}]
 
 
-@pytest.mark.parametrize("name", ["rows.JSONL", "rows.Ndjson"])
-def test_an_ending_in_capitals_is_the_same(tmp_path, name):
-    corpus = Corpus((write_lines(tmp_path / name, [{"text": "x"}, {"text": "y"}]),))
+def test_a_suffix_in_capitals_is_the_same(tmp_path):
+    corpus = Corpus((write_lines(tmp_path / "rows.JSONL", [{"text": "x"}, {"text": "y"}]),))
     assert texts(corpus) == ["x", "y"]
     assert not corpus.is_one_text
 
 
-def test_parquet_in_capitals(tmp_path):
-    path = tmp_path / "rows.PARQUET"
-    path.write_text("not parquet at all")
-    with pytest.raises(ValueError, match=r"not a parquet file|package pyarrow"):
-        texts(Corpus((path,)))
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
-    [
-        ("docs.json", "one JSON object a line in a .jsonl file expected, so rename or convert it"),
-        ("docs.JSON", "one JSON object a line in a .jsonl file expected, so rename or convert it"),
-        ("docs.jsonl.gz", "compressed; unpack it first"),
-        ("docs.txt.zst", "compressed; unpack it first"),
-        ("docs.xz", "compressed; unpack it first"),
-        ("docs.BZ2", "compressed; unpack it first"),
-        ("docs.zip", "compressed; unpack it first"),
-    ],
+    [("docs.JSON", "a .jsonl file with one JSON object per line"), ("docs.txt.zst", "unpack it")],
 )
-def test_a_kind_that_is_neither_prose_nor_documents(tmp_path, name, message):
+def test_an_unsupported_kind_is_refused(tmp_path, name, message):
     (tmp_path / name).write_text('{"text": "x"}')
-    with pytest.raises(ValueError, match=f"{re.escape(name)}: .*{re.escape(message)}$"):
+    with pytest.raises(ValueError, match=f"{re.escape(name)}: .*{message}"):
         check_files(Corpus((tmp_path / name,)))
 
 
@@ -144,7 +121,7 @@ def test_what_is_named(tmp_path):
         check_files(Corpus((tmp_path,), hub="a/b"))
     with pytest.raises(ValueError, match="is a folder; name the files"):
         check_files(Corpus((tmp_path,)))
-    with pytest.raises(ValueError, match="no such file"):
+    with pytest.raises(FileNotFoundError, match=r"missing\.jsonl"):
         check_files(Corpus((tmp_path / "missing.jsonl",)))
     (tmp_path / "empty.txt").touch()
     with pytest.raises(ValueError, match=r"empty\.txt: the file is empty"):
@@ -232,7 +209,7 @@ def hub_of_files(tmp_path, monkeypatch):
     return Corpus(hub="some/data")
 
 
-@pytest.mark.parametrize("at", [0, 5, 699, 700, 1499, 1500, 2098])
+@pytest.mark.parametrize("at", [5, 700, 1499])
 def test_the_real_stream_continues_at_its_mark(hub_of_files, at):
     marks = deque()
     stream = read(hub_of_files, Place(), marks)
@@ -242,3 +219,78 @@ def test_the_real_stream_continues_at_its_mark(hub_of_files, at):
     again = deque([Mark(*saved)] if saved else [])
     after = list(read(hub_of_files, found[-1][0], again))
     assert [*found, *after] == list(read(hub_of_files, Place()))
+
+
+ROWS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner),
+    max_leaves=5,
+)
+LINES = st.lists(
+    st.text(max_size=8).map(lambda text: json.dumps({"text": text}).encode())
+    | st.builds(lambda row: json.dumps(row).encode(), ROWS)
+    | st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"")),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(LINES)
+@example([b'{"text": "half a pair: \\ud800!"}'])
+@example([b'{"text": "NUL: \\u0000"}'])
+@example([b"[" * 100_000])
+@example([b'{"text": ["a"]}'])
+@example([b'{"text": 1e999}'])
+@example([b'{"text": "a"} {"text": "b"}'])
+@example([b'{"text": "first", "text": "last"}'])
+def test_json_lines_come_back_or_the_first_bad_one_is_named(tmp_path, lines):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b"\n".join(lines))
+    found: list[str] = []
+    try:
+        found += (text for _, text in read(Corpus((path,)), Place()))
+    except ValueError as error:
+        message = str(error)
+        assert message.startswith(f"{path}, line ")
+        assert "\n" not in message
+        number = int(message.removeprefix(f"{path}, line ").split(":")[0])
+        lines = lines[: number - 1]  # those before it are good
+    texts = [json.loads(line)["text"] for line in lines if line.strip()]
+    clean = [text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts]
+    assert len([text for text in clean if text]) >= len(found)
+    assert found == [text for text in clean if text][: len(found)]
+    for text in found:
+        assert GPT2Tokenizer().decode(GPT2Tokenizer().encode(text).tolist()) == text
+
+
+@pytest.mark.parametrize("piece", [b" ", b"\xe6\x97\xa5"])
+def test_a_long_line_is_read_in_pieces(tmp_path, flat_memory, piece):
+    path = tmp_path / "line.txt"
+    times = 64 * 2**20 // len(piece)
+    with open(path, "wb") as file:
+        for _ in range(64):
+            file.write(piece * (times // 64))
+    size = 0
+    for text in text_pieces(path):
+        assert len(text) <= documents.LONGEST_WORD + documents.PIECE_BYTES
+        size += len(text.encode())
+    assert size == path.stat().st_size
+
+
+def test_a_giant_row_is_refused_before_it_is_read(tmp_path, flat_memory):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"text": "fine"}\n')
+    os.truncate(path, 2**33)  # a line of 8 GB of holes
+    rows = read(Corpus((path,)), Place())
+    assert next(rows)[1] == "fine"
+    with pytest.raises(ValueError, match="line 2: 67,108,864 bytes or more") as error:
+        next(rows)
+    assert "\n" not in str(error.value)
+    text = tmp_path / "text.txt"
+    text.touch()
+    os.truncate(text, 2**33)
+    with pytest.raises(ValueError, match="contains NUL bytes"):
+        list(text_pieces(text))

@@ -1,0 +1,184 @@
+import os
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from cs336_lib.data.loader import Loader
+from cs336_lib.data.shards import (
+    HEADER_BYTES,
+    MAGIC,
+    TokenStream,
+    append,
+    open_raw_shard,
+    open_shard,
+    shorten,
+    write_shard,
+)
+
+
+def test_shard_round_trip(tmp_path):
+    ids = np.array([0, 1, 50256, 65535], dtype=np.uint16)
+    write_shard(tmp_path / "a.bin", ids)
+    assert np.array_equal(open_shard(tmp_path / "a.bin"), ids)
+    header = np.fromfile(tmp_path / "a.bin", dtype=np.int32, count=256)
+    assert header[:3].tolist() == [20240520, 1, 4]  # llm.c's
+    assert not header[3:].any()
+
+
+def test_broken_shards_are_named(tmp_path):
+    path = tmp_path / "a.bin"
+    good = np.zeros(256, dtype="<i4")
+    good[:3] = MAGIC, 1, 10
+    header = good.tobytes()
+    assert len(header) == HEADER_BYTES
+    wrong_version, negative = good.copy(), good.copy()
+    wrong_version[1], negative[2] = 2, -1
+    cases = {
+        b"": "shorter than a shard's header",
+        b"\x00" * HEADER_BYTES: "magic number 0",
+        wrong_version.tobytes(): "version 2",
+        header + b"\x00" * 19: "promises 10 tokens",
+        header + b"\x00" * 22: "promises 10 tokens",
+        negative.tobytes(): "promises -1 tokens",
+    }
+    for content, message in cases.items():
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=message) as error:
+            open_shard(path)
+        assert str(path) in str(error.value)
+    with pytest.raises(FileNotFoundError, match="no file matches"):
+        TokenStream.from_pattern(str(tmp_path / "*.none"))
+
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+HEADERS = st.tuples(
+    st.sampled_from([MAGIC, MAGIC + 1, 20240801, 0]) | INT32,
+    st.sampled_from([1, 2, 7]) | INT32,
+    st.integers(0, 20) | INT32,
+)
+
+
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(HEADERS, st.binary(max_size=40), st.integers(0, HEADER_BYTES))
+@example((MAGIC, 1, 3), b"\1\0\2\0\3\0", 0)
+@example((MAGIC, 1, 3), b"\1\0\2\0\3", 0)
+@example((MAGIC, 1, 3), b"\1\0\2\0\3\0\4\0", 0)
+@example((MAGIC, 1, 0), b"", 0)
+def test_a_shard_is_read_as_it_is_or_refused(tmp_path, header, body, missing):
+    path = tmp_path / "train_0.bin"
+    numbers = np.zeros(256, dtype="<i4")
+    numbers[:3] = header
+    path.write_bytes((numbers.tobytes() + body)[missing:])
+    is_whole = header == (MAGIC, 1, len(body) // 2) and len(body) % 2 == 0 and missing == 0
+    if not is_whole:
+        with pytest.raises(ValueError, match="train_0") as error:
+            TokenStream.from_pattern(str(path))
+        assert "\n" not in str(error.value)
+        return
+    stream = TokenStream.from_pattern(str(path))
+    assert stream.read(0, len(stream)).tolist() == np.frombuffer(body, dtype="<u2").tolist()
+
+
+@given(st.lists(st.integers(0, 30), max_size=6), st.integers(2, 20), st.integers(0, 200))
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_appended_and_shortened_shards_are_those_written_at_once(tmp_path, sizes, full, kept):
+    for path in tmp_path.glob("*.bin"):
+        path.unlink()
+    ids, length = np.arange(sum(sizes)), 0
+    for size in sizes:
+        length = append(tmp_path, "train", length, ids[length:][:size], shard_tokens=full)
+    assert length == len(ids)
+    shorten(tmp_path, "train", min(kept, length), shard_tokens=full)
+    ids = ids[:kept]
+    shards = [open_shard(path) for path in sorted(tmp_path.glob("train_*.bin"))]
+    assert [len(shard) for shard in shards] == [
+        len(ids[i : i + full]) for i in range(0, len(ids), full)
+    ]
+    assert [token for shard in shards for token in shard.tolist()] == ids.tolist()
+
+
+def stream_of(*parts: int) -> TokenStream:
+    """Token streams 0, 1, 2, ... cut into parts of these lengths."""
+    ids = np.arange(sum(parts), dtype=np.uint16)
+    return TokenStream(
+        np.split(ids, np.cumsum(parts)[:-1]), [f"part{i}" for i in range(len(parts))]
+    )
+
+
+def test_reading_across_parts():
+    stream = stream_of(3, 4, 1, 5)
+    assert len(stream) == 13
+    for start in range(13):
+        for length in range(1, 14 - start):
+            assert stream.read(start, length).tolist() == list(range(start, start + length))
+    assert stream.where(3) == "part1, token 0"
+    assert stream.where(12) == "part3, token 4"
+
+
+def test_a_shard_that_shrinks_or_goes_is_noticed(tmp_path):
+    path = tmp_path / "train_0.bin"
+    write_shard(path, np.arange(1000))
+    loader = Loader(TokenStream.from_pattern(str(path)), 9, 1000, seed=0)
+    before = loader.batch(0, 50)
+    os.truncate(path, HEADER_BYTES + 100)
+    with pytest.raises(ValueError, match="has become shorter"):
+        loader.batch(0, 50)
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        loader.batch(0, 50)
+    write_shard(path, np.arange(1000))
+    assert torch.equal(loader.batch(0, 50)[0], before[0])
+
+
+def test_files_of_other_tools_are_no_raw_shards(tmp_path):
+    path = tmp_path / "train.bin"
+    for content, message in (
+        (b"To be, or not to be, that is the question." * 40, "begins like text"),
+        (bytes(4000), "begins like text"),
+        ((np.arange(3000) % 65).astype("<u2").tobytes(), "ids of single characters"),  # nanoGPT's
+        (b"\xff" * 3001, "an odd number"),
+        (b"", "empty"),
+        (np.array([MAGIC, 1, 0]).astype("<i4").tobytes(), "an llm.c shard already"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=message) as error:
+            open_raw_shard(path)
+        assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("length", [1, 4097, 20_000])
+def test_a_fingerprint_sees_every_token_of_small_data_and_no_cut(length):
+    ids = np.random.default_rng(0).integers(0, 50, length).astype(np.uint16)
+
+    def of(*parts):
+        return TokenStream(parts, [""] * len(parts)).fingerprint()
+
+    whole = of(ids)
+    assert whole["tokens"] == length
+    assert of(*np.array_split(ids, 3)) == whole
+    for place in {0, length // 3, length // 2, length - 1}:
+        other = ids.copy()
+        other[place] += 1
+        assert of(other) != whole, place
+    assert of(ids[:-1]) != whole
+
+
+def test_a_fingerprint_of_large_data_reads_a_bounded_part_of_it():
+    class Large:
+        read = 0
+
+        def __len__(self):
+            return 10**10
+
+        def __getitem__(self, wanted):
+            Large.read += wanted.stop - wanted.start
+            return np.arange(wanted.start, wanted.stop).astype(np.uint16)
+
+    stream = TokenStream([Large()], ["large"])
+    assert stream.fingerprint()["tokens"] == 10**10
+    assert Large.read == 256 * 4096
