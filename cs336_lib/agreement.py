@@ -1,4 +1,4 @@
-"""Compare a small training step on a device with the same step on the CPU, before trusting it."""
+"""Comparison of a small training step on a device with the same step on the CPU."""
 
 from functools import cache
 
@@ -42,24 +42,24 @@ def tiny_step(device: torch.device) -> dict[str, Tensor]:
     logits = F.linear(x, weights["embedding"])
     loss = F.cross_entropy(logits.flatten(0, 1), idx.roll(-1, 1).flatten())
     gradients = torch.autograd.grad(loss, list(weights.values()))
-    found = dict(zip(weights, gradients, strict=True)) | {"loss": loss.detach()}
-    return {name: value.cpu() for name, value in found.items()}
+    results = dict(zip(weights, gradients, strict=True)) | {"loss": loss.detach()}
+    return {name: value.cpu() for name, value in results.items()}
 
 
 @cache
 def agrees_with_cpu(device: torch.device) -> bool:
-    """Whether the device computes loss and gradients as the CPU does; if not, say so in a line."""
+    """Return whether a device computes the CPU's loss and gradients; if not, log the reason."""
     expected = tiny_step(torch.device("cpu"))
     try:
-        found = tiny_step(device)
+        actual = tiny_step(device)
     except (RuntimeError, NotImplementedError) as error:
         wrong = f"fails in a small training step ({str(error).splitlines()[0]})"
     else:
         off = {
-            name: ((found[name] - value).abs().max() / value.abs().max()).item()
+            name: ((actual[name] - value).abs().max() / value.abs().max()).item()
             for name, value in expected.items()
         }
-        far = [name for name, error in off.items() if not error <= TOLERANCE]  # NaN is far, too
+        far = [name for name, error in off.items() if not error <= TOLERANCE]  # NaN is far too
         if not far:
             return True
         wrong = f"differs from the CPU in a small training step ({', '.join(far)})"

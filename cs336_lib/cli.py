@@ -1,4 +1,4 @@
-"""`cs336 train | sample | eval | compare | prepare | estimate | export | check`, by dataclasses."""
+"""The `cs336` command line: one dataclass per command, one function that runs it."""
 
 import contextlib
 import dataclasses
@@ -16,129 +16,129 @@ import tyro
 from cs336_lib.config import PRESETS, TrainConfig, from_json, preset_for, require
 from cs336_lib.io import inside, read_json, writing
 
-DESCRIPTION = "Train GPT-2 models, sample, score and export them, prepare text, count the cost."
+DESCRIPTION = "Train, sample, evaluate and export GPT-2 models, prepare data, estimate costs."
 
 MAX_SAMPLES = 1000  # each needs a separate cache
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Let a trained model go on with a prompt, printing as it writes."""
+    """Continue a prompt with a trained model and print tokens as they are sampled."""
 
     run_dir: Path
     """Folder of a run made by `cs336 train`."""
-    # So made, the text "None" is a prompt like any other.
+    # A plain `str | None` would read the text "None" as no prompt.
     prompt: Annotated[str | None, tyro.conf.arg(constructor=str, help_behavior_hint="")] = None
-    """Where to begin (default: a new line, or else the first character the tokenizer knows)."""
+    """Text to continue (default: a newline, or the tokenizer's first character)."""
     max_new_tokens: int = 200
-    """How many tokens to write at most."""
+    """How many tokens to sample at most."""
     num_samples: int = 1
-    """How many continuations; several are computed together and printed when all are done."""
+    """How many continuations; several are sampled as one batch and printed at the end."""
     stop: bool = True
-    """End where the text ends: at <|endoftext|>, where the tokenizer has it."""
+    """Stop at <|endoftext|>, if the tokenizer has it."""
     temperature: float = 0.8
-    """Below 1: safer, above 1: wilder, 0: always the likeliest token."""
+    """Divides the logits; 0 always picks the most likely token."""
     top_k: int | None = 50
-    """Choose among the k likeliest tokens only (None: all)."""
+    """Sample among the k most likely tokens only (None: all)."""
     top_p: float | None = None
-    """Choose among the likeliest tokens that make up this probability (None: all)."""
+    """Sample among the most likely tokens that add up to this probability (None: all)."""
     seed: int | None = None
-    """The same seed gives the same text, the n-th sample with seed + n - 1 (None: any)."""
+    """The same seed gives the same text; sample n uses seed + n - 1 (None: a random seed)."""
     weights: Literal["fp32", "fp16", "bf16"] = "fp32"
-    """What weights are kept in; in 16 bits a single text comes sooner, and may be another."""
+    """Type of the stored weights; 16 bits make a single text faster and may change it."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1 or mps."""
 
 
 @dataclass(frozen=True)
 class Eval:
-    """Loss, perplexity and bits per byte on a run's validation data."""
+    """Measure loss, perplexity and bits per byte on a run's validation data."""
 
     run_dir: Path
     """Folder of a run made by `cs336 train`."""
     eval_tokens: int = 1048576
-    """How many tokens to score, the same ones each time (fewer where there are fewer)."""
+    """How many tokens to score, always the same ones (at most all of them)."""
     micro_batch_size: int = 16
     """Sequences per forward pass."""
     hellaswag: str = ""
-    """Also HellaSwag: its JSON lines file, or the hub's name for it (Rowan/hellaswag)."""
+    """Also evaluate HellaSwag, from a JSON lines file or from the hub (Rowan/hellaswag)."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1 or mps."""
 
 
 @dataclass(frozen=True)
 class Prepare:
-    """Tokenize documents, so that `cs336 train PRESET --train-data OUT` can train on them."""
+    """Tokenize documents for `cs336 train PRESET --train-data OUT`."""
 
     out: Path
-    """Folder to make; where a run was cut off, the same command goes on with it."""
+    """Folder to create; after an interruption, the same command resumes."""
     files: tyro.conf.Positional[tuple[Path, ...]] = ()
-    """UTF-8 text (a file is a document), .jsonl or .parquet (a row is a document)."""
+    """UTF-8 text (one document per file), .jsonl or .parquet (one document per row)."""
     hub: str = ""
-    """Instead of files, a data set on the Hugging Face hub, as in HuggingFaceFW/fineweb-edu."""
+    """Instead of files, a dataset on the Hugging Face hub, such as HuggingFaceFW/fineweb-edu."""
     hub_config: str = ""
-    """Which configuration of the data set, as in sample-10BT."""
+    """Configuration of the dataset, such as sample-10BT."""
     text_field: str = "text"
-    """Which field of a row is the text."""
+    """Field of a row that holds the text."""
     raw: bool = False
-    """The files are nanoGPT's train.bin and, optionally, val.bin: uint16 tokens, no header."""
+    """Read nanoGPT's train.bin and optionally val.bin, which are uint16 tokens without a header."""
     tokenizer: Literal["gpt2", "char"] = "gpt2"
     """GPT-2's byte-pair encoding, or one id per character."""
     val_fraction: float = 0.1
-    """The part kept for validation: of many documents whole ones, else the end of the text."""
+    """Share kept for validation: entire documents, or the end of a single text."""
     workers: int | None = None
-    """Processes that tokenize (None: one per core); the result is the same for any number."""
+    """Workers that tokenize (None: one per core); they don't change the result."""
     shard_tokens: int = 100_000_000
     """Tokens per .bin file."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Days of training, and the largest model that fits, with the arithmetic shown."""
+    """Estimate days of training and the largest model that fits, with the arithmetic."""
 
     params: float | None = None
-    """Parameters of the model, as in 70e9."""
+    """Parameters of the model, such as 70e9."""
     tokens: float | None = None
-    """Tokens to train on, as in 15e12; with params, they give the days."""
+    """Tokens to train on, such as 15e12; days need params and tokens."""
     gpus: int = 1
     """How many GPUs."""
     hardware: str = "h100"
     """a100, h100, h200, b200, a6000 or rtx-4090."""
     dtype: str = "bf16"
-    """What the matmuls run in, which decides the peak: bf16, fp16, tf32, fp32, fp8."""
+    """Precision of the matmuls, which sets the peak: bf16, fp16, tf32, fp32 or fp8."""
     mfu: float = 0.5
-    """The share of the peak that the model's arithmetic reaches; 0.5 is very good."""
+    """Model FLOPs utilization, the share of the peak; 0.5 is very good."""
     memory: float | None = None
-    """Bytes per GPU, as in 80e9 (None: the datasheet's)."""
+    """Bytes per GPU, such as 80e9 (None: from the datasheet)."""
     optimizer: str = "adamw"
     """sgd, momentum, adagrad, rmsprop, adam, adamw, lion, muon, adafactor or adamw8bit."""
     precision: str = "fp32"
-    """How weights are kept: fp32, mixed (bf16 and an fp32 copy), or bf16 alone."""
+    """Stored weights: fp32, mixed (bf16 and an fp32 copy), or bf16 alone."""
 
 
 @dataclass(frozen=True)
 class Export:
-    """Write a run's model and tokenizer as a folder that Hugging Face's transformers loads."""
+    """Write a run's model and tokenizer as a folder for Hugging Face transformers."""
 
     run_dir: Path
     """Folder of a run made by `cs336 train`."""
     out: Path
-    """Folder to make."""
+    """Folder to create."""
 
 
 @dataclass(frozen=True)
 class Compare:
-    """Lay runs side by side: how their configs differ, losses, speed, time."""
+    """Compare runs: how their configs differ, losses, speed, time."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Folders of runs made by `cs336 train`, finished or not."""
     out: Path | None = None
-    """Also draw the losses, into this .png file."""
+    """Also plot the losses to this .png file."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """Which exercises of the course you have passed, which are wrong, and why."""
+    """Show which exercises of the course you have passed, which are wrong, and why."""
 
 
 # One subcommand per preset, with every field of TrainConfig as a flag.
@@ -153,7 +153,7 @@ Preset = tyro.extras.subcommand_type_from_defaults(
 
 @dataclass(frozen=True)
 class Train:
-    """Train a GPT from one of the presets; every field can be set."""
+    """Train a GPT, starting from a preset; every field is a flag."""
 
     config: tyro.conf.OmitArgPrefixes[tyro.conf.OmitSubcommandPrefixes[Preset]]
     """The preset to start from."""
@@ -172,7 +172,7 @@ Command = (
 
 
 def run_train(command: Train) -> None:
-    """`cs336 train`"""
+    """Run `cs336 train`."""
     from cs336_lib import generate
     from cs336_lib.distributed import world_from_environment
     from cs336_lib.train import train
@@ -220,45 +220,28 @@ def run_sample(command: Sample) -> None:
 
 
 def run_eval(command: Eval) -> None:
-    """`cs336 eval`"""
-    import torch
-
+    """Run `cs336 eval`."""
     from cs336_lib import checkpoint, hardware
     from cs336_lib.data.loader import Loader, open_data
-    from cs336_lib.evals import hellaswag as hellaswag_module
-    from cs336_lib.evals import loss
+    from cs336_lib.evals import hellaswag, loss
 
     device = hardware.select_device(command.device)
     model = checkpoint.load_model(command.run_dir, device)
     path = inside(command.run_dir, "config.json")
     config = from_json(TrainConfig, read_json(path), path)
-    dtype = hardware.autocast_dtype(device, config.precision)
-    autocast = torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
-    _, stream, made = open_data(config.train_data, config.val_data, config.tokenizer)
-    loss.check_tokenizer(command.run_dir, made)
-    examples = hellaswag_module.load_examples(command.hellaswag, made) if command.hellaswag else []
-    result = loss.score(
-        model,
-        Loader(stream, config.block_size, made.vocab_size, config.seed),
-        made,
-        command.eval_tokens,
-        micro_batch_size=command.micro_batch_size,
-        device=device,
-        autocast=autocast,
-    )
-    print(f"tokens         {result.tokens:,} ({result.bytes:,} bytes)")
-    print(f"loss           {result.loss:.4f} nats per token")
-    print(f"perplexity     {result.perplexity:.2f}")
-    print(f"bits per byte  {result.bits_per_byte:.4f}")
+    _, stream, tokenizer = open_data(config.train_data, config.val_data, config.tokenizer)
+    loss.check_tokenizer(command.run_dir, tokenizer)
+    examples = hellaswag.load_examples(command.hellaswag, tokenizer) if command.hellaswag else []
+    place = {"device": device, "autocast": hardware.autocast(device, config.precision)}
+    loader = Loader(stream, config.block_size, tokenizer.vocab_size, config.seed)
+    tokens, size = command.eval_tokens, command.micro_batch_size
+    print(loss.score(model, loader, tokenizer, tokens, micro_batch_size=size, **place))
     if examples:
-        found = hellaswag_module.score(
-            model, examples, config.block_size, device=device, autocast=autocast
-        )
-        print(f"HellaSwag      {found}")
+        print(f"HellaSwag      {hellaswag.score(model, examples, config.block_size, **place)}")
 
 
 def run_prepare(command: Prepare) -> None:
-    """`cs336 prepare`"""
+    """Run `cs336 prepare`."""
     from cs336_lib.data.prepare import Corpus, prepare, prepare_raw
 
     if command.raw:
@@ -283,25 +266,24 @@ def run_prepare(command: Prepare) -> None:
 
 
 def run_estimate(command: Estimate) -> None:
-    """`cs336 estimate`"""
+    """Run `cs336 estimate`."""
     from cs336_lib.report import report
 
     print(report(**dataclasses.asdict(command)))
 
 
 def run_export(command: Export) -> None:
-    """`cs336 export`"""
+    """Run `cs336 export`."""
     from cs336_lib import checkpoint, hardware, hf
-    from cs336_lib.data import tokenizer as tokenizer_module
+    from cs336_lib.data.tokenizer import load_tokenizer
 
     model = checkpoint.load_model(command.run_dir, hardware.select_device("cpu"))
-    made = tokenizer_module.load_tokenizer(command.run_dir / "tokenizer.json")
-    hf.export(model, command.out, made)
+    hf.export(model, command.out, load_tokenizer(command.run_dir / "tokenizer.json"))
     print(f"{command.out}: now transformers.GPT2LMHeadModel.from_pretrained({str(command.out)!r})")
 
 
 def run_compare(command: Compare) -> None:
-    """`cs336 compare`"""
+    """Run `cs336 compare`."""
     from cs336_lib import run as run_module
 
     require(bool(command.runs), "no run given; cs336 compare runs/a runs/b")
@@ -320,7 +302,7 @@ def run_compare(command: Compare) -> None:
 
 
 def run_check(command: Check) -> None:
-    """`cs336 check`"""
+    """Run `cs336 check`."""
     from cs336_lib.classroom import study
 
     print(study.report(study.progress(study.find())))
@@ -368,26 +350,25 @@ def one_line(boxed: str) -> str:
 
 
 def complain(message: str) -> None:
-    """Say in one line what is wrong, with no character in it that could steer a terminal."""
+    """Print an error as one line on stderr, with control characters escaped."""
     shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # full, closed, None
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is full, closed or None
         sys.stderr.write(f"cs336: {''.join(shown)}\n")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run one command; what a user can do wrong is said in one line on stderr, with exit code 2."""
-    if (
-        arguments is None and sys.stdout
-    ):  # a real command line: what the terminal cannot show is no error
-        sys.stdout.reconfigure(errors="backslashreplace")
+    """Run one command; an error that a user can cause is one line on stderr and exit code 2."""
+    if arguments is None and sys.stdout:
+        sys.stdout.reconfigure(errors="backslashreplace")  # for terminals without Unicode
     try:
         command = parse(sys.argv[1:] if arguments is None else arguments)
         RUN[type(command)](command)
-    except BrokenPipeError:  # whoever reads us, `| head` say, has had enough
-        nowhere = os.open(os.devnull, os.O_WRONLY)  # nor may the last flush fail
+    except BrokenPipeError:  # the reader, such as `| head`, has closed the pipe
+        nowhere = os.open(os.devnull, os.O_WRONLY)  # for the last flush
         os.dup2(nowhere, sys.stdout.fileno())
     except (ValueError, OSError, FloatingPointError) as error:
-        complain(str(error))
+        named = isinstance(error, OSError) and error.filename and error.strerror
+        complain(f"{error.filename}: {error.strerror.lower()}" if named else str(error))
         sys.exit(2)
     except (MemoryError, RuntimeError) as error:
         from cs336_lib.hardware import is_out_of_memory

@@ -1,4 +1,4 @@
-"""The machine: which device to use, what it can do at best, and how to time it honestly."""
+"""Device and precision choice, datasheets, memory limits and timing."""
 
 import ctypes
 import os
@@ -23,7 +23,7 @@ BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 
 @dataclass(frozen=True)
 class Device:
-    """A datasheet's dense peaks: FLOP/s by precision, memory bandwidth in B/s, memory in bytes."""
+    """Dense peak FLOP/s by precision, bandwidth in B/s and memory in bytes, from a datasheet."""
 
     name: str
     peak_flops: dict[str, float] = field(hash=False)
@@ -32,8 +32,8 @@ class Device:
     source: str
 
 
-# Dense figures: a datasheet that prints "with sparsity" counts multiplications by zero, twice ours.
-# "tf32" is fp32 storage with matmuls on the tensor cores; "fp32" is the ordinary cores.
+# All figures are dense. Datasheets that say "with sparsity" count multiplications by zero, so they
+# print twice as much. "tf32" runs fp32 matmuls on tensor cores; "fp32" means ordinary cores.
 DATASHEET: dict[str, Device] = {
     "a100": Device(
         "NVIDIA A100 80GB SXM",
@@ -81,19 +81,21 @@ DATASHEET: dict[str, Device] = {
 
 
 def select_device(name: str = "auto", local_rank: int = 0) -> torch.device:
-    """Turn `auto`, `cpu`, `cuda`, `cuda:1` or `mps` into a device that is there.
+    """Return the device of this name.
+
+    Args:
+        name: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`. `auto` takes MPS only if it computes a small
+            training step as the CPU does.
+        local_rank: The GPU for `cuda` without a number.
 
     Raises:
-        ValueError: the name is unknown or this machine has no such device.
+        ValueError: The name is unknown, or this machine has no such device.
     """
-    if name == "auto":
-        name = (
-            "cuda"
-            if torch.cuda.is_available()
-            else "mps"
-            if torch.backends.mps.is_available() and agrees_with_cpu(torch.device("mps"))
-            else "cpu"
-        )
+    if name == "auto" and torch.cuda.is_available():
+        name = "cuda"
+    elif name == "auto":
+        has_mps = torch.backends.mps.is_available() and agrees_with_cpu(torch.device("mps"))
+        name = "mps" if has_mps else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -115,9 +117,9 @@ def select_device(name: str = "auto", local_rank: int = 0) -> torch.device:
 
 
 def cpu_has_bf16() -> bool:
-    """Whether this CPU multiplies bf16 in hardware; elsewhere bf16 matmuls run 400 times slower.
+    """Return whether this CPU has native bf16 matmuls; without them, bf16 is 400 times slower.
 
-    CS336_CPU_BF16=1 or 0 overrides what Linux says, where a virtual machine hides the flag, say.
+    CS336_CPU_BF16=1 or 0 overrides the flags that Linux reports, which a virtual machine may hide.
     """
     override = os.environ.get("CS336_CPU_BF16", "")
     return override == "1" if override else bool(cpu_flags() & BF16_FLAGS)
@@ -125,23 +127,23 @@ def cpu_has_bf16() -> bool:
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """Instruction sets of this CPU by Linux's names, avx2 for example; empty on other systems."""
+    """Return the CPU's instruction sets by their Linux names, such as avx2; empty elsewhere."""
     cpuinfo = Path("/proc/cpuinfo")
     return frozenset(cpuinfo.read_text().split() if cpuinfo.exists() else ())
 
 
 def has_bf16(device: torch.device) -> bool:
-    """Whether bf16 matmuls are fast on this device."""
+    """Return whether bf16 matmuls are fast on this device."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
     return device.type == "cpu" and cpu_has_bf16()
 
 
 def autocast_dtype(device: torch.device, precision: str = "auto") -> torch.dtype | None:
-    """The dtype matmuls are to run in, or None for plain fp32; `auto` picks bf16 where it is fast.
+    """Return the dtype for matmuls, or None for plain fp32; `auto` picks bf16 where it is fast.
 
     Raises:
-        ValueError: bf16 is asked for on a GPU that cannot do it.
+        ValueError: The precision is bf16 and the GPU doesn't support it.
     """
     if precision == "fp32" or (precision == "auto" and not has_bf16(device)):
         return None
@@ -150,6 +152,27 @@ def autocast_dtype(device: torch.device, precision: str = "auto") -> torch.dtype
         "precision bf16: this GPU has no bf16 (compute capability 8.0 needed); use fp32",
     )
     return torch.bfloat16
+
+
+def autocast(device: torch.device, precision: str = "auto") -> torch.autocast:
+    """Return the autocast context of `autocast_dtype`; for plain fp32 it is disabled."""
+    dtype = autocast_dtype(device, precision)
+    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
+
+
+@contextmanager
+def tf32(enabled: bool) -> Iterator[None]:
+    """Choose how a GPU computes fp32 matmuls within this block; then restore the old setting.
+
+    Args:
+        enabled: Use tensor cores, which round the inputs to 10 bits of mantissa.
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if enabled else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def why_not_compiled(device: torch.device) -> str:
@@ -169,7 +192,7 @@ def why_not_compiled(device: torch.device) -> str:
 
 
 def device_name(device: torch.device) -> str:
-    """The name a person would call it by."""
+    """Return a readable name, such as "CPU, 2 threads"."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     if device.type == "mps":
@@ -179,27 +202,24 @@ def device_name(device: torch.device) -> str:
 
 
 def datasheet(device: torch.device) -> Device | None:
-    """The datasheet of this GPU, or None where we have none: no figure is guessed."""
+    """Return the datasheet of this GPU, or None if we have none; figures are never guessed."""
     name = device_name(device).lower() if device.type == "cuda" else ""
-    if re.search(r"pcie| nvl|laptop|4090 d\b", name):  # other clocks, so other peaks
+    if re.search(r"pcie| nvl|laptop|4090 d\b", name):  # different clocks, so different peaks
         return None
-    # Whole words only, because a GH200 isn't an H200.
-    found = (sheet for key, sheet in DATASHEET.items() if re.search(rf"\b{key}\b", name))
-    return next(found, None)
+    # \b because a GH200 isn't an H200.
+    sheets = (sheet for key, sheet in DATASHEET.items() if re.search(rf"\b{key}\b", name))
+    return next(sheets, None)
 
 
 def memory(device: torch.device) -> int | None:
-    """Return how many bytes this process may use on the device, free or not.
-
-    The result is None where the system does not say.
-    """
+    """Return how many bytes this process may use on the device, free or not; None if unknown."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
     try:
-        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # Windows
         return None
-    return min([there, *cgroup_limits()])
+    return min([physical, *cgroup_limits()])
 
 
 OWN_CGROUPS, CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
@@ -208,8 +228,7 @@ OWN_CGROUPS, CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 def cgroup_limits() -> list[int]:
     """Return the memory limits that Linux control groups put on this process, in bytes.
 
-    Containers and Slurm jobs get their share of a machine in this way. A limit can stand in the
-    process's own group or in any group above it.
+    Containers and Slurm jobs limit memory in this way, in the process's group or any group above.
     """
     limits = []
     lines = OWN_CGROUPS.read_text().splitlines() if OWN_CGROUPS.exists() else []
@@ -229,12 +248,12 @@ def cgroup_limits() -> list[int]:
 
 
 def require_memory(needed: float, device: torch.device, what: str) -> None:
-    """Raise `ValueError` where `what` needs more bytes than `memory` gives, whatever is free."""
-    there = memory(device)
+    """Raise `ValueError` if `what` needs more bytes than the device has, free or not."""
+    limit = memory(device)
     require(
-        there is None or needed <= there,
+        limit is None or needed <= limit,
         f"{what} needs {needed / 1e9:,.1f} GB at least, and {device.type} has "
-        f"{(there or 0) / 1e9:,.1f} GB; choose a smaller one, or a larger machine",
+        f"{(limit or 0) / 1e9:,.1f} GB; choose a smaller one, or a larger machine",
     )
 
 
@@ -257,14 +276,14 @@ MALLOC_SETTINGS = ("trim_threshold", "mmap_max", "mmap_threshold")
 
 @contextmanager
 def freed_memory_kept() -> Iterator[None]:
-    """Let freed tensors leave their memory to later ones, as on a GPU; at the end, trim the heap.
+    """Reuse freed memory for later tensors, as CUDA's caching allocator does (glibc only).
 
-    glibc returns large blocks to the system, and gets them back page by page, each filled with
-    zeros first. That took 4 to 8 % of GPT-2's training step on a CPU. Other systems don't change.
+    By default glibc returns large blocks to the system and gets them back as zeroed pages. That
+    took 4 to 8 % of GPT-2's training step on a CPU.
 
-    The end of the block returns what is free. The two settings of glibc stay for the rest of the
-    process, because glibc has no function that reads the old ones. If the environment already sets
-    one of them (MALLOC_TRIM_THRESHOLD_, GLIBC_TUNABLES), we leave them alone.
+    The end of the block returns free memory to the system. The two settings stay for the rest of
+    the process, because glibc has no function that reads the old ones. Settings from the
+    environment (MALLOC_TRIM_THRESHOLD_, GLIBC_TUNABLES) take precedence.
     """
     if platform.libc_ver()[0] != "glibc":
         yield
@@ -275,25 +294,28 @@ def freed_memory_kept() -> Iterator[None]:
         f"MALLOC_{name.upper()}_" in os.environ or f"glibc.malloc.{name}=" in tunables
         for name in MALLOC_SETTINGS
     ):
-        libc.mallopt(M_MMAP_MAX, 0)  # all blocks from the heap,
-        libc.mallopt(M_TRIM_THRESHOLD, -1)  # which never shrinks by itself
+        libc.mallopt(M_MMAP_MAX, 0)  # allocate all blocks from the heap
+        libc.mallopt(M_TRIM_THRESHOLD, -1)  # never shrink the heap
     try:
         yield
     finally:
         libc.malloc_trim(0)
 
 
-# A matmul of fewer FLOPs takes one core a millisecond at most. Of that a second one could save
-# half, and to wake it, four hundred times a step, costs as much.
+# A smaller matmul takes one core a millisecond at most. A second thread could save half of it, but
+# waking that thread costs as much.
 WORTH_A_SECOND_THREAD = 64e6
 
 
 @contextmanager
 def threads_for(matmul_flops: float) -> Iterator[None]:
-    """In here PyTorch has one CPU thread if its matmuls are too small to be shared.
+    """Use one CPU thread within this block if the matmuls are too small to split.
 
-    That is where threads sleep while they wait for work (cs336_lib/__init__.py); threads that spin
-    are shared nearly always with profit, and left alone (docs/decisions.md).
+    This applies only where idle threads sleep (cs336_lib/__init__.py). Threads that spin are fast
+    to wake, so splitting nearly always pays (docs/decisions.md).
+
+    Args:
+        matmul_flops: FLOPs of the largest matmul.
     """
     threads = torch.get_num_threads()
     if matmul_flops < WORTH_A_SECOND_THREAD and os.environ.get("OMP_WAIT_POLICY") == "PASSIVE":
@@ -305,7 +327,7 @@ def threads_for(matmul_flops: float) -> Iterator[None]:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done all it was given; the CPU always has."""
+    """Wait until the device has finished all queued work; a CPU has no queue."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -319,10 +341,16 @@ def seconds_in_turns(
     rounds: int = 5,
     warmup: int = 1,
 ) -> dict[str, list[float]]:
-    """Wall times in seconds of each way, round by round, after `warmup` rounds that do not count.
+    """Time several functions in turns, so that other load on the machine affects all of them.
 
-    All run once in every round, so that whatever else the machine does meets all of them, and the
-    device is waited for each time.
+    Args:
+        ways: The functions by name. Each runs once per round.
+        device: Synchronized before and after each call.
+        rounds: How many rounds to measure.
+        warmup: How many rounds to run before that.
+
+    Returns:
+        Wall times in seconds by name, one per round.
     """
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(warmup + rounds):
@@ -338,7 +366,7 @@ def seconds_in_turns(
 def median_seconds(
     work: Callable[[], object], device: torch.device, *, repeats: int = 5, warmup: int = 2
 ) -> float:
-    """Median wall time of `work()` in seconds, after warm-up, the device waited for each time."""
+    """Return the median wall time of `work()` in seconds, after warm-up, synchronized."""
     measured = seconds_in_turns({"work": work}, device, rounds=repeats, warmup=warmup)
     return statistics.median(measured["work"])
 
@@ -346,33 +374,34 @@ def median_seconds(
 def best_seconds(
     ways: Mapping[str, Callable[[], object]], device: torch.device, *, rounds: int
 ) -> dict[str, float]:
-    """Shortest wall time of each way in seconds, all in turns: for comparing, as noise only adds.
+    """Return the shortest wall time of each function in seconds, for comparisons.
 
-    Short work needs many rounds: a busy moment of the machine must not outlast them.
+    Noise only ever adds time. Short functions need many rounds, so that a busy moment of the
+    machine doesn't outlast them.
     """
     measured = seconds_in_turns(ways, device, rounds=rounds)
     return {name: min(seconds) for name, seconds in measured.items()}
 
 
-# No single size is fastest on every CPU: seen up to a fifth faster at 256 than at 1024.
+# No size is fastest on every CPU. We have seen 256 up to a fifth faster than 1024.
 PEAK_SIZES = (256, 512, 1024)
 
 
 def measured_matmul_flops(device: torch.device, dtype: torch.dtype, n: int = 1024) -> float:
-    """FLOP/s of an n x n matmul: the best of a few, for this is to be a peak; measured once."""
+    """Return the FLOP/s of an n x n matmul, the best of a few rounds; measured once."""
     return _best_matmul_flops(device, dtype, n, torch.get_num_threads())
 
 
 @cache
 def _best_matmul_flops(device: torch.device, dtype: torch.dtype, n: int, threads: int) -> float:
-    """`threads` is there so that another number of threads is measured anew."""
+    """Measure a matmul; `threads` is only part of the cache key."""
     a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
     best = best_seconds({"matmul": lambda: torch.mm(a, b)}, device, rounds=6)
     return 2 * n**3 / best["matmul"]
 
 
 def measured_bandwidth(device: torch.device, megabytes: int = 256) -> float:
-    """Bytes per second of a large copy, reads and writes both counted."""
+    """Return the bytes per second of a large copy, counting reads and writes."""
     source = torch.empty(megabytes * 2**20, dtype=torch.uint8, device=device).fill_(1)
     target = torch.empty_like(source)
     seconds = median_seconds(lambda: target.copy_(source), device)
@@ -380,10 +409,15 @@ def measured_bandwidth(device: torch.device, megabytes: int = 256) -> float:
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype | None) -> tuple[float | None, str]:
-    """Peak FLOP/s for matmuls in `dtype` (None: fp32) and where the figure is from.
+    """Return the peak FLOP/s of matmuls, and the source of that figure.
 
-    A GPU has its datasheet's. On a CPU it is the fastest of several sizes of matmul, measured.
-    Other devices have none.
+    A GPU's peak is in its datasheet. A CPU's peak is measured, as the fastest of several sizes.
+
+    Args:
+        dtype: The dtype of the matmuls; None means fp32.
+
+    Returns:
+        The peak, or None if it is unknown, and its source in words.
     """
     precision = "bf16" if dtype == torch.bfloat16 else "fp32"
     if device.type == "cpu":

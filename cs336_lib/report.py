@@ -1,4 +1,4 @@
-"""The text of the command line: banner, step line, and the tables of estimate and compare."""
+"""Text for the command line: banner, step line, warnings, and the tables of `estimate`."""
 
 import math
 import re
@@ -14,18 +14,18 @@ from cs336_lib.hardware import DATASHEET, Device
 from cs336_lib.model import GPT
 from cs336_lib.schedule import windows_before
 
-EXPECTED_MFU = 0.4  # for the estimate before the start; what is reached is measured
+EXPECTED_MFU = 0.4  # for the estimate before the start; the real MFU is measured
 
 
 def troubles(rows: list[dict[str, Any]]) -> str:
-    """What somebody should look at after a run: batches skipped and spikes of the loss, or ''."""
-    found = []
-    for key, what in (("skipped", "skipped for NaN or infinity"), ("spike", "with a loss spike")):
+    """Summarize skipped batches and loss spikes of a run; "" if there are none."""
+    parts = []
+    for key, name in (("skipped", "skipped for NaN or infinity"), ("spike", "with a loss spike")):
         steps = [row["step"] for row in rows if row.get(key)]
         if steps:
-            which = ", ".join(map(str, steps[:5])) + (", ..." if steps[5:] else "")
-            found.append(f"{len(steps)} of {len(rows)} steps {what}: {which}")
-    return "; ".join(found)
+            shown = ", ".join(map(str, steps[:5])) + (", ..." if steps[5:] else "")
+            parts.append(f"{len(steps)} of {len(rows)} steps {name}: {shown}")
+    return "; ".join(parts)
 
 
 def summary(row: dict[str, Any]) -> str:
@@ -51,7 +51,13 @@ def banner(
     first_step: int,
     world: World,
 ) -> str:
-    """What is about to happen, and how long it should take."""
+    """Describe a run before it starts, with its expected duration.
+
+    Args:
+        dtype: The dtype of matmuls; None means fp32.
+        peak: The peak FLOP/s of one device, or None, and its source.
+        first_step: Greater than 0 when the run resumes.
+    """
     windows = windows_before(config.max_steps, config) - windows_before(first_step, config)
     tokens = windows * config.block_size
     flops = tokens * accounting.train_flops_per_token(model.config)
@@ -79,16 +85,15 @@ def banner(
     )
 
 
-LARGEST = 1e24  # of what can be given: beyond, products and quotients would overflow
-
-LEAST_MFU = 1e-6
+MAX_VALUE = 1e24  # larger inputs could overflow
+MIN_MFU = 1e-6
 
 
 def find_device(name: str) -> Device:
-    """The datasheet of `h100`, `H100`, `rtx-4090`, ...
+    """Return the datasheet of `h100`, `H100`, `rtx-4090` and so on.
 
     Raises:
-        ValueError: we have no datasheet of that name.
+        ValueError: We have no datasheet of that name.
     """
     sheets = {key.replace(" ", ""): sheet for key, sheet in DATASHEET.items()}
     wanted = name.lower().replace(" ", "").replace("-", "")
@@ -98,13 +103,13 @@ def find_device(name: str) -> Device:
 
 
 def digits(value: float) -> str:
-    """Four digits, as one would write them: 7e10, 0.5, 1,120."""
+    """Format a number with four digits: 7e10, 0.5, 1,120."""
     plain = f"{value:,.4g}" if 1e-3 <= abs(value) < 1e6 else f"{value:.4g}"
-    return re.sub(r"e([+-])0*", lambda found: "e" + found[1].strip("+"), plain)
+    return re.sub(r"e([+-])0*", lambda sign: "e" + sign[1].strip("+"), plain)
 
 
 def short(value: float) -> str:
-    """Four digits with the letter people use for parameters and tokens: 7e10 -> 70B."""
+    """Format a count with four digits and a letter: 7e10 -> 70B."""
     for power, letter in ((12, "T"), (9, "B"), (6, "M")):
         if value >= 10**power:
             return f"{value / 10**power:.4g}{letter}"
@@ -112,23 +117,23 @@ def short(value: float) -> str:
 
 
 def gigabytes(value: float) -> str:
-    """Bytes in GB (1e9), whole ones with commas."""
+    """Format bytes in GB (1e9)."""
     return f"{value / 1e9:,.0f} GB" if value >= 1e10 else f"{value / 1e9:.3g} GB"
 
 
 def require_positive(**values: float | None) -> None:
-    """Raise `ValueError` for a value that is given and not between 1 and LARGEST."""
+    """Raise `ValueError` for a value that is neither None nor between 1 and MAX_VALUE."""
     for name, value in values.items():
         require(
-            value is None or 1 <= value <= LARGEST,
-            f"{name} is {value}; a number from 1 to {LARGEST:g} expected",
+            value is None or 1 <= value <= MAX_VALUE,
+            f"{name} is {value}; a number from 1 to {MAX_VALUE:g} expected",
         )
 
 
 def time_lines(
     params: float, tokens: float, gpus: int, device: Device, dtype: str, mfu: float
 ) -> list[str]:
-    """How long the training takes, step by step."""
+    """Format the training time with its arithmetic."""
     flops = accounting.training_flops(params, tokens)
     peak = device.peak_flops[dtype]
     speed = gpus * peak * mfu
@@ -150,7 +155,7 @@ def time_lines(
 def memory_lines(
     params: float | None, gpus: int, memory: float, optimizer: str, precision: str
 ) -> list[str]:
-    """The largest model that fits, and whether one of `params` parameters does."""
+    """Format the largest model that fits, and whether one of `params` parameters fits."""
     per = accounting.bytes_per_parameter(optimizer, precision)
     total = gpus * memory
     largest = accounting.largest_model(total, optimizer, precision)
@@ -188,17 +193,25 @@ def report(
     optimizer: str = "adamw",
     precision: str = "fp32",
 ) -> str:
-    """Days of training where `params` and `tokens` are given, and the largest model that fits.
+    """Estimate days of training and the largest model that fits, with the arithmetic.
 
-    `memory` is bytes per GPU (default: the datasheet's), `dtype` that of the matmuls, `precision`
-    how weights and gradients are kept (see `accounting.PRECISION_BYTES`).
+    Args:
+        params: Parameters of the model; days need both params and tokens.
+        tokens: Tokens to train on.
+        gpus: How many GPUs.
+        hardware: A name for `find_device`.
+        dtype: Precision of the matmuls, which sets the peak.
+        mfu: Model FLOPs utilization, above 0 and up to 1.
+        memory: Bytes per GPU (default: from the datasheet).
+        optimizer: A key of `accounting.STATE_BYTES`.
+        precision: How weights and gradients are stored, a key of `accounting.PRECISION_BYTES`.
 
     Raises:
-        ValueError: a value is out of range, or a name is unknown.
+        ValueError: A value is out of range, or a name is unknown.
     """
     device = find_device(hardware)
     require_positive(params=params, tokens=tokens, gpus=gpus, memory=memory)
-    require(LEAST_MFU <= mfu <= 1, f"mfu is {mfu}; {LEAST_MFU} to 1 expected")
+    require(MIN_MFU <= mfu <= 1, f"mfu is {mfu}; {MIN_MFU} to 1 expected")
     require(
         dtype in device.peak_flops,
         f"dtype {dtype!r} has no peak for the {device.name}; "

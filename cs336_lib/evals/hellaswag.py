@@ -1,6 +1,5 @@
-"""HellaSwag (Zellers et al. 2019): which of four endings does the model find likeliest?"""
+"""HellaSwag (Zellers et al. 2019): choose the most likely of four endings."""
 
-from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,8 @@ from cs336_lib.data.tokenizer import Tokenizer
 from cs336_lib.distributed import World
 from cs336_lib.io import Bar
 
-# The acc_per_token of OpenAI's 124M on the 10,042 validation examples. Two files of
-# karpathy/build-nanogpt disagree by ten examples: play.ipynb and hellaswag.py.
+# acc_per_token of OpenAI's 124M on the 10,042 validation examples. Two files of
+# karpathy/build-nanogpt (play.ipynb and hellaswag.py) differ by ten examples.
 GPT2_124M, GPT2_124M_BY_SCRIPT = 0.2945, 0.2955
 
 SPLIT = "validation"  # of the hub's data set; the test split has no labels
@@ -26,7 +25,7 @@ SPLIT = "validation"  # of the hub's data set; the test split has no labels
 
 @dataclass(frozen=True)
 class Example:
-    """A context and four endings, as token ids; `label` is the ending that really followed."""
+    """A context and four endings as token ids; `label` is the index of the true ending."""
 
     context: list[int]
     endings: list[list[int]]
@@ -35,11 +34,11 @@ class Example:
 
 @dataclass(frozen=True)
 class HellaSwag:
-    """How often the true ending had the lowest loss of the four.
+    """Accuracy: the share of examples whose true ending has the lowest loss.
 
-    `acc_per_token` compares the mean loss of an ending's tokens, as build-nanogpt's "acc_norm"
-    does, and `acc` compares the sum. EleutherAI's lm-eval reports another "acc_norm": the sum
-    divided by the number of characters. It gives GPT-2 124M 0.3114, so compare like with like.
+    `acc` compares the summed loss of an ending's tokens. `acc_per_token` compares their mean, as
+    "acc_norm" of build-nanogpt does. The "acc_norm" of EleutherAI's lm-eval divides the sum by the
+    number of characters instead, and gives 0.3114 for GPT-2 124M.
     """
 
     acc_per_token: float
@@ -55,37 +54,32 @@ class HellaSwag:
 
 
 def load_examples(source: str, tokenizer: Tokenizer) -> list[Example]:
-    """Read examples from a JSON lines file, or from the hub's data set of that name.
+    """Read examples from a JSON lines file, or from a dataset on the hub.
+
+    Args:
+        source: A file name, or the dataset's name (Rowan/hellaswag).
+        tokenizer: Must be GPT-2's.
 
     Raises:
-        ValueError: the tokenizer is not GPT-2's, or something in the source is not as it must be.
+        FileNotFoundError: There is no such file.
+        ValueError: The tokenizer is another one, or the source has a bad example or none.
     """
     require(
         tokenizer.name == "gpt2",
         f"HellaSwag needs a model of GPT-2's tokens, and this one has the tokenizer "
         f"{tokenizer.name!r}; train with --tokenizer gpt2",
     )
-    is_file = Path(source).exists() or Path(source).suffix in (".json", ".jsonl")
-    rows = file_rows(Path(source)) if is_file else hub_rows(source)
-    examples = [parse(row, tokenizer, where) for where, row in rows]
+    if Path(source).exists() or Path(source).suffix in (".json", ".jsonl"):
+        rows, where = json_lines(Path(source)), f"{source}, line"
+    else:
+        rows, where = hub_lines(source, "", SPLIT), f"{source}, row"
+    examples = [parse(row, tokenizer, f"{where} {number + 1}") for number, row in rows]
     require(len(examples) > 0, f"{source}: holds no examples")
     return examples
 
 
-def file_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The rows of a file, each with where it stands."""
-    for number, row in json_lines(path):
-        yield f"{path}, line {number + 1}", row
-
-
-def hub_rows(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The rows of a data set on the hub (Rowan/hellaswag), each with where it stands."""
-    for number, row in hub_lines(name, "", SPLIT):
-        yield f"{name}, row {number + 1}", row
-
-
 def parse(row: dict[str, Any], tokenizer: Tokenizer, where: str) -> Example:
-    """Check and tokenize one example; the blank before an ending belongs to its first token."""
+    """Check and tokenize one example; the space before an ending is part of its first token."""
     for field in ("ctx", "endings", "label"):
         require(field in row, f"{where}: no field {field!r}; ctx, endings and label expected")
     context, endings, label = row["ctx"], row["endings"], row["label"]
@@ -119,13 +113,19 @@ def ending_losses(
     device: torch.device,
     autocast: AbstractContextManager,
 ) -> tuple[Float[Tensor, "4"], Float[Tensor, "4"]]:
-    """Negative log-likelihood of each ending: in sum, and per token.
+    """Compute the negative log-likelihood of each ending.
 
-    What does not fit before the last token is cut from the left, the context first.
+    Args:
+        block_size: Longer rows are cut from the left, so the context is cut first.
+        device: Where the model is.
+        autocast: The precision of the forward pass.
+
+    Returns:
+        The sum and the mean over the ending's tokens, in nats.
     """
     rows = [(example.context + ending)[-(block_size + 1) :] for ending in example.endings]
     longest = max(len(row) for row in rows)
-    tokens = torch.zeros(len(rows), longest, dtype=torch.long)  # what follows a row changes nothing
+    tokens = torch.zeros(len(rows), longest, dtype=torch.long)  # right padding
     counted = torch.zeros(len(rows), longest - 1, dtype=torch.bool)
     for i, (row, ending) in enumerate(zip(rows, example.endings, strict=True)):
         tokens[i, : len(row)] = torch.tensor(row)
@@ -147,20 +147,16 @@ def score(
     autocast: AbstractContextManager,
     world: World | None = None,
 ) -> HellaSwag:
-    """The share of examples whose true ending has the lowest loss, counted by all ranks."""
+    """Measure the accuracy on all examples, which the ranks of `world` share."""
     world = world or World()
-    mine: Iterable[int] = Bar(
-        world.share(len(examples)), desc="HellaSwag", delay=1, disable=not world.is_main
-    )
+    mine = Bar(world.share(len(examples)), desc="HellaSwag", delay=1, disable=not world.is_main)
     was_training = model.training
     model.eval()
     right = right_per_token = 0
-    for i in mine:
-        sums, means = ending_losses(
-            model, examples[i], block_size, device=device, autocast=autocast
-        )
-        right += int(sums.argmin()) == examples[i].label
-        right_per_token += int(means.argmin()) == examples[i].label
+    for example in (examples[i] for i in mine):
+        sums, means = ending_losses(model, example, block_size, device=device, autocast=autocast)
+        right += int(sums.argmin()) == example.label
+        right_per_token += int(means.argmin()) == example.label
     model.train(was_training)
     right, right_per_token = world.sum(right, right_per_token, device=device)
     return HellaSwag(right_per_token / len(examples), right / len(examples), len(examples))

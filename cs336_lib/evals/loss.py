@@ -1,4 +1,4 @@
-"""How good a model is: its mean loss over the same tokens each time, also in bits per byte."""
+"""Validation loss over fixed tokens, also as perplexity and bits per byte."""
 
 import math
 from contextlib import AbstractContextManager
@@ -14,14 +14,17 @@ from cs336_lib.data.tokenizer import CharTokenizer, Tokenizer, load_tokenizer
 from cs336_lib.distributed import World
 from cs336_lib.io import Bar
 
-OVERFLOWS = 700.0  # nats; exp(710) is more than a float holds
-
 
 @dataclass(frozen=True)
 class Score:
-    """Loss in nats per token over `tokens` tokens, and how many `bytes` of text they stand for.
+    """The result of an evaluation.
 
-    <|endoftext|> is a token to predict and no text: its loss counts, bytes it has none.
+    <|endoftext|> is a token to predict but not text, so its loss counts and it has no bytes.
+
+    Args:
+        loss: Mean loss in nats per token.
+        tokens: How many tokens were predicted.
+        bytes: How many bytes of text they stand for.
     """
 
     loss: float
@@ -30,15 +33,26 @@ class Score:
 
     @property
     def perplexity(self) -> float:
-        """Between how many equally likely tokens the model hesitates, on average."""
-        return math.inf if self.loss > OVERFLOWS else math.exp(self.loss)
+        """The number of equally likely tokens that would give the same loss."""
+        try:
+            return math.exp(self.loss)
+        except OverflowError:
+            return math.inf
 
     @property
     def bits_per_byte(self) -> float:
-        """All the loss over all the text: comparable between tokenizers, which a token's is not."""
-        if self.bytes == 0:  # nothing but <|endoftext|>
+        """Total loss over total text, which is comparable between tokenizers."""
+        if self.bytes == 0:  # only <|endoftext|>
             return math.inf
         return self.loss * self.tokens / math.log(2) / self.bytes
+
+    def __str__(self) -> str:
+        return (
+            f"tokens         {self.tokens:,} ({self.bytes:,} bytes)\n"
+            f"loss           {self.loss:.4f} nats per token\n"
+            f"perplexity     {self.perplexity:.2f}\n"
+            f"bits per byte  {self.bits_per_byte:.4f}"
+        )
 
 
 @torch.no_grad()
@@ -52,10 +66,17 @@ def validation_loss(
     autocast: AbstractContextManager,
     world: World | None = None,
 ) -> float:
-    """Mean loss in nats per token over fixed windows of the validation data.
+    """Return the mean loss in nats per token over fixed windows of the validation data.
 
-    The windows are the same each time and shared out between the processes; no randomness is used,
-    so training goes on as if nothing had happened.
+    The windows are the same each time and split between the ranks. No random numbers are drawn, so
+    evaluation doesn't change training.
+
+    Args:
+        tokens: How many tokens to predict, rounded to full windows.
+        micro_batch_size: Windows per forward pass.
+        device: Where the model is.
+        autocast: The precision of the forward pass.
+        world: The ranks that share the work (default: one).
     """
     world = world or World()
     starts = loader.validation_starts(tokens)
@@ -63,7 +84,6 @@ def validation_loss(
     model.eval()
     total = 0.0
     pieces = world.pieces(len(starts), micro_batch_size)
-    # Only where it takes longer than a second is there something to see.
     for first, size in Bar(
         pieces, desc="validation", leave=False, delay=1, disable=not world.is_main
     ):
@@ -84,12 +104,12 @@ def score(
     device: torch.device,
     autocast: AbstractContextManager,
 ) -> Score:
-    """The validation loss, with the number of bytes that its target tokens stand for.
+    """Measure the validation loss, and count the bytes of its target tokens.
 
-    The loss is over all of them; <|endoftext|>, which no document contains, counts as no bytes.
+    The arguments are those of `validation_loss`, and the tokenizer of the data.
 
     Raises:
-        ValueError: there are no tokens to score, or no sequences in a forward pass.
+        ValueError: `tokens` or `micro_batch_size` is below 1.
     """
     require(tokens >= 1, f"eval_tokens is {tokens}; at least 1 needed")
     require(micro_batch_size >= 1, f"micro_batch_size is {micro_batch_size}; at least 1 needed")
@@ -109,10 +129,10 @@ def score(
 
 
 def check_tokenizer(run_dir: Path, data: Tokenizer) -> None:
-    """Refuse data whose ids mean something else than those that a run was trained on.
+    """Check that the data has the tokenizer that the run was trained with.
 
     Raises:
-        ValueError: the run's tokenizer is another one, or is missing.
+        ValueError: It has another one, or the run's tokenizer.json is missing.
     """
     ours = load_tokenizer(run_dir / "tokenizer.json")
     require(
@@ -123,7 +143,7 @@ def check_tokenizer(run_dir: Path, data: Tokenizer) -> None:
 
 
 def described(tokenizer: Tokenizer) -> str:
-    """A tokenizer's name, and the characters that make it this one."""
+    """Return the tokenizer's name, and its alphabet if it has one."""
     if isinstance(tokenizer, CharTokenizer):
         return f"char of {tokenizer.vocab_size} characters ({tokenizer.alphabet!r:.60})"
     return tokenizer.name
