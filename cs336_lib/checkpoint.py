@@ -1,4 +1,4 @@
-"""Checkpoints that survive a kill: whole or absent, checked when read, and never a pickle."""
+"""Save, verify, load and prune checkpoints, which hold safetensors and JSON but no pickle."""
 
 import dataclasses
 import json
@@ -20,20 +20,20 @@ from cs336_lib.data.corpus import DATA
 from cs336_lib.data.tokenizer import Tokenizer, load_tokenizer
 from cs336_lib.distributed import World, gathered, sharded_like
 from cs336_lib.hf import check_finite, check_size
-from cs336_lib.io import Log, inside, read_json, sha256, sync, writing
+from cs336_lib.io import Log, atomic, inside, read_json, sha256
 from cs336_lib.model import GPT
 
 MANIFEST = "manifest.json"
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 EVERYTHING = (MODEL, OPTIMIZER, STATE)
 
-# Safetensors holds only tensors, so a Python number is saved as one of these types.
+# Safetensors holds only tensors, so a Python number is saved as a tensor of one of these types.
 NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64}
-NUMBER = "()"  # ends the name of a tensor that was a Python number
+NUMBER = "()"  # suffix of the name of such a tensor
 
 
 def model_tensors(model: GPT) -> dict[str, Tensor]:
-    """The weights by name; the tied output matrix is stored once, as wte."""
+    """Return the weights by name, the tied output matrix only once, as wte."""
     state = model.state_dict()
     del state["lm_head.weight"]
     return state
@@ -42,11 +42,11 @@ def model_tensors(model: GPT) -> dict[str, Tensor]:
 def optimizer_tensors(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Return the optimizer's state as tensors, named PARAMETER/ENTRY.
 
-    A plain number, such as the count of steps in the course's AdamW, becomes a tensor without
-    dimensions that is named PARAMETER/ENTRY().
+    A plain number, such as the step count of the course's AdamW, becomes a tensor without
+    dimensions named PARAMETER/ENTRY().
 
     Raises:
-        ValueError: an entry is neither a tensor nor a number.
+        ValueError: An entry is neither a tensor nor a number.
     """
     tensors = {}
     for name, parameter in model.named_parameters():
@@ -59,26 +59,25 @@ def optimizer_tensors(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str,
                 f"{type(optimizer).__name__}'s state of {name} has the entry {entry!r}, a "
                 f"{type(value).__name__}; tensors and numbers can be saved",
             )
-            number = torch.tensor(value, dtype=NUMBERS[type(value)])
-            tensors[f"{name}/{entry}{NUMBER}"] = number
+            tensors[f"{name}/{entry}{NUMBER}"] = torch.tensor(value, dtype=NUMBERS[type(value)])
     return tensors
 
 
 def load_optimizer_tensors(
     model: GPT, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
 ) -> None:
-    """Give the optimizer the state that `optimizer_tensors` took from it.
+    """Restore an optimizer's state from what `optimizer_tensors` returned.
 
     Raises:
-        ValueError: it is the state for another model.
+        ValueError: The state belongs to another model.
     """
+    if not tensors:  # SGD has no state
+        return
     by_name: dict[str, dict[str, Any]] = {}
     for key, value in tensors.items():
         name, _, entry = key.rpartition("/")
         by_name.setdefault(name, {})[entry] = value
     names = {parameter: name for name, parameter in model.named_parameters()}
-    if not tensors:  # SGD has no state
-        return
     fits = by_name.keys() == set(names.values()) and all(
         value.shape in ((), parameter.shape)
         for parameter, name in names.items()
@@ -104,88 +103,87 @@ def save(
     state: dict[str, Any],
     world: World | None = None,
 ) -> Path:
-    """Write checkpoint number state["step"] under `folder`, whole or not at all.
+    """Write the checkpoint step_NNNNNNNN atomically, with a manifest of checksums.
 
-    All files go to a temporary folder, are synced to disk, listed with their checksums, and only
-    then does the folder get its name. All processes take part, because each may hold only a shard
-    of a tensor; the main one writes, and what it writes is the same for any number of them.
+    All ranks must call this, because each may hold only a shard of a tensor. Rank 0 writes, and the
+    files don't depend on the number of ranks.
+
+    Args:
+        folder: The run's folder of checkpoints.
+        model: Its weights are saved.
+        optimizer: Its state is saved.
+        state: What goes to state.json, at least the number of finished steps as "step".
+        world: The ranks; None means a single process.
+
+    Returns:
+        The path of the checkpoint.
 
     Raises:
-        OSError: it cannot be written, the disk being full, say; what was there before is whole.
+        OSError: It cannot be written. Earlier checkpoints are intact.
     """
     final = folder / f"step_{state['step']:08d}"
     is_main = world is None or world.is_main
-    weights = whole(model_tensors(model), keep=is_main)
-    moments = whole(optimizer_tensors(model, optimizer), keep=is_main)
+    weights = unsharded(model_tensors(model), keep=is_main)
+    moments = unsharded(optimizer_tensors(model, optimizer), keep=is_main)
     if not is_main:
         return final
     remove_leftovers(folder)
-    temporary = folder / f".tmp-{final.name}"
-    try:
-        with writing(final):
-            temporary.mkdir(parents=True)
-            save_file(weights, temporary / MODEL)
-            save_file(moments, temporary / OPTIMIZER)
-            (temporary / STATE).write_text(to_json(state))
-            for name in (MODEL, OPTIMIZER):  # which safetensors makes readable for their owner only
-                shutil.copymode(temporary / STATE, temporary / name)
-            files = {name: sha256(temporary / name) for name in EVERYTHING}
-            (temporary / MANIFEST).write_text(to_json(files))
-            for name in (*files, MANIFEST, "."):
-                sync(temporary / name)
-            remove(final)
-            os.rename(temporary, final)
-            sync(folder)
-    except OSError:
-        shutil.rmtree(temporary, ignore_errors=True)  # half a checkpoint need not fill the disk
-        raise
+    with atomic(final, folder=True) as temporary:
+        save_file(weights, temporary / MODEL)
+        save_file(moments, temporary / OPTIMIZER)
+        (temporary / STATE).write_text(to_json(state))
+        for name in (MODEL, OPTIMIZER):  # safetensors makes them readable for their owner only
+            shutil.copymode(temporary / STATE, temporary / name)
+        files = {name: sha256(temporary / name) for name in EVERYTHING}
+        (temporary / MANIFEST).write_text(to_json(files))
+        remove(final)
     return final
 
 
 def to_json(content: dict[str, Any]) -> str:
-    """How we write JSON: to the letter, so that a change to a manifest can be seen."""
+    """Return JSON in a fixed format, so that any change to a manifest can be detected."""
     return json.dumps(content, indent=1) + "\n"
 
 
-def whole(tensors: dict[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
-    """Gather each tensor from its shards, one after the other; only who keeps them has them all."""
-    found = ((name, gathered(tensor)) for name, tensor in tensors.items())
-    return {name: tensor.cpu().contiguous() for name, tensor in found if keep}
+def unsharded(tensors: dict[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
+    """Gather each tensor from its shards; return them on the CPU if `keep`, else nothing."""
+    full = ((name, gathered(tensor)) for name, tensor in tensors.items())
+    return {name: tensor.cpu().contiguous() for name, tensor in full if keep}
 
 
 def remove(checkpoint: Path) -> None:
-    """Delete a checkpoint; killed half-way, it is already nameless."""
+    """Delete a checkpoint, renaming it first so that a kill leaves no partial one."""
     if checkpoint.exists():
-        nameless = checkpoint.with_name(f".tmp-old-{checkpoint.name}")
-        shutil.rmtree(nameless, ignore_errors=True)
-        os.rename(checkpoint, nameless)
-        shutil.rmtree(nameless)
+        renamed = checkpoint.with_name(f".tmp-old-{checkpoint.name}")
+        shutil.rmtree(renamed, ignore_errors=True)
+        os.rename(checkpoint, renamed)
+        shutil.rmtree(renamed)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete what a kill in the middle of saving or removing has left."""
+    """Delete temporary folders that a kill during `save` or `remove` left."""
     for leftover in folder.glob(".tmp-*"):
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def verify(checkpoint: Path, needed: Collection[str] = EVERYTHING) -> str | None:
-    """Return what is wrong with a checkpoint, in a phrase, or None if nothing is.
+def verify(checkpoint: Path, files: Collection[str] = EVERYTHING) -> str | None:
+    """Compare a checkpoint with its manifest; return the first problem, or None.
 
-    Only the files in `needed` are read. The optimizer's is twice as large as the model's, so
-    loading a model to sample from it leaves that one out.
+    Args:
+        checkpoint: Its folder.
+        files: The files to read. Sampling doesn't need the optimizer's state, which is twice as
+            large as the weights.
     """
     name = MANIFEST
     try:
         manifest = inside(checkpoint, name)
-        if not manifest.exists():
-            return f"{name} is missing"
-        files = read_json(manifest)
-        # One that ships has no optimizer state: twice the weights' size, and nobody resumes it.
-        complete = files.keys() | {OPTIMIZER} == set(EVERYTHING)
-        if not complete or manifest.read_text() != to_json(files):
+        listed = read_json(manifest)
+        # The checkpoint that ships has no optimizer state.
+        complete = listed.keys() | {OPTIMIZER} == set(EVERYTHING)
+        if not complete or manifest.read_text() != to_json(listed):
             return f"{name} is not as it was written"
-        for name, checksum in files.items():
-            if name in needed and sha256(inside(checkpoint, name)) != checksum:
+        for name, checksum in listed.items():
+            if name in files and sha256(inside(checkpoint, name)) != checksum:
                 return f"{name} has another checksum than when it was written"
         step = read_state(checkpoint)["step"]
     except FileNotFoundError:
@@ -196,73 +194,69 @@ def verify(checkpoint: Path, needed: Collection[str] = EVERYTHING) -> str | None
 
 
 def step_of(checkpoint: Path) -> int:
-    """The number in a checkpoint's name: how many steps had been done."""
+    """Return the number in a checkpoint's name, which counts finished steps."""
     return int(checkpoint.name.removeprefix("step_"))
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """All checkpoints in a run's checkpoint folder, oldest first."""
-    found = (path for path in folder.glob("step_*") if re.fullmatch(r"step_\d{8,}", path.name))
-    return sorted(found, key=step_of)
+    """Return all checkpoints in a run's checkpoint folder, oldest first."""
+    paths = (path for path in folder.glob("step_*") if re.fullmatch(r"step_\d{8,}", path.name))
+    return sorted(paths, key=step_of)
 
 
-def newest_valid(folder: Path, needed: Collection[str] = EVERYTHING) -> Path | None:
-    """Return the newest checkpoint whose `needed` files are undamaged, or None.
-
-    Damaged checkpoints are named on stderr.
-    """
+def newest_valid(folder: Path, files: Collection[str] = EVERYTHING) -> Path | None:
+    """Return the newest checkpoint that `verify` accepts, or None; report others on stderr."""
     for checkpoint in reversed(checkpoints(folder)):
-        wrong = verify(checkpoint, needed)
-        if wrong is None:
+        problem = verify(checkpoint, files)
+        if problem is None:
             return checkpoint
-        print(f"{checkpoint}: {wrong}; looking for an older one", file=Log())
+        print(f"{checkpoint}: {problem}; looking for an older one", file=Log())
     return None
 
 
 def resume_point(folder: Path, device: torch.device, world: World) -> Path | None:
-    """The checkpoint that all processes go on from: the newest good one, None where there is none.
-
-    The main process looks, the others are told.
+    """Return the newest valid checkpoint, the same on all ranks, or None if there are none.
 
     Raises:
-        ValueError: there are checkpoints, but no good one; starting anew would overwrite the run.
+        ValueError: All checkpoints are damaged. Starting at step 0 would overwrite the run.
     """
     step = 0
     if world.is_main and checkpoints(folder):
-        good = newest_valid(folder)
-        step = -1 if good is None else step_of(good)
-    step = int(world.sum(step, device=device)[0])  # the others add zero
+        newest = newest_valid(folder)
+        step = -1 if newest is None else step_of(newest)
+    step = int(world.sum(step, device=device)[0])  # the other ranks add zero
     require(
         step >= 0,
-        f"{folder}: holds no good checkpoint, only damaged ones; bring one back, or begin anew "
-        f"with another --run-dir",
+        f"{folder}: all checkpoints are damaged; restore one, or start again with another "
+        f"--run-dir",
     )
     return folder / f"step_{step:08d}" if step else None
 
 
-def quarantine_newer(good: Path) -> None:
-    """Rename what is newer than the newest good checkpoint, and so damaged.
+def quarantine_newer(valid: Path) -> None:
+    """Rename checkpoints that are newer than the newest valid one, because they are damaged.
 
-    It neither counts among those to keep then, nor is in the way of the run that gets there again.
+    They no longer count among those to keep, and the resumed run can write its own.
     """
-    for damaged in checkpoints(good.parent):
-        if step_of(damaged) > step_of(good):
-            aside = damaged.with_name(f"damaged-{damaged.name}")
+    for checkpoint in checkpoints(valid.parent):
+        if step_of(checkpoint) > step_of(valid):
+            aside = checkpoint.with_name(f"damaged-{checkpoint.name}")
             shutil.rmtree(aside, ignore_errors=True)
-            os.rename(damaged, aside)
+            os.rename(checkpoint, aside)
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
-    """The JSON part of a checkpoint: step, validation loss, the model's shape.
+    """Return a checkpoint's state.json: step, validation loss, the model's config.
 
     Raises:
-        ValueError: it is something else.
+        FileNotFoundError: There is no such file.
+        ValueError: It is damaged.
     """
     path = inside(checkpoint, STATE)
     state = read_json(path)
     step, loss = state.get("step"), state.get("val_loss")
-    require(type(step) is int and 0 <= step < 2**63, f"{path}: step is no number of steps")
-    require(loss is None or type(loss) in (int, float), f"{path}: val_loss is no number")
+    require(type(step) is int and 0 <= step < 2**63, f"{path}: step isn't a number of steps")
+    require(loss is None or type(loss) in (int, float), f"{path}: val_loss isn't a number")
     return state
 
 
@@ -278,7 +272,7 @@ def prune(folder: Path, keep: int) -> None:
 
 
 def val_loss(checkpoint: Path) -> float | None:
-    """The validation loss measured with a checkpoint; None if none was, or it cannot be read."""
+    """Return a checkpoint's validation loss, or None if it is absent or unreadable."""
     try:
         return read_state(checkpoint).get("val_loss")
     except (OSError, ValueError):
@@ -286,15 +280,16 @@ def val_loss(checkpoint: Path) -> float | None:
 
 
 def restore(checkpoint: Path, model: GPT, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Load weights and optimizer state into place; return the checkpoint's state.
+    """Load weights and optimizer state in place; return the checkpoint's state.
 
     Raises:
-        ValueError: it holds another model, or no optimizer state.
+        FileNotFoundError: It holds no optimizer state.
+        ValueError: It holds another model.
     """
-    require(
-        (checkpoint / OPTIMIZER).exists(),
-        f"{checkpoint}: holds weights only; start a run of its own from them with --init-from",
-    )
+    if not (checkpoint / OPTIMIZER).exists():
+        raise FileNotFoundError(
+            f"{checkpoint}: holds weights only; start a new run from them with --init-from"
+        )
     require_same_model(checkpoint, model.config)
     load_weights(checkpoint / MODEL, model)
     load_optimizer_tensors(model, optimizer, read_tensors(checkpoint / OPTIMIZER))
@@ -302,13 +297,9 @@ def restore(checkpoint: Path, model: GPT, optimizer: torch.optim.Optimizer) -> d
 
 
 def require_same_model(checkpoint: Path, config: GPTConfig) -> None:
-    """Refuse a checkpoint of another shape: padding can hide that its vocabulary is another.
-
-    Raises:
-        ValueError: it is.
-    """
+    """Raise `ValueError` for a checkpoint of another shape, which padding could hide."""
     saved, path = read_state(checkpoint).get("model", {}), checkpoint / STATE
-    require(isinstance(saved, dict), f"{path}: model is no shape of a model")
+    require(isinstance(saved, dict), f"{path}: model isn't a model's config")
     other = [
         f"{name} {reprlib.repr(saved[name])}, {value} expected"
         for name, value in dataclasses.asdict(config).items()
@@ -318,7 +309,7 @@ def require_same_model(checkpoint: Path, config: GPTConfig) -> None:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file; anything else is a ValueError."""
+    """Return the tensors of a safetensors file; raise `ValueError` if it is anything else."""
     try:
         return load_file(path)
     except (SafetensorError, OSError, RuntimeError) as error:
@@ -329,33 +320,34 @@ def load_weights(path: Path, model: GPT) -> None:
     """Read a model.safetensors into `model`.
 
     Raises:
-        ValueError: it is not safetensors, or holds another model.
+        ValueError: It isn't safetensors, or holds another model, NaN or infinity.
     """
-    tensors = read_tensors(path)
-    expected = model_tensors(model)
+    tensors, expected = read_tensors(path), model_tensors(model)
     for name, parameter in expected.items():
         require(name in tensors, f"{path}: holds no {name}")
-        found, wanted = tuple(tensors[name].shape), tuple(parameter.shape)
-        require(found == wanted, f"{path}: {name} has shape {found}, {wanted} expected")
-    for name in tensors:
-        require(name in expected, f"{path}: holds {name}, which this model has not")
+        shape, wanted = tuple(tensors[name].shape), tuple(parameter.shape)
+        require(shape == wanted, f"{path}: {name} has shape {shape}, {wanted} expected")
+        require(tensors[name].is_floating_point(), f"{path}: {name} isn't floating point")
+    unknown = sorted(tensors.keys() - expected.keys())
+    require(not unknown, f"{path}: this model has no {reprlib.repr(unknown)}")
     for name, parameter in expected.items():
-        require(tensors[name].is_floating_point(), f"{path}: {name} is no floating point")
         check_finite(path, name, tensors[name])
         tensors[name] = sharded_like(tensors[name], parameter)
-    model.load_state_dict(tensors, strict=False)  # strict would ask for the tied matrix twice
+    model.load_state_dict(tensors, strict=False)  # strict would require the tied matrix twice
 
 
 def load_model(run_dir: Path, device: torch.device) -> GPT:
-    """The model of a run's newest good checkpoint, ready for evaluation.
+    """Return the model of a run's newest valid checkpoint, in evaluation mode.
 
     Raises:
-        ValueError: there is no run, or none of its checkpoints is whole.
+        FileNotFoundError: There is no such folder, or it holds no valid checkpoint.
+        ValueError: The checkpoint's weights don't fit its config.
     """
-    require(run_dir.is_dir(), f"{run_dir}: no such run folder")
+    if not run_dir.is_dir():
+        raise FileNotFoundError(f"{run_dir}: no such run folder")
     checkpoint = newest_valid(run_dir / "checkpoints", (MODEL, STATE))
     if checkpoint is None:
-        raise ValueError(f"{run_dir}: holds no good checkpoint; train one with `cs336 train`")
+        raise FileNotFoundError(f"{run_dir}: no valid checkpoint; train one with `cs336 train`")
     config = from_json(GPTConfig, read_state(checkpoint).get("model"), checkpoint / STATE)
     check_size(config, [checkpoint / MODEL])
     model = GPT(config)
@@ -367,6 +359,6 @@ SHIPPED_RUN = DATA / "shakespeare_gpt"
 
 
 def load_shipped(device: torch.device | None = None) -> tuple[GPT, Tokenizer]:
-    """The small GPT that ships, trained on the plays letter by letter (see data/README.md)."""
+    """Return the small character-level GPT that ships, and its tokenizer (see data/README.md)."""
     model = load_model(SHIPPED_RUN, device or torch.device("cpu"))
     return model, load_tokenizer(SHIPPED_RUN / "tokenizer.json")

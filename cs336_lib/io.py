@@ -1,94 +1,95 @@
-"""Files that are whole or absent, JSON, checksums and progress bars."""
+"""Atomic writes, locks, JSON from untrusted files, checksums and progress bars."""
 
 import hashlib
 import json
 import os
 import re
+import shutil
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from tqdm import tqdm
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
-
-JSON_BYTES = 4 * 2**20  # our largest, a tokenizer of 65,536 characters, has 0.8 MB
+JSON_BYTES = 4 * 2**20  # our largest file, a tokenizer of 65,536 characters, has 0.8 MB
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Have an error of the disk name the file, which "No space left on device" alone does not.
+    """Add the file's name to disk errors, because "No space left on device" doesn't give it.
 
     Raises:
-        OSError: one line, the path and the reason; safetensors' errors become that too.
+        OSError: One line with the path and the reason, also for an error of safetensors.
     """
     try:
         yield
     except (OSError, SafetensorError) as error:
+        if isinstance(error, OSError) and error.errno is None:
+            raise  # an inner block has named its file
         reason = getattr(error, "strerror", None) or str(error)
         reason = re.sub(r"^.*I/O error: | \(os error \d+\)$", "", reason)
         raise OSError(f"{path}: cannot be written ({reason})") from None
 
 
 @contextmanager
-def locked(folder: Path, patience: float = 5.0) -> Iterator[None]:
-    """In here no other process that asks likewise writes to `folder`, which must exist.
+def atomic(path: Path, *, folder: bool = False) -> Iterator[Path]:
+    """Write a file or a folder so that a crash leaves either the old one or the complete new one.
 
-    The system lets go of the lock however this process ends. One that is just ending is waited for,
-    `patience` seconds. On Windows, and on file systems without locks, nobody is kept out.
+    The block writes to a temporary path beside the final one. At its end all files are synced to
+    disk and renamed. If the block fails, the temporary path is removed.
+
+    Args:
+        path: The final name. A file of that name is replaced, a folder must be empty or absent.
+        folder: Whether the block gets a new folder to fill, instead of the name of a file.
+
+    Yields:
+        The temporary path, in the same folder and with the same suffix.
 
     Raises:
-        ValueError: another process holds the folder, or has moved or removed it meanwhile.
+        OSError: One line with the path and the reason.
     """
-    if fcntl is None:
-        yield
-        return
-    descriptor, until = os.open(folder, os.O_RDONLY), time.monotonic() + patience
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if not leads_to(folder, descriptor):  # what we hold is not what we would write to
-                    raise ValueError(
-                        f"{folder}: another process has just moved or removed it; run the same "
-                        "command again"
-                    )
-                break
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise ValueError(
-                        f"{folder}: another process is writing to it; wait until it has ended, or "
-                        "choose another folder"
-                    ) from None
-                time.sleep(0.1)
-            except OSError:
-                break
-        yield
-    finally:
-        os.close(descriptor)
+    temporary = temporary_path(path)
+    with writing(path):
+        try:
+            if folder:
+                shutil.rmtree(temporary, ignore_errors=True)  # a killed process left it
+                temporary.mkdir(parents=True)
+            yield temporary
+            for written in (*temporary.rglob("*"), temporary):
+                sync(written)
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                shutil.rmtree(temporary) if folder else temporary.unlink()
+            raise
+        sync(path.parent)
 
 
-def leads_to(path: Path, descriptor: int) -> bool:
-    """Whether a path is that of an open file or folder."""
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
+def temporary_path(path: Path) -> Path:
+    """Return the name under which `atomic` writes a file."""
+    return path.with_name(f".tmp-new-{path.name}")
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Replace a text file so that a crash leaves either the old or the new one.
+
+    Raises:
+        OSError: One line with the path and the reason.
+    """
+    with atomic(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def sync(path: Path) -> None:
-    """Have the operating system put a file, or a folder's entries, on the disk now."""
+    """Flush a file, or a folder's list of files, to disk."""
     is_folder = path.is_dir()
     if is_folder and os.name == "nt":
-        return  # Windows has no such thing for folders
+        return  # Windows cannot open a folder
     descriptor = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)
     try:
         os.fsync(descriptor)
@@ -96,21 +97,40 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Replace a text file so that at every moment either the old or the new one is there.
+@contextmanager
+def locked(file: Path, timeout: float = 5.0) -> Iterator[None]:
+    """Hold an exclusive lock within this block.
+
+    The lock file is removed at the end. If this process is killed, the operating system releases
+    the lock, and the file that is left doesn't matter.
+
+    Args:
+        file: The lock file. Its folder must exist.
+        timeout: Seconds to wait for another process that is about to end.
 
     Raises:
-        OSError: one line with the path and the reason.
+        ValueError: Another process holds the lock.
+        OSError: The lock file cannot be made.
     """
-    temporary = path.with_name(f".tmp-{path.name}")
-    with writing(path):
-        temporary.write_text(text, encoding="utf-8")
-        sync(temporary)
-        os.replace(temporary, path)
+    lock = FileLock(file, timeout=timeout, poll_interval=0.1)
+    try:
+        with writing(file):
+            lock.acquire()
+    except Timeout:
+        raise ValueError(
+            f"{file}: another process holds this lock; wait until it has ended, or choose another "
+            "folder"
+        ) from None
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # Windows removes it on release
+            file.unlink()
+        lock.release()
 
 
 def sha256(path: Path) -> str:
-    """Checksum of a file; of gigabytes it takes a while, so a bar shows how far it is."""
+    """Return a file's SHA-256, with a progress bar if it takes more than two seconds."""
     digest = hashlib.sha256()
     size, name = path.stat().st_size, f"checksum of {path.name}"
     with (
@@ -124,66 +144,65 @@ def sha256(path: Path) -> str:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """The path of a file in a folder that may come from anywhere; it may not exist.
+    """Return the path of a file in an untrusted folder; the file may be missing.
 
     Raises:
-        ValueError: it is a link that leads out of the folder, or no regular file.
+        ValueError: It is a link that leads out of the folder, or not a regular file.
     """
     path, home = folder / name, folder.resolve()
-    if home.parent.name == "snapshots":  # where the hub's client puts links to ../../blobs
+    if home.parent.name == "snapshots":  # the hub's client links to ../../blobs
         home = home.parents[1]
     if not path.resolve().is_relative_to(home):
-        raise ValueError(f"{path}: leads out of {folder}; a file in that folder expected")
+        raise ValueError(f"{path}: leads out of {folder}; expected a file in that folder")
     if path.exists() and not path.is_file():
         raise ValueError(f"{path}: not a regular file")
     return path
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file that may come from anywhere.
+    """Return the JSON object in an untrusted file.
 
     Raises:
-        ValueError: there is no such file, or it is too large, not JSON, or no object.
+        FileNotFoundError: There is no such file.
+        ValueError: It is larger than `JSON_BYTES`, not JSON, or not an object.
     """
     if not path.is_file():
-        raise ValueError(f"{path}: no such file")
+        raise FileNotFoundError(f"{path}: no such file")
     with open(path, "rb") as file:
         content = file.read(JSON_BYTES + 1)
     if len(content) > JSON_BYTES:
-        raise ValueError(f"{path}: larger than {JSON_BYTES:,} bytes, which no such file of ours is")
+        raise ValueError(f"{path}: larger than {JSON_BYTES:,} bytes, the limit for JSON files")
     try:
-        found = json.loads(content.decode())
+        value = json.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not JSON ({type(error).__name__})") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"{path}: a JSON object expected, it holds a {type(found).__name__}")
-    return found
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}: expected a JSON object, not a {type(value).__name__}")
+    return value
 
 
 class Log:
-    """stderr as it is when somebody writes; that it cannot be written stops nobody's work.
+    """Proxy for sys.stderr that ignores write errors.
 
-    The disk that a log is on can be full, its reader gone or its file closed, and the run's own
-    files be as safe as ever. What is lost is a line of progress.
+    A full disk under the log, or a terminal that is gone, must not stop a run.
     """
 
     def write(self, text: str) -> int:
-        """Write, or else forget it."""
+        """Write the text if possible."""
         with suppress(OSError, ValueError, AttributeError):  # failed, closed, None
             sys.stderr.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Have it written now, if it can be."""
+        """Flush if possible."""
         with suppress(OSError, ValueError, AttributeError):
             sys.stderr.flush()
 
     def __getattr__(self, name: str) -> Any:
-        """Its encoding, its terminal and so on."""
         return getattr(sys.stderr, name)
 
 
-LOG_SECONDS = 30.0  # from one line in a log to the next
+LOG_SECONDS = 30.0  # between two lines in a log
 
 LOG_LINE = (
     "{desc}{percentage:.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
@@ -191,28 +210,28 @@ LOG_LINE = (
 
 
 class Bar(tqdm):
-    """A progress bar that cannot end what it shows the progress of.
+    """A progress bar that suits logs and ignores write errors.
 
-    A terminal and a notebook show a bar. A log, which keeps every character, gets a line every half
-    minute, and a last one unless `leave` is off.
+    Terminals and notebooks get a bar. A log file gets a line every half minute, and a last one
+    unless `leave` is off.
     """
 
     def __init__(self, *arguments: Any, **settings: Any):
-        self.in_place = draws_over_lines(sys.stderr)
+        self.in_place = draws_in_place(sys.stderr)
         self.written = self.begun = monotonic()
-        # tqdm asks for the terminal's width by itself only where it writes to sys.stderr directly.
+        # tqdm finds the terminal's width by itself only if it writes to sys.stderr directly.
         super().__init__(*arguments, file=Log(), dynamic_ncols=True, **settings)
 
     def display(self, msg: str | None = None, pos: int | None = None) -> bool:
-        """Draw the bar, or write a line if the last one is old enough."""
+        """Draw the bar, or write a line to the log if the last one is old enough."""
         if self.in_place:
             return super().display(msg, pos)
         if msg is None and monotonic() - self.written >= LOG_SECONDS:
             self.write_line()
-        return False  # nothing is left that would have to be wiped out
+        return False  # tqdm has nothing to erase
 
     def write_line(self) -> None:
-        """Write the bar's numbers as a line of a log."""
+        """Write the progress as a line of a log."""
         self.written = monotonic()
         shown = self.format_dict
         if self.total:
@@ -221,16 +240,16 @@ class Bar(tqdm):
         self.fp.flush()
 
     def close(self) -> None:
-        """Leave the bar, or a last line, and end."""
+        """Finish the bar, or write the log's last line."""
         if not getattr(self, "disable", True) and not self.in_place:
             if self.leave and self.n > self.initial and monotonic() - self.begun >= self.delay:
                 self.write_line()
-            self.leave = False  # else tqdm would add an empty line
+            self.leave = False  # or tqdm would add an empty line
         super().close()
 
 
-def draws_over_lines(stream: Any) -> bool:
-    """Return whether a carriage return begins the line again: in a terminal or a notebook."""
+def draws_in_place(stream: Any) -> bool:
+    """Return whether a carriage return restarts the line, as in a terminal or a notebook."""
     with suppress(OSError, ValueError, AttributeError):  # failed, closed, None
         return stream.isatty() or type(stream).__module__.startswith("ipykernel.")
     return False

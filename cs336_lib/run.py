@@ -1,7 +1,8 @@
-"""A run on disk: its folder, its metrics, whether it can be resumed, and runs side by side."""
+"""A run on disk: folder, config, lock, metrics, resuming, and comparing runs."""
 
 import dataclasses
 import json
+import os
 import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,15 +15,19 @@ from cs336_lib.accounting import duration
 from cs336_lib.config import GPTConfig, TrainConfig, from_json, require
 from cs336_lib.data.tokenizer import Tokenizer, save_tokenizer, tokenizer_of
 from cs336_lib.distributed import World
-from cs336_lib.io import inside, locked, read_json, sync, write_atomic, writing
+from cs336_lib.io import inside, locked, read_json, sync, temporary_path, write_atomic, writing
 
-# A loss is a spike if it lies SPIKE times the spread (median deviation) of the RECENT losses before
-# it above their median: were they normal, one in thirty million would.
+CONFIG, METRICS, TOKENIZER, LOCK = "config.json", "metrics.jsonl", "tokenizer.json", ".lock"
+
+SHAPE = ("n_layer", "n_head", "n_embd", "bias")  # set by `init_from`
+
+# A loss is a spike if it exceeds the median of the RECENT losses before it by SPIKE times their
+# median absolute deviation. Normally distributed losses would do so once in thirty million steps.
 SPIKE, RECENT = 8.0, 100
 
 
 class Metrics:
-    """metrics.jsonl: one row per step, none missing and none twice, whatever was killed when."""
+    """Writer of metrics.jsonl, which has exactly one row per step, also after a kill and resume."""
 
     def __init__(self, path: Path, first_step: int, world: World):
         self.rows: list[dict[str, Any]] = []
@@ -30,11 +35,10 @@ class Metrics:
         if path.exists():
             self.rows = [row for row in read_metrics(path) if row["step"] < first_step]
         if self.path:
-            kept = "".join(json.dumps(row) + "\n" for row in self.rows)
-            write_atomic(path, kept)
+            write_atomic(path, "".join(json.dumps(row) + "\n" for row in self.rows))
 
     def add(self, row: dict[str, Any]) -> None:
-        """Append a row, with "spike" in it where the loss is one."""
+        """Append a row, and mark it with "spike" if its loss is one."""
         if is_spike(row["train_loss"], self.rows[-RECENT:]):
             row["spike"] = True
         self.rows.append(row)
@@ -43,67 +47,63 @@ class Metrics:
                 file.write(json.dumps(row) + "\n")
 
     def sync(self) -> None:
-        """Have the rows on the disk: before a checkpoint, which counts on them."""
+        """Flush the rows to disk. A checkpoint needs those of its steps."""
         if self.path:
             sync(self.path)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl; a last line cut off by a kill is left out.
+    """Return the rows of a metrics.jsonl, without a last line that a kill cut off.
 
     Raises:
-        ValueError: another line is damaged.
+        ValueError: Another line isn't a row.
     """
     rows = []
     text = path.read_text(encoding="utf-8", errors="replace")
     for number, line in enumerate(text.splitlines(keepends=True), start=1):
         if line.endswith("\n"):
             try:
-                rows.append(json.loads(line))
+                row = json.loads(line)
             except ValueError:
-                rows.append(None)
-            is_row = isinstance(rows[-1], dict) and isinstance(rows[-1].get("step"), int)
-            require(is_row, f"{path}: line {number} is no row of metrics; mend it or take it out")
+                row = None
+            is_row = isinstance(row, dict) and isinstance(row.get("step"), int)
+            require(is_row, f"{path}: line {number} isn't a row of metrics; fix or delete it")
+            rows.append(row)
     return rows
 
 
 def is_spike(loss: float | None, before: list[dict[str, Any]]) -> bool:
-    """Whether a loss lies far above those of the rows before it; needs a fifth of RECENT."""
+    """Return whether a loss is far above the previous ones, of which RECENT / 5 are needed."""
     recent = [row["train_loss"] for row in before if row.get("train_loss") is not None]
     if loss is None or len(recent) < RECENT // 5:
         return False
-    middle = statistics.median(recent)
-    spread = statistics.median(abs(other - middle) for other in recent)
-    return loss - middle > SPIKE * max(spread, 0.001 * middle)
-
-
-CONFIG = "config.json"
-
-SHAPE = ("n_layer", "n_head", "n_embd", "bias")  # what `init_from` decides
+    median = statistics.median(recent)
+    deviation = statistics.median(abs(other - median) for other in recent)
+    return loss - median > SPIKE * max(deviation, 0.001 * median)
 
 
 def check(config: TrainConfig, tokenizer: Tokenizer) -> tuple[TrainConfig, bool]:
-    """The config to go on with, and whether the folder holds a run that it continues.
+    """Check that a run can start or resume in its folder; write nothing.
 
-    Where `init_from` decides the shape, the run's config.json has it, so that those weights, which
-    are in the checkpoints by now, need not be there any more. Nothing is written.
+    Returns:
+        The config, and whether the folder holds the run that is to be resumed. If `init_from` set
+        the model's shape, the shape is taken from the saved run, so those weights may be gone.
 
     Raises:
-        ValueError: it holds a run and resume is off, or holds another run.
+        FileExistsError: The folder holds a run and resume is off, or it holds something else.
+        ValueError: The folder holds a run with another config or tokenizer.
     """
-    require(bool(config.run_dir), "run_dir is empty; a folder for checkpoints and metrics needed")
+    require(bool(config.run_dir), "run_dir is empty; name a folder for checkpoints and metrics")
     run_dir = Path(config.run_dir)
     if not (run_dir / CONFIG).exists():
-        names = {path.name for path in run_dir.iterdir()} if run_dir.is_dir() else set()
-        require(
-            not run_dir.exists() or (run_dir.is_dir() and names <= {f".tmp-{CONFIG}"}),
-            f"{run_dir} exists and is no run of ours; use another --run-dir",
-        )
+        leftovers = {LOCK, temporary_path(run_dir / CONFIG).name}
+        if run_dir.exists() and not (run_dir.is_dir() and {*os.listdir(run_dir)} <= leftovers):
+            raise FileExistsError(f"{run_dir} exists and isn't a run folder; use another --run-dir")
         return config, False
-    require(
-        config.resume,
-        f"{run_dir} already holds a run; pass --resume to continue it, or another --run-dir",
-    )
+    if not config.resume:
+        raise FileExistsError(
+            f"{run_dir} already holds a run; pass --resume to continue it, or another --run-dir"
+        )
     saved = read_json(inside(run_dir, CONFIG))
     if config.init_from:
         shape = {name: saved.get(name, getattr(config, name)) for name in SHAPE}
@@ -114,36 +114,38 @@ def check(config: TrainConfig, tokenizer: Tokenizer) -> tuple[TrainConfig, bool]
         f"{run_dir} holds a run with another config: {'; '.join(conflicts)}; "
         f"resume with the same one, or use another --run-dir",
     )
-    ours = tokenizer_of(run_dir)
     require(
-        ours is None or ours == tokenizer,
+        tokenizer_of(run_dir) in (None, tokenizer),
         f"{run_dir} was trained with another tokenizer than {data_name(config)} has now; "
-        f"bring that data back, or use another --run-dir",
+        f"restore that data, or use another --run-dir",
     )
     return config, True
 
 
 def data_name(config: TrainConfig) -> str:
-    """How to call the data in a message."""
+    """Return the name of the training data for messages."""
     return config.train_data or "the corpus that ships"
 
 
-def check_checkpoint(found: Path, shape: GPTConfig, data: dict[str, Any]) -> int:
-    """How many steps a checkpoint has done, of this model and on this data.
+def check_checkpoint(path: Path, shape: GPTConfig, data: dict[str, Any]) -> int:
+    """Check that a checkpoint is of this model and this data; return its number of steps.
 
-    `data` has a fingerprint for each part; a checkpoint without them is older than they are.
+    Args:
+        path: The checkpoint.
+        shape: The model's config.
+        data: A fingerprint of each part of the data. Old checkpoints have none.
 
     Raises:
-        ValueError: it holds another model, or was trained on other data.
+        ValueError: It holds another model, or was trained on other data.
     """
-    checkpoint.require_same_model(found, shape)
-    state = checkpoint.read_state(found)
+    checkpoint.require_same_model(path, shape)
+    state = checkpoint.read_state(path)
     saved = state.get("data", data)
     known = saved if isinstance(saved, dict) else {}
     parts = [part for part in data if known.get(part) != data[part]]
     require(
         not parts,
-        f"{found}: the {' and '.join(parts)} data has changed since; bring back what this run was "
+        f"{path}: the {' and '.join(parts)} data has changed since; restore what this run was "
         f"trained on, or use another --run-dir",
     )
     return state["step"]
@@ -151,53 +153,43 @@ def check_checkpoint(found: Path, shape: GPTConfig, data: dict[str, Any]) -> int
 
 @contextmanager
 def lock(run_dir: Path, world: World, *, begun: bool) -> Iterator[None]:
-    """In here no other run writes to the folder, which is made where it is missing.
+    """Create the run folder if needed, and lock it against other runs within this block.
 
     Raises:
-        ValueError: another run is writing to it, or has begun in it since it was checked.
+        OSError: The folder cannot be written.
+        ValueError: Another run holds the lock, or has started there since `check`.
     """
-    world.barrier()  # until then a process may find something wrong, and nothing is written
+    world.barrier()  # all ranks have passed their checks, so the folder may be written
     if not world.is_main:
         yield
         return
-    with writable(run_dir):
+    with writing(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
-    with locked(run_dir):
+    with locked(run_dir / LOCK):
         require(
             (run_dir / CONFIG).exists() == begun,
-            f"{run_dir}: another run was begun or removed there just now; give the command again",
+            f"{run_dir}: another run has just started or was removed there; run the command again",
         )
         yield
 
 
-def write(config: TrainConfig, tokenizer: Tokenizer, found: Path | None, world: World) -> None:
-    """Write what makes the folder a run's, and get it ready to go on from checkpoint `found`.
+def write(config: TrainConfig, tokenizer: Tokenizer, resumed: Path | None, world: World) -> None:
+    """Write config and tokenizer, and set aside what is newer than the checkpoint to resume from.
 
     Raises:
-        ValueError: it cannot be written.
+        OSError: The folder cannot be written.
     """
     run_dir = Path(config.run_dir)
     if world.is_main:
-        with writable(run_dir):
-            # First what makes it a run of ours, so that one killed here can be resumed.
-            text = json.dumps(dataclasses.asdict(config), indent=1) + "\n"
-            write_atomic(run_dir / CONFIG, text)
-            if not (run_dir / "tokenizer.json").exists():
-                save_tokenizer(tokenizer, run_dir / "tokenizer.json")
+        # The config comes first, because --resume accepts a folder that has one.
+        write_atomic(run_dir / CONFIG, json.dumps(dataclasses.asdict(config), indent=1) + "\n")
+        if not (run_dir / TOKENIZER).exists():
+            save_tokenizer(tokenizer, run_dir / TOKENIZER)
+        with writing(run_dir):
             (run_dir / "checkpoints").mkdir(exist_ok=True)
-            if found is not None:
-                checkpoint.quarantine_newer(found)
+            if resumed is not None:
+                checkpoint.quarantine_newer(resumed)
     world.barrier()
-
-
-@contextmanager
-def writable(run_dir: Path) -> Iterator[None]:
-    """Have an error of the disk before the first step say that the folder is the wrong one."""
-    try:
-        yield
-    except OSError as error:
-        reason = f"{run_dir}: cannot be written ({error.strerror})" if error.strerror else error
-        raise ValueError(str(reason)) from None
 
 
 def nan_hint(run_dir: Path) -> str:
@@ -208,24 +200,26 @@ def nan_hint(run_dir: Path) -> str:
 
 @contextmanager
 def resume_hint(config: TrainConfig) -> Iterator[None]:
-    """Have an error of the disk or of another process say how the run goes on."""
+    """Add to errors of the disk or of another process where --resume would continue the run."""
     try:
         yield
-    except BrokenPipeError:  # nobody reads what we print
+    except (BrokenPipeError, FileExistsError, FileNotFoundError):
         raise
     except OSError as error:
-        found = checkpoint.checkpoints(Path(config.run_dir) / "checkpoints")
-        where = f"from {found[-1].name}" if found else "at step 0, for there is no checkpoint yet"
-        raise OSError(f"{error}; with --resume the run goes on {where}") from error
+        if not os.path.exists(Path(config.run_dir) / CONFIG):
+            raise
+        saved = checkpoint.checkpoints(Path(config.run_dir) / "checkpoints")
+        where = f"from {saved[-1].name}" if saved else "at step 0, as there is no checkpoint yet"
+        raise OSError(f"{error}; with --resume the run continues {where}") from error
 
 
 NEEDED = {"step", "tokens", "train_loss", "tokens_per_sec", "step_ms"}
 
-MAY_LACK = ("train_loss", "val_loss")  # JSON knows no NaN: null stands for it
+NULLABLE = ("train_loss", "val_loss")  # null stands for NaN, which JSON lacks
 
-LARGEST = 1e18  # sums of what is smaller are numbers still
+LARGEST = 1e18  # so that sums stay finite
 
-# Where these differ, a nat per token means something else.
+# Losses are comparable only between runs in which these agree.
 OF_THE_TASK = ("train_data", "val_data", "tokenizer", "eval_tokens", "block_size")
 
 NONE = "-"
@@ -233,7 +227,7 @@ NONE = "-"
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder as read: its name, what it was told, and a row of metrics per step."""
+    """A run folder as read: its name, its config, and a row of metrics per step."""
 
     name: str
     config: TrainConfig
@@ -241,61 +235,63 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read the config and the metrics of a run, finished or not; a val_loss of null is left out.
+    """Read the config and metrics of a run, finished or not; drop each val_loss that is null.
 
     Raises:
-        ValueError: the folder holds no run, or one whose files are damaged.
+        FileNotFoundError: There is no such folder, or a file is missing in it.
+        ValueError: A file is damaged, or no step is finished yet.
     """
-    require(folder.is_dir(), f"{folder}: no such run folder")
-    path = inside(folder, "config.json")
-    require(path.exists(), f"{folder}: no config.json; a folder made by `cs336 train` expected")
-    config = from_json(TrainConfig, read_json(path), path)
-    path = inside(folder, "metrics.jsonl")
-    require(path.exists(), f"{folder}: no metrics.jsonl; has the run begun?")
-    rows = read_metrics(path)
-    whole = all(row.keys() >= NEEDED for row in rows)
-    require(whole, f"{path}: a row lacks one of {', '.join(sorted(NEEDED))}")
-    require(bool(rows), f"{path}: no step is finished yet")
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: no such run folder")
+    paths = [inside(folder, name) for name in (CONFIG, METRICS)]
+    for path in paths:
+        if not path.exists():
+            raise FileNotFoundError(f"{path}: not found; expected a run folder of `cs336 train`")
+    config = from_json(TrainConfig, read_json(paths[0]), paths[0])
+    rows = read_metrics(paths[1])
+    require(bool(rows), f"{paths[1]}: no step is finished yet")
     for number, row in enumerate(rows, start=1):
-        check_row(row, f"{path}: line {number}")
+        check_row(row, f"{paths[1]}: line {number}")
         if row.get("val_loss", 0) is None:
             del row["val_loss"]
     return Run(str(folder), config, rows)
 
 
 def check_row(row: dict[str, Any], where: str) -> None:
-    """Raise `ValueError` for a row in which something that we count with is no number."""
+    """Raise `ValueError` if a row lacks a number that `outcome` needs."""
+    missing = sorted(NEEDED - row.keys())
+    require(not missing, f"{where} lacks {', '.join(missing)}")
     for name in sorted({*NEEDED, "val_loss"} & row.keys()):
         value = row[name]
-        is_number = type(value) in (int, float) and -LARGEST < value < LARGEST  # nor NaN
+        is_number = type(value) in (int, float) and -LARGEST < value < LARGEST  # not NaN either
         require(
-            is_number or (value is None and name in MAY_LACK),
-            f"{where}: {name} is {value!r:.40}; a number expected, mend the row or take it out",
+            is_number or (value is None and name in NULLABLE),
+            f"{where}: {name} is {value!r:.40}; expected a number, fix or delete the row",
         )
 
 
 def differences(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """The fields of the configs that are not the same in all runs (but where they write to)."""
+    """Return the config fields that differ between runs, except run_dir and resume."""
     configs = [dataclasses.asdict(run.config) for run in runs]
     values = {name: [str(config[name]) or NONE for config in configs] for name in configs[0]}
     return {
-        name: found
-        for name, found in values.items()
-        if len(set(found)) > 1 and name not in ("run_dir", "resume")
+        name: row
+        for name, row in values.items()
+        if len(set(row)) > 1 and name not in ("run_dir", "resume")
     }
 
 
 def outcome(run: Run) -> dict[str, str]:
-    """What came out of a run: losses [nats per token], speed, and the time of its steps."""
+    """Return the results of a run as text, with losses in nats per token."""
     losses = [row["train_loss"] for row in run.rows if row["train_loss"] is not None]
-    lately = losses[-max(1, len(losses) // 20) :]  # one batch alone says little
+    recent = losses[-max(1, len(losses) // 20) :]  # one batch is too noisy
     measured = [(row["val_loss"], row["step"]) for row in run.rows if "val_loss" in row]
     best = min(measured, default=None)
     seconds = sum(row["step_ms"] for row in run.rows) / 1000
     return {
         "steps": f"{run.rows[-1]['step'] + 1:,} of {run.config.max_steps:,}",
         "tokens": f"{run.rows[-1]['tokens']:,}",
-        "training loss (last 5%)": f"{statistics.fmean(lately):.4f}" if lately else NONE,
+        "training loss (last 5%)": f"{statistics.fmean(recent):.4f}" if recent else NONE,
         "validation loss, final": f"{measured[-1][0]:.4f}" if measured else NONE,
         "validation loss, best": f"{best[0]:.4f} (step {best[1]:,})" if best else NONE,
         "tokens/s (median)": f"{statistics.median(r['tokens_per_sec'] for r in run.rows):,.0f}",
@@ -304,7 +300,7 @@ def outcome(run: Run) -> dict[str, str]:
 
 
 def table(runs: Sequence[Run]) -> str:
-    """A column per run: the differing fields of their configs above what came out."""
+    """Return a table with a column per run: config fields that differ, then results."""
     changed = differences(runs)
     outcomes = [outcome(run) for run in runs]
     rows = {"": [run.name for run in runs], **changed}
@@ -317,5 +313,5 @@ def table(runs: Sequence[Run]) -> str:
         lines.append("  ".join((name.ljust(width), *cells)))
     lines.insert(1 + len(changed), "")
     if other := [name for name in OF_THE_TASK if name in changed]:
-        lines += ["", f"Losses of different {' and '.join(other)} do not compare."]
+        lines += ["", f"Losses of different {' and '.join(other)} are not comparable."]
     return "\n".join(lines)

@@ -31,7 +31,7 @@ from cs336_lib.data.loader import Loader, hash_key, open_data, prefetched
 from cs336_lib.data.tokenizer import Tokenizer, tokenizer_of
 from cs336_lib.distributed import World
 from cs336_lib.evals.loss import validation_loss
-from cs336_lib.io import Bar, Log, draws_over_lines
+from cs336_lib.io import Bar, Log, draws_in_place
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer
 from cs336_lib.trackers import Send, open_tracker, require_tracker
@@ -418,7 +418,7 @@ class StepLog:
         self.flops_per_token = accounting.train_flops_per_token(job.model.config)
         self.done = job.steps.start
         self.pending: list[tuple[int, float, Tensor]] = []
-        self.has_bar = draws_over_lines(sys.stderr)  # a log gets a line for every row instead
+        self.has_bar = draws_in_place(sys.stderr)  # a log gets a line for every row instead
         self.bar = Bar(
             job.steps,
             initial=job.steps.start,

@@ -153,7 +153,7 @@ def test_where_none_is_good_nothing_is_overwritten(run, capsys):
     for path in checkpoint.checkpoints(folder_of(run)):
         (path / checkpoint.MODEL).write_bytes(b"")
     before = sorted(path.name for path in folder_of(run).iterdir())
-    with pytest.raises(ValueError, match="holds no good checkpoint, only damaged ones") as error:
+    with pytest.raises(ValueError, match="all checkpoints are damaged") as error:
         train(run)
     assert "\n" not in str(error.value)
     assert capsys.readouterr().err.count("model.safetensors has another checksum") == len(before)
@@ -166,7 +166,7 @@ def test_a_damaged_row_of_metrics_is_named(run):
     lines = path.read_text().splitlines()
     lines[3] = lines[3][:20]
     path.write_text("\n".join(lines) + "\n")
-    with pytest.raises(ValueError, match=r"metrics\.jsonl: line 4 is no row of metrics"):
+    with pytest.raises(ValueError, match=r"metrics\.jsonl: line 4 isn.t a row of metrics"):
         train(run)
 
 
@@ -185,7 +185,7 @@ def test_killed_before_its_first_step_a_run_can_be_resumed(tiny_run, monkeypatch
 
     def killed(path, *_, **__):
         if place == "run.write_atomic":
-            path.with_name(f".tmp-{path.name}").write_text('{"run')
+            path.with_name(f".tmp-new-{path.name}").write_text('{"run')
         raise Killed
 
     with monkeypatch.context() as patch:
@@ -221,7 +221,7 @@ def test_a_damaged_optimizer_stops_a_resume_but_not_sampling(run, hashed, capsys
     assert f"{newest}: model.safetensors has another checksum" in capsys.readouterr().err
     for path in checkpoint.checkpoints(folder_of(run)):
         (path / checkpoint.OPTIMIZER).write_bytes(b"\0" * 100)
-    with pytest.raises(ValueError, match="holds no good checkpoint, only damaged ones"):
+    with pytest.raises(ValueError, match="all checkpoints are damaged"):
         train(run)
     assert capsys.readouterr().err.count("optimizer.safetensors has another checksum") == 2
 
@@ -262,7 +262,7 @@ def test_a_disk_that_fills_up_leaves_the_one_before(run, full_at, capsys, share)
     full_at(2**40)
     message = str(error.value)
     assert re.search(r"step_00000012: cannot be written \([A-Z][a-z ]+\)", message), message
-    assert message.endswith("with --resume the run goes on from step_00000010")
+    assert message.endswith("with --resume the run continues from step_00000010")
     assert "\n" not in message
     assert not list(folder_of(run).glob(".tmp-*")), "half a checkpoint does not fill the disk"
     assert {name: (newest / name).read_bytes() for name in FILES} == undamaged

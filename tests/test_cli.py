@@ -134,7 +134,7 @@ def test_a_prompt_may_be_any_word():
         (["prepare", "/nowhere.txt", "--out", "x"], "no such file"),
         (["sample", "--run-dir", "/nowhere"], "no such run folder"),
         (["sample"], "--run-dir"),
-        (["eval", "--run-dir", "/tmp"], "no good checkpoint"),
+        (["eval", "--run-dir", "/tmp"], "no valid checkpoint"),
     ],
 )
 def test_mistakes_are_one_line(capsys, tmp_path, monkeypatch, arguments, message):

@@ -64,13 +64,13 @@ def test_the_table_shows_differences_and_outcomes(runs, capsys):
 def test_a_run_is_like_itself(runs, capsys):
     out = run(capsys, runs[0], runs[0])
     assert "rate" not in out
-    assert "do not compare" not in out
+    assert "comparable" not in out
 
 
 def test_losses_of_different_tasks_get_a_warning(runs, capsys):
     assert BASE.tokenizer == "gpt2"
     other = write_run(Path("c"), [4.0], {}, tokenizer="char")
-    assert "Losses of different tokenizer do not compare." in run(capsys, runs[0], other)
+    assert "Losses of different tokenizer are not comparable." in run(capsys, runs[0], other)
 
 
 def test_a_real_run_compares(tiny_run, capsys):
@@ -119,7 +119,7 @@ def test_what_is_no_number_is_one_line(runs, capsys, field, value):
     row = dict.fromkeys(run_module.NEEDED, 1) | {field: value}
     damage(runs[1], "metrics.jsonl", json.dumps(row) + "\n")
     said = fails(capsys, *runs)
-    assert f"{field} is " in said or "line 1 is no row" in said
+    assert f"{field} is " in said or "line 1 isn't a row" in said
     assert len(said) < 200
 
 
@@ -143,10 +143,10 @@ def damage(path: Path, name: str, text: str) -> None:
     [
         ("config.json", "{", "not JSON"),
         ("config.json", '{"colour": "red"}', "'colour'"),
-        ("metrics.jsonl", "{\n", "line 1 is no row"),
+        ("metrics.jsonl", "{\n", "line 1 isn't a row"),
         ("metrics.jsonl", "", "no step is finished"),
-        ("metrics.jsonl", '{"step": 1}\n', "lacks one of"),
-        ("metrics.jsonl", "[]\n", "line 1 is no row"),
+        ("metrics.jsonl", '{"step": 1}\n', "lacks "),
+        ("metrics.jsonl", "[]\n", "line 1 isn't a row"),
     ],
 )
 def test_damaged_runs_are_one_line(runs, capsys, name, text, message):
@@ -168,6 +168,6 @@ def fails(capsys, *arguments: object) -> str:
 def test_bad_arguments_are_one_line(runs, capsys):
     assert "no run given" in fails(capsys)
     assert "nowhere: no such run folder" in fails(capsys, runs[0], "nowhere")
-    assert "no config.json" in fails(capsys, runs[0], ".")
+    assert "config.json: not found" in fails(capsys, runs[0], ".")
     assert ".png expected" in fails(capsys, *runs, "--out", "x.jpg")
     assert "nowhere" in fails(capsys, *runs, "--out", "nowhere/x.png")

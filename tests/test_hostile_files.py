@@ -263,7 +263,7 @@ def test_a_link_that_leads_out_is_not_followed(exported, run_dir, tmp_path):
         path = step_folder(run_dir) / name
         path.unlink()
         path.symlink_to(step_folder(secrets / "run") / name)
-        with refused("no good checkpoint"):
+        with refused("no valid checkpoint"):
             load(run_dir)
         path.unlink()
         shutil.copy(step_folder(secrets / "run") / name, path)
@@ -318,7 +318,7 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(exported, run_dir, tmp_path
         os.mkfifo(path)
     with refused("not a regular file|not found"):
         hf.load(exported)
-    with refused("no good checkpoint"):
+    with refused("no valid checkpoint"):
         load(run_dir)
     os.mkfifo(tmp_path / "train_0.bin")
     with refused("not a regular file"):

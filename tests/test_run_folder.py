@@ -81,7 +81,9 @@ def newest(config: TrainConfig) -> Path:
 def test_another_alphabet_is_refused_also_by_a_finished_run(tiny_run, extra):
     train(tiny_run)
     prepare_again(tiny_run, (LETTERS + extra if extra else OTHER_LETTERS) * 100)
-    line = refused(resumed(tiny_run), "another tokenizer than .*prepared has now; bring that data")
+    line = refused(
+        resumed(tiny_run), "another tokenizer than .*prepared has now; restore that data"
+    )
     assert "another --run-dir" in line
 
 
@@ -91,7 +93,7 @@ def test_other_data_of_the_same_alphabet_is_refused(tiny_run, part):
     shard = Path(tiny_run.train_data) / f"{part}_000000.bin"
     ids = np.array(open_shard(shard))
     write_shard(shard, ids[::-1])
-    refused(resumed(tiny_run), f"step_00000012: the {part} data has changed since; bring back")
+    refused(resumed(tiny_run), f"step_00000012: the {part} data has changed since; restore what")
     write_shard(shard, ids[:-1])
     refused(resumed(tiny_run), f"the {part} data has changed")
     write_shard(shard, ids)
@@ -245,40 +247,37 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from cs336_lib.io import locked
-with locked(Path(sys.argv[1])):
+with locked(Path(sys.argv[1], ".lock")):
     print("held", flush=True)
     time.sleep(100)
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no flock")
 def test_a_run_in_a_folder_that_another_process_writes_to_is_refused(tiny_run):
     train(tiny_run, on_step=stop_after(6))
     command = [sys.executable, "-c", HOLD, tiny_run.run_dir]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "held\n"
-        refused(resumed(tiny_run), "another process is writing to it")
+        refused(resumed(tiny_run), "another process holds this lock")
         other.kill()
     assert train(resumed(tiny_run)).finished
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no flock")
 def test_a_run_holds_its_folder_from_first_to_last_and_no_longer(tiny_run):
     held = []
 
     def look(row: dict) -> None:
-        with pytest.raises(ValueError, match="another process"), locked(folder, patience=0):
+        with pytest.raises(ValueError, match="another process"), locked(lock, timeout=0):
             pass
         held.append(row["step"])
         if row["step"] == 5:
             raise RuntimeError("the plot broke")
 
-    folder = Path(tiny_run.run_dir)
+    lock = Path(tiny_run.run_dir) / ".lock"
     with pytest.raises(RuntimeError, match="plot"):
         train(tiny_run, on_step=look)
     assert held == list(range(6))
-    with locked(folder, patience=0):  # although this process, as a notebook's, goes on
-        pass
+    assert not lock.exists(), "although this process, as a notebook's, continues"
     assert train(resumed(tiny_run)).finished
     assert train(resumed(tiny_run)).finished
 
@@ -297,7 +296,7 @@ def test_a_run_begun_in_the_folder_while_this_one_got_ready_is_left_alone(tiny_r
         return honest(*arguments)
 
     monkeypatch.setattr(train_module, "build_model", slow)
-    with pytest.raises(ValueError, match="another run was begun"):
+    with pytest.raises(ValueError, match="another run has just started"):
         train(resumed(tiny_run))
     assert contents(tiny_run.run_dir) == others[1]
 

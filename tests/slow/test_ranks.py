@@ -141,7 +141,9 @@ def test_torchrun_told_to_stop_lets_the_ranks_save(undisturbed, tmp_path, number
         process.wait(LIMIT)
     done = len(rows(run_dir))
     assert 18 <= done < STEPS
-    assert f"Stopped after step {done} of {STEPS} and saved; --resume continues it." in output(run_dir)
+    assert f"Stopped after step {done} of {STEPS} and saved; --resume continues it." in output(
+        run_dir
+    )
     assert (run_dir / "checkpoints" / f"step_{done:08d}" / "manifest.json").exists()
     with running(run_dir, "--resume") as process:
         assert process.wait(LIMIT) == 0
