@@ -22,7 +22,7 @@ BOUNDARY = re.compile(r"(?s:.*)\S(?=[ \n])")
 
 LINE_BYTES = 64 * 2**20  # longest JSON line; several copies of a line are in memory at once
 
-COMPRESSED = (".gz", ".zst", ".xz", ".bz2", ".zip")
+UNSUPPORTED = (".json", ".gz", ".zst", ".xz", ".bz2", ".zip")
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -104,10 +104,9 @@ def check_files(corpus: Corpus) -> None:
             raise FileNotFoundError(f"{path}: no such file")
         require(path.stat().st_size > 0, f"{path}: the file is empty")
         kind = path.suffix.lower()
-        require(kind not in COMPRESSED, f"{path}: compressed; unpack it first")
         require(
-            kind != ".json",
-            f"{path}: ends in .json; a .jsonl file with one JSON object per line expected",
+            kind not in UNSUPPORTED,
+            f"{path}: {kind} files are not read; unpack or convert it to .txt, .jsonl or .parquet",
         )
 
 
@@ -230,8 +229,7 @@ def parquet_rows(path: Path, field: str, first: int) -> Rows:
     """Yield each row of a parquet file as one document, one row group at a time.
 
     Raises:
-        ValueError: The package `pyarrow` is missing, or the file is damaged.
-        OSError: The disk failed.
+        ValueError: The package `pyarrow` is missing, or the file cannot be read.
     """
     try:
         from pyarrow import ArrowException, parquet
@@ -255,9 +253,7 @@ def parquet_rows(path: Path, field: str, first: int) -> Rows:
                             yield number, [text_of(row, field, f"{path}, row {number + 1}")]
                         number += 1
     except (ArrowException, OSError, UnicodeDecodeError) as error:
-        if getattr(error, "errno", None) is not None:
-            raise
-        raise ValueError(f"{path}: not a parquet file, or damaged ({one_line(error)})") from None
+        raise ValueError(f"{path}: not a readable parquet file ({one_line(error)})") from None
 
 
 def hub_rows(hub: str, config: str, marks: Marks | None, field: str, first: int) -> Rows:

@@ -18,7 +18,7 @@ import numpy as np
 
 from cs336_lib.config import require
 from cs336_lib.data.documents import Corpus, Mark, Marks, Place, check_files, last_mark, read
-from cs336_lib.data.shards import ShardFile, TokenStream, append, open_raw_shard, shorten
+from cs336_lib.data.shards import TokenStream, append, open_raw_shard, shorten
 from cs336_lib.data.tokenizer import (
     GPT2Tokenizer,
     Tokenizer,
@@ -165,7 +165,7 @@ def prepare(
     corpus = source if isinstance(source, Corpus) else Corpus((Path(source),))
     workers = (os.cpu_count() or 1) if workers is None else workers
     require(1 <= workers <= MOST_WORKERS, f"workers is {workers}; 1 to {MOST_WORKERS} expected")
-    check_arguments(out, val_fraction, shard_tokens)
+    check_arguments(val_fraction, shard_tokens)
     check_files(corpus)
     arguments = describe(corpus, tokenizer, val_fraction, shard_tokens)
     with working_folder(out) as temporary:
@@ -176,7 +176,9 @@ def prepare(
         save = partial(save_progress, temporary, arguments)
         add = partial(append, temporary, shard_tokens=shard_tokens)
         with resumable(temporary):
-            progress = progress or start(temporary, fitting_tokenizer(tokenizer, corpus))
+            if not progress:
+                save_tokenizer(fitting_tokenizer(tokenizer, corpus), temporary / TOKENIZER)
+                progress = Progress()
             if not progress.split:
                 made = load_tokenizer(temporary / TOKENIZER)
                 # llm.c separates documents by an <|endoftext|> before each.
@@ -195,20 +197,13 @@ def prepare(
             return publish(temporary, out, progress)
 
 
-def check_arguments(out: Path, val_fraction: float, shard_tokens: int) -> None:
-    """Refuse an existing folder and numbers out of range."""
+def check_arguments(val_fraction: float, shard_tokens: int) -> None:
+    """Refuse numbers out of range."""
     require(0 < val_fraction < 1, f"val_fraction is {val_fraction}; between 0 and 1 expected")
     require(
         2 <= shard_tokens < 2**31,  # the header's count is an int32
         f"shard_tokens is {shard_tokens}; 2 to 2**31 - 1 expected",
     )
-    check_absent(out)
-
-
-def check_absent(out: Path) -> None:
-    """Refuse to overwrite a folder."""
-    if out.exists():
-        raise FileExistsError(f"{out} exists already; choose another folder, or remove it")
 
 
 @contextmanager
@@ -222,9 +217,12 @@ def working_folder(out: Path) -> Iterator[Path]:
         out.parent.mkdir(parents=True, exist_ok=True)
     with locked(out.with_name(f".{out.name}.lock")):
         try:
-            check_absent(out)  # another process may have made it by now
-            with writing(temporary):
-                temporary.mkdir(exist_ok=True)
+            if out.exists():
+                raise FileExistsError(f"{out} exists already; choose another folder, or remove it")
+            if not (temporary / PROGRESS).exists():
+                shutil.rmtree(temporary, ignore_errors=True)
+                with writing(temporary):
+                    temporary.mkdir()
             yield temporary
         except (ValueError, OSError):
             if not (temporary / PROGRESS).exists():
@@ -244,14 +242,6 @@ def resumable(temporary: Path) -> Iterator[None]:
         raise kind(
             f"{error}; {temporary} keeps the progress, and the same command resumes from there"
         ) from None
-
-
-def start(temporary: Path, tokenizer: Tokenizer) -> Progress:
-    """Empty the temporary folder and put the tokenizer in it."""
-    for path in temporary.iterdir():
-        path.unlink()
-    save_tokenizer(tokenizer, temporary / TOKENIZER)
-    return Progress()
 
 
 def publish(temporary: Path, out: Path, progress: Progress) -> dict[str, int]:
@@ -358,7 +348,7 @@ def copy_tail(
     cut = int(progress.train * (1 - val_fraction))
     val = 0
     if progress.train > 0:
-        stream = TokenStream([ShardFile(path) for path in sorted(folder.glob("train_*.bin"))], [])
+        stream = TokenStream.from_folder(folder, "train")
         for begin in range(cut, progress.train, COPY_TOKENS):
             length = min(COPY_TOKENS, progress.train - begin)
             val = add("val", val, stream.read(begin, length))
@@ -401,27 +391,25 @@ def prepare_raw(
         len(paths) in (1, 2),
         f"{len(paths)} files; --raw takes one, or a second one to validate on",
     )
-    check_arguments(out, val_fraction, shard_tokens)
+    check_arguments(val_fraction, shard_tokens)
     files = [open_raw_shard(path) for path in paths]
     cut = int(len(files[0]) * (1 - val_fraction))
     train, val = files if len(files) == 2 else (files[0][:cut], files[0][cut:])
     progress = Progress(train=len(train), val=len(val))
     check_parts(str(paths[0]), progress)
-    for path, ids in zip(paths, files, strict=True):
-        largest = max(int(ids[i : i + COPY_TOKENS].max()) for i in range(0, len(ids), COPY_TOKENS))
-        require(
-            largest < GPT2Tokenizer.vocab_size,
-            f"{path}: id {largest}, but GPT-2's vocabulary has {GPT2Tokenizer.vocab_size}; "
-            f"files of another tokenizer are not supported",
-        )
     with working_folder(out) as temporary:
         require(
             not (temporary / PROGRESS).exists(),
             f"{temporary} holds an unfinished run; choose another --out, or remove that folder",
         )
-        start(temporary, GPT2Tokenizer())
-        for part, ids in (("train", train), ("val", val)):
+        save_tokenizer(GPT2Tokenizer(), temporary / TOKENIZER)
+        for part, path, ids in (("train", paths[0], train), ("val", paths[-1], val)):
             for begin in range(0, len(ids), COPY_TOKENS):
                 piece = ids[begin : begin + COPY_TOKENS]
+                require(
+                    piece.max() < GPT2Tokenizer.vocab_size,
+                    f"{path}: id {piece.max()}, but GPT-2's vocabulary has "
+                    f"{GPT2Tokenizer.vocab_size}; files of other tokenizers are not supported",
+                )
                 append(temporary, part, begin, piece, shard_tokens=shard_tokens)
         return publish(temporary, out, progress)

@@ -104,13 +104,10 @@ def test_a_suffix_in_capitals_is_the_same(tmp_path):
     assert not corpus.is_one_text
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [("docs.JSON", "a .jsonl file with one JSON object per line"), ("docs.txt.zst", "unpack it")],
-)
-def test_an_unsupported_kind_is_refused(tmp_path, name, message):
+@pytest.mark.parametrize("name", ["docs.JSON", "docs.txt.zst"])
+def test_an_unsupported_kind_is_refused(tmp_path, name):
     (tmp_path / name).write_text('{"text": "x"}')
-    with pytest.raises(ValueError, match=f"{re.escape(name)}: .*{message}"):
+    with pytest.raises(ValueError, match=f"{re.escape(name)}: .* files are not read; unpack or"):
         check_files(Corpus((tmp_path / name,)))
 
 
@@ -145,7 +142,7 @@ def test_parquet(tmp_path):
     with pytest.raises(ValueError, match="row 1: 'id' is int, a string expected"):
         texts(Corpus((path,), text_field="id"))
     path.write_text("not parquet at all")
-    with pytest.raises(ValueError, match="not a parquet file") as error:
+    with pytest.raises(ValueError, match="not a readable parquet file") as error:
         texts(Corpus((path,)))
     assert "\n" not in str(error.value)
 
