@@ -87,7 +87,7 @@ class Prepare:
     val_fraction: float = 0.1
     """Share kept for validation: entire documents, or the end of a single text."""
     workers: int | None = None
-    """Workers that tokenize (None: one per core); they don't change the result."""
+    """Threads that tokenize (None: one per core); their number doesn't change the result."""
     shard_tokens: int = 100_000_000
     """Tokens per .bin file."""
 
