@@ -182,15 +182,6 @@ def bad_values(command: str, field: str, kind: Any) -> list[str]:
     return own
 
 
-def fields() -> list[tuple[str, str, Any]]:
-    """Every flag of every command: command, field, type."""
-    return [
-        (command, field.name, get_type_hints(kind)[field.name])
-        for command, kind in COMMANDS.items()
-        for field in dataclasses.fields(kind)
-    ]
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run for the commands that need one."""
@@ -252,85 +243,76 @@ def base(command: str, trained: Path) -> list[str]:
     }[command]
 
 
-@pytest.mark.parametrize(("command", "field", "kind"), fields(), ids=lambda v: str(v)[:20])
-def test_every_flag(command, field, kind, trained, here, capsys):
-    flag = f"--{field.replace('_', '-')}"
-    for value in bad_values(command, field, kind):
-        good = base(command, trained)
-        if field in ("files", "runs"):  # without a name, at the end
-            arguments = [*good[:-1], value]
-        elif kind is bool:
-            arguments = [*good, flag, value]
-        else:
-            arguments = [*good, f"{flag}={value}"]
-        check_refused(capsys, arguments, here)
-
-
 @pytest.mark.parametrize("command", COMMANDS)
-def test_without_a_bad_flag_they_work(command, trained, here, capsys):
-    cli.main(base(command, trained))
+def test_every_flag(command, trained, here, capsys):
+    kinds = get_type_hints(COMMANDS[command])
+    good = base(command, trained)
+    names = [field.name for field in dataclasses.fields(COMMANDS[command])]
+    assert set(OWN[command]) <= set(names)
+    for name in names:
+        flag = f"--{name.replace('_', '-')}"
+        for value in bad_values(command, name, kinds[name]):
+            if name in ("files", "runs"):  # positional, at the end
+                arguments = [*good[:-1], value]
+            elif kinds[name] is bool:
+                arguments = [*good, flag, value]
+            else:
+                arguments = [*good, f"{flag}={value}"]
+            check_refused(capsys, arguments, here)
+    cli.main(good)
     assert capsys.readouterr().out != ""
 
 
-def test_names_here_are_flags():
-    for command, kind in COMMANDS.items():
-        assert set(OWN[command]) <= {field.name for field in dataclasses.fields(kind)}, command
+CONTRADICTIONS = [
+    ([*TRAIN, "--optimizer", "muon", "--parallel", "fsdp"], "use one of the two"),
+    ([*TRAIN, "--val-data", "x"], "val_data without train_data"),
+    ([*TRAIN, "--n-embd", "16", "--n-head", "5"], "does not divide"),
+    ([*TRAIN, "--warmup-steps", "9", "--max-steps", "8"], "warmup_steps 9"),
+    ([*TRAIN, "--min-learning-rate", "2", "--learning-rate", "1"], "min_learning_rate"),
+    ([*TRAIN, "--block-size", "9", "--batch-tokens", "64"], "try 63"),
+    ([*TRAIN, "--initial-batch-tokens", "8"], "needs both"),
+    ([*TRAIN, "--tokenizer", "char", "--train-data", "x.bin"], "x.bin: no file matches"),
+    ([*TRAIN, "--n-layer"], "--n-layer"),
+    ([*TRAIN, "--n-layer", "1", "2"], "2"),
+    ([*TRAIN, "--no-such-flag", "\x1b[31m"], "no-such-flag"),
+    ([*TRAIN, "--resume", "--no-resume", "x"], "x"),
+    (["train", "shakespeare-char", "--n-embd", "1000002"], "needs"),
+    (["train", "\n"], "Unrecognized"),
+    (["check", "01_dtypes"], "01_dtypes"),
+    (["\x1b[2J"], r"\x1b[2J"),
+    (["train", "gpt2-124m", "--config", "x"], "--config"),
+    (["sample", "--run-dir", "a", "--run-dir"], "--run-dir"),
+    (["prepare", "--out", "new"], "name text"),
+    (["prepare", "file.txt", "--out", "new", "--raw"], "begins like text"),
+    (["prepare", "file.txt", "--out", "new", "--hub", "x"], "or else"),
+    (["prepare", "a.bin", "--out", "new", "--raw", "--tokenizer", "char"], "--tokenizer gpt2"),
+    (["estimate", "--tokens", "1e9"], "days of training need both"),
+    (["estimate", "--hardware", "a100", "--dtype", "fp8"], "no peak"),
+]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([*TRAIN, "--optimizer", "muon", "--parallel", "fsdp"], "use one of the two"),
-        ([*TRAIN, "--val-data", "x"], "val_data without train_data"),
-        ([*TRAIN, "--n-embd", "16", "--n-head", "5"], "does not divide"),
-        ([*TRAIN, "--warmup-steps", "9", "--max-steps", "8"], "warmup_steps 9"),
-        ([*TRAIN, "--min-learning-rate", "2", "--learning-rate", "1"], "min_learning_rate"),
-        ([*TRAIN, "--block-size", "9", "--batch-tokens", "64"], "try 63"),
-        ([*TRAIN, "--initial-batch-tokens", "8"], "needs both"),
-        ([*TRAIN, "--tokenizer", "char", "--train-data", "x.bin"], "--tokenizer gpt2"),
-        ([*TRAIN, "--n-layer"], "--n-layer"),
-        ([*TRAIN, "--n-layer", "1", "2"], "2"),
-        ([*TRAIN, "--no-such-flag", "\x1b[31m"], "no-such-flag"),
-        ([*TRAIN, "--resume", "--no-resume", "x"], "x"),
-        (["train", "shakespeare-char", "--n-embd", "1000002"], "needs"),
-        (["train", "\n"], "Unrecognized"),
-        (["check", "01_dtypes"], "01_dtypes"),
-        (["\x1b[2J"], r"\x1b[2J"),
-        (["train", "gpt2-124m", "--config", "x"], "--config"),
-        (["sample", "--run-dir", "a", "--run-dir"], "--run-dir"),
-        (["prepare", "--out", "new"], "name text"),
-        (["prepare", "file.txt", "--out", "new", "--raw"], "begins as text does"),
-        (["prepare", "file.txt", "--out", "new", "--hub", "x"], "or else"),
-        (["prepare", "a.bin", "--out", "new", "--raw", "--tokenizer", "char"], "--tokenizer gpt2"),
-        (["estimate", "--tokens", "1e9"], "days of training need both"),
-        (["estimate", "--hardware", "a100", "--dtype", "fp8"], "no peak"),
-    ],
-)
-def test_contradictions(arguments, message, here, capsys):
-    said = check_refused(capsys, arguments, here)
-    assert message in said
+def test_contradictions(here, capsys):
+    for arguments, message in CONTRADICTIONS:
+        assert message in check_refused(capsys, arguments, here)
 
 
-@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(TrainConfig)])
-def test_values_of_a_wrong_type_in_python(field):
-    kind = get_type_hints(TrainConfig)[field]
-    wrong: list[Any] = [None, [], {}, object(), b"1", 1j, float("nan")]
-    wrong += [1.5, "1", True] if kind is int else []
-    wrong += ["1", True, float("inf"), 10**400] if kind is float else []
-    wrong += [1] if kind in (str, bool) else []
-    for value in wrong:
-        with pytest.raises(ValueError, match=f"^{field} is ") as error:
-            TrainConfig(**{field: value})
-        assert "\n" not in str(error.value)
+def test_values_of_a_wrong_type_in_python():
+    for field, kind in get_type_hints(TrainConfig).items():
+        wrong: list[Any] = [None, [], {}, object(), b"1", 1j, float("nan")]
+        wrong += [1.5, "1", True, 10**30, -1] if kind is int else []
+        wrong += ["1", True, float("inf"), 10**400] if kind is float else []
+        wrong += [1] if kind in (str, bool) else []
+        for value in wrong:
+            with pytest.raises(ValueError, match=f"^{field} is ") as error:
+                TrainConfig(**{field: value})
+            assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
         [*TRAIN, "--run-dir", "a\nb", "--train-data", "c\nd"],
-        [*TRAIN, "--run-dir", "x", "--n-layer", b"\xff"],
         ["sample", "--run-dir", b"\xff\xfe"],
-        ["prepare", SHELL, "--out", b"\xff"],
         ["estimate", "--mfu", "nan"],
     ],
     ids=str,
@@ -371,12 +353,7 @@ def test_a_lack_of_memory_is_one_line(here, capsys, monkeypatch):
 
 @pytest.mark.parametrize(
     "message",
-    [
-        "a mistake of ours",
-        "CUDA error: an illegal memory access was encountered",
-        "Unsupported memory format: channels_last",
-        "view size is not compatible; at least one dimension spans two memory locations",
-    ],
+    ["CUDA error: an illegal memory access was encountered", "spans two memory locations"],
 )
 def test_another_error_keeps_its_traceback(here, monkeypatch, message):
     def fail(command: object) -> None:
