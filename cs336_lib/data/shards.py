@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from cs336_lib.config import require
-from cs336_lib.io import inside, sync, writing
+from cs336_lib.io import inside, writing
 
 MAGIC = 20240520
 
@@ -65,12 +65,10 @@ def append(folder: Path, part: str, length: int, ids: np.ndarray, *, shard_token
 
 
 def shorten(folder: Path, part: str, length: int, *, shard_tokens: int) -> None:
-    """Remove all tokens after the first `length` of a part, and sync its last shard to disk."""
+    """Remove all tokens after the first `length` of a part."""
     number, offset = divmod(length, shard_tokens)
     if offset:
-        path = shard_path(folder, part, number)
-        write_shard(path, np.zeros(0), offset)
-        sync(path)
+        write_shard(shard_path(folder, part, number), np.zeros(0), offset)
         number += 1
     while (path := shard_path(folder, part, number)).exists():
         path.unlink()
