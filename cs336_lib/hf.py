@@ -1,7 +1,6 @@
-"""GPT-2 weights from Hugging Face and back: `load` reads such a folder, `export` writes one."""
+"""Reading and writing GPT-2 in the Hugging Face format."""
 
 import json
-import os
 import shutil
 from contextlib import ExitStack
 from itertools import pairwise
@@ -17,7 +16,7 @@ from cs336_lib.accounting import count_parameters
 from cs336_lib.config import GPTConfig, require
 from cs336_lib.data.tokenizer import END_OF_TEXT, CharTokenizer, Tokenizer, gpt2_encoding
 from cs336_lib.hardware import require_memory
-from cs336_lib.io import Bar, inside, read_json
+from cs336_lib.io import Bar, atomic, inside, read_json
 from cs336_lib.model import GPT
 
 HUB_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
@@ -30,8 +29,8 @@ FLOATS = ("F64", "F32", "F16", "BF16")
 
 CPU = torch.device("cpu")
 
-# What our model does and cannot do otherwise; a config.json that is silent means the same.
-OURS = {
+# The only values that our model supports; a config.json may leave them out.
+FIXED = {
     "activation_function": "gelu_new",
     "layer_norm_epsilon": 1e-5,
     "scale_attn_weights": True,
@@ -40,21 +39,25 @@ OURS = {
     "tie_word_embeddings": True,
 }
 
-# Our names of the sizes, and Hugging Face's.
-SHAPE = {"block_size": "n_positions"}
-
-SHAPE |= {name: name for name in ("vocab_size", "n_layer", "n_head", "n_embd")}
+# Our names of the sizes, and those of Hugging Face.
+SHAPE = {
+    "block_size": "n_positions",
+    **{name: name for name in ("vocab_size", "n_layer", "n_head", "n_embd")},
+}
 
 DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 
 
 def load(source: str | Path, device: torch.device = CPU) -> GPT:
-    """A GPT-2 in fp32, ready for evaluation, from a local folder or, by name, from the hub.
+    """Load a GPT-2 in fp32, in evaluation mode.
 
-    `source` is a folder in Hugging Face's layout, or one of `HUB_NAMES`; the folder wins.
+    Args:
+        source: A folder in the Hugging Face format, or one of `HUB_NAMES` if no such folder exists.
+        device: Where to put the model.
 
     Raises:
-        ValueError: it cannot be had, is no GPT-2, or is one that our model cannot express.
+        FileNotFoundError: A file is missing.
+        ValueError: The download fails, or the model isn't a GPT-2 that we support.
     """
     folder = Path(source)
     if source in HUB_NAMES and not folder.is_dir():
@@ -71,10 +74,10 @@ def load(source: str | Path, device: torch.device = CPU) -> GPT:
 
 
 def download(name: str) -> Path:
-    """The folder where the hub's client keeps one of OpenAI's models, fetched if need be.
+    """Download one of OpenAI's models unless it is cached, and return its folder.
 
     Raises:
-        ValueError: the client is not installed, or the hub cannot be reached.
+        ValueError: huggingface_hub is not installed, or the download fails.
     """
     instead = "or give a local folder with config.json and model.safetensors"
     try:
@@ -84,7 +87,7 @@ def download(name: str) -> Path:
     try:
         for file in (CONFIG, WEIGHTS):
             path = hf_hub_download(f"openai-community/{name}", file)
-    except Exception as error:  # the client's, its HTTP library's and the system's: many kinds
+    except Exception as error:  # many kinds, from the client, HTTP and the system
         raise ValueError(
             f"{name}: cannot be had from the Hugging Face hub ({type(error).__name__}); "
             f"connect to the internet, {instead}"
@@ -93,14 +96,14 @@ def download(name: str) -> Path:
 
 
 def check_size(config: GPTConfig, files: list[Path]) -> None:
-    """Refuse a config before anything is allocated on its word alone.
+    """Check that the weights can have the shape of the config, before memory is allocated.
 
     Raises:
-        ValueError: the weights' files cannot hold so many numbers, or this machine's memory cannot.
+        ValueError: The model is larger than the files, or than this machine's memory.
     """
     numbers, size = count_parameters(config), sum(path.stat().st_size for path in files)
     require(
-        numbers <= size,  # at a byte a number at least
+        numbers <= size,  # a number has at least one byte
         f"{files[0].parent}: {CONFIG} describes {numbers:,} parameters, but the weights are "
         f"{size:,} bytes",
     )
@@ -108,44 +111,43 @@ def check_size(config: GPTConfig, files: list[Path]) -> None:
 
 
 def read_config(path: Path) -> GPTConfig:
-    """The shape that a Hugging Face config.json describes.
+    """Read the shape from a Hugging Face config.json.
 
     Raises:
-        ValueError: it is not GPT-2's, makes no sense, or asks for what our model has not.
+        FileNotFoundError: There is no such file.
+        ValueError: It doesn't describe a GPT-2 that we support.
     """
-    require(path.is_file(), f"{path}: not found; a Hugging Face GPT-2 folder has one")
     raw = read_json(path)
     kind = raw.get("model_type")
     require(kind == "gpt2", f"{path}: model_type is {kind!r}; 'gpt2' expected")
-    for name, ours in OURS.items():
+    for name, ours in FIXED.items():
         value = raw.get(name, ours)
         require(value == ours, f"{path}: {name} is {value!r}; only {ours!r} is supported")
-    shape = {}
-    for ours, theirs in SHAPE.items():
-        shape[ours] = raw.get(theirs, getattr(GPTConfig, ours))  # both default to the 124M model
-        whole = type(shape[ours]) is int
-        require(whole, f"{path}: {theirs} is {shape[ours]!r}; a whole number expected")
+    # Both sides default to the 124M model.
+    shape = {ours: raw.get(theirs, getattr(GPTConfig, ours)) for ours, theirs in SHAPE.items()}
     dropouts = [raw.get(name, 0.1) for name in DROPOUTS]
     require(
-        all(type(value) in (int, float) for value in dropouts) and len(set(dropouts)) == 1,
+        all(value == dropouts[0] for value in dropouts),
         f"{path}: {', '.join(DROPOUTS)} are {dropouts}; one number for all expected",
     )
-    inner = raw.get("n_inner")
-    require(
-        inner in (None, 4 * shape["n_embd"]),
-        f"{path}: n_inner is {inner!r}; only 4 * n_embd is supported",
-    )
     try:
-        return GPTConfig(**shape, dropout=dropouts[0], bias=True)
+        config = GPTConfig(**shape, dropout=dropouts[0], bias=True)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+    inner = raw.get("n_inner")
+    require(
+        inner in (None, 4 * config.n_embd),
+        f"{path}: n_inner is {inner!r}; only 4 * n_embd is supported",
+    )
+    return config
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a folder, one or several; pickles are never opened.
+    """List the safetensors files of a folder; pickles are never opened.
 
     Raises:
-        ValueError: there are none, or one that the index names is missing.
+        FileNotFoundError: There are none, or one that the index names is missing.
+        ValueError: The folder holds only pickles, or its index is malformed.
     """
     if (folder / WEIGHTS).is_file():
         return [inside(folder, WEIGHTS)]
@@ -155,7 +157,7 @@ def weight_files(folder: Path) -> list[Path]:
             f"{folder}: holds only pickled weights, which can run any code; if you trust them: "
             f"transformers.GPT2LMHeadModel.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)",
         )
-        raise ValueError(f"{folder}: holds no {WEIGHTS}")
+        raise FileNotFoundError(f"{folder}: holds no {WEIGHTS}")
     listed = read_json(inside(folder, INDEX)).get("weight_map")
     require(
         isinstance(listed, dict)
@@ -165,17 +167,18 @@ def weight_files(folder: Path) -> list[Path]:
     )
     files = [inside(folder, name) for name in sorted(set(listed.values()))]
     for path in files:
-        require(path.is_file(), f"{path}: not found, though {INDEX} names it")
+        if not path.is_file():
+            raise FileNotFoundError(f"{path}: not found, though {INDEX} names it")
     return files
 
 
 def is_conv1d(name: str) -> bool:
-    """Whether Hugging Face keeps this weight as (in, out), where nn.Linear has (out, in)."""
+    """Return whether Hugging Face stores this weight as (in, out); nn.Linear has (out, in)."""
     return ".c_" in name and name.endswith(".weight")
 
 
 def hugging_face_tensors(model: GPT) -> dict[str, Tensor]:
-    """The weights as Hugging Face lays them out: transposed, without padding, with all biases."""
+    """Return the weights as Hugging Face stores them: transposed, unpadded, with all biases."""
     tensors = {}
     for name, value in model.state_dict().items():
         if name == HEAD:
@@ -189,32 +192,32 @@ def hugging_face_tensors(model: GPT) -> dict[str, Tensor]:
 
 
 def find_tensors(files: list[Path], stack: ExitStack) -> dict[str, tuple[Any, str]]:
-    """Where each tensor is, by our name: an open file and its name there; nothing is read yet."""
+    """Map each tensor's name in our model to an open file and its name there."""
     stored: dict[str, tuple[Any, str]] = {}
     for path in files:
         file = stack.enter_context(safe_open(path, "pt"))
         for key in list(file.keys()):
             if key.endswith((".attn.bias", ".attn.masked_bias")):
-                continue  # causal masks that old versions stored
+                continue  # causal masks, which old versions stored
             name = key if key == HEAD else "transformer." + key.removeprefix("transformer.")
             require(name not in stored, f"{path}: {name} is there twice")
             stored[name] = file, key
     if HEAD in stored:
-        stored.setdefault(EMBEDDING, stored[HEAD])  # tied: either one may have been left out
+        stored.setdefault(EMBEDDING, stored[HEAD])  # tied: the file may hold either one
     return stored
 
 
 def check_tensors(
     stored: dict[str, tuple[Any, str]], expected: dict[str, Tensor], folder: Path
 ) -> None:
-    """Raise `ValueError` unless exactly the expected tensors are there; `lm_head` is optional."""
+    """Raise `ValueError` unless the files hold the expected tensors; `lm_head` is optional."""
     for name, like in expected.items():
         require(name in stored, f"{folder}: the weights have no {name}")
         file, key = stored[name]
-        found = file.get_slice(key)
-        shape, wanted = tuple(found.get_shape()), tuple(like.shape)
+        tensor = file.get_slice(key)
+        shape, wanted = tuple(tensor.get_shape()), tuple(like.shape)
         require(shape == wanted, f"{folder}: {name} has shape {shape}, {wanted} expected")
-        dtype = found.get_dtype()
+        dtype = tensor.get_dtype()
         require(dtype in FLOATS, f"{folder}: {name} is {dtype}; floating point expected")
     for name in stored:
         known = name in expected or name == HEAD
@@ -222,15 +225,20 @@ def check_tensors(
 
 
 def check_finite(path: Path, name: str, tensor: Tensor) -> None:
-    """Refuse weights from which only NaN would come."""
+    """Raise `ValueError` if a tensor holds NaN or infinity."""
     require(bool(tensor.isfinite().all()), f"{path}: {name} holds NaN or infinity")
 
 
 def read_weights(files: list[Path], model: GPT) -> dict[str, Tensor]:
-    """The files' tensors as `model`, which is on the meta device, wants them.
+    """Read the files' tensors in the layout of our model.
+
+    Args:
+        files: Safetensors files of one folder.
+        model: Gives names and shapes; it may be on the meta device.
 
     Raises:
-        ValueError: a file is damaged, or a tensor is missing, misshapen, not floats, or foreign.
+        ValueError: A file isn't safetensors, or a tensor is missing, unknown, of another shape, not
+            floating point or not finite.
     """
     folder, weights = files[0].parent, {}
     try:
@@ -242,7 +250,7 @@ def read_weights(files: list[Path], model: GPT) -> dict[str, Tensor]:
                 file, key = stored[name]
                 value = file.get_tensor(key)
                 value = value.T if is_conv1d(name) else value
-                # A copy, because safetensors maps the file: it may change or go after this.
+                # Copy, because safetensors maps the file into memory and it may change later.
                 weights[name] = torch.zeros(model.get_parameter(name).shape)
                 weights[name][: len(value)] = value
                 check_finite(folder, name, weights[name])
@@ -259,15 +267,18 @@ def read_weights(files: list[Path], model: GPT) -> dict[str, Tensor]:
 
 
 def export(model: GPT, folder: str | Path, tokenizer: Tokenizer) -> None:
-    """Write model and tokenizer as a folder that transformers loads, whole or not at all.
+    """Write a model and its tokenizer as a folder that transformers loads, atomically.
 
-    Hugging Face's GPT-2 always has biases: a model without gets zeros, which compute the same.
+    GPT-2 always has biases at Hugging Face, so a model without biases gets zeros.
 
     Raises:
-        ValueError: the folder exists or cannot be written, or the tokenizer is another model's.
+        FileExistsError: The folder exists.
+        OSError: The folder can't be written.
+        ValueError: The tokenizer has another vocabulary size than the model.
     """
     folder = Path(folder)
-    require(not folder.exists(), f"{folder} exists already; choose another folder, or remove it")
+    if folder.exists():
+        raise FileExistsError(f"{folder} exists already; choose another folder, or remove it")
     require(
         model.config.vocab_size == tokenizer.vocab_size,
         f"the tokenizer has {tokenizer.vocab_size} ids, the model {model.config.vocab_size}; "
@@ -276,29 +287,21 @@ def export(model: GPT, folder: str | Path, tokenizer: Tokenizer) -> None:
     make = char_files if isinstance(tokenizer, CharTokenizer) else gpt2_files
     texts = model_files(model, tokenizer) | make(tokenizer, model.config.block_size)
     tensors = {name: value.contiguous() for name, value in hugging_face_tensors(model).items()}
-    # Not .tmp-NAME: there an unfinished `cs336 prepare --out NAME` keeps its work.
-    temporary = folder.with_name(f".tmp-export-{folder.name}")
-    try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
+    with atomic(folder, folder=True) as temporary:
         for name, text in texts.items():
             (temporary / name).write_text(text, encoding="utf-8", newline="\n")
         save_file(tensors, temporary / WEIGHTS, metadata={"format": "pt"})
-        shutil.copymode(temporary / CONFIG, temporary / WEIGHTS)  # safetensors lets only us read
-        os.replace(temporary, folder)
-    except (OSError, SafetensorError) as error:
-        raise ValueError(f"{folder}: cannot be written ({error})") from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        # safetensors creates a file that only its owner can read.
+        shutil.copymode(temporary / CONFIG, temporary / WEIGHTS)
 
 
 def dump(content: dict[str, Any]) -> str:
-    """JSON as Hugging Face formats it."""
+    """Format JSON as Hugging Face does."""
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
 def model_files(model: GPT, tokenizer: Tokenizer) -> dict[str, str]:
-    """config.json and generation_config.json, by name."""
+    """Return the text of config.json and generation_config.json, by name."""
     config = model.config
     ends = {"bos_token_id": tokenizer.end_of_text, "eos_token_id": tokenizer.end_of_text}
     described = {
@@ -307,15 +310,15 @@ def model_files(model: GPT, tokenizer: Tokenizer) -> dict[str, str]:
         "dtype": str(model.lm_head.weight.dtype).removeprefix("torch."),
         **{theirs: getattr(config, ours) for ours, theirs in SHAPE.items()},
         **dict.fromkeys(DROPOUTS, config.dropout),
-        **OURS,
+        **FIXED,
         **ends,
     }
     return {CONFIG: dump(described), "generation_config.json": dump(ends)}
 
 
 def char_files(tokenizer: CharTokenizer, block_size: int) -> dict[str, str]:
-    """A character tokenizer's files for Hugging Face, by name."""
-    every = {"Regex": r"[\s\S]"}  # a dot would leave line ends out
+    """Return the text of a character tokenizer's Hugging Face files, by name."""
+    every = {"Regex": r"[\s\S]"}  # a dot would not match newlines
     split = {"type": "Split", "pattern": every, "behavior": "Isolated", "invert": False}
     vocab = {character: index for index, character in enumerate(tokenizer.alphabet)}
     described = {
@@ -323,12 +326,12 @@ def char_files(tokenizer: CharTokenizer, block_size: int) -> dict[str, str]:
         "added_tokens": [],
         "pre_tokenizer": split,
         "decoder": {"type": "Fuse"},
-        # The unknown token is not in the vocabulary: an unknown character is an error, as with us.
+        # <unk> is not in the vocabulary, so an unknown character is an error, as in ours.
         "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "<unk>"},
     }
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        # transformers 4 would add token_type_ids, and its GPT-2 adds their embeddings.
+        # Otherwise transformers 4 adds token_type_ids, whose embeddings its GPT-2 adds.
         "model_input_names": ["input_ids", "attention_mask"],
         "model_max_length": block_size,
         "clean_up_tokenization_spaces": False,
@@ -337,9 +340,9 @@ def char_files(tokenizer: CharTokenizer, block_size: int) -> dict[str, str]:
 
 
 def gpt2_files(tokenizer: Tokenizer, block_size: int) -> dict[str, str]:
-    """GPT-2's tokenizer files for Hugging Face, by name, rebuilt from the ranks that ship.
+    """Return the text of GPT-2's tokenizer files, by name, rebuilt from data/gpt2.tiktoken.
 
-    vocab.json and merges.txt are byte for byte OpenAI's encoder.json and vocab.bpe.
+    vocab.json and merges.txt equal OpenAI's encoder.json and vocab.bpe byte for byte.
     """
     encoding, letters = gpt2_encoding(), byte_letters()
     tokens = [encoding.decode_single_token_bytes(i) for i in range(encoding.eot_token)]
@@ -371,21 +374,24 @@ def gpt2_files(tokenizer: Tokenizer, block_size: int) -> dict[str, str]:
 
 
 def spell(token: bytes, letters: dict[int, str]) -> str:
-    """A token as GPT-2's files write it."""
+    """Write a token with the characters that GPT-2's files use for bytes."""
     return "".join(letters[byte] for byte in token)
 
 
 def byte_letters() -> dict[int, str]:
-    """The printable character that stands for each byte in GPT-2's files (its encoder.py)."""
+    """Map each byte to the printable character that GPT-2's encoder.py uses for it."""
     printable = [*range(ord("!"), 127), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [b for b in range(256) if b not in printable]
     return {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
 
 
 def bpe_merges(tokens: list[bytes]) -> list[list[bytes]]:
-    """The pair that each token of several bytes was merged from, `tokens` being in rank order.
+    """Return the pair that each token of several bytes was merged from.
 
-    Merging its bytes by rank, until two parts are left, repeats how the encoder gets there.
+    Merging a token's bytes by rank until two parts are left repeats the encoder's steps.
+
+    Args:
+        tokens: All tokens in rank order.
     """
     ranks = {token: rank for rank, token in enumerate(tokens)}
     pairs = []

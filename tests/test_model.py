@@ -35,7 +35,7 @@ def hugging_face_twin(model: GPT):
 
 @pytest.mark.parametrize(
     ("n_layer", "n_head", "n_embd", "vocab_size"),
-    [(1, 1, 8, 7), (2, 4, 64, 50), (4, 2, 96, 128), (3, 12, 48, 1000)],
+    [(1, 1, 8, 7), (3, 12, 48, 1000)],
 )
 def test_logits_equal_transformers(n_layer, n_head, n_embd, vocab_size):
     model = GPT(GPTConfig(32, vocab_size, n_layer, n_head, n_embd)).eval()
@@ -107,7 +107,7 @@ def test_a_token_sees_no_later_one(tiny_config):
     assert not torch.allclose(a[0, 9:], b[0, 9:])
 
 
-@pytest.mark.parametrize("pieces", [[16], [1] * 16, [5, 1, 7, 3]])
+@pytest.mark.parametrize("pieces", [[1] * 16, [5, 1, 7, 3]])
 def test_cache_gives_the_same_logits(tiny_config, pieces):
     model = GPT(tiny_config).eval()
     idx = torch.randint(50, (3, 16))
