@@ -3,16 +3,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 LAB_SETTINGS := $(VENV)/share/jupyter/lab/settings/overrides.json
-# Threads that sleep while they wait, so that a busy machine stays usable (see cs336_lib/__init__.py).
+# Threads sleep while they wait, so that a busy machine stays usable (see cs336_lib/__init__.py).
 export OMP_WAIT_POLICY ?= PASSIVE
 export PYTHONUNBUFFERED := 1
-# Test files two at a time, each in one process: on two cores a third less to wait. Notebooks measure times, and go alone.
+# Two test files run at a time, which saves a third of the time on two cores. Notebooks measure times, so they run alone.
 TWO_AT_A_TIME := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help lab reset test test-slow e2e notebooks slides handout site lint clean
 
-help: ## what there is to make
+help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 lab: $(VENV)/.lab $(LAB_SETTINGS) ## open your own copy of the notebooks in JupyterLab (ARGS="--no-browser --port 8899" for a server)
@@ -22,26 +22,26 @@ lab: $(VENV)/.lab $(LAB_SETTINGS) ## open your own copy of the notebooks in Jupy
 reset: $(VENV)/.lab ## restore a notebook in my_notebooks and keep yours: make reset NOTEBOOK=03_einops
 	@$(BIN)/python -m cs336_lib.classroom.study --reset '$(NOTEBOOK)'
 
-test: $(VENV)/.test ## the fast tests, then every cell of every notebook
+test: $(VENV)/.test ## run the fast tests, then every cell of every notebook
 	$(BIN)/python -m pytest tests --ignore=tests/slow --ignore=tests/e2e $(TWO_AT_A_TIME)
 	$(BIN)/python -m pytest --nbval notebooks/
 
-test-slow: $(VENV)/.test ## the tests that take minutes: training, torchrun, fresh installs
+test-slow: $(VENV)/.test ## run the tests that take minutes (training, torchrun, fresh installs)
 	$(BIN)/python -m pytest tests/slow $(TWO_AT_A_TIME)
 
-e2e: $(VENV)/.e2e ## what only a browser shows: JupyterLab, every slide, the site (needs Chromium)
+e2e: $(VENV)/.e2e ## test JupyterLab, every slide and the site in a browser (needs Chromium)
 	$(BIN)/python -m pytest tests/e2e
 
-notebooks: $(VENV)/.test ## run every notebook and store its outputs in normal form
+notebooks: $(VENV)/.test ## run every notebook and store its normalized outputs
 	$(BIN)/python -m cs336_lib.classroom.notebooks
 
-slides: $(VENV)/.site ## a deck per notebook in build/slides, for any browser, without a network
+slides: $(VENV)/.site ## make a deck per notebook in build/slides, which needs no network
 	$(BIN)/python -m cs336_lib.classroom.publish slides
 
-handout: $(VENV)/.site ## the notebooks without solutions, in build/handout
+handout: $(VENV)/.site ## make the notebooks without solutions in build/handout
 	$(BIN)/python -m cs336_lib.classroom.publish handout
 
-site: $(VENV)/.site ## the course as a web site, in build/site
+site: $(VENV)/.site ## make the web site in build/site
 	$(BIN)/python -m cs336_lib.classroom.publish site
 
 lint: $(VENV)/.test ## check format, style and spelling, as CI does first
@@ -53,7 +53,7 @@ clean: ## remove the environment and everything built (runs/ stays)
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-# One environment, made in several strengths. A stamp is older than what it was made from: made again.
+# One environment holds several extras. Each has a stamp, and it is installed again when its sources are newer.
 $(VENV)/.lab: pyproject.toml constraints.txt | $(VENV)/constraints.txt
 	$(PIP) install --quiet --constraint $(VENV)/constraints.txt --editable '.[lab]'
 	@touch $@
@@ -77,15 +77,15 @@ $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(if $(filter keep,$(TORCH)),--system-site-packages) $(VENV)
 	@test '$(TORCH)' != keep || $(BIN)/python -c 'import importlib.util, sys; importlib.util.find_spec("torch") \
 	or sys.exit("TORCH=keep, but $(PYTHON) has no PyTorch: install it there, or leave TORCH out")' || { rm -rf $(VENV); exit 1; }
-	@mkdir -p $(VENV)/etc/jupyter/labconfig  # JupyterLab asks about its news before all else: not here
+	@mkdir -p $(VENV)/etc/jupyter/labconfig  # switch off JupyterLab's question about news
 	@echo '{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}' \
 	> $(VENV)/etc/jupyter/labconfig/page_config.json
 
-# With TORCH=keep, PyTorch is the one that PYTHON has: a GPU machine may need its own build. All else is pinned.
+# TORCH=keep uses the PyTorch of PYTHON, because a GPU machine may need its own build. Everything else is pinned.
 $(VENV)/constraints.txt: constraints.txt | $(VENV)/bin/python
 	@if grep -q 'include-system-site-packages = true' $(VENV)/pyvenv.cfg; then grep -v '^torch==' $<; else cat $<; fi > $@
 
-# The page holds every cell, also those out of sight: the browser's search and links to cells find them.
+# The page renders every cell, so that the browser's search and links to cells find those that are out of view.
 $(LAB_SETTINGS): $(firstword $(MAKEFILE_LIST)) | $(VENV)/bin/python
 	@mkdir -p $(@D)
 	@echo '{"@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"}}' > $@

@@ -113,7 +113,8 @@ def test_a_wheel_carries_the_data_and_works_elsewhere(clone, tmp_path):
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", target]
     subprocess.run([*install, wheel], check=True)
     code = (
-        "import cs336_lib; from cs336_lib.data.corpus import shakespeare; from cs336_lib.data.tokenizer import gpt2_encoding; "
+        "import cs336_lib; from cs336_lib.data.corpus import shakespeare; "
+        "from cs336_lib.data.tokenizer import gpt2_encoding; "
         "print(cs336_lib.__file__); assert len(shakespeare()) > 4_000_000; "
         "assert gpt2_encoding().encode('First Citizen') == [5962, 22307]; "
         "from cs336_lib.classroom import explorers; assert 'render' in explorers.strides()._esm"
