@@ -1,8 +1,7 @@
-"""What a language model costs: parameters, FLOPs, bytes and time from its shape, and two meters.
+"""Parameters, FLOPs, bytes and time of a language model, from its shape.
 
-The formulas take numbers and give numbers. The meters, `SavedTensors` and `LiveBytes`, watch a real
-step, so that a reader can hold the formulas against what PyTorch does; they also work on the meta
-device, where tensors have shapes and no memory.
+The two meters, `SavedTensors` and `LiveBytes`, measure a real step, so you can compare the formulas
+with PyTorch. They also work on the meta device, where tensors have shapes but no memory.
 """
 
 import math
@@ -22,7 +21,7 @@ SECONDS_PER_DAY = 86_400
 
 
 def parameter_counts(config: GPTConfig) -> dict[str, int]:
-    """Parameters of GPT-2 by part, the tied output matrix counted once (with wte)."""
+    """Count GPT-2's parameters by part; the tied output matrix counts once, as wte."""
     c, bias = config.n_embd, int(config.bias)
     return {
         "wte": config.vocab_size * c,
@@ -34,74 +33,84 @@ def parameter_counts(config: GPTConfig) -> dict[str, int]:
 
 
 def count_parameters(config: GPTConfig) -> int:
-    """All parameters: 124,439,808 for the default config."""
+    """Count all parameters, which are 124,439,808 for the default config."""
     return sum(parameter_counts(config).values())
 
 
 def matmul_parameters(config: GPTConfig) -> int:
-    """Parameters that every token is multiplied by: 12 C^2 a block, and the output matrix.
+    """Count the parameters in matmuls, which are 12 C^2 per block and the output matrix.
 
-    Looking up an embedding is not a matmul, so wpe is left out; wte counts as the output matrix.
+    Looking up an embedding is not a matmul, so wpe is left out. wte counts as the output matrix.
     """
     return config.n_layer * 12 * config.n_embd**2 + config.vocab_size * config.n_embd
 
 
 def forward_flops_per_token(config: GPTConfig, seq: int | None = None) -> int:
-    """FLOPs of the forward pass per token, at sequences of `seq` tokens (default: block_size).
+    """Return the FLOPs of the forward pass per token.
 
-    2 for each matmul parameter, and for attention 2 * seq * C for the scores and as many for their
-    product with the values, in every block (the causal half is not subtracted, as is the custom:
-    Chowdhery et al. 2022, appendix B).
+    Each matmul parameter costs 2. In every block, attention adds 2 * seq * C for the scores and as
+    many for their product with the values. By convention the causal half is not subtracted
+    (Chowdhery et al. 2022, appendix B).
+
+    Args:
+        seq: Tokens per sequence (default: block_size).
     """
     seq = seq or config.block_size
     return 2 * matmul_parameters(config) + config.n_layer * 4 * seq * config.n_embd
 
 
 def largest_matmul_flops(config: GPTConfig, batch: int) -> int:
-    """FLOPs of the largest matmul forward: of an MLP, the output matrix, or all heads' scores."""
+    """Return the FLOPs of the forward pass's largest matmul (MLP, output matrix or scores)."""
     width = max(4 * config.n_embd, config.padded_vocab_size, config.block_size)
     return 2 * batch * config.block_size * config.n_embd * width
 
 
 def train_flops_per_token(config: GPTConfig, seq: int | None = None) -> int:
-    """FLOPs of forward and backward per token: the backward pass costs twice the forward.
+    """Return the FLOPs of forward and backward per token; backward costs twice as much as forward.
 
-    What is computed a second time (flash attention's scores, checkpointed activations) is no work
-    of the model's and is left out, so that it lowers MFU.
+    Recomputation (flash attention's scores, checkpointed activations) is left out, so it lowers
+    MFU.
     """
     return 3 * forward_flops_per_token(config, seq)
 
 
 def mfu(flops_per_second: float, peak: float | None) -> float | None:
-    """Model FLOPs utilisation: the share of the peak that does the model's arithmetic.
+    """Return the model FLOPs utilization, or None if the peak is unknown.
 
-    None where the peak is unknown (Chowdhery et al. 2022, section 4.1).
+    It is the share of the peak that the model's arithmetic reaches (Chowdhery et al. 2022, section
+    4.1).
     """
     return None if peak is None else flops_per_second / peak
 
 
 def training_flops(parameters: float, tokens: float) -> float:
-    """The napkin formula 6 N D: 2 forward, 4 backward (Kaplan et al. 2020, section 2.1)."""
+    """Return 6 N D, with 2 for forward and 4 for backward (Kaplan et al. 2020, section 2.1)."""
     return 6 * parameters * tokens
 
 
 def training_seconds(flops: float, devices: int, peak: float, mfu: float) -> float:
-    """How long `devices` of `peak` FLOP/s take at this utilisation.
+    """Return the training time in seconds.
+
+    Args:
+        flops: FLOPs of the training run.
+        devices: How many devices.
+        peak: FLOP/s of one device.
+        mfu: Utilization, above 0 and up to 1.
 
     Raises:
-        ValueError: no devices, no peak, or a utilisation outside (0, 1].
+        ValueError: A value is out of range.
     """
     require(devices >= 1 and peak > 0, f"{devices} devices of {peak} FLOP/s: both must be positive")
     require(0 < mfu <= 1, f"mfu is {mfu}; above 0 and up to 1 expected")
     return flops / (devices * peak * mfu)
 
 
-# The roofline (Williams et al. 2009): a kernel computes, or it waits for memory.
+# The roofline (Williams et al. 2009). A kernel is compute-bound or memory-bound.
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a kernel does: floating-point operations, and bytes moved to and from memory."""
+    """Floating-point operations of a kernel, and bytes moved to and from memory."""
 
     flops: float
     bytes: float
@@ -113,36 +122,36 @@ class Work:
 
 
 def matmul_work(m: int, k: int, n: int, value_bytes: int = 2) -> Work:
-    """(m, k) @ (k, n), where each of the three matrices crosses the memory bus once."""
+    """Return the work of (m, k) @ (k, n), moving each of the three matrices once."""
     return Work(2 * m * k * n, value_bytes * (m * k + k * n + m * n))
 
 
 def elementwise_work(values: int, flops_per_value: int = 1, value_bytes: int = 2) -> Work:
-    """One tensor read, as large a one written: ReLU, GELU, scaling."""
+    """Return the work of reading one tensor and writing one of equal size, such as ReLU."""
     return Work(flops_per_value * values, 2 * value_bytes * values)
 
 
 def ridge(peak: float, bandwidth: float) -> float:
-    """The intensity in FLOP/B from which a device of these FLOP/s and B/s is compute-bound."""
+    """Return the intensity in FLOP/B above which kernels are compute-bound on this device."""
     return peak / bandwidth
 
 
 def roofline(intensity: float, peak: float, bandwidth: float) -> float:
-    """The most FLOP/s that a kernel of this intensity can reach."""
+    """Return the most FLOP/s that a kernel of this intensity can reach."""
     return min(peak, intensity * bandwidth)
 
 
 def seconds_at_best(work: Work, peak: float, bandwidth: float) -> float:
-    """The least time a kernel takes, computing and moving at once: the longer of the two."""
+    """Return the least time of a kernel that overlaps computation and memory traffic."""
     return max(work.flops / peak, work.bytes / bandwidth)
 
 
-# What stays in memory from step to step: weights, gradients, master weights, optimizer state.
+# Memory that persists between steps: weights, gradients, master weights, optimizer state.
 
 
 @dataclass(frozen=True)
 class BytesPerParameter:
-    """Where the bytes of one parameter go during training, activations left out."""
+    """Bytes of one parameter during training, without activations."""
 
     weights: float
     gradient: float
@@ -151,16 +160,18 @@ class BytesPerParameter:
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """The sum of all four."""
         return self.weights + self.gradient + self.master + self.state
 
     def sharded(self, devices: int, stage: int) -> float:
-        """Bytes on each of `devices` under ZeRO's stage 0 to 3 (Rajbhandari et al. 2020, figure 1).
+        """Return the bytes on each device under ZeRO (Rajbhandari et al. 2020, figure 1).
 
-        Stage 1 shards master weights and state, stage 2 gradients too, stage 3 also the weights.
+        Args:
+            devices: How many devices share the model.
+            stage: 0 shards nothing, 1 master weights and state, 2 also gradients, 3 also weights.
 
         Raises:
-            ValueError: another stage, or no devices.
+            ValueError: The stage is unknown, or there are no devices.
         """
         require(stage in (0, 1, 2, 3), f"ZeRO stage is {stage}; 0, 1, 2 or 3 expected")
         require(devices >= 1, f"devices is {devices}; at least 1 needed")
@@ -168,12 +179,12 @@ class BytesPerParameter:
         return sum(part / devices for part in parts[:stage]) + sum(parts[stage:])
 
 
-# bitsandbytes keeps a byte for each value and an fp32 scale for each block of 256 values.
+# bitsandbytes stores one byte per value and one fp32 scale per block of 256 values.
 INT8_STATE_BYTES = 1 + 4 / 256
 
-# Optimizer state in bytes per parameter. Adafactor keeps one row and one column of fp32 for a
-# matrix, which for large ones is next to nothing: `state_bytes` counts it. Muon is for hidden
-# matrices; what it leaves to AdamW (embeddings, vectors) has AdamW's 8.
+# Optimizer state in bytes per parameter. Adafactor stores one fp32 row and column per matrix, which
+# is negligible for large ones (`state_bytes` counts it). Muon updates hidden matrices only, so
+# embeddings and vectors have the 8 bytes of AdamW.
 STATE_BYTES: dict[str, float] = {
     "sgd": 0,
     "momentum": 4,
@@ -189,7 +200,7 @@ STATE_BYTES: dict[str, float] = {
 
 # Weights, gradient, and the fp32 copy that updates are added to.
 PRECISION_BYTES = {
-    "fp32": (4, 4, 0),  # autocast's too: its bf16 copies live only as long as activations do
+    "fp32": (4, 4, 0),  # also under autocast, whose bf16 copies live as long as activations
     "mixed": (2, 2, 4),  # bf16 for the matmuls beside fp32 master weights
     "bf16": (2, 2, 0),  # no master weights: small updates are lost
 }
@@ -202,10 +213,10 @@ def require_choice(what: str, value: str, choices: Iterable[str]) -> None:
 
 
 def bytes_per_parameter(optimizer: str = "adamw", precision: str = "fp32") -> BytesPerParameter:
-    """Training memory of one parameter.
+    """Return the training memory of one parameter.
 
     Raises:
-        ValueError: an unknown optimizer or precision.
+        ValueError: An unknown optimizer or precision.
     """
     require_choice("optimizer", optimizer, STATE_BYTES)
     require_choice("precision", precision, PRECISION_BYTES)
@@ -213,13 +224,13 @@ def bytes_per_parameter(optimizer: str = "adamw", precision: str = "fp32") -> By
 
 
 def state_bytes(optimizer: str, shape: tuple[int, ...]) -> float:
-    """Bytes of optimizer state for a parameter of this shape.
+    """Return the bytes of optimizer state for a parameter of this shape.
 
-    Adafactor (Shazeer and Stern 2018) factors the squared gradients of a matrix into its row and
-    column means; of a vector it keeps them all.
+    Adafactor (Shazeer and Stern 2018) factors the squared gradients of a matrix into row and column
+    means. For a vector it stores all of them.
 
     Raises:
-        ValueError: an unknown optimizer.
+        ValueError: An unknown optimizer.
     """
     require_choice("optimizer", optimizer, STATE_BYTES)
     if optimizer == "adafactor" and len(shape) >= 2:
@@ -231,11 +242,11 @@ def state_bytes(optimizer: str, shape: tuple[int, ...]) -> float:
 
 
 def largest_model(memory: float, optimizer: str = "adamw", precision: str = "fp32") -> float:
-    """Parameters whose training state just fills `memory` bytes, activations left out."""
+    """Return how many parameters fit into `memory` bytes, without activations."""
     return memory / bytes_per_parameter(optimizer, precision).total
 
 
-# What lives from the forward pass to the backward pass.
+# Memory that lives from the forward pass to the backward pass.
 
 Attention = Literal["flash", "eager"]
 
@@ -248,12 +259,12 @@ def activation_bytes(
     autocast: bool = False,
     attention: Attention = "flash",
 ) -> dict[str, int]:
-    """Bytes that autograd keeps of a GPT's forward pass, by kind; no dropout, targets given.
+    """Return the bytes that autograd saves in a GPT's forward pass with targets, by kind.
 
-    In values per token and block: attention 5 C (its input, q, k, v, its result), the MLP 9 C (its
-    input, and 4 C before and after GELU), the norms 2 C. Flash attention adds one fp32 number per
-    head, eager attention a row of `seq` probabilities. Under autocast linear layers keep bf16
-    inputs, and bf16 copies of their weights.
+    Per token and block, attention saves 5 C values (input, q, k, v, result), the MLP 9 C (input,
+    and 4 C before and after GELU) and the norms 2 C. Flash attention adds one fp32 number per head,
+    eager attention a row of `seq` probabilities. Under autocast, linear layers save bf16 inputs and
+    bf16 copies of their weights. Dropout is not counted.
 
     Raises:
         ValueError: attention is neither flash nor eager.
@@ -271,7 +282,7 @@ def activation_bytes(
         "attention": config.n_layer * in_attention,
         "mlp": config.n_layer * low * 9 * tokens * c,
         "layer norms": (2 * config.n_layer + 1) * norm,
-        # The output matrix's input; the loss keeps log-probabilities and the number of targets.
+        # Input of the output matrix; the loss saves log-probabilities and the number of targets.
         "output": low * tokens * c + 4 * tokens * config.vocab_size + 4,
         "weight copies": 2 * copied if autocast else 0,
         "token ids": 8 * (2 * tokens + seq),  # inputs, targets, positions
@@ -287,11 +298,10 @@ def training_memory(
     autocast: bool = False,
     attention: Attention = "flash",
 ) -> dict[str, float]:
-    """Bytes of a training step with fp32 weights, by kind: what stays, then the activations.
+    """Return the bytes in memory when the backward pass begins, by kind, with fp32 weights.
 
-    It is what is there when the backward pass begins, with the gradients of an earlier micro-batch;
-    `peak_memory` adds what backward itself takes. The padded vocabulary counts: its rows take
-    memory like all others.
+    Gradients of an earlier micro-batch are included. `peak_memory` adds the memory of the backward
+    pass. The padded rows of the vocabulary count, because they take memory.
     """
     padding = (config.padded_vocab_size - config.vocab_size) * config.n_embd
     parameters, per = count_parameters(config) + padding, bytes_per_parameter(optimizer)
@@ -311,12 +321,12 @@ def backward_bytes(
     autocast: bool = False,
     attention: Attention = "flash",
 ) -> int:
-    """Bytes that a backward pass needs at its peak, beside what the forward pass kept.
+    """Return the bytes that the backward pass adds at its peak to the saved activations.
 
-    With GPT-2's vocabulary the peak is the loss's backward. It holds two more tensors of
-    batch x seq x vocabulary, the gradients of the log-probabilities and of the logits. With a small
-    vocabulary the peak comes later, in the last block, when the log-probabilities are gone: in the
-    MLP, or in the T x T matrices of eager attention.
+    With GPT-2's vocabulary the peak is the backward of the loss, which holds two more tensors of
+    batch x seq x vocabulary (gradients of the log-probabilities and of the logits). With a small
+    vocabulary the peak comes later, in the last block, after the log-probabilities are freed. It is
+    in the MLP, or in the T x T matrices of eager attention.
 
     Raises:
         ValueError: attention is neither flash nor eager.
@@ -342,10 +352,10 @@ def peak_memory(
     autocast: bool = False,
     attention: Attention = "flash",
 ) -> dict[str, float]:
-    """Bytes at the peak of a training step, by kind: `training_memory` and "backward".
+    """Return the bytes at the peak of a training step, as `training_memory` and "backward".
 
-    It holds for a step that accumulates gradients, and for PyTorch without a compiler. In a step of
-    a single micro-batch no gradients are there yet when the loss's backward runs.
+    This holds for steps that accumulate gradients, without torch.compile. A step of a single
+    micro-batch has no gradients yet during the backward of the loss.
     """
     kinds = {"autocast": autocast, "attention": attention}
     return {
@@ -355,10 +365,17 @@ def peak_memory(
 
 
 def checkpointed_values(layers: int, segments: int, inside: float) -> float:
-    """Peak activations of a chain in units of one layer's input, under activation checkpointing.
+    """Return the peak activations of a chain under activation checkpointing.
 
-    Each segment's input is kept, and of one segment at a time all that is `inside` its layers; the
-    least is 2 sqrt(inside * layers), at sqrt(inside * layers) segments (Chen et al. 2016).
+    The minimum is 2 sqrt(inside * layers), at sqrt(inside * layers) segments (Chen et al. 2016).
+
+    Args:
+        layers: Length of the chain.
+        segments: How many segments save only their input; one at a time is recomputed.
+        inside: Activations of one layer.
+
+    Returns:
+        The peak, like `inside` in units of one layer's input.
     """
     return segments + inside * layers / segments
 
@@ -367,14 +384,20 @@ def checkpointed_values(layers: int, segments: int, inside: float) -> float:
 
 
 class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
-    """Counts what autograd keeps for the backward pass: each storage once, `known` ones never.
+    """Counts the bytes that autograd saves for the backward pass, each storage once.
 
-    `with SavedTensors(model.parameters()) as saved: loss = model(x, y)`, then `saved.bytes`.
+    Example:
+        with SavedTensors(model.parameters()) as saved:
+            loss = model(x, y)
+        print(saved.bytes)
+
+    Args:
+        known: Tensors that don't count.
     """
 
     def __init__(self, known: Iterable[Tensor] = ()):
         super().__init__(self._pack, lambda tensor: tensor)
-        # Storages are held, so that no address is used twice while we count.
+        # Keep the storages alive, so that no address is used twice.
         self.known = {t.untyped_storage()._cdata: t for t in known}
         self.storages: dict[int, torch.UntypedStorage] = {}
 
@@ -395,9 +418,12 @@ class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
 
 
 class LiveBytes(TorchDispatchMode):
-    """Follows the bytes of all tensors alive, operator by operator, `known` from the start.
+    """Tracks the bytes of all live tensors, operator by operator.
 
     `now` is the current value, `timeline` the value after each operator, `peak` its maximum.
+
+    Args:
+        known: Tensors that count from the start.
     """
 
     def __init__(self, known: Iterable[Tensor] = ()):
@@ -419,7 +445,7 @@ class LiveBytes(TorchDispatchMode):
         self.now -= freed
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator, then watch what it made."""
+        """Run the operator, then track its results."""
         made = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(made):
             if isinstance(leaf, Tensor):
@@ -434,7 +460,7 @@ class LiveBytes(TorchDispatchMode):
 
 
 def human(value: float) -> str:
-    """A number with its SI prefix, three digits: 1.24e8 -> 124M."""
+    """Format a number with three digits and an SI prefix: 1.24e8 -> "124 M"."""
     for power, prefix in ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
         if abs(value) >= 10**power:
             return f"{value / 10**power:.3g} {prefix}"
@@ -442,7 +468,7 @@ def human(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit a person would use."""
+    """Format seconds in a readable unit."""
     for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"

@@ -14,10 +14,16 @@ from cs336_lib.config import GPTConfig, require
 
 
 class KVCache:
-    """Keys and values of the tokens read so far, so that each new token is computed once.
+    """Keys and values of the tokens read so far, so each new token is computed once.
 
-    Texts of different lengths end in the same column: `padding` counts the columns before each
-    one's first token. They hold a token of no meaning, which the others do not see.
+    Texts of different lengths are padded on the left. Padding is masked out of attention.
+
+    Args:
+        config: The model's shape.
+        batch: How many texts.
+        device: Where the model is.
+        dtype: The dtype of keys and values.
+        padding: How many columns of padding each text has (default: none).
     """
 
     def __init__(
@@ -36,19 +42,19 @@ class KVCache:
         self.mask: Bool[Tensor, "#b 1 t all"] | None = None
 
     def grow(self, seq: int) -> Int[Tensor, "#b t"]:
-        """Make room for `seq` more tokens of each text; return their positions in it.
+        """Make room for `seq` more tokens of each text, and return their positions in the text.
 
-        `mask` is then where each of them may look: itself and what came before it in its text.
+        Afterwards `mask` lets each of them attend to itself and to earlier tokens of its text.
         """
         past, self.length = self.length, self.length + seq
         columns = torch.arange(self.length, device=self.store.device)
         causal = causal_mask(seq, self.length, columns.device)
         if self.padding is None:
-            self.mask = causal if past > 0 else None  # from column 0 on, `is_causal` says it
+            self.mask = causal if past > 0 else None  # from column 0 on, `is_causal` does it
             return columns[None, past:]
         self.mask = rearrange(columns >= self.padding, "b all -> b 1 1 all")
         if causal is not None:
-            # Padding may look at padding too, for attention to nothing at all would be 0 / 0.
+            # Padding attends to padding, because attention to no token at all would be 0 / 0.
             unread = columns[past:] < self.padding
             self.mask = (self.mask | rearrange(unread, "b t -> b 1 t 1")) & causal
         return (columns[past:] - self.padding).clamp(min=0)
@@ -56,7 +62,7 @@ class KVCache:
     def extend(
         self, layer: int, k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t d"]
     ) -> tuple[Float[Tensor, "b h all d"], Float[Tensor, "b h all d"]]:
-        """Fill in a layer's keys and values of the newest tokens; return all there are."""
+        """Store a layer's keys and values of the newest tokens, and return those of all tokens."""
         keys, values = self.store[layer, :, :, :, : self.length].unbind(0)
         keys[:, :, -k.size(2) :] = k
         values[:, :, -v.size(2) :] = v
@@ -64,7 +70,7 @@ class KVCache:
 
 
 class CausalSelfAttention(nn.Module):
-    """Multi-head attention in which a token sees itself and what came before it."""
+    """Multi-head attention, in which a token attends to itself and to earlier tokens."""
 
     def __init__(self, config: GPTConfig, layer: int):
         super().__init__()
@@ -77,7 +83,7 @@ class CausalSelfAttention(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch seq n_embd"], cache: KVCache | None = None
     ) -> Float[Tensor, "batch seq n_embd"]:
-        """Mix information between positions."""
+        """Mix information between positions; with a cache, `x` holds only new tokens."""
         qkv = rearrange(
             self.c_attn(x),
             "batch seq (three head head_dim) -> three batch head seq head_dim",
@@ -104,7 +110,7 @@ class CausalSelfAttention(nn.Module):
 def causal_mask(
     queries: int, keys: int, device: torch.device
 ) -> Bool[Tensor, "queries keys"] | None:
-    """True where a query may look, the queries being the last of the keys; None: everywhere."""
+    """Return a mask for queries that are the last of the keys; None allows every key."""
     if queries == 1:
         return None
     ones = torch.ones(queries, keys, dtype=torch.bool, device=device)
@@ -112,7 +118,7 @@ def causal_mask(
 
 
 class MLP(nn.Module):
-    """Two linear layers with GELU between them, four times as wide inside."""
+    """Two linear layers with a GELU between them, with a hidden width of 4 n_embd."""
 
     def __init__(self, config: GPTConfig):
         super().__init__()
@@ -121,14 +127,14 @@ class MLP(nn.Module):
         self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
 
     def forward(self, x: Float[Tensor, "batch seq n_embd"]) -> Float[Tensor, "batch seq n_embd"]:
-        """Transform each position on its own."""
-        # GPT-2 was trained with the tanh approximation of GELU, so its weights want that one.
+        """Transform each position separately."""
+        # GPT-2 was trained with the tanh approximation of GELU.
         y = self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
         return F.dropout(y, self.dropout, self.training)
 
 
 class Block(nn.Module):
-    """Pre-norm: each sub-layer reads a normalised copy and adds its result to the stream."""
+    """Pre-norm block: each sub-layer normalizes its input and adds to the residual stream."""
 
     def __init__(self, config: GPTConfig, layer: int):
         super().__init__()
@@ -140,7 +146,7 @@ class Block(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch seq n_embd"], cache: KVCache | None = None
     ) -> Float[Tensor, "batch seq n_embd"]:
-        """Attention, then MLP, each added to the residual stream."""
+        """Apply attention, then the MLP."""
         x = x + self.attn(self.ln_1(x), cache)
         return x + self.mlp(self.ln_2(x))
 
@@ -148,7 +154,8 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """GPT-2: token and position embeddings, `n_layer` blocks, a final norm, tied output weights.
 
-    Inside, the vocabulary is padded to a multiple of 64; logits, loss and counts do not show it.
+    Internally, the vocabulary is padded to a multiple of 64. Logits, loss and parameter counts are
+    those of the true vocabulary.
     """
 
     def __init__(self, config: GPTConfig):
@@ -167,17 +174,17 @@ class GPT(nn.Module):
         self.init_weights()
 
     def init_weights(self) -> None:
-        """Draw GPT-2's initial weights from torch's global generator, one by one."""
+        """Draw GPT-2's initial weights from torch's global generator."""
         for name, parameter in self.named_parameters():
             self.init_parameter(name, parameter)
 
     @torch.no_grad()
     def init_parameter(self, name: str, tensor: Tensor) -> None:
-        """Fill `tensor` with the initial values of the parameter called `name`.
+        """Fill `tensor` with the initial values of the parameter `name`.
 
-        They are N(0, 0.02), but smaller by sqrt(2 n_layer) in the two projections of each block
-        that write to the residual stream, so that its final variance does not depend on how many
-        blocks there are (Radford et al. 2019, section 2.3).
+        Weights are N(0, 0.02). Each block has two projections that write to the residual stream;
+        theirs are smaller by sqrt(2 n_layer), so the final variance doesn't depend on the number of
+        blocks (Radford et al. 2019, section 2.3).
         """
         if name.endswith("bias"):
             tensor.zero_()
@@ -188,7 +195,7 @@ class GPT(nn.Module):
         else:
             tensor.normal_(0.0, 0.02)
         if name == "transformer.wte.weight":
-            # Padded rows get no gradient; at zero they stay zero, weight decay or not.
+            # Padded rows get no gradient, so they stay zero even with weight decay.
             tensor[self.config.vocab_size :] = 0.0
 
     @overload
@@ -213,13 +220,19 @@ class GPT(nn.Module):
         cache: KVCache | None = None,
         last_only: bool = False,
     ) -> Float[Tensor, "batch seq vocab_size"] | Float[Tensor, ""]:
-        """Logits of the next token at every position; given targets, their mean cross-entropy.
+        """Return the logits of the next token at every position, or the loss if targets are given.
 
-        The loss is in nats per token; targets of -1 are left out. With a cache, `idx` holds only
-        the tokens that come after those in it; `last_only` gives the last position's logits alone.
+        Args:
+            idx: Token ids; with a cache, only those that follow the cached ones.
+            targets: The next token at every position; -1 is ignored.
+            cache: Keys and values of earlier tokens, which is extended.
+            last_only: Return the logits of the last position only.
+
+        Returns:
+            Logits, or the mean cross-entropy in nats per token.
 
         Raises:
-            ValueError: the sequence is longer than the block size.
+            ValueError: The sequence is longer than the block size.
         """
         past = cache.length if cache else 0
         seq = idx.size(1)
@@ -244,10 +257,10 @@ class GPT(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return self.lm_head.weight.device
 
     def num_parameters(self) -> int:
-        """Parameters of the true vocabulary, the tied matrix counted once."""
+        """Count the parameters, with the true vocabulary and the tied matrix once."""
         padding = (self.config.padded_vocab_size - self.config.vocab_size) * self.config.n_embd
         return sum(p.numel() for p in self.parameters()) - padding

@@ -11,7 +11,7 @@ from cs336_lib.config import TrainConfig
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
-    """Decay matrices and embeddings; leave biases and norms, which only shift and scale."""
+    """Split parameters into a group with weight decay (matrices, embeddings) and one without."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     return [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay},
@@ -20,7 +20,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """AdamW (Loshchilov and Hutter 2019) or Muon, fused on devices that have such a form."""
+    """Make AdamW (Loshchilov and Hutter 2019) or Muon, fused where the device supports it."""
     devices = {p.device.type for p in model.parameters()}
     groups = parameter_groups(model, config.weight_decay)
     if config.optimizer == "muon":
@@ -41,16 +41,16 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
 
 
 class Muon(torch.optim.AdamW):
-    """AdamW, but groups with `muon_momentum` step along it, orthogonalised (Jordan et al. 2024).
+    """AdamW, with orthogonalized momentum where a group has `muon_momentum` (Jordan et al. 2024).
 
-    A step is scaled to the size that AdamW's would have, 0.2 per entry (Liu et al. 2025, eq. 4),
-    so that one learning rate and one weight decay serve both. torch.optim.Muon takes one matrix
-    after the other, and in bf16 only; here equal shapes go together, in bf16 where that is fast.
+    A step is scaled to the typical size of AdamW's, 0.2 per entry (Liu et al. 2025, eq. 4), so both
+    share one learning rate and one weight decay. torch.optim.Muon handles one matrix at a time in
+    bf16. Here, matrices of equal shape are batched, in bf16 only where that is fast.
     """
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-        """Update all parameters; those of Muon first, whose gradients AdamW then does not see."""
+        """Update Muon's parameters and clear their gradients, then let AdamW update the others."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -62,7 +62,7 @@ class Muon(torch.optim.AdamW):
         return loss
 
     def step_matrices(self, group: dict) -> None:
-        """Nesterov momentum, orthogonalised, for all matrices of equal size at once."""
+        """Update a group with orthogonalized Nesterov momentum, equal shapes in one batch."""
         parameters = [p for p in group["params"] if p.grad is not None]
         if not parameters:
             return
@@ -75,7 +75,7 @@ class Muon(torch.optim.AdamW):
                     "exp_avg": torch.zeros_like(p),
                 }
         momenta = [self.state[p]["exp_avg"] for p in parameters]
-        # A gradient that isn't finite must change nothing, and the host doesn't wait to see it.
+        # Skip the update on the device if a gradient isn't finite, without waiting for the host.
         gradients = [
             torch.where(broken > 0, m, p.grad) for m, p in zip(momenta, parameters, strict=True)
         ]
@@ -97,9 +97,9 @@ class Muon(torch.optim.AdamW):
 
 
 def wide_matrices(p: Tensor) -> list[Tensor]:
-    """Views of the matrices that a parameter holds (c_attn's are three: q, k, v), tall ones turned.
+    """Return views of a parameter's matrices (c_attn has q, k and v), with tall ones transposed.
 
-    Each is orthogonal for itself; and the smaller square is the cheaper one.
+    Each matrix is orthogonalized separately, and X X' is cheapest for a wide X.
     """
     parts = p.chunk(3) if p.size(0) == 3 * p.size(1) else (p,)
     return [part.mT if part.size(0) > part.size(1) else part for part in parts]
@@ -108,10 +108,10 @@ def wide_matrices(p: Tensor) -> list[Tensor]:
 def orthogonalised(
     matrices: Float[Tensor, "count rows columns"], steps: int = 5
 ) -> Float[Tensor, "count rows columns"]:
-    """Bring all singular values near 1 by Newton-Schulz iteration, without computing them.
+    """Bring all singular values close to 1 by Newton-Schulz iteration.
 
-    The quintic's coefficients are Jordan et al.'s: steepest at 0, so that small values grow fast,
-    and within about 0.7 to 1.2 afterwards.
+    The coefficients of the quintic are from Jordan et al. (2024). Small values grow fast, and the
+    result lies between about 0.7 and 1.2.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     x = matrices.bfloat16() if matrices.device.type == "cuda" else matrices

@@ -1,4 +1,4 @@
-"""The learning rate and the batch size of every step."""
+"""Learning rate and batch size of every step."""
 
 import math
 
@@ -8,11 +8,10 @@ from cs336_lib.config import TrainConfig
 
 
 def learning_rate(step: int, config: TrainConfig) -> float:
-    """Linear warm-up, then half a cosine or a straight line, for steps 0 to max_steps - 1.
+    """Return the learning rate of a step: linear warm-up, then cosine or linear decay.
 
-    Step 0 gets learning_rate / warmup_steps, step warmup_steps - 1 the peak, and the last step
-    min_learning_rate exactly: unless the peak is in the last step, with warmup_steps == max_steps
-    or a single step.
+    Step 0 has learning_rate / warmup_steps and step warmup_steps - 1 has the peak. The last step,
+    max_steps - 1, has exactly min_learning_rate unless it is the peak.
     """
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
@@ -23,7 +22,7 @@ def learning_rate(step: int, config: TrainConfig) -> float:
 
 
 def batch_windows(step: int, config: TrainConfig) -> int:
-    """Sequences in a step's batch over all devices; it may grow over the first steps."""
+    """Return the sequences in a step's batch over all devices; it may grow at first."""
     if step >= config.batch_growth_steps:
         return config.batch_windows
     first = config.initial_batch_tokens // config.block_size
@@ -31,7 +30,7 @@ def batch_windows(step: int, config: TrainConfig) -> int:
 
 
 def windows_before(step: int, config: TrainConfig) -> int:
-    """Sequences that all steps before this one have read: where its batch begins."""
+    """Return how many sequences all earlier steps have read, which is where the batch begins."""
     growing = min(step, config.batch_growth_steps)
     return (step - growing) * config.batch_windows + sum(
         batch_windows(earlier, config) for earlier in range(growing)
@@ -39,6 +38,6 @@ def windows_before(step: int, config: TrainConfig) -> int:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
-    """Give every parameter group this learning rate."""
+    """Set the learning rate of every parameter group."""
     for group in optimizer.param_groups:
         group["lr"] = value
