@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import tyro
 
 from cs336_lib.config import PRESETS, TrainConfig, from_json, preset_for, require
-from cs336_lib.io import inside, read_json, writing
+from cs336_lib.io import atomic, inside, read_json
 
 DESCRIPTION = "Train, sample, evaluate and export GPT-2 models, prepare data, estimate costs."
 
@@ -296,8 +296,8 @@ def run_compare(command: Compare) -> None:
         except ImportError:
             raise ValueError("--out needs matplotlib; pip install matplotlib") from None
         figure = compared({run.name: run.rows for run in runs})
-        with writing(out):
-            figure.savefig(out)
+        with atomic(out) as temporary:
+            figure.savefig(temporary)
     print(run_module.table(runs))
 
 

@@ -173,7 +173,7 @@ def bad_values(command: str, field: str, kind: Any) -> list[str]:
     if kind is bool:
         return [*BAD_CHOICES, "1"]
     if get_origin(kind) is Literal:
-        return BAD_CHOICES
+        return [value for value in BAD_CHOICES if value not in get_args(kind)]
     if kind is int:
         return [*BAD_INTS, *([] if (command, field) in HARMLESS else [HUGE]), *(own or [])]
     if kind is float:
