@@ -132,6 +132,20 @@ def encode_in_order(
             yield pending.popleft().result()
 
 
+def encode_corpus(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    val_fraction: float,
+    workers: int,
+    after: Place,
+    marks: Marks,
+) -> Generator[Encoded, None, None]:
+    """Encode everything after a place, with llm.c's <|endoftext|> before each document."""
+    separator = None if corpus.is_one_text else tokenizer.end_of_text
+    encode = partial(encode_batch, tokenizer, separator, val_fraction)
+    return encode_in_order(encode, batched(read(corpus, after, marks)), workers)
+
+
 def prepare(
     source: Path | Corpus,
     out: Path,
@@ -181,12 +195,8 @@ def prepare(
                 progress = Progress()
             if not progress.split:
                 made = load_tokenizer(temporary / TOKENIZER)
-                # llm.c separates documents by an <|endoftext|> before each.
-                separator = None if corpus.is_one_text else made.end_of_text
-                encode = partial(encode_batch, made, separator, val_fraction)
                 marks = deque([progress.mark] if progress.mark else [])
-                batches = batched(read(corpus, progress.place, marks))
-                results = encode_in_order(encode, batches, workers)
+                results = encode_corpus(corpus, made, val_fraction, workers, progress.place, marks)
                 progress = write(results, add, progress, save, out.name, marks)
                 if progress.val == 0:
                     progress = copy_tail(temporary, progress, val_fraction, add)

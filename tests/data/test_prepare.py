@@ -541,11 +541,11 @@ def test_the_command_line(corpus, raw_file, tmp_path, capsys):
 PIECES = [(Place(i // 2, 0, i // 2, i % 2), f"piece {i} of a text\n") for i in range(400)]
 
 
-@pytest.mark.parametrize("fraction", [0.001, 0.15, 1 / 3, 0.9])
-def test_the_fraction_holds_at_every_length(fraction):
-    chosen = np.cumsum([is_validation(i, fraction) for i in range(3000)])
-    expected = fraction * np.arange(1, 3001)
-    assert np.abs(chosen - expected).max() < 2
+def test_the_fraction_holds_at_every_length():
+    for fraction in (0.001, 0.15, 1 / 3, 0.9):
+        chosen = np.cumsum([is_validation(i, fraction) for i in range(3000)])
+        expected = fraction * np.arange(1, 3001)
+        assert np.abs(chosen - expected).max() < 2, fraction
 
 
 def test_the_choice_is_spread_and_a_first_short_group_gives_none():
