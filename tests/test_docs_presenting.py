@@ -1,4 +1,4 @@
-"""docs/presenting.md: its minutes are the course's, its questions are the notebooks'."""
+"""Test that docs/presenting.md has the course's minutes and the notebooks' questions."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ PARTS = {part[:2]: part for part in re.split(r"^### ", TEXT, flags=re.M)[1:]}
 
 
 def prose(name: str) -> list[str]:
-    """The Markdown cells of a notebook, each on one line."""
+    """Return the Markdown cells of a notebook, each on one line."""
     cells = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4).cells
     return [" ".join(cell.source.split()) for cell in cells if cell.cell_type == "markdown"]
 

@@ -1,4 +1,4 @@
-"""docs/reproduce_gpt2.md: every figure is computed anew, quoted with its source, or listed here."""
+"""Test that docs/reproduce_gpt2.md's figures are computed, quoted with a source, or listed here."""
 
 import ast
 import contextlib
@@ -8,8 +8,6 @@ import math
 import re
 import shlex
 from pathlib import Path
-
-import pytest
 
 from cs336_lib import accounting
 from cs336_lib.cli import parse
@@ -25,7 +23,7 @@ ENDS = 3087 / 10_042  # HellaSwag of the quoted run's last line
 
 
 def code_and_output() -> list[tuple[str, str]]:
-    """Every Python block with the text block that follows it."""
+    """Return every Python block with the text block that follows it."""
     kinds = [kind for kind, _ in BLOCKS]
     return [
         (code, BLOCKS[number + 1][1])
@@ -35,7 +33,7 @@ def code_and_output() -> list[tuple[str, str]]:
 
 
 def table() -> list[list[str]]:
-    """The rows of what to expect, as they are written."""
+    """Return the rows of the table of expected losses as they are written."""
     rows = re.findall(r"^\| (\d+ \|.*) \|$", TEXT, flags=re.M)
     return [[cell.strip() for cell in row.split("|")] for row in rows]
 
@@ -53,7 +51,7 @@ def test_every_block_of_code_prints_what_the_page_says():
 
 
 def commands() -> list[list[str]]:
-    """The arguments of every cs336 command in a shell block."""
+    """Return the arguments of every cs336 command in a shell block."""
     lines = "\n".join(code for kind, code in BLOCKS if kind == "sh").splitlines()
     found = []
     for line in filter(None, lines):
@@ -67,9 +65,10 @@ def commands() -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize("arguments", commands(), ids=" ".join)
-def test_every_command_is_spelt_right(arguments):
-    assert parse(arguments)
+def test_every_command_is_understood():
+    assert len(commands()) >= 8
+    for arguments in commands():
+        assert parse(arguments), arguments
 
 
 def test_the_train_commands_are_the_preset_but_for_what_changes_no_result():
@@ -84,7 +83,7 @@ def test_the_train_commands_are_the_preset_but_for_what_changes_no_result():
 
 
 def quoted_log() -> list[tuple[int, float, float, int]]:
-    """The lines of the public log as notebook 10 quotes them."""
+    """Return the lines of the public log as notebook 10 quotes them."""
     notebook = json.loads((ROOT / "notebooks" / "10_gpt2_scale.ipynb").read_text("utf-8"))
     sources = ["".join(cell["source"]) for cell in notebook["cells"]]
     cell = next(source for source in sources if source.startswith("LOG = ["))
@@ -165,7 +164,7 @@ PLAIN = {
 
 
 def prose() -> str:
-    """The page without code, tables and addresses."""
+    """Return the page without code, tables and addresses."""
     text = re.sub(r"```.*?```", "", TEXT, flags=re.S)
     text = re.sub(r"^\|.*$", "", text, flags=re.M)
     text = re.sub(r"\]\([^)]*\)", "]", text)

@@ -1,4 +1,4 @@
-"""pyproject.toml, constraints.txt and environment.yml say the same, and a wheel is whole."""
+"""Test that pyproject.toml, constraints.txt and environment.yml agree, and the order of imports."""
 
 import re
 import sys
@@ -152,3 +152,9 @@ def test_modules_import_only_downwards():
             assert floor_of[other] < floor_of[name], f"{name} imports {other}"
         if name != "cli":
             assert not any(one.startswith("classroom") for one in imported), name
+
+
+def test_the_citation_names_this_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == PROJECT["version"]
+    assert citation["license"] == PROJECT["license"]
