@@ -1,1 +1,1 @@
-"""Scores of a model: its loss, and HellaSwag."""
+"""Evaluation of a model by its loss and by HellaSwag."""
