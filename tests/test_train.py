@@ -170,13 +170,13 @@ def test_the_callers_settings_come_back(tiny_run):
 
 def test_a_run_is_never_overwritten(tiny_run, tmp_path):
     train(tiny_run)
-    with pytest.raises(ValueError, match="already holds a run; pass --resume"):
+    with pytest.raises(FileExistsError, match="already holds a run; pass --resume"):
         train(tiny_run)
     with pytest.raises(ValueError, match="seed was 1337, now 1"):
         train(dataclasses.replace(tiny_run, resume=True, seed=1))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
-    with pytest.raises(ValueError, match="no run of ours"):
+    with pytest.raises(FileExistsError, match="isn.t a run folder"):
         train(dataclasses.replace(tiny_run, run_dir=str(tmp_path / "mine")))
 
 
