@@ -39,7 +39,7 @@ def write_shard(path: Path, ids: np.ndarray, offset: int = 0) -> None:
     header[:3] = MAGIC, VERSION, offset + len(ids)
     with writing(path), open(path, "r+b" if offset else "wb") as file:
         file.seek(HEADER_BYTES + 2 * offset)
-        file.write(np.ascontiguousarray(ids, dtype="<u2"))
+        file.write(np.ascontiguousarray(ids, dtype="<u2").data)
         file.truncate()
         file.seek(0)
         file.write(header.tobytes())

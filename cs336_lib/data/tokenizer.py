@@ -33,7 +33,11 @@ class Tokenizer(Protocol):
 
     name: str
     vocab_size: int
-    end_of_text: int | None
+
+    @property
+    def end_of_text(self) -> int | None:
+        """Id that separates documents, or None."""
+        ...
 
     def encode(self, text: str) -> np.ndarray:
         """Return the token ids of `text` as uint16."""
@@ -180,7 +184,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     if not path.exists():
         raise FileNotFoundError(f"{path}: not found; run folders and prepared data contain one")
     description = read_json(inside(path.parent, path.name))
-    name, alphabet = description.get("name"), description.get("alphabet", "")
+    name, alphabet = description.get("name", ""), description.get("alphabet", "")
     require(
         name in ("gpt2", "char")
         and isinstance(alphabet, str)
