@@ -176,7 +176,7 @@ def test_a_run_is_never_overwritten(tiny_run, tmp_path):
         train(dataclasses.replace(tiny_run, resume=True, seed=1))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
-    with pytest.raises(FileExistsError, match="isn.t a run folder"):
+    with pytest.raises(FileExistsError, match=r"isn.t a run folder"):
         train(dataclasses.replace(tiny_run, run_dir=str(tmp_path / "mine")))
 
 
