@@ -87,7 +87,7 @@ def read_copies(folder: Path) -> dict[str, Any]:
     """The record of what was copied, by file name; empty before the first time."""
     try:
         return read_json(folder / COPIES)
-    except ValueError:  # without a record, nothing counts as untouched
+    except (ValueError, FileNotFoundError):  # without a record, nothing counts as untouched
         return {}
 
 
