@@ -190,6 +190,8 @@ class TrainConfig:
     """auto, cpu, cuda, cuda:1 or mps; auto takes the fastest available."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Matmul precision under autocast; auto: bf16 if the hardware supports it, else fp32."""
+    tf32: bool = False
+    """On CUDA, fp32 matmuls run on tensor cores, which round their inputs to 10 mantissa bits."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
     """Under torchrun: a copy of the model on every device, or shards of one (FSDP2)."""
     compile: Choice = "auto"

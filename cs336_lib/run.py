@@ -195,7 +195,12 @@ def write(config: TrainConfig, tokenizer: Tokenizer, resumed: Path | None, world
 def nan_hint(run_dir: Path) -> str:
     """Return the end of the message about NaN: the newest checkpoint, and what to try."""
     newest = checkpoint.newest_valid(run_dir / "checkpoints", (checkpoint.STATE,))
-    return f"newest checkpoint: {newest or 'none'}; try a smaller --learning-rate"
+    if newest is None:
+        return "newest checkpoint: none; begin a new run with a smaller --learning-rate"
+    return (
+        f"newest checkpoint: {newest}; begin a new run there with --init-from {run_dir} and a "
+        f"smaller --learning-rate"
+    )
 
 
 @contextmanager

@@ -512,7 +512,7 @@ def not_finite(job: Job, step: int, loss: float, grad_norm: float) -> str:
     return (
         f"step {step}: loss {loss}, gradient norm {grad_norm}; the batch is windows {first} to "
         f"{last}, the first at {job.train_loader.stream.where(start)}; "
-        f"{run.nan_hint(job.run_dir)}, or continue from there with --resume --on-nan skip"
+        f"{run.nan_hint(job.run_dir)}, or continue this one with --resume --on-nan skip"
     )
 
 
@@ -523,15 +523,16 @@ def is_multiple(done: int, every: int) -> bool:
 
 @contextmanager
 def reproducible(config: TrainConfig, device: torch.device) -> Iterator[None]:
-    """Deterministic kernels if the config wants them; the caller's RNG and settings come back."""
+    """Set determinism and TF32 as the config says; at the end restore the caller's settings."""
     wanted = config.deterministic == "on"
     wanted |= config.deterministic == "auto" and device.type == "cpu"
     before = torch.are_deterministic_algorithms_enabled()
     fill_before = torch.utils.deterministic.fill_uninitialized_memory
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    rng = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+    with rng, hardware.tf32(config.tf32):
         try:
             torch.use_deterministic_algorithms(wanted)
-            # Filling fresh memory with NaN would show reads of it; there are none: save the time.
+            # PyTorch would fill new memory with NaN to expose reads of it. We have none.
             torch.utils.deterministic.fill_uninitialized_memory = False
             yield
         finally:
