@@ -54,8 +54,8 @@ def rows_written(run_dir: Path) -> int:
 
 def saving(run_dir: Path, after: int) -> bool:
     """Whether a checkpoint of a step beyond `after` is being written right now."""
-    found = (run_dir / "checkpoints").glob(".tmp-step_*")
-    return any(int(path.name.removeprefix(".tmp-step_")) > after for path in found)
+    found = (run_dir / "checkpoints").glob(".tmp-new-step_*")
+    return any(int(path.name.removeprefix(".tmp-new-step_")) > after for path in found)
 
 
 def rows(run_dir: Path) -> list[dict]:
