@@ -96,8 +96,11 @@ def train_step(job: "Job", batches: Batches, step: int) -> tuple[Tensor, Tensor]
     grad_norm = clip_gradients(job.model, config.grad_clip)
     broken = ~(loss.isfinite() & grad_norm.isfinite())
     job.broken = broken if config.on_nan == "skip" else broken | job.broken
-    optimizer.found_inf = job.broken.float()
-    optimizer.step()
+    if config.log_every > 1:
+        optimizer.found_inf = job.broken.float()
+        optimizer.step()
+    elif not job.broken:  # the host waits for every step anyway
+        optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return loss, grad_norm
 
