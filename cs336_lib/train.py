@@ -81,8 +81,8 @@ def train(config: TrainConfig, on_step: Send | None = None) -> "TrainResult":
 def train_step(job: "Job", batches: Batches, step: int) -> tuple[Tensor, Tensor]:
     """Do one optimizer step: forward and backward passes over all micro-batches, clip, update.
 
-    The device isn't waited for. If the loss or the gradient isn't finite, the device itself leaves
-    out the update, and with on_nan="stop" all updates after it.
+    If the loss or the gradient isn't finite, the update is left out, and with on_nan="stop" all
+    updates after it. With log_every above 1 the device does that by itself, and isn't waited for.
 
     Returns:
         The mean loss over all ranks in nats per token, and the norm of the gradient before it was
