@@ -305,7 +305,10 @@ def run_check(command: Check) -> None:
     """Run `cs336 check`."""
     from cs336_lib.classroom import study
 
-    print(study.report(study.progress(study.find())))
+    folder = study.find()
+    print(study.report(study.progress(folder)))
+    if guesses := study.intuition(folder):
+        print(guesses)
 
 
 RUN = {

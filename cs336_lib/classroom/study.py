@@ -1,8 +1,8 @@
-"""The learner's own copy of the notebooks, and what has been passed in it.
+"""The learner's own copy of the notebooks, and the record of passed exercises.
 
-The course's notebooks change with every `git pull`, a learner's by being studied. So `make lab`
-opens a copy that git ignores, in a folder beside the original: relative links lead to the same
-places from both. Only JSON is read here, so that opening the course takes no time.
+The course's notebooks change with every `git pull`, and the learner's change as they study. So
+`make lab` opens a copy that git ignores. Its folder lies beside the original, and relative links
+therefore work in both. This module reads only JSON, which keeps opening the course fast.
 """
 
 import argparse
@@ -21,15 +21,16 @@ from cs336_lib.config import require
 from cs336_lib.io import read_json, sha256, write_atomic
 
 COURSE, MINE = Path("notebooks"), Path("my_notebooks")
-COPIES = ".copies.json"  # what was copied; a folder with this file is a learner's
-VERDICTS = ".verdicts.jsonl"  # what the exercises' checks have said, a line each
-RULES = "AGENTS.md"  # which AI assistants read: explain, do not solve
-# Stored under another name, because an assistant that helps with the course itself may solve.
+COPIES = ".copies.json"  # records what was copied, and marks a folder as a learner's
+VERDICTS = ".verdicts.jsonl"  # results of the exercise checks, one per line
+GUESSES = ".guesses.jsonl"  # the learner's predictions, one per line
+RULES = "AGENTS.md"  # tells AI assistants to explain instead of solving
+# It has another name in the package, because an assistant that develops the course may solve.
 OUR_RULES = Path(__file__).with_name("for_assistants.md")
 PASSED, WRONG, OPEN = "passed", "not right yet", "not attempted"
 BAR = 10
-# How the kernel describes its language. JupyterLab writes that into every notebook that it opens,
-# and marks the notebook as changed unless it was there before.
+# The kernel's description of its language. JupyterLab writes it into every notebook that it opens,
+# and would mark a notebook without it as changed.
 LANGUAGE = {
     "codemirror_mode": {"name": "ipython", "version": sys.version_info[0]},
     "file_extension": ".py",
@@ -43,7 +44,7 @@ LANGUAGE = {
 
 @dataclass(frozen=True)
 class Exercise:
-    """How far a learner is with one exercise; `said` is the last diagnosis of a wrong answer."""
+    """A learner's progress with one exercise, with the diagnosis of the last wrong answer."""
 
     name: str
     verdict: str
@@ -54,29 +55,32 @@ Progress = Mapping[str, Sequence[Exercise]]  # by notebook: "03_einops"
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """What the record keeps of a notebook: checksums of the file and of its cells; its exercises.
+    """Return the record of a notebook with checksums of its file and cells, and its exercises.
 
-    What a learner writes is in the cells' sources. Running a notebook changes only outputs, which
-    are not counted: it is still untouched.
+    Cell checksums cover only the sources, which the learner edits. A notebook that was only run
+    has new outputs but still counts as untouched.
 
     Raises:
-        ValueError: the file is no notebook.
+        ValueError: The file is not a notebook.
     """
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         sources = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
-        named = [cell["metadata"].get("cs336", {}).get("exercise") for cell in cells]
+        marks = [cell["metadata"].get("cs336", {}) for cell in cells]
+        named = [mark.get("exercise") for mark in marks]
+        asked = {m["prediction"]: [m["answer"], m["topic"]] for m in marks if "prediction" in m}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(f"{path}: not a notebook") from None
     return {
         "file": sha256(path),
         "cells": hashlib.sha256(json.dumps(sources).encode()).hexdigest(),
         "exercises": [name for name in named if name],
+        "predictions": asked,
     }
 
 
 def is_touched(path: Path, copied: Mapping[str, Any]) -> bool:
-    """Whether a learner has written something into a copy."""
+    """Return whether the learner has changed a cell of the copy."""
     try:
         return describe(path)["cells"] != copied.get("cells")
     except ValueError:
@@ -84,26 +88,26 @@ def is_touched(path: Path, copied: Mapping[str, Any]) -> bool:
 
 
 def read_copies(folder: Path) -> dict[str, Any]:
-    """The record of what was copied, by file name; empty before the first time."""
+    """Return the record of copied files by name, empty before the first copy."""
     try:
         return read_json(folder / COPIES)
-    except (ValueError, FileNotFoundError):  # without a record, nothing counts as untouched
+    except (ValueError, FileNotFoundError):  # without a record, every notebook counts as touched
         return {}
 
 
 def write_copies(folder: Path, copies: Mapping[str, Any]) -> None:
-    """Replace the record."""
+    """Replace the record of copied files."""
     write_atomic(folder / COPIES, json.dumps(copies, indent=1) + "\n")
 
 
 def update(course: Path = COURSE, mine: Path = MINE) -> list[str]:
-    """Make the copy follow the course, and return the names of the notebooks that were kept.
+    """Bring the copy up to date, and return the names of the notebooks that were kept.
 
-    A notebook that is new, missing, or in which the learner has written nothing, is copied. One
-    with a learner's work stays; it is named where the course has a newer one.
+    A notebook is copied if it is new or missing, or if the learner has not changed it. A notebook
+    with a learner's work stays, and its name is returned if the course has a newer version.
 
     Raises:
-        ValueError: there are no notebooks in `course`, or `mine` cannot be written.
+        ValueError: There are no notebooks in `course`, or `mine` cannot be written.
     """
     sources = originals(course)
     kept = []
@@ -114,14 +118,14 @@ def update(course: Path = COURSE, mine: Path = MINE) -> list[str]:
             name, new, old = source.name, describe(source), copies.get(source.name, {})
             copy = mine / name
             if copy.exists() and (new["file"] == old.get("file") or is_fresh(copy, source)):
-                copies[name] = new  # the course has nothing newer
+                copies[name] = new  # the course has no newer version
             elif copy.exists() and is_touched(copy, old):
                 kept.append(source.stem)
                 copies[name] = new | {"file": "", "cells": ""} | old
             else:
                 replace_whole(copy, as_copy(source))
                 copies[name] = new
-        for style in course.glob("rise.css"):  # of the live slides; looked for beside a notebook
+        for style in course.glob("rise.css"):  # RISE looks for its style beside the notebook
             replace_whole(mine / style.name, style.read_bytes())
         rules, copied = mine / RULES, copies.get(RULES, {}).get("file")
         if not rules.exists() or sha256(rules) == copied:  # a learner's own rules stay
@@ -134,20 +138,22 @@ def update(course: Path = COURSE, mine: Path = MINE) -> list[str]:
 
 
 def reset(name: str, course: Path = COURSE, mine: Path = MINE) -> tuple[Path, Path | None]:
-    """Restore a notebook; return its path and that of the learner's version, which is kept.
+    """Restore a notebook, and return its path and the path of the learner's backup.
 
-    `name` is as in 03_einops, or 03. What is kept gets a date in its name and stays in the folder,
-    so that it still runs; nothing is kept where nothing was changed.
+    `name` is a notebook such as 03_einops, or only its number. The backup gets a date in its name
+    and stays in the folder, so that it still runs. The second path is `None` if the learner had
+    not changed the notebook.
 
     Raises:
-        ValueError: there is no such notebook, or no copy of the course yet.
+        ValueError: There is no such notebook, or no copy of the course yet.
     """
     names = [path.stem for path in originals(course)]
     stem = {stem[:2]: stem for stem in names}.get(name, name).removesuffix(".ipynb")
     require(
-        stem in names, f"no notebook {name!r}; NOTEBOOK=03_einops, or one of {', '.join(names)}"
+        stem in names,
+        f"no notebook {name!r}; use NOTEBOOK=03_einops, or another of {', '.join(names)}",
     )
-    require(mine.is_dir(), f"{mine}: no such folder; `make lab` makes it")
+    require(mine.is_dir(), f"{mine}: no such folder; create it with `make lab`")
     source, copy = course / f"{stem}.ipynb", mine / f"{stem}.ipynb"
     kept = None
     if copy.exists() and not is_fresh(copy, source):
@@ -159,61 +165,72 @@ def reset(name: str, course: Path = COURSE, mine: Path = MINE) -> tuple[Path, Pa
 
 
 def as_copy(source: Path) -> bytes:
-    """A notebook of the course as a learner gets it: with this Python's version in its metadata."""
+    """Return a notebook as a learner gets it, with this Python's version in its metadata."""
     notebook = json.loads(source.read_text(encoding="utf-8"))
     notebook["metadata"]["language_info"] = LANGUAGE
-    text = json.dumps(
-        notebook, indent=1, ensure_ascii=False, sort_keys=True
-    )  # as Jupyter writes it
+    # in the form that Jupyter writes
+    text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True)
     return f"{text}\n".encode()
 
 
 def is_fresh(copy: Path, source: Path) -> bool:
-    """Whether a copy is as the course has it, neither changed nor run."""
+    """Return whether a copy equals the course's notebook, neither changed nor run."""
     return copy.read_bytes() in (source.read_bytes(), as_copy(source))
 
 
 def replace_whole(target: Path, content: bytes) -> None:
-    """Write a file so that at every moment the target is the old or the new one."""
+    """Write a file so that at every moment the target has either the old or the new content."""
     temporary = target.with_name(f".tmp-{target.name}")
     temporary.write_bytes(content)
     os.replace(temporary, target)
 
 
 def originals(course: Path) -> list[Path]:
-    """The course's notebooks, in order.
+    """Return the course's notebooks, in order.
 
     Raises:
-        ValueError: there are none.
+        ValueError: There are no notebooks.
     """
     found = sorted(course.glob("[0-9][0-9]_*.ipynb"))
-    require(bool(found), f"{course}: no notebooks; run this in the folder of the course")
+    require(bool(found), f"{course}: no notebooks found; run this in the folder of the course")
     return found
 
 
 def record(folder: Path, name: str, verdict: str, said: str = "") -> None:
-    """Note what a check has said, if `folder` is a learner's; a kernel's is where its notebook is.
+    """Append a check's verdict to the record, if `folder` is a learner's.
 
-    A line is appended, so that notebooks open at the same time do not overwrite each other's.
+    A kernel's folder is that of its notebook. Lines are only appended, so notebooks that are open
+    at the same time do not overwrite each other's verdicts.
     """
     if not (folder / COPIES).exists():
         return
     row = {"exercise": name, "verdict": verdict, "said": " ".join(said.split())}
-    row["at"] = datetime.now().isoformat(timespec="seconds")
+    append(folder / VERDICTS, row)
+
+
+def record_guess(folder: Path, name: str, guess: str) -> None:
+    """Append a learner's prediction to their record, if `folder` is a learner's."""
+    if (folder / COPIES).exists():
+        append(folder / GUESSES, {"prediction": name, "guess": guess})
+
+
+def append(path: Path, row: Mapping[str, str]) -> None:
+    """Append a row and the time to a file of JSON lines."""
+    row = {**row, "at": datetime.now().isoformat(timespec="seconds")}
     try:
-        with open(folder / VERDICTS, "a", encoding="utf-8") as file:
+        with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
     except OSError:
-        pass  # a full disk must not stand between a learner and the verdict
+        pass  # on a full disk, the learner should still see the verdict
 
 
 def progress(folder: Path) -> Progress:
-    """All exercises of a learner's notebooks; none where `folder` is not a learner's.
+    """Return the state of all exercises, empty if `folder` is not a learner's.
 
-    Passed once is passed, whatever is tried afterwards; else the last verdict counts.
+    An exercise that was passed once stays passed. Otherwise the last verdict counts.
     """
     latest: dict[str, Exercise] = {}
-    for row in read_verdicts(folder / VERDICTS):
+    for row in read_rows(folder / VERDICTS, ("exercise", "verdict", "said")):
         name = row["exercise"]
         if name not in latest or latest[name].verdict != PASSED:
             latest[name] = Exercise(name, row["verdict"], row["said"])
@@ -226,22 +243,36 @@ def progress(folder: Path) -> Progress:
     }
 
 
-def read_verdicts(path: Path) -> list[dict[str, str]]:
-    """The lines of the record; one that was cut off by a full disk is left out."""
+def read_rows(path: Path, names: Sequence[str]) -> list[dict[str, str]]:
+    """Read these fields of each line of a record, without lines that a full disk cut short."""
     if not path.exists():
         return []
     rows = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
             row = json.loads(line)
-            rows.append({name: row[name] for name in ("exercise", "verdict", "said")})
+            rows.append({name: row[name] for name in names})
         except (ValueError, KeyError, TypeError):
             continue
     return rows
 
 
+def intuition(folder: Path) -> str:
+    """Return a line per topic with how many first guesses were right; empty before any guess."""
+    first: dict[str, str] = {}
+    for row in read_rows(folder / GUESSES, ("prediction", "guess")):
+        first.setdefault(row["prediction"], row["guess"])
+    right: dict[str, list[bool]] = {}
+    for copied in read_copies(folder).values():
+        for name, (answer, topic) in copied.get("predictions", {}).items():
+            if name in first:
+                right.setdefault(topic, []).append(first[name] == answer)
+    lines = [f"    {topic:<22} {sum(hits)} of {len(hits)}" for topic, hits in right.items()]
+    return "\n".join(["predictions that were right", *lines]) if lines else ""
+
+
 def bars(found: Progress) -> str:
-    """A line per notebook with a bar of what is passed, and what comes next."""
+    """Format one line per notebook with a progress bar, and then the next exercise."""
     every = [exercise for exercises in found.values() for exercise in exercises]
     done = sum(exercise.verdict == PASSED for exercise in every)
     if done == 0:
@@ -256,14 +287,14 @@ def bars(found: Progress) -> str:
 
 
 def bar_line(name: str, exercises: Sequence[Exercise]) -> str:
-    """One notebook's bar."""
+    """Format the progress bar of one notebook."""
     done = sum(exercise.verdict == PASSED for exercise in exercises)
     filled = BAR * done // max(1, len(exercises))
     return f"{name:<22} {'█' * filled}{'░' * (BAR - filled)} {done} of {len(exercises)}"
 
 
 def report(found: Progress) -> str:
-    """Every notebook's exercises by verdict, the wrong ones with their diagnosis."""
+    """Format the exercises of every notebook by verdict, with diagnoses of the wrong ones."""
     lines = []
     for name, exercises in found.items():
         lines.append(bar_line(name, exercises))
@@ -279,19 +310,19 @@ def report(found: Progress) -> str:
 
 
 def find() -> Path:
-    """The learner's folder: this one, or the one that `make lab` makes here.
+    """Find the learner's folder, which is this one or the one that `make lab` creates here.
 
     Raises:
-        ValueError: there is none.
+        ValueError: There is no such folder.
     """
     for folder in (Path.cwd(), Path.cwd() / MINE):
         if (folder / COPIES).exists():
             return folder
-    raise ValueError(f"no {MINE} here; `make lab` makes it, in the folder of the course")
+    raise ValueError(f"no {MINE} here; create it with `make lab` in the folder of the course")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """`make lab` and `make reset`: bring the copy up to date, or restore one notebook of it."""
+    """Bring the copy up to date (`make lab`), or restore one of its notebooks (`make reset`)."""
     parser = argparse.ArgumentParser(prog="study", description=main.__doc__)
     parser.add_argument("--reset", metavar="NOTEBOOK", help="as in 03_einops")
     name = parser.parse_args(arguments).reset
