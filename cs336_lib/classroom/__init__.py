@@ -1,1 +1,4 @@
-"""What only the notebooks use: toys, figures and exercise checks. Production never imports it."""
+"""Code that only the notebooks use, such as toys, figures and exercise checks.
+
+Production code never imports it.
+"""

@@ -1,13 +1,12 @@
-"""Number formats from first principles: what every bit of a float, an integer, an FP4 block means.
+"""Number formats from first principles, with the meaning of every bit of a float or an integer.
 
-A float is a sign, an exponent field of k bits and a mantissa field of m bits. Two choices tell the
-formats apart besides k and m: how many of the largest codes are given up for infinity and NaN, and
-whether "minus zero" is spent on NaN. Range, precision and rounding all follow.
+A float is a sign, an exponent field of k bits and a mantissa field of m bits. Formats differ in k
+and m, in how many of the largest codes stand for infinity and NaN, and in whether the code of
+"minus zero" stands for NaN. Range, precision and rounding follow from these choices.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from einops import rearrange
@@ -16,55 +15,57 @@ from torch import Tensor
 
 from cs336_lib.config import require
 
-Specials = Literal["ieee", "one nan", "minus zero is nan", "none"]
-
 
 @dataclass(frozen=True)
 class FloatFormat:
-    """A binary floating-point format; its properties carry `torch.finfo`'s names.
+    """A binary floating-point format, whose properties have the names of `torch.finfo`.
 
-    `specials` says which codes are no finite number:
+    A format without a mantissa (E8M0) has no subnormals and no zero, so every code is a power of
+    two.
 
-    * `ieee`: the whole top exponent; infinity where the mantissa is 0, NaN elsewhere;
-    * `one nan` ("fn": finite): the code of all ones is NaN, there is no infinity;
-    * `minus zero is nan` ("fnuz": finite, unsigned zero): as named, and the bias is one larger;
-    * `none`: every code is a finite number.
-
-    `stored_bits` is what a value occupies in memory, where that is more than the format uses.
-    Without a mantissa (E8M0) there are no subnormals and no zero: every code is a power of two.
+    Args:
+        name: The format's name.
+        exponent_bits: Width of the exponent field.
+        mantissa_bits: Width of the mantissa field.
+        sign_bits: 0 for an unsigned format.
+        specials: Which codes are not finite numbers. "ieee" gives the whole top exponent to
+            infinity (mantissa 0) and NaN. "one nan" ("fn", finite) makes the code of all ones NaN
+            and has no infinity. "minus zero is nan" ("fnuz", finite, unsigned zero) does what it
+            says, and its bias is larger by one. "none" makes every code a finite number.
+        stored_bits: Bits that a value occupies in memory, if more than the format uses.
     """
 
     name: str
     exponent_bits: int
     mantissa_bits: int
     sign_bits: int = 1
-    specials: Specials = "ieee"
+    specials: str = "ieee"
     stored_bits: int = 0
 
     @property
     def bits(self) -> int:
-        """Sign, exponent and mantissa together."""
+        """The bits of sign, exponent and mantissa together."""
         return self.sign_bits + self.exponent_bits + self.mantissa_bits
 
     @property
     def bytes(self) -> float:
-        """Bytes of memory per value: 0.5 for FP4, 4 for TF32."""
+        """The bytes of memory per value, for example 0.5 for FP4 and 4 for TF32."""
         return (self.stored_bits or self.bits) / 8
 
     @property
     def bias(self) -> int:
-        """What is subtracted from the exponent field: 2^(k-1) - 1, in fnuz formats 2^(k-1)."""
+        """The number subtracted from the exponent field, 2^(k-1) - 1 or, in fnuz, 2^(k-1)."""
         return 2 ** (self.exponent_bits - 1) - (self.specials != "minus zero is nan")
 
     @property
     def max_code(self) -> int:
-        """The largest finite value's code, its sign left out."""
+        """The code of the largest finite value, without its sign."""
         given_up = {"ieee": 2**self.mantissa_bits, "one nan": 1}.get(self.specials, 0)
         return 2 ** (self.exponent_bits + self.mantissa_bits) - 1 - given_up
 
     @property
     def has_subnormals(self) -> bool:
-        """Whether exponent field 0 means 0.mantissa instead of 1.mantissa."""
+        """True if exponent field 0 means 0.mantissa instead of 1.mantissa."""
         return self.mantissa_bits > 0
 
     @property
@@ -74,7 +75,7 @@ class FloatFormat:
 
     @property
     def eps(self) -> float:
-        """The gap between 1 and the next larger value: 2^-m."""
+        """The gap of 2^-m between 1 and the next larger value."""
         return math.ldexp(1.0, -self.mantissa_bits)
 
     @property
@@ -84,7 +85,7 @@ class FloatFormat:
 
     @property
     def min(self) -> float:
-        """The lowest finite value: `-max`, or the smallest where there is no sign."""
+        """The lowest finite value, `-max`, or the smallest value of an unsigned format."""
         return -self.max if self.sign_bits else self.smallest_normal
 
     @property
@@ -99,35 +100,38 @@ class FloatFormat:
 
     @property
     def smallest_subnormal(self) -> float:
-        """The smallest positive value there is; `finfo` does not tell it."""
+        """The smallest positive value, which `torch.finfo` does not have."""
         return math.ldexp(1.0, self.min_exponent - self.mantissa_bits)
 
     @property
     def resolution(self) -> float:
-        """10^-d, where any decimal of d digits survives: d = floor(m log10 2)."""
+        """10^-d, where any decimal number of d = floor(m log10 2) digits survives."""
         return float(f"1e-{math.floor(self.mantissa_bits * math.log10(2))}")
 
     @property
     def digits(self) -> float:
-        """Decimal digits' worth of significant bits, the hidden one included: (m + 1) log10 2."""
+        """The precision in decimal digits, (m + 1) log10 2, with the implicit leading one."""
         return (self.mantissa_bits + 1) * math.log10(2)
 
     def split(self, code: int) -> tuple[int, int, int]:
-        """The three fields (sign, exponent, mantissa) of a code, as integers."""
+        """Split a code into its fields (sign, exponent, mantissa), as integers."""
         k, m = self.exponent_bits, self.mantissa_bits
         return code >> (k + m), code >> m & (2**k - 1), code & (2**m - 1)
 
     def spell(self, code: int) -> str:
-        """A code's bits with a space between the fields: `0 01111100 0100...` (empty ones drop)."""
+        """Return the bits of a code with a space between the fields, as in `0 01111100 0100...`.
+
+        Empty fields are left out.
+        """
         widths = (self.sign_bits, self.exponent_bits, self.mantissa_bits)
         fields = zip(self.split(code), widths, strict=True)
         return " ".join(f"{value:0{width}b}" for value, width in fields if width)
 
     def decode(self, code: int) -> float:
-        """The value of a code (an integer of `bits` bits); exact for formats up to fp64.
+        """Return the value of a code (an integer of `bits` bits), exactly for formats up to fp64.
 
         Raises:
-            ValueError: the code needs more bits than the format has.
+            ValueError: The code needs more bits than the format has.
         """
         require(0 <= code < 2**self.bits, f"code {code} does not fit into {self.bits} bits")
         sign, exponent, mantissa = self.split(code)
@@ -140,18 +144,18 @@ class FloatFormat:
         if exponent == 0 and self.has_subnormals:
             value = math.ldexp(mantissa, self.min_exponent - self.mantissa_bits)
         else:
-            significand = 2**self.mantissa_bits + mantissa  # the hidden one, then the mantissa
+            significand = 2**self.mantissa_bits + mantissa  # the implicit one, then the mantissa
             value = math.ldexp(significand, exponent - self.bias - self.mantissa_bits)
         return -value if sign else value
 
     def encode(self, value: float, *, saturate: bool = False) -> int:
-        """The code nearest to `value`, ties to even; the inverse of `decode`.
+        """Return the code nearest to `value`, with ties to even (the inverse of `decode`).
 
-        Too large a value becomes infinity, or NaN where there is none; with `saturate`, and in a
-        format that has neither, it becomes the largest finite value.
+        A value too large for the format becomes infinity, or NaN if the format has no infinity. It
+        becomes the largest finite value if `saturate` is true or the format has neither.
 
         Raises:
-            ValueError: NaN, in a format that has none.
+            ValueError: The value is NaN and the format has no NaN.
         """
         k, m = self.exponent_bits, self.mantissa_bits
         sign = int(math.copysign(1, value) < 0) if self.sign_bits else 0
@@ -164,7 +168,7 @@ class FloatFormat:
         else:
             exponent = self.exponent_of(magnitude)
             steps = round(math.ldexp(magnitude, m - exponent))  # Python rounds ties to even
-            # Codes are in the order of values, so a carry out of the mantissa does what it should.
+            # Codes have the order of the values, so a carry out of the mantissa is right.
             code = (exponent - self.min_exponent << m) + steps - (not self.has_subnormals)
             code = max(code, 0)
         if code > self.max_code:
@@ -179,14 +183,15 @@ class FloatFormat:
         return sign << (k + m) | code
 
     def exponent_of(self, value: float) -> int:
-        """The power of two at or below |value|; that of the subnormals for all smaller ones."""
+        """Return the exponent of the power of two at or below |value|, or that of subnormals."""
         return max(math.frexp(value)[1] - 1, self.min_exponent) if value else self.min_exponent
 
     def nearest(self, values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Each value rounded to the format's nearest, ties to even, saturating; in fp64 on the CPU.
+        """Round each value to the nearest value of a signed format, with ties to even, in fp64.
 
-        For formats with a sign; this is how the course computes in types torch has no arithmetic
-        for. Infinity becomes the largest value, NaN stays.
+        Values beyond the range, infinity included, become the largest value, and NaN stays NaN. The
+        course computes this way in formats for which torch has no arithmetic. The result is on the
+        CPU.
         """
         x = values.detach().to("cpu").double()
         exponent = (torch.frexp(x).exponent - 1).clamp(min=self.min_exponent)
@@ -194,12 +199,12 @@ class FloatFormat:
         return ((x / gap).round() * gap).clamp(-self.max, self.max)
 
     def gap(self, value: float) -> float:
-        """The distance from |value| to the next larger representable value (within the range)."""
+        """Return the distance from |value| to the next larger value, within the range."""
         exponent = self.exponent_of(value)
         return math.ldexp(1.0, exponent - self.mantissa_bits)
 
     def positive_values(self) -> list[float]:
-        """All positive finite values, in increasing order; meant for formats of 16 bits or less."""
+        """Return all positive finite values in increasing order, for formats of up to 16 bits."""
         return [self.decode(code) for code in range(int(self.has_subnormals), self.max_code + 1)]
 
 
@@ -230,7 +235,7 @@ TORCH_FORMATS: dict[torch.dtype, FloatFormat] = {
 
 @dataclass(frozen=True)
 class IntFormat:
-    """A two's complement (or unsigned) integer of any width."""
+    """An integer format of any width, in two's complement if it is signed."""
 
     name: str
     bits: int
@@ -238,21 +243,21 @@ class IntFormat:
 
     @property
     def bytes(self) -> float:
-        """Bytes per value when packed: 0.5 for int4."""
+        """The bytes per value when packed, for example 0.5 for int4."""
         return self.bits / 8
 
     @property
     def min(self) -> int:
-        """-2^(bits - 1), or 0 without a sign."""
+        """The lowest value, -2^(bits - 1), or 0 for an unsigned format."""
         return -(2 ** (self.bits - 1)) if self.signed else 0
 
     @property
     def max(self) -> int:
-        """2^(bits - 1) - 1, or 2^bits - 1 without a sign."""
+        """The largest value, 2^(bits - 1) - 1, or 2^bits - 1 for an unsigned format."""
         return 2 ** (self.bits - self.signed) - 1
 
     def nearest(self, values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Each value rounded to an integer, ties to even, in the symmetric range -max to max."""
+        """Round each value to an integer from -max to max, with ties to even."""
         low = -self.max if self.signed else 0
         return values.detach().to("cpu").double().round().clamp(low, self.max)
 
@@ -263,9 +268,9 @@ UINT8 = IntFormat("uint8", 8, signed=False)
 
 
 def scalar_float_dtypes() -> dict[str, torch.dtype]:
-    """Every floating-point type in torch's namespace with one value per element, by name.
+    """Return all floating-point types of torch with one value per element, by name.
 
-    Packed types (`float4_e2m1fn_x2` holds two values) and complex ones are left out.
+    Complex types are left out, and so are packed types such as `float4_e2m1fn_x2`.
     """
     found = {d for d in vars(torch).values() if isinstance(d, torch.dtype) and d.is_floating_point}
     names = {str(dtype).removeprefix("torch."): dtype for dtype in found}
@@ -273,19 +278,20 @@ def scalar_float_dtypes() -> dict[str, torch.dtype]:
 
 
 def codes_of(values: Tensor) -> list[int]:
-    """The raw bits of a tensor's elements, as non-negative integers, whatever its type."""
+    """Return the raw bits of a tensor's elements as non-negative integers, for any dtype."""
     raw = values.detach().cpu().contiguous().flatten().view(torch.uint8)
     data, width = bytes(raw.tolist()), values.element_size()
     return [
-        int.from_bytes(data[i : i + width], "little")  # every platform torch runs on
+        int.from_bytes(data[i : i + width], "little")  # as on every platform that torch supports
         for i in range(0, len(data), width)
     ]
 
 
 def scale_and_zero_point(low: float, high: float, target: IntFormat) -> tuple[float, int]:
-    """The affine map from [low, high], widened to hold 0, onto all of an integer type's values.
+    """Return the affine map from [low, high] to the whole range of an integer format.
 
-    q = round(x / scale) + zero_point. Zero is hit exactly, which padding and ReLU need.
+    The map is q = round(x / scale) + zero_point. The range is first widened to contain 0, because
+    padding and ReLU need an exact zero.
     """
     low, high = min(low, 0.0), max(high, 0.0)
     scale = (high - low) / (target.max - target.min) or 1.0
@@ -295,7 +301,7 @@ def scale_and_zero_point(low: float, high: float, target: IntFormat) -> tuple[fl
 def quantize(
     x: Float[Tensor, "..."], scale: float | Tensor, zero_point: int, target: IntFormat
 ) -> Int[Tensor, "..."]:
-    """Round x / scale + zero_point to integers of `target`'s range, held in int16."""
+    """Round x / scale + zero_point to integers in the range of `target`, stored as int16."""
     q = torch.round(x / scale) + zero_point
     return q.clamp(target.min, target.max).to(torch.int16)
 
@@ -303,18 +309,21 @@ def quantize(
 def dequantize(
     q: Int[Tensor, "..."], scale: float | Tensor, zero_point: int
 ) -> Float[Tensor, "..."]:
-    """The fp32 values that the integers stand for: (q - zero_point) * scale."""
+    """Return the fp32 values that the integers represent, (q - zero_point) * scale."""
     return (q - zero_point).float() * scale
 
 
 def pack_int4(q: Int[Tensor, "... pairs_of_two"]) -> UInt8[Tensor, "... bytes"]:
-    """Two int4 values into each byte, the first in the low half; the last axis must be even."""
+    """Pack two int4 values into each byte, the first into the low half.
+
+    The last axis must have an even size.
+    """
     low, high = rearrange(q.to(torch.uint8) & 15, "... (byte half) -> half ... byte", half=2)
     return low | high << 4
 
 
 def unpack_int4(packed: UInt8[Tensor, "... bytes"]) -> Int[Tensor, "... pairs_of_two"]:
-    """The inverse of `pack_int4`, as int16."""
+    """Unpack what `pack_int4` packed, into int16."""
     halves = torch.stack((packed & 15, packed >> 4), dim=-1).to(torch.int16)
     return rearrange(
         torch.where(halves > 7, halves - 16, halves), "... byte half -> ... (byte half)"
@@ -324,11 +333,11 @@ def unpack_int4(packed: UInt8[Tensor, "... bytes"]) -> Int[Tensor, "... pairs_of
 def block_round_trip(
     x: Float[Tensor, "... n"], element: FloatFormat | IntFormat, block: int = 16
 ) -> Float[Tensor, "... n"]:
-    """Return x as `element` stores it with an E4M3 scale per block and an fp32 scale per tensor.
+    """Return x after storing it as `element` with an E4M3 scale per block and an fp32 tensor scale.
 
-    A block's largest magnitude becomes the largest of `element`; integers use -max to max. The
-    tensor's scale brings the largest block scale to E4M3's 448. The last axis must be a multiple
-    of `block`.
+    The block scale maps a block's largest magnitude to the largest value of `element`. Integers use
+    the range -max to max. The tensor scale maps the largest block scale to 448, the maximum of
+    E4M3. The last axis must be a multiple of `block`.
     """
     blocks = rearrange(x.detach().cpu().double(), "... (n block) -> ... n block", block=block)
     amax = blocks.abs().amax(dim=-1, keepdim=True)
@@ -340,7 +349,7 @@ def block_round_trip(
 
 
 def nvfp4_round_trip(x: Float[Tensor, "... n"], block: int = 16) -> Float[Tensor, "... n"]:
-    """Return x as NVFP4 stores it: E2M1 values, an E4M3 scale per block, an fp32 one per tensor.
+    """Return x after storing it as NVFP4, E2M1 with E4M3 block scales and an fp32 tensor scale.
 
     Source: NVIDIA, "Introducing NVFP4 for efficient and accurate low-precision inference", 2025.
     """

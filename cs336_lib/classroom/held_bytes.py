@@ -1,7 +1,7 @@
 """Train under torchrun and print how many bytes of tensors each rank holds.
 
-The program runs `train` itself. It looks after every micro-batch, once the optimizer has its state,
-and prints the most that was held of each kind, as JSON.
+The program runs `train` itself. It measures after every micro-batch, once the optimizer has its
+state, and prints the maximum of each kind as JSON.
 
 Usage: torchrun ... -m cs336_lib.classroom.held_bytes RUN_DIR TRAIN_CONFIG_AS_JSON
 """
@@ -26,14 +26,14 @@ most = {"weights": 0, "gradients": 0, "optimizer state": 0, "everything": 0}
 
 
 def storage_bytes(tensors: Iterable[Tensor]) -> int:
-    """Add up the tensors' memory on this rank; shared memory counts once."""
+    """Add up the tensors' memory on this rank and count shared memory once."""
     local = [t.to_local() if hasattr(t, "to_local") else t for t in tensors]
     storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in local}
     return sum(storages.values())
 
 
 def live_tensors() -> list[Tensor]:
-    """Return every tensor that Python knows of, FSDP's own buffers included."""
+    """Return every tensor that Python knows of, including FSDP's own buffers."""
     gc.collect()
     return [
         thing for thing in gc.get_objects() if issubclass(type(thing), Tensor) and not thing.is_meta
@@ -41,7 +41,7 @@ def live_tensors() -> list[Tensor]:
 
 
 def look(model: nn.Module) -> None:
-    """Measure what is held now, and keep the maximum of each kind."""
+    """Measure the memory held now, and keep the maximum of each kind."""
     parameters = list(model.parameters())
     state = [t for entry in optimizers[0].state.values() for t in entry.values()]
     if not state:
@@ -58,7 +58,7 @@ def look(model: nn.Module) -> None:
 def remember_optimizer(
     *arguments: Any, make: Callable = train_module.make_optimizer
 ) -> torch.optim.Optimizer:
-    """Make the optimizer as `train` does, and keep it in view."""
+    """Make the optimizer as `train` does, and remember it so that `look` can measure its state."""
     optimizers.append(make(*arguments))
     return optimizers[-1]
 
@@ -67,7 +67,7 @@ def remember_optimizer(
 def sync_then_look(
     model: nn.Module, wanted: bool, gradient_sync: Callable = distributed.gradient_sync
 ) -> Iterator[None]:
-    """Do what `gradient_sync` does, and look when the backward pass is over."""
+    """Synchronize gradients as `gradient_sync` does, and measure after the backward pass."""
     with gradient_sync(model, wanted):
         yield
     look(model)

@@ -1,7 +1,7 @@
-"""The ladder of notebook 09: one training step of GPT-2, made faster rung by rung, each measured.
+"""The ladder of notebook 09, which makes one training step of GPT-2 faster rung by rung.
 
 `Ladder(shape_for(device), device).climb()` measures the next rung. Every rung starts from the same
-weights and trains on the same tokens, so that its losses can be held against those of the first.
+weights and trains on the same tokens, so its losses can be compared with those of the first rung.
 """
 
 import gc
@@ -22,7 +22,6 @@ from cs336_lib import accounting, hardware
 from cs336_lib.classroom.speed_step import (
     SMALL,
     TINY,
-    Precision,
     Settings,
     Shape,
     Step,
@@ -53,13 +52,13 @@ __all__ = [
 ]
 
 GIB = 2**30
-# How far losses may be apart, relatively, at the precision of the less precise of two rungs.
-TOLERANCE: dict[Precision, float] = {"fp32": 1e-4, "tf32": 1e-3, "bf16": 1e-2}
+# Allowed relative difference of the losses, by the precision of the rung.
+TOLERANCE = {"fp32": 1e-4, "tf32": 1e-3, "bf16": 1e-2}
 
 
 @dataclass(frozen=True)
 class Rung:
-    """A step of the ladder: its name, what it changes in words, and in settings."""
+    """A step of the ladder, with its name, a description, and the settings it changes."""
 
     name: str
     what: str
@@ -77,12 +76,12 @@ RUNGS = (
     Rung("best of all", "the library's own parts, as `cs336 train` runs them", {"library": True}),
 )
 
-# Measuring.
+# Measurement
 
 
 @dataclass(frozen=True)
 class Row:
-    """What a rung gave; None where it could not be had, and then `note` says why."""
+    """The measurements of a rung, where a missing value is `None` and `note` gives the reason."""
 
     name: str
     ms: float | None = None
@@ -107,11 +106,12 @@ def measure(
     repeats: int = 5,
     warmup: int = 2,
 ) -> Row:
-    """Build the step, warm it up, take the median of `repeats` steps, then one for peak memory.
+    """Build the step, warm it up, and measure the median time of `repeats` steps and the memory.
 
-    MFU is against the peak of the precision that the matmuls run in; `loss` is that of the last
-    timed step, `losses` are those of all; `first_ms` is the first step, with any compiling in it,
-    and `best_ms` the fastest: how far the median is above it shows how busy the machine was.
+    MFU refers to the peak of the precision that the matmuls run in. `losses` holds the loss of
+    every step and `loss` the last one. `first_ms` is the time of the first step, including
+    compilation. `best_ms` is the fastest step, so a median far above it is the sign of a busy
+    machine.
     """
     step = Step(settings, shape, device)
     losses, times = [], []
@@ -142,28 +142,28 @@ def measure(
 
 
 def free(device: torch.device) -> None:
-    """Give back what the last rung held, so that it does not count as the next one's."""
+    """Free the last rung's memory, so that it does not count towards the next rung."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
-def peak_flops(precision: Precision, device: torch.device) -> float | None:
-    """The device's peak for matmuls in this precision; None where we know none."""
+def peak_flops(precision: str, device: torch.device) -> float | None:
+    """Return the device's peak FLOP/s for matmuls in this precision, or `None` if unknown."""
     if precision == "bf16" and not hardware.has_bf16(device):
         return None
-    if device.type == "cpu" and precision != "bf16":  # TF32 runs on the same circuits there
-        sizes = (512, 768, 1024)  # the best of several: other programs disturb each of them
+    if device.type == "cpu" and precision != "bf16":  # a CPU runs TF32 on the fp32 units
+        sizes = (512, 768, 1024)  # take the best of several, because other programs disturb them
         return max(hardware.measured_matmul_flops(device, torch.float32, n) for n in sizes)
     with matmul_precision(precision):
         return hardware.peak_flops(device, torch.bfloat16 if precision == "bf16" else None)[0]
 
 
 def peak_bytes(step: Step) -> int | None:
-    """The most memory in use at any moment of a step; None where the device does not tell.
+    """Return the peak memory of a step in bytes, or `None` if the device does not report it.
 
-    A CUDA allocator keeps the figure itself. For a CPU, the profiler logs every allocation: the
-    highest running total comes on top of what lives between steps.
+    CUDA's allocator keeps the figure itself. On a CPU, the profiler logs every allocation, and we
+    add the highest running total to the memory that persists between steps.
     """
     if step.device.type == "cuda":
         hardware.synchronize(step.device)
@@ -184,13 +184,13 @@ def peak_bytes(step: Step) -> int | None:
 
 
 def resident_bytes(step: Step) -> int:
-    """Weights and optimizer state: what is there between two steps."""
+    """Return the bytes of weights and optimizer state, which persist between steps."""
     state = [v for kept in step.optimizer.state.values() for v in kept.values()]
     return sum(t.nbytes for t in (*step.model.parameters(), *state) if isinstance(t, Tensor))
 
 
 def trace_events(watched: profile) -> list[dict[str, Any]]:
-    """The events of a profile as its trace file has them, in the order of their time stamps."""
+    """Return the events of a profile's trace file, sorted by time."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         watched.export_chrome_trace(str(path))
@@ -199,7 +199,7 @@ def trace_events(watched: profile) -> list[dict[str, Any]]:
 
 
 def same_loss(row: Row, first: Row) -> bool:
-    """Whether a rung has the first one's loss at every step, up to its precision's rounding."""
+    """Return whether every loss of a rung equals that of the first rung within the tolerance."""
     if not row.losses or len(row.losses) != len(first.losses):
         return False
     allowed = TOLERANCE[row.settings.precision]
@@ -207,8 +207,8 @@ def same_loss(row: Row, first: Row) -> bool:
     return all(math.isclose(a, b, rel_tol=allowed) for a, b in pairs)
 
 
-# The ladder of the notes: ms per step on one RTX A6000, 16 x 1024 tokens, and the loss at step 49.
-# The first four had the padded vocabulary already; the fifth alone has 50257 columns.
+# The ladder of the lecture notes, measured on one RTX A6000 with 16 x 1024 tokens: milliseconds per
+# step and the loss at step 49. Only the fifth rung has 50257 columns; the first four are padded.
 A6000_MS = {
     "fp32": 807.30,
     "TF32": 539.33,
@@ -226,20 +226,20 @@ A6000_LOSS = {
     "padded vocabulary": 6.0193634033203125,
 }
 
-# What a device can do.
+# Device capabilities
 
 
 def has_tf32(device: torch.device) -> bool:
-    """Whether matmuls of fp32 tensors can run as TF32: NVIDIA GPUs from Ampere (8.0) on."""
+    """Return whether fp32 matmuls can run as TF32, as on NVIDIA GPUs from Ampere (8.0) on."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 class Ladder:
-    """Climbs RUNGS one at a time; each rung keeps what the ones below it changed.
+    """Measures RUNGS one by one, where each rung keeps the changes of the rungs below it.
 
-    A rung that this device cannot use is stepped over: later rungs go on without its change. So are
-    compiled kernels on a CPU, after they have been measured, since each further variant would
-    compile for as long as hundreds of steps take.
+    A rung that this device cannot use is skipped, and later rungs run without its change. On a CPU,
+    `compile` is measured but not kept, because compiling each further variant would take as long as
+    hundreds of steps.
     """
 
     def __init__(self, shape: Shape, device: torch.device, *, repeats: int = 11):
@@ -252,16 +252,16 @@ class Ladder:
         """The rung that `climb` will measure.
 
         Raises:
-            ValueError: all have been climbed.
+            ValueError: All rungs have been climbed.
         """
         require(len(self.rows) < len(RUNGS), f"all {len(RUNGS)} rungs have been climbed")
         return RUNGS[len(self.rows)]
 
     def climb(self) -> Row:
-        """Measure the next rung; it must have the loss of the first.
+        """Measure the next rung and check that it has the losses of the first.
 
         Raises:
-            ValueError: the loss is another one, or all rungs have been climbed.
+            ValueError: The losses differ, or all rungs have been climbed.
         """
         rung = self.next
         settings = replace(self.settings, **rung.change)
@@ -275,7 +275,7 @@ class Ladder:
             first = self.rows[0] if self.rows else row
             require(
                 same_loss(row, first),
-                f"{rung.name} has losses {row.losses}, where {first.name} has {first.losses}",
+                f"{rung.name} has losses {row.losses}, but {first.name} has {first.losses}",
             )
             if rung.name != "compile" or self.device.type != "cpu":
                 self.settings = settings
@@ -283,14 +283,11 @@ class Ladder:
         return row
 
     def judge(self, name: str) -> tuple[bool, str]:
-        """Whether to skip this rung on this device, and what its row has to say."""
+        """Return whether to skip a rung on this device, and the note for its row."""
         if name == "TF32" and not has_tf32(self.device):
             return False, "no effect on this device"
         if name == "bf16" and not hardware.has_bf16(self.device):
-            return (
-                True,
-                f"left out: {slower_in_bf16(self.device):.1f}x fp32's time (tiny model)",
-            )
+            return True, f"left out: {slower_in_bf16(self.device):.1f}x fp32's time (tiny model)"
         if name == "compile":
             why = hardware.why_not_compiled(self.device)
             not_kept = "not kept above" if self.device.type == "cpu" else ""
@@ -299,25 +296,25 @@ class Ladder:
 
 
 def slower_in_bf16(device: torch.device) -> float:
-    """How many times as long a step of the TINY model takes in bf16 as in fp32."""
+    """Return the time of a step of the TINY model in bf16 divided by its time in fp32."""
     fp32, bf16 = (
         measure(precision, Settings(precision=precision), TINY, device)
         for precision in ("fp32", "bf16")
     )
-    require(same_loss(bf16, fp32), f"bf16 has losses {bf16.losses}, fp32 has {fp32.losses}")
+    require(same_loss(bf16, fp32), f"bf16 has losses {bf16.losses}, but fp32 has {fp32.losses}")
     return bf16.ms / fp32.ms
 
 
-# Results that benchmarks write and the notebook shows: benchmarks/results/gpu_ladder_*.json.
+# Results that benchmarks write and the notebook shows, benchmarks/results/gpu_ladder_*.json
 
 ROW_KEYS = ("name", "ms", "tokens_per_sec", "mfu", "memory_gib", "loss")
 
 
 def report(ladder: Ladder) -> dict[str, Any]:
-    """What a climbed ladder leaves, ready for json.dump.
+    """Return the results of a ladder in a form ready for json.dump.
 
-    {"device": str, "torch": str, "shape": str, "rungs": [{"name", "ms", "tokens_per_sec", "mfu",
-    "memory_gib", "loss"}]}; null where a rung was skipped or a peak is unknown.
+    The form is {"device": str, "torch": str, "shape": str, "rungs": [{"name", "ms",
+    "tokens_per_sec", "mfu", "memory_gib", "loss"}]}. A skipped rung or an unknown peak gives null.
     """
     return {
         "device": hardware.device_name(ladder.device),
@@ -328,19 +325,20 @@ def report(ladder: Ladder) -> dict[str, Any]:
 
 
 def read_report(path: Path) -> tuple[str, list[Row]]:
-    """The device and the rows of a report.
+    """Read a report and return its device and rows.
 
     Raises:
-        ValueError: the file is not of the form that `report` gives.
+        ValueError: The file is not a report that `report` wrote.
     """
     try:
         content = json.loads(path.read_text())
         rows = [Row(**{key: rung[key] for key in ROW_KEYS}) for rung in content["rungs"]]
         return content["device"], rows
     except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: no ladder report ({type(error).__name__}: {error})") from None
+        detail = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} is not a ladder report ({detail}); write it again") from None
 
 
 def read_reports(folder: Path) -> dict[str, list[Row]]:
-    """Device -> rows for every gpu_ladder_*.json in the folder; empty where there are none."""
+    """Return the rows of every gpu_ladder_*.json in the folder, by device."""
     return dict(read_report(path) for path in sorted(folder.glob("gpu_ladder_*.json")))

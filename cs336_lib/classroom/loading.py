@@ -1,7 +1,7 @@
-"""A dataset that worker processes can read: importable, cheap to send, opened where it is used.
+"""A dataset that worker processes can read, because it is importable and cheap to pickle.
 
-A worker that is started afresh (`spawn`: macOS, Windows) imports the dataset's class by its name,
-so the class must live in a module; one written in a notebook cell cannot be found.
+A worker started with `spawn` (macOS, Windows) imports the dataset's class by name. The class must
+therefore live in a module, because a worker cannot import it from a notebook cell.
 """
 
 import os
@@ -16,30 +16,35 @@ from cs336_lib.config import require
 
 
 class TokenWindows(Dataset):
-    """Every full window of a raw uint16 token file, in order; each tells which process read it.
+    """All full windows of a raw uint16 token file, in order, each with the process that read it.
 
-    Only the path travels to a worker. A memmap among the attributes would be pickled as a copy of
-    the whole file.
+    Only the path is sent to a worker, because pickling a memmap would copy the whole file.
     """
 
     def __init__(self, path: Path, block_size: int):
         tokens = path.stat().st_size // 2
-        require(tokens > block_size, f"{path}: {tokens} tokens, one window takes {block_size + 1}")
+        require(
+            tokens > block_size,
+            f"{path} has {tokens} tokens, but a window needs {block_size + 1}; "
+            "use a longer file or a smaller block_size",
+        )
         self.path, self.block_size = path, block_size
         self.windows = (tokens - 1) // block_size
-        self.reads = 0  # by this process' copy of the dataset
+        self.reads = 0  # counted in this process's copy of the dataset
 
     def __len__(self) -> int:
         return self.windows
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Inputs `x`, targets `y` (int64, block_size each), and the reader's `pid` and `seed`.
+        """Return the inputs `x`, the targets `y`, and the reader's `pid` and `seed`.
+
+        Both tensors are int64 and have block_size elements.
 
         Raises:
-            IndexError: there is no such window.
+            IndexError: The window does not exist.
         """
         if not 0 <= index < self.windows:
-            raise IndexError(f"window {index}, but there are {self.windows}")
+            raise IndexError(f"window {index} does not exist; there are {self.windows} windows")
         self.reads += 1
         tokens = np.memmap(self.path, dtype=np.uint16, mode="r")
         start = index * self.block_size

@@ -14,14 +14,14 @@ from cs336_lib.classroom.plots.course import save_map
 
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 CELL_TIMEOUT = 300
-OUTPUT_TIMEOUT = 60  # after nbclient's 4 seconds a busy machine's outputs would be left out
+OUTPUT_TIMEOUT = 60  # nbclient's default of 4 seconds loses outputs on a busy machine
 
 
 def normalise(notebook: NotebookNode) -> NotebookNode:
-    """Drop all that differs between two runs or machines without meaning anything.
+    """Drop everything that differs between two runs or machines without meaning anything.
 
-    Cells are numbered 1, 2, ... (nbval refuses outputs without a number); stderr (progress bars,
-    warnings), timestamps, widget state and the kernel's patch version go.
+    Cells are numbered 1, 2, ..., because nbval refuses outputs without a number. Stderr (progress
+    bars and warnings), timestamps, widget state and the kernel's patch version are removed.
     """
     notebook.metadata = {
         "kernelspec": KERNEL,
@@ -46,7 +46,7 @@ def normalise(notebook: NotebookNode) -> NotebookNode:
 
 
 def run(path: Path) -> None:
-    """Execute one notebook from a fresh kernel and write it back, normalised."""
+    """Execute one notebook in a fresh kernel and write it back in normal form."""
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook,
@@ -62,7 +62,7 @@ def run(path: Path) -> None:
 
 
 def main() -> None:
-    """Run the notebooks named, or all of them and draw the README's map."""
+    """Run the given notebooks, or run all of them and draw the README's map."""
     parser = argparse.ArgumentParser(description="Run notebooks and store their outputs.")
     parser.add_argument("paths", nargs="*", type=Path, help="default: all in notebooks/")
     named = parser.parse_args().paths

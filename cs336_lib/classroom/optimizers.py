@@ -1,7 +1,7 @@
-"""SGD to AdamW and Muon, each a `torch.optim.Optimizer` whose rule can be read at a glance.
+"""SGD to AdamW and Muon, each a short `torch.optim.Optimizer` whose rule is easy to read.
 
-They take the same arguments as torch's own and keep the same state under the same names, so the
-tests can hold them against each other. Simplicity comes first: torch's fused forms are faster.
+They take the same arguments as torch's optimizers and keep the same state under the same names, so
+the tests can compare the two. They aim for simplicity, and torch's fused versions are faster.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,10 +17,10 @@ Parameters = Iterable[nn.Parameter] | Iterable[dict[str, Any]]
 
 
 class Rule(torch.optim.Optimizer):
-    """What all share: the closure, the groups, the skipping of parameters without a gradient.
+    """Base class that handles closures and groups, and skips parameters without a gradient.
 
-    A subclass says in `update` how one parameter moves, given its gradient, its own state (empty
-    at first) and the settings of its group.
+    A subclass implements `update`, which moves one parameter given its gradient, its own state
+    (empty at first) and the settings of its group.
     """
 
     takes_sparse = False
@@ -31,10 +31,10 @@ class Rule(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-        """Move every parameter that has a gradient; return the closure's loss, if there is one.
+        """Update every parameter that has a gradient, and return the closure's loss if given.
 
         Raises:
-            ValueError: a gradient is sparse and this rule needs all of it.
+            ValueError: A gradient is sparse and this rule needs a dense one.
         """
         loss = None
         if closure is not None:
@@ -56,29 +56,29 @@ class Rule(torch.optim.Optimizer):
 
 
 class SGD(Rule):
-    """Down the slope: p -= lr * grad. `weight_decay` is an L2 penalty, added to the gradient."""
+    """Gradient descent, p -= lr * grad, where `weight_decay` adds an L2 penalty to the gradient."""
 
     def __init__(self, params: Parameters, lr: float = 1e-3, weight_decay: float = 0.0):
         super().__init__(params, lr=lr, weight_decay=weight_decay)
 
     def update(self, p: Tensor, grad: Tensor, state: dict, group: dict) -> None:
-        """No memory of earlier steps."""
+        """Take a step that depends on the current gradient only."""
         if group["weight_decay"]:
             grad = grad + group["weight_decay"] * p
         p -= group["lr"] * grad
 
 
 class Momentum(Rule):
-    """SGD with a velocity (Polyak 1964): under a constant gradient it grows to grad/(1-momentum).
+    """SGD with a velocity (Polyak 1964), which reaches grad/(1-momentum) under a constant gradient.
 
-    Like torch's it sums the gradients with fading weights; it is no average of them.
+    As in torch, the velocity is a sum of gradients with decaying weights, not an average.
     """
 
     def __init__(self, params: Parameters, lr: float = 1e-3, momentum: float = 0.9):
         super().__init__(params, lr=lr, momentum=momentum)
 
     def update(self, p: Tensor, grad: Tensor, state: dict, group: dict) -> None:
-        """One tensor of state: the velocity."""
+        """Keep one tensor of state, the velocity."""
         if not state:
             state["momentum_buffer"] = torch.zeros_like(p)
         velocity = state["momentum_buffer"]
@@ -88,7 +88,7 @@ class Momentum(Rule):
 
 
 class AdaGrad(Rule):
-    """A step size for each weight, from the sum of its squared gradients (Duchi et al. 2011)."""
+    """A learning rate per weight, from the sum of its squared gradients (Duchi et al. 2011)."""
 
     takes_sparse = True
 
@@ -96,11 +96,11 @@ class AdaGrad(Rule):
         super().__init__(params, lr=lr, eps=eps)
 
     def update(self, p: Tensor, grad: Tensor, state: dict, group: dict) -> None:
-        """One tensor of state: the sum, which only grows."""
+        """Keep one tensor of state, the sum of squared gradients, which only grows."""
         if not state:
             state["sum"] = torch.zeros_like(p)
         total = state["sum"]
-        if grad.is_sparse:  # an embedding's: only the rows that were looked up have moved
+        if grad.is_sparse:  # from an embedding, where only the rows that were looked up change
             grad = grad.coalesce()
             rows, grad = grad.indices()[0], grad.values()
             total[rows] += grad * grad
@@ -111,7 +111,7 @@ class AdaGrad(Rule):
 
 
 class RMSProp(Rule):
-    """AdaGrad that forgets: a running mean where AdaGrad has a sum (Tieleman and Hinton 2012)."""
+    """AdaGrad with a running mean in place of the sum, so it forgets (Tieleman and Hinton 2012)."""
 
     def __init__(
         self, params: Parameters, lr: float = 1e-2, alpha: float = 0.99, eps: float = 1e-8
@@ -119,7 +119,7 @@ class RMSProp(Rule):
         super().__init__(params, lr=lr, alpha=alpha, eps=eps)
 
     def update(self, p: Tensor, grad: Tensor, state: dict, group: dict) -> None:
-        """One tensor of state: the running mean of squared gradients."""
+        """Keep one tensor of state, the running mean of squared gradients."""
         if not state:
             state["square_avg"] = torch.zeros_like(p)
         mean_square = state["square_avg"]
@@ -129,9 +129,10 @@ class RMSProp(Rule):
 
 
 class Adam(Rule):
-    """RMSProp with a running mean of the gradient, both corrected for their start at zero.
+    """RMSProp with a running mean of the gradient and bias correction (Kingma and Ba 2015).
 
-    Kingma and Ba 2015. `weight_decay` is an L2 penalty, added to the gradient: see AdamW.
+    Bias correction makes up for running means that start at zero. As an L2 penalty, `weight_decay`
+    is added to the gradient, unlike in AdamW.
     """
 
     def __init__(
@@ -145,7 +146,7 @@ class Adam(Rule):
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
     def update(self, p: Tensor, grad: Tensor, state: dict, group: dict) -> None:
-        """Two tensors of state and a count of steps."""
+        """Keep two tensors of state and a count of steps."""
         if group["weight_decay"]:
             grad = grad + group["weight_decay"] * p
         p -= group["lr"] * adam_direction(grad, state, group)
@@ -165,13 +166,16 @@ class AdamW(Adam):
         super().__init__(params, lr, betas, eps, weight_decay)
 
     def update(self, p: Tensor, grad: Tensor, state: dict, group: dict) -> None:
-        """The decay never enters the running means."""
+        """Apply the decay to the weights directly, so that it never enters the running means."""
         p *= 1 - group["lr"] * group["weight_decay"]
         p -= group["lr"] * adam_direction(grad, state, group)
 
 
 def adam_direction(grad: Tensor, state: dict, group: dict) -> Tensor:
-    """Adam's step before the learning rate, each entry roughly in [-1, 1]; updates `state`."""
+    """Update `state` and return Adam's step before the learning rate.
+
+    The entries of the step are roughly in [-1, 1].
+    """
     if not state:
         state["step"] = 0
         state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(grad), torch.zeros_like(grad)
@@ -182,20 +186,21 @@ def adam_direction(grad: Tensor, state: dict, group: dict) -> Tensor:
     mean += (1 - beta1) * grad
     mean_square *= beta2
     mean_square += (1 - beta2) * grad * grad
-    # After t steps from zero, the weights in a running mean add up to 1 - beta**t only.
+    # After t steps from zero, the weights of a running mean add up to only 1 - beta**t.
     unbiased_mean = mean / (1 - beta1 ** state["step"])
     unbiased_square = mean_square / (1 - beta2 ** state["step"])
     return unbiased_mean / (unbiased_square.sqrt() + group["eps"])
 
 
 class Muon(Rule):
-    """Momentum whose singular values are all made about 1 (Jordan et al. 2024), for matrices only.
+    """Momentum, orthogonalized so that its singular values are close to 1 (Jordan et al. 2024).
 
-    The factor 0.2 sqrt(max(rows, columns)) gives the step an RMS of about 0.2, which is AdamW's, so
-    that both can use one learning rate (Liu et al. 2025): torch's adjust_lr_fn="match_rms_adamw".
+    It takes only matrices. The factor 0.2 sqrt(max(rows, columns)) gives the step an RMS of about
+    0.2, as AdamW has, so both can use one learning rate (Liu et al. 2025). In torch this is
+    adjust_lr_fn="match_rms_adamw".
 
     Raises:
-        ValueError: a parameter is not a matrix.
+        ValueError: A parameter is not a matrix.
     """
 
     def __init__(
@@ -210,12 +215,12 @@ class Muon(Rule):
             require(p.dim() == 2, f"Muon takes matrices; a parameter has shape {tuple(p.shape)}")
 
     def update(self, p: Tensor, grad: Tensor, state: dict, group: dict) -> None:
-        """One tensor of state: the running mean of gradients."""
+        """Keep one tensor of state, the running mean of gradients."""
         if not state:
             state["momentum_buffer"] = torch.zeros_like(p)
         mean = state["momentum_buffer"]
         mean.lerp_(grad, 1 - group["momentum"])
-        ahead = grad.lerp(mean, group["momentum"])  # Nesterov: where the mean is going to be
+        ahead = grad.lerp(mean, group["momentum"])  # Nesterov looks ahead to the next mean
         p *= 1 - group["lr"] * group["weight_decay"]
         p -= group["lr"] * 0.2 * max(p.shape) ** 0.5 * orthogonalise(ahead)
 
@@ -223,14 +228,14 @@ class Muon(Rule):
 def orthogonalise(
     matrix: Float[Tensor, "rows columns"], steps: int = 5
 ) -> Float[Tensor, "rows columns"]:
-    """Push all singular values towards 1 and keep the singular vectors, by Newton-Schulz.
+    """Push all singular values towards 1 by Newton-Schulz iteration, and keep the singular vectors.
 
-    Jordan's quintic: five rounds bring whatever is above 0.003 of the norm to between 0.68 and
-    1.21, with matrix products only; the values need not be exactly 1.
+    Five rounds of Jordan's quintic bring every singular value above 0.003 of the norm to between
+    0.68 and 1.21, using only matrix products. The values need not be exactly 1.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
-    x = matrix / matrix.norm().clamp(min=1e-7)  # now no singular value is above 1
-    if tall := x.size(0) > x.size(1):  # the Gram matrix is then the smaller one
+    x = matrix / matrix.norm().clamp(min=1e-7)  # now all singular values are at most 1
+    if tall := x.size(0) > x.size(1):  # transpose, because the other Gram matrix is smaller
         x = x.T
     for _ in range(steps):
         gram = x @ x.T
@@ -239,6 +244,6 @@ def orthogonalise(
 
 
 def state_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """Bytes of all tensors the optimizer keeps, counters (one number each) left out."""
+    """Return the bytes of all tensors in the optimizer's state, without counters of one number."""
     tensors = [t for state in optimizer.state.values() for t in state.values()]
     return sum(t.numel() * t.element_size() for t in tensors if torch.is_tensor(t) and t.dim() > 0)

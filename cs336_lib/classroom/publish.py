@@ -1,4 +1,4 @@
-"""Slides and a site that need no network, and a handout without solutions, from the notebooks."""
+"""Build offline slides, an offline web site and a handout without solutions from the notebooks."""
 
 import argparse
 import os
@@ -16,23 +16,23 @@ from tqdm import tqdm
 from traitlets.config import Config
 
 NOTEBOOKS, DOCS, BUILD = Path("notebooks"), Path("docs"), Path("build")
-ONLY_FOR_BUILDING = shutil.ignore_patterns("_*", "slides", "conf.py")  # of docs
+ONLY_FOR_BUILDING = shutil.ignore_patterns("_*", "slides", "conf.py")  # files in docs
 MATHJAX = ("tex-chtml.js", "input/tex/extensions", "output/chtml/fonts")
 
 
 def title(notebook: NotebookNode) -> str:
-    """The first line of a notebook, as in "03 · Named dimensions"."""
+    """Return the first line of a notebook without its `#`, for example "03 · Named dimensions"."""
     return notebook.cells[0].source.splitlines()[0].removeprefix("# ")
 
 
 def without_solutions(notebook: NotebookNode) -> NotebookNode:
-    """The notebook less the cells tagged `solution`; hints stay."""
+    """Return the notebook without the cells tagged `solution`, but with its hints."""
     kept = [cell for cell in notebook.cells if "solution" not in cell.metadata.get("tags", [])]
     return NotebookNode(notebook | {"cells": kept})
 
 
 def with_alt_texts(notebook: NotebookNode) -> NotebookNode:
-    """The notebook with its pictures' alternative texts where myst-nb looks for them: by cell."""
+    """Copy the pictures' alternative texts to the cell metadata, where myst-nb reads them."""
     for cell in notebook.cells:
         outputs = cell.get("outputs", [])
         found = [o.get("metadata", {}).get("image/png", {}).get("alt", "") for o in outputs]
@@ -42,7 +42,7 @@ def with_alt_texts(notebook: NotebookNode) -> NotebookNode:
 
 
 def handout(notebooks: list[Path], folder: Path) -> None:
-    """Write copies without solutions, and beside them the documents that they link to."""
+    """Write copies without solutions, together with the documents that they link to."""
     (folder / "notebooks").mkdir(parents=True, exist_ok=True)
     for path in notebooks:
         copy = without_solutions(nbformat.read(path, as_version=4))
@@ -51,7 +51,7 @@ def handout(notebooks: list[Path], folder: Path) -> None:
 
 
 def exporter() -> SlidesExporter:
-    """nbconvert's slides in our template (`docs/slides`), figures within the page."""
+    """Return nbconvert's slide exporter with our template (`docs/slides`) and embedded figures."""
     config = Config()
     config.CSSHTMLHeaderPreprocessor.style = "default"
     return SlidesExporter(
@@ -63,10 +63,10 @@ def exporter() -> SlidesExporter:
 
 
 def copy_assets(folder: Path) -> None:
-    """Put beside the decks what they load: reveal.js, MathJax with its fonts, our style.
+    """Copy the files that the decks load, namely reveal.js, MathJax with its fonts, and our style.
 
-    Both come in Python packages, sphinx-revealjs (reveal.js 5) and sphinx-mathjax-offline
-    (MathJax 3), so that neither Node nor a network is needed.
+    Both libraries come from Python packages, sphinx-revealjs (reveal.js 5) and
+    sphinx-mathjax-offline (MathJax 3), so you need neither Node nor a network.
     """
     reveal = Path(str(resources.files("sphinx_revealjs"))) / "_static" / "revealjs"
     for part in ("dist", "plugin/notes"):
@@ -85,7 +85,7 @@ def copy_assets(folder: Path) -> None:
 
 
 def slides(notebooks: list[Path], folder: Path) -> None:
-    """Write a deck per notebook and a page that lists them."""
+    """Write one deck per notebook, and an index page."""
     folder.mkdir(parents=True, exist_ok=True)
     copy_assets(folder / "assets")
     shutil.copytree(DOCS, folder / "docs", ignore=ONLY_FOR_BUILDING)
@@ -93,7 +93,7 @@ def slides(notebooks: list[Path], folder: Path) -> None:
     for path in tqdm(notebooks, unit="deck"):
         notebook = nbformat.read(path, as_version=4)
         page, _ = export.from_notebook_node(notebook, {"title": title(notebook)})
-        for other in notebooks:  # a link to a notebook leads to its deck
+        for other in notebooks:  # links between notebooks become links between decks
             page = page.replace(f'href="{other.name}"', f'href="{other.stem}.html"')
         page = page.replace('href="../docs/', 'href="docs/')
         (folder / f"{path.stem}.html").write_text(page, encoding="utf-8")
@@ -108,7 +108,10 @@ def slides(notebooks: list[Path], folder: Path) -> None:
 
 
 def lay_out(notebooks: list[Path], folder: Path) -> None:
-    """Copy what the site shows, as it lies here, so that links hold; README becomes the index."""
+    """Copy the pages of the site in their present folder structure, so that links keep working.
+
+    The README becomes the index page.
+    """
     top = map(Path, ("CHANGELOG.md", "CONTRIBUTING.md", "data/README.md"))
     pages = sorted([*DOCS.glob("*.md"), *top])
     linked = []
@@ -128,7 +131,7 @@ def lay_out(notebooks: list[Path], folder: Path) -> None:
 
 
 def site(notebooks: list[Path], folder: Path) -> None:
-    """Write the course as a web site; any warning, such as a link that leads nowhere, stops it."""
+    """Build the web site with Sphinx, and exit if Sphinx gives a warning, such as a broken link."""
     sources = folder.with_name("site-sources")
     shutil.rmtree(sources, ignore_errors=True)
     lay_out(notebooks, sources)
@@ -140,7 +143,7 @@ def site(notebooks: list[Path], folder: Path) -> None:
 
 
 def main() -> None:
-    """`make slides`, `make handout` and `make site`."""
+    """Run `make slides`, `make handout` or `make site`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("slides", "handout", "site"))
     what = parser.parse_args().what

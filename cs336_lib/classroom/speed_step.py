@@ -1,14 +1,13 @@
-"""One training step of GPT-2 in as many variants as the ladder has rungs, all from equal weights.
+"""One training step of GPT-2 in a variant for each rung of the ladder, all with equal weights.
 
-`Settings` say how a step is computed, `Shape` what it works on; `Step(settings, shape, device)` is
-the step, and the library's own model is one of the variants.
+`Settings` choose how a step is computed and `Shape` how much it computes. The step itself is
+`Step(settings, shape, device)`, and one of its variants uses the library's own model.
 """
 
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import torch
@@ -22,28 +21,25 @@ from cs336_lib.data.corpus import shakespeare
 from cs336_lib.data.tokenizer import GPT2Tokenizer
 from cs336_lib.model import GPT, CausalSelfAttention, KVCache
 
-Precision = Literal["fp32", "tf32", "bf16"]
-Attention = Literal["written out", "flash"]
-
 SEED = 1337
 LEARNING_RATE = 3e-4
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a step works on: a GPT-2 and `batch` sequences of its full block size."""
+    """The size of a step, given by a GPT-2 and `batch` sequences of its full block size."""
 
     config: GPTConfig
     batch: int
 
     @property
     def tokens(self) -> int:
-        """Tokens per step."""
+        """The number of tokens in a step."""
         return self.batch * self.config.block_size
 
     @property
     def flops(self) -> int:
-        """FLOPs per step, forward and backward."""
+        """The FLOPs of a step, forward and backward."""
         return self.tokens * accounting.train_flops_per_token(self.config)
 
     def __str__(self) -> str:
@@ -55,14 +51,17 @@ class Shape:
         )
 
 
-# 2001 is as odd a number as 50257: the 2000 commonest tokens, and one id for all others.
+# 2001 is an odd number like 50257. It leaves the 2000 commonest tokens and one id for all others.
 SMALL = Shape(GPTConfig(block_size=512, vocab_size=2001, n_layer=1, n_head=2, n_embd=128), batch=2)
-# For arithmetic that a device has no circuits for, such as bf16 on most processors.
+# For arithmetic without hardware support on the device, such as bf16 on most CPUs.
 TINY = Shape(GPTConfig(block_size=64, vocab_size=257, n_layer=1, n_head=1, n_embd=64), batch=2)
 
 
 def shape_for(device: torch.device) -> Shape:
-    """GPT-2 124M with 16 x 1024 tokens on a CUDA GPU (fewer where memory is short); else SMALL."""
+    """Return GPT-2 124M with 16 x 1024 tokens for a CUDA GPU, and SMALL for other devices.
+
+    The batch is halved until it fits into the GPU's memory.
+    """
     if device.type != "cuda":
         return SMALL
     free = torch.cuda.mem_get_info(device)[0]
@@ -73,28 +72,39 @@ def shape_for(device: torch.device) -> Shape:
 
 
 def needed_bytes(shape: Shape) -> float:
-    """What the hungriest rung, the first, keeps in memory; it comes on top what backward makes."""
+    """Return the predicted memory of the first rung, which needs the most.
+
+    Temporary buffers of the backward pass come on top.
+    """
     return sum(accounting.training_memory(shape.config, shape.batch, attention="eager").values())
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a step is computed, as opposed to what it computes."""
+    """The choices that change how a step is computed but not its result.
 
-    precision: Precision = "fp32"
+    Args:
+        precision: "fp32", "tf32" or "bf16".
+        compiled: Compile the model.
+        attention: "written out" or "flash".
+        padded: Pad the vocabulary to a multiple of 64.
+        fused: Use the fused AdamW.
+        library: Use the library's own `GPT` and `make_optimizer`.
+    """
+
+    precision: str = "fp32"
     compiled: bool = False
-    attention: Attention = "written out"
+    attention: str = "written out"
     padded: bool = False
     fused: bool = False
     library: bool = False
-    """Built from the library's own `GPT` and `make_optimizer`."""
 
 
-# The model: the library's, with the two things undone that it always does.
+# The library's model, with flash attention and the padded vocabulary made optional.
 
 
 class WrittenOutAttention(CausalSelfAttention):
-    """Causal attention with the T x T scores made, masked, normalised and used, one by one."""
+    """Causal attention that writes out the T x T scores, the mask and the softmax."""
 
     def forward(
         self, x: Float[Tensor, "batch seq n_embd"], cache: KVCache | None = None
@@ -111,7 +121,7 @@ class WrittenOutAttention(CausalSelfAttention):
 
 
 def build_model(config: GPTConfig, settings: Settings) -> GPT:
-    """The library's GPT with SEED's weights; attention and vocabulary as `settings` say."""
+    """Build the library's GPT from SEED, with the attention and vocabulary of `settings`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         model = GPT(config)
@@ -120,14 +130,14 @@ def build_model(config: GPTConfig, settings: Settings) -> GPT:
                 written_out = WrittenOutAttention(config, layer)
                 written_out.load_state_dict(block.attn.state_dict())
                 block.attn = written_out
-    if not settings.padded:  # the library's rows beyond vocab_size are zero and do nothing: drop
+    if not settings.padded:  # drop the library's zero rows beyond vocab_size
         weight = nn.Parameter(model.lm_head.weight[: config.vocab_size].detach().clone())
         model.transformer.wte.weight = model.lm_head.weight = weight
     return model
 
 
 def build_optimizer(model: nn.Module, settings: Settings) -> torch.optim.AdamW:
-    """AdamW; not fused means what PyTorch does by default, in view."""
+    """Return AdamW, fused if the settings say so and PyTorch's default otherwise."""
     if settings.library:
         return optim.make_optimizer(model, TrainConfig(learning_rate=LEARNING_RATE))
     return torch.optim.AdamW(
@@ -142,9 +152,10 @@ def build_optimizer(model: nn.Module, settings: Settings) -> torch.optim.AdamW:
 def training_batch(
     shape: Shape, device: torch.device
 ) -> tuple[Int[Tensor, "batch seq"], Int[Tensor, "batch seq"]]:
-    """The beginning of the plays as GPT-2 tokens, and the same one token further on.
+    """Return the first tokens of the plays as inputs, and the tokens shifted by one as targets.
 
-    Where the model knows fewer ids, the commonest tokens get them, and all others share the last.
+    If the model has a smaller vocabulary, the commonest tokens get its ids and all others share
+    the last id.
     """
     text, vocab = shakespeare(), shape.config.vocab_size
     encoded = GPT2Tokenizer().encode(text[: 8 * (shape.tokens + 1)])[: shape.tokens + 1]
@@ -159,9 +170,10 @@ def training_batch(
 
 
 class Step:
-    """One training step, always on the same batch, in three parts that a profiler can tell apart.
+    """One training step that always uses the same batch.
 
-    Call it for a whole step; it returns the loss, still on the device.
+    Calling it runs a whole step and returns the loss, which stays on the device. A profiler can
+    also call the forward pass, the backward pass and the update one by one.
     """
 
     def __init__(self, settings: Settings, shape: Shape, device: torch.device):
@@ -179,20 +191,20 @@ class Step:
         return loss.detach()
 
     def forward(self) -> Float[Tensor, ""]:
-        """The loss, under autocast where the settings say bf16."""
+        """Compute the loss, under autocast if the precision is bf16."""
         low = self.settings.precision == "bf16"
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=low):
             return self._forward(self.x, self.y)
 
     def update(self) -> None:
-        """Move the weights, forget the gradients."""
+        """Update the weights and clear the gradients."""
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
 
 @contextmanager
-def matmul_precision(precision: Precision) -> Iterator[None]:
-    """TF32 matmuls for all fp32 ones if `precision` is tf32; PyTorch's setting comes back."""
+def matmul_precision(precision: str) -> Iterator[None]:
+    """Run fp32 matmuls in TF32 within the block if `precision` is tf32, else in full fp32."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     try:

@@ -1,7 +1,6 @@
-"""Where the time of a training step goes: torch.profiler's record, operator by operator."""
+"""Profile one training step operator by operator with torch.profiler."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -11,7 +10,7 @@ from cs336_lib.classroom.speed_step import Step, matmul_precision
 
 KINDS = ("matmul", "attention", "loss", "norm, GELU, add", "optimizer")
 PHASES = ("forward", "backward", "update")
-# These only look at memory in another way, or call an operator that does the work.
+# These operators return a new view of memory, or call another operator that does the work.
 IDLE = frozenset(
     "view t transpose permute expand as_strided select slice unbind reshape _unsafe_view detach "
     "empty empty_like empty_strided resolve_conj result_type linear matmul layer_norm softmax "
@@ -22,7 +21,10 @@ IDLE = frozenset(
 
 @dataclass(frozen=True)
 class Span:
-    """An operator's own work in a profiled step: what it is, and when it ran [ms]."""
+    """One operator call in a profiled step, with its kind and its time in milliseconds.
+
+    `inputs` gives the shapes of its tensors, for example "1024x128, 128x384".
+    """
 
     op: str
     kind: str
@@ -30,11 +32,10 @@ class Span:
     start: float
     ms: float
     inputs: str = ""
-    """The shapes of its tensors, as in 1024x128, 128x384."""
 
 
 def kind_of(op: str, phase: str, shapes: list[list[int]]) -> str:
-    """Which of KINDS an operator belongs to, by its name, its phase, and its inputs' shapes."""
+    """Classify an operator as one of KINDS, by its name, its phase and the shapes of its inputs."""
     name = op.removeprefix("aten::")
     if phase == "update":
         return "optimizer"
@@ -49,10 +50,10 @@ def kind_of(op: str, phase: str, shapes: list[list[int]]) -> str:
 
 
 def profile_step(step: Step, warmup: int = 2) -> list[Span]:
-    """Profile one step: every operator with the time that it (and nothing below it) took.
+    """Profile one step and return every operator with its own time, without that of its callees.
 
-    On a CUDA GPU that is the time of its kernels, drawn one after another in the order of launch,
-    so idle gaps do not show; elsewhere it is the time on the CPU, where it happened.
+    On a CUDA GPU this is the time of its kernels, laid end to end in the order of launch, so idle
+    gaps do not show. On other devices it is the CPU time at which the operator really ran.
     """
     for _ in range(warmup):
         step()
@@ -90,12 +91,12 @@ def profile_step(step: Step, warmup: int = 2) -> list[Span]:
 
 
 def workers(spans: list[Span]) -> list[Span]:
-    """Without the operators that do no work of their own."""
+    """Return the operators that do work of their own."""
     return [span for span in spans if span.op not in IDLE]
 
 
-def ms_by(spans: list[Span], key: Literal["kind", "op", "phase"]) -> dict[str, float]:
-    """Milliseconds by kind, operator or phase, the longest first."""
+def ms_by(spans: list[Span], key: str) -> dict[str, float]:
+    """Add up milliseconds by "kind", "op" or "phase", and sort them from longest to shortest."""
     totals: dict[str, float] = {}
     for span in spans:
         name = getattr(span, key)

@@ -1,4 +1,4 @@
-"""What a tensor is underneath: a storage of slots, and the recipe by which a view reads them."""
+"""The storage under a tensor, and the strides through which a view reads it."""
 
 import math
 import random
@@ -14,29 +14,29 @@ Shape = tuple[int, ...]
 
 
 class Run(NamedTuple):
-    """Neighbouring dimensions that act as one: `size` elements, `step` slots from each to next."""
+    """Neighbouring dimensions that act as one, with `size` elements that lie `step` slots apart."""
 
     size: int
     step: int
 
 
 def same_storage(x: Tensor, y: Tensor) -> bool:
-    """Whether two tensors read the same block of memory, wherever in it each of them starts."""
+    """Return whether two tensors share one block of memory, even at different offsets."""
     return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
 
 
 def storage_values(x: Tensor) -> Shaped[Tensor, " slots"]:
-    """The whole storage behind `x` as one flat tensor of x's dtype; it shares that storage."""
+    """Return the whole storage of `x` as a flat tensor of x's dtype that shares the memory."""
     return torch.empty(0, dtype=x.dtype, device=x.device).set_(x.untyped_storage())
 
 
 def slot(index: Sequence[int], stride: Sequence[int], offset: int = 0) -> int:
-    """The slot that holds element `index`: offset plus each index times its stride."""
+    """Return the slot of the element at `index`, the offset plus each index times its stride."""
     return offset + sum(i * step for i, step in zip(index, stride, strict=True))
 
 
 def slots(x: Tensor) -> Int[Tensor, "..."]:
-    """The slot number of every element of `x`, in x's shape: `slot` for all of them at once."""
+    """Return the slot of every element of `x`, in the shape of `x`."""
     numbers = torch.full(x.shape, x.storage_offset(), dtype=torch.long)
     for dim, (size, step) in enumerate(zip(x.shape, x.stride(), strict=True)):
         along = [1] * x.dim()
@@ -46,31 +46,34 @@ def slots(x: Tensor) -> Int[Tensor, "..."]:
 
 
 def times_read(x: Tensor) -> Int[Tensor, " slots"]:
-    """How many elements of `x` live in each slot of its storage: 0 unseen, 2 or more overlap."""
+    """Count how many elements of `x` read each slot of its storage.
+
+    A count of 0 means that the view skips the slot, and 2 or more means that elements overlap.
+    """
     length = x.untyped_storage().nbytes() // x.element_size()
     return torch.bincount(slots(x).flatten(), minlength=length)
 
 
 def overlaps_itself(x: Tensor) -> bool:
-    """Whether two elements of `x` share a slot, so that writing to one changes the other."""
+    """Return whether two elements of `x` share a slot, so that writing to one changes the other."""
     return bool((times_read(x) > 1).any())
 
 
 def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a fresh tensor: each is the product of the sizes to its right."""
+    """Return the strides of a fresh tensor, each the product of the sizes to its right."""
     return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
 def is_row_major(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """What `is_contiguous` tests; a size-1 dimension is never stepped along, so it may differ."""
+    """Return what `is_contiguous` tests, so the stride of a dimension of size 1 does not matter."""
     expected = zip(shape, stride, row_major_strides(shape), strict=True)
     return 0 in shape or all(size == 1 or have == want for size, have, want in expected)
 
 
 def merge_dimensions(shape: Sequence[int], stride: Sequence[int]) -> list[Run]:
-    """Join every dimension to its right neighbour where a single step walks through both.
+    """Merge each dimension with its right neighbour wherever a single step walks through both.
 
-    That is so when one step to the left equals a whole lap of what is on the right:
+    That holds if one step on the left equals a full pass over the right dimension, which is
     `stride[d] == stride[d + 1] * shape[d + 1]`. Dimensions of size 1 are left out.
     """
     runs: list[Run] = []
@@ -87,13 +90,14 @@ def merge_dimensions(shape: Sequence[int], stride: Sequence[int]) -> list[Run]:
 def view_strides(
     shape: Sequence[int], stride: Sequence[int], new_shape: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """The strides `view(new_shape)` would have, or None where no strides can express it.
+    """Return the strides that `view(new_shape)` would have, or `None` if it is impossible.
 
-    PyTorch's rule (`computeStride` in ATen/TensorUtils.cpp) in two steps: merge the old dimensions
-    into runs, then cut each run into new dimensions. None of these may straddle two runs.
+    This is PyTorch's rule (`computeStride` in ATen/TensorUtils.cpp) in two steps. First merge the
+    old dimensions into runs, then split each run into new dimensions. A new dimension must not
+    straddle two runs.
 
     Raises:
-        ValueError: the shapes hold different numbers of elements, or none.
+        ValueError: The shapes have different numbers of elements, or no elements.
     """
     if math.prod(shape) != math.prod(new_shape) or 0 in shape:
         raise ValueError(f"{tuple(shape)} and {tuple(new_shape)} must hold equally many elements")
@@ -111,7 +115,7 @@ def view_strides(
 
 
 def torch_views(shape: Shape, stride: Shape, new_shape: Shape) -> bool:
-    """Whether torch itself can view a tensor of this shape and stride as `new_shape`."""
+    """Return whether PyTorch itself can view a tensor of this shape and stride as `new_shape`."""
     length = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
     try:
         torch.zeros(length).as_strided(shape, stride).view(new_shape)
@@ -121,7 +125,7 @@ def torch_views(shape: Shape, stride: Shape, new_shape: Shape) -> bool:
 
 
 def view_cases(count: int = 200) -> list[tuple[Shape, Shape, Shape]]:
-    """(shape, stride, new_shape) of hand-picked and of random views, the same ones each time."""
+    """Return hand-picked and random cases of (shape, stride, new_shape), the same on every call."""
     cases: list[tuple[Shape, Shape, Shape]] = [
         ((2, 3), (3, 1), (7,)),
         ((6,), (1,), (3,)),
@@ -140,7 +144,7 @@ def view_cases(count: int = 200) -> list[tuple[Shape, Shape, Shape]]:
         full = torch.empty([draw.choice((1, 2, 3, 4)) for _ in range(3)], device="meta")
         view = full.permute(draw.sample(range(3), 3))[..., :: draw.choice((1, 2))]
         repeats = [draw.choice((1, 1, 2, 3)) if size == 1 else size for size in view.shape]
-        view = view.expand(repeats)  # a size-1 dimension repeated has a stride of 0
+        view = view.expand(repeats)  # an expanded dimension of size 1 has stride 0
         sizes = [size for size in view.shape for size in ((2, size // 2) if size == 4 else (size,))]
         draw.shuffle(sizes)
         cut = draw.randrange(1, len(sizes) + 1)
@@ -150,10 +154,10 @@ def view_cases(count: int = 200) -> list[tuple[Shape, Shape, Shape]]:
 
 
 def sliding_windows(image: Shaped[Tensor, "height width"], size: int) -> Shaped[Tensor, "h w k k"]:
-    """Every `size` x `size` window of an image as one view: four dimensions, no copy.
+    """Return every `size` x `size` window of an image as one four-dimensional view, without a copy.
 
     Raises:
-        ValueError: a window is larger than the image.
+        ValueError: The window is larger than the image.
     """
     height, width = image.shape
     if not 1 <= size <= min(height, width):
@@ -164,8 +168,8 @@ def sliding_windows(image: Shaped[Tensor, "height width"], size: int) -> Shaped[
 
 
 def allocated_bytes(work: Callable[[], object]) -> int:
-    """Bytes of CPU memory that torch's operations took while `work()` ran, by torch's profiler."""
+    """Return the bytes of CPU memory that torch's profiler saw allocated during `work()`."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recording:
         result = work()
-    del result  # kept until here, so that freeing it is not part of the recording
+    del result  # kept until here, so that freeing it is not recorded
     return sum(max(0, event.self_cpu_memory_usage) for event in recording.events())

@@ -259,7 +259,7 @@ def test_a_report_comes_back(tmp_path):
 def test_another_file_is_refused(tmp_path, text):
     path = tmp_path / "gpu_ladder_x.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match="no ladder report"):
+    with pytest.raises(ValueError, match="is not a ladder report"):
         ladder.read_report(path)
 
 
