@@ -2,40 +2,21 @@
 
 import math
 
-import pytest
 import torch
+from verdicts import assert_untouched, assert_verdicts
 
 from cs336_lib.classroom.checks import dtypes as checks
 
-
-def verdict(capsys, check, answer) -> str:
-    check(answer)
-    return capsys.readouterr().out.strip()
+FUNCTIONS = ("decode_e4m3", "to_bf16", "mebibytes", "next_scale", "int8_round_trip")
 
 
-def stub(*arguments):
-    raise NotImplementedError
+def test_untouched_stubs():
+    values = {"decode_by_hand": ..., "underflow_in_fp16": ...}
+    assert_untouched(checks, (*FUNCTIONS, *values), **values)
 
 
-@pytest.mark.parametrize(
-    ("name", "untouched"),
-    [
-        ("decode_by_hand", ...),
-        ("decode_e4m3", stub),
-        ("underflow_in_fp16", ...),
-        ("to_bf16", stub),
-        ("mebibytes", stub),
-        ("next_scale", stub),
-        ("int8_round_trip", stub),
-    ],
-)
-def test_untouched_stub(capsys, name, untouched):
-    assert verdict(capsys, getattr(checks, name), untouched) == f"{name}: not attempted yet"
-
-
-@pytest.mark.parametrize(
-    ("answer", "diagnosis"),
-    [
+def test_decode_by_hand():
+    cases = [
         (-5.5, "passed"),
         (5.5, "sign bit is 1"),
         (-2.75, "bias is 128"),
@@ -46,10 +27,8 @@ def test_untouched_stub(capsys, name, untouched):
         (-1.011 * 4, "1.011 is in base two"),
         (3, "Read the exponent field"),
         ("-5.5", "A number is expected"),
-    ],
-)
-def test_decode_by_hand(capsys, answer, diagnosis):
-    assert diagnosis in verdict(capsys, checks.decode_by_hand, answer)
+    ]
+    assert_verdicts(checks.decode_by_hand, cases)
 
 
 def e4m3(
@@ -77,9 +56,8 @@ def e4m3(
     return decode
 
 
-@pytest.mark.parametrize(
-    ("answer", "diagnosis"),
-    [
+def test_decode_e4m3():
+    cases = [
         (e4m3(), "passed"),
         (e4m3(bias=8), "your bias is 8"),
         (e4m3(bias=15), "your bias is 2^4 - 1 = 15"),
@@ -96,28 +74,23 @@ def e4m3(
         (lambda code: torch.tensor(1.0), "no tensor"),
         (lambda code: 1 / 0, "your code raised ZeroDivisionError"),
         (lambda code: None if code == 0x7F else e4m3()(code), "cannot be used as the task says"),
-    ],
-)
-def test_decode_e4m3(capsys, answer, diagnosis):
-    assert diagnosis in verdict(capsys, checks.decode_e4m3, answer)
+    ]
+    assert_verdicts(checks.decode_e4m3, cases)
 
 
 F, T = False, True
 
 
-@pytest.mark.parametrize(
-    ("answer", "diagnosis"),
-    [
+def test_underflow():
+    cases = [
         ([F, F, F, F, T, T], "passed"),
         ([T, T, T, T, F, F], "Inside out"),
         ([F, T, T, T, T, T], "smallest normal number"),
         ([F, F, F, T, T, T], "above half of it rounds up"),
         ([F, F, F, F, F, T], "Look again at [2.9e-08]"),
         ([F, T], "list of 6 booleans"),
-    ],
-)
-def test_underflow(capsys, answer, diagnosis):
-    assert diagnosis in verdict(capsys, checks.underflow_in_fp16, answer)
+    ]
+    assert_verdicts(checks.underflow_in_fp16, cases)
 
 
 def no_infinity(code):
@@ -133,9 +106,8 @@ def carry_lost(code):
     return upper & ~0x7F | rounded & 0x7F
 
 
-@pytest.mark.parametrize(
-    ("answer", "diagnosis"),
-    [
+def test_to_bf16():
+    cases = [
         (lambda code: code + 0x7FFF + (code >> 16 & 1) >> 16, "passed"),
         (lambda code: code >> 16, "You truncate"),
         (lambda code: code + 0x8000 >> 16, "You round ties up"),
@@ -147,15 +119,12 @@ def carry_lost(code):
         (carry_lost, "carry into the exponent"),
         (lambda code: (code + 0x7FFF + (code >> 16 & 1) >> 16) & 0x7FFF, "has to become 0x"),
         (no_infinity, "0x7f7fffff has to become 0x7f80; you get 0x7f7f"),
-    ],
-)
-def test_to_bf16(capsys, answer, diagnosis):
-    assert diagnosis in verdict(capsys, checks.to_bf16, answer)
+    ]
+    assert_verdicts(checks.to_bf16, cases)
 
 
-@pytest.mark.parametrize(
-    ("answer", "diagnosis"),
-    [
+def test_mebibytes():
+    cases = [
         (lambda shape, dtype: math.prod(shape) * dtype.itemsize / 2**20, "passed"),
         (lambda shape, dtype: math.prod(shape) * dtype.itemsize / 10**6, "10^6"),
         (lambda shape, dtype: math.prod(shape) * dtype.itemsize * 8 / 2**20, "those are bits"),
@@ -166,10 +135,8 @@ def test_to_bf16(capsys, answer, diagnosis):
         (lambda shape, dtype: math.prod(shape) * 4 / 2**20, "4 bytes whatever the type"),
         (lambda shape, dtype: shape[0] * shape[-1] * dtype.itemsize / 2**20, "vector of 2^20"),
         (lambda shape, dtype: 1.0, "you get 1.0"),
-    ],
-)
-def test_mebibytes(capsys, answer, diagnosis):
-    assert diagnosis in verdict(capsys, checks.mebibytes, answer)
+    ]
+    assert_verdicts(checks.mebibytes, cases)
 
 
 def scaler(backoff=0.5, reset=True, growth_reset=True, late=0, eager=False):
@@ -193,9 +160,8 @@ def third_return_forgotten(scale, good_steps, overflowed, interval):
     return None  # as Python does at a function's end
 
 
-@pytest.mark.parametrize(
-    ("answer", "diagnosis"),
-    [
+def test_next_scale():
+    cases = [
         (scaler(), "passed"),
         (lambda *state: list(scaler()(*state)), "passed"),
         (third_return_forgotten, "cannot be used as the task says"),
@@ -206,10 +172,8 @@ def third_return_forgotten(scale, good_steps, overflowed, interval):
         (scaler(eager=True), "double after each good step"),
         (scaler(late=1), "The step just made counts too"),
         (scaler(growth_reset=False), "or it doubles at every step"),
-    ],
-)
-def test_next_scale(capsys, answer, diagnosis):
-    assert diagnosis in verdict(capsys, checks.next_scale, answer)
+    ]
+    assert_verdicts(checks.next_scale, cases)
 
 
 def quantizer(divisor=127.0, rounding=torch.round, guard=True, low=False, upside_down=False):
@@ -224,9 +188,8 @@ def quantizer(divisor=127.0, rounding=torch.round, guard=True, low=False, upside
     return quantize
 
 
-@pytest.mark.parametrize(
-    ("answer", "diagnosis"),
-    [
+def test_int8_round_trip():
+    cases = [
         (quantizer(), "passed"),
         (quantizer(rounding=lambda x: torch.floor(x + 0.5)), "passed"),
         (quantizer(divisor=128.0), "+128 is no int8"),
@@ -240,7 +203,5 @@ def quantizer(divisor=127.0, rounding=torch.round, guard=True, low=False, upside
         (quantizer(upside_down=True), "upside down"),
         (lambda x: (torch.round(x * 63.5), 2 / 127), "torch.int8; yours is torch.float32"),
         (lambda x: quantizer()(x)[0], "cannot be used as the task says"),
-    ],
-)
-def test_int8_round_trip(capsys, answer, diagnosis):
-    assert diagnosis in verdict(capsys, checks.int8_round_trip, answer)
+    ]
+    assert_verdicts(checks.int8_round_trip, cases)

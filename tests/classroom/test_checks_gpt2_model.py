@@ -2,38 +2,21 @@
 
 import math
 
-import pytest
 import torch
+from verdicts import assert_untouched, assert_verdicts, verdict
 
 from cs336_lib.accounting import count_parameters, parameter_counts
 from cs336_lib.classroom.checks import gpt2_model as checks
 from cs336_lib.config import GPTConfig
 
 
-@pytest.fixture
-def verdict(capsys):
-    """Run a check; return the line it printed."""
-
-    def run(check, *answers) -> str:
-        check(*answers)
-        return capsys.readouterr().out
-
-    return run
+def test_untouched_stubs():
+    assert_untouched(checks, checks.__all__)
 
 
-def unwritten(*args, **kwargs):
-    """A stub as the notebook hands it out."""
-    raise NotImplementedError
-
-
-@pytest.mark.parametrize("name", checks.__all__)
-def test_an_untouched_stub_is_not_attempted(name, verdict):
-    assert verdict(getattr(checks, name), unwritten) == f"{name}: not attempted yet\n"
-
-
-@pytest.mark.parametrize("name", checks.__all__)
-def test_a_forgotten_return_is_told(name, verdict):
-    assert "is the `return` missing" in verdict(getattr(checks, name), lambda *args: None)
+def test_a_forgotten_return_is_told():
+    said = {name: verdict(getattr(checks, name), lambda *args: None) for name in checks.__all__}
+    assert {name for name in said if "is the `return` missing" not in said[name]} == set()
 
 
 # parameter_count
@@ -71,9 +54,8 @@ COUNTS = {
 }
 
 
-@pytest.mark.parametrize("diagnosis", COUNTS)
-def test_parameter_count(diagnosis, verdict):
-    assert diagnosis in verdict(checks.parameter_count, COUNTS[diagnosis])
+def test_parameter_count():
+    assert_verdicts(checks.parameter_count, COUNTS)
 
 
 # gelu_slope
@@ -106,9 +88,8 @@ SLOPES = {
 }
 
 
-@pytest.mark.parametrize("diagnosis", SLOPES)
-def test_gelu_slope(diagnosis, verdict):
-    assert diagnosis in verdict(checks.gelu_slope, SLOPES[diagnosis])
+def test_gelu_slope():
+    assert_verdicts(checks.gelu_slope, SLOPES)
 
 
 # window_mask
@@ -132,19 +113,12 @@ MASKS = {
     "row 1 is [0, 1, 0, 0, 0, 0]": lambda n, w: torch.eye(n, dtype=torch.bool),
     "the whole past": lambda n, w: ones(n).tril().triu(-2),
     "a tensor expected": lambda n, w: [[True]],
+    "only the diagonal": lambda n, w: ones(n).tril().triu(1 - max(2, w)),
 }
 
 
-@pytest.mark.parametrize("diagnosis", MASKS)
-def test_window_mask(diagnosis, verdict):
-    assert diagnosis in verdict(checks.window_mask, MASKS[diagnosis])
-
-
-def test_window_of_one(verdict):
-    def wide(seq, window):
-        return ones(seq).tril().triu(1 - max(2, window))
-
-    assert "only the diagonal" in verdict(checks.window_mask, wide)
+def test_window_mask():
+    assert_verdicts(checks.window_mask, MASKS)
 
 
 # init_std
@@ -184,9 +158,8 @@ STDS = {
 }
 
 
-@pytest.mark.parametrize("diagnosis", STDS)
-def test_init_std(diagnosis, verdict):
-    assert diagnosis in verdict(checks.init_std, STDS[diagnosis])
+def test_init_std():
+    assert_verdicts(checks.init_std, STDS)
 
 
 # convert
@@ -251,9 +224,8 @@ CONVERTERS = {
 }
 
 
-@pytest.mark.parametrize("diagnosis", CONVERTERS)
-def test_convert(diagnosis, verdict):
-    assert diagnosis in verdict(checks.convert, CONVERTERS[diagnosis])
+def test_convert():
+    assert_verdicts(checks.convert, CONVERTERS)
 
 
 # nucleus
@@ -314,9 +286,8 @@ NUCLEI = {
 }
 
 
-@pytest.mark.parametrize("diagnosis", NUCLEI)
-def test_nucleus(diagnosis, verdict):
-    assert diagnosis in verdict(checks.nucleus, NUCLEI[diagnosis])
+def test_nucleus():
+    assert_verdicts(checks.nucleus, NUCLEI)
 
 
 # cache_bytes
@@ -345,6 +316,5 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("diagnosis", SIZES)
-def test_cache_bytes(diagnosis, verdict):
-    assert diagnosis in verdict(checks.cache_bytes, SIZES[diagnosis])
+def test_cache_bytes():
+    assert_verdicts(checks.cache_bytes, SIZES)

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from verdicts import assert_untouched, assert_verdicts
 
 from cs336_lib import accounting
 from cs336_lib.classroom.checks import gpt2_scale as checks
@@ -10,25 +11,8 @@ from cs336_lib.config import GPTConfig
 from cs336_lib.distributed import World
 
 
-@pytest.fixture
-def verdict(capsys):
-    """Run a check; return the line it printed."""
-
-    def run(check, *answers) -> str:
-        check(*answers)
-        return capsys.readouterr().out
-
-    return run
-
-
-def unwritten(*args, **kwargs):
-    """A stub as the notebook hands it out."""
-    raise NotImplementedError
-
-
-@pytest.mark.parametrize("name", checks.__all__)
-def test_an_untouched_stub_is_not_attempted(name, verdict):
-    assert verdict(getattr(checks, name), unwritten) == f"{name}: not attempted yet\n"
+def test_untouched_stubs():
+    assert_untouched(checks, checks.__all__)
 
 
 # share
@@ -54,7 +38,7 @@ def backwards(rank, size, count):
 
 
 SHARES = {
-    "share: passed": lambda rank, size, count: World(rank=rank, size=size).share(count),
+    "passed": lambda rank, size, count: World(rank=rank, size=size).share(count),
     "is the `return` missing": lambda rank, size, count: None,
     "return a range": lambda rank, size, count: list(World(rank=rank, size=size).share(count)),
     "like cards": lambda rank, size, count: range(rank, count, size),
@@ -74,15 +58,14 @@ SHARES = {
 }
 
 
-@pytest.mark.parametrize("diagnosis", SHARES)
-def test_share(diagnosis, verdict):
-    assert diagnosis in verdict(checks.share, SHARES[diagnosis])
+def test_share():
+    assert_verdicts(checks.share, SHARES)
 
 
 # loss_scale
 
 SCALES = {
-    "loss_scale: passed": lambda size, total, world: size / total * world,
+    "passed": lambda size, total, world: size / total * world,
     "is the `return` missing": lambda size, total, world: None,
     "a number is expected, not str": lambda size, total, world: "0.5",
     "`world` times too small": lambda size, total, world: size / total,
@@ -98,9 +81,8 @@ SCALES = {
 }
 
 
-@pytest.mark.parametrize("diagnosis", SCALES)
-def test_loss_scale(diagnosis, verdict):
-    assert diagnosis in verdict(checks.loss_scale, SCALES[diagnosis])
+def test_loss_scale():
+    assert_verdicts(checks.loss_scale, SCALES)
 
 
 def test_a_gradient_is_measured_in_units_of_the_batchs():
@@ -117,7 +99,7 @@ def needing(per, rounding=math.ceil, reserve=lambda memory, reserved: memory - r
 
 
 GPUS = {
-    "fewest_gpus: passed": needing(16),
+    "passed": needing(16),
     "is the `return` missing": lambda *a: None,
     "forgot what is reserved": needing(16, reserve=lambda memory, reserved: memory),
     "Round up": needing(16, rounding=math.floor),
@@ -137,9 +119,8 @@ GPUS = {
 }
 
 
-@pytest.mark.parametrize("diagnosis", GPUS)
-def test_fewest_gpus(diagnosis, verdict):
-    assert diagnosis in verdict(checks.fewest_gpus, GPUS[diagnosis])
+def test_fewest_gpus():
+    assert_verdicts(checks.fewest_gpus, GPUS)
 
 
 # bill
@@ -155,7 +136,7 @@ def billed(hours=lambda h, **_: h, dollars=lambda h, gpus, price, **_: h * gpus 
 
 
 BILLS = {
-    "bill: passed": billed(),
+    "passed": billed(),
     "return two numbers": lambda *a: 3.0,
     "your hours are seconds": billed(hours=lambda h, **_: h * 3600),
     "those are days": billed(hours=lambda h, **_: h / 24),
@@ -171,9 +152,8 @@ BILLS = {
 }
 
 
-@pytest.mark.parametrize("diagnosis", BILLS)
-def test_bill(diagnosis, verdict):
-    assert diagnosis in verdict(checks.bill, BILLS[diagnosis])
+def test_bill():
+    assert_verdicts(checks.bill, BILLS)
 
 
 # mfu_of_log
@@ -193,7 +173,7 @@ def by_napkin(share, config, **_):
 
 
 LOGS = {
-    "mfu_of_log: passed": used(),
+    "passed": used(),
     "is the `return` missing": lambda *a: None,
     "taken for seconds": used(lambda share, **_: share / 1000),
     "leave out the number of GPUs": used(lambda share, gpus, **_: share * gpus),
@@ -225,6 +205,5 @@ LOGS = {
 }
 
 
-@pytest.mark.parametrize("diagnosis", LOGS)
-def test_mfu_of_log(diagnosis, verdict):
-    assert diagnosis in verdict(checks.mfu_of_log, LOGS[diagnosis])
+def test_mfu_of_log():
+    assert_verdicts(checks.mfu_of_log, LOGS)

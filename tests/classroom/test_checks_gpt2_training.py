@@ -2,29 +2,14 @@
 
 import math
 
-import pytest
 from torch import nn
+from verdicts import assert_untouched, assert_verdicts
 
 from cs336_lib.classroom.checks import gpt2_training as checks
 
 
-@pytest.fixture
-def verdict(capsys):
-    """Run a check; return the line it printed."""
-
-    def run(check, *answers) -> str:
-        check(*answers)
-        return capsys.readouterr().out
-
-    return run
-
-
-@pytest.mark.parametrize("name", sorted(checks.__all__))
-def test_an_untouched_stub_is_not_attempted(name, verdict):
-    def unwritten(*_):
-        raise NotImplementedError
-
-    assert verdict(getattr(checks, name), unwritten) == f"{name}: not attempted yet\n"
+def test_untouched_stubs():
+    assert_untouched(checks, checks.__all__)
 
 
 # bits_per_character, epochs_seen, sharpened
@@ -34,34 +19,41 @@ def normalised(values):
     return [value / sum(values) for value in values]
 
 
-@pytest.mark.parametrize(
-    ("check", "answer", "diagnosis"),
-    [
-        ("bits_per_character", lambda loss: loss / math.log(2), "passed"),
-        ("bits_per_character", lambda loss: loss * math.log(2), "you multiplied by ln 2"),
-        ("bits_per_character", math.exp, "the perplexity"),
-        ("bits_per_character", lambda loss: loss, "still nats"),
-        ("bits_per_character", math.log2, "log2 OF the loss"),
-        ("bits_per_character", lambda loss: 1.0, "wrong for 4 ln 2"),
-        ("epochs_seen", lambda c, n: c.max_steps * c.batch_tokens / n, "passed"),
-        ("epochs_seen", lambda c, n: c.max_steps * c.batch_tokens * c.block_size / n, "as well"),
-        ("epochs_seen", lambda c, n: c.max_steps / n, "not one"),
-        (
-            "epochs_seen",
-            lambda c, n: c.max_steps * c.micro_batch_size * c.block_size / n,
-            "not one micro-batch",
-        ),
-        ("epochs_seen", lambda c, n: n / (c.max_steps * c.batch_tokens), "upside down"),
-        ("sharpened", lambda p, t: normalised([x ** (1 / t) for x in p]), "passed"),
-        ("sharpened", lambda p, t: normalised([x**t for x in p]), "p ** (1 / T), not p ** T"),
-        ("sharpened", lambda p, t: [x ** (1 / t) for x in p], "add up to"),
-        ("sharpened", lambda p, t: p, "expected [0.667"),
-        ("sharpened", lambda p, t: normalised([math.exp(x / t) for x in p]), "a softmax of p / T"),
-        ("sharpened", lambda p, t: normalised([x**2 for x in p]), "wrong at T = 2"),
-    ],
-)
-def test_numbers(check, answer, diagnosis, verdict):
-    assert diagnosis in verdict(getattr(checks, check), answer)
+BITS = {
+    "passed": lambda loss: loss / math.log(2),
+    "you multiplied by ln 2": lambda loss: loss * math.log(2),
+    "the perplexity": math.exp,
+    "still nats": lambda loss: loss,
+    "log2 OF the loss": math.log2,
+    "wrong for 4 ln 2": lambda loss: 1.0,
+}
+EPOCHS = {
+    "passed": lambda c, n: c.max_steps * c.batch_tokens / n,
+    "as well": lambda c, n: c.max_steps * c.batch_tokens * c.block_size / n,
+    "not one": lambda c, n: c.max_steps / n,
+    "not one micro-batch": lambda c, n: c.max_steps * c.micro_batch_size * c.block_size / n,
+    "upside down": lambda c, n: n / (c.max_steps * c.batch_tokens),
+}
+SHARPENED = {
+    "passed": lambda p, t: normalised([x ** (1 / t) for x in p]),
+    "p ** (1 / T), not p ** T": lambda p, t: normalised([x**t for x in p]),
+    "add up to": lambda p, t: [x ** (1 / t) for x in p],
+    "expected [0.667": lambda p, t: p,
+    "a softmax of p / T": lambda p, t: normalised([math.exp(x / t) for x in p]),
+    "wrong at T = 2": lambda p, t: normalised([x**2 for x in p]),
+}
+
+
+def test_bits_per_character():
+    assert_verdicts(checks.bits_per_character, BITS)
+
+
+def test_epochs_seen():
+    assert_verdicts(checks.epochs_seen, EPOCHS)
+
+
+def test_sharpened():
+    assert_verdicts(checks.sharpened, SHARPENED)
 
 
 # merge_pair
@@ -122,9 +114,8 @@ MERGES = {
 }
 
 
-@pytest.mark.parametrize("diagnosis", MERGES)
-def test_merge_pair(diagnosis, verdict):
-    assert diagnosis in verdict(checks.merge_pair, MERGES[diagnosis])
+def test_merge_pair():
+    assert_verdicts(checks.merge_pair, MERGES)
 
 
 # decay_groups
@@ -193,9 +184,8 @@ GROUPS = {
 }
 
 
-@pytest.mark.parametrize("diagnosis", GROUPS)
-def test_decay_groups(diagnosis, verdict):
-    assert diagnosis in verdict(checks.decay_groups, GROUPS[diagnosis])
+def test_decay_groups():
+    assert_verdicts(checks.decay_groups, GROUPS)
 
 
 # trapezoid
@@ -224,9 +214,8 @@ TRAPEZOIDS = {
 }
 
 
-@pytest.mark.parametrize("diagnosis", TRAPEZOIDS)
-def test_trapezoid(diagnosis, verdict):
-    assert diagnosis in verdict(checks.trapezoid, TRAPEZOIDS[diagnosis])
+def test_trapezoid():
+    assert_verdicts(checks.trapezoid, TRAPEZOIDS)
 
 
 # micro_steps
@@ -264,6 +253,5 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("diagnosis", STEPS)
-def test_micro_steps(diagnosis, verdict):
-    assert diagnosis in verdict(checks.micro_steps, STEPS[diagnosis])
+def test_micro_steps():
+    assert_verdicts(checks.micro_steps, STEPS)

@@ -2,21 +2,12 @@
 
 import math
 
-import pytest
 import torch
 import torch.nn.functional as F
+from verdicts import assert_untouched, assert_verdicts
 
 from cs336_lib.classroom import optimizers
 from cs336_lib.classroom.checks import optimizers as checks
-
-
-def verdict(capsys, check, answer):
-    check(answer)
-    return capsys.readouterr().out.strip()
-
-
-def stub(*_):
-    raise NotImplementedError
 
 
 class StubRule(optimizers.RMSProp):
@@ -24,17 +15,9 @@ class StubRule(optimizers.RMSProp):
         raise NotImplementedError
 
 
-NAMES = (
-    *("unit_output", "cross_entropy", "adagrad_by_hand", "adagrad_step"),
-    *("adam_step", "rmsprop_w", "adamw_state", "newton_schulz"),
-)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_untouched_stub(capsys, name):
-    untouched = {"adagrad_by_hand": ..., "adamw_state": ..., "rmsprop_w": StubRule}
-    answer = untouched.get(name, stub)
-    assert verdict(capsys, getattr(checks, name), answer) == f"{name}: not attempted yet"
+def test_untouched_stubs():
+    values = {"adagrad_by_hand": ..., "adamw_state": ...}
+    assert_untouched(checks, checks.__all__, rmsprop_w=StubRule, **values)
 
 
 # --- unit_output -------------------------------------------------------------------------------
@@ -63,9 +46,8 @@ INITS = {
 }
 
 
-@pytest.mark.parametrize("diagnosis", INITS)
-def test_unit_output(capsys, diagnosis):
-    assert diagnosis in verdict(capsys, checks.unit_output, INITS[diagnosis])
+def test_unit_output():
+    assert_verdicts(checks.unit_output, INITS)
 
 
 # --- cross_entropy -----------------------------------------------------------------------------
@@ -101,9 +83,8 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize("diagnosis", LOSSES)
-def test_cross_entropy(capsys, diagnosis):
-    assert diagnosis in verdict(capsys, checks.cross_entropy, LOSSES[diagnosis])
+def test_cross_entropy():
+    assert_verdicts(checks.cross_entropy, LOSSES)
 
 
 # --- adagrad_by_hand ---------------------------------------------------------------------------
@@ -133,9 +114,8 @@ BY_HAND = {
 }
 
 
-@pytest.mark.parametrize("diagnosis", BY_HAND)
-def test_adagrad_by_hand(capsys, diagnosis):
-    assert diagnosis in verdict(capsys, checks.adagrad_by_hand, BY_HAND[diagnosis])
+def test_adagrad_by_hand():
+    assert_verdicts(checks.adagrad_by_hand, BY_HAND)
 
 
 # --- adagrad_step ------------------------------------------------------------------------------
@@ -169,9 +149,8 @@ ADAGRADS = {
 }
 
 
-@pytest.mark.parametrize("diagnosis", ADAGRADS)
-def test_adagrad_step(capsys, diagnosis):
-    assert diagnosis in verdict(capsys, checks.adagrad_step, ADAGRADS[diagnosis])
+def test_adagrad_step():
+    assert_verdicts(checks.adagrad_step, ADAGRADS)
 
 
 # --- adam_step ---------------------------------------------------------------------------------
@@ -255,9 +234,8 @@ ADAMS = {
 }
 
 
-@pytest.mark.parametrize("diagnosis", ADAMS)
-def test_adam_step(capsys, diagnosis):
-    assert diagnosis in verdict(capsys, checks.adam_step, ADAMS[diagnosis])
+def test_adam_step():
+    assert_verdicts(checks.adam_step, ADAMS)
 
 
 # --- rmsprop_w ---------------------------------------------------------------------------------
@@ -326,9 +304,8 @@ DECAYS = {
 }
 
 
-@pytest.mark.parametrize("diagnosis", DECAYS)
-def test_rmsprop_w(capsys, diagnosis):
-    assert diagnosis in verdict(capsys, checks.rmsprop_w, rule(DECAYS[diagnosis]))
+def test_rmsprop_w():
+    assert_verdicts(checks.rmsprop_w, {text: rule(body) for text, body in DECAYS.items()})
 
 
 # --- adamw_state -------------------------------------------------------------------------------
@@ -346,9 +323,8 @@ STATES = {
 }
 
 
-@pytest.mark.parametrize("diagnosis", STATES)
-def test_adamw_state(capsys, diagnosis):
-    assert diagnosis in verdict(capsys, checks.adamw_state, STATES[diagnosis])
+def test_adamw_state():
+    assert_verdicts(checks.adamw_state, STATES)
 
 
 # --- newton_schulz -----------------------------------------------------------------------------
@@ -387,11 +363,7 @@ SCHULZES = {
 }
 
 
-@pytest.mark.parametrize("diagnosis", SCHULZES)
-def test_newton_schulz(capsys, diagnosis):
-    assert diagnosis in verdict(capsys, checks.newton_schulz, SCHULZES[diagnosis])
-
-
-def test_newton_schulz_with_the_cubic_term_added(capsys):
-    answer = variant(minus=-0.5)
-    assert "it runs off to infinity" in verdict(capsys, checks.newton_schulz, answer)
+def test_newton_schulz():
+    assert_verdicts(checks.newton_schulz, SCHULZES)
+    cubic_term_added = variant(minus=-0.5)
+    assert_verdicts(checks.newton_schulz, {"it runs off to infinity": cubic_term_added})

@@ -9,36 +9,19 @@ import pytest
 import torch
 import torch.nn.functional as F
 from einops import einsum, rearrange, reduce, repeat
+from verdicts import assert_untouched, assert_verdicts
 
 from cs336_lib.classroom.checks import shapes as checks
 
-
-def not_attempted(*_arguments):
-    """An untouched stub."""
-    raise NotImplementedError
-
-
-def verdict(capsys, check, answer) -> str:
-    """What the check prints about the answer."""
-    check(answer)
-    return capsys.readouterr().out.strip()
+VALUES = ("square_matrices", "trace_of_product", "double_pixels")
+FUNCTIONS = (
+    *("head_scores", "masked_mean", "split_heads_by_hand"),
+    *("image_to_patches", "grouped_query_attention"),
+)
 
 
-STUBS = {
-    "square_matrices": ...,
-    "trace_of_product": ...,
-    "double_pixels": ...,
-    "head_scores": not_attempted,
-    "masked_mean": not_attempted,
-    "split_heads_by_hand": not_attempted,
-    "image_to_patches": not_attempted,
-    "grouped_query_attention": not_attempted,
-}
-
-
-@pytest.mark.parametrize("name", STUBS)
-def test_untouched_stub(capsys, name):
-    assert verdict(capsys, getattr(checks, name), STUBS[name]) == f"{name}: not attempted yet"
+def test_untouched_stubs():
+    assert_untouched(checks, (*VALUES, *FUNCTIONS), **dict.fromkeys(VALUES, ...))
 
 
 def split_by_hand(x, heads):
@@ -117,165 +100,119 @@ RIGHT = {
     "grouped_query_attention": [attention],
 }
 
-WRONG = [
-    ("square_matrices", "...", "lets a vector through"),
-    ("square_matrices", "... q k", "are not square"),
-    ("square_matrices", "n n", "takes a single matrix only"),
-    ("square_matrices", "batch n n", "there may be any number of axes"),
-    ("square_matrices", "... dim n n", "no other name beside it"),
-    ("square_matrices", "... 3 3", "a number in a spec is fixed"),
-    ("square_matrices", 3, "a string expected"),
-    ("trace_of_product", "i k, i k ->", "paired left[i, k] with right[i, k]"),
-    ("trace_of_product", "i k, k j ->", "summed every entry"),
-    ("trace_of_product", "i k, k j -> i j", "whole product"),
-    ("trace_of_product", "i k, k i -> i", "the diagonal of the product"),
-    ("trace_of_product", "i i, i i ->", "multiplied the two diagonals"),
-    ("trace_of_product", "i k, k ->", "your code raised"),
-    ("trace_of_product", "i j, j i", "must contain '->'"),
-    ("trace_of_product", "i j, j i -> 1", "Singleton () axes are not yet supported in einsum"),
-    ("head_scores", lambda q, k: q @ k.transpose(-2, -1), "heads are compared with heads"),
-    ("head_scores", lambda q, k: einsum(q, k, "b q h d, b k h d -> b h k q"), "rows are keys"),
-    ("head_scores", lambda q, k: einsum(q, k, "b q h d, b k h d -> b q k h"), "comes last"),
-    ("head_scores", lambda q, k: einsum(q, k, "b q h d, b k h d -> b q h k"), "after the query"),
-    ("head_scores", lambda q, k: einsum(q, k, "b q h d, b k h d -> b q k"), "heads are summed"),
-    ("head_scores", lambda q, k: einsum(q, k, "b q h d, b k h d -> h q k"), "examples of the"),
-    ("head_scores", lambda q, k: einsum(q, k, "b q h d, b k h d -> b h q k") / 7**0.5, "scaled"),
-    ("head_scores", lambda q, k: einsum(q, k, "b s h d, b s h d -> b h s"), "the shape is"),
-    ("head_scores", lambda q, k: einsum(q, k, "b q h d, b k h e -> b h q k"), "one name for both"),
-    ("head_scores", lambda q, k: einsum(q, k, "b q h d, b k g d -> b h q k"), "two names"),
-    ("masked_mean", lambda x, mask: x.mean(1), "the mask has no effect"),
-    ("masked_mean", lambda x, mask: (x * mask[..., None]).mean(1), "divided by the sequence"),
-    ("masked_mean", lambda x, mask: (x * mask[..., None]).sum(1), "divide by how many"),
-    ("masked_mean", lambda x, mask: (x * mask[..., None]).sum(1) / mask.sum(), "own number"),
-    (
-        "masked_mean",
-        lambda x, mask: (x * ~mask[..., None]).sum(1) / (~mask).sum(1, keepdim=True),
-        "dropped the tokens",
-    ),
-    ("masked_mean", lambda x, mask: x[mask].mean(0), "pooled over the whole batch"),
-    (
-        "masked_mean",
-        lambda x, mask: x.masked_fill_(~mask[..., None], 0).mean(1),
-        "divided by the sequence",
-    ),
-    (
-        "masked_mean",
-        lambda x, mask: x.sum(1) / mask.sum(1, keepdim=True),
-        "the numbers are not.",
-    ),
-    (
-        "masked_mean",
-        lambda x, mask: x.sum(1) / mask.sum(1, keepdim=True) * torch.nan,
-        "there are NaNs in it",
-    ),
-    (
-        "masked_mean",
-        lambda x, mask: x.mul_(mask[..., None]).sum(1) / mask.sum(1, keepdim=True),
-        "changed its input",
-    ),
-    (
-        "masked_mean",
-        lambda x, mask: (x * mask[..., None]).sum(1) / reduce(mask.float(), "b s -> b", "sum"),
-        "keep an axis of size 1",
-    ),
-    ("masked_mean", lambda x, mask: (x * mask).sum(1), "keep an axis of size 1"),
-    ("masked_mean", lambda x, mask: einsum(x, mask, "b s h, b s -> b h"), "mask.float()"),
-    ("masked_mean", lambda x, mask: x.view(7), "your code raised RuntimeError"),
-    ("masked_mean", lambda x, mask: 3.0, "a tensor expected, float returned"),
-    ("split_heads_by_hand", lambda x, h: x.view(2, h, 3, 5), "scrambles the tokens"),
-    ("split_heads_by_hand", lambda x, h: x.view(2, 3, h, 5), "still stand behind the tokens"),
-    ("split_heads_by_hand", lambda x, h: x.view(2, 3, 5, h).permute(0, 3, 1, 2), "`dim` as the"),
-    ("split_heads_by_hand", lambda x, h: split_by_hand(x, h).mT, "last two axes are swapped"),
-    (
-        "split_heads_by_hand",
-        lambda x, h: rearrange(x, "b s (h d) -> b h s d", h=h),
-        "without einops",
-    ),
-    ("image_to_patches", patches("b (h w) (c p1 p2)"), "channel varies slowest"),
-    ("image_to_patches", patches("b (w h) (p1 p2 c)"), "column by column"),
-    ("image_to_patches", patches("b (h w) (p2 p1 c)"), "rows and columns are swapped"),
-    ("image_to_patches", patches("b (h w) (p1 p2 c)", "b c (p1 h) (p2 w)"), "thinned-out"),
-    (
-        "image_to_patches",
-        lambda images, size: rearrange(
-            images, "b c (h p1) (w p2) -> b (h w) (p1 p2 c)", h=size, w=size
+WRONG = {
+    "square_matrices": [
+        ("...", "lets a vector through"),
+        ("... q k", "are not square"),
+        ("n n", "takes a single matrix only"),
+        ("batch n n", "there may be any number of axes"),
+        ("... dim n n", "no other name beside it"),
+        ("... 3 3", "a number in a spec is fixed"),
+        (3, "a string expected"),
+    ],
+    "trace_of_product": [
+        ("i k, i k ->", "paired left[i, k] with right[i, k]"),
+        ("i k, k j ->", "summed every entry"),
+        ("i k, k j -> i j", "whole product"),
+        ("i k, k i -> i", "the diagonal of the product"),
+        ("i i, i i ->", "multiplied the two diagonals"),
+        ("i k, k ->", "your code raised"),
+        ("i j, j i", "must contain '->'"),
+        ("i j, j i -> 1", "Singleton () axes are not yet supported in einsum"),
+    ],
+    "head_scores": [
+        (lambda q, k: q @ k.transpose(-2, -1), "heads are compared with heads"),
+        (lambda q, k: einsum(q, k, "b q h d, b k h d -> b h k q"), "rows are keys"),
+        (lambda q, k: einsum(q, k, "b q h d, b k h d -> b q k h"), "comes last"),
+        (lambda q, k: einsum(q, k, "b q h d, b k h d -> b q h k"), "after the query"),
+        (lambda q, k: einsum(q, k, "b q h d, b k h d -> b q k"), "heads are summed"),
+        (lambda q, k: einsum(q, k, "b q h d, b k h d -> h q k"), "examples of the"),
+        (lambda q, k: einsum(q, k, "b q h d, b k h d -> b h q k") / 7**0.5, "scaled"),
+        (lambda q, k: einsum(q, k, "b s h d, b s h d -> b h s"), "the shape is"),
+        (lambda q, k: einsum(q, k, "b q h d, b k h e -> b h q k"), "one name for both"),
+        (lambda q, k: einsum(q, k, "b q h d, b k g d -> b h q k"), "two names"),
+    ],
+    "masked_mean": [
+        (lambda x, mask: x.mean(1), "the mask has no effect"),
+        (lambda x, mask: (x * mask[..., None]).mean(1), "divided by the sequence"),
+        (lambda x, mask: (x * mask[..., None]).sum(1), "divide by how many"),
+        (lambda x, mask: (x * mask[..., None]).sum(1) / mask.sum(), "own number"),
+        (
+            lambda x, mask: (x * ~mask[..., None]).sum(1) / (~mask).sum(1, keepdim=True),
+            "dropped the tokens",
         ),
-        "you gave it to h and w",
-    ),
-    ("image_to_patches", patches("b (h w) p1 p2 c"), "not flattened"),
-    ("image_to_patches", patches("b h w (p1 p2 c)"), "still lie on a grid"),
-    (
-        "image_to_patches",
-        lambda images, size: patches("b (h w) (p1 p2 c)")(images, 4),
-        "`size` has no effect",
-    ),
-    ("double_pixels", "h w -> (2 h) (2 w)", "laid out four times"),
-    ("double_pixels", "h w -> h (w 2)", "in width only"),
-    ("double_pixels", "h w -> (h 2) w", "in height only"),
-    ("double_pixels", "h w -> h w", "nothing is repeated"),
-    ("double_pixels", "h w -> (h 2) (2 w)", "height is doubled pixel by pixel"),
-    ("double_pixels", "h w -> (2 h) (w 2)", "width is doubled pixel by pixel"),
-    ("double_pixels", "h w -> (h r) (w r)", "only once on each side"),
-    ("double_pixels", "(h 2) (w 2)", "put `h w ->` in front"),
-    ("grouped_query_attention", partial(attention, sharing="(group kv)"), "h % kv_heads"),
-    ("grouped_query_attention", partial(attention, scale=1.0), "not scaled"),
-    ("grouped_query_attention", partial(attention, scale=24**-0.5), "width of all heads"),
-    ("grouped_query_attention", partial(attention, scale=1 / 4), "square root is wanted"),
-    (
-        "grouped_query_attention",
-        partial(attention, forbidden=torch.zeros_like),
-        "no causal mask",
-    ),
-    (
-        "grouped_query_attention",
-        partial(attention, forbidden=lambda ones: ones.tril(-1)),
-        "upside down",
-    ),
-    (
-        "grouped_query_attention",
-        partial(attention, forbidden=lambda ones: ones.triu(0)),
-        "nothing to look at",
-    ),
-    (
-        "grouped_query_attention",
-        partial(attention, forbidden=lambda ones: ones.triu(2)),
-        "one too far",
-    ),
-    ("grouped_query_attention", partial(attention, over=-2), "over the queries"),
-    (
-        "grouped_query_attention",
-        partial(attention, merge="batch seq (dim head)"),
-        "merged as (dim head)",
-    ),
-    ("grouped_query_attention", partial(attention, split="(dim head)"), "split as (dim head)"),
-    (
-        "grouped_query_attention",
-        split_inside_einsum,
-        "Shape rearrangement is not yet supported in einsum",
-    ),
-    ("grouped_query_attention", reshaped, "head and seq are mixed up"),
-    ("grouped_query_attention", partial(attention, merge="batch head seq dim"), "are not merged"),
-]
+        (lambda x, mask: x[mask].mean(0), "pooled over the whole batch"),
+        (lambda x, mask: x.masked_fill_(~mask[..., None], 0).mean(1), "divided by the sequence"),
+        (lambda x, mask: x.sum(1) / mask.sum(1, keepdim=True), "the numbers are not."),
+        (lambda x, mask: x.sum(1) / mask.sum(1, keepdim=True) * torch.nan, "there are NaNs in it"),
+        (
+            lambda x, mask: x.mul_(mask[..., None]).sum(1) / mask.sum(1, keepdim=True),
+            "changed its input",
+        ),
+        (
+            lambda x, mask: (x * mask[..., None]).sum(1) / reduce(mask.float(), "b s -> b", "sum"),
+            "keep an axis of size 1",
+        ),
+        (lambda x, mask: (x * mask).sum(1), "keep an axis of size 1"),
+        (lambda x, mask: einsum(x, mask, "b s h, b s -> b h"), "mask.float()"),
+        (lambda x, mask: x.view(7), "your code raised RuntimeError"),
+        (lambda x, mask: 3.0, "a tensor expected, float returned"),
+    ],
+    "split_heads_by_hand": [
+        (lambda x, h: x.view(2, h, 3, 5), "scrambles the tokens"),
+        (lambda x, h: x.view(2, 3, h, 5), "still stand behind the tokens"),
+        (lambda x, h: x.view(2, 3, 5, h).permute(0, 3, 1, 2), "`dim` as the"),
+        (lambda x, h: split_by_hand(x, h).mT, "last two axes are swapped"),
+        (lambda x, h: rearrange(x, "b s (h d) -> b h s d", h=h), "without einops"),
+    ],
+    "image_to_patches": [
+        (patches("b (h w) (c p1 p2)"), "channel varies slowest"),
+        (patches("b (w h) (p1 p2 c)"), "column by column"),
+        (patches("b (h w) (p2 p1 c)"), "rows and columns are swapped"),
+        (patches("b (h w) (p1 p2 c)", "b c (p1 h) (p2 w)"), "thinned-out"),
+        (
+            lambda images, size: rearrange(
+                images, "b c (h p1) (w p2) -> b (h w) (p1 p2 c)", h=size, w=size
+            ),
+            "you gave it to h and w",
+        ),
+        (patches("b (h w) p1 p2 c"), "not flattened"),
+        (patches("b h w (p1 p2 c)"), "still lie on a grid"),
+        (lambda images, size: patches("b (h w) (p1 p2 c)")(images, 4), "`size` has no effect"),
+    ],
+    "double_pixels": [
+        ("h w -> (2 h) (2 w)", "laid out four times"),
+        ("h w -> h (w 2)", "in width only"),
+        ("h w -> (h 2) w", "in height only"),
+        ("h w -> h w", "nothing is repeated"),
+        ("h w -> (h 2) (2 w)", "height is doubled pixel by pixel"),
+        ("h w -> (2 h) (w 2)", "width is doubled pixel by pixel"),
+        ("h w -> (h r) (w r)", "only once on each side"),
+        ("(h 2) (w 2)", "put `h w ->` in front"),
+    ],
+    "grouped_query_attention": [
+        (partial(attention, sharing="(group kv)"), "h % kv_heads"),
+        (partial(attention, scale=1.0), "not scaled"),
+        (partial(attention, scale=24**-0.5), "width of all heads"),
+        (partial(attention, scale=1 / 4), "square root is wanted"),
+        (partial(attention, forbidden=torch.zeros_like), "no causal mask"),
+        (partial(attention, forbidden=lambda ones: ones.tril(-1)), "upside down"),
+        (partial(attention, forbidden=lambda ones: ones.triu(0)), "nothing to look at"),
+        (partial(attention, forbidden=lambda ones: ones.triu(2)), "one too far"),
+        (partial(attention, over=-2), "over the queries"),
+        (partial(attention, merge="batch seq (dim head)"), "merged as (dim head)"),
+        (partial(attention, split="(dim head)"), "split as (dim head)"),
+        (split_inside_einsum, "Shape rearrangement is not yet supported in einsum"),
+        (reshaped, "head and seq are mixed up"),
+        (partial(attention, merge="batch head seq dim"), "are not merged"),
+    ],
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "answer"), [(name, answer) for name, answers in RIGHT.items() for answer in answers]
-)
-def test_right_answer_passes(capsys, name, answer):
-    assert verdict(capsys, getattr(checks, name), answer) == f"{name}: passed"
-
-
-@pytest.mark.parametrize(("name", "answer", "diagnosis"), WRONG)
-def test_wrong_answer_is_diagnosed(capsys, name, answer, diagnosis):
-    said = verdict(capsys, getattr(checks, name), answer)
-    assert said.startswith(f"{name}: ")
-    assert "not attempted yet" not in said
-    assert diagnosis in said
-
-
-def test_every_check_is_tested():
-    names = {name for name in RIGHT if callable(getattr(checks, name))}
-    assert names == set(STUBS) == {name for name, _, _ in WRONG}
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_and_wrong_answers(name):
+    right = [(answer, "passed") for answer in RIGHT[name]]
+    assert_verdicts(getattr(checks, name), right + WRONG[name])
 
 
 def test_reference_attention_is_pytorchs_own():

@@ -1,73 +1,24 @@
 """Each check passes the right answer and names the typical mistake of a wrong one."""
 
-import json
 import math
-import re
-from pathlib import Path
 
-import pytest
 import torch
 import torch.nn.functional as F
+from verdicts import assert_untouched, assert_verdicts
 
 from cs336_lib.classroom import storage
 from cs336_lib.classroom.checks import strides as checks
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "02_strides_and_views.ipynb"
+FUNCTIONS = ("slot_formula", "can_view", "split_heads", "im2col", "causal_mask")
 
 
-def not_attempted(*_):
-    raise NotImplementedError
+def test_untouched_stubs():
+    values = {"predicted_strides": dict.fromkeys(checks.VIEWS, ...), "sharing": ...}
+    assert_untouched(checks, (*FUNCTIONS, *values), **values)
 
 
-@pytest.fixture
-def verdict(capsys):
-    """Run a check and give back the one line it prints."""
-
-    def run(check, *answers):
-        check(*answers)
-        return capsys.readouterr().out.strip()
-
-    return run
-
-
-@pytest.mark.parametrize(
-    ("check", "stub"),
-    [
-        (checks.slot_formula, not_attempted),
-        (checks.predicted_strides, dict.fromkeys(checks.VIEWS, ...)),
-        (checks.can_view, not_attempted),
-        (checks.split_heads, not_attempted),
-        (checks.im2col, not_attempted),
-        (checks.causal_mask, not_attempted),
-        (checks.sharing, ...),
-    ],
-)
-def test_an_untouched_stub_is_not_attempted_yet(verdict, check, stub):
-    assert verdict(check, stub) == f"{check.__name__}: not attempted yet"
-
-
-def test_every_printed_solution_passes(verdict):
-    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
-    imports = next(c for c in cells if "imports" in c["metadata"].get("tags", []))
-    solved = []
-    for number, cell in enumerate(cells):
-        if "exercise" not in cell["metadata"].get("tags", []):
-            continue
-        following = (c for c in cells[number:] if "solution" in c["metadata"].get("tags", []))
-        block = re.search(r"```python\n(.*?)```", "".join(next(following)["source"]), re.DOTALL)
-        name = cell["metadata"]["cs336"]["exercise"]
-        call = "".join(cell["source"]).splitlines()[-1]
-        namespace: dict = {}
-        exec("".join(imports["source"]), namespace)
-        exec(block[1], namespace)
-        assert verdict(lambda call=call, n=namespace: exec(call, n)) == f"{name}: passed"
-        solved.append(name)
-    assert len(solved) == 7
-
-
-@pytest.mark.parametrize(
-    ("slot", "diagnosis"),
-    [
+def test_slot_formula():
+    cases = [
         (lambda i, s, o: sum(a * b for a, b in zip(i, s, strict=True)), "left out the offset"),
         (
             lambda i, s, o: o + sum(a * b for a, b in zip(i, s[::-1], strict=True)),
@@ -76,10 +27,8 @@ def test_every_printed_solution_passes(verdict):
         (lambda i, s, o: o + sum(i), "add the bare indices"),
         (lambda i, s, o: o + i[0] * s[0] + i[1] * s[1], "the slot is 29, you return 14"),
         (lambda i, s, o: None, "returns None"),
-    ],
-)
-def test_slot_formula(verdict, slot, diagnosis):
-    assert diagnosis in verdict(checks.slot_formula, slot)
+    ]
+    assert_verdicts(checks.slot_formula, cases)
 
 
 def test_the_strides_asked_for_are_torchs():
@@ -89,9 +38,8 @@ def test_the_strides_asked_for_are_torchs():
         assert (view.stride(), view.storage_offset()) == (stride, offset)
 
 
-@pytest.mark.parametrize(
-    ("change", "diagnosis"),
-    [
+def test_predicted_strides():
+    cases = [
         ({"x[:, 2]": ((4, 1), 8)}, "a view keeps x's steps"),
         ({"x[:, 2]": ((12, 4), 8)}, "dimension 1's stride goes"),
         ({"x[..., ::2]": ((12, 4, 1), 0)}, "doubles the step"),
@@ -108,17 +56,19 @@ def test_the_strides_asked_for_are_torchs():
         ({"x[1, 1:, 3]": ((4,), 16)}, "the offset is the slot of its first element"),
         ({"x[1]": ((9, 9), 12)}, "are not its strides"),
         ({"x[1]": (4, 1)}, "give a pair"),
-    ],
-)
-def test_predicted_strides(verdict, change, diagnosis):
-    assert diagnosis in verdict(checks.predicted_strides, checks.VIEWS | change)
+    ]
+    cases = [(checks.VIEWS | change, diagnosis) for change, diagnosis in cases]
+    assert_verdicts(checks.predicted_strides, cases)
 
 
-def test_predicted_strides_names_what_is_missing(verdict):
-    assert "x[1] has no answer" in verdict(checks.predicted_strides, {"x[:, 2]": ((12, 1), 8)})
+def test_predicted_strides_names_what_is_missing():
     started = dict.fromkeys(checks.VIEWS, ...) | {"x[1]": checks.VIEWS["x[1]"]}
-    assert "x[:, 2] has no answer" in verdict(checks.predicted_strides, started)
-    assert "x[1]: the strides" in verdict(checks.predicted_strides, started | {"x[1]": ((4, 1), 0)})
+    cases = {
+        "x[1] has no answer": {"x[:, 2]": ((12, 1), 8)},
+        "x[:, 2] has no answer": started,
+        "x[1]: the strides": started | {"x[1]": ((4, 1), 0)},
+    }
+    assert_verdicts(checks.predicted_strides, cases)
 
 
 def same_count(shape, stride, new):
@@ -157,9 +107,8 @@ def forgets_size_one(shape, stride, new):
     return True
 
 
-@pytest.mark.parametrize(
-    ("rule", "diagnosis"),
-    [
+def test_can_view():
+    cases = [
         (
             lambda s, t, n: same_count(s, t, n) and storage.is_row_major(s, t),
             "You ask for contiguity",
@@ -182,10 +131,8 @@ def forgets_size_one(shape, stride, new):
         (lambda s, t, n: True, "number of elements must stay the same"),
         (lambda s, t, n: False, "torch says True, you say False"),
         (lambda s, t, n: None, "returns None"),
-    ],
-)
-def test_can_view(verdict, rule, diagnosis):
-    assert diagnosis in verdict(checks.can_view, rule)
+    ]
+    assert_verdicts(checks.can_view, cases)
 
 
 def parts_by(cut):
@@ -197,9 +144,8 @@ def right(part, n_head):
     return part.view(*part.shape[:2], n_head, -1).transpose(1, 2)
 
 
-@pytest.mark.parametrize(
-    ("split", "diagnosis"),
-    [
+def test_split_heads():
+    cases = [
         (
             parts_by(lambda p, h: p.reshape(p.size(0), h, p.size(1), -1)),
             "chops each row up",
@@ -222,10 +168,8 @@ def right(part, n_head):
         (lambda qkv, h: qkv, "return three tensors"),
         (parts_by(lambda p, h: None), "q is no tensor"),
         (parts_by(lambda p, h: p), "expected (batch, head, seq, head_dim)"),
-    ],
-)
-def test_split_heads(verdict, split, diagnosis):
-    assert diagnosis in verdict(checks.split_heads, split)
+    ]
+    assert_verdicts(checks.split_heads, cases)
 
 
 def strided(stride_of, *, offset=None, size_of=lambda n, k: n - k + 1):
@@ -238,9 +182,8 @@ def strided(stride_of, *, offset=None, size_of=lambda n, k: n - k + 1):
     return windows
 
 
-@pytest.mark.parametrize(
-    ("windows", "diagnosis"),
-    [
+def test_im2col():
+    cases = [
         (strided(lambda x, k: (x.size(1), 1, x.size(1), 1)), "you wrote (width, 1)"),
         (strided(lambda x, k: (*x.stride(), *x.stride()), offset=0), "wrong for a crop"),
         (
@@ -256,24 +199,17 @@ def strided(stride_of, *, offset=None, size_of=lambda n, k: n - k + 1):
         (lambda x, k: storage.sliding_windows(x, k).clone(), "but they are a copy"),
         (lambda x, k: storage.sliding_windows(x, k)[0], "(4, 3, 3); (3, 4, 3, 3) expected"),
         (lambda x, k: None, "return a tensor"),
-    ],
-)
-def test_im2col(verdict, windows, diagnosis):
-    assert diagnosis in verdict(checks.im2col, windows)
-
-
-def test_im2col_takes_unfold_too(verdict):
-    windows = verdict(checks.im2col, lambda x, k: x.unfold(0, k, 1).unfold(1, k, 1))
-    assert windows == "im2col: passed"
+        (lambda x, k: x.unfold(0, k, 1).unfold(1, k, 1), "passed"),
+    ]
+    assert_verdicts(checks.im2col, cases)
 
 
 def ones(q, k):
     return torch.ones(q, k, dtype=torch.bool)
 
 
-@pytest.mark.parametrize(
-    ("mask", "diagnosis"),
-    [
+def test_causal_mask():
+    cases = [
         (lambda q, k: ones(q, k).triu(), "that is triu: row i looks at itself and the future"),
         (lambda q, k: ones(q, k).triu(1), "True means 'may look'"),
         (lambda q, k: ones(q, k).tril(-1), "a token must see itself"),
@@ -289,10 +225,8 @@ def ones(q, k):
         (lambda q, k: ones(q, q).tril(), "(2, 2); (2, 5) expected"),
         (lambda q, k: ones(q + 1, k), "(5, 4); (4, 4) expected"),
         (lambda q: ones(q, q).tril(), "cannot be used as the task says (TypeError"),
-    ],
-)
-def test_causal_mask(verdict, mask, diagnosis):
-    assert diagnosis in verdict(checks.causal_mask, mask)
+    ]
+    assert_verdicts(checks.causal_mask, cases)
 
 
 def test_the_mask_wanted_is_the_convention_of_sdpa():
@@ -301,9 +235,8 @@ def test_the_mask_wanted_is_the_convention_of_sdpa():
     assert torch.allclose(ours, F.scaled_dot_product_attention(q, q, q, is_causal=True), atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("answer", "diagnosis"),
-    [
+def test_sharing():
+    cases = [
         (set("bcefg"), "c does not see it: torch.tensor always copies"),
         (set("bdefg"), "d does not see it: float() makes float32"),
         (set("befgh"), "h does not see it: no single step walks"),
@@ -313,7 +246,5 @@ def test_the_mask_wanted_is_the_convention_of_sdpa():
         (set(), "think about b: from_numpy wraps"),
         ("befg", "give a set of letters"),
         (set("bz"), "the letters are b, c"),
-    ],
-)
-def test_sharing(verdict, answer, diagnosis):
-    assert diagnosis in verdict(checks.sharing, answer)
+    ]
+    assert_verdicts(checks.sharing, cases)

@@ -1,5 +1,6 @@
 """Notebook 06's checks: untouched stubs, typical mistakes by their diagnosis, right answers."""
 
+import functools
 import itertools
 import math
 import pickle
@@ -12,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from verdicts import assert_untouched, assert_verdicts, stub, verdict
 
 from cs336_lib.classroom.checks import training as checks
 from cs336_lib.classroom.checks.training import AUTOCAST
@@ -21,31 +23,11 @@ from cs336_lib.classroom.plots import training as plots
 matplotlib.use("Agg")
 
 
-@pytest.fixture
-def verdict(capsys):
-    """Run a check; return the line it printed."""
-
-    def run(check, *answers) -> str:
-        check(*answers)
-        return capsys.readouterr().out
-
-    return run
-
-
-def unwritten(*args, **kwargs):
-    """A stub as the notebook hands it out."""
-    raise NotImplementedError
-
-
-@pytest.mark.parametrize("name", sorted(checks.__all__))
-def test_an_untouched_stub_is_not_attempted(name, verdict):
-    stubs = {
-        "missing_pieces": (dict.fromkeys("ABCDEF", ...),),
-        "autocast_dtypes": (dict.fromkeys(AUTOCAST, ...),),
-        "resume": (unwritten, unwritten),
-    }
-    answers = stubs.get(name, (unwritten,))
-    assert verdict(getattr(checks, name), *answers) == f"{name}: not attempted yet\n"
+def test_untouched_stubs():
+    pieces, dtypes = dict.fromkeys("ABCDEF", ...), dict.fromkeys(AUTOCAST, ...)
+    names = set(checks.__all__) - {"resume"}
+    assert_untouched(checks, names, missing_pieces=pieces, autocast_dtypes=dtypes)
+    assert verdict(checks.resume, stub, stub) == "resume: not attempted yet"
 
 
 # epoch_order
@@ -72,9 +54,8 @@ ORDERS = {
 }
 
 
-@pytest.mark.parametrize("diagnosis", ORDERS)
-def test_epoch_order(diagnosis, verdict):
-    assert diagnosis in verdict(checks.epoch_order, ORDERS[diagnosis])
+def test_epoch_order():
+    assert_verdicts(checks.epoch_order, ORDERS)
 
 
 # read_shard
@@ -100,9 +81,8 @@ SHARDS = {
 }
 
 
-@pytest.mark.parametrize("diagnosis", SHARDS)
-def test_read_shard(diagnosis, verdict):
-    assert diagnosis in verdict(checks.read_shard, SHARDS[diagnosis])
+def test_read_shard():
+    assert_verdicts(checks.read_shard, SHARDS)
 
 
 # epoch_batch
@@ -168,9 +148,8 @@ BATCHES = {
 }
 
 
-@pytest.mark.parametrize("diagnosis", BATCHES)
-def test_epoch_batch(diagnosis, verdict):
-    assert diagnosis in verdict(checks.epoch_batch, BATCHES[diagnosis])
+def test_epoch_batch():
+    assert_verdicts(checks.epoch_batch, BATCHES)
 
 
 # clip_by_hand
@@ -229,13 +208,9 @@ CLIPS = {
 }
 
 
-@pytest.mark.parametrize("diagnosis", CLIPS)
-def test_clip_by_hand(diagnosis, verdict):
-    assert diagnosis in verdict(checks.clip_by_hand, CLIPS[diagnosis])
-
-
-def test_torch_itself_passes_clip_by_hand(verdict):
-    assert "passed" in verdict(checks.clip_by_hand, nn.utils.clip_grad_norm_)
+def test_clip_by_hand():
+    assert_verdicts(checks.clip_by_hand, CLIPS)
+    assert_verdicts(checks.clip_by_hand, {"passed": nn.utils.clip_grad_norm_})
 
 
 # accumulate
@@ -301,9 +276,8 @@ ACCUMULATIONS = {
 }
 
 
-@pytest.mark.parametrize("diagnosis", ACCUMULATIONS)
-def test_accumulate(diagnosis, verdict):
-    assert diagnosis in verdict(checks.accumulate, ACCUMULATIONS[diagnosis])
+def test_accumulate():
+    assert_verdicts(checks.accumulate, ACCUMULATIONS)
 
 
 # missing_pieces
@@ -318,9 +292,8 @@ RIGHT = {
 }
 
 
-@pytest.mark.parametrize(
-    ("changes", "diagnosis"),
-    [
+def test_missing_pieces():
+    cases = [
         ({}, "passed"),
         ({"B": "schedule"}, "only the first learning rate is off in B"),
         ({"C": "data position"}, "the batch is the same in C"),
@@ -329,10 +302,8 @@ RIGHT = {
         ({"F": "weights"}, "look at the first thing that differs"),
         ({"A": "gradients"}, "is none of weights"),
         ({"D": ...}, "D has no answer yet"),
-    ],
-)
-def test_missing_pieces(changes, diagnosis, verdict):
-    assert diagnosis in verdict(checks.missing_pieces, RIGHT | changes)
+    ]
+    assert_verdicts(checks.missing_pieces, [(RIGHT | changes, text) for changes, text in cases])
 
 
 # resume
@@ -368,35 +339,31 @@ def whole_objects(model, optimizer, scheduler, step, data):
     return {"model": model, "step": step}
 
 
-@pytest.mark.parametrize(
-    ("left_out", "diagnosis"),
-    [
-        ((), "passed"),
-        (("model",), "loading a file changes no model"),
-        (("optimizer",), "the optimizer's running means"),
-        (("scheduler",), "the schedule stands at step 0"),
-        (("data",), "the data begins anew"),
-        (("rng",), "dropout will draw other numbers"),
-        (("step",), "restore must return the step, 6; yours returns 0"),
-    ],
-)
-def test_resume(left_out, diagnosis, verdict):
+RESUMES = {
+    "passed": (snapshot_without(), restore),
+    "loading a file changes no model": (snapshot_without("model"), restore),
+    "the optimizer's running means": (snapshot_without("optimizer"), restore),
+    "the schedule stands at step 0": (snapshot_without("scheduler"), restore),
+    "the data begins anew": (snapshot_without("data"), restore),
+    "dropout will draw other numbers": (snapshot_without("rng"), restore),
+    "restore must return the step, 6; yours returns 0": (snapshot_without("step"), restore),
+    "it holds an object": (whole_objects, restore),
+    "torch.save cannot write": (lambda m, o, scheduler, *a: {"s": scheduler}, restore),
+    "snapshot must return a dict": (lambda *a: [1], restore),
+    "restore returns None": (snapshot_without(), lambda *a: restore(*a) and None),
+}
+
+
+@functools.wraps(checks.resume)
+def resume(snapshot_and_restore):
+    """Run the check, which must leave the learner's own randomness alone."""
     before = torch.get_rng_state()
-    assert diagnosis in verdict(checks.resume, snapshot_without(*left_out), restore)
-    assert torch.equal(torch.get_rng_state(), before)  # the learner's own randomness is left alone
+    checks.resume(*snapshot_and_restore)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize(
-    ("snapshot", "restoring", "diagnosis"),
-    [
-        (whole_objects, restore, "it holds an object"),
-        (lambda m, o, scheduler, *a: {"s": scheduler}, restore, "torch.save cannot write"),
-        (lambda *a: [1], restore, "snapshot must return a dict"),
-        (snapshot_without(), lambda *a: restore(*a) and None, "restore returns None"),
-    ],
-)
-def test_resume_answers_of_another_form(snapshot, restoring, diagnosis, verdict):
-    assert diagnosis in verdict(checks.resume, snapshot, restoring)
+def test_resume():
+    assert_verdicts(resume, RESUMES)
 
 
 # autocast_dtypes
@@ -422,15 +389,17 @@ def test_the_expected_dtypes_are_what_torch_gives():
     }
 
 
-@pytest.mark.parametrize("expression", AUTOCAST)
-def test_autocast_dtypes(expression, verdict):
+def test_autocast_dtypes():
     right = {name: truth for name, (truth, _) in AUTOCAST.items()}
-    assert "passed" in verdict(checks.autocast_dtypes, right)
-    other = {"bf16": "fp32", "fp32": "bf16"}[right[expression]]
-    said = verdict(checks.autocast_dtypes, right | {expression: other})
-    assert f"{expression} is not {other}: {AUTOCAST[expression][1]}" in said
-    assert 'answer "bf16" or "fp32"' in verdict(checks.autocast_dtypes, right | {expression: "x"})
-    assert "no answer yet" in verdict(checks.autocast_dtypes, right | {expression: ...})
+    cases = [(right, "passed")]
+    for name, (truth, reason) in AUTOCAST.items():
+        other = {"bf16": "fp32", "fp32": "bf16"}[truth]
+        cases += [
+            (right | {name: other}, f"{name} is not {other}: {reason}"),
+            (right | {name: "x"}, 'answer "bf16" or "fp32"'),
+            (right | {name: ...}, "no answer yet"),
+        ]
+    assert_verdicts(checks.autocast_dtypes, cases)
 
 
 # loading
