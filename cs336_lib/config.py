@@ -22,10 +22,10 @@ MOST_WINDOWS = 2**20  # sequences in a batch
 
 # Numbers are 0 or more. These have other bounds, of which the upper one is excluded.
 BOUNDS: dict[str, tuple[int, int]] = {
-    **dict.fromkeys(("block_size", "vocab_size", "n_head", "n_embd"), (1, 2**63)),
+    **dict.fromkeys(("block_size", "vocab_size", "n_head", "n_embd", "batch_tokens"), (1, 2**63)),
+    **dict.fromkeys(("micro_batch_size", "log_every", "eval_tokens"), (1, 2**63)),
+    "keep_checkpoints": (1, 2**63),
     "n_layer": (1, 4097),  # each costs 100 kB even if it has no weights
-    **dict.fromkeys(("batch_tokens", "micro_batch_size", "log_every"), (1, 2**63)),
-    **dict.fromkeys(("eval_tokens", "keep_checkpoints"), (1, 2**63)),
     "max_steps": (1, 2**43),  # so that sequences in all are a 64-bit number
     "batch_growth_steps": (0, 10**6 + 1),  # they are counted one by one
     **dict.fromkeys(("dropout", "beta1", "beta2", "momentum"), (0, 1)),
@@ -66,7 +66,7 @@ def from_json(kind: type[Config], content: object, where: object) -> Config:
         where: The file's name for messages.
 
     Raises:
-        ValueError: The content isn't an object, or has an unknown field or a bad value.
+        ValueError: If the content isn't an object, or has an unknown field or a bad value.
     """
     require(isinstance(content, dict), f"{where}: {reprlib.repr(content)}; {{…}} expected")
     unknown = set(content) - {field.name for field in dataclasses.fields(kind)}
@@ -94,15 +94,14 @@ class GPTConfig:
 
     def __post_init__(self) -> None:
         validate(self)
+        heads, width = self.n_head, self.n_embd
         require(
-            self.n_embd % self.n_head == 0,
-            f"n_head {self.n_head} does not divide n_embd {self.n_embd}; "
-            f"choose n_head among the divisors of n_embd",
+            width % heads == 0, f"n_head {heads} does not divide n_embd {width}; choose a divisor"
         )
 
     @property
     def padded_vocab_size(self) -> int:
-        """Vocabulary size rounded up to a multiple of 64, which is faster: 50257 -> 50304."""
+        """Vocabulary size rounded up to a multiple of 64, which is faster (50257 becomes 50304)."""
         return -(-self.vocab_size // 64) * 64
 
 
@@ -202,41 +201,34 @@ class TrainConfig:
     def __post_init__(self) -> None:
         validate(self)
         self.model_config(vocab_size=1)  # checks the shape
+        block, tokens, first = self.block_size, self.batch_tokens, self.initial_batch_tokens
         require(
-            self.batch_tokens % self.block_size == 0,
-            f"batch_tokens {self.batch_tokens} is not a multiple of block_size {self.block_size}; "
-            f"try {max(1, round(self.batch_tokens / self.block_size)) * self.block_size}",
+            tokens % block == 0,
+            f"batch_tokens {tokens} is not a multiple of block_size {block}; "
+            f"try {max(1, round(tokens / block)) * block}",
         )
         require(
             self.batch_windows <= MOST_WINDOWS,
-            f"batch_tokens {self.batch_tokens} is {self.batch_windows} sequences of block_size "
-            f"{self.block_size}; at most {MOST_WINDOWS} expected",
+            f"batch_tokens {tokens} is {self.batch_windows} sequences of block_size {block}; "
+            f"at most {MOST_WINDOWS} expected",
         )
-        growth = f"initial_batch_tokens {self.initial_batch_tokens}"
+        growth = self.batch_growth_steps
         require(
-            self.initial_batch_tokens % self.block_size == 0
-            and self.initial_batch_tokens <= self.batch_tokens,
-            f"{growth} must be a multiple of block_size {self.block_size} "
-            f"and at most batch_tokens {self.batch_tokens}",
-        )
-        require(
-            (self.initial_batch_tokens > 0) == (self.batch_growth_steps > 0),
-            f"{growth} and batch_growth_steps {self.batch_growth_steps}: "
-            f"a growing batch needs both, a constant one neither",
+            (first > 0) == (growth > 0) and first % block == 0 and first <= tokens,
+            f"initial_batch_tokens {first} and batch_growth_steps {growth}: a growing batch needs "
+            f"both, and starts with a multiple of block_size {block} up to batch_tokens {tokens}",
         )
         require(
             self.optimizer == "adamw" or self.parallel == "ddp",
             "optimizer muon needs full matrices, but parallel fsdp shards them; use one of the two",
         )
         require(
-            0 <= self.min_learning_rate <= self.learning_rate and self.learning_rate > 0,
+            self.min_learning_rate <= self.learning_rate and self.learning_rate > 0,
             f"learning_rate {self.learning_rate} and min_learning_rate {self.min_learning_rate}: "
             f"0 <= min_learning_rate <= learning_rate and learning_rate > 0 expected",
         )
-        require(
-            self.warmup_steps <= self.max_steps,
-            f"warmup_steps {self.warmup_steps} is more than max_steps {self.max_steps}",
-        )
+        warmup, steps = self.warmup_steps, self.max_steps
+        require(warmup <= steps, f"warmup_steps {warmup} is more than max_steps {steps}")
 
     def model_config(self, vocab_size: int) -> GPTConfig:
         """Return the model's shape for a tokenizer's number of ids."""
@@ -248,25 +240,21 @@ class TrainConfig:
         """Sequences per optimizer step over all devices, once the batch has grown."""
         return self.batch_tokens // self.block_size
 
-    def conflicts(self, saved: dict) -> list[str]:
+    def conflicts(self, saved: dict[str, Any]) -> list[str]:
         """Return the differences from a saved config that would change a run's result."""
-        pairs = {
-            f.name: (saved.get(f.name, f.default), getattr(self, f.name))
-            for f in dataclasses.fields(self)
-            if f.name not in CHANGEABLE
-        }
-        return [
-            f"{name} was {before!r}, now {now!r}"
-            for name, (before, now) in pairs.items()
-            if before != now and not (name in PATHS and same_path(before, now))
-        ]
+        differences = []
+        for field in dataclasses.fields(self):
+            before, now = saved.get(field.name, field.default), getattr(self, field.name)
+            same = before == now or (field.name in PATHS and same_path(before, now))
+            if not same and field.name not in CHANGEABLE:
+                differences.append(f"{field.name} was {before!r}, now {now!r}")
+        return differences
 
 
-def same_path(before: object, now: object) -> bool:
-    """Return whether two paths lead to the same place; an empty one isn't a path."""
-    if not (isinstance(before, str) and isinstance(now, str) and before and now):
-        return False
-    return os.path.abspath(before) == os.path.abspath(now)
+def same_path(before: object, now: str) -> bool:
+    """Return whether two paths that aren't empty lead to the same place."""
+    are_paths = isinstance(before, str) and before and now
+    return bool(are_paths) and os.path.abspath(str(before)) == os.path.abspath(now)
 
 
 def gpt2(n_layer: int, n_head: int, n_embd: int, micro_batch_size: int, rate: float) -> TrainConfig:
@@ -299,7 +287,6 @@ PRESETS: dict[str, tuple[str, TrainConfig]] = {
             block_size=64,
             max_steps=465,
             batch_tokens=16 * 64,
-            micro_batch_size=16,
             optimizer="muon",
             learning_rate=3e-2,
             min_learning_rate=0.0,
@@ -322,32 +309,19 @@ PRESETS: dict[str, tuple[str, TrainConfig]] = {
             dropout=0.1,
             max_steps=1000,
             batch_tokens=16 * 128,
-            micro_batch_size=16,
             learning_rate=1e-3,
             min_learning_rate=1e-4,
             warmup_steps=50,
             beta2=0.99,
-            eval_every=250,
             eval_tokens=16384,
             checkpoint_every=500,
         ),
     ),
-    "gpt2-124m": (
-        "GPT-2 124M on your own shards: 10B tokens, 0.5M a step (--train-data).",
-        gpt2(12, 12, 768, micro_batch_size=16, rate=6e-4),
-    ),
-    "gpt2-medium": (
-        "GPT-2 355M, trained as gpt2-124m is.",
-        gpt2(24, 16, 1024, micro_batch_size=8, rate=3e-4),
-    ),
-    "gpt2-large": (
-        "GPT-2 774M, trained as gpt2-124m is.",
-        gpt2(36, 20, 1280, micro_batch_size=4, rate=2.5e-4),
-    ),
-    "gpt2-xl": (
-        "GPT-2 1558M, trained as gpt2-124m is.",
-        gpt2(48, 25, 1600, micro_batch_size=2, rate=2e-4),
-    ),
+    # Layers, heads, width, micro-batch size and peak learning rate.
+    "gpt2-124m": ("GPT-2 124M on 10B tokens of your shards.", gpt2(12, 12, 768, 16, 6e-4)),
+    "gpt2-medium": ("GPT-2 355M, trained as gpt2-124m is.", gpt2(24, 16, 1024, 8, 3e-4)),
+    "gpt2-large": ("GPT-2 774M, trained as gpt2-124m is.", gpt2(36, 20, 1280, 4, 2.5e-4)),
+    "gpt2-xl": ("GPT-2 1558M, trained as gpt2-124m is.", gpt2(48, 25, 1600, 2, 2e-4)),
 }
 
 
