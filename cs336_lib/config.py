@@ -21,7 +21,7 @@ PATHS = ("train_data", "val_data", "init_from")  # the same path can be written 
 MOST_WINDOWS = 2**20  # sequences in a batch
 
 # Numbers are 0 or more. These have other bounds, of which the upper one is excluded.
-BOUNDS: dict[str, tuple[int, int]] = {
+BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("block_size", "vocab_size", "n_head", "n_embd", "batch_tokens"), (1, 2**63)),
     **dict.fromkeys(("micro_batch_size", "log_every", "eval_tokens"), (1, 2**63)),
     "keep_checkpoints": (1, 2**63),
@@ -68,7 +68,8 @@ def from_json(kind: type[Config], content: object, where: object) -> Config:
     Raises:
         ValueError: If the content isn't an object, or has an unknown field or a bad value.
     """
-    require(isinstance(content, dict), f"{where}: {reprlib.repr(content)}; {{…}} expected")
+    if not isinstance(content, dict):
+        raise ValueError(f"{where}: {reprlib.repr(content)}; {{…}} expected")
     unknown = set(content) - {field.name for field in dataclasses.fields(kind)}
     require(
         not unknown,
