@@ -138,7 +138,7 @@ def test_nonsense_is_explained_and_the_last_view_stays():
     widget = explorers.float_bits(1.0)
     before = widget.html
     turn(widget, number="one")
-    assert widget.problem == "'one' is no number; something like 0.1, -3e-5 or inf"
+    assert widget.problem == "'one' is not a number; try 0.1, -3e-5 or inf"
     assert widget.html == before
     turn(widget, number="2")
     assert widget.problem == ""
@@ -213,14 +213,14 @@ def test_pytorch_says_why_a_view_is_impossible():
 @pytest.mark.parametrize(
     ("expression", "problem"),
     [
-        ("x.T[", "not Python yet"),
+        ("x.T[", "not valid Python yet"),
         ("y.T", "'y' is unknown; the tensor is called x"),
         ("__import__('os').system('true')", ".system is not among"),
         ("x.__class__", ".__class__ is not among"),
         ("x.tolist()", ".tolist is not among"),
-        ("[i for i in x]", "only indexing and view methods"),
+        ("[i for i in x]", "use only indexing and view methods"),
         ("x[9]", "PyTorch: index 9 is out of bounds"),
-        ("x.view", "that is no tensor"),
+        ("x.view", "the result is not a tensor"),
         ("x[:0]", "(0, 4) cannot be drawn"),
         ("x.unsqueeze(0).unsqueeze(0)", "(1, 1, 3, 4) cannot be drawn"),
     ],
@@ -281,7 +281,7 @@ def test_einops_own_error_is_shown():
     turn(widget, pattern="seq (head dim) -> head seq d")
     assert "Identifiers only on one side" in widget.problem
     turn(widget, pattern="seq dim")
-    assert widget.problem == "a pattern has one arrow: axes before -> axes after"
+    assert widget.problem == "a pattern has one arrow, as in axes before -> axes after"
     turn(widget, pattern="seq dim -> dim seq", sizes="")
     assert widget.problem == ""
     assert widget.said == "(3, 8) -> (8, 3)"
@@ -289,14 +289,14 @@ def test_einops_own_error_is_shown():
 
 @pytest.mark.parametrize("words", ["", "2 x", "2 3 4 5 6", "0 3", "9 9", "-1 2"])
 def test_a_bad_shape_is_refused(words):
-    with pytest.raises(ValueError, match="expected"):
+    with pytest.raises(ValueError, match=r"try 2 3 4|use at most 64"):
         pattern.read_shape(words)
 
 
 def test_sizes_are_read_as_people_write_them():
     assert pattern.read_sizes("head = 2, dim=4") == {"head": 2, "dim": 4}
     assert pattern.read_sizes("  ") == {}
-    with pytest.raises(ValueError, match="something like head=2"):
+    with pytest.raises(ValueError, match="try head=2"):
         pattern.read_sizes("head two")
 
 
@@ -431,7 +431,7 @@ def test_the_model_reads_each_text_once(tiny, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"), [("", "empty"), ("a" * 33, "33 tokens; 32 at most"), ("Z", "'Z'")]
+    ("words", "problem"), [("", "empty"), ("a" * 33, "33 tokens; use at most 32"), ("Z", "'Z'")]
 )
 def test_what_the_model_cannot_read_is_explained(tiny, words, problem):
     model, tokenizer = tiny

@@ -1,4 +1,4 @@
-"""Widgets to play with, one for each idea that is better felt than read."""
+"""Interactive widgets, one for each idea that is easier to grasp by trying it out."""
 
 from cs336_lib.classroom.explorers.budget import training_budget
 from cs336_lib.classroom.explorers.layout import strides

@@ -1,4 +1,4 @@
-"""Training budget: parameters, tokens and machines in; days, memory and money out."""
+"""Training budget, an explorer that computes days, memory and money from a run's size."""
 
 from dataclasses import dataclass
 
@@ -32,13 +32,13 @@ HARDWARE = {sheet.name: key for key, sheet in DATASHEET.items()}
 
 
 def money(dollars: float) -> str:
-    """Dollars: $12,530, then $7.074M."""
+    """Format dollars, as in $12,530 and $7.074M."""
     return f"${dollars:,.0f}" if dollars < 1e6 else f"${short(dollars)}"
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What a training run takes; bytes are of one device, and activations come on top."""
+    """The cost of a training run, with bytes per device and without activations."""
 
     flops: float
     seconds: float
@@ -49,12 +49,12 @@ class Budget:
 
     @property
     def total(self) -> float:
-        """Bytes on each device."""
+        """The bytes of training state on each device."""
         return sum(self.bytes.values())
 
     @property
     def fits(self) -> bool:
-        """Whether the training state leaves anything of the device's memory for activations."""
+        """True if the training state leaves some of the device's memory for activations."""
         return self.total < self.memory
 
 
@@ -69,19 +69,27 @@ def budget(
     stage: int,
     price: float,
 ) -> Budget:
-    """The napkin's answer: 6 N D over what the devices really do, and ZeRO's memory table.
+    """Estimate the cost from 6 N D FLOPs, the achieved FLOP/s, and ZeRO's memory table.
 
-    `hardware` is a key of DATASHEET, whose dense bf16 peak counts; `price` is dollars for an hour
-    of one device; `stage` is ZeRO's (see `BytesPerParameter.sharded`).
+    Args:
+        parameters: Number of parameters.
+        tokens: Number of training tokens.
+        devices: Number of devices.
+        hardware: A key of DATASHEET, whose dense bf16 peak counts.
+        mfu: Share of that peak that the run achieves.
+        optimizer: A key of accounting.STATE_BYTES.
+        precision: A key of accounting.PRECISION_BYTES.
+        stage: The ZeRO stage, 0 to 3 (see `BytesPerParameter.sharded`).
+        price: Dollars for an hour of one device.
 
     Raises:
-        ValueError: one of the formulas in `accounting` refuses.
+        ValueError: A formula in `accounting` rejects a value.
     """
     sheet = DATASHEET[hardware]
     flops = accounting.training_flops(parameters, tokens)
     seconds = accounting.training_seconds(flops, devices, sheet.peak_flops["bf16"], mfu)
     per = accounting.bytes_per_parameter(optimizer, precision)
-    parts = {  # and the ZeRO stage that begins to shard it
+    parts = {  # bytes, and the ZeRO stage that begins to shard them
         "weights": (per.weights, 3),
         "gradients": (per.gradient, 2),
         "master weights": (per.master, 1),
@@ -96,8 +104,12 @@ def budget(
 
 
 class TrainingBudget(Explorer):
-    """Controls `parameters`, `tokens`, `devices`, `hardware`, `mfu`, `optimizer`, `precision`,
-    `sharded` and `price`; bars `.cs336-track`, the device's memory `.cs336-limit`."""
+    """An explorer of training cost.
+
+    It has the controls `parameters`, `tokens`, `devices`, `hardware`, `mfu`, `optimizer`,
+    `precision`, `sharded` and `price`. The bars are `.cs336-track` and the device's memory is
+    `.cs336-limit`.
+    """
 
     def __init__(self, values: Values):
         controls = [
@@ -114,7 +126,7 @@ class TrainingBudget(Explorer):
         super().__init__("training-budget", "Training budget", controls, values)
 
     def budget(self, values: Values) -> Budget:
-        """The controls' words as numbers, worked out."""
+        """Compute the budget for the values of the controls."""
         return budget(
             PARAMETERS[values["parameters"]],
             TOKENS[values["tokens"]],
@@ -128,7 +140,7 @@ class TrainingBudget(Explorer):
         )
 
     def sentence(self, values: Values) -> str:
-        """The three answers in one sentence."""
+        """Format the duration, the price and the memory as one sentence."""
         found = self.budget(values)
         fits = "fits" if found.fits else "does not fit"
         return (
@@ -137,7 +149,7 @@ class TrainingBudget(Explorer):
         )
 
     def view(self, values: Values) -> View:
-        """Days and money as a table, bytes as a bar."""
+        """Return days and money as a table, and bytes as a bar."""
         found = self.budget(values)
         hours = found.seconds / 3600 * DEVICES[values["devices"]]
         facts = [
@@ -172,7 +184,7 @@ class TrainingBudget(Explorer):
         )
 
     def figure(self, values: Values) -> Figure:
-        """The memory as a bar, the three answers above it."""
+        """Draw the memory as a bar, with the three results above it."""
         found = self.budget(values)
         parts = {kind: size / 1e9 for kind, size in found.bytes.items()}
         what = f"{values['parameters']} on {values['tokens']} tokens,\n{values['devices']} devices"
@@ -184,7 +196,7 @@ class TrainingBudget(Explorer):
 
 
 def training_budget(**values: str) -> Explorer:
-    """What a training run takes, at first of 70B parameters on 15T tokens with 1024 H100s.
+    """Explore the cost of a training run, starting from 70B parameters, 15T tokens and 1024 H100s.
 
     `values` may set any control to one of its texts, as in `training_budget(mfu="40 %")`.
     """

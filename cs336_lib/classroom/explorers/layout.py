@@ -1,4 +1,4 @@
-"""Strides: write a view of x, point at an element, and see the slot of storage that holds it."""
+"""Strides, an explorer that shows the slot of storage behind each element of a view."""
 
 import ast
 import html
@@ -24,7 +24,7 @@ from cs336_lib.config import require
 
 MOST_ELEMENTS, MOST_DIMS = 48, 3
 STEPS = (".T", "[1:]", "[:, ::2]", ".view(2, 6)", ".flatten()", ".contiguous()")
-# What gives a tensor from a tensor without reading its values.
+# Methods that turn a tensor into a tensor without computing with its values.
 METHODS = set(
     "T mT t transpose swapaxes movedim permute view reshape flatten unflatten squeeze unsqueeze "
     "expand select narrow diagonal unfold as_strided contiguous clone flip roll repeat".split()
@@ -36,22 +36,22 @@ SYNTAX = (
 
 
 def numbers(shape: Sequence[int]) -> Tensor:
-    """A fresh fp32 tensor whose values are ten times the slots they lie in."""
+    """Return a fresh fp32 tensor whose values are ten times their slots."""
     return (10.0 * torch.arange(torch.Size(shape).numel())).view(*shape)
 
 
 def evaluate(expression: str, x: Tensor) -> Tensor:
-    """The tensor that an expression such as `x.T[1:, ::2]` makes of x: indexing and view methods.
+    """Evaluate indexing and view methods of x, as in `x.T[1:, ::2]`.
 
     Raises:
-        ValueError: it is anything else, or PyTorch refuses it (its message, first line).
+        ValueError: It is another kind of expression, or PyTorch raises an error.
     """
     try:
         tree = ast.parse(expression.strip(), mode="eval")
     except SyntaxError as error:
-        raise ValueError(f"not Python yet: {error.msg}") from None
+        raise ValueError(f"not valid Python yet: {error.msg}") from None
     for node in ast.walk(tree):
-        require(isinstance(node, SYNTAX), "only indexing and view methods of x can be used here")
+        require(isinstance(node, SYNTAX), "use only indexing and view methods of x here")
         if isinstance(node, ast.Name):
             require(node.id == "x", f"{node.id!r} is unknown; the tensor is called x")
         if isinstance(node, ast.Attribute):
@@ -60,35 +60,38 @@ def evaluate(expression: str, x: Tensor) -> Tensor:
         result = eval(compile(tree, "<expression>", "eval"), {"__builtins__": {}}, {"x": x})
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         raise ValueError(f"PyTorch: {str(error).splitlines()[0]}") from None
-    require(isinstance(result, Tensor), "that is no tensor; is a pair of parentheses missing?")
+    require(isinstance(result, Tensor), "the result is not a tensor; are parentheses missing?")
     require(
         0 < result.numel() <= MOST_ELEMENTS and result.dim() <= MOST_DIMS,
-        f"{tuple(result.shape)} cannot be drawn; 1 to {MOST_ELEMENTS} elements in at most "
-        f"{MOST_DIMS} dimensions expected",
+        f"{tuple(result.shape)} cannot be drawn; make it 1 to {MOST_ELEMENTS} elements in at most "
+        f"{MOST_DIMS} dimensions",
     )
     return result
 
 
 def index_of(words: str) -> tuple[int, ...]:
-    """`1,2` as (1, 2); nothing as ()."""
+    """Parse `1,2` into (1, 2), and an empty text into ()."""
     return tuple(int(part) for part in words.split(",") if part)
 
 
 def words_of(index: Sequence[int]) -> str:
-    """(1, 2) as `1,2`."""
+    """Format (1, 2) as `1,2`."""
     return ",".join(map(str, index))
 
 
 def slot_formula(view: Tensor, index: Sequence[int]) -> str:
-    """How the slot of an element follows from the view's offset and strides."""
+    """Format the sum of offset and strides that gives the slot of an element."""
     terms = [f"{i}·{step}" for i, step in zip(index, view.stride(), strict=True)]
     place = storage.slot(index, view.stride(), view.storage_offset())
     return " + ".join([f"offset {view.storage_offset()}", *terms]) + f" = slot {place}"
 
 
 class Strides(Explorer):
-    """Control `expression`; buttons `element [i, j]` and `append .T` (and so on) and `start again`;
-    the slots are `.cs336-slot`, the chosen one `.cs336-chosen`."""
+    """An explorer of strides.
+
+    It has the control `expression` and the buttons `element [i, j]`, `append .T` (and so on) and
+    `start again`. The slots are `.cs336-slot` and the chosen one is `.cs336-chosen`.
+    """
 
     def __init__(self, shape: Sequence[int], expression: str):
         self.base = numbers(shape)
@@ -97,14 +100,14 @@ class Strides(Explorer):
         super().__init__("strides", title, [text("expression", "a view of x")], values)
 
     def settle(self, values: dict[str, str], changed: set[str]) -> dict[str, str]:
-        """A new view starts with its first element chosen."""
+        """Choose the first element of a new view."""
         if "expression" not in changed:
             return values
         view = evaluate(values["expression"], self.base)
         return {**values, "element": words_of([0] * view.dim())}
 
     def view(self, values: Values) -> View:
-        """The view's elements, the storage, and the recipe that leads from one to the other."""
+        """Return the view's elements, the storage, and the formula that maps one to the other."""
         shown = evaluate(values["expression"], self.base)
         chosen = index_of(values["element"])
         flat, seen = storage.storage_values(shown), set(storage.slots(shown).flatten().tolist())
@@ -156,7 +159,7 @@ class Strides(Explorer):
             for name, expression, shown_as in [*appended, ("start again", "x", "x")]
         )
         grid = cells(shown.shape, element, "elements")
-        # The storage keeps its place when the view above changes its height: it stands first.
+        # The storage comes first, so that it stays in place when the view's height changes.
         row = tag("div", "".join(slots), class_="cs336-row cs336-storage", style="gap: 4px 2px")
         columns = tag("div", grid + table(facts), class_="cs336-row")
         said = f"[{values['element'].replace(',', ', ')}]: {slot_formula(shown, chosen)}"
@@ -166,12 +169,12 @@ class Strides(Explorer):
         return View(said, choices + label + row + wanted + columns)
 
     def paint(self, slot: int, flat: Tensor) -> str:
-        """The style of a cell that reads `slot`: light to middle blue, black text legible on it."""
+        """Return the style of a cell that reads `slot`, light enough for black text."""
         part = round(55 * slot / max(1, len(flat) - 1))
         return f"background: color-mix(in srgb, #56b4e9 {35 + part}%, white)"
 
     def figure(self, values: Values) -> Figure:
-        """Two dimensions with their steps drawn; any other number as a plain grid."""
+        """Draw a view of two dimensions with its steps, and any other view as a plain grid."""
         shown = evaluate(values["expression"], self.base)
         flat, slots = storage.storage_values(shown), storage.slots(shown)
         facts = f"shape {tuple(shown.shape)}, stride {shown.stride()}"
@@ -183,5 +186,5 @@ class Strides(Explorer):
 
 
 def strides(shape: Sequence[int] = (3, 4), expression: str = "x.T") -> Explorer:
-    """Slice, transpose and view a tensor of `shape`, and see where each element is stored."""
+    """Slice, transpose and view a tensor, and see where each element is stored."""
     return Strides(shape, expression)

@@ -1,4 +1,4 @@
-"""Attention and sampling: what a trained model looks at, and what it would write next."""
+"""Attention and sampling, an explorer of a trained model's attention and next tokens."""
 
 import base64
 import html
@@ -40,7 +40,7 @@ TOP_P = ["off", *(f"{p:g}" for p in (0.99, 0.95, 0.9, 0.8, 0.6, 0.4, 0.2))]
 def read(
     model: GPT, ids: Int[Tensor, " seq"]
 ) -> tuple[Float[Tensor, "layer head seq seq"], Float[Tensor, " vocab"]]:
-    """Every head's attention weights on a text, and the logits of what comes next."""
+    """Return every head's attention weights on a text, and the logits of the next token."""
     found = []
 
     def look(attention: nn.Module, inputs: tuple[Tensor]) -> None:
@@ -66,22 +66,25 @@ def read(
 def next_chances(
     logits: Float[Tensor, " vocab"], temperature: str, top_k: str, top_p: str
 ) -> Float[Tensor, " vocab"]:
-    """The probabilities that sampling draws from; "off" switches a cut off."""
+    """Return the probabilities that sampling draws from, where "off" disables top-k or top-p."""
     k = None if top_k == "off" else int(top_k)
     p = None if top_p == "off" else float(top_p)
     return filter_logits(logits[None], float(temperature), k, p).softmax(-1)[0]
 
 
 def picture(weights: Float[Tensor, "query key"]) -> str:
-    """A map as the smallest PNG there is, a pixel for each weight, as a data URI."""
+    """Return a heat map as the data URI of a PNG with one pixel per weight."""
     file = io.BytesIO()
     imsave(file, weights.numpy(), vmin=0, vmax=1, cmap="Blues", format="png")
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
 
 
 class AttentionAndSampling(Explorer):
-    """Controls `text`, `layer`, `temperature`, `top_k` and `top_p`; buttons `head N`
-    (aria-pressed); the large map `.cs336-map`, the bars `.cs336-next`."""
+    """An explorer of attention and sampling.
+
+    It has the controls `text`, `layer`, `temperature`, `top_k` and `top_p`, and the buttons `head
+    N` (aria-pressed). The large map is `.cs336-map` and the bars are `.cs336-next`.
+    """
 
     def __init__(self, model: GPT, tokenizer: Tokenizer, words: str, layer: int):
         self.model, self.tokenizer = model, tokenizer
@@ -98,20 +101,20 @@ class AttentionAndSampling(Explorer):
         super().__init__("attention", "Attention and sampling", controls, values)
 
     def read(self, words: str) -> tuple[Tensor, Tensor, list[str]]:
-        """Attention, next logits and the tokens of a text; the model runs once for each text.
+        """Return the attention, the next logits and the tokens of a text, which is run once.
 
         Raises:
-            ValueError: the text is empty, too long, or has a character the model does not know.
+            ValueError: The text is empty, too long, or has a character unknown to the model.
         """
         if words not in self.known:
             ids = encode(self.tokenizer, words)
-            require(len(ids) <= LONGEST, f"{len(ids)} tokens; {LONGEST} at most can be shown")
+            require(len(ids) <= LONGEST, f"{len(ids)} tokens; use at most {LONGEST}")
             tokens = [self.tokenizer.decode([token]) for token in ids.tolist()]
             self.known = {words: (*read(self.model, ids), tokens)}
         return self.known[words]
 
     def chances(self, values: Values) -> tuple[Tensor, list[str], Tensor, Tensor]:
-        """The likeliest next tokens, as text; their chances as they are, and after the knobs."""
+        """Return the likeliest next tokens, and their probabilities before and after the cuts."""
         _, logits, _ = self.read(values["text"])
         cut = next_chances(logits, *(values[name] for name in ("temperature", "top_k", "top_p")))
         likeliest = logits.argsort(descending=True)[:SHOWN]
@@ -119,7 +122,7 @@ class AttentionAndSampling(Explorer):
         return cut, names, logits.softmax(-1)[likeliest], cut[likeliest]
 
     def view(self, values: Values) -> View:
-        """The layer's heads, one of them large, and bars for the next token."""
+        """Return the layer's heads, the chosen head in large, and bars for the next token."""
         attention, _, tokens = self.read(values["text"])
         layer, head = int(values["layer"]), int(values["head"])
         heads = "".join(
@@ -156,7 +159,7 @@ class AttentionAndSampling(Explorer):
         return View(said, tag("div", both, class_="cs336-row", style="gap: 30px"))
 
     def large(self, weights: Float[Tensor, "query key"], tokens: list[str]) -> str:
-        """One head's map with the tokens at its sides; a cell's tooltip says its weight."""
+        """Draw one head's map with the tokens along its sides, and each weight as a tooltip."""
         names = [html.escape(plots.visible(token)) for token in tokens]
         rows = [tag("tr", "<th></th>" + "".join(tag("th", name) for name in names))]
         for query, name in enumerate(names):
@@ -175,7 +178,7 @@ class AttentionAndSampling(Explorer):
         )
 
     def figure(self, values: Values) -> Figure:
-        """The chosen head's map beside the bars."""
+        """Draw the chosen head's map beside the bars."""
         attention, _, tokens = self.read(values["text"])
         layer, head = int(values["layer"]), int(values["head"])
         drawn, (left, right) = figure(13, 5.2, ncols=2)
@@ -199,5 +202,5 @@ class AttentionAndSampling(Explorer):
 def attention_and_sampling(
     model: GPT, tokenizer: Tokenizer, words: str = "to be, or not to be", layer: int = 0
 ) -> Explorer:
-    """Type a text; see where each head looks, and what temperature, top-k and top-p do next."""
+    """Type a text, and see each head's attention and the effect of temperature, top-k and top-p."""
     return AttentionAndSampling(model, tokenizer, words, layer)

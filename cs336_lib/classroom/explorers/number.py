@@ -1,4 +1,4 @@
-"""Float bits: toggle a bit of a number, type another, and see it in every format."""
+"""Float bits, an explorer to flip the bits of a number and see it in every format."""
 
 import math
 
@@ -25,25 +25,25 @@ FORMATS = {
         *(bits.E4M3, bits.E5M2, bits.E2M1),
     )
 }
-MOST_BITS = 36  # characters of a bit pattern in the table; fp32 with its two blanks has 34
+MOST_BITS = 36  # characters of a bit pattern in the table; fp32 with its two spaces has 34
 FIELDS = ("sign", "exponent", "mantissa")
 COLOURS = (plots.SIGN, plots.EXPONENT, plots.MANTISSA)
 
 
 def read(words: str) -> float:
-    """The number that somebody typed.
+    """Parse the number that the learner typed.
 
     Raises:
-        ValueError: it is none.
+        ValueError: It is not a number.
     """
     try:
         return float(words)
     except ValueError:
-        raise ValueError(f"{words!r} is no number; something like 0.1, -3e-5 or inf") from None
+        raise ValueError(f"{words!r} is not a number; try 0.1, -3e-5 or inf") from None
 
 
 def field_of(number: FloatFormat, bit: int) -> tuple[int, int]:
-    """Which field (0 sign, 1 exponent, 2 mantissa) bit number `bit` is in, and its place there."""
+    """Return the field of a bit (0 sign, 1 exponent, 2 mantissa) and its position in the field."""
     if bit < number.mantissa_bits:
         return 2, bit
     bit -= number.mantissa_bits
@@ -51,7 +51,7 @@ def field_of(number: FloatFormat, bit: int) -> tuple[int, int]:
 
 
 def worked(number: FloatFormat, pattern: int) -> str:
-    """How the fields make the value, as a formula."""
+    """Return the formula by which the fields give the value."""
     value = number.decode(pattern)
     sign, exponent, mantissa = number.split(pattern)
     minus = "-" if sign else ""
@@ -67,7 +67,7 @@ def worked(number: FloatFormat, pattern: int) -> str:
 
 
 def rounded(number: FloatFormat, value: float) -> tuple[str, str, str]:
-    """`value` in a format: its bits, what is stored, and the relative error, all as text."""
+    """Round `value` to a format, and return its bits, the stored value and the relative error."""
     if math.isnan(value) and number.specials == "none":
         return "-", "has no NaN", "-"
     pattern = number.encode(value)
@@ -78,13 +78,13 @@ def rounded(number: FloatFormat, value: float) -> tuple[str, str, str]:
     elif stored != value and not (math.isnan(stored) and math.isnan(value)):
         error = "lost"
     spelled = number.spell(pattern)
-    if len(spelled) > MOST_BITS:  # fp64's, which would make the table twice as wide
+    if len(spelled) > MOST_BITS:  # fp64's bits would make the table twice as wide
         spelled = spelled[: MOST_BITS - 1] + "…"
     return spelled, f"{stored:.9g}", error
 
 
 class FloatBits(Explorer):
-    """Buttons `bit N` (aria-pressed tells the bit), controls `number` and `format`."""
+    """An explorer with buttons `bit N` (aria-pressed if set) and controls `number` and `format`."""
 
     def __init__(self, value: float, number: str):
         controls = [text("number", "number"), choice("format", "format", list(FORMATS))]
@@ -92,14 +92,14 @@ class FloatBits(Explorer):
         super().__init__("float-bits", "Float bits", controls, values)
 
     def settle(self, values: dict[str, str], changed: set[str]) -> dict[str, str]:
-        """The code follows the number, or the number the code, whichever was changed."""
+        """Compute the code from a changed number, or the number from a changed code."""
         number = FORMATS[values["format"]]
         if changed & {"number", "format"}:
             return {**values, "code": str(number.encode(read(values["number"])))}
         return {**values, "number": repr(number.decode(int(values["code"])))}
 
     def view(self, values: Values) -> View:
-        """The bits as buttons, the formula, and a table of all formats."""
+        """Return the bits as buttons, the formula, and a table of all formats."""
         number, pattern = FORMATS[values["format"]], int(values["code"])
         exact = read(values["number"])
         boxes = [self.box(number, pattern, bit) for bit in reversed(range(number.bits))]
@@ -125,7 +125,7 @@ class FloatBits(Explorer):
         return View(said, row + tag("div", keys, class_="cs336-row") + formula + table(rows, head))
 
     def box(self, number: FloatFormat, pattern: int, bit: int) -> str:
-        """One bit as a button that flips it."""
+        """Draw one bit as a button that flips it."""
         field, place = field_of(number, bit)
         on = pattern >> bit & 1
         return tag(
@@ -141,11 +141,11 @@ class FloatBits(Explorer):
         )
 
     def figure(self, values: Values) -> Figure:
-        """The number's bits in every format, drawn to one scale."""
+        """Draw the number's bits in every format to one scale."""
         formats = [number for number in FORMATS.values() if number is not bits.FP64]
         return plots.stored_value(formats, read(values["number"]))
 
 
 def float_bits(value: float = 0.1, number: str = "fp32") -> Explorer:
-    """Toggle the bits of a float and see what it becomes, and what every format makes of it."""
+    """Flip the bits of a float and see its value, and how every format rounds it."""
     return FloatBits(value, number)

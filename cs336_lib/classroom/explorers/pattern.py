@@ -1,4 +1,4 @@
-"""einops: type a pattern, see the shapes and where each element goes, or einops' own error."""
+"""einops patterns, an explorer that shows where each element goes, or einops' own error."""
 
 import html
 import math
@@ -37,7 +37,7 @@ OPERATIONS = {
 
 
 class Moved(NamedTuple):
-    """A tensor before and after a pattern; `routes[i, j]`: element i takes part in result j."""
+    """A tensor before and after a pattern; `routes[i, j]` tells if result j uses element i."""
 
     before: Tensor
     after: Tensor
@@ -45,46 +45,46 @@ class Moved(NamedTuple):
 
 
 def read_shape(words: str) -> tuple[int, ...]:
-    """`2 3 4` as (2, 3, 4).
+    """Parse `2 3 4` into (2, 3, 4).
 
     Raises:
-        ValueError: it is no list of sizes, or of more elements than can be drawn.
+        ValueError: It is not a list of sizes, or the tensor has too many elements to draw.
     """
     parts = re.split(r"[\s,]+", words.strip("()[] "))
     good = all(part.isdecimal() and int(part) > 0 for part in parts) and len(parts) <= MOST_AXES
-    require(good, f"shape {words!r}: 1 to {MOST_AXES} sizes such as 2 3 4 expected")
+    require(good, f"shape {words!r} is not a list of 1 to {MOST_AXES} sizes; try 2 3 4")
     shape = tuple(int(part) for part in parts)
     require(
         math.prod(shape) <= MOST_ELEMENTS,
-        f"shape {words!r} holds {math.prod(shape)} elements; {MOST_ELEMENTS} at most expected",
+        f"shape {words!r} has {math.prod(shape)} elements; use at most {MOST_ELEMENTS}",
     )
     return shape
 
 
 def read_sizes(words: str) -> dict[str, int]:
-    """`head=2, dim=4` as a dict; empty for nothing.
+    """Parse `head=2, dim=4` into a dict, which is empty for an empty text.
 
     Raises:
-        ValueError: it is no list of name=size.
+        ValueError: It is not a list of name=size.
     """
     parts = [part for part in re.split(r"[\s,]+", re.sub(r"\s*=\s*", "=", words)) if part]
     good = all(re.fullmatch(r"[a-z_]\w*=\d+", part) for part in parts)
-    require(good, f"sizes {words!r}: something like head=2 expected, or nothing")
+    require(good, f"sizes {words!r} are not of the form name=size; try head=2, or leave it empty")
     return {name: int(size) for name, size in (part.split("=") for part in parts)}
 
 
 def move(operation: str, pattern: str, shape: Sequence[int], sizes: Mapping[str, int]) -> Moved:
-    """0, 1, 2, ... in `shape` through one of OPERATIONS, and the way of each element.
+    """Apply one of OPERATIONS to 0, 1, 2, ... in `shape`, and trace each element.
 
     Raises:
-        ValueError: einops refuses (its message), or the result is too large to be drawn.
+        ValueError: einops rejects the pattern, or the result is too large to draw.
     """
-    require(pattern.count("->") == 1, "a pattern has one arrow: axes before -> axes after")
+    require(pattern.count("->") == 1, "a pattern has one arrow, as in axes before -> axes after")
     elements = math.prod(shape)
     before = torch.arange(elements, dtype=torch.float32).view(*shape)
     try:
         after = OPERATIONS[operation](before, pattern, **sizes)
-        # One element at a time is 1 and all others 0: where it arrives, the result is not 0.
+        # Set one element to 1 and all others to 0. The nonzero results are those that use it.
         follow = "reduce sum" if operation.startswith("reduce") else operation
         alone = torch.eye(elements).view(elements, *shape)
         arrived = [OPERATIONS[follow](x, pattern, **sizes).flatten() for x in alone]
@@ -92,22 +92,25 @@ def move(operation: str, pattern: str, shape: Sequence[int], sizes: Mapping[str,
         raise ValueError(str(error).strip()) from None
     require(
         after.numel() <= 2 * MOST_ELEMENTS and after.dim() <= MOST_AXES,
-        f"the result has shape {tuple(after.shape)}; at most {2 * MOST_ELEMENTS} elements in "
-        f"{MOST_AXES} axes can be drawn",
+        f"the result has shape {tuple(after.shape)}; it can be drawn with at most "
+        f"{2 * MOST_ELEMENTS} elements in {MOST_AXES} axes",
     )
     return Moved(before, after, torch.stack(arrived) != 0)
 
 
 def axis_names(side: str, dims: int) -> list[str]:
-    """The words of one side of a pattern, a group in parentheses being one; `...` names nothing."""
+    """Return the axis names of one side of a pattern, with a parenthesized group as one name.
+
+    An ellipsis leaves the number of axes open, so the axes are then numbered.
+    """
     names = re.findall(r"\([^)]*\)|[^\s()]+", side)
     return names if len(names) == dims else [f"axis {axis}" for axis in range(dims)]
 
 
 def colours(moved: Moved) -> tuple[Tensor, Tensor]:
-    """The group of each element before and after: its index along the first axis.
+    """Return the color group of each element, which is its index along the first axis.
 
-    A result made of several groups belongs to none (WHITE).
+    A result that combines several groups is WHITE.
     """
     first = moved.before.size(0)
     group = torch.arange(first).repeat_interleave(moved.before.numel() // first)
@@ -118,8 +121,11 @@ def colours(moved: Moved) -> tuple[Tensor, Tensor]:
 
 
 class EinopsPattern(Explorer):
-    """Controls `operation`, `pattern`, `shape` and `sizes`; buttons `before [i, j]` and
-    `after [i, j]`; what belongs together is `.cs336-chosen`."""
+    """An explorer of einops patterns.
+
+    It has the controls `operation`, `pattern`, `shape` and `sizes`, and the buttons `before [i, j]`
+    and `after [i, j]`. The chosen element and its counterparts have the class `.cs336-chosen`.
+    """
 
     def __init__(self, operation: str, pattern: str, shape: str, sizes: str):
         controls = [
@@ -132,16 +138,16 @@ class EinopsPattern(Explorer):
         super().__init__("einops", "einops patterns", controls, {**values, "chosen": ""})
 
     def settle(self, values: dict[str, str], changed: set[str]) -> dict[str, str]:
-        """After any other change nothing is chosen."""
+        """Clear the chosen element after any other change."""
         return values if changed == {"chosen"} else {**values, "chosen": ""}
 
     def moved(self, values: Values) -> Moved:
-        """What the controls ask for."""
+        """Trace the pattern that the controls describe."""
         shape, sizes = read_shape(values["shape"]), read_sizes(values["sizes"])
         return move(values["operation"], values["pattern"], shape, sizes)
 
     def view(self, values: Values) -> View:
-        """Both tensors as grids; the chosen element and where it comes from or goes to marked."""
+        """Draw both tensors as grids, and mark the chosen element and its counterparts."""
         moved = self.moved(values)
         marked = {"before": set[int](), "after": set[int]()}
         said = f"{tuple(moved.before.shape)} -> {tuple(moved.after.shape)}"
@@ -168,7 +174,7 @@ class EinopsPattern(Explorer):
     def grid(
         self, side: str, tensor: Tensor, group: Tensor, axes: Sequence[str], marked: set[int]
     ) -> str:
-        """One tensor's elements as buttons."""
+        """Draw one tensor's elements as buttons."""
         order = torch.arange(tensor.numel()).view(tensor.shape)
 
         def cell(index: tuple[int, ...]) -> str:
@@ -188,7 +194,7 @@ class EinopsPattern(Explorer):
         return cells(tensor.shape, cell, side, axes)
 
     def figure(self, values: Values) -> Figure:
-        """Both tensors as coloured cells."""
+        """Draw both tensors as coloured cells."""
         moved = self.moved(values)
         left, _, right = values["pattern"].partition("->")
         panels = []
@@ -205,5 +211,5 @@ def einops_pattern(
     sizes: str = "head=2",
     operation: str = "rearrange",
 ) -> Explorer:
-    """Type a pattern and see where 0, 1, 2, ... in `shape` go under it."""
+    """Type a pattern and see where it moves 0, 1, 2, ... in a tensor of this shape."""
     return EinopsPattern(operation, pattern, shape, sizes)

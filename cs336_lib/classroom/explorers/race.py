@@ -1,4 +1,4 @@
-"""Optimizer race: five rules on one surface, with the same learning rate and momentum."""
+"""Optimizer race, in which five optimizers descend one surface with the same settings."""
 
 from collections.abc import Mapping
 from functools import cache, partial
@@ -18,7 +18,7 @@ from cs336_lib.classroom.plots.style import figure, label
 
 
 class Course(NamedTuple):
-    """A surface, where all start, where it is lowest, and the window that is drawn."""
+    """A surface with the common start, its minima, and the window that is drawn."""
 
     surface: toys.Surface
     start: tuple[float, float]
@@ -38,11 +38,11 @@ RATES = [f"{rate:g}" for rate in (0.001, 0.003, 0.01, 0.02, 0.03, 0.038, 0.042, 
 RATES += [f"{rate:g}" for rate in (0.1, 0.2, 0.3, 0.5, 0.8, 1.2, 2, 3)]
 MOMENTA = [f"{momentum:g}" for momentum in (0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99)]
 STEPS = ["10", "20", "40", "60", "100"]
-WIDTH, HEIGHT = 500, 330  # of the picture, in its own units
+WIDTH, HEIGHT = 500, 330  # of the picture, in SVG units
 
 
 def rules(rate: float, momentum: float) -> dict[str, partial]:
-    """The optimizers of the race; `momentum` is also Adam's beta1."""
+    """Return the optimizers of the race; `momentum` is also Adam's beta1."""
     return {
         "SGD": partial(optimizers.SGD, lr=rate),
         "Momentum": partial(optimizers.Momentum, lr=rate, momentum=momentum),
@@ -55,7 +55,7 @@ def rules(rate: float, momentum: float) -> dict[str, partial]:
 def race(
     course: Course, rate: float, momentum: float, steps: int
 ) -> dict[str, Float[Tensor, "points 2"]]:
-    """The path of each optimizer, the same as `toys.descend` gives, with one backward for all."""
+    """Return the path of each optimizer as `toys.descend` does, with one backward pass for all."""
     points = {name: nn.Parameter(torch.tensor(course.start)) for name in rules(rate, momentum)}
     drivers = [make([points[name]]) for name, make in rules(rate, momentum).items()]
     paths = [torch.tensor([course.start] * len(points))]
@@ -70,14 +70,14 @@ def race(
 
 
 def heights(course: Course, paths: Mapping[str, Tensor]) -> dict[str, float]:
-    """How far above the lowest point each one ends; inf where it ran away."""
+    """Return each optimizer's final height above the lowest point, inf if it diverged."""
     floor = course.surface(torch.tensor(course.minima, dtype=torch.float32)).min()
     ends = {name: (course.surface(path[-1]) - floor).item() for name, path in paths.items()}
     return {name: end if np.isfinite(end) else np.inf for name, end in ends.items()}
 
 
 def place(course: Course, points: np.ndarray) -> str:
-    """Points of the plane as SVG writes them; those that ran away are left at 100."""
+    """Convert points of the plane to SVG coordinates, with diverged ones clipped to ±100."""
     left, right, bottom, top = course.window
     near = np.clip(np.nan_to_num(points, nan=100), -100, 100)
     x = (near[:, 0] - left) / (right - left) * WIDTH
@@ -87,7 +87,7 @@ def place(course: Course, points: np.ndarray) -> str:
 
 @cache
 def contours(name: str) -> str:
-    """The surface's contour lines as SVG, closer near the bottom."""
+    """Draw the surface's contour lines as SVG, more closely spaced near the bottom."""
     course = COURSES[name]
     x, y = torch.linspace(*course.window[:2], 121), torch.linspace(*course.window[2:], 121)
     height = course.surface(torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1))
@@ -101,7 +101,7 @@ def contours(name: str) -> str:
 
 
 def drawing(name: str, paths: Mapping[str, Tensor]) -> str:
-    """The race as SVG: contours, a path each with a mark on every step, start and minima."""
+    """Draw the race as SVG with contours, the start, the minima, and each path with its steps."""
     course = COURSES[name]
     parts = [tag("rect", width=WIDTH, height=HEIGHT, fill="white"), contours(name)]
     for rule, path in paths.items():
@@ -126,7 +126,7 @@ def drawing(name: str, paths: Mapping[str, Tensor]) -> str:
 
 
 class OptimizerRace(Explorer):
-    """Controls `surface`, `rate`, `momentum` and `steps`; the picture is one `svg`."""
+    """A race with the controls `surface`, `rate`, `momentum` and `steps`, drawn as one `svg`."""
 
     def __init__(self, surface: str, rate: str, momentum: str, steps: str):
         controls = [
@@ -139,12 +139,12 @@ class OptimizerRace(Explorer):
         super().__init__("optimizer-race", "Optimizer race", controls, values)
 
     def paths(self, values: Values) -> dict[str, Tensor]:
-        """The race that the controls ask for."""
+        """Run the race that the controls describe."""
         numbers = float(values["rate"]), float(values["momentum"]), int(values["steps"])
         return race(COURSES[values["surface"]], *numbers)
 
     def view(self, values: Values) -> View:
-        """The paths, and how high above the lowest point each one ends."""
+        """Return the paths, and each optimizer's final height above the lowest point."""
         paths = self.paths(values)
         ends = heights(COURSES[values["surface"]], paths)
         ranking = sorted(ends, key=ends.__getitem__)
@@ -161,7 +161,7 @@ class OptimizerRace(Explorer):
         )
 
     def figure(self, values: Values) -> Figure:
-        """The same paths, drawn by the notebook's own figure."""
+        """Draw the same paths with the notebook's own plotting function."""
         course = COURSES[values["surface"]]
         drawn, axes = figure(10, 5)
         paths = {name: path.nan_to_num(0) for name, path in self.paths(values).items()}
@@ -175,5 +175,5 @@ class OptimizerRace(Explorer):
 def optimizer_race(
     surface: str = "ravine", rate: str = "0.03", momentum: str = "0.9", steps: str = "60"
 ) -> Explorer:
-    """SGD, Momentum, AdaGrad, RMSProp and Adam on one surface with one learning rate for all."""
+    """Race SGD, Momentum, AdaGrad, RMSProp and Adam on one surface with one learning rate."""
     return OptimizerRace(surface, rate, momentum, steps)

@@ -1,8 +1,9 @@
-"""What all explorers share: a widget whose controls and picture are made in Python.
+"""The base of all explorers, a widget whose controls and picture are made in Python.
 
-An explorer says in `view` what its values look like, as HTML; `explorer.js` shows that and sends
-values back. So all logic is Python that a test can call, and one small script serves them all.
-Where no widget can run (GitHub, a web page, a notebook just opened) a PNG of the same stands.
+An explorer implements `view`, which turns its values into HTML. `explorer.js` shows that HTML and
+sends changed values back. So all logic is Python that a test can call, and one small script serves
+every explorer. A PNG of the same view appears wherever no widget can run, as on GitHub, on a web
+page, or in a notebook that was just opened.
 """
 
 import base64
@@ -26,32 +27,32 @@ Values = Mapping[str, str]
 
 
 class View(NamedTuple):
-    """What is to be seen: one sentence, which a screen reader hears, and the picture in HTML."""
+    """An explorer's output, as one sentence for screen readers and the picture in HTML."""
 
     said: str
     html: str
 
 
 def text(name: str, label: str) -> dict[str, Any]:
-    """A control to type into."""
+    """Return a text field."""
     return {"kind": "text", "name": name, "label": label}
 
 
 def choice(name: str, label: str, options: Sequence[str]) -> dict[str, Any]:
-    """A control to choose from a list."""
+    """Return a drop-down list."""
     return {"kind": "choice", "name": name, "label": label, "options": list(options)}
 
 
 def slider(name: str, label: str, options: Sequence[str]) -> dict[str, Any]:
-    """A control to slide along a list."""
+    """Return a slider over a list."""
     return {"kind": "slider", "name": name, "label": label, "options": list(options)}
 
 
 class Explorer(anywidget.AnyWidget):
-    """A widget of controls, a sentence and a picture; subclasses say what the values mean.
+    """A widget of controls, a sentence and a picture, for which subclasses implement `view`.
 
-    In the page it is `.cs336-explorer.cs336-KIND` (role group, labelled with the title), with
-    `.cs336-controls` (each control has its name and its label), `.cs336-problem` (role alert),
+    On the page it is `.cs336-explorer.cs336-KIND` (role group, labelled with the title). It
+    contains `.cs336-controls` (each control has its name and label), `.cs336-problem` (role alert),
     `.cs336-said` (role status) and `.cs336-picture`.
     """
 
@@ -74,30 +75,30 @@ class Explorer(anywidget.AnyWidget):
         self.on_msg(self.receive)
 
     def settle(self, values: dict[str, str], changed: set[str]) -> dict[str, str]:
-        """The values made to agree with those that `changed`; as they are, unless overridden."""
+        """Return the values; a subclass may adjust them to agree with the `changed` ones."""
         return values
 
     def view(self, values: Values) -> View:
-        """What these values look like.
+        """Return the sentence and the picture for these values.
 
         Raises:
-            ValueError: they make no sense; the message is shown, and the last good view stays.
+            ValueError: The values make no sense. The message is shown and the last view stays.
         """
         raise NotImplementedError
 
     def figure(self, values: Values) -> Figure:
-        """The same as a still picture."""
+        """Draw the same view as a still picture."""
         raise NotImplementedError
 
     def receive(self, _: object, message: dict[str, str], __: object) -> None:
-        """Do what the page sent, then tell it that it may send again."""
+        """Process a message from the page, then tell the page that it may send the next one."""
         try:
             self.answer(**message)
         finally:
             self.send("done")
 
     def answer(self, name: str, value: str) -> None:
-        """Do what the page asks for: the value `name` is to be `value`."""
+        """Set the value `name` to `value` and update the view."""
         wanted = {**self.values, name: value}
         try:
             settled = self.settle(wanted, {name})
@@ -115,12 +116,12 @@ class Explorer(anywidget.AnyWidget):
         data, metadata = super()._repr_mimebundle_(**kwargs)
         drawn = self.figure(self.values)
         data["image/png"] = base64.b64encode(png(drawn)).decode()
-        words = f"The explorer {self.title}: {self.said}"  # which the widget tells screen readers
+        words = f"The explorer {self.title}: {self.said}"  # the same as the widget's own sentence
         return data, {**metadata, "image/png": {"alt": alt.cut(words)}}
 
 
 def png(drawn: Figure) -> bytes:
-    """A figure as PNG; it is closed, so that the notebook does not show it once more."""
+    """Return a figure as PNG and close it, so that the notebook does not show it a second time."""
     file = io.BytesIO()
     drawn.savefig(file, format="png")
     plt.close(drawn)
@@ -128,7 +129,10 @@ def png(drawn: Figure) -> bytes:
 
 
 def tag(name: str, content: str = "", **attributes: object) -> str:
-    """An HTML element around HTML; `class_` is class, `data_name` is data-name, None drops out."""
+    """Return an HTML element with this content.
+
+    `class_` becomes class, `data_name` becomes data-name, and `None` values are left out.
+    """
     spelled = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
         for key, value in attributes.items()
@@ -138,7 +142,7 @@ def tag(name: str, content: str = "", **attributes: object) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], head: Sequence[str] = ()) -> str:
-    """Rows of HTML cells, the first of each row as its heading."""
+    """Return an HTML table in which the first cell of each row is its heading."""
     lines = [tag("tr", "".join(tag("th", cell, scope="col") for cell in head))] if head else []
     for first, *rest in rows:
         cells = "".join(tag("td", cell) for cell in rest)
@@ -147,7 +151,7 @@ def table(rows: Sequence[Sequence[str]], head: Sequence[str] = ()) -> str:
 
 
 def code(words: str) -> str:
-    """Plain text in the typewriter font, escaped."""
+    """Return plain text in a monospaced font, with HTML escaped."""
     return tag("code", html.escape(words))
 
 
@@ -157,9 +161,9 @@ def cells(
     group: str,
     names: Sequence[str] = (),
 ) -> str:
-    """A tensor as a grid of `cell(index)`: the last two axes as rows and columns of a block.
+    """Draw a tensor as a grid of `cell(index)`, with the last two axes as the rows and columns.
 
-    More axes make more blocks, captioned with their indices; arrow keys walk through them all.
+    Further axes give more blocks, captioned with their indices. Arrow keys move through all blocks.
     """
     columns = shape[-1] if shape else 1
     blocks = []
