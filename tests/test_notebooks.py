@@ -1,40 +1,116 @@
-"""Every notebook keeps the course's conventions, and every printed solution passes its check."""
+"""Every notebook keeps the course's conventions, and every printed solution passes its check.
+
+Each test applies one rule to all notebooks and lists everything that breaks it.
+"""
 
 import ast
 import contextlib
 import io
 import re
 import statistics
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import nbformat
-import pytest
+import torch
+from nbformat import NotebookNode
 
+from cs336_lib.classroom.notebooks import normalise
 from cs336_lib.classroom.plots.alt import LONGEST
 from cs336_lib.classroom.plots.course import COURSE
 
 ROOT = Path(__file__).parents[1]
-
-
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = {
+    path.stem: nbformat.read(path, as_version=4)
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb"))
+}
 SLIDES = {"slide", "subslide", "fragment", "skip", "notes", "-"}
 TAGS = {"imports", "exercise", "hint", "solution", "nbval-ignore-output", "raises-exception"}
 
 
-def read(path: Path):
-    return nbformat.read(path, as_version=4)
+def assert_kept(rule: Callable[[NotebookNode], Iterator[str]]) -> None:
+    """Apply a rule, which yields what breaks it, to every notebook."""
+    broken = [f"{name}: {what}" for name, notebook in NOTEBOOKS.items() for what in rule(notebook)]
+    assert not broken, "\n".join(["", *broken])
 
 
-def code_cells(notebook) -> list:
+def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def tags(cell) -> set[str]:
+def tags(cell: NotebookNode) -> set[str]:
     return set(cell.metadata.get("tags", []))
 
 
+def start(cell: NotebookNode) -> str:
+    """Return the beginning of a cell, by which to find it."""
+    return f"{cell.source[:80]!r}"
+
+
+def test_the_course_starts_where_make_lab_opens_it():
+    assert next(iter(NOTEBOOKS)) == "00_start_here"
+
+
+def test_form():
+    def rule(notebook):
+        if not nbformat.validator.isvalid(notebook):
+            yield "is not a valid notebook"
+        if notebook.metadata.kernelspec.name != "python3":
+            yield f"kernel {notebook.metadata.kernelspec.name}"
+        if set(notebook.metadata) != {"kernelspec", "language_info"}:
+            yield f"metadata {set(notebook.metadata)}"
+        ids = [cell.id for cell in notebook.cells]
+        if len(ids) != len(set(ids)):
+            yield "two cells have the same id"
+
+    assert_kept(rule)
+
+
+def test_cells_have_known_tags_and_slide_types():
+    def rule(notebook):
+        for cell in notebook.cells:
+            slide = cell.metadata.get("slideshow", {}).get("slide_type")
+            if slide not in SLIDES:
+                yield f"slide type {slide}: {start(cell)}"
+            if not tags(cell) <= TAGS:
+                yield f"tags {tags(cell) - TAGS}: {start(cell)}"
+            # 00 tells learners to skip these.
+            if slide == "notes" and not cell.source.startswith("For the instructor: "):
+                yield f"a note without its opening: {start(cell)}"
+
+    assert_kept(rule)
+
+
+def test_opening():
+    titles = {f"# {lecture.number} · {' '.join(lecture.title.split())}" for lecture in COURSE}
+
+    def rule(notebook):
+        first = notebook.cells[0]
+        if first.cell_type != "markdown" or first.source.splitlines()[0] not in titles:
+            yield f"does not begin with its title: {start(first)}"
+        for promise in ("After this you can", "minutes", "Needs"):
+            if promise.lower() not in first.source.lower():
+                yield f"the first cell lacks {promise!r}"
+        imports = [cell for cell in notebook.cells if "imports" in tags(cell)]
+        if imports != code_cells(notebook)[:1]:
+            yield "the first code cell alone must have the tag imports"
+
+    assert_kept(rule)
+
+
+def test_closing():
+    def rule(notebook):
+        last = [cell.source for cell in notebook.cells[-4:] if cell.cell_type == "markdown"]
+        if not any(text.startswith("## Summary") for text in last):
+            yield "does not end with a summary"
+        if not any("## What to read next" in text for text in last):
+            yield "does not say what to read next"
+
+    assert_kept(rule)
+
+
 def counted_lines(source: str) -> int:
-    """Lines of a cell outside class definitions, blank ones left out."""
+    """Count the lines of a cell that are neither blank nor inside a class definition."""
     inside: set[int] = set()
     for node in ast.parse(re.sub(r"^[%!].*$", "pass", source, flags=re.M)).body:
         if isinstance(node, ast.ClassDef):
@@ -43,153 +119,168 @@ def counted_lines(source: str) -> int:
     return sum(1 for n, line in enumerate(lines, start=1) if line.strip() and n not in inside)
 
 
-@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
-def notebook(request):
-    return read(request.param)
+def test_cells_fit_on_a_slide():
+    def rule(notebook):
+        cells = code_cells(notebook)[1:]  # the first one imports, a line per name
+        sizes = [counted_lines(cell.source) for cell in cells]
+        if statistics.median(sizes) > 6:
+            yield f"the median cell has {statistics.median(sizes)} lines; 6 are allowed"
+        for cell, size in zip(cells, sizes, strict=True):
+            if size > 25:
+                yield f"{size} lines: {start(cell)}"
+
+    assert_kept(rule)
 
 
-def test_the_course_starts_where_make_lab_opens_it():
-    assert NOTEBOOKS[0].name == "00_start_here.ipynb"
+def test_outputs_are_stored_in_normal_form():
+    def rule(notebook):
+        if normalise(nbformat.from_dict(notebook)) != notebook:
+            yield "run `make notebooks`"
+        for cell in code_cells(notebook):
+            if any(output.output_type == "error" for output in cell.outputs):
+                yield f"stores an error: {start(cell)}"
+
+    assert_kept(rule)
 
 
-def test_form(notebook):
-    nbformat.validate(notebook)
-    assert notebook.metadata.kernelspec.name == "python3"
-    assert set(notebook.metadata) == {"kernelspec", "language_info"}
-    ids = [cell.id for cell in notebook.cells]
-    assert len(ids) == len(set(ids))
-    for cell in notebook.cells:
-        assert cell.metadata.get("slideshow", {}).get("slide_type") in SLIDES, cell.source[:80]
-        assert tags(cell) <= TAGS, tags(cell) - TAGS
-        if cell.metadata["slideshow"]["slide_type"] == "notes":  # 00 tells learners to skip these
-            assert cell.source.startswith("For the instructor: ")
+def test_every_picture_has_an_alternative_text():
+    def rule(notebook):
+        for cell in code_cells(notebook):
+            for output in cell.outputs:
+                if "image/png" in output.get("data", {}):
+                    text = output.metadata.get("image/png", {}).get("alt", "")
+                    if not 40 <= len(text) <= LONGEST:
+                        yield f"run `make notebooks`; title and label the figure: {start(cell)}"
+
+    assert_kept(rule)
 
 
-def test_opening(notebook):
-    first = notebook.cells[0]
-    assert first.cell_type == "markdown"
-    titles = {f"# {lecture.number} · {' '.join(lecture.title.split())}" for lecture in COURSE}
-    assert first.source.splitlines()[0] in titles, first.source[:60]
-    for promise in ("After this you can", "minutes", "Needs"):
-        assert promise.lower() in first.source.lower(), promise
-    imports = [cell for cell in notebook.cells if "imports" in tags(cell)]
-    assert imports == code_cells(notebook)[:1]
+def test_at_most_a_fifth_depends_on_the_machine():
+    def rule(notebook):
+        cells = code_cells(notebook)
+        ignored = [cell for cell in cells if "nbval-ignore-output" in tags(cell)]
+        if len(ignored) > len(cells) / 5:
+            yield f"{len(ignored)} of {len(cells)} cells are not compared"
+        for cell in (*ignored, *(cell for cell in cells if "raises-exception" in tags(cell))):
+            if "assert" not in cell.source:
+                yield f"asserts nothing: {start(cell)}"
+
+    assert_kept(rule)
 
 
-def test_closing(notebook):
-    headings = [cell.source for cell in notebook.cells[-4:] if cell.cell_type == "markdown"]
-    assert any(text.startswith("## Summary") for text in headings)
-    assert any("## What to read next" in text for text in headings)
-
-
-def test_cells_are_small(notebook):
-    cells = code_cells(notebook)[1:]  # the first one imports, a line per name
-    sizes = {cell.id: counted_lines(cell.source) for cell in cells}
-    assert statistics.median(sizes.values()) <= 6
-    assert {cell: size for cell, size in sizes.items() if size > 25} == {}
-
-
-def test_outputs_are_stored_in_normal_form(notebook):
-    from cs336_lib.classroom.notebooks import normalise
-
-    assert normalise(nbformat.from_dict(notebook)) == notebook, "run `make notebooks`"
-    for cell in code_cells(notebook):
-        for output in cell.outputs:
-            assert output.output_type != "error", cell.source[:80]
-
-
-def test_every_picture_has_an_alternative_text(notebook):
-    pictures = [o for cell in code_cells(notebook) for o in cell.outputs if is_picture(o)]
-    texts = [o.metadata.get("image/png", {}).get("alt", "") for o in pictures]
-    too_short = [text for text in texts if len(text) < 40]
-    assert not too_short, "run `make notebooks`; title and label the figures"
-    assert max(map(len, texts)) <= LONGEST
-
-
-def is_picture(output) -> bool:
-    return "image/png" in output.get("data", {})
-
-
-def test_at_most_a_fifth_depends_on_the_machine(notebook):
-    cells = code_cells(notebook)
-    ignored = [cell for cell in cells if "nbval-ignore-output" in tags(cell)]
-    assert len(ignored) <= len(cells) / 5
-    for cell in (*ignored, *(cell for cell in cells if "raises-exception" in tags(cell))):
-        assert "assert" in cell.source, f"asserts nothing: {cell.source[:80]}"
-
-
-def shows_a_figure(cell) -> bool:
+def shows_a_figure(cell: NotebookNode) -> bool:
     """Whether nbval compares a figure in the cell's output that its source doesn't spell out."""
-    if "nbval-ignore-output" in cell.metadata.get("tags", []):
+    if "nbval-ignore-output" in tags(cell):
         return False
     texts = (str(o.get("text") or o.get("data", {}).get("text/plain", "")) for o in cell.outputs)
     figures = re.findall(r"\d[\d.,]*", " ".join(texts))
     return any(figure not in cell.source for figure in figures)
 
 
-def test_claims_assert_or_show_something(notebook):
-    for cell in notebook.cells:
-        proves = cell.metadata.get("cs336", {}).get("proves", [])
-        assert len(proves) <= 3
-        if proves:
-            assert cell.cell_type == "code"
-            assert "assert" in cell.source or shows_a_figure(cell)
+def test_claims_assert_or_show_something():
+    def rule(notebook):
+        for cell in notebook.cells:
+            proves = cell.metadata.get("cs336", {}).get("proves", [])
+            if len(proves) > 3:
+                yield f"{len(proves)} claims in one cell: {start(cell)}"
+            if proves and (
+                cell.cell_type != "code"
+                or ("assert" not in cell.source and not shows_a_figure(cell))
+            ):
+                yield f"proves nothing: {start(cell)}"
+
+    assert_kept(rule)
 
 
-def test_links_lead_somewhere(notebook):
-    for cell in notebook.cells:
-        for target in re.findall(r"\]\(([^)#]+?\.(?:ipynb|md))\)", cell.source):
-            if not target.startswith("http"):
-                assert (ROOT / "notebooks" / target).exists(), target
+def test_links_lead_somewhere():
+    def rule(notebook):
+        for cell in notebook.cells:
+            for target in re.findall(r"\]\(([^)#]+?\.(?:ipynb|md))\)", cell.source):
+                if not target.startswith("http") and not (ROOT / "notebooks" / target).exists():
+                    yield target
+
+    assert_kept(rule)
 
 
-def test_prose_speaks_of_the_course_alone(notebook):
-    for cell in notebook.cells:
-        assert not re.search(r"/work/|\.\./shared|/root/|/home/", cell.source), cell.source[:80]
+def test_no_path_of_one_machine_is_written_down():
+    def rule(notebook):
+        for cell in notebook.cells:
+            if re.search(r"/work/|\.\./shared|/root/|/home/", cell.source):
+                yield start(cell)
+
+    assert_kept(rule)
 
 
-def exercises() -> list:
-    """(notebook, index of the stub cell) of every exercise."""
-    found = []
-    for path in NOTEBOOKS:
-        for number, cell in enumerate(read(path).cells):
-            if "exercise" in tags(cell) or "exercise" in cell.metadata.get("cs336", {}):
-                name = cell.metadata.get("cs336", {}).get("exercise", "unnamed")
-                found.append(pytest.param(path, number, id=f"{path.stem}-{name}"))
-    return found
+def exercises(notebook: NotebookNode) -> Iterator[tuple[int, NotebookNode]]:
+    """Yield the index and the stub cell of every exercise."""
+    for number, cell in enumerate(notebook.cells):
+        if "exercise" in tags(cell) or "exercise" in cell.metadata.get("cs336", {}):
+            yield number, cell
 
 
-@pytest.mark.parametrize(("path", "number"), exercises())
-def test_harder_exercises_have_a_hint_before_the_solution(path, number):
-    cells = read(path).cells
-    difficulty = next(
-        found[0]
-        for cell in reversed(cells[:number])
-        if (found := re.search("[●○]{3}", cell.source))
-    )
-    following = [tags(cell) for cell in cells[number + 1 : number + 3]]
-    assert difficulty == "●○○" or ("hint" in following[0] and "solution" in following[1])
+def test_harder_exercises_have_a_hint_before_the_solution():
+    def rule(notebook):
+        for number, stub in exercises(notebook):
+            difficulty = next(
+                found[0]
+                for cell in reversed(notebook.cells[:number])
+                if (found := re.search("[●○]{3}", cell.source))
+            )
+            hint, solution = (tags(cell) for cell in notebook.cells[number + 1 : number + 3])
+            if difficulty != "●○○" and not ("hint" in hint and "solution" in solution):
+                yield f"{difficulty} without hint and solution after it: {start(stub)}"
+
+    assert_kept(rule)
 
 
-@pytest.mark.parametrize(("path", "number"), exercises())
-def test_printed_solution_passes_and_stub_says_so(path, number):
-    notebook = read(path)
-    stub = notebook.cells[number]
-    name = stub.metadata.cs336.exercise
-    assert "exercise" in tags(stub)
-    check = stub.source.strip().splitlines()[-1]
-    assert check.startswith(f"checks.{name}("), check
-    assert "".join(o.get("text", "") for o in stub.outputs) == f"{name}: not attempted yet\n"
+def test_stubs_say_that_they_are_not_attempted():
+    def rule(notebook):
+        for _, stub in exercises(notebook):
+            name = stub.metadata.get("cs336", {}).get("exercise")
+            if "exercise" not in tags(stub) or name is None:
+                yield f"needs the tag and a name: {start(stub)}"
+                continue
+            if not stub.source.strip().splitlines()[-1].startswith(f"checks.{name}("):
+                yield f"{name}: does not end with its check"
+            if "".join(o.get("text", "") for o in stub.outputs) != f"{name}: not attempted yet\n":
+                yield f"{name}: does not store that it was not attempted"
 
+    assert_kept(rule)
+
+
+def code_of_solution(notebook: NotebookNode, number: int) -> str:
+    """Return the single code block of the solution to the exercise at `number`."""
     following = notebook.cells[number + 1 : number + 4]
     solution = next(cell.source for cell in following if "solution" in tags(cell))
-    assert "<details>" in solution
-    blocks = re.findall(r"```python\n(.*?)```", solution, flags=re.S)
-    assert len(blocks) == 1, "one code block, the whole solution"
+    assert "<details>" in solution, "the solution must be hidden"
+    (block,) = re.findall(r"```python\n(.*?)```", solution, flags=re.S)
+    return block
+
+
+def verdict_on_solution(notebook: NotebookNode, number: int) -> str:
+    """Run the printed solution and its check; return what they print, or the error."""
+    torch.manual_seed(0)
     namespace: dict = {"__name__": "__main__"}
-    exec(code_cells(notebook)[0].source, namespace)
-    exec(blocks[0], namespace)
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(check, namespace)
-    assert printed.getvalue() == f"{name}: passed\n"
+    try:
+        exec(code_cells(notebook)[0].source, namespace)
+        exec(code_of_solution(notebook, number), namespace)
+        with contextlib.redirect_stdout(printed):
+            exec(notebook.cells[number].source.strip().splitlines()[-1], namespace)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return printed.getvalue()
+
+
+def test_every_printed_solution_passes():
+    def rule(notebook):
+        found = list(exercises(notebook))
+        if not found:
+            yield "has no exercise"
+        for number, stub in found:
+            name = stub.metadata.cs336.exercise
+            said = verdict_on_solution(notebook, number)
+            if said != f"{name}: passed\n":
+                yield f"{name}: {said}"
+
+    assert_kept(rule)
