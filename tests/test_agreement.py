@@ -1,6 +1,6 @@
 """`auto` takes MPS only if it computes a training step as the CPU does.
 
-No test machine of ours has MPS. The CPU stands in for it, with one result made wrong.
+The CPU stands in for MPS here, with one result made wrong.
 """
 
 import pytest
@@ -44,12 +44,8 @@ def test_mps_that_agrees_is_taken_and_compared_once(pretend, capsys):
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    ("part", "value"), [(PARTS[0], 1.01), ("loss", 1.01), ("loss", float("nan"))]
-)
-def test_mps_that_differs_in_any_part_is_left_for_the_cpu_with_one_line(
-    pretend, capsys, part, value
-):
+@pytest.mark.parametrize(("part", "value"), [(PARTS[-1], 1.01), ("loss", float("nan"))])
+def test_mps_that_differs_in_any_part_is_left_for_the_cpu(pretend, capsys, part, value):
     pretend(lambda found: found[part].view(-1)[found[part].abs().argmax()].mul_(value))
     assert [hardware.select_device() for _ in range(2)] == [CPU, CPU]
     said = capsys.readouterr().err
@@ -71,19 +67,14 @@ def test_mps_without_an_operation_is_left_for_the_cpu(pretend, capsys):
 def test_mps_asked_for_by_name_is_not_compared(pretend):
     asked = pretend(lambda found: found["loss"].mul_(2))
     assert hardware.select_device("mps") == MPS
-    assert hardware.select_device("cpu") == CPU
     assert asked == []
 
 
-def test_the_step_uses_all_of_its_weights_and_leaves_the_random_numbers_alone():
+def test_the_step_uses_all_weights_and_another_attention_is_within_the_tolerance():
     before = torch.get_rng_state()
-    found = STEP(CPU)
-    assert torch.equal(torch.get_rng_state(), before)
-    assert all(value.abs().max() > 1e-3 for value in found.values())
-
-
-def test_another_correct_implementation_is_well_within_the_tolerance():
     expected = STEP(CPU)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(value.abs().max() > 1e-3 for value in expected.values())
     with sdpa_kernel(SDPBackend.MATH):
         found = STEP(CPU)
     off = [
