@@ -108,7 +108,7 @@ def axis_names(side: str, dims: int) -> list[str]:
 
 
 def colours(moved: Moved) -> tuple[Tensor, Tensor]:
-    """Return the color group of each element, which is its index along the first axis.
+    """Return the colour group of each element, which is its index along the first axis.
 
     A result that combines several groups is WHITE.
     """

@@ -1,1 +1,1 @@
-"""Figures drawn for the back row: large type, colour-blind-safe, axes with units."""
+"""Figures readable from the back row, colour-blind-safe, and with units on their axes."""

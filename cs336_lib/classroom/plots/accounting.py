@@ -1,4 +1,4 @@
-"""Figures on cost: rooflines, peaks, utilisation, days, and where the bytes of training go."""
+"""Figures on cost, with rooflines, peaks, utilization, days, and the memory of training."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ HATCHES = ("", "//", "..", "\\\\", "xx", "--", "++", "oo")
 
 @dataclass(frozen=True)
 class Roof:
-    """A device as the roofline sees it: FLOP/s at best, and B/s to its memory."""
+    """A device in the roofline model, with its peak FLOP/s and memory bandwidth in B/s."""
 
     name: str
     peak: float
@@ -37,9 +37,10 @@ class Roof:
 
 
 def rooflines(panels: Sequence[tuple[Roof, Mapping[str, tuple[float, float]], str]]) -> Figure:
-    """A panel for each (roof, points, what the points are); a point is (FLOP/B, FLOP/s).
+    """Draw a roofline panel for each (roof, points, name of the points).
 
-    Left of the ridge memory is the limit (the sloping roof), right of it arithmetic (the flat one).
+    A point is (FLOP/B, FLOP/s). Memory is the limit left of the ridge, under the sloping roof.
+    Arithmetic is the limit right of it, under the flat roof.
     """
     fig, all_axes = figure(13, 5.2, ncols=len(panels), squeeze=False)
     for axes, (roof, points, what) in zip(all_axes[0], panels, strict=True):
@@ -64,7 +65,7 @@ def rooflines(panels: Sequence[tuple[Roof, Mapping[str, tuple[float, float]], st
 
 
 def peak_bars(peaks: Mapping[str, Mapping[str, float]], dtypes: Sequence[str]) -> Figure:
-    """Peak TFLOP/s on a logarithmic axis: a group for each device, a bar for each of `dtypes`."""
+    """Plot peak TFLOP/s on a logarithmic axis, with a group per device and a bar per dtype."""
     fig, axes = figure(12.5, 5)
     colours = dict(zip(dtypes, PALETTE, strict=False))
     for place, by_dtype in enumerate(peaks.values()):
@@ -84,12 +85,12 @@ def peak_bars(peaks: Mapping[str, Mapping[str, float]], dtypes: Sequence[str]) -
 
 
 def digits(value: float) -> str:
-    """Three digits without powers: 0.0743, 989, 2,250."""
+    """Format three digits without an exponent, as in 0.0743, 989 and 2,250."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def mfu_bars(shares: Mapping[str, float], good: float = 0.5) -> Figure:
-    """A horizontal bar for each piece of work: the share of the peak that it reaches."""
+    """Draw a horizontal bar per kind of work, for the share of the peak that it reaches."""
     fig, axes = figure(11, 0.7 * len(shares) + 1.6)
     names = list(shares)[::-1]
     values = [shares[name] for name in names]
@@ -108,7 +109,7 @@ def mfu_bars(shares: Mapping[str, float], good: float = 0.5) -> Figure:
 
 
 def timing_samples(samples: Mapping[str, Sequence[float]]) -> Figure:
-    """Each timing in milliseconds as a dot, in the order taken; a line at each row's median."""
+    """Draw each timing in milliseconds as a dot, in the order taken, and a line at each median."""
     fig, axes = figure(11, 4.2)
     for (name, seconds), marker, colour in zip(samples.items(), MARKERS, PALETTE, strict=False):
         values = 1e3 * np.array(seconds)
@@ -124,7 +125,7 @@ def timing_samples(samples: Mapping[str, Sequence[float]]) -> Figure:
 def days_against_gpus(
     gpus: Sequence[int], days: Mapping[str, Sequence[float]], mark: tuple[int, float, str]
 ) -> Figure:
-    """Days of training against the number of GPUs, both logarithmic, a line for each name."""
+    """Plot days of training against the number of GPUs on log-log axes, with a line per name."""
     fig, axes = figure(11, 4.8)
     for (name, values), style, colour in zip(
         days.items(), ("-", "--", "-.", ":"), PALETTE, strict=False
@@ -150,9 +151,9 @@ def days_against_gpus(
 def stacked(
     totals: Mapping[str, Mapping[str, float]], title: str, unit: str, limit: float | None = None
 ) -> Figure:
-    """A horizontal bar for each name, made of its parts; the sum stands behind it.
+    """Draw a horizontal bar per name, made of its parts, with the sum written after it.
 
-    Parts are told apart by colour and by hatching; `limit` draws a line (what a device has).
+    Colour and hatching tell the parts apart. `limit` draws a line, such as a device's memory.
     """
     fig, axes = figure(12.5, 0.7 * len(totals) + 2.0)
     kinds = list(dict.fromkeys(kind for parts in totals.values() for kind in parts))
@@ -186,7 +187,7 @@ def stacked(
 def share_lines(
     x: Sequence[float], shares: Mapping[str, Sequence[float]], title: str, x_label: str
 ) -> Figure:
-    """Shares between 0 and 1 against a quantity on a logarithmic axis, a line for each name."""
+    """Plot shares between 0 and 1 against a quantity on a logarithmic axis, a line per name."""
     fig, axes = figure(10, 4.5)
     for (name, values), style, colour in zip(
         shares.items(), ("-", "--", "-.", ":"), PALETTE, strict=False
@@ -202,7 +203,7 @@ def share_lines(
 
 
 def memory_timeline(live: Sequence[float], phases: Mapping[str, tuple[int, int]]) -> Figure:
-    """MB alive after each operator of a step, the phases (first, last operator) shaded."""
+    """Plot the MB in use after each operator of a step, with the phases (first, last) shaded."""
     fig, axes = figure(12, 4.8)
     values = np.array(live) / 1e6
     axes.plot(values, color=BLACK, lw=2)
@@ -220,9 +221,10 @@ def memory_timeline(live: Sequence[float], phases: Mapping[str, tuple[int, int]]
 def checkpointing(
     measured: Mapping[int, Mapping[int, float]], predicted: Mapping[int, Sequence[float]]
 ) -> Figure:
-    """Peak memory against the number of segments, a colour for each depth of the stack.
+    """Plot peak memory against the number of segments, with a colour per depth of the stack.
 
-    `measured[depth][segments]` are points; `predicted[depth]` the curve at 1, 2, ... segments.
+    `measured[depth][segments]` are points, and `predicted[depth]` is the curve at 1, 2, ...
+    segments.
     """
     fig, axes = figure(11, 5)
     for number, (depth, points) in enumerate(measured.items()):
@@ -247,7 +249,7 @@ def checkpointing(
 
 
 def growth(x: Sequence[int], lines: Mapping[str, Sequence[float]], title: str, y: str) -> Figure:
-    """Quantities against depth, both logarithmic, so that a power law is a straight line."""
+    """Plot quantities against depth on log-log axes, where a power law is a straight line."""
     fig, axes = figure(10, 4.6)
     for (name, values), marker, colour in zip(lines.items(), MARKERS, PALETTE, strict=False):
         axes.plot(x, values, marker=marker, color=colour, label=name)
@@ -261,6 +263,6 @@ def growth(x: Sequence[int], lines: Mapping[str, Sequence[float]], title: str, y
 
 
 def plain(axes: Axes) -> None:
-    """Write the numbers of a logarithmic y axis out, without powers."""
+    """Format the numbers of a logarithmic y axis without powers."""
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}"))
     axes.minorticks_off()

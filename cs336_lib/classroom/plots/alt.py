@@ -1,7 +1,8 @@
-"""Alternative text for figures: what a screen reader says in a picture's place.
+"""Alternative text for figures, which screen readers read aloud in place of a picture.
 
-The text is made from what a figure holds: titles, axes, and the values of its lines, bars, points
-and images. Notebooks store it in an output's metadata, as `{"image/png": {"alt": ...}}`.
+The text is made from the contents of a figure, namely its titles, axes, and the values of its
+lines, bars, points and images. Notebooks store it in the output's metadata as `{"image/png":
+{"alt": ...}}`.
 """
 
 from collections.abc import Sequence
@@ -17,14 +18,14 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import FixedFormatter
 
-LONGEST = 600  # characters; a screen reader takes about 40 seconds for so many
+LONGEST = 600  # characters; a screen reader takes about 40 seconds to read them
 MOST_SERIES, MOST_WORDS = 4, 12  # of one kind in one panel
 
 
 def describe(figure: Figure) -> str:
-    """Describe a figure in at most `LONGEST` characters: its title, then panel by panel.
+    """Describe a figure in at most `LONGEST` characters, first its title and then each panel.
 
-    Where that is too long, the axes of further panels are left out, then the end.
+    If the text is too long, the axes of further panels are left out, and then the end is cut off.
     """
     panels = [axes for axes in figure.axes if axes.get_visible() and not is_colorbar(axes)]
     head = sentence(figure.get_suptitle())
@@ -40,7 +41,7 @@ def describe(figure: Figure) -> str:
 
 
 def describe_panel(axes: Axes, with_axes: bool) -> str:
-    """Title, axes and data of one panel, a sentence or two each."""
+    """Describe the title, the axes and the data of one panel, in a sentence or two each."""
     title = next(filter(None, (axes.get_title(loc) for loc in ("left", "center", "right"))), "")
     pictures = images(axes)
     data = [*bars(axes), *lines(axes), *points(axes), *pictures]
@@ -54,7 +55,7 @@ def describe_panel(axes: Axes, with_axes: bool) -> str:
 
 
 def described_axis(axis: Axis, name: str, with_range: bool) -> str:
-    """An axis' label and range, as in "x axis: batch size, 1 to 512, logarithmic"."""
+    """Describe an axis, as in "x axis: batch size, 1 to 512, logarithmic"."""
     label = plain(axis.get_label_text())
     if not label:
         return ""
@@ -67,7 +68,10 @@ def described_axis(axis: Axis, name: str, with_range: bool) -> str:
 
 
 def bars(axes: Axes) -> list[str]:
-    """How many bars each series has, and its smallest and largest; those without a name as one."""
+    """Describe each series of bars by their number, smallest and largest value.
+
+    Bars without a name are described as one series.
+    """
     series: dict[str, list[tuple[float, str]]] = {}
     for container in axes.containers:
         if isinstance(container, BarContainer):
@@ -89,12 +93,12 @@ def bars(axes: Axes) -> list[str]:
 
 
 def lines(axes: Axes) -> list[str]:
-    """Each line's first, last, smallest and largest value."""
+    """Describe each line by its first, last, smallest and largest value."""
     found = []
     for line in axes.get_lines():
         y = numbers(line.get_ydata())
         if line.get_transform() != axes.transData or not line.get_visible() or not len(y):
-            continue  # a guide across the panel
+            continue  # a guide line across the panel
         first, last, low, high = map(number, (y[0], y[-1], min(y), max(y)))
         if line.get_linestyle() in ("None", "", " ") or len(y) == 1:
             text = span(y, "point")
@@ -109,7 +113,7 @@ def lines(axes: Axes) -> list[str]:
 
 
 def points(axes: Axes) -> list[str]:
-    """How many points a scatter plot has, and how high they lie."""
+    """Describe each scatter plot by the number of points and their range of heights."""
     found = []
     for drawn in axes.collections:
         if isinstance(drawn, PathCollection) and len(y := numbers(drawn.get_offsets()[:, 1])):
@@ -118,7 +122,7 @@ def points(axes: Axes) -> list[str]:
 
 
 def images(axes: Axes) -> list[str]:
-    """The size of each image and the range of its values."""
+    """Describe each image by its size and its range of values."""
     found = []
     for drawn in (*axes.images, *axes.collections):
         if isinstance(drawn, AxesImage | QuadMesh):
@@ -132,7 +136,7 @@ def images(axes: Axes) -> list[str]:
 
 
 def labels(axes: Axes) -> str:
-    """The words written in a drawing that plots no data: boxes, arrows and tables."""
+    """Describe a drawing without data (boxes, arrows, tables) by the words in it."""
     words = [plain(text.get_text()) for text in axes.texts if text.get_visible()]
     words = [word for word in dict.fromkeys(words) if word]
     if not words:
@@ -142,7 +146,7 @@ def labels(axes: Axes) -> str:
 
 
 def span(values: Sequence[float], kind: str, names: Sequence[str] = ()) -> str:
-    """As in "3 bars, from 1 (fp8) to 4 (fp32)"."""
+    """Describe the number of values and their range, as in "3 bars, from 1 (fp8) to 4 (fp32)"."""
     many = f"{len(values)} {kind}s" if len(values) > 1 else f"a {kind}"
     known = [(value, place) for place, value in enumerate(values) if np.isfinite(value)]
     if not known:
@@ -158,13 +162,13 @@ def span(values: Sequence[float], kind: str, names: Sequence[str] = ()) -> str:
 
 
 def named(artist: Any) -> str:
-    """The name that the legend gives, with a colon, if there is one."""
+    """Return the artist's name in the legend followed by a colon, or an empty text."""
     label = plain(str(artist.get_label() or ""))
     return "" if not label or label.startswith("_") else f"{label}: "
 
 
 def categories(axis: Axis) -> dict[float, str]:
-    """The words along an axis by their place; nothing where the ticks are numbers."""
+    """Return the words along an axis by position, empty if the ticks are numbers."""
     formatter = axis.get_major_formatter()
     if not isinstance(formatter, FixedFormatter | StrCategoryFormatter):
         return {}
@@ -174,18 +178,18 @@ def categories(axis: Axis) -> dict[float, str]:
 
 
 def nearest(words: dict[float, str], place: float) -> str:
-    """The category at a place, where one is within half a unit."""
+    """Return the category within half a unit of a position, or an empty text."""
     found = min(words, key=lambda other: abs(other - place), default=None)
     return "" if found is None or abs(found - place) > 0.5 else words[found]
 
 
 def is_colorbar(axes: Axes) -> bool:
-    """Whether these axes only explain the colours of others."""
+    """Return whether these axes are only the colour bar of other axes."""
     return axes.get_label() == "<colorbar>"
 
 
 def numbers(values: Any) -> list[float]:
-    """The finite numbers among some values; none where they are no numbers."""
+    """Return the finite numbers among the values, empty if they are not numbers."""
     try:
         found = np.ma.filled(np.ma.asarray(values, float), np.nan).ravel()
     except (TypeError, ValueError):
@@ -194,23 +198,23 @@ def numbers(values: Any) -> list[float]:
 
 
 def number(value: float) -> str:
-    """A number in three digits, as one says it."""
-    value = float(f"{value:.3g}") + 0.0  # which makes -0 to 0
+    """Format a number with three digits, as one would say it."""
+    value = float(f"{value:.3g}") + 0.0  # turns -0 into 0
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
 def cut(text: str) -> str:
-    """The first `LONGEST` characters, in whole words."""
+    """Cut a text to `LONGEST` characters, at the end of a word."""
     return text if len(text) <= LONGEST else text[: LONGEST - 3].rsplit(" ", 1)[0] + " ..."
 
 
 def plain(text: str) -> str:
-    """Words in one line, without the signs of maths."""
+    """Return the text in one line, without the signs of maths."""
     return " ".join(text.replace("$", "").replace("\\\\", "").split())
 
 
 def sentence(text: str) -> str:
-    """With a full stop, and a capital letter unless it begins with a name from the code."""
+    """Add a full stop, and a capital letter unless the text begins with a name from the code."""
     text = plain(text)
     if not text:
         return ""
@@ -221,13 +225,13 @@ def sentence(text: str) -> str:
 
 
 def limited(found: list[str]) -> list[str]:
-    """The first few of many."""
+    """Return the first few entries, and the number of the others."""
     more = len(found) - MOST_SERIES
     return found if more <= 0 else [*found[:MOST_SERIES], f"and {more} more"]
 
 
 def install() -> None:
-    """Have IPython store the description with every figure that it shows; elsewhere do nothing."""
+    """Make IPython store the description with every figure it shows, if IPython runs."""
     if not (shell := running_shell()):
         return
     bundle = shell.display_formatter.mimebundle_formatter
@@ -235,7 +239,7 @@ def install() -> None:
 
 
 def running_shell() -> Any:
-    """The IPython that this code runs in, if any."""
+    """Return the IPython shell that runs this code, if there is one."""
     try:
         from IPython import get_ipython
     except ImportError:

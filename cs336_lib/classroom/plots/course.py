@@ -1,4 +1,4 @@
-"""The map of the course: what builds on what, and how long each part takes."""
+"""The map of the course, with the order of the notebooks and the length of each."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from cs336_lib.classroom.plots.style import BLUE, GREEN, GREY, ORANGE, figure
 
 @dataclass(frozen=True)
 class Lecture:
-    """One notebook: its place on the map, its length, and what it needs."""
+    """One notebook of the course, with its place on the map, length, and prerequisites."""
 
     name: str
     title: str
@@ -21,13 +21,13 @@ class Lecture:
 
     @property
     def number(self) -> str:
-        """Its two digits."""
+        """The notebook's two digits."""
         return self.name[:2]
 
 
 NUMBERS, TRAINING, GPT2 = BLUE, GREEN, ORANGE
 COURSE = (
-    Lecture("00_start_here", "Start here", 10, (), (0, 1), GREY),
+    Lecture("00_start_here", "Start here", 20, (), (0, 1), GREY),
     Lecture("01_dtypes", "Number\nformats", 90, ("00",), (1, 2), NUMBERS),
     Lecture("02_strides_and_views", "Strides\nand views", 90, ("00",), (1, 0), NUMBERS),
     Lecture("03_einops", "Named\ndimensions", 85, ("02",), (2, 0), NUMBERS),
@@ -42,7 +42,7 @@ COURSE = (
 
 
 def course_map(notebooks: Path) -> Figure:
-    """Draw the course as boxes and arrows; a notebook that is not in the folder yet is dashed."""
+    """Draw the course as boxes and arrows, dashed for notebooks that do not exist in the folder."""
     fig, axes = figure(14, 5)
     axes.set(xlim=(-0.5, 6.6), ylim=(-0.6, 2.6))
     axes.axis("off")
@@ -62,7 +62,7 @@ def course_map(notebooks: Path) -> Figure:
                 "linestyle": "-" if there else ":",
             },
         )
-    fig.canvas.draw()  # gives the boxes their size, which the arrows end at
+    fig.canvas.draw()  # computes the size of the boxes, where the arrows end
     for lecture in COURSE:
         for number in lecture.builds_on:
             axes.annotate(
@@ -81,10 +81,10 @@ def course_map(notebooks: Path) -> Figure:
 
 
 def lectures() -> str:
-    """What the map says, in text: the picture in the README carries it, so that a test can tell."""
+    """Return the map as text, stored in the README's picture so that a test can check it."""
     return "; ".join(f"{each.number} {each.title!r} {each.minutes}" for each in COURSE)
 
 
 def save_map(notebooks: Path, path: Path) -> None:
-    """Write the map as PNG."""
+    """Write the map as a PNG file."""
     course_map(notebooks).savefig(path, metadata={"Description": lectures()})

@@ -1,4 +1,4 @@
-"""Figures on number formats: bit fields, number lines, rounding and what it does to training."""
+"""Figures on number formats, with bit fields, number lines, rounding and its effect on training."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,12 +23,12 @@ from cs336_lib.classroom.plots.style import (
     label,
 )
 
-SIGN, EXPONENT, MANTISSA = ORANGE, SKY, GREEN  # each light enough for black digits on it
-DENSE_BITS = 8  # wider formats have more values than a figure has pixels: drawn as a band
+SIGN, EXPONENT, MANTISSA = ORANGE, SKY, GREEN  # all light enough for black digits
+DENSE_BITS = 8  # wider formats have more values than a figure has pixels, so we draw a band
 
 
 def _fields(number: FloatFormat | IntFormat) -> list[tuple[str, int, str]]:
-    """(what, width in bits, colour) from the most significant field on; empty fields drop."""
+    """Return the non-empty fields as (name, width in bits, colour), most significant first."""
     if isinstance(number, IntFormat):
         return [("integer, two's complement", number.bits, GREY)]
     return [
@@ -43,14 +43,14 @@ def _fields(number: FloatFormat | IntFormat) -> list[tuple[str, int, str]]:
 
 
 def _box(axes: Axes, left: float, bottom: float, colour: str, **options) -> None:
-    """One bit: a square of side 1, a little smaller than its place."""
+    """Draw one bit as a square of side 1, a little smaller than its place."""
     axes.add_patch(
         Rectangle((left + 0.03, bottom + 0.1), 0.94, 0.8, facecolor=colour, lw=0, **options)
     )
 
 
 def _bare(axes: Axes) -> None:
-    """No frame, no ticks: the drawing speaks for itself."""
+    """Remove the frame, the ticks and the grid."""
     axes.set(xticks=[], yticks=[])
     axes.grid(False)
     for spine in axes.spines.values():
@@ -58,7 +58,7 @@ def _bare(axes: Axes) -> None:
 
 
 def bit_pattern(number: FloatFormat, code: int) -> Figure:
-    """One number's bits in boxes, its three fields named and worked out below them."""
+    """Draw one number's bits in boxes, with its three fields named and evaluated below them."""
     fig, axes = figure(12, 2.6)
     digits = number.spell(code).split()
     sign, exponent, mantissa = number.split(code)
@@ -83,7 +83,7 @@ def bit_pattern(number: FloatFormat, code: int) -> Figure:
 
 
 def stored_value(numbers: Sequence[FloatFormat], value: float) -> Figure:
-    """What each format stores of one value: its bits, and at the right the number they make."""
+    """Draw the bits with which each format stores a value, and the stored number beside them."""
     fig, axes = figure(12, 0.55 * len(numbers) + 1.0)
     for row, number in enumerate(reversed(numbers)):
         if np.isnan(value) and number.specials == "none":
@@ -105,7 +105,7 @@ def stored_value(numbers: Sequence[FloatFormat], value: float) -> Figure:
 
 
 def bit_fields(numbers: Sequence[FloatFormat | IntFormat]) -> Figure:
-    """Every format's bits to one scale, a square per bit, the fields' widths at the right."""
+    """Draw the bits of all formats to one scale, with the widths of the fields on the right."""
     fig, axes = figure(12, 0.55 * len(numbers) + 1.3)
     for row, number in enumerate(reversed(numbers)):
         left = 0
@@ -137,7 +137,7 @@ def number_lines(
     *,
     log: bool = False,
 ) -> Figure:
-    """A stroke for every value of each format in [low, high], on a linear or a log axis."""
+    """Draw a stroke for every value of each format in [low, high], on a linear or a log axis."""
     fig, axes = figure(12, 0.75 * len(numbers) + 1.6)
     for row, number in enumerate(reversed(numbers)):
         if isinstance(number, IntFormat):
@@ -157,10 +157,10 @@ def number_lines(
 
 
 def ranges(numbers: Sequence[FloatFormat]) -> Figure:
-    """Each format's positive values on a logarithmic axis: strokes, or a band where too dense.
+    """Draw each format's positive values on a log axis, as strokes, or as a band if too dense.
 
-    Subnormals, where precision fades, are orange; normal values are blue. The number at the right
-    is how many values a factor of two holds.
+    Subnormals, where precision fades, are orange, and normal values are blue. The number on the
+    right counts the values within a factor of two.
     """
     fig, axes = figure(12, 0.62 * len(numbers) + 2.0)
     for row, number in enumerate(reversed(numbers)):
@@ -188,7 +188,7 @@ def ranges(numbers: Sequence[FloatFormat]) -> Figure:
 
 
 def gaps(numbers: Sequence[FloatFormat], update: float | None = None) -> Figure:
-    """The distance to the next value against the value: a staircase that doubles each octave."""
+    """Plot the gap to the next value against the value, a staircase that doubles per octave."""
     fig, axes = figure(10, 5.2)
     for number, colour in zip(numbers, (BLUE, ORANGE, GREEN, RED, SKY), strict=False):
         values = 2.0 ** np.arange(-20, 17.01, 0.02)
@@ -205,7 +205,7 @@ def gaps(numbers: Sequence[FloatFormat], update: float | None = None) -> Figure:
 
 
 def running_sums(sums: Mapping[str, Sequence[float]], truth: Sequence[float]) -> Figure:
-    """Running sums in several types over the number of terms, and the exact line."""
+    """Plot running sums in several dtypes against the number of terms, and the exact line."""
     fig, axes = figure(10, 4.8)
     terms = np.arange(1, len(truth) + 1)
     for (name, values), colour in zip(sums.items(), (BLUE, ORANGE, GREEN, RED), strict=False):
@@ -219,10 +219,10 @@ def running_sums(sums: Mapping[str, Sequence[float]], truth: Sequence[float]) ->
 def gradient_histogram(
     magnitudes: Mapping[str, Float[Tensor, "..."]], number: FloatFormat
 ) -> Figure:
-    """Histograms of |gradient| on a log axis, beside what `number` rounds to zero and can hold.
+    """Plot histograms of |gradient| on a log axis, with the range that `number` can hold.
 
-    The grey area on the left rounds to zero (below half the smallest value), the one at the right
-    overflows.
+    In the grey area on the left, values round to zero (below half the smallest value). In the grey
+    area on the right, they overflow.
     """
     fig, axes = figure(11, 4.8)
     edges = 2.0 ** np.arange(-46, 21)
@@ -249,7 +249,7 @@ def gradient_histogram(
 
 
 def loss_curves(losses: Mapping[str, Sequence[float]], title: str) -> Figure:
-    """Loss against step, one line a run, on a logarithmic axis."""
+    """Plot loss against step on a logarithmic axis, one line per run."""
     fig, axes = figure(10, 4.6)
     for (name, values), style in zip(losses.items(), ("-", "--", "-.", ":"), strict=False):
         axes.plot(range(1, len(values) + 1), values, style, label=name)
@@ -260,7 +260,7 @@ def loss_curves(losses: Mapping[str, Sequence[float]], title: str) -> Figure:
 
 
 def quantizer_curves(x: Float[Tensor, " n"], restored: Mapping[str, Float[Tensor, " n"]]) -> Figure:
-    """What comes back from each quantiser, against what went in."""
+    """Plot the output of each quantizer against its input."""
     fig, panels = figure(12, 4.2, ncols=len(restored), sharey=True)
     for axes, (name, values), colour in zip(panels, restored.items(), PALETTE, strict=False):
         axes.plot(x, x, color=GREY, lw=1.2, ls="--")
@@ -270,7 +270,7 @@ def quantizer_curves(x: Float[Tensor, " n"], restored: Mapping[str, Float[Tensor
 
 
 def error_bars(errors: Mapping[str, float], title: str, unit: str) -> Figure:
-    """One horizontal bar per scheme with its number behind it."""
+    """Draw one horizontal bar per scheme with its number beside it."""
     fig, axes = figure(11, 0.62 * len(errors) + 1.5)
     names = list(errors)[::-1]
     values = [errors[name] for name in names]

@@ -1,4 +1,4 @@
-"""GPT-2 drawn part by part: the plan, positions, GELU, attention, the residual stream, sampling."""
+"""Figures of GPT-2's parts, such as positions, GELU, attention, residual stream and sampling."""
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
@@ -22,14 +22,14 @@ from cs336_lib.classroom.plots.style import (
     label,
 )
 
-DASHES = ("-", "--", "-.", ":")  # told apart without colour too
+DASHES = ("-", "--", "-.", ":")  # distinct without colour, too
 COLOURS = (BLUE, RED, GREEN, ORANGE)
 MARKERS = ("o", "s", "D", "^")
 SHARES = ((BLUE, "", "white"), (PINK, "", "black"), (YELLOW, "", "black"), (GREEN, "", "black"))
 
 
 def box(axes: Axes, x: float, y: float, width: float, text: str, colour: str) -> None:
-    """A rounded box with its middle at (x, y)."""
+    """Draw a rounded box centred at (x, y)."""
     shape = FancyBboxPatch(
         (x - width / 2, y - 0.3),
         width,
@@ -44,13 +44,13 @@ def box(axes: Axes, x: float, y: float, width: float, text: str, colour: str) ->
 
 
 def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
-    """A thin arrow between two points."""
+    """Draw a thin arrow between two points."""
     style = {"arrowstyle": "-|>", "lw": 1.8, "color": "black", "shrinkA": 0, "shrinkB": 0}
     axes.annotate("", end, start, arrowprops=style)
 
 
 def architecture(n_layer: int, n_embd: int, vocab_size: int) -> Figure:
-    """GPT-2 from left to right: the residual stream as a thick line, its readers above it."""
+    """Draw GPT-2 from left to right, with the residual stream as a thick line."""
     drawing, axes = figure(14, 4.6)
     axes.set(xlim=(0, 14), ylim=(-1.15, 3.0))
     axes.axis("off")
@@ -85,7 +85,7 @@ def architecture(n_layer: int, n_embd: int, vocab_size: int) -> Figure:
 
 
 def parameter_share(models: Mapping[str, Mapping[str, int]], title: str) -> Figure:
-    """A bar of 100 % for each model, cut into its parts."""
+    """Draw a bar of 100 % per model, divided into its parts."""
     drawing, axes = figure(13, 1.4 + 0.85 * len(models))
     parts = list(next(iter(models.values())))
     colours = dict(zip(parts, cycle(SHARES), strict=False))
@@ -112,12 +112,12 @@ def parameter_share(models: Mapping[str, Mapping[str, int]], title: str) -> Figu
 def position_curves(
     tables: Mapping[str, ArrayLike], columns: Mapping[str, Sequence[int]], title: str
 ) -> Figure:
-    """Some columns of each table of positions, as curves over the position.
+    """Plot some columns of each table of positions against the position.
 
     Args:
-        tables: for each caption, an array of (position, dimension).
-        columns: for each caption, which dimensions to draw.
-        title: above the figure.
+        tables: Arrays of (position, dimension), by caption.
+        columns: The dimensions to draw, by caption.
+        title: The title of the figure.
     """
     drawing, panels = figure(13, 4.4, ncols=len(tables), squeeze=False)
     for axes, (caption, table) in zip(panels[0], tables.items(), strict=True):
@@ -132,7 +132,7 @@ def position_curves(
 
 
 def position_similarity(similarities: Mapping[str, ArrayLike], title: str) -> Figure:
-    """The cosine between every two positions, one square map for each table."""
+    """Draw the cosine between every two positions, as one square map per table."""
     drawing, panels = figure(13, 4.8, ncols=len(similarities), squeeze=False)
     for axes, (caption, values) in zip(panels[0], similarities.items(), strict=True):
         image = axes.imshow(np.asarray(values), vmin=-1, vmax=1, cmap="RdBu_r")
@@ -148,7 +148,7 @@ def position_similarity(similarities: Mapping[str, ArrayLike], title: str) -> Fi
 def activations(
     x: ArrayLike, values: Mapping[str, ArrayLike], slopes: Mapping[str, ArrayLike], title: str
 ) -> Figure:
-    """Activation functions on the left, their derivatives on the right."""
+    """Plot activation functions on the left and their derivatives on the right."""
     drawing, (left, right) = figure(13, 4.6, ncols=2)
     for axes, curves in ((left, values), (right, slopes)):
         for (name, y), colour, dashes in zip(curves.items(), COLOURS, DASHES, strict=False):
@@ -162,12 +162,12 @@ def activations(
 
 
 def visible(character: str) -> str:
-    """A character as an axis can show it."""
+    """Return a character in a form that an axis can show."""
     return {"\n": "↵", " ": "·"}.get(character, character)
 
 
 def attention_heads(patterns: ArrayLike, text: str, title: str) -> Figure:
-    """One square map for each head: rows are queries, columns keys, darker is more weight."""
+    """Draw one square map per head, with queries as rows, keys as columns, and darker weights."""
     maps = np.asarray(patterns)
     columns = min(3, len(maps))
     rows = -(-len(maps) // columns)
@@ -193,7 +193,7 @@ def attention_heads(patterns: ArrayLike, text: str, title: str) -> Figure:
 
 
 def head_scores(scores: ArrayLike, title: str, meaning: str) -> Figure:
-    """A number from 0 to 1 for every head, as a table of (layer, head) shaded by it."""
+    """Draw a number from 0 to 1 for every head, as a shaded table of (layer, head)."""
     values = np.asarray(scores)
     drawing, axes = figure(9, 1.6 + 0.62 * len(values))
     image = axes.imshow(values, vmin=0, vmax=1, cmap="Blues", aspect="auto")
@@ -209,7 +209,7 @@ def head_scores(scores: ArrayLike, title: str, meaning: str) -> Figure:
 
 
 def by_depth(curves: Mapping[str, Sequence[float]], title: str, x: str, y: str) -> Figure:
-    """One curve per name against the depth, which starts at 0 (the embeddings)."""
+    """Plot one curve per name against the depth, which starts at 0 (the embeddings)."""
     drawing, axes = figure(10, 4.6)
     for (name, values), colour, dashes, marker in zip(
         curves.items(), COLOURS, DASHES, MARKERS, strict=False
@@ -225,7 +225,7 @@ def by_depth(curves: Mapping[str, Sequence[float]], title: str, x: str, y: str) 
 def variance_by_layers(
     layers: Sequence[int], curves: Mapping[str, Sequence[float]], title: str
 ) -> Figure:
-    """The variance at the end of the stream, for models of different depth."""
+    """Plot the variance at the end of the stream against the depth of the model."""
     drawing, axes = figure(10, 4.4)
     for (name, values), colour, dashes, marker in zip(
         curves.items(), COLOURS, DASHES, MARKERS, strict=False
@@ -241,13 +241,13 @@ def variance_by_layers(
 def stream(
     sizes: Mapping[str, Sequence[float]], losses: Sequence[float], guess: float, title: str
 ) -> Figure:
-    """What each sub-layer adds to the stream, and the loss if one read it out after each block.
+    """Plot what each sub-layer adds to the stream, and the loss when it is read out after a block.
 
     Args:
-        sizes: for each kind of sub-layer, the root mean square of what it adds, block by block.
-        losses: loss in nats, read out before block 1 and after each block.
-        guess: the loss of guessing, ln V.
-        title: above the figure.
+        sizes: Root mean square of what each kind of sub-layer adds, block by block.
+        losses: Loss in nats, read out before block 1 and after each block.
+        guess: The loss of guessing, ln V.
+        title: The title of the figure.
     """
     drawing, (left, right) = figure(13, 4.6, ncols=2)
     blocks = np.arange(1, len(losses))
@@ -274,7 +274,7 @@ def stream(
 
 
 def next_token(panels: Mapping[str, Sequence[float]], names: Sequence[str], title: str) -> Figure:
-    """The same tokens' probabilities under several settings; those cut off are marked."""
+    """Plot the same tokens' probabilities under several settings, with cut tokens marked."""
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     drawing, grid = figure(
@@ -299,7 +299,7 @@ def next_token(panels: Mapping[str, Sequence[float]], names: Sequence[str], titl
 
 
 def token_times(curves: Mapping[str, Sequence[float]], first: int, title: str) -> Figure:
-    """Milliseconds that each new token took, against the length of the text so far."""
+    """Plot the milliseconds of each new token against the length of the text so far."""
     drawing, axes = figure(10, 4.4)
     for (name, values), colour, dashes in zip(curves.items(), (RED, BLUE), DASHES, strict=False):
         lengths = np.arange(first, first + len(values))

@@ -1,4 +1,4 @@
-"""Training on many devices, drawn: who reads what, who holds what, the bill, a real run."""
+"""Figures on training with many devices, such as shares of a batch, memory and cost."""
 
 from collections.abc import Mapping, Sequence
 
@@ -21,14 +21,14 @@ from cs336_lib.classroom.plots.style import (
 RANK_COLOURS = (SKY, ORANGE, GREEN, PINK)
 PART_COLOURS = {"weights": BLUE, "gradients": ORANGE, "optimizer state": GREEN}
 
-Pieces = Sequence[tuple[int, int]]  # (first window, how many), as World.pieces gives them
+Pieces = Sequence[tuple[int, int]]  # (first window, how many), as returned by World.pieces
 
 
 def who_reads_what(rows: Mapping[str, Sequence[Pieces]], windows: int, title: str) -> Figure:
-    """A batch's windows as boxes, a row for each number of processes, coloured by process.
+    """Draw a batch's windows as boxes coloured by rank, in one row per number of processes.
 
-    `rows` has for each row's name the pieces of every rank; a piece is framed, and the number in
-    its boxes says which rank reads it.
+    `rows` holds the pieces of every rank, by the name of the row. Each piece is framed, and the
+    number in its boxes is the rank that reads it.
     """
     drawing, axes = figure(10, 1.6 + 0.75 * len(rows))
     for y, ranks in enumerate(rows.values()):
@@ -52,7 +52,7 @@ def who_reads_what(rows: Mapping[str, Sequence[Pieces]], windows: int, title: st
 def same_curve(
     curves: Mapping[str, Sequence[float]], differences: Mapping[str, Sequence[float]], title: str
 ) -> Figure:
-    """Loss curves on the left, the first one as a band behind; differences from it on the right."""
+    """Plot loss curves on the left, the first one as a wide band, and differences on the right."""
     drawing, (left, right) = figure(11.5, 4.6, ncols=2)
     looks = [
         {"color": SKY, "linewidth": 9, "solid_capstyle": "round"},
@@ -78,7 +78,7 @@ def same_curve(
 def bytes_per_gpu(
     bars: Mapping[str, Mapping[str, float]], memory: Mapping[str, float], title: str
 ) -> Figure:
-    """Stacked bars of gigabytes on one GPU, by part; dashed lines for what GPUs have."""
+    """Draw stacked bars of gigabytes on one GPU, by part, and dashed lines for GPU memories."""
     drawing, axes = figure(11, 0.62 * len(bars) + 2.2)
     for y, parts in enumerate(bars.values()):
         left = 0.0
@@ -107,7 +107,7 @@ def bytes_per_gpu(
 
 
 def bill(hours: Mapping[str, tuple[float, float]], dollars: Sequence[float], title: str) -> Figure:
-    """Hours of each model on one GPU and on eight, side by side, the price written above."""
+    """Draw the hours of each model on one and on eight GPUs, with the price written above."""
     drawing, axes = figure(10.5, 4.8)
     for shift, column, colour, name in ((-0.2, 0, BLUE, "1 GPU"), (0.2, 1, ORANGE, "8 GPUs")):
         places = [x + shift for x in range(len(hours))]
@@ -127,7 +127,7 @@ def bill(hours: Mapping[str, tuple[float, float]], dollars: Sequence[float], tit
 
 
 def growing_batch(tokens: Mapping[str, Sequence[int]], title: str) -> Figure:
-    """Tokens of every step's batch, in thousands."""
+    """Plot the tokens of every step's batch, in thousands."""
     drawing, axes = figure(10, 4.2)
     for (name, values), colour, dashes in zip(
         tokens.items(), (GREY, BLUE), ("--", "-"), strict=False
@@ -146,7 +146,7 @@ def real_run(
     levels: tuple[float, float, float],
     title: str,
 ) -> Figure:
-    """A run's validation loss and HellaSwag accuracy, with GPT-2's own loss, accuracy, and chance.
+    """Plot a run's validation loss and HellaSwag accuracy, with the levels of GPT-2 and of chance.
 
     `levels` are GPT-2's loss, GPT-2's accuracy, and the accuracy of guessing.
     """

@@ -1,4 +1,4 @@
-"""The ladder of notebook 09 drawn: rung by rung, beside others, and where time and memory go."""
+"""Figures of the ladder in notebook 09, rung by rung, and of where time and memory go."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -30,14 +30,14 @@ MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 
 
 def digits(value: float) -> str:
-    """Three digits without powers: 0.0743, 55.3, 2,250."""
+    """Format three digits without an exponent, as in 0.0743, 55.3 and 2,250."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def bars(
     axes: Axes, names: Sequence[str], values: Mapping[str, float | None], colour: str, **text
 ) -> None:
-    """A horizontal bar for each name that has a value, the value written beside it."""
+    """Draw a horizontal bar for each name that has a value, with the value beside it."""
     there = {name: value for name, value in values.items() if value is not None}
     places = [names.index(name) for name in there]
     drawn = axes.barh(places, list(there.values()), color=colour, height=0.62)
@@ -50,7 +50,7 @@ def bars(
 
 
 def notes(axes: Axes, names: Sequence[str], rows: Sequence[Row]) -> None:
-    """In place of rungs that were skipped, why; remarks on the others inside their bars."""
+    """Write why a rung was skipped in place of its bar, and other remarks inside the bars."""
     for row in rows:
         if row.ms is not None and row.note:
             place = {"va": "center", "fontsize": 13, "color": "white"}
@@ -66,7 +66,7 @@ def notes(axes: Axes, names: Sequence[str], rows: Sequence[Row]) -> None:
 def so_far(
     names: Sequence[str], rows: Sequence[Row], published: Mapping[str, float], device: str
 ) -> Figure:
-    """Milliseconds per step of the rungs climbed, beside the same rungs on the notes' A6000."""
+    """Plot milliseconds per step of the rungs so far, beside the lecture notes' A6000."""
     drawing, (left, right) = figure(13, 4.8, ncols=2, sharey=True)
     bars(left, names, {row.name: row.ms for row in rows}, BLUE)
     notes(left, names, rows)
@@ -79,7 +79,7 @@ def so_far(
 
 
 def whole_ladder(names: Sequence[str], rows: Sequence[Row], title: str) -> Figure:
-    """Four panels that share their rungs: time, throughput, MFU, peak memory."""
+    """Draw time, throughput, MFU and peak memory of all rungs in four panels."""
     drawing, panels = figure(14, 5.4, ncols=4, sharey=True)
     columns = (
         ("Time", "step [ms]", {r.name: r.ms for r in rows}, BLUE, digits),
@@ -109,7 +109,7 @@ def whole_ladder(names: Sequence[str], rows: Sequence[Row], title: str) -> Figur
 
 
 def speedups(names: Sequence[str], by_device: Mapping[str, Mapping[str, float]]) -> Figure:
-    """How many times as fast as its own fp32 each device is after every rung; a line for each."""
+    """Plot the speedup over its own fp32 after every rung, with a line per device."""
     drawing, axes = figure(13, 5)
     for (device, factors), marker, colour in zip(by_device.items(), MARKERS, PALETTE, strict=False):
         places = [names.index(name) for name in factors]
@@ -127,7 +127,7 @@ def speedups(names: Sequence[str], by_device: Mapping[str, Mapping[str, float]])
 
 
 def step_timeline(spans: Sequence[Span], title: str) -> Figure:
-    """One step from left to right: a lane for each phase, every operator coloured by its kind."""
+    """Draw one step from left to right, with a lane per phase and operators coloured by kind."""
     drawing, axes = figure(13, 3.8)
     for span in spans:
         lane = PHASES.index(span.phase)
@@ -142,7 +142,7 @@ def step_timeline(spans: Sequence[Span], title: str) -> Figure:
 
 
 def time_by_kind(steps: Mapping[str, Mapping[str, float]], title: str) -> Figure:
-    """For each step a bar of milliseconds, made of the kinds of work in it."""
+    """Draw a bar of milliseconds per step, split into kinds of work."""
     drawing, axes = figure(13, 1.9 + 0.85 * len(steps))
     totals = [sum(parts.values()) for parts in steps.values()]
     for place, (parts, total) in enumerate(zip(steps.values(), totals, strict=True)):
@@ -173,9 +173,9 @@ def time_by_kind(steps: Mapping[str, Mapping[str, float]], title: str) -> Figure
 def memory_by_kind(
     predicted: Mapping[str, Mapping[str, float]], peaks: Mapping[str, float], title: str
 ) -> Figure:
-    """Predicted bytes by kind stacked in MiB, a black line at each measured peak."""
+    """Plot predicted MiB stacked by kind, with a black line at each measured peak."""
     drawing, axes = figure(13, 2.6 + 0.8 * len(predicted))
-    kinds = [  # what is less than 1 % everywhere could not be seen
+    kinds = [  # a share below 1 % everywhere would be invisible
         kind
         for kind in next(iter(predicted.values()))
         if any(parts[kind] > 0.01 * sum(parts.values()) for parts in predicted.values())
@@ -211,7 +211,7 @@ def memory_by_kind(
 
 
 def beside_others(times: Mapping[str, Mapping[str, float]], title: str) -> Figure:
-    """For each job, how many times as long others take, on a logarithmic axis; ours is 1."""
+    """Plot the time of others relative to ours for each job, on a logarithmic axis."""
     peers = list(dict.fromkeys(peer for found in times.values() for peer in found))
     colours = dict(zip(peers, PALETTE, strict=False))
     drawing, axes = figure(13, 1.6 + 0.4 * sum(len(found) for found in times.values()))

@@ -1,4 +1,4 @@
-"""Training GPT-2, drawn: tokens on a strip, schedules, gradients, and a run while it runs."""
+"""Figures on training GPT-2, with tokens, schedules, gradients, and a live view of a run."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ Row = Mapping[str, Any]
 
 
 def token_strip(pieces: Sequence[str], ids: Sequence[int], title: str, columns: int = 8) -> Figure:
-    """Every token as a box, its text above its id; `␣` is a space and `⏎` a line end."""
+    """Draw every token as a box with its text above its id, with `␣` for space, `⏎` for newline."""
     rows = -(-len(pieces) // columns)
     drawing, axes = figure(13, 0.8 + 1.0 * rows)
     for number, (piece, token) in enumerate(zip(pieces, ids, strict=True)):
@@ -48,7 +48,7 @@ def token_strip(pieces: Sequence[str], ids: Sequence[int], title: str, columns: 
 def loss_curves(
     curves: Mapping[str, Sequence[float]], levels: Mapping[str, float], title: str
 ) -> Figure:
-    """Losses by step, each line labelled at its end, and named horizontal levels."""
+    """Plot losses by step, each line labelled at its end, and named horizontal levels."""
     drawing, axes = figure(11, 4.8)
     dashes = ("-", "--", "-.", ":")
     for number, (name, losses) in enumerate(curves.items()):
@@ -63,7 +63,7 @@ def loss_curves(
 
 
 def draw_levels(axes: Axes, levels: Mapping[str, float]) -> None:
-    """Dashed horizontal lines, their names above them at the right."""
+    """Draw dashed horizontal lines with their names above them on the right."""
     for name, level in levels.items():
         axes.axhline(level, color=GREY, linestyle="--", linewidth=2)
         place = {"xytext": (-4, 4), "textcoords": "offset points", "ha": "right", "va": "bottom"}
@@ -73,7 +73,7 @@ def draw_levels(axes: Axes, levels: Mapping[str, float]) -> None:
 def schedule(
     rates: Sequence[float], warmup_steps: int, title: str, other: Mapping[int, float] | None = None
 ) -> Figure:
-    """A learning rate for every step: the warm-up shaded, the ends and the peak written out."""
+    """Plot a learning rate for every step, with warm-up shaded and ends and peak labelled."""
     drawing, axes = figure(11, 4.6)
     axes.plot(rates, color=BLUE)
     axes.axvspan(0, warmup_steps - 1, color=SKY, alpha=0.3)
@@ -98,7 +98,7 @@ def schedule(
 def gradient_error(
     errors: Mapping[str, Sequence[float]], tokens: Sequence[int], title: str
 ) -> Figure:
-    """How far the gradient of a batch is from that of much more data, on two log scales."""
+    """Plot the distance of a batch's gradient from that of much more data, on log-log axes."""
     drawing, axes = figure(11, 4.8)
     for number, (name, values) in enumerate(errors.items()):
         colour, marker = ((BLUE, "o"), (RED, "s"))[number % 2]
@@ -116,7 +116,7 @@ def gradient_error(
 
 
 def batch_growth(batch_tokens: Sequence[int], tokens_read: Sequence[int], title: str) -> Figure:
-    """Tokens in each step's batch, and tokens read by then, against the step."""
+    """Plot the tokens in each step's batch, and the tokens read so far, against the step."""
     drawing, (left, right) = figure(13, 4.6, ncols=2)
     left.step(range(len(batch_tokens)), batch_tokens, where="post", color=BLUE)
     straight = np.arange(len(tokens_read)) * max(batch_tokens)
@@ -135,7 +135,7 @@ def batch_growth(batch_tokens: Sequence[int], tokens_read: Sequence[int], title:
 
 
 def draw_run(axes: Axes, metrics: Sequence[Row], levels: Mapping[str, float]) -> None:
-    """Training loss of each step (thin) and its mean (thick), validation loss, named levels."""
+    """Plot each step's training loss (thin), its mean (thick), validation loss, and levels."""
     steps = np.array([row["step"] for row in metrics])
     losses = np.array([row["train_loss"] for row in metrics])
     if len(losses):
@@ -158,22 +158,22 @@ def draw_run(axes: Axes, metrics: Sequence[Row], levels: Mapping[str, float]) ->
 
 
 class LiveLossPlot:
-    """The loss of a run while it runs.
+    """A plot of the loss that is redrawn while a run continues.
 
-    A context manager that `train` calls after every step:
+    It is a context manager that `train` calls after every step:
 
         with LiveLossPlot(config.max_steps) as live:
             train(config, on_step=live)
 
-    It shows one figure and redraws it in place: at most once every `every` seconds, more rarely
-    where drawing is so slow that it would take a tenth of the time, and once more on leaving, also
-    when the run was interrupted. Where there is no notebook to show a figure nothing is shown.
+    The figure is redrawn in place at most once every `every` seconds, and less often if drawing
+    would take more than a tenth of the time. It is drawn a last time on leaving, even after an
+    interruption. Outside a notebook, no figure appears.
 
     Args:
-        max_steps: where the axis of steps ends.
-        levels: named horizontal lines [nats per token].
-        every: least time between two drawings [s].
-        clock: tells the time [s]; for tests.
+        max_steps: The end of the step axis.
+        levels: Named horizontal lines [nats per token].
+        every: Least time between two drawings [s].
+        clock: Function that returns the time [s], for tests.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class LiveLossPlot:
         self.rows: list[Row] = []
         self.drawings = 0
         self.drawing, self.axes = figure(11, 5)
-        plt.close(self.drawing)  # else the notebook shows it a second time when the cell ends
+        plt.close(self.drawing)  # otherwise the notebook shows it again at the end of the cell
         self.handle = None
         self.next_drawing = -float("inf")
 
@@ -200,7 +200,7 @@ class LiveLossPlot:
         return self
 
     def __call__(self, row: Row) -> None:
-        """Take a step's row of metrics; redraw if the last drawing is `every` seconds old."""
+        """Add a step's row of metrics, and redraw if the last drawing is `every` seconds old."""
         self.rows.append(row)
         if self.clock() >= self.next_drawing:
             self.redraw()
@@ -209,7 +209,7 @@ class LiveLossPlot:
         self.redraw()
 
     def redraw(self) -> None:
-        """Draw all rows there are, and show the figure where the first one was shown."""
+        """Draw all rows so far, and update the figure in place."""
         begin = self.clock()
         self.axes.clear()
         draw_run(self.axes, self.rows, self.levels)
@@ -225,7 +225,7 @@ class LiveLossPlot:
 
 
 def run_panels(metrics: Sequence[Row], grad_clip: float, title: str) -> Figure:
-    """A run's learning rate above its gradient norm, with the clipping limit."""
+    """Plot a run's learning rate above its gradient norm, with the clipping limit."""
     drawing, (top, bottom) = figure(11, 6, nrows=2, sharex=True)
     steps = [row["step"] for row in metrics]
     top.plot(steps, [row["lr"] for row in metrics], color=BLUE)

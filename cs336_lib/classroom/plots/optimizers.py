@@ -1,4 +1,4 @@
-"""Figures of notebook 05: scales at the start, step sizes, paths, state and loss curves."""
+"""Figures of notebook 05 on initial scales, step sizes, paths, optimizer state and losses."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -23,7 +23,7 @@ from cs336_lib.classroom.plots.style import (
     label,
 )
 
-# An optimizer looks the same in every figure; dashes tell apart what colours may not.
+# An optimizer looks the same in every figure, and dashes help where colours may not.
 LOOKS: dict[str, dict[str, object]] = {
     "SGD": {"color": GREY, "linestyle": "-", "marker": "o"},
     "Momentum": {"color": ORANGE, "linestyle": "-", "marker": "s"},
@@ -36,7 +36,7 @@ LOOKS: dict[str, dict[str, object]] = {
 
 
 def look(name: str, position: int) -> dict[str, object]:
-    """Colour and line of a curve: its optimizer's, or the next of the palette."""
+    """Return the colour and line style of the curve's optimizer, or the next of the palette."""
     for known in sorted(LOOKS, key=len, reverse=True):
         if name.startswith(known):
             return {key: LOOKS[known][key] for key in ("color", "linestyle")}
@@ -44,7 +44,7 @@ def look(name: str, position: int) -> dict[str, object]:
 
 
 def output_scale(d_in: Sequence[int], stds: Mapping[str, Sequence[float]]) -> Figure:
-    """Output std against d_in, both axes logarithmic, with guides for linear and sqrt growth."""
+    """Plot output std against d_in on log-log axes, with guides for linear and sqrt growth."""
     fig, axes = figure(10, 4.8)
     first = d_in[0]
     root = [(d / first) ** 0.5 * first**0.5 for d in d_in]
@@ -59,7 +59,7 @@ def output_scale(d_in: Sequence[int], stds: Mapping[str, Sequence[float]]) -> Fi
 
 
 def signal_by_depth(curves: Mapping[str, Sequence[float]]) -> Figure:
-    """Root mean square of the activations after each layer, on a logarithmic axis."""
+    """Plot the root mean square of the activations after each layer, on a logarithmic axis."""
     fig, axes = figure(10, 4.5)
     for position, (name, values) in enumerate(curves.items()):
         style = {"color": PALETTE[position], "marker": "os^"[position]}
@@ -71,7 +71,7 @@ def signal_by_depth(curves: Mapping[str, Sequence[float]]) -> Figure:
 
 
 def step_sizes(curves: Mapping[str, Sequence[float]], title: str, lr: float) -> Figure:
-    """Length of each step in units of the learning rate, both axes logarithmic."""
+    """Plot the length of each step in units of the learning rate, on log-log axes."""
     fig, axes = figure(10, 4.8)
     for position, (name, values) in enumerate(curves.items()):
         steps = range(1, len(values) + 1)
@@ -82,7 +82,7 @@ def step_sizes(curves: Mapping[str, Sequence[float]], title: str, lr: float) -> 
 
 
 def rare_feature_rates(seen: Sequence[float], rates: Mapping[str, Sequence[float]]) -> Figure:
-    """Learning rate that each weight ended with, against how often its feature was seen."""
+    """Plot each weight's final learning rate against how often its feature was seen."""
     fig, axes = figure(10, 4.5)
     for position, (name, values) in enumerate(rates.items()):
         style = {**look(name, position), "linestyle": "", "marker": LOOKS[name]["marker"]}
@@ -106,14 +106,14 @@ def surface_panel(
     rings: Mapping[str, float] | None = None,
     walk: int | None = None,
 ) -> None:
-    """Contours of a surface with the paths taken on it.
+    """Draw the contours of a surface with the optimizers' paths.
 
-    `window` is (x from, x to, y from, y to). With `rings`, radii about the first minimum, only the
-    first `walk` steps of each path are drawn, and a circle says how far out it hovers later.
+    `window` is (x from, x to, y from, y to). If `rings` gives radii about the first minimum, only
+    the first `walk` steps of each path are drawn, and a circle shows how far out it hovers later.
     """
     x, y = torch.linspace(*window[:2], 121), torch.linspace(*window[2:], 121)
     height = surface(torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1))
-    height = (height - height.min()) ** 0.5  # closer lines near the bottom
+    height = (height - height.min()) ** 0.5  # more closely spaced lines near the bottom
     axes.contour(x, y, height, levels=14, colors=GREY, alpha=0.35, linewidths=1)
     for position, (name, path) in enumerate(paths.items()):
         style = {**look(name, position), "linewidth": 2.2}
@@ -132,7 +132,7 @@ def surface_panel(
 
 
 def trajectories(panels: Sequence[dict]) -> Figure:
-    """Side by side, what `surface_panel` draws for each dict of its arguments and a title."""
+    """Draw panels side by side, each a dict with a title and the arguments of `surface_panel`."""
     fig, row = figure(16, 6.4, ncols=len(panels))
     for axes, panel in zip(row, panels, strict=True):
         arguments = {key: value for key, value in panel.items() if key != "title"}
@@ -144,7 +144,7 @@ def trajectories(panels: Sequence[dict]) -> Figure:
 
 
 def state_bytes(per_parameter: Mapping[str, float]) -> Figure:
-    """Bars of the optimizer's memory, beside the weights' and gradients' 4 bytes each."""
+    """Draw bars of the optimizer's memory, beside 4 bytes each for weights and gradients."""
     fig, axes = figure(10, 4.6)
     names, values = list(per_parameter), list(per_parameter.values())
     axes.barh(names, [4] * len(names), color=GREY, label="weight")
@@ -162,7 +162,7 @@ def state_bytes(per_parameter: Mapping[str, float]) -> Figure:
 
 
 def singular_values(values: Mapping[str, Sequence[float]]) -> Figure:
-    """Singular values from largest to smallest, on a logarithmic axis."""
+    """Plot singular values from largest to smallest, on a logarithmic axis."""
     fig, axes = figure(10, 4.5)
     for position, (name, row) in enumerate(values.items()):
         style = {"color": (RED, BLUE, GREEN)[position], "marker": "os^"[position]}
@@ -175,7 +175,7 @@ def singular_values(values: Mapping[str, Sequence[float]]) -> Figure:
 
 
 def loss_curves(curves: Mapping[str, Sequence[float]], smooth: int = 5) -> Figure:
-    """Training loss by step, each point the mean of the last `smooth`; the first tenth is cut."""
+    """Plot training loss by step, averaged over `smooth` steps and without the first tenth."""
     fig, axes = figure(10, 5)
     top = 0.0
     for position, (name, losses) in enumerate(curves.items()):

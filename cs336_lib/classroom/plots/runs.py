@@ -1,4 +1,4 @@
-"""Training runs as their metrics.jsonl tells them, in one figure."""
+"""A figure of training runs from their metrics.jsonl."""
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
@@ -14,7 +14,7 @@ MARKERS = "osD^vP*X"
 
 
 def compared(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
-    """Loss against tokens of several runs: training thin, validation thick with a marker."""
+    """Plot loss against tokens of several runs, with thin training and thick validation lines."""
     fig, axes = figure(12, 6)
     looks = cycle(zip(PALETTE, MARKERS, strict=True))
     for (name, rows), (colour, marker) in zip(runs.items(), looks, strict=False):

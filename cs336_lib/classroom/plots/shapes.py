@@ -1,4 +1,4 @@
-"""Where elements go: coloured cells before and after a pattern, and the figures around them."""
+"""Figures of notebook 03 with coloured cells before and after a pattern."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -17,16 +17,16 @@ from torch import Tensor
 from cs336_lib.classroom.plots.style import BLUE, GREY, PALETTE, figure, label
 
 GAP = 0.7  # between two blocks, in cells
-WIDEST = 12.5  # inches that a slide can show
+WIDEST = 12.5  # inches that fit on a slide
 CELL_FONT = 14
-WHITE = -1  # the group of a cell that is to stay white
+WHITE = -1  # the group of a cell that stays white
 
 
 class Panel(NamedTuple):
-    """One tensor drawn as cells, its last two axes as rows and columns of a block.
+    """A tensor drawn as cells, with the last two axes as the rows and columns of a block.
 
-    `axes` names the tensor's axes as in a pattern, one word each; `groups` (same shape as `values`)
-    picks each cell's colour: a place in the palette, or WHITE; None leaves all cells white.
+    `axes` names the tensor's axes as in a pattern, with one word each. `groups` has the shape of
+    `values` and gives each cell a colour of the palette, or WHITE. `None` leaves all cells white.
     """
 
     title: str
@@ -36,7 +36,7 @@ class Panel(NamedTuple):
 
 
 def face_of(group: int) -> tuple[float, float, float]:
-    """The group's colour, half white so that black digits on it stay legible."""
+    """Return the group's colour, lightened so that black digits stay legible."""
     if group == WHITE:
         return (1.0, 1.0, 1.0)
     red, green, blue = (0.5 * part + 0.5 for part in to_rgb(PALETTE[group % len(PALETTE)]))
@@ -44,28 +44,28 @@ def face_of(group: int) -> tuple[float, float, float]:
 
 
 def array(tensor: Tensor) -> NDArray:
-    """The tensor's numbers, wherever it lives."""
+    """Return the tensor as a NumPy array on the CPU."""
     return tensor.detach().cpu().numpy()
 
 
 def text_of(value: float) -> str:
-    """A whole number as such, any other with one decimal."""
+    """Format a whole number without decimals and any other number with one."""
     return f"{value:.0f}" if float(value).is_integer() else f"{value:.1f}"
 
 
 def as_blocks(values: NDArray) -> NDArray:
-    """View up to four axes as (block row, block column, row, column), missing ones of size 1.
+    """View up to four axes as (block row, block column, row, column), with size 1 for missing ones.
 
     Raises:
-        ValueError: there are more than four axes.
+        ValueError: There are more than four axes.
     """
     if values.ndim > 4:
-        raise ValueError(f"a tensor of {values.ndim} axes cannot be drawn; 4 at most expected")
+        raise ValueError(f"a tensor of {values.ndim} axes cannot be drawn; use 4 at most")
     return values.reshape((1,) * (4 - values.ndim) + values.shape)
 
 
 def extent(panel: Panel) -> tuple[float, float]:
-    """Width and height of a panel in cells, with the room its words need."""
+    """Return the width and height of a panel in cells, including the space for its text."""
     block_rows, block_columns, rows, columns = as_blocks(array(panel.values)).shape
     names = panel.axes.split()
     margin = 1.0 if len(names) > 1 else 0.0
@@ -75,12 +75,12 @@ def extent(panel: Panel) -> tuple[float, float]:
 
 
 def draw_panel(axes: Axes, panel: Panel) -> None:
-    """Draw one panel's cells, its blocks' indices and the names of its axes."""
+    """Draw one panel's cells, with the indices of its blocks and the names of its axes."""
     values = as_blocks(array(panel.values))
     groups = None if panel.groups is None else as_blocks(array(panel.groups))
     block_rows, block_columns, rows, columns = values.shape
     names = panel.axes.split()
-    tall = GAP if len(names) > 2 else 0  # room above each block for its index
+    tall = GAP if len(names) > 2 else 0  # space above each block for its index
     for at in product(range(block_rows), range(block_columns), range(rows), range(columns)):
         x = at[1] * (columns + GAP) + at[3]
         y = at[0] * (rows + GAP + tall) + tall + at[2]
@@ -106,13 +106,13 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
 
 
 def grids(*panels: Panel) -> Figure:
-    """Draw panels side by side, all cells of one size: before and after a pattern, say.
+    """Draw panels side by side with cells of equal size, for example before and after a pattern.
 
-    An element keeps its number and its colour, so the eye can follow it. A third axis becomes
-    blocks next to each other, a fourth blocks below each other. The names are the axes'.
+    An element keeps its number and colour, so you can follow it. A third axis becomes blocks next
+    to each other, and a fourth axis blocks below each other, labelled with the names of the axes.
     """
     sizes = [extent(panel) for panel in panels]
-    # A title may be wider than a few cells: about 0.24 cells of 0.5 inches a letter.
+    # A title may be wider than a few cells. A letter takes about 0.24 cells of 0.5 inches.
     widths = [
         max(width, 0.24 * len(panel.title)) for (width, _), panel in zip(sizes, panels, strict=True)
     ]
@@ -134,7 +134,7 @@ def grids(*panels: Panel) -> Figure:
 
 
 def moved_scores(rows: dict[str, Tensor]) -> Figure:
-    """Draw boolean tensors [head, query, key] as a row of grids each; True cells are filled."""
+    """Draw boolean tensors [head, query, key] as a row of grids each, with True cells filled."""
     heads = next(iter(rows.values())).size(0)
     drawing, axes = figure(11, 2.9 * len(rows), nrows=len(rows), ncols=heads, squeeze=False)
     colours = ListedColormap(["white", BLUE])
@@ -156,7 +156,7 @@ def moved_scores(rows: dict[str, Tensor]) -> Figure:
 
 
 def einsum_cell(left: Tensor, right: Tensor, result: Tensor, row: int, column: int) -> Figure:
-    """Draw left (i k), right (k j) and result (i j); one result cell and what it is made of."""
+    """Draw left (i k), right (k j) and result (i j), and mark one result cell with its inputs."""
     marked = [torch.full(tensor.shape, WHITE) for tensor in (left, right, result)]
     marked[0][row, :] = marked[1][:, column] = 0
     marked[2][row, column] = 1
@@ -168,7 +168,7 @@ def einsum_cell(left: Tensor, right: Tensor, result: Tensor, row: int, column: i
 
 
 def attention_maps(weights: Tensor, *, queries: str = "query", keys: str = "key") -> Figure:
-    """Draw attention weights [head, query, key], one map a head; weights of exactly 0 are white."""
+    """Draw attention weights [head, query, key], one map per head, with exact zeros in white."""
     heads = weights.size(0)
     drawing, row = figure(11, 4.2, ncols=heads, squeeze=False)
     colours = plt.get_cmap("cividis").with_extremes(under="white")
@@ -183,7 +183,7 @@ def attention_maps(weights: Tensor, *, queries: str = "query", keys: str = "key"
 
 
 def call_cost(elements: Sequence[int], microseconds: dict[str, Sequence[float]]) -> Figure:
-    """Time of one call against the tensor's size, both axes logarithmic, a line per way."""
+    """Plot the time of one call against the tensor's size on log-log axes, a line per method."""
     drawing, ax = figure(10, 4.6)
     for marker, (name, times) in zip("osD^v", microseconds.items(), strict=False):
         ax.loglog(elements, times, marker=marker, label=name)

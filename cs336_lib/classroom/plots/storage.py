@@ -1,4 +1,4 @@
-"""How a strided tensor lies in memory, drawn: the storage as a row of cells, views as grids."""
+"""Figures of a strided tensor in memory, with its storage as a row of cells and views as grids."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -16,7 +16,7 @@ SMALL, LARGE = 13, 16
 
 
 def shade(slot: int, length: int) -> tuple[str | tuple[float, ...], str]:
-    """A cell's colour by its slot, pale to dark, and the text colour that is legible on it."""
+    """Return a colour for a slot, from pale to dark, and a text colour that is legible on it."""
     part = slot / max(1, length - 1)
     pale, dark = to_rgb("#E3F1FA"), to_rgb(BLUE)
     colour = tuple(a + part * (b - a) for a, b in zip(pale, dark, strict=True))
@@ -24,7 +24,7 @@ def shade(slot: int, length: int) -> tuple[str | tuple[float, ...], str]:
 
 
 def cell(axes: Axes, x: float, y: float, value: float, slot: int, length: int, seen: bool) -> None:
-    """One square with its value; hatched where the view never looks."""
+    """Draw one square with its value, hatched if the view does not read it."""
     colour, ink = shade(slot, length) if seen else ("white", GREY)
     hatch = None if seen else "///"
     axes.add_patch(Rectangle((x, y), 1, 1, facecolor=colour, edgecolor="#BBBBBB", hatch=hatch))
@@ -36,7 +36,7 @@ def cell(axes: Axes, x: float, y: float, value: float, slot: int, length: int, s
 
 
 def storage_row(axes: Axes, values: Tensor, seen: set[int]) -> None:
-    """The storage: one cell per slot, the slot's number underneath."""
+    """Draw the storage with one cell per slot and the slot's number underneath."""
     for slot, value in enumerate(values.tolist()):
         cell(axes, slot, 0, value, slot, len(values), slot in seen)
         number = axes.text(slot + 0.5, -0.12, str(slot), size=SMALL, color="#444444", ha="center")
@@ -48,7 +48,7 @@ def storage_row(axes: Axes, values: Tensor, seen: set[int]) -> None:
 
 
 def steps(axes: Axes, stops: Sequence[int], colour: str, above: bool) -> None:
-    """Arrows from slot to slot, above the row of cells or below the slot numbers."""
+    """Draw arrows from slot to slot, above the row of cells or below the slot numbers."""
     y, bend = (1.04, -0.42) if above else (-0.6, 0.42)
     for start, end in pairwise(stops):
         if start != end:
@@ -65,7 +65,7 @@ def steps(axes: Axes, stops: Sequence[int], colour: str, above: bool) -> None:
 
 
 def grid(axes: Axes, values: Tensor, slots: Tensor) -> None:
-    """A view as its reader sees it: rows and columns, each cell coloured by the slot it reads."""
+    """Draw a view as rows and columns, with each cell coloured by the slot that it reads."""
     rows = slots if slots.dim() == 2 else slots[None]
     for i, row in enumerate(rows.tolist()):
         for j, slot in enumerate(row):
@@ -75,12 +75,12 @@ def grid(axes: Axes, values: Tensor, slots: Tensor) -> None:
 
 
 def memory_layout(values: Tensor, slots: Tensor, title: str) -> Figure:
-    """A 2-D view beside the storage that it reads.
+    """Draw a 2-D view beside the storage that it reads.
 
     Args:
-        values: the whole storage, flat.
-        slots: for each element of the view, the slot that holds it.
-        title: above the figure.
+        values: The whole storage, flat.
+        slots: The slot of each element of the view.
+        title: The title of the figure.
     """
     height = 3.0 + 0.5 * slots.size(0)
     drawing, (top, bottom) = figure(
@@ -110,12 +110,12 @@ def memory_layout(values: Tensor, slots: Tensor, title: str) -> Figure:
 
 
 def view_gallery(values: Tensor, views: Mapping[str, Tensor], title: str) -> Figure:
-    """Several views of one storage side by side.
+    """Draw several views of one storage side by side.
 
     Args:
-        values: the whole storage, flat.
-        views: for each caption, the slots of that view (one or two dimensions).
-        title: above the figure.
+        values: The whole storage, flat.
+        views: The slots of each view (one or two dimensions), by caption.
+        title: The title of the figure.
     """
     drawing = plt.figure(figsize=(13, 5.6))
     upper, lower = drawing.subfigures(2, 1, height_ratios=[1, 2])
@@ -137,7 +137,7 @@ def view_gallery(values: Tensor, views: Mapping[str, Tensor], title: str) -> Fig
 
 
 def step_bars(steps: Sequence[int], nanoseconds: Sequence[float], line: int) -> Figure:
-    """Time per number read against the step between them; steps of a cache line or more in red."""
+    """Draw the time per number read against the stride, red from a cache line upwards."""
     drawing, axes = figure(10, 4.6)
     colours = [RED if step >= line else SKY for step in steps]
     bars = axes.bar([str(step) for step in steps], nanoseconds, color=colours, edgecolor="black")
@@ -151,7 +151,7 @@ def step_bars(steps: Sequence[int], nanoseconds: Sequence[float], line: int) -> 
 
 
 def time_bars(milliseconds: Mapping[str, float], title: str) -> Figure:
-    """Horizontal bars, one per way of doing it, the fastest in blue."""
+    """Draw one horizontal bar per method, with the fastest in blue."""
     drawing, axes = figure(11, 0.9 + 0.75 * len(milliseconds))
     names, times = list(milliseconds), list(milliseconds.values())
     colours = [BLUE if time == min(times) else ORANGE for time in times]
@@ -165,7 +165,7 @@ def time_bars(milliseconds: Mapping[str, float], title: str) -> Figure:
 
 
 def masks(matrices: Mapping[str, Tensor], marked: str, blank: str) -> Figure:
-    """Boolean matrices [query, key] side by side; True cells are filled."""
+    """Draw boolean matrices [query, key] side by side, with True cells filled."""
     drawing, panels = figure(4.6 * len(matrices), 4.6, ncols=len(matrices), squeeze=False)
     for axes, (caption, matrix) in zip(panels[0], matrices.items(), strict=True):
         axes.imshow(matrix.tolist(), cmap=ListedColormap(["white", BLUE]), vmin=0, vmax=1)

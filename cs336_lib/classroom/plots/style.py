@@ -1,4 +1,4 @@
-"""One look for every figure: the Okabe-Ito palette, large type, no clutter."""
+"""The common style of all figures, with the Okabe-Ito palette, large type and little clutter."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from cs336_lib.classroom.plots import alt
 
-# Okabe and Ito 2008: told apart with any colour vision, in greyscale by lightness.
+# Okabe and Ito 2008. The colours differ for every kind of colour vision, and in lightness.
 BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PINK = (
     *("#000000", "#E69F00", "#56B4E9", "#009E73"),
     *("#F0E442", "#0072B2", "#D55E00", "#CC79A7"),
@@ -25,7 +25,7 @@ STYLE = {
     "axes.titlesize": 17,
     "axes.labelsize": 15,
     "figure.dpi": 80,
-    "figure.facecolor": "white",  # legible in a dark theme too
+    "figure.facecolor": "white",  # also legible in a dark theme
     "figure.constrained_layout.use": True,
     "font.size": 14,
     "grid.alpha": 0.3,
@@ -41,12 +41,12 @@ alt.install()
 
 
 def figure(width: float = 10, height: float = 4.5, **subplots) -> tuple[Figure, Any]:
-    """`plt.subplots` of this size in inches; further arguments (nrows, ncols, ...) passed on."""
+    """Call `plt.subplots` with this size in inches and pass further arguments on to it."""
     return plt.subplots(figsize=(width, height), **subplots)
 
 
 def label(axes: Axes, title: str, x: str, y: str) -> None:
-    """Title and axis labels; put the unit into the label, as in 'time [ms]'."""
+    """Set the title and the axis labels, which should include the unit, as in 'time [ms]'."""
     axes.set_title(title, loc="left", fontweight="bold")
     axes.set_xlabel(x)
     axes.set_ylabel(y)

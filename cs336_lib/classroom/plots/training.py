@@ -1,4 +1,4 @@
-"""What happens in a training run, drawn: losses, norms, schedules, windows, dtypes."""
+"""Figures of training runs, with losses, norms, schedules, windows and dtypes."""
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
@@ -21,12 +21,12 @@ from cs336_lib.classroom.plots.style import (
 )
 
 COLOURS = (BLUE, RED, GREEN, ORANGE, BLACK)
-DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))  # told apart without colour too
+DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))  # distinct without colour, too
 DTYPE_COLOURS = {"float32": SKY, "bfloat16": ORANGE, "float16": "#F5C77E", "int64": "#DDDDDD"}
 
 
 def lines(axes: Axes, curves: Mapping[str, Sequence[float]], first: int = 0) -> None:
-    """One line per name, each with its own colour and dashes, against the step."""
+    """Plot one line per name against the step, each with its own colour and dashes."""
     for (name, values), colour, dashes in zip(
         curves.items(), cycle(COLOURS), cycle(DASHES), strict=False
     ):
@@ -40,7 +40,7 @@ def loss_curves(
     levels: Mapping[str, float] | None = None,
     y_label: str = "loss [nats/token]",
 ) -> Figure:
-    """Losses by step, with named horizontal levels (such as the loss of guessing)."""
+    """Plot losses by step, with named horizontal levels such as the loss of guessing."""
     drawing, axes = figure(10, 4.6)
     lines(axes, curves)
     for name, level in (levels or {}).items():
@@ -54,13 +54,13 @@ def loss_curves(
 
 
 def sweep(rates: Sequence[float], losses: Sequence[float], start: float, title: str) -> Figure:
-    """The loss that each learning rate ends with; the best one marked, the starting loss dotted."""
+    """Plot the final loss of each learning rate, mark the best, and dot the initial loss."""
     drawing, axes = figure(10, 4.6)
     axes.semilogx(rates, losses, color=BLUE, marker="o")
     best = int(np.argmin(losses))
     axes.plot(rates[best], losses[best], marker="*", markersize=22, color=RED)
     for rate, loss in zip(rates, losses, strict=True):
-        height = 14 if loss < start - 0.5 else -26  # clear of the dotted line
+        height = 14 if loss < start - 0.5 else -26  # away from the dotted line
         note = {"xytext": (0, height), "textcoords": "offset points", "ha": "center", "size": 14}
         ground = {"facecolor": "white", "edgecolor": "none", "pad": 1}
         axes.annotate(f"{loss:.2f}", (rate, loss), **note, bbox=ground)
@@ -79,7 +79,7 @@ def spike(
     bad_step: int,
     title: str,
 ) -> Figure:
-    """Gradient norms with the clipping limit above, losses below, the bad batch's step shaded."""
+    """Plot gradient norms (with the clipping limit) above losses, with the bad step shaded."""
     drawing, (top, bottom) = figure(10, 6.4, nrows=2, sharex=True)
     top.semilogy(norms, color=BLUE)
     top.axhline(limit, color=RED, linestyle="--", linewidth=2)
@@ -97,7 +97,7 @@ def spike(
 
 
 def schedule(rates: Sequence[float], warmup_steps: int, title: str) -> Figure:
-    """A learning rate for every step, with the warm-up shaded and its end points written out."""
+    """Plot the learning rate of every step, with the warm-up shaded and its end points labelled."""
     drawing, axes = figure(10, 4.4)
     axes.plot(rates, color=BLUE, marker="o", markersize=5)
     axes.axvspan(-0.5, warmup_steps - 0.5, color=SKY, alpha=0.25)
@@ -119,13 +119,13 @@ def schedule(rates: Sequence[float], warmup_steps: int, title: str) -> Figure:
 def window_map(
     draws: Mapping[str, Sequence[int]], tokens: int, block_size: int, title: str
 ) -> Figure:
-    """For each way of drawing windows: every window as a bar, and how often each token was read.
+    """Draw every window as a bar for each sampling method, and how often each token was read.
 
     Args:
-        draws: for each caption, the windows' first tokens in the order in which they are read.
-        tokens: length of the file.
-        block_size: tokens per window.
-        title: above the figure.
+        draws: The windows' first tokens in the order of reading, by caption.
+        tokens: Length of the file.
+        block_size: Tokens per window.
+        title: The title of the figure.
     """
     drawing, panels = figure(
         13, 5.8, nrows=2, ncols=len(draws), height_ratios=[3, 1.5], squeeze=False, sharex=True
@@ -150,13 +150,13 @@ def window_map(
 
 
 def corner(axes: Axes) -> dict:
-    """Arguments for text in an axes' upper right corner, on a white ground."""
+    """Return arguments for text on a white background in the upper right corner of the axes."""
     ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 2}
     return {"transform": axes.transAxes, "ha": "right", "size": 13, "bbox": ground}
 
 
 def timeline(ways: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], title: str) -> Figure:
-    """What was busy when: for each way of working, spans in milliseconds by who worked."""
+    """Draw a timeline per method, with a lane per worker and its busy spans in milliseconds."""
     drawing, panels = figure(12, 1.5 + 1.7 * len(ways), nrows=len(ways), sharex=True, squeeze=False)
     for axes, (caption, lanes) in zip(panels[:, 0], ways.items(), strict=True):
         for height, spans in enumerate(lanes.values()):
@@ -178,7 +178,7 @@ def timeline(ways: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], ti
 def divergence(
     differences: Mapping[str, Sequence[float]], first_step: int, smallest: float, title: str
 ) -> Figure:
-    """|loss - loss of the run that was never stopped| after a resume, a panel per missing piece.
+    """Plot |loss - loss of the uninterrupted run| after a resume, a panel per missing piece.
 
     Differences below `smallest` are drawn on the floor, so that an exact resume is a flat line.
     """
@@ -198,11 +198,11 @@ def divergence(
 
 
 def dtype_map(groups: Mapping[str, Sequence[tuple[str, str]]], title: str) -> Figure:
-    """Every tensor of a step as a box coloured by its dtype, a row per stage.
+    """Draw every tensor of a step as a box coloured by its dtype, a row per stage.
 
     Args:
-        groups: for each stage, (tensor, dtype name) in order.
-        title: above the figure.
+        groups: The (tensor, dtype name) pairs in order, by stage.
+        title: The title of the figure.
     """
     longest = max(len(row) for row in groups.values())
     drawing, axes = figure(13, 0.9 + 1.05 * len(groups))
