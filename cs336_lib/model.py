@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import overload
 
 import torch
 import torch.nn.functional as F
@@ -20,10 +19,10 @@ class KVCache:
 
     Args:
         config: The model's shape.
-        batch: How many texts.
-        device: Where the model is.
-        dtype: The dtype of keys and values.
-        padding: How many columns of padding each text has (default: none).
+        batch: Number of texts.
+        device: Device of the model.
+        dtype: Data type of keys and values.
+        padding: Number of padding columns of each text, if any text is padded.
     """
 
     def __init__(
@@ -83,25 +82,16 @@ class CausalSelfAttention(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch seq n_embd"], cache: KVCache | None = None
     ) -> Float[Tensor, "batch seq n_embd"]:
-        """Mix information between positions; with a cache, `x` holds only new tokens."""
-        qkv = rearrange(
-            self.c_attn(x),
-            "batch seq (three head head_dim) -> three batch head seq head_dim",
-            three=3,
-            head=self.n_head,
-        )
-        q, k, v = qkv.unbind(0)
-        mask = None
+        """Mix information between positions. With a cache, `x` holds only new tokens."""
+        pattern = "batch seq (three head head_dim) -> three batch head seq head_dim"
+        q, k, v = rearrange(self.c_attn(x), pattern, three=3, head=self.n_head).unbind(0)
+        mask = cache.mask if cache else None
         if cache:
             k, v = cache.extend(self.layer, k, v)
-            mask = cache.mask
+        causal = mask is None and q.size(2) == k.size(2)
+        dropout = self.dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=mask,
-            is_causal=mask is None and q.size(2) == k.size(2),
-            dropout_p=self.dropout if self.training else 0.0,
+            q, k, v, attn_mask=mask, is_causal=causal, dropout_p=dropout
         )
         y = self.c_proj(rearrange(y, "batch head seq head_dim -> batch seq (head head_dim)"))
         return F.dropout(y, self.dropout, self.training)
@@ -110,7 +100,7 @@ class CausalSelfAttention(nn.Module):
 def causal_mask(
     queries: int, keys: int, device: torch.device
 ) -> Bool[Tensor, "queries keys"] | None:
-    """Return a mask for queries that are the last of the keys; None allows every key."""
+    """Return a mask for queries at the last positions, or None if it would allow every key."""
     if queries == 1:
         return None
     ones = torch.ones(queries, keys, dtype=torch.bool, device=device)
@@ -118,7 +108,7 @@ def causal_mask(
 
 
 class MLP(nn.Module):
-    """Two linear layers with a GELU between them, with a hidden width of 4 n_embd."""
+    """Two linear layers with a GELU between them and a hidden width of 4 n_embd."""
 
     def __init__(self, config: GPTConfig):
         super().__init__()
@@ -134,7 +124,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm block: each sub-layer normalizes its input and adds to the residual stream."""
+    """Pre-norm block, whose sub-layers normalize their input and add to the residual stream."""
 
     def __init__(self, config: GPTConfig, layer: int):
         super().__init__()
@@ -151,8 +141,19 @@ class Block(nn.Module):
         return x + self.mlp(self.ln_2(x))
 
 
+class Transformer(nn.Module):
+    """The embeddings, blocks and final norm, which `GPT.forward` applies."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.wte = nn.Embedding(config.padded_vocab_size, config.n_embd)
+        self.wpe = nn.Embedding(config.block_size, config.n_embd)
+        self.h = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
+        self.ln_f = nn.LayerNorm(config.n_embd, bias=config.bias)
+
+
 class GPT(nn.Module):
-    """GPT-2: token and position embeddings, `n_layer` blocks, a final norm, tied output weights.
+    """GPT-2 with token and position embeddings, `n_layer` blocks and tied output weights.
 
     Internally, the vocabulary is padded to a multiple of 64. Logits, loss and parameter counts are
     those of the true vocabulary.
@@ -161,14 +162,7 @@ class GPT(nn.Module):
     def __init__(self, config: GPTConfig):
         super().__init__()
         self.config = config
-        self.transformer = nn.ModuleDict(
-            {
-                "wte": nn.Embedding(config.padded_vocab_size, config.n_embd),
-                "wpe": nn.Embedding(config.block_size, config.n_embd),
-                "h": nn.ModuleList(Block(config, layer) for layer in range(config.n_layer)),
-                "ln_f": nn.LayerNorm(config.n_embd, bias=config.bias),
-            }
-        )
+        self.transformer = Transformer(config)
         self.lm_head = nn.Linear(config.n_embd, config.padded_vocab_size, bias=False)
         self.lm_head.weight = self.transformer.wte.weight
         self.init_weights()
@@ -182,9 +176,9 @@ class GPT(nn.Module):
     def init_parameter(self, name: str, tensor: Tensor) -> None:
         """Fill `tensor` with the initial values of the parameter `name`.
 
-        Weights are N(0, 0.02). Each block has two projections that write to the residual stream;
-        theirs are smaller by sqrt(2 n_layer), so the final variance doesn't depend on the number of
-        blocks (Radford et al. 2019, section 2.3).
+        Weights have a standard deviation of 0.02. Each block has two projections that write to the
+        residual stream. We divide their weights by sqrt(2 n_layer), so the final variance doesn't
+        depend on the number of blocks (Radford et al. 2019, section 2.3).
         """
         if name.endswith("bias"):
             tensor.zero_()
@@ -198,20 +192,6 @@ class GPT(nn.Module):
             # Padded rows get no gradient, so they stay zero even with weight decay.
             tensor[self.config.vocab_size :] = 0.0
 
-    @overload
-    def forward(
-        self,
-        idx: Int[Tensor, "batch seq"],
-        *,
-        cache: KVCache | None = None,
-        last_only: bool = False,
-    ) -> Float[Tensor, "batch seq vocab_size"]: ...
-
-    @overload
-    def forward(
-        self, idx: Int[Tensor, "batch seq"], targets: Int[Tensor, "batch seq"]
-    ) -> Float[Tensor, ""]: ...
-
     def forward(
         self,
         idx: Int[Tensor, "batch seq"],
@@ -223,9 +203,9 @@ class GPT(nn.Module):
         """Return the logits of the next token at every position, or the loss if targets are given.
 
         Args:
-            idx: Token ids; with a cache, only those that follow the cached ones.
-            targets: The next token at every position; -1 is ignored.
-            cache: Keys and values of earlier tokens, which is extended.
+            idx: Token ids. With a cache, only those that follow the cached ones.
+            targets: The next token at every position. Positions with -1 don't count.
+            cache: Keys and values of earlier tokens, to which those of `idx` are added.
             last_only: Return the logits of the last position only.
 
         Returns:
