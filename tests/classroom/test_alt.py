@@ -4,6 +4,7 @@ import matplotlib
 import nbformat
 import numpy as np
 import pytest
+from cases import for_each
 from nbformat.v4 import new_code_cell, new_notebook
 
 matplotlib.use("Agg")
@@ -35,14 +36,14 @@ def test_a_line_has_its_ends_and_extremes():
     )
 
 
-@pytest.mark.parametrize("upright", [True, False])
-def test_bars_are_named_by_their_categories(upright):
-    drawn, axes = figure()
-    (axes.bar if upright else axes.barh)(["fp32", "bf16", "fp8"], [1, 2, 4500])
-    label(axes, "Peaks", "format" if upright else "FLOP/s", "FLOP/s" if upright else "format")
-    text = alt.describe(drawn)
-    assert "axis: format, 3 categories" in text
-    assert text.endswith("3 bars, from 1 (fp32) to 4,500 (fp8).")
+def test_bars_are_named_by_their_categories():
+    for upright in (True, False):
+        drawn, axes = figure()
+        (axes.bar if upright else axes.barh)(["fp32", "bf16", "fp8"], [1, 2, 4500])
+        label(axes, "Peaks", "format" if upright else "FLOP/s", "FLOP/s" if upright else "format")
+        text = alt.describe(drawn)
+        assert "axis: format, 3 categories" in text
+        assert text.endswith("3 bars, from 1 (fp32) to 4,500 (fp8).")
 
 
 def test_bars_drawn_one_by_one_count_as_one_series_and_log_bars_by_their_end():
@@ -92,42 +93,44 @@ def test_a_drawing_has_its_words():
     assert alt.describe(drawn) == "A drawing labelled wte, attention, MLP."
 
 
-@pytest.mark.parametrize("panels", [5, 20])
-def test_no_text_is_longer_than_one_listens(panels):
-    drawn, all_axes = figure(nrows=panels, squeeze=False)
-    for axes in all_axes.flat:
-        axes.plot([1, 2], [3, 4], label="a series")
-        label(axes, "A panel with a long title", "a quantity [unit]", "another quantity [unit]")
-    text = alt.describe(drawn)
-    assert 300 < len(text) <= alt.LONGEST
-    assert text.count("A panel with a long title") == 5 or text.endswith(" ...")
-    assert text.count("axis:") < 2 * panels
+def test_no_text_is_longer_than_one_listens():
+    for panels in (5, 20):
+        drawn, all_axes = figure(nrows=panels, squeeze=False)
+        for axes in all_axes.flat:
+            axes.plot([1, 2], [3, 4], label="a series")
+            label(axes, "A panel with a long title", "a quantity [unit]", "another quantity [unit]")
+        text = alt.describe(drawn)
+        assert 300 < len(text) <= alt.LONGEST
+        assert text.count("A panel with a long title") == 5 or text.endswith(" ...")
+        assert text.count("axis:") < 2 * panels
 
 
-@pytest.mark.parametrize(
-    "draw",
-    [
-        lambda axes: None,
-        lambda axes: axes.plot([], []),
-        lambda axes: axes.plot([np.nan], [np.nan]),
-        lambda axes: axes.plot(np.array(["2024-01-01"], "M8[D]"), [1]),
-        lambda axes: axes.plot([0, 1], ["a", "b"]),
-        lambda axes: axes.bar([], []),
-        lambda axes: axes.bar([0], [np.nan]),
-        lambda axes: axes.imshow(np.zeros((2, 2, 3))),
-        lambda axes: axes.imshow(np.ma.masked_all((2, 2))),
-        lambda axes: axes.pcolormesh(np.eye(3)),
-        lambda axes: axes.hist([1, 2, 2]),
-        lambda axes: axes.errorbar([0, 1], [1, 2], yerr=0.1),
-        lambda axes: axes.fill_between([0, 1], [1, 2]),
-        lambda axes: axes.pie([1, 2], labels=["a", "b"]),
-        lambda axes: axes.remove(),
-    ],
-)
-def test_nothing_that_can_be_drawn_stops_it(draw):
-    drawn, axes = figure()
-    draw(axes)
-    assert isinstance(alt.describe(drawn), str)
+HARD_TO_DESCRIBE = {
+    "nothing": lambda axes: None,
+    "an empty line": lambda axes: axes.plot([], []),
+    "a line of NaN": lambda axes: axes.plot([np.nan], [np.nan]),
+    "dates": lambda axes: axes.plot(np.array(["2024-01-01"], "M8[D]"), [1]),
+    "a line over words": lambda axes: axes.plot([0, 1], ["a", "b"]),
+    "no bars": lambda axes: axes.bar([], []),
+    "a bar of NaN": lambda axes: axes.bar([0], [np.nan]),
+    "a colour image": lambda axes: axes.imshow(np.zeros((2, 2, 3))),
+    "a masked image": lambda axes: axes.imshow(np.ma.masked_all((2, 2))),
+    "a mesh": lambda axes: axes.pcolormesh(np.eye(3)),
+    "a histogram": lambda axes: axes.hist([1, 2, 2]),
+    "error bars": lambda axes: axes.errorbar([0, 1], [1, 2], yerr=0.1),
+    "a filled area": lambda axes: axes.fill_between([0, 1], [1, 2]),
+    "a pie": lambda axes: axes.pie([1, 2], labels=["a", "b"]),
+    "no axes": lambda axes: axes.remove(),
+}
+
+
+def test_nothing_that_can_be_drawn_stops_it():
+    def describe(draw):
+        drawn, axes = figure()
+        draw(axes)
+        assert isinstance(alt.describe(drawn), str)
+
+    for_each({name: (draw,) for name, draw in HARD_TO_DESCRIBE.items()}, describe)
 
 
 CELLS = (

@@ -6,16 +6,14 @@ import struct
 
 import pytest
 import torch
+from cases import for_each
 
 from cs336_lib.classroom import bits
 
 FIELDS = ("bits", "eps", "max", "min", "tiny", "smallest_normal", "resolution")
-SMALL = [(d, f) for d, f in bits.TORCH_FORMATS.items() if f.bits <= 16]
-SIGNED = [(d, f) for d, f in bits.TORCH_FORMATS.items() if f.sign_bits]
-
-
-def ids(pairs):
-    return [f.name for _, f in pairs]
+ALL = {number.name: (dtype, number) for dtype, number in bits.TORCH_FORMATS.items()}
+SMALL = {name: pair for name, pair in ALL.items() if pair[1].bits <= 16}
+SIGNED = {name: pair for name, pair in ALL.items() if pair[1].sign_bits}
 
 
 def spread(count: int, low: int, high: int) -> torch.Tensor:
@@ -30,40 +28,48 @@ def test_every_scalar_float_type_of_torch_is_described():
     assert set(bits.scalar_float_dtypes().values()) == set(bits.TORCH_FORMATS)
 
 
-@pytest.mark.parametrize(("dtype", "number"), bits.TORCH_FORMATS.items(), ids=str)
-def test_limits_equal_finfo(dtype, number):
-    info = torch.finfo(dtype)
-    wrong = [f for f in FIELDS if getattr(info, f) != getattr(number, f)]
-    # torch 2.13 reports 0.125 for a format of two mantissa bits.
-    assert wrong in ([], ["eps"] if dtype == torch.float8_e5m2fnuz else [])
+def test_limits_equal_finfo():
+    def compare(dtype, number):
+        info = torch.finfo(dtype)
+        wrong = [f for f in FIELDS if getattr(info, f) != getattr(number, f)]
+        # torch 2.13 reports 0.125 for a format of two mantissa bits.
+        assert wrong in ([], ["eps"] if dtype == torch.float8_e5m2fnuz else [])
+
+    for_each(ALL, compare)
 
 
-@pytest.mark.parametrize(("dtype", "number"), SMALL, ids=ids(SMALL))
-def test_decode_is_the_hardwares_for_every_code(dtype, number):
-    codes = torch.arange(2**number.bits)
-    raw = codes.to(torch.uint8 if number.bits == 8 else torch.int16).view(dtype)
-    ours = torch.tensor([number.decode(c) for c in codes.tolist()], dtype=torch.float64)
-    torch.testing.assert_close(ours, raw.double(), rtol=0, atol=0, equal_nan=True)
-    assert torch.equal(ours[~ours.isnan()].signbit(), raw.double()[~ours.isnan()].signbit())
-    assert bits.codes_of(raw) == codes.tolist()
+def test_decode_is_the_hardwares_for_every_code():
+    def compare(dtype, number):
+        codes = torch.arange(2**number.bits)
+        raw = codes.to(torch.uint8 if number.bits == 8 else torch.int16).view(dtype)
+        ours = torch.tensor([number.decode(c) for c in codes.tolist()], dtype=torch.float64)
+        torch.testing.assert_close(ours, raw.double(), rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(ours[~ours.isnan()].signbit(), raw.double()[~ours.isnan()].signbit())
+        assert bits.codes_of(raw) == codes.tolist()
+
+    for_each(SMALL, compare)
 
 
-@pytest.mark.parametrize(("dtype", "number"), SMALL, ids=ids(SMALL))
-def test_encode_inverts_decode(dtype, number):
-    for code in range(2**number.bits):
-        value = number.decode(code)
-        if not math.isnan(value):
-            assert number.encode(value) == code
+def test_encode_inverts_decode():
+    def compare(dtype, number):
+        for code in range(2**number.bits):
+            value = number.decode(code)
+            if not math.isnan(value):
+                assert number.encode(value) == code
+
+    for_each(SMALL, compare)
 
 
-@pytest.mark.parametrize(("dtype", "number"), SIGNED, ids=ids(SIGNED))
-def test_rounding_is_the_hardwares(dtype, number):
-    x = spread(4000, max(-160, number.min_exponent - number.mantissa_bits - 3), 10)
-    x = x[x.abs() <= number.max].float()
-    theirs = x.to(dtype).double()
-    ours = [number.decode(number.encode(v)) for v in x.tolist()]
-    assert ours == theirs.tolist()
-    assert torch.equal(number.nearest(x), theirs)
+def test_rounding_is_the_hardwares():
+    def compare(dtype, number):
+        x = spread(4000, max(-160, number.min_exponent - number.mantissa_bits - 3), 10)
+        x = x[x.abs() <= number.max].float()
+        theirs = x.to(dtype).double()
+        ours = [number.decode(number.encode(v)) for v in x.tolist()]
+        assert ours == theirs.tolist()
+        assert torch.equal(number.nearest(x), theirs)
+
+    for_each(SIGNED, compare)
 
 
 def test_ties_go_to_the_even_code():
@@ -126,15 +132,21 @@ def test_integers():
     assert bits.INT4.bytes == 0.5
 
 
-@pytest.mark.parametrize("target", [bits.INT8, bits.INT4, bits.UINT8], ids=lambda t: t.name)
-@pytest.mark.parametrize(("low", "high"), [(-1.0, 2.0), (0.5, 3.0), (-3.0, -1.0), (0.0, 0.0)])
-def test_affine_round_trip_is_within_half_a_step_and_exact_at_zero(target, low, high):
-    scale, zero_point = bits.scale_and_zero_point(low, high, target)
-    x = torch.cat((torch.linspace(low, high, 101), torch.zeros(1)))
-    back = bits.dequantize(bits.quantize(x, scale, zero_point, target), scale, zero_point)
-    # The zero point is rounded, so the end of the range may be clipped by half a step more.
-    assert (back - x).abs().max() <= scale * 1.001
-    assert back[-1] == 0
+def test_affine_round_trip_is_within_half_a_step_and_exact_at_zero():
+    def round_trip(target, low, high):
+        scale, zero_point = bits.scale_and_zero_point(low, high, target)
+        x = torch.cat((torch.linspace(low, high, 101), torch.zeros(1)))
+        back = bits.dequantize(bits.quantize(x, scale, zero_point, target), scale, zero_point)
+        # The zero point is rounded, so the end of the range may be clipped by half a step more.
+        assert (back - x).abs().max() <= scale * 1.001
+        assert back[-1] == 0
+
+    cases = {
+        f"{target.name} from {low} to {high}": (target, low, high)
+        for target in (bits.INT8, bits.INT4, bits.UINT8)
+        for low, high in ((-1.0, 2.0), (0.5, 3.0), (-3.0, -1.0), (0.0, 0.0))
+    }
+    for_each(cases, round_trip)
 
 
 def test_int4_packing_inverts():

@@ -31,20 +31,17 @@ def losses(settings: Settings, steps: int = 3) -> list[float]:
     return [step().item() for _ in range(steps)]
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
+def test_every_variant_has_the_same_losses():
+    first = losses(Settings())
+    assert first[0] > first[1] > first[2]
+    for settings in (
         Settings(attention="flash"),
         Settings(padded=True),
         Settings(fused=True),
         Settings(precision="tf32"),
         Settings(attention="flash", padded=True, fused=True, library=True),
-    ],
-)
-def test_every_variant_has_the_same_losses(settings):
-    first = losses(Settings())
-    assert losses(settings) == pytest.approx(first, rel=1e-5)
-    assert first[0] > first[1] > first[2]
+    ):
+        assert losses(settings) == pytest.approx(first, rel=1e-5), settings
 
 
 def test_bf16_has_them_up_to_its_rounding():
@@ -215,9 +212,8 @@ def test_the_profile_covers_the_step():
     assert addmm.inputs == "192, 128x64, 64x192"
 
 
-@pytest.mark.parametrize(
-    ("op", "phase", "shapes", "kind"),
-    [
+def test_kinds():
+    cases = [
         ("aten::mm", "backward", [[8, 8], [8, 8]], "matmul"),
         ("aten::bmm", "forward", [[4, 8, 2], [4, 2, 8]], "attention"),
         ("aten::_log_softmax", "forward", [[8, 50]], "loss"),
@@ -229,10 +225,9 @@ def test_the_profile_covers_the_step():
         ("aten::_flash_attention_backward", "backward", [], "attention"),
         ("aten::_cudnn_attention_forward", "forward", [], "attention"),
         ("aten::mul", "update", [[8, 8]], "optimizer"),
-    ],
-)
-def test_kinds(op, phase, shapes, kind):
-    assert step_profile.kind_of(op, phase, shapes) == kind
+    ]
+    found = [(*case[:3], step_profile.kind_of(*case[:3])) for case in cases]
+    assert found == cases
 
 
 # Reports.

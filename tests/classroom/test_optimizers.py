@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from cases import for_each
 from torch import nn
 
 from cs336_lib.classroom import optimizers
@@ -46,7 +47,6 @@ PAIRS = {
         partial(torch.optim.AdamW, lr=1e-3, weight_decay=0.1),
     ),
 }
-pairs = pytest.mark.parametrize(("ours", "torchs"), PAIRS.values(), ids=PAIRS)
 
 GPT_SHAPE = GPTConfig(block_size=8, vocab_size=16, n_layer=2, n_head=2, n_embd=16)
 
@@ -84,114 +84,131 @@ def train(model, optimizer, steps, first=0):
     return nn.utils.parameters_to_vector(model.parameters()).detach()
 
 
-@pairs
-def test_equals_torch_over_100_steps_of_a_gpt(ours, torchs):
-    a, b = small_gpt(), small_gpt()
-    start = nn.utils.parameters_to_vector(a.parameters()).detach().clone()
-    end = train(a, ours(a.parameters()), 100)
-    assert (end - train(b, torchs(b.parameters()), 100)).abs().max() < 1e-6
-    assert (end - start).abs().max() > 1e-2
+def test_equals_torch_over_100_steps_of_a_gpt():
+    def compare(ours, torchs):
+        a, b = small_gpt(), small_gpt()
+        start = nn.utils.parameters_to_vector(a.parameters()).detach().clone()
+        end = train(a, ours(a.parameters()), 100)
+        assert (end - train(b, torchs(b.parameters()), 100)).abs().max() < 1e-6
+        assert (end - start).abs().max() > 1e-2
+
+    for_each(PAIRS, compare)
 
 
-@pairs
-def test_equals_torch_in_fp32(ours, torchs):
-    # Not a GPT: its key biases have no gradient but rounding noise, and that some rules scale up.
-    ends = []
-    for make in (ours, torchs):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 1))
-        optimizer = make(model.parameters())
-        for _ in range(100):
-            x = torch.randn(16, 8)
-            optimizer.zero_grad()
-            F.mse_loss(model(x), x.sum(1, keepdim=True).sin()).backward()
+def test_equals_torch_in_fp32():
+    def compare(ours, torchs):
+        # A GPT's key biases have only rounding noise as gradient, which some rules scale up.
+        ends = []
+        for make in (ours, torchs):
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 1))
+            optimizer = make(model.parameters())
+            for _ in range(100):
+                x = torch.randn(16, 8)
+                optimizer.zero_grad()
+                F.mse_loss(model(x), x.sum(1, keepdim=True).sin()).backward()
+                optimizer.step()
+            ends.append(nn.utils.parameters_to_vector(model.parameters()).detach())
+        assert torch.allclose(*ends, rtol=1e-5, atol=1e-5)
+
+    for_each(PAIRS, compare)
+
+
+def test_groups_keep_their_own_settings():
+    def compare(ours, torchs):
+        a, b = small_gpt(), small_gpt()
+        ends = train(a, ours(groups(a)), 20), train(b, torchs(groups(b)), 20)
+        assert (ends[0] - ends[1]).abs().max() < 1e-6
+
+    for_each(PAIRS, compare)
+
+
+def test_a_parameter_without_gradient_stays_and_gets_no_state():
+    def compare(ours, torchs):
+        used, unused = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+        for make in (ours, torchs):
+            optimizer = make([used, unused])
+            used.grad = torch.ones(3)
             optimizer.step()
-        ends.append(nn.utils.parameters_to_vector(model.parameters()).detach())
-    assert torch.allclose(*ends, rtol=1e-5, atol=1e-5)
+            assert torch.equal(unused, torch.ones(3))
+            assert not torch.equal(used, torch.ones(3))
+        assert unused not in ours([used, unused]).state
+
+    for_each(PAIRS, compare)
 
 
-@pairs
-def test_groups_keep_their_own_settings(ours, torchs):
-    a, b = small_gpt(), small_gpt()
-    ends = train(a, ours(groups(a)), 20), train(b, torchs(groups(b)), 20)
-    assert (ends[0] - ends[1]).abs().max() < 1e-6
+def test_closure_is_called_once_with_gradients_and_its_loss_returned():
+    def compare(ours, torchs):
+        results = []
+        for make in (ours, torchs):
+            w, calls = nn.Parameter(torch.tensor([2.0, -1.0])), []
+            optimizer = make([w])
+
+            def closure(w=w, optimizer=optimizer, calls=calls):
+                calls.append(torch.is_grad_enabled())
+                optimizer.zero_grad()
+                loss = (w**2).sum()
+                loss.backward()
+                return loss
+
+            assert optimizer.step(closure).item() == 5.0
+            assert calls == [True]
+            results.append(w.detach())
+        assert torch.allclose(*results, atol=1e-6)
+
+    for_each(PAIRS, compare)
 
 
-@pairs
-def test_a_parameter_without_gradient_stays_and_gets_no_state(ours, torchs):
-    used, unused = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
-    for make in (ours, torchs):
-        optimizer = make([used, unused])
-        used.grad = torch.ones(3)
-        optimizer.step()
-        assert torch.equal(unused, torch.ones(3))
-        assert not torch.equal(used, torch.ones(3))
-    assert unused not in ours([used, unused]).state
+def test_state_dict_round_trip_goes_on_as_if_nothing_had_happened(tmp_path):
+    def compare(ours, torchs):
+        unbroken = small_gpt()
+        end = train(unbroken, ours(unbroken.parameters()), 20)
+        first = small_gpt()
+        optimizer = ours(first.parameters())
+        train(first, optimizer, 10)
+        torch.save([first.state_dict(), optimizer.state_dict()], tmp_path / "saved.pt")
+        second = small_gpt()
+        resumed = ours(second.parameters())
+        weights, state = torch.load(tmp_path / "saved.pt", weights_only=True)
+        second.load_state_dict(weights)
+        resumed.load_state_dict(state)
+        assert torch.equal(end, train(second, resumed, 10, first=10))
+
+    for_each(PAIRS, compare)
 
 
-@pairs
-def test_closure_is_called_once_with_gradients_and_its_loss_returned(ours, torchs):
-    results = []
-    for make in (ours, torchs):
-        w, calls = nn.Parameter(torch.tensor([2.0, -1.0])), []
-        optimizer = make([w])
-
-        def closure(w=w, optimizer=optimizer, calls=calls):
-            calls.append(torch.is_grad_enabled())
-            optimizer.zero_grad()
-            loss = (w**2).sum()
-            loss.backward()
-            return loss
-
-        assert optimizer.step(closure).item() == 5.0
-        assert calls == [True]
-        results.append(w.detach())
-    assert torch.allclose(*results, atol=1e-6)
-
-
-@pairs
-def test_state_dict_round_trip_goes_on_as_if_nothing_had_happened(ours, torchs, tmp_path):
-    unbroken = small_gpt()
-    end = train(unbroken, ours(unbroken.parameters()), 20)
-    first = small_gpt()
-    optimizer = ours(first.parameters())
-    train(first, optimizer, 10)
-    torch.save([first.state_dict(), optimizer.state_dict()], tmp_path / "saved.pt")
-    second = small_gpt()
-    resumed = ours(second.parameters())
-    weights, state = torch.load(tmp_path / "saved.pt", weights_only=True)
-    second.load_state_dict(weights)
-    resumed.load_state_dict(state)
-    assert torch.equal(end, train(second, resumed, 10, first=10))
-
-
-@pairs
-def test_torch_can_take_over_our_state(ours, torchs):
+def test_torch_can_take_over_our_state():
     """Same names, same meaning: half a run with ours, the other half with torch's."""
-    reference = small_gpt()
-    end = train(reference, torchs(reference.parameters()), 20)
-    model = small_gpt()
-    optimizer = ours(model.parameters())
-    train(model, optimizer, 10)
-    other = torchs(model.parameters())
-    state = other.state_dict()
-    saved = copy.deepcopy(optimizer.state_dict()["state"])
-    for values in saved.values():
-        values["step"] = torch.tensor(10.0)  # torch counts in every rule, and with a tensor
-    other.load_state_dict({"state": saved, "param_groups": state["param_groups"]})
-    assert (train(model, other, 10, first=10) - end).abs().max() < 1e-6
+
+    def compare(ours, torchs):
+        reference = small_gpt()
+        end = train(reference, torchs(reference.parameters()), 20)
+        model = small_gpt()
+        optimizer = ours(model.parameters())
+        train(model, optimizer, 10)
+        other = torchs(model.parameters())
+        state = other.state_dict()
+        saved = copy.deepcopy(optimizer.state_dict()["state"])
+        for values in saved.values():
+            values["step"] = torch.tensor(10.0)  # torch counts in every rule, and with a tensor
+        other.load_state_dict({"state": saved, "param_groups": state["param_groups"]})
+        assert (train(model, other, 10, first=10) - end).abs().max() < 1e-6
+
+    for_each(PAIRS, compare)
 
 
-@pairs
-def test_schedulers_work(ours, torchs):
-    w = nn.Parameter(torch.ones(1))
-    optimizer = ours([w])
-    before = optimizer.param_groups[0]["lr"]
-    plan = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
-    w.grad = torch.ones(1)
-    optimizer.step()
-    plan.step()
-    assert optimizer.param_groups[0]["lr"] == before / 2
+def test_schedulers_work():
+    def compare(ours, torchs):
+        w = nn.Parameter(torch.ones(1))
+        optimizer = ours([w])
+        before = optimizer.param_groups[0]["lr"]
+        plan = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
+        w.grad = torch.ones(1)
+        optimizer.step()
+        plan.step()
+        assert optimizer.param_groups[0]["lr"] == before / 2
+
+    for_each(PAIRS, compare)
 
 
 def test_negative_learning_rate_is_refused():
@@ -226,25 +243,23 @@ def test_adagrad_on_sparse_gradients_equals_torch_and_the_dense_update():
     assert torch.allclose(ends[0], ends[2], atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "rule", [optimizers.SGD, optimizers.Momentum, optimizers.RMSProp, optimizers.AdamW]
-)
-def test_others_refuse_sparse_gradients(rule):
+def test_others_refuse_sparse_gradients():
     table = nn.Embedding(20, 3, sparse=True)
     table(torch.tensor([1])).sum().backward()
-    with pytest.raises(ValueError, match=f"{rule.__name__} takes no sparse gradients"):
-        rule(table.parameters()).step()
+    for rule in (optimizers.SGD, optimizers.Momentum, optimizers.RMSProp, optimizers.AdamW):
+        with pytest.raises(ValueError, match=f"{rule.__name__} takes no sparse gradients"):
+            rule(table.parameters()).step()
 
 
-@pytest.mark.parametrize("shape", [(8, 8), (6, 20), (20, 6)])
-def test_orthogonalise_keeps_directions_and_levels_lengths(shape):
-    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    found = optimizers.orthogonalise(matrix)
-    u, _, v = torch.linalg.svd(matrix, full_matrices=False)
-    core = u.T @ found @ v.T
-    assert torch.allclose(core, core.diag().diag(), atol=1e-4)
-    assert core.diag().min() > 0.6
-    assert core.diag().max() < 1.21
+def test_orthogonalise_keeps_directions_and_levels_lengths():
+    for shape in ((8, 8), (6, 20), (20, 6)):
+        matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        found = optimizers.orthogonalise(matrix)
+        u, _, v = torch.linalg.svd(matrix, full_matrices=False)
+        core = u.T @ found @ v.T
+        assert torch.allclose(core, core.diag().diag(), atol=1e-4), shape
+        assert core.diag().min() > 0.6, shape
+        assert core.diag().max() < 1.21, shape
 
 
 def test_orthogonalise_of_zero_is_zero():
@@ -276,22 +291,20 @@ def test_muon_refuses_vectors():
         optimizers.Muon([nn.Parameter(torch.ones(3))])
 
 
-@pytest.mark.parametrize(
-    ("rule", "per_parameter"),
-    [
-        (optimizers.SGD, 0),
-        (optimizers.Momentum, 4),
-        (optimizers.AdaGrad, 4),
-        (optimizers.RMSProp, 4),
-        (optimizers.Adam, 8),
-        (optimizers.AdamW, 8),
-        (optimizers.Muon, 4),
-        (torch.optim.AdamW, 8),
-    ],
-)
-def test_state_bytes(rule, per_parameter):
-    w = nn.Parameter(torch.ones(10, 10))
-    w.grad = torch.ones(10, 10)
-    optimizer = rule([w])
-    optimizer.step()
-    assert optimizers.state_bytes(optimizer) == 100 * per_parameter
+def test_state_bytes():
+    per_parameter = {
+        optimizers.SGD: 0,
+        optimizers.Momentum: 4,
+        optimizers.AdaGrad: 4,
+        optimizers.RMSProp: 4,
+        optimizers.Adam: 8,
+        optimizers.AdamW: 8,
+        optimizers.Muon: 4,
+        torch.optim.AdamW: 8,
+    }
+    for rule, expected in per_parameter.items():
+        w = nn.Parameter(torch.ones(10, 10))
+        w.grad = torch.ones(10, 10)
+        optimizer = rule([w])
+        optimizer.step()
+        assert optimizers.state_bytes(optimizer) == 100 * expected, rule
