@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 from filelock import FileLock, Timeout
@@ -166,8 +165,6 @@ def read_json(path: Path) -> dict[str, Any]:
         FileNotFoundError: There is no such file.
         ValueError: It is larger than `JSON_BYTES`, not JSON, or not an object.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
     with open(path, "rb") as file:
         content = file.read(JSON_BYTES + 1)
     if len(content) > JSON_BYTES:
@@ -204,10 +201,6 @@ class Log:
 
 LOG_SECONDS = 30.0  # between two lines in a log
 
-LOG_LINE = (
-    "{desc}{percentage:.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
-)
-
 
 class Bar(tqdm):
     """A progress bar that suits logs and ignores write errors.
@@ -216,34 +209,28 @@ class Bar(tqdm):
     unless `leave` is off.
     """
 
+    leave: bool
+
     def __init__(self, *arguments: Any, **settings: Any):
         self.in_place = draws_in_place(sys.stderr)
-        self.written = self.begun = monotonic()
+        if not self.in_place:  # without columns, tqdm leaves out the bar itself
+            settings |= {"ncols": 0, "mininterval": LOG_SECONDS, "miniters": 1}
         # tqdm finds the terminal's width by itself only if it writes to sys.stderr directly.
-        super().__init__(*arguments, file=Log(), dynamic_ncols=True, **settings)
+        super().__init__(*arguments, file=Log(), dynamic_ncols=self.in_place, **settings)
 
     def display(self, msg: str | None = None, pos: int | None = None) -> bool:
-        """Draw the bar, or write a line to the log if the last one is old enough."""
+        """Draw the bar, or write its numbers as a line of a log."""
         if self.in_place:
             return super().display(msg, pos)
-        if msg is None and monotonic() - self.written >= LOG_SECONDS:
-            self.write_line()
-        return False  # tqdm has nothing to erase
-
-    def write_line(self) -> None:
-        """Write the progress as a line of a log."""
-        self.written = monotonic()
-        shown = self.format_dict
-        if self.total:
-            shown |= {"bar_format": LOG_LINE, "prefix": self.desc and f"{self.desc}: "}
-        self.fp.write(self.format_meter(**shown) + "\n")
-        self.fp.flush()
+        if msg is None and self.n > self.initial:
+            self.fp.write(f"{self}\n")
+        return False  # a log has no bar to erase
 
     def close(self) -> None:
         """Finish the bar, or write the log's last line."""
-        if not getattr(self, "disable", True) and not self.in_place:
-            if self.leave and self.n > self.initial and monotonic() - self.begun >= self.delay:
-                self.write_line()
+        if not (self.disable or self.in_place):
+            if self.leave and self.format_dict["elapsed"] >= self.delay:
+                self.display()
             self.leave = False  # or tqdm would add an empty line
         super().close()
 
