@@ -1,7 +1,6 @@
 """Parameter groups, AdamW and Muon."""
 
 import math
-from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
@@ -20,24 +19,19 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """Make AdamW (Loshchilov and Hutter 2019) or Muon, fused where the device supports it."""
-    devices = {p.device.type for p in model.parameters()}
+    """Make AdamW (Loshchilov and Hutter 2019) or Muon, fused except on the meta device."""
     groups = parameter_groups(model, config.weight_decay)
+    kind = torch.optim.AdamW
     if config.optimizer == "muon":
         matrices, vectors = groups
         inside = [p for name, p in model.named_parameters() if ".h." in name and p.dim() == 2]
         outside = [p for p in matrices["params"] if all(p is not q for q in inside)]
         orthogonal = {**matrices, "params": inside, "muon_momentum": config.momentum}
-        groups = [orthogonal, {**matrices, "params": outside}]
-        groups.append(vectors)
-    kind = Muon if config.optimizer == "muon" else torch.optim.AdamW
-    return kind(
-        groups,
-        lr=config.learning_rate,
-        betas=(config.beta1, config.beta2),
-        eps=1e-8,
-        fused=devices <= {"cuda", "cpu", "mps"},
-    )
+        groups = [orthogonal, {**matrices, "params": outside}, vectors]
+        kind = Muon
+    fused = next(model.parameters()).device.type != "meta"
+    betas = (config.beta1, config.beta2)
+    return kind(groups, lr=config.learning_rate, betas=betas, eps=1e-8, fused=fused)
 
 
 class Muon(torch.optim.AdamW):
@@ -49,25 +43,19 @@ class Muon(torch.optim.AdamW):
     """
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
+    def step(self) -> None:  # type: ignore[override]  # takes no closure
         """Update Muon's parameters and clear their gradients, then let AdamW update the others."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
         for group in self.param_groups:
             if "muon_momentum" in group:
                 self.step_matrices(group)
         super().step()
-        return loss
 
     def step_matrices(self, group: dict) -> None:
         """Update a group with orthogonalized Nesterov momentum, equal shapes in one batch."""
         parameters = [p for p in group["params"] if p.grad is not None]
         if not parameters:
             return
-        broken = getattr(self, "found_inf", None)
-        broken = torch.zeros((), device=parameters[0].device) if broken is None else broken
+        broken = getattr(self, "found_inf", torch.zeros((), device=parameters[0].device))
         for p in parameters:
             if not self.state[p]:
                 self.state[p] = {
@@ -89,7 +77,7 @@ class Muon(torch.optim.AdamW):
                 by_shape.setdefault(pair[0].shape, []).append(pair)
         for shape, pairs in by_shape.items():
             matrices, directions = zip(*pairs, strict=True)
-            updates = (orthogonalised(torch.stack(directions)) * (1 - broken)).unbind()
+            updates = (orthogonalized(torch.stack(directions)) * (1 - broken)).unbind()
             torch._foreach_add_(matrices, updates, alpha=-group["lr"] * 0.2 * math.sqrt(shape[1]))
         for p in parameters:
             self.state[p]["step"] += 1 - broken
@@ -97,21 +85,22 @@ class Muon(torch.optim.AdamW):
 
 
 def wide_matrices(p: Tensor) -> list[Tensor]:
-    """Return views of a parameter's matrices (c_attn has q, k and v), with tall ones transposed.
+    """Return views of a parameter's matrices, with tall ones transposed.
 
-    Each matrix is orthogonalized separately, and X X' is cheapest for a wide X.
+    The weight of c_attn has three matrices, those of q, k and v. Each is orthogonalized separately.
+    The product of a matrix with its transpose is cheapest for a wide matrix.
     """
     parts = p.chunk(3) if p.size(0) == 3 * p.size(1) else (p,)
     return [part.mT if part.size(0) > part.size(1) else part for part in parts]
 
 
-def orthogonalised(
+def orthogonalized(
     matrices: Float[Tensor, "count rows columns"], steps: int = 5
 ) -> Float[Tensor, "count rows columns"]:
     """Bring all singular values close to 1 by Newton-Schulz iteration.
 
-    The coefficients of the quintic are from Jordan et al. (2024). Small values grow fast, and the
-    result lies between about 0.7 and 1.2.
+    The coefficients of the quintic polynomial are from Jordan et al. (2024). They let small
+    singular values grow fast, and leave all of them between about 0.7 and 1.2.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     x = matrices.bfloat16() if matrices.device.type == "cuda" else matrices
