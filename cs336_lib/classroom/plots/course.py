@@ -38,6 +38,7 @@ COURSE = (
     Lecture("08_gpt2_training", "GPT-2,\ntrained", 90, ("06", "07"), (5, 1), GPT2),
     Lecture("09_gpt2_speed", "GPT-2,\nfast", 80, ("08",), (6, 2), GPT2),
     Lecture("10_gpt2_scale", "GPT-2, at\nfull scale", 75, ("08",), (6, 0), GPT2),
+    Lecture("11_errata", "Errata", 15, ("00",), (0, 0), GREY),
 )
 
 
