@@ -9,16 +9,47 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
 import tyro
 
+from cs336_lib import config
 from cs336_lib.config import PRESETS, TrainConfig, from_json, preset_for, require
 from cs336_lib.io import atomic, inside, read_json
 
 DESCRIPTION = "Train, sample, evaluate and export GPT-2 models, prepare data, estimate costs."
 
 MAX_SAMPLES = 1000  # each needs a separate cache
+
+
+# One subcommand per preset, with every field of TrainConfig as a flag.
+Preset = tyro.extras.subcommand_type_from_defaults(
+    {name: dataclasses.replace(PRESETS[name][1], run_dir=f"runs/{name}") for name in PRESETS},
+    {name: description for name, (description, _) in PRESETS.items()},
+)
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a GPT, starting from a preset; every field is a flag."""
+
+    # mypy can't know a type that tyro makes at run time.
+    config: tyro.conf.OmitArgPrefixes[tyro.conf.OmitSubcommandPrefixes[Preset]]  # type: ignore[valid-type]
+    """The preset to start from."""
+
+    def run(self) -> None:
+        """Run `cs336 train`."""
+        from cs336_lib import generate
+        from cs336_lib.distributed import world_from_environment
+        from cs336_lib.train import train
+
+        config: TrainConfig = self.config
+        result = train(config)
+        if result.finished and world_from_environment().is_main:
+            sample = f"cs336 sample --run-dir {shlex.quote(config.run_dir)}"
+            if generate.first_prompt(result.tokenizer, "Romeo:") == "Romeo:":
+                sample += " --prompt 'Romeo:'"
+            print(f"validation loss {result.val_loss:.4f}; try: {sample}")
 
 
 @dataclass(frozen=True)
@@ -49,6 +80,38 @@ class Sample:
     device: str = "auto"
     """auto, cpu, cuda, cuda:1 or mps."""
 
+    def run(self) -> None:
+        """Run `cs336 sample`."""
+        from cs336_lib import checkpoint, generate, hardware
+        from cs336_lib.data.tokenizer import load_tokenizer
+
+        require(
+            1 <= self.num_samples <= MAX_SAMPLES,
+            f"num_samples is {self.num_samples}; 1 to {MAX_SAMPLES} expected",
+        )
+        sampling = generate.SamplingConfig(
+            max_new_tokens=self.max_new_tokens,
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            seed=self.seed,
+        )
+        model = checkpoint.load_model(self.run_dir, hardware.select_device(self.device))
+        generate.store_weights(model, generate.WEIGHTS[self.weights])
+        tokenizer = load_tokenizer(self.run_dir / "tokenizer.json")
+        prompt = self.prompt
+        if prompt is None:
+            prompt = generate.first_prompt(tokenizer, "\n")
+        if self.num_samples > 1:
+            prompts = [prompt] * self.num_samples
+            texts = generate.complete_batch(model, tokenizer, prompts, sampling, stop=self.stop)
+            print("\n---------------\n".join(texts))
+            return
+        pieces = generate.stream_text(model, tokenizer, prompt, sampling, stop=self.stop)
+        for piece in itertools.chain([prompt + next(pieces)], pieces):
+            print(piece, end="", flush=True)
+        print()
+
 
 @dataclass(frozen=True)
 class Eval:
@@ -64,6 +127,27 @@ class Eval:
     """Also evaluate HellaSwag, from a JSON lines file or from the hub (Rowan/hellaswag)."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1 or mps."""
+
+    def run(self) -> None:
+        """Run `cs336 eval`."""
+        from cs336_lib import checkpoint, hardware
+        from cs336_lib.data.loader import Loader, open_data
+        from cs336_lib.evals import hellaswag, loss
+
+        device = hardware.select_device(self.device)
+        model = checkpoint.load_model(self.run_dir, device)
+        path = inside(self.run_dir, "config.json")
+        config = from_json(TrainConfig, read_json(path), path)
+        _, stream, tokenizer = open_data(config.train_data, config.val_data, config.tokenizer)
+        loss.check_tokenizer(self.run_dir, tokenizer)
+        examples = hellaswag.load_examples(self.hellaswag, tokenizer) if self.hellaswag else []
+        place: dict[str, Any] = {"device": device}
+        place["autocast"] = hardware.autocast(device, config.precision)
+        loader = Loader(stream, config.block_size, tokenizer.vocab_size, config.seed)
+        tokens, size = self.eval_tokens, self.micro_batch_size
+        print(loss.score(model, loader, tokenizer, tokens, micro_batch_size=size, **place))
+        if examples:
+            print(f"HellaSwag      {hellaswag.score(model, examples, config.block_size, **place)}")
 
 
 @dataclass(frozen=True)
@@ -91,29 +175,40 @@ class Prepare:
     shard_tokens: int = 100_000_000
     """Tokens per .bin file."""
 
+    def run(self) -> None:
+        """Run `cs336 prepare`."""
+        from cs336_lib.data.prepare import Corpus, prepare, prepare_raw
+
+        if self.raw:
+            require(self.tokenizer == "gpt2", "--raw takes GPT-2's tokens; pass --tokenizer gpt2")
+            require(not self.hub, "--raw takes files, --hub a data set; pass one of the two")
+            counts = prepare_raw(
+                self.files, self.out, self.val_fraction, shard_tokens=self.shard_tokens
+            )
+        else:
+            counts = prepare(
+                Corpus(self.files, self.text_field, self.hub, self.hub_config),
+                self.out,
+                self.tokenizer,
+                self.val_fraction,
+                workers=self.workers,
+                shard_tokens=self.shard_tokens,
+            )
+        print(f"{self.out}: {counts['train']:,} tokens to train on, {counts['val']:,} to validate")
+        preset = preset_for(self.tokenizer, counts["train"])
+        data, run_dir = shlex.quote(str(self.out)), shlex.quote(f"runs/{self.out.name}")
+        print(f"now: cs336 train {preset} --train-data {data} --run-dir {run_dir}")
+
 
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(config.Estimate):
     """Estimate days of training and the largest model that fits, with the arithmetic."""
 
-    params: float | None = None
-    """Parameters of the model, such as 70e9."""
-    tokens: float | None = None
-    """Tokens to train on, such as 15e12; days need params and tokens."""
-    gpus: int = 1
-    """How many GPUs."""
-    hardware: str = "h100"
-    """a100, h100, h200, b200, a6000 or rtx-4090."""
-    dtype: str = "bf16"
-    """Precision of the matmuls, which sets the peak: bf16, fp16, tf32, fp32 or fp8."""
-    mfu: float = 0.5
-    """Model FLOPs utilization, the share of the peak; 0.5 is very good."""
-    memory: float | None = None
-    """Bytes per GPU, such as 80e9 (None: from the datasheet)."""
-    optimizer: str = "adamw"
-    """sgd, momentum, adagrad, rmsprop, adam, adamw, lion, muon, adafactor or adamw8bit."""
-    precision: str = "fp32"
-    """Stored weights: fp32, mixed (bf16 and an fp32 copy), or bf16 alone."""
+    def run(self) -> None:
+        """Run `cs336 estimate`."""
+        from cs336_lib.report import report
+
+        print(report(**dataclasses.asdict(self)))
 
 
 @dataclass(frozen=True)
@@ -125,6 +220,15 @@ class Export:
     out: Path
     """Folder to create."""
 
+    def run(self) -> None:
+        """Run `cs336 export`."""
+        from cs336_lib import checkpoint, hardware, hf
+        from cs336_lib.data.tokenizer import load_tokenizer
+
+        model = checkpoint.load_model(self.run_dir, hardware.select_device("cpu"))
+        hf.export(model, self.out, load_tokenizer(self.run_dir / "tokenizer.json"))
+        print(f"{self.out}: now transformers.GPT2LMHeadModel.from_pretrained({str(self.out)!r})")
+
 
 @dataclass(frozen=True)
 class Compare:
@@ -135,195 +239,42 @@ class Compare:
     out: Path | None = None
     """Also plot the losses to this .png file."""
 
+    def run(self) -> None:
+        """Run `cs336 compare`."""
+        from cs336_lib import run as run_module
+
+        require(bool(self.runs), "no run given; cs336 compare runs/a runs/b")
+        runs = [run_module.read_run(folder) for folder in self.runs]
+        if out := self.out:
+            require(out.suffix == ".png", f"--out is {out}; a name that ends with .png expected")
+            try:
+                from cs336_lib.classroom.plots.runs import compared
+            except ImportError:
+                raise ValueError("--out needs matplotlib; pip install matplotlib") from None
+            figure = compared({run.name: run.rows for run in runs})
+            with atomic(out) as temporary:
+                figure.savefig(temporary)
+        print(run_module.table(runs))
+
 
 @dataclass(frozen=True)
 class Check:
     """Show which exercises of the course you have passed, which are wrong, and why."""
 
+    def run(self) -> None:
+        """Run `cs336 check`."""
+        from cs336_lib.classroom import study
 
-# One subcommand per preset, with every field of TrainConfig as a flag.
-Preset = tyro.extras.subcommand_type_from_defaults(
-    {
-        name: dataclasses.replace(config, run_dir=config.run_dir or f"runs/{name}")
-        for name, (_, config) in PRESETS.items()
-    },
-    {name: description for name, (description, _) in PRESETS.items()},
-)
-
-
-@dataclass(frozen=True)
-class Train:
-    """Train a GPT, starting from a preset; every field is a flag."""
-
-    config: tyro.conf.OmitArgPrefixes[tyro.conf.OmitSubcommandPrefixes[Preset]]
-    """The preset to start from."""
+        folder = study.find()
+        print(study.report(study.progress(folder)))
+        if guesses := study.intuition(folder):
+            print(guesses)
 
 
-Command = (
-    Annotated[Train, tyro.conf.subcommand("train")]
-    | Annotated[Sample, tyro.conf.subcommand("sample")]
-    | Annotated[Eval, tyro.conf.subcommand("eval")]
-    | Annotated[Prepare, tyro.conf.subcommand("prepare")]
-    | Annotated[Estimate, tyro.conf.subcommand("estimate")]
-    | Annotated[Export, tyro.conf.subcommand("export")]
-    | Annotated[Compare, tyro.conf.subcommand("compare")]
-    | Annotated[Check, tyro.conf.subcommand("check")]
-)
+Command = Train | Sample | Eval | Prepare | Estimate | Export | Compare | Check
 
 
-def run_train(command: Train) -> None:
-    """Run `cs336 train`."""
-    from cs336_lib import generate
-    from cs336_lib.distributed import world_from_environment
-    from cs336_lib.train import train
-
-    config: TrainConfig = command.config
-    result = train(config)
-    if result.finished and world_from_environment().is_main:
-        sample = f"cs336 sample --run-dir {shlex.quote(config.run_dir)}"
-        if generate.first_prompt(result.tokenizer, "Romeo:") == "Romeo:":
-            sample += " --prompt 'Romeo:'"
-        print(f"validation loss {result.val_loss:.4f}; try: {sample}")
-
-
-def run_sample(command: Sample) -> None:
-    """Run `cs336 sample`."""
-    from cs336_lib import checkpoint, generate, hardware
-    from cs336_lib.data.tokenizer import load_tokenizer
-
-    require(
-        1 <= command.num_samples <= MAX_SAMPLES,
-        f"num_samples is {command.num_samples}; 1 to {MAX_SAMPLES} expected",
-    )
-    sampling = generate.SamplingConfig(
-        max_new_tokens=command.max_new_tokens,
-        temperature=command.temperature,
-        top_k=command.top_k,
-        top_p=command.top_p,
-        seed=command.seed,
-    )
-    model = checkpoint.load_model(command.run_dir, hardware.select_device(command.device))
-    generate.store_weights(model, generate.WEIGHTS[command.weights])
-    tokenizer = load_tokenizer(command.run_dir / "tokenizer.json")
-    prompt = command.prompt
-    if prompt is None:
-        prompt = generate.first_prompt(tokenizer, "\n")
-    if command.num_samples > 1:
-        prompts = [prompt] * command.num_samples
-        texts = generate.complete_batch(model, tokenizer, prompts, sampling, stop=command.stop)
-        print("\n---------------\n".join(texts))
-        return
-    pieces = generate.stream_text(model, tokenizer, prompt, sampling, stop=command.stop)
-    for piece in itertools.chain([prompt + next(pieces)], pieces):
-        print(piece, end="", flush=True)
-    print()
-
-
-def run_eval(command: Eval) -> None:
-    """Run `cs336 eval`."""
-    from cs336_lib import checkpoint, hardware
-    from cs336_lib.data.loader import Loader, open_data
-    from cs336_lib.evals import hellaswag, loss
-
-    device = hardware.select_device(command.device)
-    model = checkpoint.load_model(command.run_dir, device)
-    path = inside(command.run_dir, "config.json")
-    config = from_json(TrainConfig, read_json(path), path)
-    _, stream, tokenizer = open_data(config.train_data, config.val_data, config.tokenizer)
-    loss.check_tokenizer(command.run_dir, tokenizer)
-    examples = hellaswag.load_examples(command.hellaswag, tokenizer) if command.hellaswag else []
-    place = {"device": device, "autocast": hardware.autocast(device, config.precision)}
-    loader = Loader(stream, config.block_size, tokenizer.vocab_size, config.seed)
-    tokens, size = command.eval_tokens, command.micro_batch_size
-    print(loss.score(model, loader, tokenizer, tokens, micro_batch_size=size, **place))
-    if examples:
-        print(f"HellaSwag      {hellaswag.score(model, examples, config.block_size, **place)}")
-
-
-def run_prepare(command: Prepare) -> None:
-    """Run `cs336 prepare`."""
-    from cs336_lib.data.prepare import Corpus, prepare, prepare_raw
-
-    if command.raw:
-        require(command.tokenizer == "gpt2", "--raw takes GPT-2's tokens; pass --tokenizer gpt2")
-        require(not command.hub, "--raw takes files, --hub a data set; pass one of the two")
-        counts = prepare_raw(
-            command.files, command.out, command.val_fraction, shard_tokens=command.shard_tokens
-        )
-    else:
-        counts = prepare(
-            Corpus(command.files, command.text_field, command.hub, command.hub_config),
-            command.out,
-            command.tokenizer,
-            command.val_fraction,
-            workers=command.workers,
-            shard_tokens=command.shard_tokens,
-        )
-    print(f"{command.out}: {counts['train']:,} tokens to train on, {counts['val']:,} to validate")
-    preset = preset_for(command.tokenizer, counts["train"])
-    data, run_dir = shlex.quote(str(command.out)), shlex.quote(f"runs/{command.out.name}")
-    print(f"now: cs336 train {preset} --train-data {data} --run-dir {run_dir}")
-
-
-def run_estimate(command: Estimate) -> None:
-    """Run `cs336 estimate`."""
-    from cs336_lib.report import report
-
-    print(report(**dataclasses.asdict(command)))
-
-
-def run_export(command: Export) -> None:
-    """Run `cs336 export`."""
-    from cs336_lib import checkpoint, hardware, hf
-    from cs336_lib.data.tokenizer import load_tokenizer
-
-    model = checkpoint.load_model(command.run_dir, hardware.select_device("cpu"))
-    hf.export(model, command.out, load_tokenizer(command.run_dir / "tokenizer.json"))
-    print(f"{command.out}: now transformers.GPT2LMHeadModel.from_pretrained({str(command.out)!r})")
-
-
-def run_compare(command: Compare) -> None:
-    """Run `cs336 compare`."""
-    from cs336_lib import run as run_module
-
-    require(bool(command.runs), "no run given; cs336 compare runs/a runs/b")
-    runs = [run_module.read_run(folder) for folder in command.runs]
-    if command.out is not None:
-        out = command.out
-        require(out.suffix == ".png", f"--out is {out}; a name that ends with .png expected")
-        try:
-            from cs336_lib.classroom.plots.runs import compared
-        except ImportError:
-            raise ValueError("--out needs matplotlib; pip install matplotlib") from None
-        figure = compared({run.name: run.rows for run in runs})
-        with atomic(out) as temporary:
-            figure.savefig(temporary)
-    print(run_module.table(runs))
-
-
-def run_check(command: Check) -> None:
-    """Run `cs336 check`."""
-    from cs336_lib.classroom import study
-
-    folder = study.find()
-    print(study.report(study.progress(folder)))
-    if guesses := study.intuition(folder):
-        print(guesses)
-
-
-RUN = {
-    Train: run_train,
-    Sample: run_sample,
-    Eval: run_eval,
-    Prepare: run_prepare,
-    Estimate: run_estimate,
-    Export: run_export,
-    Compare: run_compare,
-    Check: run_check,
-}
-
-
-def parse(arguments: list[str]) -> object:
+def parse(arguments: list[str]) -> Any:
     """Turn `arguments` into a command.
 
     Raises:
@@ -335,7 +286,7 @@ def parse(arguments: list[str]) -> object:
             return tyro.cli(Command, prog="cs336", description=DESCRIPTION, args=arguments)
     except SystemExit as ended:
         if ended.code:
-            complain(one_line(box.getvalue()))
+            fail(one_line(box.getvalue()))
         raise
 
 
@@ -352,33 +303,33 @@ def one_line(boxed: str) -> str:
     return " ".join(message).removeprefix("Error parsing config: ") + suggestion
 
 
-def complain(message: str) -> None:
-    """Print an error as one line on stderr, with control characters escaped."""
+def fail(message: str) -> NoReturn:
+    """Print an error as one line on stderr, with control characters escaped; exit with code 2."""
     shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
     with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is full, closed or None
         sys.stderr.write(f"cs336: {''.join(shown)}\n")
+    sys.exit(2)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command; an error that a user can cause is one line on stderr and exit code 2."""
-    if arguments is None and sys.stdout:
+    if arguments is None and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for terminals without Unicode
     try:
-        command = parse(sys.argv[1:] if arguments is None else arguments)
-        RUN[type(command)](command)
+        parse(sys.argv[1:] if arguments is None else arguments).run()
     except BrokenPipeError:  # the reader, such as `| head`, has closed the pipe
         nowhere = os.open(os.devnull, os.O_WRONLY)  # for the last flush
         os.dup2(nowhere, sys.stdout.fileno())
-    except (ValueError, OSError, FloatingPointError) as error:
-        named = isinstance(error, OSError) and error.filename and error.strerror
-        complain(f"{error.filename}: {error.strerror.lower()}" if named else str(error))
-        sys.exit(2)
+    except OSError as error:
+        path, reason = error.filename, error.strerror
+        fail(f"{path}: {reason.lower()}" if path and reason else str(error))
+    except (ValueError, FloatingPointError) as error:
+        fail(str(error))
     except (MemoryError, RuntimeError) as error:
         from cs336_lib.hardware import is_out_of_memory
 
         if not is_out_of_memory(error):
             raise
-        complain("out of memory; try a smaller --micro-batch-size, a smaller model or fewer tokens")
-        sys.exit(2)
+        fail("out of memory; try a smaller --micro-batch-size, a smaller model or fewer tokens")
     except KeyboardInterrupt:
         sys.exit(130)

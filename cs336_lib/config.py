@@ -258,6 +258,30 @@ def same_path(before: object, now: str) -> bool:
     return bool(are_paths) and os.path.abspath(str(before)) == os.path.abspath(now)
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """Estimate days of training and the largest model that fits, with the arithmetic."""
+
+    params: float | None = None
+    """Parameters of the model, such as 70e9."""
+    tokens: float | None = None
+    """Tokens to train on, such as 15e12; days need params and tokens."""
+    gpus: int = 1
+    """How many GPUs."""
+    hardware: str = "h100"
+    """a100, h100, h200, b200, a6000 or rtx-4090."""
+    dtype: str = "bf16"
+    """Precision of the matmuls, which sets the peak: bf16, fp16, tf32, fp32 or fp8."""
+    mfu: float = 0.5
+    """Model FLOPs utilization, the share of the peak; 0.5 is very good."""
+    memory: float | None = None
+    """Bytes per GPU, such as 80e9 (None: from the datasheet)."""
+    optimizer: str = "adamw"
+    """sgd, momentum, adagrad, rmsprop, adam, adamw, lion, muon, adafactor or adamw8bit."""
+    precision: str = "fp32"
+    """Stored weights: fp32, mixed (bf16 and an fp32 copy), or bf16 alone."""
+
+
 def gpt2(n_layer: int, n_head: int, n_embd: int, micro_batch_size: int, rate: float) -> TrainConfig:
     """Return the config of a GPT-2 (Radford et al. 2019, table 2) on 10B tokens.
 

@@ -1,60 +1,54 @@
-"""Experiment trackers that rows of metrics can go to, beside metrics.jsonl."""
+"""Experiment trackers, which get the rows of metrics besides metrics.jsonl."""
 
 import dataclasses
 from collections.abc import Callable
+from contextlib import ExitStack
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from cs336_lib.config import TrainConfig, require
+from cs336_lib.config import TrainConfig
 
 Send = Callable[[dict[str, Any]], None]
 
 
-def open_tracker(config: TrainConfig) -> Send | None:
-    """Open the tracker that `config.log_to` names; return what sends a row, or None without one."""
+def require_tracker(config: TrainConfig) -> None:
+    """Raise `ValueError` if the package of the tracker that `config.log_to` names isn't installed."""
+    name = config.log_to
+    if name and find_spec(name) is None:
+        raise ValueError(f"--log-to {name}: the package {name} isn't installed; pip install {name}")
+
+
+def open_tracker(config: TrainConfig, stack: ExitStack) -> Send | None:
+    """Open the tracker that `config.log_to` names, and close it at the end of `stack`.
+
+    TensorBoard's event files go to the folder `tensorboard` of the run. Weights & Biases and
+    trackio have the same functions.
+
+    Returns:
+        A function that sends a row's numbers, or None without a tracker.
+    """
     if not config.log_to:
         return None
-    return tensorboard(config) if config.log_to == "tensorboard" else wandb_like(config)
+    folder = Path(config.run_dir)
+    if config.log_to == "tensorboard":
+        from torch.utils.tensorboard import SummaryWriter
 
+        writer = stack.enter_context(SummaryWriter(str(folder / "tensorboard")))
 
-def require_tracker(config: TrainConfig) -> None:
-    """Raise `ValueError` if the tracker's package isn't installed."""
-    name = config.log_to
-    require(
-        not name or find_spec(name) is not None,
-        f"--log-to {name}: the package {name} isn't installed; pip install {name}",
-    )
+        def send(row: dict[str, Any]) -> None:
+            for name, value in numbers(row).items():
+                writer.add_scalar(name, value, row["step"])
 
-
-def wandb_like(config: TrainConfig) -> Send:
-    """Open a run of Weights & Biases, or of trackio, which has the same functions."""
-    if config.log_to == "wandb":
-        import wandb as tracker
-    else:
-        import trackio as tracker
-    settings = dataclasses.asdict(config)
-    tracker.init(project="cs336", name=Path(config.run_dir).name, config=settings)
+        return send
+    tracker = import_module(config.log_to)
+    tracker.init(project="cs336", name=folder.name, config=dataclasses.asdict(config))
+    stack.callback(tracker.finish)
     return lambda row: tracker.log(numbers(row), step=row["step"])
 
 
-def tensorboard(config: TrainConfig) -> Send:
-    """Write TensorBoard's event files into the folder `tensorboard` of the run."""
-    from torch.utils.tensorboard import SummaryWriter
-
-    writer = SummaryWriter(str(Path(config.run_dir) / "tensorboard"))
-
-    def send(row: dict[str, Any]) -> None:
-        for name, value in numbers(row).items():
-            writer.add_scalar(name, value, row["step"])
-
-    return send
-
-
 def numbers(row: dict[str, Any]) -> dict[str, float]:
-    """What a tracker can draw of a row: its numbers, without the step itself."""
-    return {
-        name: float(value)
-        for name, value in row.items()
-        if name != "step" and isinstance(value, (int, float))
-    }
+    """Return the values of a row that a tracker can plot, without the step itself."""
+    values = row.items()
+    return {k: float(v) for k, v in values if k != "step" and isinstance(v, (int, float))}

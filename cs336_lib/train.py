@@ -292,7 +292,7 @@ def set_up(config: TrainConfig, stack: ExitStack) -> Job:
         called=called,
         optimizer=optimizer,
         metrics=run.Metrics(run_dir / "metrics.jsonl", first_step, world),
-        tracker=open_tracker(config) if world.is_main else None,
+        tracker=open_tracker(config, stack) if world.is_main else None,
         steps=steps,
         peak=peak[0] and peak[0] * world.size,
         broken=torch.tensor(False, device=device),

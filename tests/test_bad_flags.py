@@ -336,7 +336,7 @@ def test_a_lack_of_memory_is_one_line(here, capsys, monkeypatch):
         def fail(command: object) -> None:
             raise error
 
-        monkeypatch.setitem(cli.RUN, cli.Estimate, fail)
+        monkeypatch.setattr(cli.Estimate, "run", fail)
         return check_refused(capsys, ["estimate"], here)
 
     assert "out of memory" in run(MemoryError())
@@ -359,6 +359,6 @@ def test_another_error_keeps_its_traceback(here, monkeypatch, message):
     def fail(command: object) -> None:
         raise RuntimeError(message)
 
-    monkeypatch.setitem(cli.RUN, cli.Estimate, fail)
+    monkeypatch.setattr(cli.Estimate, "run", fail)
     with pytest.raises(RuntimeError, match=message):
         cli.main(["estimate"])

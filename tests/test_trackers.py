@@ -15,13 +15,16 @@ class FakeTracker(ModuleType):
 
     def __init__(self, name: str):
         super().__init__(name)
-        self.settings, self.rows = {}, []
+        self.settings, self.rows, self.finished = {}, [], False
 
     def init(self, **settings) -> None:
         self.settings = settings
 
     def log(self, row: dict, step: int) -> None:
         self.rows.append((step, row))
+
+    def finish(self) -> None:
+        self.finished = True
 
 
 @pytest.fixture
@@ -35,16 +38,41 @@ def installed(monkeypatch):
     return install
 
 
-@pytest.mark.parametrize("name", ["wandb", "trackio"])
-def test_a_tracker_gets_every_row(tiny_run, installed, name):
-    tracker = FakeTracker(name)
-    installed(name, tracker)
-    result = train(dataclasses.replace(tiny_run, log_to=name))
+def test_a_tracker_gets_every_row_and_is_finished(tiny_run, installed):
+    tracker = FakeTracker("wandb")
+    installed("wandb", tracker)
+    result = train(dataclasses.replace(tiny_run, log_to="wandb"))
+    assert tracker.finished
     assert tracker.settings["config"]["n_layer"] == tiny_run.n_layer
     assert [step for step, _ in tracker.rows] == list(range(12))
     for row, (_, sent) in zip(result.metrics, tracker.rows, strict=True):
         assert sent == {k: v for k, v in row.items() if k != "step" and v is not None}
         json.dumps(sent)
+
+
+def test_tensorboard_gets_every_row_and_is_closed(tiny_run, installed, monkeypatch):
+    class SummaryWriter:
+        def __init__(self, folder: str):
+            assert Path(folder).parent == Path(tiny_run.run_dir)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            closed.append(True)
+
+        def add_scalar(self, name: str, value: float, step: int) -> None:
+            scalars[name, step] = value
+
+    scalars, closed = {}, []
+    module = ModuleType("torch.utils.tensorboard")
+    module.SummaryWriter = SummaryWriter
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    installed("tensorboard", ModuleType("tensorboard"))
+    result = train(dataclasses.replace(tiny_run, log_to="tensorboard"))
+    assert closed == [True]
+    assert scalars["train_loss", 7] == result.metrics[7]["train_loss"]
+    assert len(scalars) == sum(len(row) - 1 - (row["mfu"] is None) for row in result.metrics)
 
 
 def test_a_tracker_that_is_not_installed_is_refused_before_anything_is_written(
