@@ -7,6 +7,7 @@ import re
 import einops
 import pytest
 import torch
+from cases import for_each
 
 from cs336_lib.checkpoint import load_shipped
 from cs336_lib.classroom import bits, explorers, storage, toys
@@ -46,52 +47,64 @@ def click(widget, label: str) -> None:
     turn(widget, **{name: value})
 
 
-@pytest.fixture(params=MAKERS)
-def widget(request):
-    made = MAKERS[request.param]()
-    assert made.kind == request.param
-    return made
+@pytest.fixture(scope="module")
+def widgets() -> dict[str, tuple]:
+    """Return one explorer of each kind, as a case for `for_each`."""
+    return {kind: (make(),) for kind, make in MAKERS.items()}
 
 
-def test_a_cell_shows_the_widget_and_a_picture_that_stays(widget):
-    data, _ = widget._repr_mimebundle_()
-    assert set(data) == {WIDGET_VIEW, "image/png", "text/plain"}
-    assert base64.b64decode(data["image/png"]).startswith(b"\x89PNG")
-    assert data["text/plain"] == f"{widget.title} (run this cell in JupyterLab to use it)"
+def test_every_explorer_knows_its_kind(widgets):
+    assert [widget.kind for (widget,) in widgets.values()] == list(MAKERS)
 
 
-def test_two_runs_store_the_same(widget):
-    again = MAKERS[widget.kind]()
-    first, second = (made._repr_mimebundle_()[0] for made in (widget, again))
-    assert first.pop(WIDGET_VIEW) != second.pop(WIDGET_VIEW)  # the model id
-    assert first == second
+def test_a_cell_shows_the_widget_and_a_picture_that_is_the_same_in_every_run(widgets):
+    def show_twice(widget):
+        again = MAKERS[widget.kind]()
+        first, second = (made._repr_mimebundle_()[0] for made in (widget, again))
+        assert set(first) == {WIDGET_VIEW, "image/png", "text/plain"}
+        assert base64.b64decode(first["image/png"]).startswith(b"\x89PNG")
+        assert first["text/plain"] == f"{widget.title} (run this cell in JupyterLab to use it)"
+        assert first.pop(WIDGET_VIEW) != second.pop(WIDGET_VIEW)  # the model id
+        assert first == second
+
+    for_each(widgets, show_twice)
 
 
-def test_controls_can_be_named_and_hold_their_values(widget):
-    assert widget.said
-    assert widget.html
-    assert not widget.problem
-    for control in widget.controls:
-        assert control["label"]
-        assert widget.values[control["name"]] in control.get("options", widget.values.values())
+def test_controls_can_be_named_and_hold_their_values(widgets):
+    def look(widget):
+        assert widget.said
+        assert widget.html
+        assert not widget.problem
+        for control in widget.controls:
+            assert control["label"]
+            assert widget.values[control["name"]] in control.get("options", widget.values.values())
+
+    for_each(widgets, look)
 
 
-def test_every_choice_has_a_view(widget):
-    for control in widget.controls:
-        before = widget.values[control["name"]]
-        for option in control.get("options", ()):
-            turn(widget, **{control["name"]: option})
-            assert not widget.problem or widget.kind == "einops", (option, widget.problem)
-        turn(widget, **{control["name"]: before})
+def test_every_choice_has_a_view(widgets):
+    def choose(widget):
+        for control in widget.controls:
+            before = widget.values[control["name"]]
+            for option in control.get("options", ()):
+                turn(widget, **{control["name"]: option})
+                assert not widget.problem or widget.kind == "einops", (option, widget.problem)
+            turn(widget, **{control["name"]: before})
+
+    for_each(widgets, choose)
 
 
-def test_every_button_has_a_name_of_its_own_and_works(widget):
-    labels = re.findall(r'<button [^>]*aria-label="([^"]*)"', widget.html)
-    assert len(labels) == widget.html.count("<button ") == len(set(labels))
-    for label in labels[:60]:
-        if not label.startswith(("append", "start")):  # these change which buttons there are
-            click(widget, label)
-            assert not widget.problem
+def test_every_button_has_a_name_of_its_own_and_works():
+    def press(make):
+        widget = make()
+        labels = re.findall(r'<button [^>]*aria-label="([^"]*)"', widget.html)
+        assert len(labels) == widget.html.count("<button ") == len(set(labels))
+        for label in labels[:60]:
+            if not label.startswith(("append", "start")):  # these change which buttons there are
+                click(widget, label)
+                assert not widget.problem, label
+
+    for_each({kind: (make,) for kind, make in MAKERS.items()}, press)
 
 
 def test_the_page_is_told_when_it_may_send_again(monkeypatch):
@@ -145,19 +158,17 @@ def test_nonsense_is_explained_and_the_last_view_stays():
     assert widget.said == "fp32 stores 2.0"
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "formula"),
-    [
+def test_worked_formulas():
+    cases = [
         ("fp32", 0.15625, "2^(124 - 127) × (1 + 2097152/2^23)"),
         ("fp16", -6e-8, "subnormal, no hidden one: -2^-14 × 1/2^10"),
         ("fp16", math.inf, "this code is given to infinity"),
         ("fp8 E4M3", math.nan, "this code is given to NaN"),
         ("bf16", -0.0, "all fields but the sign are 0: -0"),
-    ],
-)
-def test_worked_formulas(name, value, formula):
-    form = number.FORMATS[name]
-    assert number.worked(form, form.encode(value)) == formula
+    ]
+    for name, value, formula in cases:
+        form = number.FORMATS[name]
+        assert number.worked(form, form.encode(value)) == formula
 
 
 def test_formulas_are_true():
@@ -210,9 +221,8 @@ def test_pytorch_says_why_a_view_is_impossible():
     assert widget.problem.startswith("PyTorch: view size is not compatible")
 
 
-@pytest.mark.parametrize(
-    ("expression", "problem"),
-    [
+def test_what_is_no_view_of_x_is_refused():
+    cases = [
         ("x.T[", "not valid Python yet"),
         ("y.T", "'y' is unknown; the tensor is called x"),
         ("__import__('os').system('true')", ".system is not among"),
@@ -223,26 +233,29 @@ def test_pytorch_says_why_a_view_is_impossible():
         ("x.view", "the result is not a tensor"),
         ("x[:0]", "(0, 4) cannot be drawn"),
         ("x.unsqueeze(0).unsqueeze(0)", "(1, 1, 3, 4) cannot be drawn"),
-    ],
-)
-def test_what_is_no_view_of_x_is_refused(expression, problem):
-    with pytest.raises(ValueError, match=re.escape(problem)):
-        layout.evaluate(expression, layout.numbers((3, 4)))
+    ]
+
+    def refuse(expression, problem):
+        with pytest.raises(ValueError, match=re.escape(problem)):
+            layout.evaluate(expression, layout.numbers((3, 4)))
+
+    for_each({case[0]: case for case in cases}, refuse)
 
 
-@pytest.mark.parametrize(
-    "expression", ["x", "x[0]", "x[1, 2]", "x.view(2, 3, 2)", "x.unfold(1, 2, 1)", "x.mT[:, [0]]"]
-)
-def test_elements_are_what_the_slots_hold(expression):
-    widget = explorers.strides((3, 4), expression)
-    shown = layout.evaluate(expression, layout.numbers((3, 4)))
-    labels = [label for label in buttons(widget) if label.startswith("element")]
-    assert len(labels) == shown.numel()
-    for label, value in zip(labels, shown.flatten().tolist(), strict=True):
-        click(widget, label)
-        slot = int(widget.said.split()[-1])
-        assert storage.storage_values(shown)[slot] == value
-    assert widget._repr_mimebundle_()[0]["image/png"]
+def test_elements_are_what_the_slots_hold():
+    def click_every_element(expression):
+        widget = explorers.strides((3, 4), expression)
+        shown = layout.evaluate(expression, layout.numbers((3, 4)))
+        labels = [label for label in buttons(widget) if label.startswith("element")]
+        assert len(labels) == shown.numel()
+        for label, value in zip(labels, shown.flatten().tolist(), strict=True):
+            click(widget, label)
+            slot = int(widget.said.split()[-1])
+            assert storage.storage_values(shown)[slot] == value
+        assert widget._repr_mimebundle_()[0]["image/png"]
+
+    views = ["x", "x[0]", "x[1, 2]", "x.view(2, 3, 2)", "x.unfold(1, 2, 1)", "x.mT[:, [0]]"]
+    for_each({view: (view,) for view in views}, click_every_element)
 
 
 # einops.
@@ -287,10 +300,10 @@ def test_einops_own_error_is_shown():
     assert widget.said == "(3, 8) -> (8, 3)"
 
 
-@pytest.mark.parametrize("words", ["", "2 x", "2 3 4 5 6", "0 3", "9 9", "-1 2"])
-def test_a_bad_shape_is_refused(words):
-    with pytest.raises(ValueError, match=r"try 2 3 4|use at most 64"):
-        pattern.read_shape(words)
+def test_a_bad_shape_is_refused():
+    for words in ("", "2 x", "2 3 4 5 6", "0 3", "9 9", "-1 2"):
+        with pytest.raises(ValueError, match=r"try 2 3 4|use at most 64"):
+            pattern.read_shape(words)
 
 
 def test_sizes_are_read_as_people_write_them():
@@ -344,13 +357,12 @@ def test_turning_a_knob_changes_the_answer():
 # Optimizer race.
 
 
-@pytest.mark.parametrize("name", race.COURSES)
-def test_the_race_is_what_descend_gives(name):
-    course = race.COURSES[name]
-    paths = race.race(course, 0.03, 0.7, 20)
-    for rule, make in race.rules(0.03, 0.7).items():
-        alone = toys.descend(course.surface, course.start, make, 20)
-        torch.testing.assert_close(paths[rule], alone)
+def test_the_race_is_what_descend_gives():
+    for course in race.COURSES.values():
+        paths = race.race(course, 0.03, 0.7, 20)
+        for rule, make in race.rules(0.03, 0.7).items():
+            alone = toys.descend(course.surface, course.start, make, 20)
+            torch.testing.assert_close(paths[rule], alone)
 
 
 def test_sgd_runs_away_past_two_over_the_curvature():
@@ -430,11 +442,9 @@ def test_the_model_reads_each_text_once(tiny, monkeypatch):
     assert not widget.problem
 
 
-@pytest.mark.parametrize(
-    ("words", "problem"), [("", "empty"), ("a" * 33, "33 tokens; use at most 32"), ("Z", "'Z'")]
-)
-def test_what_the_model_cannot_read_is_explained(tiny, words, problem):
+def test_what_the_model_cannot_read_is_explained(tiny):
     model, tokenizer = tiny
     widget = explorers.attention_and_sampling(model, tokenizer, words="abba")
-    turn(widget, text=words)
-    assert problem in widget.problem
+    for words, problem in (("", "empty"), ("a" * 33, "33 tokens; use at most 32"), ("Z", "'Z'")):
+        turn(widget, text=words)
+        assert problem in widget.problem
