@@ -46,15 +46,20 @@ def shuffled(index: np.ndarray, n: int, key: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=256)
-def _salted(key: int, salt: int) -> np.uint64:
-    """Return the key of one round of the network."""
-    return np.random.SeedSequence([key, salt]).generate_state(1, np.uint64)[0]
+def _key(*numbers: int) -> np.uint64:
+    """Hash several numbers to 64 bits."""
+    return np.random.SeedSequence([int(n) for n in numbers]).generate_state(1, np.uint64)[0]
+
+
+def hash_key(*numbers: int) -> int:
+    """Hash several numbers, such as a run's seed and the step, to a seed of 63 bits."""
+    return int(_key(*numbers) >> np.uint64(1))
 
 
 def _hash(values: np.ndarray, key: int, salt: int) -> np.ndarray:
-    """Scramble 64-bit values (splitmix64's finaliser, Steele et al. 2014)."""
+    """Scramble 64-bit values with the finalizer of splitmix64 (Steele et al. 2014)."""
     with np.errstate(over="ignore"):
-        z = values + _salted(key, salt)
+        z = values + _key(key, salt)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
@@ -62,9 +67,9 @@ def _hash(values: np.ndarray, key: int, salt: int) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def _epochs(cycle: int, tokens: int, block_size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the offset and the number of windows of each epoch of a cycle."""
+    """Return the offset of each epoch of a cycle, and the number of windows up to its end."""
     offsets = shuffled(np.arange(block_size), block_size, hash_key(seed, cycle))
-    return offsets, (tokens - 1 - offsets) // block_size
+    return offsets, np.cumsum((tokens - 1 - offsets) // block_size)
 
 
 def window_starts(first: int, count: int, tokens: int, block_size: int, seed: int) -> np.ndarray:
@@ -74,30 +79,30 @@ def window_starts(first: int, count: int, tokens: int, block_size: int, seed: in
     overlap by one, and visits each once in shuffled order. The epochs of a cycle use the offsets
     0..block_size-1, also shuffled, so a cycle visits each of the tokens - block_size possible
     windows exactly once.
+
+    Args:
+        first: Number of windows that the run has already seen.
+        count: Number of windows to return.
+        tokens: Length of the stream.
+        block_size: Inputs per window.
+        seed: Seed of the order.
+
+    Returns:
+        Positions in the stream, as int64 of shape (count,).
     """
-    per_cycle = tokens - block_size
-    numbers = np.arange(first, first + count, dtype=np.int64)
-    starts = np.empty(count, dtype=np.int64)
-    for cycle in np.unique(numbers // per_cycle):
-        offsets, windows_from = _epochs(int(cycle), tokens, block_size, seed)
-        epoch_ends = np.cumsum(windows_from)
-        chosen = np.flatnonzero(numbers // per_cycle == cycle)
-        position = numbers[chosen] - cycle * per_cycle
-        epochs = np.searchsorted(epoch_ends, position, side="right")
-        for epoch in np.unique(epochs):
-            inside = epochs == epoch
-            n = int(windows_from[epoch])
-            index = position[inside] - (epoch_ends[epoch] - n)
-            order = shuffled(index, n, hash_key(seed, cycle, epoch))
-            starts[chosen[inside]] = offsets[epoch] + order * block_size
-    return starts
-
-
-@lru_cache(maxsize=256)
-def hash_key(*numbers: int) -> int:
-    """Hash several numbers to one key; dropout's seed is such a key of the run's seed and step."""
-    state = np.random.SeedSequence([int(n) for n in numbers]).generate_state(1, np.uint64)
-    return int(state[0] >> np.uint64(1))
+    starts = [np.zeros(0, dtype=np.int64)]
+    end = first + count
+    while first < end:
+        cycle, position = divmod(first, tokens - block_size)
+        offsets, epoch_ends = _epochs(cycle, tokens, block_size, seed)
+        epoch = int(np.searchsorted(epoch_ends, position, side="right"))
+        size = int(tokens - 1 - offsets[epoch]) // block_size
+        begin = position - int(epoch_ends[epoch]) + size
+        index = np.arange(begin, min(size, begin + end - first))
+        order = shuffled(index, size, hash_key(seed, cycle, epoch))
+        starts.append(offsets[epoch] + order * block_size)
+        first += len(index)
+    return np.concatenate(starts)
 
 
 class Loader:
@@ -145,15 +150,15 @@ class Loader:
         self, starts: Iterable[int]
     ) -> tuple[Int[Tensor, "count block_size"], Int[Tensor, "count block_size"]]:
         """Return inputs and targets of the windows at positions `starts`."""
-        rows = [self.stream.read(int(start), self.block_size + 1) for start in starts]
-        for start, row in zip(starts, rows, strict=True):
-            if row.max() >= self.vocab_size:
-                place = self.stream.where(int(start) + int((row >= self.vocab_size).argmax()))
-                raise ValueError(
-                    f"{place}: id {row.max()}, but the vocabulary has {self.vocab_size}; "
-                    f"was this data made with another tokenizer?"
-                )
-        tokens = torch.from_numpy(np.stack(rows))
+        starts = [int(start) for start in starts]
+        rows = np.stack([self.stream.read(start, self.block_size + 1) for start in starts])
+        if rows.max() >= self.vocab_size:
+            row, column = np.argwhere(rows >= self.vocab_size)[0]
+            raise ValueError(
+                f"{self.stream.where(starts[row] + int(column))}: id {rows[row, column]}, but the "
+                f"vocabulary has {self.vocab_size}; was this data made with another tokenizer?"
+            )
+        tokens = torch.from_numpy(rows)
         return tokens[:, :-1], tokens[:, 1:]
 
     def validation_starts(self, tokens: int) -> np.ndarray:
@@ -216,26 +221,22 @@ def open_data(
     folder = Path(train_data)
     if folder.is_dir():
         made = load_tokenizer(folder / "tokenizer.json")
+        train = TokenStream.from_folder(folder, "train")
         require(
             made.name == tokenizer,
             f"{folder} was prepared with tokenizer {made.name!r}, this run has {tokenizer!r}; "
             f"pass --tokenizer {made.name}",
         )
-        train = TokenStream.from_folder(folder, "train")
         if not val_data:
             return train, TokenStream.from_folder(folder, "val"), made
-        advice = f"leave out --val-data to validate on {folder}'s own part"
     else:
         made = make_tokenizer("gpt2", "")
         train = TokenStream.from_pattern(train_data)
-        require_tokenizer(train.names, made, "pass --train-data {folder} --tokenizer {name}")
         require(
-            tokenizer == "gpt2",
-            f"{train_data}: shards outside a folder made by `cs336 prepare` are read as GPT-2's "
-            f"tokens; pass --tokenizer gpt2, or the folder",
+            tokenizer == "gpt2" and val_data != "",
+            f"{train_data}: shards outside a folder made by `cs336 prepare` need --val-data with "
+            f"a pattern of .bin shards, and --tokenizer gpt2",
         )
-        require(bool(val_data), "--val-data is missing; give a pattern of .bin shards")
-        advice = "pass --val-data with shards of GPT-2's tokens"
     val = TokenStream.from_pattern(val_data)
-    require_tokenizer(val.names, made, advice)
+    require_tokenizer([*train.names, *val.names], made)
     return train, val, made

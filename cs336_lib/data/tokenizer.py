@@ -1,13 +1,13 @@
-"""Tokenizers that work offline: GPT-2's byte-pair encoding, and one id per character."""
+"""GPT-2's byte-pair encoding and a tokenizer with one id per character, both offline."""
 
 import base64
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import tiktoken
@@ -28,28 +28,41 @@ LONGEST_BLANK = 100_000
 BLANK = re.compile(rf"\s{{1,{LONGEST_BLANK}}}")
 
 
-class Tokenizer(Protocol):
-    """Interface of the tokenizers; two are equal if they assign the same ids to every text."""
+class Tokenizer(ABC):
+    """Base class of the tokenizers. Two are equal if they assign the same ids to every text.
+
+    Attributes:
+        name: "gpt2" or "char".
+        vocab_size: Number of token ids.
+        end_of_text: Id that separates documents, or None.
+        alphabet: Characters of a char tokenizer, in the order of their ids; "" for gpt2.
+    """
 
     name: str
     vocab_size: int
+    end_of_text: int | None = None
+    alphabet = ""
 
-    @property
-    def end_of_text(self) -> int | None:
-        """Id that separates documents, or None."""
-        ...
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tokenizer) and self.alphabet == other.alphabet
 
+    def __hash__(self) -> int:
+        return hash(self.alphabet)
+
+    def __str__(self) -> str:
+        return f"{self.name} with {self.vocab_size:,} ids {self.alphabet!r:.60}"
+
+    @abstractmethod
     def encode(self, text: str) -> np.ndarray:
         """Return the token ids of `text` as uint16."""
-        ...
 
-    def decode(self, ids: list[int]) -> str:
-        """Return the text of token ids."""
-        ...
-
+    @abstractmethod
     def decode_bytes(self, ids: list[int]) -> bytes:
         """Return the UTF-8 bytes of token ids, which may end inside a character."""
-        ...
+
+    def decode(self, ids: list[int]) -> str:
+        """Return the text of token ids, with U+FFFD for invalid UTF-8."""
+        return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
 
 @cache
@@ -79,21 +92,15 @@ def cut_blanks(text: str) -> list[str]:
     return [text[a:b] for a, b in pairwise([0, *cuts, len(text)])]
 
 
-class GPT2Tokenizer:
+class GPT2Tokenizer(Tokenizer):
     """GPT-2's byte-pair encoding with 50,257 ids, the last of which is <|endoftext|>."""
 
     name = "gpt2"
     vocab_size = 50257
     end_of_text = 50256
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, GPT2Tokenizer)
-
-    def __hash__(self) -> int:
-        return hash(self.name)
-
     def encode(self, text: str) -> np.ndarray:
-        """Return token ids as uint16.
+        """Return the token ids of `text` as uint16.
 
         A literal <|endoftext|> is encoded as ordinary text. A lone surrogate becomes U+FFFD.
         tiktoken releases the GIL, so threads can encode at the same time.
@@ -107,20 +114,15 @@ class GPT2Tokenizer:
             return self.encode(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
         return np.concatenate(ids).astype(np.uint16)
 
-    def decode(self, ids: list[int]) -> str:
-        """Return the text; invalid UTF-8 becomes U+FFFD."""
-        return self.decode_bytes(ids).decode("utf-8", errors="replace")
-
     def decode_bytes(self, ids: list[int]) -> bytes:
-        """Return the bytes of `ids`; a non-ASCII character can span several ids."""
+        """Return the bytes of `ids`. A character beyond ASCII can span several ids."""
         return gpt2_encoding().decode_bytes(ids)
 
 
-class CharTokenizer:
+class CharTokenizer(Tokenizer):
     """One id per character of a fixed alphabet, in code point order."""
 
     name = "char"
-    end_of_text = None
 
     def __init__(self, alphabet: str):
         require(len(alphabet) > 0, "the text is empty; a char tokenizer needs its characters")
@@ -129,14 +131,8 @@ class CharTokenizer:
         self.vocab_size = len(self.alphabet)
         self._points = np.array([ord(c) for c in self.alphabet], dtype=np.uint32)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, CharTokenizer) and self.alphabet == other.alphabet
-
-    def __hash__(self) -> int:
-        return hash(self.alphabet)
-
     def encode(self, text: str) -> np.ndarray:
-        """Return token ids as uint16.
+        """Return the token ids of `text` as uint16.
 
         Raises:
             ValueError: The text has a character that isn't in the alphabet.
@@ -151,13 +147,9 @@ class CharTokenizer:
             )
         return ids.astype(np.uint16)
 
-    def decode(self, ids: list[int]) -> str:
-        """Return the characters of `ids`."""
-        return "".join(self.alphabet[i] for i in ids)
-
     def decode_bytes(self, ids: list[int]) -> bytes:
         """Return the characters of `ids` as UTF-8."""
-        return self.decode(ids).encode()
+        return "".join(self.alphabet[i] for i in ids).encode()
 
 
 def make_tokenizer(name: str, text: str) -> Tokenizer:
@@ -179,10 +171,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
     Raises:
         FileNotFoundError: The file doesn't exist.
-        ValueError: The file isn't one of ours.
+        ValueError: The file wasn't written by `save_tokenizer`.
     """
-    if not path.exists():
-        raise FileNotFoundError(f"{path}: not found; run folders and prepared data contain one")
     description = read_json(inside(path.parent, path.name))
     name, alphabet = description.get("name", ""), description.get("alphabet", "")
     require(
@@ -198,8 +188,7 @@ def tokenizer_of(folder: Path) -> Tokenizer | None:
     """Load the tokenizer of a run folder, of prepared data or of an exported char model.
 
     Returns:
-        The tokenizer, or None if there is no tokenizer.json or it is a Hugging Face tokenizer of
-        another kind.
+        The tokenizer, or None if the folder has no tokenizer.json or one of another program.
 
     Raises:
         ValueError: The file is damaged.
@@ -219,22 +208,12 @@ def tokenizer_of(folder: Path) -> Tokenizer | None:
     return tokenizer if vocab == expected else None
 
 
-def require_tokenizer(shards: Iterable[str], tokenizer: Tokenizer, advice: str) -> None:
-    """Refuse shards whose folder has the tokenizer.json of another tokenizer.
-
-    Args:
-        shards: Paths of the shards.
-        tokenizer: Tokenizer of the run.
-        advice: End of the error message, in which {folder} and {name} are filled in.
-    """
+def require_tokenizer(shards: Iterable[str], tokenizer: Tokenizer) -> None:
+    """Raise `ValueError` for a shard whose folder has the tokenizer.json of another tokenizer."""
     for folder in dict.fromkeys(Path(shard).parent for shard in shards):
         theirs = tokenizer_of(folder)
-        if theirs is None or theirs == tokenizer:
-            continue
-        same_name = theirs.name == tokenizer.name
-        other = "another alphabet" if same_name else f"tokenizer {theirs.name!r}"
-        end = advice.replace("{folder}", str(folder)).replace("{name}", theirs.name)
-        raise ValueError(
-            f"{folder} was prepared with {other} and would be read with this run's "
-            f"{tokenizer.name!r}; {end}"
+        require(
+            theirs in (None, tokenizer),
+            f"{folder} was prepared with tokenizer {theirs}, but this run has {tokenizer}; "
+            f"pass --train-data, --val-data and --tokenizer that belong together",
         )

@@ -32,18 +32,16 @@ def test_gpt2_round_trip():
     )
 
 
-BLANKS = {
-    "mixed": "x" + "\t \u00a0\u2003\r\n" * 300_000,
-    "two": "x" + " " * 1_200_000 + "y" + "\n" * 1_200_000 + "z",
-}
-
-
-@pytest.mark.parametrize("kind", BLANKS)
-def test_gpt2_takes_a_run_of_a_million_blanks(kind):
+def test_gpt2_takes_a_run_of_a_million_blanks_or_letters():
     tokenizer = GPT2Tokenizer()
-    ids = tokenizer.encode(BLANKS[kind])
-    assert ids.dtype == np.uint16
-    assert tokenizer.decode(ids.tolist()) == BLANKS[kind]
+    for text in (
+        "x" + "\t \u00a0\u2003\r\n" * 300_000,
+        "x" + " " * 1_200_000 + "y" + "\n" * 1_200_000 + "z",
+        "a" * 1_500_000 + "\x1c" * 1_500_000,
+    ):
+        ids = tokenizer.encode(text)
+        assert ids.dtype == np.uint16
+        assert tokenizer.decode(ids.tolist()) == text
 
 
 def test_gpt2_ids_do_not_change_where_runs_are_shorter():
@@ -60,11 +58,6 @@ def test_no_piece_has_a_longer_run():
         assert "".join(pieces) == text
         assert len(pieces) == length // LONGEST_BLANK + 1
         assert max(piece.count(" ") for piece in pieces) == LONGEST_BLANK
-
-
-def test_gpt2_takes_any_other_run():
-    text = "a" * 1_500_000 + "\x1c" * 1_500_000
-    assert GPT2Tokenizer().decode(GPT2Tokenizer().encode(text).tolist()) == text
 
 
 def test_gpt2_has_50257_ids_and_one_special():
@@ -100,14 +93,14 @@ def test_char_names_an_unknown_character():
         CharTokenizer("")
 
 
-@pytest.mark.parametrize("tokenizer", [GPT2Tokenizer(), CharTokenizer('a"\n\u00e9')])
-def test_saved_and_loaded(tokenizer, tmp_path):
-    save_tokenizer(tokenizer, tmp_path / "tokenizer.json")
-    again = load_tokenizer(tmp_path / "tokenizer.json")
-    assert (again.name, again.vocab_size) == (tokenizer.name, tokenizer.vocab_size)
-    assert again.decode([1, 2]) == tokenizer.decode([1, 2])
-    assert again == tokenizer
-    assert hash(again) == hash(tokenizer)
+def test_saved_and_loaded(tmp_path):
+    for tokenizer in (GPT2Tokenizer(), CharTokenizer('a"\n\u00e9')):
+        save_tokenizer(tokenizer, tmp_path / "tokenizer.json")
+        again = load_tokenizer(tmp_path / "tokenizer.json")
+        assert (again.name, again.vocab_size) == (tokenizer.name, tokenizer.vocab_size)
+        assert again.decode([1, 2]) == tokenizer.decode([1, 2])
+        assert again == tokenizer
+        assert hash(again) == hash(tokenizer)
 
 
 def test_tokenizers_are_equal_where_their_ids_are():
@@ -117,7 +110,7 @@ def test_tokenizers_are_equal_where_their_ids_are():
 
 def test_a_foreign_file_is_refused(tmp_path):
     path = tmp_path / "tokenizer.json"
-    with pytest.raises(FileNotFoundError, match="not found; run folders"):
+    with pytest.raises(FileNotFoundError, match=r"tokenizer\.json"):
         load_tokenizer(path)
     for content in ("[]", '{"name": "bpe"}', '{"name": "char"}', '{"name": "char", "alphabet": 1}'):
         path.write_text(content)
