@@ -21,7 +21,7 @@ SECONDS_PER_DAY = 86_400
 
 
 def parameter_counts(config: GPTConfig) -> dict[str, int]:
-    """Count GPT-2's parameters by part; the tied output matrix counts once, as wte."""
+    """Count GPT-2's parameters by part, with the tied output matrix as part of wte."""
     c, bias = config.n_embd, int(config.bias)
     return {
         "wte": config.vocab_size * c,
@@ -66,7 +66,7 @@ def largest_matmul_flops(config: GPTConfig, batch: int) -> int:
 
 
 def train_flops_per_token(config: GPTConfig, seq: int | None = None) -> int:
-    """Return the FLOPs of forward and backward per token; backward costs twice as much as forward.
+    """Return the FLOPs of forward and backward pass per token, three times those of forward alone.
 
     Recomputation (flash attention's scores, checkpointed activations) is left out, so it lowers
     MFU.
@@ -77,7 +77,7 @@ def train_flops_per_token(config: GPTConfig, seq: int | None = None) -> int:
 def mfu(flops_per_second: float, peak: float | None) -> float | None:
     """Return the model FLOPs utilization, or None if the peak is unknown.
 
-    It is the share of the peak that the model's arithmetic reaches (Chowdhery et al. 2022, section
+    MFU is the share of the peak that the model's arithmetic reaches (Chowdhery et al. 2022, section
     4.1).
     """
     return None if peak is None else flops_per_second / peak
@@ -93,15 +93,10 @@ def training_seconds(flops: float, devices: int, peak: float, mfu: float) -> flo
 
     Args:
         flops: FLOPs of the training run.
-        devices: How many devices.
+        devices: Number of devices.
         peak: FLOP/s of one device.
-        mfu: Utilization, above 0 and up to 1.
-
-    Raises:
-        ValueError: A value is out of range.
+        mfu: Model FLOPs utilization, above 0 and up to 1.
     """
-    require(devices >= 1 and peak > 0, f"{devices} devices of {peak} FLOP/s: both must be positive")
-    require(0 < mfu <= 1, f"mfu is {mfu}; above 0 and up to 1 expected")
     return flops / (devices * peak * mfu)
 
 
@@ -141,11 +136,6 @@ def roofline(intensity: float, peak: float, bandwidth: float) -> float:
     return min(peak, intensity * bandwidth)
 
 
-def seconds_at_best(work: Work, peak: float, bandwidth: float) -> float:
-    """Return the least time of a kernel that overlaps computation and memory traffic."""
-    return max(work.flops / peak, work.bytes / bandwidth)
-
-
 # Memory that persists between steps: weights, gradients, master weights, optimizer state.
 
 
@@ -166,15 +156,13 @@ class BytesPerParameter:
     def sharded(self, devices: int, stage: int) -> float:
         """Return the bytes on each device under ZeRO (Rajbhandari et al. 2020, figure 1).
 
-        Args:
-            devices: How many devices share the model.
-            stage: 0 shards nothing, 1 master weights and state, 2 also gradients, 3 also weights.
+        Stage 1 shards master weights and optimizer state, stage 2 also gradients, and stage 3 also
+        weights. Stage 0 is plain data parallelism.
 
         Raises:
-            ValueError: The stage is unknown, or there are no devices.
+            ValueError: The stage is unknown.
         """
         require(stage in (0, 1, 2, 3), f"ZeRO stage is {stage}; 0, 1, 2 or 3 expected")
-        require(devices >= 1, f"devices is {devices}; at least 1 needed")
         parts = (self.master + self.state, self.gradient, self.weights)
         return sum(part / devices for part in parts[:stage]) + sum(parts[stage:])
 
@@ -228,17 +216,12 @@ def state_bytes(optimizer: str, shape: tuple[int, ...]) -> float:
 
     Adafactor (Shazeer and Stern 2018) factors the squared gradients of a matrix into row and column
     means. For a vector it stores all of them.
-
-    Raises:
-        ValueError: An unknown optimizer.
     """
-    require_choice("optimizer", optimizer, STATE_BYTES)
     if optimizer == "adafactor" and len(shape) >= 2:
         *stack, rows, columns = shape
         return 4 * math.prod(stack) * (rows + columns)
-    if optimizer == "adafactor":
-        return 4 * math.prod(shape)
-    return STATE_BYTES[optimizer] * math.prod(shape)
+    per_value = 4 if optimizer == "adafactor" else STATE_BYTES[optimizer]
+    return per_value * math.prod(shape)
 
 
 def largest_model(memory: float, optimizer: str = "adamw", precision: str = "fp32") -> float:
@@ -290,18 +273,15 @@ def activation_bytes(
 
 
 def training_memory(
-    config: GPTConfig,
-    batch: int,
-    seq: int | None = None,
-    *,
-    optimizer: str = "adamw",
-    autocast: bool = False,
-    attention: Attention = "flash",
+    config: GPTConfig, batch: int, seq: int | None = None, *, optimizer: str = "adamw", **how: Any
 ) -> dict[str, float]:
     """Return the bytes in memory when the backward pass begins, by kind, with fp32 weights.
 
     Gradients of an earlier micro-batch are included. `peak_memory` adds the memory of the backward
     pass. The padded rows of the vocabulary count, because they take memory.
+
+    Args:
+        how: Options of `activation_bytes`.
     """
     padding = (config.padded_vocab_size - config.vocab_size) * config.n_embd
     parameters, per = count_parameters(config) + padding, bytes_per_parameter(optimizer)
@@ -309,7 +289,7 @@ def training_memory(
         "weights": parameters * per.weights,
         "gradients": parameters * per.gradient,
         "optimizer state": parameters * per.state,
-        **activation_bytes(config, batch, seq, autocast=autocast, attention=attention),
+        **activation_bytes(config, batch, seq, **how),
     }
 
 
@@ -327,11 +307,7 @@ def backward_bytes(
     batch x seq x vocabulary (gradients of the log-probabilities and of the logits). With a small
     vocabulary the peak comes later, in the last block, after the log-probabilities are freed. It is
     in the MLP, or in the T x T matrices of eager attention.
-
-    Raises:
-        ValueError: attention is neither flash nor eager.
     """
-    require_choice("attention", attention, ("flash", "eager"))
     seq = seq or config.block_size
     c, low, log_probabilities = config.n_embd, 2 if autocast else 4, 4 * config.vocab_size
     # Per token. Each peak begins with what has been freed by then.
@@ -344,24 +320,15 @@ def backward_bytes(
 
 
 def peak_memory(
-    config: GPTConfig,
-    batch: int,
-    seq: int | None = None,
-    *,
-    optimizer: str = "adamw",
-    autocast: bool = False,
-    attention: Attention = "flash",
+    config: GPTConfig, batch: int, seq: int | None = None, *, optimizer: str = "adamw", **how: Any
 ) -> dict[str, float]:
     """Return the bytes at the peak of a training step, as `training_memory` and "backward".
 
     This holds for steps that accumulate gradients, without torch.compile. A step of a single
     micro-batch has no gradients yet during the backward of the loss.
     """
-    kinds = {"autocast": autocast, "attention": attention}
-    return {
-        **training_memory(config, batch, seq, optimizer=optimizer, **kinds),
-        "backward": backward_bytes(config, batch, seq, **kinds),
-    }
+    kinds = training_memory(config, batch, seq, optimizer=optimizer, **how)
+    return {**kinds, "backward": backward_bytes(config, batch, seq, **how)}
 
 
 def checkpointed_values(layers: int, segments: int, inside: float) -> float:
@@ -371,7 +338,7 @@ def checkpointed_values(layers: int, segments: int, inside: float) -> float:
 
     Args:
         layers: Length of the chain.
-        segments: How many segments save only their input; one at a time is recomputed.
+        segments: Number of segments that save only their input. One at a time is recomputed.
         inside: Activations of one layer.
 
     Returns:
@@ -384,7 +351,7 @@ def checkpointed_values(layers: int, segments: int, inside: float) -> float:
 
 
 class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
-    """Counts the bytes that autograd saves for the backward pass, each storage once.
+    """Counter of the bytes that autograd saves for the backward pass, each storage once.
 
     Example:
         with SavedTensors(model.parameters()) as saved:
@@ -392,7 +359,7 @@ class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
         print(saved.bytes)
 
     Args:
-        known: Tensors that don't count.
+        known: Tensors that aren't counted, such as the weights.
     """
 
     def __init__(self, known: Iterable[Tensor] = ()):
@@ -401,7 +368,7 @@ class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
         self.known = {t.untyped_storage()._cdata: t for t in known}
         self.storages: dict[int, torch.UntypedStorage] = {}
 
-    def __enter__(self) -> "SavedTensors":
+    def __enter__(self) -> "SavedTensors":  # type: ignore[override]  # torch's returns None
         super().__enter__()
         return self
 
@@ -418,12 +385,13 @@ class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
 
 
 class LiveBytes(TorchDispatchMode):
-    """Tracks the bytes of all live tensors, operator by operator.
+    """Tracker of the bytes of all live tensors, operator by operator.
 
-    `now` is the current value, `timeline` the value after each operator, `peak` its maximum.
+    `now` is the current value, `timeline` has the values after each operator, and `peak` is their
+    maximum.
 
     Args:
-        known: Tensors that count from the start.
+        known: Tensors that exist from the start.
     """
 
     def __init__(self, known: Iterable[Tensor] = ()):
@@ -460,7 +428,7 @@ class LiveBytes(TorchDispatchMode):
 
 
 def human(value: float) -> str:
-    """Format a number with three digits and an SI prefix: 1.24e8 -> "124 M"."""
+    """Format a number with three digits and an SI prefix, such as "124 M" for 1.24e8."""
     for power, prefix in ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
         if abs(value) >= 10**power:
             return f"{value / 10**power:.3g} {prefix}"

@@ -1,6 +1,7 @@
 """The formulas of accounting.py against PyTorch: what it counts, keeps and frees."""
 
 import functools
+import itertools
 import math
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
-from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import FlopCounterMode
 
 from cs336_lib import accounting
 from cs336_lib.accounting import BytesPerParameter, LiveBytes, SavedTensors
@@ -38,14 +39,14 @@ def test_published_parameter_counts():
         assert accounting.count_parameters(config) == published
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_counts_are_the_models(bias: bool):
-    config = GPTConfig(block_size=8, vocab_size=100, n_layer=3, n_head=2, n_embd=16, bias=bias)
-    model = GPT(config)
-    assert accounting.count_parameters(config) == model.num_parameters()
-    matrices = [p.numel() for n, p in model.named_parameters() if p.dim() == 2 and "wpe" not in n]
-    padding = (config.padded_vocab_size - config.vocab_size) * config.n_embd
-    assert accounting.matmul_parameters(config) == sum(matrices) - padding
+def test_counts_are_the_models():
+    for bias in (True, False):
+        config = GPTConfig(block_size=8, vocab_size=100, n_layer=3, n_head=2, n_embd=16, bias=bias)
+        model = GPT(config)
+        assert accounting.count_parameters(config) == model.num_parameters()
+        matrices = [p for name, p in model.named_parameters() if p.dim() == 2 and "wpe" not in name]
+        padding = (config.padded_vocab_size - config.vocab_size) * config.n_embd
+        assert accounting.matmul_parameters(config) == sum(p.numel() for p in matrices) - padding
 
 
 # FLOPs
@@ -62,9 +63,8 @@ def counted(config: GPTConfig, batch: int, seq: int) -> tuple[int, int]:
     return forward.get_total_flops(), backward.get_total_flops()
 
 
-@pytest.mark.parametrize(("batch", "seq"), [(1, 64), (3, 40)])
-def test_flops_are_what_pytorch_counts(batch: int, seq: int):
-    """Exactly, the embedding's gradient making the first layer no exception."""
+def test_flops_are_what_pytorch_counts():
+    batch, seq = 3, 40
     config = GPTConfig(block_size=64, vocab_size=256, n_layer=2, n_head=4, n_embd=64)
     forward, backward = counted(config, batch, seq)
     per_token = accounting.forward_flops_per_token(config, seq)
@@ -87,27 +87,12 @@ def test_a_padded_vocabulary_is_counted_by_pytorch_only():
     assert forward - ours == 2 * 32 * padding * config.n_embd
 
 
-def test_flash_attention_recomputes_the_scores_in_backward():
-    """Five matmuls instead of four: why the counter shows more on a GPU than the formula."""
-    shape = (2, 4, 64, 16)
-    assert sdpa_flop_count(shape, shape, shape) == 2 * (2 * 2 * 4 * 64 * 64 * 16)
-    assert sdpa_backward_flop_count(shape, shape, shape, shape) == 2.5 * sdpa_flop_count(
-        shape, shape, shape
-    )
-
-
 def test_napkin():
     flops = accounting.training_flops(70e9, 15e12)
     assert flops == 6.3e24
     days = accounting.training_seconds(flops, 1024, 989.5e12, 0.5) / accounting.SECONDS_PER_DAY
     assert round(days, 2) == 143.93
     assert f"{accounting.training_flops(174.6e9, 300e9):.3g}" == "3.14e+23"
-
-
-@pytest.mark.parametrize(("devices", "peak", "mfu"), [(0, 1e12, 0.5), (1, 1e12, 1.1)])
-def test_impossible_machines_are_refused(devices: int, peak: float, mfu: float):
-    with pytest.raises(ValueError, match=r"expected|positive"):
-        accounting.training_seconds(1e18, devices, peak, mfu)
 
 
 def test_an_unknown_peak_has_no_mfu():
@@ -134,9 +119,6 @@ def test_roofline_of_an_h100():
     assert round(corner) == 295
     assert accounting.roofline(corner * 2, peak, bandwidth) == peak
     assert accounting.roofline(1, peak, bandwidth) == bandwidth
-    large, small = accounting.matmul_work(4096, 4096, 4096), accounting.elementwise_work(2**20)
-    assert accounting.seconds_at_best(large, peak, bandwidth) == large.flops / peak
-    assert accounting.seconds_at_best(small, peak, bandwidth) == small.bytes / bandwidth
 
 
 # Bytes that stay
@@ -150,10 +132,15 @@ def test_largest_models():
     assert 70e9 * accounting.bytes_per_parameter().total == 1.12e12
 
 
-@pytest.mark.parametrize("names", [("adamx", "fp32"), ("adamw", "fp64")])
-def test_unknown_names_are_listed(names: tuple[str, str]):
-    with pytest.raises(ValueError, match=r"is unknown; one of .*(adamw|fp32).* expected"):
-        accounting.bytes_per_parameter(*names)
+def test_unknown_names_are_listed():
+    with pytest.raises(
+        ValueError, match=r"optimizer 'adamx' is unknown; one of .*adamw.* expected"
+    ):
+        accounting.bytes_per_parameter("adamx")
+    with pytest.raises(ValueError, match=r"precision 'fp64' is unknown; one of fp32, mixed, bf16"):
+        accounting.bytes_per_parameter("adamw", "fp64")
+    with pytest.raises(ValueError, match="attention 'fast' is unknown; one of flash, eager"):
+        accounting.peak_memory(GPTConfig(), 1, attention="fast")
 
 
 MAKERS = {
@@ -168,14 +155,15 @@ MAKERS = {
 }
 
 
-@pytest.mark.parametrize("name", MAKERS)
-def test_state_is_what_the_optimizer_keeps(name: str):
-    for shape in [(24, 40)] if name == "muon" else [(24, 40), (40,)]:
+def test_state_is_what_the_optimizer_keeps():
+    for name, shape in itertools.product(MAKERS, [(24, 40), (40,)]):
+        if (name, shape) == ("muon", (40,)):
+            continue  # Muon takes matrices only
         parameter = nn.Parameter(torch.ones(shape))
         parameter.grad = torch.ones(shape)
         optimizer = MAKERS[name]([parameter])
         optimizer.step()
-        assert optimizers.state_bytes(optimizer) == accounting.state_bytes(name, shape)
+        assert optimizers.state_bytes(optimizer) == accounting.state_bytes(name, shape), name
 
 
 def test_every_optimizer_has_been_looked_at():
@@ -191,21 +179,20 @@ def test_zero_stages():
     assert {per.sharded(1, stage) for stage in range(4)} == {16}
     with pytest.raises(ValueError, match="ZeRO stage is 4"):
         per.sharded(8, 4)
-    with pytest.raises(ValueError, match="devices is 0"):
-        per.sharded(0, 1)
 
 
 # Activations
 
 
-@pytest.mark.parametrize(("config", "batch", "seq"), SHAPES)
 @pytest.mark.parametrize(
-    ("autocast", "attention"), [(False, "flash"), (True, "flash"), (True, "eager")]
+    ("shape", "autocast", "attention"),
+    [(0, True, "eager"), (1, False, "flash"), (1, True, "flash"), (2, True, "eager")],
 )
 def test_activations_are_what_autograd_keeps(
-    config: GPTConfig, batch: int, seq: int, autocast: bool, attention: accounting.Attention
+    shape: int, autocast: bool, attention: accounting.Attention
 ):
-    """To the byte on a CPU; within 10 % is what is promised."""
+    """The formula is exact on a CPU."""
+    config, batch, seq = SHAPES[shape]
     model = GPT(config)
     tokens = torch.randint(0, config.vocab_size, (2, batch, seq))
     backends = [SDPBackend.MATH] if attention == "eager" else list(SDPBackend.__members__.values())
@@ -226,13 +213,8 @@ def test_activations_of_the_124m_model():
     assert saved.bytes == sum(accounting.activation_bytes(config, 2, attention="eager").values())
 
 
-def test_unknown_attention_is_refused():
-    with pytest.raises(ValueError, match="attention 'fast' is unknown; one of flash, eager"):
-        accounting.activation_bytes(GPTConfig(), 1, attention="fast")
-
-
-@pytest.mark.parametrize(("config", "batch", "seq"), SHAPES)
-def test_a_training_step_byte_by_byte(config: GPTConfig, batch: int, seq: int):
+def test_a_training_step_byte_by_byte():
+    config, batch, seq = SHAPES[1]
     model = GPT(config)
     optimizer = torch.optim.AdamW(model.parameters())
     tokens = torch.randint(0, config.vocab_size, (batch, seq))
@@ -254,18 +236,18 @@ def tiny(layers: int, heads: int, width: int, seq: int, vocab: int) -> GPTConfig
     )
 
 
-PEAKS = {  # where the peak is differs: in the loss, in an MLP, in the T x T scores
-    "vocabulary 8 times the width": (tiny(4, 4, 64, 64, 500), 8),
-    "vocabulary 150 times the width": (tiny(2, 2, 32, 64, 5000), 2),
-    "vocabulary half the width": (tiny(1, 2, 128, 64, 65), 4),
-    "long sequence": (tiny(2, 8, 64, 256, 65), 2),
-    "long sequence, large vocabulary": (tiny(2, 8, 64, 256, 1000), 2),
-    "few tokens": (tiny(2, 2, 128, 32, 1000), 1),
+PEAKS = {  # the peak is in the loss, in an MLP, or in the T x T scores
+    "vocabulary 150 times the width": (tiny(2, 2, 32, 64, 5000), 2, False, "flash"),
+    "vocabulary half the width": (tiny(1, 2, 128, 64, 65), 4, False, "flash"),
+    "vocabulary half the width, autocast": (tiny(1, 2, 128, 64, 65), 4, True, "flash"),
+    "long sequence": (tiny(2, 8, 64, 256, 65), 2, False, "flash"),
+    "long sequence, eager": (tiny(2, 8, 64, 256, 65), 2, True, "eager"),
+    "long sequence, large vocabulary, eager": (tiny(2, 8, 64, 256, 1000), 2, True, "eager"),
+    "few tokens": (tiny(2, 2, 128, 32, 1000), 1, False, "flash"),
 }
 
 
-@pytest.mark.parametrize(("config", "batch"), PEAKS.values(), ids=PEAKS)
-@pytest.mark.parametrize(("autocast", "attention"), [(False, "flash"), (True, "eager")])
+@pytest.mark.parametrize(("config", "batch", "autocast", "attention"), PEAKS.values(), ids=PEAKS)
 def test_peak_is_what_a_step_holds_at_most(
     config: GPTConfig, batch: int, autocast: bool, attention: accounting.Attention
 ):
@@ -342,25 +324,19 @@ def test_live_bytes_sees_birth_and_death():
     assert live.timeline[0] == 400
 
 
-def test_live_bytes_works_on_the_meta_device():
-    with torch.device("meta"), LiveBytes() as live:
-        big = torch.empty(2**30)
-        assert live.now == big.nbytes == 2**32
-
-
-@pytest.mark.parametrize("segments", [1, 4, 16])
-def test_square_root_law(segments: int):
+def test_square_root_law():
     layers = 16
     config = GPTConfig(n_layer=1, n_head=2, n_embd=32, block_size=16, vocab_size=64)
     blocks = nn.ModuleList(Block(config, layer) for layer in range(layers))
     for p in blocks.parameters():
         p.grad = torch.zeros_like(p)
     x = torch.randn(1, 16, 32, requires_grad=True)
-    with LiveBytes(t for p in blocks.parameters() for t in (p, p.grad)) as live:
-        checkpoint_sequential(blocks, segments, x, use_reentrant=False).sum().backward()
-    measured = (live.peak - live.timeline[0]) / x.nbytes
-    predicted = accounting.checkpointed_values(layers, segments, 16)
-    assert 0 < measured - predicted < 0.05 * predicted + 12
+    for segments in (1, 4, 16):
+        with LiveBytes(t for p in blocks.parameters() for t in (p, p.grad)) as live:
+            checkpoint_sequential(blocks, segments, x, use_reentrant=False).sum().backward()
+        measured = (live.peak - live.timeline[0]) / x.nbytes
+        predicted = accounting.checkpointed_values(layers, segments, 16)
+        assert 0 < measured - predicted < 0.05 * predicted + 12, segments
 
 
 def test_least_memory_is_at_the_root():
