@@ -75,7 +75,7 @@ def train_flops_per_token(config: GPTConfig, seq: int | None = None) -> int:
 
 
 def mfu(flops_per_second: float, peak: float | None) -> float | None:
-    """Return the model FLOPs utilization, or None if the peak is unknown.
+    """Return the model FLOPs utilization, or `None` if the peak is unknown.
 
     MFU is the share of the peak that the model's arithmetic reaches (Chowdhery et al. 2022, section
     4.1).

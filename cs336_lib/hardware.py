@@ -17,7 +17,6 @@ import torch
 from cs336_lib.agreement import agrees_with_cpu
 from cs336_lib.config import require
 
-TFLOPS = 1e12
 BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
@@ -86,61 +85,54 @@ def select_device(name: str = "auto", local_rank: int = 0) -> torch.device:
     Args:
         name: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`. `auto` takes MPS only if it computes a small
             training step as the CPU does.
-        local_rank: The GPU for `cuda` without a number.
+        local_rank: Index of the GPU, for a name without a number.
 
     Raises:
         ValueError: The name is unknown, or this machine has no such device.
     """
+    has_mps = torch.backends.mps.is_available()
     if name == "auto" and torch.cuda.is_available():
         name = "cuda"
     elif name == "auto":
-        has_mps = torch.backends.mps.is_available() and agrees_with_cpu(torch.device("mps"))
-        name = "mps" if has_mps else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = torch.device("meta")
+        name = "mps" if has_mps and agrees_with_cpu(torch.device("mps")) else "cpu"
+    kind, _, number = name.partition(":")
     require(
-        device.type in ("cpu", "cuda", "mps"),
+        kind in ("cpu", "cuda", "mps") and (number == "" or number.isdecimal()),
         f"device {name!r} is unknown; auto, cpu, cuda, cuda:1 or mps expected",
     )
-    if device.type == "cuda":
-        require(torch.cuda.is_available(), f"device {name!r}: no CUDA GPU here; use --device cpu")
-        index = local_rank if device.index is None else device.index
-        count = torch.cuda.device_count()
-        require(index < count, f"device 'cuda:{index}': this machine has {count} GPU(s), from 0")
-        device = torch.device("cuda", index)
-        torch.cuda.set_device(device)
-    if device.type == "mps":
-        require(torch.backends.mps.is_available(), "device 'mps': not on this machine; use cpu")
-    return device
-
-
-def cpu_has_bf16() -> bool:
-    """Return whether this CPU has native bf16 matmuls; without them, bf16 is 400 times slower.
-
-    CS336_CPU_BF16=1 or 0 overrides the flags that Linux reports, which a virtual machine may hide.
-    """
-    override = os.environ.get("CS336_CPU_BF16", "")
-    return override == "1" if override else bool(cpu_flags() & BF16_FLAGS)
+    if kind == "cuda":
+        index, count = int(number or local_rank), torch.cuda.device_count()
+        require(
+            index < count, f"device cuda:{index} is missing: {count} GPU(s) here; use --device cpu"
+        )
+        torch.cuda.set_device(index)
+        return torch.device("cuda", index)
+    require(kind == "cpu" or has_mps, "device mps is missing: no Apple GPU here; use --device cpu")
+    return torch.device(kind)
 
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """Return the CPU's instruction sets by their Linux names, such as avx2; empty elsewhere."""
+    """Return the names of the CPU's instruction sets, such as avx2, on Linux."""
     cpuinfo = Path("/proc/cpuinfo")
     return frozenset(cpuinfo.read_text().split() if cpuinfo.exists() else ())
 
 
 def has_bf16(device: torch.device) -> bool:
-    """Return whether bf16 matmuls are fast on this device."""
+    """Return whether bf16 matmuls are fast on this device.
+
+    On a CPU without native bf16 they are 400 times slower. The environment variable CS336_CPU_BF16
+    (1 or 0) overrides the flags that Linux reports, because a virtual machine may hide them.
+    """
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
-    return device.type == "cpu" and cpu_has_bf16()
+    override = os.environ.get("CS336_CPU_BF16", "")
+    native = override == "1" if override else bool(cpu_flags() & BF16_FLAGS)
+    return device.type == "cpu" and native
 
 
 def autocast_dtype(device: torch.device, precision: str = "auto") -> torch.dtype | None:
-    """Return the dtype for matmuls, or None for plain fp32; `auto` picks bf16 where it is fast.
+    """Return the dtype for matmuls, or `None` for fp32. `auto` picks bf16 where it is fast.
 
     Raises:
         ValueError: The precision is bf16 and the GPU doesn't support it.
@@ -155,14 +147,14 @@ def autocast_dtype(device: torch.device, precision: str = "auto") -> torch.dtype
 
 
 def autocast(device: torch.device, precision: str = "auto") -> torch.autocast:
-    """Return the autocast context of `autocast_dtype`; for plain fp32 it is disabled."""
+    """Return the autocast context of `autocast_dtype`, which is disabled for fp32."""
     dtype = autocast_dtype(device, precision)
     return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
 
 
 @contextmanager
 def tf32(enabled: bool) -> Iterator[None]:
-    """Choose how a GPU computes fp32 matmuls within this block; then restore the old setting.
+    """Choose how a GPU computes fp32 matmuls within this block, and restore the setting after it.
 
     Args:
         enabled: Use tensor cores, which round the inputs to 10 bits of mantissa.
@@ -176,7 +168,7 @@ def tf32(enabled: bool) -> Iterator[None]:
 
 
 def why_not_compiled(device: torch.device) -> str:
-    """Return "" if torch.compile works on this device, else the reason, by compiling one function.
+    """Compile one function on this device, and return why that failed, or "" if it worked.
 
     Inductor needs a C++ compiler and Python's headers on a CPU, and Triton a C compiler on a GPU.
     """
@@ -202,7 +194,7 @@ def device_name(device: torch.device) -> str:
 
 
 def datasheet(device: torch.device) -> Device | None:
-    """Return the datasheet of this GPU, or None if we have none; figures are never guessed."""
+    """Return the datasheet of this GPU, or `None` if its figures are unknown."""
     name = device_name(device).lower() if device.type == "cuda" else ""
     if re.search(r"pcie| nvl|laptop|4090 d\b", name):  # different clocks, so different peaks
         return None
@@ -212,7 +204,7 @@ def datasheet(device: torch.device) -> Device | None:
 
 
 def memory(device: torch.device) -> int | None:
-    """Return how many bytes this process may use on the device, free or not; None if unknown."""
+    """Return the bytes, free or used, that this process may have on the device, if known."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
     try:
@@ -226,24 +218,16 @@ OWN_CGROUPS, CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
 def cgroup_limits() -> list[int]:
-    """Return the memory limits that Linux control groups put on this process, in bytes.
+    """Return the memory limits that Linux control groups (version 2) put on this process, in bytes.
 
     Containers and Slurm jobs limit memory in this way, in the process's group or any group above.
     """
     limits = []
-    lines = OWN_CGROUPS.read_text().splitlines() if OWN_CGROUPS.exists() else []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":  # version 2
-            root, name = CGROUPS, "memory.max"
-        elif "memory" in controllers.split(","):  # version 1
-            root, name = CGROUPS / "memory", "memory.limit_in_bytes"
-        else:
-            continue
-        own = PurePosixPath(path.lstrip("/"))
-        for group in (own, *own.parents):
+    lines = OWN_CGROUPS.read_text() if OWN_CGROUPS.exists() else ""
+    for path in re.findall("^0::/(.*)$", lines, re.MULTILINE):  # the line of version 2
+        for group in (PurePosixPath(path), *PurePosixPath(path).parents):
             with suppress(OSError, ValueError):  # there is no such file, or it says "max"
-                limits.append(int((root / group / name).read_text()))
+                limits.append(int((CGROUPS / group / "memory.max").read_text()))
     return limits
 
 
@@ -271,7 +255,6 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # from glibc's malloc.h
-MALLOC_SETTINGS = ("trim_threshold", "mmap_max", "mmap_threshold")
 
 
 @contextmanager
@@ -289,11 +272,8 @@ def freed_memory_kept() -> Iterator[None]:
         yield
         return
     libc = ctypes.CDLL(None)
-    tunables = os.environ.get("GLIBC_TUNABLES", "")
-    if not any(
-        f"MALLOC_{name.upper()}_" in os.environ or f"glibc.malloc.{name}=" in tunables
-        for name in MALLOC_SETTINGS
-    ):
+    settings = " ".join(os.environ) + os.environ.get("GLIBC_TUNABLES", "").upper()
+    if not re.search("MALLOC.(TRIM_THRESHOLD|MMAP)", settings):
         libc.mallopt(M_MMAP_MAX, 0)  # allocate all blocks from the heap
         libc.mallopt(M_TRIM_THRESHOLD, -1)  # never shrink the heap
     try:
@@ -327,27 +307,24 @@ def threads_for(matmul_flops: float) -> Iterator[None]:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has finished all queued work; a CPU has no queue."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
+    """Wait until the device has finished all queued work."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+Functions = Mapping[str, Callable[[], object]]
 
 
 def seconds_in_turns(
-    ways: Mapping[str, Callable[[], object]],
-    device: torch.device,
-    *,
-    rounds: int = 5,
-    warmup: int = 1,
+    ways: Functions, device: torch.device, *, rounds: int = 5, warmup: int = 1
 ) -> dict[str, list[float]]:
     """Time several functions in turns, so that other load on the machine affects all of them.
 
     Args:
         ways: The functions by name. Each runs once per round.
-        device: Synchronized before and after each call.
-        rounds: How many rounds to measure.
-        warmup: How many rounds to run before that.
+        device: The device to synchronize before and after each call.
+        rounds: Number of rounds to measure.
+        warmup: Number of rounds to run before that.
 
     Returns:
         Wall times in seconds by name, one per round.
@@ -371,12 +348,10 @@ def median_seconds(
     return statistics.median(measured["work"])
 
 
-def best_seconds(
-    ways: Mapping[str, Callable[[], object]], device: torch.device, *, rounds: int
-) -> dict[str, float]:
+def best_seconds(ways: Functions, device: torch.device, *, rounds: int) -> dict[str, float]:
     """Return the shortest wall time of each function in seconds, for comparisons.
 
-    Noise only ever adds time. Short functions need many rounds, so that a busy moment of the
+    Noise only adds time. Short functions need many rounds, so that a busy moment of the
     machine doesn't outlast them.
     """
     measured = seconds_in_turns(ways, device, rounds=rounds)
@@ -388,13 +363,13 @@ PEAK_SIZES = (256, 512, 1024)
 
 
 def measured_matmul_flops(device: torch.device, dtype: torch.dtype, n: int = 1024) -> float:
-    """Return the FLOP/s of an n x n matmul, the best of a few rounds; measured once."""
+    """Return the FLOP/s of an n x n matmul, the best of a few rounds, which is measured once."""
     return _best_matmul_flops(device, dtype, n, torch.get_num_threads())
 
 
 @cache
 def _best_matmul_flops(device: torch.device, dtype: torch.dtype, n: int, threads: int) -> float:
-    """Measure a matmul; `threads` is only part of the cache key."""
+    """Measure a matmul. `threads` is only part of the cache key."""
     a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
     best = best_seconds({"matmul": lambda: torch.mm(a, b)}, device, rounds=6)
     return 2 * n**3 / best["matmul"]
@@ -414,10 +389,10 @@ def peak_flops(device: torch.device, dtype: torch.dtype | None) -> tuple[float |
     A GPU's peak is in its datasheet. A CPU's peak is measured, as the fastest of several sizes.
 
     Args:
-        dtype: The dtype of the matmuls; None means fp32.
+        dtype: The dtype of the matmuls, where `None` means fp32.
 
     Returns:
-        The peak, or None if it is unknown, and its source in words.
+        The peak in FLOP/s, or `None` if it is unknown, and the source.
     """
     precision = "bf16" if dtype == torch.bfloat16 else "fp32"
     if device.type == "cpu":

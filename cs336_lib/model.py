@@ -100,7 +100,7 @@ class CausalSelfAttention(nn.Module):
 def causal_mask(
     queries: int, keys: int, device: torch.device
 ) -> Bool[Tensor, "queries keys"] | None:
-    """Return a mask for queries at the last positions, or None if it would allow every key."""
+    """Return a mask for queries at the last positions, or `None` if it would allow every key."""
     if queries == 1:
         return None
     ones = torch.ones(queries, keys, dtype=torch.bool, device=device)
