@@ -1,5 +1,6 @@
-"""HellaSwag (Zellers et al. 2019): choose the most likely of four endings."""
+"""HellaSwag (Zellers et al. 2019), in which a model chooses the most likely of four endings."""
 
+import reprlib
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ SPLIT = "validation"  # of the hub's data set; the test split has no labels
 
 @dataclass(frozen=True)
 class Example:
-    """A context and four endings as token ids; `label` is the index of the true ending."""
+    """Token ids of a context and of four endings, and the index of the true ending."""
 
     context: list[int]
     endings: list[list[int]]
@@ -34,7 +35,7 @@ class Example:
 
 @dataclass(frozen=True)
 class HellaSwag:
-    """Accuracy: the share of examples whose true ending has the lowest loss.
+    """The accuracy, which is the share of examples whose true ending has the lowest loss.
 
     `acc` compares the summed loss of an ending's tokens. `acc_per_token` compares their mean, as
     "acc_norm" of build-nanogpt does. The "acc_norm" of EleutherAI's lm-eval divides the sum by the
@@ -54,15 +55,15 @@ class HellaSwag:
 
 
 def load_examples(source: str, tokenizer: Tokenizer) -> list[Example]:
-    """Read examples from a JSON lines file, or from a dataset on the hub.
+    """Read examples from a JSON lines file, or from a data set on the Hugging Face hub.
 
     Args:
-        source: A file name, or the dataset's name (Rowan/hellaswag).
-        tokenizer: Must be GPT-2's.
+        source: A file name, or the name of the data set (Rowan/hellaswag).
+        tokenizer: GPT-2's tokenizer.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The tokenizer is another one, or the source has a bad example or none.
+        FileNotFoundError: The file doesn't exist.
+        ValueError: The tokenizer is another one, or the source is empty or has a bad example.
     """
     require(
         tokenizer.name == "gpt2",
@@ -79,28 +80,20 @@ def load_examples(source: str, tokenizer: Tokenizer) -> list[Example]:
 
 
 def parse(row: dict[str, Any], tokenizer: Tokenizer, where: str) -> Example:
-    """Check and tokenize one example; the space before an ending is part of its first token."""
-    for field in ("ctx", "endings", "label"):
-        require(field in row, f"{where}: no field {field!r}; ctx, endings and label expected")
-    context, endings, label = row["ctx"], row["endings"], row["label"]
+    """Check and tokenize one example. The first token of an ending includes the space before it."""
+    context, endings, label = row.get("ctx"), row.get("endings"), row.get("label")
+    texts = [context, *endings] if isinstance(endings, list) else []
     require(
-        isinstance(context, str) and context != "",
-        f"{where}: ctx is {context!r}; a text expected",
-    )
-    require(
-        isinstance(endings, list)
-        and len(endings) == 4
-        and all(isinstance(ending, str) for ending in endings),
-        f"{where}: endings is {str(endings)[:80]}; a list of four texts expected",
-    )
-    require(
-        str(label) in ("0", "1", "2", "3"),  # the hub has them as text
-        f"{where}: label is {label!r}; 0 to 3 expected",
+        [type(text) for text in texts] == 5 * [str]
+        and context != ""
+        and str(label) in ("0", "1", "2", "3"),  # the hub has labels as text
+        f"{where}: {reprlib.repr(row)}; a text ctx, a list of four texts endings and a label of "
+        f"0 to 3 expected",
     )
     return Example(
-        tokenizer.encode(context).tolist(),
-        [tokenizer.encode(" " + ending).tolist() for ending in endings],
-        int(label),
+        tokenizer.encode(texts[0]).tolist(),
+        [tokenizer.encode(" " + ending).tolist() for ending in texts[1:]],
+        int(str(label)),
     )
 
 
@@ -116,26 +109,26 @@ def ending_losses(
     """Compute the negative log-likelihood of each ending.
 
     Args:
-        block_size: Longer rows are cut from the left, so the context is cut first.
-        device: Where the model is.
-        autocast: The precision of the forward pass.
+        model: A GPT that returns logits.
+        example: The context and its endings.
+        block_size: The model's context length. Longer rows lose their first tokens.
+        device: Device of the model.
+        autocast: Precision of the forward pass.
 
     Returns:
         The sum and the mean over the ending's tokens, in nats.
     """
-    rows = [(example.context + ending)[-(block_size + 1) :] for ending in example.endings]
-    longest = max(len(row) for row in rows)
-    tokens = torch.zeros(len(rows), longest, dtype=torch.long)  # right padding
-    counted = torch.zeros(len(rows), longest - 1, dtype=torch.bool)
-    for i, (row, ending) in enumerate(zip(rows, example.endings, strict=True)):
-        tokens[i, : len(row)] = torch.tensor(row)
-        counted[i, max(0, len(row) - 1 - len(ending)) : len(row) - 1] = True
-    tokens, counted = tokens.to(device), counted.to(device)
+    rows = [torch.tensor(example.context + ending)[-block_size - 1 :] for ending in example.endings]
+    tokens = nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device)
+    ends = torch.tensor([[len(row) - 1] for row in rows], device=device)
+    begins = ends - torch.tensor([[len(ending)] for ending in example.endings], device=device)
+    positions = torch.arange(tokens.shape[1] - 1, device=device)
+    is_ending = (begins <= positions) & (positions < ends)
     with autocast:
         logits = model(tokens[:, :-1])
     losses = F.cross_entropy(logits.float().transpose(1, 2), tokens[:, 1:], reduction="none")
-    sums = (losses * counted).sum(1)
-    return sums, sums / counted.sum(1)
+    sums = (losses * is_ending).sum(1)
+    return sums, sums / is_ending.sum(1)
 
 
 def score(
@@ -152,11 +145,10 @@ def score(
     mine = Bar(world.share(len(examples)), desc="HellaSwag", delay=1, disable=not world.is_main)
     was_training = model.training
     model.eval()
-    right = right_per_token = 0
+    right = torch.zeros(2)
     for example in (examples[i] for i in mine):
-        sums, means = ending_losses(model, example, block_size, device=device, autocast=autocast)
-        right += int(sums.argmin()) == example.label
-        right_per_token += int(means.argmin()) == example.label
+        losses = ending_losses(model, example, block_size, device=device, autocast=autocast)
+        right += torch.stack(losses).argmin(1).cpu() == example.label
     model.train(was_training)
-    right, right_per_token = world.sum(right, right_per_token, device=device)
-    return HellaSwag(right_per_token / len(examples), right / len(examples), len(examples))
+    acc, acc_per_token = world.sum(*right.tolist(), device=device)
+    return HellaSwag(acc_per_token / len(examples), acc / len(examples), len(examples))

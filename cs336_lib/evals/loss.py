@@ -10,7 +10,7 @@ from torch import nn
 
 from cs336_lib.config import require
 from cs336_lib.data.loader import Loader
-from cs336_lib.data.tokenizer import CharTokenizer, Tokenizer, load_tokenizer
+from cs336_lib.data.tokenizer import Tokenizer, load_tokenizer
 from cs336_lib.distributed import World
 from cs336_lib.io import Bar
 
@@ -19,12 +19,12 @@ from cs336_lib.io import Bar
 class Score:
     """The result of an evaluation.
 
-    <|endoftext|> is a token to predict but not text, so its loss counts and it has no bytes.
+    The loss on <|endoftext|> counts, but it has no bytes because it isn't text.
 
-    Args:
+    Attributes:
         loss: Mean loss in nats per token.
-        tokens: How many tokens were predicted.
-        bytes: How many bytes of text they stand for.
+        tokens: Number of predicted tokens.
+        bytes: Bytes of text that they decode to.
     """
 
     loss: float
@@ -34,17 +34,13 @@ class Score:
     @property
     def perplexity(self) -> float:
         """The number of equally likely tokens that would give the same loss."""
-        try:
-            return math.exp(self.loss)
-        except OverflowError:
-            return math.inf
+        return torch.tensor(self.loss, dtype=torch.float64).exp().item()  # inf on overflow
 
     @property
     def bits_per_byte(self) -> float:
         """Total loss over total text, which is comparable between tokenizers."""
-        if self.bytes == 0:  # only <|endoftext|>
-            return math.inf
-        return self.loss * self.tokens / math.log(2) / self.bytes
+        bits = self.loss * self.tokens / math.log(2)
+        return bits / self.bytes if self.bytes else math.inf  # 0 bytes if all is <|endoftext|>
 
     def __str__(self) -> str:
         return (
@@ -72,11 +68,13 @@ def validation_loss(
     evaluation doesn't change training.
 
     Args:
-        tokens: How many tokens to predict, rounded to full windows.
+        model: A GPT that returns the loss for inputs and targets.
+        loader: The validation data.
+        tokens: Number of tokens to predict, rounded to full windows.
         micro_batch_size: Windows per forward pass.
-        device: Where the model is.
-        autocast: The precision of the forward pass.
-        world: The ranks that share the work (default: one).
+        device: Device of the model.
+        autocast: Precision of the forward pass.
+        world: The ranks that share the work, by default one.
     """
     world = world or World()
     starts = loader.validation_starts(tokens)
@@ -111,8 +109,8 @@ def score(
     Raises:
         ValueError: `tokens` or `micro_batch_size` is below 1.
     """
-    require(tokens >= 1, f"eval_tokens is {tokens}; at least 1 needed")
-    require(micro_batch_size >= 1, f"micro_batch_size is {micro_batch_size}; at least 1 needed")
+    for name, value in {"eval_tokens": tokens, "micro_batch_size": micro_batch_size}.items():
+        require(value >= 1, f"{name} is {value}; at least 1 needed")
     loss = validation_loss(
         model,
         loader,
@@ -122,9 +120,11 @@ def score(
         autocast=autocast,
     )
     starts = loader.validation_starts(tokens)
-    targets = (loader.windows([start])[1][0].tolist() for start in starts)
-    text = ([token for token in ids if token != tokenizer.end_of_text] for ids in targets)
-    size = sum(len(tokenizer.decode_bytes(ids)) for ids in text)
+    size = 0
+    for start in starts:
+        targets = loader.windows([start])[1][0].tolist()
+        text = [token for token in targets if token != tokenizer.end_of_text]
+        size += len(tokenizer.decode_bytes(text))
     return Score(loss, len(starts) * loader.block_size, size)
 
 
@@ -132,18 +132,12 @@ def check_tokenizer(run_dir: Path, data: Tokenizer) -> None:
     """Check that the data has the tokenizer that the run was trained with.
 
     Raises:
-        ValueError: It has another one, or the run's tokenizer.json is missing.
+        FileNotFoundError: The run has no tokenizer.json.
+        ValueError: The tokenizers differ.
     """
     ours = load_tokenizer(run_dir / "tokenizer.json")
     require(
         ours == data,
-        f"{run_dir} was trained with tokenizer {described(ours)}, and its data now has "
-        f"{described(data)}; put back the data and the tokenizer.json it was trained with",
+        f"{run_dir} was trained with tokenizer {ours}, and its data now has {data}; "
+        f"put back the data and the tokenizer.json it was trained with",
     )
-
-
-def described(tokenizer: Tokenizer) -> str:
-    """Return the tokenizer's name, and its alphabet if it has one."""
-    if isinstance(tokenizer, CharTokenizer):
-        return f"char of {tokenizer.vocab_size} characters ({tokenizer.alphabet!r:.60})"
-    return tokenizer.name

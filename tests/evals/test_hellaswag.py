@@ -118,20 +118,23 @@ def test_a_real_model(tmp_path):
         assert sums[i].item() == pytest.approx(loss.item() * len(ending), abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"ctx": ""}, "ctx is ''; a text expected"),
-        ({"endings": ["a", "b", "c", 4]}, "a list of four texts expected"),
-        ({"label": 4}, "label is 4; 0 to 3 expected"),
-    ],
-)
-def test_a_broken_example_is_named(tmp_path, change, message):
+def test_a_broken_example_is_named(tmp_path):
     path = tmp_path / "val.jsonl"
-    path.write_text(json.dumps(ROW) + "\n" + json.dumps(ROW | change) + "\n")
-    with pytest.raises(ValueError, match=message) as error:
-        load_examples(str(path), GPT2Tokenizer())
-    assert str(error.value).startswith(f"{path}, line 2: ")
+    for change in (
+        {"ctx": ""},
+        {"ctx": None},
+        {"endings": ["a", "b", "c", 4]},
+        {"endings": ["a", "b", "c"]},
+        {"endings": "abcd"},
+        {"label": 4},
+        {"label": ""},
+        {"label": None},
+    ):
+        path.write_text(json.dumps(ROW) + "\n" + json.dumps(ROW | change) + "\n")
+        with pytest.raises(ValueError, match="a list of four texts") as error:
+            load_examples(str(path), GPT2Tokenizer())
+        assert str(error.value).startswith(f"{path}, line 2: ")
+        assert "\n" not in str(error.value)
 
 
 def test_other_mistakes(tmp_path, monkeypatch):
@@ -140,12 +143,6 @@ def test_other_mistakes(tmp_path, monkeypatch):
         load_examples(str(path), GPT2Tokenizer())
     path.write_text("")
     with pytest.raises(ValueError, match="holds no examples"):
-        load_examples(str(path), GPT2Tokenizer())
-    path.write_text('{"ctx": "x", "label": 1}')
-    with pytest.raises(ValueError, match="line 1: no field 'endings'"):
-        load_examples(str(path), GPT2Tokenizer())
-    path.write_text("not JSON")
-    with pytest.raises(ValueError, match="line 1: not JSON"):
         load_examples(str(path), GPT2Tokenizer())
     with pytest.raises(ValueError, match="needs a model of GPT-2's tokens"):
         load_examples(str(path), CharTokenizer("abc"))
