@@ -1,4 +1,4 @@
-"""A run on disk: folder, config, lock, metrics, resuming, and comparing runs."""
+"""A run on disk: its folder, config, lock and metrics, resuming it, and comparing runs."""
 
 import dataclasses
 import json
@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cs336_lib import checkpoint
+import torch
+
+from cs336_lib import checkpoint, report
 from cs336_lib.accounting import duration
-from cs336_lib.config import GPTConfig, TrainConfig, from_json, require
+from cs336_lib.config import TrainConfig, from_json, require
 from cs336_lib.data.tokenizer import Tokenizer, save_tokenizer, tokenizer_of
 from cs336_lib.distributed import World
 from cs336_lib.io import inside, locked, read_json, sync, temporary_path, write_atomic, writing
@@ -27,14 +29,19 @@ SPIKE, RECENT = 8.0, 100
 
 
 class Metrics:
-    """Writer of metrics.jsonl, which has exactly one row per step, also after a kill and resume."""
+    """Writer of metrics.jsonl, which has exactly one row per step, also after a kill and resume.
+
+    Args:
+        path: The file. Its rows before `first_step` are kept.
+        first_step: The step that comes next.
+        world: The ranks. Rank 0 writes, and all of them have the rows.
+    """
 
     def __init__(self, path: Path, first_step: int, world: World):
-        self.rows: list[dict[str, Any]] = []
-        self.path = path if world.is_main else None
-        if path.exists():
-            self.rows = [row for row in read_metrics(path) if row["step"] < first_step]
-        if self.path:
+        self.path, self.is_main = path, world.is_main
+        saved = read_metrics(path) if path.exists() else []
+        self.rows = [row for row in saved if row["step"] < first_step]
+        if self.is_main:
             write_atomic(path, "".join(json.dumps(row) + "\n" for row in self.rows))
 
     def add(self, row: dict[str, Any]) -> None:
@@ -42,13 +49,13 @@ class Metrics:
         if is_spike(row["train_loss"], self.rows[-RECENT:]):
             row["spike"] = True
         self.rows.append(row)
-        if self.path:
+        if self.is_main:
             with writing(self.path), open(self.path, "a") as file:
                 file.write(json.dumps(row) + "\n")
 
     def sync(self) -> None:
-        """Flush the rows to disk. A checkpoint needs those of its steps."""
-        if self.path:
+        """Flush the rows to disk, because a checkpoint relies on those of its steps."""
+        if self.is_main:
             sync(self.path)
 
 
@@ -56,19 +63,18 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a metrics.jsonl, without a last line that a kill cut off.
 
     Raises:
-        ValueError: Another line isn't a row.
+        ValueError: If another line isn't a row.
     """
     rows = []
-    text = path.read_text(encoding="utf-8", errors="replace")
-    for number, line in enumerate(text.splitlines(keepends=True), start=1):
-        if line.endswith("\n"):
-            try:
-                row = json.loads(line)
-            except ValueError:
-                row = None
-            is_row = isinstance(row, dict) and isinstance(row.get("step"), int)
-            require(is_row, f"{path}: line {number} isn't a row of metrics; fix or delete it")
-            rows.append(row)
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        is_row = isinstance(row, dict) and isinstance(row.get("step"), int)
+        require(is_row, f"{path}: line {number} isn't a row of metrics; fix or delete it")
+        rows.append(row)
     return rows
 
 
@@ -83,15 +89,15 @@ def is_spike(loss: float | None, before: list[dict[str, Any]]) -> bool:
 
 
 def check(config: TrainConfig, tokenizer: Tokenizer) -> tuple[TrainConfig, bool]:
-    """Check that a run can start or resume in its folder; write nothing.
+    """Check that a run can start or resume in its folder, without writing anything.
 
     Returns:
         The config, and whether the folder holds the run that is to be resumed. If `init_from` set
         the model's shape, the shape is taken from the saved run, so those weights may be gone.
 
     Raises:
-        FileExistsError: The folder holds a run and resume is off, or it holds something else.
-        ValueError: The folder holds a run with another config or tokenizer.
+        FileExistsError: If the folder holds a run and resume is off, or it holds something else.
+        ValueError: If the folder holds a run with another config or tokenizer.
     """
     require(bool(config.run_dir), "run_dir is empty; name a folder for checkpoints and metrics")
     run_dir = Path(config.run_dir)
@@ -106,18 +112,14 @@ def check(config: TrainConfig, tokenizer: Tokenizer) -> tuple[TrainConfig, bool]
         )
     saved = read_json(inside(run_dir, CONFIG))
     if config.init_from:
-        shape = {name: saved.get(name, getattr(config, name)) for name in SHAPE}
-        config = dataclasses.replace(config, **shape)
+        config = dataclasses.replace(config, **{k: saved[k] for k in SHAPE if k in saved})
     conflicts = config.conflicts(saved)
+    if tokenizer_of(run_dir) not in (None, tokenizer):
+        conflicts.append(f"tokenizer.json isn't the tokenizer of {data_name(config)}")
     require(
         not conflicts,
         f"{run_dir} holds a run with another config: {'; '.join(conflicts)}; "
-        f"resume with the same one, or use another --run-dir",
-    )
-    require(
-        tokenizer_of(run_dir) in (None, tokenizer),
-        f"{run_dir} was trained with another tokenizer than {data_name(config)} has now; "
-        f"restore that data, or use another --run-dir",
+        f"resume with the same config and data, or use another --run-dir",
     )
     return config, True
 
@@ -127,28 +129,32 @@ def data_name(config: TrainConfig) -> str:
     return config.train_data or "the corpus that ships"
 
 
-def check_checkpoint(path: Path, shape: GPTConfig, data: dict[str, Any]) -> int:
-    """Check that a checkpoint is of this model and this data; return its number of steps.
+def resume_point(
+    config: TrainConfig, vocab_size: int, data: dict[str, Any], device: torch.device, world: World
+) -> tuple[Path | None, int]:
+    """Find the newest valid checkpoint of a run, and check that it is of this model and data.
 
     Args:
-        path: The checkpoint.
-        shape: The model's config.
         data: A fingerprint of each part of the data. Old checkpoints have none.
+        device: Where the ranks communicate.
+
+    Returns:
+        The checkpoint, or None if the run has none yet, and its number of finished steps.
 
     Raises:
-        ValueError: It holds another model, or was trained on other data.
+        ValueError: If all checkpoints are damaged, or it is of another model or other data.
     """
-    checkpoint.require_same_model(path, shape)
+    path = checkpoint.resume_point(Path(config.run_dir) / "checkpoints", device, world)
+    if path is None:
+        return None, 0
+    checkpoint.require_same_model(path, config.model_config(vocab_size))
     state = checkpoint.read_state(path)
-    saved = state.get("data", data)
-    known = saved if isinstance(saved, dict) else {}
-    parts = [part for part in data if known.get(part) != data[part]]
     require(
-        not parts,
-        f"{path}: the {' and '.join(parts)} data has changed since; restore what this run was "
+        state.get("data", data) == data,
+        f"{path}: the training or validation data has changed since; restore what this run was "
         f"trained on, or use another --run-dir",
     )
-    return state["step"]
+    return path, state["step"]
 
 
 @contextmanager
@@ -156,8 +162,8 @@ def lock(run_dir: Path, world: World, *, begun: bool) -> Iterator[None]:
     """Create the run folder if needed, and lock it against other runs within this block.
 
     Raises:
-        OSError: The folder cannot be written.
-        ValueError: Another run holds the lock, or has started there since `check`.
+        OSError: If the folder cannot be written.
+        ValueError: If another run holds the lock, or has started there since `check`.
     """
     world.barrier()  # all ranks have passed their checks, so the folder may be written
     if not world.is_main:
@@ -177,7 +183,7 @@ def write(config: TrainConfig, tokenizer: Tokenizer, resumed: Path | None, world
     """Write config and tokenizer, and set aside what is newer than the checkpoint to resume from.
 
     Raises:
-        OSError: The folder cannot be written.
+        OSError: If the folder cannot be written.
     """
     run_dir = Path(config.run_dir)
     if world.is_main:
@@ -193,13 +199,11 @@ def write(config: TrainConfig, tokenizer: Tokenizer, resumed: Path | None, world
 
 
 def nan_hint(run_dir: Path) -> str:
-    """Return the end of the message about NaN: the newest checkpoint, and what to try."""
+    """Return the end of the message about NaN, with the newest checkpoint and what to try."""
     newest = checkpoint.newest_valid(run_dir / "checkpoints", (checkpoint.STATE,))
-    if newest is None:
-        return "newest checkpoint: none; begin a new run with a smaller --learning-rate"
+    there = f" there with --init-from {run_dir} and" if newest else " with"
     return (
-        f"newest checkpoint: {newest}; begin a new run there with --init-from {run_dir} and a "
-        f"smaller --learning-rate"
+        f"newest checkpoint: {newest or 'none'}; begin a new run{there} a smaller --learning-rate"
     )
 
 
@@ -218,9 +222,8 @@ def resume_hint(config: TrainConfig) -> Iterator[None]:
         raise OSError(f"{error}; with --resume the run continues {where}") from error
 
 
-NEEDED = {"step", "tokens", "train_loss", "tokens_per_sec", "step_ms"}
-
-NULLABLE = ("train_loss", "val_loss")  # null stands for NaN, which JSON lacks
+# Each is a number in a row of metrics. A null stands for NaN, which JSON lacks.
+NEEDED, NULLABLE = ("step", "tokens", "tokens_per_sec", "step_ms"), ("train_loss", "val_loss")
 
 LARGEST = 1e18  # so that sums stay finite
 
@@ -243,52 +246,34 @@ def read_run(folder: Path) -> Run:
     """Read the config and metrics of a run, finished or not; drop each val_loss that is null.
 
     Raises:
-        FileNotFoundError: There is no such folder, or a file is missing in it.
-        ValueError: A file is damaged, or no step is finished yet.
+        FileNotFoundError: If there is no such folder, or a file is missing in it.
+        ValueError: If a file is damaged, or no step is finished yet.
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such run folder")
-    paths = [inside(folder, name) for name in (CONFIG, METRICS)]
-    for path in paths:
-        if not path.exists():
-            raise FileNotFoundError(f"{path}: not found; expected a run folder of `cs336 train`")
-    config = from_json(TrainConfig, read_json(paths[0]), paths[0])
-    rows = read_metrics(paths[1])
-    require(bool(rows), f"{paths[1]}: no step is finished yet")
+    path, metrics = (inside(folder, name) for name in (CONFIG, METRICS))
+    config = from_json(TrainConfig, read_json(path), path)
+    if not metrics.exists():
+        raise FileNotFoundError(f"{metrics}: no such file")
+    rows = read_metrics(metrics)
+    require(bool(rows), f"{metrics}: no step is finished yet")
     for number, row in enumerate(rows, start=1):
-        check_row(row, f"{paths[1]}: line {number}")
-        if row.get("val_loss", 0) is None:
-            del row["val_loss"]
+        for name in (*NEEDED, *NULLABLE):
+            value: Any = row.get(name)
+            is_number = type(value) in (int, float) and -LARGEST < value < LARGEST  # not NaN either
+            require(
+                is_number or (value is None and name in NULLABLE),
+                f"{metrics}: line {number}: {name} is {value!r:.40}; expected a number, fix or "
+                f"delete the row",
+            )
+        if row.get("val_loss") is None:
+            row.pop("val_loss", None)
     return Run(str(folder), config, rows)
-
-
-def check_row(row: dict[str, Any], where: str) -> None:
-    """Raise `ValueError` if a row lacks a number that `outcome` needs."""
-    missing = sorted(NEEDED - row.keys())
-    require(not missing, f"{where} lacks {', '.join(missing)}")
-    for name in sorted({*NEEDED, "val_loss"} & row.keys()):
-        value = row[name]
-        is_number = type(value) in (int, float) and -LARGEST < value < LARGEST  # not NaN either
-        require(
-            is_number or (value is None and name in NULLABLE),
-            f"{where}: {name} is {value!r:.40}; expected a number, fix or delete the row",
-        )
-
-
-def differences(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """Return the config fields that differ between runs, except run_dir and resume."""
-    configs = [dataclasses.asdict(run.config) for run in runs]
-    values = {name: [str(config[name]) or NONE for config in configs] for name in configs[0]}
-    return {
-        name: row
-        for name, row in values.items()
-        if len(set(row)) > 1 and name not in ("run_dir", "resume")
-    }
 
 
 def outcome(run: Run) -> dict[str, str]:
     """Return the results of a run as text, with losses in nats per token."""
-    losses = [row["train_loss"] for row in run.rows if row["train_loss"] is not None]
+    losses = [row["train_loss"] for row in run.rows if row.get("train_loss") is not None]
     recent = losses[-max(1, len(losses) // 20) :]  # one batch is too noisy
     measured = [(row["val_loss"], row["step"]) for row in run.rows if "val_loss" in row]
     best = min(measured, default=None)
@@ -306,16 +291,13 @@ def outcome(run: Run) -> dict[str, str]:
 
 def table(runs: Sequence[Run]) -> str:
     """Return a table with a column per run: config fields that differ, then results."""
-    changed = differences(runs)
+    configs = [dataclasses.asdict(run.config) | {"run_dir": "", "resume": ""} for run in runs]
+    fields = {name: [str(config[name]) or NONE for config in configs] for name in configs[0]}
+    changed = {name: values for name, values in fields.items() if len(set(values)) > 1}
     outcomes = [outcome(run) for run in runs]
-    rows = {"": [run.name for run in runs], **changed}
-    rows |= {name: [found[name] for found in outcomes] for name in outcomes[0]}
-    width = max(len(name) for name in rows)
-    columns = [max(len(row[i]) for row in rows.values()) for i in range(len(runs))]
-    lines = []
-    for name, row in rows.items():
-        cells = (cell.rjust(size) for cell, size in zip(row, columns, strict=True))
-        lines.append("  ".join((name.ljust(width), *cells)))
+    results = {name: [outcome[name] for outcome in outcomes] for name in outcomes[0]}
+    rows = {"": [run.name for run in runs], **changed, **results}
+    lines = report.table([(name, *cells) for name, cells in rows.items()])
     lines.insert(1 + len(changed), "")
     if other := [name for name in OF_THE_TASK if name in changed]:
         lines += ["", f"Losses of different {' and '.join(other)} are not comparable."]

@@ -1,4 +1,4 @@
-"""The training loop: `train(config)`, for notebooks, the command line and torchrun alike."""
+"""The training loop `train(config)`, for notebooks, the command line and torchrun alike."""
 
 import dataclasses
 import math
@@ -15,71 +15,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cs336_lib import (
-    CallableModule,
-    accounting,
-    checkpoint,
-    distributed,
-    hardware,
-    hf,
-    report,
-    run,
-    schedule,
-)
+from cs336_lib import CallableModule, accounting, checkpoint, distributed, hardware, run, schedule
 from cs336_lib.config import TrainConfig, require
 from cs336_lib.data.loader import Loader, hash_key, open_data, prefetched
 from cs336_lib.data.tokenizer import Tokenizer, tokenizer_of
 from cs336_lib.distributed import World
 from cs336_lib.evals.loss import validation_loss
+from cs336_lib.hf import load as load_hugging_face
 from cs336_lib.io import Bar, Log, draws_in_place
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer
+from cs336_lib.report import banner, summary, troubles
 from cs336_lib.trackers import Send, open_tracker, require_tracker
 
 Batches = Iterator[tuple[Tensor, Tensor]]
 
 
-def train(config: TrainConfig, on_step: Send | None = None) -> "TrainResult":
-    """Train a GPT as `config` says, writing checkpoints and metrics to its run_dir.
-
-    Args:
-        config: Everything that the run depends on. The same values give the same run.
-        on_step: Called with each row of metrics once it is written, for a live plot, say.
-
-    Raises:
-        ValueError: The config, the data or the run folder can't be used. Nothing was written.
-        FloatingPointError: A loss or gradient was NaN or infinite. The weights before it are kept.
-        OSError: The disk is full, or another process died or hung. --resume continues the run.
-    """
-    with run.resume_hint(config), ExitStack() as stack:
-        job = set_up(config, stack)
-        config, stop = job.config, stack.enter_context(stop_signals())
-        batches, log = training_batches(job), StepLog(job, [on_step, job.tracker])
-        for step in log.steps():
-            lr = schedule.learning_rate(step, config)
-            schedule.set_learning_rate(job.optimizer, lr)
-            loss, grad_norm = train_step(job, batches, step)
-            log.add(step, lr, loss, grad_norm)
-            done, is_last = step + 1, step + 1 == config.max_steps
-            evaluates = is_last or is_multiple(done, config.eval_every)
-            saves = is_last or is_multiple(done, config.checkpoint_every)
-            if not (evaluates or saves or is_multiple(done, config.log_every)):
-                continue
-            rows = log.read()
-            stopping = job.world.sum(stop.is_set(), device=job.device)[0] > 0
-            if evaluates:
-                rows[-1]["val_loss"] = evaluate(job, step)
-            log.write(rows)
-            if saves or stopping:
-                save(job, done, rows[-1].get("val_loss"))
-            if stopping:
-                break
-            log.restart_clock()
-        return log.finish()
-
-
 def train_step(job: "Job", batches: Batches, step: int) -> tuple[Tensor, Tensor]:
-    """Do one optimizer step: forward and backward passes over all micro-batches, clip, update.
+    """Do one optimizer step, with forward and backward passes, gradient clipping and update.
 
     If the loss or the gradient isn't finite, the update is left out, and with on_nan="stop" all
     updates after it. With log_every above 1 the device does that by itself, and isn't waited for.
@@ -91,13 +44,15 @@ def train_step(job: "Job", batches: Batches, step: int) -> tuple[Tensor, Tensor]
     config, world, optimizer = job.config, job.world, job.optimizer
     torch.manual_seed(hash_key(config.seed, step, world.rank))  # dropout's randomness
     windows = schedule.batch_windows(step, config)
-    loss = backward(job.called, batches, windows, config, world, job.autocast)
+    loss = backward(job.model, batches, windows, config, world, job.autocast)
     loss = world.all_reduce(loss)
-    grad_norm = clip_gradients(job.model, config.grad_clip)
+    grad_norm = clip_gradients(job.raw_model, config.grad_clip)
     broken = ~(loss.isfinite() & grad_norm.isfinite())
     job.broken = broken if config.on_nan == "skip" else broken | job.broken
+    schedule.set_learning_rate(optimizer, schedule.learning_rate(step, config))
     if config.log_every > 1:
-        optimizer.found_inf = job.broken.float()
+        # GradScaler skips updates in this way too. PyTorch's stubs don't know the attribute.
+        optimizer.found_inf = job.broken.float()  # type: ignore[attr-defined]
         optimizer.step()
     elif not job.broken:  # the host waits for every step anyway
         optimizer.step()
@@ -120,7 +75,7 @@ def backward(
     gradients once per step, with the last micro-batch.
 
     Args:
-        model: What computes the loss, perhaps wrapped by DDP or torch.compile.
+        model: The GPT, perhaps wrapped by DDP or torch.compile.
         batches: Inputs and targets of this rank's micro-batches.
         windows: Sequences in the step's batch over all ranks.
 
@@ -140,19 +95,66 @@ def backward(
 
 
 def clip_gradients(model: nn.Module, limit: float) -> Tensor:
-    """Scale the whole gradient down to norm `limit` (0 leaves it); return the norm it had."""
+    """Scale the gradient down to norm `limit`, unless that is 0, and return its norm before."""
     norm = nn.utils.clip_grad_norm_(model.parameters(), limit or math.inf)
     return distributed.gathered(norm)
+
+
+def train(config: TrainConfig, on_step: Send | None = None) -> "TrainResult":
+    """Train a GPT as `config` says, writing checkpoints and metrics to its run_dir.
+
+    Args:
+        config: Everything that the run depends on. The same values give the same run.
+        on_step: Called with each row of metrics once it is written, to plot it for example.
+
+    Returns:
+        The model, its tokenizer and the metrics.
+
+    Raises:
+        ValueError: If the config, the data or the run folder can't be used. No file was written.
+        FloatingPointError: If a loss or gradient is NaN or infinite. Earlier weights are kept.
+        OSError: If the disk is full, or another process died or hung. --resume continues the run.
+
+    Example:
+        >>> train(PRESETS["shakespeare-char"][1]).val_loss
+    """
+    with run.resume_hint(config), ExitStack() as stack:
+        job = set_up(config, stack)
+        config, stop = job.config, stack.enter_context(stop_signals())
+        batches, log = training_batches(job), StepLog(job, [on_step, job.tracker])
+        for step in log.steps():
+            loss, grad_norm = train_step(job, batches, step)
+            log.add(loss, grad_norm)
+            evaluates = is_due(step, config.eval_every, config)
+            saves = is_due(step, config.checkpoint_every, config)
+            if not (evaluates or saves or is_due(step, config.log_every, config)):
+                continue
+            rows = log.read()
+            stopping = job.world.sum(stop.is_set(), device=job.device)[0] > 0
+            if evaluates:
+                rows[-1]["val_loss"] = evaluate(job, step)
+            log.write(rows)
+            if saves or stopping:
+                save(job, step + 1, rows[-1].get("val_loss"))
+            if stopping:
+                break
+            log.restart_clock()
+        return log.finish()
+
+
+def is_due(step: int, every: int, config: TrainConfig) -> bool:
+    """Whether to do after this step what is done every so many steps, and after the last one."""
+    return step + 1 == config.max_steps or (every > 0 and (step + 1) % every == 0)
 
 
 def evaluate(job: "Job", step: int) -> float:
     """Return the validation loss in nats per token.
 
     Raises:
-        FloatingPointError: It isn't finite.
+        FloatingPointError: If it isn't finite.
     """
     loss = validation_loss(
-        job.called,
+        job.model,
         job.val_loader,
         job.config.eval_tokens,
         micro_batch_size=distributed.micro_batch(job.config, job.world),
@@ -161,26 +163,52 @@ def evaluate(job: "Job", step: int) -> float:
         world=job.world,
     )
     if not math.isfinite(loss):
-        advice = run.nan_hint(job.run_dir)
-        raise FloatingPointError(f"step {step}: validation loss {loss}; {advice}")
+        hint = run.nan_hint(job.run_dir)
+        raise FloatingPointError(f"step {step}: validation loss {loss}; {hint}")
     return loss
 
 
 def save(job: "Job", done: int, val_loss: float | None) -> None:
     """Write a checkpoint after `done` steps, and delete those that are no longer kept."""
-    folder = job.run_dir / "checkpoints"
-    shape = dataclasses.asdict(job.model.config)
+    folder, model = job.run_dir / "checkpoints", job.raw_model
+    shape = dataclasses.asdict(model.config)
     state = {"step": done, "val_loss": val_loss, "model": shape, "data": job.data}
     job.metrics.sync()  # a checkpoint relies on the rows of its steps
-    checkpoint.save(folder, job.model, job.optimizer, state, job.world)
+    checkpoint.save(folder, model, job.optimizer, state, job.world)
     if job.world.is_main:
         checkpoint.prune(folder, job.config.keep_checkpoints)
     job.world.barrier()
 
 
+@dataclass(frozen=True)
+class TrainResult:
+    """The outcome of a run: the model, its tokenizer, and a row of metrics per step."""
+
+    run_dir: Path
+    model: GPT
+    tokenizer: Tokenizer
+    metrics: list[dict[str, Any]]
+    finished: bool
+
+    @property
+    def val_loss(self) -> float:
+        """The last validation loss in nats per token.
+
+        Raises:
+            ValueError: If it wasn't measured yet.
+        """
+        losses = [row["val_loss"] for row in self.metrics if "val_loss" in row]
+        if not losses:  # metrics.jsonl was lost
+            saved = map(checkpoint.val_loss, checkpoint.checkpoints(self.run_dir / "checkpoints"))
+            losses = [loss for loss in saved if loss is not None]
+        message = f"{self.run_dir}: no validation loss was measured yet; continue it with --resume"
+        require(bool(losses), message)
+        return losses[-1]
+
+
 @dataclass
 class Job:
-    """A run that is set up: what the loop needs besides its config."""
+    """A run that is set up, with all that the loop needs."""
 
     config: TrainConfig
     world: World
@@ -191,17 +219,17 @@ class Job:
     val_loader: Loader
     data: dict[str, Any]
     """A fingerprint of the data."""
-    model: GPT
-    called: nn.Module
-    """What the loop calls: the model, perhaps compiled and wrapped by DDP."""
+    raw_model: GPT
+    model: nn.Module
+    """The raw model, perhaps compiled and wrapped by DDP."""
     optimizer: torch.optim.Optimizer
     metrics: run.Metrics
     tracker: Send | None
     steps: range
     peak: float | None
-    """FLOP/s of all devices; None where a device's peak is unknown."""
+    """FLOP/s of all devices, or None where a device's peak is unknown."""
     broken: Tensor
-    """On the device: whether NaN or infinity prevents the update."""
+    """On the device, whether NaN or infinity prevents the update."""
 
     @property
     def run_dir(self) -> Path:
@@ -209,76 +237,55 @@ class Job:
         return Path(self.config.run_dir)
 
 
-@dataclass(frozen=True)
-class TrainResult:
-    """What a run leaves: the model, its tokenizer, and a row of metrics per step."""
-
-    run_dir: Path
-    model: GPT
-    tokenizer: Tokenizer
-    metrics: list[dict[str, Any]]
-    finished: bool
-
-    @property
-    def val_loss(self) -> float:
-        """The last validation loss, in nats per token; from a checkpoint if no row has one.
-
-        Raises:
-            ValueError: It wasn't measured yet.
-        """
-        found = [row["val_loss"] for row in self.metrics if "val_loss" in row]
-        if not found:  # metrics.jsonl was lost
-            saved = map(checkpoint.val_loss, checkpoint.checkpoints(self.run_dir / "checkpoints"))
-            found = [loss for loss in saved if loss is not None]
-        require(
-            bool(found),
-            f"{self.run_dir}: no validation loss was measured yet; continue it with --resume",
-        )
-        return found[-1]
-
-
 def set_up(config: TrainConfig, stack: ExitStack) -> Job:
     """Check all that can be wrong, open the run folder, and build the model and its optimizer.
 
-    `stack` gets what must be undone at the end of the run. The run folder isn't touched until
-    everything else is known to work.
+    The run folder isn't touched until everything else is known to work.
+
+    Args:
+        config: The run's config.
+        stack: Gets what must be undone at the end of the run.
+
+    Returns:
+        The run, with a config that has the model's real shape.
     """
-    device = hardware.select_device(config.device, distributed.world_from_environment().local_rank)
+    local_rank = distributed.world_from_environment().local_rank
+    device = hardware.select_device(config.device, local_rank)
     dtype = hardware.autocast_dtype(device, config.precision)
     world = stack.enter_context(distributed.process_group(device))
     stack.enter_context(reproducible(config, device))
     stack.enter_context(hardware.freed_memory_kept())
-    *streams, tokenizer = open_data(config.train_data, config.val_data, config.tokenizer)
-    data = dict(zip(("train", "val"), (s.fingerprint() for s in streams), strict=True))
+    train_data, val_data, tokenizer = open_data(
+        config.train_data, config.val_data, config.tokenizer
+    )
+    data = {"train": train_data.fingerprint(), "val": val_data.fingerprint()}
     config, begun = run.check(config, tokenizer)
-    run_dir, found, first_step = Path(config.run_dir), None, 0
+    run_dir, resumed, first_step = Path(config.run_dir), None, 0
     if begun:  # lock it before looking for a checkpoint, since a run that ends may write one more
         stack.enter_context(run.lock(run_dir, world, begun=True))
-        found = checkpoint.resume_point(run_dir / "checkpoints", device, world)
-    if found is not None:
-        first_step = run.check_checkpoint(found, config.model_config(tokenizer.vocab_size), data)
+        resumed, first_step = run.resume_point(config, tokenizer.vocab_size, data, device, world)
     torch.manual_seed(config.seed)  # for the initial weights
-    model, config = build_model(config, tokenizer, found, (device, world, dtype is not None))
+    raw_model, config = build_model(config, tokenizer, resumed, device, world, dtype is not None)
     batch = distributed.micro_batch(config, world)
-    flops = accounting.largest_matmul_flops(model.config, batch)
+    flops = accounting.largest_matmul_flops(raw_model.config, batch)
     stack.enter_context(hardware.threads_for(flops))
     train_loader, val_loader = (
-        Loader(stream, config.block_size, tokenizer.vocab_size, config.seed) for stream in streams
+        Loader(tokens, config.block_size, tokenizer.vocab_size, config.seed)
+        for tokens in (train_data, val_data)
     )
-    steps = range(first_step, config.max_steps)
-    check_batches(train_loader, val_loader, config, steps, world)
+    check_batches(train_loader, val_loader, config, first_step, world)
     compiled = distributed.compiles(config, device, world)
     require_tracker(config)
     if not begun:
         stack.enter_context(run.lock(run_dir, world, begun=False))
-    run.write(config, tokenizer, found, world)
-    called = distributed.prepare_model(model, config, device, world, dtype, compiled=compiled)
-    optimizer = make_optimizer(model, config)
-    if found is not None:
-        checkpoint.restore(found, model, optimizer)
+    run.write(config, tokenizer, resumed, world)
+    model = distributed.prepare_model(raw_model, config, device, world, dtype, compiled=compiled)
+    optimizer = make_optimizer(raw_model, config)
+    if resumed is not None:
+        checkpoint.restore(resumed, raw_model, optimizer)
     peak = hardware.peak_flops(device, dtype)
     if world.is_main:
-        print(report.banner(config, model, tokenizer, device, dtype, peak, first_step, world))
+        print(banner(config, raw_model, tokenizer, device, dtype, peak, first_step, world))
     return Job(
         config=config,
         world=world,
@@ -288,12 +295,12 @@ def set_up(config: TrainConfig, stack: ExitStack) -> Job:
         train_loader=train_loader,
         val_loader=val_loader,
         data=data,
-        model=model.train(),
-        called=called,
+        raw_model=raw_model.train(),
+        model=model,
         optimizer=optimizer,
         metrics=run.Metrics(run_dir / "metrics.jsonl", first_step, world),
         tracker=open_tracker(config, stack) if world.is_main else None,
-        steps=steps,
+        steps=range(first_step, config.max_steps),
         peak=peak[0] and peak[0] * world.size,
         broken=torch.tensor(False, device=device),
     )
@@ -302,83 +309,82 @@ def set_up(config: TrainConfig, stack: ExitStack) -> Job:
 def build_model(
     config: TrainConfig,
     tokenizer: Tokenizer,
-    found: Path | None,
-    place: tuple[torch.device, World, bool],
+    resumed: Path | None,
+    device: torch.device,
+    world: World,
+    bf16: bool,
 ) -> tuple[GPT, TrainConfig]:
     """Make the model, with fresh weights or those that `init_from` names.
 
     A model that is to be sharded is made on the meta device, and gets fresh weights later.
 
     Args:
-        found: The checkpoint whose weights will replace the fresh ones, if there is one.
-        place: The device, the processes, and whether matmuls run in bf16: for the memory check.
+        resumed: The checkpoint whose weights will replace the fresh ones, if there is one.
+        bf16: Whether matmuls run in bf16, for the memory check.
 
     Returns:
         The model on the CPU, and the config with the shape that the model really has.
 
     Raises:
-        ValueError: It doesn't fit into memory, or the weights of `init_from` don't fit the config.
+        ValueError: If it doesn't fit into memory, or the weights of `init_from` don't fit the
+            config.
     """
-    _, world, _ = place
-    if config.init_from and found is None:
+    model, cpu = None, torch.device("cpu")
+    if config.init_from and resumed is None:
         model = init_from(config, tokenizer)
         shape = {name: getattr(model.config, name) for name in run.SHAPE}
         config = dataclasses.replace(config, **shape)
-        distributed.require_room(model.config, config, *place)
-        return model, config
-    shape = config.model_config(tokenizer.vocab_size)
-    distributed.require_room(shape, config, *place)  # before a billion weights are drawn
-    if distributed.is_sharded(config, world):
+    gpt = config.model_config(tokenizer.vocab_size)
+    distributed.require_room(gpt, config, device, world, bf16)  # before a billion weights are drawn
+    if model is None and distributed.is_sharded(config, world):
         with torch.device("meta"):
-            return GPT(shape), config
-    numbers = accounting.count_parameters(shape)
-    hardware.require_memory(4 * numbers, hf.CPU, f"a model of {numbers:,} parameters")
-    return GPT(shape), config
+            model = GPT(gpt)
+    elif model is None:
+        numbers = accounting.count_parameters(gpt)
+        hardware.require_memory(4 * numbers, cpu, f"a model of {numbers:,} parameters")
+        model = GPT(gpt)
+    return model, config
 
 
 def init_from(config: TrainConfig, tokenizer: Tokenizer) -> GPT:
     """Load the weights that `config.init_from` names, with the context cut to block_size.
 
     Raises:
-        ValueError: They can't be found, have another vocabulary, or too short a context.
+        ValueError: If they can't be found, have another vocabulary, or too short a context.
     """
     source = Path(config.init_from)
     if (source / "checkpoints").is_dir():
-        given = checkpoint.load_model(source, hf.CPU)
+        model = checkpoint.load_model(source, torch.device("cpu"))
     else:
-        given = hf.load(config.init_from)
+        model = load_hugging_face(config.init_from)
+    theirs, context = model.config.vocab_size, model.config.block_size
     require(
-        given.config.vocab_size == tokenizer.vocab_size,
-        f"{source} knows {given.config.vocab_size:,} token ids, and tokenizer {config.tokenizer} "
-        f"has {tokenizer.vocab_size:,}; pass the tokenizer and the data that these weights were "
-        f"made with",
-    )
-    theirs = tokenizer_of(source)
-    require(
-        theirs is None or theirs == tokenizer,
-        f"{source} was trained with another tokenizer than {run.data_name(config)} has; "
-        f"pass the tokenizer and the data that these weights were made with",
+        theirs == tokenizer.vocab_size and tokenizer_of(source) in (None, tokenizer),
+        f"{source} ({theirs:,} token ids) was trained with another tokenizer than "
+        f"{run.data_name(config)} ({tokenizer.vocab_size:,} token ids) has; pass the tokenizer "
+        f"and the data that these weights were made with",
     )
     require(
-        given.config.block_size >= config.block_size,
-        f"{source} has a context of {given.config.block_size} tokens, "
-        f"and block_size is {config.block_size}; pass --block-size {given.config.block_size}",
+        context >= config.block_size,
+        f"{source} has a context of {context} tokens, and block_size is {config.block_size}; "
+        f"pass --block-size {context}",
     )
-    shape = {name: getattr(config, name) for name in ("block_size", "dropout")}
-    model = GPT(dataclasses.replace(given.config, **shape))
-    state = given.state_dict()
+    state = model.state_dict()
     state["transformer.wpe.weight"] = state["transformer.wpe.weight"][: config.block_size]
+    model = GPT(
+        dataclasses.replace(model.config, block_size=config.block_size, dropout=config.dropout)
+    )
     model.load_state_dict(state)
     return model
 
 
 def check_batches(
-    train_loader: Loader, val_loader: Loader, config: TrainConfig, steps: range, world: World
+    train_loader: Loader, val_loader: Loader, config: TrainConfig, step: int, world: World
 ) -> None:
     """Read the first batch and the whole validation set, so that bad data shows before the start.
 
     Raises:
-        ValueError: A token id is outside the vocabulary, or there are too few sequences.
+        ValueError: If a token id is outside the vocabulary, or there are too few sequences.
     """
     first = schedule.batch_windows(0, config)
     require(
@@ -386,9 +392,7 @@ def check_batches(
         f"the first step's batch is {first} sequences of {config.block_size} tokens, too few for "
         f"{world.size} processes",
     )
-    if not steps:
-        return
-    for _ in micro_batches(train_loader, config, steps.start, world):
+    for _ in micro_batches(train_loader, config, step, world):
         pass
     for start in val_loader.validation_starts(config.eval_tokens)[world.rank :: world.size]:
         val_loader.windows([start])
@@ -413,22 +417,22 @@ def micro_batches(loader: Loader, config: TrainConfig, step: int, world: World) 
 
 
 class StepLog:
-    """Turns the numbers of steps, which the device may still be computing, into rows of metrics."""
+    """Turns the numbers of steps, which the device may still be computing, into rows of metrics.
+
+    Args:
+        job: The run.
+        listeners: Functions that get each row on rank 0.
+    """
 
     def __init__(self, job: Job, listeners: list[Send | None]):
-        self.job = job
+        self.job, self.done = job, job.steps.start
         self.listeners = [send for send in listeners if send and job.world.is_main]
-        self.flops_per_token = accounting.train_flops_per_token(job.model.config)
-        self.done = job.steps.start
-        self.pending: list[tuple[int, float, Tensor]] = []
+        self.flops_per_token = accounting.train_flops_per_token(job.raw_model.config)
+        self.pending: list[Tensor] = []
         self.has_bar = draws_in_place(sys.stderr)  # a log gets a line for every row instead
-        self.bar = Bar(
-            job.steps,
-            initial=job.steps.start,
-            total=job.config.max_steps,
-            unit="step",
-            disable=not (job.world.is_main and self.has_bar),
-        )
+        hidden = not (job.world.is_main and self.has_bar)
+        total, first = job.config.max_steps, job.steps.start
+        self.bar = Bar(job.steps, initial=first, total=total, unit="step", disable=hidden)
 
     def steps(self) -> Iterator[int]:
         """Yield the numbers of the steps, with a progress bar."""
@@ -436,37 +440,39 @@ class StepLog:
         yield from self.bar
 
     def restart_clock(self) -> None:
-        """Begin to measure time now: evaluation and saving don't count as training."""
+        """Begin to measure time now, because evaluation and saving don't count as training."""
         hardware.synchronize(self.job.device)
         self.start = time.perf_counter()
 
-    def add(self, step: int, lr: float, loss: Tensor, grad_norm: Tensor) -> None:
-        """Note a step, without waiting for the device."""
-        self.pending.append((step, lr, torch.stack((loss, grad_norm))))
-        self.done = step + 1
+    def add(self, loss: Tensor, grad_norm: Tensor) -> None:
+        """Note the next step, without waiting for the device."""
+        self.pending.append(torch.stack((loss, grad_norm)))
+        self.done += 1
 
     def read(self) -> list[dict[str, Any]]:
         """Wait for the device, and return a row for each step since the last time.
 
         Raises:
-            FloatingPointError: With on_nan="stop", the first step whose loss or gradient isn't
+            FloatingPointError: With on_nan="stop", at the first step whose loss or gradient isn't
                 finite. The rows before it are written.
         """
-        config = self.job.config
-        values = torch.stack([both for *_, both in self.pending]).tolist()
+        config, count = self.job.config, len(self.pending)
+        values = torch.stack(self.pending).tolist()
         hardware.synchronize(self.job.device)
-        seconds = time.perf_counter() - self.start
-        windows = sum(schedule.batch_windows(step, config) for step, *_ in self.pending)
-        speed = windows * config.block_size / seconds
+        seconds, first = time.perf_counter() - self.start, self.done - count
+        ends = [schedule.windows_before(n, config) for n in range(first, self.done + 1)]
+        speed = (ends[-1] - ends[0]) * config.block_size / seconds
         rows: list[dict[str, Any]] = []
-        for (step, lr, _), (loss, grad_norm) in zip(self.pending, values, strict=True):
+        for step, end, (loss, grad_norm) in zip(
+            range(first, self.done), ends[1:], values, strict=True
+        ):
             row = {
                 "step": step,
-                "tokens": schedule.windows_before(step + 1, config) * config.block_size,
+                "tokens": end * config.block_size,
                 "train_loss": loss,
-                "lr": lr,
+                "lr": schedule.learning_rate(step, config),
                 "grad_norm": grad_norm,
-                "step_ms": seconds * 1000 / len(self.pending),
+                "step_ms": seconds * 1000 / count,
                 "tokens_per_sec": speed,
                 "mfu": accounting.mfu(self.flops_per_token * speed, self.job.peak),
             }
@@ -480,85 +486,75 @@ class StepLog:
         return rows
 
     def write(self, rows: list[dict[str, Any]]) -> None:
-        """Append rows to the metrics, and show the newest one."""
+        """Append rows to the metrics, and show and send them.
+
+        A terminal gets a row's numbers beside the bar, and a log without one gets a line.
+        """
         for row in rows:
             self.job.metrics.add(row)
-            self.show(row)
+            if self.has_bar:
+                self.bar.set_postfix_str(summary(row), refresh=False)
+            elif self.job.world.is_main:
+                print(f"step {row['step'] + 1}/{self.bar.total}: {summary(row)}", file=Log())
             for send in self.listeners:
                 send(row)
 
-    def show(self, row: dict[str, Any]) -> None:
-        """Put a row's numbers beside the bar; a log without a terminal gets a line instead."""
-        if self.has_bar:
-            self.bar.set_postfix_str(report.summary(row), refresh=False)
-        elif self.job.world.is_main:
-            total = self.job.config.max_steps
-            print(f"step {row['step'] + 1}/{total}: {report.summary(row)}", file=Log())
-
     def finish(self) -> TrainResult:
-        """Say how the run ended, and return what it leaves."""
-        job, total = self.job, self.job.config.max_steps
+        """Print how the run ended, and return its result."""
+        job, total, rows = self.job, self.job.config.max_steps, self.job.metrics.rows
         self.bar.close()
-        if job.world.is_main and (trouble := report.troubles(job.metrics.rows)):
+        if job.world.is_main and (trouble := troubles(rows)):
             print(f"Worth a look: {trouble}")
         if job.world.is_main and self.done < total:
             print(f"Stopped after step {self.done} of {total} and saved; --resume continues it.")
-        rows, finished = job.metrics.rows, self.done >= total
-        return TrainResult(job.run_dir, job.model.eval(), job.tokenizer, rows, finished)
+        model, finished = job.raw_model.eval(), self.done >= total
+        return TrainResult(job.run_dir, model, job.tokenizer, rows, finished)
 
 
 def not_finite(job: Job, step: int, loss: float, grad_norm: float) -> str:
     """Describe where NaN or infinity came up, and what to do."""
-    first = schedule.windows_before(step, job.config)
-    last = first + schedule.batch_windows(step, job.config) - 1
+    first, end = (schedule.windows_before(n, job.config) for n in (step, step + 1))
     start = int(job.train_loader.starts(first, 1)[0])
     return (
         f"step {step}: loss {loss}, gradient norm {grad_norm}; the batch is windows {first} to "
-        f"{last}, the first at {job.train_loader.stream.where(start)}; "
+        f"{end - 1}, the first at {job.train_loader.stream.where(start)}; "
         f"{run.nan_hint(job.run_dir)}, or continue this one with --resume --on-nan skip"
     )
-
-
-def is_multiple(done: int, every: int) -> bool:
-    """Whether something that happens every so many steps is due; 0 means never."""
-    return every > 0 and done % every == 0
 
 
 @contextmanager
 def reproducible(config: TrainConfig, device: torch.device) -> Iterator[None]:
     """Set determinism and TF32 as the config says; at the end restore the caller's settings."""
-    wanted = config.deterministic == "on"
-    wanted |= config.deterministic == "auto" and device.type == "cpu"
+    deterministic = config.deterministic == "on"
+    deterministic |= config.deterministic == "auto" and device.type == "cpu"
     before = torch.are_deterministic_algorithms_enabled()
-    fill_before = torch.utils.deterministic.fill_uninitialized_memory
+    memory: Any = torch.utils.deterministic
+    fill_before = memory.fill_uninitialized_memory
     rng = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
     with rng, hardware.tf32(config.tf32):
         try:
-            torch.use_deterministic_algorithms(wanted)
+            torch.use_deterministic_algorithms(deterministic)
             # PyTorch would fill new memory with NaN to expose reads of it. We have none.
-            torch.utils.deterministic.fill_uninitialized_memory = False
+            memory.fill_uninitialized_memory = False
             yield
         finally:
             torch.use_deterministic_algorithms(before)
-            torch.utils.deterministic.fill_uninitialized_memory = fill_before
+            memory.fill_uninitialized_memory = fill_before
 
 
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
     """An event set by Ctrl-C (or the stop button) and SIGTERM; a second one interrupts at once."""
     stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop  # only the main thread may handle signals
-        return
-    previous = {}
 
     def handle(number: int, frame: object) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        previous[number] = signal.signal(number, handle)
+    is_main = threading.current_thread() is threading.main_thread()  # only it may handle signals
+    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    previous = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield stop
     finally:

@@ -112,7 +112,7 @@ def test_a_validation_loss_of_null_is_none(runs, capsys):
 
 
 def test_what_is_no_number_is_one_line(runs, capsys):
-    for field in (*run_module.NEEDED, "val_loss"):
+    for field in (*run_module.NEEDED, *run_module.NULLABLE):
         for value in ("1.0", [], False, float("nan"), 10**400):
             row = dict.fromkeys(run_module.NEEDED, 1) | {field: value}
             damage(runs[1], "metrics.jsonl", json.dumps(row) + "\n")
@@ -141,7 +141,7 @@ def test_damaged_runs_are_one_line(runs, capsys):
         ("", "no step is finished"),
         ("{\n", "line 1 isn't a row"),
         ("[]\n", "line 1 isn't a row"),
-        ('{"step": 1}\n', "line 1 lacks "),
+        ('{"step": 1}\n', "line 1: tokens is None"),
     ]:
         damage(runs[1], "metrics.jsonl", text)
         assert message in fails(capsys, *runs)
@@ -164,6 +164,6 @@ def fails(capsys, *arguments: object) -> str:
 def test_bad_arguments_are_one_line(runs, capsys):
     assert "no run given" in fails(capsys)
     assert "nowhere: no such run folder" in fails(capsys, runs[0], "nowhere")
-    assert "config.json: not found" in fails(capsys, runs[0], ".")
+    assert "config.json: no such file" in fails(capsys, runs[0], ".")
     assert ".png expected" in fails(capsys, *runs, "--out", "x.jpg")
     assert "nowhere" in fails(capsys, *runs, "--out", "nowhere/x.png")

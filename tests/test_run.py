@@ -81,9 +81,7 @@ def newest(config: TrainConfig) -> Path:
 def test_another_alphabet_is_refused_also_by_a_finished_run(tiny_run, extra):
     train(tiny_run)
     prepare_again(tiny_run, (LETTERS + extra if extra else OTHER_LETTERS) * 100)
-    line = refused(
-        resumed(tiny_run), "another tokenizer than .*prepared has now; restore that data"
-    )
+    line = refused(resumed(tiny_run), r"tokenizer.json isn't the tokenizer of .*prepared; resume")
     assert "another --run-dir" in line
 
 
@@ -93,9 +91,9 @@ def test_other_data_of_the_same_alphabet_is_refused(tiny_run, part):
     shard = Path(tiny_run.train_data) / f"{part}_000000.bin"
     ids = np.array(open_shard(shard))
     write_shard(shard, ids[::-1])
-    refused(resumed(tiny_run), f"step_00000012: the {part} data has changed since; restore what")
+    refused(resumed(tiny_run), "step_00000012: the training or validation data has changed since")
     write_shard(shard, ids[:-1])
-    refused(resumed(tiny_run), f"the {part} data has changed")
+    refused(resumed(tiny_run), "data has changed")
     write_shard(shard, ids)
     train(resumed(tiny_run))
 
@@ -118,7 +116,7 @@ def test_a_checkpoint_older_than_fingerprints_is_resumed(tiny_run):
 def test_a_fingerprint_that_is_none_is_refused(tiny_run):
     train(tiny_run)
     change_state(newest(tiny_run), data="sha256")
-    refused(resumed(tiny_run), "the train and val data has changed")
+    refused(resumed(tiny_run), "data has changed")
 
 
 def test_another_vocabulary_of_the_same_padded_size_is_refused(tiny_run):
@@ -160,7 +158,7 @@ def test_weights_for_another_alphabet_of_the_same_size_are_refused(tiny_run, tmp
         load_tokenizer(Path(c.train_data) / "tokenizer.json").vocab_size for c in (tiny_run, other)
     }
     assert len(sizes) == 1
-    refused(other, f"{given} was trained with another tokenizer than .*other has; pass")
+    refused(other, rf"{given} \(.*was trained with another tokenizer than .*other .*has; pass")
 
 
 def test_a_resumed_run_does_without_the_weights_it_began_with(tiny_run, tmp_path):

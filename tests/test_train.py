@@ -427,6 +427,6 @@ def test_nan_between_two_looks_stops_at_its_step(poisoned, monkeypatch, optimize
     # Steps 6 to 8 ran before the host looked, and changed neither weights nor optimizer state.
     [job] = jobs
     saved = weights(poisoned.run_dir)
-    now = checkpoint.model_tensors(job.model)
-    now |= checkpoint.optimizer_tensors(job.model, job.optimizer)
+    now = checkpoint.model_tensors(job.raw_model)
+    now |= checkpoint.optimizer_tensors(job.raw_model, job.optimizer)
     assert same(now, saved)
