@@ -50,7 +50,7 @@ COUNTS = {
     "the MLP's two biases": less(lambda c: c.n_layer * 5 * c.n_embd),
     "two thirds of c_attn's bias": less(lambda c: c.n_layer * 2 * c.n_embd),
     "wrong for another shape": lambda config: 124_439_808,
-    "its table adds up": lambda config: 1,
+    "has 124,439,808 parameters": lambda config: 1,
 }
 
 
@@ -83,7 +83,7 @@ SLOPES = {
     ),
     "take a single number": lambda x: 0.5 * (1 + math.erf(x / math.sqrt(2))),
     "it is 1.0833": lambda x: torch.zeros_like(x),
-    "that of x expected": lambda x: torch.zeros(3),
+    "it should be that of x": lambda x: torch.zeros(3),
     "a tensor expected": lambda x: 1.0,
 }
 
@@ -101,15 +101,15 @@ def ones(seq):
 
 MASKS = {
     "passed": lambda n, w: ones(n).tril().triu(1 - w),
-    "upside down": lambda n, w: ~ones(n).tril().triu(1 - w),
+    "that is inverted": lambda n, w: ~ones(n).tril().triu(1 - w),
     "looks at the future": lambda n, w: ones(n).triu().tril(w - 1),
     "the window is ignored": lambda n, w: ones(n).tril(),
     "one key too many": lambda n, w: ones(n).tril().triu(-w),
     "a token must see itself": lambda n, w: ones(n).tril(-1).triu(-w),
     "reaches into the future": lambda n, w: ones(n).tril(w - 1).triu(1 - w),
-    "torch.bool expected": lambda n, w: torch.ones(n, n),
+    "it should be torch.bool": lambda n, w: torch.ones(n, n),
     "(seq, seq)": lambda n, w: ones(w),
-    "nobody sees anything": lambda n, w: ones(n).tril().triu(w - 1),
+    "all of it is False": lambda n, w: ones(n).tril().triu(w - 1),
     "row 1 is [0, 1, 0, 0, 0, 0]": lambda n, w: torch.eye(n, dtype=torch.bool),
     "the whole past": lambda n, w: ones(n).tril().triu(-2),
     "a tensor expected": lambda n, w: [[True]],
@@ -150,11 +150,11 @@ STDS = {
     "biases begin at 0": std(root, constants=(".ln_",)),
     "a norm begins as all ones": std(root, constants=("bias",)),
     "reads from the stream": lambda name, n: 0.01 if "c_attn.w" in name else std(root)(name, n),
-    "lm_head.weight: 0.02, as for": lambda name, n: 0 if "lm_head" in name else std(root)(name, n),
-    "transformer.wte.weight: 0.02, as for": lambda name, n: (
+    "lm_head.weight has 0.02, like": lambda name, n: 0 if "lm_head" in name else std(root)(name, n),
+    "transformer.wte.weight has 0.02, like": lambda name, n: (
         1.0 if "wte" in name else std(root)(name, n)
     ),
-    "0.02 expected": lambda name, n: 1.0,
+    "c_fc.weight has 0.02, not": lambda name, n: 1.0,
 }
 
 
@@ -210,7 +210,7 @@ CONVERTERS = {
     "ln_f.bias is missing": converted(
         keep=lambda name: name != "ln_f.bias" and not name.endswith(".attn.bias")
     ),
-    "is no name of our model": lambda theirs: converted()(theirs) | {"more": torch.ones(1)},
+    "is not a name in our model": lambda theirs: converted()(theirs) | {"more": torch.ones(1)},
     "was transposed: only the Conv1D": converted(transpose=lambda name, t: t.ndim == 2),
     "nn.Linear wants (out, in)": converted(transpose=lambda name, t: False),
     "It is square": converted(transpose=rectangular),
@@ -274,14 +274,14 @@ NUCLEI = {
         lambda b, t, p: torch.tensor([True, True, True, False, False]), descending=False
     ),
     "you changed the tensor": in_place,
-    "all 5 tokens expected": lambda probabilities, p: probabilities[probabilities > 0.2],
+    "keep all 5 tokens": lambda probabilities, p: probabilities[probabilities > 0.2],
     "it must always stay": lambda probabilities, p: (
         kept_if(before_p)(probabilities, p) if p > 0.5 else torch.zeros_like(probabilities)
     ),
     "p = 1 keeps every token": lambda probabilities, p: kept_if(before_p)(
         probabilities, min(p, 0.7)
     ),
-    "p = 0.7:": lambda probabilities, p: probabilities,
+    "p = 0.7 you return": lambda probabilities, p: probabilities,
     "a tensor expected": lambda probabilities, p: 1,
 }
 
@@ -312,7 +312,7 @@ SIZES = {
     "wrong for GPT-2 XL": lambda c, b, t, e: size(
         GPTConfig(n_layer=24, n_head=16, n_embd=1024), b, t, e
     ),
-    "wanted": lambda c, b, t, e: 1,
+    "takes 196,608,000 bytes, not 1": lambda c, b, t, e: 1,
 }
 
 

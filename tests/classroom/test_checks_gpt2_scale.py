@@ -43,17 +43,17 @@ SHARES = {
     "return a range": lambda rank, size, count: list(World(rank=rank, size=size).share(count)),
     "like cards": lambda rank, size, count: range(rank, count, size),
     "divide with //": lambda rank, size, count: range(rank * count / size, count),
-    "nobody reads the last 1": rounded_down,
-    "a range's end is no part": lambda rank, size, count: range(
+    "the last 1 are never read": rounded_down,
+    "a range excludes its end": lambda rank, size, count: range(
         rank * count // size, (rank + 1) * count // size + 1
     ),
     "leaves the last rank too little": lambda rank, size, count: range(
         min(count, rank * -(-count // size)), min(count, (rank + 1) * -(-count // size))
     ),
-    "which there is not": rounded_up,
+    "which doesn't exist": rounded_up,
     "is read twice": lambda rank, size, count: range(count),
     "not every window is read": lambda rank, size, count: range(0),
-    "differ by one at most": rest_to_the_last,
+    "differ by at most one": rest_to_the_last,
     "in the order of the ranks": backwards,
 }
 
@@ -71,7 +71,7 @@ SCALES = {
     "`world` times too small": lambda size, total, world: size / total,
     "DDP does that already": lambda size, total, world: size / total / world,
     "weighs all micro-batches alike": lambda size, total, world: 1.0,
-    "upside down": lambda size, total, world: total / size,
+    "inverted": lambda size, total, world: total / size,
     "must count `size` times": lambda size, total, world: world / total,
     "neither size nor world": lambda size, total, world: 1 / total,
     "divides by the number of processes": lambda size, total, world: size / world,
@@ -102,16 +102,18 @@ GPUS = {
     "passed": needing(16),
     "is the `return` missing": lambda *a: None,
     "forgot what is reserved": needing(16, reserve=lambda memory, reserved: memory),
-    "Round up": needing(16, rounding=math.floor),
-    "a number of GPUs is whole": needing(16, rounding=float),
+    "you round down": needing(16, rounding=math.floor),
+    "the number of GPUs must be whole": needing(16, rounding=float),
     "the weights alone": needing(4),
     "leave out the two moments": needing(8),
     "leave something out": needing(12),
-    "reserve that much once": lambda n, memory, reserved: math.ceil((16 * n + reserved) / memory),
+    "reserve that much only once": lambda n, memory, reserved: math.ceil(
+        (16 * n + reserved) / memory
+    ),
     "16e9 bytes exactly; that is 1 GPU": lambda n, memory, reserved: (
         2 if reserved == 0.0 and n == 1e9 else needing(16)(n, memory, reserved)
     ),
-    "for 1.9e+10 parameters, 4e+10 bytes of which 1e+10 are reserved: rounded down": needing(
+    "for 1.9e+10 parameters, 4e+10 bytes of which 1e+10 are reserved: you round down": needing(
         16, rounding=round
     ),
     "it fits exactly": needing(16, rounding=lambda gpus: int(gpus) + 1),
@@ -175,13 +177,13 @@ def by_napkin(share, config, **_):
 LOGS = {
     "passed": used(),
     "is the `return` missing": lambda *a: None,
-    "taken for seconds": used(lambda share, **_: share / 1000),
+    "took milliseconds for seconds": used(lambda share, **_: share / 1000),
     "leave out the number of GPUs": used(lambda share, gpus, **_: share * gpus),
     "GPUs twice": used(lambda share, gpus, **_: share / gpus),
     "the forward pass's FLOPs": used(lambda share, **_: share / 3),
-    "in per cent": used(lambda share, **_: share * 100),
-    "upside down": used(lambda share, **_: 1 / share),
-    "are no FLOPs yet": used(
+    "a percentage": used(lambda share, **_: share * 100),
+    "inverted": used(lambda share, **_: 1 / share),
+    "those are tokens per second": used(
         lambda share, config, **_: share / accounting.train_flops_per_token(config)
     ),
     "leaves out attention": used(by_napkin),
@@ -193,7 +195,7 @@ LOGS = {
             / accounting.train_flops_per_token(config)
         )
     ),
-    "whatever `config` says": used(
+    "the FLOPs of GPT-2 124M": used(
         lambda share, config, **_: (
             share
             * accounting.train_flops_per_token(GPTConfig())

@@ -30,9 +30,9 @@ SPEEDS = {
     "you multiplied by the time": lambda ms, n, f, p: (n * ms / 1e3, 0.5),
     "a step does them for every token": lambda ms, n, f, p: (rate(ms, n), f / (ms / 1e3) / p),
     "the time is in milliseconds": lambda ms, n, f, p: (rate(ms, n), n * f / ms / p),
-    "a whole step's FLOPs against it": lambda ms, n, f, p: (rate(ms, n), n * f / p),
-    "you return per cent": lambda ms, n, f, p: (rate(ms, n), 100 * rate(ms, n) * f / p),
-    "upside down": lambda ms, n, f, p: (rate(ms, n), p / (rate(ms, n) * f)),
+    "a whole step's FLOPs by it": lambda ms, n, f, p: (rate(ms, n), n * f / p),
+    "you return a percentage": lambda ms, n, f, p: (rate(ms, n), 100 * rate(ms, n) * f / p),
+    "that is inverted": lambda ms, n, f, p: (rate(ms, n), p / (rate(ms, n) * f)),
     "tokens per second is": lambda ms, n, f, p: (1.0, 1.0),
 }
 
@@ -89,7 +89,7 @@ PADDED = {
     "50240 is smaller": lambda n, m: n // m * m,
     "786 is how many multiples": lambda n, m: -(-n // m),
     "not 50257": lambda n, m: n,
-    "padding it further buys nothing": lambda n, m: (n // m + 1) * m,
+    "don't pad it further": lambda n, m: (n // m + 1) * m,
     "padded(1, 128) is 128, not 50304": lambda n, m: 50304,
     "use integer division": lambda n, m: math.ceil(n / m) * float(m),
 }
@@ -116,8 +116,8 @@ def swapped(model, decay):
 ADAMW = {
     "passed": adamw,
     "return a torch.optim.AdamW": lambda model, fused: None,
-    "stops inside your function": lambda model, fused: adamw(model, False),
-    "fused even where fused=False": lambda model, fused: adamw(model, True),
+    "doesn't pass the argument on": lambda model, fused: adamw(model, False),
+    "although the caller passed fused=False": lambda model, fused: adamw(model, True),
     "the betas (0.9, 0.95) were lost": lambda m, fused: adamw(m, fused, betas=(0.9, 0.999)),
     "two groups are expected": lambda m, fused: adamw(m, fused, groups=one_group),
     "weight decay 0.0 holds parameters of [2] axes": lambda m, f: adamw(m, f, groups=swapped),
@@ -192,10 +192,10 @@ FLASH = {
     "not its own": nan_for(slice(1)),
     "the wrong way round": nan_for(slice(16, None)),
     "there is a nan": nan_for(slice(80)),
-    "not what attention gives": lambda q, k, v, block: v + 1,
-    "T x T: all scores at once": at_once,
-    "not none, not one for all": without_maximum,
-    "beginning with -inf": lambda q, k, v, block: without_maximum(q, k, v, block, floor=0.0),
+    "not that of attention": lambda q, k, v, block: v + 1,
+    "with all scores at once": at_once,
+    "Subtract each query's own": without_maximum,
+    "starting from -inf": lambda q, k, v, block: without_maximum(q, k, v, block, floor=0.0),
     "where the last one is short": whole_blocks_only,
     "end at min(start + block, T)": last_block_padded,
 }

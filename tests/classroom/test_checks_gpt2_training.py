@@ -32,13 +32,13 @@ EPOCHS = {
     "as well": lambda c, n: c.max_steps * c.batch_tokens * c.block_size / n,
     "not one": lambda c, n: c.max_steps / n,
     "not one micro-batch": lambda c, n: c.max_steps * c.micro_batch_size * c.block_size / n,
-    "upside down": lambda c, n: n / (c.max_steps * c.batch_tokens),
+    "that is inverted": lambda c, n: n / (c.max_steps * c.batch_tokens),
 }
 SHARPENED = {
     "passed": lambda p, t: normalised([x ** (1 / t) for x in p]),
     "p ** (1 / T), not p ** T": lambda p, t: normalised([x**t for x in p]),
     "add up to": lambda p, t: [x ** (1 / t) for x in p],
-    "expected [0.667": lambda p, t: p,
+    "gives [0.667": lambda p, t: p,
     "a softmax of p / T": lambda p, t: normalised([math.exp(x / t) for x in p]),
     "wrong at T = 2": lambda p, t: normalised([x**2 for x in p]),
 }
@@ -105,7 +105,7 @@ MERGES = {
     "you look past the end": past_the_end,
     "nothing was merged": lambda ids, pair, new: list(ids),
     "only the first pair": merging(first_only=True),
-    "go on two places further": merging(hop=1),
+    "continue two places further": merging(hop=1),
     "the last id is lost": merging(last=False),
     "a 1 without a 2": merging(whole_pair=False),
     "the middle 3": by_text,
@@ -166,13 +166,13 @@ GROUPS = {
     "is the `return` missing": lambda model, weight_decay: None,
     "return a list of dicts": lambda model, weight_decay: tuple(model.parameters()),
     'needs the keys "params"': lambda model, decay: [{"params": list(model.parameters())}],
-    "no parameter of the model": lambda model, decay: [
+    "not a parameter of the model": lambda model, decay: [
         {"params": [nn.Parameter(p.detach()) for p in model.parameters()], "weight_decay": decay}
     ],
-    "stands in two groups": tied_twice,
+    "is in two groups": tied_twice,
     "a frozen parameter": split(matrix, trained=lambda p: True),
     "was given to the optimizer": vectors_filtered_only,
-    "in no group": linear_weights_only,
+    "not in a group": linear_weights_only,
     "the groups are swapped": split(lambda name, p: p.dim() < 2),
     "the norms' weights are decayed": split(lambda name, p: not name.endswith("bias")),
     "biases are decayed": split(lambda name, p: ".ln_" not in name or name.endswith("bias")),

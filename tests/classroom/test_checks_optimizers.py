@@ -95,7 +95,7 @@ BY_HAND = {
     "you averaged the squares": (21025 / 3, RIGHT_WEIGHT),
     "you summed the gradients": (167, RIGHT_WEIGHT),
     "the last square alone": (20736, RIGHT_WEIGHT),
-    "145 is the root of the state": (145, RIGHT_WEIGHT),
+    "145 is the square root of the state": (145, RIGHT_WEIGHT),
     "add 225, then 20736": (1, RIGHT_WEIGHT),
     "the sign is wrong": (21025, 2 - RIGHT_WEIGHT),
     "you used the final sum for every step": (21025, 1 - 0.1 * 167 / 145),
@@ -109,7 +109,7 @@ BY_HAND = {
     "the state is right; the weight is": (21025, 0.5),
     "give two numbers": 21025,
     "give two numbers, the accumulated": (21025, ...),
-    "the two have changed places": (0.7125, 21025),
+    "the two are swapped": (0.7125, 21025),
     "8, then 17, then 145": (21025, 0.8848),  # rounded, as the task asks
 }
 
@@ -145,7 +145,7 @@ ADAGRADS = {
     "the learning rate is missing": adagrad(sign=10),
     "the weights should be": adagrad(sign=2),
     "return two tensors": lambda w, g, s, lr, eps: w,
-    "the two have changed places": lambda *a: adagrad()(*a)[::-1],
+    "the two are swapped": lambda *a: adagrad()(*a)[::-1],
 }
 
 
@@ -293,12 +293,12 @@ def half(step, p, grad, state, group):
 
 DECAYS = {
     "passed": right_decay,
-    "nothing decays": no_decay,
+    "the weights don't decay": no_decay,
     "that is an L2 penalty": penalty,
     "you shrink by 1 - weight_decay": without_lr,
     "the weights grow": growth,
     "you decay after the step": afterwards,
-    "RMSProp's own step is not": only_decay,
+    "RMSProp's own step is missing": only_decay,
     "p has not moved": not_in_place,
     "p should become": half,
 }
@@ -347,7 +347,7 @@ def variant(**changes):
 
 SCHULZES = {
     "passed": variant(),
-    "it runs off to infinity": variant(divide=False),
+    "it diverges to infinity": variant(divide=False),
     "x**3 cubes the entries": variant(cube=lambda x: x**3),
     "in every round": variant(each=True),
     "you multiply the norm back in": variant(back=True),
@@ -366,4 +366,4 @@ SCHULZES = {
 def test_newton_schulz():
     assert_verdicts(checks.newton_schulz, SCHULZES)
     cubic_term_added = variant(minus=-0.5)
-    assert_verdicts(checks.newton_schulz, {"it runs off to infinity": cubic_term_added})
+    assert_verdicts(checks.newton_schulz, {"it diverges to infinity": cubic_term_added})

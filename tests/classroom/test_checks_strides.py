@@ -166,8 +166,8 @@ def test_split_heads():
             "are q, k, v in that order",
         ),
         (lambda qkv, h: qkv, "return three tensors"),
-        (parts_by(lambda p, h: None), "q is no tensor"),
-        (parts_by(lambda p, h: p), "expected (batch, head, seq, head_dim)"),
+        (parts_by(lambda p, h: None), "q is not a tensor"),
+        (parts_by(lambda p, h: p), "(2, 3, 5, 4), (batch, head, seq, head_dim)"),
     ]
     assert_verdicts(checks.split_heads, cases)
 
@@ -193,11 +193,11 @@ def test_im2col():
         (strided(lambda x, k: (*x.stride()[::-1], *x.stride()[::-1])), "rows and columns"),
         (
             strided(lambda x, k: (k * x.stride(0), k * x.stride(1), *x.stride())),
-            "windows jump by k",
+            "tiles that jump by k",
         ),
         (strided(lambda x, k: (1, 1, 1, 1)), "your strides are (1, 1, 1, 1)"),
         (lambda x, k: storage.sliding_windows(x, k).clone(), "but they are a copy"),
-        (lambda x, k: storage.sliding_windows(x, k)[0], "(4, 3, 3); (3, 4, 3, 3) expected"),
+        (lambda x, k: storage.sliding_windows(x, k)[0], "(4, 3, 3); it should be (3, 4, 3, 3)"),
         (lambda x, k: None, "return a tensor"),
         (lambda x, k: x.unfold(0, k, 1).unfold(1, k, 1), "passed"),
     ]
@@ -215,15 +215,15 @@ def test_causal_mask():
         (lambda q, k: ones(q, k).tril(-1), "a token must see itself"),
         (lambda q, k: torch.ones(q, k).tril(k - q), "Start from dtype=torch.bool"),
         (lambda q, k: torch.zeros(q, k).masked_fill(ones(q, k).triu(1), -torch.inf), "mask to add"),
-        (lambda q, k: torch.ones(q, k).tril(k - q).long(), "refuses integers"),
+        (lambda q, k: torch.ones(q, k).tril(k - q).long(), "rejects integers"),
         (lambda q, k: ones(q, k).tril(), "the queries are the LAST two tokens"),
         (lambda q, k: ones(q, k), "mask(4, 4) is wrong"),
         (lambda q, k: ones(q, k).tril(k - q + 1), "each row reaches one token too far"),
         (lambda q, k: ones(q, k).tril(q - k), "the shift has the wrong sign"),
         (lambda q, k: ones(q, k).tril((k - q) // 2), "mask(2, 5) is wrong"),
         (lambda q, k: None, "return a tensor"),
-        (lambda q, k: ones(q, q).tril(), "(2, 2); (2, 5) expected"),
-        (lambda q, k: ones(q + 1, k), "(5, 4); (4, 4) expected"),
+        (lambda q, k: ones(q, q).tril(), "(2, 2), not (2, 5)"),
+        (lambda q, k: ones(q + 1, k), "(5, 4), not (4, 4)"),
         (lambda q: ones(q, q).tril(), "cannot be used as the task says (TypeError"),
     ]
     assert_verdicts(checks.causal_mask, cases)
@@ -238,7 +238,7 @@ def test_the_mask_wanted_is_the_convention_of_sdpa():
 def test_sharing():
     cases = [
         (set("bcefg"), "c does not see it: torch.tensor always copies"),
-        (set("bdefg"), "d does not see it: float() makes float32"),
+        (set("bdefg"), "d does not see it: float() converts"),
         (set("befgh"), "h does not see it: no single step walks"),
         (set("bfg"), "think about e: a slice is a view"),
         (set("beg"), "think about f: as_tensor copies only where it must"),

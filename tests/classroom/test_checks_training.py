@@ -73,7 +73,7 @@ SHARDS = {
     "part of the header": mapped(np.uint16, 256),
     "only the header is int32": mapped(np.int32, 1024),
     "some ids are negative": mapped(np.int16, 1024),
-    "twice too many numbers": mapped(np.uint8, 1024),
+    "twice as many numbers": mapped(np.uint8, 1024),
     "the ids are right, but as int64": lambda path: mapped(np.uint16, 1024)(path).astype(np.int64),
     "the whole file was loaded": lambda path: np.fromfile(path, dtype=np.uint16, offset=1024),
     "the map is writable": mapped(np.uint16, 1024, mode="r+"),
@@ -190,8 +190,8 @@ def torch_clip_without_none(parameters, limit):
 CLIPS = {
     "passed": clip_with(lambda g, ps, limit: min(1, limit / norm_of(ps))),
     "must return the norm": clip_with(lambda g, ps, limit: 0.5, returned=lambda ps: None),
-    "the gradients are as they were": lambda ps, limit: norm_of(ps),
-    "you cut each number off": clamp_each,
+    "the gradients did not change": lambda ps, limit: norm_of(ps),
+    "you clip each number": clamp_each,
     "each parameter by its own norm": clip_with(lambda g, ps, limit: min(1, limit / g.norm())),
     "you add the norms": clip_with(
         lambda g, ps, limit: min(1, limit / sum(p.grad.norm() for p in ps))
@@ -201,8 +201,8 @@ CLIPS = {
     "the norm after clipping": clip_with(
         lambda g, ps, limit: min(1, limit / norm_of(ps)), returned=lambda ps: norm_of(ps)
     ),
-    "clipping never makes larger": clip_with(lambda g, ps, limit: limit / norm_of(ps)),
-    "took no part has .grad None": torch_clip_without_none,
+    "clipping only makes it smaller": clip_with(lambda g, ps, limit: limit / norm_of(ps)),
+    "an unused parameter has .grad None": torch_clip_without_none,
     "the norm of the weights": lambda ps, limit: sum(p.norm() ** 2 for p in ps) ** 0.5,
     "nn.utils.clip_grad_norm_ does all": lambda ps, limit: nn.utils.clip_grad_norm_(ps, limit),
 }
@@ -297,10 +297,10 @@ def test_missing_pieces():
         ({}, "passed"),
         ({"B": "schedule"}, "only the first learning rate is off in B"),
         ({"C": "data position"}, "the batch is the same in C"),
-        ({"D": "torch rng"}, "dropout changes no batch"),
+        ({"D": "torch rng"}, "dropout doesn't change the batch"),
         ({"E": "step"}, "the run ended where it should in E"),
         ({"F": "weights"}, "look at the first thing that differs"),
-        ({"A": "gradients"}, "is none of weights"),
+        ({"A": "gradients"}, "is not one of weights"),
         ({"D": ...}, "D has no answer yet"),
     ]
     assert_verdicts(checks.missing_pieces, [(RIGHT | changes, text) for changes, text in cases])
@@ -341,10 +341,10 @@ def whole_objects(model, optimizer, scheduler, step, data):
 
 RESUMES = {
     "passed": (snapshot_without(), restore),
-    "loading a file changes no model": (snapshot_without("model"), restore),
+    "loading a file doesn't change the model": (snapshot_without("model"), restore),
     "the optimizer's running means": (snapshot_without("optimizer"), restore),
-    "the schedule stands at step 0": (snapshot_without("scheduler"), restore),
-    "the data begins anew": (snapshot_without("data"), restore),
+    "the schedule is at step 0": (snapshot_without("scheduler"), restore),
+    "the data starts again": (snapshot_without("data"), restore),
     "dropout will draw other numbers": (snapshot_without("rng"), restore),
     "restore must return the step, 6; yours returns 0": (snapshot_without("step"), restore),
     "it holds an object": (whole_objects, restore),
@@ -421,7 +421,7 @@ def test_token_windows_are_the_files_windows(tmp_path: Path):
 
 def test_token_windows_refuse_a_file_without_a_window(tmp_path: Path):
     np.arange(4, dtype=np.uint16).tofile(tmp_path / "short.bin")
-    with pytest.raises(ValueError, match="one window takes 5"):
+    with pytest.raises(ValueError, match="a window needs 5"):
         TokenWindows(tmp_path / "short.bin", block_size=4)
 
 

@@ -1,1 +1,1 @@
-"""Exercise checks, a module per notebook; each names the typical mistake it has caught."""
+"""Exercise checks in one module per notebook, which diagnose typical mistakes."""

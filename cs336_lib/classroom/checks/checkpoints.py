@@ -1,4 +1,4 @@
-"""Checks for notebook 06's checkpoints: what a saved run must hold, and an exact resume."""
+"""Checks of notebook 06's sections on checkpoints and exact resume."""
 
 import copy
 import io
@@ -24,7 +24,7 @@ CONFUSED = {
     ("B", "schedule"): "only the first learning rate is off in B; without the schedule, all are",
     ("C", "data position"): "the batch is the same in C",
     ("C", "weights"): "a model that lost its weights would be back at ln(V)",
-    ("D", "torch rng"): "dropout changes no batch; batches have a generator of their own",
+    ("D", "torch rng"): "dropout doesn't change the batch; batches have a separate generator",
     ("E", "optimizer"): "the first update is right in E, so AdamW's state was there",
     ("E", "step"): "the run ended where it should in E",
     ("F", "schedule"): "the learning rates are right in F",
@@ -33,7 +33,7 @@ CONFUSED = {
 
 @exercise
 def missing_pieces(answer: Mapping[str, str]) -> None:
-    """For each attempt A to F, the one piece that its checkpoint lacked."""
+    """Check which piece was missing from the checkpoint in each of the attempts A to F."""
     if all(value is ... for value in answer.values()):
         raise NotImplementedError
     for letter, piece in PIECES.items():
@@ -41,14 +41,14 @@ def missing_pieces(answer: Mapping[str, str]) -> None:
         expect(given is not ..., f"{letter} has no answer yet.")
         expect(
             given in PIECES.values(),
-            f"{letter}: {given!r} is none of {', '.join(PIECES.values())}.",
+            f"{letter}: {given!r} is not one of {', '.join(PIECES.values())}.",
         )
         hint = CONFUSED.get((letter, given), "look at the first thing that differs, in time")
         expect(given == piece, f"{letter} is not {given!r}: {hint}.")
 
 
 class SmallRun:
-    """Ten steps' worth of everything a checkpoint must hold: dropout, AdamW, a schedule, data."""
+    """A small run with dropout, AdamW, a schedule and data, all of which a checkpoint must hold."""
 
     def __init__(self, seed: int):
         torch.manual_seed(seed)
@@ -58,7 +58,7 @@ class SmallRun:
         self.data = torch.Generator().manual_seed(seed)
 
     def advance(self, steps: int) -> list[float]:
-        """Train; return the loss of each step."""
+        """Train for some steps and return the loss of each."""
         losses = []
         for _ in range(steps):
             x = torch.randn(16, 4, generator=self.data)
@@ -72,13 +72,13 @@ class SmallRun:
 
 
 def same_tensors(a: Mapping, b: Mapping) -> bool:
-    """Whether two optimizer states hold the same tensors."""
+    """Return whether two optimizer states hold the same tensors."""
     return a.keys() == b.keys() and all(torch.equal(a[i][k], b[i][k]) for i in a for k in a[i])
 
 
 @exercise
 def resume(snapshot: Callable[..., dict], restore: Callable[..., int]) -> None:
-    """`snapshot(model, optimizer, scheduler, step, data)` and `restore(state, ..., data)`."""
+    """Check `snapshot(model, optimizer, scheduler, step, data)` and `restore(state, ..., data)`."""
     with torch.random.fork_rng(devices=[]):
         run = SmallRun(seed=1)
         run.advance(6)
@@ -93,7 +93,7 @@ def resume(snapshot: Callable[..., dict], restore: Callable[..., int]) -> None:
         except (AttributeError, TypeError, pickle.PicklingError) as error:
             expect(
                 False,
-                f"torch.save cannot write your dict, for it holds an object ({error}). Keep "
+                f"torch.save cannot write your dict, because it holds an object ({error}). Keep "
                 "state_dicts, tensors and numbers (scheduler.state_dict(), data.get_state()).",
             )
         expected = run.advance(6)
@@ -112,26 +112,27 @@ def resume(snapshot: Callable[..., dict], restore: Callable[..., int]) -> None:
         weights = other.model.state_dict()
         expect(
             all(torch.equal(weights[name], saved[0][name]) for name in weights),
-            "the weights are not the saved ones: loading a file changes no model; "
+            "the weights are not the saved ones; loading a file doesn't change the model, but "
             "model.load_state_dict does.",
         )
         expect(
             same_tensors(other.optimizer.state_dict()["state"], saved[1]),
-            "the optimizer's running means are not the saved ones: state_dict and load_state_dict "
-            "of the optimizer are missing.",
+            "the optimizer's running means are not the saved ones; save its state_dict and load it "
+            "with load_state_dict.",
         )
         expect(
             other.scheduler.last_epoch == 6,
-            f"the schedule stands at step {other.scheduler.last_epoch}, not 6: it has a "
+            f"the schedule is at step {other.scheduler.last_epoch}, not 6; it has a "
             "state_dict too.",
         )
         expect(
             torch.equal(other.data.get_state(), data_then),
-            "the data begins anew: keep data.get_state() and give it back with data.set_state().",
+            "the data starts again from the beginning; save data.get_state() and restore it with "
+            "data.set_state().",
         )
         expect(
             torch.equal(torch.get_rng_state(), random_then),
-            "dropout will draw other numbers: keep torch.get_rng_state() and call "
+            "dropout will draw other numbers; save torch.get_rng_state() and call "
             "torch.set_rng_state() last.",
         )
         expect(step is not None, "restore returns None; it must return the step.")

@@ -1,4 +1,4 @@
-"""Checks for notebook 01: decoding, underflow, rounding, memory, loss scaling, quantising."""
+"""Checks of notebook 01 on decoding, underflow, rounding, memory, loss scaling and quantization."""
 
 import math
 from collections.abc import Callable
@@ -15,7 +15,7 @@ UNDERFLOW_VALUES = (1e-4, 1e-5, 6e-8, 4e-8, 2.9e-8, 1e-8)
 
 @exercise
 def decode_by_hand(answer: float) -> None:
-    """-5.5, from the bits 1 10000001 011000..."""
+    """Check the value of the bits 1 10000001 011000..., which is -5.5."""
     expect(isinstance(answer, int | float), "A number is expected, such as -0.75.")
     sign, exponent, fraction = -1, 129, 0.375
     mistakes = {
@@ -24,7 +24,8 @@ def decode_by_hand(answer: float) -> None:
         "it is 2^(8-1) - 1 = 127.",
         sign * (1 + fraction) * 2.0 ** (exponent - 255): "Your bias is 2^8 - 1 = 255; it is "
         "2^(8-1) - 1 = 127.",
-        sign * fraction * 2.0 ** (exponent - 127): "You left out the hidden one: the factor is "
+        sign * fraction * 2.0 ** (exponent - 127): "You left out the implicit leading one; the "
+        "factor is "
         "1 + mantissa / 2^23.",
         sign * (1 + fraction): "You left out the power of two: 2^(129 - 127).",
         sign * (1 + 0b011 / 2**2) * 2.0 ** (exponent - 127): "The first mantissa bit is worth 1/2, "
@@ -43,15 +44,16 @@ def decode_by_hand(answer: float) -> None:
 
 @exercise
 def decode_e4m3(decode: Callable[[int], float]) -> None:
-    """All 256 codes, the telling ones first."""
+    """Check a decoder on all 256 codes, starting with the most telling ones."""
     answer = {code: decode(code) for code in (0x38, 0xB8, 0x01, 0x78, 0x7F, 0xFF, 0x00)}
     one, first = answer[0x38], answer[0x01]
     expect(
-        not all(isinstance(v, Tensor) for v in answer.values()), "Return a Python float, no tensor."
+        not all(isinstance(v, Tensor) for v in answer.values()),
+        "Return a Python float, not a tensor.",
     )
     expect(one != 0.5, "0x38 is 1.0 and you get 0.5: your bias is 8; it is 2^(4-1) - 1 = 7.")
     expect(one != 2.0**-8, "0x38 is 1.0 and you get 2^-8: your bias is 2^4 - 1 = 15; it is 7.")
-    expect(one != 0.0, "0x38 is 1.0 and you get 0: the hidden one is missing.")
+    expect(one != 0.0, "0x38 is 1.0 and you get 0; the implicit leading one is missing.")
     expect(one == 1.0, f"0x38 is 0 0111 000, which is 2^(7-7) * 1.0 = 1; you get {one}.")
     expect(
         answer[0xB8] not in (2.0**16, -(2.0**16)),
@@ -61,7 +63,7 @@ def decode_e4m3(decode: Callable[[int], float]) -> None:
     expect(answer[0xB8] == -1.0, f"0xB8 is 0x38 with its sign bit set: -1; you get {answer[0xB8]}.")
     expect(
         first not in ((1 + 1 / 8) * 2.0**-7, (1 + 1 / 8) * 2.0**-6) and answer[0x00] == 0,
-        "Exponent field 0 means subnormal: no hidden one there, or there would be no zero.",
+        "Exponent field 0 means subnormal, without the leading one, or there would be no zero.",
     )
     expect(
         first != 2.0**-10,
@@ -75,7 +77,7 @@ def decode_e4m3(decode: Callable[[int], float]) -> None:
     )
     expect(
         math.isnan(answer[0x7F]) and math.isnan(answer[0xFF]),
-        "0x7F and 0xFF are NaN, whatever the sign: the one code E4M3 gives up.",
+        "0x7F and 0xFF are NaN with either sign, the one code that E4M3 gives up.",
     )
     for code in range(256):
         truth, got = E4M3.decode(code), decode(code)
@@ -85,14 +87,16 @@ def decode_e4m3(decode: Callable[[int], float]) -> None:
 
 @exercise
 def underflow_in_fp16(answer: list[bool]) -> None:
-    """Which of six numbers fp16 stores as zero."""
+    """Check which of six numbers fp16 stores as zero."""
     expect(
         isinstance(answer, list | tuple) and len(answer) == len(UNDERFLOW_VALUES),
         f"A list of {len(UNDERFLOW_VALUES)} booleans is expected, one per value.",
     )
     got, values = [bool(a) for a in answer], torch.tensor(UNDERFLOW_VALUES, dtype=torch.float64)
     truth = (values.half() == 0).tolist()
-    expect(got != [not t for t in truth], "Inside out: True is for those that become zero.")
+    expect(
+        got != [not t for t in truth], "That is inverted; True marks the values that become zero."
+    )
     expect(
         got != (values < 2.0**-14).tolist(),
         "Your limit is the smallest normal number, 6.1e-5; subnormals reach down to 6.0e-8.",
@@ -107,14 +111,14 @@ def underflow_in_fp16(answer: list[bool]) -> None:
 
 @exercise
 def to_bf16(encode: Callable[[int], int]) -> None:
-    """Round an fp32 code to the bf16 code, ties to even."""
+    """Check the rounding of an fp32 code to a bf16 code, with ties to even."""
     down, up = FP32.encode(1 + 2**-9), FP32.encode(1 + 2**-7 - 2**-9)
     tie_down, tie_up = FP32.encode(1 + 2**-8), FP32.encode(1 + 3 * 2**-8)
     one = BF16.encode(1.0)
     expect(isinstance(encode(0), int), "Return an int, the 16-bit code.")
     expect(
         encode(down) < 2**16,
-        "Your code has more than 16 bits: the upper half of the fp32 code is wanted, shifted down.",
+        "Your code has more than 16 bits; shift down the upper half of the fp32 code.",
     )
     expect(encode(down) == one, "1 + 2^-9 is a quarter of a step above 1, so it rounds down to 1.")
     expect(
@@ -131,7 +135,7 @@ def to_bf16(encode: Callable[[int], int]) -> None:
     )
     expect(
         not (encode(tie_down) == one + 1 and encode(tie_up) == one + 1),
-        "You round ties to odd: the neighbour whose last mantissa bit is 0 is wanted.",
+        "You round ties to odd; choose the neighbour whose last mantissa bit is 0.",
     )
     expect(
         encode(FP32.encode(2 - 2**-20)) == BF16.encode(2.0),
@@ -147,12 +151,12 @@ def to_bf16(encode: Callable[[int], int]) -> None:
 
 @exercise
 def mebibytes(measure: Callable[[tuple[int, ...], torch.dtype], float]) -> None:
-    """numel * element size / 2^20."""
+    """Check the size in MiB, which is numel * element size / 2^20."""
     shape = (12288 * 4, 12288)
     numel, got = math.prod(shape), measure((12288 * 4, 12288), torch.float32)
     mistakes = {
         numel * 4 / 10**6: "You divide by 10^6, which gives MB; a MiB is 2^20 bytes.",
-        numel * 32 / 2**20: "You count 32 per value: those are bits; a byte is 8 of them.",
+        numel * 32 / 2**20: "You count 32 bits per value; divide by 8 to get bytes.",
         numel / 2**20: "You count values, not bytes: multiply by the element size.",
         numel * 4 / 2**30: "You divide by 2^30, which gives GiB; a MiB is 2^20 bytes.",
         sum(shape) * 4 / 2**20: "You add the sides; the number of values is their product.",
@@ -170,7 +174,10 @@ def mebibytes(measure: Callable[[tuple[int, ...], torch.dtype], float]) -> None:
 
 @exercise
 def next_scale(update: Callable[[float, int, bool, int], tuple[float, int]]) -> None:
-    """Dynamic loss scaling: halve on overflow, double after `interval` good steps in a row."""
+    """Check dynamic loss scaling.
+
+    The scale halves on overflow and doubles after `interval` good steps in a row.
+    """
     scale, good = update(1024.0, 3, True, 5)
     expect(scale != 2048.0, "After an overflow the scale has to fall, and yours doubles.")
     expect(scale != 1024.0, "After an overflow the scale has to fall, and yours stays.")
@@ -191,12 +198,14 @@ def next_scale(update: Callable[[float, int, bool, int], tuple[float, int]]) -> 
     state = (65536.0, 0)
     for overflowed in [True] * 3 + [False] * 10 + [True]:
         state = tuple(update(*state, overflowed, 5))
-    expect(state == (16384.0, 0), f"3 overflows, 10 good, 1: (16384.0, 0) expected, not {state}.")
+    expect(
+        state == (16384.0, 0), f"3 overflows, 10 good, 1 overflow give (16384.0, 0), not {state}."
+    )
 
 
 @exercise
 def int8_round_trip(quantize: Callable[[Tensor], tuple[Tensor, float]]) -> None:
-    """Symmetric int8: q = round(x / scale), scale = max|x| / 127."""
+    """Check symmetric int8 with q = round(x / scale) and scale = max|x| / 127."""
     x = torch.tensor([-2.0, -1.1, -0.3, 0.0, 0.36, 1.3, 2.0])
     q, scale = quantize(x.clone())
     scale, amax = float(scale), 2.0
@@ -204,11 +213,12 @@ def int8_round_trip(quantize: Callable[[Tensor], tuple[Tensor, float]]) -> None:
     def near(value: float) -> bool:
         return math.isclose(scale, value, rel_tol=1e-5)
 
-    expect(q.dtype == torch.int8, f"q is to be torch.int8; yours is {q.dtype}.")
+    expect(q.dtype == torch.int8, f"q must be torch.int8; yours is {q.dtype}.")
     expect(
         not near(amax / 128),
-        "Your scale is max|x| / 128, and +128 is no int8: the largest value is clipped or wraps. "
-        "127 is the largest int8.",
+        "Your scale is max|x| / 128, but the largest int8 is 127, so the largest value is "
+        "clipped or "
+        "wraps.",
     )
     expect(
         not near(2 * amax / 255),
@@ -225,9 +235,12 @@ def int8_round_trip(quantize: Callable[[Tensor], tuple[Tensor, float]]) -> None:
     truth = torch.round(x / scale).to(torch.int8)
     expect(torch.equal(q, truth), f"q is {truth.tolist()}; yours is {q.tolist()}.")
     low = quantize(torch.tensor([-3.0, 1.0]))[0].tolist()
-    expect(low == [-127, 42], f"max|x| may be a negative value's: [-127, 42], not {low}.")
+    expect(
+        low == [-127, 42],
+        f"max|x| may come from a negative value; q should be [-127, 42], not {low}.",
+    )
     q, scale = quantize(torch.zeros(3))
     expect(
         math.isfinite(scale) and float(scale) > 0 and q.tolist() == [0, 0, 0],
-        "All zeros: your scale is 0 and x / scale is NaN; use any positive scale there.",
+        "If x is all zeros, your scale is 0 and x / scale is NaN; use any positive scale then.",
     )

@@ -1,4 +1,4 @@
-"""Checks for notebook 07: parameters, GELU's slope, masks, initial weights, sampling, the cache."""
+"""Checks of notebook 07 on parameters, GELU, masks, initialization, sampling and the KV cache."""
 
 import math
 from collections.abc import Callable
@@ -27,7 +27,10 @@ NO_RETURN = "your function returns None; is the `return` missing?"
 
 @exercise
 def parameter_count(count: Callable[[GPTConfig], int]) -> None:
-    """`count(config)`: all parameters of a GPT-2 with biases, tied matrix once, no padding."""
+    """Check `count(config)`, all parameters of a GPT-2 with biases and without padding.
+
+    The tied matrix counts once.
+    """
     config = GPTConfig()
     c, n = config.n_embd, config.n_layer
     got, right = count(config), count_parameters(config)
@@ -67,7 +70,7 @@ def parameter_count(count: Callable[[GPTConfig], int]) -> None:
         got != right - n * 2 * c,
         "2 C are missing in each block: one of its layer norms, or two thirds of c_attn's bias.",
     )
-    expect(got == right, f"{got:,} for the 124M model; its table adds up to {right:,}.")
+    expect(got == right, f"the 124M model has {right:,} parameters, not {got:,}.")
     other = GPTConfig(block_size=64, vocab_size=100, n_layer=3, n_head=2, n_embd=32)
     expect(
         count(other) == count_parameters(other),
@@ -77,13 +80,13 @@ def parameter_count(count: Callable[[GPTConfig], int]) -> None:
 
 
 def same(a: Tensor, b: Tensor) -> bool:
-    """Equal within float32's rounding."""
+    """Return whether two tensors are equal up to float32's rounding."""
     return a.shape == b.shape and torch.allclose(a.double(), b.double(), atol=1e-4)
 
 
 @exercise
 def gelu_slope(slope: Callable[[Tensor], Tensor]) -> None:
-    """`slope(x)`: the derivative of the exact GELU, x Phi(x)."""
+    """Check `slope(x)`, the derivative of the exact GELU, x Phi(x)."""
     x = torch.linspace(-4, 4, 81)
     try:
         got = slope(x)
@@ -96,13 +99,13 @@ def gelu_slope(slope: Callable[[Tensor], Tensor]) -> None:
         raise
     expect(got is not None, NO_RETURN)
     expect(isinstance(got, Tensor), f"a tensor expected, not {type(got).__name__}.")
-    expect(got.shape == x.shape, f"the shape is {tuple(got.shape)}, that of x expected.")
+    expect(got.shape == x.shape, f"the shape is {tuple(got.shape)}; it should be that of x.")
     wide = x.double()
     phi = torch.exp(-wide.square() / 2) / math.sqrt(2 * math.pi)
     below = 0.5 * (1 + torch.erf(wide / math.sqrt(2)))
     expect(
         not same(got, wide * below),
-        "that is GELU itself; its slope is asked for. At x = 0 the slope is 1/2.",
+        "that is GELU itself; return its slope. At x = 0 the slope is 1/2.",
     )
     expect(
         not same(got, below),
@@ -128,37 +131,41 @@ def gelu_slope(slope: Callable[[Tensor], Tensor]) -> None:
         (by_tanh,) = torch.autograd.grad(gelu.sum(), leaf)
     expect(
         not same(got, by_tanh),
-        "that is the slope of the tanh formula; the exact GELU, with erf, is asked for.",
+        "that is the slope of the tanh formula; use the exact GELU, with erf.",
     )
     expect(same(got, below + wide * phi), f"at x = 1 you say {got[50]:.4f}; it is 1.0833.")
 
 
 @exercise
 def window_mask(mask: Callable[[int, int], Tensor]) -> None:
-    """`mask(seq, window)`: True where a query may look, itself and window - 1 tokens before it."""
+    """Check `mask(seq, window)`, True for the query itself and the window - 1 tokens before it."""
     got = mask(6, 3)
     expect(got is not None, NO_RETURN)
     expect(isinstance(got, Tensor), f"a tensor expected, not {type(got).__name__}.")
-    expect(got.shape == (6, 6), f"the shape is {tuple(got.shape)}; (seq, seq) = (6, 6) expected.")
-    expect(got.dtype == torch.bool, f"the dtype is {got.dtype}; torch.bool expected.")
-    distance = torch.arange(6)[:, None] - torch.arange(6)  # how far back the key is
+    expect(
+        got.shape == (6, 6), f"the shape is {tuple(got.shape)}; it should be (seq, seq) = (6, 6)."
+    )
+    expect(got.dtype == torch.bool, f"the dtype is {got.dtype}; it should be torch.bool.")
+    distance = torch.arange(6)[:, None] - torch.arange(6)  # from a query back to a key
     right = (distance >= 0) & (distance < 3)
     expect(
         not torch.equal(got, ~right),
-        "upside down: True must mean that the query MAY look.",
+        "that is inverted; True must mean that the query MAY look.",
     )
     expect(
         not torch.equal(got, right.T),
-        "row i looks at the future: rows are queries, columns keys, and a query looks back.",
+        "row i looks at the future; rows are queries, columns are keys, and a query looks back.",
     )
     expect(not torch.equal(got, distance >= 0), "that is the whole past; the window is ignored.")
     expect(
         not torch.equal(got, (distance >= 0) & (distance <= 3)),
-        "one key too many: the window counts the token itself, so 3 means it and the 2 before it.",
+        "that is one key too many; the window counts the token itself, so 3 means it and 2 "
+        "before it.",
     )
     expect(
         not torch.equal(got, (distance > 0) & (distance <= 3)),
-        "a token must see itself: the diagonal is False, and row 0 sees nothing (softmax: nan).",
+        "a token must see itself; your diagonal is False, so row 0 is empty and its "
+        "softmax is nan.",
     )
     expect(
         not torch.equal(got, distance.abs() < 3),
@@ -166,13 +173,13 @@ def window_mask(mask: Callable[[int, int], Tensor]) -> None:
     )
     expect(
         got.any(),
-        "nobody sees anything: triu(d) with d > 0 begins ABOVE the main diagonal; the diagonals "
+        "all of it is False; triu(d) with d > 0 begins ABOVE the main diagonal, and the diagonals "
         "below it are negative.",
     )
     row = int((got != right).any(1).int().argmax())  # the first that differs
     expect(
         torch.equal(got, right),
-        f"row {row} is {got[row].int().tolist()}; {right[row].int().tolist()} wanted.",
+        f"row {row} is {got[row].int().tolist()}; it should be {right[row].int().tolist()}.",
     )
     everything = torch.ones(5, 5, dtype=torch.bool).tril()
     expect(torch.equal(mask(5, 9), everything), "a window longer than the text is the whole past.")
@@ -181,12 +188,12 @@ def window_mask(mask: Callable[[int, int], Tensor]) -> None:
 
 @exercise
 def init_std(std: Callable[[str, int], float]) -> None:
-    """`std(name, n_layer)`: with what standard deviation GPT-2 draws a parameter at first."""
+    """Check `std(name, n_layer)`, the standard deviation at which GPT-2 initializes a parameter."""
     fc, proj = "transformer.h.0.mlp.c_fc.weight", "transformer.h.3.mlp.c_proj.weight"
     got = std(fc, 12)
     expect(got is not None, NO_RETURN)
     expect(not math.isclose(got, 0.02 / math.sqrt(24)), "c_fc does not write to the stream.")
-    expect(math.isclose(got, 0.02), f"{fc}: 0.02 expected, not {got:.5f}.")
+    expect(math.isclose(got, 0.02), f"{fc} has 0.02, not {got:.5f}.")
     got = std(proj, 12)
     expect(
         not math.isclose(got, 0.02),
@@ -200,7 +207,7 @@ def init_std(std: Callable[[str, int], float]) -> None:
         not math.isclose(got, 0.02 / 24),
         "the root is missing: variances add up, so standard deviations need sqrt(2 n_layer).",
     )
-    expect(math.isclose(got, 0.02 / math.sqrt(24)), f"{proj}: 0.02 / sqrt(24), not {got:.5f}.")
+    expect(math.isclose(got, 0.02 / math.sqrt(24)), f"{proj} has 0.02 / sqrt(24), not {got:.5f}.")
     got = std("transformer.h.0.attn.c_proj.weight", 48)
     expect(
         not math.isclose(got, 0.02),
@@ -211,21 +218,23 @@ def init_std(std: Callable[[str, int], float]) -> None:
         f"for 48 layers c_proj has 0.02 / sqrt(96), not {got:.5f}: use n_layer.",
     )
     attn = "transformer.h.0.attn.c_attn.weight"
-    expect(math.isclose(std(attn, 12), 0.02), f"{attn} reads from the stream: 0.02.")
+    expect(math.isclose(std(attn, 12), 0.02), f"{attn} reads from the stream, so it has 0.02.")
     for name in ("transformer.wte.weight", "transformer.wpe.weight", "lm_head.weight"):
         expect(
             math.isclose(std(name, 12), 0.02),
-            f"{name}: 0.02, as for every matrix that does not write to the stream.",
+            f"{name} has 0.02, like every matrix that does not write to the stream.",
         )
     for name in (proj.replace("weight", "bias"), "transformer.h.0.attn.c_attn.bias"):
-        expect(std(name, 12) == 0, f"{name} is not drawn at all: biases begin at 0, so std 0.")
+        expect(std(name, 12) == 0, f"{name} is not random; biases begin at 0, so the std is 0.")
     for name in ("transformer.h.0.ln_1.weight", "transformer.ln_f.weight"):
-        expect(std(name, 12) == 0, f"{name} is not drawn: a norm begins as all ones, so std 0.")
+        expect(
+            std(name, 12) == 0, f"{name} is not random; a norm begins as all ones, so the std is 0."
+        )
 
 
 @exercise
 def convert(answer: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
-    """`convert(theirs)`: a checkpoint as published, renamed and transposed for our model."""
+    """Check `convert(theirs)`, a published checkpoint renamed and transposed for our model."""
     config = GPTConfig(block_size=8, vocab_size=64, n_layer=3, n_head=2, n_embd=16)
     with torch.random.fork_rng(devices=[]):
         model = GPT(config)
@@ -261,7 +270,7 @@ def convert(answer: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
     )
     expect(not missing, f"{gone} is missing.")
     extra = sorted(got.keys() - expected.keys() - {"lm_head.weight"})
-    expect(not extra, f"{extra[0] if extra else ''} is no name of our model.")
+    expect(not extra, f"{extra[0] if extra else ''} is not a name in our model.")
     for name in ("transformer.wte.weight", "transformer.wpe.weight"):
         expect(
             got[name].shape == expected[name].shape,
@@ -276,7 +285,7 @@ def convert(answer: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
     reshaped = expected[fc].T.reshape(expected[fc].shape)
     expect(
         not torch.equal(got[fc], reshaped),
-        f"{fc} has the right shape and its numbers in the wrong places: a reshape is not a "
+        f"{fc} has the right shape but its numbers are in the wrong places; a reshape is not a "
         "transpose.",
     )
     square = "transformer.h.0.attn.c_proj.weight"
@@ -294,14 +303,14 @@ def convert(answer: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
 
 @exercise
 def nucleus(answer: Callable[[Tensor, float], Tensor]) -> None:
-    """`nucleus(probabilities, p)`: top-p; the rest at 0, what is kept adding up to 1."""
+    """Check top-p by `nucleus(probabilities, p)`, whose kept probabilities add up to 1."""
     p = torch.tensor([0.1, 0.5, 0.05, 0.3, 0.05])
     given = p.clone()
     got = answer(given, 0.7)
     expect(got is not None, NO_RETURN)
     expect(isinstance(got, Tensor), f"a tensor expected, not {type(got).__name__}.")
     expect(torch.equal(given, p), "you changed the tensor that was given to you; work on a copy.")
-    expect(got.shape == p.shape, f"the shape is {tuple(got.shape)}; all {len(p)} tokens expected.")
+    expect(got.shape == p.shape, f"the shape is {tuple(got.shape)}; keep all {len(p)} tokens.")
     right = torch.tensor([0, 0.625, 0, 0.375, 0])
     expect(
         not same(got, torch.tensor([0, 0.5, 0, 0.3, 0])),
@@ -326,11 +335,11 @@ def nucleus(answer: Callable[[Tensor, float], Tensor]) -> None:
     )
     expect(
         not same(got, torch.tensor([0.375, 0, 0.625, 0, 0])),
-        "indexing with `order` sorts once more; to lead back, write to it: result[order] = ...",
+        "indexing with `order` sorts once more; to undo the sorting, assign result[order] = ...",
     )
     expect(
         same(got, right),
-        f"p = 0.7: you return {[round(v, 3) for v in got.tolist()]}; {right.tolist()} wanted.",
+        f"for p = 0.7 you return {[round(v, 3) for v in got.tolist()]}, not {right.tolist()}.",
     )
     expect(
         same(answer(p, 0.3), only),
@@ -347,8 +356,8 @@ def nucleus(answer: Callable[[Tensor, float], Tensor]) -> None:
 
 @exercise
 def cache_bytes(size: Callable[[GPTConfig, int, int, int], int]) -> None:
-    """`size(config, batch, tokens, bytes_per_number)`: what a KV cache takes."""
-    config = GPTConfig(n_layer=24, n_head=16, n_embd=1024)  # as many heads as layers hide slips
+    """Check `size(config, batch, tokens, bytes_per_number)`, the bytes of a KV cache."""
+    config = GPTConfig(n_layer=24, n_head=16, n_embd=1024)  # unequal layers and heads show mistakes
     got, right = size(config, 1, 1000, 4), 2 * 24 * 1000 * 1024 * 4
     expect(got is not None, NO_RETURN)
     slips = {
@@ -358,7 +367,7 @@ def cache_bytes(size: Callable[[GPTConfig, int, int, int], int]) -> None:
         right * 8: "bytes_per_number are bytes already, not bits.",
         right * 16: "n_embd is all heads together: do not multiply by n_head again.",
         right // 4: "that counts numbers; each takes bytes_per_number bytes.",
-        right * 3 // 2: "queries are not kept: nobody asks an old query again.",
+        right * 3 // 2: "queries are not kept; an old query is never used again.",
         right // 1000: "that is one token's share; the cache holds `tokens` of them.",
         24 * 16 * 1000 * 1000 * 4: (
             "tokens x tokens are the attention weights; the cache keeps keys and values, which "
@@ -368,7 +377,7 @@ def cache_bytes(size: Callable[[GPTConfig, int, int, int], int]) -> None:
     for value, diagnosis in slips.items():
         expect(got != value, diagnosis)
     expect(
-        got == right, f"{got:,} bytes for GPT-2 medium and 1000 tokens in fp32; {right:,} wanted."
+        got == right, f"GPT-2 medium with 1000 tokens in fp32 takes {right:,} bytes, not {got:,}."
     )
     expect(
         size(config, 5, 100, 2) == 5 * 2 * 24 * 100 * 1024 * 2, "wrong for a batch of 5 in bf16."

@@ -1,4 +1,4 @@
-"""Checks for notebook 10: sharing a batch, scaling a loss, counting GPUs, bills, MFU of a log."""
+"""Checks of notebook 10 on sharing a batch, scaling a loss, counting GPUs, costs, and MFU."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -10,18 +10,18 @@ from cs336_lib import accounting
 from cs336_lib.classroom.checks.report import DiagnosisError, exercise, expect
 from cs336_lib.config import GPTConfig
 
-NO_END = "a range's end is no part of it, so no + 1."
+NO_END = "a range excludes its end, so drop the + 1."
 
 __all__ = ["bill", "fewest_gpus", "loss_scale", "mfu_of_log", "share"]
 
 
 def close(got: float, want: float) -> bool:
-    """Equal but for rounding."""
+    """Return whether two numbers are equal up to rounding."""
     return math.isclose(got, want, rel_tol=1e-6)
 
 
 def expect_number(got: object, want: float, case: str, mistakes: Mapping[str, float]) -> None:
-    """Fail unless `got` is `want`; where it is what a known mistake gives, say which."""
+    """Fail unless `got` is `want`, with the diagnosis of a known mistake if one fits."""
     expect(got is not None, "your function returns None; is the `return` missing?")
     expect(
         isinstance(got, int | float) and not isinstance(got, bool),
@@ -37,7 +37,7 @@ def expect_number(got: object, want: float, case: str, mistakes: Mapping[str, fl
 
 @exercise
 def share(mine: Callable[[int, int, int], range]) -> None:
-    """`mine(rank, size, count)`: the range of windows that falls to this rank."""
+    """Check `mine(rank, size, count)`, the range of windows of this rank."""
     for size, count in ((1, 5), (2, 12), (2, 7), (3, 8), (8, 512), (5, 13)):
         try:
             parts = [mine(rank, size, count) for rank in range(size)]
@@ -54,21 +54,23 @@ def share(mine: Callable[[int, int, int], range]) -> None:
         every = count // size
         expect(
             all(part.step == 1 for part in parts if len(part) > 1),
-            f"with {case} you deal the windows out like cards; each rank is to get neighbours, so "
+            f"with {case} you deal the windows out like cards; each rank needs consecutive "
+            "ones, so "
             "that its part is one range.",
         )
         expect(
             not (count % size and len(read) == size * every and len(set(read)) == len(read)),
-            f"with {case} nobody reads the last {count % size}: count // size rounds down.",
+            f"with {case} the last {count % size} are never read, because count // size "
+            "rounds down.",
         )
         expect(
             max(read, default=0) < count,
-            f"with {case} somebody reads window {max(read, default=0)}, which there is not: "
+            f"with {case} a rank reads window {max(read, default=0)}, which doesn't exist; "
             + ("rounding up gives the last rank too much." if count % size else NO_END),
         )
         expect(
             len(read) == len(set(read)),
-            f"with {case} some window is read twice, so it counts twice in the gradient.",
+            f"with {case} a window is read twice, so it counts twice in the gradient.",
         )
         expect(sorted(read) == list(range(count)), f"with {case} not every window is read.")
         sizes = [len(part) for part in parts]
@@ -77,16 +79,17 @@ def share(mine: Callable[[int, int, int], range]) -> None:
             rest = "rounding up each part leaves the last rank too little"
         expect(
             max(sizes) - min(sizes) <= 1,
-            f"with {case} the parts have {sizes} windows. All wait for the slowest, so they must "
-            f"differ by one at most; {rest}.",
+            f"with {case} the parts have {sizes} windows. All ranks wait for the slowest, so the "
+            f"parts may differ by at most one; {rest}.",
         )
         expect(read == list(range(count)), "the parts must come in the order of the ranks.")
 
 
 def averaged_gradient(scale: Callable[[int, int, int], float], sizes: list[list[int]]) -> float:
-    """How long the gradient is that DDP leaves, in units of the whole batch's.
+    """Return the gradient after DDP's average, in units of the whole batch's gradient.
 
-    `sizes` are each rank's micro-batches. Every example has the gradient 1, and so has the batch.
+    `sizes` holds each rank's micro-batches. Every example has a gradient of 1, and so does the
+    batch.
     """
     weight = nn.Parameter(torch.zeros(()))
     total, world = sum(map(sum, sizes)), len(sizes)
@@ -102,7 +105,7 @@ def averaged_gradient(scale: Callable[[int, int, int], float], sizes: list[list[
 
 @exercise
 def loss_scale(scale: Callable[[int, int, int], float]) -> None:
-    """`scale(size, total, world)`: what a rank multiplies a micro-batch's mean loss by."""
+    """Check `scale(size, total, world)`, the factor of a micro-batch's mean loss on a rank."""
     got = scale(3, 12, 2)
     expect_number(
         got,
@@ -113,8 +116,10 @@ def loss_scale(scale: Callable[[int, int, int], float]) -> None:
             "their number, so the gradient comes out `world` times too small: undo that.": 3 / 12,
             "you divide by the number of processes; DDP does that already, so undo it instead: "
             "multiply.": 3 / 12 / 2,
-            "that weighs all micro-batches alike, whatever their size: right only if equal.": 1.0,
-            "that is total / size, upside down: a small micro-batch must count little.": 12 / 3,
+            "that weighs all micro-batches alike, which is right only if their sizes "
+            "are equal.": 1.0,
+            "that is total / size, which is inverted; a small micro-batch must count little.": 12
+            / 3,
             "that has the size of the micro-batch, but not that of the whole batch.": 3 * 2,
             "that has the whole batch, but not the micro-batch: its loss is a mean, so one of "
             "`size` windows must count `size` times.": 2 / 12,
@@ -135,10 +140,10 @@ def loss_scale(scale: Callable[[int, int, int], float]) -> None:
 
 @exercise
 def fewest_gpus(gpus: Callable[[float, float, float], int]) -> None:
-    """`gpus(parameters, memory, reserved)`: the fewest GPUs that FSDP needs for fp32 AdamW."""
+    """Check `gpus(parameters, memory, reserved)`, the fewest GPUs for FSDP with fp32 AdamW."""
     for parameters, memory, reserved in (
         (100e9, 80e9, 10e9),
-        (19e9, 40e9, 10e9),  # 10.1: the nearest whole number is too few
+        (19e9, 40e9, 10e9),  # 10.1 GPUs, so rounding to the nearest number gives too few
         (7e9, 80e9, 20e9),
         (5e9, 80e9, 0),
     ):
@@ -155,10 +160,10 @@ def fewest_gpus(gpus: Callable[[float, float, float], int]) -> None:
                 f"for {case}: you forgot what is reserved on each GPU for activations.": (
                     math.ceil(per / memory) if reserved else -1
                 ),
-                f"for {case}: rounded down, so a little does not fit. Round up.": per // room,
+                f"for {case}: you round down, so a little does not fit; round up.": per // room,
                 f"for {case}: it fits exactly; one more than the quotient is one too many. Use "
                 "math.ceil.": per // room + 1,
-                f"for {case}: you reserve that much once, not on every GPU.": math.ceil(
+                f"for {case}: you reserve that much only once; reserve it on every GPU.": math.ceil(
                     (per + reserved) / memory
                 ),
                 f"for {case}: 4 bytes a parameter are the weights alone; AdamW in fp32 has a "
@@ -168,7 +173,7 @@ def fewest_gpus(gpus: Callable[[float, float, float], int]) -> None:
                 ),
                 f"for {case}: 12 bytes a parameter leave something out: weights, gradient and two "
                 "moments are 16.": math.ceil(12 * parameters / room),
-                f"for {case}: a number of GPUs is whole; round up.": per / room,
+                f"for {case}: the number of GPUs must be whole; round up.": per / room,
             },
         )
     whole = gpus(1e9, 16e9, 0.0)
@@ -177,7 +182,7 @@ def fewest_gpus(gpus: Callable[[float, float, float], int]) -> None:
 
 @exercise
 def bill(price: Callable[..., tuple[float, float]]) -> None:
-    """`price(flops, gpus, peak, mfu, dollars)`: hours, and what they cost."""
+    """Check `price(flops, gpus, peak, mfu, dollars)`, which returns the hours and their cost."""
     for flops, gpus, peak, mfu, dollars in (
         (8.5e18, 8, 989.5e12, 0.4, 3.5),
         (8.5e18, 1, 312e12, 0.5, 1.75),
@@ -209,7 +214,10 @@ def bill(price: Callable[..., tuple[float, float]]) -> None:
             {
                 "you pay for one GPU; all of them run.": hours * dollars,
                 "that is the price of an hour, whatever the run takes.": gpus * dollars,
-                "you pay by the hour, and multiply by seconds.": hours * 3600 * gpus * dollars,
+                "the price is per hour, but you multiply by seconds.": hours
+                * 3600
+                * gpus
+                * dollars,
                 "the hours are those of one GPU alone, and you multiply by all of them.": (
                     hours * gpus * gpus * dollars
                 ),
@@ -219,7 +227,7 @@ def bill(price: Callable[..., tuple[float, float]]) -> None:
 
 @exercise
 def mfu_of_log(utilisation: Callable[..., float]) -> None:
-    """`utilisation(config, step_ms, batch_tokens, gpus, peak)`: MFU from what a log tells."""
+    """Check `utilisation(config, step_ms, batch_tokens, gpus, peak)`, the MFU from a log."""
     small, large = GPTConfig(), GPTConfig(n_layer=48, n_head=25, n_embd=1600)
     for config, step_ms, tokens, gpus in (
         (small, 792.56, 524_288, 2),
@@ -233,17 +241,16 @@ def mfu_of_log(utilisation: Callable[..., float]) -> None:
             want,
             f"{step_ms} ms a step on {gpus} GPUs",
             {
-                "milliseconds were taken for seconds.": want / 1000,
+                "you took milliseconds for seconds.": want / 1000,
                 "you leave out the number of GPUs: the peak is all of theirs.": want * gpus,
                 "you divide by the number of GPUs twice; the log's step is that of all together.": (
                     want / gpus
                 ),
                 "those are the forward pass's FLOPs; a step goes backward as well.": want / 3,
-                "that is in per cent; an MFU is a share, as in 0.4.": want * 100,
-                "upside down: it is what the run did over what the GPUs could do.": 1 / want,
-                "tokens per second are no FLOPs yet: each token takes train_flops_per_token.": (
-                    want / per_token
-                ),
+                "that is a percentage; an MFU is a share, as in 0.4.": want * 100,
+                "that is inverted; divide the run's FLOP/s by the GPUs' peak.": 1 / want,
+                "those are tokens per second; multiply by the FLOPs per token, "
+                "train_flops_per_token.": (want / per_token),
                 "6 x parameters leaves out attention (and counts embeddings that are only looked "
                 "up): use accounting.train_flops_per_token.": (
                     want * 6 * accounting.count_parameters(config) / per_token
@@ -252,12 +259,12 @@ def mfu_of_log(utilisation: Callable[..., float]) -> None:
                 "accounting.train_flops_per_token.": (
                     want * 6 * accounting.matmul_parameters(config) / per_token
                 ),
-                "those are GPT-2 124M's FLOPs, whatever `config` says.": (
+                "those are the FLOPs of GPT-2 124M; use `config`.": (
                     math.inf
                     if config is small
                     else want * accounting.train_flops_per_token(small) / per_token
                 ),
-                "you leave out the tokens of the batch: those are FLOPs of one token.": (
+                "those are the FLOPs of one token; multiply by the tokens of the batch.": (
                     want / tokens
                 ),
             },

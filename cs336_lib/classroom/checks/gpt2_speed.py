@@ -1,4 +1,4 @@
-"""Checks for notebook 09: throughput, TF32, padding, fused AdamW, flash attention, Amdahl."""
+"""Checks of notebook 09 on throughput, TF32, padding, AdamW, flash attention and Amdahl's law."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from cs336_lib.classroom.checks.report import DiagnosisError, exercise, expect
 
 
 def expect_number(got: object, want: float, what: str, mistakes: Mapping[str, float]) -> None:
-    """Fail unless `got` is `want`; where it is a known mistake's value, say which mistake."""
+    """Fail unless `got` is `want`, with the diagnosis of a known mistake if one fits."""
     expect(got is not None, "your function returns None; is the `return` missing?")
     number = isinstance(got, int | float) and not isinstance(got, bool)
     expect(number, f"a number is expected, not {type(got).__name__}.")
@@ -28,7 +28,7 @@ def expect_number(got: object, want: float, what: str, mistakes: Mapping[str, fl
 
 @exercise
 def speed(answer: Callable[[float, int, float, float], tuple[float, float]]) -> None:
-    """Tokens per second and MFU from milliseconds per step."""
+    """Check tokens per second and MFU, computed from milliseconds per step."""
     for ms, tokens, flops, peak in ((250.0, 8192, 1e9, 100e12), (40.0, 512, 3e7, 2e12)):
         got = answer(ms, tokens, flops, peak)
         expect(got is not None, "your function returns None; is the `return` missing?")
@@ -49,24 +49,25 @@ def speed(answer: Callable[[float, int, float, float], tuple[float, float]]) -> 
                 share / tokens
             ),
             "MFU: the time is in milliseconds, the peak in FLOPs per second.": share / 1e3,
-            "MFU: the peak is FLOPs per second; you set a whole step's FLOPs against it.": (
+            "MFU: the peak is in FLOPs per second; you divide a whole step's FLOPs by it.": (
                 tokens * flops / peak
             ),
-            "MFU is a share, from 0 to 1; you return per cent.": 100 * share,
-            "MFU: upside down; it is what the model needs over what the chip could do.": 1 / share,
+            "MFU is a share, from 0 to 1; you return a percentage.": 100 * share,
+            "MFU: that is inverted; divide what the model needs by what the chip could do.": 1
+            / share,
         }
         expect_number(got[1], share, f"{case}: MFU", slips)
 
 
 def kept_bits(x: Tensor, bits: int) -> Tensor:
-    """fp32 numbers rounded to the nearest with `bits` bits of fraction."""
+    """Round fp32 numbers to the nearest with `bits` bits of fraction."""
     dropped = 23 - bits
     return ((x.view(torch.int32) + (1 << (dropped - 1))) >> dropped << dropped).view(torch.float32)
 
 
 @exercise
 def to_tf32(answer: Callable[[Tensor], Tensor]) -> None:
-    """fp32 in, fp32 out, 10 bits of fraction, rounded to nearest."""
+    """Check that fp32 numbers are rounded to nearest with 10 bits of fraction."""
     x = torch.randn(4096, generator=torch.Generator().manual_seed(0))
     before = x.clone()
     try:
@@ -93,7 +94,7 @@ def to_tf32(answer: Callable[[Tensor], Tensor]) -> None:
     expect(not torch.equal(got, x), "nothing was rounded.")
     expect(
         not torch.equal(got, truncated),
-        "you cut the last 13 bits off; round to nearest: add half of what you cut, first.",
+        "you cut the last 13 bits off; to round to nearest, first add half of what you cut.",
     )
     expect(
         not torch.equal(got, kept_bits(x, 7)), "7 bits of fraction is bf16; TF32 keeps 10 of them."
@@ -126,15 +127,15 @@ def to_tf32(answer: Callable[[Tensor], Tensor]) -> None:
 
 @exercise
 def padded(answer: Callable[[int, int], int]) -> None:
-    """The smallest multiple of `multiple` that is at least n."""
+    """Check the smallest multiple of `multiple` that is at least n."""
     got = answer(50257, 64)
     expect(got is not None, "your function returns None; is the `return` missing?")
-    expect(got != 50240, "50240 is smaller than 50257: there would be no column for the last ids.")
+    expect(got != 50240, "50240 is smaller than 50257, so the last ids would have no column.")
     expect(got not in (785, 786), f"{got} is how many multiples; multiply by `multiple` again.")
     expect(got == 50304, f"padded(50257, 64) is 50304, not {got}.")
     expect(
         answer(50304, 64) != 50368,
-        "50304 is a multiple of 64 already; padding it further buys nothing.",
+        "50304 is already a multiple of 64; don't pad it further.",
     )
     for n, multiple in ((50304, 64), (50250, 64), (1, 128), (257, 8)):
         want = -(-n // multiple) * multiple
@@ -147,16 +148,20 @@ def padded(answer: Callable[[int, int], int]) -> None:
 
 @exercise
 def make_adamw(answer: Callable[[nn.Module, bool], torch.optim.Optimizer]) -> None:
-    """The notes' optimizer with `fused` really passed on."""
+    """Check that the optimizer of the lecture notes really gets its `fused` argument."""
     model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
     fused, plain = answer(model, True), answer(model, False)
     expect(isinstance(fused, torch.optim.AdamW), "return a torch.optim.AdamW.")
     expect(
         fused.defaults["fused"],
-        "optimizer.defaults['fused'] is not True although fused=True was asked for: the argument "
-        "stops inside your function.",
+        "optimizer.defaults['fused'] is not True although the caller passed fused=True; your "
+        "function "
+        "doesn't pass the argument on.",
     )
-    expect(not plain.defaults["fused"], "fused even where fused=False was asked for.")
+    expect(
+        not plain.defaults["fused"],
+        "the optimizer is fused although the caller passed fused=False.",
+    )
     expect(
         tuple(fused.defaults["betas"]) == (0.9, 0.95) and fused.defaults["lr"] == 6e-4,
         "the learning rate (6e-4) or the betas (0.9, 0.95) were lost on the way.",
@@ -176,12 +181,12 @@ def make_adamw(answer: Callable[[nn.Module, bool], torch.optim.Optimizer]) -> No
 
 
 class LargestTensor(TorchDispatchMode):
-    """The most numbers that any tensor made inside holds."""
+    """Record the size of the largest tensor that is made within the block."""
 
     numel = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator and look at what it made."""
+        """Run the operator and measure its results."""
         made = func(*args, **(kwargs or {}))
         sizes = [leaf.numel() for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
         self.numel = max(self.numel, *sizes, 0)
@@ -189,7 +194,7 @@ class LargestTensor(TorchDispatchMode):
 
 
 def block_softmax(q: Tensor, k: Tensor, v: Tensor, block: int, mistake: str) -> Tensor:
-    """Attention over blocks of keys with one thing left out."""
+    """Compute attention over blocks of keys, with one mistake built in."""
     causal = mistake != "causal"
     scale = {"scale": 1.0, "no root": 1 / q.size(-1)}.get(mistake, q.size(-1) ** -0.5)
     masked = 0.0 if mistake == "zero" else -math.inf
@@ -214,7 +219,7 @@ def block_softmax(q: Tensor, k: Tensor, v: Tensor, block: int, mistake: str) -> 
 
 @exercise
 def flash_attention(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor]) -> None:
-    """Causal attention of one head, a block of keys at a time, exactly."""
+    """Check exact causal attention of one head that processes one block of keys at a time."""
     generator = torch.Generator().manual_seed(0)
     q, k, v = (2 * torch.randn(96, 8, generator=generator) for _ in range(3))
     q, k = q + torch.linspace(0, 2, 96)[:, None], k + torch.linspace(0, 2, 96)[:, None]
@@ -232,7 +237,7 @@ def flash_attention(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor]) -> 
         "rescale total": "you rescale the result but not the total.",
         "rescale result": "you rescale the total but not the result.",
         "no root": "you divide the scores by d; divide by its root, sqrt(d).",
-        "zero": "a masked score is -inf, not 0: exp(0) still is a weight.",
+        "zero": "a masked score is -inf, not 0, because exp(0) is still a weight.",
         "offset": "in the mask, the keys of each block are counted from 0 again; its first key is "
         "number `start` of the sequence.",
     }
@@ -250,26 +255,27 @@ def flash_attention(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor]) -> 
     )
     expect(
         not lost[-1] or lost[0],
-        "query 0 has a result and the last query a nan: is your mask the wrong way round?",
+        "query 0 has a result but the last query is nan; is your mask the wrong way round?",
     )
     expect(
         not lost.any(),
-        "there is a nan: exp(-inf - (-inf)) happens where a whole block is masked; keep the old "
+        "there is a nan, because a whole masked block gives exp(-inf - (-inf)); keep the old "
         "maximum, which is finite from the first block on.",
     )
-    expect(torch.allclose(got, want, rtol=1e-3, atol=1e-4), "not what attention gives.")
+    expect(torch.allclose(got, want, rtol=1e-3, atol=1e-4), "the result is not that of attention.")
     expect(
         made.numel < 96 * 96,
-        f"right, but you made a tensor of {made.numel} numbers, T x T: all scores at once, or a "
+        f"right, but you made a T x T tensor of {made.numel} numbers, with all scores at once or a "
         "mask for all of them. Make both for `block` keys at a time.",
     )
-    sign = torch.tensor([1.0, -1.0]).repeat(48)[:, None]  # every other query is opposed to all keys
+    sign = torch.tensor([1.0, -1.0]).repeat(48)[:, None]  # makes every other query oppose all keys
     far_q, far_k = q / 10 + 10 * sign, k / 10 + 10  # scores of 300 and of -300
     want_far = F.scaled_dot_product_attention(far_q[None], far_k[None], v[None], is_causal=True)[0]
     expect(
         torch.allclose(answer(far_q, far_k, v, 16), want_far, rtol=1e-3, atol=1e-3),
-        "right for small scores; of 300, exp is infinite, and of -300 it is 0. Subtract each "
-        "query's own highest score so far: not none, not one for all queries, beginning with -inf.",
+        "right for small scores, but exp(300) is infinite and exp(-300) is 0. Subtract each "
+        "query's "
+        "own highest score so far, starting from -inf.",
     )
     ragged = "right for 96 = 6 blocks of 16, wrong for blocks of 40, where the last one is short."
     try:
@@ -281,7 +287,7 @@ def flash_attention(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor]) -> 
 
 @exercise
 def whole_speedup(answer: Callable[[dict[str, float], dict[str, float]], float]) -> None:
-    """Amdahl: 1 / sum of share / factor, and 1 for the kinds that did not change."""
+    """Check Amdahl's law, 1 / sum of share / factor, where unchanged kinds have a factor of 1."""
     shares, factors = {"matmul": 0.5, "attention": 0.3, "rest": 0.2}, {"attention": 6.0}
     mistakes = {
         "you only added up what changed; the rest still takes its old time.": 6 / 0.3,
@@ -300,7 +306,7 @@ def whole_speedup(answer: Callable[[dict[str, float], dict[str, float]], float])
         got = answer(shares, factors)
     except KeyError as error:
         raise DiagnosisError(
-            f"{error} has no entry in `factors`: kinds that did not change keep their time, so "
+            f"{error} has no entry in `factors`; kinds that did not change keep their time, so use "
             "factors.get(kind, 1)."
         ) from error
     expect_number(got, want, "attention (30 %) six times as fast", mistakes)

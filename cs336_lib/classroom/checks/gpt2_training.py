@@ -1,4 +1,4 @@
-"""Checks for notebook 08: tokens, what a run's figures mean, and how a GPT-2 is trained."""
+"""Checks of notebook 08 on tokens, the metrics of a run, and the training of a GPT-2."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -22,13 +22,13 @@ __all__ = [
 
 @exercise
 def merge_pair(answer: Callable[[list[int], tuple[int, int], int], list[int]]) -> None:
-    """Every (a, b), from left to right and without overlap, becomes the new id."""
+    """Check that every (a, b), from left to right and without overlap, becomes the new id."""
     ids = [5, 1, 2, 9, 1, 2, 1]
     given = list(ids)
     try:
         got = answer(given, (1, 2), 7)
     except IndexError:
-        expect(False, "you look past the end: the last id has no ids[i + 1]. Ask for that first.")
+        expect(False, "you look past the end; the last id has no ids[i + 1], so check that first.")
     expect(got is not None, "your function returns None; is the `return` missing?")
     expect(given == ids, "your function changed the list that it was given; build a new one.")
     got = [int(i) for i in got]
@@ -38,15 +38,15 @@ def merge_pair(answer: Callable[[list[int], tuple[int, int], int], list[int]]) -
     )
     expect(
         got != [5, 7, 9, 1, 2, 1],
-        "only the first pair was merged; every one of them is to be.",
+        "only the first pair was merged; merge every one.",
     )
     expect(
         got not in ([5, 7, 2, 9, 7, 2, 1], [5, 7, 7, 9, 7, 7, 1]),
-        "the pair's second id is still there: after a merge go on two places further.",
+        "the pair's second id is still there; after a merge, continue two places further.",
     )
     expect(
         got != [5, 7, 9, 7],
-        "the last id is lost. It has no right neighbour and so begins no pair, but it stays.",
+        "the last id is lost; it has no right neighbour to pair with, but it stays.",
     )
     expect(
         got != [5, 7, 9, 7, 7],
@@ -72,7 +72,7 @@ def merge_pair(answer: Callable[[list[int], tuple[int, int], int], list[int]]) -
 
 @exercise
 def bits_per_character(answer: Callable[[float], float]) -> None:
-    """A loss in nats per character is loss / ln 2 bits per character."""
+    """Check the conversion of a loss in nats to bits per character, which divides by ln 2."""
     got = answer(math.log(2))
     expect(
         not math.isclose(got, math.log(2) ** 2),
@@ -85,7 +85,7 @@ def bits_per_character(answer: Callable[[float], float]) -> None:
     expect(not math.isclose(got, math.log(2)), "that is still nats; how many bits are in a nat?")
     expect(
         not math.isclose(got, math.log2(math.log(2))),
-        "that is log2 OF the loss; the loss is a logarithm already, only its base is to change",
+        "that is log2 OF the loss; the loss is already a logarithm, so change only its base",
     )
     expect(
         math.isclose(got, 1.0, rel_tol=1e-3), f"a loss of ln 2 is exactly one bit, not {got:.4f}"
@@ -98,7 +98,7 @@ def bits_per_character(answer: Callable[[float], float]) -> None:
 
 @exercise
 def epochs_seen(answer: Callable[[TrainConfig, int], float]) -> None:
-    """Tokens read over tokens there are: max_steps * batch_tokens / tokens."""
+    """Check the number of epochs, max_steps * batch_tokens / tokens."""
     config = TrainConfig(max_steps=300, batch_tokens=1536, block_size=64, warmup_steps=0)
     got = answer(config, 1_000_000)
     expect(got is not None, "your function returns None; is the `return` missing?")
@@ -116,7 +116,7 @@ def epochs_seen(answer: Callable[[TrainConfig, int], float]) -> None:
     )
     expect(
         not math.isclose(got, 1_000_000 / (300 * 1536)),
-        "upside down: tokens read over tokens there are",
+        "that is inverted; divide the tokens read by the tokens there are",
     )
     expect(
         math.isclose(got, 0.4608),
@@ -125,13 +125,13 @@ def epochs_seen(answer: Callable[[TrainConfig, int], float]) -> None:
     long = TrainConfig(max_steps=1000, batch_tokens=512, block_size=64, warmup_steps=0)
     expect(
         math.isclose(answer(long, 256_000), 2.0),
-        "right for one run, wrong for another: use the fields of the config, and `tokens`",
+        "right for one run but wrong for another; use the fields of the config, and `tokens`",
     )
 
 
 @exercise
 def sharpened(answer: Callable[[list[float], float], list[float]]) -> None:
-    """softmax(log p / T), which is p^(1/T) normalised."""
+    """Check softmax(log p / T), which is p^(1/T), normalized."""
     p = [0.5, 0.25, 0.25]
     half = answer(list(p), 0.5)
     expect(half is not None, "your function returns None; is the `return` missing?")
@@ -153,26 +153,26 @@ def sharpened(answer: Callable[[list[float], float], list[float]]) -> None:
     wanted = [x**2 / sum(y**2 for y in p) for x in p]
     expect(
         all(math.isclose(a, b, abs_tol=1e-6) for a, b in zip(half, wanted, strict=True)),
-        f"at T = 0.5 expected {[round(x, 3) for x in wanted]}, got {[round(x, 3) for x in half]}",
+        f"T = 0.5 gives {[round(x, 3) for x in wanted]}, not {[round(x, 3) for x in half]}",
     )
     expect(
         all(math.isclose(a, b, abs_tol=1e-6) for a, b in zip(answer(p, 2.0), flat, strict=True)),
-        "right at T = 0.5, wrong at T = 2: there it is the square root of each, normalised",
+        "right at T = 0.5 but wrong at T = 2, which is the square root of each, normalized",
     )
 
 
 def names_of(parameters: Sequence[nn.Parameter], model: nn.Module) -> list[str]:
-    """The names of these parameters in the model, each time they occur."""
+    """Return the names of these parameters in the model, repeated if a parameter is."""
     names = {id(p): name for name, p in model.named_parameters()}
     return [names.get(id(p), "?") for p in parameters]
 
 
 @exercise
 def decay_groups(answer: Callable[[nn.Module, float], list[dict]]) -> None:
-    """Two groups: what has two dimensions or more is decayed, biases and norms are not."""
+    """Check the two groups, where matrices and larger are decayed but biases and norms are not."""
     model = GPT(GPTConfig(block_size=4, vocab_size=8, n_layer=1, n_head=1, n_embd=8))
     everything = dict(model.named_parameters())
-    frozen = {"transformer.h.0.mlp.c_fc.bias", "transformer.h.0.mlp.c_fc.weight"}  # in no group
+    frozen = {"transformer.h.0.mlp.c_fc.bias", "transformer.h.0.mlp.c_fc.weight"}  # get no group
     for name in frozen:
         everything[name].requires_grad_(False)
     groups = answer(model, 0.1)
@@ -187,10 +187,10 @@ def decay_groups(answer: Callable[[nn.Module, float], list[dict]]) -> None:
     )
     groups = [{**group, "params": list(group["params"])} for group in groups]
     listed = [name for group in groups for name in names_of(group["params"], model)]
-    expect("?" not in listed, "there is something in a group that is no parameter of the model.")
+    expect("?" not in listed, "a group contains something that is not a parameter of the model.")
     expect(
         len(listed) == len(set(listed)),
-        "a parameter stands in two groups; the tied lm_head.weight IS wte.weight. "
+        "a parameter is in two groups; the tied lm_head.weight IS wte.weight. "
         "model.parameters() lists it once.",
     )
     expect(
@@ -201,7 +201,7 @@ def decay_groups(answer: Callable[[nn.Module, float], list[dict]]) -> None:
         name: group["weight_decay"] for group in groups for name in names_of(group["params"], model)
     }
     missing = [n for n, p in everything.items() if p.requires_grad and n not in decay]
-    expect(not missing, f"in no group, so never trained: {', '.join(missing[:3])}.")
+    expect(not missing, f"these are not in a group, so they never train: {', '.join(missing[:3])}.")
     matrices = [name for name in decay if everything[name].dim() >= 2]
     vectors = [name for name in decay if everything[name].dim() < 2]
     expect(
@@ -211,8 +211,8 @@ def decay_groups(answer: Callable[[nn.Module, float], list[dict]]) -> None:
     norms = [name for name in vectors if ".ln_" in name and name.endswith("weight")]
     expect(
         any(decay[n] == 0 for n in norms),
-        "the norms' weights are decayed. They are called weight, and are vectors that scale: "
-        "ask for dim(), not for the name.",
+        "the norms' weights are decayed. They are called weight but are vectors, so go by dim(), "
+        "not by the name.",
     )
     biases = [name for name in vectors if name.endswith("bias")]
     expect(all(decay[n] == 0 for n in biases), "biases are decayed; they only shift.")
@@ -227,19 +227,22 @@ def decay_groups(answer: Callable[[nn.Module, float], list[dict]]) -> None:
     )
     expect(
         {group["weight_decay"] for group in answer(model, 0.25)} == {0.25, 0.0},
-        "0.1 whatever is passed: use the argument weight_decay.",
+        "the decay is always 0.1; use the argument weight_decay.",
     )
 
 
 @exercise
 def trapezoid(answer: Callable[[int, float, int, int, int], float]) -> None:
-    """Up in `warmup` steps, flat, and linearly down to 0 at the last of `decay` steps."""
+    """Check a schedule that rises in `warmup` steps, stays flat, and falls linearly to 0.
+
+    The rate is 0 at the last of the `decay` steps.
+    """
     rates = [answer(step, 2.0, 4, 5, 20) for step in range(20)]
     expect(None not in rates, "your function returns None; is a `return` missing?")
     right = [min(1.0, (step + 1) / 4, (19 - step) / 5) * 2.0 for step in range(20)]
     expect(
         rates[0] != 0,
-        "step 0 has the rate 0, so it is wasted. Let it have peak / warmup, and step warmup - 1 "
+        "step 0 has the rate 0, so it is wasted. Give it peak / warmup, and step warmup - 1 "
         "the peak.",
     )
     expect(
@@ -278,7 +281,7 @@ def trapezoid(answer: Callable[[int, float, int, int, int], float]) -> None:
 
 @exercise
 def micro_steps(answer: Callable[[int, int, int, int], int]) -> None:
-    """batch_tokens / (sequences * length * devices), which must come out even."""
+    """Check batch_tokens / (sequences * length * devices), which must be a whole number."""
     got = answer(524_288, 16, 1024, 8)
     expect(got is not None, "your function returns None; is the `return` missing?")
     expect(got != 32, "32 would be right for one device; the eight share the work.")
@@ -288,7 +291,7 @@ def micro_steps(answer: Callable[[int, int, int, int], int]) -> None:
     )
     expect(got != 64, "16 sequences go through a device at a time; their number is missing.")
     expect(got == 4, f"524,288 tokens in pieces of 16 x 1024 on 8 devices: 4 each, not {got}.")
-    expect(isinstance(got, int), "4.0 is a float, which range() refuses; divide with //.")
+    expect(isinstance(got, int), "4.0 is a float, which range() rejects; divide with //.")
     expect(answer(524_288, 64, 512, 1) == 16, "wrong for pieces of 64 x 512 on one device: 16.")
     for sequences, devices in ((12, 1), (16, 3)):
         try:
@@ -296,10 +299,10 @@ def micro_steps(answer: Callable[[int, int, int, int], int]) -> None:
         except ValueError:
             continue
         except AssertionError:
-            expect(False, "an assert raises AssertionError; `raise ValueError(...)` is asked for.")
+            expect(False, "an assert raises AssertionError; use `raise ValueError(...)`.")
         expect(
             False,
             f"524,288 tokens are not a whole number of pieces of {sequences} x 1024 on {devices} "
-            f"device(s); you return {uneven} and so change the batch size silently. "
+            f"device(s); returning {uneven} would silently change the batch size. "
             "Raise ValueError.",
         )

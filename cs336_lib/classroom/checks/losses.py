@@ -1,4 +1,4 @@
-"""Checks of notebook 05's first sections: the scale of fresh weights, and cross-entropy."""
+"""Checks of notebook 05's first sections, on the scale of initial weights and on cross-entropy."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from cs336_lib.classroom.checks.report import by_hand, exercise, expect
 
 
 def same(a: object, b: object) -> bool:
-    """Equal to five digits; nan and infinities equal nothing."""
+    """Return whether two finite values are equal to five digits."""
     try:
         a, b = torch.as_tensor(a).float(), torch.as_tensor(b).float()
     except (TypeError, ValueError, RuntimeError):
@@ -20,14 +20,14 @@ def same(a: object, b: object) -> bool:
 
 
 def refuse(answer: object, mistakes: dict[str, object]) -> None:
-    """Fail with the first diagnosis whose wrong result is the answer."""
+    """Fail with the diagnosis of the first known mistake that gives this answer."""
     for diagnosis, wrong in mistakes.items():
         expect(not same(answer, wrong), diagnosis)
 
 
 @exercise
 def unit_output(init: Callable[[int, int, torch.Generator], Tensor]) -> None:
-    """`init(d_in, d_out, generator)`: weights that keep the scale of their input."""
+    """Check `init(d_in, d_out, generator)`, whose weights should keep the scale of their input."""
     d_in, d_out = 1024, 256
     w = init(d_in, d_out, torch.Generator().manual_seed(0))
     expect(isinstance(w, Tensor), f"return a tensor; this is a {type(w).__name__}.")
@@ -39,12 +39,12 @@ def unit_output(init: Callable[[int, int, torch.Generator], Tensor]) -> None:
     again = init(d_in, d_out, torch.Generator().manual_seed(0))
     expect(
         torch.equal(w, again),
-        "two calls with equal generators differ: pass generator=generator to the random function.",
+        "two calls with equal generators differ; pass generator=generator to the random function.",
     )
     other = init(d_in, d_out, torch.Generator().manual_seed(1))
     expect(
         not torch.equal(w, other),
-        "another generator gives the same weights: draw from `generator`, do not seed one.",
+        "another generator gives the same weights; draw from `generator` and do not seed one.",
     )
     expect(
         w.min() < 0,
@@ -67,13 +67,13 @@ def unit_output(init: Callable[[int, int, torch.Generator], Tensor]) -> None:
         expect(abs(rms / wrong - 1) > 0.03, diagnosis)
     expect(
         abs(rms * math.sqrt(d_in) - 1) < 0.03,
-        f"the output's std would be {rms * math.sqrt(d_in):.2f}; 1 is wanted.",
+        f"the output's std would be {rms * math.sqrt(d_in):.2f}; it should be 1.",
     )
 
 
 @exercise
 def cross_entropy(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """`loss(logits[B, T, V], targets[B, T])`: the mean negative log-likelihood."""
+    """Check `loss(logits[B, T, V], targets[B, T])`, the mean negative log-likelihood."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(2, 5, 7, generator=generator)
     targets = torch.randint(0, 7, (2, 5), generator=generator)
@@ -100,10 +100,10 @@ def cross_entropy(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
             -logits.log_softmax(1).gather(-1, targets[..., None]).mean()
         ),
         "the logarithm is missing: you average the probabilities.": -log_p.exp().mean(),
-        "you take the log of the mean probability; the mean of the logs is wanted.": (
+        "you take the log of the mean probability; take the mean of the logs.": (
             -log_p.exp().mean().log()
         ),
-        "your logarithm has base 2 (bits); nats, the natural one, is wanted.": right / math.log(2),
+        "your logarithm has base 2 (bits); use the natural one (nats).": right / math.log(2),
     }
     refuse(answer, mistakes)
     expect(same(answer, right), f"for random logits it should be {right:.4f}, not {answer:.4f}.")

@@ -1,6 +1,6 @@
-"""Checks of notebook 05: the steps of AdaGrad, Adam and their relatives.
+"""Checks of notebook 05 on the steps of AdaGrad, Adam and related optimizers.
 
-Those of scales and losses are in `losses` and can be had from here as well.
+The checks of scales and losses live in `losses` and can also be imported from here.
 """
 
 import math
@@ -27,7 +27,7 @@ __all__ = [
 
 @exercise
 def adagrad_by_hand(answer: tuple[float, float]) -> None:
-    """The sum and the weight after gradients 8, 15, 144 from w = 1 with lr 0.1 and eps 0."""
+    """Check the sum and the weight after gradients 8, 15, 144 from w = 1 with lr 0.1 and eps 0."""
     expect(
         isinstance(answer, tuple | list) and len(answer) == 2 and ... not in answer,
         "give two numbers, the accumulated state and the weight: answer = (..., ...).",
@@ -37,18 +37,18 @@ def adagrad_by_hand(answer: tuple[float, float]) -> None:
     refuse(
         round(total, 4),
         {
-            "the two have changed places: the state comes first, then the weight.": 0.7125,
+            "the two are swapped; the state comes first, then the weight.": 0.7125,
             "you averaged the squares; AdaGrad sums them.": round(21025 / 3, 4),
-            "you summed the gradients; it is their squares that are summed.": 167.0,
+            "you summed the gradients; sum their squares.": 167.0,
             "that is the last square alone; the state is the sum of all three.": 144.0**2,
-            "145 is the root of the state; the state itself is not rooted.": 145.0,
+            "145 is the square root of the state; the state is the sum itself.": 145.0,
         },
     )
     expect(same(total, 21025.0), "the state is 64 after one step; add 225, then 20736.")
 
     def walk(denominators: tuple[float, ...], sign: float = -1.0) -> float:
         path = sum(g / d for g, d in zip(gradients, denominators, strict=True))
-        return round(1 + sign * 0.1 * path, 4)  # four decimals are asked for
+        return round(1 + sign * 0.1 * path, 4)  # the exercise asks for four decimals
 
     refuse(
         round(weight, 4),
@@ -74,7 +74,7 @@ def adagrad_by_hand(answer: tuple[float, float]) -> None:
 
 @exercise
 def adagrad_step(step: Callable[..., tuple[Tensor, Tensor]]) -> None:
-    """`step(w, grad, total, lr, eps) -> (w, total)`: one step of AdaGrad."""
+    """Check `step(w, grad, total, lr, eps) -> (w, total)`, one step of AdaGrad."""
     w, g = torch.tensor([1.0, -2.0, 0.5]), torch.tensor([0.3, -4.0, 0.0])
     before, lr, eps = torch.tensor([0.16, 9.0, 0.04]), 0.1, 0.01
     result = step(w.clone(), g.clone(), before.clone(), lr, eps)
@@ -87,14 +87,14 @@ def adagrad_step(step: Callable[..., tuple[Tensor, Tensor]]) -> None:
     refuse(
         total,
         {
-            "the two have changed places: return the weights first, then the sum.": (
+            "the two are swapped; return the weights first, then the sum.": (
                 w - lr * g / (after.sqrt() + eps)
             ),
             "you add the gradient to the sum; add its square.": before + g,
             "you replace the sum by the last square; add to it.": g * g,
             "you add the sum to itself without the new square: total is unchanged.": before,
             "you average the squares; AdaGrad sums them.": (before + g * g) / 2,
-            "you store the root; the state is the sum, the root is taken afresh each step.": (
+            "you store the root; the state is the sum, and each step takes its root.": (
                 after.sqrt()
             ),
         },
@@ -103,7 +103,7 @@ def adagrad_step(step: Callable[..., tuple[Tensor, Tensor]]) -> None:
     refuse(
         new_w,
         {
-            "the sign is wrong: you climb.": w + lr * g / (after.sqrt() + eps),
+            "the sign is wrong, so you climb.": w + lr * g / (after.sqrt() + eps),
             "your eps is inside the root; it belongs outside: sqrt(total) + eps.": (
                 w - lr * g / (after + eps).sqrt()
             ),
@@ -123,7 +123,10 @@ def adagrad_step(step: Callable[..., tuple[Tensor, Tensor]]) -> None:
 
 @exercise
 def adam_step(step: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> None:
-    """`step(w, grad, m, v, t, lr, beta1, beta2, eps) -> (w, m, v)`: step t of Adam, from 1."""
+    """Check step t of Adam, counted from 1.
+
+    The function is `step(w, grad, m, v, t, lr, beta1, beta2, eps) -> (w, m, v)`.
+    """
     w, g = torch.tensor([1.0, -2.0, 0.5]), torch.tensor([0.3, -4.0, 0.05])
     m0, v0 = torch.tensor([0.2, 1.0, -0.1]), torch.tensor([0.01, 2.0, 0.003])
     t, lr, b1, b2, eps = 3, 0.1, 0.9, 0.99, 0.02
@@ -141,9 +144,9 @@ def adam_step(step: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> None:
             "m lacks the factor (1 - beta1) on the gradient: a running mean, not a sum.": (
                 b1 * m0 + g
             ),
-            "in m, beta1 and 1 - beta1 have changed places.": (1 - b1) * m0 + b1 * g,
-            "you return the corrected m; the correction is for this step's use only, the state "
-            "stays as it is.": m / c1,
+            "in m, beta1 and 1 - beta1 are swapped.": (1 - b1) * m0 + b1 * g,
+            "you return the corrected m; use the correction in this step only and keep m as the "
+            "state.": m / c1,
             "m uses beta2; it takes beta1.": b2 * m0 + (1 - b2) * g,
         },
     )
@@ -153,8 +156,8 @@ def adam_step(step: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> None:
         {
             "v takes the gradient where it needs its square: grad**2.": b2 * v0 + (1 - b2) * g,
             "v lacks the factor (1 - beta2) on the square.": b2 * v0 + g * g,
-            "in v, beta2 and 1 - beta2 have changed places.": (1 - b2) * v0 + b2 * g * g,
-            "you return the corrected v; the state stays as it is.": v / c2,
+            "in v, beta2 and 1 - beta2 are swapped.": (1 - b2) * v0 + b2 * g * g,
+            "you return the corrected v; keep v itself as the state.": v / c2,
             "v uses beta1; it takes beta2.": b1 * v0 + (1 - b1) * g * g,
             "v squares m; it takes the square of the gradient.": b2 * v0 + (1 - b2) * m * m,
         },
@@ -171,7 +174,7 @@ def adam_step(step: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> None:
     refuse(
         new_w,
         {
-            "the sign is wrong: you climb.": moved(sign=1.0),
+            "the sign is wrong, so you climb.": moved(sign=1.0),
             "bias correction is missing: divide m by 1 - beta1**t and v by 1 - beta2**t.": (
                 moved(m, v)
             ),
@@ -197,7 +200,7 @@ def adam_step(step: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> None:
 
 @exercise
 def rmsprop_w(rule: type[optimizers.RMSProp]) -> None:
-    """A subclass of RMSProp with decoupled weight decay."""
+    """Check a subclass of RMSProp with decoupled weight decay."""
     lr, decay, start = 0.1, 0.5, torch.tensor([2.0, -1.0, 0.5])
     g = torch.tensor([3.0, 0.01, 0.0])
 
@@ -218,8 +221,8 @@ def rmsprop_w(rule: type[optimizers.RMSProp]) -> None:
             "p has not moved: `p = p * ...` makes a new tensor; change it in place, `p *= ...`.": (
                 start
             ),
-            "nothing decays: shrink p, in place, by the factor 1 - lr * weight_decay.": start
-            + step,
+            "the weights don't decay; shrink p, in place, by the factor 1 - lr * "
+            "weight_decay.": start + step,
             "that is an L2 penalty: the decay goes through the running mean and is divided by its "
             "root. Shrink p itself and leave the gradient alone.": (
                 after(plain, start, g + decay * start)
@@ -227,13 +230,14 @@ def rmsprop_w(rule: type[optimizers.RMSProp]) -> None:
             "you shrink by 1 - weight_decay; the factor is 1 - lr * weight_decay.": (
                 (1 - decay) * start + step
             ),
-            "the weights grow: the factor is 1 - lr * weight_decay.": (
+            "the weights grow; the factor is 1 - lr * weight_decay.": (
                 (1 + lr * decay) * start + step
             ),
             "you decay after the step, so the step decays too; AdamW shrinks first.": (
                 (1 - lr * decay) * (start + step)
             ),
-            "the decay is there and RMSProp's own step is not: call super().update(...).": shrunk,
+            "the decay is there but RMSProp's own step is missing; call "
+            "super().update(...).": shrunk,
         },
     )
     expect(same(answer, shrunk + step), "p should become (1 - lr * weight_decay) * p + its step.")
@@ -241,13 +245,13 @@ def rmsprop_w(rule: type[optimizers.RMSProp]) -> None:
 
 @exercise
 def adamw_state(answer: float) -> None:
-    """Bytes of AdamW's state for the 124,439,808 parameters of GPT-2, all in fp32."""
+    """Check the bytes of AdamW's state for the 124,439,808 parameters of GPT-2, all in fp32."""
     parameters, answer = 124_439_808, float(answer)
     refuse(
         answer,
         {
             "that is one number per parameter; AdamW keeps two, m and v.": 4.0 * parameters,
-            "that is weights, gradients and state together; only the state is asked for.": (
+            "that is weights, gradients and state together; count only the state.": (
                 16.0 * parameters
             ),
             "you counted weights and state; the state alone is two fp32 numbers per parameter.": (
@@ -265,7 +269,10 @@ def adamw_state(answer: float) -> None:
 
 @exercise
 def newton_schulz(orthogonalise: Callable[[Tensor, int], Tensor]) -> None:
-    """`orthogonalise(matrix, steps)` by x <- 1.5 x - 0.5 x x^T x, after dividing by the norm."""
+    """Check `orthogonalise(matrix, steps)`, which iterates x <- 1.5 x - 0.5 x x^T x.
+
+    The matrix is divided by its norm before the first step.
+    """
     matrix = 3 * torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
     answer, steps = orthogonalise(matrix.clone(), 25), 25
 
@@ -284,7 +291,7 @@ def newton_schulz(orthogonalise: Callable[[Tensor, int], Tensor]) -> None:
     )
     expect(
         answer.isfinite().all(),
-        "it runs off to infinity. Divide by the norm before the loop, so that no singular value is "
+        "it diverges to infinity. Divide by the norm before the loop, so that no singular value is "
         "above 1, and subtract the cubic term: 1.5 x - 0.5 x x^T x.",
     )
     refuse(
@@ -295,9 +302,7 @@ def newton_schulz(orthogonalise: Callable[[Tensor, int], Tensor]) -> None:
             ),
             "you divide by the norm in every round; once, before the loop, is enough, and after it "
             "the singular values would be too small.": iterate(unit, each=True),
-            "you multiply the norm back in; the scale is to be forgotten.": (
-                iterate(unit) * matrix.norm()
-            ),
+            "you multiply the norm back in; leave it out.": (iterate(unit) * matrix.norm()),
             "you do one round only; use all `steps`.": iterate(unit, 1),
             "you return the matrix divided by its norm; the rounds are missing.": unit,
         },
@@ -319,7 +324,7 @@ def newton_schulz(orthogonalise: Callable[[Tensor, int], Tensor]) -> None:
             "that is one round more than `steps`.": iterate(unit, 3),
             "that is one round fewer than `steps`.": iterate(unit, 1),
             "you divide by the largest singular value. That converges, too, but finding it takes "
-            "an SVD, which these rounds are to spare; divide by matrix.norm().": (
+            "an SVD, which these rounds avoid; divide by matrix.norm().": (
                 iterate(matrix / torch.linalg.matrix_norm(matrix, 2), 2)
             ),
         },

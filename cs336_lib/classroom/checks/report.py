@@ -1,4 +1,4 @@
-"""How an exercise answers its learner: not attempted yet, a diagnosis, or passed."""
+"""The verdicts of exercise checks, which are "not attempted yet", a diagnosis, or "passed"."""
 
 import functools
 import traceback
@@ -12,7 +12,7 @@ from cs336_lib.classroom import study
 
 
 class DiagnosisError(Exception):
-    """What is wrong with an answer, in one sentence a learner can act on."""
+    """A diagnosis of a wrong answer, in a sentence that a learner can act on."""
 
 
 def expect(condition: object, diagnosis: str) -> None:
@@ -22,7 +22,7 @@ def expect(condition: object, diagnosis: str) -> None:
 
 
 def by_hand(module: ModuleType, *names: str) -> AbstractContextManager:
-    """In here, calling one of these functions of `module` fails the check: the task is to do it."""
+    """Fail the check if the learner calls one of these functions of `module` within the block."""
     short = module.__name__.removeprefix("torch.")
 
     def refusal(name: str) -> mock.Mock:
@@ -33,22 +33,22 @@ def by_hand(module: ModuleType, *names: str) -> AbstractContextManager:
 
 
 def complaint(error: Exception, check: Callable[..., None]) -> str:
-    """What to say of an error: whether it came up in the learner's code, or in using it."""
+    """Format an error, and say whether it came from the learner's code or from its use."""
     what = f"{type(error).__name__}: {error}"
     if traceback.extract_tb(error.__traceback__)[-1].filename != check.__code__.co_filename:
         return f"your code raised {what}"
     return (
         f"your code cannot be used as the task says ({what}). "
-        "Does it take those arguments, and does every branch return something?"
+        "Does it take those arguments, and does every branch return a value?"
     )
 
 
 def exercise(check: Callable[..., None]) -> Callable[..., None]:
     """Turn a function that raises into one that prints its verdict in one line.
 
-    The check gets the learner's answer: a function whose stub raises NotImplementedError, or a
-    value whose stub is `...`. It never raises, so a notebook with untouched stubs runs to its end.
-    In a learner's own copy of the notebooks the verdict is also noted, for `cs336 check`.
+    The check gets the learner's answer, which is a function whose stub raises NotImplementedError,
+    or a value whose stub is `...`. It never raises, so a notebook with untouched stubs runs to its
+    end. The verdict is also recorded for `cs336 check` in a learner's own copy of the notebooks.
     """
 
     @functools.wraps(check)
@@ -63,7 +63,7 @@ def exercise(check: Callable[..., None]) -> Callable[..., None]:
             print(f"{name}: not right yet. {said}")
         except Exception as error:  # the learner's own code may raise anything
             if isinstance(error, NotImplementedError) and not str(error):
-                print(f"{name}: not attempted yet")  # a stub's; torch's and einops' say something
+                print(f"{name}: not attempted yet")  # only a stub's error has no message
                 return
             verdict, said = study.WRONG, complaint(error, check)
             print(f"{name}: {said}")

@@ -1,4 +1,4 @@
-"""Checks of the exercises in 03_einops: shapes that are named, and where elements go."""
+"""Checks of notebook 03 on named dimensions and the order of elements."""
 
 import math
 from collections.abc import Callable
@@ -13,12 +13,12 @@ from cs336_lib.classroom.checks.report import exercise, expect
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
-    """Standard normal numbers on the CPU, the same ones each time."""
+    """Return standard normal numbers on the CPU, the same on every call."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def same(result: object, target: Tensor) -> bool:
-    """Whether `result` is a tensor of the target's shape and, to rounding, its numbers."""
+    """Return whether `result` is a tensor that equals the target up to rounding."""
     return (
         isinstance(result, Tensor)
         and result.shape == target.shape
@@ -27,30 +27,30 @@ def same(result: object, target: Tensor) -> bool:
 
 
 def compare(result: object, target: Tensor, mistakes: dict[str, Tensor], names: str) -> None:
-    """Expect `result` to be the target; else say which known mistake gives just this result.
+    """Fail unless `result` is the target, with the diagnosis of a known mistake if one fits.
 
-    `mistakes` maps a diagnosis to the tensor that the mistake produces; `names` are the target's
-    axes, for the message about a wrong shape.
+    `mistakes` maps a diagnosis to the tensor that the mistake produces. `names` are the target's
+    axes for the message about a wrong shape.
     """
-    expect(isinstance(result, Tensor), f"a tensor expected, {type(result).__name__} returned.")
+    expect(isinstance(result, Tensor), f"return a tensor, not {type(result).__name__}.")
     if same(result, target):
         return
     for diagnosis, produced in mistakes.items():
         expect(not same(result, produced), diagnosis)
     expect(
         result.shape == target.shape,
-        f"the shape is {tuple(result.shape)}; {names} = {tuple(target.shape)} expected.",
+        f"the shape is {tuple(result.shape)}; it should be {names} = {tuple(target.shape)}.",
     )
     expect(
         not result.isnan().any(),
-        "there are NaNs in it: a softmax over nothing, or a division by 0.",
+        "there are NaNs in it, from a softmax over an empty row or a division by 0.",
     )
-    expect(False, "the shape is right, the numbers are not.")
+    expect(False, "the shape is right, but the numbers are not.")
 
 
 @exercise
 def square_matrices(spec: str) -> None:
-    """A jaxtyping spec for any batch of square matrices."""
+    """Check a jaxtyping spec for any batch of square matrices."""
     expect(isinstance(spec, str), f"a string expected, {type(spec).__name__} given.")
     kind = Float[Tensor, spec]
 
@@ -59,30 +59,30 @@ def square_matrices(spec: str) -> None:
 
     expect(
         not accepts(3),
-        "it lets a vector through: the spec must end in two names, rows and columns.",
+        "it accepts a vector; the spec must end in two names, rows and columns.",
     )
     expect(
         not accepts(2, 3, 4),
-        "it lets (2, 3, 4) through, whose matrices are not square: two different names may stand "
-        "for two different sizes, the same name twice may not.",
+        "it accepts (2, 3, 4), whose matrices are not square; different names may have different "
+        "sizes, but the same name twice means the same size.",
     )
     expect(
         accepts(2, 3, 3) or not accepts(3, 3),
-        "it takes a single matrix only: put `...` in front for any number of leading axes.",
+        "it accepts only a single matrix; put `...` in front for any number of leading axes.",
     )
     expect(
         accepts(3, 3) and accepts(2, 7, 3, 3),
-        "it rejects (3, 3) or (2, 7, 3, 3): before the square there may be any number of axes, "
-        "even none. Use `...`, and no other name beside it.",
+        "it rejects (3, 3) or (2, 7, 3, 3); any number of axes, even zero, may come before the "
+        "square. Use `...`, and no other name beside it.",
     )
     expect(
-        accepts(2, 5, 5), "it wants one certain size: a number in a spec is fixed, a name is not."
+        accepts(2, 5, 5), "it accepts one size only; a number in a spec is fixed, a name is not."
     )
 
 
 @exercise
 def trace_of_product(pattern: str) -> None:
-    """An einsum pattern for the trace of left @ right."""
+    """Check an einsum pattern for the trace of left @ right."""
     expect(isinstance(pattern, str), f"a string expected, {type(pattern).__name__} given.")
     left, right = normal(4, 4), normal(4, 4, seed=1)
     result = einsum(left, right, pattern)
@@ -92,7 +92,7 @@ def trace_of_product(pattern: str) -> None:
         "whole column of right, and needs a second name.": left.diagonal() @ right.diagonal(),
         "you paired left[i, k] with right[i, k]; in the product, left's columns meet right's rows, "
         "so the two names of `right` come in the other order.": (left * right).sum(),
-        "you summed every entry of the product; the trace wants only those whose row and column "
+        "you summed every entry of the product; the trace sums only those whose row and column "
         "are equal, so use the same name for left's rows and right's columns.": product.sum(),
         "that is the whole product; the trace keeps no name to the right of the arrow.": product,
         "that is the diagonal of the product; leave out its name, too, and it is summed.": (
@@ -106,20 +106,21 @@ def trace_of_product(pattern: str) -> None:
 
 @exercise
 def head_scores(function: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """Scores of every query with every key, per head, for the layout batch seq head dim."""
+    """Check the scores of every query with every key, per head, for batch seq head dim."""
     q, k = normal(2, 3, 5, 7), normal(2, 3, 5, 7, seed=1)
     target = torch.einsum("bqhd,bkhd->bhqk", q, k)
     result = function(q, k)
     mistakes = {
-        "you still multiply the last two axes: in batch seq head dim those are head and dim, so "
-        "heads are compared with heads, and no token meets another.": q @ k.transpose(-2, -1),
+        "you still multiply the last two axes; in batch seq head dim those are head and dim, so "
+        "heads are compared with heads, and tokens are never compared with "
+        "each other.": q @ k.transpose(-2, -1),
         "rows are keys and columns queries: put `query` before `key` to the right of the arrow.": (
             target.mT
         ),
         "the head axis comes last; softmax and mask expect batch head query key.": (
             rearrange(target, "batch head query key -> batch query key head")
         ),
-        "the head axis comes after the query; batch head query key is wanted.": (
+        "the head axis comes after the query; the order should be batch head query key.": (
             rearrange(target, "batch head query key -> batch query head key")
         ),
         "the heads are summed up: a name left out to the right of the arrow is summed.": (
@@ -128,26 +129,26 @@ def head_scores(function: Callable[[Tensor, Tensor], Tensor]) -> None:
         "the examples of the batch are summed up: keep `batch` to the right of the arrow.": (
             target.sum(0)
         ),
-        "`dim` has two names in your pattern, so queries and keys are summed each by itself: one "
+        "`dim` has two names in your pattern, so queries and keys are summed separately; use one "
         "name for both.": (
             rearrange(q.sum(-1), "b q h -> b h q 1") * rearrange(k.sum(-1), "b k h -> b h 1 k")
         ),
-        "the heads have two names, so those of the keys are summed: a head meets only itself.": (
+        "the heads have two names, so the keys' heads are summed; use one name for both.": (
             torch.einsum("bqhd,bkgd->bhqk", q, k)
         ),
-        "you scaled the scores by 1/sqrt(dim): right in attention, not asked for here.": (
+        "you scaled the scores by 1/sqrt(dim); attention does, but this exercise doesn't.": (
             target / math.sqrt(q.size(-1))
         ),
     }
     compare(result, target, mistakes, "batch head query key")
-    longer = normal(2, 4, 5, 7, seed=2)  # as with a KV cache: more keys than queries
+    longer = normal(2, 4, 5, 7, seed=2)  # more keys than queries, as with a KV cache
     target = torch.einsum("bqhd,bkhd->bhqk", q, longer)
     compare(function(q, longer), target, {}, "batch head query key")
 
 
 @exercise
 def masked_mean(function: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """The mean over the tokens that are not padding."""
+    """Check the mean over the tokens that are not padding."""
     x = normal(2, 5, 3)
     mask = torch.tensor([[True, True, True, True, False], [True, True, False, False, False]])
     before = x.clone()
@@ -171,7 +172,7 @@ def masked_mean(function: Callable[[Tensor, Tensor], Tensor]) -> None:
         "you averaged over all tokens, padding included: the mask has no effect.": before.mean(1),
         "you set the padding to zero but divided by the sequence length: divide by the number of "
         "tokens that are kept.": kept.mean(1),
-        "that is the sum of the kept tokens: divide by how many there are.": kept.sum(1),
+        "that is the sum of the kept tokens; divide by how many there are.": kept.sum(1),
         "you divided by the kept tokens of the whole batch: each row has its own number of them.": (
             kept.sum(1) / mask.sum()
         ),
@@ -179,7 +180,7 @@ def masked_mean(function: Callable[[Tensor, Tensor], Tensor]) -> None:
             reduce(before * ~mask[..., None], "batch seq hidden -> batch hidden", "sum")
             / (5 - counts)
         ),
-        "you pooled over the whole batch: one vector for each row is wanted.": (
+        "you pooled over the whole batch; return one vector for each row.": (
             kept.sum((0, 1)) / mask.sum()
         ),
     }
@@ -189,33 +190,33 @@ def masked_mean(function: Callable[[Tensor, Tensor], Tensor]) -> None:
 
 @exercise
 def split_heads_by_hand(function: Callable[[Tensor, int], Tensor]) -> None:
-    """Splitting heads with view and transpose only."""
+    """Check head splitting with only view and transpose."""
     code = getattr(function, "__code__", None)
     expect(
         code is None or not {"rearrange", "einsum", "repeat"} & set(code.co_names),
-        "this one is to be done without einops, with view and transpose.",
+        "solve this one without einops, with view and transpose.",
     )
     batch, seq, heads, dim = 2, 3, 4, 5
     x = normal(batch, seq, heads * dim)
     target = rearrange(x, "batch seq (head dim) -> batch head seq dim", head=heads)
     mistakes = {
-        "`view(batch, heads, seq, dim)` has the right shape and scrambles the tokens: view only "
-        "cuts the row of numbers anew. Split the last axis, then transpose.": (
+        "`view(batch, heads, seq, dim)` has the right shape but scrambles the tokens, because view "
+        "only regroups the row of numbers. Split the last axis, then transpose.": (
             x.view(batch, heads, seq, dim)
         ),
-        "the heads still stand behind the tokens: transpose axes 1 and 2 after splitting.": (
+        "the heads still come after the tokens; transpose axes 1 and 2 after splitting.": (
             x.view(batch, seq, heads, dim)
         ),
         "you took `dim` as the slow part of the last axis; a head's numbers are neighbours, so the "
         "split is (heads, dim).": x.view(batch, seq, dim, heads).permute(0, 3, 1, 2),
-        "the last two axes are swapped: batch head seq dim is wanted.": target.mT,
+        "the last two axes are swapped; the order should be batch head seq dim.": target.mT,
     }
     compare(function(x, heads), target, mistakes, "batch head seq dim")
 
 
 @exercise
 def image_to_patches(function: Callable[[Tensor, int], Tensor]) -> None:
-    """Images cut into flattened patches, channel last."""
+    """Check images cut into flattened patches, channel last."""
     images = normal(2, 3, 8, 12)
 
     def cut(output: str) -> Tensor:
@@ -223,15 +224,16 @@ def image_to_patches(function: Callable[[Tensor, int], Tensor]) -> None:
 
     strided = "b c (p1 h) (p2 w) -> b (h w) (p1 p2 c)"
     mistakes = {
-        "the channel varies slowest inside a patch; (p1 p2 c) is wanted, channel last.": (
+        "the channel varies slowest inside a patch; it should come last, as in (p1 p2 c).": (
             cut("b (h w) (c p1 p2)")
         ),
-        "the patches come column by column; `h` is to be the slow one, row by row.": (
+        "the patches come column by column; make `h` the slow axis to go row by row.": (
             cut("b (w h) (p1 p2 c)")
         ),
         "inside a patch, rows and columns are swapped: p1 before p2.": cut("b (h w) (p2 p1 c)"),
-        "every patch is a thinned-out image: in (h p1) the left name is the slow one, so which "
-        "patch comes first, the place inside it second.": (rearrange(images, strided, p1=4, p2=4)),
+        "every patch is a thinned-out image; in (h p1) the left name is the slow one, so the "
+        "patch index comes first and the place inside the "
+        "patch second.": (rearrange(images, strided, p1=4, p2=4)),
         "`size` is the size of a patch, p1 and p2; you gave it to h and w, the number of them.": (
             rearrange(images, "b c (h p1) (w p2) -> b (h w) (p1 p2 c)", h=4, w=4)
         ),
@@ -241,14 +243,14 @@ def image_to_patches(function: Callable[[Tensor, int], Tensor]) -> None:
         ),
     }
     compare(function(images, 4), cut("b (h w) (p1 p2 c)"), mistakes, "batch patch value")
-    fixed = {"`size` has no effect: 4 is built in.": cut("b (h w) (p1 p2 c)")}
+    fixed = {"`size` has no effect; your patches are always 4 x 4.": cut("b (h w) (p1 p2 c)")}
     small = rearrange(images, "b c (h p1) (w p2) -> b (h w) (p1 p2 c)", p1=2, p2=2)
     compare(function(images, 2), small, fixed, "batch patch value")
 
 
 @exercise
 def double_pixels(pattern: str) -> None:
-    """A repeat pattern that doubles every pixel in both directions."""
+    """Check a repeat pattern that doubles every pixel in both directions."""
     expect(isinstance(pattern, str), f"a string expected, {type(pattern).__name__} given.")
     expect("->" in pattern, "both sides are needed: put `h w ->` in front.")
     image = torch.arange(6.0).reshape(2, 3)
@@ -256,15 +258,15 @@ def double_pixels(pattern: str) -> None:
         result = repeat(image, pattern)
     except EinopsError as error:
         twice = "duplicate" in str(error)
-        expect(not twice, "a name may stand only once on each side: write the number 2 instead.")
+        expect(not twice, "a name may appear only once on each side; write the number 2 instead.")
         raise
     target = image.repeat_interleave(2, 0).repeat_interleave(2, 1)
     mistakes = {
-        "the whole image is laid out four times: in (2 h) the copy is the slow part. Each pixel is "
-        "to be followed by its own copy.": image.repeat(2, 2),
+        "the whole image is laid out four times, because in (2 h) the copy is the slow part. Each "
+        "pixel should be followed by its own copy.": image.repeat(2, 2),
         "the pixels are doubled in width only.": image.repeat_interleave(2, 1),
         "the pixels are doubled in height only.": image.repeat_interleave(2, 0),
-        "nothing is repeated: put a 2 into each group on the right.": image,
+        "the pixels are not repeated; put a 2 into each group on the right.": image,
         "height is doubled pixel by pixel, width as a whole.": (
             image.repeat_interleave(2, 0).repeat(1, 2)
         ),
@@ -287,7 +289,7 @@ def attend(
     masked: str = "future",
     softmax_over: int = -1,
 ) -> Tensor:
-    """Grouped-query attention with 6 heads on 2, and every place where it is likely to go wrong."""
+    """Compute grouped-query attention (6 heads on 2), with an option for each likely mistake."""
     q = rearrange(q, split, head=6)
     k, v = (repeat(rearrange(t, split, head=2), groups, group=3) for t in (k, v))
     scores = q @ k.mT * (q.size(-1) ** -0.5 if scale is None else scale)
@@ -306,7 +308,7 @@ def attend(
 
 @exercise
 def grouped_query_attention(function: Callable[..., Tensor]) -> None:
-    """Causal attention in which several query heads share one key and value head."""
+    """Check causal attention in which several query heads share one key and value head."""
     heads, kv_heads, dim = 6, 2, 4
     q, k, v = (
         3 * normal(2, 5, count * dim, seed=seed)
@@ -320,19 +322,20 @@ def grouped_query_attention(function: Callable[..., Tensor]) -> None:
             attend(q, k, v, groups="batch kv seq dim -> batch (group kv) seq dim")
         ),
         "the scores are not scaled: divide them by sqrt(dim).": attend(q, k, v, scale=1.0),
-        "the scale takes the width of all heads; each head has its own dim.": (
+        "the scale uses the width of all heads; use the dim of one head.": (
             attend(q, k, v, scale=(heads * dim) ** -0.5)
         ),
-        "you divided by dim; its square root is wanted.": attend(q, k, v, scale=1 / dim),
+        "you divided by dim; use its square root.": attend(q, k, v, scale=1 / dim),
         "there is no causal mask: tokens look at the future.": attend(q, k, v, masked="none"),
-        "that mask is upside down: each token looks at the future, and not at the past.": (
+        "that mask is inverted; each token looks at the future instead of the past.": (
             attend(q, k, v, masked="past")
         ),
-        "each token sees one too far: the future begins at triu(1).": (
+        "each token sees one position too far; the future begins at triu(1).": (
             attend(q, k, v, masked="too little")
         ),
-        "a token sees itself, so the future is triu(1); the first one has nothing to look at here, "
-        "and softmax over nothing is NaN.": attend(q, k, v, masked="itself"),
+        "a token sees itself, so the future is triu(1); here the first token's row is empty, "
+        "and its "
+        "softmax is NaN.": attend(q, k, v, masked="itself"),
         "softmax runs over the queries; the weights of one query over all keys add up to 1.": (
             attend(q, k, v, softmax_over=-2)
         ),
@@ -345,13 +348,13 @@ def grouped_query_attention(function: Callable[..., Tensor]) -> None:
         "head and seq are mixed up when merging: bring seq in front of head, then join.": (
             unmerged.reshape(2, 5, heads * dim)
         ),
-        "the heads are not merged: the result is to be batch seq (head dim).": (unmerged),
+        "the heads are not merged; the result should be batch seq (head dim).": (unmerged),
     }
     compare(result, reference_attention(q, k, v, heads, kv_heads), mistakes, "batch seq width")
 
 
 def reference_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, kv_heads: int) -> Tensor:
-    """The same by PyTorch: key and value heads repeated, then its fused attention."""
+    """Compute the same with repeated key and value heads and PyTorch's fused attention."""
     q = q.unflatten(-1, (heads, -1)).transpose(1, 2)
     k, v = (
         t.unflatten(-1, (kv_heads, -1)).transpose(1, 2).repeat_interleave(heads // kv_heads, 1)

@@ -1,4 +1,4 @@
-"""Checks for notebook 02: strides, views, masks and what NumPy shares."""
+"""Checks of notebook 02 on strides, views, masks and memory shared with NumPy."""
 
 from collections.abc import Callable, Mapping
 from math import prod
@@ -23,7 +23,7 @@ from cs336_lib.classroom.storage import (
 
 @exercise
 def slot_formula(slot: Callable[[Shape, Shape, int], int]) -> None:
-    """`slot(index, stride, offset)`: where an element lies in its storage."""
+    """Check `slot(index, stride, offset)`, the position of an element in its storage."""
     for index, stride, offset in (
         ((1, 2), (4, 1), 0),
         ((1, 1), (4, 1), 6),
@@ -54,7 +54,7 @@ VIEWS: dict[str, tuple[Shape, int]] = {
     "x[1, 1:, 3]": ((4,), 19),
     "x[:, :1].expand(2, 5, 4)": ((12, 0, 1), 0),
 }
-# What a typical wrong idea gives, and the idea.
+# The result of a typical misconception, with its explanation.
 WRONG_STRIDES: dict[tuple[str, Shape], str] = {
     ("x[:, 2]", (4, 1)): (
         "those are the strides of a fresh (2, 4) tensor; a view keeps x's steps, and from one "
@@ -76,7 +76,8 @@ WRONG_STRIDES: dict[tuple[str, Shape], str] = {
         "transpose(0, 2) swaps the first stride and the last; the middle one stays"
     ),
     ("x[1, 1:, 3]", (1,)): "the dimension that is left is x's dimension 1, which steps by 4",
-    ("x[:, :1].expand(2, 5, 4)", (12, 4, 1)): "an expanded dimension stands still: its stride is 0",
+    ("x[:, :1].expand(2, 5, 4)", (12, 4, 1)): "an expanded dimension doesn't move in memory, so "
+    "its stride is 0",
     ("x[:, :1].expand(2, 5, 4)", (20, 4, 1)): (
         "those are the strides of a real (2, 5, 4) copy; expand repeats without storing, by stride "
         "0"
@@ -86,7 +87,7 @@ WRONG_STRIDES: dict[tuple[str, Shape], str] = {
 
 @exercise
 def predicted_strides(answer: Mapping[str, tuple[Shape, int]]) -> None:
-    """For each expression the (strides, offset) of that view of arange(24.).view(2, 3, 4)."""
+    """Check the (strides, offset) of each view of arange(24.).view(2, 3, 4)."""
     if all(value is ... for value in answer.values()):
         raise NotImplementedError
     for name, (stride, offset) in VIEWS.items():
@@ -123,7 +124,7 @@ def predicted_strides(answer: Mapping[str, tuple[Shape, int]]) -> None:
 
 
 def counts_size_one(shape: Shape, stride: Shape) -> list[Run]:
-    """`merge_dimensions` as written by someone who forgot that size 1 is never stepped along."""
+    """Merge dimensions like `merge_dimensions`, but without ignoring those of size 1."""
     runs: list[Run] = []
     for size, step in zip(reversed(shape), reversed(stride), strict=True):
         if runs and step == runs[0].step * runs[0].size:
@@ -135,7 +136,7 @@ def counts_size_one(shape: Shape, stride: Shape) -> list[Run]:
 
 @exercise
 def can_view(rule: Callable[[Shape, Shape, Shape], bool]) -> None:
-    """`rule(shape, stride, new_shape)`: whether `view` succeeds, compared with torch itself."""
+    """Check `rule(shape, stride, new_shape)` against whether torch's own `view` succeeds."""
     cases = view_cases()
     expect(rule(*cases[0]) is not None, "your function returns None; it must return True or False.")
     truth = [torch_views(*case) for case in cases]
@@ -186,7 +187,7 @@ def can_view(rule: Callable[[Shape, Shape, Shape], bool]) -> None:
 
 @exercise
 def split_heads(split: Callable[[Tensor, int], tuple[Tensor, Tensor, Tensor]]) -> None:
-    """`split(qkv, n_head)`: q, k, v of shape (batch, head, seq, head_dim), all views of qkv."""
+    """Check that `split(qkv, n_head)` returns q, k, v as views (batch, head, seq, head_dim)."""
     batch, seq, n_head, head_dim = 2, 5, 3, 4
     channels = n_head * head_dim
     qkv = torch.arange(float(batch * seq * 3 * channels)).view(batch, seq, 3 * channels)
@@ -194,10 +195,10 @@ def split_heads(split: Callable[[Tensor, int], tuple[Tensor, Tensor, Tensor]]) -
     expect(
         isinstance(parts, (tuple, list)) and len(parts) == 3, "return three tensors: q, k and v."
     )
-    # Written with indices rather than views, so that it cannot share a learner's mistake.
+    # Written with indices instead of views, so that it cannot share a learner's mistake.
     index = torch.arange(channels).reshape(n_head, head_dim)
     for number, (name, got) in enumerate(zip("qkv", parts, strict=True)):
-        expect(isinstance(got, Tensor), f"{name} is no tensor; is a `return` missing?")
+        expect(isinstance(got, Tensor), f"{name} is not a tensor; is a `return` missing?")
         flat = qkv[..., number * channels : (number + 1) * channels]
         want = torch.stack([flat[..., channel] for channel in index], dim=1)
         expect(
@@ -207,13 +208,13 @@ def split_heads(split: Callable[[Tensor, int], tuple[Tensor, Tensor, Tensor]]) -
         )
         expect(
             got.shape == want.shape,
-            f"{name} has shape {tuple(got.shape)}; {tuple(want.shape)} expected "
+            f"{name} has shape {tuple(got.shape)}; it should be {tuple(want.shape)}, "
             "(batch, head, seq, head_dim).",
         )
         chopped = flat.reshape(batch, n_head, seq, head_dim)
         expect(
             not torch.equal(got, chopped),
-            f"{name} has the right shape and the wrong numbers: reshaping straight to "
+            f"{name} has the right shape but the wrong numbers; reshaping straight to "
             "(batch, head, seq, head_dim) chops each row up. Split channels into (head, head_dim) "
             "first, then transpose.",
         )
@@ -243,9 +244,9 @@ def split_heads(split: Callable[[Tensor, int], tuple[Tensor, Tensor, Tensor]]) -
 
 @exercise
 def im2col(windows: Callable[[Tensor, int], Tensor]) -> None:
-    """`windows(image, k)`: every k x k patch as a view of shape (rows, columns, k, k)."""
+    """Check that `windows(image, k)` returns every k x k patch as a view (rows, columns, k, k)."""
     k = 3
-    # Storages longer than needed: wrong strides are to be diagnosed, not out of bounds.
+    # The storages are longer than needed, so wrong strides get a diagnosis and no index error.
     plain = torch.arange(60.0).view(10, 6)[:5]
     column_major = torch.arange(60.0).view(12, 5)[:6].T
     inside = torch.arange(80.0).view(8, 10)[2:7, 3:9]
@@ -260,7 +261,8 @@ def im2col(windows: Callable[[Tensor, int], Tensor]) -> None:
         )
         expect(
             got.shape == (rows, columns, k, k),
-            f"the shape is {tuple(got.shape)}; {(rows, columns, k, k)} expected for an image of "
+            f"the shape is {tuple(got.shape)}; it should be {(rows, columns, k, k)} for an "
+            "image of "
             f"{tuple(image.shape)}.",
         )
         corners = [(i, j) for i in range(rows) for j in range(columns)]
@@ -282,7 +284,8 @@ def im2col(windows: Callable[[Tensor, int], Tensor]) -> None:
             )
             expect(
                 stride != (k * down, k * right, down, right),
-                "your windows jump by k: these are tiles. The next window starts one pixel on.",
+                "your windows are tiles that jump by k; the next window should start one pixel "
+                "further.",
             )
             expect(
                 got.storage_offset() == image.storage_offset(),
@@ -299,14 +302,14 @@ def im2col(windows: Callable[[Tensor, int], Tensor]) -> None:
 
 @exercise
 def causal_mask(mask: Callable[[int, int], Tensor]) -> None:
-    """`mask(queries, keys)`: True where a query may look; the queries are the last of the keys."""
+    """Check `mask(queries, keys)`, True where a query may look; the queries are the last keys."""
     got = mask(4, 4)
     expect(isinstance(got, Tensor), "return a tensor; is the `return` missing?")
-    expect(got.shape == (4, 4), f"mask(4, 4) has shape {tuple(got.shape)}; (4, 4) expected.")
+    expect(got.shape == (4, 4), f"mask(4, 4) has shape {tuple(got.shape)}, not (4, 4).")
     square = torch.ones(4, 4, dtype=torch.bool)
     expect(
         not (got.is_floating_point() and got.isinf().any()),
-        "that is a mask to add (0 and -inf); a boolean one is wanted, True where a query may look.",
+        "that is a mask to add (0 and -inf); return a boolean one, True where a query may look.",
     )
     values = got != 0
     expect(
@@ -315,13 +318,13 @@ def causal_mask(mask: Callable[[int, int], Tensor]) -> None:
     )
     expect(
         not torch.equal(values, square.triu(1)),
-        "that marks what is to be hidden. Here, as in scaled_dot_product_attention, True means "
-        "'may look'.",
+        "that marks what to hide. Here, as in scaled_dot_product_attention, True means 'may look'.",
     )
     expect(
         not torch.equal(values, square.tril(-1)),
-        "a token must see itself; your first row sees nothing, and softmax over nothing is no "
-        "distribution. The diagonal belongs to it.",
+        "a token must see itself, so include the diagonal; your first row is empty, and its "
+        "softmax "
+        "is nan.",
     )
     expect(
         not torch.equal(values, square.tril(1)),
@@ -332,14 +335,14 @@ def causal_mask(mask: Callable[[int, int], Tensor]) -> None:
     expect(
         got.dtype == torch.bool,
         f"the pattern is right, the dtype is {got.dtype}: scaled_dot_product_attention adds "
-        "floats to the scores and refuses integers. Start from dtype=torch.bool.",
+        "floats to the scores and rejects integers. Start from dtype=torch.bool.",
     )
     q, k, v = torch.randn(3, 4, 8, generator=torch.Generator().manual_seed(0)).double().unbind(0)
     ours = F.scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=got)
     theirs = F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True)
     expect(torch.allclose(ours, theirs), "scaled_dot_product_attention disagrees with is_causal.")
     longer = mask(2, 5)
-    expect(longer.shape == (2, 5), f"mask(2, 5) has shape {tuple(longer.shape)}; (2, 5) expected.")
+    expect(longer.shape == (2, 5), f"mask(2, 5) has shape {tuple(longer.shape)}, not (2, 5).")
     oblong = torch.ones(2, 5, dtype=torch.bool)
     expect(
         not torch.equal(longer, oblong.tril()),
@@ -348,14 +351,15 @@ def causal_mask(mask: Callable[[int, int], Tensor]) -> None:
     )
     expect(
         not torch.equal(longer, oblong.tril(-3)),
-        "right for a square. With 2 queries and 5 keys nobody sees anything: the shift has the "
-        "wrong sign. More keys than queries move the diagonal to the right, keys - queries.",
+        "right for a square, but with 2 queries and 5 keys every row is empty, because the "
+        "shift has "
+        "the wrong sign. More keys than queries move the diagonal right by keys - queries.",
     )
     expect(torch.equal(longer, oblong.tril(3)), f"mask(2, 5) is wrong: {longer.int().tolist()}.")
 
 
 def sharing_puzzle() -> dict[str, bool]:
-    """Run the puzzle: for each letter, whether it saw the 100 written into the array."""
+    """Run the puzzle and return whether each letter saw the 100 written into the array."""
     a = np.arange(6.0)
     b = torch.from_numpy(a)
     tensors = {
@@ -374,7 +378,7 @@ def sharing_puzzle() -> dict[str, bool]:
 WHY: dict[str, str] = {
     "b": "from_numpy wraps the array's memory; it sees every write",
     "c": "torch.tensor always copies",
-    "d": "float() makes float32 of float64, and other bytes need other memory: a copy",
+    "d": "float() converts float64 to float32, whose other bytes need other memory, so it copies",
     "e": "a slice is a view, and element 2 is among every second one",
     "f": "as_tensor copies only where it must, and here neither dtype nor device changes",
     "g": "view and transpose change strides only",
@@ -384,13 +388,13 @@ WHY: dict[str, str] = {
 
 @exercise
 def sharing(answer: set[str]) -> None:
-    """The set of letters whose tensors see the 100."""
-    expect(
-        isinstance(answer, (set, frozenset)), "give a set of letters, such as {'b'}; none: set()."
-    )
+    """Check the set of letters whose tensors see the 100."""
+    expect(isinstance(answer, (set, frozenset)), "give a set of letters, such as {'b'} or set().")
     truth = sharing_puzzle()
     expect(answer <= set(truth), f"the letters are {', '.join(truth)}.")
     for name, shares in truth.items():
         expect(name not in answer or shares, f"{name} does not see it: {WHY[name]}.")
     for name, shares in truth.items():
-        expect(name in answer or not shares, f"One is missing; think about {name}: {WHY[name]}.")
+        expect(
+            name in answer or not shares, f"a letter is missing; think about {name}: {WHY[name]}."
+        )

@@ -1,6 +1,6 @@
-"""Checks for notebook 06: order, shards, batches, clipping, accumulation, autocast.
+"""Checks of notebook 06 on data order, shards, batches, clipping, accumulation and autocast.
 
-Those of its checkpoints are in `checkpoints` and can be had from here as well.
+The checks of its checkpoints live in `checkpoints` and can also be imported from here.
 """
 
 import math
@@ -32,17 +32,16 @@ __all__ = [
 ]
 
 Batch = tuple[Tensor, Tensor]
-LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 
 def global_randomness() -> list[Any]:
-    """The states of the generators that everybody shares, in a form that can be compared."""
+    """Return the states of the global generators in a form that can be compared."""
     return [random.getstate(), pickle.dumps(np.random.get_state()), torch.get_rng_state().tolist()]
 
 
 @exercise
 def epoch_order(order: Callable[[int, int, int], Sequence[int]]) -> None:
-    """`order(seed, epoch, n)`: 0..n-1 shuffled, by nothing but its arguments."""
+    """Check `order(seed, epoch, n)`, a shuffle of 0..n-1 that depends only on its arguments."""
     before = global_randomness()
     first = order(0, 0, 50)
     expect(first is not None, "your function returns None; is the `return` missing?")
@@ -50,10 +49,11 @@ def epoch_order(order: Callable[[int, int, int], Sequence[int]]) -> None:
     numbers = [int(i) for i in first]
     expect(
         sorted(numbers) == list(range(50)),
-        "order(0, 0, 50) must hold each of 0..49 exactly once: a permutation, not 50 draws.",
+        "order(0, 0, 50) must hold each of 0..49 exactly once, so permute instead of drawing "
+        "50 times.",
     )
     expect(numbers != list(range(50)), "nothing was shuffled: order(0, 0, 50) is 0, 1, 2, ...")
-    torch.rand(1), np.random.rand(), random.random()  # somebody else draws from the shared ones
+    torch.rand(1), np.random.rand(), random.random()  # advance the global generators
     again = [int(i) for i in order(0, 0, 50)]
     expect(
         again == numbers,
@@ -62,8 +62,8 @@ def epoch_order(order: Callable[[int, int, int], Sequence[int]]) -> None:
     )
     expect(
         untouched,
-        "the order is right, but your function re-seeded or advanced a global generator, so "
-        "everybody else's randomness changes with it. Make a generator of your own "
+        "the order is right, but your function re-seeded or advanced a global generator, which "
+        "changes the random numbers of all other code. Make your own generator "
         "(torch.Generator, np.random.default_rng, random.Random).",
     )
     expect(
@@ -74,14 +74,14 @@ def epoch_order(order: Callable[[int, int, int], Sequence[int]]) -> None:
     for a, b in (((0, 1), (1, 0)), ((1, 2), (2, 1)), ((0, 5), (0, 7)), ((1, 11), (11, 1))):
         expect(
             [int(i) for i in order(*a, 50)] != [int(i) for i in order(*b, 50)],
-            f"(seed, epoch) = {a} and {b} give the same order: add, multiply or string them "
-            "together, and seeds collide. Mix them: np.random.default_rng([seed, epoch]) does.",
+            f"(seed, epoch) = {a} and {b} give the same order, because sums, products and joined "
+            "digits collide. Mix them with np.random.default_rng([seed, epoch]).",
         )
 
 
 @exercise
 def read_shard(read: Callable[[Path], np.ndarray]) -> None:
-    """`read(path)`: the tokens of an llm.c shard as a read-only uint16 memmap."""
+    """Check `read(path)`, the tokens of an llm.c shard as a read-only uint16 memmap."""
     ids = np.concatenate([np.arange(7, 700), [50256, 40000, 0]]).astype(np.uint16)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "train_000.bin"
@@ -108,14 +108,16 @@ def read_shard(read: Callable[[Path], np.ndarray]) -> None:
     )
     expect(
         len(values) != 2 * n,
-        "twice too many numbers: np.memmap's default dtype is uint8, and a token is a uint16.",
+        "there are twice as many numbers as tokens; np.memmap's default dtype is uint8, and a "
+        "token is "
+        "a uint16.",
     )
     expect(len(values) == n, f"{len(values)} numbers, but the file holds {n} tokens.")
     expect(
         not (values.astype(np.int64) < 0).any(),
         "some ids are negative: int16 ends at 32,767 and GPT-2's last id is 50,256; use uint16.",
     )
-    expect(np.array_equal(values, ids), "the length is right, the ids are not.")
+    expect(np.array_equal(values, ids), "the length is right, but the ids are not.")
     expect(
         dtype == np.uint16,
         f"the ids are right, but as {dtype}: converting copies the whole file into memory; return "
@@ -123,16 +125,18 @@ def read_shard(read: Callable[[Path], np.ndarray]) -> None:
     )
     expect(
         mapped,
-        "the ids are right, but the whole file was loaded. np.memmap reads what is asked for.",
+        "the ids are right, but the whole file was loaded; np.memmap reads only what you index.",
     )
-    expect(not writable, 'the map is writable: a stray assignment changes the file; mode="r".')
+    expect(
+        not writable, 'the map is writable, so a stray assignment changes the file; use mode="r".'
+    )
 
 
 @exercise
 def epoch_batch(batch: Callable[[np.ndarray, int, int, int], Batch]) -> None:
-    """`batch(tokens, number, batch_size, block_size)`: inputs and targets of an epoch's batch."""
+    """Check `batch(tokens, number, batch_size, block_size)`, the inputs and targets of a batch."""
     block = 4
-    exact = np.arange(1000, 1041, dtype=np.uint16)  # 10 windows and the last target, none over
+    exact = np.arange(1000, 1041, dtype=np.uint16)  # exactly 10 windows and the last target
     got = batch(exact, 0, 3, block)
     expect(isinstance(got, (tuple, list)) and len(got) == 2, "return two tensors: inputs, targets.")
     x, y = got
@@ -164,7 +168,7 @@ def epoch_batch(batch: Callable[[np.ndarray, int, int, int], Batch]) -> None:
     expect(not torch.equal(second, x), "batch 1 repeats batch 0: `number` is ignored.")
     expect(
         second[0, 0] == 1000 + 3 * block,
-        f"batch 1 must go on where batch 0 ended, at token {3 * block}; yours begins at "
+        f"batch 1 must continue where batch 0 ended, at token {3 * block}; yours begins at "
         f"{int(second[0, 0]) - 1000}.",
     )
     last = None
@@ -194,7 +198,7 @@ def epoch_batch(batch: Callable[[np.ndarray, int, int, int], Batch]) -> None:
 
 
 def with_gradients(gradients: Sequence[Tensor | None]) -> list[nn.Parameter]:
-    """Parameters that hold copies of these gradients."""
+    """Return parameters that hold copies of these gradients."""
     parameters = []
     for gradient in gradients:
         size = 2 if gradient is None else gradient.shape
@@ -204,13 +208,13 @@ def with_gradients(gradients: Sequence[Tensor | None]) -> list[nn.Parameter]:
 
 
 def all_close(got: Sequence[Tensor], want: Sequence[Tensor]) -> bool:
-    """Whether each tensor has its counterpart's values, to the 1e-6 that torch's clipping adds."""
+    """Return whether the tensors agree, apart from the 1e-6 that torch's clipping adds."""
     return all(torch.allclose(a, b, rtol=1e-4) for a, b in zip(got, want, strict=True))
 
 
 @exercise
 def clip_by_hand(clip: Callable[[list[nn.Parameter], float], Tensor | float]) -> None:
-    """`clip(parameters, limit)`: scale all gradients together; return the norm they had."""
+    """Check `clip(parameters, limit)`, which scales all gradients and returns their old norm."""
     gradients = [
         torch.tensor([3.0, -4.0]),
         torch.tensor([[7.2, 9.6]]),
@@ -223,14 +227,15 @@ def clip_by_hand(clip: Callable[[list[nn.Parameter], float], Tensor | float]) ->
     norm = float(torch.as_tensor(norm).detach())
     expect(
         not math.isclose(norm, 2, rel_tol=1e-4),
-        "that is the norm of the weights; the gradients', p.grad, is wanted.",
+        "that is the norm of the weights; compute that of the gradients, p.grad.",
     )
     small, large = gradients
     wrong = {
-        "the gradients are as they were: write into p.grad (p.grad *= scale), since `g = g * "
-        "scale` only makes a new tensor.": gradients,
-        "you cut each number off at the limit; that turns the gradient. Multiply all of it by one "
-        "factor.": [small, large.clamp(-6.5, 6.5)],
+        "the gradients did not change; write into p.grad (p.grad *= scale), since `g = g * scale` "
+        "only makes a new tensor.": gradients,
+        "you clip each number at the limit, which changes the gradient's direction. "
+        "Multiply all of "
+        "it by one factor.": [small, large.clamp(-6.5, 6.5)],
         "you clip each parameter by its own norm; there is one norm, of all gradients together.": (
             [small, large * 6.5 / 12]
         ),
@@ -249,28 +254,28 @@ def clip_by_hand(clip: Callable[[list[nn.Parameter], float], Tensor | float]) ->
     )
     expect(
         not math.isclose(norm, 6.5, rel_tol=1e-4),
-        "you return the norm after clipping; the one before is what one wants to watch.",
+        "you return the norm after clipping; return the one before, which is worth watching.",
     )
     expect(math.isclose(norm, 13, rel_tol=1e-4), f"the norm was 13; you return {norm}.")
     within = with_gradients(gradients)
     clip(within, 100.0)
     expect(
         all_close([p.grad for p in within], gradients),
-        "a gradient of norm 13 under a limit of 100 was changed: clipping never makes larger.",
+        "a gradient of norm 13 under a limit of 100 was changed; clipping only makes it smaller.",
     )
     partly = with_gradients([None, gradients[0]])
     try:
         clip(partly, 1.0)
     except (AttributeError, TypeError):
-        expect(False, "a parameter that took no part has .grad None; leave it out.")
+        expect(False, "an unused parameter has .grad None; leave it out.")
 
 
 @exercise
-def accumulate(run: Callable[[nn.Module, list[Batch], LossFunction], float]) -> None:
-    """`run(model, micro_batches, loss_function)`: the whole batch's gradient, piece by piece."""
+def accumulate(run: Callable[[nn.Module, list[Batch], Callable], float]) -> None:
+    """Check `run(model, micro_batches, loss_function)`, the batch's gradient piece by piece."""
     generator = torch.Generator().manual_seed(6)
     x, y = (torch.randn(8, 3, generator=generator) for _ in range(2))
-    y = y[:, :1] * torch.arange(1.0, 9.0)[:, None]  # the pieces' losses differ much
+    y = y[:, :1] * torch.arange(1.0, 9.0)[:, None]  # so that the pieces' losses differ a lot
     weight = torch.randn(1, 3, generator=generator)
     pieces = list(zip(x.split([4, 3, 1]), y.split([4, 3, 1]), strict=True))
 
@@ -280,7 +285,7 @@ def accumulate(run: Callable[[nn.Module, list[Batch], LossFunction], float]) -> 
         return model
 
     def gradient(factor: Callable[[int], float]) -> Tensor:
-        """What is accumulated when piece's mean loss counts by `factor(its size)`."""
+        """Accumulate the pieces' mean losses, each multiplied by `factor(its size)`."""
         model = fresh()
         for a, b in pieces:
             (F.mse_loss(model(a), b) * factor(len(a))).backward()
@@ -315,7 +320,7 @@ def accumulate(run: Callable[[nn.Module, list[Batch], LossFunction], float]) -> 
     want = gradient(lambda count: count / 8)
     for diagnosis, value in wrong.items():
         expect(not torch.allclose(got, value, rtol=1e-4), diagnosis)
-    expect(torch.allclose(got, want, rtol=1e-4), f"the gradient is {got}; {want} expected.")
+    expect(torch.allclose(got, want, rtol=1e-4), f"the gradient is {got}; it should be {want}.")
     expect(
         passes == ["forward", "backward"] * len(pieces),
         "the gradient is right, but all pieces were in memory at once: call backward for each one "
@@ -343,19 +348,22 @@ def accumulate(run: Callable[[nn.Module, list[Batch], LossFunction], float]) -> 
 
 AUTOCAST: dict[str, tuple[str, str]] = {
     "linear(x)": ("bf16", "matmuls are what autocast is for"),
-    "x + x": ("fp32", "addition takes what it is given, and x is fp32"),
+    "x + x": ("fp32", "addition keeps the dtype of its inputs, and x is fp32"),
     "linear(x) + x": ("fp32", "bf16 + fp32 is promoted to the wider one"),
     "gelu(linear(x))": ("bf16", "gelu keeps the dtype of its input, and a linear layer made that"),
     "cross_entropy(linear(x), ids)": ("fp32", "losses are on the fp32 list; the input is cast up"),
     "linear.weight": ("fp32", "autocast casts a copy for the matmul; the parameter stays"),
     "linear.weight.grad": ("fp32", "a gradient has the dtype of its parameter"),
-    "embedding(ids)": ("fp32", "a table look-up is no matmul; rows come as they are stored"),
+    "embedding(ids)": (
+        "fp32",
+        "a table look-up isn't a matmul; rows keep the dtype they are stored in",
+    ),
 }
 
 
 @exercise
 def autocast_dtypes(answer: Mapping[str, str]) -> None:
-    """For each expression under bf16 autocast, "bf16" or "fp32"."""
+    """Check the dtype, "bf16" or "fp32", of each expression under bf16 autocast."""
     if all(value is ... for value in answer.values()):
         raise NotImplementedError
     for expression, (truth, why) in AUTOCAST.items():
