@@ -1,12 +1,13 @@
-"""Sampling from a GPT: temperature, top-k and top-p, with a key-value cache."""
+"""Sampling from a GPT with temperature, top-k, top-p and a key-value cache."""
 
 import codecs
 import dataclasses
 import math
+import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -25,19 +26,20 @@ WEIGHTS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 # Prompts of equal length are a matrix, prompts of different lengths a list of vectors.
 Prompts = Int[Tensor, "batch seq"] | Sequence[Int[Tensor, " seq"]]
+AnyPrompts = TypeVar("AnyPrompts", Int[Tensor, "batch seq"], Sequence[Int[Tensor, " seq"]])
 
 
 @dataclass(frozen=True)
 class SamplingConfig:
-    """Settings for sampling; `dataclasses.replace` changes some of them.
+    """Settings for sampling.
 
     Args:
-        max_new_tokens: How many tokens to generate at most.
-        temperature: Logits are divided by it; 0 always picks the most likely token.
-        top_k: Sample among the k most likely tokens only; None means all.
-        top_p: Sample among the most likely tokens whose probabilities reach p; None means all.
-        seed: Prompt i of a batch is sampled with seed + i; None draws a new seed.
-        stop_token: A row ends after this token; None means it never ends early.
+        max_new_tokens: Maximum number of tokens to generate.
+        temperature: Divisor of the logits, where 0 always picks the most likely token.
+        top_k: Sample among the k most likely tokens only (default: all).
+        top_p: Sample among the most likely tokens whose probabilities reach p (default: all).
+        seed: Prompt i of a batch is sampled with seed + i (default: a random seed).
+        stop_token: A row ends after this token (default: no row ends early).
         use_cache: Keep keys and values between tokens, which changes the speed, not the tokens.
 
     Raises:
@@ -53,23 +55,16 @@ class SamplingConfig:
     use_cache: bool = True
 
     def __post_init__(self) -> None:
-        require(
-            0 <= self.max_new_tokens <= MAX_NEW_TOKENS,
-            f"max_new_tokens is {self.max_new_tokens}; 0 to {MAX_NEW_TOKENS} expected",
-        )
-        require(
-            self.temperature == 0 or MIN_TEMPERATURE <= self.temperature < math.inf,
-            f"temperature is {self.temperature}; 0 (greedy) or at least {MIN_TEMPERATURE} expected",
-        )
-        require(self.top_k is None or self.top_k >= 1, f"top_k is {self.top_k}; at least 1 needed")
-        require(
-            self.top_p is None or 0 < self.top_p <= 1,
-            f"top_p is {self.top_p}; above 0 and up to 1 expected",
-        )
-        require(
-            self.seed is None or 0 <= self.seed < 2**62,
-            f"seed is {self.seed}; 0 to 2**62 - 1 expected",
-        )
+        count_fits = 0 <= self.max_new_tokens <= MAX_NEW_TOKENS
+        divisible = self.temperature == 0 or MIN_TEMPERATURE <= self.temperature < math.inf
+        for name, valid, expected in (
+            ("max_new_tokens", count_fits, f"0 to {MAX_NEW_TOKENS}"),
+            ("temperature", divisible, f"0 (greedy) or at least {MIN_TEMPERATURE}"),
+            ("top_k", self.top_k is None or self.top_k >= 1, "at least 1"),
+            ("top_p", self.top_p is None or 0 < self.top_p <= 1, "above 0 and up to 1"),
+            ("seed", self.seed is None or 0 <= self.seed < 2**62, "0 to 2**62 - 1"),
+        ):
+            require(valid, f"{name} is {getattr(self, name)}; {expected} expected")
 
 
 def sampling_config(sampling: SamplingConfig | int, options: dict[str, Any]) -> SamplingConfig:
@@ -134,7 +129,7 @@ def align(
 
 
 class Reader:
-    """Computes next-token logits of left-padded texts that grow, with a cache.
+    """Source of the next-token logits of left-padded texts that grow, with a cache.
 
     Args:
         padding: The number of padding columns of each row, as `align` returns it.
@@ -147,7 +142,7 @@ class Reader:
         self.starts: list[int] = []
 
     def logits(self, text: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch vocab"]:
-        """Return the logits after the last column; each call's text extends the previous one."""
+        """Return the logits after the last column of a text that extends the previous call's."""
         length, block_size = text.size(1), self.model.config.block_size
         starts = [left + context_start(length - left, block_size) for left in self.padding]
         begin = min(starts)
@@ -169,7 +164,7 @@ def choose(
     generators: list[torch.Generator],
     sampling: SamplingConfig,
 ) -> Int[Tensor, " batch"]:
-    """Sample a token for each row with the row's generator; at temperature 0, take the argmax.
+    """Sample a token for each row with the row's generator, or take the argmax at temperature 0.
 
     Sampling happens on the CPU, so it doesn't depend on the device.
 
@@ -218,47 +213,57 @@ def stream(
             temperature 0 on a GPU, this is checked at the end).
     """
     sampling = sampling_config(sampling, options)
-    require(len(prompts) > 0, "there is no prompt; at least one expected")
-    for prompt in prompts:
-        require(prompt.ndim == 1, "a prompt is not a vector; a matrix or a list of them expected")
-        require(len(prompt) > 0, "the prompt is empty; at least one token expected")
-    generators = [torch.Generator() for _ in prompts]
-    for row, generator in enumerate(generators):
-        generator.manual_seed(
-            sampling.seed + row
-        ) if sampling.seed is not None else generator.seed()
+    require(
+        len(prompts) > 0 and all(prompt.ndim == 1 and len(prompt) > 0 for prompt in prompts),
+        "a matrix or a list of vectors expected as prompts, with at least one token each",
+    )
+    seed = secrets.randbits(62) if sampling.seed is None else sampling.seed
+    generators = [torch.Generator().manual_seed(seed + row) for row in range(len(prompts))]
     text, padding = align(prompts, sampling.max_new_tokens, model.device)
-    stopped = torch.zeros(len(text), dtype=torch.bool, device=text.device)
     reader = Reader(model, padding, sampling.use_cache)
-    highest = torch.zeros(len(text), device=text.device)
     was_training = model.training
     model.eval()
     try:
-        for end in range(text.size(1) - sampling.max_new_tokens, text.size(1)):
-            logits = reader.logits(text[:, :end])
-            token = choose(logits, generators, sampling)
-            if sampling.temperature == 0:
-                highest = torch.maximum(highest, logits.amax(-1))
-                if text.device.type == "cpu":  # on a GPU, the check would wait for the device
-                    require_finite(highest)
-            if sampling.stop_token is not None:
-                token = token.masked_fill(stopped, sampling.stop_token)
-                stopped = token == sampling.stop_token
-            text[:, end] = token
-            yield token
-            if sampling.stop_token is not None and stopped.all():
-                break
-        require_finite(highest)
+        yield from new_tokens(reader, text, generators, sampling)
     finally:
         model.train(was_training)
+
+
+def new_tokens(
+    reader: Reader,
+    text: Int[Tensor, "batch seq"],
+    generators: list[torch.Generator],
+    sampling: SamplingConfig,
+) -> Iterator[Int[Tensor, " batch"]]:
+    """Fill the last `max_new_tokens` columns of `text` from left to right, and yield each."""
+    stopped = torch.zeros(len(text), dtype=torch.bool, device=text.device)
+    highest = torch.zeros(len(text), device=text.device)
+    for end in range(text.size(1) - sampling.max_new_tokens, text.size(1)):
+        logits = reader.logits(text[:, :end])
+        token = choose(logits, generators, sampling)
+        if sampling.temperature == 0:
+            highest = torch.maximum(highest, logits.amax(-1))
+            if text.device.type == "cpu":  # on a GPU, the check would wait for the device
+                require_finite(highest)
+        if sampling.stop_token is not None:
+            token = token.masked_fill(stopped, sampling.stop_token)
+            stopped = token == sampling.stop_token
+        text[:, end] = token
+        yield token
+        if sampling.stop_token is not None and stopped.all():
+            break
+    require_finite(highest)
 
 
 class HalfLinear(nn.Module):
     """Linear layer with 16-bit weights and 32-bit activations.
 
     A single row is limited by memory bandwidth, so half the bytes are twice as fast. For several
-    rows the weights are widened first, because most CPUs have no native 16-bit matmul.
+    rows the weights are converted to 32 bits first, because most CPUs have no native 16-bit matmul.
     """
+
+    weight: Tensor
+    bias: Tensor | None
 
     def __init__(self, linear: nn.Linear, dtype: torch.dtype):
         super().__init__()
@@ -266,7 +271,7 @@ class HalfLinear(nn.Module):
         self.register_buffer("bias", None if linear.bias is None else linear.bias.to(dtype))
 
     def forward(self, x: Float[Tensor, "batch seq n_in"]) -> Float[Tensor, "batch seq n_out"]:
-        """Apply the layer; the result has the dtype of `x`."""
+        """Apply the layer and return a tensor with the dtype of `x`."""
         if x.numel() == x.size(-1):
             return F.linear(x.to(self.weight.dtype), self.weight, self.bias).to(x.dtype)
         bias = None if self.bias is None else self.bias.to(x.dtype)
@@ -284,49 +289,27 @@ def store_weights(model: GPT, dtype: torch.dtype = torch.float32) -> None:
     if model.device.type != "cpu":
         model.to(dtype)
         return
-    for parent in list(model.modules()):
-        for name, layer in list(parent.named_children()):
-            if not isinstance(layer, nn.Linear):
-                continue
-            if dtype != torch.float32:
-                setattr(parent, name, HalfLinear(layer, dtype))
-            elif layer.out_features >= layer.in_features:
-                layer.weight.data = layer.weight.T.contiguous().T
-
-
-@overload
-def generate(
-    model: GPT,
-    prompts: Int[Tensor, "batch seq"],
-    sampling: SamplingConfig | int,
-    **options: Any,
-) -> Int[Tensor, "batch longer_seq"]: ...
-
-
-@overload
-def generate(
-    model: GPT,
-    prompts: Sequence[Int[Tensor, " seq"]],
-    sampling: SamplingConfig | int,
-    **options: Any,
-) -> list[Int[Tensor, " longer_seq"]]: ...
+    linear_layers = [(n, m) for n, m in model.named_modules() if isinstance(m, nn.Linear)]
+    for name, layer in linear_layers:
+        if dtype != torch.float32:
+            model.set_submodule(name, HalfLinear(layer, dtype))
+        elif layer.out_features >= layer.in_features:
+            layer.weight.data = layer.weight.T.contiguous().T
 
 
 def generate(
-    model: GPT, prompts: Prompts, sampling: SamplingConfig | int, **options: Any
-) -> Int[Tensor, "batch longer_seq"] | list[Int[Tensor, " longer_seq"]]:
-    """Return the prompts with their continuations; the arguments are those of `stream`.
+    model: GPT, prompts: AnyPrompts, sampling: SamplingConfig | int, **options: Any
+) -> AnyPrompts:
+    """Return the prompts with their continuations, for the arguments of `stream`.
 
     Returns:
         A matrix for a matrix, in which rows that stopped early are filled with the stop token. A
         list for a list, in which such rows end with the stop token.
     """
     sampling = sampling_config(sampling, options)
-    tokens = stream(model, prompts, sampling)
-    bar = Bar(
-        tokens, total=sampling.max_new_tokens, desc="sampling", unit="tok", leave=False, delay=1
-    )
-    columns = [token[:, None] for token in bar]
+    tokens, total = stream(model, prompts, sampling), sampling.max_new_tokens
+    bar = Bar(tokens, total=total, desc="sampling", unit="tok", leave=False, delay=1)
+    columns: list[Tensor] = [token[:, None] for token in bar]
     if isinstance(prompts, Tensor):
         return torch.cat((prompts.to(model.device), *columns), dim=1)
     new = torch.cat(columns, dim=1) if columns else torch.empty(len(prompts), 0, dtype=torch.long)
@@ -335,9 +318,9 @@ def generate(
 
 
 def up_to(row: Int[Tensor, " seq"], stop_token: int | None) -> Int[Tensor, " shorter_seq"]:
-    """Cut a row after its first stop token."""
-    stops = (row == stop_token).nonzero() if stop_token is not None else []
-    return row[: int(stops[0]) + 1] if len(stops) else row
+    """Return the row up to its first stop token."""
+    tokens = row.tolist()
+    return row[: tokens.index(stop_token) + 1] if stop_token in tokens else row
 
 
 def encode(tokenizer: Tokenizer, prompt: str) -> Int[Tensor, " seq"]:
@@ -390,13 +373,9 @@ def stream_text(
 
 
 def complete(
-    model: GPT,
-    tokenizer: Tokenizer,
-    prompt: str,
-    sampling: SamplingConfig | int,
-    **options: Any,
+    model: GPT, tokenizer: Tokenizer, prompt: str, sampling: SamplingConfig | int, **options: Any
 ) -> str:
-    """Return the prompt and its continuation; the arguments are those of `stream_text`."""
+    """Return the prompt and its continuation, for the arguments of `stream_text`."""
     return prompt + "".join(stream_text(model, tokenizer, prompt, sampling, **options))
 
 

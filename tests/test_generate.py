@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 
 import pytest
 import torch
@@ -50,13 +51,13 @@ def greedy_by_hand(model: GPT, prompt: torch.Tensor, count: int) -> torch.Tensor
     return prompt
 
 
-@pytest.mark.parametrize(("prompt", "sampling"), [*zip([1, 7, 16, 20], HOW, strict=True)])
-def test_cached_equals_uncached(model, prompt, sampling):
-    idx = torch.randint(50, (2, prompt))
-    cached = generate(model, idx, 40, **sampling)  # far past the block size of 16
-    assert torch.equal(cached, generate(model, idx, 40, use_cache=False, **sampling))
-    assert torch.equal(cached[:, :prompt], idx)
-    assert cached.shape == (2, prompt + 40)
+def test_cached_equals_uncached(model):
+    for prompt, sampling in zip([1, 7, 16, 20], HOW, strict=True):
+        idx = torch.randint(50, (2, prompt))
+        cached = generate(model, idx, 40, **sampling)  # far past the block size of 16
+        assert torch.equal(cached, generate(model, idx, 40, use_cache=False, **sampling))
+        assert torch.equal(cached[:, :prompt], idx)
+        assert cached.shape == (2, prompt + 40)
 
 
 def test_same_seed_same_text_other_seed_other_text(model):
@@ -64,13 +65,6 @@ def test_same_seed_same_text_other_seed_other_text(model):
     one, again, other = (generate(model, idx, 30, seed=seed) for seed in (1, 1, 2))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
-
-
-def test_greedy_takes_the_likeliest(model):
-    idx = torch.randint(50, (3, 4))
-    assert torch.equal(
-        generate(model, idx, 1, temperature=0.0)[:, -1], model(idx)[:, -1].argmax(-1)
-    )
 
 
 def test_top_k_and_top_p_by_hand():
@@ -89,40 +83,36 @@ def test_top_k_and_top_p_by_hand():
     assert kept(top_p=1.0) == [0, 1, 2, 3]
     sharpened = filter_logits(logits, temperature=0.5).softmax(-1)
     assert torch.allclose(sharpened, probabilities**2 / (probabilities**2).sum())
+    many = torch.randn(1, 50257) * 3  # so many that their rounded sum is 1 before the last
+    assert torch.equal(filter_logits(many, top_p=1.0), many)
+    assert filter_logits(many, top_p=0.999).isinf().any()
 
 
-def test_top_p_of_1_keeps_all():
-    logits = torch.randn(1, 50257) * 3  # so many that their rounded sum is 1 before the last
-    assert torch.equal(filter_logits(logits, top_p=1.0), logits)
-    assert filter_logits(logits, top_p=0.999).isinf().any()
-
-
-@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
-@pytest.mark.parametrize("sampling", [{"temperature": 0.0, "stop_token": 49}, {"seed": 5}])
-def test_logits_without_bound_are_refused(model, monkeypatch, wrong, sampling):
+def test_logits_that_are_not_finite_are_refused(model, monkeypatch):
     forward = GPT.forward
 
-    def broken(self, idx, **how):
-        logits = forward(self, idx, **how)
+    def broken(model: GPT, wrong: float, idx: torch.Tensor, **how) -> torch.Tensor:
+        logits = forward(model, idx, **how)
         logits[-1, -1, 7] = wrong
         return logits
 
-    monkeypatch.setattr(GPT, "forward", broken)
-    found = stream(model, prompts_of(3, 9), 5, **sampling)
-    with pytest.raises(ValueError, match=r"not finite; use --weights fp32") as error:
-        next(found)
-    assert "\n" not in str(error.value)
+    for wrong in (float("nan"), float("inf")):
+        monkeypatch.setattr(GPT, "forward", functools.partialmethod(broken, wrong))
+        for sampling in ({"temperature": 0.0, "stop_token": 49}, {"seed": 5}):
+            tokens = stream(model, prompts_of(3, 9), 5, **sampling)
+            with pytest.raises(ValueError, match=r"not finite; use --weights fp32"):
+                next(tokens)
 
 
-@pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {"seed": 5, "top_k": 3, "top_p": 0.6}])
-def test_a_token_that_cannot_come_is_no_error(model, monkeypatch, sampling):
+def test_a_logit_of_minus_infinity_is_valid(model, monkeypatch):
     forward = GPT.forward
 
     def without_7(self, idx, **how):
         return forward(self, idx, **how).index_fill(-1, torch.tensor(7), float("-inf"))
 
     monkeypatch.setattr(GPT, "forward", without_7)
-    assert 7 not in generate(model, torch.zeros(2, 1, dtype=torch.long), 40, **sampling)
+    for sampling in ({"temperature": 0.0}, {"seed": 5, "top_k": 3, "top_p": 0.6}):
+        assert 7 not in generate(model, torch.zeros(2, 1, dtype=torch.long), 40, **sampling)
 
 
 def test_sampling_follows_the_probabilities(model):
@@ -138,23 +128,20 @@ def test_the_context_moves_in_half_blocks():
     assert all(n - context_start(n, 1) == 1 for n in range(1, 10))
 
 
-@pytest.mark.parametrize("length", [1, 16, 50])
-def test_greedy_is_what_the_documented_context_says(model, length):
-    (prompt,) = prompts_of(length)
-    expected = greedy_by_hand(model, prompt, 40)
-    assert torch.equal(generate(model, prompt[None], 40, temperature=0.0)[0], expected)
+def test_greedy_is_what_the_documented_context_says(model):
+    for prompt in prompts_of(1, 16, 50):
+        expected = greedy_by_hand(model, prompt, 40)
+        assert torch.equal(generate(model, prompt[None], 40, temperature=0.0)[0], expected)
 
 
 @pytest.mark.parametrize("lengths", [(3, 9, 1, 6), (16, 17, 5, 40)])
-@pytest.mark.parametrize(
-    ("sampling", "use_cache"), [*zip(HOW, [True] * 4, strict=True), (HOW[1], False)]
-)
-def test_each_row_is_what_it_is_alone(model, lengths, sampling, use_cache):
+def test_each_row_is_what_it_is_alone(model, lengths):
     prompts = prompts_of(*lengths)  # that pass the block size of 16 at different times
-    together = generate(model, prompts, 40, use_cache=use_cache, **sampling)
-    for row, (prompt, made) in enumerate(zip(prompts, together, strict=True)):
-        own = sampling | ({"seed": sampling["seed"] + row} if "seed" in sampling else {})
-        assert torch.equal(made, generate(model, prompt[None], 40, **own)[0])
+    for sampling in (*HOW, HOW[1] | {"use_cache": False}):
+        together = generate(model, prompts, 40, **sampling)
+        for row, (prompt, made) in enumerate(zip(prompts, together, strict=True)):
+            own = sampling | ({"seed": sampling["seed"] + row} if "seed" in sampling else {})
+            assert torch.equal(made, generate(model, prompt[None], 40, **own)[0])
 
 
 def test_rows_with_one_prompt_differ(model):
@@ -162,17 +149,18 @@ def test_rows_with_one_prompt_differ(model):
     assert len({tuple(row.tolist()) for row in rows}) == 5
 
 
-@pytest.mark.parametrize("pieces", [[16], [5, 1, 7, 3]])
-def test_padding_is_seen_by_nobody(model, pieces):
+def test_padding_is_masked_out(model):
     idx = torch.randint(50, (3, 16))
     padding = [0, 4, 15]
     parts = []
     with torch.no_grad():
-        for token in (0, 49):  # whatever stands there
+        for token in (0, 49):
             for row, left in zip(idx, padding, strict=True):
                 row[:left] = token
             cache = KVCache(model.config, 3, idx.device, torch.float32, padding)
-            parts.append(torch.cat([model(p, cache=cache) for p in idx.split(pieces, 1)], dim=1))
+            parts.append(
+                torch.cat([model(p, cache=cache) for p in idx.split([5, 1, 7, 3], 1)], dim=1)
+            )
         for row, left in enumerate(padding):
             alone = model(idx[row : row + 1, left:])[0]
             assert all(torch.allclose(part[row, left:], alone, atol=1e-4) for part in parts)
@@ -199,8 +187,7 @@ def test_each_token_is_read_once(model, monkeypatch):
     assert widths == [6, 7, 8]
 
 
-@pytest.mark.parametrize("use_cache", [True, False])
-def test_a_stopped_row_leaves_the_others_alone(model, use_cache):
+def test_a_stopped_row_leaves_the_others_alone(model):
     prompts = prompts_of(3, 9, 1)
     free = generate(model, prompts, 30, seed=2)
     drawn = [row[len(prompt) :] for row, prompt in zip(free, prompts, strict=True)]
@@ -208,7 +195,7 @@ def test_a_stopped_row_leaves_the_others_alone(model, use_cache):
     at = next(i for i, token in enumerate(drawn[0]) if i > 1 and token not in others)
     stop = int(drawn[0][at])
     at = drawn[0].tolist().index(stop)
-    rows = generate(model, prompts, 30, seed=2, stop_token=stop, use_cache=use_cache)
+    rows = generate(model, prompts, 30, seed=2, stop_token=stop)
     assert torch.equal(rows[0], free[0][: 3 + at + 1])  # with the stop token, as its last
     assert all(torch.equal(rows[i], free[i]) for i in (1, 2))
 
@@ -242,17 +229,17 @@ def test_text_ends_before_end_of_text(model, tokenizer):
     assert complete(model, tokenizer, "0123", 25, seed=1, stop=False) == free
 
 
-@pytest.mark.parametrize("stop", [True, False])
-def test_texts_together_are_the_texts_alone(model, tokenizer, stop):
+def test_texts_together_are_the_texts_alone(model, tokenizer):
     tokenizer.end_of_text = 7
     prompts = ["0", "0123456789", "0", "01234567890123456789", "CAB"]
-    together = complete_batch(model, tokenizer, prompts, 30, seed=3, stop=stop)
-    alone = [
-        complete(model, tokenizer, prompt, 30, seed=3 + row, stop=stop)
-        for row, prompt in enumerate(prompts)
-    ]
-    assert together == alone
-    assert any(len(t) < len(p) + 30 for t, p in zip(alone, prompts, strict=True)) == stop
+    for stop in (True, False):
+        together = complete_batch(model, tokenizer, prompts, 30, seed=3, stop=stop)
+        alone = [
+            complete(model, tokenizer, prompt, 30, seed=3 + row, stop=stop)
+            for row, prompt in enumerate(prompts)
+        ]
+        assert together == alone
+        assert any(len(t) < len(p) + 30 for t, p in zip(alone, prompts, strict=True)) == stop
 
 
 def test_the_gpt2_tokenizer_stops_by_itself():
@@ -307,10 +294,9 @@ def test_stored_by_column_the_model_is_the_same(model, tiny_config):
 
 
 @pytest.mark.parametrize(("dtype", "digits"), [(torch.float16, 2e-3), (torch.bfloat16, 2e-2)])
-@pytest.mark.parametrize("shape", [(2, 9), (1, 1)])
-def test_weights_of_16_bits_change_logits_by_rounding_only(model, dtype, digits, shape):
-    idx = torch.randint(50, shape)
-    expected = model(idx)
+def test_weights_of_16_bits_change_logits_by_rounding_only(model, dtype, digits):
+    several, single = torch.randint(50, (2, 9)), torch.randint(50, (1, 1))
+    expected = [model(idx) for idx in (several, single)]
     embeddings = model.transformer.wte.weight.clone()
     store_weights(model, dtype)
     assert {part.weight.dtype for part in model.modules() if isinstance(part, HalfLinear)} == {
@@ -318,17 +304,14 @@ def test_weights_of_16_bits_change_logits_by_rounding_only(model, dtype, digits,
     }
     assert not any(isinstance(part, torch.nn.Linear) for part in model.modules())
     assert torch.equal(model.transformer.wte.weight, embeddings)
-    found = model(idx)
-    assert found.dtype == torch.float32
-    assert not torch.equal(found, expected)
-    assert torch.allclose(found, expected, atol=digits * expected.abs().max().item())
-
-
-def test_weights_of_16_bits_write_with_and_without_cache(model):
-    store_weights(model, torch.bfloat16)
-    prompts = torch.randint(50, (1, 5))
-    cached = generate(model, prompts, 12, temperature=0.0)
-    assert torch.equal(cached, generate(model, prompts, 12, temperature=0.0, use_cache=False))
+    for idx, exact in zip((several, single), expected, strict=True):
+        rounded = model(idx)
+        assert rounded.dtype == torch.float32
+        assert not torch.equal(rounded, exact)
+        assert torch.allclose(rounded, exact, atol=digits * exact.abs().max().item())
+    cached = generate(model, several[:1], 12, temperature=0.0)
+    uncached = generate(model, several[:1], 12, temperature=0.0, use_cache=False)
+    assert torch.equal(cached, uncached)
 
 
 def test_command_line_samples(tiny_run, capsys):
@@ -350,19 +333,17 @@ def test_command_line_samples(tiny_run, capsys):
     assert "num_samples is 0; 1 to 1000 expected" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        *({"max_new_tokens": value} for value in (-1, 2**21)),
-        *({"temperature": value} for value in (-1.0, 1e-9, float("nan"), float("inf"))),
-        *({"top_p": value} for value in (0.0, 1.5, float("nan"))),
-        *({"top_k": 0}, {"seed": -1}, {"seed": 2**62}),
-    ],
-    ids=str,
-)
-def test_a_bad_setting_is_named(model, wrong):
-    with pytest.raises(ValueError, match=f"^{next(iter(wrong))} is "):
-        SamplingConfig(**({"max_new_tokens": 1} | wrong))
+def test_a_bad_setting_is_named():
+    for name, *values in (
+        ("max_new_tokens", -1, 2**21),
+        ("temperature", -1.0, 1e-9, float("nan"), float("inf")),
+        ("top_p", 0.0, 1.5, float("nan")),
+        ("top_k", 0),
+        ("seed", -1, 2**62),
+    ):
+        for value in values:
+            with pytest.raises(ValueError, match=f"^{name} is {value}; .* expected$"):
+                SamplingConfig(**{"max_new_tokens": 1} | {name: value})
 
 
 def test_a_config_and_its_fields_are_the_same_to_all(model, tokenizer):
@@ -378,14 +359,10 @@ def test_a_config_and_its_fields_are_the_same_to_all(model, tokenizer):
 
 
 def test_bad_prompts_are_named(model):
-    with pytest.raises(ValueError, match="prompt is empty"):
-        next(stream(model, torch.zeros(1, 0, dtype=torch.long), 1))
-    with pytest.raises(ValueError, match="prompt is empty"):
-        generate(model, prompts_of(3, 0), 1)
-    with pytest.raises(ValueError, match="there is no prompt"):
-        generate(model, [], 1)
-    with pytest.raises(ValueError, match="not a vector; a matrix or a list of them"):
-        generate(model, torch.zeros(3, dtype=torch.long), 1)
+    token_ids = torch.zeros(3, dtype=torch.long)
+    for prompts in (token_ids, token_ids[None, :0], [token_ids, token_ids[:0]], []):
+        with pytest.raises(ValueError, match="a matrix or a list of vectors expected as prompts"):
+            generate(model, prompts, 1)
 
 
 def test_characters_spread_over_tokens_come_out_whole(monkeypatch):
