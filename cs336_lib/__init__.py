@@ -1,4 +1,4 @@
-"""GPT-2 in PyTorch: model, data, training loop, and the arithmetic of what they cost.
+"""GPT-2 in PyTorch, with data, training loop, and the arithmetic of what they cost.
 
 `from cs336_lib import GPT, GPTConfig, TrainConfig, train, generate` is enough to train and sample.
 """

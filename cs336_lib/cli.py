@@ -1,4 +1,4 @@
-"""The `cs336` command line: one dataclass per command, one function that runs it."""
+"""The `cs336` command line, with a dataclass per command."""
 
 import contextlib
 import dataclasses
@@ -31,7 +31,7 @@ Preset = tyro.extras.subcommand_type_from_defaults(
 
 @dataclass(frozen=True)
 class Train:
-    """Train a GPT, starting from a preset; every field is a flag."""
+    """Train a GPT, starting from a preset whose fields are flags."""
 
     # mypy can't know a type that tyro makes at run time.
     config: tyro.conf.OmitArgPrefixes[tyro.conf.OmitSubcommandPrefixes[Preset]]  # type: ignore[valid-type]
@@ -64,19 +64,19 @@ class Sample:
     max_new_tokens: int = 200
     """How many tokens to sample at most."""
     num_samples: int = 1
-    """How many continuations; several are sampled as one batch and printed at the end."""
+    """How many continuations. Several are sampled as one batch and printed at the end."""
     stop: bool = True
     """Stop at <|endoftext|>, if the tokenizer has it."""
     temperature: float = 0.8
-    """Divides the logits; 0 always picks the most likely token."""
+    """Divides the logits. 0 always picks the most likely token."""
     top_k: int | None = 50
     """Sample among the k most likely tokens only (None: all)."""
     top_p: float | None = None
     """Sample among the most likely tokens that add up to this probability (None: all)."""
     seed: int | None = None
-    """The same seed gives the same text; sample n uses seed + n - 1 (None: a random seed)."""
+    """The same seed gives the same text. Sample n uses seed + n - 1 (None: a random seed)."""
     weights: Literal["fp32", "fp16", "bf16"] = "fp32"
-    """Type of the stored weights; 16 bits make a single text faster and may change it."""
+    """Type of the stored weights. 16 bits make a single text faster and may change it."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1 or mps."""
 
@@ -155,7 +155,7 @@ class Prepare:
     """Tokenize documents for `cs336 train PRESET --train-data OUT`."""
 
     out: Path
-    """Folder to create; after an interruption, the same command resumes."""
+    """Folder to create. After an interruption, the same command resumes."""
     files: tyro.conf.Positional[tuple[Path, ...]] = ()
     """UTF-8 text (one document per file), .jsonl or .parquet (one document per row)."""
     hub: str = ""
@@ -169,9 +169,9 @@ class Prepare:
     tokenizer: Literal["gpt2", "char"] = "gpt2"
     """GPT-2's byte-pair encoding, or one id per character."""
     val_fraction: float = 0.1
-    """Share kept for validation: entire documents, or the end of a single text."""
+    """Share kept for validation, as entire documents or the end of a single text."""
     workers: int | None = None
-    """Threads that tokenize (None: one per core); their number doesn't change the result."""
+    """Threads that tokenize (None: one per core). Their number doesn't change the result."""
     shard_tokens: int = 100_000_000
     """Tokens per .bin file."""
 
@@ -232,7 +232,7 @@ class Export:
 
 @dataclass(frozen=True)
 class Compare:
-    """Compare runs: how their configs differ, losses, speed, time."""
+    """Compare runs by config, losses, speed and time."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Folders of runs made by `cs336 train`, finished or not."""
@@ -304,7 +304,7 @@ def one_line(boxed: str) -> str:
 
 
 def fail(message: str) -> NoReturn:
-    """Print an error as one line on stderr, with control characters escaped; exit with code 2."""
+    """Print an error as one line on stderr, with control characters escaped, and exit with 2."""
     shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
     with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is full, closed or None
         sys.stderr.write(f"cs336: {''.join(shown)}\n")
@@ -312,7 +312,7 @@ def fail(message: str) -> NoReturn:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run one command; an error that a user can cause is one line on stderr and exit code 2."""
+    """Run a command. An error that a user can cause is one line on stderr and exit code 2."""
     if arguments is None and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for terminals without Unicode
     try:

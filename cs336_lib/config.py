@@ -44,14 +44,11 @@ def validate(config: Any) -> None:
         value = getattr(config, name)
         if choices := get_args(kind):
             valid, expected = value in choices, f"one of {', '.join(choices)}"
-        elif kind is int:
-            low, high = BOUNDS.get(name, (0, 2**63))
-            valid = type(value) is int and low <= value < high
-            expected = f"a whole number of at least {low} and below {high}"
-        elif kind is float:
-            low, high = BOUNDS.get(name, (0, sys.float_info.max))
-            valid = type(value) in (int, float) and low <= value < high  # NaN is not
-            expected = f"a number of at least {low} and below {high:g}"
+        elif kind in (int, float):
+            low, high = BOUNDS.get(name, (0, 2**63 if kind is int else sys.float_info.max))
+            number = "a whole number" if kind is int else "a number"
+            valid = type(value) in (int, kind) and low <= value < high  # NaN is not
+            expected = f"{number} of at least {low} and below {high:g}"
         else:
             valid, expected = type(value) is kind, {bool: "true or false", str: "text"}[kind]
         require(valid, f"{name} is {reprlib.repr(value)}; {expected} expected")
@@ -116,40 +113,40 @@ class TrainConfig:
     """Continue from the newest valid checkpoint in run_dir, or start at step 0 if there is none."""
 
     train_data: str = ""
-    """A folder made by `cs336 prepare`, or a pattern of .bin shards. Empty: the plays that ship."""
+    """A folder made by `cs336 prepare`, or a pattern of .bin shards (default: shipped plays)."""
     val_data: str = ""
-    """A pattern of .bin shards for validation. Empty: the folder's, or the corpus' last tenth."""
+    """A pattern of .bin shards for validation (default: the folder's, or the plays' last tenth)."""
     tokenizer: Literal["gpt2", "char"] = "gpt2"
-    """How text becomes token ids: GPT-2's byte-pair encoding, or one id per character."""
+    """GPT-2's byte-pair encoding, or one id per character."""
     init_from: str = ""
-    """Initial weights, which set n_layer, n_head, n_embd and bias: a run folder, a folder in
-    Hugging Face's layout, or gpt2, gpt2-medium, gpt2-large, gpt2-xl."""
+    """Initial weights, which set n_layer, n_head, n_embd and bias. You can give a run folder, a
+    folder in Hugging Face's layout, or gpt2, gpt2-medium, gpt2-large or gpt2-xl."""
 
     n_layer: int = 12
     """Number of transformer blocks."""
     n_head: int = 12
-    """Attention heads per block; must divide n_embd."""
+    """Attention heads per block. They must divide n_embd."""
     n_embd: int = 768
     """Width of the residual stream."""
     block_size: int = 1024
     """Context length in tokens."""
     dropout: float = 0.0
-    """Dropout probability; 0 if no data is seen twice."""
+    """Dropout probability. Choose 0 if no data is seen twice."""
     bias: bool = True
     """Biases in Linear and LayerNorm, as GPT-2 has them."""
 
     max_steps: int = 19073
     """Optimizer steps in total."""
     batch_tokens: int = 524288
-    """Tokens per optimizer step over all devices; a multiple of block_size."""
+    """Tokens per optimizer step over all devices, a multiple of block_size."""
     initial_batch_tokens: int = 0
-    """Tokens of the first step, growing linearly to batch_tokens. 0: batch_tokens throughout."""
+    """Tokens of the first step, which grow linearly to batch_tokens. 0 means a constant batch."""
     batch_growth_steps: int = 0
     """Steps over which the batch grows."""
     micro_batch_size: int = 16
     """Sequences per forward pass on one device. Gradients are accumulated up to batch_tokens."""
     optimizer: Literal["adamw", "muon"] = "adamw"
-    """adamw, or muon: Muon for the blocks' matrices and AdamW for everything else."""
+    """adamw, or muon, which is Muon for the blocks' matrices and AdamW for everything else."""
     learning_rate: float = 6e-4
     """Peak learning rate, reached at the end of the warm-up."""
     min_learning_rate: float = 6e-5
@@ -167,37 +164,37 @@ class TrainConfig:
     momentum: float = 0.95
     """Muon's decay of the running mean of gradients."""
     grad_clip: float = 1.0
-    """Largest norm of the gradient over all parameters; 0 turns clipping off."""
+    """Largest norm of the gradient over all parameters. 0 turns clipping off."""
     on_nan: Literal["stop", "skip"] = "stop"
-    """If a loss or gradient is NaN or infinite: stop the run, or skip the batch and count it."""
+    """If a loss or gradient is NaN or infinite, stop the run, or skip the batch and count it."""
     seed: int = 1337
     """Seed of initial weights, data order and dropout."""
 
     log_to: Literal["", "wandb", "tensorboard", "trackio"] = ""
-    """A tracker that gets the rows of metrics too; its package must be installed."""
+    """A tracker that gets the rows of metrics too. Its package must be installed."""
     log_every: int = 1
     """Steps between writes of metrics, the only times at which we wait for the device."""
     eval_every: int = 250
-    """Steps between validations; the last step always validates. 0: only there."""
+    """Steps between validations. The last step always validates, and with 0 only that one."""
     eval_tokens: int = 1048576
     """Validation tokens, the same ones each time (fewer where the data has fewer)."""
     checkpoint_every: int = 1000
-    """Steps between checkpoints; the last step always saves. 0: only there."""
+    """Steps between checkpoints. The last step always saves, and with 0 only that one."""
     keep_checkpoints: int = 2
-    """How many of the newest checkpoints to keep; the best by validation loss stays as well."""
+    """How many of the newest checkpoints to keep. The best by validation loss stays as well."""
 
     device: str = "auto"
-    """auto, cpu, cuda, cuda:1 or mps; auto takes the fastest available."""
+    """auto, cpu, cuda, cuda:1 or mps. auto takes the fastest available."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Matmul precision under autocast; auto: bf16 if the hardware supports it, else fp32."""
+    """Matmul precision under autocast. auto is bf16 if the hardware supports it, else fp32."""
     tf32: bool = False
     """On CUDA, fp32 matmuls run on tensor cores, which round their inputs to 10 mantissa bits."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
-    """Under torchrun: a copy of the model on every device, or shards of one (FSDP2)."""
+    """Under torchrun, a copy of the model on every device (ddp), or shards of one (fsdp)."""
     compile: Choice = "auto"
-    """torch.compile; auto: on CUDA."""
+    """torch.compile. auto uses it on CUDA."""
     deterministic: Choice = "auto"
-    """Bit-identical runs; auto: on CPU, where they cost next to nothing."""
+    """Bit-identical runs. auto means on a CPU, where they cost next to nothing."""
 
     def __post_init__(self) -> None:
         validate(self)
@@ -265,7 +262,7 @@ class Estimate:
     params: float | None = None
     """Parameters of the model, such as 70e9."""
     tokens: float | None = None
-    """Tokens to train on, such as 15e12; days need params and tokens."""
+    """Tokens to train on, such as 15e12. Days need params and tokens."""
     gpus: int = 1
     """How many GPUs."""
     hardware: str = "h100"
@@ -273,7 +270,7 @@ class Estimate:
     dtype: str = "bf16"
     """Precision of the matmuls, which sets the peak: bf16, fp16, tf32, fp32 or fp8."""
     mfu: float = 0.5
-    """Model FLOPs utilization, the share of the peak; 0.5 is very good."""
+    """Model FLOPs utilization, the share of the peak. 0.5 is very good."""
     memory: float | None = None
     """Bytes per GPU, such as 80e9 (None: from the datasheet)."""
     optimizer: str = "adamw"

@@ -1,4 +1,4 @@
-"""Text for the command line: banner, step line, and the tables of `estimate` and `compare`."""
+"""Text for the command line, such as the banner and the tables of `estimate` and `compare`."""
 
 import math
 import re
@@ -55,8 +55,8 @@ def banner(
     """Describe a run before it starts, with its expected duration.
 
     Args:
-        dtype: The dtype of matmuls; None means fp32.
-        peak: The peak FLOP/s of one device, or None, and its source.
+        dtype: The dtype of matmuls, or `None` for fp32.
+        peak: The peak FLOP/s of one device, or `None`, and its source.
         first_step: Greater than 0 when the run resumes.
     """
     windows = windows_before(config.max_steps, config) - windows_before(first_step, config)

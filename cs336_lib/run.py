@@ -1,4 +1,4 @@
-"""A run on disk: its folder, config, lock and metrics, resuming it, and comparing runs."""
+"""A run on disk, with its folder, config, lock and metrics, and the comparison of runs."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ import torch
 
 from cs336_lib import checkpoint, report
 from cs336_lib.accounting import duration
-from cs336_lib.config import TrainConfig, from_json, require
+from cs336_lib.config import GPTConfig, TrainConfig, from_json, require
 from cs336_lib.data.tokenizer import Tokenizer, save_tokenizer, tokenizer_of
 from cs336_lib.distributed import World
 from cs336_lib.io import inside, locked, read_json, sync, temporary_path, write_atomic, writing
@@ -130,24 +130,24 @@ def data_name(config: TrainConfig) -> str:
 
 
 def resume_point(
-    config: TrainConfig, vocab_size: int, data: dict[str, Any], device: torch.device, world: World
+    run_dir: Path, shape: GPTConfig, data: dict[str, Any], device: torch.device, world: World
 ) -> tuple[Path | None, int]:
     """Find the newest valid checkpoint of a run, and check that it is of this model and data.
 
     Args:
-        data: A fingerprint of each part of the data. Old checkpoints have none.
+        data: A fingerprint of each part of the data. Old checkpoints lack it.
         device: Where the ranks communicate.
 
     Returns:
-        The checkpoint, or None if the run has none yet, and its number of finished steps.
+        The checkpoint and its number of finished steps, or `None` and 0 before the first one.
 
     Raises:
         ValueError: If all checkpoints are damaged, or it is of another model or other data.
     """
-    path = checkpoint.resume_point(Path(config.run_dir) / "checkpoints", device, world)
+    path = checkpoint.resume_point(run_dir / "checkpoints", device, world)
     if path is None:
         return None, 0
-    checkpoint.require_same_model(path, config.model_config(vocab_size))
+    checkpoint.require_same_model(path, shape)
     state = checkpoint.read_state(path)
     require(
         state.get("data", data) == data,
@@ -235,7 +235,7 @@ NONE = "-"
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder as read: its name, its config, and a row of metrics per step."""
+    """The contents of a run folder, with its name, its config, and a row of metrics per step."""
 
     name: str
     config: TrainConfig
@@ -243,7 +243,7 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read the config and metrics of a run, finished or not; drop each val_loss that is null.
+    """Read the config and metrics of a run, finished or not, without each val_loss that is null.
 
     Raises:
         FileNotFoundError: If there is no such folder, or a file is missing in it.
@@ -290,7 +290,7 @@ def outcome(run: Run) -> dict[str, str]:
 
 
 def table(runs: Sequence[Run]) -> str:
-    """Return a table with a column per run: config fields that differ, then results."""
+    """Return a table with a column per run for config fields that differ, and for results."""
     configs = [dataclasses.asdict(run.config) | {"run_dir": "", "resume": ""} for run in runs]
     fields = {name: [str(config[name]) or NONE for config in configs] for name in configs[0]}
     changed = {name: values for name, values in fields.items() if len(set(values)) > 1}

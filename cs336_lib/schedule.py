@@ -8,7 +8,7 @@ from cs336_lib.config import TrainConfig
 
 
 def learning_rate(step: int, config: TrainConfig) -> float:
-    """Return the learning rate of a step: linear warm-up, then cosine or linear decay.
+    """Return the learning rate of a step, with linear warm-up, then cosine or linear decay.
 
     Step 0 has learning_rate / warmup_steps and step warmup_steps - 1 has the peak. The last step,
     max_steps - 1, has exactly min_learning_rate unless it is the peak.
@@ -22,7 +22,7 @@ def learning_rate(step: int, config: TrainConfig) -> float:
 
 
 def batch_windows(step: int, config: TrainConfig) -> int:
-    """Return the sequences in a step's batch over all devices; it may grow at first."""
+    """Return the sequences in a step's batch over all devices, which may grow at first."""
     if step >= config.batch_growth_steps:
         return config.batch_windows
     first = config.initial_batch_tokens // config.block_size

@@ -14,7 +14,7 @@ Send = Callable[[dict[str, Any]], None]
 
 
 def require_tracker(config: TrainConfig) -> None:
-    """Raise `ValueError` if the package of the tracker that `config.log_to` names isn't installed."""
+    """Raise `ValueError` if the package of the tracker in `config.log_to` isn't installed."""
     name = config.log_to
     if name and find_spec(name) is None:
         raise ValueError(f"--log-to {name}: the package {name} isn't installed; pip install {name}")
@@ -27,7 +27,7 @@ def open_tracker(config: TrainConfig, stack: ExitStack) -> Send | None:
     trackio have the same functions.
 
     Returns:
-        A function that sends a row's numbers, or None without a tracker.
+        A function that sends a row's numbers, or `None` if log_to is empty.
     """
     if not config.log_to:
         return None

@@ -43,13 +43,13 @@ def train_step(job: "Job", batches: Batches, step: int) -> tuple[Tensor, Tensor]
     """
     config, world, optimizer = job.config, job.world, job.optimizer
     torch.manual_seed(hash_key(config.seed, step, world.rank))  # dropout's randomness
+    schedule.set_learning_rate(optimizer, schedule.learning_rate(step, config))
     windows = schedule.batch_windows(step, config)
     loss = backward(job.model, batches, windows, config, world, job.autocast)
     loss = world.all_reduce(loss)
     grad_norm = clip_gradients(job.raw_model, config.grad_clip)
     broken = ~(loss.isfinite() & grad_norm.isfinite())
     job.broken = broken if config.on_nan == "skip" else broken | job.broken
-    schedule.set_learning_rate(optimizer, schedule.learning_rate(step, config))
     if config.log_every > 1:
         # GradScaler skips updates in this way too. PyTorch's stubs don't know the attribute.
         optimizer.found_inf = job.broken.float()  # type: ignore[attr-defined]
@@ -80,7 +80,7 @@ def backward(
         windows: Sequences in the step's batch over all ranks.
 
     Returns:
-        This rank's part of the mean loss. The ranks' parts add up to it.
+        This rank's part of the mean loss in nats per token. The ranks' parts add up to it.
     """
     losses = []
     pieces = world.pieces(windows, config.micro_batch_size)
@@ -105,7 +105,7 @@ def train(config: TrainConfig, on_step: Send | None = None) -> "TrainResult":
 
     Args:
         config: Everything that the run depends on. The same values give the same run.
-        on_step: Called with each row of metrics once it is written, to plot it for example.
+        on_step: Called with each row of metrics once it is written. You can plot it, for example.
 
     Returns:
         The model, its tokenizer and the metrics.
@@ -119,9 +119,9 @@ def train(config: TrainConfig, on_step: Send | None = None) -> "TrainResult":
         >>> train(PRESETS["shakespeare-char"][1]).val_loss
     """
     with run.resume_hint(config), ExitStack() as stack:
-        job = set_up(config, stack)
+        job = Job(config, stack)
         config, stop = job.config, stack.enter_context(stop_signals())
-        batches, log = training_batches(job), StepLog(job, [on_step, job.tracker])
+        batches, log = job.batches(), StepLog(job, [on_step, job.tracker])
         for step in log.steps():
             loss, grad_norm = train_step(job, batches, step)
             log.add(loss, grad_norm)
@@ -143,7 +143,7 @@ def train(config: TrainConfig, on_step: Send | None = None) -> "TrainResult":
 
 
 def is_due(step: int, every: int, config: TrainConfig) -> bool:
-    """Whether to do after this step what is done every so many steps, and after the last one."""
+    """Return whether something is due after this step, as it is at every so many and the last."""
     return step + 1 == config.max_steps or (every > 0 and (step + 1) % every == 0)
 
 
@@ -182,7 +182,7 @@ def save(job: "Job", done: int, val_loss: float | None) -> None:
 
 @dataclass(frozen=True)
 class TrainResult:
-    """The outcome of a run: the model, its tokenizer, and a row of metrics per step."""
+    """The outcome of a run, with the model, its tokenizer, and a row of metrics per step."""
 
     run_dir: Path
     model: GPT
@@ -206,144 +206,125 @@ class TrainResult:
         return losses[-1]
 
 
-@dataclass
 class Job:
-    """A run that is set up, with all that the loop needs."""
-
-    config: TrainConfig
-    world: World
-    device: torch.device
-    autocast: AbstractContextManager
-    tokenizer: Tokenizer
-    train_loader: Loader
-    val_loader: Loader
-    data: dict[str, Any]
-    """A fingerprint of the data."""
-    raw_model: GPT
-    model: nn.Module
-    """The raw model, perhaps compiled and wrapped by DDP."""
-    optimizer: torch.optim.Optimizer
-    metrics: run.Metrics
-    tracker: Send | None
-    steps: range
-    peak: float | None
-    """FLOP/s of all devices, or None where a device's peak is unknown."""
-    broken: Tensor
-    """On the device, whether NaN or infinity prevents the update."""
-
-    @property
-    def run_dir(self) -> Path:
-        """The run's folder."""
-        return Path(self.config.run_dir)
-
-
-def set_up(config: TrainConfig, stack: ExitStack) -> Job:
-    """Check all that can be wrong, open the run folder, and build the model and its optimizer.
-
-    The run folder isn't touched until everything else is known to work.
+    """A run that is set up, with all that the loop needs.
 
     Args:
-        config: The run's config.
+        config: The run's config. The job's `config` has the model's real shape.
         stack: Gets what must be undone at the end of the run.
 
-    Returns:
-        The run, with a config that has the model's real shape.
-    """
-    local_rank = distributed.world_from_environment().local_rank
-    device = hardware.select_device(config.device, local_rank)
-    dtype = hardware.autocast_dtype(device, config.precision)
-    world = stack.enter_context(distributed.process_group(device))
-    stack.enter_context(reproducible(config, device))
-    stack.enter_context(hardware.freed_memory_kept())
-    train_data, val_data, tokenizer = open_data(
-        config.train_data, config.val_data, config.tokenizer
-    )
-    data = {"train": train_data.fingerprint(), "val": val_data.fingerprint()}
-    config, begun = run.check(config, tokenizer)
-    run_dir, resumed, first_step = Path(config.run_dir), None, 0
-    if begun:  # lock it before looking for a checkpoint, since a run that ends may write one more
-        stack.enter_context(run.lock(run_dir, world, begun=True))
-        resumed, first_step = run.resume_point(config, tokenizer.vocab_size, data, device, world)
-    torch.manual_seed(config.seed)  # for the initial weights
-    raw_model, config = build_model(config, tokenizer, resumed, device, world, dtype is not None)
-    batch = distributed.micro_batch(config, world)
-    flops = accounting.largest_matmul_flops(raw_model.config, batch)
-    stack.enter_context(hardware.threads_for(flops))
-    train_loader, val_loader = (
-        Loader(tokens, config.block_size, tokenizer.vocab_size, config.seed)
-        for tokens in (train_data, val_data)
-    )
-    check_batches(train_loader, val_loader, config, first_step, world)
-    compiled = distributed.compiles(config, device, world)
-    require_tracker(config)
-    if not begun:
-        stack.enter_context(run.lock(run_dir, world, begun=False))
-    run.write(config, tokenizer, resumed, world)
-    model = distributed.prepare_model(raw_model, config, device, world, dtype, compiled=compiled)
-    optimizer = make_optimizer(raw_model, config)
-    if resumed is not None:
-        checkpoint.restore(resumed, raw_model, optimizer)
-    peak = hardware.peak_flops(device, dtype)
-    if world.is_main:
-        print(banner(config, raw_model, tokenizer, device, dtype, peak, first_step, world))
-    return Job(
-        config=config,
-        world=world,
-        device=device,
-        autocast=torch.autocast(device.type, dtype=dtype, enabled=dtype is not None),
-        tokenizer=tokenizer,
-        train_loader=train_loader,
-        val_loader=val_loader,
-        data=data,
-        raw_model=raw_model.train(),
-        model=model,
-        optimizer=optimizer,
-        metrics=run.Metrics(run_dir / "metrics.jsonl", first_step, world),
-        tracker=open_tracker(config, stack) if world.is_main else None,
-        steps=range(first_step, config.max_steps),
-        peak=peak[0] and peak[0] * world.size,
-        broken=torch.tensor(False, device=device),
-    )
-
-
-def build_model(
-    config: TrainConfig,
-    tokenizer: Tokenizer,
-    resumed: Path | None,
-    device: torch.device,
-    world: World,
-    bf16: bool,
-) -> tuple[GPT, TrainConfig]:
-    """Make the model, with fresh weights or those that `init_from` names.
-
-    A model that is to be sharded is made on the meta device, and gets fresh weights later.
-
-    Args:
-        resumed: The checkpoint whose weights will replace the fresh ones, if there is one.
-        bf16: Whether matmuls run in bf16, for the memory check.
-
-    Returns:
-        The model on the CPU, and the config with the shape that the model really has.
-
     Raises:
-        ValueError: If it doesn't fit into memory, or the weights of `init_from` don't fit the
-            config.
+        ValueError: If something in the config can't work. The run folder isn't touched until
+            everything else is known to work.
     """
-    model, cpu = None, torch.device("cpu")
-    if config.init_from and resumed is None:
-        model = init_from(config, tokenizer)
-        shape = {name: getattr(model.config, name) for name in run.SHAPE}
-        config = dataclasses.replace(config, **shape)
-    gpt = config.model_config(tokenizer.vocab_size)
-    distributed.require_room(gpt, config, device, world, bf16)  # before a billion weights are drawn
-    if model is None and distributed.is_sharded(config, world):
-        with torch.device("meta"):
-            model = GPT(gpt)
-    elif model is None:
-        numbers = accounting.count_parameters(gpt)
-        hardware.require_memory(4 * numbers, cpu, f"a model of {numbers:,} parameters")
-        model = GPT(gpt)
-    return model, config
+
+    def __init__(self, config: TrainConfig, stack: ExitStack):
+        local_rank = distributed.world_from_environment().local_rank
+        self.device = device = hardware.select_device(config.device, local_rank)
+        self.dtype = dtype = hardware.autocast_dtype(device, config.precision)
+        self.autocast = torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
+        self.world = world = stack.enter_context(distributed.process_group(device))
+        stack.enter_context(reproducible(config, device))
+        stack.enter_context(hardware.freed_memory_kept())
+        *streams, tokenizer = open_data(config.train_data, config.val_data, config.tokenizer)
+        self.tokenizer, vocab_size = tokenizer, tokenizer.vocab_size
+        self.data = {"train": streams[0].fingerprint(), "val": streams[1].fingerprint()}
+        self.config, begun = run.check(config, tokenizer)
+        self.run_dir, resumed, first_step = Path(config.run_dir), None, 0
+        if begun:  # lock it first, since a run that ends may write one more checkpoint
+            stack.enter_context(run.lock(self.run_dir, world, begun=True))
+            shape = self.config.model_config(vocab_size)
+            resumed, first_step = run.resume_point(self.run_dir, shape, self.data, device, world)
+        self.steps = range(first_step, config.max_steps)
+        torch.manual_seed(config.seed)  # for the initial weights
+        self.raw_model = self.build_model(resumed).train()
+        config = self.config  # with the model's real shape
+        batch = distributed.micro_batch(config, world)
+        flops = accounting.largest_matmul_flops(self.raw_model.config, batch)
+        stack.enter_context(hardware.threads_for(flops))
+        self.train_loader, self.val_loader = (
+            Loader(tokens, config.block_size, vocab_size, config.seed) for tokens in streams
+        )
+        self.check_batches()
+        compiled = distributed.compiles(config, device, world)
+        require_tracker(config)
+        if not begun:
+            stack.enter_context(run.lock(self.run_dir, world, begun=False))
+        run.write(config, tokenizer, resumed, world)
+        # The raw model, perhaps compiled and wrapped by DDP.
+        self.model = distributed.prepare_model(
+            self.raw_model, config, device, world, dtype, compiled=compiled
+        )
+        self.optimizer = make_optimizer(self.raw_model, config)
+        if resumed is not None:
+            checkpoint.restore(resumed, self.raw_model, self.optimizer)
+        peak = hardware.peak_flops(device, dtype)
+        self.peak = peak[0] and peak[0] * world.size  # None where it is unknown
+        self.broken = torch.tensor(False, device=device)  # whether NaN prevents the update
+        self.metrics = run.Metrics(self.run_dir / "metrics.jsonl", first_step, world)
+        self.tracker = open_tracker(config, stack) if world.is_main else None
+        if world.is_main:
+            print(banner(config, self.raw_model, tokenizer, device, dtype, peak, first_step, world))
+
+    def build_model(self, resumed: Path | None) -> GPT:
+        """Make the model on the CPU, with fresh weights or those that `init_from` names.
+
+        The weights of `init_from` set the shape in `config`. A model that is to be sharded is made
+        on the meta device, and gets fresh weights later.
+
+        Args:
+            resumed: The checkpoint whose weights will replace the fresh ones, if there is one.
+
+        Raises:
+            ValueError: If the model doesn't fit into memory, or the weights don't fit the config.
+        """
+        given = None
+        if self.config.init_from and resumed is None:
+            given = init_from(self.config, self.tokenizer)
+            shape = {name: getattr(given.config, name) for name in run.SHAPE}
+            self.config = dataclasses.replace(self.config, **shape)
+        config = self.config.model_config(self.tokenizer.vocab_size)
+        # Checked before a billion weights are drawn.
+        bf16 = self.dtype is not None
+        distributed.require_room(config, self.config, self.device, self.world, bf16)
+        if given is not None:
+            return given
+        if distributed.is_sharded(self.config, self.world):
+            with torch.device("meta"):
+                return GPT(config)
+        numbers = accounting.count_parameters(config)
+        what = f"a model of {numbers:,} parameters"
+        hardware.require_memory(4 * numbers, torch.device("cpu"), what)
+        return GPT(config)
+
+    def check_batches(self) -> None:
+        """Read the first batch and the validation set, so that bad data shows before the start.
+
+        Raises:
+            ValueError: If a token id is outside the vocabulary, or there are too few sequences.
+        """
+        for _ in self.micro_batches(self.steps.start):
+            pass
+        starts = self.val_loader.validation_starts(self.config.eval_tokens)
+        for start in starts[self.world.rank :: self.world.size]:
+            self.val_loader.windows([start])
+
+    def micro_batches(self, step: int) -> Batches:
+        """Yield what this rank reads in a step. An empty piece has a window that counts as 0."""
+        before = schedule.windows_before(step, self.config)
+        windows = schedule.batch_windows(step, self.config)
+        require(
+            windows >= self.world.size,
+            f"step {step}'s batch is {windows} sequences of {self.config.block_size} tokens, too "
+            f"few for {self.world.size} processes",
+        )
+        for first, size in self.world.pieces(windows, self.config.micro_batch_size):
+            yield self.train_loader.batch(before + first, max(size, 1))
+
+    def batches(self) -> Batches:
+        """Yield this rank's micro-batches of all steps on the device, the next one read ahead."""
+        pieces = (piece for step in self.steps for piece in self.micro_batches(step))
+        return prefetched(pieces, self.device)
 
 
 def init_from(config: TrainConfig, tokenizer: Tokenizer) -> GPT:
@@ -376,44 +357,6 @@ def init_from(config: TrainConfig, tokenizer: Tokenizer) -> GPT:
     )
     model.load_state_dict(state)
     return model
-
-
-def check_batches(
-    train_loader: Loader, val_loader: Loader, config: TrainConfig, step: int, world: World
-) -> None:
-    """Read the first batch and the whole validation set, so that bad data shows before the start.
-
-    Raises:
-        ValueError: If a token id is outside the vocabulary, or there are too few sequences.
-    """
-    first = schedule.batch_windows(0, config)
-    require(
-        first >= world.size,
-        f"the first step's batch is {first} sequences of {config.block_size} tokens, too few for "
-        f"{world.size} processes",
-    )
-    for _ in micro_batches(train_loader, config, step, world):
-        pass
-    for start in val_loader.validation_starts(config.eval_tokens)[world.rank :: world.size]:
-        val_loader.windows([start])
-
-
-def training_batches(job: Job) -> Batches:
-    """Yield this rank's micro-batches of all steps on the device, the next one read ahead."""
-    pieces = (
-        piece
-        for step in job.steps
-        for piece in micro_batches(job.train_loader, job.config, step, job.world)
-    )
-    return prefetched(pieces, job.device)
-
-
-def micro_batches(loader: Loader, config: TrainConfig, step: int, world: World) -> Batches:
-    """Yield what this rank reads in a step; an empty piece, which counts as 0, has one window."""
-    before = schedule.windows_before(step, config)
-    windows = schedule.batch_windows(step, config)
-    for first, size in world.pieces(windows, config.micro_batch_size):
-        yield loader.batch(before + first, max(size, 1))
 
 
 class StepLog:
@@ -524,7 +467,7 @@ def not_finite(job: Job, step: int, loss: float, grad_norm: float) -> str:
 
 @contextmanager
 def reproducible(config: TrainConfig, device: torch.device) -> Iterator[None]:
-    """Set determinism and TF32 as the config says; at the end restore the caller's settings."""
+    """Set determinism and TF32 as the config says, then restore the caller's settings."""
     deterministic = config.deterministic == "on"
     deterministic |= config.deterministic == "auto" and device.type == "cpu"
     before = torch.are_deterministic_algorithms_enabled()
@@ -544,7 +487,7 @@ def reproducible(config: TrainConfig, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
-    """An event set by Ctrl-C (or the stop button) and SIGTERM; a second one interrupts at once."""
+    """Set an event at Ctrl-C (or the stop button) or SIGTERM. A second one interrupts at once."""
     stop = threading.Event()
 
     def handle(number: int, frame: object) -> None:

@@ -313,7 +313,6 @@ def test_values_of_a_wrong_type_in_python():
     [
         [*TRAIN, "--run-dir", "a\nb", "--train-data", "c\nd"],
         ["sample", "--run-dir", b"\xff\xfe"],
-        ["estimate", "--mfu", "nan"],
     ],
     ids=str,
 )
@@ -351,11 +350,9 @@ def test_a_lack_of_memory_is_one_line(here, capsys, monkeypatch):
     assert "out of memory" in run(RuntimeError(windows))
 
 
-@pytest.mark.parametrize(
-    "message",
-    ["CUDA error: an illegal memory access was encountered", "spans two memory locations"],
-)
-def test_another_error_keeps_its_traceback(here, monkeypatch, message):
+def test_another_error_keeps_its_traceback(here, monkeypatch):
+    message = "spans two memory locations"
+
     def fail(command: object) -> None:
         raise RuntimeError(message)
 

@@ -61,13 +61,10 @@ def test_the_table_shows_differences_and_outcomes(runs, capsys):
     assert len({len(line) for line in out.splitlines() if line}) == 1  # columns stand in line
 
 
-def test_a_run_is_like_itself(runs, capsys):
+def test_losses_of_different_tasks_get_a_warning_and_a_run_is_like_itself(runs, capsys):
     out = run(capsys, runs[0], runs[0])
     assert "rate" not in out
     assert "comparable" not in out
-
-
-def test_losses_of_different_tasks_get_a_warning(runs, capsys):
     assert BASE.tokenizer == "gpt2"
     other = write_run(Path("c"), [4.0], {}, tokenizer="char")
     assert "Losses of different tokenizer are not comparable." in run(capsys, runs[0], other)

@@ -37,9 +37,6 @@ def test_largest_model():
     assert "one GPU's 80 GB: 5B parameters" in text
     assert "days" not in text
     assert "= 53.33B parameters" in report.report(gpus=8, precision="bf16")
-
-
-def test_a_model_that_does_not_fit():
     text = report.report(params=70e9)
     assert "7e10 x 16 = 1,120 GB; too much: 14 such GPUs at least" in text
 
@@ -60,23 +57,23 @@ def test_every_optimizer_and_precision():
         assert math.isclose(float(printed[1]), total, rel_tol=1e-3), names
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"hardware": "v100"}, "hardware 'v100' is unknown; one of a100, h100"),
-        ({"gpus": 0}, "gpus is 0"),
-        ({"mfu": 50}, "mfu is 50"),
-        ({"params": float("inf")}, "params is inf"),
-        ({"tokens": 1e9}, "params is missing"),
-        ({"dtype": "fp8", "hardware": "a100"}, "dtype 'fp8' has no peak for the NVIDIA A100"),
-        ({"optimizer": "adamx"}, "optimizer 'adamx' is unknown"),
-        ({"precision": "fp64"}, "precision 'fp64' is unknown"),
-    ],
-)
-def test_bad_values_get_one_line(options: dict, message: str):
-    with pytest.raises(ValueError, match=re.escape(message)) as caught:
-        report.report(**options)
-    assert "\n" not in str(caught.value)
+BAD_OPTIONS = [
+    ({"hardware": "v100"}, "hardware 'v100' is unknown; one of a100, h100"),
+    ({"gpus": 0}, "gpus is 0"),
+    ({"mfu": 50}, "mfu is 50"),
+    ({"params": float("inf")}, "params is inf"),
+    ({"tokens": 1e9}, "params is missing"),
+    ({"dtype": "fp8", "hardware": "a100"}, "dtype 'fp8' has no peak for the NVIDIA A100"),
+    ({"optimizer": "adamx"}, "optimizer 'adamx' is unknown"),
+    ({"precision": "fp64"}, "precision 'fp64' is unknown"),
+]
+
+
+def test_bad_values_get_one_line():
+    for options, message in BAD_OPTIONS:
+        with pytest.raises(ValueError, match=re.escape(message)) as caught:
+            report.report(**options)
+        assert "\n" not in str(caught.value)
 
 
 def test_numbers_as_people_write_them():
@@ -91,8 +88,6 @@ def test_numbers_as_people_write_them():
 
 
 def test_from_the_command_line(capsys: pytest.CaptureFixture[str]):
-    cli.main("estimate --params 70e9 --tokens 15e12 --gpus 1024 --hardware h100 --mfu 0.5".split())
-    assert "143.9 days" in capsys.readouterr().out
     cli.main("estimate --gpus 8 --memory 80e9 --optimizer adamw".split())
     assert "40B parameters" in capsys.readouterr().out
     with pytest.raises(SystemExit) as ended:
