@@ -107,7 +107,7 @@ def test_roofline_verdict():
 
 def test_backward_flops():
     cases = [
-        (lambda b, w: 2 * sum(forward(b, w)), "nobody asks for it"),
+        (lambda b, w: 2 * sum(forward(b, w)), "we don't need it"),
         (lambda b, w: sum(forward(b, w)), "That is the forward pass"),
         (lambda b, w: 2 * sum(forward(b, w)[1:]), "left the first layer out"),
         (lambda b, w: 2 * sum(forward(b, w)) - forward(b, w)[-1], "at the last layer"),
@@ -143,14 +143,17 @@ def test_transformer_flops():
 
     cases = [
         (lambda n, c, v, t: 2 * (n * 12 * c * c + v * c), "own matmuls are missing"),
-        (lambda n, c, v, t: 2 * parameters(n, c, v, t) + 4 * n * t * c, "position up is no matmul"),
+        (
+            lambda n, c, v, t: 2 * parameters(n, c, v, t) + 4 * n * t * c,
+            "a position look-up isn't a matmul",
+        ),
         (lambda n, c, v, t: 24 * n * c * c + 4 * n * t * c, "output matrix is missing"),
         (lambda n, c, v, t: 3 * flops(n, c, v, t), "That is a training step"),
         (lambda n, c, v, t: flops(n, c, v, t) // 2, "two FLOPs"),
         (lambda n, c, v, t: flops(n, c, v, t) * t, "whole sequence"),
         (lambda n, c, v, t: 2 * parameters(n, c, v, t), "have no parameters"),
-        (lambda n, c, v, t: 6 * parameters(n, c, v, t), "leaves attention out"),
-        (lambda n, c, v, t: flops(n, c, v, t) + 2 * v * c, "Looking a token up"),
+        (lambda n, c, v, t: 6 * parameters(n, c, v, t), "training step without attention"),
+        (lambda n, c, v, t: flops(n, c, v, t) + 2 * v * c, "A token look-up"),
         (lambda n, c, v, t: 2 * (n * 12 * c * c + v * c) + 4 * t * c, "you count them once"),
         (lambda n, c, v, t: 2 * (n * 12 * c * c + v * c) + 4 * n * t * t * c, "seq x seq"),
         (lambda n, c, v, t: flops(n, c, v, t) - 2 * n * t * c, "two matmuls a block"),
@@ -166,7 +169,7 @@ def test_transformer_bytes():
         (4, "weights alone"),
         (12, "gradient's or one of AdamW's two"),
         (8, "state is missing"),
-        (32, "twice over"),
+        (32, "twice too much"),
     ]
     assert_verdicts(checks.transformer_cost, [(answer(factor), said) for factor, said in cases])
 
@@ -192,8 +195,8 @@ def test_training_days():
 
 def test_largest_model():
     cases = [
-        (lambda n, m, w, g, a, s, r: n * m / (w + g + a + s), "set aside for activations"),
-        (lambda n, m, w, g, a, s, r: (n * m - r) / (w + g + a + s), "on every GPU, not once"),
+        (lambda n, m, w, g, a, s, r: n * m / (w + g + a + s), "no memory for activations"),
+        (lambda n, m, w, g, a, s, r: (n * m - r) / (w + g + a + s), "Every GPU reserves memory"),
         (lambda n, m, w, g, a, s, r: (m - r) / (w + g + a + s), "one GPU's memory"),
         (lambda n, m, w, g, a, s, r: n * (m - r) / (w + a + s), "gradients are missing"),
         (lambda n, m, w, g, a, s, r: n * (m - r) / (w + g + s), "master weights are missing"),
@@ -221,7 +224,7 @@ def gradients_before_master_weights(per, gpus, stage):
 def test_zero_bytes():
     cases = [
         (lambda per, n, s: per.total / n, "divide everything at every stage"),
-        (lambda per, n, s: per.sharded(n, min(s + 1, 3)), "stage 0 shards nothing"),
+        (lambda per, n, s: per.sharded(n, min(s + 1, 3)), "stage 0 doesn't shard"),
         (lambda per, n, s: per.sharded(n, max(s - 1, 0)), "stage 1 shards the optimizer's part"),
         (lambda per, n, s: per.sharded(n, s) * n, "sum over all GPUs"),
         (
@@ -235,7 +238,7 @@ def test_zero_bytes():
                 + per.gradient / (n if s == 2 else 1)
                 + per.weights / (n if s == 3 else 1)
             ),
-            "Stages add up",
+            "Stages build on each other",
         ),
         (
             lambda per, n, s: (

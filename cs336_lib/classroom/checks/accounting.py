@@ -1,4 +1,4 @@
-"""Checks for notebook 04: rooflines, FLOPs, days, largest models, sharding, checkpointing."""
+"""Checks of notebook 04 on rooflines, FLOPs, training days, memory, sharding and checkpointing."""
 
 import itertools
 import math
@@ -10,12 +10,12 @@ from cs336_lib.classroom.checks.report import DiagnosisError, exercise, expect
 
 
 def close(got: float, want: float) -> bool:
-    """Equal to nine digits: arithmetic in another order is fine."""
+    """Return whether two numbers agree to nine digits, whatever the order of arithmetic."""
     return math.isclose(got, want, rel_tol=1e-9)
 
 
 def expect_number(got: object, want: float, case: str, mistakes: Mapping[str, float]) -> None:
-    """Fail unless `got` is `want`; where it is a known mistake's value, say which mistake."""
+    """Fail unless `got` is `want`, with the diagnosis of a known mistake if one fits."""
     expect(got is not None, "Your function returns None; is the `return` missing?")
     expect(
         isinstance(got, Real) and not isinstance(got, bool),
@@ -30,7 +30,7 @@ def expect_number(got: object, want: float, case: str, mistakes: Mapping[str, fl
 
 
 def shown(value: float) -> str:
-    """A whole number in full, as its last digit may be the wrong one; others to six digits."""
+    """Format a whole number in full (its last digit may be wrong), and others to six digits."""
     whole = abs(value) < 1e15 and float(value).is_integer()
     return f"{value:,.0f}" if whole else f"{value:,.6g}"
 
@@ -39,7 +39,7 @@ def shown(value: float) -> str:
 def roofline_verdict(
     verdict: Callable[[float, float, float, float], tuple[str, float]],
 ) -> None:
-    """Which limit holds, and the least number of seconds."""
+    """Check the limiting resource and the minimum time in seconds."""
     for flops, moved, peak, bandwidth in (
         (1e9, 4e9, 100e12, 2e12),
         (8e12, 4e9, 100e12, 2e12),
@@ -85,13 +85,13 @@ def roofline_verdict(
 
 @exercise
 def backward_flops(count: Callable[[int, Sequence[int]], int]) -> None:
-    """Two matmuls for every layer but the first, which has one."""
+    """Check the backward FLOPs, two matmuls per layer except one for the first layer."""
     for batch, widths in ((8, (16, 16, 4)), (2, (3, 5, 7, 11)), (3, (5, 7))):
         pairs = list(itertools.pairwise(widths))
         forward = [2 * batch * rows * columns for rows, columns in pairs]
         want = 2 * sum(forward) - forward[0]
         mistakes = {
-            "You compute the input's gradient too; nobody asks for it, so the first layer has "
+            "You compute the input's gradient too, but we don't need it, so the first layer has "
             "one matmul in backward, not two.": 2 * sum(forward),
             "That is the forward pass. Each layer but the first has two matmuls in backward.": sum(
                 forward
@@ -102,9 +102,9 @@ def backward_flops(count: Callable[[int, Sequence[int]], int]) -> None:
             "gradient.": 2 * sum(forward) - forward[-1],
             "You count a multiplication and an addition as one; each is a FLOP, so 2 m n p.": want
             / 2,
-            "That is forward and backward together; only backward is wanted.": want + sum(forward),
-            "That is forward and backward together, 3 x forward; only backward is wanted, and "
-            "its first layer has one matmul.": 3 * sum(forward),
+            "That is forward and backward together; count only backward.": want + sum(forward),
+            "That is forward and backward together, 3 x forward; count only backward, where "
+            "the first layer has one matmul.": 3 * sum(forward),
             "That is for one example; there are `batch` of them.": want / batch,
             "You count one matmul for each layer but the first; those layers have two, and the "
             "first has one.": sum(forward[1:]),
@@ -118,7 +118,7 @@ def backward_flops(count: Callable[[int, Sequence[int]], int]) -> None:
 def transformer_cost(
     cost: Callable[[int, int, int, int], tuple[int, int, int]],
 ) -> None:
-    """Weights of the matrices, forward FLOPs per token, bytes of AdamW training in fp32."""
+    """Check the parameters, the forward FLOPs per token, and the bytes of fp32 AdamW training."""
     for layers, width, vocab, seq in ((3, 64, 256, 32), (12, 768, 50304, 1024)):
         got = cost(layers, width, vocab, seq)
         expect(
@@ -158,19 +158,19 @@ def transformer_cost(
             {
                 "Attention's own matmuls are missing: each block adds 2 seq C for the scores and "
                 "2 seq C for the weighted values.": 2 * (blocks + output),
-                "You count 2 FLOPs for each parameter, and looking a position up is no matmul.": 2
+                "You count 2 FLOPs for each parameter, but a position look-up isn't a matmul.": 2
                 * parameters
                 + attention,
-                "You count 2 FLOPs for each parameter; looking a position up is no matmul, and "
+                "You count 2 FLOPs for each parameter, but a position look-up isn't a matmul, and "
                 "attention's own matmuls have no parameters.": 2 * parameters,
-                "Looking a token up is no matmul; only the output matrix costs FLOPs.": flops
+                "A token look-up isn't a matmul; only the output matrix costs FLOPs.": flops
                 + 2 * output,
                 "The output matrix is missing: every token is multiplied by vocab_size x n_embd.": (
                     2 * blocks + attention
                 ),
-                "That is a training step (3 x forward); the forward pass is wanted.": 3 * flops,
-                "6 N is a training step, and leaves attention out; the forward pass is wanted.": 6
-                * parameters,
+                "That is a training step (3 x forward); count only the forward pass.": 3 * flops,
+                "6 N is a training step without attention; count the forward pass, with "
+                "attention.": 6 * parameters,
                 "Attention's matmuls run in every block; you count them once.": flops
                 - attention
                 + attention // layers,
@@ -196,14 +196,15 @@ def transformer_cost(
                     12 * parameters
                 ),
                 "The optimizer's state is missing: 4 + 4 + 8 bytes.": 8 * parameters,
-                "Those are bits or bytes twice over: 4 + 4 + 8 = 16 bytes each.": 32 * parameters,
+                "That is twice too much; each parameter takes 4 + 4 + 8 = 16 bytes.": 32
+                * parameters,
             },
         )
 
 
 @exercise
 def training_days(days: Callable[[float, float, int, float, float], float]) -> None:
-    """6 P D / (N F mfu) / 86,400."""
+    """Check the training days, 6 P D / (N F mfu) / 86,400."""
     for case in ((70e9, 15e12, 1024, 989.5e12, 0.5), (7e9, 2e12, 64, 312e12, 0.4)):
         parameters, tokens, gpus, peak, mfu = case
         want = 6 * parameters * tokens / (gpus * peak * mfu) / 86_400
@@ -213,7 +214,7 @@ def training_days(days: Callable[[float, float, int, float, float], float]) -> N
             "You count the forward pass only (2 P D); training takes 6 P D.": want / 3,
             "You count the backward pass only (4 P D); training takes 6 P D.": want * 2 / 3,
             "MFU is missing: the machine reaches only a part of its peak.": want * mfu,
-            "You multiply by MFU; it lowers the speed, so it stands in the denominator.": want
+            "You multiply by MFU; it lowers the speed, so it belongs in the denominator.": want
             * mfu**2,
             "The number of GPUs is missing.": want * gpus,
             "You divide the seconds by 60 x 24; a day has 60 x 60 x 24 = 86,400.": want * 60,
@@ -232,7 +233,7 @@ def training_days(days: Callable[[float, float, int, float, float], float]) -> N
 def largest_model(
     largest: Callable[[int, float, float, float, float, float, float], float],
 ) -> None:
-    """What is left of the memory, divided by the bytes of a parameter."""
+    """Check the largest model, which is the free memory divided by the bytes per parameter."""
     for case in (
         (8, 80e9, 4, 4, 0, 8, 0.0),
         (8, 80e9, 2, 2, 4, 8, 17e9),
@@ -242,10 +243,10 @@ def largest_model(
         per = weights + gradient + master + state
         want = gpus * (memory - reserved) / per
         mistakes = {
-            "Nothing is set aside for activations: take them off each GPU's memory.": gpus
+            "You leave no memory for activations; subtract them from each GPU's memory.": gpus
             * memory
             / per,
-            "Activations are set aside on every GPU, not once: gpus * (memory - reserved).": (
+            "Every GPU reserves memory for activations, so use gpus * (memory - reserved).": (
                 gpus * memory - reserved
             )
             / per,
@@ -259,7 +260,7 @@ def largest_model(
             / (per - state),
             "Those are bytes; divide by the bytes of a parameter.": gpus * (memory - reserved),
             "You count only the weights.": gpus * (memory - reserved) / weights,
-            "Those are billions; the number of parameters is wanted.": want / 1e9,
+            "Those are billions of parameters; return the number itself.": want / 1e9,
             "You multiply GB by 2^30; the arguments are bytes already.": want * 2**30,
         }
         text = (
@@ -271,8 +272,8 @@ def largest_model(
 
 @exercise
 def zero_bytes(sharded: Callable[[BytesPerParameter, int, int], float]) -> None:
-    """Bytes of a parameter on each GPU at each ZeRO stage."""
-    per = BytesPerParameter(weights=2, gradient=3, master=4, state=8)  # each part tells itself
+    """Check the bytes per parameter on each GPU at each ZeRO stage."""
+    per = BytesPerParameter(weights=2, gradient=3, master=4, state=8)  # all sizes differ
     for gpus in (1, 8, 64):
         for stage in (0, 1, 2, 3):
             want = per.sharded(gpus, stage)
@@ -280,16 +281,16 @@ def zero_bytes(sharded: Callable[[BytesPerParameter, int, int], float]) -> None:
             held = {
                 "The master weights are missing; they belong to the optimizer.": want
                 - per.master / (gpus if stage >= 1 else 1),
-                "Stages add up: each shards what the stage before it shards, and one part more.": (
+                "Stages build on each other; each shards one part more than the stage before it.": (
                     per.total
                     - sum(part * (1 - 1 / gpus) for part in parts[max(stage - 1, 0) : stage])
                 ),
                 "Stage 1 shards the master weights as well as the moments: both belong to the "
                 "optimizer.": per.weights + per.gradient + per.master + per.state / gpus,
-                "Your stages are one off: stage 0 shards nothing.": per.sharded(
+                "Your stages are off by one; stage 0 doesn't shard.": per.sharded(
                     gpus, min(stage + 1, 3)
                 ),
-                "Your stages are one off: stage 1 shards the optimizer's part.": per.sharded(
+                "Your stages are off by one; stage 1 shards the optimizer's part.": per.sharded(
                     gpus, max(stage - 1, 0)
                 ),
                 "Stage 2 shards gradients, stage 3 the weights; you have them the other way "
@@ -300,23 +301,23 @@ def zero_bytes(sharded: Callable[[BytesPerParameter, int, int], float]) -> None:
                 + sum(parts[::-1][stage:]),
                 "You divide everything at every stage; what a stage does not shard stays whole on "
                 "each GPU.": per.total / gpus,
-                "That is the sum over all GPUs; one GPU's share is wanted.": want * gpus,
+                "That is the sum over all GPUs; return one GPU's share.": want * gpus,
             }
             expect_number(sharded(per, gpus, stage), want, f"stage {stage}, {gpus} GPUs", held)
 
 
 @exercise
 def best_segments(best: Callable[[int, float], int]) -> None:
-    """The divisor of `layers` with the least peak."""
+    """Check the number of segments, the divisor of `layers` with the lowest peak memory."""
     for layers, inside in ((16, 1), (64, 1), (36, 4), (64, 16), (48, 25), (12, 100), (48, 16)):
         got = best(layers, inside)
         expect(
             isinstance(got, Integral) and not isinstance(got, bool),
-            f"The number of segments is expected, a whole number, not {got}. (Is it their peak?)",
+            f"Return the number of segments, a whole number, not {got}. (Is that their peak?)",
         )
         expect(
             1 <= got <= layers and layers % got == 0,
-            f"For {layers} layers, {got} segments are not equally long; a divisor is wanted.",
+            f"For {layers} layers, {got} segments are not equally long; return a divisor.",
         )
         divisors = [k for k in range(1, layers + 1) if layers % k == 0]
         peaks = {k: checkpointed_values(layers, k, inside) for k in divisors}
@@ -326,7 +327,7 @@ def best_segments(best: Callable[[int, float], int]) -> None:
         nearest_root = min(divisors, key=lambda k: abs(k - math.sqrt(layers)))
         expect(
             got != max(peaks, key=lambda k: peaks[k]),
-            f"For {case} have the highest peak of all; you want the lowest.",
+            f"For {case} have the highest peak of all; find the lowest.",
         )
         expect(
             got != nearest_root or inside == 1,
@@ -337,7 +338,7 @@ def best_segments(best: Callable[[int, float], int]) -> None:
         expect(
             got * least != layers,
             f"For {layers} layers, {inside} values inside each: {got} is the length of the best "
-            "segments; how many there are is wanted.",
+            "segments; return how many segments there are.",
         )
         root = math.sqrt(inside * layers)
         expect(
