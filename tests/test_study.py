@@ -304,10 +304,7 @@ def test_no_torch_is_loaded_to_open_the_course():
 
 
 def test_assistants_are_told_to_explain_and_not_to_solve(course, mine, monkeypatch, tmp_path):
-    rules = (mine / "AGENTS.md").read_text()
-    assert rules.startswith("# For AI assistants: explain, do not solve\n")
-    for words in ("Never write the answer", "one hint at a time", "Run the check together"):
-        assert words in rules
+    assert (mine / "AGENTS.md").read_bytes() == study.OUR_RULES.read_bytes()
     assert "AGENTS" not in study.progress(mine)
     newer = tmp_path / "newer.md"
     newer.write_text("newer rules")
