@@ -149,12 +149,11 @@ def test_the_readme_shows_what_was_measured():
         assert (common.ROOT / f"{module.replace('.', '/')}.py").is_file(), line
 
 
-@pytest.mark.parametrize(("flag", "code"), [("--help", 0), ("--halp", 2)])
-def test_a_report_that_is_not_asked_for_is_not_written(flag, code):
+def test_a_report_with_a_bad_flag_is_not_written():
     files = (common.ROOT / "README.md", common.ROOT / "docs" / "benchmarks.png")
     before = [path.stat().st_mtime_ns for path in files]
-    command = [sys.executable, "-m", "benchmarks.report", flag]
+    command = [sys.executable, "-m", "benchmarks.report", "--halp"]
     done = subprocess.run(command, cwd=common.ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == code
-    assert flag in done.stdout + done.stderr
+    assert done.returncode == 2
+    assert "--halp" in done.stderr
     assert [path.stat().st_mtime_ns for path in files] == before
