@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from cs336_lib import CallableModule
 from cs336_lib.config import require
@@ -112,28 +113,12 @@ def context_start(length: int, block_size: int) -> int:
     return -(-max(0, length - block_size) // jump) * jump
 
 
-def align(
-    prompts: Prompts, room: int, device: torch.device
-) -> tuple[Int[Tensor, "batch longest_and_room"], list[int]]:
-    """Left-pad the prompts into one matrix, with `room` empty columns on the right.
-
-    Returns:
-        The matrix, and the number of padding columns of each row.
-    """
-    longest = max(len(prompt) for prompt in prompts)
-    padding = [longest - len(prompt) for prompt in prompts]
-    text = torch.zeros(len(prompts), longest + room, dtype=torch.long, device=device)
-    for row, left, prompt in zip(text, padding, prompts, strict=True):
-        row[left:longest] = prompt
-    return text, padding
-
-
 class Reader:
-    """Source of the next-token logits of left-padded texts that grow, with a cache.
+    """Next-token logits of left-padded texts that grow, computed with a cache.
 
     Args:
-        padding: The number of padding columns of each row, as `align` returns it.
-        use_cache: If False, the whole context is read again for every token.
+        padding: Number of padding columns of each row.
+        use_cache: Read only the new columns; otherwise, read the entire context for every token.
     """
 
     def __init__(self, model: GPT, padding: list[int], use_cache: bool = True):
@@ -148,13 +133,9 @@ class Reader:
         begin = min(starts)
         if self.cache is None or starts != self.starts or not self.use_cache:
             self.starts = starts
-            self.cache = KVCache(
-                self.model.config,
-                len(starts),
-                text.device,
-                self.model.transformer.wte.weight.dtype,
-                padding=[start - begin for start in starts],
-            )
+            padding = [start - begin for start in starts]
+            dtype = self.model.transformer.wte.weight.dtype
+            self.cache = KVCache(self.model.config, len(starts), text.device, dtype, padding)
         unread = text[:, begin + self.cache.length :]
         return self.model(unread, cache=self.cache, last_only=True)[:, -1]
 
@@ -197,29 +178,31 @@ def stream(
 ) -> Iterator[Int[Tensor, " batch"]]:
     """Yield the next token of every prompt until all rows have stopped.
 
-    Each prompt is continued as it would be alone, because it has its own random numbers. Row i of a
-    batch with seed s is what the prompt gives alone with seed s + i.
+    Each prompt has its own random numbers, so it is continued as it would be alone. Row i of a batch
+    with seed s equals the continuation of that prompt alone with seed s + i.
 
     Args:
         prompts: Token ids, as a matrix or as a list of vectors of different lengths.
-        sampling: The settings, or just max_new_tokens.
+        sampling: The settings, or only max_new_tokens.
         options: Fields of `SamplingConfig` by name.
 
     Yields:
         One token per row. A row that has drawn the stop token repeats it.
 
     Raises:
-        ValueError: A setting is out of range, a prompt is empty, or the logits are not finite (at
-            temperature 0 on a GPU, this is checked at the end).
+        ValueError: A setting is out of range, a prompt is empty, or the logits are not finite. At
+            temperature 0 on a GPU, the logits are checked at the end.
     """
     sampling = sampling_config(sampling, options)
     require(
         len(prompts) > 0 and all(prompt.ndim == 1 and len(prompt) > 0 for prompt in prompts),
-        "a matrix or a list of vectors expected as prompts, with at least one token each",
+        "no prompt, or an empty one; a matrix or a list of vectors of token ids expected",
     )
     seed = secrets.randbits(62) if sampling.seed is None else sampling.seed
     generators = [torch.Generator().manual_seed(seed + row) for row in range(len(prompts))]
-    text, padding = align(prompts, sampling.max_new_tokens, model.device)
+    padded = pad_sequence(list(prompts), batch_first=True, padding_side="left")
+    text = F.pad(padded, (0, sampling.max_new_tokens)).to(model.device)
+    padding = [padded.size(1) - len(prompt) for prompt in prompts]
     reader = Reader(model, padding, sampling.use_cache)
     was_training = model.training
     model.eval()
@@ -235,7 +218,7 @@ def new_tokens(
     generators: list[torch.Generator],
     sampling: SamplingConfig,
 ) -> Iterator[Int[Tensor, " batch"]]:
-    """Fill the last `max_new_tokens` columns of `text` from left to right, and yield each."""
+    """Fill the empty columns of `text` from left to right, and yield each of them."""
     stopped = torch.zeros(len(text), dtype=torch.bool, device=text.device)
     highest = torch.zeros(len(text), device=text.device)
     for end in range(text.size(1) - sampling.max_new_tokens, text.size(1)):
@@ -282,7 +265,7 @@ class HalfLinear(nn.Module):
 def store_weights(model: GPT, dtype: torch.dtype = torch.float32) -> None:
     """Store the weights in `dtype`, in the memory layout that is fastest for a single token.
 
-    After this the model is for generation only. On a CPU, fp32 keeps every value and stores wide
+    Use the model only for generation afterwards. On a CPU, fp32 keeps every value and stores wide
     matrices by column, which is 1.5 times as fast as by row. 16-bit weights are fastest by row
     (docs/decisions.md).
     """
@@ -351,11 +334,11 @@ def stream_text(
     stop: bool = True,
     **options: Any,
 ) -> Iterator[str]:
-    """Yield the continuation of `prompt` piece by piece, without cutting characters apart.
+    """Yield the continuation of `prompt` piece by piece, in complete characters.
 
     Args:
         prompt: At least one character.
-        sampling: The settings, or just max_new_tokens.
+        sampling: The settings, or only max_new_tokens.
         stop: End before <|endoftext|>, if the tokenizer has it.
         options: Fields of `SamplingConfig` by name.
 

@@ -361,7 +361,9 @@ def test_a_config_and_its_fields_are_the_same_to_all(model, tokenizer):
 def test_bad_prompts_are_named(model):
     token_ids = torch.zeros(3, dtype=torch.long)
     for prompts in (token_ids, token_ids[None, :0], [token_ids, token_ids[:0]], []):
-        with pytest.raises(ValueError, match="a matrix or a list of vectors expected as prompts"):
+        with pytest.raises(
+            ValueError, match="no prompt, or an empty one; a matrix or a list of vectors"
+        ):
             generate(model, prompts, 1)
 
 
