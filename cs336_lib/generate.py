@@ -178,8 +178,8 @@ def stream(
 ) -> Iterator[Int[Tensor, " batch"]]:
     """Yield the next token of every prompt until all rows have stopped.
 
-    Each prompt has its own random numbers, so it is continued as it would be alone. Row i of a batch
-    with seed s equals the continuation of that prompt alone with seed s + i.
+    Each prompt has its own random numbers, so it is continued as it would be alone. Row i of a
+    batch with seed s equals the continuation of that prompt alone with seed s + i.
 
     Args:
         prompts: Token ids, as a matrix or as a list of vectors of different lengths.
