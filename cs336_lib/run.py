@@ -151,8 +151,7 @@ def resume_point(
     state = checkpoint.read_state(path)
     require(
         state.get("data", data) == data,
-        f"{path}: the training or validation data has changed since; restore what this run was "
-        f"trained on, or use another --run-dir",
+        f"{path}: this run's data has changed since; restore it, or use another --run-dir",
     )
     return path, state["step"]
 
@@ -218,8 +217,8 @@ def resume_hint(config: TrainConfig) -> Iterator[None]:
         if not os.path.exists(Path(config.run_dir) / CONFIG):
             raise
         saved = checkpoint.checkpoints(Path(config.run_dir) / "checkpoints")
-        where = f"from {saved[-1].name}" if saved else "at step 0, as there is no checkpoint yet"
-        raise OSError(f"{error}; with --resume the run continues {where}") from error
+        where = saved[-1].name if saved else "step 0, as there is no checkpoint yet"
+        raise OSError(f"{error}; with --resume the run continues from {where}") from error
 
 
 # Each is a number in a row of metrics. A null stands for NaN, which JSON lacks.

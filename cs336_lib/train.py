@@ -399,23 +399,21 @@ class StepLog:
             FloatingPointError: With on_nan="stop", at the first step whose loss or gradient isn't
                 finite. The rows before it are written.
         """
-        config, count = self.job.config, len(self.pending)
+        config, first = self.job.config, self.done - len(self.pending)
         values = torch.stack(self.pending).tolist()
         hardware.synchronize(self.job.device)
-        seconds, first = time.perf_counter() - self.start, self.done - count
-        ends = [schedule.windows_before(n, config) for n in range(first, self.done + 1)]
-        speed = (ends[-1] - ends[0]) * config.block_size / seconds
+        seconds = time.perf_counter() - self.start
+        windows = sum(schedule.batch_windows(step, config) for step in range(first, self.done))
+        speed = windows * config.block_size / seconds
         rows: list[dict[str, Any]] = []
-        for step, end, (loss, grad_norm) in zip(
-            range(first, self.done), ends[1:], values, strict=True
-        ):
+        for step, (loss, grad_norm) in enumerate(values, start=first):
             row = {
                 "step": step,
-                "tokens": end * config.block_size,
+                "tokens": schedule.windows_before(step + 1, config) * config.block_size,
                 "train_loss": loss,
                 "lr": schedule.learning_rate(step, config),
                 "grad_norm": grad_norm,
-                "step_ms": seconds * 1000 / count,
+                "step_ms": seconds * 1000 / len(values),
                 "tokens_per_sec": speed,
                 "mfu": accounting.mfu(self.flops_per_token * speed, self.job.peak),
             }
@@ -471,13 +469,13 @@ def reproducible(config: TrainConfig, device: torch.device) -> Iterator[None]:
     deterministic = config.deterministic == "on"
     deterministic |= config.deterministic == "auto" and device.type == "cpu"
     before = torch.are_deterministic_algorithms_enabled()
-    memory: Any = torch.utils.deterministic
+    memory: Any = torch.utils.deterministic  # mypy doesn't know this module's property
     fill_before = memory.fill_uninitialized_memory
     rng = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
     with rng, hardware.tf32(config.tf32):
         try:
             torch.use_deterministic_algorithms(deterministic)
-            # PyTorch would fill new memory with NaN to expose reads of it. We have none.
+            # PyTorch would fill new memory with NaN to expose reads of it. We never read it.
             memory.fill_uninitialized_memory = False
             yield
         finally:

@@ -90,7 +90,7 @@ def test_other_data_of_the_same_alphabet_is_refused(tiny_run):
         shard = Path(tiny_run.train_data) / f"{part}_000000.bin"
         ids = np.array(open_shard(shard))
         write_shard(shard, ids[::-1])
-        refused(resumed(tiny_run), "step_00000012: the training or validation data has changed")
+        refused(resumed(tiny_run), "step_00000012: this run's data has changed since; restore it")
         write_shard(shard, ids[:-1])
         refused(resumed(tiny_run), "data has changed")
         write_shard(shard, ids)
