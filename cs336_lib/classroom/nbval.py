@@ -64,9 +64,9 @@ def forgive(test: list[dict], ref: list[dict], rtol: float) -> list[dict]:
     """Return the new outputs, with the stored text where the two are equal within the tolerance.
 
     Args:
-        test: the outputs that the cell has just produced, in nbformat's form.
-        ref: the outputs stored in the notebook.
-        rtol: the largest relative difference of two numbers that still count as equal.
+        test: The outputs that the cell has just produced, in nbformat's form.
+        ref: The outputs stored in the notebook.
+        rtol: The largest relative difference of two numbers that still count as equal.
     """
     forgiven = copy.deepcopy(test)
     for new, old in zip(forgiven, ref, strict=False):
@@ -96,7 +96,7 @@ def close(new: str, old: str, rtol: float) -> bool:
 
 
 def report_dead_kernels() -> None:
-    """Look once a second whether the kernel still lives; nbval itself waits until its timeout."""
+    """Check once a second that the kernel is alive, where nbval waits until its timeout."""
     from nbval.kernel import RunningKernel
 
     def get_message(self, stream, timeout=None, original=RunningKernel.get_message):

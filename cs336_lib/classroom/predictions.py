@@ -1,4 +1,4 @@
-"""Predictions: a reader commits to an answer before the next cell reveals it.
+"""Questions to which a reader commits an answer before the next cell reveals it.
 
 The cell that asks holds the options. Its metadata holds the right one and its topic, as in
 `{"cs336": {"prediction": "bf16_sum", "answer": "256", "topic": "precision"}}`, so that the page
@@ -22,8 +22,8 @@ class Prediction(Explorer):
     """The options as buttons, which take one reader's guess or count a classroom's hands.
 
     Args:
-        name: the prediction's name, which the cell's metadata repeats.
-        options: the answers to choose from.
+        name: The prediction's name, which the cell's metadata repeats.
+        options: The answers to choose from.
     """
 
     def __init__(self, name: str, options: tuple[str, ...]):
@@ -92,11 +92,11 @@ def predict(name: str, *options: str) -> Prediction:
     classroom, switch the mode to "count hands" and click once for each raised hand.
 
     Args:
-        name: a short name, unique in the course, which the cell's metadata repeats.
-        options: two to six answers to choose from.
+        name: A short name, unique in the course, which the cell's metadata repeats.
+        options: Two to six answers to choose from.
 
     Raises:
-        ValueError: fewer than two or more than six options, or the same option twice.
+        ValueError: There are not two to six options, or an option appears twice.
     """
     if not 2 <= len(options) <= 6 or len(set(options)) < len(options):
         raise ValueError(f"predict needs two to six different options, not {list(options)}")
