@@ -1,20 +1,18 @@
 """Read documents from text, JSON lines and parquet files, and from the Hugging Face hub."""
 
-import codecs
-import io
 import itertools
 import json
 import re
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cs336_lib.config import require
 
-PIECE_BYTES = 2**20  # long texts are read in pieces, so memory stays flat and threads share work
+PIECE = (
+    2**20
+)  # in characters; texts are read in pieces, so memory stays flat and threads share work
 
 LONGEST_WORD = 2**22  # in characters; a longer word is cut inside
 
@@ -22,9 +20,15 @@ BOUNDARY = re.compile(r"(?s:.*)\S(?=[ \n])")
 
 LINE_BYTES = 64 * 2**20  # longest JSON line; several copies of a line are in memory at once
 
+JSON_LINES, PARQUET = (".jsonl", ".ndjson"), ".parquet"
+
 UNSUPPORTED = (".json", ".gz", ".zst", ".xz", ".bz2", ".zip")
 
 SURROGATE = re.compile("[\ud800-\udfff]")
+
+MARK_ROWS = 100  # rows of a stream from one mark to the next
+
+Mark = tuple[int, dict[str, Any]]  # a row of a hub data set, and the stream's state before it
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class Corpus:
     """Files of documents, or a data set on the Hugging Face hub.
 
     Attributes:
-        paths: Text, JSON lines or parquet files; a text file is one document.
+        paths: Text, JSON lines or parquet files. A text file is one document.
         text_field: Field with the text of a JSON object or a row.
         hub: Name of the data set on the hub.
         hub_config: Its configuration, for example "sample-10BT".
@@ -44,111 +48,87 @@ class Corpus:
     hub_config: str = ""
 
     @property
-    def name(self) -> str:
-        """Name for error messages."""
-        more = f" and {len(self.paths) - 1} more" if len(self.paths) > 1 else ""
-        return self.hub or f"{self.paths[0]}{more}"
-
-    @property
     def is_one_text(self) -> bool:
-        """Whether this is a single plain text, which needs no separators between documents."""
-        return not self.hub and len(self.paths) == 1 and row_reader(self.paths[0]) is text_rows
+        """True for a single plain text, which needs no separators between documents."""
+        suffixes = [path.suffix.lower() for path in self.paths]
+        return len(suffixes) == 1 and suffixes[0] not in (*JSON_LINES, PARQUET)
+
+
+class Row(NamedTuple):
+    """A row of a file or data set, and the last mark before it in a stream from the hub."""
+
+    number: int
+    content: dict[str, Any]
+    mark: Mark | None = None
 
 
 class Place(NamedTuple):
-    """Position of a piece of text in a corpus; places compare in reading order."""
+    """Position of a piece of text in a corpus. A stream from the hub resumes at its mark."""
 
     document: int = 0
     file: int = 0
     row: int = 0
     piece: int = -1
-
-
-class Mark(NamedTuple):
-    """State of a hub data set's stream, from which it continues with row number `row`."""
-
-    row: int
-    state: dict[str, Any]
-
-
-Marks = deque[Mark]  # sorted by row
-
-MARK_ROWS = 100  # rows from one mark to the next
-
-
-def last_mark(marks: Marks, row: int) -> Mark | None:
-    """Return the last mark at or before a row, or None, and drop the marks before it."""
-    while len(marks) > 1 and marks[1].row <= row:
-        marks.popleft()
-    return marks[0] if marks and marks[0].row <= row else None
-
-
-Rows = Iterator[tuple[int, Iterable[str]]]  # row number, and pieces of its document
+    mark: Mark | None = None
 
 
 def check_files(corpus: Corpus) -> None:
-    """Check that a corpus names either files or a data set, and that the files are usable.
+    """Check that a corpus names either files of a supported kind or a data set.
 
     Raises:
-        FileNotFoundError: A file doesn't exist.
-        ValueError: A file is empty, compressed or of an unsupported kind, or the corpus names
-            files as well as a data set, or neither.
+        ValueError: It names both or neither, or a file is compressed or of an unsupported kind.
     """
     require(
         bool(corpus.paths) != bool(corpus.hub),
         "name text, JSON lines or parquet files, or else one data set with --hub",
     )
     for path in corpus.paths:
-        require(not path.is_dir(), f"{path} is a folder; name the files in it, as in {path}/*.txt")
-        if not path.exists():
-            raise FileNotFoundError(f"{path}: no such file")
-        require(path.stat().st_size > 0, f"{path}: the file is empty")
-        kind = path.suffix.lower()
         require(
-            kind not in UNSUPPORTED,
-            f"{path}: {kind} files are not read; unpack or convert it to .txt, .jsonl or .parquet",
+            path.suffix.lower() not in UNSUPPORTED,
+            f"{path}: {path.suffix} files are not supported; unpack or convert it to .txt, .jsonl "
+            f"or .parquet",
         )
 
 
-def read(corpus: Corpus, after: Place, marks: Marks | None = None) -> Iterator[tuple[Place, str]]:
+def read(corpus: Corpus, after: Place) -> Iterator[tuple[Place, str]]:
     """Yield every piece of text after a place, in order.
 
     Args:
         corpus: The documents.
         after: Place of the last piece that the caller already has.
-        marks: Saved states of a stream from the hub. It starts at the first, and adds new ones.
 
     Raises:
         ValueError: A file is damaged, or the hub doesn't have the data set.
         OSError: The disk or the connection failed.
     """
-    if corpus.hub:
-        readers = [partial(hub_rows, corpus.hub, corpus.hub_config, marks)]
-    else:
-        readers = [partial(row_reader(path), path) for path in corpus.paths]
     document = after.document
-    for number, reader in enumerate(readers[after.file :], after.file):
-        first = after.row if number == after.file else 0
-        for row, pieces in reader(corpus.text_field, first):
+    for number in range(after.file, max(1, len(corpus.paths))):
+        start = after if number == after.file else Place()
+        for row, mark, pieces in documents(corpus, number, start):
             for piece, text in enumerate(filter(None, pieces)):
-                place = Place(document, number, row, piece)
-                if place > after:
+                place = Place(document, number, row, piece, mark)
+                if place[:4] > after[:4]:
                     yield place, text
             document += 1
 
 
-def row_reader(path: Path) -> Callable[[Path, str, int], Rows]:
-    """Return the function that reads files with this suffix."""
-    kind = path.suffix.lower()
-    if kind in (".jsonl", ".ndjson"):
-        return json_rows
-    return parquet_rows if kind == ".parquet" else text_rows
-
-
-def text_rows(path: Path, field: str, first: int) -> Rows:
-    """Yield a plain text file as one document."""
-    if first == 0:
-        yield 0, text_pieces(path)
+def documents(
+    corpus: Corpus, file: int, start: Place
+) -> Iterator[tuple[int, Mark | None, Iterable[str]]]:
+    """Yield row number, mark and pieces of text of each document of a file, or of the data set."""
+    rows: Iterable[Row]
+    if corpus.hub:
+        where = f"{corpus.hub}, row"
+        rows = hub_rows(corpus.hub, corpus.hub_config, "train", start.row, start.mark)
+    elif (path := corpus.paths[file]).suffix.lower() in JSON_LINES:
+        where, rows = f"{path}, line", json_rows(path, start.row)
+    elif path.suffix.lower() == PARQUET:
+        where, rows = f"{path}, row", parquet_rows(path, corpus.text_field, start.row)
+    else:
+        yield 0, None, text_pieces(path)
+        return
+    for number, content, mark in rows:
+        yield number, mark, [text_of(content, corpus.text_field, f"{where} {number + 1}")]
 
 
 def text_pieces(path: Path) -> Iterator[str]:
@@ -161,39 +141,28 @@ def text_pieces(path: Path) -> Iterator[str]:
     Raises:
         ValueError: The file is binary or not UTF-8.
     """
-    decoder = codecs.getincrementaldecoder("utf-8-sig")()
-    decode = io.IncrementalNewlineDecoder(decoder, translate=True).decode
     kept = ""  # text after the last boundary
-    with open(path, "rb") as file:
-        while block := file.read(PIECE_BYTES):
-            text = kept + decoded(path, file, decode, block)
-            boundary = BOUNDARY.match(text, max(1, len(kept)) - 1)
-            cut = boundary.end() if boundary else 0
-            if cut == 0 and len(text) >= LONGEST_WORD:
-                cut = len(text)
-            kept = text[cut:]
-            yield text[:cut]
-        yield kept + decoded(path, file, decode, b"")
-
-
-def decoded(
-    path: Path, file: io.BufferedReader, decode: Callable[[bytes, bool], str], block: bytes
-) -> str:
-    """Decode a file's next block; an empty block ends the text."""
     try:
-        text = decode(block, not block)
+        with open(path, encoding="utf-8-sig") as file:
+            while block := file.read(PIECE):
+                require("\0" not in block, f"{path}: contains NUL bytes; plain text expected")
+                text = kept + block
+                boundary = BOUNDARY.match(text, max(1, len(kept)) - 1)
+                cut = boundary.end() if boundary else 0
+                if cut == 0 and len(text) >= LONGEST_WORD:
+                    cut = len(text)
+                kept = text[cut:]
+                yield text[:cut]
     except UnicodeDecodeError as error:
-        position = file.tell() - len(error.object) + error.start
         raise ValueError(
-            f"{path}: not UTF-8 text (byte {position} is 0x{error.object[error.start]:02x}); "
+            f"{path}: not UTF-8 text (it has a byte 0x{error.object[error.start]:02x}); "
             f"convert it first, for example with `iconv -f latin1 -t utf-8`"
         ) from None
-    require("\0" not in text, f"{path}: contains NUL bytes, so it is binary; plain text expected")
-    return text
+    yield kept
 
 
-def json_lines(path: Path, first: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of a JSON lines file with their line numbers, from line `first` (from 0).
+def json_rows(path: Path, first: int = 0) -> Iterator[Row]:
+    """Yield the objects of a JSON lines file, from line `first` (counted from 0) on.
 
     Raises:
         FileNotFoundError: The file doesn't exist.
@@ -209,24 +178,15 @@ def json_lines(path: Path, first: int = 0) -> Iterator[tuple[int, dict[str, Any]
             if number < first or not line.strip():
                 continue
             try:
-                row = json.loads(line)
+                content = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise ValueError(f"{where}: not JSON ({error})") from None
-            require(
-                isinstance(row, dict),
-                f"{where}: {type(row).__name__}, a JSON object {{…}} expected",
-            )
-            yield number, row
+            require(isinstance(content, dict), f"{where}: a JSON object {{…}} expected")
+            yield Row(number, content)
 
 
-def json_rows(path: Path, field: str, first: int) -> Rows:
-    """Yield each line of a JSON lines file as one document."""
-    for number, row in json_lines(path, first):
-        yield number, [text_of(row, field, f"{path}, line {number + 1}")]
-
-
-def parquet_rows(path: Path, field: str, first: int) -> Rows:
-    """Yield each row of a parquet file as one document, one row group at a time.
+def parquet_rows(path: Path, field: str, first: int) -> Iterator[Row]:
+    """Yield the rows of a parquet file with one field, from `first` on, a row group at a time.
 
     Raises:
         ValueError: The package `pyarrow` is missing, or the file cannot be read.
@@ -234,9 +194,7 @@ def parquet_rows(path: Path, field: str, first: int) -> Rows:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:
-        raise ValueError(
-            f"{path}: parquet files need the package pyarrow; pip install pyarrow"
-        ) from None
+        raise ValueError(f"{path}: needs the package pyarrow; pip install pyarrow") from None
     number = 0
     try:
         with parquet.ParquetFile(path, page_checksum_verification=True) as file:
@@ -248,26 +206,20 @@ def parquet_rows(path: Path, field: str, first: int) -> Rows:
                     number += rows
                     continue
                 for batch in file.iter_batches(256, row_groups=[group], columns=[field]):
-                    for row in batch.to_pylist():
+                    for content in batch.to_pylist():
                         if number >= first:
-                            yield number, [text_of(row, field, f"{path}, row {number + 1}")]
+                            yield Row(number, content)
                         number += 1
     except (ArrowException, OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not a readable parquet file ({one_line(error)})") from None
 
 
-def hub_rows(hub: str, config: str, marks: Marks | None, field: str, first: int) -> Rows:
-    """Stream each row of a data set's training split as one document."""
-    for number, row in hub_lines(hub, config, "train", first, marks):
-        yield number, [text_of(row, field, f"{hub}, row {number + 1}")]
+def hub_rows(
+    hub: str, config: str, split: str, first: int = 0, mark: Mark | None = None
+) -> Iterator[Row]:
+    """Stream the rows of a data set on the Hugging Face hub, from row `first` on.
 
-
-def hub_lines(
-    hub: str, config: str, split: str, first: int = 0, marks: Marks | None = None
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of a data set on the Hugging Face hub with their numbers, from `first` on.
-
-    With `marks`, the stream starts at the first of them and doesn't download the rows before it.
+    With a mark, the rows before it aren't downloaded.
 
     Raises:
         ValueError: The package `datasets` is missing, or the hub doesn't have this data set.
@@ -276,34 +228,31 @@ def hub_lines(
     try:
         from datasets import load_dataset
     except ImportError:
-        raise ValueError(
-            f"{hub}: reading from the hub needs the package datasets; pip install datasets"
-        ) from None
-    start = marks[0].row if marks else 0
+        raise ValueError(f"{hub}: needs the package datasets; pip install datasets") from None
     try:
         stream = load_dataset(hub, config or None, split=split, streaming=True)
-        if marks:
-            stream.load_state_dict(marks[0].state)
+        if mark:
+            stream.load_state_dict(mark[1])
         rows = iter(stream)
     except Exception as error:  # offline, misspelled or gated, each with another type
         raise ValueError(
             f"{hub}: cannot be read from the Hugging Face hub ({one_line(error)}); "
             f"check its name and the connection, or download its files and name those"
         ) from None
-    for number in itertools.count(start):
+    for number in itertools.count(mark[0] if mark else 0):
         try:
-            row = next(rows, None)
+            content = next(rows, None)
         except Exception as error:
             raise OSError(
                 f"{hub}: reading stopped at row {number + 1} ({one_line(error)}); "
                 f"run the same command again"
             ) from error
-        if row is None:
+        if content is None:
             return
-        if marks is not None and (number + 1) % MARK_ROWS == 0:
-            marks.append(Mark(number + 1, stream.state_dict()))
         if number >= first:
-            yield number, row
+            yield Row(number, content, mark)
+        if (number + 1) % MARK_ROWS == 0:
+            mark = number + 1, stream.state_dict()
 
 
 def one_line(error: Exception) -> str:
@@ -316,10 +265,7 @@ def text_of(row: dict[str, Any], field: str, where: str) -> str:
     """Return a row's text, with U+FFFD for each lone surrogate, which JSON can contain."""
     require(field in row, no_field(where, field, list(row)))
     text = row[field]
-    require(
-        isinstance(text, str),
-        f"{where}: {field!r} is {type(text).__name__}, a string expected",
-    )
+    require(isinstance(text, str), f"{where}: {field!r} isn't a string")
     return SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 

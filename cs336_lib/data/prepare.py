@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cs336_lib.config import require
-from cs336_lib.data.documents import Corpus, Mark, Marks, Place, check_files, last_mark, read
+from cs336_lib.data.documents import Corpus, Place, check_files, read
 from cs336_lib.data.shards import TokenStream, append, open_raw_shard, shorten
 from cs336_lib.data.tokenizer import (
     GPT2Tokenizer,
@@ -44,32 +43,21 @@ PROGRESS, TOKENIZER = "progress.json", "tokenizer.json"
 
 Batch = list[tuple[Place, str]]
 
-
-class Encoded(NamedTuple):
-    """A batch's tokens for both parts, and the place of its last piece."""
-
-    train: np.ndarray
-    val: np.ndarray
-    place: Place
+Encoded = tuple[np.ndarray, np.ndarray, Place]  # tokens for both parts, and place of the last piece
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(NamedTuple):
     """State of a run, from which it resumes after a kill.
 
     Attributes:
         train: Training tokens written.
         val: Validation tokens written.
         place: Place of the last piece of text that was encoded.
-        split: Whether all tokens are written and divided between the parts.
-        mark: State of the hub's stream, at or before `place`.
     """
 
     train: int = 0
     val: int = 0
-    place: Place = field(default_factory=Place)
-    split: bool = False
-    mark: Mark | None = None
+    place: Place = Place()
 
 
 def batched(pieces: Iterable[tuple[Place, str]]) -> Iterator[Batch]:
@@ -96,7 +84,7 @@ def encode_batch(
         if separator is not None and place.piece == 0:
             part.append(np.array([separator], np.uint16))
         part.append(tokenizer.encode(text))
-    return Encoded(np.concatenate(train), np.concatenate(val), batch[-1][0])
+    return np.concatenate(train), np.concatenate(val), batch[-1][0]
 
 
 def is_validation(document: int, val_fraction: float) -> bool:
@@ -132,20 +120,6 @@ def encode_in_order(
             yield pending.popleft().result()
 
 
-def encode_corpus(
-    corpus: Corpus,
-    tokenizer: Tokenizer,
-    val_fraction: float,
-    workers: int,
-    after: Place,
-    marks: Marks,
-) -> Generator[Encoded, None, None]:
-    """Encode everything after a place, with llm.c's <|endoftext|> before each document."""
-    separator = None if corpus.is_one_text else tokenizer.end_of_text
-    encode = partial(encode_batch, tokenizer, separator, val_fraction)
-    return encode_in_order(encode, batched(read(corpus, after, marks)), workers)
-
-
 def prepare(
     source: Path | Corpus,
     out: Path,
@@ -163,9 +137,9 @@ def prepare(
         source: A text file, or a corpus of documents.
         out: Folder to make.
         tokenizer: "gpt2" or "char".
-        val_fraction: Share of the validation part. A hash chooses whole documents for it; with a
+        val_fraction: Share of the validation part. A hash chooses entire documents for it. With a
             single text, or fewer than 1 / val_fraction documents, it is the tail of the tokens.
-        workers: Threads, by default one per core. The result doesn't depend on it.
+        workers: Number of threads, by default one per core. It doesn't change the result.
         shard_tokens: Tokens per shard.
 
     Returns:
@@ -179,149 +153,108 @@ def prepare(
     corpus = source if isinstance(source, Corpus) else Corpus((Path(source),))
     workers = (os.cpu_count() or 1) if workers is None else workers
     require(1 <= workers <= MOST_WORKERS, f"workers is {workers}; 1 to {MOST_WORKERS} expected")
-    check_arguments(val_fraction, shard_tokens)
+    options = check_options(val_fraction, shard_tokens)
     check_files(corpus)
-    arguments = describe(corpus, tokenizer, val_fraction, shard_tokens)
-    with working_folder(out) as temporary:
-        progress = read_progress(temporary, arguments)
-        if progress:
-            done = progress.train + progress.val
-            print(f"{out}: resuming after {done:,} tokens", file=Log())
-        save = partial(save_progress, temporary, arguments)
-        add = partial(append, temporary, shard_tokens=shard_tokens)
-        with resumable(temporary):
-            if not progress:
-                save_tokenizer(fitting_tokenizer(tokenizer, corpus), temporary / TOKENIZER)
-                progress = Progress()
-            if not progress.split:
-                made = load_tokenizer(temporary / TOKENIZER)
-                marks = deque([progress.mark] if progress.mark else [])
-                results = encode_corpus(corpus, made, val_fraction, workers, progress.place, marks)
-                progress = write(results, add, progress, save, out.name, marks)
-                if progress.val == 0:
-                    progress = copy_tail(temporary, progress, val_fraction, add)
-                check_parts(corpus.name, progress)
-                progress = dataclasses.replace(progress, split=True)
-                save(progress)
-            shorten(temporary, "train", progress.train, shard_tokens=shard_tokens)
-            return publish(temporary, out, progress)
+    arguments = {"tokenizer": tokenizer, **options, **describe(corpus)}
+    with working_folder(out, arguments) as (folder, progress):
+        if not progress:
+            save_tokenizer(fitting_tokenizer(tokenizer, corpus), folder / TOKENIZER)
+            progress = Progress()
+        made = load_tokenizer(folder / TOKENIZER)
+        separator = None if corpus.is_one_text else made.end_of_text  # as in llm.c
+        encode = partial(encode_batch, made, separator, val_fraction)
+        results = encode_in_order(encode, batched(read(corpus, progress.place)), workers)
+        add = partial(append, folder, shard_tokens=shard_tokens)
+        save = partial(save_progress, folder, arguments)
+        progress = write(results, add, progress, save, out.name)
+        if progress.val == 0 and progress.train > 0:
+            progress = copy_tail(folder, progress, val_fraction, add)
+        check_parts(out, progress)
+        save(progress)
+        shorten(folder, "train", progress.train, shard_tokens=shard_tokens)
+        return publish(folder, out, progress)
 
 
-def check_arguments(val_fraction: float, shard_tokens: int) -> None:
-    """Refuse numbers out of range."""
+def check_options(val_fraction: float, shard_tokens: int) -> dict[str, float]:
+    """Return the options by name, or raise `ValueError` for one that is out of range."""
     require(0 < val_fraction < 1, f"val_fraction is {val_fraction}; between 0 and 1 expected")
-    require(
-        2 <= shard_tokens < 2**31,  # the header's count is an int32
-        f"shard_tokens is {shard_tokens}; 2 to 2**31 - 1 expected",
-    )
+    # The header's count is an int32.
+    require(2 <= shard_tokens < 2**31, f"shard_tokens is {shard_tokens}; 2 to 2**31 - 1 expected")
+    return {"val_fraction": val_fraction, "shard_tokens": shard_tokens}
+
+
+def describe(corpus: Corpus) -> dict[str, object]:
+    """Describe a corpus, with the sizes and times of its files, to compare with another run's."""
+    stats = [(str(path.resolve()), path.stat()) for path in corpus.paths]
+    files = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
+    return {"format": 2, **dataclasses.asdict(corpus), "paths": files}
 
 
 @contextmanager
-def working_folder(out: Path) -> Iterator[Path]:
-    """Yield a locked folder for the shards, either a new one or that of an interrupted run.
+def working_folder(
+    out: Path, arguments: dict[str, object]
+) -> Iterator[tuple[Path, Progress | None]]:
+    """Lock and yield a folder for the shards, and the progress if a run was interrupted in it.
 
     An error removes the folder, unless it holds saved progress.
     """
-    temporary = out.with_name(f".tmp-{out.name}")
+    folder = out.with_name(f".tmp-{out.name}")
     with writing(out.parent):
         out.parent.mkdir(parents=True, exist_ok=True)
     with locked(out.with_name(f".{out.name}.lock")):
+        if out.exists():
+            raise FileExistsError(f"{out} exists already; choose another folder, or remove it")
+        progress = read_progress(folder, arguments)
+        if progress:
+            print(f"{out}: resuming after {progress.train + progress.val:,} tokens", file=Log())
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+            with writing(folder):
+                folder.mkdir()
         try:
-            if out.exists():
-                raise FileExistsError(f"{out} exists already; choose another folder, or remove it")
-            if not (temporary / PROGRESS).exists():
-                shutil.rmtree(temporary, ignore_errors=True)
-                with writing(temporary):
-                    temporary.mkdir()
-            yield temporary
-        except (ValueError, OSError):
-            if not (temporary / PROGRESS).exists():
-                shutil.rmtree(temporary, ignore_errors=True)
-            raise
+            yield folder, progress
+        except (ValueError, OSError) as error:
+            if not (folder / PROGRESS).exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+            kind = OSError if isinstance(error, OSError) else ValueError
+            raise kind(
+                f"{error}; {folder} keeps the progress, and the same command resumes from there"
+            ) from None
 
 
-@contextmanager
-def resumable(temporary: Path) -> Iterator[None]:
-    """Add to an error's message that the same command resumes, if progress has been saved."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        if not (temporary / PROGRESS).exists():
-            raise
-        kind = OSError if isinstance(error, OSError) else ValueError
-        raise kind(
-            f"{error}; {temporary} keeps the progress, and the same command resumes from there"
-        ) from None
-
-
-def publish(temporary: Path, out: Path, progress: Progress) -> dict[str, int]:
-    """Sync the finished folder to disk and give it its name."""
-    with writing(out):
-        for path in (*temporary.iterdir(), temporary):
-            sync(path)
-        os.replace(temporary, out)
-        (out / PROGRESS).unlink(missing_ok=True)  # last, so that a run killed before this resumes
-        sync(out.parent)
-    return {"train": progress.train, "val": progress.val}
-
-
-def fitting_tokenizer(name: str, corpus: Corpus) -> Tokenizer:
-    """Make a tokenizer; for `char`, read the corpus once to find its characters."""
-    alphabet: set[str] = set()
-    if name == "char":
-        for _, text in read(corpus, Place()):
-            alphabet.update(text)
-    return make_tokenizer(name, "".join(alphabet))
-
-
-def describe(corpus: Corpus, tokenizer: str, val_fraction: float, shard_tokens: int) -> dict:
-    """Return the arguments that decide the result, to compare with an interrupted run's."""
-    files = [(path.resolve(), path.stat()) for path in corpus.paths]
-    return {
-        "format": 1,
-        "files": [[str(path), stat.st_size, stat.st_mtime_ns] for path, stat in files],
-        "text_field": corpus.text_field,
-        "hub": corpus.hub,
-        "hub_config": corpus.hub_config,
-        "tokenizer": tokenizer,
-        "val_fraction": val_fraction,
-        "shard_tokens": shard_tokens,
-    }
-
-
-def read_progress(temporary: Path, arguments: dict) -> Progress | None:
+def read_progress(folder: Path, arguments: dict[str, object]) -> Progress | None:
     """Return the saved progress of an interrupted run, or None.
 
     Raises:
         ValueError: The interrupted run had other arguments, or its file is damaged.
     """
-    if not (temporary / PROGRESS).is_file():
+    if not (folder / PROGRESS).is_file():
         return None
-    saved = read_json(temporary / PROGRESS)
+    saved = read_json(folder / PROGRESS)
     try:
         before = dict(saved.pop("arguments"))
-        mark = Mark(*saved["mark"]) if saved.get("mark") else None
-        progress = Progress(**{**saved, "place": Place(*saved["place"]), "mark": mark})
+        progress = Progress(saved.pop("train"), saved.pop("val"), Place(*saved.pop("place")))
     except (KeyError, TypeError, ValueError):
         raise ValueError(
-            f"{temporary / PROGRESS}: not a progress file of `cs336 prepare`; remove that folder"
+            f"{folder / PROGRESS}: not a progress file of `cs336 prepare`; remove that folder"
         ) from None
-    changed = [name for name in arguments if before.get(name) != arguments[name]]
+    changed = [name for name, value in arguments.items() if before.get(name) != value]
     require(
         not changed,
-        f"{temporary} holds an unfinished run with other {' and '.join(changed)}; "
+        f"{folder} holds an unfinished run with other {' and '.join(changed)}; "
         f"give the same again to resume it, or remove that folder to start over",
     )
     return progress
 
 
-def save_progress(temporary: Path, arguments: dict, progress: Progress) -> None:
+def save_progress(folder: Path, arguments: dict[str, object], progress: Progress) -> None:
     """Sync the shards to disk, then record how many tokens they hold."""
-    for path in temporary.glob("*.bin"):
+    for path in folder.glob("*.bin"):
         with writing(path):
             sync(path)
-    content = {"arguments": arguments, **dataclasses.asdict(progress)}
-    write_atomic(temporary / PROGRESS, json.dumps(content, indent=1) + "\n")
+    content = {"arguments": arguments, **progress._asdict()}
+    write_atomic(folder / PROGRESS, json.dumps(content, indent=1) + "\n")
 
 
 def write(
@@ -330,7 +263,6 @@ def write(
     progress: Progress,
     save: Callable[[Progress], None],
     title: str,
-    marks: Marks,
 ) -> Progress:
     """Append each batch's tokens to the shards, and save the progress every SAVE_SECONDS."""
     saved = time.monotonic()
@@ -338,12 +270,8 @@ def write(
     bar = Bar(desc=title, unit="tok", unit_scale=True, initial=done, delay=1)
     with closing(results), bar:
         for train, val, place in results:
-            progress = Progress(
-                train=add("train", progress.train, train),
-                val=add("val", progress.val, val),
-                place=place,
-                mark=last_mark(marks, place.row),
-            )
+            train_tokens = add("train", progress.train, train)
+            progress = Progress(train_tokens, add("val", progress.val, val), place)
             bar.update(len(train) + len(val))
             if time.monotonic() - saved >= SAVE_SECONDS:
                 save(progress)
@@ -355,24 +283,41 @@ def copy_tail(
     folder: Path, progress: Progress, val_fraction: float, add: Callable[..., int]
 ) -> Progress:
     """Copy the last `val_fraction` of the training tokens to the validation part."""
+    stream = TokenStream.from_folder(folder, "train")
     cut = int(progress.train * (1 - val_fraction))
     val = 0
-    if progress.train > 0:
-        stream = TokenStream.from_folder(folder, "train")
-        for begin in range(cut, progress.train, COPY_TOKENS):
-            length = min(COPY_TOKENS, progress.train - begin)
-            val = add("val", val, stream.read(begin, length))
-    return dataclasses.replace(progress, train=cut, val=val)
+    for begin in range(cut, progress.train, COPY_TOKENS):
+        val = add("val", val, stream.read(begin, min(COPY_TOKENS, progress.train - begin)))
+    return progress._replace(train=cut, val=val)
 
 
-def check_parts(name: str, progress: Progress) -> None:
-    """Refuse a part that is too short for one token and its successor."""
-    for part, tokens in (("train", progress.train), ("val", progress.val)):
-        require(
-            tokens >= 2,
-            f"{name}: {progress.train + progress.val} tokens leave {tokens} for the {part} part; "
-            f"more text needed",
-        )
+def check_parts(out: Path, progress: Progress) -> None:
+    """Raise `ValueError` for a part that is too short for one token and its successor."""
+    require(
+        min(progress.train, progress.val) >= 2,
+        f"{out}: {progress.train} training and {progress.val} validation tokens, "
+        f"but each part needs 2; more text needed",
+    )
+
+
+def publish(folder: Path, out: Path, progress: Progress) -> dict[str, int]:
+    """Sync the finished folder to disk and give it its name."""
+    with writing(out):
+        for path in (*folder.iterdir(), folder):
+            sync(path)
+        os.replace(folder, out)
+        (out / PROGRESS).unlink(missing_ok=True)  # last, so that a run killed before can resume
+        sync(out.parent)
+    return {"train": progress.train, "val": progress.val}
+
+
+def fitting_tokenizer(name: str, corpus: Corpus) -> Tokenizer:
+    """Make a tokenizer; for `char`, read the corpus once to find its characters."""
+    alphabet: set[str] = set()
+    if name == "char":
+        for _, text in read(corpus, Place()):
+            alphabet.update(text)
+    return make_tokenizer(name, "".join(alphabet))
 
 
 def prepare_raw(
@@ -401,18 +346,14 @@ def prepare_raw(
         len(paths) in (1, 2),
         f"{len(paths)} files; --raw takes one, or a second one to validate on",
     )
-    check_arguments(val_fraction, shard_tokens)
+    arguments = {"format": "raw", **check_options(val_fraction, shard_tokens)}
     files = [open_raw_shard(path) for path in paths]
     cut = int(len(files[0]) * (1 - val_fraction))
     train, val = files if len(files) == 2 else (files[0][:cut], files[0][cut:])
-    progress = Progress(train=len(train), val=len(val))
-    check_parts(str(paths[0]), progress)
-    with working_folder(out) as temporary:
-        require(
-            not (temporary / PROGRESS).exists(),
-            f"{temporary} holds an unfinished run; choose another --out, or remove that folder",
-        )
-        save_tokenizer(GPT2Tokenizer(), temporary / TOKENIZER)
+    progress = Progress(len(train), len(val))
+    check_parts(out, progress)
+    with working_folder(out, arguments) as (folder, _):
+        save_tokenizer(GPT2Tokenizer(), folder / TOKENIZER)
         for part, path, ids in (("train", paths[0], train), ("val", paths[-1], val)):
             for begin in range(0, len(ids), COPY_TOKENS):
                 piece = ids[begin : begin + COPY_TOKENS]
@@ -421,5 +362,5 @@ def prepare_raw(
                     f"{path}: id {piece.max()}, but GPT-2's vocabulary has "
                     f"{GPT2Tokenizer.vocab_size}; files of other tokenizers are not supported",
                 )
-                append(temporary, part, begin, piece, shard_tokens=shard_tokens)
-        return publish(temporary, out, progress)
+                append(folder, part, begin, piece, shard_tokens=shard_tokens)
+        return publish(folder, out, progress)

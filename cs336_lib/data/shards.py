@@ -30,7 +30,7 @@ ASCII_BYTES = 256  # GPT-2's tokens never give this many bytes below 128 in a ro
 def write_shard(path: Path, ids: np.ndarray, offset: int = 0) -> None:
     """Write token ids as one shard, or after the first `offset` tokens of an existing one.
 
-    The shard ends with the last of `ids`; tokens that followed are removed.
+    The shard ends with the last of `ids`. Tokens after it are removed.
 
     Raises:
         OSError: One line with the path and the reason.
@@ -83,22 +83,18 @@ def open_shard(path: Path) -> np.ndarray:
 
     Raises:
         FileNotFoundError: The file doesn't exist.
-        ValueError: The magic number, the version or the file's size is wrong.
+        ValueError: The header or the file's size is wrong.
     """
     size = path.stat().st_size
     require(path.is_file(), f"{path}: not a regular file; an llm.c .bin shard expected")
+    header = np.fromfile(path, dtype="<i4", count=256).tolist()
     convert = f"cs336 prepare --raw {shlex.quote(str(path))} --out FOLDER"
-    advice = f"nanoGPT's files have no header, and `{convert}` adds one"
     require(
-        size >= HEADER_BYTES,
-        f"{path}: {size} bytes, shorter than a shard's header of {HEADER_BYTES}; {advice}",
+        len(header) == 256 and header[:2] == [MAGIC, VERSION],
+        f"{path}: isn't an llm.c shard, whose header of {HEADER_BYTES} bytes begins with {MAGIC} "
+        f"and {VERSION}; nanoGPT's files have no header, and `{convert}` adds one",
     )
-    magic, version, length = np.fromfile(path, dtype="<i4", count=3).tolist()
-    require(
-        magic == MAGIC,
-        f"{path}: magic number {magic}, {MAGIC} expected, so it isn't an llm.c shard; {advice}",
-    )
-    require(version == VERSION, f"{path}: version {version}, {VERSION} expected")
+    length = header[2]
     require(
         size == HEADER_BYTES + 2 * length,
         f"{path}: {size} bytes, but its header promises {length} tokens = "
@@ -117,8 +113,10 @@ def open_raw_shard(path: Path) -> np.ndarray:
         ValueError: The file is empty, an llm.c shard, or not uint16.
     """
     size = path.stat().st_size
-    require(path.is_file() and size > 0, f"{path}: empty, or not a file")
-    require(size % 2 == 0, f"{path}: {size} bytes, an odd number; uint16 tokens expected")
+    require(
+        path.is_file() and size > 0 and size % 2 == 0,
+        f"{path}: {size} bytes; a file of uint16 tokens, of 2 bytes each, expected",
+    )
     with open(path, "rb") as file:
         start = file.read(4096)
     require(
@@ -198,17 +196,20 @@ class TokenStream:
     def __len__(self) -> int:
         return int(self.ends[-1])
 
+    def locate(self, position: int) -> tuple[int, int]:
+        """Return the part that holds a token of the stream, and the token's position in it."""
+        part = int(np.searchsorted(self.ends, position, side="right"))
+        return part, position - int(self.ends[part]) + len(self.parts[part])
+
     def read(self, start: int, length: int) -> np.ndarray:
         """Copy tokens [start, start + length) as int64, across parts if necessary."""
-        part = int(np.searchsorted(self.ends, start, side="right"))
         tokens = np.empty(length, dtype=np.int64)
         filled = 0
         while filled < length:
-            offset = start + filled - int(self.ends[part]) + len(self.parts[part])
+            part, offset = self.locate(start + filled)
             piece = self.parts[part][offset : offset + length - filled]
             tokens[filled : filled + len(piece)] = piece
             filled += len(piece)
-            part += 1
         return tokens
 
     def fingerprint(self) -> dict[str, int | str]:
@@ -227,6 +228,5 @@ class TokenStream:
 
     def where(self, position: int) -> str:
         """Return the file of a token of the stream, and its position in that file."""
-        part = int(np.searchsorted(self.ends, position, side="right"))
-        offset = position - int(self.ends[part]) + len(self.parts[part])
+        part, offset = self.locate(position)
         return f"{self.names[part]}, token {offset}"

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from cs336_lib.config import require
-from cs336_lib.data.documents import hub_lines, json_lines
+from cs336_lib.data.documents import hub_rows, json_rows
 from cs336_lib.data.tokenizer import Tokenizer
 from cs336_lib.distributed import World
 from cs336_lib.io import Bar
@@ -71,10 +71,10 @@ def load_examples(source: str, tokenizer: Tokenizer) -> list[Example]:
         f"{tokenizer.name!r}; train with --tokenizer gpt2",
     )
     if Path(source).exists() or Path(source).suffix in (".json", ".jsonl"):
-        rows, where = json_lines(Path(source)), f"{source}, line"
+        rows, where = json_rows(Path(source)), f"{source}, line"
     else:
-        rows, where = hub_lines(source, "", SPLIT), f"{source}, row"
-    examples = [parse(row, tokenizer, f"{where} {number + 1}") for number, row in rows]
+        rows, where = hub_rows(source, "", SPLIT), f"{source}, row"
+    examples = [parse(row.content, tokenizer, f"{where} {row.number + 1}") for row in rows]
     require(len(examples) > 0, f"{source}: holds no examples")
     return examples
 
