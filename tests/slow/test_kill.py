@@ -1,4 +1,4 @@
-"""Training that is killed thirty times ends like training that never was, to the last bit."""
+"""Training that is killed sixteen times ends like training that never was, to the last bit."""
 
 import json
 import multiprocessing
@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 SEED = 7  # decides which moments are aimed at; what a kill hits also depends on the machine
-KILLS = {"start": 5, "step": 10, "save": 15}
-STEPS = 150
+KILLS = {"start": 3, "step": 5, "save": 8}
+STEPS = 90
+LAST = f"step_{STEPS:08d}"
 FLAGS = (
     "train shakespeare-char --n-layer 2 --n-head 2 --n-embd 32 --block-size 16 --batch-tokens 64 "
     f"--micro-batch-size 2 --dropout 0.1 --max-steps {STEPS} --warmup-steps 5 --eval-every 10 "
@@ -84,7 +85,7 @@ def undisturbed(tmp_path_factory) -> Path:
     return run_dir
 
 
-def test_killed_thirty_times(undisturbed, tmp_path):
+def test_killed_sixteen_times(undisturbed, tmp_path):
     rng = random.Random(SEED)
     run_dir = tmp_path / "run"
     kinds = [kind for kind, number in KILLS.items() for _ in range(number)]
@@ -109,7 +110,7 @@ def test_killed_thirty_times(undisturbed, tmp_path):
         hits += kind != "start" and bool(left)  # what a start finds is another kill's
         story.append(f"{kind} {target}: {rows_written(run_dir)} rows, left {left}")
     print("\n".join(story))
-    assert hits >= 5, f"of {KILLS['save']} kills while saving, {hits} hit: {story}"
+    assert hits >= 3, f"of {KILLS['save']} kills while saving, {hits} hit: {story}"
 
     process = start(run_dir)
     process.join(LIMIT)
@@ -117,18 +118,16 @@ def test_killed_thirty_times(undisturbed, tmp_path):
     assert [row["step"] for row in rows(run_dir)] == list(range(STEPS)), story
     assert rows(run_dir) == rows(undisturbed), story
     kept = contents(run_dir)
-    assert {"step_00000150/model.safetensors", "step_00000150/optimizer.safetensors"} <= set(kept)
+    assert {f"{LAST}/model.safetensors", f"{LAST}/optimizer.safetensors"} <= set(kept)
     assert kept.keys() == contents(undisturbed).keys(), story
     assert kept == contents(undisturbed), story
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_asked_to_stop_it_saves_first_and_says_how_to_go_on(undisturbed, tmp_path, number):
-    run_dir = tmp_path / "run"
-    command = [sys.executable, "-m", "cs336_lib", *FLAGS, str(run_dir)]
+def stop_after(count: int, number: int, command: list[str], run_dir: Path) -> None:
+    """Run the command and send it a signal after so many rows; it must save and say so."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + LIMIT
-    while rows_written(run_dir) < 40:
+    while rows_written(run_dir) < count:
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -136,15 +135,21 @@ def test_asked_to_stop_it_saves_first_and_says_how_to_go_on(undisturbed, tmp_pat
     output, error = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, error
     done = rows_written(run_dir)
-    assert 40 <= done < STEPS
+    assert count <= done < STEPS
     assert (run_dir / "checkpoints" / f"step_{done:08d}" / "manifest.json").exists()
     last = output.splitlines()[-1]
     assert last == f"Stopped after step {done} of {STEPS} and saved; --resume continues it."
+
+
+def test_asked_to_stop_it_saves_first_and_says_how_to_resume(undisturbed, tmp_path):
+    run_dir = tmp_path / "run"
+    command = [sys.executable, "-m", "cs336_lib", *FLAGS, str(run_dir)]
+    stop_after(20, signal.SIGTERM, command, run_dir)
+    stop_after(50, signal.SIGINT, command, run_dir)
     subprocess.run(command, check=True, capture_output=True, timeout=LIMIT)
     assert rows(run_dir) == rows(undisturbed)
-    final = "step_00000150/"
     for name in ("model.safetensors", "optimizer.safetensors"):
-        assert contents(run_dir)[final + name] == contents(undisturbed)[final + name]
+        assert contents(run_dir)[f"{LAST}/{name}"] == contents(undisturbed)[f"{LAST}/{name}"]
 
 
 def can_mount() -> bool:
@@ -156,14 +161,13 @@ def can_mount() -> bool:
 
 
 @pytest.mark.skipif(not can_mount(), reason="needs leave to mount; RLIMIT_FSIZE stands in for it")
-@pytest.mark.parametrize("kilobytes", [700, 820])
-def test_a_disk_that_is_really_full(undisturbed, tmp_path, kilobytes):
-    """A file system of its own fills up during a save; made larger, the run goes on."""
+def test_a_disk_that_is_really_full(undisturbed, tmp_path):
+    """A separate file system fills up during a save; when it is made larger, the run resumes."""
     disk, out = tmp_path / "disk", tmp_path / "out"
     disk.mkdir()
     train = f'"{sys.executable}" -m cs336_lib {" ".join(FLAGS)} "{disk}/run"'
     script = f"""
-        mount -t tmpfs -o size={kilobytes}k tmpfs "{disk}" || exit 99
+        mount -t tmpfs -o size=700k tmpfs "{disk}" || exit 99
         {train}; echo "exit $?"; ls -a "{disk}/run/checkpoints"
         mount -o remount,size=64m "{disk}" || exit 99
         {train} && cp -r "{disk}/run" "{out}"
@@ -180,6 +184,5 @@ def test_a_disk_that_is_really_full(undisturbed, tmp_path, kilobytes):
     assert "cannot be written (No space left on device); with --resume the run continues " in line
     assert "Traceback" not in done.stderr
     assert rows(out) == rows(undisturbed)
-    final = "step_00000150/"
     for name in ("model.safetensors", "optimizer.safetensors"):
-        assert contents(out)[final + name] == contents(undisturbed)[final + name]
+        assert contents(out)[f"{LAST}/{name}"] == contents(undisturbed)[f"{LAST}/{name}"]
