@@ -84,9 +84,6 @@ def test_char_round_trip_and_alphabet():
     ids = tokenizer.encode("hello")
     assert ids.dtype == np.uint16
     assert tokenizer.decode(ids.tolist()) == "hello"
-
-
-def test_char_names_an_unknown_character():
     with pytest.raises(ValueError, match="'z' is not among the 3"):
         CharTokenizer("abc").encode("abz")
     with pytest.raises(ValueError, match="empty"):
@@ -101,9 +98,6 @@ def test_saved_and_loaded(tmp_path):
         assert again.decode([1, 2]) == tokenizer.decode([1, 2])
         assert again == tokenizer
         assert hash(again) == hash(tokenizer)
-
-
-def test_tokenizers_are_equal_where_their_ids_are():
     assert CharTokenizer("abc") == CharTokenizer("cba")
     assert len({CharTokenizer("abc"), CharTokenizer("abd"), GPT2Tokenizer(), GPT2Tokenizer()}) == 3
 
