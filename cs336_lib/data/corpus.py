@@ -1,4 +1,4 @@
-"""The data that ships with the package: Shakespeare's plays and GPT-2's vocabulary."""
+"""Shakespeare's plays and GPT-2's vocabulary, which ship with the package."""
 
 from pathlib import Path
 

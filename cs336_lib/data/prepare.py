@@ -88,10 +88,10 @@ def encode_batch(
 
 
 def is_validation(document: int, val_fraction: float) -> bool:
-    """Return whether a document belongs to validation: one of every 1 / val_fraction in a row.
+    """Return whether a document is for validation, as one of every 1 / val_fraction in a row is.
 
     A hash chooses one document of each such group, except in the first group, whose last document
-    is chosen. A corpus smaller than one group therefore has none, and `prepare` uses its tail.
+    is chosen. `prepare` uses the tail of a corpus that is smaller than one group.
     """
     # Parts per million are integers, so the groups' bounds are exact.
     share = min(max(1, round(val_fraction * MILLION)), MILLION - 1)
@@ -312,7 +312,7 @@ def publish(folder: Path, out: Path, progress: Progress) -> dict[str, int]:
 
 
 def fitting_tokenizer(name: str, corpus: Corpus) -> Tokenizer:
-    """Make a tokenizer; for `char`, read the corpus once to find its characters."""
+    """Make a tokenizer. For `char`, read the corpus once to find its characters."""
     alphabet: set[str] = set()
     if name == "char":
         for _, text in read(corpus, Place()):
