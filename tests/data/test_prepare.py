@@ -142,21 +142,19 @@ def test_characters_of_all_documents(corpus, tmp_path):
     assert sorted(whole) == sorted("".join(WORDS))  # and nothing between them
 
 
-@pytest.mark.parametrize(("shard_tokens", "kind"), [(7, "documents"), (451, "text")])
-def test_shards_are_full_and_hold_the_same(
-    corpus, text_file, tmp_path, small_pieces, shard_tokens, kind
-):
-    source = corpus if kind == "documents" else text_file
-    prepare(source, tmp_path / "whole", val_fraction=0.2)
-    prepare(source, tmp_path / "cut", val_fraction=0.2, shard_tokens=shard_tokens)
-    for part in ("train", "val"):
-        shards = [open_shard(path) for path in sorted((tmp_path / "cut").glob(f"{part}_*.bin"))]
-        assert {len(shard) for shard in shards[:-1]} <= {shard_tokens}
-        assert 0 < len(shards[-1]) <= shard_tokens
-        whole = tokens(tmp_path / "whole", part)
-        assert np.concatenate(shards).tolist() == whole.tolist()
-    streams = open_data(str(tmp_path / "cut"), "", "gpt2")
-    assert all(isinstance(stream, TokenStream) for stream in streams[:2])
+def test_shards_are_full_and_hold_the_same(corpus, text_file, tmp_path, small_pieces):
+    for shard_tokens, source in ((7, corpus), (451, text_file)):
+        folder = tmp_path / str(shard_tokens)
+        prepare(source, folder / "whole", val_fraction=0.2)
+        prepare(source, folder / "cut", val_fraction=0.2, shard_tokens=shard_tokens)
+        for part in ("train", "val"):
+            shards = [open_shard(path) for path in sorted((folder / "cut").glob(f"{part}_*.bin"))]
+            assert {len(shard) for shard in shards[:-1]} <= {shard_tokens}
+            assert 0 < len(shards[-1]) <= shard_tokens
+            whole = tokens(folder / "whole", part)
+            assert np.concatenate(shards).tolist() == whole.tolist()
+        streams = open_data(str(folder / "cut"), "", "gpt2")
+        assert all(isinstance(stream, TokenStream) for stream in streams[:2])
 
 
 class Killed(BaseException):
@@ -458,21 +456,22 @@ def test_raw_tokens(raw_file, tmp_path):
     assert tokens(tmp_path / "two", "val").tolist() == list(range(10))
 
 
-@pytest.mark.parametrize("count", [40, 2000])
-def test_training_on_a_raw_file_gives_the_command_that_converts_it(tmp_path, capsys, count):
-    raw = tmp_path / "open web text" / "train.bin"
-    raw.parent.mkdir()
-    ids = GPT2Tokenizer().encode("To be, or not to be. " * 1000)[:count]
-    ids.astype("<u2").tofile(raw)
-    with pytest.raises(ValueError, match=r"nanoGPT's files have no header") as error:
-        open_shard(raw)
-    assert "\n" not in str(error.value)
-    command = shlex.split(str(error.value).split("`")[1])
-    assert command.pop(0) == "cs336"
-    cli.main([word.replace("FOLDER", str(tmp_path / "out")) for word in command])
-    assert f"{count - count // 10:,} tokens to train on" in capsys.readouterr().out
-    streams = open_data(str(tmp_path / "out"), "", "gpt2")
-    assert sum(map(len, streams[:2])) == count
+def test_training_on_a_raw_file_gives_the_command_that_converts_it(tmp_path, capsys):
+    for count in (40, 2000):
+        folder = tmp_path / str(count)
+        raw = folder / "open web text" / "train.bin"
+        raw.parent.mkdir(parents=True)
+        ids = GPT2Tokenizer().encode("To be, or not to be. " * 1000)[:count]
+        ids.astype("<u2").tofile(raw)
+        with pytest.raises(ValueError, match=r"nanoGPT's files have no header") as error:
+            open_shard(raw)
+        assert "\n" not in str(error.value)
+        command = shlex.split(str(error.value).split("`")[1])
+        assert command.pop(0) == "cs336"
+        cli.main([word.replace("FOLDER", str(folder / "out")) for word in command])
+        assert f"{count - count // 10:,} tokens to train on" in capsys.readouterr().out
+        streams = open_data(str(folder / "out"), "", "gpt2")
+        assert sum(map(len, streams[:2])) == count
 
 
 def test_what_is_no_raw_file(raw_file, tmp_path):
