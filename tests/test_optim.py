@@ -116,7 +116,7 @@ def test_orthogonalized_brings_singular_values_near_one():
 
 def test_muon_steps_as_torchs_does(tiny_config):
     """torch.optim.Muon is the reference, given q, k, v as three; in bf16, hence the tolerance."""
-    config = TrainConfig(optimizer="muon", learning_rate=1e-2, momentum=0.9)
+    config = TrainConfig(optimizer="muon", learning_rate=1e-2, momentum=0.9, weight_decay=5.0)
     model = GPT(tiny_config)
     optimizer = make_optimizer(model, config)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -127,7 +127,7 @@ def test_muon_steps_as_torchs_does(tiny_config):
     }
     reference = torch.optim.Muon(
         [part for found in parts.values() for part in found],
-        **{"lr": 1e-2, "weight_decay": 0.1, "momentum": 0.9, "adjust_lr_fn": "match_rms_adamw"},
+        **{"lr": 1e-2, "weight_decay": 5.0, "momentum": 0.9, "adjust_lr_fn": "match_rms_adamw"},
     )
     for _ in range(3):
         for name, p in model.named_parameters():
