@@ -1,19 +1,12 @@
 """Each check of notebook 04 passes the right answer and names the mistake of a wrong one."""
 
 import itertools
-import math
 
-import numpy as np
 from verdicts import assert_verdicts, stub, verdict
 
 from cs336_lib.classroom.checks import accounting as checks
 
 # The right answers.
-
-
-def limit(flops, moved, peak, bandwidth):
-    computing, moving = flops / peak, moved / bandwidth
-    return ("compute" if computing > moving else "memory"), max(computing, moving)
 
 
 def forward(batch, widths):
@@ -36,36 +29,27 @@ def cost(*shape):
     return parameters(*shape), flops(*shape), 16 * parameters(*shape)
 
 
-def days(params, tokens, gpus, peak, mfu):
-    return 6 * params * tokens / (gpus * peak * mfu) / 86_400
+def at_best(op, peak, bandwidth):
+    return max(op.work.flops / peak, op.work.bytes / bandwidth)
 
 
-def largest(gpus, memory, weights, gradient, master, state, reserved):
-    return gpus * (memory - reserved) / (weights + gradient + master + state)
+def explain(step, peak, bandwidth, found_by=lambda op, best: op.seconds - best, combine=sum):
+    figures = {}
+    for op in step:
+        figures.setdefault(op.kind, []).append(found_by(op, at_best(op, peak, bandwidth)))
+    least = sum(at_best(op, peak, bandwidth) for op in step)
+    return least, max(figures, key=lambda kind: combine(figures[kind]))
 
 
 def sharded(per, gpus, stage):
     return per.sharded(gpus, stage)
 
 
-def segments(layers, inside):
-    divisors = [k for k in range(1, layers + 1) if layers % k == 0]
-    return min(divisors, key=lambda k: k + inside * layers / k)
-
-
-def nearest_root(layers, inside):
-    divisors = [k for k in range(1, layers + 1) if layers % k == 0]
-    return min(divisors, key=lambda k: abs(k - math.sqrt(layers)))
-
-
 RIGHT = {
-    checks.roofline_verdict: limit,
     checks.backward_flops: backward,
     checks.transformer_cost: cost,
-    checks.training_days: days,
-    checks.largest_model: largest,
+    checks.step_gap: explain,
     checks.zero_bytes: sharded,
-    checks.best_segments: segments,
 }
 
 
@@ -86,23 +70,6 @@ def test_right_untouched_and_broken():
         said = {expected: verdict(check, answer) for expected, answer in cases.items()}
         different += [line for expected, line in said.items() if f": {expected}" not in line]
     assert different == []
-
-
-def test_roofline_verdict():
-    cases = [
-        (lambda f, m, p, b: max(f / p, m / b), "Return a pair"),
-        (lambda f, m, p, b: ("cpu", max(f / p, m / b)), "'cpu'"),
-        (lambda f, m, p, b: limit(f, m, p, b)[::-1], "first the limit, then the seconds"),
-        (lambda f, m, p, b: (limit(f, m, p, b)[0], f / p + m / b), "You add the two times"),
-        (lambda f, m, p, b: (limit(f, m, p, b)[0], min(f / p, m / b)), "the shorter time"),
-        (lambda f, m, p, b: (limit(f, m, p, b)[0], min(p, f / m * b)), "the speed in FLOP/s"),
-        (lambda f, m, p, b: ("compute" if f > m else "memory", max(f / p, m / b)), "FLOPs with"),
-        (
-            lambda f, m, p, b: ("memory" if f / p > m / b else "compute", max(f / p, m / b)),
-            "the longer one is the limit",
-        ),
-    ]
-    assert_verdicts(checks.roofline_verdict, cases)
 
 
 def test_backward_flops():
@@ -174,39 +141,41 @@ def test_transformer_bytes():
     assert_verdicts(checks.transformer_cost, [(answer(factor), said) for factor, said in cases])
 
 
-def test_training_days():
+def test_seconds_of_a_step():
+    def answer(seconds):
+        return lambda step, p, b: (seconds(step, p, b), explain(step, p, b)[1])
+
     cases = [
-        (lambda p, t, n, f, u: days(p, t, n, f, u) * 86_400, "Those are seconds"),
-        (lambda p, t, n, f, u: days(p, t, n, f, u) * 24, "Those are hours"),
-        (lambda p, t, n, f, u: days(p, t, n, f, u) / 3, "forward pass only"),
-        (lambda p, t, n, f, u: days(p, t, n, f, u) * 4 / 6, "backward pass only"),
-        (lambda p, t, n, f, u: days(p, t, n, f, 1), "MFU is missing"),
-        (lambda p, t, n, f, u: days(p, t, n, f, 1) * u, "You multiply by MFU"),
-        (lambda p, t, n, f, u: days(p, t, 1, f, u), "number of GPUs is missing"),
-        (lambda p, t, n, f, u: days(p, t, n, f, u) * 60, "60 x 60 x 24"),
-        (lambda p, t, n, f, u: days(p, t, n, f, u) * 1440, "Those are minutes"),
-        (lambda p, t, n, f, u: 12 * p * t / (n * f) / 86_400, "an MFU of 0.5 only"),
-        (lambda p, t, n, f, u: 2 * days(p, t, n, f, u), "has an MFU in it already"),
-        (lambda p, t, n, f, u: days(p, t, n, f, u) / 6, "The 6 is missing"),
-        (lambda p, t, n, f, u: 6 * p * t / n * f * u / 86_400, "in brackets"),
+        (lambda s, p, b: sum(o.work.flops / p + o.work.bytes / b for o in s), "add the two times"),
+        (lambda s, p, b: sum(min(o.work.flops / p, o.work.bytes / b) for o in s), "the shorter"),
+        (lambda s, p, b: sum(o.work.flops for o in s) / p, "only the computing"),
+        (lambda s, p, b: sum(o.work.bytes for o in s) / b, "only the moving"),
+        (
+            lambda s, p, b: max(sum(o.work.flops for o in s) / p, sum(o.work.bytes for o in s) / b),
+            "the step's two totals",
+        ),
+        (lambda s, p, b: sum(o.seconds for o in s), "that were measured"),
+        (lambda s, p, b: sum(o.seconds - at_best(o, p, b) for o in s), "That is the gap"),
+        (lambda s, p, b: 1e3 * explain(s, p, b)[0], "milliseconds"),
+        (lambda s, p, b: 1.0, "you get 1"),
     ]
-    assert_verdicts(checks.training_days, cases)
+    assert_verdicts(checks.step_gap, [(answer(wrong), said) for wrong, said in cases])
 
 
-def test_largest_model():
+def test_kind_that_explains_a_step():
+    def by(found_by, combine=sum):
+        return lambda *step: explain(*step, found_by, combine)
+
     cases = [
-        (lambda n, m, w, g, a, s, r: n * m / (w + g + a + s), "no memory for activations"),
-        (lambda n, m, w, g, a, s, r: (n * m - r) / (w + g + a + s), "Every GPU reserves memory"),
-        (lambda n, m, w, g, a, s, r: (m - r) / (w + g + a + s), "one GPU's memory"),
-        (lambda n, m, w, g, a, s, r: n * (m - r) / (w + a + s), "gradients are missing"),
-        (lambda n, m, w, g, a, s, r: n * (m - r) / (w + g + s), "master weights are missing"),
-        (lambda n, m, w, g, a, s, r: n * (m - r) / (w + g + a), "state is missing"),
-        (lambda n, m, w, g, a, s, r: n * (m - r), "divide by the bytes"),
-        (lambda n, m, w, g, a, s, r: n * (m - r) / w, "only the weights"),
-        (lambda n, m, w, g, a, s, r: largest(n, m, w, g, a, s, r) * 2**30, "bytes already"),
-        (lambda n, m, w, g, a, s, r: largest(n, m, w, g, a, s, r) / 1e9, "Those are billions"),
+        (lambda *step: explain(*step)[0], "Return a pair"),
+        (lambda *step: explain(*step)[::-1], "first the seconds, then the kind"),
+        (lambda *step: (explain(*step)[0], "GELU"), "not 'GELU'"),
+        (by(lambda op, best: op.seconds), "takes the longest"),
+        (by(lambda op, best: op.seconds / best, max), "largest ratio"),
+        (by(lambda op, best: op.seconds - best, max), "longest gap"),
+        (by(lambda op, best: best - op.seconds), "loses"),
     ]
-    assert_verdicts(checks.largest_model, cases)
+    assert_verdicts(checks.step_gap, cases)
 
 
 def weights_before_gradients(per, gpus, stage):
@@ -252,23 +221,3 @@ def test_zero_bytes():
         (gradients_before_master_weights, "not right yet"),
     ]
     assert_verdicts(checks.zero_bytes, cases)
-
-
-def nearest_minimum(layers, inside):
-    divisors = [k for k in range(1, layers + 1) if layers % k == 0]
-    return min(divisors, key=lambda k: abs(k - math.sqrt(inside * layers)))
-
-
-def test_best_segments():
-    cases = [
-        (lambda n, a: math.sqrt(n), "whole number"),
-        (lambda n, a: 5, "not equally long"),
-        (nearest_root, "no more than its input"),
-        (nearest_minimum, "compare the peaks themselves"),
-        (lambda n, a: n // segments(n, a), "the length of the best segments"),
-        (lambda n, a: 1, "highest peak of all"),
-        (lambda n, a: n // 2, "give a peak of"),
-        (lambda n, a: 12.5, "whole number, not 12.5"),
-        (lambda n, a: np.int64(segments(n, a)), "passed"),
-    ]
-    assert_verdicts(checks.best_segments, cases)

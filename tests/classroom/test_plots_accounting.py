@@ -35,15 +35,17 @@ def test_rooflines_bend_at_the_ridge():
     assert "ridge at 10 FLOP/B" in axes.get_title(loc="left")
     points = [tuple(float(v[0]) for v in line.get_data()) for line in axes.lines[-2:]]
     assert points == [(0.5, 4.0), (50.0, 90.0)]
-    assert {"ReLU", "matmul", "waits for memory", "computes"} <= set(words(drawing))
+    assert {"ReLU", "matmul", "memory-bound", "compute-bound"} <= set(words(drawing))
 
 
-def test_peak_bars_leave_out_what_a_device_lacks():
-    drawing = plots.peak_bars(
+def test_peak_dots_leave_out_what_a_device_lacks():
+    drawing = plots.peak_dots(
         {"A": {"bf16": 2e12, "fp32": 1e12}, "B": {"fp32": 3e12}}, ("bf16", "fp32")
     )
-    assert [bar.get_height() for bar in drawing.axes[0].patches] == [2, 1, 3]
-    assert {"bf16", "fp32"} <= set(words(drawing))
+    bf16, fp32 = drawing.axes[0].lines
+    assert (list(bf16.get_xdata()), list(bf16.get_ydata())) == ([2], [1])  # A is the upper row
+    assert (list(fp32.get_xdata()), list(fp32.get_ydata())) == ([3, 1], [0, 1])
+    assert {"bf16", "fp32", "2", "3", "1"} <= set(words(drawing))
 
 
 def test_mfu_bars_show_the_share():
@@ -51,31 +53,34 @@ def test_mfu_bars_show_the_share():
     assert {"81.2%", "30.0%"} <= set(words(drawing))
 
 
-def test_timing_samples_draw_the_median():
-    drawing = plots.timing_samples({"work": [1e-3, 9e-3, 2e-3]})
-    assert list(drawing.axes[0].lines[1].get_ydata()) == pytest.approx([2, 2])
-
-
-def test_days_against_gpus_marks_the_answer():
-    drawing = plots.days_against_gpus([1, 2], {"MFU 0.5": [10, 5]}, (2, 5, "here"))
-    assert {"here", "MFU 0.5", "a month", "a year"} <= set(words(drawing))
-
-
-@pytest.mark.parametrize("limit", [None, 10.0])
-def test_stacked_adds_up(limit: float | None):
+def test_stacked_adds_up():
     totals = {"first": {"a": 1.0, "b": 2.0}, "second": {"b": 1234.0}}
-    drawing = plots.stacked(totals, "title", "GB", limit)
-    widths = [bar.get_width() for bar in drawing.axes[0].patches]
-    assert sum(widths) == 1237
-    assert {"  3", "  1,234", "a", "b"} <= set(words(drawing))
+    for limit in (None, 10.0):
+        drawing = plots.stacked(totals, "title", "GB", limit)
+        widths = [bar.get_width() for bar in drawing.axes[0].patches]
+        assert sum(widths) == 1237
+        assert {"  3", "  1,234", "a", "b"} <= set(words(drawing))
     assert plots.stacked({"x": {"only": 1.0}}, "title", "GB").axes[0].get_legend() is None
+
+
+def test_narrow_parts_have_no_number_of_their_own():
+    drawing = plots.stacked({"first": {"a": 1.0, "b": 99.0}}, "title", "GB")
+    assert {"99", "  100"} <= set(words(drawing))
+    assert "1" not in words(drawing)
+
+
+def test_largest_models_are_the_memory_over_the_bytes():
+    drawing = plots.largest_models({"AdamW": 16, "LoRA": 2.5}, 640e9, goal=70e9)
+    axes = drawing.axes[0]
+    assert [bar.get_width() for bar in axes.patches] == [256, 40]
+    assert {"40B at 16 bytes", "256B at 2.5 bytes", " our 70B"} <= set(words(drawing))
+    first, second = (bar.get_facecolor() for bar in axes.patches)
+    assert first != second  # only one of them holds 70B
 
 
 def test_lines_go_through_their_values():
     shares = plots.share_lines([512, 1024], {"small": [0.1, 0.2]}, "title", "tokens")
     assert list(shares.axes[0].lines[0].get_ydata()) == [0.1, 0.2]
-    growth = plots.growth([4, 16], {"all": [4, 16], "root": [2, 4]}, "title", "MB")
-    assert [list(line.get_ydata()) for line in growth.axes[0].lines] == [[4, 16], [2, 4]]
 
 
 def test_memory_timeline_is_in_megabytes():

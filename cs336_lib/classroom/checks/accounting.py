@@ -1,12 +1,13 @@
-"""Checks of notebook 04 on rooflines, FLOPs, training days, memory, sharding and checkpointing."""
+"""Checks of notebook 04 on FLOPs, the roofline of a step, and sharding."""
 
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from numbers import Integral, Real
+from numbers import Real
 
-from cs336_lib.accounting import BytesPerParameter, checkpointed_values
+from cs336_lib.accounting import BytesPerParameter, Work
 from cs336_lib.classroom.checks.report import DiagnosisError, exercise, expect
+from cs336_lib.classroom.operator_times import Operation
 
 
 def close(got: float, want: float) -> bool:
@@ -33,54 +34,6 @@ def shown(value: float) -> str:
     """Format a whole number in full (its last digit may be wrong), and others to six digits."""
     whole = abs(value) < 1e15 and float(value).is_integer()
     return f"{value:,.0f}" if whole else f"{value:,.6g}"
-
-
-@exercise
-def roofline_verdict(
-    verdict: Callable[[float, float, float, float], tuple[str, float]],
-) -> None:
-    """Check the limiting resource and the minimum time in seconds."""
-    for flops, moved, peak, bandwidth in (
-        (1e9, 4e9, 100e12, 2e12),
-        (8e12, 4e9, 100e12, 2e12),
-        (1e6, 2e6, 5e9, 40e9),
-    ):
-        got = verdict(flops, moved, peak, bandwidth)
-        expect(
-            isinstance(got, tuple | list) and len(got) == 2,
-            'Return a pair, such as ("memory", 0.002).',
-        )
-        limit, seconds = got
-        expect(
-            not isinstance(seconds, str), "The other way round: first the limit, then the seconds."
-        )
-        expect(limit in ("compute", "memory"), f'"compute" or "memory" is expected, not {limit!r}.')
-        computing, moving = flops / peak, moved / bandwidth
-        truth = "compute" if computing > moving else "memory"
-        case = f"{flops:g} FLOPs and {moved:g} bytes at {peak:g} FLOP/s and {bandwidth:g} B/s"
-        if limit != truth:
-            by_intensity = "compute" if flops > moved else "memory"
-            expect(
-                limit != by_intensity,
-                "You compare FLOPs with bytes; compare the times they take, or the intensity "
-                "with the ridge peak / bandwidth.",
-            )
-            raise DiagnosisError(
-                f"For {case}, computing takes {computing:.3g} s and moving {moving:.3g} s; the "
-                f"longer one is the limit, so it is {truth}-bound."
-            )
-        mistakes = {
-            "You add the two times; computing and moving overlap, so the longer one counts.": (
-                computing + moving
-            ),
-            "That is the shorter time; the kernel ends when the slower of the two is done.": min(
-                computing, moving
-            ),
-            "That is the speed in FLOP/s; the seconds are the FLOPs divided by it.": min(
-                peak, flops / moved * bandwidth
-            ),
-        }
-        expect_number(seconds, max(computing, moving), case, mistakes)
 
 
 @exercise
@@ -202,72 +155,88 @@ def transformer_cost(
         )
 
 
-@exercise
-def training_days(days: Callable[[float, float, int, float, float], float]) -> None:
-    """Check the training days, 6 P D / (N F mfu) / 86,400."""
-    for case in ((70e9, 15e12, 1024, 989.5e12, 0.5), (7e9, 2e12, 64, 312e12, 0.4)):
-        parameters, tokens, gpus, peak, mfu = case
-        want = 6 * parameters * tokens / (gpus * peak * mfu) / 86_400
-        mistakes = {
-            "Those are seconds: a day has 86,400 of them.": want * 86_400,
-            "Those are hours: divide by 24.": want * 24,
-            "You count the forward pass only (2 P D); training takes 6 P D.": want / 3,
-            "You count the backward pass only (4 P D); training takes 6 P D.": want * 2 / 3,
-            "MFU is missing: the machine reaches only a part of its peak.": want * mfu,
-            "You multiply by MFU; it lowers the speed, so it belongs in the denominator.": want
-            * mfu**2,
-            "The number of GPUs is missing.": want * gpus,
-            "You divide the seconds by 60 x 24; a day has 60 x 60 x 24 = 86,400.": want * 60,
-            "Those are minutes: divide by 60 x 24.": want * 1440,
-            "12 P D / (N F) holds for an MFU of 0.5 only; use `mfu`.": want * mfu * 2,
-            "6 P D / (N F mfu): 12 is 6 / 0.5, so it has an MFU in it already.": want * 2,
-            "The 6 is missing: training takes six FLOPs for each parameter and token.": want / 6,
-            "a / b * c multiplies by c: put the GPUs, their peak and MFU in brackets.": want
-            * (peak * mfu) ** 2,
-        }
-        text = f"P={parameters:g}, D={tokens:g}, N={gpus}, F={peak:g}, MFU={mfu}"
-        expect_number(days(*case), want, text, mistakes)
+# Kind, FLOPs, bytes and milliseconds of each operator. The kinds that one finds by the longest
+# time, by the largest ratio, by the longest single gap and by the largest sum of gaps differ.
+STEPS = (
+    (
+        ("matmul", 8e10, 2e8, 1.0),
+        ("norms", 1e6, 2e8, 0.3),
+        ("norms", 1e6, 2e8, 0.3),
+        ("loss", 1e6, 2e7, 0.1),
+        ("embedding", 1e6, 2e7, 0.011),
+        ("AdamW", 1e7, 4e8, 0.45),
+    ),
+    (
+        ("AdamW", 1e6, 1e8, 0.06),
+        ("matmul", 2e10, 8e8, 0.9),
+        ("matmul", 5e9, 1e7, 0.1),
+        ("loss", 1e6, 2e6, 0.05),
+    ),
+)
 
 
 @exercise
-def largest_model(
-    largest: Callable[[int, float, float, float, float, float, float], float],
-) -> None:
-    """Check the largest model, which is the free memory divided by the bytes per parameter."""
-    for case in (
-        (8, 80e9, 4, 4, 0, 8, 0.0),
-        (8, 80e9, 2, 2, 4, 8, 17e9),
-        (4, 141e9, 2, 2, 4, 4, 37e9),
-    ):
-        gpus, memory, weights, gradient, master, state, reserved = case
-        per = weights + gradient + master + state
-        want = gpus * (memory - reserved) / per
-        mistakes = {
-            "You leave no memory for activations; subtract them from each GPU's memory.": gpus
-            * memory
-            / per,
-            "Every GPU reserves memory for activations, so use gpus * (memory - reserved).": (
-                gpus * memory - reserved
-            )
-            / per,
-            "That is one GPU's memory; there are `gpus` of them.": (memory - reserved) / per,
-            "The gradients are missing in the sum.": gpus * (memory - reserved) / (per - gradient),
-            "The master weights are missing in the sum.": gpus
-            * (memory - reserved)
-            / (per - master),
-            "The optimizer's state is missing in the sum.": gpus
-            * (memory - reserved)
-            / (per - state),
-            "Those are bytes; divide by the bytes of a parameter.": gpus * (memory - reserved),
-            "You count only the weights.": gpus * (memory - reserved) / weights,
-            "Those are billions of parameters; return the number itself.": want / 1e9,
-            "You multiply GB by 2^30; the arguments are bytes already.": want * 2**30,
-        }
-        text = (
-            f"{gpus} GPUs of {memory:g} bytes, {weights} + {gradient} + {master} + {state} bytes a "
-            f"parameter, {reserved:g} bytes reserved"
+def step_gap(explain: Callable[[Sequence[Operation], float, float], tuple[float, str]]) -> None:
+    """Check a step's least time by the roofline, and the kind of work that loses the most time."""
+    peak, bandwidth = 100e12, 2e12  # 1e10 FLOPs or 2e8 bytes take 0.1 ms
+    for rows in STEPS:
+        step = [Operation("op", kind, Work(f, b), ms / 1e3) for kind, f, b, ms in rows]
+        got = explain(step, peak, bandwidth)
+        expect(
+            isinstance(got, tuple | list) and len(got) == 2,
+            'Return a pair, such as (0.002, "AdamW").',
         )
-        expect_number(largest(*case), want, text, mistakes)
+        least, kind = got
+        expect(not isinstance(least, str), "The other way round: first the seconds, then the kind.")
+        computing = [op.work.flops / peak for op in step]
+        moving = [op.work.bytes / bandwidth for op in step]
+        at_best = [max(pair) for pair in zip(computing, moving, strict=True)]
+        measured = sum(op.seconds for op in step)
+        mistakes = {
+            "You add the two times of an operator; computing and moving overlap, so the longer "
+            "one counts.": sum(computing) + sum(moving),
+            "You take the shorter of an operator's two times; it ends when the slower is done.": (
+                sum(map(min, computing, moving))
+            ),
+            "You count only the computing, or the longer of the step's two totals; each operator "
+            "has its own limit, so take the longer time of each and then the sum.": sum(computing),
+            "You count only the moving, or the longer of the step's two totals; each operator "
+            "has its own limit, so take the longer time of each and then the sum.": sum(moving),
+            "Those are the seconds that were measured; the roofline's are expected.": measured,
+            "That is the gap; first return the seconds by the roofline.": measured - sum(at_best),
+            "Those are milliseconds; seconds are expected.": 1e3 * sum(at_best),
+        }
+        case = f"{len(step)} operators at {peak:g} FLOP/s and {bandwidth:g} B/s"
+        expect_number(least, sum(at_best), case, mistakes)
+        expect_kind(kind, step, at_best)
+
+
+def expect_kind(kind: object, step: Sequence[Operation], at_best: Sequence[float]) -> None:
+    """Fail unless `kind` is the kind of work whose operators lose the most time together."""
+    kinds = dict.fromkeys(op.kind for op in step)
+    expect(kind in kinds, f"One of the kinds {', '.join(kinds)} is expected, not {kind!r}.")
+    lost, took, least = (dict.fromkeys(kinds, 0.0) for _ in range(3))
+    single: dict[str, float] = dict.fromkeys(kinds, 0.0)
+    for op, seconds in zip(step, at_best, strict=True):
+        lost[op.kind] += op.seconds - seconds
+        took[op.kind] += op.seconds
+        least[op.kind] += seconds
+        single[op.kind] = max(single[op.kind], op.seconds - seconds)
+    most = max(kinds, key=lambda name: lost[name])
+    if kind == most:
+        return
+    wrong = {
+        "takes the longest; ask which loses the most, measured less roofline": took,
+        "has the largest ratio of measured to roofline; ask for the most seconds lost": {
+            name: took[name] / least[name] for name in kinds
+        },
+        "has the operator with the longest gap; add up the gaps of each kind": single,
+    }
+    for diagnosis, figures in wrong.items():
+        expect(kind != max(kinds, key=lambda name: figures[name]), f"{kind} {diagnosis}.")
+    raise DiagnosisError(
+        f"{kind} loses {1e3 * lost[str(kind)]:.2f} ms, and {most} {1e3 * lost[most]:.2f} ms."
+    )
 
 
 @exercise
@@ -304,48 +273,3 @@ def zero_bytes(sharded: Callable[[BytesPerParameter, int, int], float]) -> None:
                 "That is the sum over all GPUs; return one GPU's share.": want * gpus,
             }
             expect_number(sharded(per, gpus, stage), want, f"stage {stage}, {gpus} GPUs", held)
-
-
-@exercise
-def best_segments(best: Callable[[int, float], int]) -> None:
-    """Check the number of segments, the divisor of `layers` with the lowest peak memory."""
-    for layers, inside in ((16, 1), (64, 1), (36, 4), (64, 16), (48, 25), (12, 100), (48, 16)):
-        got = best(layers, inside)
-        expect(
-            isinstance(got, Integral) and not isinstance(got, bool),
-            f"Return the number of segments, a whole number, not {got}. (Is that their peak?)",
-        )
-        expect(
-            1 <= got <= layers and layers % got == 0,
-            f"For {layers} layers, {got} segments are not equally long; return a divisor.",
-        )
-        divisors = [k for k in range(1, layers + 1) if layers % k == 0]
-        peaks = {k: checkpointed_values(layers, k, inside) for k in divisors}
-        if peaks[got] == min(peaks.values()):
-            continue
-        case = f"{layers} layers, {inside} values inside each: {got} segments"
-        nearest_root = min(divisors, key=lambda k: abs(k - math.sqrt(layers)))
-        expect(
-            got != max(peaks, key=lambda k: peaks[k]),
-            f"For {case} have the highest peak of all; find the lowest.",
-        )
-        expect(
-            got != nearest_root or inside == 1,
-            f"For {case} would be right if a layer kept no more than its input; with {inside} "
-            f"values inside, the minimum of k + {inside} * {layers} / k lies elsewhere.",
-        )
-        least = min(peaks, key=lambda k: peaks[k])
-        expect(
-            got * least != layers,
-            f"For {layers} layers, {inside} values inside each: {got} is the length of the best "
-            "segments; return how many segments there are.",
-        )
-        root = math.sqrt(inside * layers)
-        expect(
-            got != min(divisors, key=lambda k: abs(k - root)),
-            f"For {case} are nearest to the root {root:.1f}, and yet {least} have a lower peak "
-            f"({peaks[least]:g} instead of {peaks[got]:g}); compare the peaks themselves.",
-        )
-        raise DiagnosisError(
-            f"For {case} give a peak of {peaks[got]:g}; {least} give {peaks[least]:g}."
-        )

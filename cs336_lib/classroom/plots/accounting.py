@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter
 
 from cs336_lib.accounting import ridge, roofline
 from cs336_lib.classroom.plots.style import (
@@ -24,7 +23,7 @@ from cs336_lib.classroom.plots.style import (
 )
 
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
-HATCHES = ("", "//", "..", "\\\\", "xx", "--", "++", "oo")
+DARK = (BLUE, RED, BLACK)  # white text is legible on these
 
 
 @dataclass(frozen=True)
@@ -44,18 +43,18 @@ def rooflines(panels: Sequence[tuple[Roof, Mapping[str, tuple[float, float]], st
     """
     fig, all_axes = figure(13, 5.2, ncols=len(panels), squeeze=False)
     for axes, (roof, points, what) in zip(all_axes[0], panels, strict=True):
-        intensities = np.geomspace(0.05, 4000, 300)
+        intensities = np.geomspace(0.05, 20_000, 300)
         heights = [roofline(x, roof.peak, roof.bandwidth) for x in intensities]
         axes.plot(intensities, heights, color=BLACK, zorder=1)
         corner = ridge(roof.peak, roof.bandwidth)
         axes.axvspan(0.05, corner, color=SKY, alpha=0.18, lw=0)
         axes.axvline(corner, color=GREY, ls=":", lw=1.5)
         bottom = min(heights[0], *(speed for _, speed in points.values())) / 3
-        axes.text(corner / 1.15, bottom * 1.5, "waits for memory", ha="right", fontsize=13)
-        axes.text(corner * 1.15, bottom * 1.5, "computes", fontsize=13)
+        axes.text(corner / 1.15, bottom * 1.5, "memory-bound", ha="right", fontsize=13)
+        axes.text(corner * 1.15, bottom * 1.5, "compute-bound", fontsize=13)
         for (name, (x, y)), marker, colour in zip(points.items(), MARKERS, PALETTE, strict=False):
             axes.plot(x, y, marker, color=colour, ms=11, label=name, zorder=2)
-        axes.set(xscale="log", yscale="log", xlim=(0.05, 4000), ylim=(bottom, roof.peak * 4))
+        axes.set(xscale="log", yscale="log", xlim=(0.05, 20_000), ylim=(bottom, roof.peak * 4))
         axes.legend(
             title=what, loc="upper left", alignment="left", bbox_to_anchor=(0, -0.16), ncols=2
         )
@@ -64,23 +63,29 @@ def rooflines(panels: Sequence[tuple[Roof, Mapping[str, tuple[float, float]], st
     return fig
 
 
-def peak_bars(peaks: Mapping[str, Mapping[str, float]], dtypes: Sequence[str]) -> Figure:
-    """Plot peak TFLOP/s on a logarithmic axis, with a group per device and a bar per dtype."""
-    fig, axes = figure(12.5, 5)
-    colours = dict(zip(dtypes, PALETTE, strict=False))
-    for place, by_dtype in enumerate(peaks.values()):
-        there = [dtype for dtype in dtypes if dtype in by_dtype]
-        for number, dtype in enumerate(there):
-            left = place + 0.21 * (number - (len(there) - 1) / 2)
-            bars = axes.bar(left, by_dtype[dtype] / 1e12, 0.19, color=colours[dtype])
-            axes.bar_label(bars, [digits(by_dtype[dtype] / 1e12)], fontsize=13, padding=2)
-    axes.set_yscale("log")
-    axes.set_ylim(top=axes.get_ylim()[1] * 2)
-    axes.set_xticks(range(len(peaks)), list(peaks))
-    axes.grid(False, axis="x")
-    handles = [Patch(color=colour, label=dtype) for dtype, colour in colours.items()]
-    axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1, 0.5))
-    label(axes, "Dense peaks", "", "peak [TFLOP/s], log scale")
+def peak_dots(peaks: Mapping[str, Mapping[str, float]], dtypes: Sequence[str]) -> Figure:
+    """Draw peaks in TFLOP/s as dots on a logarithmic axis, with a row per device.
+
+    Bars would mislead, because a logarithmic axis has no zero.
+    """
+    fig, axes = figure(12.5, 0.75 * len(peaks) + 2.2)
+    devices = list(peaks)[::-1]
+    # Neighbours on an axis are labelled above and below, so that their numbers don't touch.
+    heights = (11, -25) * len(dtypes)
+    for dtype, marker, colour, height in zip(dtypes, MARKERS, PALETTE, heights, strict=False):
+        rows = [row for row, device in enumerate(devices) if dtype in peaks[device]]
+        values = [peaks[devices[row]][dtype] / 1e12 for row in rows]
+        axes.plot(values, rows, marker, color=colour, ms=14, label=dtype)
+        for row, value in zip(rows, values, strict=True):
+            axes.annotate(
+                digits(value), (value, row), (0, height), textcoords="offset points", ha="center"
+            )
+    axes.set_xscale("log")
+    axes.set_ylim(-0.5, len(devices) - 0.3)
+    axes.set_yticks(range(len(devices)), devices)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    label(axes, "Dense peak of each device by dtype", "peak [TFLOP/s], log scale", "")
     return fig
 
 
@@ -104,21 +109,7 @@ def mfu_bars(shares: Mapping[str, float], good: float = 0.5) -> Figure:
     axes.set_ylim(top=len(names) - 0.1)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:.0%}"))
     axes.grid(False, axis="y")
-    label(axes, "Model FLOPs utilisation", "share of the peak", "")
-    return fig
-
-
-def timing_samples(samples: Mapping[str, Sequence[float]]) -> Figure:
-    """Draw each timing in milliseconds as a dot, in the order taken, and a line at each median."""
-    fig, axes = figure(11, 4.2)
-    for (name, seconds), marker, colour in zip(samples.items(), MARKERS, PALETTE, strict=False):
-        values = 1e3 * np.array(seconds)
-        axes.plot(range(1, len(values) + 1), values, marker, color=colour, label=name)
-        axes.axhline(np.median(values), color=colour, ls="--", lw=1.5)
-    axes.set_yscale("log")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
-    label(axes, "Every repeat; dashed: the median", "repeat", "time [ms]")
+    label(axes, "Model FLOPs utilization", "share of the peak", "")
     return fig
 
 
@@ -151,36 +142,70 @@ def days_against_gpus(
 def stacked(
     totals: Mapping[str, Mapping[str, float]], title: str, unit: str, limit: float | None = None
 ) -> Figure:
-    """Draw a horizontal bar per name, made of its parts, with the sum written after it.
+    """Draw a horizontal bar for each name, made of its parts, with the sum at its end.
 
-    Colour and hatching tell the parts apart. `limit` draws a line, such as a device's memory.
+    Args:
+        totals: The sizes of the parts by name and kind of part.
+        title: The title.
+        unit: Label of the axis, with its unit.
+        limit: Draws a line, for example at the memory of a device.
     """
-    fig, axes = figure(12.5, 0.7 * len(totals) + 2.0)
+    fig, axes = figure(12.5, 0.75 * len(totals) + 2.2)
     kinds = list(dict.fromkeys(kind for parts in totals.values() for kind in parts))
     names = list(totals)[::-1]
     left = np.zeros(len(names))
+    longest = max(max(sum(parts.values()) for parts in totals.values()), limit or 0)
     for number, kind in enumerate(kinds):
         widths = np.array([totals[name].get(kind, 0.0) for name in names])
+        colour = PALETTE[number % len(PALETTE)]
         axes.barh(
-            names,
-            widths,
-            left=left,
-            height=0.66,
-            color=PALETTE[number % len(PALETTE)],
-            hatch=HATCHES[number % len(HATCHES)],
-            edgecolor="white",
-            label=kind,
+            names, widths, left=left, height=0.66, color=colour, edgecolor="white", label=kind
         )
+        for place, (start, width) in enumerate(zip(left, widths, strict=True)):
+            if len(kinds) > 1 and width > 0.05 * longest:  # wide enough for its number
+                ink = "white" if colour in DARK else "black"
+                middle = start + width / 2
+                axes.text(middle, place, digits(width), color=ink, ha="center", va="center")
         left += widths
     for place, total in enumerate(left):
-        axes.text(total, place, f"  {digits(total)}", va="center")
+        axes.text(total, place, f"  {digits(total)}", va="center", fontweight="bold")
     if limit is not None:
         axes.axvline(limit, color=BLACK, ls="--", lw=2, label=f"{digits(limit)}: one device")
-    axes.set_xlim(0, max(left.max(), limit or 0) * 1.12)
+    axes.set_xlim(0, longest * 1.12)
     axes.grid(False, axis="y")
     if len(kinds) > 1 or limit is not None:
-        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        columns = min(len(kinds) + (limit is not None), 5)
+        axes.legend(loc="upper left", bbox_to_anchor=(0, -0.16 - 0.2 / len(totals)), ncols=columns)
     label(axes, title, unit, "")
+    return fig
+
+
+def largest_models(bytes_per_parameter: Mapping[str, float], memory: float, goal: float) -> Figure:
+    """Draw the largest model that fits into `memory` bytes, with a bar for each technique.
+
+    Args:
+        bytes_per_parameter: The training state of one parameter by technique.
+        memory: Bytes of all devices together.
+        goal: Parameters of the model that we would like to train; a line marks it.
+    """
+    fig, axes = figure(12.5, 0.6 * len(bytes_per_parameter) + 1.6)
+    names = list(bytes_per_parameter)[::-1]
+    largest = [memory / bytes_per_parameter[name] / 1e9 for name in names]
+    colours = [GREEN if value * 1e9 >= goal else GREY for value in largest]
+    bars = axes.barh(names, largest, color=colours, height=0.66)
+    texts = [
+        f"{digits(value)}B at {digits(bytes_per_parameter[name])} bytes"
+        for name, value in zip(names, largest, strict=True)
+    ]
+    for text in axes.bar_label(bars, texts, padding=5):
+        text.set(bbox={"facecolor": "white", "edgecolor": "none", "pad": 1}, zorder=3)
+    axes.axvline(goal / 1e9, color=RED, ls="--", lw=2, zorder=2)
+    axes.text(goal / 1e9, len(names) - 0.45, f" our {digits(goal / 1e9)}B", color=RED, va="bottom")
+    axes.set_xlim(0, max(largest) * 1.3)
+    axes.set_ylim(top=len(names))
+    axes.grid(False, axis="y")
+    title = f"Largest model in {digits(memory / 1e9)} GB, by bytes per parameter"
+    label(axes, title, "parameters [billions]", "")
     return fig
 
 
@@ -239,26 +264,13 @@ def checkpointing(
             label=f"{depth} blocks",
         )
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
+    axes.set_yscale("log", base=2)
+    plain(axes)
     ticks = [2**power for power in range(max(measured).bit_length())]
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.minorticks_off()
     axes.legend(title="points: measured\nlines: predicted")
     label(axes, "Checkpoints against recomputed segments", "segments", "peak [block inputs]")
-    return fig
-
-
-def growth(x: Sequence[int], lines: Mapping[str, Sequence[float]], title: str, y: str) -> Figure:
-    """Plot quantities against depth on log-log axes, where a power law is a straight line."""
-    fig, axes = figure(10, 4.6)
-    for (name, values), marker, colour in zip(lines.items(), MARKERS, PALETTE, strict=False):
-        axes.plot(x, values, marker=marker, color=colour, label=name)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=2)
-    axes.set_xticks(x, [str(value) for value in x])
-    plain(axes)
-    axes.legend()
-    label(axes, title, "blocks", y)
     return fig
 
 

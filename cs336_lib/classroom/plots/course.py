@@ -31,7 +31,7 @@ COURSE = (
     Lecture("01_dtypes", "Number\nformats", 90, ("00",), (1, 2), NUMBERS),
     Lecture("02_strides_and_views", "Strides\nand views", 90, ("00",), (1, 0), NUMBERS),
     Lecture("03_einops", "Named\ndimensions", 85, ("02",), (2, 0), NUMBERS),
-    Lecture("04_flops_and_memory", "FLOPs and\nmemory", 110, ("01", "03"), (2, 2), NUMBERS),
+    Lecture("04_flops_and_memory", "FLOPs and\nmemory", 115, ("01", "03"), (2, 2), NUMBERS),
     Lecture("05_adagrad", "AdaGrad and\nits family", 90, ("04",), (3, 2), TRAINING),
     Lecture("06_training_loop", "The training\nloop", 120, ("05",), (4, 2), TRAINING),
     Lecture("07_gpt2_model", "GPT-2, part\nby part", 90, ("03", "05"), (4, 0), GPT2),
