@@ -96,3 +96,17 @@ def test_attention_maps_leave_the_future_white():
     assert tuple(colours[0, 2][:3]) == (1.0, 1.0, 1.0)
     assert tuple(colours[2, 0][:3]) != (1.0, 1.0, 1.0)
     assert drawing.axes[1].get_xlabel() == "key"
+
+
+def test_letters_are_images_on_a_light_background():
+    images = shapes.letters("ei", size=32)
+    assert images.shape == (2, 32, 32, 3)
+    assert 0 <= images.min() < 0.5 < images.max() <= 1
+    assert images[:, 0, 0].min() >= 0.49  # a corner belongs to the background
+    assert not torch.equal(images[0], images[1])
+
+
+def test_pictures_have_their_pattern_and_shape():
+    drawing = shapes.pictures({"h w c": torch.zeros(2, 3, 3), "w h c": torch.ones(3, 2, 3)})
+    assert [axes.get_title("left") for axes in drawing.axes] == ["h w c", "w h c"]
+    assert [axes.get_xlabel() for axes in drawing.axes] == ["2 x 3 x 3", "3 x 2 x 3"]

@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from einops import EinopsError, einsum, rearrange, reduce, repeat
-from jaxtyping import Float
+from einops import rearrange, reduce, repeat
 from torch import Tensor
 
 from cs336_lib.classroom.checks.report import exercise, expect
@@ -46,62 +45,6 @@ def compare(result: object, target: Tensor, mistakes: dict[str, Tensor], names: 
         "there are NaNs in it, from a softmax over an empty row or a division by 0.",
     )
     expect(False, "the shape is right, but the numbers are not.")
-
-
-@exercise
-def square_matrices(spec: str) -> None:
-    """Check a jaxtyping spec for any batch of square matrices."""
-    expect(isinstance(spec, str), f"a string expected, {type(spec).__name__} given.")
-    kind = Float[Tensor, spec]
-
-    def accepts(*shape: int) -> bool:
-        return isinstance(torch.zeros(shape), kind)
-
-    expect(
-        not accepts(3),
-        "it accepts a vector; the spec must end in two names, rows and columns.",
-    )
-    expect(
-        not accepts(2, 3, 4),
-        "it accepts (2, 3, 4), whose matrices are not square; different names may have different "
-        "sizes, but the same name twice means the same size.",
-    )
-    expect(
-        accepts(2, 3, 3) or not accepts(3, 3),
-        "it accepts only a single matrix; put `...` in front for any number of leading axes.",
-    )
-    expect(
-        accepts(3, 3) and accepts(2, 7, 3, 3),
-        "it rejects (3, 3) or (2, 7, 3, 3); any number of axes, even zero, may come before the "
-        "square. Use `...`, and no other name beside it.",
-    )
-    expect(
-        accepts(2, 5, 5), "it accepts one size only; a number in a spec is fixed, a name is not."
-    )
-
-
-@exercise
-def trace_of_product(pattern: str) -> None:
-    """Check an einsum pattern for the trace of left @ right."""
-    expect(isinstance(pattern, str), f"a string expected, {type(pattern).__name__} given.")
-    left, right = normal(4, 4), normal(4, 4, seed=1)
-    result = einsum(left, right, pattern)
-    product = left @ right
-    mistakes = {
-        "you multiplied the two diagonals; an entry of the product is a whole row of left with a "
-        "whole column of right, and needs a second name.": left.diagonal() @ right.diagonal(),
-        "you paired left[i, k] with right[i, k]; in the product, left's columns meet right's rows, "
-        "so the two names of `right` come in the other order.": (left * right).sum(),
-        "you summed every entry of the product; the trace sums only those whose row and column "
-        "are equal, so use the same name for left's rows and right's columns.": product.sum(),
-        "that is the whole product; the trace keeps no name to the right of the arrow.": product,
-        "that is the diagonal of the product; leave out its name, too, and it is summed.": (
-            product.diagonal()
-        ),
-    }
-    compare(result, product.trace(), mistakes, "a scalar")
-    wide, tall = normal(3, 5), normal(5, 3, seed=1)
-    compare(einsum(wide, tall, pattern), (wide @ tall).trace(), {}, "a scalar")
 
 
 @exercise
@@ -189,32 +132,6 @@ def masked_mean(function: Callable[[Tensor, Tensor], Tensor]) -> None:
 
 
 @exercise
-def split_heads_by_hand(function: Callable[[Tensor, int], Tensor]) -> None:
-    """Check head splitting with only view and transpose."""
-    code = getattr(function, "__code__", None)
-    expect(
-        code is None or not {"rearrange", "einsum", "repeat"} & set(code.co_names),
-        "solve this one without einops, with view and transpose.",
-    )
-    batch, seq, heads, dim = 2, 3, 4, 5
-    x = normal(batch, seq, heads * dim)
-    target = rearrange(x, "batch seq (head dim) -> batch head seq dim", head=heads)
-    mistakes = {
-        "`view(batch, heads, seq, dim)` has the right shape but scrambles the tokens, because view "
-        "only regroups the row of numbers. Split the last axis, then transpose.": (
-            x.view(batch, heads, seq, dim)
-        ),
-        "the heads still come after the tokens; transpose axes 1 and 2 after splitting.": (
-            x.view(batch, seq, heads, dim)
-        ),
-        "you took `dim` as the slow part of the last axis; a head's numbers are neighbours, so the "
-        "split is (heads, dim).": x.view(batch, seq, dim, heads).permute(0, 3, 1, 2),
-        "the last two axes are swapped; the order should be batch head seq dim.": target.mT,
-    }
-    compare(function(x, heads), target, mistakes, "batch head seq dim")
-
-
-@exercise
 def image_to_patches(function: Callable[[Tensor, int], Tensor]) -> None:
     """Check images cut into flattened patches, channel last."""
     images = normal(2, 3, 8, 12)
@@ -246,35 +163,6 @@ def image_to_patches(function: Callable[[Tensor, int], Tensor]) -> None:
     fixed = {"`size` has no effect; your patches are always 4 x 4.": cut("b (h w) (p1 p2 c)")}
     small = rearrange(images, "b c (h p1) (w p2) -> b (h w) (p1 p2 c)", p1=2, p2=2)
     compare(function(images, 2), small, fixed, "batch patch value")
-
-
-@exercise
-def double_pixels(pattern: str) -> None:
-    """Check a repeat pattern that doubles every pixel in both directions."""
-    expect(isinstance(pattern, str), f"a string expected, {type(pattern).__name__} given.")
-    expect("->" in pattern, "both sides are needed: put `h w ->` in front.")
-    image = torch.arange(6.0).reshape(2, 3)
-    try:
-        result = repeat(image, pattern)
-    except EinopsError as error:
-        twice = "duplicate" in str(error)
-        expect(not twice, "a name may appear only once on each side; write the number 2 instead.")
-        raise
-    target = image.repeat_interleave(2, 0).repeat_interleave(2, 1)
-    mistakes = {
-        "the whole image is laid out four times, because in (2 h) the copy is the slow part. Each "
-        "pixel should be followed by its own copy.": image.repeat(2, 2),
-        "the pixels are doubled in width only.": image.repeat_interleave(2, 1),
-        "the pixels are doubled in height only.": image.repeat_interleave(2, 0),
-        "the pixels are not repeated; put a 2 into each group on the right.": image,
-        "height is doubled pixel by pixel, width as a whole.": (
-            image.repeat_interleave(2, 0).repeat(1, 2)
-        ),
-        "width is doubled pixel by pixel, height as a whole.": (
-            image.repeat_interleave(2, 1).repeat(2, 1)
-        ),
-    }
-    compare(result, target, mistakes, "height width")
 
 
 def attend(

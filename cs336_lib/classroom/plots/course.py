@@ -21,8 +21,8 @@ class Lecture:
 
     @property
     def number(self) -> str:
-        """The notebook's two digits."""
-        return self.name[:2]
+        """The notebook's two digits, and a letter if it is a second part, as in "06b"."""
+        return self.name.partition("_")[0]
 
 
 NUMBERS, TRAINING, GPT2 = BLUE, GREEN, ORANGE
@@ -30,10 +30,11 @@ COURSE = (
     Lecture("00_start_here", "Start here", 20, (), (0, 1), GREY),
     Lecture("01_dtypes", "Number\nformats", 90, ("00",), (1, 2), NUMBERS),
     Lecture("02_strides_and_views", "Strides\nand views", 90, ("00",), (1, 0), NUMBERS),
-    Lecture("03_einops", "Named\ndimensions", 85, ("02",), (2, 0), NUMBERS),
+    Lecture("03_einops", "Named\ndimensions", 100, ("02",), (2, 0), NUMBERS),
     Lecture("04_flops_and_memory", "FLOPs and\nmemory", 115, ("01", "03"), (2, 2), NUMBERS),
     Lecture("05_adagrad", "AdaGrad and\nits family", 90, ("04",), (3, 2), TRAINING),
-    Lecture("06_training_loop", "The training\nloop", 120, ("05",), (4, 2), TRAINING),
+    Lecture("06_training_loop", "The training\nloop", 100, ("05",), (4, 2), TRAINING),
+    Lecture("06b_reproducible_runs", "Reproducible\nruns", 130, ("06",), (5, 2), TRAINING),
     Lecture("07_gpt2_model", "GPT-2, part\nby part", 90, ("03", "05"), (4, 0), GPT2),
     Lecture("08_gpt2_training", "GPT-2,\ntrained", 90, ("06", "07"), (5, 1), GPT2),
     Lecture("09_gpt2_speed", "GPT-2,\nfast", 80, ("08",), (6, 2), GPT2),

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import ListedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -20,6 +21,7 @@ GAP = 0.7  # between two blocks, in cells
 WIDEST = 12.5  # inches that fit on a slide
 CELL_FONT = 14
 WHITE = -1  # the group of a cell that stays white
+CENTRED = {"ha": "center", "va": "center"}
 
 
 class Panel(NamedTuple):
@@ -130,6 +132,51 @@ def grids(*panels: Panel) -> Figure:
         draw_panel(axes, panel)
         axes.set_anchor("NW")
     drawing.get_layout_engine().set(wspace=0.6 / len(panels))
+    return drawing
+
+
+def letters(word: str, size: int = 48) -> Tensor:
+    """Render each letter of a word as an image, in its own colour on a light background.
+
+    Args:
+        word: the letters.
+        size: the height and width of an image, in pixels.
+
+    Returns:
+        Floats from 0 to 1 of shape [letter, height, width, channel], with 3 channels.
+    """
+    images = []
+    for i, letter in enumerate(word):
+        drawing = Figure(figsize=(1, 1), dpi=size, facecolor=face_of(i))
+        canvas = FigureCanvasAgg(drawing)
+        dark = tuple(0.6 * part for part in to_rgb(PALETTE[i % len(PALETTE)]))
+        drawing.text(0.5, 0.52, letter, fontsize=60, weight="bold", color=dark, **CENTRED)
+        canvas.draw()
+        images.append(np.asarray(canvas.buffer_rgba())[..., :3] / 255)
+    return torch.from_numpy(np.stack(images)).float()
+
+
+def pictures(images: dict[str, Tensor]) -> Figure:
+    """Draw images [height, width, channel] in a row, each under its pattern and above its shape.
+
+    All images have the same height or a common width, so that they fill a slide.
+    """
+    ratios = [image.size(1) / image.size(0) for image in images.values()]
+    inches = min(2.6, WIDEST / sum(ratios))  # the height of an image
+    # A letter of a title takes 0.12 inches.
+    widths = [max(r * inches, 0.12 * len(name)) for r, name in zip(ratios, images, strict=True)]
+    drawing, row = figure(
+        sum(widths) + 0.3 * len(widths),
+        max(w / r for w, r in zip(widths, ratios, strict=True)) + 1,
+        ncols=len(images),
+        width_ratios=widths,
+        squeeze=False,
+    )
+    for axes, (name, image) in zip(row[0], images.items(), strict=True):
+        axes.imshow(array(image).clip(0, 1), interpolation="nearest")
+        axes.set(xticks=[], yticks=[], xlabel=" x ".join(map(str, image.shape)), anchor="NW")
+        axes.set_title(name, loc="left", family="monospace", fontsize=14, fontweight="bold")
+        axes.grid(visible=False)
     return drawing
 
 
