@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import re
 import reprlib
 import shutil
@@ -11,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from cs336_lib.config import GPTConfig, from_json, require
 from cs336_lib.data.corpus import DATA
 from cs336_lib.data.tokenizer import Tokenizer, load_tokenizer
 from cs336_lib.distributed import World, gathered, sharded_like
-from cs336_lib.hf import check_finite, check_size
+from cs336_lib.hf import check_size, check_tensors, read_tensors
 from cs336_lib.io import Log, atomic, inside, read_json, sha256
 from cs336_lib.model import GPT
 
@@ -51,15 +49,11 @@ def optimizer_tensors(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str,
     tensors = {}
     for name, parameter in model.named_parameters():
         for entry, value in optimizer.state[parameter].items():
-            if torch.is_tensor(value):
-                tensors[f"{name}/{entry}"] = value
-                continue
-            require(
-                type(value) in NUMBERS,
-                f"{type(optimizer).__name__}'s state of {name} has the entry {entry!r}, a "
-                f"{type(value).__name__}; tensors and numbers can be saved",
-            )
-            tensors[f"{name}/{entry}{NUMBER}"] = torch.tensor(value, dtype=NUMBERS[type(value)])
+            if type(value) in NUMBERS:
+                entry, value = entry + NUMBER, torch.tensor(value, dtype=NUMBERS[type(value)])
+            kind = type(value).__name__
+            require(torch.is_tensor(value), f"{name}/{entry} is a {kind}, not a tensor or number")
+            tensors[f"{name}/{entry}"] = value
     return tensors
 
 
@@ -73,27 +67,22 @@ def load_optimizer_tensors(
     """
     if not tensors:  # SGD has no state
         return
-    by_name: dict[str, dict[str, Any]] = {}
+    parameters, other = dict(model.named_parameters()), f"{OPTIMIZER} belongs to another model"
+    states: dict[str, dict[str, Any]] = {name: {} for name in parameters}
     for key, value in tensors.items():
         name, _, entry = key.rpartition("/")
-        by_name.setdefault(name, {})[entry] = value
-    names = {parameter: name for name, parameter in model.named_parameters()}
-    fits = by_name.keys() == set(names.values()) and all(
-        value.shape in ((), parameter.shape)
-        for parameter, name in names.items()
-        for value in by_name[name].values()
-    )
-    require(fits, f"{OPTIMIZER} holds the state of another model's optimizer")
-    for parameter, name in names.items():
-        for entry, value in list(by_name[name].items()):
-            if entry.endswith(NUMBER) and value.dim() == 0:
-                by_name[name][entry.removesuffix(NUMBER)] = by_name[name].pop(entry).item()
-            elif value.shape == parameter.shape:
-                by_name[name][entry] = sharded_like(value, parameter)
+        require(name in states and value.shape in ((), parameters[name].shape), other)
+        if value.dim() > 0:
+            states[name][entry] = sharded_like(value, parameters[name])
+        elif entry.endswith(NUMBER):
+            states[name][entry.removesuffix(NUMBER)] = value.item()
+        else:
+            states[name][entry] = value
+    require(all(states.values()), other)
+    names = {parameter: name for name, parameter in parameters.items()}
     ordered = [names[p] for group in optimizer.param_groups for p in group["params"]]
-    state = optimizer.state_dict()
-    state["state"] = {index: by_name[name] for index, name in enumerate(ordered)}
-    optimizer.load_state_dict(state)  # which also puts each tensor on its device
+    loaded = optimizer.state_dict() | {"state": {i: states[name] for i, name in enumerate(ordered)}}
+    optimizer.load_state_dict(loaded)  # which also puts each tensor on its device
 
 
 def save(
@@ -127,12 +116,11 @@ def save(
     moments = unsharded(optimizer_tensors(model, optimizer), keep=is_main)
     if not is_main:
         return final
-    remove_leftovers(folder)
     with atomic(final, folder=True) as temporary:
-        save_file(weights, temporary / MODEL)
-        save_file(moments, temporary / OPTIMIZER)
         (temporary / STATE).write_text(to_json(state))
-        for name in (MODEL, OPTIMIZER):  # safetensors makes them readable for their owner only
+        for name, tensors in ((MODEL, weights), (OPTIMIZER, moments)):
+            save_file(tensors, temporary / name)
+            # safetensors creates a file that only its owner can read.
             shutil.copymode(temporary / STATE, temporary / name)
         files = {name: sha256(temporary / name) for name in EVERYTHING}
         (temporary / MANIFEST).write_text(to_json(files))
@@ -154,16 +142,14 @@ def unsharded(tensors: dict[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
 def remove(checkpoint: Path) -> None:
     """Delete a checkpoint, renaming it first so that a kill leaves no partial one."""
     if checkpoint.exists():
-        renamed = checkpoint.with_name(f".tmp-old-{checkpoint.name}")
-        shutil.rmtree(renamed, ignore_errors=True)
-        os.rename(checkpoint, renamed)
-        shutil.rmtree(renamed)
+        shutil.rmtree(set_aside(checkpoint, ".tmp-old"))
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Delete temporary folders that a kill during `save` or `remove` left."""
-    for leftover in folder.glob(".tmp-*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+def set_aside(checkpoint: Path, prefix: str) -> Path:
+    """Rename a checkpoint so that it doesn't count as one, and return its new path."""
+    aside = checkpoint.with_name(f"{prefix}-{checkpoint.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    return checkpoint.rename(aside)
 
 
 def verify(checkpoint: Path, files: Collection[str] = EVERYTHING) -> str | None:
@@ -215,34 +201,30 @@ def newest_valid(folder: Path, files: Collection[str] = EVERYTHING) -> Path | No
 
 
 def resume_point(folder: Path, device: torch.device, world: World) -> Path | None:
-    """Return the newest valid checkpoint, the same on all ranks, or None if there are none.
+    """Return the newest valid checkpoint, the same on all ranks, or None if the folder has none.
 
     Raises:
-        ValueError: All checkpoints are damaged. Starting at step 0 would overwrite the run.
+        ValueError: All checkpoints are corrupt. Starting at step 0 would overwrite the run.
     """
     step = 0
     if world.is_main and checkpoints(folder):
         newest = newest_valid(folder)
-        step = -1 if newest is None else step_of(newest)
+        step = step_of(newest) if newest else -1
     step = int(world.sum(step, device=device)[0])  # the other ranks add zero
     require(
-        step >= 0,
-        f"{folder}: all checkpoints are damaged; restore one, or start again with another "
-        f"--run-dir",
+        step >= 0, f"{folder}: all checkpoints are corrupt; restore one or use another --run-dir"
     )
     return folder / f"step_{step:08d}" if step else None
 
 
 def quarantine_newer(valid: Path) -> None:
-    """Rename checkpoints that are newer than the newest valid one, because they are damaged.
+    """Rename checkpoints that are newer than the newest valid one, because they are corrupt.
 
     They no longer count among those to keep, and the resumed run can write its own.
     """
     for checkpoint in checkpoints(valid.parent):
         if step_of(checkpoint) > step_of(valid):
-            aside = checkpoint.with_name(f"damaged-{checkpoint.name}")
-            shutil.rmtree(aside, ignore_errors=True)
-            os.rename(checkpoint, aside)
+            set_aside(checkpoint, "corrupt")
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
@@ -250,7 +232,7 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It is damaged.
+        ValueError: It is malformed.
     """
     path = inside(checkpoint, STATE)
     state = read_json(path)
@@ -262,13 +244,14 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
 
 def prune(folder: Path, keep: int) -> None:
     """Delete all but the newest `keep` checkpoints and the one with the lowest validation loss."""
-    everything = checkpoints(folder)
-    losses = {c: loss for c in everything if (loss := val_loss(c)) is not None}
+    saved = checkpoints(folder)
+    losses = {path: loss for path in saved if (loss := val_loss(path)) is not None}
     best = min(losses, key=losses.__getitem__, default=None)
-    for checkpoint in everything[:-keep]:
+    for checkpoint in saved[:-keep]:
         if checkpoint != best:
             remove(checkpoint)
-    remove_leftovers(folder)
+    for leftover in folder.glob(".tmp-*"):  # of a kill during `save` or `remove`
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def val_loss(checkpoint: Path) -> float | None:
@@ -308,14 +291,6 @@ def require_same_model(checkpoint: Path, config: GPTConfig) -> None:
     require(not other, f"{path}: another model, with {'; '.join(other)}")
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file; raise `ValueError` if it is anything else."""
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError, RuntimeError) as error:
-        raise ValueError(f"{path}: cannot be read as safetensors ({error})") from None
-
-
 def load_weights(path: Path, model: GPT) -> None:
     """Read a model.safetensors into `model`.
 
@@ -323,17 +298,9 @@ def load_weights(path: Path, model: GPT) -> None:
         ValueError: It isn't safetensors, or holds another model, NaN or infinity.
     """
     tensors, expected = read_tensors(path), model_tensors(model)
-    for name, parameter in expected.items():
-        require(name in tensors, f"{path}: holds no {name}")
-        shape, wanted = tuple(tensors[name].shape), tuple(parameter.shape)
-        require(shape == wanted, f"{path}: {name} has shape {shape}, {wanted} expected")
-        require(tensors[name].is_floating_point(), f"{path}: {name} isn't floating point")
-    unknown = sorted(tensors.keys() - expected.keys())
-    require(not unknown, f"{path}: this model has no {reprlib.repr(unknown)}")
-    for name, parameter in expected.items():
-        check_finite(path, name, tensors[name])
-        tensors[name] = sharded_like(tensors[name], parameter)
-    model.load_state_dict(tensors, strict=False)  # strict would require the tied matrix twice
+    check_tensors(path, tensors, expected)
+    shards = {name: sharded_like(tensors[name], like) for name, like in expected.items()}
+    model.load_state_dict(shards, strict=False)  # strict would require the tied matrix twice
 
 
 def load_model(run_dir: Path, device: torch.device) -> GPT:

@@ -2,18 +2,17 @@
 
 import json
 import shutil
-from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from cs336_lib.accounting import count_parameters
-from cs336_lib.config import GPTConfig, require
+from cs336_lib.config import GPTConfig, from_json, require
 from cs336_lib.data.tokenizer import END_OF_TEXT, CharTokenizer, Tokenizer, gpt2_encoding
 from cs336_lib.hardware import require_memory
 from cs336_lib.io import Bar, atomic, inside, read_json
@@ -23,19 +22,19 @@ HUB_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 
-HEAD, EMBEDDING = "lm_head.weight", "transformer.wte.weight"
+HEAD, EMBEDDING, PREFIX = "lm_head.weight", "transformer.wte.weight", "transformer."
 
-FLOATS = ("F64", "F32", "F16", "BF16")
+MASKS = (".attn.bias", ".attn.masked_bias")  # causal masks, which old versions stored
 
 CPU = torch.device("cpu")
 
 # The only values that our model supports; a config.json may leave them out.
 FIXED = {
+    "model_type": "gpt2",
     "activation_function": "gelu_new",
     "layer_norm_epsilon": 1e-5,
     "scale_attn_weights": True,
     "scale_attn_by_inverse_layer_idx": False,
-    "add_cross_attention": False,
     "tie_word_embeddings": True,
 }
 
@@ -66,10 +65,10 @@ def load(source: str | Path, device: torch.device = CPU) -> GPT:
     config = read_config(inside(folder, CONFIG))
     files = weight_files(folder)
     check_size(config, files)
-    with torch.device("meta"):  # shapes only: no memory, no random numbers drawn
+    with torch.device("meta"):  # shapes only, so no memory is used and no random number is drawn
         model = GPT(config)
     model.load_state_dict(read_weights(files, model), strict=False, assign=True)
-    model.lm_head.weight = model.transformer.wte.weight
+    model.lm_head.weight = model.get_parameter(EMBEDDING)
     return model.to(device).eval()
 
 
@@ -77,20 +76,17 @@ def download(name: str) -> Path:
     """Download one of OpenAI's models unless it is cached, and return its folder.
 
     Raises:
-        ValueError: huggingface_hub is not installed, or the download fails.
+        ValueError: huggingface_hub isn't installed, or the download fails.
     """
-    instead = "or give a local folder with config.json and model.safetensors"
     try:
         from huggingface_hub import hf_hub_download
-    except ImportError:
-        raise ValueError(f"{name}: `pip install huggingface_hub` first, {instead}") from None
-    try:
+
         for file in (CONFIG, WEIGHTS):
             path = hf_hub_download(f"openai-community/{name}", file)
     except Exception as error:  # many kinds, from the client, HTTP and the system
         raise ValueError(
-            f"{name}: cannot be had from the Hugging Face hub ({type(error).__name__}); "
-            f"connect to the internet, {instead}"
+            f"{name}: cannot be downloaded ({type(error).__name__}); connect to the internet and "
+            f"`pip install huggingface_hub`, or give a folder with {CONFIG} and {WEIGHTS}"
         ) from None
     return Path(path).parent
 
@@ -102,11 +98,8 @@ def check_size(config: GPTConfig, files: list[Path]) -> None:
         ValueError: The model is larger than the files, or than this machine's memory.
     """
     numbers, size = count_parameters(config), sum(path.stat().st_size for path in files)
-    require(
-        numbers <= size,  # a number has at least one byte
-        f"{files[0].parent}: {CONFIG} describes {numbers:,} parameters, but the weights are "
-        f"{size:,} bytes",
-    )
+    # A number has at least one byte.
+    require(numbers <= size, f"{files[0]}: {size:,} bytes cannot hold {numbers:,} parameters")
     require_memory(4 * numbers, CPU, f"a model of {numbers:,} parameters")
 
 
@@ -118,58 +111,33 @@ def read_config(path: Path) -> GPTConfig:
         ValueError: It doesn't describe a GPT-2 that we support.
     """
     raw = read_json(path)
-    kind = raw.get("model_type")
-    require(kind == "gpt2", f"{path}: model_type is {kind!r}; 'gpt2' expected")
-    for name, ours in FIXED.items():
+    dropout = raw.get(DROPOUTS[0], 0.1)
+    for name, ours in (FIXED | dict.fromkeys(DROPOUTS, dropout)).items():
         value = raw.get(name, ours)
-        require(value == ours, f"{path}: {name} is {value!r}; only {ours!r} is supported")
+        require(value == ours, f"{path}: {name} is {value!r}; {ours!r} expected")
     # Both sides default to the 124M model.
     shape = {ours: raw.get(theirs, getattr(GPTConfig, ours)) for ours, theirs in SHAPE.items()}
-    dropouts = [raw.get(name, 0.1) for name in DROPOUTS]
-    require(
-        all(value == dropouts[0] for value in dropouts),
-        f"{path}: {', '.join(DROPOUTS)} are {dropouts}; one number for all expected",
-    )
-    try:
-        config = GPTConfig(**shape, dropout=dropouts[0], bias=True)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-    inner = raw.get("n_inner")
-    require(
-        inner in (None, 4 * config.n_embd),
-        f"{path}: n_inner is {inner!r}; only 4 * n_embd is supported",
-    )
-    return config
+    return from_json(GPTConfig, shape | {"dropout": dropout}, path)
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """List the safetensors files of a folder; pickles are never opened.
+    """List the safetensors files of a folder. Pickles are never opened.
 
     Raises:
-        FileNotFoundError: There are none, or one that the index names is missing.
-        ValueError: The folder holds only pickles, or its index is malformed.
+        FileNotFoundError: There are none.
+        ValueError: The folder's index is malformed.
     """
     if (folder / WEIGHTS).is_file():
         return [inside(folder, WEIGHTS)]
     if not (folder / INDEX).is_file():
-        require(
-            not any(folder.glob("*.bin")),
-            f"{folder}: holds only pickled weights, which can run any code; if you trust them: "
-            f"transformers.GPT2LMHeadModel.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)",
+        raise FileNotFoundError(
+            f"{folder}: holds no {WEIGHTS}; a pytorch_model.bin is a pickle, which can run any "
+            "code, so convert it, if you trust it, with transformers' save_pretrained"
         )
-        raise FileNotFoundError(f"{folder}: holds no {WEIGHTS}")
-    listed = read_json(inside(folder, INDEX)).get("weight_map")
-    require(
-        isinstance(listed, dict)
-        and len(listed) > 0
-        and all(isinstance(n, str) and n and Path(n).name == n for n in listed.values()),
-        f"{folder / INDEX}: weight_map must map each tensor to a file of this folder",
-    )
-    files = [inside(folder, name) for name in sorted(set(listed.values()))]
-    for path in files:
-        if not path.is_file():
-            raise FileNotFoundError(f"{path}: not found, though {INDEX} names it")
-    return files
+    listed = read_json(inside(folder, INDEX)).get("weight_map", {})
+    is_map = isinstance(listed, dict) and len(listed) > 0
+    require(is_map, f"{folder / INDEX}: weight_map must map each tensor to a file of this folder")
+    return [inside(folder, name) for name in sorted({str(name) for name in listed.values()})]
 
 
 def is_conv1d(name: str) -> bool:
@@ -191,78 +159,68 @@ def hugging_face_tensors(model: GPT) -> dict[str, Tensor]:
     return tensors
 
 
-def find_tensors(files: list[Path], stack: ExitStack) -> dict[str, tuple[Any, str]]:
-    """Map each tensor's name in our model to an open file and its name there."""
-    stored: dict[str, tuple[Any, str]] = {}
-    for path in files:
-        file = stack.enter_context(safe_open(path, "pt"))
-        for key in list(file.keys()):
-            if key.endswith((".attn.bias", ".attn.masked_bias")):
-                continue  # causal masks, which old versions stored
-            name = key if key == HEAD else "transformer." + key.removeprefix("transformer.")
-            require(name not in stored, f"{path}: {name} is there twice")
-            stored[name] = file, key
-    if HEAD in stored:
-        stored.setdefault(EMBEDDING, stored[HEAD])  # tied: the file may hold either one
-    return stored
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file, which map the file into memory.
+
+    Raises:
+        ValueError: It isn't a safetensors file.
+    """
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, RuntimeError) as error:
+        raise ValueError(f"{path}: cannot be read as safetensors ({error})") from None
 
 
-def check_tensors(
-    stored: dict[str, tuple[Any, str]], expected: dict[str, Tensor], folder: Path
-) -> None:
-    """Raise `ValueError` unless the files hold the expected tensors; `lm_head` is optional."""
-    for name, like in expected.items():
-        require(name in stored, f"{folder}: the weights have no {name}")
-        file, key = stored[name]
-        tensor = file.get_slice(key)
-        shape, wanted = tuple(tensor.get_shape()), tuple(like.shape)
-        require(shape == wanted, f"{folder}: {name} has shape {shape}, {wanted} expected")
-        dtype = tensor.get_dtype()
-        require(dtype in FLOATS, f"{folder}: {name} is {dtype}; floating point expected")
-    for name in stored:
-        known = name in expected or name == HEAD
-        require(known, f"{folder}: holds {name}, which GPT-2's language model has not")
+def check_tensors(path: Path, tensors: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Check that a file holds a model's weights.
 
+    Args:
+        path: The file, for messages.
+        tensors: What the file holds, by name.
+        expected: Tensors of the expected names and shapes.
 
-def check_finite(path: Path, name: str, tensor: Tensor) -> None:
-    """Raise `ValueError` if a tensor holds NaN or infinity."""
-    require(bool(tensor.isfinite().all()), f"{path}: {name} holds NaN or infinity")
+    Raises:
+        ValueError: A tensor is missing, unknown, of another shape, not floating point or not
+            finite.
+    """
+    for name in tensors:
+        require(name in expected, f"{path}: holds {name!r:.100}, which this model doesn't have")
+    for name, like in Bar(expected.items(), desc="weights", unit="tensor", leave=False, delay=1):
+        require(name in tensors, f"{path}: holds no {name}")
+        tensor = tensors[name]
+        shape, wanted = tuple(tensor.shape), tuple(like.shape)
+        require(shape == wanted, f"{path}: {name} has shape {shape}, {wanted} expected")
+        require(tensor.is_floating_point(), f"{path}: {name} isn't floating point")
+        require(bool(tensor.float().isfinite().all()), f"{path}: {name} holds NaN or infinity")
 
 
 def read_weights(files: list[Path], model: GPT) -> dict[str, Tensor]:
-    """Read the files' tensors in the layout of our model.
+    """Read the safetensors files of a folder in the layout of our model.
 
     Args:
-        files: Safetensors files of one folder.
-        model: Gives names and shapes; it may be on the meta device.
+        files: The files.
+        model: Gives names and shapes. It may be on the meta device.
 
     Raises:
-        ValueError: A file isn't safetensors, or a tensor is missing, unknown, of another shape, not
-            floating point or not finite.
+        ValueError: The files don't hold this model's weights.
     """
-    folder, weights = files[0].parent, {}
-    try:
-        with ExitStack() as stack:
-            stored = find_tensors(files, stack)
-            expected = hugging_face_tensors(model)
-            check_tensors(stored, expected, folder)
-            for name in Bar(expected, desc="weights", unit="tensor", leave=False, delay=1):
-                file, key = stored[name]
-                value = file.get_tensor(key)
-                value = value.T if is_conv1d(name) else value
-                # Copy, because safetensors maps the file into memory and it may change later.
-                weights[name] = torch.zeros(model.get_parameter(name).shape)
-                weights[name][: len(value)] = value
-                check_finite(folder, name, weights[name])
-            if HEAD in stored:
-                file, key = stored[HEAD]
-                embedding = weights[EMBEDDING][: model.config.vocab_size]
-                require(
-                    torch.equal(file.get_tensor(key).float(), embedding),
-                    f"{folder}: {HEAD} differs from {EMBEDDING}; only tied weights are supported",
-                )
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{folder}: cannot be read as safetensors ({error})") from None
+    folder, tensors = files[0].parent, {}
+    for path in files:
+        for key, value in read_tensors(path).items():
+            name = key if key == HEAD else PREFIX + key.removeprefix(PREFIX)
+            if not name.endswith(MASKS):
+                tensors[name] = value
+    if HEAD in tensors:
+        head = tensors.pop(HEAD)
+        tied = torch.equal(tensors.setdefault(EMBEDDING, head).float(), head.float())
+        require(tied, f"{folder}: {HEAD} differs from {EMBEDDING}; only tied weights are supported")
+    check_tensors(folder, tensors, hugging_face_tensors(model))
+    weights = {}
+    for name, value in tensors.items():
+        value = value.T if is_conv1d(name) else value
+        # Copy, because the file may change later.
+        weights[name] = torch.zeros(model.get_parameter(name).shape)
+        weights[name][: len(value)] = value
     return weights
 
 
@@ -279,13 +237,13 @@ def export(model: GPT, folder: str | Path, tokenizer: Tokenizer) -> None:
     folder = Path(folder)
     if folder.exists():
         raise FileExistsError(f"{folder} exists already; choose another folder, or remove it")
-    require(
-        model.config.vocab_size == tokenizer.vocab_size,
-        f"the tokenizer has {tokenizer.vocab_size} ids, the model {model.config.vocab_size}; "
-        f"the one that the model was trained with expected",
-    )
-    make = char_files if isinstance(tokenizer, CharTokenizer) else gpt2_files
-    texts = model_files(model, tokenizer) | make(tokenizer, model.config.block_size)
+    ours, theirs = tokenizer.vocab_size, model.config.vocab_size
+    require(ours == theirs, f"the tokenizer has {ours} ids, the model {theirs}; they must be equal")
+    texts = model_files(model, tokenizer)
+    if isinstance(tokenizer, CharTokenizer):
+        texts |= char_files(tokenizer, model.config.block_size)
+    else:
+        texts |= gpt2_files(model.config.block_size)
     tensors = {name: value.contiguous() for name, value in hugging_face_tensors(model).items()}
     with atomic(folder, folder=True) as temporary:
         for name, text in texts.items():
@@ -339,7 +297,7 @@ def char_files(tokenizer: CharTokenizer, block_size: int) -> dict[str, str]:
     return {"tokenizer.json": dump(described), "tokenizer_config.json": dump(settings)}
 
 
-def gpt2_files(tokenizer: Tokenizer, block_size: int) -> dict[str, str]:
+def gpt2_files(block_size: int) -> dict[str, str]:
     """Return the text of GPT-2's tokenizer files, by name, rebuilt from data/gpt2.tiktoken.
 
     vocab.json and merges.txt equal OpenAI's encoder.json and vocab.bpe byte for byte.

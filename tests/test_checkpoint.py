@@ -1,8 +1,10 @@
+import dataclasses
 import json
 import math
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from cs336_lib import checkpoint
 from cs336_lib.classroom import optimizers
@@ -85,23 +87,39 @@ def test_numbers_in_an_optimizers_state_come_back_as_they_were(trained, tmp_path
         assert torch.is_tensor(optimizer.state[p]["step"])  # torch's own count is one
 
 
-def test_state_that_is_no_number_is_refused_in_one_line(trained, tmp_path):
+def test_optimizer_state_that_is_no_number_is_refused(trained, tmp_path):
     model, optimizer = trained
     optimizer.state[model.transformer.wte.weight]["history"] = [1.0]
-    message = r"wte\.weight has the entry 'history', a list; tensors and numbers can be saved"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"wte\.weight/history is a list, not a tensor or number"):
         save(tmp_path, trained, 1)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_names_are_hugging_faces(trained, tmp_path):
-    from safetensors import safe_open
+def test_optimizer_state_of_another_model_is_refused(trained, tiny_config, tmp_path):
+    tensors = checkpoint.optimizer_tensors(*trained)
+    wrong = {
+        "missing": {k: v for k, v in tensors.items() if "ln_f.bias" not in k},
+        "unknown": tensors | {"transformer.h.9.ln_1.bias/step": torch.tensor(1.0)},
+        "shape": tensors | {"transformer.ln_f.bias/exp_avg": torch.zeros(3)},
+    }
+    model = GPT(tiny_config)
+    optimizer = make_optimizer(model, TrainConfig())
+    for content in wrong.values():
+        with pytest.raises(ValueError, match=r"optimizer\.safetensors belongs to another model"):
+            checkpoint.load_optimizer_tensors(model, optimizer, content)
+    assert not optimizer.state
 
+
+def test_files_are_safetensors_and_json_that_others_may_read(trained, tmp_path):
     path = save(tmp_path, trained, 1)
-    with safe_open(path / "model.safetensors", "pt") as file:
-        names = set(file.keys())
+    assert {file.suffix for file in path.iterdir()} == {".safetensors", ".json"}
+    assert json.loads((path / "state.json").read_text())["step"] == 1
+    names = set(load_file(path / "model.safetensors"))
     assert {"transformer.wte.weight", "transformer.h.0.attn.c_attn.weight"} <= names
     assert not any("_orig_mod" in name or name.startswith("module.") for name in names)
+    (tmp_path / "ordinary").write_text("")
+    modes = {file.stat().st_mode for file in path.iterdir()}
+    assert modes == {(tmp_path / "ordinary").stat().st_mode}
 
 
 def test_prune_keeps_the_newest_and_the_best(trained, tmp_path):
@@ -133,26 +151,13 @@ def test_a_failed_save_leaves_the_one_before(trained, tmp_path, monkeypatch):
 
 
 def test_weights_of_another_model_are_named(trained, tiny_config, tmp_path):
-    import dataclasses
-
     path = save(tmp_path, trained, 1) / "model.safetensors"
     with pytest.raises(ValueError, match=r"holds no transformer\.h\.2"):
         checkpoint.load_weights(path, GPT(dataclasses.replace(tiny_config, n_layer=3)))
+    with pytest.raises(ValueError, match=r"holds 'transformer\.h\.1.*this model doesn't have"):
+        checkpoint.load_weights(path, GPT(dataclasses.replace(tiny_config, n_layer=1)))
     with pytest.raises(ValueError, match=r"shape \(64, 32\), \(64, 16\) expected"):
         checkpoint.load_weights(path, GPT(dataclasses.replace(tiny_config, n_embd=16)))
     path.write_text("no safetensors")
     with pytest.raises(ValueError, match="cannot be read as safetensors"):
         checkpoint.load_weights(path, GPT(tiny_config))
-
-
-def test_nothing_in_a_checkpoint_is_a_pickle(trained, tmp_path):
-    path = save(tmp_path, trained, 1)
-    assert {file.suffix for file in path.iterdir()} == {".safetensors", ".json"}
-    assert json.loads((path / "state.json").read_text())["step"] == 1
-
-
-def test_others_may_read_a_checkpoint_as_they_may_any_file(trained, tmp_path):
-    path = save(tmp_path, trained, 1)
-    modes = {file.stat().st_mode for file in path.iterdir()}
-    (tmp_path / "ordinary").write_text("")
-    assert modes == {(tmp_path / "ordinary").stat().st_mode}

@@ -81,12 +81,6 @@ def same(a: GPT, b: GPT) -> bool:
     return a.config == b.config and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def change(folder: Path, **values: object) -> None:
-    """Edit the config.json of a folder."""
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
-
-
 def rewrite(folder: Path, edit) -> None:
     """Replace the tensors of a folder by `edit(tensors)`."""
     tensors = edit(load_file(folder / "model.safetensors"))
@@ -118,18 +112,16 @@ def transformers():
 SHAPES = [(1, 1, 8, 7), (2, 4, 64, 50)]
 
 
-@pytest.mark.parametrize(("n_layer", "n_head", "n_embd", "vocab_size"), SHAPES)
-@pytest.mark.parametrize("bias", [True, False])
-def test_transformers_loads_what_we_export(
-    transformers, tmp_path, n_layer, n_head, n_embd, vocab_size, bias
-):
+@pytest.mark.parametrize(("shape", "bias"), [(SHAPES[0], False), (SHAPES[1], True)])
+def test_transformers_loads_what_we_export(transformers, tmp_path, shape, bias):
+    n_layer, n_head, n_embd, vocab_size = shape
     model = noisy(GPTConfig(32, vocab_size, n_layer, n_head, n_embd, bias=bias))
     hf.export(model, tmp_path / "out", letters(vocab_size))
     theirs, report = transformers.AutoModelForCausalLM.from_pretrained(
         tmp_path / "out", output_loading_info=True
     )
     assert type(theirs) is transformers.GPT2LMHeadModel
-    assert not any(report.values())  # nothing missing, unexpected or misshapen
+    assert not any(report.values())  # no missing, unexpected or misshapen tensors
     assert theirs.dtype == torch.float32
     assert theirs.num_parameters() >= model.num_parameters()
     idx = torch.randint(vocab_size, (3, 32))
@@ -138,11 +130,9 @@ def test_transformers_loads_what_we_export(
         assert torch.allclose(model(idx), hf.load(tmp_path / "out")(idx), atol=1e-5)
 
 
-@pytest.mark.parametrize(("n_layer", "n_head", "n_embd", "vocab_size"), SHAPES)
-@pytest.mark.parametrize("shard_size", ["5GB", "8KB"])
-def test_we_load_what_transformers_saves(
-    transformers, tmp_path, n_layer, n_head, n_embd, vocab_size, shard_size
-):
+@pytest.mark.parametrize(("shape", "shard_size"), [(SHAPES[0], "5GB"), (SHAPES[1], "8KB")])
+def test_we_load_what_transformers_saves(transformers, tmp_path, shape, shard_size):
+    n_layer, n_head, n_embd, vocab_size = shape
     config = transformers.GPT2Config(
         vocab_size=vocab_size,
         n_positions=32,
@@ -153,8 +143,7 @@ def test_we_load_what_transformers_saves(
     )
     theirs = transformers.GPT2LMHeadModel(config).eval()
     theirs.save_pretrained(tmp_path, max_shard_size=shard_size)
-    sharded = (tmp_path / "model.safetensors.index.json").exists()
-    assert sharded == (shard_size == "8KB" and n_embd > 8)
+    assert (tmp_path / "model.safetensors.index.json").exists() == (shard_size == "8KB")
     state = torch.get_rng_state()
     model = hf.load(str(tmp_path))
     assert torch.equal(torch.get_rng_state(), state)  # loading draws no random numbers
@@ -168,15 +157,15 @@ def test_we_load_what_transformers_saves(
         assert torch.allclose(model(idx), theirs(idx).logits, atol=1e-4)
 
 
-@pytest.mark.parametrize(("vocab_size", "dropout"), [(50, 0.0), (64, 0.25)])
-def test_round_trip_is_exact(tmp_path, vocab_size, dropout):
-    model = noisy(GPTConfig(16, vocab_size, 2, 2, 32, dropout=dropout))
-    hf.export(model, tmp_path / "out", letters(vocab_size))
-    assert same(hf.load(tmp_path / "out"), model)
-    again = hf.load(tmp_path / "out")
-    hf.export(again, tmp_path / "again", letters(vocab_size))
-    for path in (tmp_path / "out").iterdir():
-        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes()
+def test_round_trip_is_exact(tmp_path):
+    for vocab_size, dropout in ((50, 0.0), (64, 0.25)):
+        model = noisy(GPTConfig(16, vocab_size, 2, 2, 32, dropout=dropout))
+        out, again = tmp_path / f"out{vocab_size}", tmp_path / f"again{vocab_size}"
+        hf.export(model, out, letters(vocab_size))
+        assert same(hf.load(out), model)
+        hf.export(hf.load(out), again, letters(vocab_size))
+        for path in out.iterdir():
+            assert path.read_bytes() == (again / path.name).read_bytes()
 
 
 def test_without_biases_zeros_are_written(tiny_config, tmp_path):
@@ -215,18 +204,13 @@ def bare(tensors):
 HEAD, WTE = "lm_head.weight", "transformer.wte.weight"
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [
-        lambda t: bare(t) | {HEAD: t[WTE].clone()},
-        lambda t: {(HEAD if name == WTE else name): value for name, value in t.items()},
-    ],
-    ids=["hub and head", "head only"],
-)
-def test_other_spellings_of_the_same_weights(folder, edit):
+def test_other_spellings_of_the_same_weights(folder):
     model = hf.load(folder)
-    rewrite(folder, edit)
-    assert same(hf.load(folder), model)
+    tensors = load_file(folder / "model.safetensors")
+    head_only = {(HEAD if name == WTE else name): value for name, value in tensors.items()}
+    for content in (bare(tensors) | {HEAD: tensors[WTE].clone()}, head_only):
+        rewrite(folder, lambda _, content=content: content)
+        assert same(hf.load(folder), model)
 
 
 def shard(folder: Path) -> Path:
@@ -248,65 +232,57 @@ def test_shards(folder):
     index = shard(folder)
     assert same(hf.load(folder), model)
     (folder / "model-2.safetensors").rename(folder / "elsewhere")
-    with pytest.raises(FileNotFoundError, match=r"model-2\.safetensors: not found"):
+    with pytest.raises(FileNotFoundError, match=r"model-2\.safetensors"):
         hf.load(folder)
-    for bad in ({}, [], {"a": 1}, {"a": "../model-1.safetensors"}, {"a": ""}, None):
+    for bad in ({}, [], {"a": 1}, {"a": {}}, {"a": "../model-1.safetensors"}, {"a": ""}, None):
         index.write_text(json.dumps({"weight_map": bad}))
-        with pytest.raises((ValueError, OSError), match=r"weight_map must map|not found"):
+        with pytest.raises((ValueError, OSError), match=r"weight_map must map|leads out|exported"):
             hf.load(folder)
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"model_type": "llama"}, "model_type is 'llama'; 'gpt2' expected"),
-        ({"activation_function": "relu"}, "activation_function is 'relu'; only 'gelu_new'"),
-        ({"tie_word_embeddings": False}, "tie_word_embeddings is False"),
-        ({"n_inner": 100}, r"n_inner is 100; only 4 \* n_embd"),
-        ({"n_embd": "32"}, "n_embd is '32'"),
-        ({"n_positions": None}, "block_size is None"),
-        ({"resid_pdrop": 0.1}, "one number for all"),
-        ({"resid_pdrop": "0"}, "one number for all"),
-        ({"n_layer": 10**12}, "n_layer is 1000000000000"),
-        ({"n_embd": 2**40}, "the weights are"),
-        ({"n_layer": 3}, "no transformer.h.2.ln_1.weight"),
-        ({"n_layer": 1}, "holds transformer.h.1"),
-        ({"vocab_size": 49}, r"wte.weight has shape \(50, 32\), \(49, 32\) expected"),
-    ],
-)
-def test_a_config_that_does_not_fit(folder, values, message):
-    change(folder, **({"n_inner": None} | values))
-    with pytest.raises(ValueError, match=message) as caught:
-        hf.load(folder)
-    assert "\n" not in str(caught.value)
+BAD_CONFIGS = [
+    ({"model_type": "llama"}, "model_type is 'llama'; 'gpt2' expected"),
+    ({"activation_function": "relu"}, "activation_function is 'relu'; 'gelu_new' expected"),
+    ({"tie_word_embeddings": False}, "tie_word_embeddings is False"),
+    ({"n_embd": "32"}, "n_embd is '32'"),
+    ({"n_positions": None}, "block_size is None"),
+    ({"resid_pdrop": 0.1}, "embd_pdrop is 0.0; 0.1 expected"),
+    ({"n_layer": 10**12}, "n_layer is 1000000000000"),
+    ({"n_embd": 2**40}, "cannot hold"),
+    ({"n_layer": 3}, "holds no transformer.h.2.ln_1.weight"),
+    ({"n_layer": 1}, "holds 'transformer.h.1.* this model doesn't have"),
+    ({"vocab_size": 49}, r"wte.weight has shape \(50, 32\), \(49, 32\) expected"),
+]
 
 
-@pytest.mark.parametrize("content", [b"{", b"[1]"])
-def test_a_config_that_is_no_json_object(folder, content):
-    (folder / "config.json").write_bytes(content)
-    with pytest.raises(ValueError, match=r"config.json: "):
-        hf.load(folder)
+def test_a_config_that_does_not_fit(folder):
+    good = (folder / "config.json").read_text()
+    for values, message in BAD_CONFIGS:
+        (folder / "config.json").write_text(json.dumps(json.loads(good) | values))
+        with pytest.raises(ValueError, match=message) as caught:
+            hf.load(folder)
+        assert "\n" not in str(caught.value)
 
 
 C_FC = "transformer.h.1.mlp.c_fc.weight"
 
 
-@pytest.mark.parametrize(
-    ("edit", "message"),
-    [
-        (lambda t: {n: v for n, v in t.items() if n != C_FC}, f"no {C_FC}"),
-        (lambda t: t | {C_FC: t[C_FC].T}, r"has shape \(128, 32\), \(32, 128\) expected"),
-        (lambda t: t | {C_FC: t[C_FC].to(torch.int8)}, "is I8; floating point expected"),
-        (lambda t: t | {"score.weight": torch.ones(2, 32)}, "holds transformer.score.weight"),
-        (lambda t: t | {HEAD: t[WTE] + 1}, "only tied weights"),
-        (lambda t: t | {"wte.weight": t[WTE].clone()}, "is there twice"),
-    ],
-)
-def test_weights_that_do_not_fit(folder, edit, message):
-    rewrite(folder, edit)
-    with pytest.raises(ValueError, match=message) as caught:
-        hf.load(folder)
-    assert "\n" not in str(caught.value)
+def test_weights_that_do_not_fit(folder):
+    good = load_file(folder / "model.safetensors")
+    c_fc = good[C_FC]
+    for edit, message in [
+        ({C_FC: None}, f"holds no {C_FC}"),
+        ({C_FC: c_fc.T}, r"has shape \(128, 32\), \(32, 128\) expected"),
+        ({C_FC: c_fc.to(torch.int8)}, "isn't floating point"),
+        ({"score.weight": torch.ones(2, 32)}, "holds 'transformer.score.weight', which this model"),
+        ({HEAD: good[WTE] + 1}, "only tied weights"),
+        ({HEAD: good[WTE][:-1].clone()}, "only tied weights"),
+    ]:
+        content = {name: value for name, value in (good | edit).items() if value is not None}
+        rewrite(folder, lambda _, content=content: content)
+        with pytest.raises(ValueError, match=message) as caught:
+            hf.load(folder)
+        assert "\n" not in str(caught.value)
 
 
 def test_a_damaged_file(folder):
@@ -317,7 +293,7 @@ def test_a_damaged_file(folder):
         with pytest.raises(ValueError, match="cannot be read as safetensors"):
             hf.load(folder)
     path.write_bytes(b"")
-    with pytest.raises(ValueError, match="the weights are 0 bytes"):
+    with pytest.raises(ValueError, match="0 bytes cannot hold"):
         hf.load(folder)
 
 
@@ -326,7 +302,7 @@ def test_folders_without_usable_weights(folder, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"holds no model\.safetensors"):
         hf.load(folder)
     (folder / "pytorch_model.bin").write_bytes(b"a pickle")
-    with pytest.raises(ValueError, match=r"pickled weights.*save_pretrained"):
+    with pytest.raises(FileNotFoundError, match=r"is a pickle, which can run any code.*save_pretr"):
         hf.load(folder)
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match=r"config\.json"):
@@ -353,7 +329,7 @@ def test_the_hub_by_name(folder, tmp_path, monkeypatch):
         raise hub.errors.LocalEntryNotFoundError("many\nlines")
 
     monkeypatch.setattr(hub, "hf_hub_download", offline)
-    with pytest.raises(ValueError, match=r"LocalEntryNotFoundError\); connect .* local folder"):
+    with pytest.raises(ValueError, match=r"downloaded \(LocalEntryNotFoundError\); connect"):
         hf.load("gpt2")
     shutil.copytree(folder, tmp_path / "gpt2")
     assert same(hf.load("gpt2"), hf.load(folder))  # a folder of that name wins
@@ -362,7 +338,7 @@ def test_the_hub_by_name(folder, tmp_path, monkeypatch):
 def test_the_hub_without_its_client(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ValueError, match="`pip install huggingface_hub` first, or give a local"):
+    with pytest.raises(ValueError, match="`pip install huggingface_hub`, or give a folder with"):
         hf.load("gpt2-xl")
 
 
@@ -378,14 +354,13 @@ def test_export_refuses_what_exists_or_does_not_match(tiny_config, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize("error", [SafetensorError("disk full"), SystemExit("killed")])
-def test_nothing_half_written(tiny_config, tmp_path, monkeypatch, error):
+def test_a_failed_export_leaves_no_folder(tiny_config, tmp_path, monkeypatch):
     def fails(tensors, path, metadata):
         path.write_bytes(b"half")
-        raise error
+        raise SafetensorError("disk full")
 
     monkeypatch.setattr(hf, "save_file", fails)
-    with pytest.raises((OSError, SystemExit), match=r"disk full|killed"):
+    with pytest.raises(OSError, match=r"out: cannot be written \(disk full\)"):
         hf.export(GPT(tiny_config), tmp_path / "out", letters(50))
     assert list(tmp_path.iterdir()) == []
 
@@ -427,26 +402,26 @@ def test_gpt2_files_are_openais(gpt2_folder):
         assert hashlib.sha256((gpt2_folder / name).read_bytes()).hexdigest() in source
 
 
-@pytest.mark.parametrize("without", [("tokenizer.json",), ("vocab.json", "merges.txt")])
-def test_gpt2_ids_equal_ours(transformers, gpt2_folder, tmp_path, without):
-    shutil.copytree(gpt2_folder, tmp_path / "copy")
-    for name in without:  # either form of the tokenizer is enough
-        (tmp_path / "copy" / name).unlink()
+def test_gpt2_ids_equal_ours(transformers, gpt2_folder, tmp_path):
     ours = GPT2Tokenizer()
     corpus = shakespeare()[100_000:200_000]
-    for kind in (transformers.AutoTokenizer, transformers.GPT2TokenizerFast):
-        theirs = kind.from_pretrained(tmp_path / "copy", model_max_length=10**9)
-        assert len(theirs) == ours.vocab_size
-        assert (theirs.bos_token_id, theirs.eos_token_id) == (50256, 50256)
-        for text in [*TRICKY, corpus]:
-            ids = ours.encode(text).tolist()
-            assert theirs.encode(text) == ids
-            assert theirs.decode(ids) == text
-        # In a text, <|endoftext|> is text for us, and the special token for them unless told.
-        text = "one<|endoftext|>two"
-        assert theirs.encode(text) == [505, 50256, 11545]
-        plain = theirs.encode(text, split_special_tokens=True)
-        assert plain == ours.encode(text).tolist()
+    for without in (("tokenizer.json",), ("vocab.json", "merges.txt")):
+        copy = shutil.copytree(gpt2_folder, tmp_path / without[0])
+        for name in without:  # either form of the tokenizer is enough
+            (copy / name).unlink()
+        for kind in (transformers.AutoTokenizer, transformers.GPT2TokenizerFast):
+            theirs = kind.from_pretrained(copy, model_max_length=10**9)
+            assert len(theirs) == ours.vocab_size
+            assert (theirs.bos_token_id, theirs.eos_token_id) == (50256, 50256)
+            for text in [*TRICKY, corpus]:
+                ids = ours.encode(text).tolist()
+                assert theirs.encode(text) == ids
+                assert theirs.decode(ids) == text
+            # In a text, <|endoftext|> is text for us, and by default the special token for them.
+            text = "one<|endoftext|>two"
+            assert theirs.encode(text) == [505, 50256, 11545]
+            plain = theirs.encode(text, split_special_tokens=True)
+            assert plain == ours.encode(text).tolist()
 
 
 def test_gpt2_every_id_decodes_alike(gpt2_folder):
