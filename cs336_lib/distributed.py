@@ -1,12 +1,11 @@
 """The processes of one run, and one model on many devices: DDP and FSDP2."""
 
-import math
 import os
 import re
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
@@ -22,7 +21,7 @@ from cs336_lib.model import GPT
 
 # Seconds that a process may keep the others waiting: enough for rank 0 to write a checkpoint, but
 # a slow disk needs more.
-TIMEOUT, TIMEOUT_VARIABLE = 600.0, "CS336_TIMEOUT"
+TIMEOUT, TIMEOUT_VARIABLE = 600, "CS336_TIMEOUT"
 VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE")  # in World's order
 
 # What gloo, NCCL and torchrun's store write when another process hangs or dies.
@@ -83,40 +82,35 @@ def world_from_environment() -> World:
     """Read torchrun's RANK, LOCAL_RANK and WORLD_SIZE; without them this is the only process.
 
     Raises:
-        ValueError: Some of them are set and others aren't, or one isn't such a number.
+        ValueError: Some of them are set and others aren't, or they aren't such numbers.
     """
-    found = {name: os.environ[name] for name in VARIABLES if name in os.environ}
-    if not found:
+    values = [os.environ.get(name, "") for name in VARIABLES]
+    if not any(values):
         return World()
-    first, instead = next(iter(found)), "start with torchrun, or unset " + " and ".join(found)
-    for name in VARIABLES:
-        if name not in found:
-            raise ValueError(f"{first} is set but {name} is not; {instead}")
-        if not re.fullmatch("[0-9]{1,9}", found[name]):
-            raise ValueError(f"{name} is {found[name]!r}; a number expected; {instead}")
-    rank, local_rank, size = (int(found[name]) for name in VARIABLES)
-    if rank >= size:
-        raise ValueError(f"RANK is {rank}, WORLD_SIZE {size}; a smaller rank expected; {instead}")
-    return World(rank, local_rank, size)
+    rank, _, size = values
+    require(
+        all(value.isdecimal() for value in values) and int(rank) < int(size),
+        ", ".join(f"{name}={value!r}" for name, value in zip(VARIABLES, values, strict=True))
+        + ": numbers expected, with RANK below WORLD_SIZE; start with torchrun, or unset all three",
+    )
+    return World(*map(int, values))
 
 
-def timeout_seconds() -> float:
+def timeout_seconds() -> int:
     """Return the seconds that a process may keep the others waiting.
 
     Raises:
-        ValueError: CS336_TIMEOUT is set and isn't a number of seconds.
+        ValueError: CS336_TIMEOUT is set, but isn't a whole number from 1 to 1000000.
     """
     text = os.environ.get(TIMEOUT_VARIABLE, str(TIMEOUT))
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 1 <= seconds <= 1e6:
-        raise ValueError(f"{TIMEOUT_VARIABLE} is {text!r}; seconds, 1 to 1000000, expected")
-    return seconds
+    require(
+        text.isdecimal() and 1 <= int(text) <= 1_000_000,
+        f"{TIMEOUT_VARIABLE} is {text!r}; whole seconds from 1 to 1000000 expected",
+    )
+    return int(text)
 
 
-def fresh_store(world: World, seconds: float) -> dist.Store:
+def fresh_store(world: World, timeout: timedelta) -> dist.Store:
     """Open a store in which the processes find each other's addresses, without old entries.
 
     torchrun keeps one store for all its restarts, so a process could find the address of one that
@@ -129,7 +123,7 @@ def fresh_store(world: World, seconds: float) -> dist.Store:
         int(os.environ["MASTER_PORT"]),
         world.size,
         is_master=world.is_main and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
-        timeout=timedelta(seconds=seconds),
+        timeout=timeout,
         multi_tenant=True,
         wait_for_workers=False,
         use_libuv=os.name != "nt",  # PyTorch's wheels for Windows are built without it
@@ -140,18 +134,15 @@ def fresh_store(world: World, seconds: float) -> dist.Store:
         name = store.get(f"cs336/answer/{name}").decode()  # waits for it
         store.set(f"cs336/heard/{name}/{world.rank}", "")
         return dist.PrefixStore(name, store)
-    missing = set(range(1, world.size))
-    deadline = time.monotonic() + seconds
-    while missing:
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"timed out waiting for ranks {sorted(missing)}")
-        for rank in sorted(missing):
-            if store.check([f"cs336/heard/{name}/{rank}"]):
-                missing.remove(rank)
-            elif store.check([f"cs336/question/{rank}"]):
+    deadline = time.monotonic() + timeout.total_seconds()
+    for rank in range(1, world.size):
+        while not store.check([f"cs336/heard/{name}/{rank}"]):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"timed out waiting for rank {rank}")
+            if store.check([f"cs336/question/{rank}"]):
                 question = store.get(f"cs336/question/{rank}").decode()
                 store.set(f"cs336/answer/{question}", name)
-        time.sleep(0.01)
+            time.sleep(0.01)
     return dist.PrefixStore(name, store)
 
 
@@ -167,27 +158,25 @@ def process_group(device: torch.device) -> Iterator[World]:
     if world.size == 1:
         yield world
         return
-    for name in ("MASTER_ADDR", "MASTER_PORT"):
-        if name not in os.environ:
-            raise ValueError(
-                f"WORLD_SIZE is {world.size} but {name} is not set; start with torchrun, or unset "
-                f"{' and '.join(VARIABLES)}"
-            )
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    require(
+        not missing,
+        f"WORLD_SIZE is {world.size} but {' and '.join(missing)} not set; start with torchrun, or "
+        f"unset {' and '.join(VARIABLES)}",
+    )
     backend = "nccl" if device.type == "cuda" else "gloo"
     seconds = timeout_seconds()
+    timeout = timedelta(seconds=seconds)
     try:
+        store = fresh_store(world, timeout)
         dist.init_process_group(
-            backend,
-            store=fresh_store(world, seconds),
-            rank=world.rank,
-            world_size=world.size,
-            timeout=timedelta(seconds=seconds),
+            backend, store=store, rank=world.rank, world_size=world.size, timeout=timeout
         )
         yield world
     except RuntimeError as error:
         if HUNG.search(str(error)):
             raise TimeoutError(
-                f"another of the {world.size} processes did not answer for {seconds:g} seconds "
+                f"another of the {world.size} processes did not answer for {seconds} seconds "
                 f"({TIMEOUT_VARIABLE} sets how long to wait)"
             ) from error
         if DEAD.search(str(error)):
@@ -266,11 +255,13 @@ def prepare_model(
     """
     if is_sharded(config, world):
         if compiled:  # block by block, since the gathering of weights between them isn't compiled
-            for block in model.transformer.h:
+            for block in model.get_submodule("transformer.h").children():
                 block.forward = torch.compile(block.forward, fullgraph=True)
         shard(model, device, world, dtype, config.seed)
         return model
-    called = torch.compile(model.to(device)) if compiled else model.to(device)
+    model.to(device)
+    # Of a Module torch.compile makes another, though it is annotated for functions.
+    called: nn.Module = torch.compile(model) if compiled else model  # type: ignore[assignment]
     if world.size == 1:
         return called
     ids = [device.index] if device.type == "cuda" else None
@@ -295,7 +286,7 @@ def shard(
 
     mesh = init_device_mesh(device.type, (world.size,))
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
-    for block in model.transformer.h:
+    for block in model.get_submodule("transformer.h").children():
         fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)  # embeddings, last norm, tied output matrix
     if any(parameter.is_meta for parameter in model.parameters()):
@@ -323,17 +314,14 @@ def init_shards(model: GPT, seed: int) -> None:
         parameter.copy_(sharded_like(full, parameter))
 
 
-@contextmanager
-def gradient_sync(called: nn.Module, wanted: bool) -> Iterator[None]:
-    """Within this block, backward passes of DDP communicate gradients only if `wanted`.
+def gradient_sync(called: nn.Module, wanted: bool) -> AbstractContextManager:
+    """Return a context in which backward passes of DDP communicate gradients only if `wanted`.
 
     FSDP always does, since it would have to keep whole gradients otherwise.
     """
     if isinstance(called, DistributedDataParallel) and not wanted:
-        with called.no_sync():
-            yield
-    else:
-        yield
+        return called.no_sync()
+    return nullcontext()
 
 
 def gathered(tensor: Tensor) -> Tensor:
@@ -345,7 +333,8 @@ def sharded_like(tensor: Tensor, like: Tensor) -> Tensor:
     """Shard a tensor that every process has, as `like` is sharded; the inverse of `gathered`."""
     if not hasattr(like, "placements"):
         return tensor
-    from torch.distributed.tensor import distribute_tensor
+    from torch.distributed.tensor import DTensor, distribute_tensor
 
+    assert isinstance(like, DTensor)
     place = (like.device_mesh, like.placements)
     return distribute_tensor(tensor.to(like.device), *place, src_data_rank=None)
