@@ -9,8 +9,9 @@ from cs336_lib.classroom.plots.course import COURSE
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "presenting.md").read_text()
-ROWS = {row[0]: row for row in re.findall(r"^\| (\d\d) \| (.+?) \| (\d+) \| (\d+) \|", TEXT, re.M)}
-PARTS = {part[:2]: part for part in re.split(r"^### ", TEXT, flags=re.M)[1:]}
+ROW = r"^\| (\d\d\w?) \| (.+?) \| (\d+) \| (\d+) \|"
+ROWS = {row[0]: row for row in re.findall(ROW, TEXT, re.M)}
+PARTS = {part.split()[0]: part for part in re.split(r"^### ", TEXT, flags=re.M)[1:]}
 
 
 def prose(name: str) -> list[str]:

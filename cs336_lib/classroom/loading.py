@@ -1,10 +1,12 @@
-"""A dataset that worker processes can read, because it is importable and cheap to pickle.
+"""A dataset for worker processes, and a reader whose batches take time.
 
 A worker started with `spawn` (macOS, Windows) imports the dataset's class by name. The class must
 therefore live in a module, because a worker cannot import it from a notebook cell.
 """
 
 import os
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ import torch
 from torch.utils.data import Dataset
 
 from cs336_lib.config import require
+
+Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class TokenWindows(Dataset):
@@ -50,3 +54,31 @@ class TokenWindows(Dataset):
         start = index * self.block_size
         row = torch.from_numpy(tokens[start : start + self.block_size + 1].astype(np.int64))
         return {"x": row[:-1], "y": row[1:], "pid": os.getpid(), "seed": torch.initial_seed()}
+
+
+def read_and_compute(
+    way: Callable[[Iterable[Batch]], Iterable[Batch]], batches: int = 6, seconds: float = 0.02
+) -> dict[str, list[tuple[float, float]]]:
+    """Read and compute on some batches, and return when each of the two was busy, in ms.
+
+    Args:
+        way: Wraps the reader, for example `iter`, or a function that reads ahead.
+        batches: How many batches there are.
+        seconds: How long reading a batch takes, and computing on it.
+    """
+    begin = time.perf_counter()
+    spans: dict[str, list[tuple[float, float]]] = {"read": [], "compute": []}
+
+    def work(who: str) -> None:
+        start = time.perf_counter()
+        time.sleep(seconds)
+        spans[who].append((1e3 * (start - begin), 1e3 * (time.perf_counter() - begin)))
+
+    def reader() -> Iterator[Batch]:
+        for number in range(batches):
+            work("read")
+            yield torch.tensor([number]), torch.tensor([number])
+
+    for _ in way(reader()):
+        work("compute")
+    return spans

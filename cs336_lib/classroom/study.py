@@ -148,7 +148,7 @@ def reset(name: str, course: Path = COURSE, mine: Path = MINE) -> tuple[Path, Pa
         ValueError: There is no such notebook, or no copy of the course yet.
     """
     names = [path.stem for path in originals(course)]
-    stem = {stem[:2]: stem for stem in names}.get(name, name).removesuffix(".ipynb")
+    stem = {stem.partition("_")[0]: stem for stem in names}.get(name, name).removesuffix(".ipynb")
     require(
         stem in names,
         f"no notebook {name!r}; use NOTEBOOK=03_einops, or another of {', '.join(names)}",
@@ -191,7 +191,7 @@ def originals(course: Path) -> list[Path]:
     Raises:
         ValueError: There are no notebooks.
     """
-    found = sorted(course.glob("[0-9][0-9]_*.ipynb"))
+    found = sorted(course.glob("[0-9][0-9]*_*.ipynb"))
     require(bool(found), f"{course}: no notebooks found; run this in the folder of the course")
     return found
 

@@ -1,8 +1,6 @@
 """Notebook 06's checks: untouched stubs, typical mistakes by their diagnosis, right answers."""
 
-import functools
 import itertools
-import math
 import pickle
 from pathlib import Path
 
@@ -11,78 +9,19 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import nn
-from verdicts import assert_untouched, assert_verdicts, stub, verdict
+from verdicts import assert_untouched, assert_verdicts
 
+from cs336_lib.classroom import dying_run
 from cs336_lib.classroom.checks import training as checks
-from cs336_lib.classroom.checks.training import AUTOCAST
-from cs336_lib.classroom.loading import TokenWindows
+from cs336_lib.classroom.loading import TokenWindows, read_and_compute
+from cs336_lib.classroom.plots import logs
 from cs336_lib.classroom.plots import training as plots
 
 matplotlib.use("Agg")
 
 
 def test_untouched_stubs():
-    pieces, dtypes = dict.fromkeys("ABCDEF", ...), dict.fromkeys(AUTOCAST, ...)
-    names = set(checks.__all__) - {"resume"}
-    assert_untouched(checks, names, missing_pieces=pieces, autocast_dtypes=dtypes)
-    assert verdict(checks.resume, stub, stub) == "resume: not attempted yet"
-
-
-# epoch_order
-
-
-def global_torch(seed, epoch, n):
-    torch.manual_seed(seed)
-    return torch.randperm(n)
-
-
-ORDERS = {
-    "passed": lambda seed, epoch, n: np.random.default_rng([seed, epoch]).permutation(n),
-    "is the `return` missing": lambda seed, epoch, n: None,
-    "each of 0..49 exactly once": lambda s, e, n: np.random.default_rng([s, e]).integers(n, size=n),
-    "nothing was shuffled": lambda seed, epoch, n: range(n),
-    "two orders: you draw from a global": lambda seed, epoch, n: torch.randperm(n),
-    "re-seeded or advanced a global": global_torch,
-    "epoch 1 has the order of epoch 0": lambda s, e, n: np.random.default_rng(s).permutation(n),
-    "the seed makes no difference": lambda s, e, n: np.random.default_rng(e).permutation(n),
-    "(0, 1) and (1, 0) give the same": lambda s, e, n: np.random.default_rng(s + e).permutation(n),
-    "(1, 11) and (11, 1) give the same": lambda s, e, n: np.random.default_rng(
-        int(f"{s}{e}")
-    ).permutation(n),
-}
-
-
-def test_epoch_order():
-    assert_verdicts(checks.epoch_order, ORDERS)
-
-
-# read_shard
-
-
-def mapped(dtype, offset, mode="r"):
-    return lambda path: np.memmap(path, dtype=dtype, mode=mode, offset=offset)
-
-
-SHARDS = {
-    "passed": mapped(np.uint16, 1024),
-    "is the `return` missing": lambda path: None,
-    "512 numbers too many": mapped(np.uint16, 0),
-    "offset counts bytes": mapped(np.uint16, 512),
-    "part of the header": mapped(np.uint16, 256),
-    "only the header is int32": mapped(np.int32, 1024),
-    "some ids are negative": mapped(np.int16, 1024),
-    "twice as many numbers": mapped(np.uint8, 1024),
-    "the ids are right, but as int64": lambda path: mapped(np.uint16, 1024)(path).astype(np.int64),
-    "the whole file was loaded": lambda path: np.fromfile(path, dtype=np.uint16, offset=1024),
-    "the map is writable": mapped(np.uint16, 1024, mode="r+"),
-    "numbers, but the file holds": mapped(np.uint16, 1026),
-}
-
-
-def test_read_shard():
-    assert_verdicts(checks.read_shard, SHARDS)
+    assert_untouched(checks, ("accumulate", "epoch_batch"))
 
 
 # epoch_batch
@@ -152,67 +91,6 @@ def test_epoch_batch():
     assert_verdicts(checks.epoch_batch, BATCHES)
 
 
-# clip_by_hand
-
-
-def norm_of(parameters):
-    return math.sqrt(sum(p.grad.square().sum().item() for p in parameters if p.grad is not None))
-
-
-def clip_with(scale, returned=norm_of):
-    """Clip each gradient by `scale(gradient, all parameters, limit)`; return `returned(...)`."""
-
-    def clip(parameters, limit):
-        before = norm_of(parameters)
-        factors = [scale(p.grad, parameters, limit) for p in parameters if p.grad is not None]
-        parts = [p for p in parameters if p.grad is not None]
-        for p, factor in zip(parts, factors, strict=True):
-            p.grad.mul_(factor)
-        return before if returned is norm_of else returned(parameters)
-
-    return clip
-
-
-def clamp_each(parameters, limit):
-    norm = norm_of(parameters)
-    for p in parameters:
-        p.grad.clamp_(-limit, limit)
-    return norm
-
-
-def torch_clip_without_none(parameters, limit):
-    norm = math.sqrt(sum(p.grad.square().sum().item() for p in parameters))
-    for p in parameters:
-        p.grad *= min(1, limit / norm)
-    return norm
-
-
-CLIPS = {
-    "passed": clip_with(lambda g, ps, limit: min(1, limit / norm_of(ps))),
-    "must return the norm": clip_with(lambda g, ps, limit: 0.5, returned=lambda ps: None),
-    "the gradients did not change": lambda ps, limit: norm_of(ps),
-    "you clip each number": clamp_each,
-    "each parameter by its own norm": clip_with(lambda g, ps, limit: min(1, limit / g.norm())),
-    "you add the norms": clip_with(
-        lambda g, ps, limit: min(1, limit / sum(p.grad.norm() for p in ps))
-    ),
-    "the root is missing": clip_with(lambda g, ps, limit: min(1, limit / norm_of(ps) ** 2)),
-    "must be halved": clip_with(lambda g, ps, limit: 0.1),
-    "the norm after clipping": clip_with(
-        lambda g, ps, limit: min(1, limit / norm_of(ps)), returned=lambda ps: norm_of(ps)
-    ),
-    "clipping only makes it smaller": clip_with(lambda g, ps, limit: limit / norm_of(ps)),
-    "an unused parameter has .grad None": torch_clip_without_none,
-    "the norm of the weights": lambda ps, limit: sum(p.norm() ** 2 for p in ps) ** 0.5,
-    "nn.utils.clip_grad_norm_ does all": lambda ps, limit: nn.utils.clip_grad_norm_(ps, limit),
-}
-
-
-def test_clip_by_hand():
-    assert_verdicts(checks.clip_by_hand, CLIPS)
-    assert_verdicts(checks.clip_by_hand, {"passed": nn.utils.clip_grad_norm_})
-
-
 # accumulate
 
 
@@ -280,128 +158,6 @@ def test_accumulate():
     assert_verdicts(checks.accumulate, ACCUMULATIONS)
 
 
-# missing_pieces
-
-RIGHT = {
-    "A": "weights",
-    "B": "optimizer",
-    "C": "torch rng",
-    "D": "data position",
-    "E": "schedule",
-    "F": "step",
-}
-
-
-def test_missing_pieces():
-    cases = [
-        ({}, "passed"),
-        ({"B": "schedule"}, "only the first learning rate is off in B"),
-        ({"C": "data position"}, "the batch is the same in C"),
-        ({"D": "torch rng"}, "dropout doesn't change the batch"),
-        ({"E": "step"}, "the run ended where it should in E"),
-        ({"F": "weights"}, "look at the first thing that differs"),
-        ({"A": "gradients"}, "is not one of weights"),
-        ({"D": ...}, "D has no answer yet"),
-    ]
-    assert_verdicts(checks.missing_pieces, [(RIGHT | changes, text) for changes, text in cases])
-
-
-# resume
-
-
-def snapshot_without(*left_out):
-    def snapshot(model, optimizer, scheduler, step, data):
-        state = {
-            "model": model.state_dict(),
-            "optimizer": optimizer.state_dict(),
-            "scheduler": scheduler.state_dict(),
-            "step": step,
-            "data": data.get_state(),
-            "rng": torch.get_rng_state(),
-        }
-        return {name: value for name, value in state.items() if name not in left_out}
-
-    return snapshot
-
-
-def restore(state, model, optimizer, scheduler, data):
-    for name, target in (("model", model), ("optimizer", optimizer), ("scheduler", scheduler)):
-        if name in state:
-            target.load_state_dict(state[name])
-    if "data" in state:
-        data.set_state(state["data"])
-    if "rng" in state:
-        torch.set_rng_state(state["rng"])
-    return state.get("step", 0)
-
-
-def whole_objects(model, optimizer, scheduler, step, data):
-    return {"model": model, "step": step}
-
-
-RESUMES = {
-    "passed": (snapshot_without(), restore),
-    "loading a file doesn't change the model": (snapshot_without("model"), restore),
-    "the optimizer's running means": (snapshot_without("optimizer"), restore),
-    "the schedule is at step 0": (snapshot_without("scheduler"), restore),
-    "the data starts again": (snapshot_without("data"), restore),
-    "dropout will draw other numbers": (snapshot_without("rng"), restore),
-    "restore must return the step, 6; yours returns 0": (snapshot_without("step"), restore),
-    "it holds an object": (whole_objects, restore),
-    "torch.save cannot write": (lambda m, o, scheduler, *a: {"s": scheduler}, restore),
-    "snapshot must return a dict": (lambda *a: [1], restore),
-    "restore returns None": (snapshot_without(), lambda *a: restore(*a) and None),
-}
-
-
-@functools.wraps(checks.resume)
-def resume(snapshot_and_restore):
-    """Run the check, which must leave the learner's own randomness alone."""
-    before = torch.get_rng_state()
-    checks.resume(*snapshot_and_restore)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_resume():
-    assert_verdicts(resume, RESUMES)
-
-
-# autocast_dtypes
-
-
-def test_the_expected_dtypes_are_what_torch_gives():
-    linear, embedding = nn.Linear(4, 4), nn.Embedding(4, 4)
-    x, ids = torch.randn(4, 4), torch.arange(4)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        results = {
-            "linear(x)": linear(x),
-            "x + x": x + x,
-            "linear(x) + x": linear(x) + x,
-            "gelu(linear(x))": F.gelu(linear(x)),
-            "cross_entropy(linear(x), ids)": F.cross_entropy(linear(x), ids),
-            "embedding(ids)": embedding(ids),
-        }
-    results["cross_entropy(linear(x), ids)"].backward()
-    results |= {"linear.weight": linear.weight, "linear.weight.grad": linear.weight.grad}
-    names = {torch.bfloat16: "bf16", torch.float32: "fp32"}
-    assert {name: names[value.dtype] for name, value in results.items()} == {
-        name: truth for name, (truth, _) in AUTOCAST.items()
-    }
-
-
-def test_autocast_dtypes():
-    right = {name: truth for name, (truth, _) in AUTOCAST.items()}
-    cases = [(right, "passed")]
-    for name, (truth, reason) in AUTOCAST.items():
-        other = {"bf16": "fp32", "fp32": "bf16"}[truth]
-        cases += [
-            (right | {name: other}, f"{name} is not {other}: {reason}"),
-            (right | {name: "x"}, 'answer "bf16" or "fp32"'),
-            (right | {name: ...}, "no answer yet"),
-        ]
-    assert_verdicts(checks.autocast_dtypes, cases)
-
-
 # loading
 
 
@@ -423,6 +179,37 @@ def test_token_windows_refuse_a_file_without_a_window(tmp_path: Path):
     np.arange(4, dtype=np.uint16).tofile(tmp_path / "short.bin")
     with pytest.raises(ValueError, match="a window needs 5"):
         TokenWindows(tmp_path / "short.bin", block_size=4)
+
+
+def test_reading_ahead_overlaps_and_taking_turns_does_not():
+    turns = read_and_compute(iter, batches=2, seconds=0.01)
+    assert [len(spans) for spans in turns.values()] == [2, 2]
+    assert turns["read"][1][0] >= turns["compute"][0][1]  # read when the first was computed on
+    ahead = read_and_compute(lambda batches: iter(list(batches)), batches=2, seconds=0.01)
+    assert ahead["read"][1][1] <= ahead["compute"][0][0]  # both were read first
+
+
+# the run that dies
+
+
+def test_only_step_9000_has_a_page_that_is_no_language():
+    pages = dying_run.Pages(
+        "One page of a play, with some more characters than it needs!\n" * 40_000
+    )
+    repeated = [
+        step for step in range(len(pages.starts)) if len(pages.batch(step)[0].unique()) == 1
+    ]
+    assert repeated == [dying_run.BAD_STEP]
+    x, y = pages.batch(17)
+    assert torch.equal(x[1:], y[:-1])
+
+
+def test_the_run_logs_a_number_per_step_and_repeats_itself():
+    pages = dying_run.Pages("To be, or not to be, that is the question!\n" * 400)
+    first, again = (dying_run.train(pages, steps=5) for _ in range(2))
+    assert len(first.losses) == len(first.grad_norms) == 5
+    assert np.isfinite(first.losses).all()
+    assert (first.losses == again.losses).all()
 
 
 # plots
@@ -466,4 +253,13 @@ def test_an_exact_resume_is_drawn_on_the_floor():
     colours = {axes.get_lines()[0].get_color() for axes in drawing.axes}
     assert len(colours) == 2
     assert all(a is not b for a, b in itertools.pairwise(drawing.axes))
+    plt.close("all")
+
+
+def test_a_death_is_marked_at_its_step():
+    losses, norms = np.full(30, 2.0), np.full(30, 0.5)
+    losses[25:], norms[24:] = np.nan, np.inf
+    drawing = logs.death(losses, norms, last=10, title="title")
+    marks = [axes.get_lines()[-1].get_xdata()[0] for axes in drawing.axes]
+    assert marks == [25, 25, 24]
     plt.close("all")

@@ -1,0 +1,75 @@
+"""Logs of training runs to look for faults in, namely a run that dies and the bug hunt's cases."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from cs336_lib.classroom.bug_hunt import EVALUATED_EVERY, Record
+from cs336_lib.classroom.plots.style import BLACK, BLUE, GREY, ORANGE, RED, figure, label
+
+
+def death(losses: np.ndarray, grad_norms: np.ndarray, last: int, title: str) -> Figure:
+    """Draw a run that ends in NaN, as a whole and with its last steps enlarged.
+
+    Args:
+        losses: The loss of each step, NaN after the death.
+        grad_norms: The gradient norm of each step, infinite at the death.
+        last: How many finite steps the enlarged panels show.
+        title: Stands above the figure.
+    """
+    drawing, (whole, near, norms) = figure(13, 4.4, ncols=3, width_ratios=[1.3, 1, 1])
+    end = int(np.isfinite(losses).sum())  # the number of steps with a loss
+    block = max(1, end // 90)
+    means = losses[: end // block * block].reshape(-1, block).mean(1)
+    whole.plot(block * np.arange(len(means)), means, color=BLUE)
+    whole.axvline(end, color=RED, linestyle=":", linewidth=2)
+    label(whole, f"the whole run, means of {block}", "step", "loss [nats/token]")
+    whole.locator_params(axis="x", nbins=4)
+    steps = np.arange(end - last, end)
+    near.plot(steps, losses[steps], color=BLUE, marker="o", markersize=5)
+    mark_death(near, end, losses[end - 1])
+    label(near, "the last losses", "step", "")
+    norms.plot(steps, grad_norms[steps], color=ORANGE, marker="o", markersize=5)
+    mark_death(norms, end - 1, np.nanmax(grad_norms[steps[:-1]]))
+    norms.set_ylim(0, 1.15 * np.nanmax(grad_norms[steps[:-1]]))
+    label(norms, "the last gradient norms", "step", "")
+    drawing.suptitle(title, fontsize=17, fontweight="bold")
+    return drawing
+
+
+def mark_death(axes: Axes, step: int, height: float) -> None:
+    """Mark the first step whose value can't be drawn."""
+    axes.plot(step, height, marker="x", color=RED, markersize=14, markeredgewidth=4)
+    axes.ticklabel_format(useOffset=False)
+    axes.locator_params(axis="x", nbins=3)
+
+
+PANELS = {
+    "loss [nats/token]": "loss",
+    "gradient norm (log)": "grad_norm",
+    "learning rate": "rate",
+    "update norm": "update",
+}
+
+
+def hunt(cases: Mapping[str, Record], healthy: Sequence[Record]) -> Figure:
+    """Draw the curves of some cases, a row for each, over those of healthy runs in grey.
+
+    The first panel also has the evaluations, as points.
+    """
+    drawing, rows = figure(13.5, 3.1 * len(cases), nrows=len(cases), ncols=4, squeeze=False)
+    for row, (name, record) in zip(rows, cases.items(), strict=True):
+        for axes, (what, field) in zip(row, PANELS.items(), strict=True):
+            for run in healthy:
+                axes.plot(getattr(run, field), color=GREY, alpha=0.5, linewidth=1.5)
+            axes.plot(getattr(record, field), color=BLUE, linewidth=2)
+            label(axes, "", "step", what)
+        steps = EVALUATED_EVERY * np.arange(len(record.val_loss))
+        for run in healthy:
+            row[0].plot(steps, run.val_loss, "o", color=GREY, alpha=0.5, markersize=4)
+        row[0].plot(steps, record.val_loss, "o", color=BLACK, markersize=5)
+        row[1].set(yscale="log", ylim=(0.1, 60))
+        row[0].set_title(f"Case {name}", loc="left", fontweight="bold")
+    return drawing
