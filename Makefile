@@ -44,10 +44,11 @@ handout: $(VENV)/.site ## make the notebooks without solutions in build/handout
 site: $(VENV)/.site ## make the web site in build/site
 	$(BIN)/python -m cs336_lib.classroom.publish site
 
-lint: $(VENV)/.test ## check format, style and spelling, as CI does first
+lint: $(VENV)/.test ## check format, style, spelling and types, as CI does first
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/codespell
+	$(BIN)/mypy
 
 clean: ## remove the environment and everything built (runs/ stays)
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
