@@ -296,6 +296,29 @@ def test_an_explorer_works_in_live_slides(lab, tab):
     close(lab)
 
 
+def test_a_prediction_is_recorded_and_hands_are_counted(lab, tab):
+    source = "from cs336_lib.classroom.predictions import predict\n\npredict('sum', '4000', '256')"
+    cells = [nbformat.v4.new_code_cell(source)]
+    path = lab.course / "my_notebooks" / "predictions.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL}), path)
+    open_notebook(tab, lab, "my_notebooks/predictions.ipynb")
+    run_all(tab)
+    root = tab.locator(".cs336-prediction")
+    root.get_by_role("button", name="4000").focus()
+    tab.keyboard.press("ArrowDown")
+    tab.keyboard.press("Enter")
+    expect(root.locator(".cs336-said")).to_have_text("You chose 256. Run the next cell to see.")
+    root.screenshot(path=SHOTS / "prediction.png")
+    (line,) = (path.parent / ".guesses.jsonl").read_text().splitlines()
+    assert '"prediction": "sum", "guess": "256"' in line
+    root.get_by_role("combobox").select_option("count hands")
+    for count in (1, 2):
+        root.get_by_role("button", name="4000").click()
+        expect(root.locator(".cs336-said")).to_contain_text(f"{count} hands so far")
+    root.screenshot(path=SHOTS / "prediction_hands.png")
+    close(lab)
+
+
 SHOWN = """
 from IPython.display import display
 from cs336_lib.checkpoint import load_shipped
