@@ -31,7 +31,7 @@ NUMBER = "()"  # suffix of the name of such a tensor
 
 
 def model_tensors(model: GPT) -> dict[str, Tensor]:
-    """Return the weights by name, the tied output matrix only once, as wte."""
+    """Return the weights by name. The tied output matrix appears once, as wte."""
     state = model.state_dict()
     del state["lm_head.weight"]
     return state
@@ -41,10 +41,7 @@ def optimizer_tensors(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str,
     """Return the optimizer's state as tensors, named PARAMETER/ENTRY.
 
     A plain number, such as the step count of the course's AdamW, becomes a tensor without
-    dimensions named PARAMETER/ENTRY().
-
-    Raises:
-        ValueError: An entry is neither a tensor nor a number.
+    dimensions named PARAMETER/ENTRY(). Raises `ValueError` for any other type.
     """
     tensors = {}
     for name, parameter in model.named_parameters():
@@ -62,8 +59,7 @@ def load_optimizer_tensors(
 ) -> None:
     """Restore an optimizer's state from what `optimizer_tensors` returned.
 
-    Raises:
-        ValueError: The state belongs to another model.
+    Raises `ValueError` if the state belongs to another model.
     """
     if not tensors:  # SGD has no state
         return
@@ -95,20 +91,18 @@ def save(
     """Write the checkpoint step_NNNNNNNN atomically, with a manifest of checksums.
 
     All ranks must call this, because each may hold only a shard of a tensor. Rank 0 writes, and the
-    files don't depend on the number of ranks.
+    files don't depend on the number of ranks. After an `OSError` the earlier checkpoints are
+    intact.
 
     Args:
-        folder: The run's folder of checkpoints.
-        model: Its weights are saved.
-        optimizer: Its state is saved.
-        state: What goes to state.json, at least the number of finished steps as "step".
-        world: The ranks; None means a single process.
+        folder: The run's folder of checkpoints, in which this one is made.
+        model: The model, whose weights are saved.
+        optimizer: The optimizer, whose state is saved.
+        state: The content of state.json, where "step" is the number of finished steps.
+        world: The ranks, by default a single process.
 
     Returns:
         The path of the checkpoint.
-
-    Raises:
-        OSError: It cannot be written. Earlier checkpoints are intact.
     """
     final = folder / f"step_{state['step']:08d}"
     is_main = world is None or world.is_main
@@ -134,7 +128,10 @@ def to_json(content: dict[str, Any]) -> str:
 
 
 def unsharded(tensors: dict[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
-    """Gather each tensor from its shards; return them on the CPU if `keep`, else nothing."""
+    """Gather each tensor from its shards.
+
+    All ranks must call this, but only those with `keep` get the tensors, on the CPU.
+    """
     full = ((name, gathered(tensor)) for name, tensor in tensors.items())
     return {name: tensor.cpu().contiguous() for name, tensor in full if keep}
 
@@ -153,12 +150,10 @@ def set_aside(checkpoint: Path, prefix: str) -> Path:
 
 
 def verify(checkpoint: Path, files: Collection[str] = EVERYTHING) -> str | None:
-    """Compare a checkpoint with its manifest; return the first problem, or None.
+    """Compare a checkpoint with its manifest, and return the first problem or `None`.
 
-    Args:
-        checkpoint: Its folder.
-        files: The files to read. Sampling doesn't need the optimizer's state, which is twice as
-            large as the weights.
+    Only the checksums of `files` are compared. Sampling can skip the optimizer's state, which is
+    twice as large as the weights.
     """
     name = MANIFEST
     try:
@@ -191,7 +186,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def newest_valid(folder: Path, files: Collection[str] = EVERYTHING) -> Path | None:
-    """Return the newest checkpoint that `verify` accepts, or None; report others on stderr."""
+    """Return the newest checkpoint that `verify` accepts, or `None`, and report newer ones."""
     for checkpoint in reversed(checkpoints(folder)):
         problem = verify(checkpoint, files)
         if problem is None:
@@ -201,10 +196,10 @@ def newest_valid(folder: Path, files: Collection[str] = EVERYTHING) -> Path | No
 
 
 def resume_point(folder: Path, device: torch.device, world: World) -> Path | None:
-    """Return the newest valid checkpoint, the same on all ranks, or None if the folder has none.
+    """Return the newest valid checkpoint, the same on all ranks, or `None` in an empty folder.
 
-    Raises:
-        ValueError: All checkpoints are corrupt. Starting at step 0 would overwrite the run.
+    Raises `ValueError` if all checkpoints are corrupt, since a start at step 0 would overwrite the
+    run.
     """
     step = 0
     if world.is_main and checkpoints(folder):
@@ -228,11 +223,9 @@ def quarantine_newer(valid: Path) -> None:
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
-    """Return a checkpoint's state.json: step, validation loss, the model's config.
+    """Return a checkpoint's state.json, with its step, validation loss and model config.
 
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It is malformed.
+    Raises `FileNotFoundError` if there is no such file, and `ValueError` if it is malformed.
     """
     path = inside(checkpoint, STATE)
     state = read_json(path)
@@ -255,7 +248,7 @@ def prune(folder: Path, keep: int) -> None:
 
 
 def val_loss(checkpoint: Path) -> float | None:
-    """Return a checkpoint's validation loss, or None if it is absent or unreadable."""
+    """Return a checkpoint's validation loss, or `None` if it is absent or unreadable."""
     try:
         return read_state(checkpoint).get("val_loss")
     except (OSError, ValueError):
@@ -263,11 +256,10 @@ def val_loss(checkpoint: Path) -> float | None:
 
 
 def restore(checkpoint: Path, model: GPT, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Load weights and optimizer state in place; return the checkpoint's state.
+    """Load weights and optimizer state in place, and return the content of state.json.
 
-    Raises:
-        FileNotFoundError: It holds no optimizer state.
-        ValueError: It holds another model.
+    Raises `FileNotFoundError` if the checkpoint has no optimizer state, and `ValueError` if it is
+    of another model.
     """
     if not (checkpoint / OPTIMIZER).exists():
         raise FileNotFoundError(
@@ -294,8 +286,7 @@ def require_same_model(checkpoint: Path, config: GPTConfig) -> None:
 def load_weights(path: Path, model: GPT) -> None:
     """Read a model.safetensors into `model`.
 
-    Raises:
-        ValueError: It isn't safetensors, or holds another model, NaN or infinity.
+    Raises `ValueError` if the file isn't safetensors, or holds another model, NaN or infinity.
     """
     tensors, expected = read_tensors(path), model_tensors(model)
     check_tensors(path, tensors, expected)
@@ -306,9 +297,8 @@ def load_weights(path: Path, model: GPT) -> None:
 def load_model(run_dir: Path, device: torch.device) -> GPT:
     """Return the model of a run's newest valid checkpoint, in evaluation mode.
 
-    Raises:
-        FileNotFoundError: There is no such folder, or it holds no valid checkpoint.
-        ValueError: The checkpoint's weights don't fit its config.
+    Raises `FileNotFoundError` if the folder is missing or holds no valid checkpoint, and
+    `ValueError` if the checkpoint's weights don't fit its config.
     """
     if not run_dir.is_dir():
         raise FileNotFoundError(f"{run_dir}: no such run folder")

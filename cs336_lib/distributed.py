@@ -1,4 +1,4 @@
-"""The processes of one run, and one model on many devices: DDP and FSDP2."""
+"""The processes of one run, and one model on many devices with DDP or FSDP2."""
 
 import os
 import re
@@ -19,8 +19,8 @@ from cs336_lib import accounting, hardware
 from cs336_lib.config import GPTConfig, TrainConfig, require
 from cs336_lib.model import GPT
 
-# Seconds that a process may keep the others waiting: enough for rank 0 to write a checkpoint, but
-# a slow disk needs more.
+# Seconds that a process may keep the others waiting. This is enough for rank 0 to write a
+# checkpoint, but a slow disk needs more.
 TIMEOUT, TIMEOUT_VARIABLE = 600, "CS336_TIMEOUT"
 VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE")  # in World's order
 
@@ -31,7 +31,7 @@ DEAD = re.compile("(reset|closed) by peer|broken pipe|connection was closed", re
 
 @dataclass(frozen=True)
 class World:
-    """This process' place among the processes of a run (torchrun sets it in the environment)."""
+    """This process's rank among the processes of a run, which torchrun sets in the environment."""
 
     rank: int = 0
     local_rank: int = 0
@@ -39,18 +39,18 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the one process that prints and writes."""
+        """True in the one process that prints and writes."""
         return self.rank == 0
 
     def share(self, count: int) -> range:
-        """Return this rank's part of `range(count)`; the parts' sizes differ by at most one."""
+        """Return this rank's part of `range(count)`, where the sizes differ by at most one."""
         return range(self.rank * count // self.size, (self.rank + 1) * count // self.size)
 
     def pieces(self, count: int, largest: int) -> list[tuple[int, int]]:
         """Cut this rank's part of `range(count)` into (first, size) pieces of at most `largest`.
 
         Every rank gets the same number of pieces, because ranks that share weights or gradients
-        must communicate equally often. Pieces of size 0 make up the number.
+        must communicate equally often. Some pieces may have size 0.
         """
         number = -(-count // (self.size * largest))
         mine = self.share(count)
@@ -67,22 +67,21 @@ class World:
         return total.tolist()
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
-        """Add a tensor over all ranks, in place; the device isn't waited for."""
+        """Add a tensor over all ranks in place, without waiting for the device."""
         if self.size > 1:
             dist.all_reduce(tensor)
         return tensor
 
     def barrier(self) -> None:
-        """Wait until every rank has come this far."""
+        """Wait until every rank has reached this point."""
         if self.size > 1:
             dist.barrier()
 
 
 def world_from_environment() -> World:
-    """Read torchrun's RANK, LOCAL_RANK and WORLD_SIZE; without them this is the only process.
+    """Read torchrun's RANK, LOCAL_RANK and WORLD_SIZE. Without them, the world has one process.
 
-    Raises:
-        ValueError: Some of them are set and others aren't, or they aren't such numbers.
+    Raises `ValueError` if only some of them are set, or if they aren't valid numbers.
     """
     values = [os.environ.get(name, "") for name in VARIABLES]
     if not any(values):
@@ -99,8 +98,7 @@ def world_from_environment() -> World:
 def timeout_seconds() -> int:
     """Return the seconds that a process may keep the others waiting.
 
-    Raises:
-        ValueError: CS336_TIMEOUT is set, but isn't a whole number from 1 to 1000000.
+    Raises `ValueError` if CS336_TIMEOUT isn't a whole number from 1 to 1000000.
     """
     text = os.environ.get(TIMEOUT_VARIABLE, str(TIMEOUT))
     require(
@@ -115,7 +113,7 @@ def fresh_store(world: World, timeout: timedelta) -> dist.Store:
 
     torchrun keeps one store for all its restarts, so a process could find the address of one that
     has died (https://github.com/pytorch/pytorch/issues/135712), and TORCHELASTIC_RESTART_COUNT
-    differs between machines. So rank 0 draws a name for this start. Each other rank asks for it
+    differs between machines. So rank 0 draws a name for this start. Each other rank requests it
     under a new random key, which can't have an old answer.
     """
     store = dist.TCPStore(
@@ -150,9 +148,8 @@ def fresh_store(world: World, timeout: timedelta) -> dist.Store:
 def process_group(device: torch.device) -> Iterator[World]:
     """Join the other processes (NCCL between GPUs, gloo between CPUs) and leave them at the end.
 
-    Raises:
-        ValueError: MASTER_ADDR or MASTER_PORT isn't set.
-        TimeoutError, ConnectionError: Another process hung or died. NCCL may also end this one.
+    Raises `ValueError` if MASTER_ADDR or MASTER_PORT isn't set, `TimeoutError` if another process
+    hung, and `ConnectionError` if one died. In these two cases NCCL may also end this process.
     """
     world = world_from_environment()
     if world.size == 1:
@@ -193,7 +190,7 @@ def micro_batch(config: TrainConfig, world: World) -> int:
 
 
 def is_sharded(config: TrainConfig, world: World) -> bool:
-    """Whether each process holds only a shard of the model."""
+    """Return whether each process holds only a shard of the model."""
     return config.parallel == "fsdp" and world.size > 1
 
 
@@ -215,12 +212,10 @@ def require_room(
 
 
 def compiles(config: TrainConfig, device: torch.device, world: World) -> bool:
-    """Whether to use torch.compile: where the config says so and, by default, on a GPU.
+    """Return whether to use torch.compile, by default on a GPU.
 
-    A GPU on which compiling fails runs eagerly after one line that gives the reason.
-
-    Raises:
-        ValueError: The config demands torch.compile, and it fails here.
+    A GPU on which compiling fails runs eagerly after one line that gives the reason. Raises
+    `ValueError` if the config requires torch.compile and it fails here.
     """
     if config.compile == "off" or (config.compile == "auto" and device.type != "cuda"):
         return False
@@ -245,13 +240,12 @@ def prepare_model(
 ) -> nn.Module:
     """Put the model on its device, compiled and replicated or sharded as the config says.
 
-    Args:
-        model: On the CPU, or on the meta device if it is to be sharded and has no weights yet. Its
-            parameters change in place, so make the optimizer afterwards.
-        dtype: What matmuls run in; None means fp32.
+    Its parameters change in place, so make the optimizer afterwards. A model that is to be sharded
+    and has no weights yet should be on the meta device. `dtype` is that of matmuls, by default
+    fp32.
 
     Returns:
-        What the training loop calls. It is `model`, or it wraps `model`.
+        The module that the training loop calls, which is `model` or a wrapper of it.
     """
     if is_sharded(config, world):
         if compiled:  # block by block, since the gathering of weights between them isn't compiled
@@ -260,25 +254,25 @@ def prepare_model(
         shard(model, device, world, dtype, config.seed)
         return model
     model.to(device)
-    # Of a Module torch.compile makes another, though it is annotated for functions.
-    called: nn.Module = torch.compile(model) if compiled else model  # type: ignore[assignment]
+    # torch.compile turns a Module into another, though it is annotated for functions.
+    wrapped: nn.Module = torch.compile(model) if compiled else model  # type: ignore[assignment]
     if world.size == 1:
-        return called
+        return wrapped
     ids = [device.index] if device.type == "cuda" else None
     # Gradients that are views of DDP's buckets take 4 bytes a parameter, copies of them 8.
-    return DistributedDataParallel(called, device_ids=ids, gradient_as_bucket_view=True)
+    return DistributedDataParallel(wrapped, device_ids=ids, gradient_as_bucket_view=True)
 
 
 def shard(
     model: GPT, device: torch.device, world: World, dtype: torch.dtype | None, seed: int
 ) -> None:
-    """Leave each process its shard of every parameter (FSDP2; Zhao et al. 2023).
+    """Leave each process its shard of every parameter, with FSDP2 (Zhao et al. 2023).
 
-    The weights of a block are gathered, in `dtype`, just before it runs and freed after it. After
-    every backward pass gradients are reduce-scattered in fp32, so that a process never holds the
-    gradients of more than one unit as a whole. With bf16 the residual stream is bf16 too, as in
-    torchtitan; under DDP's autocast it is fp32. A model on the meta device gets its initial weights
-    from `seed`.
+    The weights of a block are gathered in `dtype` just before it runs, and freed after it. Every
+    backward pass reduce-scatters the gradients in fp32, so a process never holds the full gradients
+    of more than one block. With bf16, the residual stream is bf16 too, as in torchtitan, whereas
+    DDP's autocast keeps it in fp32. A model on the meta device gets its initial weights from
+    `seed`.
     """
     # Imported here because it takes a third as long as torch itself, and few runs are sharded.
     from torch.distributed.device_mesh import init_device_mesh
@@ -314,23 +308,23 @@ def init_shards(model: GPT, seed: int) -> None:
         parameter.copy_(sharded_like(full, parameter))
 
 
-def gradient_sync(called: nn.Module, wanted: bool) -> AbstractContextManager:
+def gradient_sync(model: nn.Module, wanted: bool) -> AbstractContextManager:
     """Return a context in which backward passes of DDP communicate gradients only if `wanted`.
 
-    FSDP always does, since it would have to keep whole gradients otherwise.
+    FSDP always communicates them, since it would have to keep full gradients otherwise.
     """
-    if isinstance(called, DistributedDataParallel) and not wanted:
-        return called.no_sync()
+    if isinstance(model, DistributedDataParallel) and not wanted:
+        return model.no_sync()
     return nullcontext()
 
 
 def gathered(tensor: Tensor) -> Tensor:
-    """Return the full tensor of one that may be sharded; all processes must call this together."""
+    """Return a tensor in full, though it may be sharded. All processes must call this together."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def sharded_like(tensor: Tensor, like: Tensor) -> Tensor:
-    """Shard a tensor that every process has, as `like` is sharded; the inverse of `gathered`."""
+    """Shard a tensor that every process has as `like` is sharded, which undoes `gathered`."""
     if not hasattr(like, "placements"):
         return tensor
     from torch.distributed.tensor import DTensor, distribute_tensor

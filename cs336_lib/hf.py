@@ -1,4 +1,4 @@
-"""Reading and writing GPT-2 in the Hugging Face format."""
+"""Read and write GPT-2 in the Hugging Face format."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ MASKS = (".attn.bias", ".attn.masked_bias")  # causal masks, which old versions 
 
 CPU = torch.device("cpu")
 
-# The only values that our model supports; a config.json may leave them out.
+# The only values that our model supports. A config.json may leave them out.
 FIXED = {
     "model_type": "gpt2",
     "activation_function": "gelu_new",
@@ -50,13 +50,12 @@ DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 def load(source: str | Path, device: torch.device = CPU) -> GPT:
     """Load a GPT-2 in fp32, in evaluation mode.
 
+    Raises `FileNotFoundError` if a file is missing, and `ValueError` if the download fails or the
+    model isn't a GPT-2 that we support.
+
     Args:
         source: A folder in the Hugging Face format, or one of `HUB_NAMES` if no such folder exists.
-        device: Where to put the model.
-
-    Raises:
-        FileNotFoundError: A file is missing.
-        ValueError: The download fails, or the model isn't a GPT-2 that we support.
+        device: The device for the model.
     """
     folder = Path(source)
     if source in HUB_NAMES and not folder.is_dir():
@@ -75,8 +74,7 @@ def load(source: str | Path, device: torch.device = CPU) -> GPT:
 def download(name: str) -> Path:
     """Download one of OpenAI's models unless it is cached, and return its folder.
 
-    Raises:
-        ValueError: huggingface_hub isn't installed, or the download fails.
+    Raises `ValueError` if the download fails or huggingface_hub isn't installed.
     """
     try:
         from huggingface_hub import hf_hub_download
@@ -94,8 +92,7 @@ def download(name: str) -> Path:
 def check_size(config: GPTConfig, files: list[Path]) -> None:
     """Check that the weights can have the shape of the config, before memory is allocated.
 
-    Raises:
-        ValueError: The model is larger than the files, or than this machine's memory.
+    Raises `ValueError` if the model is larger than the files, or than this machine's memory.
     """
     numbers, size = count_parameters(config), sum(path.stat().st_size for path in files)
     # A number has at least one byte.
@@ -106,9 +103,8 @@ def check_size(config: GPTConfig, files: list[Path]) -> None:
 def read_config(path: Path) -> GPTConfig:
     """Read the shape from a Hugging Face config.json.
 
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It doesn't describe a GPT-2 that we support.
+    Raises `FileNotFoundError` if there is no such file, and `ValueError` if it doesn't describe a
+    GPT-2 that we support.
     """
     raw = read_json(path)
     dropout = raw.get(DROPOUTS[0], 0.1)
@@ -123,9 +119,8 @@ def read_config(path: Path) -> GPTConfig:
 def weight_files(folder: Path) -> list[Path]:
     """List the safetensors files of a folder. Pickles are never opened.
 
-    Raises:
-        FileNotFoundError: There are none.
-        ValueError: The folder's index is malformed.
+    Raises `FileNotFoundError` if the folder has no such file, and `ValueError` if its index is
+    malformed.
     """
     if (folder / WEIGHTS).is_file():
         return [inside(folder, WEIGHTS)]
@@ -141,12 +136,12 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def is_conv1d(name: str) -> bool:
-    """Return whether Hugging Face stores this weight as (in, out); nn.Linear has (out, in)."""
+    """Return whether Hugging Face stores this weight as (in, out), unlike nn.Linear's (out, in)."""
     return ".c_" in name and name.endswith(".weight")
 
 
 def hugging_face_tensors(model: GPT) -> dict[str, Tensor]:
-    """Return the weights as Hugging Face stores them: transposed, unpadded, with all biases."""
+    """Return the weights as Hugging Face stores them, transposed, unpadded and with all biases."""
     tensors = {}
     for name, value in model.state_dict().items():
         if name == HEAD:
@@ -160,10 +155,9 @@ def hugging_face_tensors(model: GPT) -> dict[str, Tensor]:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file, which map the file into memory.
+    """Return the tensors of a safetensors file, which is mapped into memory.
 
-    Raises:
-        ValueError: It isn't a safetensors file.
+    Raises `ValueError` if the file isn't safetensors.
     """
     try:
         return load_file(path)
@@ -172,16 +166,10 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def check_tensors(path: Path, tensors: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    """Check that a file holds a model's weights.
+    """Check that the tensors of the file at `path` are a model's weights.
 
-    Args:
-        path: The file, for messages.
-        tensors: What the file holds, by name.
-        expected: Tensors of the expected names and shapes.
-
-    Raises:
-        ValueError: A tensor is missing, unknown, of another shape, not floating point or not
-            finite.
+    Raises `ValueError` if a tensor is missing, unknown, not floating point or not finite, or if
+    its shape differs from the tensor of that name in `expected`.
     """
     for name in tensors:
         require(name in expected, f"{path}: holds {name!r:.100}, which this model doesn't have")
@@ -197,12 +185,8 @@ def check_tensors(path: Path, tensors: dict[str, Tensor], expected: dict[str, Te
 def read_weights(files: list[Path], model: GPT) -> dict[str, Tensor]:
     """Read the safetensors files of a folder in the layout of our model.
 
-    Args:
-        files: The files.
-        model: Gives names and shapes. It may be on the meta device.
-
-    Raises:
-        ValueError: The files don't hold this model's weights.
+    `model` gives the names and shapes, so it may be on the meta device. Raises `ValueError` if the
+    files don't hold its weights.
     """
     folder, tensors = files[0].parent, {}
     for path in files:
@@ -229,10 +213,8 @@ def export(model: GPT, folder: str | Path, tokenizer: Tokenizer) -> None:
 
     GPT-2 always has biases at Hugging Face, so a model without biases gets zeros.
 
-    Raises:
-        FileExistsError: The folder exists.
-        OSError: The folder can't be written.
-        ValueError: The tokenizer has another vocabulary size than the model.
+    Raises `FileExistsError` if the folder exists, `OSError` if it can't be written, and
+    `ValueError` if the tokenizer has another vocabulary size than the model.
     """
     folder = Path(folder)
     if folder.exists():

@@ -22,8 +22,7 @@ JSON_BYTES = 4 * 2**20  # our largest file, a tokenizer of 65,536 characters, ha
 def writing(path: Path) -> Iterator[None]:
     """Add the file's name to disk errors, because "No space left on device" doesn't give it.
 
-    Raises:
-        OSError: One line with the path and the reason, also for an error of safetensors.
+    An error of safetensors becomes an `OSError` too.
     """
     try:
         yield
@@ -39,18 +38,13 @@ def writing(path: Path) -> Iterator[None]:
 def atomic(path: Path, *, folder: bool = False) -> Iterator[Path]:
     """Write a file or a folder so that a crash leaves either the old one or the complete new one.
 
-    The block writes to a temporary path beside the final one. At its end all files are synced to
-    disk and renamed. If the block fails, the temporary path is removed.
+    The block writes to a temporary path beside the final one, with the same suffix. At its end all
+    files are synced to disk and renamed. If the block fails, the temporary path is removed. An
+    `OSError` has one line with the final path and the reason.
 
     Args:
-        path: The final name. A file of that name is replaced, a folder must be empty or absent.
-        folder: Whether the block gets a new folder to fill, instead of the name of a file.
-
-    Yields:
-        The temporary path, in the same folder and with the same suffix.
-
-    Raises:
-        OSError: One line with the path and the reason.
+        path: The final path. A file there is replaced, but a folder must be empty or absent.
+        folder: True to give the block a new folder to fill, instead of the name of a file.
     """
     temporary = temporary_path(path)
     with writing(path):
@@ -75,11 +69,7 @@ def temporary_path(path: Path) -> Path:
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Replace a text file so that a crash leaves either the old or the new one.
-
-    Raises:
-        OSError: One line with the path and the reason.
-    """
+    """Replace a text file so that a crash leaves either the old or the new one."""
     with atomic(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -98,18 +88,11 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def locked(file: Path, timeout: float = 5.0) -> Iterator[None]:
-    """Hold an exclusive lock within this block.
+    """Hold an exclusive lock on `file` within this block, and remove the file at the end.
 
-    The lock file is removed at the end. If this process is killed, the operating system releases
-    the lock, and the file that is left doesn't matter.
-
-    Args:
-        file: The lock file. Its folder must exist.
-        timeout: Seconds to wait for another process that is about to end.
-
-    Raises:
-        ValueError: Another process holds the lock.
-        OSError: The lock file cannot be made.
+    If this process is killed, the operating system releases the lock, and the file that is left
+    doesn't matter. Raises `ValueError` if another process still holds the lock after `timeout`
+    seconds, and `OSError` if the file can't be created.
     """
     lock = FileLock(file, timeout=timeout, poll_interval=0.1)
     try:
@@ -143,10 +126,9 @@ def sha256(path: Path) -> str:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return the path of a file in an untrusted folder; the file may be missing.
+    """Return the path of a file in an untrusted folder, where it may be missing.
 
-    Raises:
-        ValueError: It is a link that leads out of the folder, or not a regular file.
+    Raises `ValueError` for a link that leads out of the folder, and for anything but a file.
     """
     path, home = folder / name, folder.resolve()
     if home.parent.name == "snapshots":  # the hub's client links to ../../blobs
@@ -161,9 +143,8 @@ def inside(folder: Path, name: str) -> Path:
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in an untrusted file.
 
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It is larger than `JSON_BYTES`, not JSON, or not an object.
+    Raises `FileNotFoundError` if there is no such file, and `ValueError` if it is larger than
+    `JSON_BYTES`, isn't JSON, or isn't an object.
     """
     with open(path, "rb") as file:
         content = file.read(JSON_BYTES + 1)
