@@ -73,11 +73,7 @@ class Place(NamedTuple):
 
 
 def check_files(corpus: Corpus) -> None:
-    """Check that a corpus names either files of a supported kind or a data set.
-
-    Raises:
-        ValueError: It names both or neither, or a file is compressed or of an unsupported kind.
-    """
+    """Raise `ValueError` unless a corpus names either files of a supported kind or a data set."""
     require(
         bool(corpus.paths) != bool(corpus.hub),
         "name text, JSON lines or parquet files, or else one data set with --hub",
@@ -93,13 +89,9 @@ def check_files(corpus: Corpus) -> None:
 def read(corpus: Corpus, after: Place) -> Iterator[tuple[Place, str]]:
     """Yield every piece of text after a place, in order.
 
-    Args:
-        corpus: The documents.
-        after: Place of the last piece that the caller already has.
-
-    Raises:
-        ValueError: A file is damaged, or the hub doesn't have the data set.
-        OSError: The disk or the connection failed.
+    `after` is the place of the last piece that the caller already has. Raises `ValueError` if a
+    file is corrupt or the hub doesn't have the data set, and `OSError` if the disk or the
+    connection fails.
     """
     document = after.document
     for number in range(after.file, max(1, len(corpus.paths))):
@@ -136,10 +128,8 @@ def text_pieces(path: Path) -> Iterator[str]:
 
     Line ends become \\n. A cut lies before a space or line end that follows another character,
     where GPT-2's pattern always has a word boundary. Only a word of LONGEST_WORD characters is cut
-    inside, which can change the tokens at the cut.
-
-    Raises:
-        ValueError: The file is binary or not UTF-8.
+    inside, which can change the tokens at the cut. Raises `ValueError` if the file isn't UTF-8 or
+    is binary.
     """
     kept = ""  # text after the last boundary
     try:
@@ -164,9 +154,8 @@ def text_pieces(path: Path) -> Iterator[str]:
 def json_rows(path: Path, first: int = 0) -> Iterator[Row]:
     """Yield the objects of a JSON lines file, from line `first` (counted from 0) on.
 
-    Raises:
-        FileNotFoundError: The file doesn't exist.
-        ValueError: A line isn't a JSON object.
+    Raises `FileNotFoundError` if there is no such file, and `ValueError` if a line isn't a JSON
+    object.
     """
     with open(path, "rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(LINE_BYTES), b"")):
@@ -188,8 +177,7 @@ def json_rows(path: Path, first: int = 0) -> Iterator[Row]:
 def parquet_rows(path: Path, field: str, first: int) -> Iterator[Row]:
     """Yield the rows of a parquet file with one field, from `first` on, a row group at a time.
 
-    Raises:
-        ValueError: The package `pyarrow` is missing, or the file cannot be read.
+    Raises `ValueError` if the package `pyarrow` is missing or the file can't be read.
     """
     try:
         from pyarrow import ArrowException, parquet
@@ -219,11 +207,8 @@ def hub_rows(
 ) -> Iterator[Row]:
     """Stream the rows of a data set on the Hugging Face hub, from row `first` on.
 
-    With a mark, the rows before it aren't downloaded.
-
-    Raises:
-        ValueError: The package `datasets` is missing, or the hub doesn't have this data set.
-        OSError: The connection failed.
+    With a mark, the rows before it aren't downloaded. Raises `ValueError` if the package `datasets`
+    is missing or the hub doesn't have this data set, and `OSError` if the connection fails.
     """
     try:
         from datasets import load_dataset

@@ -27,7 +27,7 @@ def shuffled(index: np.ndarray, n: int, key: int) -> np.ndarray:
     Args:
         index: Positions in the shuffled order, each in 0..n-1.
         n: Size of the range.
-        key: Seed of the shuffle; each key gives another order.
+        key: Seed of the shuffle. Each key gives another order.
 
     Returns:
         The numbers at these positions, as int64. All n positions give a permutation.
@@ -78,17 +78,7 @@ def window_starts(first: int, count: int, tokens: int, block_size: int, seed: in
     An epoch cuts the stream from an offset on into full windows of block_size + 1 tokens, which
     overlap by one, and visits each once in shuffled order. The epochs of a cycle use the offsets
     0..block_size-1, also shuffled, so a cycle visits each of the tokens - block_size possible
-    windows exactly once.
-
-    Args:
-        first: Number of windows that the run has already seen.
-        count: Number of windows to return.
-        tokens: Length of the stream.
-        block_size: Inputs per window.
-        seed: Seed of the order.
-
-    Returns:
-        Positions in the stream, as int64 of shape (count,).
+    windows exactly once. The stream has `tokens` tokens, and the result is int64 of shape (count,).
     """
     starts = [np.zeros(0, dtype=np.int64)]
     end = first + count
@@ -109,16 +99,9 @@ class Loader:
     """Batches as a pure function of the number of windows that came before.
 
     Each step uses the same windows for any number of processes and any micro-batch size, and a
-    resumed run continues with the next window.
-
-    Args:
-        stream: The tokens.
-        block_size: Inputs per window.
-        vocab_size: Upper bound of the token ids.
-        seed: Seed of the order.
-
-    Raises:
-        ValueError: The stream is shorter than one window.
+    resumed run continues with the next window. A window has `block_size` inputs and one more token,
+    `seed` sets the order, and all token ids must be below `vocab_size`. Raises `ValueError` if the
+    stream is shorter than one window.
     """
 
     def __init__(self, stream: TokenStream, block_size: int, vocab_size: int, seed: int):
@@ -135,10 +118,8 @@ class Loader:
     ) -> tuple[Int[Tensor, "count block_size"], Int[Tensor, "count block_size"]]:
         """Return inputs and targets of `count` windows, starting with window number `first`.
 
-        Targets are the inputs shifted by one.
-
-        Raises:
-            ValueError: A token id is outside the vocabulary.
+        Targets are the inputs shifted by one. Raises `ValueError` if a token id is outside the
+        vocabulary.
         """
         return self.windows(self.starts(first, count))
 
@@ -197,18 +178,17 @@ def open_data(
 ) -> tuple[TokenStream, TokenStream, Tokenizer]:
     """Open the data that a config names.
 
+    Raises `FileNotFoundError` if there is no such data, and `ValueError` if it is corrupt or was
+    made with another tokenizer.
+
     Args:
         train_data: A folder made by `cs336 prepare`, a glob pattern of shards of GPT-2's tokens,
             or "" for the plays that ship.
-        val_data: A glob pattern of shards; "" means the folder's own validation part.
-        tokenizer: "gpt2" or "char".
+        val_data: A glob pattern of shards, or "" for the folder's own validation part.
+        tokenizer: The tokenizer's name, "gpt2" or "char".
 
     Returns:
         The training stream, the validation stream and the tokenizer.
-
-    Raises:
-        FileNotFoundError: There is no such data.
-        ValueError: The data is damaged or was made with another tokenizer.
     """
     if not train_data:
         require(not val_data, "val_data without train_data; give both, or neither for the corpus")

@@ -49,10 +49,8 @@ Encoded = tuple[np.ndarray, np.ndarray, Place]  # tokens for both parts, and pla
 class Progress(NamedTuple):
     """State of a run, from which it resumes after a kill.
 
-    Attributes:
-        train: Training tokens written.
-        val: Validation tokens written.
-        place: Place of the last piece of text that was encoded.
+    It has the numbers of training and validation tokens written, and the place of the last piece
+    of text that was encoded.
     """
 
     train: int = 0
@@ -133,10 +131,13 @@ def prepare(
 
     `out` appears when it is complete. After a kill or an error, the same call resumes.
 
+    Raises `FileExistsError` if `out` exists, `OSError` if the disk or the hub fails, and
+    `ValueError` if the corpus is unusable, another process writes to `out`, or a part is too short.
+
     Args:
         source: A text file, or a corpus of documents.
         out: Folder to make.
-        tokenizer: "gpt2" or "char".
+        tokenizer: The tokenizer's name, "gpt2" or "char".
         val_fraction: Share of the validation part. A hash chooses entire documents for it. With a
             single text, or fewer than 1 / val_fraction documents, it is the tail of the tokens.
         workers: Number of threads, by default one per core. It doesn't change the result.
@@ -144,11 +145,6 @@ def prepare(
 
     Returns:
         The number of tokens in "train" and in "val".
-
-    Raises:
-        FileExistsError: `out` exists.
-        ValueError: The corpus is unusable, another process writes to `out`, or a part is too short.
-        OSError: The disk or the hub failed.
     """
     corpus = source if isinstance(source, Corpus) else Corpus((Path(source),))
     workers = (os.cpu_count() or 1) if workers is None else workers
@@ -224,10 +220,9 @@ def working_folder(
 
 
 def read_progress(folder: Path, arguments: dict[str, object]) -> Progress | None:
-    """Return the saved progress of an interrupted run, or None.
+    """Return the saved progress of an interrupted run, or `None`.
 
-    Raises:
-        ValueError: The interrupted run had other arguments, or its file is damaged.
+    Raises `ValueError` if that run had other arguments or its file is corrupt.
     """
     if not (folder / PROGRESS).is_file():
         return None
@@ -329,18 +324,10 @@ def prepare_raw(
 ) -> dict[str, int]:
     """Convert nanoGPT's .bin files of GPT-2's tokens to a folder of shards.
 
-    Args:
-        paths: The file to train on, and optionally a second one to validate on.
-        out: Folder to make.
-        val_fraction: Share of a single file that becomes the validation part.
-        shard_tokens: Tokens per shard.
-
-    Returns:
-        The number of tokens in "train" and in "val".
-
-    Raises:
-        FileExistsError: `out` exists.
-        ValueError: A file doesn't hold GPT-2's tokens, or `out` belongs to an unfinished run.
+    `paths` has the file to train on, and optionally a second one to validate on. Without that, the
+    share `val_fraction` of the first becomes the validation part. The other arguments and the
+    result are those of `prepare`. Raises `FileExistsError` if `out` exists, and `ValueError` if a
+    file doesn't hold GPT-2's tokens or `out` belongs to an unfinished run.
     """
     require(
         len(paths) in (1, 2),

@@ -31,9 +31,6 @@ def write_shard(path: Path, ids: np.ndarray, offset: int = 0) -> None:
     """Write token ids as one shard, or after the first `offset` tokens of an existing one.
 
     The shard ends with the last of `ids`. Tokens after it are removed.
-
-    Raises:
-        OSError: One line with the path and the reason.
     """
     header = np.zeros(256, dtype="<i4")
     header[:3] = MAGIC, VERSION, offset + len(ids)
@@ -76,14 +73,10 @@ def shorten(folder: Path, part: str, length: int, *, shard_tokens: int) -> None:
 
 
 def open_shard(path: Path) -> np.ndarray:
-    """Map one shard into memory, read-only.
+    """Map one shard into memory, read-only, as uint16 of shape (tokens,).
 
-    Returns:
-        The token ids as uint16, of shape (tokens,).
-
-    Raises:
-        FileNotFoundError: The file doesn't exist.
-        ValueError: The header or the file's size is wrong.
+    Raises `FileNotFoundError` if there is no such file, and `ValueError` if its header or its size
+    is wrong.
     """
     size = path.stat().st_size
     require(path.is_file(), f"{path}: not a regular file; an llm.c .bin shard expected")
@@ -108,9 +101,8 @@ def open_shard(path: Path) -> np.ndarray:
 def open_raw_shard(path: Path) -> np.ndarray:
     """Map a .bin file of nanoGPT, uint16 tokens without a header, into memory, read-only.
 
-    Raises:
-        FileNotFoundError: The file doesn't exist.
-        ValueError: The file is empty, an llm.c shard, or not uint16.
+    Raises `FileNotFoundError` if there is no such file, and `ValueError` if it is empty, an llm.c
+    shard, or not uint16.
     """
     size = path.stat().st_size
     require(
@@ -154,11 +146,9 @@ class ShardFile:
 
 
 class TokenStream:
-    """Several arrays of tokens read as one.
+    """Several arrays or shards of shape (tokens,), read as one.
 
-    Args:
-        parts: Arrays or shards, each of shape (tokens,).
-        names: A name for each part, for error messages.
+    Error messages call a part by its name in `names`.
     """
 
     def __init__(self, parts: Sequence[np.ndarray | ShardFile], names: list[str]):
@@ -169,9 +159,7 @@ class TokenStream:
     def from_pattern(cls, pattern: str) -> "TokenStream":
         """Open all shards that match a glob pattern, sorted by name.
 
-        Raises:
-            FileNotFoundError: No file matches.
-            ValueError: A file is not a valid shard.
+        Raises `FileNotFoundError` if no file matches, and `ValueError` if one isn't a valid shard.
         """
         paths = sorted(glob.glob(pattern, recursive=True))
         if not paths:
@@ -185,9 +173,8 @@ class TokenStream:
     def from_folder(cls, folder: Path, part: str) -> "TokenStream":
         """Open all shards of the part `train` or `val` of a folder made by `cs336 prepare`.
 
-        Raises:
-            FileNotFoundError: There are no shards.
-            ValueError: A shard is a link that leads out of the folder, or is not valid.
+        Raises `FileNotFoundError` if there are no shards, and `ValueError` if one isn't valid or is
+        a link that leads out of the folder.
         """
         for path in folder.glob(f"{part}_*.bin"):
             inside(folder, path.name)

@@ -32,10 +32,10 @@ class Tokenizer(ABC):
     """Base class of the tokenizers. Two are equal if they assign the same ids to every text.
 
     Attributes:
-        name: "gpt2" or "char".
+        name: The tokenizer's name, "gpt2" or "char".
         vocab_size: Number of token ids.
-        end_of_text: Id that separates documents, or None.
-        alphabet: Characters of a char tokenizer, in the order of their ids; "" for gpt2.
+        end_of_text: Id that separates documents, or `None`.
+        alphabet: Characters of a char tokenizer in the order of their ids, and "" for gpt2.
     """
 
     name: str
@@ -134,8 +134,7 @@ class CharTokenizer(Tokenizer):
     def encode(self, text: str) -> np.ndarray:
         """Return the token ids of `text` as uint16.
 
-        Raises:
-            ValueError: The text has a character that isn't in the alphabet.
+        Raises `ValueError` if the text has a character that isn't in the alphabet.
         """
         points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
         ids = np.searchsorted(self._points, points).clip(max=self.vocab_size - 1)
@@ -169,9 +168,8 @@ def save_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
 def load_tokenizer(path: Path) -> Tokenizer:
     """Read a tokenizer.json written by `save_tokenizer`.
 
-    Raises:
-        FileNotFoundError: The file doesn't exist.
-        ValueError: The file wasn't written by `save_tokenizer`.
+    Raises `FileNotFoundError` if there is no such file, and `ValueError` if `save_tokenizer` didn't
+    write it.
     """
     description = read_json(inside(path.parent, path.name))
     name, alphabet = description.get("name", ""), description.get("alphabet", "")
@@ -187,11 +185,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
 def tokenizer_of(folder: Path) -> Tokenizer | None:
     """Load the tokenizer of a run folder, of prepared data or of an exported char model.
 
-    Returns:
-        The tokenizer, or None if the folder has no tokenizer.json or one of another program.
-
-    Raises:
-        ValueError: The file is damaged.
+    Returns `None` if the folder has no tokenizer.json or one of another program, and raises
+    `ValueError` if the file is corrupt.
     """
     path = folder / "tokenizer.json"
     if not path.is_file():

@@ -57,13 +57,9 @@ class HellaSwag:
 def load_examples(source: str, tokenizer: Tokenizer) -> list[Example]:
     """Read examples from a JSON lines file, or from a data set on the Hugging Face hub.
 
-    Args:
-        source: A file name, or the name of the data set (Rowan/hellaswag).
-        tokenizer: GPT-2's tokenizer.
-
-    Raises:
-        FileNotFoundError: The file doesn't exist.
-        ValueError: The tokenizer is another one, or the source is empty or has a bad example.
+    `source` is a file name, or the name of the data set (Rowan/hellaswag). Raises
+    `FileNotFoundError` if the file doesn't exist, and `ValueError` if the source is empty or has a
+    bad example, or if the tokenizer isn't GPT-2's.
     """
     require(
         tokenizer.name == "gpt2",
@@ -106,17 +102,10 @@ def ending_losses(
     device: torch.device,
     autocast: AbstractContextManager,
 ) -> tuple[Float[Tensor, "4"], Float[Tensor, "4"]]:
-    """Compute the negative log-likelihood of each ending.
+    """Compute the negative log-likelihood of each ending, as sum and mean over its tokens, in nats.
 
-    Args:
-        model: A GPT that returns logits.
-        example: The context and its endings.
-        block_size: The model's context length. Longer rows lose their first tokens.
-        device: Device of the model.
-        autocast: Precision of the forward pass.
-
-    Returns:
-        The sum and the mean over the ending's tokens, in nats.
+    Rows longer than the model's context length `block_size` lose their first tokens. `autocast`
+    sets the precision of the forward pass.
     """
     rows = [torch.tensor(example.context + ending)[-block_size - 1 :] for ending in example.endings]
     tokens = nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device)

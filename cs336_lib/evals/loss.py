@@ -104,10 +104,8 @@ def score(
 ) -> Score:
     """Measure the validation loss, and count the bytes of its target tokens.
 
-    The arguments are those of `validation_loss`, and the tokenizer of the data.
-
-    Raises:
-        ValueError: `tokens` or `micro_batch_size` is below 1.
+    The arguments are those of `validation_loss`, and the tokenizer of the data. Raises `ValueError`
+    if `tokens` or `micro_batch_size` is below 1.
     """
     for name, value in {"eval_tokens": tokens, "micro_batch_size": micro_batch_size}.items():
         require(value >= 1, f"{name} is {value}; at least 1 needed")
@@ -131,9 +129,8 @@ def score(
 def check_tokenizer(run_dir: Path, data: Tokenizer) -> None:
     """Check that the data has the tokenizer that the run was trained with.
 
-    Raises:
-        FileNotFoundError: The run has no tokenizer.json.
-        ValueError: The tokenizers differ.
+    Raises `FileNotFoundError` if the run has no tokenizer.json, and `ValueError` if the tokenizers
+    differ.
     """
     ours = load_tokenizer(run_dir / "tokenizer.json")
     require(
