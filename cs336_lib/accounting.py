@@ -50,10 +50,7 @@ def forward_flops_per_token(config: GPTConfig, seq: int | None = None) -> int:
 
     Each matmul parameter costs 2. In every block, attention adds 2 * seq * C for the scores and as
     many for their product with the values. By convention the causal half is not subtracted
-    (Chowdhery et al. 2022, appendix B).
-
-    Args:
-        seq: Tokens per sequence (default: block_size).
+    (Chowdhery et al. 2022, appendix B). By default a sequence has block_size tokens.
     """
     seq = seq or config.block_size
     return 2 * matmul_parameters(config) + config.n_layer * 4 * seq * config.n_embd
@@ -157,10 +154,7 @@ class BytesPerParameter:
         """Return the bytes on each device under ZeRO (Rajbhandari et al. 2020, figure 1).
 
         Stage 1 shards master weights and optimizer state, stage 2 also gradients, and stage 3 also
-        weights. Stage 0 is plain data parallelism.
-
-        Raises:
-            ValueError: The stage is unknown.
+        weights. Stage 0 is plain data parallelism. Raises `ValueError` for another stage.
         """
         require(stage in (0, 1, 2, 3), f"ZeRO stage is {stage}; 0, 1, 2 or 3 expected")
         parts = (self.master + self.state, self.gradient, self.weights)
@@ -203,8 +197,7 @@ def require_choice(what: str, value: str, choices: Iterable[str]) -> None:
 def bytes_per_parameter(optimizer: str = "adamw", precision: str = "fp32") -> BytesPerParameter:
     """Return the training memory of one parameter.
 
-    Raises:
-        ValueError: An unknown optimizer or precision.
+    Raises `ValueError` for an unknown optimizer or precision.
     """
     require_choice("optimizer", optimizer, STATE_BYTES)
     require_choice("precision", precision, PRECISION_BYTES)
@@ -247,10 +240,8 @@ def activation_bytes(
     Per token and block, attention saves 5 C values (input, q, k, v, result), the MLP 9 C (input,
     and 4 C before and after GELU) and the norms 2 C. Flash attention adds one fp32 number per head,
     eager attention a row of `seq` probabilities. Under autocast, linear layers save bf16 inputs and
-    bf16 copies of their weights. Dropout is not counted.
-
-    Raises:
-        ValueError: attention is neither flash nor eager.
+    bf16 copies of their weights. Dropout is not counted. Raises `ValueError` if attention is
+    neither flash nor eager.
     """
     require_choice("attention", attention, ("flash", "eager"))
     seq = seq or config.block_size
@@ -278,10 +269,8 @@ def training_memory(
     """Return the bytes in memory when the backward pass begins, by kind, with fp32 weights.
 
     Gradients of an earlier micro-batch are included. `peak_memory` adds the memory of the backward
-    pass. The padded rows of the vocabulary count, because they take memory.
-
-    Args:
-        how: Options of `activation_bytes`.
+    pass. The padded rows of the vocabulary count, because they take memory. The options in `how`
+    are those of `activation_bytes`.
     """
     padding = (config.padded_vocab_size - config.vocab_size) * config.n_embd
     parameters, per = count_parameters(config) + padding, bytes_per_parameter(optimizer)
@@ -334,15 +323,9 @@ def peak_memory(
 def checkpointed_values(layers: int, segments: int, inside: float) -> float:
     """Return the peak activations of a chain under activation checkpointing.
 
-    The minimum is 2 sqrt(inside * layers), at sqrt(inside * layers) segments (Chen et al. 2016).
-
-    Args:
-        layers: Length of the chain.
-        segments: Number of segments that save only their input. One at a time is recomputed.
-        inside: Activations of one layer.
-
-    Returns:
-        The peak, like `inside` in units of one layer's input.
+    Each segment saves only its input, and one at a time is recomputed. The result and `inside`, the
+    activations of one layer, are in units of one layer's input. The minimum is
+    2 sqrt(inside * layers), at sqrt(inside * layers) segments (Chen et al. 2016).
     """
     return segments + inside * layers / segments
 

@@ -32,7 +32,7 @@ AnyPrompts = TypeVar("AnyPrompts", Int[Tensor, "batch seq"], Sequence[Int[Tensor
 
 @dataclass(frozen=True)
 class SamplingConfig:
-    """Settings for sampling.
+    """Settings for sampling. Raises `ValueError` if one is out of range.
 
     Args:
         max_new_tokens: Maximum number of tokens to generate.
@@ -42,9 +42,6 @@ class SamplingConfig:
         seed: Prompt i of a batch is sampled with seed + i (default: a random seed).
         stop_token: A row ends after this token (default: no row ends early).
         use_cache: Keep keys and values between tokens, which changes the speed, not the tokens.
-
-    Raises:
-        ValueError: A value is out of range.
     """
 
     max_new_tokens: int
@@ -83,12 +80,8 @@ def filter_logits(
 ) -> Float[Tensor, "batch vocab"]:
     """Divide logits by the temperature, then set those of unlikely tokens to -inf.
 
-    Args:
-        logits: Scores of the next token.
-        temperature: Any positive number.
-        top_k: Keep the k most likely tokens (Fan et al. 2018).
-        top_p: Keep the fewest tokens whose probabilities add up to p, and always the most likely
-            one (Holtzman et al. 2020).
+    `top_k` keeps the k most likely tokens (Fan et al. 2018). `top_p` keeps the fewest tokens whose
+    probabilities add up to p, and always the most likely one (Holtzman et al. 2020).
     """
     logits = logits / temperature
     if top_k is not None:
@@ -114,11 +107,9 @@ def context_start(length: int, block_size: int) -> int:
 
 
 class Reader:
-    """Next-token logits of left-padded texts that grow, computed with a cache.
+    """Next-token logits of left-padded texts that grow, with `padding` columns in each row.
 
-    Args:
-        padding: Number of padding columns of each row.
-        use_cache: Read only the new columns; otherwise, read the entire context for every token.
+    With `use_cache` it reads only the new columns, else the entire context for every token.
     """
 
     def __init__(self, model: GPT, padding: list[int], use_cache: bool = True):
@@ -147,10 +138,8 @@ def choose(
 ) -> Int[Tensor, " batch"]:
     """Sample a token for each row with the row's generator, or take the argmax at temperature 0.
 
-    Sampling happens on the CPU, so it doesn't depend on the device.
-
-    Raises:
-        ValueError: The logits are not finite.
+    Sampling happens on the CPU, so it doesn't depend on the device. Raises `ValueError` if the
+    logits are not finite.
     """
     if sampling.temperature == 0:
         return logits.argmax(-1)
@@ -181,6 +170,9 @@ def stream(
     Each prompt has its own random numbers, so it is continued as it would be alone. Row i of a
     batch with seed s equals the continuation of that prompt alone with seed s + i.
 
+    Raises `ValueError` if a setting is out of range, a prompt is empty, or the logits are not
+    finite. At temperature 0 on a GPU, the logits are checked at the end.
+
     Args:
         prompts: Token ids, as a matrix or as a list of vectors of different lengths.
         sampling: The settings, or only max_new_tokens.
@@ -188,10 +180,6 @@ def stream(
 
     Yields:
         One token per row. A row that has drawn the stop token repeats it.
-
-    Raises:
-        ValueError: A setting is out of range, a prompt is empty, or the logits are not finite. At
-            temperature 0 on a GPU, the logits are checked at the end.
     """
     sampling = sampling_config(sampling, options)
     require(
@@ -285,9 +273,8 @@ def generate(
 ) -> AnyPrompts:
     """Return the prompts with their continuations, for the arguments of `stream`.
 
-    Returns:
-        A matrix for a matrix, in which rows that stopped early are filled with the stop token. A
-        list for a list, in which such rows end with the stop token.
+    Prompts in a matrix give a matrix, in which rows that stopped early are filled with the stop
+    token. Prompts in a list give a list, in which such rows end with the stop token.
     """
     sampling = sampling_config(sampling, options)
     tokens, total = stream(model, prompts, sampling), sampling.max_new_tokens
@@ -309,8 +296,7 @@ def up_to(row: Int[Tensor, " seq"], stop_token: int | None) -> Int[Tensor, " sho
 def encode(tokenizer: Tokenizer, prompt: str) -> Int[Tensor, " seq"]:
     """Encode a prompt as token ids.
 
-    Raises:
-        ValueError: The prompt is empty, or has a character that the tokenizer doesn't know.
+    Raises `ValueError` if it is empty, or has a character that the tokenizer doesn't know.
     """
     require(len(prompt) > 0, "the prompt is empty; at least one character expected")
     return torch.from_numpy(tokenizer.encode(prompt).astype("int64"))
@@ -336,14 +322,8 @@ def stream_text(
 ) -> Iterator[str]:
     """Yield the continuation of `prompt` piece by piece, in complete characters.
 
-    Args:
-        prompt: At least one character.
-        sampling: The settings, or only max_new_tokens.
-        stop: End before <|endoftext|>, if the tokenizer has it.
-        options: Fields of `SamplingConfig` by name.
-
-    Raises:
-        ValueError: The prompt is empty, or has a character that the tokenizer doesn't know.
+    With `stop` the text ends before <|endoftext|>, if the tokenizer has it. The other arguments and
+    errors are those of `stream` and `encode`.
     """
     stop_token = tokenizer.end_of_text if stop else None
     sampling = sampling_config(sampling, options | {"stop_token": stop_token})

@@ -80,15 +80,11 @@ DATASHEET: dict[str, Device] = {
 
 
 def select_device(name: str = "auto", local_rank: int = 0) -> torch.device:
-    """Return the device of this name.
+    """Return the device named `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.
 
-    Args:
-        name: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`. `auto` takes MPS only if it computes a small
-            training step as the CPU does.
-        local_rank: Index of the GPU, for a name without a number.
-
-    Raises:
-        ValueError: The name is unknown, or this machine has no such device.
+    `auto` takes MPS only if it computes a small training step as the CPU does. A name without a
+    number means the GPU with index `local_rank`. Raises `ValueError` if the name is unknown, or if
+    this machine has no such device.
     """
     has_mps = torch.backends.mps.is_available()
     if name == "auto" and torch.cuda.is_available():
@@ -134,8 +130,7 @@ def has_bf16(device: torch.device) -> bool:
 def autocast_dtype(device: torch.device, precision: str = "auto") -> torch.dtype | None:
     """Return the dtype for matmuls, or `None` for fp32. `auto` picks bf16 where it is fast.
 
-    Raises:
-        ValueError: The precision is bf16 and the GPU doesn't support it.
+    Raises `ValueError` if the precision is bf16 and the GPU doesn't support it.
     """
     if precision == "fp32" or (precision == "auto" and not has_bf16(device)):
         return None
@@ -156,8 +151,7 @@ def autocast(device: torch.device, precision: str = "auto") -> torch.autocast:
 def tf32(enabled: bool) -> Iterator[None]:
     """Choose how a GPU computes fp32 matmuls within this block, and restore the setting after it.
 
-    Args:
-        enabled: Use tensor cores, which round the inputs to 10 bits of mantissa.
+    If enabled, they use tensor cores, which round the inputs to 10 bits of mantissa.
     """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if enabled else "highest")
@@ -289,13 +283,10 @@ WORTH_A_SECOND_THREAD = 64e6
 
 @contextmanager
 def threads_for(matmul_flops: float) -> Iterator[None]:
-    """Use one CPU thread within this block if the matmuls are too small to split.
+    """Use one CPU thread within this block if the largest matmul is too small to split.
 
     This applies only where idle threads sleep (cs336_lib/__init__.py). Threads that spin are fast
     to wake, so splitting nearly always pays (docs/decisions.md).
-
-    Args:
-        matmul_flops: FLOPs of the largest matmul.
     """
     threads = torch.get_num_threads()
     if matmul_flops < WORTH_A_SECOND_THREAD and os.environ.get("OMP_WAIT_POLICY") == "PASSIVE":
@@ -320,11 +311,8 @@ def seconds_in_turns(
 ) -> dict[str, list[float]]:
     """Time several functions in turns, so that other load on the machine affects all of them.
 
-    Args:
-        ways: The functions by name. Each runs once per round.
-        device: The device to synchronize before and after each call.
-        rounds: Number of rounds to measure.
-        warmup: Number of rounds to run before that.
+    Each function runs once per round. The first `warmup` rounds aren't measured. The device is
+    synchronized before and after each call.
 
     Returns:
         Wall times in seconds by name, one per round.
@@ -386,13 +374,8 @@ def measured_bandwidth(device: torch.device, megabytes: int = 256) -> float:
 def peak_flops(device: torch.device, dtype: torch.dtype | None) -> tuple[float | None, str]:
     """Return the peak FLOP/s of matmuls, and the source of that figure.
 
-    A GPU's peak is in its datasheet. A CPU's peak is measured, as the fastest of several sizes.
-
-    Args:
-        dtype: The dtype of the matmuls, where `None` means fp32.
-
-    Returns:
-        The peak in FLOP/s, or `None` if it is unknown, and the source.
+    A GPU's peak is in its datasheet, and `None` if there is no datasheet. A CPU's peak is measured,
+    as the fastest of several sizes. A `dtype` of `None` means fp32.
     """
     precision = "bf16" if dtype == torch.bfloat16 else "fp32"
     if device.type == "cpu":

@@ -202,17 +202,14 @@ class GPT(nn.Module):
     ) -> Float[Tensor, "batch seq vocab_size"] | Float[Tensor, ""]:
         """Return the logits of the next token at every position, or the loss if targets are given.
 
+        The loss is the mean cross-entropy in nats per token. Raises `ValueError` if the sequence is
+        longer than the block size.
+
         Args:
             idx: Token ids. With a cache, only those that follow the cached ones.
             targets: The next token at every position. Positions with -1 don't count.
             cache: Keys and values of earlier tokens, to which those of `idx` are added.
             last_only: Return the logits of the last position only.
-
-        Returns:
-            Logits, or the mean cross-entropy in nats per token.
-
-        Raises:
-            ValueError: The sequence is longer than the block size.
         """
         past = cache.length if cache else 0
         seq = idx.size(1)
