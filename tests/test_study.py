@@ -143,6 +143,14 @@ def test_reset_of_what_was_not_changed_keeps_no_copy(course, mine):
     assert len(list(mine.glob("*.ipynb"))) == 2
 
 
+def test_the_second_part_of_a_notebook_has_a_number_of_its_own(course, mine):
+    write(course / "00b_more.ipynb", "b = 1")
+    assert study.update() == []
+    assert [path.stem for path in study.originals(course)] == ["00_start", "00b_more", "01_more"]
+    assert study.reset("00b")[0].name == "00b_more.ipynb"
+    assert study.reset("00")[0].name == "00_start.ipynb"
+
+
 def study_says(*arguments: str) -> subprocess.CompletedProcess:
     """Run what the Makefile runs, in the current folder."""
     command = [sys.executable, "-m", "cs336_lib.classroom.study", *arguments]

@@ -205,7 +205,7 @@ def dtype_map(groups: Mapping[str, Sequence[tuple[str, str]]], title: str) -> Fi
         title: The title of the figure.
     """
     longest = max(len(row) for row in groups.values())
-    drawing, axes = figure(13, 0.9 + 1.05 * len(groups))
+    drawing, axes = figure(13, 0.8 + 0.85 * len(groups))
     for height, (stage, row) in enumerate(groups.items()):
         axes.text(-0.1, height, stage, ha="right", va="center", size=14, fontweight="bold")
         for place, (name, dtype) in enumerate(row):
