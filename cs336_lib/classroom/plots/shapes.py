@@ -159,15 +159,15 @@ def letters(word: str, size: int = 48) -> Tensor:
 def pictures(images: dict[str, Tensor]) -> Figure:
     """Draw images [height, width, channel] in a row, each under its pattern and above its shape.
 
-    All images have the same height or a common width, so that they fill a slide.
+    All pixels have the same size, so you can compare the images.
     """
-    ratios = [image.size(1) / image.size(0) for image in images.values()]
-    inches = min(2.6, WIDEST / sum(ratios))  # the height of an image
-    # A letter of a title takes 0.12 inches.
-    widths = [max(r * inches, 0.12 * len(name)) for r, name in zip(ratios, images, strict=True)]
+    sizes = [image.shape[:2] for image in images.values()]
+    pixel = min(2.6 / max(h for h, _ in sizes), WIDEST / sum(w for _, w in sizes))  # in inches
+    # A letter of a title takes 0.14 inches.
+    widths = [max(w * pixel, 0.14 * len(name)) for (_, w), name in zip(sizes, images, strict=True)]
     drawing, row = figure(
         sum(widths) + 0.3 * len(widths),
-        max(w / r for w, r in zip(widths, ratios, strict=True)) + 1,
+        max(h for h, _ in sizes) * pixel + 1.1,
         ncols=len(images),
         width_ratios=widths,
         squeeze=False,
@@ -175,7 +175,7 @@ def pictures(images: dict[str, Tensor]) -> Figure:
     for axes, (name, image) in zip(row[0], images.items(), strict=True):
         axes.imshow(array(image).clip(0, 1), interpolation="nearest")
         axes.set(xticks=[], yticks=[], xlabel=" x ".join(map(str, image.shape)), anchor="NW")
-        axes.set_title(name, loc="left", family="monospace", fontsize=14, fontweight="bold")
+        axes.set_title(name, loc="left", family="monospace", fontsize=16, fontweight="bold")
         axes.grid(visible=False)
     return drawing
 
@@ -195,9 +195,9 @@ def moved_scores(rows: dict[str, Tensor]) -> Figure:
             ax.set(aspect="equal")
             ax.invert_yaxis()
             ax.grid(visible=False)
-            ax.set_xlabel("key token")
+            ax.set_xlabel("key")
             if head == 0:
-                ax.set_ylabel(f"{name}\nquery token", fontweight="bold")
+                ax.set_ylabel(f"{name}\nquery", fontweight="bold")
             ax.set_title(f"scores[0, {head}]", fontsize=15)
     return drawing
 
