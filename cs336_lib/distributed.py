@@ -319,7 +319,7 @@ def gradient_sync(model: nn.Module, wanted: bool) -> AbstractContextManager:
 
 
 def gathered(tensor: Tensor) -> Tensor:
-    """Return a tensor in full, though it may be sharded. All processes must call this together."""
+    """Return the full tensor of one that may be sharded. All processes must call this together."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 

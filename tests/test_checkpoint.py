@@ -45,7 +45,7 @@ def test_round_trip_is_exact(trained, tiny_config, tmp_path):
 
 @pytest.mark.parametrize("rule", ["SGD", "Momentum", "AdamW"])
 def test_the_course_optimizers_resume_bit_for_bit(tiny_config, tmp_path, rule):
-    """Adam's count of steps is an int, which safetensors cannot hold; SGD has no state at all."""
+    """Adam's step count is an int, which safetensors cannot hold, and SGD has no state at all."""
     make = getattr(optimizers, rule)
     idx = torch.randint(50, (4, 16))
 

@@ -1,4 +1,4 @@
-"""Whatever happens to a checkpoint's files is noticed and named, and the one before is used."""
+"""A corrupt checkpoint is detected and named, and the one before it is used."""
 
 import dataclasses
 import random
@@ -21,7 +21,7 @@ SEED = 6
 
 @pytest.fixture
 def run(tiny_run):
-    """A finished run with checkpoints at steps 5, 10 and 12; its config, set to resume."""
+    """The config, set to resume, of a finished run with checkpoints at steps 5, 10 and 12."""
     train(dataclasses.replace(tiny_run, keep_checkpoints=3))
     return dataclasses.replace(tiny_run, resume=True)
 
@@ -35,7 +35,7 @@ def steps_kept(config) -> list[int]:
 
 
 def flip(content: bytes, rng: random.Random) -> bytes:
-    """One bit of all turned over."""
+    """Flip one bit."""
     bit = rng.randrange(8 * len(content))
     changed = bytearray(content)
     changed[bit // 8] ^= 1 << bit % 8
@@ -47,7 +47,7 @@ def cut(content: bytes, rng: random.Random) -> bytes:
 
 
 def zero_a_sector(content: bytes, rng: random.Random) -> bytes:
-    """What a disk that lost power leaves: the length is right, a part is zeros."""
+    """Zero a part but keep the length, as a power cut can."""
     start = rng.randrange(len(content))
     end = min(len(content), start + 512)
     return content[:start] + b"\0" * (end - start) + content[end:]
@@ -63,11 +63,11 @@ def test_any_change_is_noticed(run, capsys):
         file = newest / name
         good = file.read_bytes()
         rng = random.Random(f"{SEED} {name}")
-        # A checksum that has changed in the manifest looks as if its file had.
+        # A changed checksum in the manifest looks like a change of the file.
         named = FILES if name == checkpoint.MANIFEST else (name,)
         for number in range(160):
             bad = (flip, cut, zero_a_sector, lengthen)[number % 4](good, rng)
-            if bad == good:  # zeros where zeros were
+            if bad == good:  # these bytes were zero already
                 continue
             file.write_bytes(bad)
             case = f"{name}, seed {SEED}, number {number}"
@@ -108,7 +108,7 @@ def test_a_foreign_checkpoint_is_noticed(run, capsys):
     assert checkpoint.newest_valid(folder_of(run)) == newest
     assert "step_00000099: state.json is that of step 5" in capsys.readouterr().err
     shutil.rmtree(folder_of(run) / "step_00000099")
-    # What others put there is none of ours, and stays.
+    # Other files in the folder are left alone.
     shutil.copytree(five, folder_of(run) / "step_00000005 (copy)")
     (folder_of(run) / "step_00000098").write_text("a file")
     assert checkpoint.newest_valid(folder_of(run)) == newest
@@ -127,11 +127,11 @@ def test_a_run_continues_from_the_one_before_and_ends_the_same(run, capsys):
         assert [row["step"] for row in result.metrics] == list(range(12))
         assert {file: (newest / file).read_bytes() for file in FILES} == undamaged
         kept = folder_of(run) / "corrupt-step_00000012" / name
-        assert kept.read_bytes() == b"\0" * 100, "nothing is thrown away"
+        assert kept.read_bytes() == b"\0" * 100, "the corrupt one is kept"
 
 
 def test_a_damaged_one_does_not_count_among_those_to_keep(run):
-    """Stopped before the damaged step 12: the new checkpoint is not pruned in its favour."""
+    """A run that stops before the corrupt step 12 keeps its new checkpoint."""
     checkpoint.remove(folder_of(run) / "step_00000010")
     (folder_of(run) / "step_00000012" / checkpoint.STATE).unlink()
 
@@ -176,7 +176,7 @@ def test_a_damaged_row_of_metrics_is_named(run):
 
 @pytest.mark.parametrize("place", ["json.dumps", "write_atomic", "save_tokenizer", "Metrics"])
 def test_killed_before_its_first_step_a_run_can_be_resumed(tiny_run, monkeypatch, place):
-    """Every state that opening a run goes through is one that --resume takes."""
+    """A run can be resumed from every state that its start goes through."""
 
     class Killed(BaseException):
         pass
@@ -234,7 +234,7 @@ def test_advice_reads_no_weights(run, hashed):
 
 @pytest.fixture
 def full_at():
-    """Call it with a number: from then on no file can become larger, as if the disk were full."""
+    """Return a function that limits the size of files, as if the disk were full."""
     resource = pytest.importorskip("resource", reason="Windows has no limit on files' sizes")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
 

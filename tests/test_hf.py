@@ -1,4 +1,4 @@
-"""GPT-2 folders of Hugging Face, in and out: the same logits, ids and texts on both sides."""
+"""Imported and exported GPT-2 folders give the same logits, ids and texts as transformers."""
 
 import dataclasses
 import hashlib
@@ -56,11 +56,11 @@ TRICKY = [
     "a" * 300,
 ]
 ALPHABET = "".join(sorted(set("".join(TRICKY))))
-MARK = "[]{}\\\"'^$.*+?()|-"  # what a regular expression or JSON may stumble over
+MARK = "[]{}\\\"'^$.*+?()|-"  # characters that are special in a regular expression or in JSON
 
 
 def noisy(config: GPTConfig) -> GPT:
-    """A model none of whose parameters has the value that it is made with."""
+    """A model in which no parameter has its initial value."""
     model = GPT(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -76,13 +76,13 @@ def letters(count: int) -> CharTokenizer:
 
 
 def same(a: GPT, b: GPT) -> bool:
-    """Whether two models have the same shape and, bit for bit, the same weights."""
+    """Return whether two models have the same shape and bit-identical weights."""
     ours, theirs = a.state_dict(), b.state_dict()
     return a.config == b.config and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 def rewrite(folder: Path, edit) -> None:
-    """Replace the tensors of a folder by `edit(tensors)`."""
+    """Replace the tensors of a folder with `edit(tensors)`."""
     tensors = edit(load_file(folder / "model.safetensors"))
     save_file({name: value.contiguous() for name, value in tensors.items()}, folder / "new")
     (folder / "new").replace(folder / "model.safetensors")
@@ -90,7 +90,7 @@ def rewrite(folder: Path, edit) -> None:
 
 @pytest.fixture
 def folder(tiny_config, tmp_path) -> Path:
-    """An exported tiny model, to be spoiled."""
+    """An exported tiny model, which a test may corrupt."""
     hf.export(noisy(tiny_config), tmp_path / "exported", letters(50))
     return tmp_path / "exported"
 
@@ -105,7 +105,7 @@ def gpt2_folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def transformers():
-    """The library that has to agree; it takes seconds to import."""
+    """The transformers library, which takes seconds to import."""
     return pytest.importorskip("transformers")
 
 
@@ -196,7 +196,7 @@ def mask(size: int = 16) -> torch.Tensor:
 
 
 def bare(tensors):
-    """As on the hub: no prefix, and the masks."""
+    """On the hub, names have no prefix, and there are masks."""
     masks = {"h.0.attn.bias": mask(), "h.1.attn.bias": mask(), "h.0.attn.masked_bias": mask(1)}
     return {name.removeprefix("transformer."): value for name, value in tensors.items()} | masks
 
@@ -214,7 +214,7 @@ def test_other_spellings_of_the_same_weights(folder):
 
 
 def shard(folder: Path) -> Path:
-    """Split a folder's weights over two files; return the index."""
+    """Split a folder's weights into two files, and return the index."""
     tensors = load_file(folder / "model.safetensors")
     names = sorted(tensors)
     parts = {"model-1.safetensors": names[::2], "model-2.safetensors": names[1::2]}
@@ -372,7 +372,7 @@ def test_what_a_killed_export_left_is_no_hindrance(tiny_config, tmp_path):
     hf.export(GPT(tiny_config), str(tmp_path / "out"), letters(50))
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     modes = {path.stat().st_mode for path in (tmp_path / "out").iterdir()}
-    assert len(modes) == 1  # whoever may read one file may read all
+    assert len(modes) == 1  # all files have the same permissions
 
 
 def test_an_unfinished_prepare_of_the_same_name_is_left_alone(tiny_config, tmp_path, monkeypatch):
@@ -395,7 +395,7 @@ def test_an_unfinished_prepare_of_the_same_name_is_left_alone(tiny_config, tmp_p
 
 
 def test_gpt2_files_are_openais(gpt2_folder):
-    """The checksums are those that tiktoken checks its downloads of the originals against."""
+    """The checksums are those with which tiktoken checks its downloads of the originals."""
     openai_public = pytest.importorskip("tiktoken_ext.openai_public")
     source = Path(openai_public.__file__).read_text()
     for name in ("vocab.json", "merges.txt"):
@@ -417,7 +417,7 @@ def test_gpt2_ids_equal_ours(transformers, gpt2_folder, tmp_path):
                 ids = ours.encode(text).tolist()
                 assert theirs.encode(text) == ids
                 assert theirs.decode(ids) == text
-            # In a text, <|endoftext|> is text for us, and by default the special token for them.
+            # We encode <|endoftext|> in a text as ordinary text, transformers as the special token.
             text = "one<|endoftext|>two"
             assert theirs.encode(text) == [505, 50256, 11545]
             plain = theirs.encode(text, split_special_tokens=True)
@@ -442,13 +442,13 @@ def test_char_ids_equal_ours(transformers, tmp_path):
         ids = ours.encode(text).tolist()
         assert theirs.encode(text) == ids
         assert theirs.decode(ids) == text
-    with pytest.raises(Exception, match="UNK"):  # an error, as with us: never a wrong id
+    with pytest.raises(Exception, match="UNK"):  # an error as in our tokenizer, not a wrong id
         theirs.encode("\u4e00")
 
 
 @pytest.mark.parametrize("kind", ["char", "gpt2"])
 def test_what_their_tokenizer_returns_fits_their_model(transformers, tmp_path, kind):
-    """As most people call it: transformers 4 added token_type_ids, which GPT-2 embeds and adds."""
+    """By default transformers 4 would add token_type_ids, which its GPT-2 embeds and adds."""
     ours = CharTokenizer("To be,rnt") if kind == "char" else GPT2Tokenizer()
     model = noisy(GPTConfig(64, ours.vocab_size, 2, 2, 16))
     hf.export(model, tmp_path / "out", ours)

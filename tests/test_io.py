@@ -119,7 +119,7 @@ def test_a_process_that_is_about_to_end_is_waited_for(tmp_path):
 
 
 def test_only_one_of_many_waiting_threads_holds_a_lock(tmp_path):
-    """Although each one removes the file that the others are waiting for."""
+    """The lock holds although each process removes the file that the others wait for."""
     inside, most = [], []
 
     def work():
@@ -151,7 +151,7 @@ needs_folder_sync = pytest.mark.skipif(sys.platform == "win32", reason="Windows 
 
 
 class Disk:
-    """Remembers what each file and folder held when it was last synced."""
+    """Record of each file's and folder's content when it was last synced."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.synced: dict[int, object] = {}  # by inode: a file's bytes, a folder's names
@@ -174,7 +174,7 @@ class Disk:
         """Stand in for os.rename and os.replace."""
 
         def renamed(source, target):
-            if not Path(target).name.startswith(".tmp-"):  # such a name promises nothing
+            if not Path(target).name.startswith(".tmp-"):  # a temporary name needs no sync
                 for path in (Path(source), *Path(source).rglob("*")):
                     if not self.has(path):
                         self.unsafe.append(f"{target}: {path.name}")
@@ -184,7 +184,7 @@ class Disk:
         return renamed
 
     def has(self, path: Path) -> bool:
-        """Whether a file's bytes, or a folder's names, would survive a power cut now."""
+        """Return whether a file's bytes, or a folder's names, would survive a power cut now."""
         held = sorted(os.listdir(path)) if path.is_dir() else path.read_bytes()
         return self.synced.get(path.stat().st_ino) == held
 
@@ -272,7 +272,7 @@ class Unwritable(io.StringIO):
 
 
 def closed() -> io.StringIO:
-    """A log that somebody has closed."""
+    """A log that is closed."""
     log = io.StringIO()
     log.close()
     return log
@@ -307,7 +307,7 @@ def test_a_bar_is_as_wide_as_the_terminal(monkeypatch):
 
 @pytest.fixture
 def clock(monkeypatch) -> list[float]:
-    """The seconds that a log's bar sees; change the number to let time pass."""
+    """The bar's clock in seconds, which a test can change to let time pass."""
     now = [100.0]
     monkeypatch.setattr("tqdm.std.time", lambda: now[0])
     return now
@@ -345,7 +345,7 @@ def test_a_log_gets_no_last_line_of_what_was_short_or_leaves_nothing(monkeypatch
 
 
 def test_a_notebook_has_a_bar(monkeypatch):
-    """The kernel's stream is no terminal, but it draws over a line as one does."""
+    """The kernel's stream isn't a terminal, but a carriage return restarts its line."""
     iostream = pytest.importorskip("ipykernel.iostream")
     stream = iostream.OutStream.__new__(iostream.OutStream)
     stream._isatty = False
