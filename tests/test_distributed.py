@@ -45,7 +45,7 @@ def test_how_long_to_wait_can_be_set(monkeypatch):
 
 
 def test_hung_and_dead_are_told_apart():
-    """The messages are those of gloo, NCCL and the store, which tests/slow/test_ranks.py provokes."""
+    """The messages of gloo, NCCL and the store are recognized."""
     for text in (
         "unbound_buffer.cc:78] Timed out waiting 600000ms for recv operation to complete",
         "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE",

@@ -91,7 +91,7 @@ def open_shard(path: Path) -> np.ndarray:
     require(
         size == HEADER_BYTES + 2 * length,
         f"{path}: {size} bytes, but its header promises {length} tokens = "
-        f"{HEADER_BYTES + 2 * length} bytes; the file is truncated or damaged",
+        f"{HEADER_BYTES + 2 * length} bytes; the file is truncated or corrupt",
     )
     if length == 0:  # an empty file region cannot be mapped
         return np.zeros(0, dtype="<u2")
