@@ -110,6 +110,7 @@ def save(
     moments = unsharded(optimizer_tensors(model, optimizer), keep=is_main)
     if not is_main:
         return final
+    remove_leftovers(folder)  # before we write, because they may fill the disk
     with atomic(final, folder=True) as temporary:
         (temporary / STATE).write_text(to_json(state))
         for name, tensors in ((MODEL, weights), (OPTIMIZER, moments)):
@@ -243,7 +244,12 @@ def prune(folder: Path, keep: int) -> None:
     for checkpoint in saved[:-keep]:
         if checkpoint != best:
             remove(checkpoint)
-    for leftover in folder.glob(".tmp-*"):  # of a kill during `save` or `remove`
+    remove_leftovers(folder)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete temporary folders that a kill during `save` or `remove` left."""
+    for leftover in folder.glob(".tmp-*"):
         shutil.rmtree(leftover, ignore_errors=True)
 
 

@@ -142,7 +142,7 @@ def resume_point(
         The checkpoint and its number of finished steps, or `None` and 0 before the first one.
 
     Raises:
-        ValueError: If all checkpoints are damaged, or it is of another model or other data.
+        ValueError: If all checkpoints are corrupt, or it is of another model or other data.
     """
     path = checkpoint.resume_point(run_dir / "checkpoints", device, world)
     if path is None:
@@ -246,7 +246,7 @@ def read_run(folder: Path) -> Run:
 
     Raises:
         FileNotFoundError: If there is no such folder, or a file is missing in it.
-        ValueError: If a file is damaged, or no step is finished yet.
+        ValueError: If a file is corrupt, or no step is finished yet.
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such run folder")

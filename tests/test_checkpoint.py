@@ -139,8 +139,10 @@ def test_saving_the_same_step_again_replaces_it(trained, tmp_path):
 
 def test_a_failed_save_leaves_the_one_before(trained, tmp_path, monkeypatch):
     good = save(tmp_path, trained, 1)
+    (tmp_path / ".tmp-new-step_00000000").mkdir()  # of a save that was killed; it fills the disk
 
     def full_disk(*_):
+        assert not (tmp_path / ".tmp-new-step_00000000").exists()
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoint, "save_file", full_disk)
