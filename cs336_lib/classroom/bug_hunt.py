@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cs336_lib import hardware
 from cs336_lib.config import TrainConfig
 from cs336_lib.data.corpus import shakespeare
 from cs336_lib.data.tokenizer import CharTokenizer
@@ -200,7 +201,7 @@ def run(bug: str = HEALTHY, seed: int = 0) -> Record:
     """
     if bug not in (HEALTHY, *BUGS):
         raise ValueError(f"no bug {bug!r}; the bugs are {', '.join(BUGS)}")
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), hardware.threads_for(0):
         training = Training(bug, seed)
         rows, rates, val_loss = [], [], [training.evaluate()]
         for step in range(STEPS):

@@ -14,15 +14,6 @@ matplotlib.use("Agg")
 SEEDS = range(5)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Run on one thread, which is several times faster for a model this small."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def values(bug: str, number: str) -> list[float]:
     """Return one of the numbers of a bug's runs, for each seed."""
     return [bug_hunt.run(bug, seed).numbers()[number] for seed in SEEDS]
