@@ -9,8 +9,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from einops import rearrange
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float
 from torch import Tensor
 
 from cs336_lib.config import require
@@ -235,11 +234,10 @@ TORCH_FORMATS: dict[torch.dtype, FloatFormat] = {
 
 @dataclass(frozen=True)
 class IntFormat:
-    """An integer format of any width, in two's complement if it is signed."""
+    """A signed integer format of any width, in two's complement."""
 
     name: str
     bits: int
-    signed: bool = True
 
     @property
     def bytes(self) -> float:
@@ -248,23 +246,17 @@ class IntFormat:
 
     @property
     def min(self) -> int:
-        """The lowest value, -2^(bits - 1), or 0 for an unsigned format."""
-        return -(2 ** (self.bits - 1)) if self.signed else 0
+        """The lowest value, -2^(bits - 1)."""
+        return -(2 ** (self.bits - 1))
 
     @property
     def max(self) -> int:
-        """The largest value, 2^(bits - 1) - 1, or 2^bits - 1 for an unsigned format."""
-        return 2 ** (self.bits - self.signed) - 1
-
-    def nearest(self, values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Round each value to an integer from -max to max, with ties to even."""
-        low = -self.max if self.signed else 0
-        return values.detach().to("cpu").double().round().clamp(low, self.max)
+        """The largest value, 2^(bits - 1) - 1."""
+        return 2 ** (self.bits - 1) - 1
 
 
 INT8 = IntFormat("int8", 8)
 INT4 = IntFormat("int4", 4)
-UINT8 = IntFormat("uint8", 8, signed=False)
 
 
 def scalar_float_dtypes() -> dict[str, torch.dtype]:
@@ -285,72 +277,3 @@ def codes_of(values: Tensor) -> list[int]:
         int.from_bytes(data[i : i + width], "little")  # as on every platform that torch supports
         for i in range(0, len(data), width)
     ]
-
-
-def scale_and_zero_point(low: float, high: float, target: IntFormat) -> tuple[float, int]:
-    """Return the affine map from [low, high] to the whole range of an integer format.
-
-    The map is q = round(x / scale) + zero_point. The range is first widened to contain 0, because
-    padding and ReLU need an exact zero.
-    """
-    low, high = min(low, 0.0), max(high, 0.0)
-    scale = (high - low) / (target.max - target.min) or 1.0
-    return scale, target.min - round(low / scale)
-
-
-def quantize(
-    x: Float[Tensor, "..."], scale: float | Tensor, zero_point: int, target: IntFormat
-) -> Int[Tensor, "..."]:
-    """Round x / scale + zero_point to integers in the range of `target`, stored as int16."""
-    q = torch.round(x / scale) + zero_point
-    return q.clamp(target.min, target.max).to(torch.int16)
-
-
-def dequantize(
-    q: Int[Tensor, "..."], scale: float | Tensor, zero_point: int
-) -> Float[Tensor, "..."]:
-    """Return the fp32 values that the integers represent, (q - zero_point) * scale."""
-    return (q - zero_point).float() * scale
-
-
-def pack_int4(q: Int[Tensor, "... pairs_of_two"]) -> UInt8[Tensor, "... bytes"]:
-    """Pack two int4 values into each byte, the first into the low half.
-
-    The last axis must have an even size.
-    """
-    low, high = rearrange(q.to(torch.uint8) & 15, "... (byte half) -> half ... byte", half=2)
-    return low | high << 4
-
-
-def unpack_int4(packed: UInt8[Tensor, "... bytes"]) -> Int[Tensor, "... pairs_of_two"]:
-    """Unpack what `pack_int4` packed, into int16."""
-    halves = torch.stack((packed & 15, packed >> 4), dim=-1).to(torch.int16)
-    return rearrange(
-        torch.where(halves > 7, halves - 16, halves), "... byte half -> ... (byte half)"
-    )
-
-
-def block_round_trip(
-    x: Float[Tensor, "... n"], element: FloatFormat | IntFormat, block: int = 16
-) -> Float[Tensor, "... n"]:
-    """Return x after storing it as `element` with an E4M3 scale per block and an fp32 tensor scale.
-
-    The block scale maps a block's largest magnitude to the largest value of `element`. Integers use
-    the range -max to max. The tensor scale maps the largest block scale to 448, the maximum of
-    E4M3. The last axis must be a multiple of `block`.
-    """
-    blocks = rearrange(x.detach().cpu().double(), "... (n block) -> ... n block", block=block)
-    amax = blocks.abs().amax(dim=-1, keepdim=True)
-    tensor_scale = (amax.max() / (element.max * E4M3.max)).clamp(min=FP32.smallest_normal)
-    block_scale = E4M3.nearest(amax / element.max / tensor_scale) * tensor_scale
-    safe_scale = torch.where(block_scale > 0, block_scale, 1.0)
-    restored = element.nearest(blocks / safe_scale) * block_scale
-    return rearrange(restored, "... n block -> ... (n block)").to(x.dtype)
-
-
-def nvfp4_round_trip(x: Float[Tensor, "... n"], block: int = 16) -> Float[Tensor, "... n"]:
-    """Return x after storing it as NVFP4, E2M1 with E4M3 block scales and an fp32 tensor scale.
-
-    Source: NVIDIA, "Introducing NVFP4 for efficient and accurate low-precision inference", 2025.
-    """
-    return block_round_trip(x, E2M1, block)

@@ -1,4 +1,4 @@
-"""bits: every format against torch's own bits and against finfo, rounding, packing."""
+"""bits: every format against torch's own bits and against finfo, and rounding."""
 
 import itertools
 import math
@@ -128,82 +128,5 @@ def test_spelling_and_codes():
 
 
 def test_integers():
-    assert (bits.INT8.min, bits.INT8.max, bits.UINT8.min, bits.UINT8.max) == (-128, 127, 0, 255)
-    assert bits.INT4.bytes == 0.5
-
-
-def test_affine_round_trip_is_within_half_a_step_and_exact_at_zero():
-    def round_trip(target, low, high):
-        scale, zero_point = bits.scale_and_zero_point(low, high, target)
-        x = torch.cat((torch.linspace(low, high, 101), torch.zeros(1)))
-        back = bits.dequantize(bits.quantize(x, scale, zero_point, target), scale, zero_point)
-        # The zero point is rounded, so the end of the range may be clipped by half a step more.
-        assert (back - x).abs().max() <= scale * 1.001
-        assert back[-1] == 0
-
-    cases = {
-        f"{target.name} from {low} to {high}": (target, low, high)
-        for target in (bits.INT8, bits.INT4, bits.UINT8)
-        for low, high in ((-1.0, 2.0), (0.5, 3.0), (-3.0, -1.0), (0.0, 0.0))
-    }
-    for_each(cases, round_trip)
-
-
-def test_int4_packing_inverts():
-    q = torch.arange(-8, 8, dtype=torch.int16).repeat(3, 1)
-    packed = bits.pack_int4(q)
-    assert packed.shape == (3, 8)
-    assert packed.dtype == torch.uint8
-    assert torch.equal(bits.unpack_int4(packed), q)
-
-
-def test_nvfp4_block_scale_shields_from_outliers():
-    x = torch.randn(8, 64, generator=torch.Generator().manual_seed(0))
-    x[0, 0] = 1000.0
-    back = bits.nvfp4_round_trip(x)
-    elsewhere = torch.ones(8, 64, dtype=torch.bool)
-    elsewhere[0, :16] = False
-    assert (back - x)[elsewhere].abs().max() < 0.6
-    assert (back[0, 1:16] == 0).all()
-    assert back.shape == x.shape
-    assert back.dtype == x.dtype
-    assert not bits.nvfp4_round_trip(torch.zeros(2, 32)).any()
-
-
-def test_int_nearest_rounds_ties_to_even_in_the_symmetric_range():
-    values = torch.tensor([-9.0, -7.6, -0.5, 0.5, 1.5, 2.4, 30.0])
-    assert bits.INT4.nearest(values).tolist() == [-7, -7, 0, 0, 2, 2, 7]
-    assert bits.UINT8.nearest(torch.tensor([-3.0, 300.0])).tolist() == [0, 255]
-
-
-def test_block_round_trip_of_integers_uses_their_whole_range():
-    x = torch.arange(-8.0, 8.0)[None].clamp(min=-7)  # already int4, so the scale is 1
-    assert torch.equal(bits.block_round_trip(x, bits.INT4), x)
-    small = x / 64  # another tensor scale, the same integers
-    assert torch.equal(bits.block_round_trip(small, bits.INT4), small)
-
-
-def test_an_outlier_spoils_its_own_block_only():
-    x = torch.randn(64, 64, generator=torch.Generator().manual_seed(4))
-    x[3, 5] = 50.0
-    error = (bits.block_round_trip(x, bits.INT4) - x).view(-1, 16).square().mean(dim=1).sqrt()
-    assert error[12] > 0.8  # values 192 to 207: row 3, the first 16 columns
-    error[12] = 0
-    assert error.max() < 0.25
-
-
-def test_even_steps_win_in_small_blocks_of_bell_shaped_values_only():
-    generator = torch.Generator().manual_seed(0)
-    bell = torch.randn(64, 256, generator=generator)
-    tails = bell * torch.randn(64, 256, generator=generator)
-
-    def int4_wins(x: torch.Tensor, block: int) -> bool:
-        int4, fp4 = (
-            (bits.block_round_trip(x, element, block) - x).norm()
-            for element in (bits.INT4, bits.E2M1)
-        )
-        return bool(int4 < fp4)
-
-    assert int4_wins(bell, 16)
-    assert not int4_wins(bell, 256)
-    assert not int4_wins(tails, 16)
+    assert (bits.INT8.min, bits.INT8.max, bits.INT8.bytes) == (-128, 127, 1)
+    assert (bits.INT4.min, bits.INT4.max, bits.INT4.bytes) == (-8, 7, 0.5)

@@ -7,12 +7,11 @@ from verdicts import assert_untouched, assert_verdicts
 
 from cs336_lib.classroom.checks import dtypes as checks
 
-FUNCTIONS = ("decode_e4m3", "to_bf16", "mebibytes", "next_scale", "int8_round_trip")
+FUNCTIONS = ("decode_e4m3", "to_bf16", "int8_round_trip")
 
 
 def test_untouched_stubs():
-    values = {"decode_by_hand": ..., "underflow_in_fp16": ...}
-    assert_untouched(checks, (*FUNCTIONS, *values), **values)
+    assert_untouched(checks, (*FUNCTIONS, "decode_by_hand"), decode_by_hand=...)
 
 
 def test_decode_by_hand():
@@ -78,21 +77,6 @@ def test_decode_e4m3():
     assert_verdicts(checks.decode_e4m3, cases)
 
 
-F, T = False, True
-
-
-def test_underflow():
-    cases = [
-        ([F, F, F, F, T, T], "passed"),
-        ([T, T, T, T, F, F], "That is inverted"),
-        ([F, T, T, T, T, T], "smallest normal number"),
-        ([F, F, F, T, T, T], "above half of it rounds up"),
-        ([F, F, F, F, F, T], "Look again at [2.9e-08]"),
-        ([F, T], "list of 6 booleans"),
-    ]
-    assert_verdicts(checks.underflow_in_fp16, cases)
-
-
 def no_infinity(code):
     """Stops at the largest bf16 number."""
     rounded = code + 0x7FFF + (code >> 16 & 1) >> 16
@@ -121,59 +105,6 @@ def test_to_bf16():
         (no_infinity, "0x7f7fffff has to become 0x7f80; you get 0x7f7f"),
     ]
     assert_verdicts(checks.to_bf16, cases)
-
-
-def test_mebibytes():
-    cases = [
-        (lambda shape, dtype: math.prod(shape) * dtype.itemsize / 2**20, "passed"),
-        (lambda shape, dtype: math.prod(shape) * dtype.itemsize / 10**6, "10^6"),
-        (lambda shape, dtype: math.prod(shape) * dtype.itemsize * 8 / 2**20, "You count 32 bits"),
-        (lambda shape, dtype: math.prod(shape) / 2**20, "count values, not bytes"),
-        (lambda shape, dtype: math.prod(shape) * dtype.itemsize / 2**30, "gives GiB"),
-        (lambda shape, dtype: sum(shape) * dtype.itemsize / 2**20, "add the sides"),
-        (lambda shape, dtype: math.prod(shape) * dtype.itemsize, "Those are bytes"),
-        (lambda shape, dtype: math.prod(shape) * 4 / 2**20, "4 bytes whatever the type"),
-        (lambda shape, dtype: shape[0] * shape[-1] * dtype.itemsize / 2**20, "vector of 2^20"),
-        (lambda shape, dtype: 1.0, "you get 1.0"),
-    ]
-    assert_verdicts(checks.mebibytes, cases)
-
-
-def scaler(backoff=0.5, reset=True, growth_reset=True, late=0, eager=False):
-    """A scale rule with one mistake, or none."""
-
-    def update(scale, good_steps, overflowed, interval):
-        if overflowed:
-            return scale * backoff, 0 if reset else good_steps
-        if eager or good_steps + 1 - late >= interval:
-            return scale * 2, 0 if growth_reset else good_steps + 1
-        return scale, good_steps + 1
-
-    return update
-
-
-def third_return_forgotten(scale, good_steps, overflowed, interval):
-    if overflowed:
-        return scale / 2, 0
-    if good_steps + 1 == interval:
-        return scale * 2, 0
-    return None  # as Python does at a function's end
-
-
-def test_next_scale():
-    cases = [
-        (scaler(), "passed"),
-        (lambda *state: list(scaler()(*state)), "passed"),
-        (third_return_forgotten, "cannot be used as the task says"),
-        (scaler(backoff=2.0), "yours doubles"),
-        (scaler(backoff=1.0), "yours stays"),
-        (scaler(backoff=0.25), "An overflow halves"),
-        (scaler(reset=False), "ends the row of good steps"),
-        (scaler(eager=True), "double after each good step"),
-        (scaler(late=1), "The step just made counts too"),
-        (scaler(growth_reset=False), "or it doubles at every step"),
-    ]
-    assert_verdicts(checks.next_scale, cases)
 
 
 def quantizer(divisor=127.0, rounding=torch.round, guard=True, low=False, upside_down=False):

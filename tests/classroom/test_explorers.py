@@ -161,9 +161,9 @@ def test_nonsense_is_explained_and_the_last_view_stays():
 def test_worked_formulas():
     cases = [
         ("fp32", 0.15625, "2^(124 - 127) × (1 + 2097152/2^23)"),
-        ("fp16", -6e-8, "subnormal, no hidden one: -2^-14 × 1/2^10"),
-        ("fp16", math.inf, "this code is given to infinity"),
-        ("fp8 E4M3", math.nan, "this code is given to NaN"),
+        ("fp16", -6e-8, "subnormal, no implicit one: -2^-14 × 1/2^10"),
+        ("fp16", math.inf, "this code means infinity"),
+        ("fp8 E4M3", math.nan, "this code means NaN"),
         ("bf16", -0.0, "all fields but the sign are 0: -0"),
     ]
     for name, value, formula in cases:
@@ -174,7 +174,7 @@ def test_worked_formulas():
 def test_formulas_are_true():
     form = bits.E5M2
     for code in range(form.max_code + 1):
-        words = number.worked(form, code).removeprefix("subnormal, no hidden one: ")
+        words = number.worked(form, code).removeprefix("subnormal, no implicit one: ")
         if not words.startswith("all"):
             assert eval(words.replace("^", "**").replace("×", "*")) == form.decode(code)
 

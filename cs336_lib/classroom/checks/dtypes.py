@@ -1,4 +1,4 @@
-"""Checks of notebook 01 on decoding, underflow, rounding, memory, loss scaling and quantization."""
+"""Checks of notebook 01 on decoding, rounding and quantization."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,6 @@ from cs336_lib.classroom.bits import BF16, E4M3, FP32
 from cs336_lib.classroom.checks.report import exercise, expect
 
 BY_HAND = 0b1_10000001_01100000000000000000000
-UNDERFLOW_VALUES = (1e-4, 1e-5, 6e-8, 4e-8, 2.9e-8, 1e-8)
 
 
 @exercise
@@ -86,30 +85,6 @@ def decode_e4m3(decode: Callable[[int], float]) -> None:
 
 
 @exercise
-def underflow_in_fp16(answer: list[bool]) -> None:
-    """Check which of six numbers fp16 stores as zero."""
-    expect(
-        isinstance(answer, list | tuple) and len(answer) == len(UNDERFLOW_VALUES),
-        f"A list of {len(UNDERFLOW_VALUES)} booleans is expected, one per value.",
-    )
-    got, values = [bool(a) for a in answer], torch.tensor(UNDERFLOW_VALUES, dtype=torch.float64)
-    truth = (values.half() == 0).tolist()
-    expect(
-        got != [not t for t in truth], "That is inverted; True marks the values that become zero."
-    )
-    expect(
-        got != (values < 2.0**-14).tolist(),
-        "Your limit is the smallest normal number, 6.1e-5; subnormals reach down to 6.0e-8.",
-    )
-    expect(
-        got != (values < 2.0**-24).tolist(),
-        "Your limit is the smallest subnormal, 5.96e-8; anything above half of it rounds up to it.",
-    )
-    wrong = [v for v, g, t in zip(UNDERFLOW_VALUES, got, truth, strict=True) if g != t]
-    expect(not wrong, f"Look again at {wrong}: the limit is half of 2^-24.")
-
-
-@exercise
 def to_bf16(encode: Callable[[int], int]) -> None:
     """Check the rounding of an fp32 code to a bf16 code, with ties to even."""
     down, up = FP32.encode(1 + 2**-9), FP32.encode(1 + 2**-7 - 2**-9)
@@ -147,60 +122,6 @@ def to_bf16(encode: Callable[[int], int]) -> None:
     for code in [*codes, *(code | 1 << 31 for code in codes), FP32.max_code]:
         truth, got = BF16.encode(FP32.decode(code)), encode(code)
         expect(got == truth, f"{code:#010x} has to become {truth:#06x}; you get {got:#06x}.")
-
-
-@exercise
-def mebibytes(measure: Callable[[tuple[int, ...], torch.dtype], float]) -> None:
-    """Check the size in MiB, which is numel * element size / 2^20."""
-    shape = (12288 * 4, 12288)
-    numel, got = math.prod(shape), measure((12288 * 4, 12288), torch.float32)
-    mistakes = {
-        numel * 4 / 10**6: "You divide by 10^6, which gives MB; a MiB is 2^20 bytes.",
-        numel * 32 / 2**20: "You count 32 bits per value; divide by 8 to get bytes.",
-        numel / 2**20: "You count values, not bytes: multiply by the element size.",
-        numel * 4 / 2**30: "You divide by 2^30, which gives GiB; a MiB is 2^20 bytes.",
-        sum(shape) * 4 / 2**20: "You add the sides; the number of values is their product.",
-        numel * 4: "Those are bytes: divide by 2^20.",
-    }
-    for wrong, diagnosis in mistakes.items():
-        expect(got != wrong, diagnosis)
-    expect(got == 2304, f"GPT-3's feed-forward matrix in fp32 is 2304 MiB; you get {got}.")
-    for dtype, truth in ((torch.bfloat16, 1152), (torch.float64, 4608), (torch.int8, 576)):
-        value = measure(shape, dtype)
-        expect(value != 2304, f"You use 4 bytes whatever the type; {dtype} has {dtype.itemsize}.")
-        expect(value == truth, f"In {dtype} it is {truth} MiB; you get {value}.")
-    expect(measure((2**20,), torch.int8) == 1, "A vector of 2^20 int8 values is 1 MiB.")
-
-
-@exercise
-def next_scale(update: Callable[[float, int, bool, int], tuple[float, int]]) -> None:
-    """Check dynamic loss scaling.
-
-    The scale halves on overflow and doubles after `interval` good steps in a row.
-    """
-    scale, good = update(1024.0, 3, True, 5)
-    expect(scale != 2048.0, "After an overflow the scale has to fall, and yours doubles.")
-    expect(scale != 1024.0, "After an overflow the scale has to fall, and yours stays.")
-    expect(scale == 512.0, f"An overflow halves the scale: 1024 becomes 512, not {scale}.")
-    expect(good == 0, "An overflow ends the row of good steps: the counter starts again at 0.")
-    scale, good = update(1024.0, 0, False, 5)
-    expect(
-        scale != 2048.0, "You double after each good step; wait for `interval` of them in a row."
-    )
-    expect((scale, good) == (1024.0, 1), f"One good step: (1024.0, 1), not {(scale, good)}.")
-    scale, good = update(1024.0, 4, False, 5)
-    expect(
-        scale != 1024.0,
-        "The step just made counts too: with 4 good steps before it and interval 5, it doubles.",
-    )
-    expect(scale == 2048.0, f"The fifth good step in a row doubles: 2048, not {scale}.")
-    expect(good == 0, "After doubling, the counter starts again at 0, or it doubles at every step.")
-    state = (65536.0, 0)
-    for overflowed in [True] * 3 + [False] * 10 + [True]:
-        state = tuple(update(*state, overflowed, 5))
-    expect(
-        state == (16384.0, 0), f"3 overflows, 10 good, 1 overflow give (16384.0, 0), not {state}."
-    )
 
 
 @exercise

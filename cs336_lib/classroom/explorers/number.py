@@ -57,12 +57,12 @@ def worked(number: FloatFormat, pattern: int) -> str:
     minus = "-" if sign else ""
     if not math.isfinite(value):
         meaning = "NaN" if math.isnan(value) else "infinity"
-        return f"this code is given to {meaning}"
+        return f"this code means {meaning}"
     if value == 0:
         return f"all fields but the sign are 0: {minus}0"
     fraction = f"{mantissa}/2^{number.mantissa_bits}"
     if exponent == 0:
-        return f"subnormal, no hidden one: {minus}2^{number.min_exponent} × {fraction}"
+        return f"subnormal, no implicit one: {minus}2^{number.min_exponent} × {fraction}"
     return f"{minus}2^({exponent} - {number.bias}) × (1 + {fraction})"
 
 

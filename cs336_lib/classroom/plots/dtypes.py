@@ -24,7 +24,6 @@ from cs336_lib.classroom.plots.style import (
 )
 
 SIGN, EXPONENT, MANTISSA = ORANGE, SKY, GREEN  # all light enough for black digits
-DENSE_BITS = 8  # wider formats have more values than a figure has pixels, so we draw a band
 
 
 def _fields(number: FloatFormat | IntFormat) -> list[tuple[str, int, str]]:
@@ -58,26 +57,35 @@ def _bare(axes: Axes) -> None:
 
 
 def bit_pattern(number: FloatFormat, code: int) -> Figure:
-    """Draw one number's bits in boxes, with its three fields named and evaluated below them."""
-    fig, axes = figure(12, 2.6)
-    digits = number.spell(code).split()
+    """Draw one number's bits in boxes, with what each set bit is worth and each field means."""
+    fig, axes = figure(13, 3.7)
     sign, exponent, mantissa = number.split(code)
+    fraction = mantissa / 2**number.mantissa_bits
     notes = {
         "sign": f"sign\n{sign}",
-        "exponent": f"exponent field: {exponent}\n{exponent} - {number.bias} = "
+        "exponent": f"exponent field {exponent}\n{exponent} - {number.bias} = "
         f"{exponent - number.bias}",
-        "mantissa": f"mantissa field: {mantissa}\n1 + {mantissa} / 2^{number.mantissa_bits} = "
-        f"{1 + mantissa / 2**number.mantissa_bits}",
+        "mantissa": f"mantissa field {mantissa}\n1 + {mantissa} / 2^{number.mantissa_bits} = "
+        f"{1 + fraction}",
     }
     left = 0.0
-    for (what, width, colour), text in zip(_fields(number), digits, strict=True):
+    for (what, width, colour), text in zip(
+        _fields(number), number.spell(code).split(), strict=True
+    ):
         for place, digit in enumerate(text):
+            middle = left + place + 0.5
             _box(axes, left + place, 0, colour)
-            axes.text(left + place + 0.5, 0.48, digit, ha="center", va="center", fontsize=17)
-        axes.text(left + width / 2, -0.12, notes[what], ha="center", va="top", fontsize=15)
+            axes.text(middle, 0.48, digit, ha="center", va="center", fontsize=19)
+            if digit == "1" and what != "sign":
+                worth = 2 ** (width - 1 - place) if what == "exponent" else f"1/{2 ** (place + 1)}"
+                axes.text(middle, 1.08, worth, ha="center", va="bottom", fontsize=14)
+        axes.text(left + width / 2, -0.12, notes[what], ha="center", va="top", fontsize=18)
         left += width + 0.5
-    axes.set(xlim=(-0.5, left), ylim=(-1.5, 1.1))
-    axes.set_title(f"{number.name}: {number.decode(code)}", loc="left", fontweight="bold")
+    formula = f"(-1)^{sign} x 2^{exponent - number.bias} x {1 + fraction} = {number.decode(code)}"
+    axes.text(left / 2, -1.4, formula, ha="center", va="top", fontsize=20)
+    axes.set(xlim=(-1, left), ylim=(-1.9, 1.6))
+    title = f"The bits of {number.decode(code)} in {number.name}"
+    axes.set_title(title, loc="left", fontweight="bold", fontsize=19)
     _bare(axes)
     return fig
 
@@ -122,7 +130,9 @@ def bit_fields(numbers: Sequence[FloatFormat | IntFormat]) -> Figure:
         *(Patch(color=c, label=w) for w, c in (("sign", SIGN), ("exponent", EXPONENT))),
         *(Patch(color=c, label=w) for w, c in (("mantissa", MANTISSA), ("integer", GREY))),
     ]
-    axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(0.87, 0.02), ncols=2)
+    axes.legend(
+        handles=handles, loc="lower right", bbox_to_anchor=(0.87, 0.02), ncols=2, fontsize=16
+    )
     axes.set(xlim=(-6, 37.5), ylim=(-0.1, len(numbers) + 0.1))
     axes.set_title("One square is one bit", loc="left", fontweight="bold")
     _bare(axes)
@@ -130,14 +140,9 @@ def bit_fields(numbers: Sequence[FloatFormat | IntFormat]) -> Figure:
 
 
 def number_lines(
-    numbers: Sequence[FloatFormat | IntFormat],
-    low: float,
-    high: float,
-    title: str,
-    *,
-    log: bool = False,
+    numbers: Sequence[FloatFormat | IntFormat], low: float, high: float, title: str
 ) -> Figure:
-    """Draw a stroke for every value of each format in [low, high], on a linear or a log axis."""
+    """Draw a stroke for every value of each format in [low, high]."""
     fig, axes = figure(12, 0.75 * len(numbers) + 1.6)
     for row, number in enumerate(reversed(numbers)):
         if isinstance(number, IntFormat):
@@ -149,70 +154,73 @@ def number_lines(
         axes.hlines(row, low, high, color=GREY, lw=0.8)
         axes.vlines(values, row - 0.32, row + 0.32, color=colour, lw=2)
     axes.set_yticks(range(len(numbers)), [number.name for number in reversed(numbers)])
+    axes.tick_params(labelsize=16)
     axes.grid(False)
-    if log:
-        axes.set_xscale("log", base=2)
-    label(axes, title, "value (log scale)" if log else "value", "")
+    label(axes, title, "value", "")
     return fig
 
 
-def ranges(numbers: Sequence[FloatFormat]) -> Figure:
-    """Draw each format's positive values on a log axis, as strokes, or as a band if too dense.
+def ranges(numbers: Sequence[FloatFormat], marks: Sequence[float] = ()) -> Figure:
+    """Draw the range of each format's positive values on a log axis, with `marks` as lines.
 
-    Subnormals, where precision fades, are orange, and normal values are blue. The number on the
-    right counts the values within a factor of two.
+    Subnormals, where precision fades, are orange, and normal values are blue. A column on the right
+    counts the values per factor of two.
     """
-    fig, axes = figure(12, 0.62 * len(numbers) + 2.0)
+    fig, axes = figure(13, 0.72 * len(numbers) + 2.4)
     for row, number in enumerate(reversed(numbers)):
         start, full, top = number.smallest_subnormal, number.smallest_normal, number.max
-        if 1 < number.bits <= DENSE_BITS and number.mantissa_bits:
-            values = np.array(number.positive_values())
-            colours = np.where(values < full, ORANGE, BLUE)
-            axes.vlines(values, row - 0.32, row + 0.32, color=colours, lw=1)
-        else:
-            axes.barh(row, full - start, left=start, height=0.64, color=ORANGE)
-            axes.barh(row, top - full, left=full, height=0.64, color=BLUE)
-        per_octave = 2**number.mantissa_bits
-        axes.text(top * 30, row, f"{per_octave:,}", va="center")
-    axes.axvline(1.0, color=BLACK, lw=1.2, ls="--")
+        axes.barh(row, full - start, left=start, height=0.6, color=ORANGE)
+        axes.barh(row, top - full, left=full, height=0.6, color=BLUE)
+        axes.text(1e53, row, f"{2**number.mantissa_bits:,}", ha="right", va="center", fontsize=18)
+    above = len(numbers) - 0.45
+    axes.text(1e53, above, "values per\nfactor of two", ha="right", va="bottom", fontsize=16)
+    for mark in marks:
+        axes.axvline(mark, color=BLACK, lw=2, ls="--")
+        axes.text(
+            mark, above, f"$10^{{{np.log10(mark):.0f}}}$", ha="center", va="bottom", fontsize=17
+        )
     axes.set_xscale("log")
-    axes.set_xlim(1e-47, 1e53)
+    axes.set(xlim=(1e-47, 1e54), ylim=(-0.6, above))
     axes.set_xticks([10.0**e for e in range(-45, 46, 15)])
     axes.set_yticks(range(len(numbers)), [number.name for number in reversed(numbers)])
-    axes.grid(False, axis="y")
+    axes.tick_params(labelsize=17)
+    axes.grid(False)
     handles = [Patch(color=ORANGE, label="subnormal"), Patch(color=BLUE, label="normal")]
-    axes.legend(handles=handles, loc="center right", bbox_to_anchor=(1.0, 0.4))
-    title = "Where each format has values; at the right: values per factor of two"
-    label(axes, title, "positive value (log scale)", "")
+    axes.legend(handles=handles, loc="lower left", fontsize=16)
+    axes.set_xlabel("positive value", fontsize=17)
+    title = "Exponent bits buy range, mantissa bits buy precision"
+    axes.set_title(title, loc="left", fontweight="bold", fontsize=19, pad=30)
     return fig
 
 
-def gaps(numbers: Sequence[FloatFormat], update: float | None = None) -> Figure:
+def gaps(numbers: Sequence[FloatFormat]) -> Figure:
     """Plot the gap to the next value against the value, a staircase that doubles per octave."""
-    fig, axes = figure(10, 5.2)
+    fig, axes = figure(11, 5.2)
     for number, colour in zip(numbers, (BLUE, ORANGE, GREEN, RED, SKY), strict=False):
         values = 2.0 ** np.arange(-20, 17.01, 0.02)
         values = values[(values >= number.smallest_subnormal) & (values <= number.max)]
         axes.plot(values, [number.gap(v) for v in values], color=colour, label=number.name)
-    if update is not None:
-        axes.axhline(update, color=BLACK, ls="--", lw=1.5)
-        axes.text(1.2e-6, update * 1.4, f"a step of {update:g}", fontsize=14)
     axes.set_xscale("log", base=10)
     axes.set_yscale("log", base=10)
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=16)
     label(axes, "The gap doubles at every power of two", "value", "distance to the next value")
     return fig
 
 
-def running_sums(sums: Mapping[str, Sequence[float]], truth: Sequence[float]) -> Figure:
-    """Plot running sums in several dtypes against the number of terms, and the exact line."""
-    fig, axes = figure(10, 4.8)
-    terms = np.arange(1, len(truth) + 1)
-    for (name, values), colour in zip(sums.items(), (BLUE, ORANGE, GREEN, RED), strict=False):
-        axes.plot(terms, values, color=colour, lw=4, label=name)
-    axes.plot(terms, truth, color=BLACK, ls="--", lw=1.8, label="exact")
-    axes.legend(loc="upper left")
-    label(axes, "Summing many small numbers", "terms added", "running sum")
+def running_sums(sums: Mapping[str, Sequence[float]]) -> Figure:
+    """Plot running sums of ones against the number of terms, each labelled where it ends."""
+    fig, axes = figure(11, 5.2)
+    for (name, values), colour in zip(sums.items(), (RED, BLUE, BLACK), strict=False):
+        axes.plot(range(1, len(values) + 1), values, color=colour, lw=5)
+        stuck = values[-1] < len(values)
+        text = f"{name} stops at {values[-1]:,.0f}" if stuck else f"{name} is exact"
+        place = {"xy": (len(values), values[-1]), "xytext": (10, 0)}
+        axes.annotate(
+            text, **place, textcoords="offset points", color=colour, va="center", fontsize=18
+        )
+    axes.margins(x=0)
+    axes.tick_params(labelsize=15)
+    label(axes, "Adding 1 again and again", "ones added", "running sum")
     return fig
 
 
@@ -242,7 +250,7 @@ def gradient_histogram(
     axes.text(top * 1.6, high * 0.96, "inf", va="top")
     axes.set_xscale("log", base=2)
     axes.set_xlim(edges[0], edges[-1])
-    axes.legend(loc="upper left", bbox_to_anchor=(0, 0.88))
+    axes.legend(loc="center right", bbox_to_anchor=(0.9, 0.6), fontsize=16)
     title = f"Which gradients {number.name} can hold"
     label(axes, title, "magnitude of the gradient", "share [%]")
     return fig
@@ -254,18 +262,24 @@ def loss_curves(losses: Mapping[str, Sequence[float]], title: str) -> Figure:
     for (name, values), style in zip(losses.items(), ("-", "--", "-.", ":"), strict=False):
         axes.plot(range(1, len(values) + 1), values, style, label=name)
     axes.set_yscale("log")
-    axes.legend()
+    axes.legend(fontsize=16)
     label(axes, title, "step", "loss")
     return fig
 
 
-def quantizer_curves(x: Float[Tensor, " n"], restored: Mapping[str, Float[Tensor, " n"]]) -> Figure:
-    """Plot the output of each quantizer against its input."""
-    fig, panels = figure(12, 4.2, ncols=len(restored), sharey=True)
-    for axes, (name, values), colour in zip(panels, restored.items(), PALETTE, strict=False):
-        axes.plot(x, x, color=GREY, lw=1.2, ls="--")
-        axes.plot(x, values, color=colour, drawstyle="steps-mid")
-        label(axes, name, "value in", "value out" if axes is panels[0] else "")
+def lost_updates(steps: Mapping[str, Sequence[float]], half_gap: float) -> Figure:
+    """Plot the size of each run's updates, and the half gap below which an update is lost."""
+    fig, axes = figure(11, 4.8)
+    for (name, sizes), colour in zip(steps.items(), (BLUE, RED), strict=False):
+        axes.plot(range(1, len(sizes) + 1), sizes, color=colour, lw=4, label=name)
+    axes.axhline(half_gap, color=BLACK, ls="--", lw=2)
+    axes.axhspan(0, half_gap, color=GREY, alpha=0.2, lw=0)
+    count = max(map(len, steps.values()))
+    axes.text(count, half_gap * 1.1, "half a gap", ha="right", va="bottom", fontsize=16)
+    axes.text(count, half_gap / 2, "rounded away in bf16", ha="right", va="center", fontsize=16)
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=16)
+    label(axes, "The bf16 run stops where its updates are too small", "step", "size of the update")
     return fig
 
 
@@ -275,7 +289,8 @@ def error_bars(errors: Mapping[str, float], title: str, unit: str) -> Figure:
     names = list(errors)[::-1]
     values = [errors[name] for name in names]
     bars = axes.barh(names, values, color=BLUE, height=0.65)
-    axes.bar_label(bars, fmt="%.3g", padding=5, fontsize=14)
+    axes.bar_label(bars, fmt="%.3f", padding=5, fontsize=16)
+    axes.tick_params(labelsize=15)
     axes.set_xlim(0, max(values) * 1.15)
     axes.grid(False, axis="y")
     label(axes, title, unit, "")
