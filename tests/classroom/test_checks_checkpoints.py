@@ -138,3 +138,11 @@ def test_bug_hunt():
         (right | {"J": ...}, "J has no answer yet"),
     ]
     assert_verdicts(checks.bug_hunt, cases)
+
+
+def test_the_notebook_lists_every_bug_as_the_module_does():
+    cells = nbformat.read(NOTEBOOK, as_version=4).cells
+    task = next(cell.source for cell in cells if "Ten bugs" in cell.source)
+    listed = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", task.replace("`model.", "model."), re.M))
+    said = {name: bug.replace("`", "") for name, bug in listed.items()}
+    assert said == bug_hunt.BUGS
