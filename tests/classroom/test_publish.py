@@ -18,17 +18,19 @@ def course(monkeypatch):
 
 def test_a_handout_has_everything_but_the_solutions(tmp_path, course):
     publish.handout(NOTEBOOKS, tmp_path)
+    solutions = 0
     for path in NOTEBOOKS:
         cells = nbformat.read(path, as_version=4).cells
         left = nbformat.read(tmp_path / "notebooks" / path.name, as_version=4)
         nbformat.validate(left)
         gone = [c for c in cells if c.id not in {kept.id for kept in left.cells}]
-        assert gone
-        assert all(c.metadata.tags == ["solution"] for c in gone)
+        assert gone == [c for c in cells if "solution" in c.metadata.get("tags", [])]
+        solutions += len(gone)
         assert "<summary>Solution" not in "".join(c.source for c in left.cells)
         assert [c.id for c in left.cells if "hint" in c.metadata.get("tags", [])] == [
             c.id for c in cells if "hint" in c.metadata.get("tags", [])
         ]
+    assert solutions > 40
 
 
 def test_a_link_from_a_handout_leads_somewhere(tmp_path, course):
