@@ -45,20 +45,6 @@ def slots(x: Tensor) -> Int[Tensor, "..."]:
     return numbers
 
 
-def times_read(x: Tensor) -> Int[Tensor, " slots"]:
-    """Count how many elements of `x` read each slot of its storage.
-
-    A count of 0 means that the view skips the slot, and 2 or more means that elements overlap.
-    """
-    length = x.untyped_storage().nbytes() // x.element_size()
-    return torch.bincount(slots(x).flatten(), minlength=length)
-
-
-def overlaps_itself(x: Tensor) -> bool:
-    """Return whether two elements of `x` share a slot, so that writing to one changes the other."""
-    return bool((times_read(x) > 1).any())
-
-
 def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Return the strides of a fresh tensor, each the product of the sizes to its right."""
     return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
@@ -85,33 +71,6 @@ def merge_dimensions(shape: Sequence[int], stride: Sequence[int]) -> list[Run]:
         else:
             runs.insert(0, Run(size, step))
     return runs
-
-
-def view_strides(
-    shape: Sequence[int], stride: Sequence[int], new_shape: Sequence[int]
-) -> tuple[int, ...] | None:
-    """Return the strides that `view(new_shape)` would have, or `None` if it is impossible.
-
-    This is PyTorch's rule (`computeStride` in ATen/TensorUtils.cpp) in two steps. First merge the
-    old dimensions into runs, then split each run into new dimensions. A new dimension must not
-    straddle two runs.
-
-    Raises:
-        ValueError: The shapes have different numbers of elements, or no elements.
-    """
-    if math.prod(shape) != math.prod(new_shape) or 0 in shape:
-        raise ValueError(f"{tuple(shape)} and {tuple(new_shape)} must hold equally many elements")
-    runs = merge_dimensions(shape, stride)
-    left, step = runs.pop() if runs else Run(1, 1)
-    strides = []
-    for size in reversed(new_shape):
-        if left == 1 and size > 1:
-            left, step = runs.pop()
-        if left % size:
-            return None
-        strides.append(step)
-        left, step = left // size, step * size
-    return tuple(reversed(strides))
 
 
 def torch_views(shape: Shape, stride: Shape, new_shape: Shape) -> bool:
@@ -151,20 +110,6 @@ def view_cases(count: int = 200) -> list[tuple[Shape, Shape, Shape]]:
         new_shape = (math.prod(sizes[:cut]), *sizes[cut:])
         cases.append((tuple(view.shape), view.stride(), new_shape))
     return cases
-
-
-def sliding_windows(image: Shaped[Tensor, "height width"], size: int) -> Shaped[Tensor, "h w k k"]:
-    """Return every `size` x `size` window of an image as one four-dimensional view, without a copy.
-
-    Raises:
-        ValueError: The window is larger than the image.
-    """
-    height, width = image.shape
-    if not 1 <= size <= min(height, width):
-        raise ValueError(f"a window of {size} does not fit into an image of {height} x {width}")
-    down, right = image.stride()
-    shape = (height - size + 1, width - size + 1, size, size)
-    return image.as_strided(shape, (down, right, down, right))
 
 
 def allocated_bytes(work: Callable[[], object]) -> int:

@@ -9,26 +9,12 @@ from verdicts import assert_untouched, assert_verdicts
 from cs336_lib.classroom import storage
 from cs336_lib.classroom.checks import strides as checks
 
-FUNCTIONS = ("slot_formula", "can_view", "split_heads", "im2col", "causal_mask")
+FUNCTIONS = ("can_view", "split_heads", "im2col", "causal_mask")
 
 
 def test_untouched_stubs():
-    values = {"predicted_strides": dict.fromkeys(checks.VIEWS, ...), "sharing": ...}
+    values = {"predicted_strides": dict.fromkeys(checks.VIEWS, ...)}
     assert_untouched(checks, (*FUNCTIONS, *values), **values)
-
-
-def test_slot_formula():
-    cases = [
-        (lambda i, s, o: sum(a * b for a, b in zip(i, s, strict=True)), "left out the offset"),
-        (
-            lambda i, s, o: o + sum(a * b for a, b in zip(i, s[::-1], strict=True)),
-            "first index with the last stride",
-        ),
-        (lambda i, s, o: o + sum(i), "add the bare indices"),
-        (lambda i, s, o: o + i[0] * s[0] + i[1] * s[1], "the slot is 29, you return 14"),
-        (lambda i, s, o: None, "returns None"),
-    ]
-    assert_verdicts(checks.slot_formula, cases)
 
 
 def test_the_strides_asked_for_are_torchs():
@@ -196,8 +182,8 @@ def test_im2col():
             "tiles that jump by k",
         ),
         (strided(lambda x, k: (1, 1, 1, 1)), "your strides are (1, 1, 1, 1)"),
-        (lambda x, k: storage.sliding_windows(x, k).clone(), "but they are a copy"),
-        (lambda x, k: storage.sliding_windows(x, k)[0], "(4, 3, 3); it should be (3, 4, 3, 3)"),
+        (lambda x, k: x.unfold(0, k, 1).unfold(1, k, 1).clone(), "but they are a copy"),
+        (lambda x, k: x.unfold(0, k, 1).unfold(1, k, 1)[0], "(4, 3, 3); it should be (3, 4, 3, 3)"),
         (lambda x, k: None, "return a tensor"),
         (lambda x, k: x.unfold(0, k, 1).unfold(1, k, 1), "passed"),
     ]
@@ -233,18 +219,3 @@ def test_the_mask_wanted_is_the_convention_of_sdpa():
     q = torch.randn(1, 4, 8, generator=torch.Generator().manual_seed(0))
     ours = F.scaled_dot_product_attention(q, q, q, attn_mask=ones(4, 4).tril())
     assert torch.allclose(ours, F.scaled_dot_product_attention(q, q, q, is_causal=True), atol=1e-6)
-
-
-def test_sharing():
-    cases = [
-        (set("bcefg"), "c does not see it: torch.tensor always copies"),
-        (set("bdefg"), "d does not see it: float() converts"),
-        (set("befgh"), "h does not see it: no single step walks"),
-        (set("bfg"), "think about e: a slice is a view"),
-        (set("beg"), "think about f: as_tensor copies only where it must"),
-        (set("bef"), "think about g: view and transpose"),
-        (set(), "think about b: from_numpy wraps"),
-        ("befg", "give a set of letters"),
-        (set("bz"), "the letters are b, c"),
-    ]
-    assert_verdicts(checks.sharing, cases)

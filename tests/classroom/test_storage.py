@@ -1,11 +1,9 @@
 """The slot formula, the view rule and the drawings, against torch itself."""
 
-import math
-
 import matplotlib.pyplot as plt
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cs336_lib.classroom import storage
@@ -58,15 +56,6 @@ def test_slot_refuses_an_index_of_the_wrong_length():
         storage.slot((1,), (4, 1))
 
 
-def test_times_read_counts_overlap():
-    windows = torch.zeros(6).as_strided((4, 3), (1, 1))
-    assert storage.times_read(windows).tolist() == [1, 2, 3, 3, 2, 1]
-    assert storage.overlaps_itself(windows)
-    assert storage.overlaps_itself(torch.zeros(3).expand(2, 3))
-    assert not storage.overlaps_itself(torch.zeros(4, 4)[::2, 1:].T)
-    assert storage.times_read(torch.zeros(2, 3)[:, 1]).tolist() == [0, 1, 0, 0, 1, 0]
-
-
 @given(st.lists(st.integers(1, 5), max_size=4))
 def test_row_major_strides_are_those_of_a_fresh_tensor(shape):
     assert storage.row_major_strides(shape) == torch.empty(shape).stride()
@@ -86,57 +75,6 @@ def test_merge_dimensions():
     assert storage.merge_dimensions((1, 1), (5, 5)) == storage.merge_dimensions((), ()) == []
 
 
-def strides_torch_gives(shape, stride, new_shape):
-    length = storage.slot([size - 1 for size in shape], stride) + 1
-    try:
-        return torch.zeros(length).as_strided(shape, stride).view(new_shape).stride()
-    except RuntimeError:
-        return None
-
-
-@given(data=st.data())
-@settings(max_examples=200, deadline=None)
-def test_view_strides_is_torchs_rule(data):
-    sizes, steps = st.sampled_from((1, 2, 3, 4, 6)), st.sampled_from((0, 1, 2, 3, 4, 6, 12))
-    shape = data.draw(st.lists(sizes, min_size=1, max_size=4))
-    if data.draw(st.booleans()):
-        stride = data.draw(st.lists(steps, min_size=len(shape), max_size=len(shape)))
-    else:  # a dimension dropped from a larger fresh tensor: often viewable, seldom contiguous
-        stride = [2 * step for step in storage.row_major_strides(shape)]
-    left, new_shape = math.prod(shape), []
-    while left > 1:
-        size = data.draw(st.sampled_from([d for d in range(2, left + 1) if left % d == 0]))
-        new_shape.append(size)
-        left //= size
-    new_shape.insert(data.draw(st.integers(0, len(new_shape))), 1)
-    ours = storage.view_strides(shape, stride, new_shape)
-    theirs = strides_torch_gives(shape, stride, new_shape)
-    assert (ours is None) == (theirs is None)
-    if ours is not None:  # the stride of a size-1 dimension is never used
-        taken = [size > 1 for size in new_shape]
-        assert [s for s, t in zip(ours, taken, strict=True) if t] == [
-            s for s, t in zip(theirs, taken, strict=True) if t
-        ]
-
-
-def test_view_strides_of_one_element():
-    assert storage.view_strides((1, 1), (3, 7), ()) == ()
-    assert len(storage.view_strides((), (), (1, 1))) == 2
-
-
-@pytest.mark.parametrize("new_shape", [(5,), (0, 4)])
-def test_view_strides_wants_equally_many_elements(new_shape):
-    with pytest.raises(ValueError, match="equally many"):
-        storage.view_strides((2, 3), (3, 1), new_shape)
-
-
-def test_view_strides_of_many_views():
-    for shape, stride, new_shape in view_cases(1000):
-        if math.prod(shape) == math.prod(new_shape):
-            possible = storage.view_strides(shape, stride, new_shape) is not None
-            assert possible == torch_views(shape, stride, new_shape)
-
-
 def test_view_cases_hold_enough_of_both_kinds():
     verdicts = [torch_views(*case) for case in view_cases()]
     assert len(verdicts) == 200
@@ -148,19 +86,6 @@ def test_view_cases_hold_strides_of_zero_and_sizes_of_one():
     assert len(repeated) >= 20
     assert 5 <= sum(torch_views(*case) for case in repeated) <= len(repeated) - 5
     assert sum(1 in shape for shape, _, _ in view_cases()) >= 20
-
-
-def test_sliding_windows(x):
-    for image in (x[0], x[0].T, x[1, :, 1:]):
-        windows = storage.sliding_windows(image, 2)
-        assert torch.equal(windows, image.unfold(0, 2, 1).unfold(1, 2, 1))
-        assert storage.same_storage(windows, image)
-
-
-@pytest.mark.parametrize("size", [0, 4])
-def test_sliding_windows_refuses_what_does_not_fit(size):
-    with pytest.raises(ValueError, match="does not fit into an image of 3 x 5"):
-        storage.sliding_windows(torch.zeros(3, 5), size)
 
 
 def test_allocated_bytes_counts_results_and_not_views():

@@ -1,9 +1,8 @@
-"""Checks of notebook 02 on strides, views, masks and memory shared with NumPy."""
+"""Checks of notebook 02 on strides, views and masks."""
 
 from collections.abc import Callable, Mapping
 from math import prod
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -19,32 +18,6 @@ from cs336_lib.classroom.storage import (
     torch_views,
     view_cases,
 )
-
-
-@exercise
-def slot_formula(slot: Callable[[Shape, Shape, int], int]) -> None:
-    """Check `slot(index, stride, offset)`, the position of an element in its storage."""
-    for index, stride, offset in (
-        ((1, 2), (4, 1), 0),
-        ((1, 1), (4, 1), 6),
-        ((1, 0, 3), (12, 1, 5), 2),
-        ((), (), 5),
-    ):
-        got = slot(index, stride, offset)
-        expect(got is not None, "your function returns None; is the `return` missing?")
-        want = offset + sum(i * s for i, s in zip(index, stride, strict=True))
-        case = f"index {index}, stride {stride}, offset {offset}"
-        wrong = {
-            want - offset: "you left out the offset; the view's first element is not in slot 0",
-            offset + sum(i * s for i, s in zip(index, reversed(stride), strict=True)): (
-                "you pair the first index with the last stride; index d goes with stride d"
-            ),
-            offset + sum(index): "you add the bare indices; multiply each by its stride first",
-        }
-        if got != want and got in wrong:
-            expect(False, f"For {case}: {wrong[got]}.")
-        expect(got == want, f"For {case} the slot is {want}, you return {got}.")
-
 
 VIEWS: dict[str, tuple[Shape, int]] = {
     "x[1]": ((4, 1), 12),
@@ -356,45 +329,3 @@ def causal_mask(mask: Callable[[int, int], Tensor]) -> None:
         "the wrong sign. More keys than queries move the diagonal right by keys - queries.",
     )
     expect(torch.equal(longer, oblong.tril(3)), f"mask(2, 5) is wrong: {longer.int().tolist()}.")
-
-
-def sharing_puzzle() -> dict[str, bool]:
-    """Run the puzzle and return whether each letter saw the 100 written into the array."""
-    a = np.arange(6.0)
-    b = torch.from_numpy(a)
-    tensors = {
-        "b": b,
-        "c": torch.tensor(a),
-        "d": b.float(),
-        "e": b[::2],
-        "f": torch.as_tensor(a),
-        "g": b.view(2, 3).T,
-        "h": b.view(2, 3).T.reshape(6),
-    }
-    a[2] = 100
-    return {name: bool((tensor == 100).any()) for name, tensor in tensors.items()}
-
-
-WHY: dict[str, str] = {
-    "b": "from_numpy wraps the array's memory; it sees every write",
-    "c": "torch.tensor always copies",
-    "d": "float() converts float64 to float32, whose other bytes need other memory, so it copies",
-    "e": "a slice is a view, and element 2 is among every second one",
-    "f": "as_tensor copies only where it must, and here neither dtype nor device changes",
-    "g": "view and transpose change strides only",
-    "h": "no single step walks the transpose in order, so this reshape had to copy",
-}
-
-
-@exercise
-def sharing(answer: set[str]) -> None:
-    """Check the set of letters whose tensors see the 100."""
-    expect(isinstance(answer, (set, frozenset)), "give a set of letters, such as {'b'} or set().")
-    truth = sharing_puzzle()
-    expect(answer <= set(truth), f"the letters are {', '.join(truth)}.")
-    for name, shares in truth.items():
-        expect(name not in answer or shares, f"{name} does not see it: {WHY[name]}.")
-    for name, shares in truth.items():
-        expect(
-            name in answer or not shares, f"a letter is missing; think about {name}: {WHY[name]}."
-        )

@@ -29,7 +29,7 @@ NUMBERS, TRAINING, GPT2 = BLUE, GREEN, ORANGE
 COURSE = (
     Lecture("00_start_here", "Start here", 20, (), (0, 1), GREY),
     Lecture("01_dtypes", "Number\nformats", 90, ("00",), (1, 2), NUMBERS),
-    Lecture("02_strides_and_views", "Strides\nand views", 90, ("00",), (1, 0), NUMBERS),
+    Lecture("02_strides_and_views", "Strides\nand views", 115, ("00",), (1, 0), NUMBERS),
     Lecture("03_einops", "Named\ndimensions", 100, ("02",), (2, 0), NUMBERS),
     Lecture("04_flops_and_memory", "FLOPs and\nmemory", 115, ("01", "03"), (2, 2), NUMBERS),
     Lecture("05_adagrad", "AdaGrad and\nits family", 90, ("04",), (3, 2), TRAINING),

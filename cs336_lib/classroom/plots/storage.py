@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cs336_lib.classroom.plots.style import BLACK, BLUE, GREY, ORANGE, RED, SKY, figure, label
 
-SMALL, LARGE = 13, 16
+SMALL, LARGE = 14, 17
 
 
 def shade(slot: int, length: int) -> tuple[str | tuple[float, ...], str]:
@@ -47,65 +47,78 @@ def storage_row(axes: Axes, values: Tensor, seen: set[int]) -> None:
     axes.axis("off")
 
 
+def arrow(
+    axes: Axes,
+    start: tuple[float, float],
+    end: tuple[float, float],
+    colour: str,
+    bend: float = 0,
+) -> None:
+    """Draw an arrow between two points, as an arc if `bend` is not 0."""
+    shape = {"connectionstyle": f"arc3,rad={bend}", "arrowstyle": "-|>", "mutation_scale": 20}
+    axes.add_patch(FancyArrowPatch(start, end, color=colour, linewidth=2.6, **shape))
+
+
 def steps(axes: Axes, stops: Sequence[int], colour: str, above: bool) -> None:
     """Draw arrows from slot to slot, above the row of cells or below the slot numbers."""
     y, bend = (1.04, -0.42) if above else (-0.6, 0.42)
     for start, end in pairwise(stops):
         if start != end:
-            arrow = FancyArrowPatch(
-                (start + 0.5, y),
-                (end + 0.5, y),
-                connectionstyle=f"arc3,rad={bend if end > start else -bend}",
-                arrowstyle="-|>",
-                mutation_scale=16,
-                color=colour,
-                linewidth=2.2,
-            )
-            axes.add_patch(arrow)
+            side = bend if end > start else -bend
+            arrow(axes, (start + 0.5, y), (end + 0.5, y), colour, side)
 
 
-def grid(axes: Axes, values: Tensor, slots: Tensor) -> None:
+def grid(axes: Axes, values: Tensor, slots: Tensor, top: float = 0) -> None:
     """Draw a view as rows and columns, with each cell coloured by the slot that it reads."""
     rows = slots if slots.dim() == 2 else slots[None]
     for i, row in enumerate(rows.tolist()):
         for j, slot in enumerate(row):
-            cell(axes, j, -i - 1, values[slot].item(), slot, len(values), True)
+            cell(axes, j, top - i - 1, values[slot].item(), slot, len(values), True)
     axes.set(xlim=(-0.1, rows.size(1) + 0.1), ylim=(-rows.size(0) - 0.1, 0.1), aspect="equal")
     axes.axis("off")
 
 
+def move(step: int) -> str:
+    """Format a stride as in "+1 slot" and "+4 slots"."""
+    return f"{step:+d} slot" + ("" if abs(step) == 1 else "s")
+
+
 def memory_layout(values: Tensor, slots: Tensor, title: str) -> Figure:
-    """Draw a 2-D view beside the storage that it reads.
+    """Draw a 2-D view below the storage that it reads, with the step of each dimension.
+
+    Both have cells of the same size and shade. An arrow beside the view has the same colour as
+    the arrows of that dimension in the storage.
 
     Args:
         values: The whole storage, flat.
         slots: The slot of each element of the view.
         title: The title of the figure.
     """
-    height = 3.0 + 0.5 * slots.size(0)
-    drawing, (top, bottom) = figure(
-        12, height, nrows=2, height_ratios=[2.5, 0.3 + 0.55 * slots.size(0)]
-    )
-    storage_row(top, values, set(slots.flatten().tolist()))
     down, across = slots[:, 0].tolist(), slots[0].tolist()
-    reach = max((b - a for a, b in pairwise(down)), default=0)
-    top.set_ylim(-1.6, 1.2 + 0.24 * max(3, reach))
-    steps(top, down, RED, above=True)
-    steps(top, across, BLACK, above=False)
-    grid(bottom, values, slots)
-    middle, right = -slots.size(0) / 2, slots.size(1) + 0.6
-    step_down = down[1] - down[0] if len(down) > 1 else 0
-    step_right = across[1] - across[0] if len(across) > 1 else 0
-    bottom.text(
-        *(right, middle + 0.5, f"one row down: {step_down:+d} slots (dim 0)"),
-        **{"size": LARGE, "color": RED, "va": "center", "fontweight": "bold"},
-    )
-    bottom.text(
-        *(right, middle - 0.5, f"one column right: {step_right:+d} slots (dim 1)"),
-        **{"size": LARGE, "color": BLACK, "va": "center", "fontweight": "bold"},
-    )
-    bottom.set_xlim(-0.1, 14)
-    top.set_title(title, loc="left", fontweight="bold")
+    rows, columns = slots.shape
+    reach = max((abs(b - a) for a, b in pairwise(down)), default=0)
+    highest, top = 1.2 + 0.22 * max(3, reach), -1.7
+    lowest, width = top - max(rows, 2.2) - 0.2, max(len(values) + 0.3, columns + 10) + 2.4
+    inches = min(0.72, 13 / width)  # of one cell
+    drawing, axes = figure(width * inches, (highest - lowest) * inches + 0.5)
+    grid(axes, values, slots, top)
+    storage_row(axes, values, set(slots.flatten().tolist()))
+    steps(axes, down, RED, above=True)
+    steps(axes, across, BLACK, above=False)
+    right = columns + 0.7
+    for y, stops, colour, words in (
+        (top - 0.5, across, BLACK, "one column right (dim 1)"),
+        (top - 1.6, down, RED, "one row down (dim 0)"),
+    ):
+        step = stops[1] - stops[0] if len(stops) > 1 else 0
+        text = axes.text(right, y, f"{words}: {move(step)}", size=LARGE, color=colour)
+        text.set(va="center", fontweight="bold")
+    if columns > 1:
+        arrow(axes, (0.1, top + 0.25), (1.9, top + 0.25), BLACK)
+    if rows > 1:
+        arrow(axes, (-0.3, top - 0.1), (-0.3, top - 1.9), RED)
+    axes.set(xlim=(-2.4, width - 2.4), ylim=(lowest, highest))
+    axes.set_title(title, loc="left", fontweight="bold")
     return drawing
 
 
@@ -151,14 +164,20 @@ def step_bars(steps: Sequence[int], nanoseconds: Sequence[float], line: int) -> 
 
 
 def time_bars(milliseconds: Mapping[str, float], title: str) -> Figure:
-    """Draw one horizontal bar per method, with the fastest in blue."""
-    drawing, axes = figure(11, 0.9 + 0.75 * len(milliseconds))
+    """Draw one horizontal bar per method, each with its time as a multiple of the fastest."""
+    drawing, axes = figure(12, 1.4 + 0.95 * len(milliseconds))
     names, times = list(milliseconds), list(milliseconds.values())
-    colours = [BLUE if time == min(times) else ORANGE for time in times]
+    fastest = min(times)
+    colours = [BLUE if time == fastest else ORANGE for time in times]
     bars = axes.barh(names, times, color=colours, edgecolor="black")
-    axes.bar_label(bars, fmt="%.3g ms", padding=6, fontsize=LARGE)
+    words = [
+        f"{time:.3g} ms, " + ("the fastest" if time == fastest else f"{time / fastest:.2g} times")
+        for time in times
+    ]
+    axes.bar_label(bars, words, padding=6, fontsize=LARGE)
+    axes.tick_params(axis="y", labelsize=LARGE)
     axes.invert_yaxis()
-    axes.margins(x=0.18)
+    axes.margins(x=0.36)
     axes.grid(axis="y", visible=False)
     label(axes, title, "time [ms]", "")
     return drawing
