@@ -1,4 +1,4 @@
-"""Experiment trackers, which get the rows of metrics besides metrics.jsonl."""
+"""Experiment trackers that receive the same rows of metrics as metrics.jsonl."""
 
 import dataclasses
 from collections.abc import Callable
