@@ -95,6 +95,14 @@ def test_allocated_bytes_counts_results_and_not_views():
     assert storage.allocated_bytes(lambda: x.T.contiguous()) >= 64 * 32 * 4
 
 
+def test_a_layout_names_the_step_of_each_dimension():
+    x = torch.arange(6.0).view(2, 3)
+    drawing = plots.memory_layout(storage.storage_values(x), storage.slots(x), "layout")
+    words = {text.get_text() for text in drawing.axes[0].texts}
+    plt.close(drawing)
+    assert {"one row down (dim 0): +3 slots", "one column right (dim 1): +1 slot"} <= words
+
+
 def test_the_figures_draw():
     x = torch.arange(6.0).view(2, 3)
     flat = storage.storage_values(x)
@@ -105,6 +113,10 @@ def test_the_figures_draw():
     assert bars.axes[0].get_ylabel() == "time per number [ns]"
     bars = plots.time_bars({"one": 1.0, "other": 2.0}, "times")
     assert bars.axes[0].get_xlabel() == "time [ms]"
+    assert [text.get_text() for text in bars.axes[0].texts] == [
+        "1 ms, the fastest",
+        "2 ms, 2 times",
+    ]
     square = torch.ones(3, 3, dtype=torch.bool)
     drawn = plots.masks({"tril": square.tril(), "triu": square.triu()}, "True", "False")
     assert len(drawn.axes) == 2
