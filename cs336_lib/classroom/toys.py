@@ -1,10 +1,13 @@
 """Models small enough to follow every number by hand, and surfaces for optimizers to descend."""
 
+import itertools
 import math
+import re
+from collections import Counter
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 
@@ -74,16 +77,16 @@ def bowl(point: Float[Tensor, "... 2"]) -> Float[Tensor, "..."]:
 
 def descend(
     surface: Surface,
-    start: tuple[float, float],
+    start: tuple[float, float] | Float[Tensor, "... 2"],
     make_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
     steps: int,
-    noise: Float[Tensor, "steps 2"] | None = None,
-) -> Float[Tensor, "points 2"]:
+    noise: Float[Tensor, "steps ..."] | None = None,
+) -> Float[Tensor, "points ... 2"]:
     """Return the steps + 1 points that an optimizer visits, starting with `start`.
 
     Row t of `noise` is added to the gradient of step t.
     """
-    point = nn.Parameter(torch.tensor(start))
+    point = nn.Parameter(torch.as_tensor(start).clone())
     optimizer = make_optimizer([point])
     path = [point.detach().clone()]
     for step in range(steps):
@@ -96,17 +99,62 @@ def descend(
     return torch.stack(path)
 
 
-def rare_features(
-    examples: int, features: int, generator: torch.Generator
-) -> tuple[
-    Float[Tensor, "examples features"], Float[Tensor, " examples"], Float[Tensor, " features"]
-]:
-    """Return features that are as rare as words, their targets, and the true weights.
+def swept_descent(
+    surface: Surface,
+    starts: Float[Tensor, "seeds 2"],
+    maker: Callable[..., torch.optim.Optimizer],
+    rates: Float[Tensor, " rates"],
+    steps: int,
+    noise: Float[Tensor, "steps seeds 2"] | None = None,
+) -> Float[Tensor, "points rates seeds 2"]:
+    """Return the paths of one optimizer at every learning rate and from every start.
 
-    Feature j (counted from 1) is 1 in about one example in j and 0 otherwise. Weights are +1 or -1,
-    and the targets are features @ weights, without noise.
+    All paths are rows of one parameter, so the optimizer's rule must treat each entry on its own.
+
+    Args:
+        surface: The loss of a point.
+        starts: The first point of each seed.
+        maker: The optimizer's class, or a partial of it.
+        rates: The learning rates to try.
+        steps: The number of steps.
+        noise: Noise to add to the gradients, the same for every learning rate.
     """
-    chance = 1 / torch.arange(1, features + 1)
-    x = (torch.rand(examples, features, generator=generator) < chance).float()
-    weights = torch.randint(0, 2, (features,), generator=generator).float() * 2 - 1
-    return x, x @ weights, weights
+
+    def make(points: list[nn.Parameter]) -> torch.optim.Optimizer:
+        optimizer = maker(points, lr=1.0)
+        optimizer.param_groups[0]["lr"] = rates[:, None, None]
+        return optimizer
+
+    every = starts.expand(len(rates), *starts.shape)
+    shared = None if noise is None else noise[:, None]
+    return descend(lambda points: surface(points).sum(), every, make, steps, shared)
+
+
+def steps_until(losses: Float[Tensor, "points ..."], level: float) -> Float[Tensor, "..."]:
+    """Return the number of steps after which a loss stays below the level, inf if it never does."""
+    above = ~(losses <= level)  # also true for nan
+    last = (above * torch.arange(1, len(losses) + 1).view(-1, *[1] * (losses.dim() - 1))).amax(0)
+    return torch.where(last < len(losses), last.float(), math.inf)
+
+
+def counted_letters(
+    text: str, lines: int, vocab: int
+) -> tuple[list[str], Int[Tensor, "lines longest"], Float[Tensor, " vocab"]]:
+    """Return the most frequent words, the words of each line by number, and each word's length.
+
+    Number 0 is padding. Words outside the vocabulary are left out, and only lines of six or more
+    words count. A line's total of letters is the sum of its words' lengths.
+
+    Args:
+        text: The text to read.
+        lines: How many lines to take.
+        vocab: How many words to keep, padding included.
+    """
+    split = (re.findall("[a-z]+", line) for line in text.lower().splitlines())
+    read = list(itertools.islice((words for words in split if len(words) >= 6), lines))
+    counted = Counter(itertools.chain.from_iterable(read))
+    words = ["", *(word for word, _ in counted.most_common(vocab - 1))]
+    number = {word: index for index, word in enumerate(words)}
+    rows = [torch.tensor([number[w] for w in line if w in number]).long() for line in read]
+    ids = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    return words, ids, torch.tensor([float(len(word)) for word in words])

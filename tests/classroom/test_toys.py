@@ -71,11 +71,28 @@ def test_descend_adds_the_noise_to_the_gradient():
     assert torch.equal(path[1:], -noise)
 
 
-def test_rare_features_occur_as_often_as_they_should():
-    x, y, weights = toys.rare_features(20_000, 8, torch.Generator().manual_seed(0))
-    chances = 1 / torch.arange(1, 9)
-    assert torch.allclose(x.mean(0), chances, atol=0.02)
-    assert set(weights.tolist()) == {-1.0, 1.0}
-    assert torch.equal(y, x @ weights)
-    again = toys.rare_features(20_000, 8, torch.Generator().manual_seed(0))[0]
-    assert torch.equal(x, again)
+def test_swept_descent_is_one_descent_for_each_rate_and_start():
+    starts = torch.tensor([[4.0, -2.0], [-1.0, 3.0]])
+    rates, noise = torch.tensor([0.1, 0.5, 1.0]), torch.randn(4, 2, 2)
+    for rule in (optimizers.Momentum, optimizers.AdaGrad):
+        found = toys.swept_descent(toys.ravine, starts, rule, rates, 4, noise)
+        assert found.shape == (5, 3, 2, 2)
+        for i, rate in enumerate(rates.tolist()):
+            for seed, start in enumerate(starts):
+                rule_at = partial(rule, lr=rate)
+                alone = toys.descend(toys.ravine, start, rule_at, 4, noise[:, seed])
+                assert torch.allclose(found[:, i, seed], alone, rtol=1e-4)
+
+
+def test_steps_until_a_loss_stays_down():
+    losses = torch.tensor([[3.0, 0.1, 3.0], [0.1, 3.0, math.nan], [0.2, 0.1, 0.1], [0.1, 0.2, 3.0]])
+    assert toys.steps_until(losses, 1.0).tolist() == [1, 2, math.inf]
+    assert toys.steps_until(losses, 0.15).tolist() == [3, math.inf, math.inf]
+
+
+def test_counted_letters():
+    text = "To be, or not to BE that\nToo short\nto be or not to sleep no more\n" * 2
+    words, ids, length = toys.counted_letters(text, lines=3, vocab=5)
+    assert words == ["", "to", "be", "or", "not"]  # in the order of their counts: 6, 5, 3, 3
+    assert length.tolist() == [0, 2, 2, 2, 3]
+    assert ids.tolist() == [[1, 2, 3, 4, 1, 2], [1, 2, 3, 4, 1, 0], [1, 2, 3, 4, 1, 2]]

@@ -1,4 +1,4 @@
-"""Checks of notebook 05 on the steps of AdaGrad, Adam and related optimizers.
+"""Checks of notebook 05 on the steps of AdaGrad, Adam and Muon.
 
 The checks of scales and losses live in `losses` and can also be imported from here.
 """
@@ -7,20 +7,16 @@ import math
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from cs336_lib.classroom import optimizers
 from cs336_lib.classroom.checks.losses import cross_entropy, refuse, same, unit_output
 from cs336_lib.classroom.checks.report import exercise, expect
 
 __all__ = [
     "adagrad_by_hand",
-    "adagrad_step",
     "adam_step",
-    "adamw_state",
     "cross_entropy",
     "newton_schulz",
-    "rmsprop_w",
     "unit_output",
 ]
 
@@ -69,55 +65,6 @@ def adagrad_by_hand(answer: tuple[float, float]) -> None:
     expect(
         abs(weight - 0.71245) < 1e-4,
         f"the state is right; the weight is 1 - 0.1 * (8/8 + 15/17 + 144/145), not {weight:g}.",
-    )
-
-
-@exercise
-def adagrad_step(step: Callable[..., tuple[Tensor, Tensor]]) -> None:
-    """Check `step(w, grad, total, lr, eps) -> (w, total)`, one step of AdaGrad."""
-    w, g = torch.tensor([1.0, -2.0, 0.5]), torch.tensor([0.3, -4.0, 0.0])
-    before, lr, eps = torch.tensor([0.16, 9.0, 0.04]), 0.1, 0.01
-    result = step(w.clone(), g.clone(), before.clone(), lr, eps)
-    expect(
-        isinstance(result, tuple | list) and len(result) == 2,
-        "return two tensors, the new weights and the new sum.",
-    )
-    new_w, total = result
-    after = before + g * g
-    refuse(
-        total,
-        {
-            "the two are swapped; return the weights first, then the sum.": (
-                w - lr * g / (after.sqrt() + eps)
-            ),
-            "you add the gradient to the sum; add its square.": before + g,
-            "you replace the sum by the last square; add to it.": g * g,
-            "you add the sum to itself without the new square: total is unchanged.": before,
-            "you average the squares; AdaGrad sums them.": (before + g * g) / 2,
-            "you store the root; the state is the sum, and each step takes its root.": (
-                after.sqrt()
-            ),
-        },
-    )
-    expect(same(total, after), "the new sum should be total + grad**2, entry by entry.")
-    refuse(
-        new_w,
-        {
-            "the sign is wrong, so you climb.": w + lr * g / (after.sqrt() + eps),
-            "your eps is inside the root; it belongs outside: sqrt(total) + eps.": (
-                w - lr * g / (after + eps).sqrt()
-            ),
-            "your eps is missing.": w - lr * g / after.sqrt(),
-            "the root is missing: divide by the root of the sum.": w - lr * g / (after + eps),
-            "you divide by the sum from before this step; add the new square first.": (
-                w - lr * g / (before.sqrt() + eps)
-            ),
-            "the learning rate is missing.": w - g / (after.sqrt() + eps),
-        },
-    )
-    expect(
-        same(new_w, w - lr * g / (after.sqrt() + eps)),
-        "the sum is right; the weights should be w - lr * grad / (sqrt(total) + eps).",
     )
 
 
@@ -196,75 +143,6 @@ def adam_step(step: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> None:
         },
     )
     expect(same(new_w, moved()), "m and v are right; w should lose lr * m^ / (sqrt(v^) + eps).")
-
-
-@exercise
-def rmsprop_w(rule: type[optimizers.RMSProp]) -> None:
-    """Check a subclass of RMSProp with decoupled weight decay."""
-    lr, decay, start = 0.1, 0.5, torch.tensor([2.0, -1.0, 0.5])
-    g = torch.tensor([3.0, 0.01, 0.0])
-
-    def after(kind: type[optimizers.RMSProp], w: Tensor, grad: Tensor) -> Tensor:
-        p = nn.Parameter(w.clone())
-        optimizer = kind([{"params": [p], "weight_decay": decay}], lr=lr)
-        p.grad = grad.clone()
-        optimizer.step()
-        return p.detach()
-
-    answer = after(rule, start, g)
-    plain = optimizers.RMSProp
-    shrunk = (1 - lr * decay) * start
-    step = after(plain, start, g) - start
-    refuse(
-        answer,
-        {
-            "p has not moved: `p = p * ...` makes a new tensor; change it in place, `p *= ...`.": (
-                start
-            ),
-            "the weights don't decay; shrink p, in place, by the factor 1 - lr * "
-            "weight_decay.": start + step,
-            "that is an L2 penalty: the decay goes through the running mean and is divided by its "
-            "root. Shrink p itself and leave the gradient alone.": (
-                after(plain, start, g + decay * start)
-            ),
-            "you shrink by 1 - weight_decay; the factor is 1 - lr * weight_decay.": (
-                (1 - decay) * start + step
-            ),
-            "the weights grow; the factor is 1 - lr * weight_decay.": (
-                (1 + lr * decay) * start + step
-            ),
-            "you decay after the step, so the step decays too; AdamW shrinks first.": (
-                (1 - lr * decay) * (start + step)
-            ),
-            "the decay is there but RMSProp's own step is missing; call "
-            "super().update(...).": shrunk,
-        },
-    )
-    expect(same(answer, shrunk + step), "p should become (1 - lr * weight_decay) * p + its step.")
-
-
-@exercise
-def adamw_state(answer: float) -> None:
-    """Check the bytes of AdamW's state for the 124,439,808 parameters of GPT-2, all in fp32."""
-    parameters, answer = 124_439_808, float(answer)
-    refuse(
-        answer,
-        {
-            "that is one number per parameter; AdamW keeps two, m and v.": 4.0 * parameters,
-            "that is weights, gradients and state together; count only the state.": (
-                16.0 * parameters
-            ),
-            "you counted weights and state; the state alone is two fp32 numbers per parameter.": (
-                12.0 * parameters
-            ),
-            "that counts numbers, not bytes; each takes four.": 2.0 * parameters,
-            "that is in bits; a byte has eight.": 64.0 * parameters,
-            "that is in gigabytes; give bytes.": 8e-9 * parameters,
-        },
-    )
-    expect(
-        answer == 8 * parameters, "two running means, four bytes each, for 124,439,808 parameters."
-    )
 
 
 @exercise

@@ -1,14 +1,15 @@
-"""Figures of notebook 05 on initial scales, step sizes, paths, optimizer state and losses."""
+"""Figures of notebook 05 on initial scales, step sizes, rate sweeps, paths and optimizer state."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Circle
 from torch import Tensor
 
+from cs336_lib.classroom import toys
 from cs336_lib.classroom.plots.style import (
     BLACK,
     BLUE,
@@ -60,7 +61,7 @@ def output_scale(d_in: Sequence[int], stds: Mapping[str, Sequence[float]]) -> Fi
 
 def signal_by_depth(curves: Mapping[str, Sequence[float]]) -> Figure:
     """Plot the root mean square of the activations after each layer, on a logarithmic axis."""
-    fig, axes = figure(10, 4.5)
+    fig, axes = figure(10, 3.6)
     for position, (name, values) in enumerate(curves.items()):
         style = {"color": PALETTE[position], "marker": "os^"[position]}
         axes.semilogy(range(len(values)), values, label=name, **style)
@@ -81,47 +82,79 @@ def step_sizes(curves: Mapping[str, Sequence[float]], title: str, lr: float) -> 
     return fig
 
 
-def rare_feature_rates(seen: Sequence[float], rates: Mapping[str, Sequence[float]]) -> Figure:
-    """Plot each weight's final learning rate against how often its feature was seen."""
-    fig, axes = figure(10, 4.5)
-    for position, (name, values) in enumerate(rates.items()):
+def error_by_frequency(
+    seen: Sequence[float], errors: Mapping[str, Sequence[float]], title: str
+) -> Figure:
+    """Plot the relative error of each word's row against how often the word was seen."""
+    fig, axes = figure(10, 4.8)
+    for position, (name, values) in enumerate(errors.items()):
         style = {**look(name, position), "linestyle": "", "marker": LOOKS[name]["marker"]}
-        axes.loglog(seen, values, label=name, alpha=0.7, **style)
-    label(
-        axes,
-        "AdaGrad gives rare features a larger rate",
-        "examples in which the feature was on",
-        "rate of its weight",
-    )
+        axes.semilogx(seen, values, label=name, alpha=0.5, markersize=6, **style)
+    axes.axhline(1, color=BLACK, linestyle=":", linewidth=1.5)
+    axes.text(max(seen), 1.03, "not learned at all", ha="right", va="bottom")
+    axes.set_ylim(-0.05, 1.5)
+    label(axes, title, "how often the word occurs", "error [word's length]")
+    for handle in axes.legend(loc="upper center", ncols=2, markerscale=1.8).legend_handles:
+        handle.set_alpha(1)
+    return fig
+
+
+def rate_sweep(
+    swept: Mapping[str, Mapping[float, Sequence[float]]],
+    title: str,
+    y_label: str,
+    limits: tuple[float, float] | None = None,
+) -> Figure:
+    """Plot a result against the learning rate, as the mean over seeds with the range as a bar.
+
+    Args:
+        swept: For each optimizer, the results of all seeds at each learning rate. Where a result is
+            not finite, the point is left out.
+        title: The figure's title.
+        y_label: What was measured, lower is better.
+        limits: The vertical axis from and to.
+    """
+    fig, axes = figure(10, 4.8)
+    for position, (name, results) in enumerate(swept.items()):
+        values = torch.tensor([list(result) for result in results.values()])
+        kept = values.isfinite().all(1)
+        rates, values = torch.tensor(list(results))[kept], values[kept]
+        mean = values.mean(1)
+        bars = torch.stack([mean - values.amin(1), values.amax(1) - mean])
+        first = name.split()[0]
+        marker = LOOKS[first]["marker"] if first in LOOKS else "o"
+        style = {**look(name, position), "marker": marker, "capsize": 6, "markersize": 10}
+        axes.errorbar(rates, mean, bars, label=name, elinewidth=2.5, **style)
+    axes.set_xscale("log")
+    ticks = sorted({rate for results in swept.values() for rate in results})
+    axes.set_xticks(ticks, [f"{rate:g}" for rate in ticks])
+    axes.minorticks_off()
+    if limits:
+        axes.set_ylim(*limits)
+    label(axes, title, "learning rate", y_label)
     axes.legend()
     return fig
 
 
 def surface_panel(
     axes: Axes,
-    surface: Callable[[Float[Tensor, "... 2"]], Float[Tensor, "..."]],
+    surface: toys.Surface,
     paths: Mapping[str, Float[Tensor, "points 2"]],
     window: tuple[float, float, float, float],
     minima: Sequence[tuple[float, float]],
-    rings: Mapping[str, float] | None = None,
-    walk: int | None = None,
 ) -> None:
     """Draw the contours of a surface with the optimizers' paths.
 
-    `window` is (x from, x to, y from, y to). If `rings` gives radii about the first minimum, only
-    the first `walk` steps of each path are drawn, and a circle shows how far out it hovers later.
+    `window` is (x from, x to, y from, y to).
     """
     x, y = torch.linspace(*window[:2], 121), torch.linspace(*window[2:], 121)
     height = surface(torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1))
     height = (height - height.min()) ** 0.5  # more closely spaced lines near the bottom
     axes.contour(x, y, height, levels=14, colors=GREY, alpha=0.35, linewidths=1)
     for position, (name, path) in enumerate(paths.items()):
-        style = {**look(name, position), "linewidth": 2.2}
-        axes.plot(*(path if walk is None else path[: walk + 1]).T, label=name, **style)
-        if rings:
-            axes.add_patch(Circle(minima[0], rings[name], fill=False, **{**style, "linewidth": 4}))
-        else:
-            axes.plot(*path[-1], marker=LOOKS[name]["marker"], color=style["color"], markersize=10)
+        style = {**look(name, position), "linewidth": 2.8}
+        axes.plot(*path.T, label=name, **style)
+        axes.plot(*path[-1], marker=LOOKS[name]["marker"], color=style["color"], markersize=10)
     start = next(iter(paths.values()))[0]
     axes.plot(*start, "o", color="white", markeredgecolor=BLACK, markersize=11, markeredgewidth=2)
     for minimum in minima:
@@ -131,21 +164,43 @@ def surface_panel(
     axes.grid(False)
 
 
-def trajectories(panels: Sequence[dict]) -> Figure:
-    """Draw panels side by side, each a dict with a title and the arguments of `surface_panel`."""
-    fig, row = figure(16, 6.4, ncols=len(panels))
-    for axes, panel in zip(row, panels, strict=True):
-        arguments = {key: value for key, value in panel.items() if key != "title"}
-        surface_panel(axes, **arguments)
-        label(axes, panel["title"], "weight 1", "weight 2")
-    handles, names = row[0].get_legend_handles_labels()
-    fig.legend(handles, names, loc="outside lower center", ncols=len(names), fontsize=15)
+# Each surface with its minima, the window to draw, and the number of steps to draw.
+FRAMES = {
+    "ravine": (toys.ravine, [(0, 0)], (-4.6, 1.2, -1.9, 2.1), 100),
+    "saddle": (toys.saddle, [(0, 1), (0, -1)], (-1.9, 1.8, -1.4, 1.9), 60),
+    "noisy bowl": (toys.bowl, [(0, 0)], (-2.0, 0.9, -1.0, 1.9), 120),
+}
+
+
+def trajectories(paths: Mapping[str, Mapping[str, Float[Tensor, "points 2"]]]) -> Figure:
+    """Draw the first steps of every optimizer on every surface.
+
+    The optimizers with one learning rate for all weights are in the upper row, and those with a
+    step size for each weight are in the lower row.
+
+    Args:
+        paths: For each surface of FRAMES, the path of each optimizer by its name.
+    """
+    fig, rows = figure(15, 8.2, nrows=2, ncols=len(paths), sharex="col", sharey="col")
+    handles: dict[str, Any] = {}
+    one_rate = ("SGD", "Momentum")
+    for row, axes_row in enumerate(rows):
+        for axes, (case, found) in zip(axes_row, paths.items(), strict=True):
+            surface, minima, window, drawn = FRAMES[case]
+            shown = {n: p[: drawn + 1] for n, p in found.items() if (n in one_rate) == (row == 0)}
+            surface_panel(axes, surface, shown, window, minima)
+            title = f"{case}: {'one rate' if row == 0 else 'a rate per weight'}"
+            first = axes is axes_row[0]
+            label(axes, title, "weight 1" if row == 1 else "", "weight 2" if first else "")
+            lines, names = axes.get_legend_handles_labels()
+            handles |= dict(zip(names, lines, strict=True))
+    fig.legend(handles.values(), handles, loc="outside lower center", ncols=6, fontsize=17)
     return fig
 
 
 def state_bytes(per_parameter: Mapping[str, float]) -> Figure:
     """Draw bars of the optimizer's memory, beside 4 bytes each for weights and gradients."""
-    fig, axes = figure(10, 4.6)
+    fig, axes = figure(10, 4.2)
     names, values = list(per_parameter), list(per_parameter.values())
     axes.barh(names, [4] * len(names), color=GREY, label="weight")
     axes.barh(names, [4] * len(names), left=4, color=SKY, label="gradient", hatch="//")
@@ -162,35 +217,20 @@ def state_bytes(per_parameter: Mapping[str, float]) -> Figure:
 
 
 def singular_values(values: Mapping[str, Sequence[float]]) -> Figure:
-    """Plot singular values from largest to smallest, on a logarithmic axis."""
-    fig, axes = figure(10, 4.5)
+    """Plot how long a step is in each direction of a matrix, with the names at the line ends."""
+    fig, axes = figure(12, 5.4)
+    longest = max(len(row) for row in values.values())
     for position, (name, row) in enumerate(values.items()):
-        style = {"color": (RED, BLUE, GREEN)[position], "marker": "os^"[position]}
-        axes.semilogy(range(1, len(row) + 1), row, label=name, markersize=5, **style)
+        color = (RED, BLUE, GREEN)[position]
+        axes.semilogy(range(1, len(row) + 1), row, color=color, linewidth=4)
+        axes.text(len(row) + 1.5, row[-1], name, color=color, va="center", fontsize=17)
     axes.axhline(1, color=BLACK, linestyle=":", linewidth=1.5)
-    axes.set_ylim(bottom=0.008)
-    label(axes, "Every direction is to count", "rank of the singular value", "value [RMS of all]")
-    axes.legend(loc="lower left")
-    return fig
-
-
-def loss_curves(curves: Mapping[str, Sequence[float]], smooth: int = 5) -> Figure:
-    """Plot training loss by step, averaged over `smooth` steps and without the first tenth."""
-    fig, axes = figure(10, 5)
-    top = 0.0
-    for position, (name, losses) in enumerate(curves.items()):
-        mean = torch.tensor(losses).unfold(0, smooth, 1).mean(-1)
-        style = look(name, position)
-        if not name.startswith("Muon"):
-            style = {"color": PALETTE[position], "linestyle": ("-", "--", "-.", ":")[position]}
-        axes.plot(range(smooth, len(losses) + 1), mean, label=name, **style)
-        top = max(top, mean[len(losses) // 10].item())
-    axes.set_ylim(top=top)
+    axes.set_xlim(0, 1.42 * longest)
+    axes.set_xticks(range(0, longest + 1, 24))
     label(
         axes,
-        "Same model, same batches",
-        "step",
-        f"loss, mean of {smooth} steps\n[nats per character]",
+        "How far one step goes in each direction of a matrix",
+        "direction, from the longest step to the shortest",
+        "length [RMS of all]",
     )
-    axes.legend()
     return fig
