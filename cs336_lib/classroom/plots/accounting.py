@@ -135,6 +135,7 @@ def days_against_gpus(
         axes.text(gpus[-1], height * 1.06, name, ha="right", fontsize=13)
     axes.grid(False)
     axes.legend(loc="lower left")
+    plain(axes)
     label(axes, "Twice the GPUs, half the days", "GPUs", "days (log scale)")
     return fig
 
@@ -237,6 +238,8 @@ def memory_timeline(live: Sequence[float], phases: Mapping[str, tuple[int, int]]
         axes.axvspan(first, last, color=colour, alpha=0.25, lw=0)
         axes.text((first + last) / 2, top * 0.97, name, ha="center", va="top", fontsize=15)
     axes.axhline(values[0], color=BLUE, ls="--", lw=1.5)
+    right = 0.99 * len(values)
+    axes.text(right, values[0], "between steps", color=BLUE, ha="right", va="top", fontsize=15)
     axes.set(ylim=(0, top), xlim=(0, len(values) - 1))
     axes.grid(False, axis="x")
     label(axes, "Memory through one training step", "operators run so far", "alive [MB]")
@@ -270,7 +273,7 @@ def checkpointing(
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.minorticks_off()
     axes.legend(title="points: measured\nlines: predicted")
-    label(axes, "Checkpoints against recomputed segments", "segments", "peak [block inputs]")
+    label(axes, "Peak of the activations by number of segments", "segments", "peak [block inputs]")
     return fig
 
 
