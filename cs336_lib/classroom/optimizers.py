@@ -23,19 +23,13 @@ class Rule(torch.optim.Optimizer):
     (empty at first) and the settings of its group.
     """
 
-    takes_sparse = False
-
     def __init__(self, params: Parameters, **defaults: Any):
         require(defaults["lr"] >= 0, f"lr is {defaults['lr']}; it must be at least 0")
         super().__init__(params, defaults)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-        """Update every parameter that has a gradient, and return the closure's loss if given.
-
-        Raises:
-            ValueError: A gradient is sparse and this rule needs a dense one.
-        """
+        """Update every parameter that has a gradient, and return the closure's loss if given."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -43,10 +37,6 @@ class Rule(torch.optim.Optimizer):
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
-                    require(
-                        self.takes_sparse or not p.grad.is_sparse,
-                        f"{type(self).__name__} takes no sparse gradients; AdaGrad does",
-                    )
                     self.update(p, p.grad, self.state[p], group)
         return loss
 
@@ -90,8 +80,6 @@ class Momentum(Rule):
 class AdaGrad(Rule):
     """A learning rate per weight, from the sum of its squared gradients (Duchi et al. 2011)."""
 
-    takes_sparse = True
-
     def __init__(self, params: Parameters, lr: float = 1e-2, eps: float = 1e-10):
         super().__init__(params, lr=lr, eps=eps)
 
@@ -100,14 +88,8 @@ class AdaGrad(Rule):
         if not state:
             state["sum"] = torch.zeros_like(p)
         total = state["sum"]
-        if grad.is_sparse:  # from an embedding, where only the rows that were looked up change
-            grad = grad.coalesce()
-            rows, grad = grad.indices()[0], grad.values()
-            total[rows] += grad * grad
-            p[rows] -= group["lr"] * grad / (total[rows].sqrt() + group["eps"])
-        else:
-            total += grad * grad
-            p -= group["lr"] * grad / (total.sqrt() + group["eps"])
+        total += grad * grad
+        p -= group["lr"] * grad / (total.sqrt() + group["eps"])
 
 
 class RMSProp(Rule):

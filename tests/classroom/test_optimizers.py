@@ -223,34 +223,6 @@ def test_a_rule_without_update_says_so():
         optimizers.Rule([w], lr=0.1).step()
 
 
-@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
-def test_adagrad_on_sparse_gradients_equals_torch_and_the_dense_update():
-    ends = []
-    for rule, sparse in (
-        (optimizers.AdaGrad, True),
-        (optimizers.AdaGrad, False),
-        (torch.optim.Adagrad, True),
-    ):
-        torch.manual_seed(0)
-        table = nn.Embedding(20, 3, sparse=sparse)
-        optimizer = rule(table.parameters(), lr=0.1)
-        for ids in ([3, 7, 7], [7, 1], [3]):
-            optimizer.zero_grad()
-            F.mse_loss(table(torch.tensor(ids)), torch.ones(len(ids), 3)).backward()
-            optimizer.step()
-        ends.append(table.weight.detach())
-    assert torch.allclose(ends[0], ends[1], atol=1e-6)
-    assert torch.allclose(ends[0], ends[2], atol=1e-6)
-
-
-def test_others_refuse_sparse_gradients():
-    table = nn.Embedding(20, 3, sparse=True)
-    table(torch.tensor([1])).sum().backward()
-    for rule in (optimizers.SGD, optimizers.Momentum, optimizers.RMSProp, optimizers.AdamW):
-        with pytest.raises(ValueError, match=f"{rule.__name__} takes no sparse gradients"):
-            rule(table.parameters()).step()
-
-
 def test_orthogonalise_keeps_directions_and_levels_lengths():
     for shape in ((8, 8), (6, 20), (20, 6)):
         matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))

@@ -93,7 +93,7 @@ def error_by_frequency(
     axes.axhline(1, color=BLACK, linestyle=":", linewidth=1.5)
     axes.text(max(seen), 1.03, "not learned at all", ha="right", va="bottom")
     axes.set_ylim(-0.05, 1.5)
-    label(axes, title, "how often the word occurs", "error [word's length]")
+    label(axes, title, "how often the word occurs", "error / length of the word")
     for handle in axes.legend(loc="upper center", ncols=2, markerscale=1.8).legend_handles:
         handle.set_alpha(1)
     return fig
