@@ -224,6 +224,8 @@ def test_every_figure_draws_what_it_is_given():
     curves = plots.loss_curves({"a": [3.0, 2.0], "b": [3.0, 1.0]}, "title", {"level": 2.5})
     assert [3.0, 1.0] in drawn(curves.axes[0])
     assert [2.5, 2.5] in drawn(curves.axes[0])
+    assert curves.axes[0].get_yscale() == "linear"
+    assert plots.loss_curves({"a": [1.0]}, "title", y_scale="log").axes[0].get_yscale() == "log"
     sweep = plots.sweep([0.1, 1.0, 10.0], [2.0, 1.0, 3.0], 4.0, "title")
     assert [2.0, 1.0, 3.0] in drawn(sweep.axes[0])
     assert any(list(line.get_xdata()) == [1.0] for line in sweep.axes[0].get_lines())  # the best
@@ -262,4 +264,5 @@ def test_a_death_is_marked_at_its_step():
     drawing = logs.death(losses, norms, last=10, title="title")
     marks = [axes.get_lines()[-1].get_xdata()[0] for axes in drawing.axes]
     assert marks == [25, 25, 24]
+    assert [text.get_text() for axes in drawing.axes for text in axes.texts] == ["nan", "inf"]
     plt.close("all")

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from cs336_lib.classroom.bug_hunt import EVALUATED_EVERY, Record
 from cs336_lib.classroom.plots.style import BLACK, BLUE, GREY, ORANGE, RED, figure, label
@@ -29,21 +30,24 @@ def death(losses: np.ndarray, grad_norms: np.ndarray, last: int, title: str) -> 
     whole.locator_params(axis="x", nbins=4)
     steps = np.arange(end - last, end)
     near.plot(steps, losses[steps], color=BLUE, marker="o", markersize=5)
-    mark_death(near, end, losses[end - 1])
+    mark_death(near, end, losses[end - 1], "nan")
     label(near, "the last losses", "step", "")
     norms.plot(steps, grad_norms[steps], color=ORANGE, marker="o", markersize=5)
-    mark_death(norms, end - 1, np.nanmax(grad_norms[steps[:-1]]))
+    mark_death(norms, end - 1, np.nanmax(grad_norms[steps[:-1]]), "inf")
     norms.set_ylim(0, 1.15 * np.nanmax(grad_norms[steps[:-1]]))
     label(norms, "the last gradient norms", "step", "")
     drawing.suptitle(title, fontsize=17, fontweight="bold")
     return drawing
 
 
-def mark_death(axes: Axes, step: int, height: float) -> None:
-    """Mark the first step whose value can't be drawn."""
+def mark_death(axes: Axes, step: int, height: float, value: str) -> None:
+    """Mark the first step whose value can't be drawn, and write the value beside the mark."""
+    note = {"xytext": (12, 0), "textcoords": "offset points", "va": "center"}
+    axes.annotate(value, (step, height), **note, color=RED, size=16, fontweight="bold")
     axes.plot(step, height, marker="x", color=RED, markersize=14, markeredgewidth=4)
     axes.ticklabel_format(useOffset=False)
     axes.locator_params(axis="x", nbins=3)
+    axes.margins(x=0.16)  # room for the value
 
 
 PANELS = {
@@ -59,7 +63,7 @@ def hunt(cases: Mapping[str, Record], healthy: Sequence[Record]) -> Figure:
 
     The first panel also has the evaluations, as points.
     """
-    drawing, rows = figure(13.5, 3.1 * len(cases), nrows=len(cases), ncols=4, squeeze=False)
+    drawing, rows = figure(13.5, 3.1 * len(cases) + 0.4, nrows=len(cases), ncols=4, squeeze=False)
     for row, (name, record) in zip(rows, cases.items(), strict=True):
         for axes, (what, field) in zip(row, PANELS.items(), strict=True):
             for run in healthy:
@@ -72,4 +76,10 @@ def hunt(cases: Mapping[str, Record], healthy: Sequence[Record]) -> Figure:
         row[0].plot(steps, record.val_loss, "o", color=BLACK, markersize=5)
         row[1].set(yscale="log", ylim=(0.1, 60))
         row[0].set_title(f"Case {name}", loc="left", fontweight="bold")
+    legend = [
+        Line2D([], [], color=BLUE, label="this case"),
+        Line2D([], [], color=BLACK, marker="o", linestyle="", label="its validation loss"),
+        Line2D([], [], color=GREY, marker="o", label=f"{len(healthy)} healthy runs"),
+    ]
+    drawing.legend(handles=legend, loc="outside upper right", ncols=3)
     return drawing

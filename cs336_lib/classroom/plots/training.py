@@ -39,10 +39,12 @@ def loss_curves(
     title: str,
     levels: Mapping[str, float] | None = None,
     y_label: str = "loss [nats/token]",
+    y_scale: str = "linear",
 ) -> Figure:
     """Plot losses by step, with named horizontal levels such as the loss of guessing."""
     drawing, axes = figure(10, 4.6)
     lines(axes, curves)
+    axes.set_yscale(y_scale)
     for name, level in (levels or {}).items():
         axes.axhline(level, color=GREY, linestyle=":", linewidth=2)
         place = {"xytext": (0, 6), "textcoords": "offset points", "ha": "right", "size": 13}
@@ -90,7 +92,7 @@ def spike(
     lines(bottom, losses)
     for axes in (top, bottom):
         axes.axvspan(bad_step - 0.5, bad_step + 0.5, color=ORANGE, alpha=0.4)
-    label(top, title, "", "gradient norm (log)")
+    label(top, title, "", "gradient norm\nbefore clipping (log)")
     label(bottom, "", "step", "loss [nats/token]")
     bottom.legend(loc="upper left")
     return drawing
@@ -137,7 +139,7 @@ def window_map(
             upper.add_patch(Rectangle((start, number), block_size, 0.8, facecolor=BLUE))
             visits[start : start + block_size] += 1
         upper.set(xlim=(0, tokens), ylim=(len(starts) + 0.2, -0.4))
-        label(upper, caption, "", "window, in order" if column == 0 else "")
+        label(upper, caption, "", "window number" if column == 0 else "")
         lower.bar(range(tokens), visits, width=1.0, color=GREEN, align="edge")
         lower.fill_between(range(tokens), 5, where=visits == 0, step="post", color=RED, alpha=0.35)
         lower.set_ylim(0, 5)
@@ -171,6 +173,7 @@ def timeline(ways: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], ti
         axes.grid(axis="y", visible=False)
         label(axes, caption, "", "")
     panels[-1, 0].set_xlabel("time [ms]")
+    panels[-1, 0].set_xlim(left=0)
     drawing.suptitle(title, fontsize=17, fontweight="bold")
     return drawing
 
