@@ -26,7 +26,7 @@ def test_a_bit_pattern_says_what_each_set_bit_is_worth():
     shown = words(dtypes.bit_pattern(bits.FP16, bits.FP16.encode(-0.375)))
     assert [w for w in shown if w in ("8", "4", "2", "1/2", "1/4")] == ["8", "4", "1/2"]
     assert "exponent field 13\n13 - 15 = -2" in shown
-    assert shown[-1] == "(-1)^1 x 2^-2 x 1.5 = -0.375"
+    assert shown[-1] == r"$(-1)^{1} \times 2^{-2} \times 1.5 = -0.375$"
 
 
 def test_ranges_end_at_the_limits_of_the_format():
@@ -54,6 +54,12 @@ def test_gaps_are_drawn_within_the_range_of_the_format():
     assert line.get_xdata()[0] >= bits.E4M3.smallest_subnormal
     assert line.get_xdata()[-1] <= bits.E4M3.max
     assert set(line.get_ydata()) == {2.0**power for power in range(-9, 6)}
+
+
+def test_a_dot_marks_the_gap_at_a_value_that_the_format_holds():
+    lines = dtypes.gaps([bits.BF16, bits.E2M1], at=256.0).axes[0].lines
+    dots = [line for line in lines if line.get_marker() == "o"]
+    assert [(dot.get_xdata()[0], dot.get_ydata()[0]) for dot in dots] == [(256, 2)]
 
 
 def test_lost_updates_mark_what_is_below_half_a_gap():

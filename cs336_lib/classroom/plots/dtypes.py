@@ -65,8 +65,8 @@ def bit_pattern(number: FloatFormat, code: int) -> Figure:
         "sign": f"sign\n{sign}",
         "exponent": f"exponent field {exponent}\n{exponent} - {number.bias} = "
         f"{exponent - number.bias}",
-        "mantissa": f"mantissa field {mantissa}\n1 + {mantissa} / 2^{number.mantissa_bits} = "
-        f"{1 + fraction}",
+        "mantissa": f"mantissa field {mantissa}\n"
+        f"1 + {mantissa} / $2^{{{number.mantissa_bits}}}$ = {1 + fraction}",
     }
     left = 0.0
     for (what, width, colour), text in zip(
@@ -81,9 +81,10 @@ def bit_pattern(number: FloatFormat, code: int) -> Figure:
                 axes.text(middle, 1.08, worth, ha="center", va="bottom", fontsize=14)
         axes.text(left + width / 2, -0.12, notes[what], ha="center", va="top", fontsize=18)
         left += width + 0.5
-    formula = f"(-1)^{sign} x 2^{exponent - number.bias} x {1 + fraction} = {number.decode(code)}"
-    axes.text(left / 2, -1.4, formula, ha="center", va="top", fontsize=20)
-    axes.set(xlim=(-1, left), ylim=(-1.9, 1.6))
+    factors = f"(-1)^{{{sign}}} \\times 2^{{{exponent - number.bias}}} \\times {1 + fraction}"
+    formula = f"${factors} = {number.decode(code)}$"
+    axes.text(left / 2, -1.2, formula, ha="center", va="top", fontsize=23)
+    axes.set(xlim=(-1, left), ylim=(-1.8, 1.6))
     title = f"The bits of {number.decode(code)} in {number.name}"
     axes.set_title(title, loc="left", fontweight="bold", fontsize=19)
     _bare(axes)
@@ -134,7 +135,8 @@ def bit_fields(numbers: Sequence[FloatFormat | IntFormat]) -> Figure:
         handles=handles, loc="lower right", bbox_to_anchor=(0.87, 0.02), ncols=2, fontsize=16
     )
     axes.set(xlim=(-6, 37.5), ylim=(-0.1, len(numbers) + 0.1))
-    axes.set_title("One square is one bit", loc="left", fontweight="bold")
+    title = "One square is one bit (sign + exponent + mantissa)"
+    axes.set_title(title, loc="left", fontweight="bold")
     _bare(axes)
     return fig
 
@@ -193,13 +195,21 @@ def ranges(numbers: Sequence[FloatFormat], marks: Sequence[float] = ()) -> Figur
     return fig
 
 
-def gaps(numbers: Sequence[FloatFormat]) -> Figure:
-    """Plot the gap to the next value against the value, a staircase that doubles per octave."""
+def gaps(numbers: Sequence[FloatFormat], at: float | None = None) -> Figure:
+    """Plot the gap to the next value against the value, a staircase that doubles per octave.
+
+    A dot on each staircase marks the gap at the value `at`, within the range of the format.
+    """
     fig, axes = figure(11, 5.2)
     for number, colour in zip(numbers, (BLUE, ORANGE, GREEN, RED, SKY), strict=False):
         values = 2.0 ** np.arange(-20, 17.01, 0.02)
         values = values[(values >= number.smallest_subnormal) & (values <= number.max)]
-        axes.plot(values, [number.gap(v) for v in values], color=colour, label=number.name)
+        axes.plot(values, [number.gap(v) for v in values], color=colour, lw=3, label=number.name)
+        if at is not None and at <= number.max:
+            axes.plot(at, number.gap(at), "o", color=colour, ms=11)
+    if at is not None:
+        axes.axvline(at, color=BLACK, lw=1.5, ls="--", zorder=0)
+        axes.text(at, 1.02, f"{at:g}", transform=axes.get_xaxis_transform(), ha="center")
     axes.set_xscale("log", base=10)
     axes.set_yscale("log", base=10)
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=16)
@@ -260,9 +270,10 @@ def loss_curves(losses: Mapping[str, Sequence[float]], title: str) -> Figure:
     """Plot loss against step on a logarithmic axis, one line per run."""
     fig, axes = figure(10, 4.6)
     for (name, values), style in zip(losses.items(), ("-", "--", "-.", ":"), strict=False):
-        axes.plot(range(1, len(values) + 1), values, style, label=name)
+        axes.plot(range(1, len(values) + 1), values, style, lw=4, label=name)
     axes.set_yscale("log")
-    axes.legend(fontsize=16)
+    axes.tick_params(labelsize=15)
+    axes.legend(fontsize=18)
     label(axes, title, "step", "loss")
     return fig
 
