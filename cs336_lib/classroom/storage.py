@@ -2,7 +2,8 @@
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -118,3 +119,14 @@ def allocated_bytes(work: Callable[[], object]) -> int:
         result = work()
     del result  # kept until here, so that freeing it is not recorded
     return sum(max(0, event.self_cpu_memory_usage) for event in recording.events())
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one CPU thread within this block, so that timings show the memory access."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -5,6 +5,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.colors import to_hex
+from matplotlib.patches import FancyArrowPatch
 
 from cs336_lib.classroom import storage
 from cs336_lib.classroom.plots import storage as plots
@@ -95,6 +97,34 @@ def test_allocated_bytes_counts_results_and_not_views():
     assert storage.allocated_bytes(lambda: x.T.contiguous()) >= 64 * 32 * 4
 
 
+def test_one_thread_gives_the_threads_back_even_after_an_error():
+    def fail_inside():
+        with storage.one_thread():
+            assert torch.get_num_threads() == 1
+            raise ValueError("stop")
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(ValueError, match="stop"):
+            fail_inside()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_layout_keeps_the_arcs_under_the_storage_clear_of_the_view():
+    x = torch.arange(12.0).view(3, 4).T
+    drawing = plots.memory_layout(storage.storage_values(x), storage.slots(x), "layout")
+    drawing.canvas.draw()
+    arrows = [p for p in drawing.axes[0].patches if isinstance(p, FancyArrowPatch)]
+    black = [a.get_window_extent() for a in arrows if to_hex(a.get_edgecolor()) == "#000000"]
+    *arcs, beside_the_view = sorted(black, key=lambda box: -box.y1)
+    plt.close(drawing)
+    assert len(arcs) == 2
+    assert min(arc.y0 for arc in arcs) > beside_the_view.y1
+
+
 def test_a_layout_names_the_step_of_each_dimension():
     x = torch.arange(6.0).view(2, 3)
     drawing = plots.memory_layout(storage.storage_values(x), storage.slots(x), "layout")
@@ -115,7 +145,7 @@ def test_the_figures_draw():
     assert bars.axes[0].get_xlabel() == "time [ms]"
     assert [text.get_text() for text in bars.axes[0].texts] == [
         "1 ms, the fastest",
-        "2 ms, 2 times",
+        "2 ms, 2 times as long",
     ]
     square = torch.ones(3, 3, dtype=torch.bool)
     drawn = plots.masks({"tril": square.tril(), "triu": square.triu()}, "True", "False")

@@ -97,7 +97,9 @@ def memory_layout(values: Tensor, slots: Tensor, title: str) -> Figure:
     down, across = slots[:, 0].tolist(), slots[0].tolist()
     rows, columns = slots.shape
     reach = max((abs(b - a) for a, b in pairwise(down)), default=0)
-    highest, top = 1.2 + 0.22 * max(3, reach), -1.7
+    below = max((abs(b - a) for a, b in pairwise(across)), default=0)
+    highest = 1.2 + 0.22 * max(3, reach)
+    top = min(-1.7, -1.3 - 0.22 * below)  # the view starts below the arcs under the storage
     lowest, width = top - max(rows, 2.2) - 0.2, max(len(values) + 0.3, columns + 10) + 2.4
     inches = min(0.72, 13 / width)  # of one cell
     drawing, axes = figure(width * inches, (highest - lowest) * inches + 0.5)
@@ -156,10 +158,11 @@ def step_bars(steps: Sequence[int], nanoseconds: Sequence[float], line: int) -> 
     bars = axes.bar([str(step) for step in steps], nanoseconds, color=colours, edgecolor="black")
     axes.bar_label(bars, fmt="%.2g", padding=3, fontsize=LARGE)
     axes.margins(y=0.15)
-    label(axes, "The same sum, ever further apart", "stride [elements]", "time per number [ns]")
+    label(axes, "Numbers further and further apart", "stride [elements]", "time per number [ns]")
     axes.grid(axis="x", visible=False)
     key = [Rectangle((0, 0), 1, 1, facecolor=c, edgecolor="black") for c in (SKY, RED)]
-    axes.legend(key, ["several numbers per cache line", "a cache line for every number"])
+    words = ["several numbers per cache line", "a cache line for every number"]
+    axes.legend(key, words, fontsize=LARGE)
     return drawing
 
 
@@ -171,13 +174,15 @@ def time_bars(milliseconds: Mapping[str, float], title: str) -> Figure:
     colours = [BLUE if time == fastest else ORANGE for time in times]
     bars = axes.barh(names, times, color=colours, edgecolor="black")
     words = [
-        f"{time:.3g} ms, " + ("the fastest" if time == fastest else f"{time / fastest:.2g} times")
+        f"{time:.3g} ms, the fastest"
+        if time == fastest
+        else f"{time:.3g} ms, {time / fastest:.2g} times as long"
         for time in times
     ]
     axes.bar_label(bars, words, padding=6, fontsize=LARGE)
     axes.tick_params(axis="y", labelsize=LARGE)
     axes.invert_yaxis()
-    axes.margins(x=0.36)
+    axes.margins(x=0.6)
     axes.grid(axis="y", visible=False)
     label(axes, title, "time [ms]", "")
     return drawing
@@ -199,5 +204,5 @@ def masks(matrices: Mapping[str, Tensor], marked: str, blank: str) -> Figure:
         axes.spines[:].set_visible(True)
         label(axes, caption, "key position", "query position")
     key = [Rectangle((0, 0), 1, 1, facecolor=c, edgecolor="black") for c in (BLUE, "white")]
-    drawing.legend(key, [marked, blank], loc="outside lower center", ncols=2)
+    drawing.legend(key, [marked, blank], loc="outside lower center", ncols=2, fontsize=LARGE)
     return drawing
