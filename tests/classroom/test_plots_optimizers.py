@@ -30,7 +30,10 @@ def test_errors_are_drawn_over_the_number_of_occurrences():
 
 
 def test_rate_sweep_draws_means_with_ranges_and_leaves_out_what_diverged():
-    swept = {"SGD": {0.5: [1.0, 2.0, 6.0], 1: [0.5, 0.5, math.nan]}, "Muon and AdamW": {2: [4.0, 4.0]}}
+    swept = {
+        "SGD": {0.5: [1.0, 2.0, 6.0], 1: [0.5, 0.5, math.nan]},
+        "Muon and AdamW": {2: [4.0, 4.0]},
+    }
     axes = plots.rate_sweep(swept, "title", "loss", (0, 8)).axes[0]
     sgd, muon = axes.containers
     assert sgd.lines[0].get_xydata().tolist() == [[0.5, 3.0]]
