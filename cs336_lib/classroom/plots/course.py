@@ -27,7 +27,7 @@ class Lecture:
 
 NUMBERS, TRAINING, GPT2 = BLUE, GREEN, ORANGE
 COURSE = (
-    Lecture("00_start_here", "Start here", 20, (), (0, 1), GREY),
+    Lecture("00_start_here", "Start here", 25, (), (0, 1), GREY),
     Lecture("01_dtypes", "Number\nformats", 90, ("00",), (1, 2), NUMBERS),
     Lecture("02_strides_and_views", "Strides\nand views", 115, ("00",), (1, 0), NUMBERS),
     Lecture("03_einops", "Named\ndimensions", 100, ("02",), (2, 0), NUMBERS),
@@ -39,7 +39,7 @@ COURSE = (
     Lecture("08_gpt2_training", "GPT-2,\ntrained", 90, ("06", "07"), (5, 1), GPT2),
     Lecture("09_gpt2_speed", "GPT-2,\nfast", 80, ("08",), (6, 2), GPT2),
     Lecture("10_gpt2_scale", "GPT-2, at\nfull scale", 75, ("08",), (6, 0), GPT2),
-    Lecture("11_errata", "Errata", 15, ("00",), (0, 0), GREY),
+    Lecture("11_errata", "Errata", 20, ("00",), (0, 0), GREY),
 )
 
 
