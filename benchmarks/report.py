@@ -126,8 +126,8 @@ def table(lines: list[Line], course: dict[str, Any]) -> str:
         "A factor of 2.00 x means that the other program takes twice as long as ours. Each factor "
         "is the median over alternating rounds. nanoGPT ran from a checkout (`--nanogpt PATH`). "
         f"Importing `cs336_lib`'s modules adds {course['import_adds_seconds']:.2f} s to "
-        f"`import torch`, and `make lab` serves its page after {course['lab_seconds']['median']:.1f} s "
-        f"(`benchmarks.course`).{notebooks} We measured on a shared machine with "
+        "`import torch`, and `make lab` serves its page after "
+        f"{course['lab_seconds']['median']:.1f} s (`benchmarks.course`).{notebooks} We measured on a shared machine with "
         f"{machine['cores']} cores ({machine['cpu']}, {machine['cpu_capability']}, "
         f"torch {machine['versions']['torch']}).",
     ]
