@@ -18,7 +18,7 @@ import torch
 import tyro
 
 from benchmarks import common
-from cs336_lib import hardware
+from cs336_lib.classroom import timing
 from cs336_lib.config import require
 
 IMPORTS = {
@@ -70,7 +70,7 @@ def main(rounds: int = 5, port: int = 8931, notebooks: bool = False) -> None:
         port: where the lab is served.
         notebooks: also run `pytest --nbval notebooks/`, once.
     """
-    seconds = hardware.seconds_in_turns(
+    seconds = timing.seconds_in_turns(
         {name: lambda code=code: imported(code) for name, code in IMPORTS.items()},
         torch.device("cpu"),
         rounds=rounds,

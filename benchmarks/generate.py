@@ -24,6 +24,7 @@ from torch import Tensor
 
 from benchmarks import common, peers
 from cs336_lib import hardware
+from cs336_lib.classroom import timing
 from cs336_lib.config import GPTConfig
 from cs336_lib.generate import generate, store_weights
 from cs336_lib.model import GPT
@@ -56,7 +57,7 @@ def read_bandwidth(device: torch.device, dtype: torch.dtype, repeats: int = 15) 
     by_column = torch.ones(1024, 2**17, device=device, dtype=dtype).T
     vector = torch.ones(1024, device=device, dtype=dtype)
     contenders = {"rows": lambda: by_row @ vector, "columns": lambda: by_column @ vector}
-    seconds = hardware.seconds_in_turns(contenders, device, rounds=repeats)
+    seconds = timing.seconds_in_turns(contenders, device, rounds=repeats)
     return by_row.nbytes / min(min(measured) for measured in seconds.values())
 
 
@@ -99,7 +100,7 @@ def main(
         contenders["nanoGPT"] = nanogpt_contender(nanogpt, as_loaded, idx, new_tokens)
     with torch.inference_mode():
         texts = {name: work() for name, work in contenders.items()}
-        seconds = hardware.seconds_in_turns(contenders, where, rounds=rounds, warmup=0)
+        seconds = timing.seconds_in_turns(contenders, where, rounds=rounds, warmup=0)
         bandwidth = read_bandwidth(where, getattr(torch, dtype))
     per_token = {
         name: [1000 * value / new_tokens for value in measured]

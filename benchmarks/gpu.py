@@ -23,6 +23,7 @@ from benchmarks import common, generate, train_step
 from cs336_lib import accounting, hardware
 from cs336_lib.classroom import ladder
 from cs336_lib.classroom.speed_step import Shape, training_batch
+from cs336_lib.classroom.tensor_bytes import SavedTensors
 from cs336_lib.config import TrainConfig
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer
@@ -47,7 +48,7 @@ def memory_by_kind(shape: Shape, device: torch.device) -> dict[str, dict[str, fl
     for _ in range(2):
         with (
             torch.autocast(device.type, dtype=dtype, enabled=dtype is not None),
-            accounting.SavedTensors(parameters) as saved,
+            SavedTensors(parameters) as saved,
         ):
             loss = model(x, y)
         loss.backward()

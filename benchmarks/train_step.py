@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from benchmarks import common, peers
 from cs336_lib import accounting, hardware
+from cs336_lib.classroom import timing
 from cs336_lib.config import GPTConfig, TrainConfig
 from cs336_lib.distributed import World, compiles, prepare_model
 from cs336_lib.model import GPT
@@ -139,7 +140,7 @@ def main(
             made = partial(make, where, batch, seq, n_layer)
             step = processes.enter_context(common.own_process(made))
             steps[name] = lambda name=name, step=step: losses[name].append(step())
-        seconds = hardware.seconds_in_turns(steps, where, rounds=rounds, warmup=2)
+        seconds = timing.seconds_in_turns(steps, where, rounds=rounds, warmup=2)
     config = GPTConfig(n_layer=n_layer)
     peak, source = hardware.peak_flops(where, dtype)
     flops = batch * seq * accounting.train_flops_per_token(config, seq)

@@ -1,19 +1,8 @@
-"""Parameters, FLOPs, bytes and time of a language model, from its shape.
+"""Parameters, FLOPs, bytes and time of a language model, from its shape."""
 
-The two meters, `SavedTensors` and `LiveBytes`, measure a real step, so you can compare the formulas
-with PyTorch. They also work on the meta device, where tensors have shapes but no memory.
-"""
-
-import math
-import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
-
-import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from cs336_lib.config import GPTConfig, require
 
@@ -97,42 +86,6 @@ def training_seconds(flops: float, devices: int, peak: float, mfu: float) -> flo
     return flops / (devices * peak * mfu)
 
 
-# The roofline (Williams et al. 2009). A kernel is compute-bound or memory-bound.
-
-
-@dataclass(frozen=True)
-class Work:
-    """Floating-point operations of a kernel, and bytes moved to and from memory."""
-
-    flops: float
-    bytes: float
-
-    @property
-    def intensity(self) -> float:
-        """FLOPs per byte moved."""
-        return self.flops / self.bytes
-
-
-def matmul_work(m: int, k: int, n: int, value_bytes: int = 2) -> Work:
-    """Return the work of (m, k) @ (k, n), moving each of the three matrices once."""
-    return Work(2 * m * k * n, value_bytes * (m * k + k * n + m * n))
-
-
-def elementwise_work(values: int, flops_per_value: int = 1, value_bytes: int = 2) -> Work:
-    """Return the work of reading one tensor and writing one of equal size, such as ReLU."""
-    return Work(flops_per_value * values, 2 * value_bytes * values)
-
-
-def ridge(peak: float, bandwidth: float) -> float:
-    """Return the intensity in FLOP/B above which kernels are compute-bound on this device."""
-    return peak / bandwidth
-
-
-def roofline(intensity: float, peak: float, bandwidth: float) -> float:
-    """Return the most FLOP/s that a kernel of this intensity can reach."""
-    return min(peak, intensity * bandwidth)
-
-
 # Memory that persists between steps: weights, gradients, master weights, optimizer state.
 
 
@@ -202,19 +155,6 @@ def bytes_per_parameter(optimizer: str = "adamw", precision: str = "fp32") -> By
     require_choice("optimizer", optimizer, STATE_BYTES)
     require_choice("precision", precision, PRECISION_BYTES)
     return BytesPerParameter(*PRECISION_BYTES[precision], STATE_BYTES[optimizer])
-
-
-def state_bytes(optimizer: str, shape: tuple[int, ...]) -> float:
-    """Return the bytes of optimizer state for a parameter of this shape.
-
-    Adafactor (Shazeer and Stern 2018) factors the squared gradients of a matrix into row and column
-    means. For a vector it stores all of them.
-    """
-    if optimizer == "adafactor" and len(shape) >= 2:
-        *stack, rows, columns = shape
-        return 4 * math.prod(stack) * (rows + columns)
-    per_value = 4 if optimizer == "adafactor" else STATE_BYTES[optimizer]
-    return per_value * math.prod(shape)
 
 
 def largest_model(memory: float, optimizer: str = "adamw", precision: str = "fp32") -> float:
@@ -318,96 +258,6 @@ def peak_memory(
     """
     kinds = training_memory(config, batch, seq, optimizer=optimizer, **how)
     return {**kinds, "backward": backward_bytes(config, batch, seq, **how)}
-
-
-def checkpointed_values(layers: int, segments: int, inside: float) -> float:
-    """Return the peak activations of a chain under activation checkpointing.
-
-    Each segment saves only its input, and one at a time is recomputed. The result and `inside`, the
-    activations of one layer, are in units of one layer's input. The minimum is
-    2 sqrt(inside * layers), at sqrt(inside * layers) segments (Chen et al. 2016).
-    """
-    return segments + inside * layers / segments
-
-
-# Meters.
-
-
-class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
-    """Counter of the bytes that autograd saves for the backward pass, each storage once.
-
-    Example:
-        with SavedTensors(model.parameters()) as saved:
-            loss = model(x, y)
-        print(saved.bytes)
-
-    Args:
-        known: Tensors that aren't counted, such as the weights.
-    """
-
-    def __init__(self, known: Iterable[Tensor] = ()):
-        super().__init__(self._pack, lambda tensor: tensor)
-        # Keep the storages alive, so that no address is used twice.
-        self.known = {t.untyped_storage()._cdata: t for t in known}
-        self.storages: dict[int, torch.UntypedStorage] = {}
-
-    def __enter__(self) -> "SavedTensors":  # type: ignore[override]  # torch's returns None
-        super().__enter__()
-        return self
-
-    def _pack(self, tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in self.known:
-            self.storages[storage._cdata] = storage
-        return tensor
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all storages saved so far."""
-        return sum(storage.nbytes() for storage in self.storages.values())
-
-
-class LiveBytes(TorchDispatchMode):
-    """Tracker of the bytes of all live tensors, operator by operator.
-
-    `now` is the current value, `timeline` has the values after each operator, and `peak` is their
-    maximum.
-
-    Args:
-        known: Tensors that exist from the start.
-    """
-
-    def __init__(self, known: Iterable[Tensor] = ()):
-        super().__init__()
-        self.now = 0
-        self._seen: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
-        for tensor in known:
-            self._watch(tensor)
-        self.timeline = [self.now]
-
-    def _watch(self, tensor: Tensor) -> None:
-        storage = tensor.untyped_storage()
-        if storage not in self._seen:
-            self._seen.add(storage)
-            self.now += storage.nbytes()
-            weakref.finalize(storage, self._forget, storage.nbytes())
-
-    def _forget(self, freed: int) -> None:
-        self.now -= freed
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator, then track its results."""
-        made = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(made):
-            if isinstance(leaf, Tensor):
-                self._watch(leaf)
-        self.timeline.append(self.now)
-        return made
-
-    @property
-    def peak(self) -> int:
-        """The most bytes that were alive after any operator."""
-        return max(self.timeline)
 
 
 def human(value: float) -> str:

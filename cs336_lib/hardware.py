@@ -1,12 +1,11 @@
-"""Device and precision choice, datasheets, memory limits and timing."""
+"""Choice of device and precision, and the datasheets, memory and speed of devices."""
 
 import ctypes
 import os
 import platform
 import re
-import statistics
-import time
-from collections.abc import Callable, Iterator, Mapping
+import timeit
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -303,49 +302,6 @@ def synchronize(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
 
 
-Functions = Mapping[str, Callable[[], object]]
-
-
-def seconds_in_turns(
-    ways: Functions, device: torch.device, *, rounds: int = 5, warmup: int = 1
-) -> dict[str, list[float]]:
-    """Time several functions in turns, so that other load on the machine affects all of them.
-
-    Each function runs once per round. The first `warmup` rounds aren't measured. The device is
-    synchronized before and after each call.
-
-    Returns:
-        Wall times in seconds by name, one per round.
-    """
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(warmup + rounds):
-        for name, work in ways.items():
-            synchronize(device)
-            start = time.perf_counter()
-            work()
-            synchronize(device)
-            seconds[name].append(time.perf_counter() - start)
-    return {name: measured[warmup:] for name, measured in seconds.items()}
-
-
-def median_seconds(
-    work: Callable[[], object], device: torch.device, *, repeats: int = 5, warmup: int = 2
-) -> float:
-    """Return the median wall time of `work()` in seconds, after warm-up, synchronized."""
-    measured = seconds_in_turns({"work": work}, device, rounds=repeats, warmup=warmup)
-    return statistics.median(measured["work"])
-
-
-def best_seconds(ways: Functions, device: torch.device, *, rounds: int) -> dict[str, float]:
-    """Return the shortest wall time of each function in seconds, for comparisons.
-
-    Noise only adds time. Short functions need many rounds, so that a busy moment of the
-    machine doesn't outlast them.
-    """
-    measured = seconds_in_turns(ways, device, rounds=rounds)
-    return {name: min(seconds) for name, seconds in measured.items()}
-
-
 # No size is fastest on every CPU. We have seen 256 up to a fifth faster than 1024.
 PEAK_SIZES = (256, 512, 1024)
 
@@ -359,16 +315,12 @@ def measured_matmul_flops(device: torch.device, dtype: torch.dtype, n: int = 102
 def _best_matmul_flops(device: torch.device, dtype: torch.dtype, n: int, threads: int) -> float:
     """Measure a matmul. `threads` is only part of the cache key."""
     a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
-    best = best_seconds({"matmul": lambda: torch.mm(a, b)}, device, rounds=6)
-    return 2 * n**3 / best["matmul"]
 
+    def multiply() -> None:
+        torch.mm(a, b)
+        synchronize(device)
 
-def measured_bandwidth(device: torch.device, megabytes: int = 256) -> float:
-    """Return the bytes per second of a large copy, counting reads and writes."""
-    source = torch.empty(megabytes * 2**20, dtype=torch.uint8, device=device).fill_(1)
-    target = torch.empty_like(source)
-    seconds = median_seconds(lambda: target.copy_(source), device)
-    return 2 * source.numel() / seconds
+    return 2 * n**3 / min(timeit.repeat(multiply, repeat=7, number=1))
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype | None) -> tuple[float | None, str]:

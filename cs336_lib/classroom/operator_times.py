@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from cs336_lib import hardware
-from cs336_lib.accounting import Work
+from cs336_lib.classroom.roofline import Work
 
 KINDS = {
     "matmul": ("mm", "addmm"),

@@ -10,6 +10,7 @@ from cs336_lib import accounting, hardware
 from cs336_lib.classroom import ladder, speed_step, step_profile
 from cs336_lib.classroom.ladder import RUNGS, TINY, Ladder, Row, Settings, Step
 from cs336_lib.classroom.speed_step import build_model, matmul_precision, training_batch
+from cs336_lib.classroom.tensor_bytes import LiveBytes
 from cs336_lib.model import GPT
 
 CPU = torch.device("cpu")
@@ -128,7 +129,7 @@ def test_peak_memory_is_what_live_bytes_sees():
     measured = ladder.peak_bytes(step)
     state = [v for kept in step.optimizer.state.values() for v in kept.values()]
     known = [*step.model.parameters(), *state, step.x, step.y]
-    with accounting.LiveBytes(known) as live:
+    with LiveBytes(known) as live:
         step()
     assert measured == pytest.approx(live.peak, rel=0.05)
 

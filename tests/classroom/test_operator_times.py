@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from cs336_lib import accounting
+from cs336_lib.classroom import roofline
 from cs336_lib.classroom.operator_times import KINDS, OperatorTimes, time_operators
 from cs336_lib.config import GPTConfig
 from cs336_lib.model import GPT
@@ -19,12 +20,12 @@ def test_flops_and_bytes_are_those_of_the_shapes():
     assert (matmul.name, matmul.kind, matmul.work) == (
         "mm",
         "matmul",
-        accounting.matmul_work(3, 4, 5, 4),
+        roofline.matmul_work(3, 4, 5, 4),
     )
     assert (relu.name, relu.kind, relu.work) == (
         "relu",
         "other",
-        accounting.elementwise_work(15, 1, 4),
+        roofline.elementwise_work(15, 1, 4),
     )
     assert matmul.seconds > 0
 
@@ -32,7 +33,7 @@ def test_flops_and_bytes_are_those_of_the_shapes():
 def test_an_expanded_tensor_has_the_bytes_of_its_memory():
     with OperatorTimes(CPU) as watch:
         torch.ones(1).expand(1000) + 1
-    assert watch.operations[-1].work == accounting.Work(1000, 4 + 4000)
+    assert watch.operations[-1].work == roofline.Work(1000, 4 + 4000)
 
 
 @pytest.mark.parametrize("batch", [1, 2])

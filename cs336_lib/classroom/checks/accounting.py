@@ -5,9 +5,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 
-from cs336_lib.accounting import BytesPerParameter, Work
+from cs336_lib.accounting import BytesPerParameter
 from cs336_lib.classroom.checks.report import DiagnosisError, exercise, expect
 from cs336_lib.classroom.operator_times import Operation
+from cs336_lib.classroom.roofline import Work
 
 
 def close(got: float, want: float) -> bool:

@@ -8,7 +8,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from cs336_lib.accounting import ridge, roofline
 from cs336_lib.classroom.plots.style import (
     BLACK,
     BLUE,
@@ -21,6 +20,7 @@ from cs336_lib.classroom.plots.style import (
     figure,
     label,
 )
+from cs336_lib.classroom.roofline import ridge, roofline
 
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 DARK = (BLUE, RED, BLACK)  # white text is legible on these

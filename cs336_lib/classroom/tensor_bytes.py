@@ -1,0 +1,100 @@
+"""Meters of the bytes that a training step holds, and the formula of activation checkpointing.
+
+The meters also work on the meta device, where tensors have shapes but no memory.
+"""
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
+    """Counter of the bytes that autograd saves for the backward pass, each storage once.
+
+    Example:
+        with SavedTensors(model.parameters()) as saved:
+            loss = model(x, y)
+        print(saved.bytes)
+
+    Args:
+        known: Tensors that aren't counted, such as the weights.
+    """
+
+    def __init__(self, known: Iterable[Tensor] = ()):
+        super().__init__(self._pack, lambda tensor: tensor)
+        # Keep the storages alive, so that no address is used twice.
+        self.known = {t.untyped_storage()._cdata: t for t in known}
+        self.storages: dict[int, torch.UntypedStorage] = {}
+
+    def __enter__(self) -> "SavedTensors":  # type: ignore[override]  # torch's returns None
+        super().__enter__()
+        return self
+
+    def _pack(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self.known:
+            self.storages[storage._cdata] = storage
+        return tensor
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all storages saved so far."""
+        return sum(storage.nbytes() for storage in self.storages.values())
+
+
+class LiveBytes(TorchDispatchMode):
+    """Tracker of the bytes of all live tensors, operator by operator.
+
+    `now` is the current value, `timeline` has the values after each operator, and `peak` is their
+    maximum.
+
+    Args:
+        known: Tensors that exist from the start.
+    """
+
+    def __init__(self, known: Iterable[Tensor] = ()):
+        super().__init__()
+        self.now = 0
+        self._seen: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+        for tensor in known:
+            self._watch(tensor)
+        self.timeline = [self.now]
+
+    def _watch(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        if storage not in self._seen:
+            self._seen.add(storage)
+            self.now += storage.nbytes()
+            weakref.finalize(storage, self._forget, storage.nbytes())
+
+    def _forget(self, freed: int) -> None:
+        self.now -= freed
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operator, then track its results."""
+        made = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(made):
+            if isinstance(leaf, Tensor):
+                self._watch(leaf)
+        self.timeline.append(self.now)
+        return made
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that were alive after any operator."""
+        return max(self.timeline)
+
+
+def checkpointed_values(layers: int, segments: int, inside: float) -> float:
+    """Return the peak activations of a chain under activation checkpointing.
+
+    Each segment saves only its input, and one at a time is recomputed. The result and `inside`, the
+    activations of one layer, are in units of one layer's input. The minimum is
+    2 sqrt(inside * layers), at sqrt(inside * layers) segments (Chen et al. 2016).
+    """
+    return segments + inside * layers / segments

@@ -1,0 +1,59 @@
+"""Fair measurements of time: after warm-up, synchronized, and in turns."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+
+from cs336_lib.hardware import synchronize
+
+Functions = Mapping[str, Callable[[], object]]
+
+
+def seconds_in_turns(
+    ways: Functions, device: torch.device, *, rounds: int = 5, warmup: int = 1
+) -> dict[str, list[float]]:
+    """Time several functions in turns, so that other load on the machine affects all of them.
+
+    Each function runs once per round. The first `warmup` rounds aren't measured. The device is
+    synchronized before and after each call.
+
+    Returns:
+        Wall times in seconds by name, one per round.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(warmup + rounds):
+        for name, work in ways.items():
+            synchronize(device)
+            start = time.perf_counter()
+            work()
+            synchronize(device)
+            seconds[name].append(time.perf_counter() - start)
+    return {name: measured[warmup:] for name, measured in seconds.items()}
+
+
+def median_seconds(
+    work: Callable[[], object], device: torch.device, *, repeats: int = 5, warmup: int = 2
+) -> float:
+    """Return the median wall time of `work()` in seconds, after warm-up, synchronized."""
+    measured = seconds_in_turns({"work": work}, device, rounds=repeats, warmup=warmup)
+    return statistics.median(measured["work"])
+
+
+def best_seconds(ways: Functions, device: torch.device, *, rounds: int) -> dict[str, float]:
+    """Return the shortest wall time of each function in seconds, for comparisons.
+
+    Noise only adds time. Short functions need many rounds, so that a busy moment of the
+    machine doesn't outlast them.
+    """
+    measured = seconds_in_turns(ways, device, rounds=rounds)
+    return {name: min(seconds) for name, seconds in measured.items()}
+
+
+def measured_bandwidth(device: torch.device, megabytes: int = 256) -> float:
+    """Return the bytes per second of a large copy, counting reads and writes."""
+    source = torch.empty(megabytes * 2**20, dtype=torch.uint8, device=device).fill_(1)
+    target = torch.empty_like(source)
+    seconds = median_seconds(lambda: target.copy_(source), device)
+    return 2 * source.numel() / seconds

@@ -1,0 +1,24 @@
+"""Intensities of kernels, and the roof that bounds their speed."""
+
+import pytest
+
+from cs336_lib.classroom import roofline
+from cs336_lib.hardware import DATASHEET
+
+
+def test_intensities():
+    n = 4096
+    assert roofline.elementwise_work(n).intensity == 0.25
+    assert roofline.elementwise_work(n, flops_per_value=20).intensity == 5
+    assert roofline.matmul_work(n, n, n).intensity == n / 3
+    assert roofline.matmul_work(n, n, 1).intensity == pytest.approx(1, abs=1e-3)
+    assert roofline.matmul_work(1, n, 1).intensity == pytest.approx(0.5, abs=1e-3)
+    assert roofline.matmul_work(n, n, n, value_bytes=4).intensity == n / 6
+
+
+def test_roofline_of_an_h100():
+    peak, bandwidth = DATASHEET["h100"].peak_flops["bf16"], DATASHEET["h100"].bandwidth
+    corner = roofline.ridge(peak, bandwidth)
+    assert round(corner) == 295
+    assert roofline.roofline(corner * 2, peak, bandwidth) == peak
+    assert roofline.roofline(1, peak, bandwidth) == bandwidth
