@@ -127,7 +127,8 @@ def table(lines: list[Line], course: dict[str, Any]) -> str:
         "is the median over alternating rounds. nanoGPT ran from a checkout (`--nanogpt PATH`). "
         f"Importing `cs336_lib`'s modules adds {course['import_adds_seconds']:.2f} s to "
         "`import torch`, and `make lab` serves its page after "
-        f"{course['lab_seconds']['median']:.1f} s (`benchmarks.course`).{notebooks} We measured on a shared machine with "
+        f"{course['lab_seconds']['median']:.1f} s (`benchmarks.course`).{notebooks} "
+        "We measured on a shared machine with "
         f"{machine['cores']} cores ({machine['cpu']}, {machine['cpu_capability']}, "
         f"torch {machine['versions']['torch']}).",
     ]
