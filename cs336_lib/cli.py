@@ -177,23 +177,16 @@ class Prepare:
 
     def run(self) -> None:
         """Run `cs336 prepare`."""
-        from cs336_lib.data.prepare import Corpus, prepare, prepare_raw
+        from cs336_lib.data.prepare import Corpus, prepare
 
-        if self.raw:
-            require(self.tokenizer == "gpt2", "--raw takes GPT-2's tokens; pass --tokenizer gpt2")
-            require(not self.hub, "--raw takes files, --hub a data set; pass one of the two")
-            counts = prepare_raw(
-                self.files, self.out, self.val_fraction, shard_tokens=self.shard_tokens
-            )
-        else:
-            counts = prepare(
-                Corpus(self.files, self.text_field, self.hub, self.hub_config),
-                self.out,
-                self.tokenizer,
-                self.val_fraction,
-                workers=self.workers,
-                shard_tokens=self.shard_tokens,
-            )
+        counts = prepare(
+            Corpus(self.files, self.text_field, self.hub, self.hub_config, self.raw),
+            self.out,
+            self.tokenizer,
+            self.val_fraction,
+            workers=self.workers,
+            shard_tokens=self.shard_tokens,
+        )
         print(f"{self.out}: {counts['train']:,} tokens to train on, {counts['val']:,} to validate")
         preset = preset_for(self.tokenizer, counts["train"])
         data, run_dir = shlex.quote(str(self.out)), shlex.quote(f"runs/{self.out.name}")

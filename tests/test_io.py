@@ -19,7 +19,8 @@ from safetensors import SafetensorError
 
 from cs336_lib import checkpoint, cli
 from cs336_lib.config import TrainConfig
-from cs336_lib.data.prepare import PROGRESS, prepare, prepare_raw
+from cs336_lib.data.documents import Corpus
+from cs336_lib.data.prepare import PROGRESS, prepare
 from cs336_lib.io import Bar, atomic, locked, write_atomic
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer
@@ -253,7 +254,7 @@ def test_progress_of_a_preparation_never_counts_on_shards_that_are_not_on_the_di
     assert any(seen), "nothing was saved"
     assert all(all(shards) for shards in seen)
     (tmp_path / "raw.bin").write_bytes(b"\xff\x00" * 100)
-    prepare_raw((tmp_path / "raw.bin",), tmp_path / "raw")
+    prepare(Corpus((tmp_path / "raw.bin",), raw=True), tmp_path / "raw")
     assert disk.renamed[-1] == tmp_path / "raw"
     assert disk.unsafe == []
     assert {"out", "raw"} <= set(disk.synced[tmp_path.stat().st_ino])

@@ -1,6 +1,5 @@
 """Read documents from text, JSON lines and parquet files, and from the Hugging Face hub."""
 
-import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -8,11 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cs336_lib.config import require
+import numpy as np
 
-PIECE = (
-    2**20
-)  # in characters; texts are read in pieces, so memory stays flat and threads share work
+from cs336_lib.config import require
+from cs336_lib.data.shards import open_raw_shard
+from cs336_lib.data.tokenizer import GPT2Tokenizer
+
+# Characters or tokens in a piece. Pieces keep memory flat, and threads share their work.
+PIECE = 2**20
 
 LONGEST_WORD = 2**22  # in characters; a longer word is cut inside
 
@@ -30,6 +32,8 @@ MARK_ROWS = 100  # rows of a stream from one mark to the next
 
 Mark = tuple[int, dict[str, Any]]  # a row of a hub data set, and the stream's state before it
 
+Piece = str | np.ndarray  # text, or tokens of a raw file
+
 
 @dataclass(frozen=True)
 class Corpus:
@@ -40,40 +44,46 @@ class Corpus:
         text_field: Field with the text of a JSON object or a row.
         hub: Name of the data set on the hub.
         hub_config: Its configuration, for example "sample-10BT".
+        raw: Whether the paths are nanoGPT's files, which hold GPT-2's tokens without a header. A
+            second one is for validation.
     """
 
     paths: tuple[Path, ...] = ()
     text_field: str = "text"
     hub: str = ""
     hub_config: str = ""
+    raw: bool = False
 
     @property
     def is_one_text(self) -> bool:
-        """True for a single plain text, which needs no separators between documents."""
+        """True for a single plain text or raw tokens, which need no separators."""
         suffixes = [path.suffix.lower() for path in self.paths]
-        return len(suffixes) == 1 and suffixes[0] not in (*JSON_LINES, PARQUET)
+        is_text = len(suffixes) == 1 and suffixes[0] not in (*JSON_LINES, PARQUET)
+        return is_text or self.raw
 
 
 class Row(NamedTuple):
-    """A row of a file or data set, and the last mark before it in a stream from the hub."""
+    """A row of a file or data set, its name for messages, and the last mark before it."""
 
-    number: int
+    where: str
     content: dict[str, Any]
     mark: Mark | None = None
 
 
 class Place(NamedTuple):
-    """Position of a piece of text in a corpus. A stream from the hub resumes at its mark."""
+    """Position of a piece in a corpus. A stream from the hub resumes at its mark."""
 
     document: int = 0
-    file: int = 0
-    row: int = 0
     piece: int = -1
     mark: Mark | None = None
 
 
 def check_files(corpus: Corpus) -> None:
     """Raise `ValueError` unless a corpus names either files of a supported kind or a data set."""
+    require(
+        not corpus.raw or len(corpus.paths) in (1, 2),
+        f"{len(corpus.paths)} files; --raw takes one, or a second one to validate on",
+    )
     require(
         bool(corpus.paths) != bool(corpus.hub),
         "name text, JSON lines or parquet files, or else one data set with --hub",
@@ -86,41 +96,50 @@ def check_files(corpus: Corpus) -> None:
         )
 
 
-def read(corpus: Corpus, after: Place) -> Iterator[tuple[Place, str]]:
-    """Yield every piece of text after a place, in order.
+def read(corpus: Corpus, after: Place) -> Iterator[tuple[Place, Piece]]:
+    """Yield every piece after a place, in order.
 
-    `after` is the place of the last piece that the caller already has. Raises `ValueError` if a
-    file is corrupt or the hub doesn't have the data set, and `OSError` if the disk or the
-    connection fails.
+    `after` is the place of the last piece that the caller already has. The documents before it are
+    read again, except those of the hub. Raises `ValueError` if a file is corrupt or the hub doesn't
+    have the data set, and `OSError` if the disk or the connection fails.
     """
-    document = after.document
-    for number in range(after.file, max(1, len(corpus.paths))):
-        start = after if number == after.file else Place()
-        for row, mark, pieces in documents(corpus, number, start):
-            for piece, text in enumerate(filter(None, pieces)):
-                place = Place(document, number, row, piece, mark)
-                if place[:4] > after[:4]:
-                    yield place, text
-            document += 1
+    first = after.mark[0] if after.mark else 0
+    for document, (mark, pieces) in enumerate(documents(corpus, after.mark), start=first):
+        for number, piece in enumerate(filter(len, pieces)):
+            place = Place(document, number, mark)
+            if place[:2] > after[:2]:
+                yield place, piece
 
 
-def documents(
-    corpus: Corpus, file: int, start: Place
-) -> Iterator[tuple[int, Mark | None, Iterable[str]]]:
-    """Yield row number, mark and pieces of text of each document of a file, or of the data set."""
-    rows: Iterable[Row]
+def documents(corpus: Corpus, mark: Mark | None) -> Iterator[tuple[Mark | None, Iterable[Piece]]]:
+    """Yield the mark before each document, and its pieces."""
+    field = corpus.text_field
     if corpus.hub:
-        where = f"{corpus.hub}, row"
-        rows = hub_rows(corpus.hub, corpus.hub_config, "train", start.row, start.mark)
-    elif (path := corpus.paths[file]).suffix.lower() in JSON_LINES:
-        where, rows = f"{path}, line", json_rows(path, start.row)
-    elif path.suffix.lower() == PARQUET:
-        where, rows = f"{path}, row", parquet_rows(path, corpus.text_field, start.row)
-    else:
-        yield 0, None, text_pieces(path)
-        return
-    for number, content, mark in rows:
-        yield number, mark, [text_of(content, corpus.text_field, f"{where} {number + 1}")]
+        for row in hub_rows(corpus.hub, corpus.hub_config, "train", mark):
+            yield row.mark, [text_of(row, field)]
+    for path in corpus.paths:
+        suffix = path.suffix.lower()
+        if corpus.raw:
+            yield None, raw_pieces(path)
+        elif suffix in JSON_LINES:
+            yield from ((None, [text_of(row, field)]) for row in json_rows(path))
+        elif suffix == PARQUET:
+            yield from ((None, [text_of(row, field)]) for row in parquet_rows(path, field))
+        else:
+            yield None, text_pieces(path)
+
+
+def raw_pieces(path: Path) -> Iterator[np.ndarray]:
+    """Yield the tokens of a nanoGPT file. Raises `ValueError` for ids that GPT-2 doesn't have."""
+    ids, largest = open_raw_shard(path), GPT2Tokenizer.vocab_size
+    for begin in range(0, len(ids), PIECE):
+        piece = ids[begin : begin + PIECE]
+        require(
+            piece.max() < largest,
+            f"{path}: id {piece.max()}, but GPT-2's vocabulary has {largest}; files of other "
+            f"tokenizers are not supported",
+        )
+        yield piece
 
 
 def text_pieces(path: Path) -> Iterator[str]:
@@ -151,31 +170,31 @@ def text_pieces(path: Path) -> Iterator[str]:
     yield kept
 
 
-def json_rows(path: Path, first: int = 0) -> Iterator[Row]:
-    """Yield the objects of a JSON lines file, from line `first` (counted from 0) on.
+def json_rows(path: Path) -> Iterator[Row]:
+    """Yield the objects of a JSON lines file.
 
     Raises `FileNotFoundError` if there is no such file, and `ValueError` if a line isn't a JSON
     object.
     """
     with open(path, "rb") as file:
-        for number, line in enumerate(iter(lambda: file.readline(LINE_BYTES), b"")):
-            where = f"{path}, line {number + 1}"
+        for number, line in enumerate(iter(lambda: file.readline(LINE_BYTES), b""), start=1):
+            where = f"{path}, line {number}"
             require(
                 len(line) < LINE_BYTES,
                 f"{where}: {LINE_BYTES:,} bytes or more; one document per line expected",
             )
-            if number < first or not line.strip():
+            if not line.strip():
                 continue
             try:
                 content = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise ValueError(f"{where}: not JSON ({error})") from None
             require(isinstance(content, dict), f"{where}: a JSON object {{…}} expected")
-            yield Row(number, content)
+            yield Row(where, content)
 
 
-def parquet_rows(path: Path, field: str, first: int) -> Iterator[Row]:
-    """Yield the rows of a parquet file with one field, from `first` on, a row group at a time.
+def parquet_rows(path: Path, field: str) -> Iterator[Row]:
+    """Yield the rows of a parquet file with one field.
 
     Raises `ValueError` if the package `pyarrow` is missing or the file can't be read.
     """
@@ -183,32 +202,23 @@ def parquet_rows(path: Path, field: str, first: int) -> Iterator[Row]:
         from pyarrow import ArrowException, parquet
     except ImportError:
         raise ValueError(f"{path}: needs the package pyarrow; pip install pyarrow") from None
-    number = 0
     try:
         with parquet.ParquetFile(path, page_checksum_verification=True) as file:
             names = file.schema_arrow.names
             require(field in names, no_field(str(path), field, names))
-            for group in range(file.num_row_groups):
-                rows = file.metadata.row_group(group).num_rows
-                if number + rows <= first:
-                    number += rows
-                    continue
-                for batch in file.iter_batches(256, row_groups=[group], columns=[field]):
-                    for content in batch.to_pylist():
-                        if number >= first:
-                            yield Row(number, content)
-                        number += 1
+            batches = file.iter_batches(256, columns=[field])
+            contents = (content for batch in batches for content in batch.to_pylist())
+            for number, content in enumerate(contents, start=1):
+                yield Row(f"{path}, row {number}", content)
     except (ArrowException, OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not a readable parquet file ({one_line(error)})") from None
 
 
-def hub_rows(
-    hub: str, config: str, split: str, first: int = 0, mark: Mark | None = None
-) -> Iterator[Row]:
-    """Stream the rows of a data set on the Hugging Face hub, from row `first` on.
+def hub_rows(hub: str, config: str, split: str, mark: Mark | None = None) -> Iterator[Row]:
+    """Stream the rows of a data set on the Hugging Face hub, those from a mark on if it is given.
 
-    With a mark, the rows before it aren't downloaded. Raises `ValueError` if the package `datasets`
-    is missing or the hub doesn't have this data set, and `OSError` if the connection fails.
+    Raises `ValueError` if the package `datasets` is missing or the hub doesn't have this data set,
+    and `OSError` if the connection fails.
     """
     try:
         from datasets import load_dataset
@@ -218,26 +228,23 @@ def hub_rows(
         stream = load_dataset(hub, config or None, split=split, streaming=True)
         if mark:
             stream.load_state_dict(mark[1])
-        rows = iter(stream)
     except Exception as error:  # offline, misspelled or gated, each with another type
         raise ValueError(
             f"{hub}: cannot be read from the Hugging Face hub ({one_line(error)}); "
             f"check its name and the connection, or download its files and name those"
         ) from None
-    for number in itertools.count(mark[0] if mark else 0):
-        try:
-            content = next(rows, None)
-        except Exception as error:
-            raise OSError(
-                f"{hub}: reading stopped at row {number + 1} ({one_line(error)}); "
-                f"run the same command again"
-            ) from error
-        if content is None:
-            return
-        if number >= first:
-            yield Row(number, content, mark)
-        if (number + 1) % MARK_ROWS == 0:
-            mark = number + 1, stream.state_dict()
+    number = mark[0] if mark else 0
+    try:
+        for content in stream:
+            number += 1
+            yield Row(f"{hub}, row {number}", content, mark)
+            if number % MARK_ROWS == 0:
+                mark = number, stream.state_dict()
+    except Exception as error:
+        raise OSError(
+            f"{hub}: reading stopped at row {number + 1} ({one_line(error)}); "
+            f"run the same command again"
+        ) from error
 
 
 def one_line(error: Exception) -> str:
@@ -246,11 +253,11 @@ def one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
 
 
-def text_of(row: dict[str, Any], field: str, where: str) -> str:
+def text_of(row: Row, field: str) -> str:
     """Return a row's text, with U+FFFD for each lone surrogate, which JSON can contain."""
-    require(field in row, no_field(where, field, list(row)))
-    text = row[field]
-    require(isinstance(text, str), f"{where}: {field!r} isn't a string")
+    require(field in row.content, no_field(row.where, field, list(row.content)))
+    text = row.content[field]
+    require(isinstance(text, str), f"{row.where}: {field!r} isn't a string")
     return SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 

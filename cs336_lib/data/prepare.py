@@ -16,15 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from cs336_lib.config import require
-from cs336_lib.data.documents import Corpus, Place, check_files, read
-from cs336_lib.data.shards import TokenStream, append, open_raw_shard, shorten
-from cs336_lib.data.tokenizer import (
-    GPT2Tokenizer,
-    Tokenizer,
-    load_tokenizer,
-    make_tokenizer,
-    save_tokenizer,
-)
+from cs336_lib.data.documents import Corpus, Piece, Place, check_files, read
+from cs336_lib.data.shards import TokenStream, append, shorten
+from cs336_lib.data.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, save_tokenizer
 from cs336_lib.io import Bar, Log, locked, read_json, sync, write_atomic, writing
 
 BATCH_CHARACTERS = 2**20  # a thread encodes this much at a time, in about 0.1 s
@@ -41,7 +35,7 @@ SAVE_SECONDS = 5.0  # a killed run loses at most this much work
 
 PROGRESS, TOKENIZER = "progress.json", "tokenizer.json"
 
-Batch = list[tuple[Place, str]]
+Batch = list[tuple[Place, Piece]]
 
 Encoded = tuple[np.ndarray, np.ndarray, Place]  # tokens for both parts, and place of the last piece
 
@@ -58,13 +52,13 @@ class Progress(NamedTuple):
     place: Place = Place()
 
 
-def batched(pieces: Iterable[tuple[Place, str]]) -> Iterator[Batch]:
-    """Group pieces of text into lists of about BATCH_CHARACTERS."""
+def batched(pieces: Iterable[tuple[Place, Piece]]) -> Iterator[Batch]:
+    """Group pieces into lists of about BATCH_CHARACTERS."""
     batch: Batch = []
     size = 0
-    for place, text in pieces:
-        batch.append((place, text))
-        size += len(text)
+    for place, piece in pieces:
+        batch.append((place, piece))
+        size += len(piece)
         if size >= BATCH_CHARACTERS:
             yield batch
             batch, size = [], 0
@@ -77,11 +71,11 @@ def encode_batch(
 ) -> Encoded:
     """Encode a batch, with the token `separator` before each document."""
     train, val = [np.zeros(0, np.uint16)], [np.zeros(0, np.uint16)]
-    for place, text in batch:
+    for place, piece in batch:
         part = val if is_validation(place.document, val_fraction) else train
         if separator is not None and place.piece == 0:
             part.append(np.array([separator], np.uint16))
-        part.append(tokenizer.encode(text))
+        part.append(tokenizer.encode(piece) if isinstance(piece, str) else piece)
     return np.concatenate(train), np.concatenate(val), batch[-1][0]
 
 
@@ -149,8 +143,13 @@ def prepare(
     corpus = source if isinstance(source, Corpus) else Corpus((Path(source),))
     workers = (os.cpu_count() or 1) if workers is None else workers
     require(1 <= workers <= MOST_WORKERS, f"workers is {workers}; 1 to {MOST_WORKERS} expected")
-    options = check_options(val_fraction, shard_tokens)
+    require(0 < val_fraction < 1, f"val_fraction is {val_fraction}; between 0 and 1 expected")
+    # The header's count is an int32.
+    require(2 <= shard_tokens < 2**31, f"shard_tokens is {shard_tokens}; 2 to 2**31 - 1 expected")
     check_files(corpus)
+    is_gpt2 = tokenizer == "gpt2"
+    require(is_gpt2 or not corpus.raw, "--raw takes GPT-2's tokens; pass --tokenizer gpt2")
+    options = {"val_fraction": val_fraction, "shard_tokens": shard_tokens}
     arguments = {"tokenizer": tokenizer, **options, **describe(corpus)}
     with working_folder(out, arguments) as (folder, progress):
         if not progress:
@@ -158,32 +157,30 @@ def prepare(
             progress = Progress()
         made = load_tokenizer(folder / TOKENIZER)
         separator = None if corpus.is_one_text else made.end_of_text  # as in llm.c
-        encode = partial(encode_batch, made, separator, val_fraction)
+        # Of two raw files, the first is to train on.
+        share = 0.5 if corpus.raw and len(corpus.paths) == 2 else val_fraction
+        encode = partial(encode_batch, made, separator, share)
         results = encode_in_order(encode, batched(read(corpus, progress.place)), workers)
         add = partial(append, folder, shard_tokens=shard_tokens)
         save = partial(save_progress, folder, arguments)
         progress = write(results, add, progress, save, out.name)
         if progress.val == 0 and progress.train > 0:
             progress = copy_tail(folder, progress, val_fraction, add)
-        check_parts(out, progress)
+        require(
+            min(progress.train, progress.val) >= 2,  # a token and its successor
+            f"{out}: {progress.train} training and {progress.val} validation tokens, "
+            f"but each part needs 2; more text needed",
+        )
         save(progress)
         shorten(folder, "train", progress.train, shard_tokens=shard_tokens)
         return publish(folder, out, progress)
-
-
-def check_options(val_fraction: float, shard_tokens: int) -> dict[str, float]:
-    """Return the options by name, or raise `ValueError` for one that is out of range."""
-    require(0 < val_fraction < 1, f"val_fraction is {val_fraction}; between 0 and 1 expected")
-    # The header's count is an int32.
-    require(2 <= shard_tokens < 2**31, f"shard_tokens is {shard_tokens}; 2 to 2**31 - 1 expected")
-    return {"val_fraction": val_fraction, "shard_tokens": shard_tokens}
 
 
 def describe(corpus: Corpus) -> dict[str, object]:
     """Describe a corpus, with the sizes and times of its files, to compare with another run's."""
     stats = [(str(path.resolve()), path.stat()) for path in corpus.paths]
     files = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
-    return {"format": 2, **dataclasses.asdict(corpus), "paths": files}
+    return {"format": 3, **dataclasses.asdict(corpus), "paths": files}
 
 
 @contextmanager
@@ -286,15 +283,6 @@ def copy_tail(
     return progress._replace(train=cut, val=val)
 
 
-def check_parts(out: Path, progress: Progress) -> None:
-    """Raise `ValueError` for a part that is too short for one token and its successor."""
-    require(
-        min(progress.train, progress.val) >= 2,
-        f"{out}: {progress.train} training and {progress.val} validation tokens, "
-        f"but each part needs 2; more text needed",
-    )
-
-
 def publish(folder: Path, out: Path, progress: Progress) -> dict[str, int]:
     """Sync the finished folder to disk and give it its name."""
     with writing(out):
@@ -311,43 +299,5 @@ def fitting_tokenizer(name: str, corpus: Corpus) -> Tokenizer:
     alphabet: set[str] = set()
     if name == "char":
         for _, text in read(corpus, Place()):
-            alphabet.update(text)
+            alphabet.update(str(text))
     return make_tokenizer(name, "".join(alphabet))
-
-
-def prepare_raw(
-    paths: tuple[Path, ...],
-    out: Path,
-    val_fraction: float = 0.1,
-    *,
-    shard_tokens: int = SHARD_TOKENS,
-) -> dict[str, int]:
-    """Convert nanoGPT's .bin files of GPT-2's tokens to a folder of shards.
-
-    `paths` has the file to train on, and optionally a second one to validate on. Without that, the
-    share `val_fraction` of the first becomes the validation part. The other arguments and the
-    result are those of `prepare`. Raises `FileExistsError` if `out` exists, and `ValueError` if a
-    file doesn't hold GPT-2's tokens or `out` belongs to an unfinished run.
-    """
-    require(
-        len(paths) in (1, 2),
-        f"{len(paths)} files; --raw takes one, or a second one to validate on",
-    )
-    arguments = {"format": "raw", **check_options(val_fraction, shard_tokens)}
-    files = [open_raw_shard(path) for path in paths]
-    cut = int(len(files[0]) * (1 - val_fraction))
-    train, val = files if len(files) == 2 else (files[0][:cut], files[0][cut:])
-    progress = Progress(len(train), len(val))
-    check_parts(out, progress)
-    with working_folder(out, arguments) as (folder, _):
-        save_tokenizer(GPT2Tokenizer(), folder / TOKENIZER)
-        for part, path, ids in (("train", paths[0], train), ("val", paths[-1], val)):
-            for begin in range(0, len(ids), COPY_TOKENS):
-                piece = ids[begin : begin + COPY_TOKENS]
-                require(
-                    piece.max() < GPT2Tokenizer.vocab_size,
-                    f"{path}: id {piece.max()}, but GPT-2's vocabulary has "
-                    f"{GPT2Tokenizer.vocab_size}; files of other tokenizers are not supported",
-                )
-                append(folder, part, begin, piece, shard_tokens=shard_tokens)
-        return publish(folder, out, progress)

@@ -67,10 +67,10 @@ def load_examples(source: str, tokenizer: Tokenizer) -> list[Example]:
         f"{tokenizer.name!r}; train with --tokenizer gpt2",
     )
     if Path(source).exists() or Path(source).suffix in (".json", ".jsonl"):
-        rows, where = json_rows(Path(source)), f"{source}, line"
+        rows = json_rows(Path(source))
     else:
-        rows, where = hub_rows(source, "", SPLIT), f"{source}, row"
-    examples = [parse(row.content, tokenizer, f"{where} {row.number + 1}") for row in rows]
+        rows = hub_rows(source, "", SPLIT)
+    examples = [parse(row.content, tokenizer, row.where) for row in rows]
     require(len(examples) > 0, f"{source}: holds no examples")
     return examples
 

@@ -26,7 +26,6 @@ from cs336_lib.data.prepare import (
     encode_in_order,
     is_validation,
     prepare,
-    prepare_raw,
 )
 from cs336_lib.data.shards import TokenStream, append, open_raw_shard, open_shard, write_shard
 from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer, load_tokenizer
@@ -311,7 +310,7 @@ def test_the_hub_is_not_streamed_again_from_its_beginning(tmp_path, small_pieces
         with pytest.raises(Killed):
             prepare(corpus, out, workers=1)
     saved = json.loads((tmp_path / ".tmp-out" / "progress.json").read_text())
-    done = saved["place"][2]
+    done = saved["place"][0]
     assert done > 10
     prepare(corpus, out, workers=1)
     assert done - 4 <= streams[1].sent[0] <= done
@@ -340,7 +339,7 @@ def test_two_runs_do_not_share_a_folder(corpus, raw_file, tmp_path, monkeypatch)
     (temporary / "train_000000.bin").write_text("what the first has written")
     before = contents(temporary)
     with locked(tmp_path / ".out.lock"):  # as the first run, from whatever process
-        for second in (partial(prepare, corpus), partial(prepare_raw, (raw_file,))):
+        for second in (partial(prepare, corpus), partial(prepare, raw(raw_file))):
             with pytest.raises(ValueError, match="another process holds this lock; wait"):
                 second(out)
             assert contents(temporary) == before
@@ -441,10 +440,14 @@ def raw_file(tmp_path):
     return path
 
 
+def raw(*paths):
+    return Corpus(paths, raw=True)
+
+
 def test_raw_tokens(raw_file, tmp_path):
     ids = open_raw_shard(raw_file)
     assert ids.tolist() == (np.arange(1000) * 50).tolist()
-    counts = prepare_raw((raw_file,), tmp_path / "out", 0.1, shard_tokens=300)
+    counts = prepare(raw(raw_file), tmp_path / "out", shard_tokens=300)
     assert counts == {"train": 900, "val": 100}
     both = np.concatenate([tokens(tmp_path / "out", part) for part in ("train", "val")])
     assert both.tolist() == ids.tolist()
@@ -452,7 +455,7 @@ def test_raw_tokens(raw_file, tmp_path):
     assert load_tokenizer(tmp_path / "out" / "tokenizer.json").name == "gpt2"
     val = tmp_path / "val.bin"
     np.arange(10).astype("<u2").tofile(val)
-    assert prepare_raw((raw_file, val), tmp_path / "two") == {"train": 1000, "val": 10}
+    assert prepare(raw(raw_file, val), tmp_path / "two") == {"train": 1000, "val": 10}
     assert tokens(tmp_path / "two", "val").tolist() == list(range(10))
 
 
@@ -477,13 +480,13 @@ def test_training_on_a_raw_file_gives_the_command_that_converts_it(tmp_path, cap
 def test_what_is_no_raw_file(raw_file, tmp_path):
     out = tmp_path / "out"
     with pytest.raises(ValueError, match="3 files; --raw takes one, or"):
-        prepare_raw((raw_file,) * 3, out)
+        prepare(raw(*[raw_file] * 3), out)
     np.array([1, 60000, 2, 3]).astype("<u2").tofile(raw_file)
     with pytest.raises(ValueError, match="id 60000, but GPT-2's vocabulary has 50257"):
-        prepare_raw((raw_file,), out, 0.5)
+        prepare(raw(raw_file), out, val_fraction=0.5)
     write_shard(raw_file, np.arange(10))
     with pytest.raises(ValueError, match=r"an llm\.c shard already"):
-        prepare_raw((raw_file,), out)
+        prepare(raw(raw_file), out)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["train.bin"]
 
 
@@ -494,8 +497,10 @@ def test_raw_leaves_an_unfinished_run_alone(corpus, raw_file, tmp_path, small_pi
         with pytest.raises(Killed):
             prepare(corpus, tmp_path / "out")
     before = contents(tmp_path / ".tmp-out")
-    with pytest.raises(ValueError, match="tmp-out holds an unfinished run with other format"):
-        prepare_raw((raw_file,), tmp_path / "out")
+    with pytest.raises(
+        ValueError, match="tmp-out holds an unfinished run with other paths and raw"
+    ):
+        prepare(raw(raw_file), tmp_path / "out")
     assert contents(tmp_path / ".tmp-out") == before
 
 
@@ -521,7 +526,7 @@ def test_the_command_line(corpus, raw_file, tmp_path, capsys):
         assert capsys.readouterr().err.count("\n") == 1
 
 
-PIECES = [(Place(i // 2, 0, i // 2, i % 2), f"piece {i} of a text\n") for i in range(400)]
+PIECES = [(Place(i // 2, i % 2), f"piece {i} of a text\n") for i in range(400)]
 
 
 def test_the_fraction_holds_at_every_length():
