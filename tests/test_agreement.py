@@ -49,10 +49,9 @@ def test_mps_that_differs_in_any_part_is_left_for_the_cpu(pretend, capsys, part,
     pretend(lambda found: found[part].view(-1)[found[part].abs().argmax()].mul_(value))
     assert [hardware.select_device() for _ in range(2)] == [CPU, CPU]
     said = capsys.readouterr().err
-    assert said == (
-        f"mps differs from the CPU in a small training step ({part}): using the CPU; "
-        "--device mps insists\n"
-    )
+    assert said.startswith("mps fails in a small training step (")
+    assert said.endswith(f"for item ['{part}']): using the CPU; --device mps insists\n")
+    assert said.count("\n") == 1
 
 
 def test_mps_without_an_operation_is_left_for_the_cpu(pretend, capsys):
@@ -77,7 +76,5 @@ def test_the_step_uses_all_weights_and_another_attention_is_within_the_tolerance
     assert all(value.abs().max() > 1e-3 for value in expected.values())
     with sdpa_kernel(SDPBackend.MATH):
         found = STEP(CPU)
-    off = [
-        (found[name] - expected[name]).abs().max() / expected[name].abs().max() for name in PARTS
-    ]
-    assert max(off) < agreement.TOLERANCE / 100
+    far_below = agreement.TOLERANCE / 100
+    torch.testing.assert_close(found, expected, rtol=far_below, atol=far_below / 100)
