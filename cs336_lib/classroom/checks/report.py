@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from unittest import mock
 
 from cs336_lib.classroom import study
@@ -43,6 +44,29 @@ def complaint(error: Exception, check: Callable[..., None]) -> str:
     )
 
 
+def judge(check: Callable[..., None], answers: tuple[object, ...]) -> bool:
+    """Run a check, print its verdict in one line, and return whether the answers passed."""
+    name = check.__name__
+    try:
+        if any(answer is ... for answer in answers):
+            raise NotImplementedError
+        check(*answers)
+    except DiagnosisError as diagnosis:
+        verdict, said = study.WRONG, str(diagnosis)
+        print(f"{name}: not right yet. {said}")
+    except Exception as error:  # the learner's own code may raise anything
+        if isinstance(error, NotImplementedError) and not str(error):
+            print(f"{name}: not attempted yet")  # only a stub's error has no message
+            return False
+        verdict, said = study.WRONG, complaint(error, check)
+        print(f"{name}: {said}")
+    else:
+        verdict, said = study.PASSED, ""
+        print(f"{name}: passed")
+    study.record(Path.cwd(), name, verdict, said)
+    return verdict == study.PASSED
+
+
 def exercise(check: Callable[..., None]) -> Callable[..., None]:
     """Turn a function that raises into one that prints its verdict in one line.
 
@@ -53,23 +77,26 @@ def exercise(check: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(check)
     def report(*answers: object) -> None:
-        name = check.__name__
-        try:
-            if any(answer is ... for answer in answers):
-                raise NotImplementedError
-            check(*answers)
-        except DiagnosisError as diagnosis:
-            verdict, said = study.WRONG, str(diagnosis)
-            print(f"{name}: not right yet. {said}")
-        except Exception as error:  # the learner's own code may raise anything
-            if isinstance(error, NotImplementedError) and not str(error):
-                print(f"{name}: not attempted yet")  # only a stub's error has no message
-                return
-            verdict, said = study.WRONG, complaint(error, check)
-            print(f"{name}: {said}")
-        else:
-            verdict, said = study.PASSED, ""
-            print(f"{name}: passed")
-        study.record(Path.cwd(), name, verdict, said)
+        judge(check, answers)
 
     return report
+
+
+def part(library: Any) -> Callable[[Callable[..., None]], Callable[..., Any]]:
+    """Turn a check of a part of GPT-2 into one that also returns the part to continue with.
+
+    The check prints its verdict as an `exercise` does. It returns the learner's part if that is
+    right, and `library`, which does the same, if it is missing or wrong.
+
+    Example:
+        >>> MLP = checks.mlp(MLP)
+    """
+
+    def decorate(check: Callable[..., None]) -> Callable[..., Any]:
+        @functools.wraps(check)
+        def report(answer: Any, *others: object) -> Any:
+            return answer if judge(check, (answer, *others)) else library
+
+        return report
+
+    return decorate
