@@ -19,9 +19,6 @@ from cs336_lib.io import atomic, inside, read_json
 
 DESCRIPTION = "Train, sample, evaluate and export GPT-2 models, prepare data, estimate costs."
 
-MAX_SAMPLES = 1000  # each needs a separate cache
-
-
 # One subcommand per preset, with every field of TrainConfig as a flag.
 Preset = tyro.extras.subcommand_type_from_defaults(
     {name: dataclasses.replace(PRESETS[name][1], run_dir=f"runs/{name}") for name in PRESETS},
@@ -64,7 +61,7 @@ class Sample:
     max_new_tokens: int = 200
     """How many tokens to sample at most."""
     num_samples: int = 1
-    """How many continuations. Several are sampled as one batch and printed at the end."""
+    """How many continuations to sample, one after another."""
     stop: bool = True
     """Stop at <|endoftext|>, if the tokenizer has it."""
     temperature: float = 0.8
@@ -85,10 +82,7 @@ class Sample:
         from cs336_lib import checkpoint, generate, hardware
         from cs336_lib.data.tokenizer import load_tokenizer
 
-        require(
-            1 <= self.num_samples <= MAX_SAMPLES,
-            f"num_samples is {self.num_samples}; 1 to {MAX_SAMPLES} expected",
-        )
+        require(self.num_samples >= 1, f"num_samples is {self.num_samples}; at least 1 expected")
         sampling = generate.SamplingConfig(
             max_new_tokens=self.max_new_tokens,
             temperature=self.temperature,
@@ -102,15 +96,14 @@ class Sample:
         prompt = self.prompt
         if prompt is None:
             prompt = generate.first_prompt(tokenizer, "\n")
-        if self.num_samples > 1:
-            prompts = [prompt] * self.num_samples
-            texts = generate.complete_batch(model, tokenizer, prompts, sampling, stop=self.stop)
-            print("\n---------------\n".join(texts))
-            return
-        pieces = generate.stream_text(model, tokenizer, prompt, sampling, stop=self.stop)
-        for piece in itertools.chain([prompt + next(pieces)], pieces):
-            print(piece, end="", flush=True)
-        print()
+        for number in range(self.num_samples):
+            seed = None if self.seed is None else self.seed + number
+            settings: dict[str, Any] = {"stop": self.stop, "seed": seed}
+            pieces = generate.stream_text(model, tokenizer, prompt, sampling, **settings)
+            print("---------------\n" if number else "", end="")
+            for piece in itertools.chain([prompt + next(pieces)], pieces):
+                print(piece, end="", flush=True)
+            print()
 
 
 @dataclass(frozen=True)

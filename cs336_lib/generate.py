@@ -141,24 +141,19 @@ def choose(
     Sampling happens on the CPU, so it doesn't depend on the device. Raises `ValueError` if the
     logits are not finite.
     """
+    require(
+        math.isfinite(logits.amax()),  # the largest of several numbers is NaN if one is
+        "the model's logits are not finite; use --weights fp32 or an earlier checkpoint",
+    )
     if sampling.temperature == 0:
         return logits.argmax(-1)
     filtered = filter_logits(logits.float(), sampling.temperature, sampling.top_k, sampling.top_p)
     probabilities = filtered.softmax(-1).cpu()
-    require_finite(probabilities[:, 0])  # one NaN or infinity makes the row's softmax NaN
     tokens = [
         torch.multinomial(row, 1, generator=generator)
         for row, generator in zip(probabilities, generators, strict=True)
     ]
     return torch.cat(tokens).to(logits.device)
-
-
-def require_finite(values: Float[Tensor, " batch"]) -> None:
-    """Raise `ValueError` if the largest value is NaN or infinite."""
-    require(
-        math.isfinite(values.amax()),
-        "the model's logits are not finite; use --weights fp32 or an earlier checkpoint",
-    )
 
 
 @torch.no_grad()
@@ -171,7 +166,7 @@ def stream(
     batch with seed s equals the continuation of that prompt alone with seed s + i.
 
     Raises `ValueError` if a setting is out of range, a prompt is empty, or the logits are not
-    finite. At temperature 0 on a GPU, the logits are checked at the end.
+    finite.
 
     Args:
         prompts: Token ids, as a matrix or as a list of vectors of different lengths.
@@ -192,38 +187,21 @@ def stream(
     text = F.pad(padded, (0, sampling.max_new_tokens)).to(model.device)
     padding = [padded.size(1) - len(prompt) for prompt in prompts]
     reader = Reader(model, padding, sampling.use_cache)
+    stopped = torch.zeros(len(text), dtype=torch.bool, device=text.device)
     was_training = model.training
     model.eval()
     try:
-        yield from new_tokens(reader, text, generators, sampling)
+        for end in range(padded.size(1), text.size(1)):
+            token = choose(reader.logits(text[:, :end]), generators, sampling)
+            if sampling.stop_token is not None:
+                token = token.masked_fill(stopped, sampling.stop_token)
+                stopped = token == sampling.stop_token
+            text[:, end] = token
+            yield token
+            if sampling.stop_token is not None and stopped.all():
+                break
     finally:
         model.train(was_training)
-
-
-def new_tokens(
-    reader: Reader,
-    text: Int[Tensor, "batch seq"],
-    generators: list[torch.Generator],
-    sampling: SamplingConfig,
-) -> Iterator[Int[Tensor, " batch"]]:
-    """Fill the empty columns of `text` from left to right, and yield each of them."""
-    stopped = torch.zeros(len(text), dtype=torch.bool, device=text.device)
-    highest = torch.zeros(len(text), device=text.device)
-    for end in range(text.size(1) - sampling.max_new_tokens, text.size(1)):
-        logits = reader.logits(text[:, :end])
-        token = choose(logits, generators, sampling)
-        if sampling.temperature == 0:
-            highest = torch.maximum(highest, logits.amax(-1))
-            if text.device.type == "cpu":  # on a GPU, the check would wait for the device
-                require_finite(highest)
-        if sampling.stop_token is not None:
-            token = token.masked_fill(stopped, sampling.stop_token)
-            stopped = token == sampling.stop_token
-        text[:, end] = token
-        yield token
-        if sampling.stop_token is not None and stopped.all():
-            break
-    require_finite(highest)
 
 
 class HalfLinear(nn.Module):
@@ -340,26 +318,6 @@ def complete(
 ) -> str:
     """Return the prompt and its continuation, for the arguments of `stream_text`."""
     return prompt + "".join(stream_text(model, tokenizer, prompt, sampling, **options))
-
-
-def complete_batch(
-    model: GPT,
-    tokenizer: Tokenizer,
-    prompts: Sequence[str],
-    sampling: SamplingConfig | int,
-    *,
-    stop: bool = True,
-    **options: Any,
-) -> list[str]:
-    """Complete all prompts in one batch, the i-th as `complete` does with seed + i."""
-    stop_token = tokenizer.end_of_text if stop else None
-    sampling = sampling_config(sampling, options | {"stop_token": stop_token})
-    ids = [encode(tokenizer, prompt) for prompt in prompts]
-    texts = []
-    for prompt, read, row in zip(prompts, ids, generate(model, ids, sampling), strict=True):
-        new = row[len(read) :].tolist()
-        texts.append(prompt + tokenizer.decode([token for token in new if token != stop_token]))
-    return texts
 
 
 sys.modules[__name__].__class__ = CallableModule

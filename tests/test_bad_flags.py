@@ -96,7 +96,7 @@ OWN: dict[str, dict[str, list[str]]] = {
         "run_dir": ["", "missing", "taken", "file.txt", "/dev/null", "a\nb", SHELL, LONG],
         "prompt": ["", "5", "é", "\0", "\x1b[2J", "🎭\n🎭"],
         "device": ["", "tpu", "cuda:99", "\n"],
-        "num_samples": ["0", HUGE, "1001"],
+        "num_samples": ["0", "-1"],
         "max_new_tokens": [HUGE, "10000000"],
         "temperature": ["1e-320", "1e-9"],
         "top_k": ["0"],
