@@ -15,13 +15,19 @@ import torch
 
 from cs336_lib.agreement import agrees_with_cpu
 from cs336_lib.config import require
+from cs336_lib.data.corpus import DATA
+from cs336_lib.io import read_json
 
 BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
 @dataclass(frozen=True)
 class Device:
-    """Dense peak FLOP/s by precision, bandwidth in B/s and memory in bytes, from a datasheet."""
+    """Dense peak FLOP/s by precision, bandwidth in B/s and memory in bytes, from a datasheet.
+
+    Datasheets that say "with sparsity" count multiplications by zero, so they print twice as much.
+    "tf32" runs fp32 matmuls on tensor cores, and "fp32" means ordinary cores.
+    """
 
     name: str
     peak_flops: dict[str, float] = field(hash=False)
@@ -30,52 +36,7 @@ class Device:
     source: str
 
 
-# All figures are dense. Datasheets that say "with sparsity" count multiplications by zero, so they
-# print twice as much. "tf32" runs fp32 matmuls on tensor cores; "fp32" means ordinary cores.
-DATASHEET: dict[str, Device] = {
-    "a100": Device(
-        "NVIDIA A100 80GB SXM",
-        {"bf16": 312e12, "fp16": 312e12, "tf32": 156e12, "fp32": 19.5e12},
-        2.039e12,
-        80e9,
-        "NVIDIA A100 datasheet, 2021",
-    ),
-    "h100": Device(
-        "NVIDIA H100 SXM",
-        {"fp8": 1979e12, "bf16": 989.5e12, "fp16": 989.5e12, "tf32": 494.7e12, "fp32": 67e12},
-        3.35e12,
-        80e9,
-        "NVIDIA H100 datasheet, 2023 (printed with 2:4 sparsity: halved here)",
-    ),
-    "h200": Device(
-        "NVIDIA H200 SXM",
-        {"fp8": 1979e12, "bf16": 989.5e12, "fp16": 989.5e12, "tf32": 494.7e12, "fp32": 67e12},
-        4.8e12,
-        141e9,
-        "NVIDIA H200 datasheet, 2024 (printed with 2:4 sparsity: halved here)",
-    ),
-    "b200": Device(
-        "NVIDIA B200 SXM",
-        {"fp8": 4500e12, "bf16": 2250e12, "fp16": 2250e12, "tf32": 1125e12, "fp32": 75e12},
-        8.0e12,
-        180e9,
-        "NVIDIA DGX B200 datasheet, 2024: 36 PFLOP/s sparse bf16, 1440 GB, 64 TB/s over 8 GPUs",
-    ),
-    "a6000": Device(
-        "NVIDIA RTX A6000",
-        {"bf16": 154.8e12, "fp16": 154.8e12, "tf32": 77.4e12, "fp32": 38.7e12},
-        0.768e12,
-        48e9,
-        "NVIDIA RTX A6000 datasheet, 2021 (309.7 TFLOP/s with sparsity: halved here)",
-    ),
-    "rtx 4090": Device(
-        "NVIDIA GeForce RTX 4090",
-        {"bf16": 165.2e12, "fp16": 165.2e12, "tf32": 82.6e12, "fp32": 82.6e12},
-        1.008e12,
-        24e9,
-        "NVIDIA Ada architecture whitepaper, 2022 (fp32 accumulation)",
-    ),
-}
+DATASHEET = {key: Device(**sheet) for key, sheet in read_json(DATA / "devices.json").items()}
 
 
 def select_device(name: str = "auto", local_rank: int = 0) -> torch.device:
