@@ -71,7 +71,7 @@ class KVCache:
 class CausalSelfAttention(nn.Module):
     """Multi-head attention, in which a token attends to itself and to earlier tokens."""
 
-    def __init__(self, config: GPTConfig, layer: int):
+    def __init__(self, config: GPTConfig, layer: int = 0):
         super().__init__()
         self.layer = layer
         self.n_head = config.n_head
@@ -126,7 +126,7 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """Pre-norm block, whose sub-layers normalize their input and add to the residual stream."""
 
-    def __init__(self, config: GPTConfig, layer: int):
+    def __init__(self, config: GPTConfig, layer: int = 0):
         super().__init__()
         self.ln_1 = nn.LayerNorm(config.n_embd, bias=config.bias)
         self.attn = CausalSelfAttention(config, layer)
