@@ -221,29 +221,19 @@ def export(model: GPT, folder: str | Path, tokenizer: Tokenizer) -> None:
         raise FileExistsError(f"{folder} exists already; choose another folder, or remove it")
     ours, theirs = tokenizer.vocab_size, model.config.vocab_size
     require(ours == theirs, f"the tokenizer has {ours} ids, the model {theirs}; they must be equal")
-    texts = model_files(model, tokenizer)
-    if isinstance(tokenizer, CharTokenizer):
-        texts |= char_files(tokenizer, model.config.block_size)
-    else:
-        texts |= gpt2_files(model.config.block_size)
     tensors = {name: value.contiguous() for name, value in hugging_face_tensors(model).items()}
     with atomic(folder, folder=True) as temporary:
-        for name, text in texts.items():
+        for name, text in text_files(model, tokenizer).items():
             (temporary / name).write_text(text, encoding="utf-8", newline="\n")
         save_file(tensors, temporary / WEIGHTS, metadata={"format": "pt"})
         # safetensors creates a file that only its owner can read.
         shutil.copymode(temporary / CONFIG, temporary / WEIGHTS)
 
 
-def dump(content: dict[str, Any]) -> str:
-    """Format JSON as Hugging Face does."""
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-
-
-def model_files(model: GPT, tokenizer: Tokenizer) -> dict[str, str]:
-    """Return the text of config.json and generation_config.json, by name."""
+def text_files(model: GPT, tokenizer: Tokenizer) -> dict[str, str]:
+    """Return the text of all exported files but the weights, by name."""
     config = model.config
-    ends = {"bos_token_id": tokenizer.end_of_text, "eos_token_id": tokenizer.end_of_text}
+    ends = dict.fromkeys(("bos_token_id", "eos_token_id"), tokenizer.end_of_text)
     described = {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
@@ -253,94 +243,84 @@ def model_files(model: GPT, tokenizer: Tokenizer) -> dict[str, str]:
         **FIXED,
         **ends,
     }
-    return {CONFIG: dump(described), "generation_config.json": dump(ends)}
+    settings = {
+        "model_max_length": config.block_size,
+        # Otherwise transformers 4 adds token_type_ids, whose embeddings its GPT-2 adds.
+        "model_input_names": ["input_ids", "attention_mask"],
+        "clean_up_tokenization_spaces": False,
+    }
+    files = {}
+    if isinstance(tokenizer, CharTokenizer):
+        steps = char_steps(tokenizer)
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    else:
+        steps = gpt2_steps()
+        settings["tokenizer_class"] = "GPT2Tokenizer"
+        settings |= dict.fromkeys(("bos_token", "eos_token", "unk_token"), END_OF_TEXT)
+        vocab, merges = steps["model"]["vocab"], steps["model"]["merges"]
+        files["vocab.json"] = json.dumps(vocab)
+        files["merges.txt"] = "\n".join(["#version: 0.2", *merges]) + "\n"
+    return files | {
+        CONFIG: dump(described),
+        "generation_config.json": dump(ends),
+        "tokenizer.json": dump({"version": "1.0", "added_tokens": [], **steps}),
+        "tokenizer_config.json": dump(settings),
+    }
 
 
-def char_files(tokenizer: CharTokenizer, block_size: int) -> dict[str, str]:
-    """Return the text of a character tokenizer's Hugging Face files, by name."""
+def dump(content: dict[str, Any]) -> str:
+    """Format JSON as Hugging Face does."""
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def char_steps(tokenizer: CharTokenizer) -> dict[str, Any]:
+    """Return the steps of a character tokenizer, in the terms of tokenizer.json."""
     every = {"Regex": r"[\s\S]"}  # a dot would not match newlines
     split = {"type": "Split", "pattern": every, "behavior": "Isolated", "invert": False}
     vocab = {character: index for index, character in enumerate(tokenizer.alphabet)}
-    described = {
-        "version": "1.0",
-        "added_tokens": [],
+    return {
         "pre_tokenizer": split,
         "decoder": {"type": "Fuse"},
         # <unk> is not in the vocabulary, so an unknown character is an error, as in ours.
         "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "<unk>"},
     }
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        # Otherwise transformers 4 adds token_type_ids, whose embeddings its GPT-2 adds.
-        "model_input_names": ["input_ids", "attention_mask"],
-        "model_max_length": block_size,
-        "clean_up_tokenization_spaces": False,
-    }
-    return {"tokenizer.json": dump(described), "tokenizer_config.json": dump(settings)}
 
 
-def gpt2_files(block_size: int) -> dict[str, str]:
-    """Return the text of GPT-2's tokenizer files, by name, rebuilt from data/gpt2.tiktoken.
+def gpt2_steps() -> dict[str, Any]:
+    """Return the steps of GPT-2's tokenizer, in the terms of tokenizer.json.
 
-    vocab.json and merges.txt equal OpenAI's encoder.json and vocab.bpe byte for byte.
+    The vocabulary and the merges equal OpenAI's encoder.json and vocab.bpe.
     """
-    encoding, letters = gpt2_encoding(), byte_letters()
+    encoding = gpt2_encoding()
+    # GPT-2's files write bytes that cannot be printed as the characters from 256 on.
+    hidden = [byte for byte in range(256) if byte == ord(" ") or not chr(byte).isprintable()]
+    letters = {byte: 256 + index for index, byte in enumerate(hidden)}
     tokens = [encoding.decode_single_token_bytes(i) for i in range(encoding.eot_token)]
-    vocab = {spell(token, letters): i for i, token in enumerate(tokens)}
-    vocab[END_OF_TEXT] = encoding.eot_token
-    merges = [f"{spell(a, letters)} {spell(b, letters)}" for a, b in bpe_merges(tokens)]
+    vocab = {token.decode("latin-1").translate(letters): i for i, token in enumerate(tokens)}
+    merges = bpe_merges(vocab)
     end = {"id": encoding.eot_token, "content": END_OF_TEXT, "special": True}
     end |= dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
-    described = {
-        "version": "1.0",
+    return {
         "added_tokens": [end],
         "pre_tokenizer": byte_level,
         "decoder": byte_level,
-        "model": {"type": "BPE", "vocab": vocab, "merges": merges},
-    }
-    settings = {
-        "tokenizer_class": "GPT2Tokenizer",
-        "model_max_length": block_size,
-        "clean_up_tokenization_spaces": False,
-        **dict.fromkeys(("bos_token", "eos_token", "unk_token"), END_OF_TEXT),
-    }
-    return {
-        "vocab.json": json.dumps(vocab),
-        "merges.txt": "\n".join(["#version: 0.2", *merges]) + "\n",
-        "tokenizer.json": dump(described),
-        "tokenizer_config.json": dump(settings),
+        "model": {"type": "BPE", "vocab": vocab | {END_OF_TEXT: end["id"]}, "merges": merges},
     }
 
 
-def spell(token: bytes, letters: dict[int, str]) -> str:
-    """Write a token with the characters that GPT-2's files use for bytes."""
-    return "".join(letters[byte] for byte in token)
+def bpe_merges(ranks: dict[str, int]) -> list[str]:
+    """Return the pair that each token of several letters was merged from, as "left right".
 
-
-def byte_letters() -> dict[int, str]:
-    """Map each byte to the printable character that GPT-2's encoder.py uses for it."""
-    printable = [*range(ord("!"), 127), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [b for b in range(256) if b not in printable]
-    return {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
-
-
-def bpe_merges(tokens: list[bytes]) -> list[list[bytes]]:
-    """Return the pair that each token of several bytes was merged from.
-
-    Merging a token's bytes by rank until two parts are left repeats the encoder's steps.
-
-    Args:
-        tokens: All tokens in rank order.
+    Merging a token's letters by rank until two parts are left repeats the encoder's steps.
     """
-    ranks = {token: rank for rank, token in enumerate(tokens)}
-    pairs = []
-    for token in tokens:
-        parts = [token[i : i + 1] for i in range(len(token))]
+    merges = []
+    for token in ranks:
+        parts = list(token)
         while len(parts) > 2:
-            joined = [a + b for a, b in pairwise(parts)]
-            first = min(range(len(joined)), key=lambda i: ranks.get(joined[i], len(ranks)))
-            parts[first : first + 2] = [joined[first]]
+            pairs = enumerate(pairwise(parts))
+            _, first = min((ranks.get(a + b, len(ranks)), i) for i, (a, b) in pairs)
+            parts[first : first + 2] = ["".join(parts[first : first + 2])]
         if len(parts) == 2:
-            pairs.append(parts)
-    return pairs
+            merges.append(" ".join(parts))
+    return merges
