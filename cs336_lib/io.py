@@ -165,11 +165,10 @@ class Log:
     A full disk under the log, or a terminal that is gone, must not stop a run.
     """
 
-    def write(self, text: str) -> int:
+    def write(self, text: str) -> None:
         """Write the text if possible."""
         with suppress(OSError, ValueError, AttributeError):  # failed, closed, None
             sys.stderr.write(text)
-        return len(text)
 
     def flush(self) -> None:
         """Flush if possible."""
@@ -180,40 +179,32 @@ class Log:
         return getattr(sys.stderr, name)
 
 
+class LinesLog(Log):
+    """Log that gets a progress bar's states as lines, where tqdm would restart a single line."""
+
+    def write(self, text: str) -> None:
+        """Write the text as a line, unless it only erases or ends the bar."""
+        if line := text.strip():
+            super().write(f"{line}\n")
+
+
 LOG_SECONDS = 30.0  # between two lines in a log
 
 
 class Bar(tqdm):
     """A progress bar that suits logs and ignores write errors.
 
-    Terminals and notebooks get a bar. A log file gets a line every half minute, and a last one
-    unless `leave` is off.
+    Terminals and notebooks get a bar. A log file gets a line every half minute.
     """
 
-    leave: bool
-
     def __init__(self, *arguments: Any, **settings: Any):
-        self.in_place = draws_in_place(sys.stderr)
-        if not self.in_place:  # without columns, tqdm leaves out the bar itself
-            settings |= {"ncols": 0, "mininterval": LOG_SECONDS, "miniters": 1}
+        in_place = draws_in_place(sys.stderr)
+        if not in_place:  # without columns, tqdm leaves out the bar itself
+            lines = {"ncols": 0, "mininterval": LOG_SECONDS, "miniters": 1}
+            settings = {"delay": 1} | settings | lines
         # tqdm finds the terminal's width by itself only if it writes to sys.stderr directly.
-        super().__init__(*arguments, file=Log(), dynamic_ncols=self.in_place, **settings)
-
-    def display(self, msg: str | None = None, pos: int | None = None) -> bool:
-        """Draw the bar, or write its numbers as a line of a log."""
-        if self.in_place:
-            return super().display(msg, pos)
-        if msg is None and self.n > self.initial:
-            self.fp.write(f"{self}\n")
-        return False  # a log has no bar to erase
-
-    def close(self) -> None:
-        """Finish the bar, or write the log's last line."""
-        if not (self.disable or self.in_place):
-            if self.leave and self.format_dict["elapsed"] >= self.delay:
-                self.display()
-            self.leave = False  # or tqdm would add an empty line
-        super().close()
+        file = Log() if in_place else LinesLog()
+        super().__init__(*arguments, file=file, dynamic_ncols=in_place, **settings)
 
 
 def draws_in_place(stream: Any) -> bool:
