@@ -5,15 +5,14 @@ import dataclasses
 import math
 import secrets
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
 from cs336_lib import CallableModule
 from cs336_lib.config import require
@@ -24,10 +23,6 @@ from cs336_lib.model import GPT, KVCache
 MAX_NEW_TOKENS = 2**20  # their memory is allocated before the first one is drawn
 MIN_TEMPERATURE = 1e-6  # dividing by less could overflow
 WEIGHTS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-
-# Prompts of equal length are a matrix, prompts of different lengths a list of vectors.
-Prompts = Int[Tensor, "batch seq"] | Sequence[Int[Tensor, " seq"]]
-AnyPrompts = TypeVar("AnyPrompts", Int[Tensor, "batch seq"], Sequence[Int[Tensor, " seq"]])
 
 
 @dataclass(frozen=True)
@@ -106,31 +101,6 @@ def context_start(length: int, block_size: int) -> int:
     return -(-max(0, length - block_size) // jump) * jump
 
 
-class Reader:
-    """Next-token logits of left-padded texts that grow, with `padding` columns in each row.
-
-    With `use_cache` it reads only the new columns, else the entire context for every token.
-    """
-
-    def __init__(self, model: GPT, padding: list[int], use_cache: bool = True):
-        self.model, self.padding, self.use_cache = model, padding, use_cache
-        self.cache: KVCache | None = None
-        self.starts: list[int] = []
-
-    def logits(self, text: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch vocab"]:
-        """Return the logits after the last column of a text that extends the previous call's."""
-        length, block_size = text.size(1), self.model.config.block_size
-        starts = [left + context_start(length - left, block_size) for left in self.padding]
-        begin = min(starts)
-        if self.cache is None or starts != self.starts or not self.use_cache:
-            self.starts = starts
-            padding = [start - begin for start in starts]
-            dtype = self.model.transformer.wte.weight.dtype
-            self.cache = KVCache(self.model.config, len(starts), text.device, dtype, padding)
-        unread = text[:, begin + self.cache.length :]
-        return self.model(unread, cache=self.cache, last_only=True)[:, -1]
-
-
 def choose(
     logits: Float[Tensor, "batch vocab"],
     generators: list[torch.Generator],
@@ -158,7 +128,7 @@ def choose(
 
 @torch.no_grad()
 def stream(
-    model: GPT, prompts: Prompts, sampling: SamplingConfig | int, **options: Any
+    model: GPT, prompts: Int[Tensor, "batch seq"], sampling: SamplingConfig | int, **options: Any
 ) -> Iterator[Int[Tensor, " batch"]]:
     """Yield the next token of every prompt until all rows have stopped.
 
@@ -169,7 +139,7 @@ def stream(
     finite.
 
     Args:
-        prompts: Token ids, as a matrix or as a list of vectors of different lengths.
+        prompts: Token ids.
         sampling: The settings, or only max_new_tokens.
         options: Fields of `SamplingConfig` by name.
 
@@ -178,21 +148,25 @@ def stream(
     """
     sampling = sampling_config(sampling, options)
     require(
-        len(prompts) > 0 and all(prompt.ndim == 1 and len(prompt) > 0 for prompt in prompts),
-        "no prompt, or an empty one; a matrix or a list of vectors of token ids expected",
+        prompts.ndim == 2 and prompts.numel() > 0,
+        f"the prompts have shape {tuple(prompts.shape)}; (batch, seq) expected, neither of them 0",
     )
     seed = secrets.randbits(62) if sampling.seed is None else sampling.seed
     generators = [torch.Generator().manual_seed(seed + row) for row in range(len(prompts))]
-    padded = pad_sequence(list(prompts), batch_first=True, padding_side="left")
-    text = F.pad(padded, (0, sampling.max_new_tokens)).to(model.device)
-    padding = [padded.size(1) - len(prompt) for prompt in prompts]
-    reader = Reader(model, padding, sampling.use_cache)
+    text = F.pad(prompts, (0, sampling.max_new_tokens)).to(model.device)
+    dtype = model.transformer.wte.weight.dtype
+    cache, begin = None, 0
     stopped = torch.zeros(len(text), dtype=torch.bool, device=text.device)
     was_training = model.training
     model.eval()
     try:
-        for end in range(padded.size(1), text.size(1)):
-            token = choose(reader.logits(text[:, :end]), generators, sampling)
+        for end in range(prompts.size(1), text.size(1)):
+            start = context_start(end, model.config.block_size)
+            if cache is None or start != begin or not sampling.use_cache:
+                cache, begin = KVCache(model.config, len(text), text.device, dtype), start
+            unread = text[:, start + cache.length : end]
+            logits = model(unread, cache=cache, last_only=True)[:, -1]
+            token = choose(logits, generators, sampling)
             if sampling.stop_token is not None:
                 token = token.masked_fill(stopped, sampling.stop_token)
                 stopped = token == sampling.stop_token
@@ -247,28 +221,16 @@ def store_weights(model: GPT, dtype: torch.dtype = torch.float32) -> None:
 
 
 def generate(
-    model: GPT, prompts: AnyPrompts, sampling: SamplingConfig | int, **options: Any
-) -> AnyPrompts:
+    model: GPT, prompts: Int[Tensor, "batch seq"], sampling: SamplingConfig | int, **options: Any
+) -> Int[Tensor, "batch longer_seq"]:
     """Return the prompts with their continuations, for the arguments of `stream`.
 
-    Prompts in a matrix give a matrix, in which rows that stopped early are filled with the stop
-    token. Prompts in a list give a list, in which such rows end with the stop token.
+    Rows that stopped early are filled with the stop token.
     """
     sampling = sampling_config(sampling, options)
     tokens, total = stream(model, prompts, sampling), sampling.max_new_tokens
     bar = Bar(tokens, total=total, desc="sampling", unit="tok", leave=False, delay=1)
-    columns: list[Tensor] = [token[:, None] for token in bar]
-    if isinstance(prompts, Tensor):
-        return torch.cat((prompts.to(model.device), *columns), dim=1)
-    new = torch.cat(columns, dim=1) if columns else torch.empty(len(prompts), 0, dtype=torch.long)
-    rows = [up_to(row, sampling.stop_token) for row in new.to(model.device)]
-    return [torch.cat((p.to(model.device), row)) for p, row in zip(prompts, rows, strict=True)]
-
-
-def up_to(row: Int[Tensor, " seq"], stop_token: int | None) -> Int[Tensor, " shorter_seq"]:
-    """Return the row up to its first stop token."""
-    tokens = row.tolist()
-    return row[: tokens.index(stop_token) + 1] if stop_token in tokens else row
+    return torch.cat([prompts.to(model.device), *(token[:, None] for token in bar)], dim=1)
 
 
 def encode(tokenizer: Tokenizer, prompt: str) -> Int[Tensor, " seq"]:

@@ -1,7 +1,6 @@
 """GPT-2 (Radford et al. 2019), with the parameter names of the Hugging Face checkpoint."""
 
 import math
-from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -15,48 +14,30 @@ from cs336_lib.config import GPTConfig, require
 class KVCache:
     """Keys and values of the tokens read so far, so each new token is computed once.
 
-    Texts of different lengths are padded on the left. Padding is masked out of attention.
-
     Args:
         config: The model's shape.
-        batch: Number of texts.
+        batch: Number of texts, which all have the same length.
         device: Device of the model.
         dtype: Data type of keys and values.
-        padding: Number of padding columns of each text, if any text is padded.
     """
 
-    def __init__(
-        self,
-        config: GPTConfig,
-        batch: int,
-        device: torch.device,
-        dtype: torch.dtype,
-        padding: Sequence[int] = (),
-    ):
+    def __init__(self, config: GPTConfig, batch: int, device: torch.device, dtype: torch.dtype):
         head_dim = config.n_embd // config.n_head
         shape = (config.n_layer, 2, batch, config.n_head, config.block_size, head_dim)
         self.store = torch.empty(shape, device=device, dtype=dtype)
         self.length = 0
-        self.padding = torch.tensor(padding, device=device)[:, None] if any(padding) else None
-        self.mask: Bool[Tensor, "#b 1 t all"] | None = None
+        self.mask: Bool[Tensor, "t all"] | None = None
 
-    def grow(self, seq: int) -> Int[Tensor, "#b t"]:
-        """Make room for `seq` more tokens of each text, and return their positions in the text.
+    def grow(self, seq: int) -> Int[Tensor, " t"]:
+        """Make room for `seq` more tokens of each text, and return their positions.
 
         Afterwards `mask` lets each of them attend to itself and to earlier tokens of its text.
         """
         past, self.length = self.length, self.length + seq
-        columns = torch.arange(self.length, device=self.store.device)
-        causal = causal_mask(seq, self.length, columns.device)
-        if self.padding is None:
-            self.mask = causal if past > 0 else None  # from column 0 on, `is_causal` does it
-            return columns[None, past:]
-        self.mask = rearrange(columns >= self.padding, "b all -> b 1 1 all")
-        if causal is not None:
-            # Padding attends to padding, because attention to no token at all would be 0 / 0.
-            unread = columns[past:] < self.padding
-            self.mask = (self.mask | rearrange(unread, "b t -> b 1 t 1")) & causal
-        return (columns[past:] - self.padding).clamp(min=0)
+        positions = torch.arange(self.length, device=self.store.device)
+        # From position 0 on, `is_causal` does it, and a single token may attend to all.
+        self.mask = positions[past:, None] >= positions if past > 0 and seq > 1 else None
+        return positions[past:]
 
     def extend(
         self, layer: int, k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t d"]
@@ -95,16 +76,6 @@ class CausalSelfAttention(nn.Module):
         )
         y = self.c_proj(rearrange(y, "batch head seq head_dim -> batch seq (head head_dim)"))
         return F.dropout(y, self.dropout, self.training)
-
-
-def causal_mask(
-    queries: int, keys: int, device: torch.device
-) -> Bool[Tensor, "queries keys"] | None:
-    """Return a mask for queries at the last positions, or `None` if it would allow every key."""
-    if queries == 1:
-        return None
-    ones = torch.ones(queries, keys, dtype=torch.bool, device=device)
-    return ones.tril(diagonal=keys - queries)
 
 
 class MLP(nn.Module):

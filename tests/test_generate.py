@@ -11,14 +11,13 @@ from cs336_lib.generate import (
     SamplingConfig,
     complete,
     context_start,
-    encode,
     filter_logits,
     generate,
     store_weights,
     stream,
     stream_text,
 )
-from cs336_lib.model import GPT, KVCache
+from cs336_lib.model import GPT
 from cs336_lib.train import train
 
 HOW = [{"temperature": 0.0}, {"seed": 5}, {"seed": 5, "top_k": 3}, {"seed": 5, "top_p": 0.6}]
@@ -37,10 +36,6 @@ def model(tiny_config):
 def tokenizer():
     """A character for each of the model's 50 ids."""
     return CharTokenizer("".join(chr(ord("0") + i) for i in range(50)))
-
-
-def prompts_of(*lengths: int) -> list[torch.Tensor]:
-    return [torch.randint(50, (length,)) for length in lengths]
 
 
 def greedy_by_hand(model: GPT, prompt: torch.Tensor, count: int) -> torch.Tensor:
@@ -99,7 +94,7 @@ def test_logits_that_are_not_finite_are_refused(model, monkeypatch):
     for wrong in (float("nan"), float("inf")):
         monkeypatch.setattr(GPT, "forward", functools.partialmethod(broken, wrong))
         for sampling in ({"temperature": 0.0, "stop_token": 49}, {"seed": 5}):
-            tokens = stream(model, prompts_of(3, 9), 5, **sampling)
+            tokens = stream(model, torch.randint(50, (2, 9)), 5, **sampling)
             with pytest.raises(ValueError, match=r"not finite; use --weights fp32"):
                 next(tokens)
 
@@ -129,14 +124,15 @@ def test_the_context_moves_in_half_blocks():
 
 
 def test_greedy_is_what_the_documented_context_says(model):
-    for prompt in prompts_of(1, 16, 50):
+    for length in (1, 16, 50):
+        prompt = torch.randint(50, (length,))
         expected = greedy_by_hand(model, prompt, 40)
         assert torch.equal(generate(model, prompt[None], 40, temperature=0.0)[0], expected)
 
 
-@pytest.mark.parametrize("lengths", [(3, 9, 1, 6), (16, 17, 5, 40)])
-def test_each_row_is_what_it_is_alone(model, lengths):
-    prompts = prompts_of(*lengths)  # that pass the block size of 16 at different times
+@pytest.mark.parametrize("length", [5, 40])  # below and above the block size of 16
+def test_each_row_is_what_it_is_alone(model, length):
+    prompts = torch.randint(50, (4, length))
     for sampling in (*HOW, HOW[1] | {"use_cache": False}):
         together = generate(model, prompts, 40, **sampling)
         for row, (prompt, made) in enumerate(zip(prompts, together, strict=True)):
@@ -145,25 +141,8 @@ def test_each_row_is_what_it_is_alone(model, lengths):
 
 
 def test_rows_with_one_prompt_differ(model):
-    rows = generate(model, prompts_of(4) * 5, 20, seed=0)
+    rows = generate(model, torch.randint(50, (1, 4)).expand(5, 4), 20, seed=0)
     assert len({tuple(row.tolist()) for row in rows}) == 5
-
-
-def test_padding_is_masked_out(model):
-    idx = torch.randint(50, (3, 16))
-    padding = [0, 4, 15]
-    parts = []
-    with torch.no_grad():
-        for token in (0, 49):
-            for row, left in zip(idx, padding, strict=True):
-                row[:left] = token
-            cache = KVCache(model.config, 3, idx.device, torch.float32, padding)
-            parts.append(
-                torch.cat([model(p, cache=cache) for p in idx.split([5, 1, 7, 3], 1)], dim=1)
-            )
-        for row, left in enumerate(padding):
-            alone = model(idx[row : row + 1, left:])[0]
-            assert all(torch.allclose(part[row, left:], alone, atol=1e-4) for part in parts)
 
 
 def test_only_the_last_logits(model):
@@ -180,24 +159,19 @@ def test_each_token_is_read_once(model, monkeypatch):
     generate(model, torch.randint(50, (2, 6)), 20)
     assert widths == [6] + [1] * 10 + [9] + [1] * 7 + [9]  # at 17 and at 25 tokens: the jumps
     widths.clear()
-    generate(model, prompts_of(6, 2), 18)
-    assert widths == [6] + [1] * 10 + [13] + [1] * 3 + [13] + [1, 1]  # 17, and then the other's
-    widths.clear()
     generate(model, torch.randint(50, (2, 6)), 3, use_cache=False)
     assert widths == [6, 7, 8]
 
 
 def test_a_stopped_row_leaves_the_others_alone(model):
-    prompts = prompts_of(3, 9, 1)
+    prompts = torch.randint(50, (3, 4))
     free = generate(model, prompts, 30, seed=2)
-    drawn = [row[len(prompt) :] for row, prompt in zip(free, prompts, strict=True)]
-    others = torch.cat(drawn[1:])
-    at = next(i for i, token in enumerate(drawn[0]) if i > 1 and token not in others)
-    stop = int(drawn[0][at])
-    at = drawn[0].tolist().index(stop)
+    drawn, others = free[0, 4:].tolist(), free[1:, 4:]
+    at, stop = next((i, t) for i, t in enumerate(drawn) if i > 1 and t not in others)
     rows = generate(model, prompts, 30, seed=2, stop_token=stop)
-    assert torch.equal(rows[0], free[0][: 3 + at + 1])  # with the stop token, as its last
-    assert all(torch.equal(rows[i], free[i]) for i in (1, 2))
+    assert torch.equal(rows[0, : 4 + at + 1], free[0, : 4 + at + 1])  # with the stop token
+    assert (rows[0, 4 + at :] == stop).all()
+    assert torch.equal(rows[1:], free[1:])
 
 
 def test_a_matrix_is_filled_up_and_ends_with_its_last_row(model):
@@ -229,20 +203,6 @@ def test_text_ends_before_end_of_text(model, tokenizer):
     assert complete(model, tokenizer, "0123", 25, seed=1, stop=False) == free
 
 
-def test_texts_together_are_the_texts_alone(model, tokenizer):
-    prompts = ["0", "0123456789", "0", "01234567890123456789", "CAB"]
-    ids = [encode(tokenizer, prompt) for prompt in prompts]
-    for stop in (7, None):
-        together = generate(model, ids, 30, seed=3, stop_token=stop)
-        alone = [
-            generate(model, [prompt], 30, seed=3 + row, stop_token=stop)[0]
-            for row, prompt in enumerate(ids)
-        ]
-        assert all(map(torch.equal, together, alone))
-        ended = any(len(row) < len(p) + 30 for row, p in zip(alone, ids, strict=True))
-        assert ended == (stop is not None)
-
-
 def test_the_gpt2_tokenizer_stops_by_itself():
     tokenizer = GPT2Tokenizer()
     model = GPT(hf.GPTConfig(8, tokenizer.vocab_size, 1, 1, 4)).eval()
@@ -261,25 +221,14 @@ def test_greedy_equals_transformers(model, tokenizer, tmp_path):
     theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out")
     greedy = {"max_new_tokens": 9, "do_sample": False}
     for _ in range(5):
-        prompts = prompts_of(7, 2, 5, 1)
-        alone = [
-            theirs.generate(prompt[None], attention_mask=torch.ones(1, len(prompt)), **greedy)[0]
-            for prompt in prompts
-        ]
+        prompts = torch.randint(50, (4, 7))
+        seen = torch.ones_like(prompts)
         ours = generate(model, prompts, 9, temperature=0.0)
-        assert all(map(torch.equal, ours, alone))
-        padded = torch.zeros(4, 7, dtype=torch.long)
-        seen = torch.zeros_like(padded)
-        for row, prompt in enumerate(prompts):
-            padded[row, 7 - len(prompt) :] = prompt
-            seen[row, 7 - len(prompt) :] = 1
-        batched = theirs.generate(padded, attention_mask=seen, pad_token_id=0, **greedy)
-        assert torch.equal(batched[:, 7:], torch.stack([row[-9:] for row in ours]))
-        stop = int(ours[0][9])
+        assert torch.equal(ours, theirs.generate(prompts, attention_mask=seen, **greedy))
+        stop = int(ours[0, 9])
+        ours = generate(model, prompts, 9, temperature=0.0, stop_token=stop)
         ends = {"eos_token_id": stop, "pad_token_id": stop}
-        batched = theirs.generate(padded, attention_mask=seen, **greedy, **ends)
-        columns = list(stream(model, prompts, 9, temperature=0.0, stop_token=stop))
-        assert torch.equal(batched[:, 7:], torch.stack(columns, dim=1))
+        assert torch.equal(ours, theirs.generate(prompts, attention_mask=seen, **greedy, **ends))
 
 
 def test_stored_by_column_the_model_is_the_same(model, tiny_config):
@@ -359,12 +308,9 @@ def test_a_config_and_its_fields_are_the_same_to_all(model, tokenizer):
 
 
 def test_bad_prompts_are_named(model):
-    token_ids = torch.zeros(3, dtype=torch.long)
-    for prompts in (token_ids, token_ids[None, :0], [token_ids, token_ids[:0]], []):
-        with pytest.raises(
-            ValueError, match="no prompt, or an empty one; a matrix or a list of vectors"
-        ):
-            generate(model, prompts, 1)
+    for shape in ((3,), (1, 0), (0, 3)):
+        with pytest.raises(ValueError, match=r"prompts have shape \(.*\(batch, seq\) expected"):
+            generate(model, torch.zeros(shape, dtype=torch.long), 1)
 
 
 def test_characters_spread_over_tokens_come_out_whole(monkeypatch):
