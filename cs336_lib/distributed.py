@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -58,13 +59,10 @@ class World:
         return [(min(a, count - 1), b - a) for a, b in pairwise(cuts)]
 
     def sum(self, *values: float, device: torch.device) -> list[float]:
-        """Add each value over all ranks, in float64 where the device has it."""
+        """Add each value over all ranks, in float64."""
         if self.size == 1:
             return list(values)
-        dtype = torch.float32 if device.type == "mps" else torch.float64
-        total = torch.tensor(values, dtype=dtype, device=device)
-        dist.all_reduce(total)
-        return total.tolist()
+        return self.all_reduce(torch.tensor(values, dtype=torch.float64, device=device)).tolist()
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
         """Add a tensor over all ranks in place, without waiting for the device."""
@@ -135,11 +133,10 @@ def fresh_store(world: World, timeout: timedelta) -> dist.Store:
     deadline = time.monotonic() + timeout.total_seconds()
     for rank in range(1, world.size):
         while not store.check([f"cs336/heard/{name}/{rank}"]):
+            question = store.get(f"cs336/question/{rank}").decode()  # the dead process's at first
+            store.set(f"cs336/answer/{question}", name)
             if time.monotonic() > deadline:
                 raise RuntimeError(f"timed out waiting for rank {rank}")
-            if store.check([f"cs336/question/{rank}"]):
-                question = store.get(f"cs336/question/{rank}").decode()
-                store.set(f"cs336/answer/{question}", name)
             time.sleep(0.01)
     return dist.PrefixStore(name, store)
 
@@ -198,16 +195,15 @@ def require_room(
     shape: GPTConfig, config: TrainConfig, device: torch.device, world: World, autocast: bool
 ) -> None:
     """Raise `ValueError` if a model of this shape can't be trained in the device's memory."""
-    sharing = world.size if is_sharded(config, world) else 1
-    parameters = accounting.count_parameters(shape) / sharing
     per = accounting.bytes_per_parameter(config.optimizer)
-    needed = parameters * per.total
-    if device.type == "cpu":  # elsewhere a compiler keeps less than we would count
-        batch = micro_batch(config, world)
-        kept = sum(accounting.activation_bytes(shape, batch, autocast=autocast).values())
-        kept += accounting.backward_bytes(shape, batch, autocast=autocast)
+    needed = accounting.count_parameters(shape) * per.total
+    if is_sharded(config, world):
+        needed /= world.size
+    elif device.type == "cpu":  # elsewhere a compiler keeps less than we would count
+        batch, optimizer = micro_batch(config, world), config.optimizer
+        kinds = accounting.peak_memory(shape, batch, optimizer=optimizer, autocast=autocast)
         # At the backward pass of a step's only micro-batch there are no gradients yet.
-        needed = max(needed, parameters * (per.total - per.gradient) + kept)
+        needed = max(needed, sum(kinds.values()) - kinds["gradients"])
     hardware.require_memory(needed, device, f"training with {config.optimizer}")
 
 
@@ -323,12 +319,11 @@ def gathered(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def sharded_like(tensor: Tensor, like: Tensor) -> Tensor:
+def sharded_like(tensor: Tensor, like: Any) -> Tensor:
     """Shard a tensor that every process has as `like` is sharded, which undoes `gathered`."""
     if not hasattr(like, "placements"):
         return tensor
-    from torch.distributed.tensor import DTensor, distribute_tensor
+    from torch.distributed.tensor import distribute_tensor
 
-    assert isinstance(like, DTensor)
-    place = (like.device_mesh, like.placements)
-    return distribute_tensor(tensor.to(like.device), *place, src_data_rank=None)
+    tensor = tensor.to(like.device)
+    return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
