@@ -1,4 +1,4 @@
-"""Code that only the notebooks use, such as toys, figures and exercise checks.
+"""Code that only the notebooks use, such as toy models, figures and exercise checks.
 
-Production code never imports it.
+The rest of the package doesn't import it.
 """

@@ -1,8 +1,8 @@
-"""Number formats from first principles, with the meaning of every bit of a float or an integer.
+"""Number formats from first principles, down to the meaning of each bit.
 
-A float is a sign, an exponent field of k bits and a mantissa field of m bits. Formats differ in k
-and m, in how many of the largest codes stand for infinity and NaN, and in whether the code of
-"minus zero" stands for NaN. Range, precision and rounding follow from these choices.
+A float has a sign, an exponent field of k bits and a mantissa field of m bits. Formats differ in k,
+in m, and in how they encode infinity and NaN. These choices determine range, precision and
+rounding.
 """
 
 import math
@@ -17,21 +17,21 @@ from cs336_lib.config import require
 
 @dataclass(frozen=True)
 class FloatFormat:
-    """A binary floating-point format, whose properties have the names of `torch.finfo`.
+    """A binary floating-point format. Its properties have the same names as in `torch.finfo`.
 
     A format without a mantissa (E8M0) has no subnormals and no zero, so every code is a power of
     two.
 
     Args:
-        name: The format's name.
+        name: Name of the format.
         exponent_bits: Width of the exponent field.
         mantissa_bits: Width of the mantissa field.
-        sign_bits: 0 for an unsigned format.
-        specials: Which codes are not finite numbers. "ieee" gives the whole top exponent to
-            infinity (mantissa 0) and NaN. "one nan" ("fn", finite) makes the code of all ones NaN
-            and has no infinity. "minus zero is nan" ("fnuz", finite, unsigned zero) does what it
-            says, and its bias is larger by one. "none" makes every code a finite number.
-        stored_bits: Bits that a value occupies in memory, if more than the format uses.
+        sign_bits: 0 for an unsigned format, otherwise 1.
+        specials: Codes that aren't finite numbers. With "ieee", the largest exponent encodes
+            infinity (mantissa 0) and NaN. With "one nan" ("fn"), only the code of all ones is NaN,
+            and there is no infinity. With "minus zero is nan" ("fnuz"), the code of minus zero is
+            NaN, and the bias is larger by one. With "none", every code is a finite number.
+        stored_bits: Bits per value in memory, if more than the format uses.
     """
 
     name: str
@@ -43,17 +43,20 @@ class FloatFormat:
 
     @property
     def bits(self) -> int:
-        """The bits of sign, exponent and mantissa together."""
+        """The total number of sign, exponent and mantissa bits."""
         return self.sign_bits + self.exponent_bits + self.mantissa_bits
 
     @property
     def bytes(self) -> float:
-        """The bytes of memory per value, for example 0.5 for FP4 and 4 for TF32."""
+        """The bytes per value in memory, for example 0.5 for FP4 and 4 for TF32."""
         return (self.stored_bits or self.bits) / 8
 
     @property
     def bias(self) -> int:
-        """The number subtracted from the exponent field, 2^(k-1) - 1 or, in fnuz, 2^(k-1)."""
+        """The number that is subtracted from the exponent field.
+
+        It is 2^(k-1) - 1, or 2^(k-1) for fnuz formats.
+        """
         return 2 ** (self.exponent_bits - 1) - (self.specials != "minus zero is nan")
 
     @property
@@ -64,7 +67,7 @@ class FloatFormat:
 
     @property
     def has_subnormals(self) -> bool:
-        """True if exponent field 0 means 0.mantissa instead of 1.mantissa."""
+        """Whether exponent field 0 means 0.mantissa instead of 1.mantissa."""
         return self.mantissa_bits > 0
 
     @property
@@ -74,7 +77,7 @@ class FloatFormat:
 
     @property
     def eps(self) -> float:
-        """The gap of 2^-m between 1 and the next larger value."""
+        """The gap between 1 and the next larger value, 2^-m."""
         return math.ldexp(1.0, -self.mantissa_bits)
 
     @property
@@ -84,7 +87,7 @@ class FloatFormat:
 
     @property
     def min(self) -> float:
-        """The lowest finite value, `-max`, or the smallest value of an unsigned format."""
+        """The lowest finite value. It is `-max`, or the smallest value of an unsigned format."""
         return -self.max if self.sign_bits else self.smallest_normal
 
     @property
@@ -94,43 +97,48 @@ class FloatFormat:
 
     @property
     def tiny(self) -> float:
-        """`finfo`'s other name for `smallest_normal`."""
+        """Alias of `smallest_normal`, as in `torch.finfo`."""
         return self.smallest_normal
 
     @property
     def smallest_subnormal(self) -> float:
-        """The smallest positive value, which `torch.finfo` does not have."""
+        """The smallest positive value, which `torch.finfo` doesn't have."""
         return math.ldexp(1.0, self.min_exponent - self.mantissa_bits)
 
     @property
     def resolution(self) -> float:
-        """10^-d, where any decimal number of d = floor(m log10 2) digits survives."""
+        """The decimal resolution 10^-d, where d = floor(m log10 2).
+
+        Every decimal number with d digits survives a round trip.
+        """
         return float(f"1e-{math.floor(self.mantissa_bits * math.log10(2))}")
 
     @property
     def digits(self) -> float:
-        """The precision in decimal digits, (m + 1) log10 2, with the implicit leading one."""
+        """The precision in decimal digits, (m + 1) log10 2, including the implicit leading one."""
         return (self.mantissa_bits + 1) * math.log10(2)
 
     def split(self, code: int) -> tuple[int, int, int]:
-        """Split a code into its fields (sign, exponent, mantissa), as integers."""
+        """Split a code into sign, exponent and mantissa fields, as integers."""
         k, m = self.exponent_bits, self.mantissa_bits
         return code >> (k + m), code >> m & (2**k - 1), code & (2**m - 1)
 
     def spell(self, code: int) -> str:
         """Return the bits of a code with a space between the fields, as in `0 01111100 0100...`.
 
-        Empty fields are left out.
+        Empty fields are omitted.
         """
         widths = (self.sign_bits, self.exponent_bits, self.mantissa_bits)
         fields = zip(self.split(code), widths, strict=True)
         return " ".join(f"{value:0{width}b}" for value, width in fields if width)
 
     def decode(self, code: int) -> float:
-        """Return the value of a code (an integer of `bits` bits), exactly for formats up to fp64.
+        """Return the value of a code, an integer of `bits` bits.
+
+        The value is exact for formats up to fp64.
 
         Raises:
-            ValueError: The code needs more bits than the format has.
+            ValueError: If the code needs more bits than the format has.
         """
         require(0 <= code < 2**self.bits, f"code {code} does not fit into {self.bits} bits")
         sign, exponent, mantissa = self.split(code)
@@ -148,13 +156,13 @@ class FloatFormat:
         return -value if sign else value
 
     def encode(self, value: float, *, saturate: bool = False) -> int:
-        """Return the code nearest to `value`, with ties to even (the inverse of `decode`).
+        """Return the code nearest to `value`, with ties to even. It is the inverse of `decode`.
 
-        A value too large for the format becomes infinity, or NaN if the format has no infinity. It
-        becomes the largest finite value if `saturate` is true or the format has neither.
+        A value that is too large becomes infinity, or NaN if the format has no infinity. If
+        `saturate` is true or the format has neither, it becomes the largest finite value.
 
         Raises:
-            ValueError: The value is NaN and the format has no NaN.
+            ValueError: If the value is NaN and the format has no NaN.
         """
         k, m = self.exponent_bits, self.mantissa_bits
         sign = int(math.copysign(1, value) < 0) if self.sign_bits else 0
@@ -182,15 +190,18 @@ class FloatFormat:
         return sign << (k + m) | code
 
     def exponent_of(self, value: float) -> int:
-        """Return the exponent of the power of two at or below |value|, or that of subnormals."""
+        """Return the exponent of the largest power of two that is at most |value|.
+
+        For subnormals, this is the exponent of the smallest normal value.
+        """
         return max(math.frexp(value)[1] - 1, self.min_exponent) if value else self.min_exponent
 
     def nearest(self, values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Round each value to the nearest value of a signed format, with ties to even, in fp64.
+        """Round each value to the nearest value of a signed format, in fp64.
 
-        Values beyond the range, infinity included, become the largest value, and NaN stays NaN. The
-        course computes this way in formats for which torch has no arithmetic. The result is on the
-        CPU.
+        Ties are rounded to even. Values beyond the range, including infinity, become the largest
+        value, and NaN stays NaN. The course uses this function for formats in which torch can't
+        compute. The result is on the CPU.
         """
         x = values.detach().to("cpu").double()
         exponent = (torch.frexp(x).exponent - 1).clamp(min=self.min_exponent)
@@ -203,7 +214,10 @@ class FloatFormat:
         return math.ldexp(1.0, exponent - self.mantissa_bits)
 
     def positive_values(self) -> list[float]:
-        """Return all positive finite values in increasing order, for formats of up to 16 bits."""
+        """Return all positive finite values in increasing order.
+
+        This works for formats with up to 16 bits.
+        """
         return [self.decode(code) for code in range(int(self.has_subnormals), self.max_code + 1)]
 
 
@@ -241,7 +255,7 @@ class IntFormat:
 
     @property
     def bytes(self) -> float:
-        """The bytes per value when packed, for example 0.5 for int4."""
+        """The bytes per packed value, for example 0.5 for int4."""
         return self.bits / 8
 
     @property
@@ -260,9 +274,9 @@ INT4 = IntFormat("int4", 4)
 
 
 def scalar_float_dtypes() -> dict[str, torch.dtype]:
-    """Return all floating-point types of torch with one value per element, by name.
+    """Return torch's floating-point dtypes with one value per element, by name.
 
-    Complex types are left out, and so are packed types such as `float4_e2m1fn_x2`.
+    Complex dtypes and packed dtypes such as `float4_e2m1fn_x2` are omitted.
     """
     found = {d for d in vars(torch).values() if isinstance(d, torch.dtype) and d.is_floating_point}
     names = {str(dtype).removeprefix("torch."): dtype for dtype in found}

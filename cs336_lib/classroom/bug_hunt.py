@@ -1,8 +1,8 @@
-"""A bug hunt: ten small training runs, each with one planted bug that its curves give away.
+"""Ten small training runs, each with one planted bug that its curves reveal.
 
-Every run trains the same tiny GPT for 96 steps of four micro-batches. It is stopped and resumed
-every 4 steps, like a job on a machine that others use first. The bugs are mistakes that people make
-in real training scripts. No run crashes, and most losses fall as if all were well.
+Every run trains the same tiny GPT for 96 steps of four micro-batches. It stops and resumes every 4
+steps, like a preempted job. The bugs are common mistakes in training scripts. No run crashes, and
+most losses fall as in a healthy run.
 """
 
 import dataclasses
@@ -66,7 +66,7 @@ CASES = {letter: list(BUGS)[bug] for letter, bug in zip("ABCDEFGHIJ", SHUFFLED, 
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """A run's log, which is all that a hunter may look at."""
+    """Log of a run, which is all that the learner sees."""
 
     loss: list[float]
     grad_norm: list[float]
@@ -81,7 +81,7 @@ class Record:
     """The mean gain of the layer norms at the end; they begin with 1."""
 
     def numbers(self) -> dict[str, float]:
-        """Return the few numbers that are worth a look beside the curves."""
+        """Return a few useful numbers to compare, in addition to the curves."""
         peak, half = CONFIG.learning_rate, STEPS // 2
         last = float(np.mean(self.loss[-2 * EVALUATED_EVERY :]))
         updates = np.reshape(self.update[half:], (-1, RESUMED_EVERY))  # a row per resume
@@ -100,7 +100,7 @@ class Record:
 
 @functools.cache
 def corpus() -> tuple[Tensor, int]:
-    """Return the plays as character ids, and the size of the vocabulary."""
+    """Return the plays as character ids, and the vocabulary size."""
     text = shakespeare()
     tokenizer = CharTokenizer(text)
     return torch.from_numpy(tokenizer.encode(text).astype(np.int64)), tokenizer.vocab_size
@@ -131,7 +131,7 @@ class Training:
         ]
 
     def windows(self, seed: int, count: int) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of windows that depend on the seed alone."""
+        """Return inputs and targets of windows that depend only on the seed."""
         generator = torch.Generator().manual_seed(seed)
         length = CONFIG.block_size
         starts = torch.randint(len(self.tokens) - length, (count,), generator=generator)
@@ -148,12 +148,12 @@ class Training:
         return learning_rate(step, CONFIG)
 
     def resume(self) -> None:
-        """Do what a stop and a resume leave behind, which should be no trace at all."""
+        """Simulate a stop and a resume, which shouldn't change the run."""
         if self.bug == "optimizer_not_restored":
             self.optimizer.state.clear()
 
     def step(self, step: int) -> tuple[float, float, float]:
-        """Train for one step; return its loss, the gradient's norm and the update's norm."""
+        """Train for one step, and return the loss, the gradient norm and the update norm."""
         parameters = list(self.model.parameters())
         before = [p.detach().clone() for p in parameters]
         number = step % RESUMED_EVERY if self.bug == "replayed_data" else step
@@ -173,7 +173,7 @@ class Training:
         return loss, grad_norm, torch.stack([m.norm() for m in moved]).norm().item()
 
     def evaluate(self) -> float:
-        """Return the loss on windows that are the same each time."""
+        """Return the loss on a fixed set of windows."""
         self.model.train(self.bug == "dropout_in_evaluation")
         with torch.no_grad():
             loss = self.model(*self.windows(seed=0, count=32)).item()
@@ -188,16 +188,16 @@ class Training:
 
 @functools.cache
 def run(bug: str = HEALTHY, seed: int = 0) -> Record:
-    """Train for 96 steps with a planted bug, or without, and return the log.
+    """Train for 96 steps, with or without a planted bug, and return the log.
 
-    The run leaves torch's global generator as it was.
+    The run doesn't change torch's global generator.
 
     Args:
         bug: One of `BUGS`, or "healthy".
-        seed: Decides initial weights, data and dropout.
+        seed: Seed for initial weights, data and dropout.
 
     Raises:
-        ValueError: There is no such bug.
+        ValueError: If there is no such bug.
     """
     if bug not in (HEALTHY, *BUGS):
         raise ValueError(f"no bug {bug!r}; the bugs are {', '.join(BUGS)}")
@@ -218,12 +218,12 @@ def run(bug: str = HEALTHY, seed: int = 0) -> Record:
 
 
 def case(letter: str) -> Record:
-    """Return the log of one of the cases A to J, whose bug `CASES` holds."""
+    """Return the log of one of the cases A to J. `CASES` maps each case to its bug."""
     return run(CASES[letter], seed=10 + list(CASES).index(letter))
 
 
 def table(cases: str, healthy: int = 3) -> str:
-    """Return the numbers of some cases, such as "ABC", beside the range of healthy runs."""
+    """Return the numbers of some cases, such as "ABC", next to the range of healthy runs."""
     good = [run(seed=seed).numbers() for seed in range(healthy)]
     found = [case(letter).numbers() for letter in cases]
     lines = [f"{'':28}{'healthy':>18}" + "".join(f"{letter:>9}" for letter in cases)]

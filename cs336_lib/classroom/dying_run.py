@@ -1,7 +1,7 @@
-"""A training run that goes well for 9,000 steps and then dies.
+"""A training run that goes well for 9,000 steps and then fails.
 
-The model is tiny, so that the run takes seconds, but the way it dies is that of large ones. The
-matmuls are in fp16, and the loss is scaled by a fixed factor.
+The model is tiny, so the run takes seconds, but large models fail in the same way. The matmuls run
+in fp16, and the loss is scaled by a fixed factor.
 """
 
 import copy
@@ -21,7 +21,7 @@ BAD_STEP, SAVED_STEP = 9_000, 8_960
 
 @dataclass(frozen=True)
 class Log:
-    """What the run leaves: a number per step, and the last checkpoint."""
+    """Result of the run, with numbers for each step and the last checkpoint."""
 
     losses: np.ndarray
     grad_norms: np.ndarray
@@ -29,7 +29,7 @@ class Log:
 
 
 class Pages:
-    """The data, in which one window is not language: its batch is that of step 9,000."""
+    """The data, in which one window isn't language. It is the batch of step 9,000."""
 
     def __init__(self, text: str):
         self.tokenizer = CharTokenizer(text)
@@ -48,7 +48,7 @@ class Pages:
 
 
 def make_model(vocab: int) -> nn.Sequential:
-    """Make a model that guesses the next character from the current one."""
+    """Create a model that predicts the next character from the current one."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return nn.Sequential(
@@ -57,12 +57,12 @@ def make_model(vocab: int) -> nn.Sequential:
 
 
 def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
-    """Make SGD with momentum."""
+    """Create SGD with momentum."""
     return torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM, foreach=True)
 
 
 def train(pages: Pages, steps: int = BAD_STEP + 20) -> Log:
-    """Train with fp16 autocast and a fixed loss scale, on the CPU, and return the log."""
+    """Train on the CPU with fp16 autocast and a fixed loss scale, and return the log."""
     model = make_model(pages.vocab)
     optimizer, saved = make_optimizer(model), {}
     parameters = list(model.parameters())

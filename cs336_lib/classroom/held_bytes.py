@@ -1,6 +1,6 @@
-"""Train under torchrun and print how many bytes of tensors each rank holds.
+"""Train under torchrun, and print how many bytes of tensors each rank holds.
 
-The program runs `train` itself. It measures after every micro-batch, once the optimizer has its
+The program runs `train`. It measures memory after every micro-batch once the optimizer has its
 state, and prints the maximum of each kind as JSON.
 
 Usage: torchrun ... -m cs336_lib.classroom.held_bytes RUN_DIR TRAIN_CONFIG_AS_JSON
@@ -26,14 +26,14 @@ most = {"weights": 0, "gradients": 0, "optimizer state": 0, "everything": 0}
 
 
 def storage_bytes(tensors: Iterable[Tensor]) -> int:
-    """Add up the tensors' memory on this rank and count shared memory once."""
+    """Sum the tensors' memory on this rank, counting shared memory once."""
     local = [t.to_local() if hasattr(t, "to_local") else t for t in tensors]
     storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in local}
     return sum(storages.values())
 
 
 def live_tensors() -> list[Tensor]:
-    """Return every tensor that Python knows of, including FSDP's own buffers."""
+    """Return all tensors that Python knows, including FSDP's buffers."""
     gc.collect()
     return [
         thing for thing in gc.get_objects() if issubclass(type(thing), Tensor) and not thing.is_meta
@@ -41,7 +41,7 @@ def live_tensors() -> list[Tensor]:
 
 
 def look(model: nn.Module) -> None:
-    """Measure the memory held now, and keep the maximum of each kind."""
+    """Measure the memory in use, and keep the maximum of each kind."""
     parameters = list(model.parameters())
     state = [t for entry in optimizers[0].state.values() for t in entry.values()]
     if not state:
@@ -58,7 +58,7 @@ def look(model: nn.Module) -> None:
 def remember_optimizer(
     *arguments: Any, make: Callable = train_module.make_optimizer
 ) -> torch.optim.Optimizer:
-    """Make the optimizer as `train` does, and remember it so that `look` can measure its state."""
+    """Create the optimizer as `train` does, and keep a reference so that `look` can measure it."""
     optimizers.append(make(*arguments))
     return optimizers[-1]
 

@@ -1,7 +1,7 @@
 """A dataset for worker processes, and a reader whose batches take time.
 
 A worker started with `spawn` (macOS, Windows) imports the dataset's class by name. The class must
-therefore live in a module, because a worker cannot import it from a notebook cell.
+be in a module, because a worker can't import it from a notebook cell.
 """
 
 import os
@@ -20,9 +20,10 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class TokenWindows(Dataset):
-    """All full windows of a raw uint16 token file, in order, each with the process that read it.
+    """All full windows of a raw uint16 token file, in order.
 
-    Only the path is sent to a worker, because pickling a memmap would copy the whole file.
+    Each item also names the process that read it. Workers get only the path, because pickling a
+    memmap would copy the whole file.
     """
 
     def __init__(self, path: Path, block_size: int):
@@ -42,10 +43,10 @@ class TokenWindows(Dataset):
     def __getitem__(self, index: int) -> dict[str, Any]:
         """Return the inputs `x`, the targets `y`, and the reader's `pid` and `seed`.
 
-        Both tensors are int64 and have block_size elements.
+        Both tensors are int64 with block_size elements.
 
         Raises:
-            IndexError: The window does not exist.
+            IndexError: If the window doesn't exist.
         """
         if not 0 <= index < self.windows:
             raise IndexError(f"window {index} does not exist; there are {self.windows} windows")
@@ -59,12 +60,12 @@ class TokenWindows(Dataset):
 def read_and_compute(
     way: Callable[[Iterable[Batch]], Iterable[Batch]], batches: int = 6, seconds: float = 0.02
 ) -> dict[str, list[tuple[float, float]]]:
-    """Read and compute on some batches, and return when each of the two was busy, in ms.
+    """Read and process some batches, and return when each of the two was busy, in ms.
 
     Args:
         way: Wraps the reader, for example `iter`, or a function that reads ahead.
-        batches: How many batches there are.
-        seconds: How long reading a batch takes, and computing on it.
+        batches: Number of batches.
+        seconds: Time to read a batch, and time to process it.
     """
     begin = time.perf_counter()
     spans: dict[str, list[tuple[float, float]]] = {"read": [], "compute": []}

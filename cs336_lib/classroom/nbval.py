@@ -1,15 +1,15 @@
-"""A pytest plugin that makes `pytest --nbval notebooks/` a fair test of the course.
+"""Pytest plugin that adapts `pytest --nbval notebooks/` to the course.
 
-The root `conftest.py` loads it. It does five things for which nbval 0.11 has no option:
+The root `conftest.py` loads it. It adds five features that nbval 0.11 doesn't have:
 
-- It makes the current environment's kernel and the course's sanitizing patterns the defaults.
-- It ignores what differs between machines without meaning anything, such as progress bars.
-- It waits a minute for late outputs, because nbval's five seconds are too few on a busy machine.
-- It reports a dead kernel within a second, where nbval waits until its timeout has passed.
-- It compares numbers with a tolerance in cells that ask for one, because a CPU and a GPU round
-  late digits differently. The cell's metadata says `{"cs336": {"rtol": 1e-3}}`. Numbers with a
-  decimal point or an exponent may then differ by that relative amount. Integers and all other
-  text must still be equal.
+- It uses the current environment's kernel and the course's sanitizing patterns by default.
+- It ignores irrelevant differences between machines, such as progress bars.
+- It waits a minute for late outputs, because nbval's five seconds are too short on a busy machine.
+- It reports a dead kernel within a second instead of after nbval's timeout.
+- It compares numbers with a tolerance if the cell's metadata has `{"cs336": {"rtol": 1e-3}}`.
+
+Numbers with a decimal point or an exponent may then differ by this relative amount, because CPUs
+and GPUs round differently. Integers and all other text must be equal.
 """
 
 import copy
@@ -30,7 +30,7 @@ NUMBER = re.compile(r"[-+]?(?:\d[\d,_]*)?\.?\d+(?:[eE][-+]?\d+)?")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Set nbval's options, unless the command line has set them."""
+    """Set nbval's options, unless the command line sets them."""
     options = config.option
     if not getattr(options, "nbval", False):
         return
@@ -42,13 +42,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
-    """Tell each notebook which outputs not to compare."""
+    """Tell each notebook which outputs to ignore."""
     if hasattr(collector, "skip_compare"):
         collector.skip_compare += NOT_COMPARED
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Give each cell more time for its outputs, and the tolerance that its metadata asks for."""
+    """Give each cell more time for its outputs, and the tolerance from its metadata."""
     if not hasattr(item, "output_timeout"):
         return
     item.output_timeout = OUTPUT_TIMEOUT
@@ -61,12 +61,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def forgive(test: list[dict], ref: list[dict], rtol: float) -> list[dict]:
-    """Return the new outputs, with the stored text where the two are equal within the tolerance.
+    """Return the new outputs, with stored text wherever the two agree within the tolerance.
 
     Args:
-        test: The outputs that the cell has just produced, in nbformat's form.
-        ref: The outputs stored in the notebook.
-        rtol: The largest relative difference of two numbers that still count as equal.
+        test: New outputs of the cell, in nbformat's form.
+        ref: Outputs stored in the notebook.
+        rtol: Largest relative difference between two numbers that count as equal.
     """
     forgiven = copy.deepcopy(test)
     for new, old in zip(forgiven, ref, strict=False):
@@ -80,7 +80,7 @@ def forgive(test: list[dict], ref: list[dict], rtol: float) -> list[dict]:
 
 
 def same_text(new: str, old: str, rtol: float) -> bool:
-    """Return whether two texts are equal but for spaces and digits within the tolerance."""
+    """Return whether two texts are equal, except for spaces and numbers within the tolerance."""
     if [part.split() for part in NUMBER.split(new)] != [part.split() for part in NUMBER.split(old)]:
         return False
     pairs = zip(NUMBER.findall(new), NUMBER.findall(old), strict=True)
@@ -88,7 +88,7 @@ def same_text(new: str, old: str, rtol: float) -> bool:
 
 
 def close(new: str, old: str, rtol: float) -> bool:
-    """Return whether two numbers that are written with a point or an exponent are close."""
+    """Return whether two numbers with a decimal point or an exponent are close."""
     if not all(re.search(r"[.eE]", number) for number in (new, old)):
         return False
     a, b = (float(number.replace(",", "")) for number in (new, old))
@@ -96,7 +96,7 @@ def close(new: str, old: str, rtol: float) -> bool:
 
 
 def report_dead_kernels() -> None:
-    """Check once a second that the kernel is alive, where nbval waits until its timeout."""
+    """Check once a second that the kernel is alive, instead of waiting for nbval's timeout."""
     from nbval.kernel import RunningKernel
 
     def get_message(self, stream, timeout=None, original=RunningKernel.get_message):

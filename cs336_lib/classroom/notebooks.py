@@ -1,4 +1,4 @@
-"""Run notebooks and store their outputs in one normal form, as `make notebooks` does."""
+"""Run notebooks and store their normalized outputs, as `make notebooks` does."""
 
 import argparse
 import sys
@@ -18,9 +18,9 @@ OUTPUT_TIMEOUT = 60  # nbclient's default of 4 seconds loses outputs on a busy m
 
 
 def normalise(notebook: NotebookNode) -> NotebookNode:
-    """Drop everything that differs between two runs or machines without meaning anything.
+    """Remove irrelevant differences between runs or machines.
 
-    Cells are numbered 1, 2, ..., because nbval refuses outputs without a number. Stderr (progress
+    Cells are numbered 1, 2, ..., because nbval rejects outputs without a number. Stderr (progress
     bars and warnings), timestamps, widget state and the kernel's patch version are removed.
     """
     notebook.metadata = {
@@ -46,7 +46,7 @@ def normalise(notebook: NotebookNode) -> NotebookNode:
 
 
 def run(path: Path) -> None:
-    """Execute one notebook in a fresh kernel and write it back in normal form."""
+    """Execute one notebook in a new kernel, and save it in normalized form."""
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook,

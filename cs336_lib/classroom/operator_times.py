@@ -1,4 +1,4 @@
-"""Time every operator of a training step, with the FLOPs and bytes that the roofline needs."""
+"""Measure the time, FLOPs and bytes of every operator in a training step."""
 
 import math
 import time
@@ -25,7 +25,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Operation:
-    """One operator call with its kind, its FLOPs and bytes, and its time in seconds."""
+    """One operator call, with its kind, FLOPs, bytes, and time in seconds."""
 
     name: str
     kind: str
@@ -39,15 +39,15 @@ def tensors(tree: Any) -> list[Tensor]:
 
 
 class OperatorTimes(TorchDispatchMode):
-    """Records an `Operation` for every operator call within its block, except views.
+    """Records an `Operation` for every operator call within this block, except views.
 
-    An operator moves its inputs and its results once. A matmul has the FLOPs of PyTorch's counter,
-    and any other operator has one FLOP per value of its results. The device is synchronized around
-    each call, so the time of an operator on a GPU includes its launch.
+    An operator moves its inputs and its results once. The FLOPs of a matmul come from PyTorch's
+    FLOP counter. Other operators have one FLOP per result value. The device is synchronized around
+    each call, so on a GPU the time includes the kernel launch.
 
     Args:
-        device: The device to synchronize.
-        kind: Kind of the operators that are not in KINDS; you may change it between phases.
+        device: Device to synchronize.
+        kind: Kind of the operators that aren't in KINDS. You can change it between phases.
     """
 
     def __init__(self, device: torch.device, kind: str = "element-wise, norms"):
@@ -84,12 +84,12 @@ class OperatorTimes(TorchDispatchMode):
 def time_operators(
     forward: Callable[[], Tensor], optimizer: torch.optim.Optimizer, device: torch.device
 ) -> list[Operation]:
-    """Return all operators of one training step, with attention taken apart into its matmuls.
+    """Return all operators of one training step, with attention split into its matmuls.
 
     Args:
-        forward: Computes the loss.
-        optimizer: Makes the update; its operators have the kind "AdamW".
-        device: The device of the model.
+        forward: Function that computes the loss.
+        optimizer: Optimizer for the update. Its operators have the kind "AdamW".
+        device: Device of the model.
     """
     with sdpa_kernel(SDPBackend.MATH), OperatorTimes(device) as watch:
         forward().backward()

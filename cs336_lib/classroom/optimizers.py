@@ -1,7 +1,7 @@
-"""SGD to AdamW and Muon, each a short `torch.optim.Optimizer` whose rule is easy to read.
+"""Short implementations of optimizers from SGD to AdamW and Muon.
 
-They take the same arguments as torch's optimizers and keep the same state under the same names, so
-the tests can compare the two. They aim for simplicity, and torch's fused versions are faster.
+They take the same arguments as torch's optimizers, and use the same names for their state, so tests
+can compare the two. They are written for simplicity. torch's fused versions are faster.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,8 +19,8 @@ Parameters = Iterable[nn.Parameter] | Iterable[dict[str, Any]]
 class Rule(torch.optim.Optimizer):
     """Base class that handles closures and groups, and skips parameters without a gradient.
 
-    A subclass implements `update`, which moves one parameter given its gradient, its own state
-    (empty at first) and the settings of its group.
+    A subclass implements `update`, which updates one parameter from its gradient, its own state
+    (initially empty) and the settings of its group.
     """
 
     def __init__(self, params: Parameters, **defaults: Any):
@@ -41,34 +41,38 @@ class Rule(torch.optim.Optimizer):
         return loss
 
     def update(self, p: Tensor, grad: Tensor, state: dict, group: dict) -> None:
-        """Change `p` and `state` in place."""
+        """Update `p` and `state` in place."""
         raise NotImplementedError(f"{type(self).__name__} has no rule yet")
 
 
 class SGD(Rule):
-    """Gradient descent, p -= lr * grad, where `weight_decay` adds an L2 penalty to the gradient."""
+    """Gradient descent, p -= lr * grad.
+
+    `weight_decay` adds an L2 penalty to the gradient.
+    """
 
     def __init__(self, params: Parameters, lr: float = 1e-3, weight_decay: float = 0.0):
         super().__init__(params, lr=lr, weight_decay=weight_decay)
 
     def update(self, p: Tensor, grad: Tensor, state: dict, group: dict) -> None:
-        """Take a step that depends on the current gradient only."""
+        """Take a step that depends only on the current gradient."""
         if group["weight_decay"]:
             grad = grad + group["weight_decay"] * p
         p -= group["lr"] * grad
 
 
 class Momentum(Rule):
-    """SGD with a velocity (Polyak 1964), which reaches grad/(1-momentum) under a constant gradient.
+    """SGD with momentum (Polyak 1964).
 
-    As in torch, the velocity is a sum of gradients with decaying weights, not an average.
+    The velocity is a sum of gradients with decaying weights, as in torch, not an average. Under a
+    constant gradient, it reaches grad / (1 - momentum).
     """
 
     def __init__(self, params: Parameters, lr: float = 1e-3, momentum: float = 0.9):
         super().__init__(params, lr=lr, momentum=momentum)
 
     def update(self, p: Tensor, grad: Tensor, state: dict, group: dict) -> None:
-        """Keep one tensor of state, the velocity."""
+        """Keep the velocity as state."""
         if not state:
             state["momentum_buffer"] = torch.zeros_like(p)
         velocity = state["momentum_buffer"]
@@ -78,13 +82,16 @@ class Momentum(Rule):
 
 
 class AdaGrad(Rule):
-    """A learning rate per weight, from the sum of its squared gradients (Duchi et al. 2011)."""
+    """AdaGrad, with a learning rate per weight (Duchi et al. 2011).
+
+    Each learning rate depends on the sum of the weight's squared gradients.
+    """
 
     def __init__(self, params: Parameters, lr: float = 1e-2, eps: float = 1e-10):
         super().__init__(params, lr=lr, eps=eps)
 
     def update(self, p: Tensor, grad: Tensor, state: dict, group: dict) -> None:
-        """Keep one tensor of state, the sum of squared gradients, which only grows."""
+        """Keep the sum of squared gradients as state. It never decreases."""
         if not state:
             state["sum"] = torch.zeros_like(p)
         total = state["sum"]
@@ -93,7 +100,7 @@ class AdaGrad(Rule):
 
 
 class RMSProp(Rule):
-    """AdaGrad with a running mean in place of the sum, so it forgets (Tieleman and Hinton 2012)."""
+    """AdaGrad with a running mean instead of the sum (Tieleman and Hinton 2012)."""
 
     def __init__(
         self, params: Parameters, lr: float = 1e-2, alpha: float = 0.99, eps: float = 1e-8
@@ -101,7 +108,7 @@ class RMSProp(Rule):
         super().__init__(params, lr=lr, alpha=alpha, eps=eps)
 
     def update(self, p: Tensor, grad: Tensor, state: dict, group: dict) -> None:
-        """Keep one tensor of state, the running mean of squared gradients."""
+        """Keep the running mean of squared gradients as state."""
         if not state:
             state["square_avg"] = torch.zeros_like(p)
         mean_square = state["square_avg"]
@@ -113,8 +120,8 @@ class RMSProp(Rule):
 class Adam(Rule):
     """RMSProp with a running mean of the gradient and bias correction (Kingma and Ba 2015).
 
-    Bias correction makes up for running means that start at zero. As an L2 penalty, `weight_decay`
-    is added to the gradient, unlike in AdamW.
+    Bias correction is needed because the running means start at zero. `weight_decay` is an L2
+    penalty that is added to the gradient, unlike in AdamW.
     """
 
     def __init__(
@@ -128,14 +135,14 @@ class Adam(Rule):
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
     def update(self, p: Tensor, grad: Tensor, state: dict, group: dict) -> None:
-        """Keep two tensors of state and a count of steps."""
+        """Keep two running means and a step count as state."""
         if group["weight_decay"]:
             grad = grad + group["weight_decay"] * p
         p -= group["lr"] * adam_direction(grad, state, group)
 
 
 class AdamW(Adam):
-    """Adam whose weight decay shrinks the weights directly (Loshchilov and Hutter 2019)."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
 
     def __init__(
         self,
@@ -148,7 +155,7 @@ class AdamW(Adam):
         super().__init__(params, lr, betas, eps, weight_decay)
 
     def update(self, p: Tensor, grad: Tensor, state: dict, group: dict) -> None:
-        """Apply the decay to the weights directly, so that it never enters the running means."""
+        """Apply weight decay directly to the weights, so that it never enters the running means."""
         p *= 1 - group["lr"] * group["weight_decay"]
         p -= group["lr"] * adam_direction(grad, state, group)
 
@@ -156,7 +163,7 @@ class AdamW(Adam):
 def adam_direction(grad: Tensor, state: dict, group: dict) -> Tensor:
     """Update `state` and return Adam's step before the learning rate.
 
-    The entries of the step are roughly in [-1, 1].
+    The entries of the step are roughly between -1 and 1.
     """
     if not state:
         state["step"] = 0
@@ -177,12 +184,12 @@ def adam_direction(grad: Tensor, state: dict, group: dict) -> Tensor:
 class Muon(Rule):
     """Momentum, orthogonalized so that its singular values are close to 1 (Jordan et al. 2024).
 
-    It takes only matrices. The factor 0.2 sqrt(max(rows, columns)) gives the step an RMS of about
-    0.2, as AdamW has, so both can use one learning rate (Liu et al. 2025). In torch this is
-    adjust_lr_fn="match_rms_adamw".
+    Muon updates only matrices. The factor 0.2 sqrt(max(rows, columns)) gives each step an RMS of
+    about 0.2, as in AdamW. Both can then use the same learning rate (Liu et al. 2025). In torch,
+    this is adjust_lr_fn="match_rms_adamw".
 
     Raises:
-        ValueError: A parameter is not a matrix.
+        ValueError: If a parameter isn't a matrix.
     """
 
     def __init__(
@@ -197,7 +204,7 @@ class Muon(Rule):
             require(p.dim() == 2, f"Muon takes matrices; a parameter has shape {tuple(p.shape)}")
 
     def update(self, p: Tensor, grad: Tensor, state: dict, group: dict) -> None:
-        """Keep one tensor of state, the running mean of gradients."""
+        """Keep the running mean of gradients as state."""
         if not state:
             state["momentum_buffer"] = torch.zeros_like(p)
         mean = state["momentum_buffer"]
@@ -210,10 +217,11 @@ class Muon(Rule):
 def orthogonalise(
     matrix: Float[Tensor, "rows columns"], steps: int = 5
 ) -> Float[Tensor, "rows columns"]:
-    """Push all singular values towards 1 by Newton-Schulz iteration, and keep the singular vectors.
+    """Push all singular values towards 1 by Newton-Schulz iteration.
 
-    Five rounds of Jordan's quintic bring every singular value above 0.003 of the norm to between
-    0.68 and 1.21, using only matrix products. The values need not be exactly 1.
+    The singular vectors don't change. Five iterations of Jordan's quintic map all singular values
+    above 0.003 of the norm to between 0.68 and 1.21, using only matrix products. The values don't
+    need to be exactly 1.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     x = matrix / matrix.norm().clamp(min=1e-7)  # now all singular values are at most 1
@@ -226,6 +234,6 @@ def orthogonalise(
 
 
 def state_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """Return the bytes of all tensors in the optimizer's state, without counters of one number."""
+    """Return the bytes of all tensors in the optimizer's state, except scalar counters."""
     tensors = [t for state in optimizer.state.values() for t in state.values()]
     return sum(t.numel() * t.element_size() for t in tensors if torch.is_tensor(t) and t.dim() > 0)

@@ -1,8 +1,8 @@
-"""Questions to which a reader commits an answer before the next cell reveals it.
+"""Questions that a reader answers before the next cell shows the result.
 
-The cell that asks holds the options. Its metadata holds the right one and its topic, as in
-`{"cs336": {"prediction": "bf16_sum", "answer": "256", "topic": "precision"}}`, so that the page
-does not give the answer away. `cs336 check` compares it with the reader's first guess.
+The cell contains the options. Its metadata contains the correct answer and the topic, as in
+`{"cs336": {"prediction": "bf16_sum", "answer": "256", "topic": "precision"}}`, so the page doesn't
+show the answer. `cs336 check` compares it with the reader's first guess.
 """
 
 import html
@@ -19,11 +19,11 @@ MINE, HANDS = "my guess", "count hands"
 
 
 class Prediction(Explorer):
-    """The options as buttons, which take one reader's guess or count a classroom's hands.
+    """Buttons for the options, to record one reader's guess or count hands in a classroom.
 
     Args:
-        name: The prediction's name, which the cell's metadata repeats.
-        options: The answers to choose from.
+        name: Name of the prediction, as in the cell's metadata.
+        options: Answers to choose from.
     """
 
     def __init__(self, name: str, options: tuple[str, ...]):
@@ -33,7 +33,7 @@ class Prediction(Explorer):
         super().__init__("prediction", "Your prediction", controls, values)
 
     def settle(self, values: dict[str, str], changed: set[str]) -> dict[str, str]:
-        """Take a click on an option as the reader's guess, or as one more hand."""
+        """Count a click on an option as the reader's guess or as one raised hand."""
         pick, values = values["pick"], {**values, "pick": ""}
         if changed != {"pick"} or pick not in self.options:
             return values
@@ -71,7 +71,7 @@ class Prediction(Explorer):
         return View("Choose before you run the next cell.", picture)
 
     def figure(self, values: Values) -> Figure:
-        """Draw the options in large type, for pages on which no widget runs."""
+        """Draw the options in large type, for pages where widgets don't run."""
         figure, axes = plt.subplots(figsize=(8, 0.2 + 0.42 * len(self.options)))
         axes.set(xlim=(0, 1), ylim=(len(self.options) - 0.4, -0.6))
         axes.axis("off")
@@ -88,15 +88,15 @@ class Prediction(Explorer):
 def predict(name: str, *options: str) -> Prediction:
     """Ask for a prediction, with one button for each option.
 
-    In a learner's copy of the notebooks the first guess is recorded for `cs336 check`. In a
+    In a learner's copy of the notebooks, the first guess is recorded for `cs336 check`. In a
     classroom, switch the mode to "count hands" and click once for each raised hand.
 
     Args:
-        name: A short name, unique in the course, which the cell's metadata repeats.
+        name: Short name, unique in the course, as in the cell's metadata.
         options: Two to six answers to choose from.
 
     Raises:
-        ValueError: There are not two to six options, or an option appears twice.
+        ValueError: If there aren't two to six options, or an option appears twice.
     """
     if not 2 <= len(options) <= 6 or len(set(options)) < len(options):
         raise ValueError(f"predict needs two to six different options, not {list(options)}")

@@ -1,4 +1,4 @@
-"""Build offline slides, an offline web site and a handout without solutions from the notebooks."""
+"""Build offline slides, an offline web site, and a handout without solutions."""
 
 import argparse
 import os
@@ -21,12 +21,12 @@ MATHJAX = ("tex-chtml.js", "input/tex/extensions", "output/chtml/fonts")
 
 
 def title(notebook: NotebookNode) -> str:
-    """Return the first line of a notebook without its `#`, for example "03 · Named dimensions"."""
+    """Return a notebook's title without its `#`, for example "03 · Named dimensions"."""
     return notebook.cells[0].source.splitlines()[0].removeprefix("# ")
 
 
 def without_solutions(notebook: NotebookNode) -> NotebookNode:
-    """Return the notebook without the cells tagged `solution`, but with its hints."""
+    """Return the notebook without cells tagged `solution`. Hints remain."""
     kept = [cell for cell in notebook.cells if "solution" not in cell.metadata.get("tags", [])]
     return NotebookNode(notebook | {"cells": kept})
 
@@ -42,7 +42,7 @@ def with_alt_texts(notebook: NotebookNode) -> NotebookNode:
 
 
 def handout(notebooks: list[Path], folder: Path) -> None:
-    """Write copies without solutions, together with the documents that they link to."""
+    """Write notebooks without solutions, together with the documents that they link to."""
     (folder / "notebooks").mkdir(parents=True, exist_ok=True)
     for path in notebooks:
         copy = without_solutions(nbformat.read(path, as_version=4))
@@ -63,10 +63,10 @@ def exporter() -> SlidesExporter:
 
 
 def copy_assets(folder: Path) -> None:
-    """Copy the files that the decks load, namely reveal.js, MathJax with its fonts, and our style.
+    """Copy reveal.js, MathJax with its fonts, and our style for the decks.
 
-    Both libraries come from Python packages, sphinx-revealjs (reveal.js 5) and
-    sphinx-mathjax-offline (MathJax 3), so you need neither Node nor a network.
+    Both libraries come from the Python packages sphinx-revealjs (reveal.js 5) and
+    sphinx-mathjax-offline (MathJax 3). You need neither Node nor a network.
     """
     reveal = Path(str(resources.files("sphinx_revealjs"))) / "_static" / "revealjs"
     for part in ("dist", "plugin/notes"):
@@ -108,7 +108,7 @@ def slides(notebooks: list[Path], folder: Path) -> None:
 
 
 def lay_out(notebooks: list[Path], folder: Path) -> None:
-    """Copy the pages of the site in their present folder structure, so that links keep working.
+    """Copy the pages of the site in their folder structure, so that links keep working.
 
     The README becomes the index page.
     """
@@ -131,7 +131,7 @@ def lay_out(notebooks: list[Path], folder: Path) -> None:
 
 
 def site(notebooks: list[Path], folder: Path) -> None:
-    """Build the web site with Sphinx, and exit if Sphinx gives a warning, such as a broken link."""
+    """Build the web site with Sphinx. Exit on a warning, such as a broken link."""
     sources = folder.with_name("site-sources")
     shutil.rmtree(sources, ignore_errors=True)
     lay_out(notebooks, sources)

@@ -1,11 +1,11 @@
-"""The roofline model (Williams et al. 2009) for compute-bound and memory-bound kernels."""
+"""Roofline model (Williams et al. 2009) of compute-bound and memory-bound kernels."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Work:
-    """Floating-point operations of a kernel, and bytes moved to and from memory."""
+    """FLOPs of a kernel, and the bytes it moves to and from memory."""
 
     flops: float
     bytes: float
@@ -17,20 +17,23 @@ class Work:
 
 
 def matmul_work(m: int, k: int, n: int, value_bytes: int = 2) -> Work:
-    """Return the work of (m, k) @ (k, n), moving each of the three matrices once."""
+    """Return the work of (m, k) @ (k, n). Each of the three matrices is moved once."""
     return Work(2 * m * k * n, value_bytes * (m * k + k * n + m * n))
 
 
 def elementwise_work(values: int, flops_per_value: int = 1, value_bytes: int = 2) -> Work:
-    """Return the work of reading one tensor and writing one of equal size, such as ReLU."""
+    """Return the work of an elementwise operator such as ReLU.
+
+    It reads one tensor and writes one of equal size.
+    """
     return Work(flops_per_value * values, 2 * value_bytes * values)
 
 
 def ridge(peak: float, bandwidth: float) -> float:
-    """Return the intensity in FLOP/B above which kernels are compute-bound on this device."""
+    """Return the intensity in FLOP/B above which kernels are compute-bound on a device."""
     return peak / bandwidth
 
 
 def roofline(intensity: float, peak: float, bandwidth: float) -> float:
-    """Return the most FLOP/s that a kernel of this intensity can reach."""
+    """Return the maximum FLOP/s of a kernel with this intensity."""
     return min(peak, intensity * bandwidth)

@@ -1,4 +1,4 @@
-"""A small training run whose whole state can be saved, and the dtypes of one training step."""
+"""A small training run with a complete checkpoint, and the dtypes of a training step."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -12,12 +12,12 @@ BATCH, LENGTH = 8, 32
 
 
 class SmallRun:
-    """A training run with dropout, AdamW, a schedule and random batches, on the CPU.
+    """Training run on the CPU with dropout, AdamW, a schedule and random batches.
 
     Args:
-        tokens: What it trains on, as ids.
-        vocab: How many different ids there are.
-        seed: Decides the initial weights, the batches and, until the generator is set, dropout.
+        tokens: Token ids of the training data.
+        vocab: Number of different ids.
+        seed: Seed for the initial weights, the batches and dropout.
     """
 
     def __init__(self, tokens: np.ndarray, vocab: int, seed: int):
@@ -45,7 +45,7 @@ class SmallRun:
         return F.cross_entropy(self.model(x).flatten(0, 1), y.flatten())
 
     def until(self, last: int) -> list[float]:
-        """Train up to step `last` and return the loss of every step."""
+        """Train up to step `last`, and return the loss of every step."""
         losses = []
         while self.step < last:
             loss = self.loss()
@@ -64,16 +64,16 @@ def dtypes_of_step(
     loss_function: Callable[[], Tensor],
     autocast: AbstractContextManager,
 ) -> dict[str, list[tuple[str, str]]]:
-    """Do a training step and return the dtype of every tensor in it, as names by stage.
+    """Run a training step, and return the names of the dtypes of its tensors by stage.
 
-    Hooks, which torch calls after a layer's forward pass and when a gradient comes back to its
-    output, look at the activations.
+    Hooks inspect the activations. torch calls them after a layer's forward pass, and when a
+    gradient reaches its output.
 
     Args:
-        layers: The layers by the names that the result uses.
-        optimizer: Has the parameters of these layers.
-        loss_function: Runs the forward pass and returns the loss.
-        autocast: The context of the forward pass.
+        layers: Layers, by the names for the result.
+        optimizer: Optimizer of these layers' parameters.
+        loss_function: Function that runs the forward pass and returns the loss.
+        autocast: Context of the forward pass.
     """
     stages = ("weights", "forward", "backward", "weight grads", "AdamW state")
     seen: dict[str, list[tuple[str, str]]] = {stage: [] for stage in stages}

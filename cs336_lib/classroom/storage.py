@@ -1,4 +1,4 @@
-"""The storage under a tensor, and the strides through which a view reads it."""
+"""Storage of a tensor, and the strides through which a view reads it."""
 
 import math
 import random
@@ -15,24 +15,30 @@ Shape = tuple[int, ...]
 
 
 class Run(NamedTuple):
-    """Neighbouring dimensions that act as one, with `size` elements that lie `step` slots apart."""
+    """Adjacent dimensions that act as one, with `size` elements that are `step` slots apart."""
 
     size: int
     step: int
 
 
 def same_storage(x: Tensor, y: Tensor) -> bool:
-    """Return whether two tensors share one block of memory, even at different offsets."""
+    """Return whether two tensors share memory, even at different offsets."""
     return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
 
 
 def storage_values(x: Tensor) -> Shaped[Tensor, " slots"]:
-    """Return the whole storage of `x` as a flat tensor of x's dtype that shares the memory."""
+    """Return the whole storage of `x` as a flat tensor with the same dtype.
+
+    The result shares memory with `x`.
+    """
     return torch.empty(0, dtype=x.dtype, device=x.device).set_(x.untyped_storage())
 
 
 def slot(index: Sequence[int], stride: Sequence[int], offset: int = 0) -> int:
-    """Return the slot of the element at `index`, the offset plus each index times its stride."""
+    """Return the slot of the element at `index`.
+
+    It is the offset plus the sum of each index times its stride.
+    """
     return offset + sum(i * step for i, step in zip(index, stride, strict=True))
 
 
@@ -47,21 +53,21 @@ def slots(x: Tensor) -> Int[Tensor, "..."]:
 
 
 def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of a fresh tensor, each the product of the sizes to its right."""
+    """Return the strides of a new tensor. Each is the product of the sizes to its right."""
     return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
 def is_row_major(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Return what `is_contiguous` tests, so the stride of a dimension of size 1 does not matter."""
+    """Return the same result as `is_contiguous`. Strides of dimensions with size 1 don't matter."""
     expected = zip(shape, stride, row_major_strides(shape), strict=True)
     return 0 in shape or all(size == 1 or have == want for size, have, want in expected)
 
 
 def merge_dimensions(shape: Sequence[int], stride: Sequence[int]) -> list[Run]:
-    """Merge each dimension with its right neighbour wherever a single step walks through both.
+    """Merge adjacent dimensions that a single stride can traverse.
 
-    That holds if one step on the left equals a full pass over the right dimension, which is
-    `stride[d] == stride[d + 1] * shape[d + 1]`. Dimensions of size 1 are left out.
+    Two dimensions merge if one step on the left equals a full pass over the right one, which means
+    `stride[d] == stride[d + 1] * shape[d + 1]`. Dimensions of size 1 are omitted.
     """
     runs: list[Run] = []
     for size, step in zip(reversed(shape), reversed(stride), strict=True):
@@ -75,7 +81,7 @@ def merge_dimensions(shape: Sequence[int], stride: Sequence[int]) -> list[Run]:
 
 
 def torch_views(shape: Shape, stride: Shape, new_shape: Shape) -> bool:
-    """Return whether PyTorch itself can view a tensor of this shape and stride as `new_shape`."""
+    """Return whether PyTorch can view a tensor of this shape and stride as `new_shape`."""
     length = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
     try:
         torch.zeros(length).as_strided(shape, stride).view(new_shape)
@@ -85,7 +91,10 @@ def torch_views(shape: Shape, stride: Shape, new_shape: Shape) -> bool:
 
 
 def view_cases(count: int = 200) -> list[tuple[Shape, Shape, Shape]]:
-    """Return hand-picked and random cases of (shape, stride, new_shape), the same on every call."""
+    """Return cases of (shape, stride, new_shape), the same on every call.
+
+    Some cases are chosen by hand, and the others are random.
+    """
     cases: list[tuple[Shape, Shape, Shape]] = [
         ((2, 3), (3, 1), (7,)),
         ((6,), (1,), (3,)),
@@ -114,7 +123,7 @@ def view_cases(count: int = 200) -> list[tuple[Shape, Shape, Shape]]:
 
 
 def allocated_bytes(work: Callable[[], object]) -> int:
-    """Return the bytes of CPU memory that torch's profiler saw allocated during `work()`."""
+    """Return the bytes of CPU memory that `work()` allocates, measured by torch's profiler."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recording:
         result = work()
     del result  # kept until here, so that freeing it is not recorded
@@ -123,7 +132,7 @@ def allocated_bytes(work: Callable[[], object]) -> int:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute with one CPU thread within this block, so that timings show the memory access."""
+    """Use one CPU thread within this block, so that timings reflect memory access."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,8 +1,8 @@
-"""The learner's own copy of the notebooks, and the record of passed exercises.
+"""The learner's copy of the notebooks, and the record of passed exercises.
 
-The course's notebooks change with every `git pull`, and the learner's change as they study. So
-`make lab` opens a copy that git ignores. Its folder lies beside the original, and relative links
-therefore work in both. This module reads only JSON, which keeps opening the course fast.
+`git pull` changes the course's notebooks, and learners edit their own. `make lab` therefore opens a
+copy that git ignores. The copy is next to the original, so relative links work in both. This module
+reads notebooks as plain JSON, so the course opens quickly.
 """
 
 import argparse
@@ -44,7 +44,7 @@ LANGUAGE = {
 
 @dataclass(frozen=True)
 class Exercise:
-    """A learner's progress with one exercise, with the diagnosis of the last wrong answer."""
+    """Progress with one exercise, and the diagnosis of the last wrong answer."""
 
     name: str
     verdict: str
@@ -55,13 +55,13 @@ Progress = Mapping[str, Sequence[Exercise]]  # by notebook: "03_einops"
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """Return the record of a notebook with checksums of its file and cells, and its exercises.
+    """Return a notebook's record, with its exercises and checksums of its file and cells.
 
-    Cell checksums cover only the sources, which the learner edits. A notebook that was only run
-    has new outputs but still counts as untouched.
+    Cell checksums cover only the sources. A notebook that was run but not edited counts as
+    untouched, although its outputs differ.
 
     Raises:
-        ValueError: The file is not a notebook.
+        ValueError: If the file isn't a notebook.
     """
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
@@ -80,7 +80,7 @@ def describe(path: Path) -> dict[str, Any]:
 
 
 def is_touched(path: Path, copied: Mapping[str, Any]) -> bool:
-    """Return whether the learner has changed a cell of the copy."""
+    """Return whether the learner has edited a cell of the copy."""
     try:
         return describe(path)["cells"] != copied.get("cells")
     except ValueError:
@@ -88,7 +88,7 @@ def is_touched(path: Path, copied: Mapping[str, Any]) -> bool:
 
 
 def read_copies(folder: Path) -> dict[str, Any]:
-    """Return the record of copied files by name, empty before the first copy."""
+    """Return the record of copied files by name. It is empty before the first copy."""
     try:
         return read_json(folder / COPIES)
     except (ValueError, FileNotFoundError):  # without a record, every notebook counts as touched
@@ -101,13 +101,13 @@ def write_copies(folder: Path, copies: Mapping[str, Any]) -> None:
 
 
 def update(course: Path = COURSE, mine: Path = MINE) -> list[str]:
-    """Bring the copy up to date, and return the names of the notebooks that were kept.
+    """Update the copy, and return the names of edited notebooks that have a newer version.
 
-    A notebook is copied if it is new or missing, or if the learner has not changed it. A notebook
-    with a learner's work stays, and its name is returned if the course has a newer version.
+    A notebook is copied if it is new or missing, or if the learner hasn't edited it. Edited
+    notebooks stay as they are.
 
     Raises:
-        ValueError: There are no notebooks in `course`, or `mine` cannot be written.
+        ValueError: If `course` has no notebooks, or `mine` can't be written.
     """
     sources = originals(course)
     kept = []
@@ -140,12 +140,12 @@ def update(course: Path = COURSE, mine: Path = MINE) -> list[str]:
 def reset(name: str, course: Path = COURSE, mine: Path = MINE) -> tuple[Path, Path | None]:
     """Restore a notebook, and return its path and the path of the learner's backup.
 
-    `name` is a notebook such as 03_einops, or only its number. The backup gets a date in its name
-    and stays in the folder, so that it still runs. The second path is `None` if the learner had
-    not changed the notebook.
+    `name` is a notebook such as 03_einops, or only its number. The backup stays in the folder under
+    a name with the date, so it still runs. The second path is `None` if the learner hadn't edited
+    the notebook.
 
     Raises:
-        ValueError: There is no such notebook, or no copy of the course yet.
+        ValueError: If there is no such notebook, or no copy of the course yet.
     """
     names = [path.stem for path in originals(course)]
     stem = {stem.partition("_")[0]: stem for stem in names}.get(name, name).removesuffix(".ipynb")
@@ -165,7 +165,7 @@ def reset(name: str, course: Path = COURSE, mine: Path = MINE) -> tuple[Path, Pa
 
 
 def as_copy(source: Path) -> bytes:
-    """Return a notebook as a learner gets it, with this Python's version in its metadata."""
+    """Return a notebook for learners, with this Python's version in its metadata."""
     notebook = json.loads(source.read_text(encoding="utf-8"))
     notebook["metadata"]["language_info"] = LANGUAGE
     # in the form that Jupyter writes
@@ -174,22 +174,22 @@ def as_copy(source: Path) -> bytes:
 
 
 def is_fresh(copy: Path, source: Path) -> bool:
-    """Return whether a copy equals the course's notebook, neither changed nor run."""
+    """Return whether a copy equals the course's notebook, neither edited nor run."""
     return copy.read_bytes() in (source.read_bytes(), as_copy(source))
 
 
 def replace_whole(target: Path, content: bytes) -> None:
-    """Write a file so that at every moment the target has either the old or the new content."""
+    """Write a file atomically, so that it always has either the old or the new content."""
     temporary = target.with_name(f".tmp-{target.name}")
     temporary.write_bytes(content)
     os.replace(temporary, target)
 
 
 def originals(course: Path) -> list[Path]:
-    """Return the course's notebooks, in order.
+    """Return the course's notebooks in order.
 
     Raises:
-        ValueError: There are no notebooks.
+        ValueError: If there are no notebooks.
     """
     found = sorted(course.glob("[0-9][0-9]*_*.ipynb"))
     require(bool(found), f"{course}: no notebooks found; run this in the folder of the course")
@@ -199,8 +199,8 @@ def originals(course: Path) -> list[Path]:
 def record(folder: Path, name: str, verdict: str, said: str = "") -> None:
     """Append a check's verdict to the record, if `folder` is a learner's.
 
-    A kernel's folder is that of its notebook. Lines are only appended, so notebooks that are open
-    at the same time do not overwrite each other's verdicts.
+    A kernel runs in the folder of its notebook. Lines are only appended, so several open notebooks
+    don't overwrite each other's verdicts.
     """
     if not (folder / COPIES).exists():
         return
@@ -215,7 +215,7 @@ def record_guess(folder: Path, name: str, guess: str) -> None:
 
 
 def append(path: Path, row: Mapping[str, str]) -> None:
-    """Append a row and the time to a file of JSON lines."""
+    """Append a row with the current time to a JSON lines file."""
     row = {**row, "at": datetime.now().isoformat(timespec="seconds")}
     try:
         with open(path, "a", encoding="utf-8") as file:
@@ -225,9 +225,9 @@ def append(path: Path, row: Mapping[str, str]) -> None:
 
 
 def progress(folder: Path) -> Progress:
-    """Return the state of all exercises, empty if `folder` is not a learner's.
+    """Return the state of all exercises. It is empty if `folder` isn't a learner's.
 
-    An exercise that was passed once stays passed. Otherwise the last verdict counts.
+    Once an exercise is passed, it stays passed. Otherwise, the last verdict counts.
     """
     latest: dict[str, Exercise] = {}
     for row in read_rows(folder / VERDICTS, ("exercise", "verdict", "said")):
@@ -244,7 +244,7 @@ def progress(folder: Path) -> Progress:
 
 
 def read_rows(path: Path, names: Sequence[str]) -> list[dict[str, str]]:
-    """Read these fields of each line of a record, without lines that a full disk cut short."""
+    """Read these fields of each row of a record. Incomplete lines are ignored."""
     if not path.exists():
         return []
     rows = []
@@ -258,7 +258,10 @@ def read_rows(path: Path, names: Sequence[str]) -> list[dict[str, str]]:
 
 
 def intuition(folder: Path) -> str:
-    """Return a line per topic with how many first guesses were right; empty before any guess."""
+    """Return one line per topic with the number of correct first guesses.
+
+    The result is empty before the first guess.
+    """
     first: dict[str, str] = {}
     for row in read_rows(folder / GUESSES, ("prediction", "guess")):
         first.setdefault(row["prediction"], row["guess"])
@@ -272,7 +275,7 @@ def intuition(folder: Path) -> str:
 
 
 def bars(found: Progress) -> str:
-    """Format one line per notebook with a progress bar, and then the next exercise."""
+    """Format one line per notebook with a progress bar and the next exercise."""
     every = [exercise for exercises in found.values() for exercise in exercises]
     done = sum(exercise.verdict == PASSED for exercise in every)
     if done == 0:
@@ -294,7 +297,7 @@ def bar_line(name: str, exercises: Sequence[Exercise]) -> str:
 
 
 def report(found: Progress) -> str:
-    """Format the exercises of every notebook by verdict, with diagnoses of the wrong ones."""
+    """Format the exercises of each notebook by verdict, with a diagnosis of each wrong answer."""
     lines = []
     for name, exercises in found.items():
         lines.append(bar_line(name, exercises))
@@ -310,10 +313,10 @@ def report(found: Progress) -> str:
 
 
 def find() -> Path:
-    """Find the learner's folder, which is this one or the one that `make lab` creates here.
+    """Find the learner's folder, which is this folder or the one that `make lab` creates here.
 
     Raises:
-        ValueError: There is no such folder.
+        ValueError: If there is no such folder.
     """
     for folder in (Path.cwd(), Path.cwd() / MINE):
         if (folder / COPIES).exists():
@@ -322,7 +325,7 @@ def find() -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Bring the copy up to date (`make lab`), or restore one of its notebooks (`make reset`)."""
+    """Update the copy (`make lab`), or restore one of its notebooks (`make reset`)."""
     parser = argparse.ArgumentParser(prog="study", description=main.__doc__)
     parser.add_argument("--reset", metavar="NOTEBOOK", help="as in 03_einops")
     name = parser.parse_args(arguments).reset

@@ -1,4 +1,4 @@
-"""Meters of the bytes that a training step holds, and the formula of activation checkpointing.
+"""Measure the tensor bytes of a training step, and predict activation checkpointing.
 
 The meters also work on the meta device, where tensors have shapes but no memory.
 """
@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
-    """Counter of the bytes that autograd saves for the backward pass, each storage once.
+    """Count the bytes that autograd saves for the backward pass. Each storage counts once.
 
     Example:
         with SavedTensors(model.parameters()) as saved:
@@ -43,14 +43,14 @@ class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
 
     @property
     def bytes(self) -> int:
-        """Bytes of all storages saved so far."""
+        """The bytes of all storages saved so far."""
         return sum(storage.nbytes() for storage in self.storages.values())
 
 
 class LiveBytes(TorchDispatchMode):
-    """Tracker of the bytes of all live tensors, operator by operator.
+    """Track the bytes of all live tensors after each operator.
 
-    `now` is the current value, `timeline` has the values after each operator, and `peak` is their
+    `now` is the current value, `timeline` has the value after each operator, and `peak` is the
     maximum.
 
     Args:
@@ -86,15 +86,15 @@ class LiveBytes(TorchDispatchMode):
 
     @property
     def peak(self) -> int:
-        """The most bytes that were alive after any operator."""
+        """The maximum number of live bytes after any operator."""
         return max(self.timeline)
 
 
 def checkpointed_values(layers: int, segments: int, inside: float) -> float:
-    """Return the peak activations of a chain under activation checkpointing.
+    """Return the peak activations of a chain of layers with activation checkpointing.
 
-    Each segment saves only its input, and one at a time is recomputed. The result and `inside`, the
-    activations of one layer, are in units of one layer's input. The minimum is
-    2 sqrt(inside * layers), at sqrt(inside * layers) segments (Chen et al. 2016).
+    Each segment saves only its input, and one segment at a time is recomputed. The result is in
+    units of one layer's input, as is `inside`, the activations of one layer. The minimum is 2
+    sqrt(inside * layers), with sqrt(inside * layers) segments (Chen et al. 2016).
     """
     return segments + inside * layers / segments

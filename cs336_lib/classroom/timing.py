@@ -1,4 +1,4 @@
-"""Fair measurements of time: after warm-up, synchronized, and in turns."""
+"""Measure execution times with warm-up, synchronization and alternating runs."""
 
 import statistics
 import time
@@ -14,7 +14,7 @@ Functions = Mapping[str, Callable[[], object]]
 def seconds_in_turns(
     ways: Functions, device: torch.device, *, rounds: int = 5, warmup: int = 1
 ) -> dict[str, list[float]]:
-    """Time several functions in turns, so that other load on the machine affects all of them.
+    """Time several functions in turns, so that other load affects all of them equally.
 
     Each function runs once per round. The first `warmup` rounds aren't measured. The device is
     synchronized before and after each call.
@@ -36,7 +36,10 @@ def seconds_in_turns(
 def median_seconds(
     work: Callable[[], object], device: torch.device, *, repeats: int = 5, warmup: int = 2
 ) -> float:
-    """Return the median wall time of `work()` in seconds, after warm-up, synchronized."""
+    """Return the median wall time of `work()` in seconds, after warm-up.
+
+    The device is synchronized before and after each call.
+    """
     measured = seconds_in_turns({"work": work}, device, rounds=repeats, warmup=warmup)
     return statistics.median(measured["work"])
 
@@ -44,15 +47,15 @@ def median_seconds(
 def best_seconds(ways: Functions, device: torch.device, *, rounds: int) -> dict[str, float]:
     """Return the shortest wall time of each function in seconds, for comparisons.
 
-    Noise only adds time. Short functions need many rounds, so that a busy moment of the
-    machine doesn't outlast them.
+    Other load can only increase the time, so the shortest time is the most reliable. Short
+    functions need many rounds, because a busy period must not cover all of them.
     """
     measured = seconds_in_turns(ways, device, rounds=rounds)
     return {name: min(seconds) for name, seconds in measured.items()}
 
 
 def measured_bandwidth(device: torch.device, megabytes: int = 256) -> float:
-    """Return the bytes per second of a large copy, counting reads and writes."""
+    """Return the memory bandwidth of a large copy in B/s, counting reads and writes."""
     source = torch.empty(megabytes * 2**20, dtype=torch.uint8, device=device).fill_(1)
     target = torch.empty_like(source)
     seconds = median_seconds(lambda: target.copy_(source), device)

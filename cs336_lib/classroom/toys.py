@@ -1,4 +1,4 @@
-"""Models small enough to follow every number by hand, and surfaces for optimizers to descend."""
+"""Models that are small enough to follow by hand, and surfaces for optimizers."""
 
 import itertools
 import math
@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 
 class Linear(nn.Module):
-    """A layer that computes `x @ weight`, where the weights have std 1/sqrt(d_in).
+    """Layer that computes `x @ weight`, with weights of std 1/sqrt(d_in).
 
-    The output therefore has the same scale as the input.
+    The output has the same scale as the input.
     """
 
     def __init__(self, d_in: int, d_out: int):
@@ -22,7 +22,7 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(torch.randn(d_in, d_out) / math.sqrt(d_in))
 
     def forward(self, x: Float[Tensor, "... d_in"]) -> Float[Tensor, "... d_out"]:
-        """Apply the one matmul, which takes 2 * rows * d_in * d_out FLOPs."""
+        """Apply the matmul, which takes 2 * rows * d_in * d_out FLOPs."""
         return x @ self.weight
 
 
@@ -50,10 +50,10 @@ RAVINE_CURVATURE = 50.0  # across the ravine; the curvature along it is 1
 
 
 def ravine(point: Float[Tensor, "... 2"], degrees: float = 0.0) -> Float[Tensor, "..."]:
-    """Return 0.5 (x^2 + 50 y^2), a quadratic 50 times steeper across than along.
+    """Return 0.5 (x^2 + 50 y^2), which is 50 times steeper across than along.
 
-    The minimum is at the origin. `degrees` rotates the ravine about the origin, and at 0 it runs
-    along the x axis.
+    The minimum is at the origin. `degrees` rotates the ravine about the origin. At 0 degrees, it
+    runs along the x axis.
     """
     sine, cosine = math.sin(math.radians(degrees)), math.cos(math.radians(degrees))
     along = cosine * point[..., 0] + sine * point[..., 1]
@@ -107,17 +107,17 @@ def swept_descent(
     steps: int,
     noise: Float[Tensor, "steps seeds 2"] | None = None,
 ) -> Float[Tensor, "points rates seeds 2"]:
-    """Return the paths of one optimizer at every learning rate and from every start.
+    """Return the paths of one optimizer for every learning rate and every start.
 
-    All paths are rows of one parameter, so the optimizer's rule must treat each entry on its own.
+    All paths are rows of one parameter, so the optimizer must update each entry independently.
 
     Args:
-        surface: The loss of a point.
-        starts: The first point of each seed.
-        maker: The optimizer's class, or a partial of it.
-        rates: The learning rates to try.
-        steps: The number of steps.
-        noise: Noise to add to the gradients, the same for every learning rate.
+        surface: Function that returns the loss of a point.
+        starts: First point for each seed.
+        maker: Class of the optimizer, or a partial of it.
+        rates: Learning rates to try.
+        steps: Number of steps.
+        noise: Noise for the gradients, the same for every learning rate.
     """
 
     def make(points: list[nn.Parameter]) -> torch.optim.Optimizer:
@@ -131,7 +131,7 @@ def swept_descent(
 
 
 def steps_until(losses: Float[Tensor, "points ..."], level: float) -> Float[Tensor, "..."]:
-    """Return the number of steps after which a loss stays below the level, inf if it never does."""
+    """Return the number of steps after which a loss stays below the level, or inf."""
     above = ~(losses <= level)  # also true for nan
     last = (above * torch.arange(1, len(losses) + 1).view(-1, *[1] * (losses.dim() - 1))).amax(0)
     return torch.where(last < len(losses), last.float(), math.inf)
@@ -140,15 +140,15 @@ def steps_until(losses: Float[Tensor, "points ..."], level: float) -> Float[Tens
 def counted_letters(
     text: str, lines: int, vocab: int
 ) -> tuple[list[str], Int[Tensor, "lines longest"], Float[Tensor, " vocab"]]:
-    """Return the most frequent words, the words of each line by number, and each word's length.
+    """Return the most frequent words, each line as word numbers, and each word's length.
 
-    Number 0 is padding. Words outside the vocabulary are left out, and only lines of six or more
-    words count. A line's total of letters is the sum of its words' lengths.
+    Number 0 is padding. Words outside the vocabulary are omitted, and lines with fewer than six
+    words are skipped. A line's total number of letters is the sum of its words' lengths.
 
     Args:
-        text: The text to read.
-        lines: How many lines to take.
-        vocab: How many words to keep, padding included.
+        text: Text to read.
+        lines: Number of lines to take.
+        vocab: Number of words to keep, including padding.
     """
     split = (re.findall("[a-z]+", line) for line in text.lower().splitlines())
     read = list(itertools.islice((words for words in split if len(words) >= 6), lines))

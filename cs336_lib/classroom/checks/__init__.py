@@ -1,1 +1,1 @@
-"""Exercise checks in one module per notebook, which diagnose typical mistakes."""
+"""Exercise checks that diagnose typical mistakes, with one module per notebook."""

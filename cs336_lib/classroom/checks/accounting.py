@@ -1,4 +1,4 @@
-"""Checks of notebook 04 on FLOPs, the roofline of a step, and sharding."""
+"""Exercise checks for notebook 04 on FLOPs, the roofline of a step, and sharding."""
 
 import itertools
 import math
@@ -12,12 +12,15 @@ from cs336_lib.classroom.roofline import Work
 
 
 def close(got: float, want: float) -> bool:
-    """Return whether two numbers agree to nine digits, whatever the order of arithmetic."""
+    """Return whether two numbers agree to nine digits.
+
+    The tolerance allows for a different order of arithmetic.
+    """
     return math.isclose(got, want, rel_tol=1e-9)
 
 
 def expect_number(got: object, want: float, case: str, mistakes: Mapping[str, float]) -> None:
-    """Fail unless `got` is `want`, with the diagnosis of a known mistake if one fits."""
+    """Fail unless `got` equals `want`, with a diagnosis if a known mistake gives `got`."""
     expect(got is not None, "Your function returns None; is the `return` missing?")
     expect(
         isinstance(got, Real) and not isinstance(got, bool),
@@ -32,14 +35,20 @@ def expect_number(got: object, want: float, case: str, mistakes: Mapping[str, fl
 
 
 def shown(value: float) -> str:
-    """Format a whole number in full (its last digit may be wrong), and others to six digits."""
+    """Format a whole number in full, and other numbers with six digits.
+
+    The full number shows an error in the last digit.
+    """
     whole = abs(value) < 1e15 and float(value).is_integer()
     return f"{value:,.0f}" if whole else f"{value:,.6g}"
 
 
 @exercise
 def backward_flops(count: Callable[[int, Sequence[int]], int]) -> None:
-    """Check the backward FLOPs, two matmuls per layer except one for the first layer."""
+    """Check the FLOPs of the backward pass.
+
+    Each layer has two matmuls, except for the first layer, which has one.
+    """
     for batch, widths in ((8, (16, 16, 4)), (2, (3, 5, 7, 11)), (3, (5, 7))):
         pairs = list(itertools.pairwise(widths))
         forward = [2 * batch * rows * columns for rows, columns in pairs]
@@ -178,7 +187,7 @@ STEPS = (
 
 @exercise
 def step_gap(explain: Callable[[Sequence[Operation], float, float], tuple[float, str]]) -> None:
-    """Check a step's least time by the roofline, and the kind of work that loses the most time."""
+    """Check a step's minimum time from the roofline, and which kind of operator loses most time."""
     peak, bandwidth = 100e12, 2e12  # 1e10 FLOPs or 2e8 bytes take 0.1 ms
     for rows in STEPS:
         step = [Operation("op", kind, Work(f, b), ms / 1e3) for kind, f, b, ms in rows]
@@ -213,7 +222,7 @@ def step_gap(explain: Callable[[Sequence[Operation], float, float], tuple[float,
 
 
 def expect_kind(kind: object, step: Sequence[Operation], at_best: Sequence[float]) -> None:
-    """Fail unless `kind` is the kind of work whose operators lose the most time together."""
+    """Fail unless the operators of this kind lose the most time in total."""
     kinds = dict.fromkeys(op.kind for op in step)
     expect(kind in kinds, f"One of the kinds {', '.join(kinds)} is expected, not {kind!r}.")
     lost, took, least = (dict.fromkeys(kinds, 0.0) for _ in range(3))

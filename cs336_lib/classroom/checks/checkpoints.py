@@ -1,4 +1,4 @@
-"""Checks of notebook 06b on checkpoints, a training script that survives a power cut, and bugs."""
+"""Exercise checks for notebook 06b on checkpoints, crash-safe training and bugs."""
 
 import math
 import os
@@ -62,11 +62,11 @@ Script = Callable[[Path, nn.Module, np.ndarray, np.ndarray], Sequence[Mapping[st
 
 
 class PowerCutError(BaseException):
-    """The machine is gone. No `except Exception` stops this."""
+    """Simulated power cut, which `except Exception` doesn't catch."""
 
 
 def rate(step: int) -> float:
-    """Return the learning rate that the task asks for."""
+    """Return the learning rate that the task specifies."""
     if step < WARMUP:
         return PEAK * (step + 1) / WARMUP
     progress = (step - WARMUP + 1) / (STEPS - WARMUP)
@@ -74,7 +74,7 @@ def rate(step: int) -> float:
 
 
 def make_model(seed: int) -> nn.Sequential:
-    """Make a small model with dropout, whose first gradients are long enough to be clipped."""
+    """Create a small model with dropout whose first gradients exceed the clipping limit."""
     torch.manual_seed(seed)
     model = nn.Sequential(
         nn.Embedding(VOCAB, 16), nn.Linear(16, 32), nn.GELU(), nn.Dropout(0.2), nn.Linear(32, VOCAB)
@@ -84,7 +84,7 @@ def make_model(seed: int) -> nn.Sequential:
 
 
 def make_tokens() -> tuple[np.ndarray, np.ndarray]:
-    """Make training tokens and held-out tokens, in which half of all successors are fixed."""
+    """Create training and held-out tokens in which half of all next tokens are fixed."""
     chance = np.random.default_rng(0)
 
     def text(size: int) -> np.ndarray:
@@ -100,7 +100,7 @@ def make_tokens() -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass
 class Forward:
-    """What was seen in one forward pass."""
+    """Observations from one forward pass."""
 
     x: Tensor
     training: bool
@@ -117,7 +117,7 @@ class Forward:
 
 @dataclass
 class Update:
-    """What was seen before one optimizer step."""
+    """Observations before one optimizer step."""
 
     rate: float
     norm: float
@@ -127,7 +127,7 @@ class Update:
 
 @dataclass
 class Witness:
-    """Watches a run from outside, and pulls the plug at a step or during a save."""
+    """Observer of a run that can cut the power at a step or during a save."""
 
     model: nn.Module
     cut_step: int | None = None
@@ -138,7 +138,7 @@ class Witness:
     saves: int = 0
 
     def forward(self, model: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> None:
-        """Note a forward pass, and the gradient that comes back to its logits."""
+        """Record a forward pass, and later the gradient of its logits."""
         seen = Forward(
             x=inputs[0].detach().clone(),
             training=model.training,
@@ -155,7 +155,7 @@ class Witness:
             logits.register_hook(lambda gradient: note_gradient(seen, gradient))
 
     def before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Note an optimizer step, or pull the plug."""
+        """Record an optimizer step, or cut the power."""
         parameters = list(self.model.parameters())
         if all(p is not q for p in parameters for g in optimizer.param_groups for q in g["params"]):
             return
@@ -169,7 +169,7 @@ class Witness:
         self.steps.append([])
 
     def save(self, original: Callable[..., None], content: Any, file: Any, **others: Any) -> None:
-        """Save, or write half of the file and pull the plug."""
+        """Save the file, or write half of it and cut the power."""
         self.saves += 1
         original(content, file, **others)
         if self.saves == self.cut_save and isinstance(file, (str, os.PathLike)):
@@ -179,7 +179,7 @@ class Witness:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch everything that happens in the `with` block."""
+        """Observe everything that happens within this block."""
         original = torch.save
         handles = [
             self.model.register_forward_hook(self.forward),
@@ -194,9 +194,10 @@ class Witness:
 
 
 def note_gradient(seen: Forward, gradient: Tensor) -> None:
-    """Read the targets and their weight off the gradient of the logits.
+    """Infer the targets and their weights from the gradient of the logits.
 
-    The gradient of cross-entropy is weight * (softmax - one-hot), negative only at the target.
+    The gradient of cross-entropy is weight * (softmax - one-hot). It is negative only at the
+    target.
     """
     rows = gradient.detach().float().flatten(0, -2)
     chances = seen.logits.float().flatten(0, -2).softmax(-1)
@@ -208,7 +209,7 @@ def note_gradient(seen: Forward, gradient: Tensor) -> None:
 
 @exercise
 def training_script(train: Script) -> None:
-    """`train(folder, model, tokens, held_out)`: a whole run, which survives a power cut."""
+    """Check `train(folder, model, tokens, held_out)`, a complete run that survives a power cut."""
     threads = torch.get_num_threads()
     with torch.random.fork_rng(devices=[]), tempfile.TemporaryDirectory() as folder:
         torch.set_num_threads(1)
@@ -225,14 +226,14 @@ def training_script(train: Script) -> None:
 
 
 def watched(train: Script, witness: Witness, folder: Path) -> Sequence[Mapping[str, float]]:
-    """Run the learner's script in a folder, under the eyes of a witness."""
+    """Run the learner's script in a folder while a `Witness` observes it."""
     folder.mkdir(exist_ok=True)
     with witness.watching():
         return train(folder, witness.model, *make_tokens())
 
 
 def expect_rows(rows: Any) -> None:
-    """The log must have a row for every step."""
+    """Fail unless the log has a row for every step."""
     expect(rows is not None, "your function returns None; return the list of rows.")
     expect(
         len(rows) == STEPS,
@@ -248,7 +249,7 @@ def expect_rows(rows: Any) -> None:
 
 
 def expect_training(seen: Witness, rows: Sequence[Mapping[str, float]]) -> None:
-    """Batch, accumulation, autocast, schedule and clipping must be those of the task."""
+    """Fail unless batch, accumulation, autocast, schedule and clipping follow the task."""
     expect(
         len(seen.updates) == STEPS,
         f"the optimizer made {len(seen.updates)} steps instead of {STEPS}.",
@@ -297,7 +298,7 @@ def expect_training(seen: Witness, rows: Sequence[Mapping[str, float]]) -> None:
 
 
 def expect_piece(number: int, piece: Forward) -> None:
-    """A micro-batch must be run in training mode and bf16, and weigh its share of the step."""
+    """Fail unless a micro-batch runs in training mode and bf16, with the right weight."""
     expect(
         piece.training,
         f"step {number} trains in eval mode; call model.train() after an evaluation.",
@@ -324,7 +325,7 @@ def expect_piece(number: int, piece: Forward) -> None:
 
 
 def expect_evaluation(seen: Witness, rows: Sequence[Mapping[str, float]]) -> None:
-    """The evaluation must be without dropout and graph, and at the right steps."""
+    """Fail unless evaluation runs at the right steps, without dropout and without a graph."""
     wanted = list(range(EVALUATED, STEPS + 1, EVALUATED))
     found = sorted({after for after, _ in seen.evaluations})
     expect(
@@ -345,7 +346,7 @@ def expect_evaluation(seen: Witness, rows: Sequence[Mapping[str, float]]) -> Non
 def expect_resume(
     train: Script, straight: Witness, rows: Sequence[Mapping[str, float]], folder: Path
 ) -> None:
-    """A run that was cut off at a step and resumed must equal the one that wasn't."""
+    """Fail unless a run that was interrupted and resumed equals an uninterrupted run."""
     cut = Witness(make_model(seed=1), cut_step=CUT_AT)
     try:
         watched(train, cut, folder)
@@ -377,7 +378,7 @@ def expect_resume(
 
 
 def expect_no_pickle(files: Sequence[Path]) -> None:
-    """A file of torch.save must load with `weights_only=True`."""
+    """Fail unless files of torch.save can be loaded with `weights_only=True`."""
     for path in files:
         if path.suffix in (".pt", ".pth"):
             try:
@@ -387,7 +388,7 @@ def expect_no_pickle(files: Sequence[Path]) -> None:
 
 
 def compare(straight: Witness, resumed: Witness, start: int) -> None:
-    """Name the first thing in which a resumed run differs from the one that wasn't stopped."""
+    """Return the first difference between a resumed run and an uninterrupted run."""
     first, again = straight.steps[start], resumed.steps[0]
     expect(
         all(map(torch.equal, straight.updates[start].weights, resumed.updates[0].weights)),
@@ -413,7 +414,7 @@ def compare(straight: Witness, resumed: Witness, start: int) -> None:
 
 
 def expect_whole_files(train: Script, straight: Witness, folder: Path) -> None:
-    """A power cut while a checkpoint is written must leave the one before it."""
+    """Fail if a power cut during a save destroys the previous checkpoint."""
     torn = Witness(make_model(seed=1), cut_save=2)
     try:
         watched(train, torn, folder)
@@ -439,7 +440,7 @@ def expect_whole_files(train: Script, straight: Witness, folder: Path) -> None:
 
 @exercise
 def bug_hunt(answer: Mapping[str, str]) -> None:
-    """Check which of the ten bugs each case from A to J has."""
+    """Check the bug that the learner found in each of the ten cases, A to J."""
     if all(given is ... for given in answer.values()):
         raise NotImplementedError
     for letter, bug in hunt.CASES.items():

@@ -1,4 +1,4 @@
-"""Checks of notebook 01 on decoding, rounding and quantization."""
+"""Exercise checks for notebook 01 on decoding, rounding and quantization."""
 
 import math
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def decode_by_hand(answer: float) -> None:
 
 @exercise
 def decode_e4m3(decode: Callable[[int], float]) -> None:
-    """Check a decoder on all 256 codes, starting with the most telling ones."""
+    """Check a decoder on all 256 codes, starting with the most informative ones."""
     answer = {code: decode(code) for code in (0x38, 0xB8, 0x01, 0x78, 0x7F, 0xFF, 0x00)}
     one, first = answer[0x38], answer[0x01]
     expect(
@@ -86,7 +86,7 @@ def decode_e4m3(decode: Callable[[int], float]) -> None:
 
 @exercise
 def to_bf16(encode: Callable[[int], int]) -> None:
-    """Check the rounding of an fp32 code to a bf16 code, with ties to even."""
+    """Check that fp32 codes are rounded to bf16 codes, with ties to even."""
     down, up = FP32.encode(1 + 2**-9), FP32.encode(1 + 2**-7 - 2**-9)
     tie_down, tie_up = FP32.encode(1 + 2**-8), FP32.encode(1 + 3 * 2**-8)
     one = BF16.encode(1.0)
@@ -126,7 +126,7 @@ def to_bf16(encode: Callable[[int], int]) -> None:
 
 @exercise
 def int8_round_trip(quantize: Callable[[Tensor], tuple[Tensor, float]]) -> None:
-    """Check symmetric int8 with q = round(x / scale) and scale = max|x| / 127."""
+    """Check symmetric int8 quantization with q = round(x / scale) and scale = max|x| / 127."""
     x = torch.tensor([-2.0, -1.1, -0.3, 0.0, 0.36, 1.3, 2.0])
     q, scale = quantize(x.clone())
     scale, amax = float(scale), 2.0

@@ -1,4 +1,4 @@
-"""Checks of notebook 05's first sections, on the scale of initial weights and on cross-entropy."""
+"""Exercise checks for notebook 05 on the scale of initial weights and on cross-entropy."""
 
 import math
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def refuse(answer: object, mistakes: dict[str, object]) -> None:
 
 @exercise
 def unit_output(init: Callable[[int, int, torch.Generator], Tensor]) -> None:
-    """Check `init(d_in, d_out, generator)`, whose weights should keep the scale of their input."""
+    """Check `init(d_in, d_out, generator)`, whose weights should preserve the input's scale."""
     d_in, d_out = 1024, 256
     w = init(d_in, d_out, torch.Generator().manual_seed(0))
     expect(isinstance(w, Tensor), f"return a tensor; this is a {type(w).__name__}.")

@@ -1,6 +1,6 @@
-"""Checks of notebook 05 on the steps of AdaGrad, Adam and Muon.
+"""Exercise checks for notebook 05 on AdaGrad, Adam and Muon.
 
-The checks of scales and losses live in `losses` and can also be imported from here.
+The checks on initialization and losses are in `losses`, and you can also import them from here.
 """
 
 import math
@@ -23,7 +23,10 @@ __all__ = [
 
 @exercise
 def adagrad_by_hand(answer: tuple[float, float]) -> None:
-    """Check the sum and the weight after gradients 8, 15, 144 from w = 1 with lr 0.1 and eps 0."""
+    """Check AdaGrad's sum and weight after the gradients 8, 15 and 144.
+
+    The start is w = 1, with lr 0.1 and eps 0.
+    """
     expect(
         isinstance(answer, tuple | list) and len(answer) == 2 and ... not in answer,
         "give two numbers, the accumulated state and the weight: answer = (..., ...).",

@@ -1,4 +1,4 @@
-"""The verdicts of exercise checks, which are "not attempted yet", a diagnosis, or "passed"."""
+"""Verdicts of exercise checks, which are "not attempted yet", a diagnosis, or "passed"."""
 
 import functools
 import traceback
@@ -13,7 +13,7 @@ from cs336_lib.classroom import study
 
 
 class DiagnosisError(Exception):
-    """A diagnosis of a wrong answer, in a sentence that a learner can act on."""
+    """Diagnosis of a wrong answer, as a sentence that tells the learner what to fix."""
 
 
 def expect(condition: object, diagnosis: str) -> None:
@@ -23,7 +23,7 @@ def expect(condition: object, diagnosis: str) -> None:
 
 
 def by_hand(module: ModuleType, *names: str) -> AbstractContextManager:
-    """Fail the check if the learner calls one of these functions of `module` within the block."""
+    """Fail the check if the learner calls one of these functions of `module` within this block."""
     short = module.__name__.removeprefix("torch.")
 
     def refusal(name: str) -> mock.Mock:
@@ -34,7 +34,7 @@ def by_hand(module: ModuleType, *names: str) -> AbstractContextManager:
 
 
 def complaint(error: Exception, check: Callable[..., None]) -> str:
-    """Format an error, and say whether it came from the learner's code or from its use."""
+    """Format an error, and say whether the learner's code or the check raised it."""
     what = f"{type(error).__name__}: {error}"
     if traceback.extract_tb(error.__traceback__)[-1].filename != check.__code__.co_filename:
         return f"your code raised {what}"
@@ -45,7 +45,7 @@ def complaint(error: Exception, check: Callable[..., None]) -> str:
 
 
 def judge(check: Callable[..., None], answers: tuple[object, ...]) -> bool:
-    """Run a check, print its verdict in one line, and return whether the answers passed."""
+    """Run a check, print its one-line verdict, and return whether the answer is correct."""
     name = check.__name__
     try:
         if any(answer is ... for answer in answers):
@@ -68,11 +68,12 @@ def judge(check: Callable[..., None], answers: tuple[object, ...]) -> bool:
 
 
 def exercise(check: Callable[..., None]) -> Callable[..., None]:
-    """Turn a function that raises into one that prints its verdict in one line.
+    """Convert a function that raises errors into a check that prints a one-line verdict.
 
-    The check gets the learner's answer, which is a function whose stub raises NotImplementedError,
-    or a value whose stub is `...`. It never raises, so a notebook with untouched stubs runs to its
-    end. The verdict is also recorded for `cs336 check` in a learner's own copy of the notebooks.
+    The check gets the learner's answer, which is a function or a value. An untouched stub raises
+    NotImplementedError or is `...`. The check never raises, so a notebook with untouched stubs runs
+    to the end. In a learner's own copy of the notebooks, the verdict is also recorded for `cs336
+    check`.
     """
 
     @functools.wraps(check)

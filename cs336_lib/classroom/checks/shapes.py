@@ -1,4 +1,4 @@
-"""Checks of notebook 03 on named dimensions and the order of elements."""
+"""Exercise checks for notebook 03 on named dimensions and the order of elements."""
 
 import math
 from collections.abc import Callable
@@ -26,10 +26,10 @@ def same(result: object, target: Tensor) -> bool:
 
 
 def compare(result: object, target: Tensor, mistakes: dict[str, Tensor], names: str) -> None:
-    """Fail unless `result` is the target, with the diagnosis of a known mistake if one fits.
+    """Fail unless `result` equals the target, with a diagnosis if a known mistake gives `result`.
 
-    `mistakes` maps a diagnosis to the tensor that the mistake produces. `names` are the target's
-    axes for the message about a wrong shape.
+    `mistakes` maps a diagnosis to the tensor that the mistake produces. Messages about a wrong
+    shape use the axis names in `names`.
     """
     expect(isinstance(result, Tensor), f"return a tensor, not {type(result).__name__}.")
     if same(result, target):
@@ -91,7 +91,7 @@ def head_scores(function: Callable[[Tensor, Tensor], Tensor]) -> None:
 
 @exercise
 def masked_mean(function: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """Check the mean over the tokens that are not padding."""
+    """Check the mean over all tokens except padding."""
     x = normal(2, 5, 3)
     mask = torch.tensor([[True, True, True, True, False], [True, True, False, False, False]])
     before = x.clone()
@@ -133,7 +133,7 @@ def masked_mean(function: Callable[[Tensor, Tensor], Tensor]) -> None:
 
 @exercise
 def image_to_patches(function: Callable[[Tensor, int], Tensor]) -> None:
-    """Check images cut into flattened patches, channel last."""
+    """Check that images are cut into flattened patches with the channel last."""
     images = normal(2, 3, 8, 12)
 
     def cut(output: str) -> Tensor:
@@ -177,7 +177,10 @@ def attend(
     masked: str = "future",
     softmax_over: int = -1,
 ) -> Tensor:
-    """Compute grouped-query attention (6 heads on 2), with an option for each likely mistake."""
+    """Compute grouped-query attention (6 query heads, 2 key and value heads).
+
+    Each option builds in one likely mistake.
+    """
     q = rearrange(q, split, head=6)
     k, v = (repeat(rearrange(t, split, head=2), groups, group=3) for t in (k, v))
     scores = q @ k.mT * (q.size(-1) ** -0.5 if scale is None else scale)
@@ -242,7 +245,7 @@ def grouped_query_attention(function: Callable[..., Tensor]) -> None:
 
 
 def reference_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, kv_heads: int) -> Tensor:
-    """Compute the same with repeated key and value heads and PyTorch's fused attention."""
+    """Compute grouped-query attention with repeated heads and PyTorch's fused attention."""
     q = q.unflatten(-1, (heads, -1)).transpose(1, 2)
     k, v = (
         t.unflatten(-1, (kv_heads, -1)).transpose(1, 2).repeat_interleave(heads // kv_heads, 1)

@@ -1,4 +1,4 @@
-"""Checks of notebook 02 on strides, views and masks."""
+"""Exercise checks for notebook 02 on strides, views and masks."""
 
 from collections.abc import Callable, Mapping
 from math import prod
@@ -97,7 +97,7 @@ def predicted_strides(answer: Mapping[str, tuple[Shape, int]]) -> None:
 
 
 def counts_size_one(shape: Shape, stride: Shape) -> list[Run]:
-    """Merge dimensions like `merge_dimensions`, but without ignoring those of size 1."""
+    """Merge dimensions like `merge_dimensions`, but keep dimensions of size 1."""
     runs: list[Run] = []
     for size, step in zip(reversed(shape), reversed(stride), strict=True):
         if runs and step == runs[0].step * runs[0].size:
@@ -109,7 +109,7 @@ def counts_size_one(shape: Shape, stride: Shape) -> list[Run]:
 
 @exercise
 def can_view(rule: Callable[[Shape, Shape, Shape], bool]) -> None:
-    """Check `rule(shape, stride, new_shape)` against whether torch's own `view` succeeds."""
+    """Check `rule(shape, stride, new_shape)` against torch's own `view`."""
     cases = view_cases()
     expect(rule(*cases[0]) is not None, "your function returns None; it must return True or False.")
     truth = [torch_views(*case) for case in cases]
@@ -160,7 +160,7 @@ def can_view(rule: Callable[[Shape, Shape, Shape], bool]) -> None:
 
 @exercise
 def split_heads(split: Callable[[Tensor, int], tuple[Tensor, Tensor, Tensor]]) -> None:
-    """Check that `split(qkv, n_head)` returns q, k, v as views (batch, head, seq, head_dim)."""
+    """Check that `split(qkv, n_head)` returns q, k and v as views (batch, head, seq, head_dim)."""
     batch, seq, n_head, head_dim = 2, 5, 3, 4
     channels = n_head * head_dim
     qkv = torch.arange(float(batch * seq * 3 * channels)).view(batch, seq, 3 * channels)
@@ -275,7 +275,10 @@ def im2col(windows: Callable[[Tensor, int], Tensor]) -> None:
 
 @exercise
 def causal_mask(mask: Callable[[int, int], Tensor]) -> None:
-    """Check `mask(queries, keys)`, True where a query may look; the queries are the last keys."""
+    """Check `mask(queries, keys)`, which is True where a query may attend to a key.
+
+    The queries are at the last positions of the keys.
+    """
     got = mask(4, 4)
     expect(isinstance(got, Tensor), "return a tensor; is the `return` missing?")
     expect(got.shape == (4, 4), f"mask(4, 4) has shape {tuple(got.shape)}, not (4, 4).")

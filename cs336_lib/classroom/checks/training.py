@@ -1,4 +1,4 @@
-"""Checks of notebook 06 on batches and gradient accumulation."""
+"""Exercise checks for notebook 06 on batches and gradient accumulation."""
 
 import math
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Batch = tuple[Tensor, Tensor]
 
 @exercise
 def epoch_batch(batch: Callable[[np.ndarray, int, int, int], Batch]) -> None:
-    """Check `batch(tokens, number, batch_size, block_size)`, the inputs and targets of a batch."""
+    """Check `batch(tokens, number, batch_size, block_size)`, which returns inputs and targets."""
     block = 4
     exact = np.arange(1000, 1041, dtype=np.uint16)  # exactly 10 windows and the last target
     got = batch(exact, 0, 3, block)
@@ -80,7 +80,7 @@ def epoch_batch(batch: Callable[[np.ndarray, int, int, int], Batch]) -> None:
 
 @exercise
 def accumulate(run: Callable[[nn.Module, list[Batch], Callable], float]) -> None:
-    """Check `run(model, micro_batches, loss_function)`, the batch's gradient piece by piece."""
+    """Check `run(model, micro_batches, loss_function)`, which accumulates the batch's gradient."""
     generator = torch.Generator().manual_seed(6)
     x, y = (torch.randn(8, 3, generator=generator) for _ in range(2))
     y = y[:, :1] * torch.arange(1.0, 9.0)[:, None]  # so that the pieces' losses differ a lot
@@ -93,7 +93,7 @@ def accumulate(run: Callable[[nn.Module, list[Batch], Callable], float]) -> None
         return model
 
     def gradient(factor: Callable[[int], float]) -> Tensor:
-        """Accumulate the pieces' mean losses, each multiplied by `factor(its size)`."""
+        """Accumulate the mean loss of each micro-batch, multiplied by `factor(size)`."""
         model = fresh()
         for a, b in pieces:
             (F.mse_loss(model(a), b) * factor(len(a))).backward()

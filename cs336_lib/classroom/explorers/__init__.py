@@ -1,4 +1,4 @@
-"""Interactive widgets, one for each idea that is easier to grasp by trying it out."""
+"""Interactive widgets for ideas that are easier to understand by experiment."""
 
 from cs336_lib.classroom.explorers.budget import training_budget
 from cs336_lib.classroom.explorers.layout import strides

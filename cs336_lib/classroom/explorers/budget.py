@@ -1,4 +1,4 @@
-"""Training budget, an explorer that computes days, memory and money from a run's size."""
+"""Training budget explorer, which computes the time, memory and price of a run."""
 
 from dataclasses import dataclass
 
@@ -38,7 +38,7 @@ def money(dollars: float) -> str:
 
 @dataclass(frozen=True)
 class Budget:
-    """The cost of a training run, with bytes per device and without activations."""
+    """Cost of a training run. The bytes are per device and without activations."""
 
     flops: float
     seconds: float
@@ -54,7 +54,7 @@ class Budget:
 
     @property
     def fits(self) -> bool:
-        """True if the training state leaves some of the device's memory for activations."""
+        """Whether the training state leaves some of the device's memory for activations."""
         return self.total < self.memory
 
 
@@ -75,15 +75,15 @@ def budget(
         parameters: Number of parameters.
         tokens: Number of training tokens.
         devices: Number of devices.
-        hardware: A key of DATASHEET, whose dense bf16 peak counts.
-        mfu: Share of that peak that the run achieves.
+        hardware: A key of DATASHEET. Its dense bf16 peak is used.
+        mfu: Share of this peak that the run achieves.
         optimizer: A key of accounting.STATE_BYTES.
         precision: A key of accounting.PRECISION_BYTES.
-        stage: The ZeRO stage, 0 to 3 (see `BytesPerParameter.sharded`).
-        price: Dollars for an hour of one device.
+        stage: ZeRO stage, 0 to 3 (see `BytesPerParameter.sharded`).
+        price: Dollars per hour of one device.
 
     Raises:
-        ValueError: A formula in `accounting` rejects a value.
+        ValueError: If a formula in `accounting` rejects a value.
     """
     sheet = DATASHEET[hardware]
     flops = accounting.training_flops(parameters, tokens)
@@ -104,11 +104,11 @@ def budget(
 
 
 class TrainingBudget(Explorer):
-    """An explorer of training cost.
+    """Explorer of training cost.
 
     It has the controls `parameters`, `tokens`, `devices`, `hardware`, `mfu`, `optimizer`,
-    `precision`, `sharded` and `price`. The bars are `.cs336-track` and the device's memory is
-    `.cs336-limit`.
+    `precision`, `sharded` and `price`. The bars have the class `.cs336-track`, and the device's
+    memory has the class `.cs336-limit`.
     """
 
     def __init__(self, values: Values):
@@ -126,7 +126,7 @@ class TrainingBudget(Explorer):
         super().__init__("training-budget", "Training budget", controls, values)
 
     def budget(self, values: Values) -> Budget:
-        """Compute the budget for the values of the controls."""
+        """Compute the budget from the values of the controls."""
         return budget(
             PARAMETERS[values["parameters"]],
             TOKENS[values["tokens"]],
@@ -140,7 +140,7 @@ class TrainingBudget(Explorer):
         )
 
     def sentence(self, values: Values) -> str:
-        """Format the duration, the price and the memory as one sentence."""
+        """Format the time, the price and the memory as one sentence."""
         found = self.budget(values)
         fits = "fits" if found.fits else "does not fit"
         return (
@@ -149,7 +149,7 @@ class TrainingBudget(Explorer):
         )
 
     def view(self, values: Values) -> View:
-        """Return days and money as a table, and bytes as a bar."""
+        """Return a table of time and price, and a bar of the bytes."""
         found = self.budget(values)
         hours = found.seconds / 3600 * DEVICES[values["devices"]]
         facts = [
@@ -196,9 +196,10 @@ class TrainingBudget(Explorer):
 
 
 def training_budget(**values: str) -> Explorer:
-    """Explore the cost of a training run, starting from 70B parameters, 15T tokens and 1024 H100s.
+    """Explore the cost of a training run.
 
-    `values` may set any control to one of its texts, as in `training_budget(mfu="40 %")`.
+    The default run has 70B parameters, 15T tokens and 1024 H100s. `values` sets initial values of
+    controls, as in `training_budget(mfu="40 %")`.
     """
     start = {
         "parameters": "70B",

@@ -1,4 +1,4 @@
-"""Strides, an explorer that shows the slot of storage behind each element of a view."""
+"""Strides explorer, which shows the storage slot of each element of a view."""
 
 import ast
 import html
@@ -36,7 +36,7 @@ SYNTAX = (
 
 
 def numbers(shape: Sequence[int]) -> Tensor:
-    """Return a fresh fp32 tensor whose values are ten times their slots."""
+    """Return a new fp32 tensor whose values are ten times their slots."""
     return (10.0 * torch.arange(torch.Size(shape).numel())).view(*shape)
 
 
@@ -44,7 +44,7 @@ def evaluate(expression: str, x: Tensor) -> Tensor:
     """Evaluate indexing and view methods of x, as in `x.T[1:, ::2]`.
 
     Raises:
-        ValueError: It is another kind of expression, or PyTorch raises an error.
+        ValueError: If it is another kind of expression, or PyTorch raises an error.
     """
     try:
         tree = ast.parse(expression.strip(), mode="eval")
@@ -80,17 +80,18 @@ def words_of(index: Sequence[int]) -> str:
 
 
 def slot_formula(view: Tensor, index: Sequence[int]) -> str:
-    """Format the sum of offset and strides that gives the slot of an element."""
+    """Format the formula for an element's slot, the offset plus each index times its stride."""
     terms = [f"{i}·{step}" for i, step in zip(index, view.stride(), strict=True)]
     place = storage.slot(index, view.stride(), view.storage_offset())
     return " + ".join([f"offset {view.storage_offset()}", *terms]) + f" = slot {place}"
 
 
 class Strides(Explorer):
-    """An explorer of strides.
+    """Explorer of strides.
 
-    It has the control `expression` and the buttons `element [i, j]`, `append .T` (and so on) and
-    `start again`. The slots are `.cs336-slot` and the chosen one is `.cs336-chosen`.
+    It has the control `expression` and the buttons `element [i, j]`, `append .T` (and others) and
+    `start again`. Slots have the class `.cs336-slot`, and the selected slot has the class
+    `.cs336-chosen`.
     """
 
     def __init__(self, shape: Sequence[int], expression: str):
@@ -100,14 +101,14 @@ class Strides(Explorer):
         super().__init__("strides", title, [text("expression", "a view of x")], values)
 
     def settle(self, values: dict[str, str], changed: set[str]) -> dict[str, str]:
-        """Choose the first element of a new view."""
+        """Select the first element of a new view."""
         if "expression" not in changed:
             return values
         view = evaluate(values["expression"], self.base)
         return {**values, "element": words_of([0] * view.dim())}
 
     def view(self, values: Values) -> View:
-        """Return the view's elements, the storage, and the formula that maps one to the other."""
+        """Return the view's elements, the storage, and the formula that maps elements to slots."""
         shown = evaluate(values["expression"], self.base)
         chosen = index_of(values["element"])
         flat, seen = storage.storage_values(shown), set(storage.slots(shown).flatten().tolist())
@@ -174,7 +175,7 @@ class Strides(Explorer):
         return f"background: color-mix(in srgb, #56b4e9 {35 + part}%, white)"
 
     def figure(self, values: Values) -> Figure:
-        """Draw a view of two dimensions with its steps, and any other view as a plain grid."""
+        """Draw a 2-D view with its strides, and other views as a plain grid."""
         shown = evaluate(values["expression"], self.base)
         flat, slots = storage.storage_values(shown), storage.slots(shown)
         facts = f"shape {tuple(shown.shape)}, stride {shown.stride()}"

@@ -1,4 +1,4 @@
-"""Attention and sampling, an explorer of a trained model's attention and next tokens."""
+"""Explorer of a trained model's attention and next-token probabilities."""
 
 import base64
 import html
@@ -40,7 +40,7 @@ TOP_P = ["off", *(f"{p:g}" for p in (0.99, 0.95, 0.9, 0.8, 0.6, 0.4, 0.2))]
 def read(
     model: GPT, ids: Int[Tensor, " seq"]
 ) -> tuple[Float[Tensor, "layer head seq seq"], Float[Tensor, " vocab"]]:
-    """Return every head's attention weights on a text, and the logits of the next token."""
+    """Return the attention weights of every head on a text, and the next token's logits."""
     found = []
 
     def look(attention: nn.Module, inputs: tuple[Tensor]) -> None:
@@ -66,7 +66,7 @@ def read(
 def next_chances(
     logits: Float[Tensor, " vocab"], temperature: str, top_k: str, top_p: str
 ) -> Float[Tensor, " vocab"]:
-    """Return the probabilities that sampling draws from, where "off" disables top-k or top-p."""
+    """Return the probabilities for sampling. "off" disables top-k or top-p."""
     k = None if top_k == "off" else int(top_k)
     p = None if top_p == "off" else float(top_p)
     return filter_logits(logits[None], float(temperature), k, p).softmax(-1)[0]
@@ -80,10 +80,11 @@ def picture(weights: Float[Tensor, "query key"]) -> str:
 
 
 class AttentionAndSampling(Explorer):
-    """An explorer of attention and sampling.
+    """Explorer of attention and sampling.
 
     It has the controls `text`, `layer`, `temperature`, `top_k` and `top_p`, and the buttons `head
-    N` (aria-pressed). The large map is `.cs336-map` and the bars are `.cs336-next`.
+    N` (aria-pressed). The large map has the class `.cs336-map`, and the bars have the class
+    `.cs336-next`.
     """
 
     def __init__(self, model: GPT, tokenizer: Tokenizer, words: str, layer: int):
@@ -101,10 +102,12 @@ class AttentionAndSampling(Explorer):
         super().__init__("attention", "Attention and sampling", controls, values)
 
     def read(self, words: str) -> tuple[Tensor, Tensor, list[str]]:
-        """Return the attention, the next logits and the tokens of a text, which is run once.
+        """Return the attention, the next token's logits and the tokens of a text.
+
+        The result for the last text is cached.
 
         Raises:
-            ValueError: The text is empty, too long, or has a character unknown to the model.
+            ValueError: If the text is empty, too long, or has a character unknown to the model.
         """
         if words not in self.known:
             ids = encode(self.tokenizer, words)
@@ -114,7 +117,7 @@ class AttentionAndSampling(Explorer):
         return self.known[words]
 
     def chances(self, values: Values) -> tuple[Tensor, list[str], Tensor, Tensor]:
-        """Return the likeliest next tokens, and their probabilities before and after the cuts."""
+        """Return the likeliest next tokens, and their probabilities before and after cuts."""
         _, logits, _ = self.read(values["text"])
         cut = next_chances(logits, *(values[name] for name in ("temperature", "top_k", "top_p")))
         likeliest = logits.argsort(descending=True)[:SHOWN]
@@ -122,7 +125,7 @@ class AttentionAndSampling(Explorer):
         return cut, names, logits.softmax(-1)[likeliest], cut[likeliest]
 
     def view(self, values: Values) -> View:
-        """Return the layer's heads, the chosen head in large, and bars for the next token."""
+        """Return the layer's heads, the selected head in large, and bars for the next token."""
         attention, _, tokens = self.read(values["text"])
         layer, head = int(values["layer"]), int(values["head"])
         heads = "".join(
@@ -159,7 +162,7 @@ class AttentionAndSampling(Explorer):
         return View(said, tag("div", both, class_="cs336-row", style="gap: 30px"))
 
     def large(self, weights: Float[Tensor, "query key"], tokens: list[str]) -> str:
-        """Draw one head's map with the tokens along its sides, and each weight as a tooltip."""
+        """Draw one head's map with tokens along its sides and a tooltip for each weight."""
         names = [html.escape(plots.visible(token)) for token in tokens]
         rows = [tag("tr", "<th></th>" + "".join(tag("th", name) for name in names))]
         for query, name in enumerate(names):
@@ -178,7 +181,7 @@ class AttentionAndSampling(Explorer):
         )
 
     def figure(self, values: Values) -> Figure:
-        """Draw the chosen head's map beside the bars."""
+        """Draw the selected head's map next to the bars."""
         attention, _, tokens = self.read(values["text"])
         layer, head = int(values["layer"]), int(values["head"])
         drawn, (left, right) = figure(13, 5.2, ncols=2)
@@ -202,5 +205,5 @@ class AttentionAndSampling(Explorer):
 def attention_and_sampling(
     model: GPT, tokenizer: Tokenizer, words: str = "to be, or not to be", layer: int = 0
 ) -> Explorer:
-    """Type a text, and see each head's attention and the effect of temperature, top-k and top-p."""
+    """Type a text, and see the attention of each head and the effect of the sampling settings."""
     return AttentionAndSampling(model, tokenizer, words, layer)

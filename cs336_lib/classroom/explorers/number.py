@@ -1,4 +1,4 @@
-"""Float bits, an explorer to flip the bits of a number and see it in every format."""
+"""Float bits explorer, to flip the bits of a number and see it in every format."""
 
 import math
 
@@ -34,7 +34,7 @@ def read(words: str) -> float:
     """Parse the number that the learner typed.
 
     Raises:
-        ValueError: It is not a number.
+        ValueError: If the text isn't a number.
     """
     try:
         return float(words)
@@ -51,7 +51,7 @@ def field_of(number: FloatFormat, bit: int) -> tuple[int, int]:
 
 
 def worked(number: FloatFormat, pattern: int) -> str:
-    """Return the formula by which the fields give the value."""
+    """Return the formula that computes the value from the fields."""
     value = number.decode(pattern)
     sign, exponent, mantissa = number.split(pattern)
     minus = "-" if sign else ""
@@ -84,7 +84,10 @@ def rounded(number: FloatFormat, value: float) -> tuple[str, str, str]:
 
 
 class FloatBits(Explorer):
-    """An explorer with buttons `bit N` (aria-pressed if set) and controls `number` and `format`."""
+    """Explorer with buttons `bit N` and controls `number` and `format`.
+
+    The button of a set bit is aria-pressed.
+    """
 
     def __init__(self, value: float, number: str):
         controls = [text("number", "number"), choice("format", "format", list(FORMATS))]
@@ -141,11 +144,11 @@ class FloatBits(Explorer):
         )
 
     def figure(self, values: Values) -> Figure:
-        """Draw the number's bits in every format to one scale."""
+        """Draw the number's bits in all formats at the same scale."""
         formats = [number for number in FORMATS.values() if number is not bits.FP64]
         return plots.stored_value(formats, read(values["number"]))
 
 
 def float_bits(value: float = 0.1, number: str = "fp32") -> Explorer:
-    """Flip the bits of a float and see its value, and how every format rounds it."""
+    """Flip the bits of a float, and see its value and how each format rounds it."""
     return FloatBits(value, number)

@@ -1,4 +1,7 @@
-"""einops patterns, an explorer that shows where each element goes, or einops' own error."""
+"""Explorer of einops patterns, which shows where each element moves.
+
+If einops rejects a pattern, the explorer shows its error.
+"""
 
 import html
 import math
@@ -37,7 +40,10 @@ OPERATIONS = {
 
 
 class Moved(NamedTuple):
-    """A tensor before and after a pattern; `routes[i, j]` tells if result j uses element i."""
+    """A tensor before and after a pattern.
+
+    `routes[i, j]` tells whether result j uses element i.
+    """
 
     before: Tensor
     after: Tensor
@@ -48,7 +54,7 @@ def read_shape(words: str) -> tuple[int, ...]:
     """Parse `2 3 4` into (2, 3, 4).
 
     Raises:
-        ValueError: It is not a list of sizes, or the tensor has too many elements to draw.
+        ValueError: If the text isn't a list of sizes, or the tensor is too large to draw.
     """
     parts = re.split(r"[\s,]+", words.strip("()[] "))
     good = all(part.isdecimal() and int(part) > 0 for part in parts) and len(parts) <= MOST_AXES
@@ -65,7 +71,7 @@ def read_sizes(words: str) -> dict[str, int]:
     """Parse `head=2, dim=4` into a dict, which is empty for an empty text.
 
     Raises:
-        ValueError: It is not a list of name=size.
+        ValueError: If the text isn't a list of name=size.
     """
     parts = [part for part in re.split(r"[\s,]+", re.sub(r"\s*=\s*", "=", words)) if part]
     good = all(re.fullmatch(r"[a-z_]\w*=\d+", part) for part in parts)
@@ -77,7 +83,7 @@ def move(operation: str, pattern: str, shape: Sequence[int], sizes: Mapping[str,
     """Apply one of OPERATIONS to 0, 1, 2, ... in `shape`, and trace each element.
 
     Raises:
-        ValueError: einops rejects the pattern, or the result is too large to draw.
+        ValueError: If einops rejects the pattern, or the result is too large to draw.
     """
     require(pattern.count("->") == 1, "a pattern has one arrow, as in axes before -> axes after")
     elements = math.prod(shape)
@@ -99,9 +105,9 @@ def move(operation: str, pattern: str, shape: Sequence[int], sizes: Mapping[str,
 
 
 def axis_names(side: str, dims: int) -> list[str]:
-    """Return the axis names of one side of a pattern, with a parenthesized group as one name.
+    """Return the axis names of one side of a pattern. A parenthesized group is one name.
 
-    An ellipsis leaves the number of axes open, so the axes are then numbered.
+    If the pattern has an ellipsis, the number of axes is open, so axes are numbered instead.
     """
     names = re.findall(r"\([^)]*\)|[^\s()]+", side)
     return names if len(names) == dims else [f"axis {axis}" for axis in range(dims)]
@@ -121,10 +127,10 @@ def colours(moved: Moved) -> tuple[Tensor, Tensor]:
 
 
 class EinopsPattern(Explorer):
-    """An explorer of einops patterns.
+    """Explorer of einops patterns.
 
     It has the controls `operation`, `pattern`, `shape` and `sizes`, and the buttons `before [i, j]`
-    and `after [i, j]`. The chosen element and its counterparts have the class `.cs336-chosen`.
+    and `after [i, j]`. The selected element and its counterparts have the class `.cs336-chosen`.
     """
 
     def __init__(self, operation: str, pattern: str, shape: str, sizes: str):
@@ -138,16 +144,16 @@ class EinopsPattern(Explorer):
         super().__init__("einops", "einops patterns", controls, {**values, "chosen": ""})
 
     def settle(self, values: dict[str, str], changed: set[str]) -> dict[str, str]:
-        """Clear the chosen element after any other change."""
+        """Clear the selected element after any other change."""
         return values if changed == {"chosen"} else {**values, "chosen": ""}
 
     def moved(self, values: Values) -> Moved:
-        """Trace the pattern that the controls describe."""
+        """Trace the pattern given by the controls."""
         shape, sizes = read_shape(values["shape"]), read_sizes(values["sizes"])
         return move(values["operation"], values["pattern"], shape, sizes)
 
     def view(self, values: Values) -> View:
-        """Draw both tensors as grids, and mark the chosen element and its counterparts."""
+        """Draw both tensors as grids, and mark the selected element and its counterparts."""
         moved = self.moved(values)
         marked = {"before": set[int](), "after": set[int]()}
         said = f"{tuple(moved.before.shape)} -> {tuple(moved.after.shape)}"
@@ -211,5 +217,5 @@ def einops_pattern(
     sizes: str = "head=2",
     operation: str = "rearrange",
 ) -> Explorer:
-    """Type a pattern and see where it moves 0, 1, 2, ... in a tensor of this shape."""
+    """Type a pattern, and see where it moves 0, 1, 2, ... in a tensor of this shape."""
     return EinopsPattern(operation, pattern, shape, sizes)

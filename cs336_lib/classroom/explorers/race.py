@@ -1,4 +1,4 @@
-"""Optimizer race, in which five optimizers descend one surface with the same settings."""
+"""Explorer in which five optimizers descend one surface with the same settings."""
 
 from collections.abc import Mapping
 from functools import cache, partial
@@ -18,7 +18,7 @@ from cs336_lib.classroom.plots.style import figure, label
 
 
 class Course(NamedTuple):
-    """A surface with the common start, its minima, and the window that is drawn."""
+    """A surface with its starting point, its minima, and the visible region."""
 
     surface: toys.Surface
     start: tuple[float, float]
@@ -42,7 +42,7 @@ WIDTH, HEIGHT = 500, 330  # of the picture, in SVG units
 
 
 def rules(rate: float, momentum: float) -> dict[str, partial]:
-    """Return the optimizers of the race; `momentum` is also Adam's beta1."""
+    """Return the optimizers of the race. `momentum` is also Adam's beta1."""
     return {
         "SGD": partial(optimizers.SGD, lr=rate),
         "Momentum": partial(optimizers.Momentum, lr=rate, momentum=momentum),
@@ -55,7 +55,10 @@ def rules(rate: float, momentum: float) -> dict[str, partial]:
 def race(
     course: Course, rate: float, momentum: float, steps: int
 ) -> dict[str, Float[Tensor, "points 2"]]:
-    """Return the path of each optimizer as `toys.descend` does, with one backward pass for all."""
+    """Return the path of each optimizer, as `toys.descend` does.
+
+    One backward pass serves all optimizers.
+    """
     points = {name: nn.Parameter(torch.tensor(course.start)) for name in rules(rate, momentum)}
     drivers = [make([points[name]]) for name, make in rules(rate, momentum).items()]
     paths = [torch.tensor([course.start] * len(points))]
@@ -70,14 +73,14 @@ def race(
 
 
 def heights(course: Course, paths: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return each optimizer's final height above the lowest point, inf if it diverged."""
+    """Return each optimizer's final height above the minimum, or inf if it diverged."""
     floor = course.surface(torch.tensor(course.minima, dtype=torch.float32)).min()
     ends = {name: (course.surface(path[-1]) - floor).item() for name, path in paths.items()}
     return {name: end if np.isfinite(end) else np.inf for name, end in ends.items()}
 
 
 def place(course: Course, points: np.ndarray) -> str:
-    """Convert points of the plane to SVG coordinates, with diverged ones clipped to ±100."""
+    """Convert points of the plane to SVG coordinates. Diverged points are clipped to ±100."""
     left, right, bottom, top = course.window
     near = np.clip(np.nan_to_num(points, nan=100), -100, 100)
     x = (near[:, 0] - left) / (right - left) * WIDTH
@@ -87,7 +90,7 @@ def place(course: Course, points: np.ndarray) -> str:
 
 @cache
 def contours(name: str) -> str:
-    """Draw the surface's contour lines as SVG, more closely spaced near the bottom."""
+    """Draw the surface's contour lines as SVG. The spacing is closer near the minimum."""
     course = COURSES[name]
     x, y = torch.linspace(*course.window[:2], 121), torch.linspace(*course.window[2:], 121)
     height = course.surface(torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1))
@@ -101,7 +104,7 @@ def contours(name: str) -> str:
 
 
 def drawing(name: str, paths: Mapping[str, Tensor]) -> str:
-    """Draw the race as SVG with contours, the start, the minima, and each path with its steps."""
+    """Draw the race as SVG, with contours, start, minima, and each path with its steps."""
     course = COURSES[name]
     parts = [tag("rect", width=WIDTH, height=HEIGHT, fill="white"), contours(name)]
     for rule, path in paths.items():
@@ -126,7 +129,7 @@ def drawing(name: str, paths: Mapping[str, Tensor]) -> str:
 
 
 class OptimizerRace(Explorer):
-    """A race with the controls `surface`, `rate`, `momentum` and `steps`, drawn as one `svg`."""
+    """Race with the controls `surface`, `rate`, `momentum` and `steps`, drawn as one `svg`."""
 
     def __init__(self, surface: str, rate: str, momentum: str, steps: str):
         controls = [
@@ -139,12 +142,12 @@ class OptimizerRace(Explorer):
         super().__init__("optimizer-race", "Optimizer race", controls, values)
 
     def paths(self, values: Values) -> dict[str, Tensor]:
-        """Run the race that the controls describe."""
+        """Run the race with the current settings."""
         numbers = float(values["rate"]), float(values["momentum"]), int(values["steps"])
         return race(COURSES[values["surface"]], *numbers)
 
     def view(self, values: Values) -> View:
-        """Return the paths, and each optimizer's final height above the lowest point."""
+        """Return the paths, and each optimizer's final height above the minimum."""
         paths = self.paths(values)
         ends = heights(COURSES[values["surface"]], paths)
         ranking = sorted(ends, key=ends.__getitem__)
@@ -161,7 +164,7 @@ class OptimizerRace(Explorer):
         )
 
     def figure(self, values: Values) -> Figure:
-        """Draw the same paths with the notebook's own plotting function."""
+        """Draw the same paths with the notebook's plotting function."""
         course = COURSES[values["surface"]]
         drawn, axes = figure(10, 5)
         paths = {name: path.nan_to_num(0) for name, path in self.paths(values).items()}

@@ -1,9 +1,9 @@
-"""The base of all explorers, a widget whose controls and picture are made in Python.
+"""Base class of all explorers, whose controls and pictures are made in Python.
 
-An explorer implements `view`, which turns its values into HTML. `explorer.js` shows that HTML and
-sends changed values back. So all logic is Python that a test can call, and one small script serves
-every explorer. A PNG of the same view appears wherever no widget can run, as on GitHub, on a web
-page, or in a notebook that was just opened.
+An explorer implements `view`, which renders its values as HTML. `explorer.js` shows the HTML and
+sends changed values back. All logic is therefore Python code that tests can call, and one small
+script serves every explorer. Where widgets don't run, such as on GitHub, a PNG of the same view is
+shown.
 """
 
 import base64
@@ -27,7 +27,7 @@ Values = Mapping[str, str]
 
 
 class View(NamedTuple):
-    """An explorer's output, as one sentence for screen readers and the picture in HTML."""
+    """Output of an explorer, as a sentence for screen readers and an HTML picture."""
 
     said: str
     html: str
@@ -44,16 +44,20 @@ def choice(name: str, label: str, options: Sequence[str]) -> dict[str, Any]:
 
 
 def slider(name: str, label: str, options: Sequence[str]) -> dict[str, Any]:
-    """Return a slider over a list."""
+    """Return a slider over the items of a list."""
     return {"kind": "slider", "name": name, "label": label, "options": list(options)}
 
 
 class Explorer(anywidget.AnyWidget):
-    """A widget of controls, a sentence and a picture, for which subclasses implement `view`.
+    """Widget with controls, a sentence and a picture. Subclasses implement `view`.
 
-    On the page it is `.cs336-explorer.cs336-KIND` (role group, labelled with the title). It
-    contains `.cs336-controls` (each control has its name and label), `.cs336-problem` (role alert),
-    `.cs336-said` (role status) and `.cs336-picture`.
+    On the page, the element has the classes `.cs336-explorer.cs336-KIND` and the role group. It
+    contains these elements:
+
+    - `.cs336-controls`, in which each control has a name and a label
+    - `.cs336-problem` for error messages (role alert)
+    - `.cs336-said` for the sentence (role status)
+    - `.cs336-picture`
     """
 
     _esm = HERE / "explorer.js"
@@ -75,23 +79,23 @@ class Explorer(anywidget.AnyWidget):
         self.on_msg(self.receive)
 
     def settle(self, values: dict[str, str], changed: set[str]) -> dict[str, str]:
-        """Return the values; a subclass may adjust them to agree with the `changed` ones."""
+        """Return the values. A subclass may adjust them to agree with the `changed` ones."""
         return values
 
     def view(self, values: Values) -> View:
         """Return the sentence and the picture for these values.
 
         Raises:
-            ValueError: The values make no sense. The message is shown and the last view stays.
+            ValueError: If the values are invalid. The message is shown, and the last view stays.
         """
         raise NotImplementedError
 
     def figure(self, values: Values) -> Figure:
-        """Draw the same view as a still picture."""
+        """Draw the same view as a static picture."""
         raise NotImplementedError
 
     def receive(self, _: object, message: dict[str, str], __: object) -> None:
-        """Process a message from the page, then tell the page that it may send the next one."""
+        """Process a message from the page, and tell the page that it may send the next one."""
         try:
             self.answer(**message)
         finally:
@@ -121,7 +125,7 @@ class Explorer(anywidget.AnyWidget):
 
 
 def png(drawn: Figure) -> bytes:
-    """Return a figure as PNG and close it, so that the notebook does not show it a second time."""
+    """Return a figure as PNG and close it, so that the notebook doesn't show it twice."""
     file = io.BytesIO()
     drawn.savefig(file, format="png")
     plt.close(drawn)
@@ -131,7 +135,8 @@ def png(drawn: Figure) -> bytes:
 def tag(name: str, content: str = "", **attributes: object) -> str:
     """Return an HTML element with this content.
 
-    `class_` becomes class, `data_name` becomes data-name, and `None` values are left out.
+    The argument `class_` becomes the attribute class, and `data_name` becomes data-name. Attributes
+    with the value `None` are omitted.
     """
     spelled = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
@@ -142,7 +147,7 @@ def tag(name: str, content: str = "", **attributes: object) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], head: Sequence[str] = ()) -> str:
-    """Return an HTML table in which the first cell of each row is its heading."""
+    """Return an HTML table. The first cell of each row is a heading."""
     lines = [tag("tr", "".join(tag("th", cell, scope="col") for cell in head))] if head else []
     for first, *rest in rows:
         cells = "".join(tag("td", cell) for cell in rest)
@@ -161,9 +166,9 @@ def cells(
     group: str,
     names: Sequence[str] = (),
 ) -> str:
-    """Draw a tensor as a grid of `cell(index)`, with the last two axes as the rows and columns.
+    """Draw a tensor as a grid of `cell(index)`. The last two axes are rows and columns.
 
-    Further axes give more blocks, captioned with their indices. Arrow keys move through all blocks.
+    Other axes add blocks, with their indices as captions. Arrow keys move through all blocks.
     """
     columns = shape[-1] if shape else 1
     blocks = []

@@ -1,1 +1,1 @@
-"""Figures readable from the back row, colour-blind-safe, and with units on their axes."""
+"""Figures that are readable from the back row and safe for colour-blind readers."""

@@ -1,4 +1,4 @@
-"""Figures on cost, with rooflines, peaks, utilization, days, and the memory of training."""
+"""Figures on cost, such as rooflines, utilization, training days and memory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,8 +38,8 @@ class Roof:
 def rooflines(panels: Sequence[tuple[Roof, Mapping[str, tuple[float, float]], str]]) -> Figure:
     """Draw a roofline panel for each (roof, points, name of the points).
 
-    A point is (FLOP/B, FLOP/s). Memory is the limit left of the ridge, under the sloping roof.
-    Arithmetic is the limit right of it, under the flat roof.
+    A point is (FLOP/B, FLOP/s). Kernels left of the ridge are memory-bound. Kernels right of it are
+    compute-bound.
     """
     fig, all_axes = figure(13, 5.2, ncols=len(panels), squeeze=False)
     for axes, (roof, points, what) in zip(all_axes[0], panels, strict=True):
@@ -64,9 +64,9 @@ def rooflines(panels: Sequence[tuple[Roof, Mapping[str, tuple[float, float]], st
 
 
 def peak_dots(peaks: Mapping[str, Mapping[str, float]], dtypes: Sequence[str]) -> Figure:
-    """Draw peaks in TFLOP/s as dots on a logarithmic axis, with a row per device.
+    """Draw peaks in TFLOP/s as dots on a logarithmic axis, with one row per device.
 
-    Bars would mislead, because a logarithmic axis has no zero.
+    Bars would be misleading, because a logarithmic axis has no zero.
     """
     fig, axes = figure(12.5, 0.75 * len(peaks) + 2.2)
     devices = list(peaks)[::-1]
@@ -90,12 +90,12 @@ def peak_dots(peaks: Mapping[str, Mapping[str, float]], dtypes: Sequence[str]) -
 
 
 def digits(value: float) -> str:
-    """Format three digits without an exponent, as in 0.0743, 989 and 2,250."""
+    """Format a number with three digits and no exponent, as in 0.0743, 989 and 2,250."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def mfu_bars(shares: Mapping[str, float], good: float = 0.5) -> Figure:
-    """Draw a horizontal bar per kind of work, for the share of the peak that it reaches."""
+    """Draw a horizontal bar for the MFU of each kind of work."""
     fig, axes = figure(11, 0.7 * len(shares) + 1.6)
     names = list(shares)[::-1]
     values = [shares[name] for name in names]
@@ -116,7 +116,7 @@ def mfu_bars(shares: Mapping[str, float], good: float = 0.5) -> Figure:
 def days_against_gpus(
     gpus: Sequence[int], days: Mapping[str, Sequence[float]], mark: tuple[int, float, str]
 ) -> Figure:
-    """Plot days of training against the number of GPUs on log-log axes, with a line per name."""
+    """Plot training days against the number of GPUs on log-log axes, one line per name."""
     fig, axes = figure(11, 4.8)
     for (name, values), style, colour in zip(
         days.items(), ("-", "--", "-.", ":"), PALETTE, strict=False
@@ -143,13 +143,13 @@ def days_against_gpus(
 def stacked(
     totals: Mapping[str, Mapping[str, float]], title: str, unit: str, limit: float | None = None
 ) -> Figure:
-    """Draw a horizontal bar for each name, made of its parts, with the sum at its end.
+    """Draw a stacked horizontal bar for each name, with the sum at its end.
 
     Args:
-        totals: The sizes of the parts by name and kind of part.
-        title: The title.
-        unit: Label of the axis, with its unit.
-        limit: Draws a line, for example at the memory of a device.
+        totals: Sizes of the parts, by name and kind of part.
+        title: Title of the figure.
+        unit: Axis label with its unit.
+        limit: Position of a line, for example the memory of a device.
     """
     fig, axes = figure(12.5, 0.75 * len(totals) + 2.2)
     kinds = list(dict.fromkeys(kind for parts in totals.values() for kind in parts))
@@ -182,12 +182,12 @@ def stacked(
 
 
 def largest_models(bytes_per_parameter: Mapping[str, float], memory: float, goal: float) -> Figure:
-    """Draw the largest model that fits into `memory` bytes, with a bar for each technique.
+    """Draw the largest model that fits into `memory` bytes, with one bar per technique.
 
     Args:
-        bytes_per_parameter: The training state of one parameter by technique.
-        memory: Bytes of all devices together.
-        goal: Parameters of the model that we would like to train; a line marks it.
+        bytes_per_parameter: Training state of one parameter, by technique.
+        memory: Total bytes of all devices.
+        goal: Parameters of the target model, marked by a line.
     """
     fig, axes = figure(12.5, 0.6 * len(bytes_per_parameter) + 1.6)
     names = list(bytes_per_parameter)[::-1]
@@ -213,7 +213,7 @@ def largest_models(bytes_per_parameter: Mapping[str, float], memory: float, goal
 def share_lines(
     x: Sequence[float], shares: Mapping[str, Sequence[float]], title: str, x_label: str
 ) -> Figure:
-    """Plot shares between 0 and 1 against a quantity on a logarithmic axis, a line per name."""
+    """Plot shares between 0 and 1 on a logarithmic x axis, one line per name."""
     fig, axes = figure(10, 4.5)
     for (name, values), style, colour in zip(
         shares.items(), ("-", "--", "-.", ":"), PALETTE, strict=False
@@ -229,7 +229,10 @@ def share_lines(
 
 
 def memory_timeline(live: Sequence[float], phases: Mapping[str, tuple[int, int]]) -> Figure:
-    """Plot the MB in use after each operator of a step, with the phases (first, last) shaded."""
+    """Plot the MB in use after each operator of a step.
+
+    The phases, given as (first, last), are shaded.
+    """
     fig, axes = figure(12, 4.8)
     values = np.array(live) / 1e6
     axes.plot(values, color=BLACK, lw=2)
@@ -249,10 +252,9 @@ def memory_timeline(live: Sequence[float], phases: Mapping[str, tuple[int, int]]
 def checkpointing(
     measured: Mapping[int, Mapping[int, float]], predicted: Mapping[int, Sequence[float]]
 ) -> Figure:
-    """Plot peak memory against the number of segments, with a colour per depth of the stack.
+    """Plot peak memory against the number of segments, with one colour per depth.
 
-    `measured[depth][segments]` are points, and `predicted[depth]` is the curve at 1, 2, ...
-    segments.
+    `measured[depth][segments]` are points. `predicted[depth]` is a curve over 1, 2, ... segments.
     """
     fig, axes = figure(11, 5)
     for number, (depth, points) in enumerate(measured.items()):

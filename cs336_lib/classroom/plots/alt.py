@@ -1,8 +1,7 @@
-"""Alternative text for figures, which screen readers read aloud in place of a picture.
+"""Write alternative text for figures, which screen readers read aloud.
 
-The text is made from the contents of a figure, namely its titles, axes, and the values of its
-lines, bars, points and images. Notebooks store it in the output's metadata as `{"image/png":
-{"alt": ...}}`.
+The text describes a figure's titles, axes, and the values of its lines, bars, points and images.
+Notebooks store it in the output's metadata as `{"image/png": {"alt": ...}}`.
 """
 
 from collections.abc import Sequence
@@ -23,9 +22,10 @@ MOST_SERIES, MOST_WORDS = 4, 12  # of one kind in one panel
 
 
 def describe(figure: Figure) -> str:
-    """Describe a figure in at most `LONGEST` characters, first its title and then each panel.
+    """Describe a figure in at most `LONGEST` characters.
 
-    If the text is too long, the axes of further panels are left out, and then the end is cut off.
+    The title comes first, followed by each panel. If the text is too long, the axes of later panels
+    are omitted first, and then the end is cut off.
     """
     panels = [axes for axes in figure.axes if axes.get_visible() and not is_colorbar(axes)]
     head = sentence(figure.get_suptitle())
@@ -41,7 +41,7 @@ def describe(figure: Figure) -> str:
 
 
 def describe_panel(axes: Axes, with_axes: bool) -> str:
-    """Describe the title, the axes and the data of one panel, in a sentence or two each."""
+    """Describe the title, the axes and the data of one panel, in one or two sentences each."""
     title = next(filter(None, (axes.get_title(loc) for loc in ("left", "center", "right"))), "")
     pictures = images(axes)
     data = [*bars(axes), *lines(axes), *points(axes), *pictures]
@@ -68,7 +68,7 @@ def described_axis(axis: Axis, name: str, with_range: bool) -> str:
 
 
 def bars(axes: Axes) -> list[str]:
-    """Describe each series of bars by their number, smallest and largest value.
+    """Describe each series of bars by its number of bars and its smallest and largest value.
 
     Bars without a name are described as one series.
     """
@@ -113,7 +113,7 @@ def lines(axes: Axes) -> list[str]:
 
 
 def points(axes: Axes) -> list[str]:
-    """Describe each scatter plot by the number of points and their range of heights."""
+    """Describe each scatter plot by its number of points and the range of y values."""
     found = []
     for drawn in axes.collections:
         if isinstance(drawn, PathCollection) and len(y := numbers(drawn.get_offsets()[:, 1])):
@@ -136,7 +136,7 @@ def images(axes: Axes) -> list[str]:
 
 
 def labels(axes: Axes) -> str:
-    """Describe a drawing without data (boxes, arrows, tables) by the words in it."""
+    """Describe a drawing without data (boxes, arrows, tables) by the text in it."""
     words = [plain(text.get_text()) for text in axes.texts if text.get_visible()]
     words = [word for word in dict.fromkeys(words) if word]
     if not words:
@@ -162,13 +162,13 @@ def span(values: Sequence[float], kind: str, names: Sequence[str] = ()) -> str:
 
 
 def named(artist: Any) -> str:
-    """Return the artist's name in the legend followed by a colon, or an empty text."""
+    """Return the artist's legend label followed by a colon, or an empty text."""
     label = plain(str(artist.get_label() or ""))
     return "" if not label or label.startswith("_") else f"{label}: "
 
 
 def categories(axis: Axis) -> dict[float, str]:
-    """Return the words along an axis by position, empty if the ticks are numbers."""
+    """Return the words along an axis by position. The result is empty if the ticks are numbers."""
     formatter = axis.get_major_formatter()
     if not isinstance(formatter, FixedFormatter | StrCategoryFormatter):
         return {}
@@ -184,12 +184,12 @@ def nearest(words: dict[float, str], place: float) -> str:
 
 
 def is_colorbar(axes: Axes) -> bool:
-    """Return whether these axes are only the colour bar of other axes."""
+    """Return whether these axes are the colour bar of other axes."""
     return axes.get_label() == "<colorbar>"
 
 
 def numbers(values: Any) -> list[float]:
-    """Return the finite numbers among the values, empty if they are not numbers."""
+    """Return the finite numbers among the values, or nothing if they aren't numbers."""
     try:
         found = np.ma.filled(np.ma.asarray(values, float), np.nan).ravel()
     except (TypeError, ValueError):
@@ -198,7 +198,7 @@ def numbers(values: Any) -> list[float]:
 
 
 def number(value: float) -> str:
-    """Format a number with three digits, as one would say it."""
+    """Format a number with three digits, in a form that reads well aloud."""
     value = float(f"{value:.3g}") + 0.0  # turns -0 into 0
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
 
@@ -209,12 +209,12 @@ def cut(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Return the text in one line, without the signs of maths."""
+    """Return the text on one line, without mathematical markup."""
     return " ".join(text.replace("$", "").replace("\\\\", "").split())
 
 
 def sentence(text: str) -> str:
-    """Add a full stop, and a capital letter unless the text begins with a name from the code."""
+    """Add a full stop, and capitalize the first word unless it is a name from the code."""
     text = plain(text)
     if not text:
         return ""
@@ -225,13 +225,16 @@ def sentence(text: str) -> str:
 
 
 def limited(found: list[str]) -> list[str]:
-    """Return the first few entries, and the number of the others."""
+    """Return the first few entries, and the number of omitted ones."""
     more = len(found) - MOST_SERIES
     return found if more <= 0 else [*found[:MOST_SERIES], f"and {more} more"]
 
 
 def install() -> None:
-    """Make IPython store the description with every figure it shows, if IPython runs."""
+    """Make IPython store the description with every figure it shows.
+
+    Outside IPython, this does nothing.
+    """
     if not (shell := running_shell()):
         return
     bundle = shell.display_formatter.mimebundle_formatter
@@ -239,7 +242,7 @@ def install() -> None:
 
 
 def running_shell() -> Any:
-    """Return the IPython shell that runs this code, if there is one."""
+    """Return the running IPython shell, or `None`."""
     try:
         from IPython import get_ipython
     except ImportError:

@@ -1,4 +1,4 @@
-"""The map of the course, with the order of the notebooks and the length of each."""
+"""Map of the course, with the order and length of the notebooks."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from cs336_lib.classroom.plots.style import BLUE, GREEN, GREY, ORANGE, figure
 
 @dataclass(frozen=True)
 class Lecture:
-    """One notebook of the course, with its place on the map, length, and prerequisites."""
+    """A notebook of the course, with its place on the map, length and prerequisites."""
 
     name: str
     title: str
@@ -44,7 +44,7 @@ COURSE = (
 
 
 def course_map(notebooks: Path) -> Figure:
-    """Draw the course as boxes and arrows, dashed for notebooks that do not exist in the folder."""
+    """Draw the course as boxes and arrows. Boxes of missing notebooks are dashed."""
     fig, axes = figure(14, 5)
     axes.set(xlim=(-0.5, 6.6), ylim=(-0.6, 2.6))
     axes.axis("off")
@@ -83,7 +83,7 @@ def course_map(notebooks: Path) -> Figure:
 
 
 def lectures() -> str:
-    """Return the map as text, stored in the README's picture so that a test can check it."""
+    """Return the map as text. It is stored in the README's picture, so that a test can check it."""
     return "; ".join(f"{each.number} {each.title!r} {each.minutes}" for each in COURSE)
 
 

@@ -1,4 +1,4 @@
-"""Figures on number formats, with bit fields, number lines, rounding and its effect on training."""
+"""Figures on number formats, such as bit fields, number lines and rounding."""
 
 from collections.abc import Mapping, Sequence
 
@@ -42,7 +42,7 @@ def _fields(number: FloatFormat | IntFormat) -> list[tuple[str, int, str]]:
 
 
 def _box(axes: Axes, left: float, bottom: float, colour: str, **options) -> None:
-    """Draw one bit as a square of side 1, a little smaller than its place."""
+    """Draw one bit as a square that is slightly smaller than 1."""
     axes.add_patch(
         Rectangle((left + 0.03, bottom + 0.1), 0.94, 0.8, facecolor=colour, lw=0, **options)
     )
@@ -57,7 +57,7 @@ def _bare(axes: Axes) -> None:
 
 
 def bit_pattern(number: FloatFormat, code: int) -> Figure:
-    """Draw one number's bits in boxes, with what each set bit is worth and each field means."""
+    """Draw a number's bits in boxes, with the value of each set bit and the name of each field."""
     fig, axes = figure(13, 3.7)
     sign, exponent, mantissa = number.split(code)
     fraction = mantissa / 2**number.mantissa_bits
@@ -92,7 +92,7 @@ def bit_pattern(number: FloatFormat, code: int) -> Figure:
 
 
 def stored_value(numbers: Sequence[FloatFormat], value: float) -> Figure:
-    """Draw the bits with which each format stores a value, and the stored number beside them."""
+    """Draw the bits with which each format stores a value, next to the stored number."""
     fig, axes = figure(12, 0.55 * len(numbers) + 1.0)
     for row, number in enumerate(reversed(numbers)):
         if np.isnan(value) and number.specials == "none":
@@ -114,7 +114,7 @@ def stored_value(numbers: Sequence[FloatFormat], value: float) -> Figure:
 
 
 def bit_fields(numbers: Sequence[FloatFormat | IntFormat]) -> Figure:
-    """Draw the bits of all formats to one scale, with the widths of the fields on the right."""
+    """Draw the bits of all formats at the same scale, with the field widths on the right."""
     fig, axes = figure(12, 0.55 * len(numbers) + 1.3)
     for row, number in enumerate(reversed(numbers)):
         left = 0
@@ -144,7 +144,7 @@ def bit_fields(numbers: Sequence[FloatFormat | IntFormat]) -> Figure:
 def number_lines(
     numbers: Sequence[FloatFormat | IntFormat], low: float, high: float, title: str
 ) -> Figure:
-    """Draw a stroke for every value of each format in [low, high]."""
+    """Draw a tick for every value of each format in [low, high]."""
     fig, axes = figure(12, 0.75 * len(numbers) + 1.6)
     for row, number in enumerate(reversed(numbers)):
         if isinstance(number, IntFormat):
@@ -165,7 +165,7 @@ def number_lines(
 def ranges(numbers: Sequence[FloatFormat], marks: Sequence[float] = ()) -> Figure:
     """Draw the range of each format's positive values on a log axis, with `marks` as lines.
 
-    Subnormals, where precision fades, are orange, and normal values are blue. A column on the right
+    Normal values are blue. Subnormals, which have less precision, are orange. A column on the right
     counts the values per factor of two.
     """
     fig, axes = figure(13, 0.72 * len(numbers) + 2.4)
@@ -196,9 +196,9 @@ def ranges(numbers: Sequence[FloatFormat], marks: Sequence[float] = ()) -> Figur
 
 
 def gaps(numbers: Sequence[FloatFormat], at: float | None = None) -> Figure:
-    """Plot the gap to the next value against the value, a staircase that doubles per octave.
+    """Plot the gap to the next value against the value. The gap doubles at each power of two.
 
-    A dot on each staircase marks the gap at the value `at`, within the range of the format.
+    A dot on each line marks the gap at the value `at`, if it is within the range of the format.
     """
     fig, axes = figure(11, 5.2)
     for number, colour in zip(numbers, (BLUE, ORANGE, GREEN, RED, SKY), strict=False):
@@ -218,7 +218,7 @@ def gaps(numbers: Sequence[FloatFormat], at: float | None = None) -> Figure:
 
 
 def running_sums(sums: Mapping[str, Sequence[float]]) -> Figure:
-    """Plot running sums of ones against the number of terms, each labelled where it ends."""
+    """Plot running sums of ones against the number of terms, with a label at the end of each."""
     fig, axes = figure(11, 5.2)
     for (name, values), colour in zip(sums.items(), (RED, BLUE, BLACK), strict=False):
         axes.plot(range(1, len(values) + 1), values, color=colour, lw=5)
@@ -237,10 +237,10 @@ def running_sums(sums: Mapping[str, Sequence[float]]) -> Figure:
 def gradient_histogram(
     magnitudes: Mapping[str, Float[Tensor, "..."]], number: FloatFormat
 ) -> Figure:
-    """Plot histograms of |gradient| on a log axis, with the range that `number` can hold.
+    """Plot histograms of |gradient| on a log axis, with the range of the format `number`.
 
-    In the grey area on the left, values round to zero (below half the smallest value). In the grey
-    area on the right, they overflow.
+    Values in the grey area on the left round to zero, because they are below half the smallest
+    value. Values in the grey area on the right overflow.
     """
     fig, axes = figure(11, 4.8)
     edges = 2.0 ** np.arange(-46, 21)
@@ -295,7 +295,7 @@ def lost_updates(steps: Mapping[str, Sequence[float]], half_gap: float) -> Figur
 
 
 def error_bars(errors: Mapping[str, float], title: str, unit: str) -> Figure:
-    """Draw one horizontal bar per scheme with its number beside it."""
+    """Draw a horizontal bar for each scheme, with its number next to it."""
     fig, axes = figure(11, 0.62 * len(errors) + 1.5)
     names = list(errors)[::-1]
     values = [errors[name] for name in names]

@@ -1,4 +1,4 @@
-"""Logs of training runs to look for faults in, namely a run that dies and the bug hunt's cases."""
+"""Figures of faulty training runs, for a run that dies and for the bug hunt."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,13 +12,13 @@ from cs336_lib.classroom.plots.style import BLACK, BLUE, GREY, ORANGE, RED, figu
 
 
 def death(losses: np.ndarray, grad_norms: np.ndarray, last: int, title: str) -> Figure:
-    """Draw a run that ends in NaN, as a whole and with its last steps enlarged.
+    """Draw a run that ends in NaN, and enlarge its last steps.
 
     Args:
-        losses: The loss of each step, NaN after the death.
-        grad_norms: The gradient norm of each step, infinite at the death.
-        last: How many finite steps the enlarged panels show.
-        title: Stands above the figure.
+        losses: Loss of each step, NaN after the failure.
+        grad_norms: Gradient norm of each step, infinite at the failure.
+        last: Number of finite steps in the enlarged panels.
+        title: Title of the figure.
     """
     drawing, (whole, near, norms) = figure(13, 4.4, ncols=3, width_ratios=[1.3, 1, 1])
     end = int(np.isfinite(losses).sum())  # the number of steps with a loss
@@ -41,7 +41,7 @@ def death(losses: np.ndarray, grad_norms: np.ndarray, last: int, title: str) -> 
 
 
 def mark_death(axes: Axes, step: int, height: float, value: str) -> None:
-    """Mark the first step whose value can't be drawn, and write the value beside the mark."""
+    """Mark the first step whose value can't be drawn, and write the value next to the mark."""
     note = {"xytext": (12, 0), "textcoords": "offset points", "va": "center"}
     axes.annotate(value, (step, height), **note, color=RED, size=16, fontweight="bold")
     axes.plot(step, height, marker="x", color=RED, markersize=14, markeredgewidth=4)
@@ -59,9 +59,9 @@ PANELS = {
 
 
 def hunt(cases: Mapping[str, Record], healthy: Sequence[Record]) -> Figure:
-    """Draw the curves of some cases, a row for each, over those of healthy runs in grey.
+    """Draw the curves of some cases, one row each, over grey curves of healthy runs.
 
-    The first panel also has the evaluations, as points.
+    The first panel also shows the evaluations as points.
     """
     drawing, rows = figure(13.5, 3.1 * len(cases) + 0.4, nrows=len(cases), ncols=4, squeeze=False)
     for row, (name, record) in zip(rows, cases.items(), strict=True):

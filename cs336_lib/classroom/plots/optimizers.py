@@ -1,4 +1,4 @@
-"""Figures of notebook 05 on initial scales, step sizes, rate sweeps, paths and optimizer state."""
+"""Figures of notebook 05 on initialization, step sizes, rate sweeps and optimizer state."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -37,7 +37,7 @@ LOOKS: dict[str, dict[str, object]] = {
 
 
 def look(name: str, position: int) -> dict[str, object]:
-    """Return the colour and line style of the curve's optimizer, or the next of the palette."""
+    """Return the colour and line style of an optimizer, or the next of the palette."""
     for known in sorted(LOOKS, key=len, reverse=True):
         if name.startswith(known):
             return {key: LOOKS[known][key] for key in ("color", "linestyle")}
@@ -60,7 +60,7 @@ def output_scale(d_in: Sequence[int], stds: Mapping[str, Sequence[float]]) -> Fi
 
 
 def signal_by_depth(curves: Mapping[str, Sequence[float]]) -> Figure:
-    """Plot the root mean square of the activations after each layer, on a logarithmic axis."""
+    """Plot the RMS of the activations after each layer, on a logarithmic axis."""
     fig, axes = figure(10, 3.6)
     for position, (name, values) in enumerate(curves.items()):
         style = {"color": PALETTE[position], "marker": "os^"[position]}
@@ -72,7 +72,7 @@ def signal_by_depth(curves: Mapping[str, Sequence[float]]) -> Figure:
 
 
 def step_sizes(curves: Mapping[str, Sequence[float]], title: str, lr: float) -> Figure:
-    """Plot the length of each step in units of the learning rate, on log-log axes."""
+    """Plot the length of each step, in units of the learning rate, on log-log axes."""
     fig, axes = figure(10, 4.8)
     for position, (name, values) in enumerate(curves.items()):
         steps = range(1, len(values) + 1)
@@ -85,7 +85,7 @@ def step_sizes(curves: Mapping[str, Sequence[float]], title: str, lr: float) -> 
 def error_by_frequency(
     seen: Sequence[float], errors: Mapping[str, Sequence[float]], title: str
 ) -> Figure:
-    """Plot the relative error of each word's row against how often the word was seen."""
+    """Plot the relative error of each word's row against the word's frequency."""
     fig, axes = figure(10, 4.8)
     for position, (name, values) in enumerate(errors.items()):
         style = {**look(name, position), "linestyle": "", "marker": LOOKS[name]["marker"]}
@@ -105,14 +105,14 @@ def rate_sweep(
     y_label: str,
     limits: tuple[float, float] | None = None,
 ) -> Figure:
-    """Plot a result against the learning rate, as the mean over seeds with the range as a bar.
+    """Plot a result against the learning rate, with the mean over seeds and the range as a bar.
 
     Args:
-        swept: For each optimizer, the results of all seeds at each learning rate. Where a result is
-            not finite, the point is left out.
-        title: The figure's title.
-        y_label: What was measured, lower is better.
-        limits: The vertical axis from and to.
+        swept: For each optimizer, the results of all seeds at each learning rate. Points with a
+            result that isn't finite are omitted.
+        title: Title of the figure.
+        y_label: Name of the measured quantity, where lower is better.
+        limits: Range of the vertical axis.
     """
     fig, axes = figure(10, 4.8)
     for position, (name, results) in enumerate(swept.items()):
@@ -175,11 +175,11 @@ FRAMES = {
 def trajectories(paths: Mapping[str, Mapping[str, Float[Tensor, "points 2"]]]) -> Figure:
     """Draw the first steps of every optimizer on every surface.
 
-    The optimizers with one learning rate for all weights are in the upper row, and those with a
-    step size for each weight are in the lower row.
+    The upper row has optimizers with one learning rate for all weights. The lower row has
+    optimizers with a step size for each weight.
 
     Args:
-        paths: For each surface of FRAMES, the path of each optimizer by its name.
+        paths: For each surface of FRAMES, the path of each optimizer by name.
     """
     fig, rows = figure(15, 8.2, nrows=2, ncols=len(paths), sharex="col", sharey="col")
     handles: dict[str, Any] = {}
@@ -199,7 +199,7 @@ def trajectories(paths: Mapping[str, Mapping[str, Float[Tensor, "points 2"]]]) -
 
 
 def state_bytes(per_parameter: Mapping[str, float]) -> Figure:
-    """Draw bars of the optimizer's memory, beside 4 bytes each for weights and gradients."""
+    """Draw bars of the optimizer's memory, next to 4 bytes each for weights and gradients."""
     fig, axes = figure(10, 4.2)
     names, values = list(per_parameter), list(per_parameter.values())
     axes.barh(names, [4] * len(names), color=GREY, label="weight")
@@ -217,7 +217,7 @@ def state_bytes(per_parameter: Mapping[str, float]) -> Figure:
 
 
 def singular_values(values: Mapping[str, Sequence[float]]) -> Figure:
-    """Plot how long a step is in each direction of a matrix, with the names at the line ends."""
+    """Plot the length of a step in each direction of a matrix, with names at the line ends."""
     fig, axes = figure(12, 5.4)
     longest = max(len(row) for row in values.values())
     for position, (name, row) in enumerate(values.items()):

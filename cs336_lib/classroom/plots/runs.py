@@ -1,4 +1,4 @@
-"""A figure of training runs from their metrics.jsonl."""
+"""Figure that compares training runs from their metrics.jsonl."""
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
@@ -14,7 +14,10 @@ MARKERS = "osD^vP*X"
 
 
 def compared(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
-    """Plot loss against tokens of several runs, with thin training and thick validation lines."""
+    """Plot the losses of several runs against tokens.
+
+    Training losses are thin lines, and validation losses are thick lines.
+    """
     fig, axes = figure(12, 6)
     looks = cycle(zip(PALETTE, MARKERS, strict=True))
     for (name, rows), (colour, marker) in zip(runs.items(), looks, strict=False):

@@ -1,4 +1,4 @@
-"""Figures of notebook 03 with coloured cells before and after a pattern."""
+"""Figures of notebook 03 that show tensors as coloured cells before and after a pattern."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -25,10 +25,11 @@ CENTRED = {"ha": "center", "va": "center"}
 
 
 class Panel(NamedTuple):
-    """A tensor drawn as cells, with the last two axes as the rows and columns of a block.
+    """A tensor drawn as cells. The last two axes are the rows and columns of a block.
 
     `axes` names the tensor's axes as in a pattern, with one word each. `groups` has the shape of
-    `values` and gives each cell a colour of the palette, or WHITE. `None` leaves all cells white.
+    `values`, and gives each cell a colour of the palette or WHITE. If it is `None`, all cells are
+    white.
     """
 
     title: str
@@ -38,7 +39,7 @@ class Panel(NamedTuple):
 
 
 def face_of(group: int) -> tuple[float, float, float]:
-    """Return the group's colour, lightened so that black digits stay legible."""
+    """Return the group's colour, light enough for black digits."""
     if group == WHITE:
         return (1.0, 1.0, 1.0)
     red, green, blue = (0.5 * part + 0.5 for part in to_rgb(PALETTE[group % len(PALETTE)]))
@@ -51,15 +52,17 @@ def array(tensor: Tensor) -> NDArray:
 
 
 def text_of(value: float) -> str:
-    """Format a whole number without decimals and any other number with one."""
+    """Format a whole number without decimals, and any other number with one decimal."""
     return f"{value:.0f}" if float(value).is_integer() else f"{value:.1f}"
 
 
 def as_blocks(values: NDArray) -> NDArray:
-    """View up to four axes as (block row, block column, row, column), with size 1 for missing ones.
+    """View up to four axes as (block row, block column, row, column).
+
+    Missing axes get size 1.
 
     Raises:
-        ValueError: There are more than four axes.
+        ValueError: If there are more than four axes.
     """
     if values.ndim > 4:
         raise ValueError(f"a tensor of {values.ndim} axes cannot be drawn; use 4 at most")
@@ -77,7 +80,7 @@ def extent(panel: Panel) -> tuple[float, float]:
 
 
 def draw_panel(axes: Axes, panel: Panel) -> None:
-    """Draw one panel's cells, with the indices of its blocks and the names of its axes."""
+    """Draw the cells of a panel, with the indices of its blocks and the names of its axes."""
     values = as_blocks(array(panel.values))
     groups = None if panel.groups is None else as_blocks(array(panel.groups))
     block_rows, block_columns, rows, columns = values.shape
@@ -110,8 +113,9 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
 def grids(*panels: Panel) -> Figure:
     """Draw panels side by side with cells of equal size, for example before and after a pattern.
 
-    An element keeps its number and colour, so you can follow it. A third axis becomes blocks next
-    to each other, and a fourth axis blocks below each other, labelled with the names of the axes.
+    Each element keeps its number and colour, so you can follow it. A third axis becomes blocks next
+    to each other. A fourth axis becomes blocks below each other. The blocks are labelled with the
+    names of the axes.
     """
     sizes = [extent(panel) for panel in panels]
     # A title may be wider than a few cells. A letter takes about 0.24 cells of 0.5 inches.
@@ -139,11 +143,11 @@ def letters(word: str, size: int = 48) -> Tensor:
     """Render each letter of a word as an image, in its own colour on a light background.
 
     Args:
-        word: the letters.
-        size: the height and width of an image, in pixels.
+        word: The letters.
+        size: Height and width of an image in pixels.
 
     Returns:
-        Floats from 0 to 1 of shape [letter, height, width, channel], with 3 channels.
+        Images with values from 0 to 1, shape (letter, height, width, channel), 3 channels.
     """
     images = []
     for i, letter in enumerate(word):
@@ -157,7 +161,7 @@ def letters(word: str, size: int = 48) -> Tensor:
 
 
 def pictures(images: dict[str, Tensor]) -> Figure:
-    """Draw images [height, width, channel] in a row, each under its pattern and above its shape.
+    """Draw images [height, width, channel] in a row, with the pattern above and the shape below.
 
     All pixels have the same size, so you can compare the images.
     """
@@ -181,7 +185,7 @@ def pictures(images: dict[str, Tensor]) -> Figure:
 
 
 def moved_scores(rows: dict[str, Tensor]) -> Figure:
-    """Draw boolean tensors [head, query, key] as a row of grids each, with True cells filled."""
+    """Draw boolean tensors [head, query, key], each as a row of grids, with filled True cells."""
     heads = next(iter(rows.values())).size(0)
     drawing, axes = figure(11, 2.9 * len(rows), nrows=len(rows), ncols=heads, squeeze=False)
     colours = ListedColormap(["white", BLUE])
@@ -230,7 +234,7 @@ def attention_maps(weights: Tensor, *, queries: str = "query", keys: str = "key"
 
 
 def call_cost(elements: Sequence[int], microseconds: dict[str, Sequence[float]]) -> Figure:
-    """Plot the time of one call against the tensor's size on log-log axes, a line per method."""
+    """Plot the time of one call against the tensor's size on log-log axes, one line per method."""
     drawing, ax = figure(10, 4.6)
     for marker, (name, times) in zip("osD^v", microseconds.items(), strict=False):
         ax.loglog(elements, times, marker=marker, label=name)

@@ -1,4 +1,4 @@
-"""Figures of a strided tensor in memory, with its storage as a row of cells and views as grids."""
+"""Figures of a strided tensor, with its storage as a row of cells and its views as grids."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -16,7 +16,7 @@ SMALL, LARGE = 14, 17
 
 
 def shade(slot: int, length: int) -> tuple[str | tuple[float, ...], str]:
-    """Return a colour for a slot, from pale to dark, and a text colour that is legible on it."""
+    """Return a colour for a slot, from light to dark, and a legible text colour."""
     part = slot / max(1, length - 1)
     pale, dark = to_rgb("#E3F1FA"), to_rgb(BLUE)
     colour = tuple(a + part * (b - a) for a, b in zip(pale, dark, strict=True))
@@ -24,7 +24,7 @@ def shade(slot: int, length: int) -> tuple[str | tuple[float, ...], str]:
 
 
 def cell(axes: Axes, x: float, y: float, value: float, slot: int, length: int, seen: bool) -> None:
-    """Draw one square with its value, hatched if the view does not read it."""
+    """Draw a square with its value. It is hatched if the view doesn't read it."""
     colour, ink = shade(slot, length) if seen else ("white", GREY)
     hatch = None if seen else "///"
     axes.add_patch(Rectangle((x, y), 1, 1, facecolor=colour, edgecolor="#BBBBBB", hatch=hatch))
@@ -36,7 +36,7 @@ def cell(axes: Axes, x: float, y: float, value: float, slot: int, length: int, s
 
 
 def storage_row(axes: Axes, values: Tensor, seen: set[int]) -> None:
-    """Draw the storage with one cell per slot and the slot's number underneath."""
+    """Draw the storage as one cell per slot, with slot numbers underneath."""
     for slot, value in enumerate(values.tolist()):
         cell(axes, slot, 0, value, slot, len(values), slot in seen)
         number = axes.text(slot + 0.5, -0.12, str(slot), size=SMALL, color="#444444", ha="center")
@@ -69,7 +69,7 @@ def steps(axes: Axes, stops: Sequence[int], colour: str, above: bool) -> None:
 
 
 def grid(axes: Axes, values: Tensor, slots: Tensor, top: float = 0) -> None:
-    """Draw a view as rows and columns, with each cell coloured by the slot that it reads."""
+    """Draw a view as rows and columns. Each cell is coloured by the slot that it reads."""
     rows = slots if slots.dim() == 2 else slots[None]
     for i, row in enumerate(rows.tolist()):
         for j, slot in enumerate(row):
@@ -79,20 +79,20 @@ def grid(axes: Axes, values: Tensor, slots: Tensor, top: float = 0) -> None:
 
 
 def move(step: int) -> str:
-    """Format a stride as in "+1 slot" and "+4 slots"."""
+    """Format a stride, as in "+1 slot" and "+4 slots"."""
     return f"{step:+d} slot" + ("" if abs(step) == 1 else "s")
 
 
 def memory_layout(values: Tensor, slots: Tensor, title: str) -> Figure:
-    """Draw a 2-D view below the storage that it reads, with the step of each dimension.
+    """Draw a 2-D view below its storage, with the stride of each dimension.
 
-    Both have cells of the same size and shade. An arrow beside the view has the same colour as
-    the arrows of that dimension in the storage.
+    The cells of both have the same size and colours. Arrows of a dimension have the same colour
+    next to the view and in the storage.
 
     Args:
         values: The whole storage, flat.
-        slots: The slot of each element of the view.
-        title: The title of the figure.
+        slots: Slot of each element of the view.
+        title: Title of the figure.
     """
     down, across = slots[:, 0].tolist(), slots[0].tolist()
     rows, columns = slots.shape
@@ -129,8 +129,8 @@ def view_gallery(values: Tensor, views: Mapping[str, Tensor], title: str) -> Fig
 
     Args:
         values: The whole storage, flat.
-        views: The slots of each view (one or two dimensions), by caption.
-        title: The title of the figure.
+        views: Slots of each view (one or two dimensions), by caption.
+        title: Title of the figure.
     """
     drawing = plt.figure(figsize=(13, 5.6))
     upper, lower = drawing.subfigures(2, 1, height_ratios=[1, 2])
@@ -152,7 +152,7 @@ def view_gallery(values: Tensor, views: Mapping[str, Tensor], title: str) -> Fig
 
 
 def step_bars(steps: Sequence[int], nanoseconds: Sequence[float], line: int) -> Figure:
-    """Draw the time per number read against the stride, red from a cache line upwards."""
+    """Draw the time per number read against the stride. Strides of a cache line or more are red."""
     drawing, axes = figure(10, 4.6)
     colours = [RED if step >= line else SKY for step in steps]
     bars = axes.bar([str(step) for step in steps], nanoseconds, color=colours, edgecolor="black")
@@ -167,7 +167,7 @@ def step_bars(steps: Sequence[int], nanoseconds: Sequence[float], line: int) -> 
 
 
 def time_bars(milliseconds: Mapping[str, float], title: str) -> Figure:
-    """Draw one horizontal bar per method, each with its time as a multiple of the fastest."""
+    """Draw a horizontal bar for each method, with its time as a multiple of the fastest."""
     drawing, axes = figure(12, 1.4 + 0.95 * len(milliseconds))
     names, times = list(milliseconds), list(milliseconds.values())
     fastest = min(times)
@@ -189,7 +189,7 @@ def time_bars(milliseconds: Mapping[str, float], title: str) -> Figure:
 
 
 def masks(matrices: Mapping[str, Tensor], marked: str, blank: str) -> Figure:
-    """Draw boolean matrices [query, key] side by side, with True cells filled."""
+    """Draw boolean matrices [query, key] side by side, with filled True cells."""
     drawing, panels = figure(4.6 * len(matrices), 4.6, ncols=len(matrices), squeeze=False)
     for axes, (caption, matrix) in zip(panels[0], matrices.items(), strict=True):
         axes.imshow(matrix.tolist(), cmap=ListedColormap(["white", BLUE]), vmin=0, vmax=1)

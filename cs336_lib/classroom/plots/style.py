@@ -1,4 +1,4 @@
-"""The common style of all figures, with the Okabe-Ito palette, large type and little clutter."""
+"""Common style of all figures, with the Okabe-Ito palette and large type."""
 
 from typing import Any
 
@@ -41,12 +41,12 @@ alt.install()
 
 
 def figure(width: float = 10, height: float = 4.5, **subplots) -> tuple[Figure, Any]:
-    """Call `plt.subplots` with this size in inches and pass further arguments on to it."""
+    """Call `plt.subplots` with this size in inches and any further arguments."""
     return plt.subplots(figsize=(width, height), **subplots)
 
 
 def label(axes: Axes, title: str, x: str, y: str) -> None:
-    """Set the title and the axis labels, which should include the unit, as in 'time [ms]'."""
+    """Set the title and the axis labels. Include the unit, as in 'time [ms]'."""
     axes.set_title(title, loc="left", fontweight="bold")
     axes.set_xlabel(x)
     axes.set_ylabel(y)

@@ -1,4 +1,4 @@
-"""Figures of training runs, with losses, norms, schedules, windows and dtypes."""
+"""Figures of training runs, such as losses, norms, schedules and dtypes."""
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
@@ -26,7 +26,7 @@ DTYPE_COLOURS = {"float32": SKY, "bfloat16": ORANGE, "float16": "#F5C77E", "int6
 
 
 def lines(axes: Axes, curves: Mapping[str, Sequence[float]], first: int = 0) -> None:
-    """Plot one line per name against the step, each with its own colour and dashes."""
+    """Plot one line per name against the step, each with its own colour and dash pattern."""
     for (name, values), colour, dashes in zip(
         curves.items(), cycle(COLOURS), cycle(DASHES), strict=False
     ):
@@ -56,7 +56,7 @@ def loss_curves(
 
 
 def sweep(rates: Sequence[float], losses: Sequence[float], start: float, title: str) -> Figure:
-    """Plot the final loss of each learning rate, mark the best, and dot the initial loss."""
+    """Plot the final loss for each learning rate, with the best and the initial loss marked."""
     drawing, axes = figure(10, 4.6)
     axes.semilogx(rates, losses, color=BLUE, marker="o")
     best = int(np.argmin(losses))
@@ -99,7 +99,7 @@ def spike(
 
 
 def schedule(rates: Sequence[float], warmup_steps: int, title: str) -> Figure:
-    """Plot the learning rate of every step, with the warm-up shaded and its end points labelled."""
+    """Plot the learning rate of each step, with a shaded warm-up and labels at the end points."""
     drawing, axes = figure(10, 4.4)
     axes.plot(rates, color=BLUE, marker="o", markersize=5)
     axes.axvspan(-0.5, warmup_steps - 0.5, color=SKY, alpha=0.25)
@@ -121,13 +121,13 @@ def schedule(rates: Sequence[float], warmup_steps: int, title: str) -> Figure:
 def window_map(
     draws: Mapping[str, Sequence[int]], tokens: int, block_size: int, title: str
 ) -> Figure:
-    """Draw every window as a bar for each sampling method, and how often each token was read.
+    """Draw every window as a bar for each sampling method, and how often each token is read.
 
     Args:
-        draws: The windows' first tokens in the order of reading, by caption.
-        tokens: Length of the file.
+        draws: First token of each window in reading order, by caption.
+        tokens: Length of the file in tokens.
         block_size: Tokens per window.
-        title: The title of the figure.
+        title: Title of the figure.
     """
     drawing, panels = figure(
         13, 5.8, nrows=2, ncols=len(draws), height_ratios=[3, 1.5], squeeze=False, sharex=True
@@ -152,13 +152,13 @@ def window_map(
 
 
 def corner(axes: Axes) -> dict:
-    """Return arguments for text on a white background in the upper right corner of the axes."""
+    """Return the arguments for text on white in the upper right corner of the axes."""
     ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 2}
     return {"transform": axes.transAxes, "ha": "right", "size": 13, "bbox": ground}
 
 
 def timeline(ways: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], title: str) -> Figure:
-    """Draw a timeline per method, with a lane per worker and its busy spans in milliseconds."""
+    """Draw a timeline per method, with one lane per worker and its busy times in milliseconds."""
     drawing, panels = figure(12, 1.5 + 1.7 * len(ways), nrows=len(ways), sharex=True, squeeze=False)
     for axes, (caption, lanes) in zip(panels[:, 0], ways.items(), strict=True):
         for height, spans in enumerate(lanes.values()):
@@ -181,9 +181,9 @@ def timeline(ways: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], ti
 def divergence(
     differences: Mapping[str, Sequence[float]], first_step: int, smallest: float, title: str
 ) -> Figure:
-    """Plot |loss - loss of the uninterrupted run| after a resume, a panel per missing piece.
+    """Plot the loss difference from an uninterrupted run, with one panel per missing piece.
 
-    Differences below `smallest` are drawn on the floor, so that an exact resume is a flat line.
+    Differences below `smallest` are drawn at the bottom, so an exact resume is a flat line.
     """
     names = list(differences)
     drawing, panels = figure(13, 4.2, ncols=len(names), sharey=True, squeeze=False)
@@ -201,11 +201,11 @@ def divergence(
 
 
 def dtype_map(groups: Mapping[str, Sequence[tuple[str, str]]], title: str) -> Figure:
-    """Draw every tensor of a step as a box coloured by its dtype, a row per stage.
+    """Draw every tensor of a step as a box coloured by its dtype, with one row per stage.
 
     Args:
-        groups: The (tensor, dtype name) pairs in order, by stage.
-        title: The title of the figure.
+        groups: Pairs (tensor, dtype name) in order, by stage.
+        title: Title of the figure.
     """
     longest = max(len(row) for row in groups.values())
     drawing, axes = figure(13, 0.8 + 0.85 * len(groups))
