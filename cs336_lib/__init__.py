@@ -1,6 +1,6 @@
-"""GPT-2 in PyTorch, with data, training loop, and the arithmetic of what they cost.
+"""GPT-2 in PyTorch, with data loading, training, and cost estimates.
 
-`from cs336_lib import GPT, GPTConfig, TrainConfig, train, generate` is enough to train and sample.
+Import the main names with `from cs336_lib import GPT, GPTConfig, TrainConfig, train, generate`.
 """
 
 import importlib
@@ -25,20 +25,20 @@ EXPORTS = {"GPT": "model", "GPTConfig": "config", "TrainConfig": "config"}
 
 
 class CallableModule(ModuleType):
-    """A module that can be called like the function in it that has its name.
+    """A module that you can call like the function of the same name inside it.
 
-    `cs336_lib.train` is a module and has a function `train`. With this class both
-    `from cs336_lib import train; train(config)` and `from cs336_lib.train import train` work,
-    whichever comes first.
+    `cs336_lib.train` is a module that contains the function `train`. With this class, both `from
+    cs336_lib import train; train(config)` and `from cs336_lib.train import train` work in any
+    order.
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function."""
+        """Call the function that has the module's name."""
         return getattr(self, self.__name__.rpartition(".")[2])(*args, **kwargs)
 
 
 def __getattr__(name: str) -> Any:
-    """Load a class when it is first asked for."""
+    """Import a public name on first use."""
     if name not in EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{EXPORTS[name]}"), name)

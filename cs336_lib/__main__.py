@@ -1,4 +1,4 @@
-"""`python -m cs336_lib` is the same program as `cs336`."""
+"""Run the `cs336` command with `python -m cs336_lib`."""
 
 from cs336_lib.cli import main
 

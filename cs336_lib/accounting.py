@@ -10,7 +10,10 @@ SECONDS_PER_DAY = 86_400
 
 
 def parameter_counts(config: GPTConfig) -> dict[str, int]:
-    """Count GPT-2's parameters by part, with the tied output matrix as part of wte."""
+    """Count GPT-2's parameters by part.
+
+    The output matrix is tied to wte and counts once, as part of wte.
+    """
     c, bias = config.n_embd, int(config.bias)
     return {
         "wte": config.vocab_size * c,
@@ -22,14 +25,15 @@ def parameter_counts(config: GPTConfig) -> dict[str, int]:
 
 
 def count_parameters(config: GPTConfig) -> int:
-    """Count all parameters, which are 124,439,808 for the default config."""
+    """Count all parameters of a model (124,439,808 for the default config)."""
     return sum(parameter_counts(config).values())
 
 
 def matmul_parameters(config: GPTConfig) -> int:
-    """Count the parameters in matmuls, which are 12 C^2 per block and the output matrix.
+    """Count the parameters used in matmuls.
 
-    Looking up an embedding is not a matmul, so wpe is left out. wte counts as the output matrix.
+    Each block has 12 C^2 of them. wte counts because it is also the output matrix. wpe doesn't,
+    because an embedding lookup isn't a matmul.
     """
     return config.n_layer * 12 * config.n_embd**2 + config.vocab_size * config.n_embd
 
@@ -37,40 +41,45 @@ def matmul_parameters(config: GPTConfig) -> int:
 def forward_flops_per_token(config: GPTConfig, seq: int | None = None) -> int:
     """Return the FLOPs of the forward pass per token.
 
-    Each matmul parameter costs 2. In every block, attention adds 2 * seq * C for the scores and as
-    many for their product with the values. By convention the causal half is not subtracted
-    (Chowdhery et al. 2022, appendix B). By default a sequence has block_size tokens.
+    Each matmul parameter costs 2 FLOPs. In each block, attention adds 2 * seq * C for the scores
+    and the same for the weighted sum of the values. By convention, the masked half of the scores is
+    counted too (Chowdhery et al. 2022, appendix B). By default, a sequence has block_size tokens.
     """
     seq = seq or config.block_size
     return 2 * matmul_parameters(config) + config.n_layer * 4 * seq * config.n_embd
 
 
 def largest_matmul_flops(config: GPTConfig, batch: int) -> int:
-    """Return the FLOPs of the forward pass's largest matmul (MLP, output matrix or scores)."""
+    """Return the FLOPs of the largest matmul in the forward pass.
+
+    This is a matmul in the MLP, the output matrix, or the attention scores.
+    """
     width = max(4 * config.n_embd, config.padded_vocab_size, config.block_size)
     return 2 * batch * config.block_size * config.n_embd * width
 
 
 def train_flops_per_token(config: GPTConfig, seq: int | None = None) -> int:
-    """Return the FLOPs of forward and backward pass per token, three times those of forward alone.
+    """Return the FLOPs of the forward and backward pass per token.
 
-    Recomputation (flash attention's scores, checkpointed activations) is left out, so it lowers
-    MFU.
+    Training takes three times the FLOPs of the forward pass. Recomputation in flash attention or
+    activation checkpointing isn't counted, so it lowers the MFU.
     """
     return 3 * forward_flops_per_token(config, seq)
 
 
 def mfu(flops_per_second: float, peak: float | None) -> float | None:
-    """Return the model FLOPs utilization, or `None` if the peak is unknown.
+    """Return the model FLOPs utilization (MFU), or `None` if the peak is unknown.
 
-    MFU is the share of the peak that the model's arithmetic reaches (Chowdhery et al. 2022, section
-    4.1).
+    MFU is the model's FLOP/s divided by the peak FLOP/s (Chowdhery et al. 2022, section 4.1).
     """
     return None if peak is None else flops_per_second / peak
 
 
 def training_flops(parameters: float, tokens: float) -> float:
-    """Return 6 N D, with 2 for forward and 4 for backward (Kaplan et al. 2020, section 2.1)."""
+    """Return the training FLOPs as 6 N D (Kaplan et al. 2020, section 2.1).
+
+    The forward pass takes 2 N D and the backward pass takes 4 N D.
+    """
     return 6 * parameters * tokens
 
 
@@ -80,8 +89,8 @@ def training_seconds(flops: float, devices: int, peak: float, mfu: float) -> flo
     Args:
         flops: FLOPs of the training run.
         devices: Number of devices.
-        peak: FLOP/s of one device.
-        mfu: Model FLOPs utilization, above 0 and up to 1.
+        peak: Peak FLOP/s of one device.
+        mfu: Model FLOPs utilization, greater than 0 and at most 1.
     """
     return flops / (devices * peak * mfu)
 
@@ -91,7 +100,7 @@ def training_seconds(flops: float, devices: int, peak: float, mfu: float) -> flo
 
 @dataclass(frozen=True)
 class BytesPerParameter:
-    """Bytes of one parameter during training, without activations."""
+    """Bytes per parameter during training, without activations."""
 
     weights: float
     gradient: float
@@ -100,14 +109,15 @@ class BytesPerParameter:
 
     @property
     def total(self) -> float:
-        """The sum of all four."""
+        """The sum of all four parts."""
         return self.weights + self.gradient + self.master + self.state
 
     def sharded(self, devices: int, stage: int) -> float:
-        """Return the bytes on each device under ZeRO (Rajbhandari et al. 2020, figure 1).
+        """Return the bytes per parameter on each device under ZeRO.
 
-        Stage 1 shards master weights and optimizer state, stage 2 also gradients, and stage 3 also
-        weights. Stage 0 is plain data parallelism. Raises `ValueError` for another stage.
+        Stage 0 is plain data parallelism. Stage 1 shards the optimizer state and master weights,
+        stage 2 also shards gradients, and stage 3 also shards weights (Rajbhandari et al. 2020,
+        figure 1). Raises `ValueError` if the stage isn't 0, 1, 2 or 3.
         """
         require(stage in (0, 1, 2, 3), f"ZeRO stage is {stage}; 0, 1, 2 or 3 expected")
         parts = (self.master + self.state, self.gradient, self.weights)
@@ -142,15 +152,15 @@ PRECISION_BYTES = {
 
 
 def require_choice(what: str, value: str, choices: Iterable[str]) -> None:
-    """Raise `ValueError` with the list of choices unless `value` is one of them."""
+    """Raise `ValueError` unless `value` is one of the choices."""
     choices = list(choices)
     require(value in choices, f"{what} {value!r} is unknown; one of {', '.join(choices)} expected")
 
 
 def bytes_per_parameter(optimizer: str = "adamw", precision: str = "fp32") -> BytesPerParameter:
-    """Return the training memory of one parameter.
+    """Return the training memory per parameter.
 
-    Raises `ValueError` for an unknown optimizer or precision.
+    Raises `ValueError` if the optimizer or the precision is unknown.
     """
     require_choice("optimizer", optimizer, STATE_BYTES)
     require_choice("precision", precision, PRECISION_BYTES)
@@ -158,7 +168,7 @@ def bytes_per_parameter(optimizer: str = "adamw", precision: str = "fp32") -> By
 
 
 def largest_model(memory: float, optimizer: str = "adamw", precision: str = "fp32") -> float:
-    """Return how many parameters fit into `memory` bytes, without activations."""
+    """Return the number of parameters that fit into `memory` bytes, without activations."""
     return memory / bytes_per_parameter(optimizer, precision).total
 
 
@@ -175,12 +185,13 @@ def activation_bytes(
     autocast: bool = False,
     attention: Attention = "flash",
 ) -> dict[str, int]:
-    """Return the bytes that autograd saves in a GPT's forward pass with targets, by kind.
+    """Return the bytes of saved activations by kind.
 
-    Per token and block, attention saves 5 C values (input, q, k, v, result), the MLP 9 C (input,
-    and 4 C before and after GELU) and the norms 2 C. Flash attention adds one fp32 number per head,
-    eager attention a row of `seq` probabilities. Under autocast, linear layers save bf16 inputs and
-    bf16 copies of their weights. Dropout is not counted. Raises `ValueError` if attention is
+    Autograd saves these tensors in a GPT's forward pass with targets. Per token and block,
+    attention saves 5 C values (input, q, k, v and result). The MLP saves 9 C (input, and 4 C before
+    and after GELU). The norms save 2 C. Flash attention adds one fp32 number per head, and eager
+    attention adds `seq` probabilities per head. Under autocast, linear layers save their inputs and
+    copies of their weights in bf16. Dropout isn't counted. Raises `ValueError` if attention is
     neither flash nor eager.
     """
     require_choice("attention", attention, ("flash", "eager"))
@@ -206,11 +217,11 @@ def activation_bytes(
 def training_memory(
     config: GPTConfig, batch: int, seq: int | None = None, *, optimizer: str = "adamw", **how: Any
 ) -> dict[str, float]:
-    """Return the bytes in memory when the backward pass begins, by kind, with fp32 weights.
+    """Return the bytes in memory at the start of the backward pass, by kind.
 
-    Gradients of an earlier micro-batch are included. `peak_memory` adds the memory of the backward
-    pass. The padded rows of the vocabulary count, because they take memory. The options in `how`
-    are those of `activation_bytes`.
+    Weights are in fp32, and gradients of an earlier micro-batch are included. The padded rows of
+    the vocabulary count because they take memory. `peak_memory` adds the memory of the backward
+    pass. `how` takes the options of `activation_bytes`.
     """
     padding = (config.padded_vocab_size - config.vocab_size) * config.n_embd
     parameters, per = count_parameters(config) + padding, bytes_per_parameter(optimizer)
@@ -230,12 +241,12 @@ def backward_bytes(
     autocast: bool = False,
     attention: Attention = "flash",
 ) -> int:
-    """Return the bytes that the backward pass adds at its peak to the saved activations.
+    """Return the bytes that the backward pass adds to the saved activations at its peak.
 
-    With GPT-2's vocabulary the peak is the backward of the loss, which holds two more tensors of
-    batch x seq x vocabulary (gradients of the log-probabilities and of the logits). With a small
-    vocabulary the peak comes later, in the last block, after the log-probabilities are freed. It is
-    in the MLP, or in the T x T matrices of eager attention.
+    With GPT-2's vocabulary, the peak is in the backward pass of the loss. It holds two more tensors
+    of batch x seq x vocabulary, which are the gradients of the log-probabilities and of the logits.
+    With a small vocabulary, the peak comes later, in the last block. It is in the MLP or in the T x
+    T matrices of eager attention.
     """
     seq = seq or config.block_size
     c, low, log_probabilities = config.n_embd, 2 if autocast else 4, 4 * config.vocab_size
@@ -251,17 +262,18 @@ def backward_bytes(
 def peak_memory(
     config: GPTConfig, batch: int, seq: int | None = None, *, optimizer: str = "adamw", **how: Any
 ) -> dict[str, float]:
-    """Return the bytes at the peak of a training step, as `training_memory` and "backward".
+    """Return the peak bytes of a training step by kind.
 
-    This holds for steps that accumulate gradients, without torch.compile. A step of a single
-    micro-batch has no gradients yet during the backward of the loss.
+    The keys are those of `training_memory` and "backward". The result holds for steps that
+    accumulate gradients without torch.compile. A step with one micro-batch needs less, because it
+    has no gradients yet during the backward pass of the loss.
     """
     kinds = training_memory(config, batch, seq, optimizer=optimizer, **how)
     return {**kinds, "backward": backward_bytes(config, batch, seq, **how)}
 
 
 def human(value: float) -> str:
-    """Format a number with three digits and an SI prefix, such as "124 M" for 1.24e8."""
+    """Format a number with three digits and an SI prefix, such as "124 M"."""
     for power, prefix in ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
         if abs(value) >= 10**power:
             return f"{value / 10**power:.3g} {prefix}"

@@ -1,4 +1,4 @@
-"""The processes of one run, and one model on many devices with DDP or FSDP2."""
+"""Processes of a distributed run, and models on many devices with DDP or FSDP2."""
 
 import os
 import re
@@ -32,7 +32,7 @@ DEAD = re.compile("(reset|closed) by peer|broken pipe|connection was closed", re
 
 @dataclass(frozen=True)
 class World:
-    """This process's rank among the processes of a run, which torchrun sets in the environment."""
+    """Rank of this process among the processes of a run, as set by torchrun."""
 
     rank: int = 0
     local_rank: int = 0
@@ -40,18 +40,18 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """True in the one process that prints and writes."""
+        """Whether this is the process that prints and writes (rank 0)."""
         return self.rank == 0
 
     def share(self, count: int) -> range:
-        """Return this rank's part of `range(count)`, where the sizes differ by at most one."""
+        """Return this rank's part of `range(count)`. Part sizes differ by at most one."""
         return range(self.rank * count // self.size, (self.rank + 1) * count // self.size)
 
     def pieces(self, count: int, largest: int) -> list[tuple[int, int]]:
-        """Cut this rank's part of `range(count)` into (first, size) pieces of at most `largest`.
+        """Split this rank's part of `range(count)` into (first, size) pieces of at most `largest`.
 
         Every rank gets the same number of pieces, because ranks that share weights or gradients
-        must communicate equally often. Some pieces may have size 0.
+        must communicate equally often. Some pieces can have size 0.
         """
         number = -(-count // (self.size * largest))
         mine = self.share(count)
@@ -65,7 +65,7 @@ class World:
         return self.all_reduce(torch.tensor(values, dtype=torch.float64, device=device)).tolist()
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
-        """Add a tensor over all ranks in place, without waiting for the device."""
+        """Sum a tensor over all ranks in place, without waiting for the device."""
         if self.size > 1:
             dist.all_reduce(tensor)
         return tensor
@@ -77,9 +77,10 @@ class World:
 
 
 def world_from_environment() -> World:
-    """Read torchrun's RANK, LOCAL_RANK and WORLD_SIZE. Without them, the world has one process.
+    """Read torchrun's RANK, LOCAL_RANK and WORLD_SIZE from the environment.
 
-    Raises `ValueError` if only some of them are set, or if they aren't valid numbers.
+    If all three are missing, the world has one process. Raises `ValueError` if only some of them
+    are set, or one isn't a valid number.
     """
     values = [os.environ.get(name, "") for name in VARIABLES]
     if not any(values):
@@ -94,7 +95,7 @@ def world_from_environment() -> World:
 
 
 def timeout_seconds() -> int:
-    """Return the seconds that a process may keep the others waiting.
+    """Return how many seconds a process may keep the others waiting.
 
     Raises `ValueError` if CS336_TIMEOUT isn't a whole number from 1 to 1000000.
     """
@@ -107,12 +108,13 @@ def timeout_seconds() -> int:
 
 
 def fresh_store(world: World, timeout: timedelta) -> dist.Store:
-    """Open a store in which the processes find each other's addresses, without old entries.
+    """Open a store in which the processes find each other's addresses.
 
-    torchrun keeps one store for all its restarts, so a process could find the address of one that
-    has died (https://github.com/pytorch/pytorch/issues/135712), and TORCHELASTIC_RESTART_COUNT
-    differs between machines. So rank 0 draws a name for this start. Each other rank requests it
-    under a new random key, which can't have an old answer.
+    torchrun keeps one store across all restarts, so a process could find the address of a dead one
+    (https://github.com/pytorch/pytorch/issues/135712). TORCHELASTIC_RESTART_COUNT can't tell the
+    restarts apart, because it differs between machines. Instead, rank 0 draws a name for each
+    start. Each other rank requests this name under a new random key, which can't have an old
+    answer.
     """
     store = dist.TCPStore(
         os.environ["MASTER_ADDR"],
@@ -143,10 +145,15 @@ def fresh_store(world: World, timeout: timedelta) -> dist.Store:
 
 @contextmanager
 def process_group(device: torch.device) -> Iterator[World]:
-    """Join the other processes (NCCL between GPUs, gloo between CPUs) and leave them at the end.
+    """Join the other processes within this block, and leave them at the end.
 
-    Raises `ValueError` if MASTER_ADDR or MASTER_PORT isn't set, `TimeoutError` if another process
-    hung, and `ConnectionError` if one died. In these two cases NCCL may also end this process.
+    GPUs communicate with NCCL and CPUs with gloo. If another process hangs or dies, NCCL may also
+    end this process.
+
+    Raises:
+        ValueError: If MASTER_ADDR or MASTER_PORT isn't set.
+        TimeoutError: If another process hung.
+        ConnectionError: If another process died.
     """
     world = world_from_environment()
     if world.size == 1:
@@ -182,7 +189,7 @@ def process_group(device: torch.device) -> Iterator[World]:
 
 
 def micro_batch(config: TrainConfig, world: World) -> int:
-    """Return the number of sequences that a process has in memory at once."""
+    """Return the number of sequences that a process holds in memory at once."""
     return min(config.micro_batch_size, -(-config.batch_windows // world.size))
 
 
@@ -194,7 +201,7 @@ def is_sharded(config: TrainConfig, world: World) -> bool:
 def require_room(
     shape: GPTConfig, config: TrainConfig, device: torch.device, world: World, autocast: bool
 ) -> None:
-    """Raise `ValueError` if a model of this shape can't be trained in the device's memory."""
+    """Raise `ValueError` if training this model needs more memory than the device has."""
     per = accounting.bytes_per_parameter(config.optimizer)
     needed = accounting.count_parameters(shape) * per.total
     if is_sharded(config, world):
@@ -208,10 +215,10 @@ def require_room(
 
 
 def compiles(config: TrainConfig, device: torch.device, world: World) -> bool:
-    """Return whether to use torch.compile, by default on a GPU.
+    """Return whether to use torch.compile, by default only on a GPU.
 
-    A GPU on which compiling fails runs eagerly after one line that gives the reason. Raises
-    `ValueError` if the config requires torch.compile and it fails here.
+    If compilation fails on a GPU, the model runs eagerly, and a log line gives the reason. Raises
+    `ValueError` if the config requires torch.compile and compilation fails.
     """
     if config.compile == "off" or (config.compile == "auto" and device.type != "cuda"):
         return False
@@ -234,14 +241,13 @@ def prepare_model(
     *,
     compiled: bool,
 ) -> nn.Module:
-    """Put the model on its device, compiled and replicated or sharded as the config says.
+    """Move the model to its device, compile it, and replicate or shard it.
 
-    Its parameters change in place, so make the optimizer afterwards. A model that is to be sharded
-    and has no weights yet should be on the meta device. `dtype` is that of matmuls, by default
-    fp32.
+    The parameters change in place, so create the optimizer afterwards. To shard a model without
+    weights, pass it on the meta device. `dtype` is the dtype of matmuls, by default fp32.
 
     Returns:
-        The module that the training loop calls, which is `model` or a wrapper of it.
+        The module to call in the training loop, which is `model` or a wrapper of it.
     """
     if is_sharded(config, world):
         if compiled:  # block by block, since the gathering of weights between them isn't compiled
@@ -262,11 +268,11 @@ def prepare_model(
 def shard(
     model: GPT, device: torch.device, world: World, dtype: torch.dtype | None, seed: int
 ) -> None:
-    """Leave each process its shard of every parameter, with FSDP2 (Zhao et al. 2023).
+    """Shard every parameter over the processes with FSDP2 (Zhao et al. 2023).
 
-    The weights of a block are gathered in `dtype` just before it runs, and freed after it. Every
-    backward pass reduce-scatters the gradients in fp32, so a process never holds the full gradients
-    of more than one block. With bf16, the residual stream is bf16 too, as in torchtitan, whereas
+    The weights of a block are all-gathered in `dtype` just before it runs, and freed afterwards.
+    Every backward pass reduce-scatters the gradients in fp32, so a process never holds the full
+    gradients of more than one block. With bf16, the residual stream is also bf16, as in torchtitan.
     DDP's autocast keeps it in fp32. A model on the meta device gets its initial weights from
     `seed`.
     """
@@ -286,9 +292,9 @@ def shard(
 
 @torch.no_grad()
 def init_shards(model: GPT, seed: int) -> None:
-    """Give a sharded model the initial weights that one process would draw from `seed`.
+    """Initialize a sharded model with the weights that a single process would draw from `seed`.
 
-    Every process draws every tensor, one at a time, and keeps its shard.
+    Every process draws every tensor, one at a time, and keeps its own shard.
     """
     torch.manual_seed(seed)
     # PyTorch's layers draw weights when they are built on a CPU. Those are replaced at once, but
@@ -305,9 +311,10 @@ def init_shards(model: GPT, seed: int) -> None:
 
 
 def gradient_sync(model: nn.Module, wanted: bool) -> AbstractContextManager:
-    """Return a context in which backward passes of DDP communicate gradients only if `wanted`.
+    """Return a context in which DDP communicates gradients only if `wanted` is true.
 
-    FSDP always communicates them, since it would have to keep full gradients otherwise.
+    FSDP always communicates gradients, because otherwise each process would have to hold all of
+    them.
     """
     if isinstance(model, DistributedDataParallel) and not wanted:
         return model.no_sync()
@@ -315,12 +322,15 @@ def gradient_sync(model: nn.Module, wanted: bool) -> AbstractContextManager:
 
 
 def gathered(tensor: Tensor) -> Tensor:
-    """Return the full tensor of one that may be sharded. All processes must call this together."""
+    """Return the full tensor of a tensor that may be sharded.
+
+    All processes must call this together.
+    """
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def sharded_like(tensor: Tensor, like: Any) -> Tensor:
-    """Shard a tensor that every process has as `like` is sharded, which undoes `gathered`."""
+    """Shard a full tensor in the same way as `like`, the inverse of `gathered`."""
     if not hasattr(like, "placements"):
         return tensor
     from torch.distributed.tensor import distribute_tensor

@@ -1,4 +1,4 @@
-"""Sampling from a GPT with temperature, top-k, top-p and a key-value cache."""
+"""Sample from a GPT with temperature, top-k, top-p and a KV cache."""
 
 import codecs
 import dataclasses
@@ -27,16 +27,20 @@ WEIGHTS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class SamplingConfig:
-    """Settings for sampling. Raises `ValueError` if one is out of range.
+    """Settings for sampling.
 
     Args:
         max_new_tokens: Maximum number of tokens to generate.
         temperature: Divisor of the logits, where 0 always picks the most likely token.
-        top_k: Sample among the k most likely tokens only (default: all).
-        top_p: Sample among the most likely tokens whose probabilities reach p (default: all).
-        seed: Prompt i of a batch is sampled with seed + i (default: a random seed).
-        stop_token: A row ends after this token (default: no row ends early).
-        use_cache: Keep keys and values between tokens, which changes the speed, not the tokens.
+        top_k: Number of most likely tokens to sample from (default: all).
+        top_p: Total probability of the most likely tokens to sample from (default: all).
+        seed: Random seed, where prompt i of a batch uses seed + i (default: a random seed).
+        stop_token: Token after which a row ends (default: no row ends early).
+        use_cache: Whether to keep keys and values between tokens. It changes the speed, not the
+            tokens.
+
+    Raises:
+        ValueError: If a setting is out of range.
     """
 
     max_new_tokens: int
@@ -61,7 +65,7 @@ class SamplingConfig:
 
 
 def sampling_config(sampling: SamplingConfig | int, options: dict[str, Any]) -> SamplingConfig:
-    """Return a config with `options` as fields, starting from a config or from a token count."""
+    """Create a config from a config or a token count, and set its fields from `options`."""
     if isinstance(sampling, SamplingConfig):
         return dataclasses.replace(sampling, **options)
     return SamplingConfig(sampling, **options)
@@ -73,10 +77,10 @@ def filter_logits(
     top_k: int | None = None,
     top_p: float | None = None,
 ) -> Float[Tensor, "batch vocab"]:
-    """Divide logits by the temperature, then set those of unlikely tokens to -inf.
+    """Divide logits by the temperature, and set the logits of unlikely tokens to -inf.
 
     `top_k` keeps the k most likely tokens (Fan et al. 2018). `top_p` keeps the fewest tokens whose
-    probabilities add up to p, and always the most likely one (Holtzman et al. 2020).
+    probabilities add up to p, and always keeps the most likely token (Holtzman et al. 2020).
     """
     logits = logits / temperature
     if top_k is not None:
@@ -92,10 +96,10 @@ def filter_logits(
 
 
 def context_start(length: int, block_size: int) -> int:
-    """Return the position where the context of a text of `length` tokens begins.
+    """Return the position where the context of a text with `length` tokens starts.
 
-    The model reads the whole text up to block_size tokens. After that, the context moves in jumps
-    of half a block, so a cache is rebuilt once every block_size / 2 tokens, not for each token.
+    The model reads up to block_size tokens. Beyond that, the context moves in jumps of half a
+    block. The cache is then rebuilt once every block_size / 2 tokens instead of for each token.
     """
     jump = max(1, block_size // 2)
     return -(-max(0, length - block_size) // jump) * jump
@@ -106,10 +110,10 @@ def choose(
     generators: list[torch.Generator],
     sampling: SamplingConfig,
 ) -> Int[Tensor, " batch"]:
-    """Sample a token for each row with the row's generator, or take the argmax at temperature 0.
+    """Sample a token for each row, or take the argmax at temperature 0.
 
-    Sampling happens on the CPU, so it doesn't depend on the device. Raises `ValueError` if the
-    logits are not finite.
+    Each row has its own generator. Sampling runs on the CPU, so it doesn't depend on the device.
+    Raises `ValueError` if the logits aren't finite.
     """
     require(
         math.isfinite(logits.amax()),  # the largest of several numbers is NaN if one is
@@ -181,8 +185,9 @@ def stream(
 class HalfLinear(nn.Module):
     """Linear layer with 16-bit weights and 32-bit activations.
 
-    A single row is limited by memory bandwidth, so half the bytes are twice as fast. For several
-    rows the weights are converted to 32 bits first, because most CPUs have no native 16-bit matmul.
+    For a single row, memory bandwidth limits the speed, so 16-bit weights are twice as fast. For
+    several rows, the weights are first converted to 32 bits, because most CPUs have no native
+    16-bit matmul.
     """
 
     weight: Tensor
@@ -203,9 +208,9 @@ class HalfLinear(nn.Module):
 
 @torch.no_grad()
 def store_weights(model: GPT, dtype: torch.dtype = torch.float32) -> None:
-    """Store the weights in `dtype`, in the memory layout that is fastest for a single token.
+    """Store the weights in `dtype`, in the fastest memory layout for generating one token.
 
-    Use the model only for generation afterwards. On a CPU, fp32 keeps every value and stores wide
+    Afterwards, use the model only for generation. On a CPU, fp32 keeps every value and stores wide
     matrices by column, which is 1.5 times as fast as by row. 16-bit weights are fastest by row
     (docs/decisions.md).
     """
@@ -236,14 +241,14 @@ def generate(
 def encode(tokenizer: Tokenizer, prompt: str) -> Int[Tensor, " seq"]:
     """Encode a prompt as token ids.
 
-    Raises `ValueError` if it is empty, or has a character that the tokenizer doesn't know.
+    Raises `ValueError` if the prompt is empty, or has a character that the tokenizer doesn't know.
     """
     require(len(prompt) > 0, "the prompt is empty; at least one character expected")
     return torch.from_numpy(tokenizer.encode(prompt).astype("int64"))
 
 
 def first_prompt(tokenizer: Tokenizer, wanted: str) -> str:
-    """Return `wanted` if the tokenizer can encode it, else its first character or token."""
+    """Return `wanted` if the tokenizer can encode it, otherwise its first character or token."""
     try:
         tokenizer.encode(wanted)
     except ValueError:
@@ -260,10 +265,10 @@ def stream_text(
     stop: bool = True,
     **options: Any,
 ) -> Iterator[str]:
-    """Yield the continuation of `prompt` piece by piece, in complete characters.
+    """Yield the continuation of `prompt` in complete characters.
 
-    With `stop` the text ends before <|endoftext|>, if the tokenizer has it. The other arguments and
-    errors are those of `stream` and `encode`.
+    With `stop`, the text ends before <|endoftext|> if the tokenizer has this token. The other
+    arguments and errors are those of `stream` and `encode`.
     """
     stop_token = tokenizer.end_of_text if stop else None
     sampling = sampling_config(sampling, options | {"stop_token": stop_token})
@@ -278,7 +283,7 @@ def stream_text(
 def complete(
     model: GPT, tokenizer: Tokenizer, prompt: str, sampling: SamplingConfig | int, **options: Any
 ) -> str:
-    """Return the prompt and its continuation, for the arguments of `stream_text`."""
+    """Return the prompt and its continuation. The arguments are those of `stream_text`."""
     return prompt + "".join(stream_text(model, tokenizer, prompt, sampling, **options))
 
 

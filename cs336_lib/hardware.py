@@ -1,4 +1,4 @@
-"""Choice of device and precision, and the datasheets, memory and speed of devices."""
+"""Select devices and precision, and look up or measure their memory and speed."""
 
 import ctypes
 import os
@@ -23,10 +23,10 @@ BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 
 @dataclass(frozen=True)
 class Device:
-    """Dense peak FLOP/s by precision, bandwidth in B/s and memory in bytes, from a datasheet.
+    """Datasheet values of a device.
 
-    Datasheets that say "with sparsity" count multiplications by zero, so they print twice as much.
-    "tf32" runs fp32 matmuls on tensor cores, and "fp32" means ordinary cores.
+    These are the dense peak FLOP/s by precision, the memory bandwidth in B/s, and the memory in
+    bytes.
     """
 
     name: str
@@ -42,9 +42,9 @@ DATASHEET = {key: Device(**sheet) for key, sheet in read_json(DATA / "devices.js
 def select_device(name: str = "auto", local_rank: int = 0) -> torch.device:
     """Return the device named `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.
 
-    `auto` takes MPS only if it computes a small training step as the CPU does. A name without a
-    number means the GPU with index `local_rank`. Raises `ValueError` if the name is unknown, or if
-    this machine has no such device.
+    `auto` selects MPS only if it computes the same small training step as the CPU. `cuda` without a
+    number selects the GPU with index `local_rank`. Raises `ValueError` if the name is unknown, or
+    this machine doesn't have the device.
     """
     has_mps = torch.backends.mps.is_available()
     if name == "auto" and torch.cuda.is_available():
@@ -69,7 +69,7 @@ def select_device(name: str = "auto", local_rank: int = 0) -> torch.device:
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """Return the names of the CPU's instruction sets, such as avx2, on Linux."""
+    """Return the names of the CPU's instruction sets, such as avx2 (Linux only)."""
     cpuinfo = Path("/proc/cpuinfo")
     return frozenset(cpuinfo.read_text().split() if cpuinfo.exists() else ())
 
@@ -77,8 +77,8 @@ def cpu_flags() -> frozenset[str]:
 def has_bf16(device: torch.device) -> bool:
     """Return whether bf16 matmuls are fast on this device.
 
-    On a CPU without native bf16 they are 400 times slower. The environment variable CS336_CPU_BF16
-    (1 or 0) overrides the flags that Linux reports, because a virtual machine may hide them.
+    On a CPU without native bf16, they are 400 times slower than fp32. The environment variable
+    CS336_CPU_BF16 (1 or 0) overrides the detection, because a virtual machine may hide CPU flags.
     """
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
@@ -88,9 +88,10 @@ def has_bf16(device: torch.device) -> bool:
 
 
 def autocast_dtype(device: torch.device, precision: str = "auto") -> torch.dtype | None:
-    """Return the dtype for matmuls, or `None` for fp32. `auto` picks bf16 where it is fast.
+    """Return the dtype for matmuls, or `None` for fp32.
 
-    Raises `ValueError` if the precision is bf16 and the GPU doesn't support it.
+    `auto` selects bf16 if it is fast on the device. Raises `ValueError` if the precision is bf16
+    and the GPU doesn't support it.
     """
     if precision == "fp32" or (precision == "auto" and not has_bf16(device)):
         return None
@@ -102,16 +103,17 @@ def autocast_dtype(device: torch.device, precision: str = "auto") -> torch.dtype
 
 
 def autocast(device: torch.device, precision: str = "auto") -> torch.autocast:
-    """Return the autocast context of `autocast_dtype`, which is disabled for fp32."""
+    """Return the autocast context for `autocast_dtype`. It is disabled for fp32."""
     dtype = autocast_dtype(device, precision)
     return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
 
 
 @contextmanager
 def tf32(enabled: bool) -> Iterator[None]:
-    """Choose how a GPU computes fp32 matmuls within this block, and restore the setting after it.
+    """Enable or disable TF32 for a GPU's fp32 matmuls within this block.
 
-    If enabled, they use tensor cores, which round the inputs to 10 bits of mantissa.
+    With TF32, matmuls use tensor cores, which round their inputs to 10 mantissa bits. The old
+    setting is restored at the end.
     """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if enabled else "highest")
@@ -122,9 +124,10 @@ def tf32(enabled: bool) -> Iterator[None]:
 
 
 def why_not_compiled(device: torch.device) -> str:
-    """Compile one function on this device, and return why that failed, or "" if it worked.
+    """Try torch.compile on this device, and return the error or "".
 
-    Inductor needs a C++ compiler and Python's headers on a CPU, and Triton a C compiler on a GPU.
+    On a CPU, Inductor needs a C++ compiler and Python's headers. On a GPU, Triton needs a C
+    compiler.
     """
     try:
         torch.compile(lambda x: x.sin() + 1)(torch.zeros(8, device=device))
@@ -138,7 +141,7 @@ def why_not_compiled(device: torch.device) -> str:
 
 
 def device_name(device: torch.device) -> str:
-    """Return a readable name, such as "CPU, 2 threads"."""
+    """Return a readable device name, such as "CPU, 2 threads"."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     if device.type == "mps":
@@ -148,7 +151,7 @@ def device_name(device: torch.device) -> str:
 
 
 def datasheet(device: torch.device) -> Device | None:
-    """Return the datasheet of this GPU, or `None` if its figures are unknown."""
+    """Return the datasheet of this GPU, or `None` if we don't have one."""
     name = device_name(device).lower() if device.type == "cuda" else ""
     if re.search(r"pcie| nvl|laptop|4090 d\b", name):  # different clocks, so different peaks
         return None
@@ -158,7 +161,10 @@ def datasheet(device: torch.device) -> Device | None:
 
 
 def memory(device: torch.device) -> int | None:
-    """Return the bytes, free or used, that this process may have on the device, if known."""
+    """Return the bytes of device memory that this process may use, or `None` if unknown.
+
+    The result includes memory that is in use.
+    """
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
     try:
@@ -172,9 +178,10 @@ OWN_CGROUPS, CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
 def cgroup_limits() -> list[int]:
-    """Return the memory limits that Linux control groups (version 2) put on this process, in bytes.
+    """Return the memory limits in bytes that Linux cgroups (version 2) set for this process.
 
-    Containers and Slurm jobs limit memory in this way, in the process's group or any group above.
+    Containers and Slurm jobs use them. A limit can be set on the process's own cgroup or on any
+    parent.
     """
     limits = []
     lines = OWN_CGROUPS.read_text() if OWN_CGROUPS.exists() else ""
@@ -186,7 +193,7 @@ def cgroup_limits() -> list[int]:
 
 
 def require_memory(needed: float, device: torch.device, what: str) -> None:
-    """Raise `ValueError` if `what` needs more bytes than the device has, free or not."""
+    """Raise `ValueError` if `what` needs more bytes than the device's total memory."""
     limit = memory(device)
     require(
         limit is None or needed <= limit,
@@ -201,7 +208,7 @@ FAILED_ALLOCATION = re.compile(
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return whether an allocation failed, in Python, on the CPU or on a GPU."""
+    """Return whether an error is a failed memory allocation, in Python, on the CPU or on a GPU."""
     # torch.OutOfMemoryError is the CUDA allocator's; the CPU's and MPS' raise a plain RuntimeError.
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
@@ -213,14 +220,14 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # from glibc's malloc.h
 
 @contextmanager
 def freed_memory_kept() -> Iterator[None]:
-    """Reuse freed memory for later tensors, as CUDA's caching allocator does (glibc only).
+    """Reuse freed memory for later tensors within this block (glibc only).
 
-    By default glibc returns large blocks to the system and gets them back as zeroed pages. That
-    took 4 to 8 % of GPT-2's training step on a CPU.
+    CUDA's caching allocator does the same. By default, glibc returns large blocks to the system,
+    and gets them back as zeroed pages. This takes 4 to 8 % of GPT-2's training step on a CPU.
 
-    The end of the block returns free memory to the system. The two settings stay for the rest of
-    the process, because glibc has no function that reads the old ones. Settings from the
-    environment (MALLOC_TRIM_THRESHOLD_, GLIBC_TUNABLES) take precedence.
+    At the end, free memory is returned to the system. glibc has no function that reads the old
+    settings, so the new ones stay for the rest of the process. Settings from the environment
+    (MALLOC_TRIM_THRESHOLD_, GLIBC_TUNABLES) take precedence.
     """
     if platform.libc_ver()[0] != "glibc":
         yield
@@ -243,10 +250,10 @@ WORTH_A_SECOND_THREAD = 64e6
 
 @contextmanager
 def threads_for(matmul_flops: float) -> Iterator[None]:
-    """Use one CPU thread within this block if the largest matmul is too small to split.
+    """Use one CPU thread within this block if the largest matmul is small.
 
-    This applies only where idle threads sleep (cs336_lib/__init__.py). Threads that spin are fast
-    to wake, so splitting nearly always pays (docs/decisions.md).
+    This applies only if idle threads sleep (cs336_lib/__init__.py). Spinning threads wake quickly,
+    so using several is nearly always faster (docs/decisions.md).
     """
     threads = torch.get_num_threads()
     if matmul_flops < WORTH_A_SECOND_THREAD and os.environ.get("OMP_WAIT_POLICY") == "PASSIVE":
@@ -268,7 +275,7 @@ PEAK_SIZES = (256, 512, 1024)
 
 
 def measured_matmul_flops(device: torch.device, dtype: torch.dtype, n: int = 1024) -> float:
-    """Return the FLOP/s of an n x n matmul, the best of a few rounds, which is measured once."""
+    """Return the best measured FLOP/s of an n x n matmul. The result is cached."""
     return _best_matmul_flops(device, dtype, n, torch.get_num_threads())
 
 
@@ -285,10 +292,10 @@ def _best_matmul_flops(device: torch.device, dtype: torch.dtype, n: int, threads
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype | None) -> tuple[float | None, str]:
-    """Return the peak FLOP/s of matmuls, and the source of that figure.
+    """Return the peak FLOP/s of matmuls, and the source of this number.
 
-    A GPU's peak is in its datasheet, and `None` if there is no datasheet. A CPU's peak is measured,
-    as the fastest of several sizes. A `dtype` of `None` means fp32.
+    A GPU's peak comes from its datasheet, and is `None` if we have no datasheet. A CPU's peak is
+    the fastest of several measured matmul sizes. A `dtype` of `None` means fp32.
     """
     precision = "bf16" if dtype == torch.bfloat16 else "fp32"
     if device.type == "cpu":

@@ -1,4 +1,4 @@
-"""Read and write GPT-2 in the Hugging Face format."""
+"""Read and write GPT-2 models in the Hugging Face format."""
 
 import json
 import shutil
@@ -50,12 +50,14 @@ DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 def load(source: str | Path, device: torch.device = CPU) -> GPT:
     """Load a GPT-2 in fp32, in evaluation mode.
 
-    Raises `FileNotFoundError` if a file is missing, and `ValueError` if the download fails or the
-    model isn't a GPT-2 that we support.
-
     Args:
-        source: A folder in the Hugging Face format, or one of `HUB_NAMES` if no such folder exists.
-        device: The device for the model.
+        source: A folder in the Hugging Face format, or one of `HUB_NAMES` if there is no such
+            folder.
+        device: Device for the model.
+
+    Raises:
+        FileNotFoundError: If a file is missing.
+        ValueError: If the download fails or the model isn't a supported GPT-2.
     """
     folder = Path(source)
     if source in HUB_NAMES and not folder.is_dir():
@@ -90,9 +92,9 @@ def download(name: str) -> Path:
 
 
 def check_size(config: GPTConfig, files: list[Path]) -> None:
-    """Check that the weights can have the shape of the config, before memory is allocated.
+    """Check that the weights can have the config's shape, before allocating memory.
 
-    Raises `ValueError` if the model is larger than the files, or than this machine's memory.
+    Raises `ValueError` if the model is larger than the files or than this machine's memory.
     """
     numbers, size = count_parameters(config), sum(path.stat().st_size for path in files)
     # A number has at least one byte.
@@ -101,10 +103,11 @@ def check_size(config: GPTConfig, files: list[Path]) -> None:
 
 
 def read_config(path: Path) -> GPTConfig:
-    """Read the shape from a Hugging Face config.json.
+    """Read the model's shape from a Hugging Face config.json.
 
-    Raises `FileNotFoundError` if there is no such file, and `ValueError` if it doesn't describe a
-    GPT-2 that we support.
+    Raises:
+        FileNotFoundError: If the file doesn't exist.
+        ValueError: If it doesn't describe a supported GPT-2.
     """
     raw = read_json(path)
     dropout = raw.get(DROPOUTS[0], 0.1)
@@ -117,10 +120,11 @@ def read_config(path: Path) -> GPTConfig:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """List the safetensors files of a folder. Pickles are never opened.
+    """List the safetensors files of a folder. Pickle files are never opened.
 
-    Raises `FileNotFoundError` if the folder has no such file, and `ValueError` if its index is
-    malformed.
+    Raises:
+        FileNotFoundError: If the folder has no safetensors file.
+        ValueError: If the index of the files is malformed.
     """
     if (folder / WEIGHTS).is_file():
         return [inside(folder, WEIGHTS)]
@@ -136,12 +140,18 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def is_conv1d(name: str) -> bool:
-    """Return whether Hugging Face stores this weight as (in, out), unlike nn.Linear's (out, in)."""
+    """Return whether Hugging Face stores this weight as (in, out).
+
+    nn.Linear stores weights as (out, in).
+    """
     return ".c_" in name and name.endswith(".weight")
 
 
 def hugging_face_tensors(model: GPT) -> dict[str, Tensor]:
-    """Return the weights as Hugging Face stores them, transposed, unpadded and with all biases."""
+    """Return the weights as Hugging Face stores them.
+
+    They are transposed and unpadded, and include all biases.
+    """
     tensors = {}
     for name, value in model.state_dict().items():
         if name == HEAD:
@@ -155,7 +165,7 @@ def hugging_face_tensors(model: GPT) -> dict[str, Tensor]:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file, which is mapped into memory.
+    """Return the tensors of a safetensors file, which is memory-mapped.
 
     Raises `ValueError` if the file isn't safetensors.
     """
@@ -168,8 +178,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def check_tensors(path: Path, tensors: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     """Check that the tensors of the file at `path` are a model's weights.
 
-    Raises `ValueError` if a tensor is missing, unknown, not floating point or not finite, or if
-    its shape differs from the tensor of that name in `expected`.
+    `expected` contains the model's tensors by name. Raises `ValueError` if a tensor is missing or
+    unknown, has the wrong shape, or isn't floating point and finite.
     """
     for name in tensors:
         require(name in expected, f"{path}: holds {name!r:.100}, which this model doesn't have")
@@ -183,10 +193,10 @@ def check_tensors(path: Path, tensors: dict[str, Tensor], expected: dict[str, Te
 
 
 def read_weights(files: list[Path], model: GPT) -> dict[str, Tensor]:
-    """Read the safetensors files of a folder in the layout of our model.
+    """Read the safetensors files of a folder, and convert them to our model's layout.
 
-    `model` gives the names and shapes, so it may be on the meta device. Raises `ValueError` if the
-    files don't hold its weights.
+    `model` provides the names and shapes, so it may be on the meta device. Raises `ValueError` if
+    the files don't contain its weights.
     """
     folder, tensors = files[0].parent, {}
     for path in files:
@@ -209,12 +219,14 @@ def read_weights(files: list[Path], model: GPT) -> dict[str, Tensor]:
 
 
 def export(model: GPT, folder: str | Path, tokenizer: Tokenizer) -> None:
-    """Write a model and its tokenizer as a folder that transformers loads, atomically.
+    """Write a model and its tokenizer as a folder for transformers, atomically.
 
-    GPT-2 always has biases at Hugging Face, so a model without biases gets zeros.
+    Hugging Face's GPT-2 always has biases. If the model has none, they are written as zeros.
 
-    Raises `FileExistsError` if the folder exists, `OSError` if it can't be written, and
-    `ValueError` if the tokenizer has another vocabulary size than the model.
+    Raises:
+        FileExistsError: If the folder exists.
+        OSError: If the folder can't be written.
+        ValueError: If the tokenizer and the model have different vocabulary sizes.
     """
     folder = Path(folder)
     if folder.exists():

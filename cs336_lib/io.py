@@ -1,4 +1,4 @@
-"""Atomic writes, locks, JSON from untrusted files, checksums and progress bars."""
+"""Atomic writes, file locks, untrusted JSON, checksums and progress bars."""
 
 import hashlib
 import json
@@ -20,9 +20,10 @@ JSON_BYTES = 4 * 2**20  # our largest file, a tokenizer of 65,536 characters, ha
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Add the file's name to disk errors, because "No space left on device" doesn't give it.
+    """Add the file name to disk errors within this block.
 
-    An error of safetensors becomes an `OSError` too.
+    Errors such as "No space left on device" don't include the name. Errors from safetensors also
+    become an `OSError`.
     """
     try:
         yield
@@ -36,15 +37,15 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def atomic(path: Path, *, folder: bool = False) -> Iterator[Path]:
-    """Write a file or a folder so that a crash leaves either the old one or the complete new one.
+    """Write a file or folder so that a crash leaves either the old or the new version.
 
-    The block writes to a temporary path beside the final one, with the same suffix. At its end all
-    files are synced to disk and renamed. If the block fails, the temporary path is removed. An
-    `OSError` has one line with the final path and the reason.
+    The block writes to a temporary path in the same folder. At the end, all files are synced to
+    disk and renamed. If the block fails, the temporary path is removed. An `OSError` gets a
+    one-line message with the final path and the reason.
 
     Args:
-        path: The final path. A file there is replaced, but a folder must be empty or absent.
-        folder: True to give the block a new folder to fill, instead of the name of a file.
+        path: The final path. A file there is replaced. A folder must be empty or absent.
+        folder: Whether the block fills a new folder instead of writing a file.
     """
     temporary = temporary_path(path)
     with writing(path):
@@ -64,18 +65,18 @@ def atomic(path: Path, *, folder: bool = False) -> Iterator[Path]:
 
 
 def temporary_path(path: Path) -> Path:
-    """Return the name under which `atomic` writes a file."""
+    """Return the temporary path to which `atomic` writes."""
     return path.with_name(f".tmp-new-{path.name}")
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Replace a text file so that a crash leaves either the old or the new one."""
+    """Replace a text file so that a crash leaves either the old or the new version."""
     with atomic(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def sync(path: Path) -> None:
-    """Flush a file, or a folder's list of files, to disk."""
+    """Flush a file or a folder's directory entries to disk."""
     is_folder = path.is_dir()
     if is_folder and os.name == "nt":
         return  # Windows cannot open a folder
@@ -90,9 +91,12 @@ def sync(path: Path) -> None:
 def locked(file: Path, timeout: float = 5.0) -> Iterator[None]:
     """Hold an exclusive lock on `file` within this block, and remove the file at the end.
 
-    If this process is killed, the operating system releases the lock, and the file that is left
-    doesn't matter. Raises `ValueError` if another process still holds the lock after `timeout`
-    seconds, and `OSError` if the file can't be created.
+    If the process is killed, the operating system releases the lock. The remaining file is
+    harmless.
+
+    Raises:
+        ValueError: If another process still holds the lock after `timeout` seconds.
+        OSError: If the file can't be created.
     """
     lock = FileLock(file, timeout=timeout, poll_interval=0.1)
     try:
@@ -126,9 +130,9 @@ def sha256(path: Path) -> str:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return the path of a file in an untrusted folder, where it may be missing.
+    """Return the path of a file in an untrusted folder. The file may be missing.
 
-    Raises `ValueError` for a link that leads out of the folder, and for anything but a file.
+    Raises `ValueError` if the path is a link that leads out of the folder, or isn't a file.
     """
     path, home = folder / name, folder.resolve()
     if home.parent.name == "snapshots":  # the hub's client links to ../../blobs
@@ -143,8 +147,9 @@ def inside(folder: Path, name: str) -> Path:
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in an untrusted file.
 
-    Raises `FileNotFoundError` if there is no such file, and `ValueError` if it is larger than
-    `JSON_BYTES`, isn't JSON, or isn't an object.
+    Raises:
+        FileNotFoundError: If the file doesn't exist.
+        ValueError: If it is larger than `JSON_BYTES`, isn't JSON, or isn't an object.
     """
     with open(path, "rb") as file:
         content = file.read(JSON_BYTES + 1)
@@ -162,7 +167,7 @@ def read_json(path: Path) -> dict[str, Any]:
 class Log:
     """Proxy for sys.stderr that ignores write errors.
 
-    A full disk under the log, or a terminal that is gone, must not stop a run.
+    A full disk or a closed terminal must not stop a run.
     """
 
     def write(self, text: str) -> None:
@@ -208,7 +213,7 @@ class Bar(tqdm):
 
 
 def draws_in_place(stream: Any) -> bool:
-    """Return whether a carriage return restarts the line, as in a terminal or a notebook."""
+    """Return whether a carriage return overwrites the line, as in a terminal or notebook."""
     with suppress(OSError, ValueError, AttributeError):  # failed, closed, None
         return stream.isatty() or type(stream).__module__.startswith("ipykernel.")
     return False

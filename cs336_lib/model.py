@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al. 2019), with the parameter names of the Hugging Face checkpoint."""
+"""GPT-2 (Radford et al. 2019), with Hugging Face's parameter names."""
 
 import math
 
@@ -50,7 +50,7 @@ class KVCache:
 
 
 class CausalSelfAttention(nn.Module):
-    """Multi-head attention, in which a token attends to itself and to earlier tokens."""
+    """Multi-head attention in which each token attends to itself and to earlier tokens."""
 
     def __init__(self, config: GPTConfig, layer: int = 0):
         super().__init__()
@@ -63,7 +63,7 @@ class CausalSelfAttention(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch seq n_embd"], cache: KVCache | None = None
     ) -> Float[Tensor, "batch seq n_embd"]:
-        """Mix information between positions. With a cache, `x` holds only new tokens."""
+        """Mix information between positions. With a cache, `x` contains only new tokens."""
         pattern = "batch seq (three head head_dim) -> three batch head seq head_dim"
         q, k, v = rearrange(self.c_attn(x), pattern, three=3, head=self.n_head).unbind(0)
         mask = cache.mask if cache else None
@@ -79,7 +79,7 @@ class CausalSelfAttention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two linear layers with a GELU between them and a hidden width of 4 n_embd."""
+    """Two linear layers with a GELU between them. The hidden width is 4 n_embd."""
 
     def __init__(self, config: GPTConfig):
         super().__init__()
@@ -95,7 +95,10 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm block, whose sub-layers normalize their input and add to the residual stream."""
+    """Pre-norm transformer block.
+
+    Attention and the MLP each normalize their input and add their output to the residual stream.
+    """
 
     def __init__(self, config: GPTConfig, layer: int = 0):
         super().__init__()
@@ -113,7 +116,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The embeddings, blocks and final norm, which `GPT.forward` applies."""
+    """Container for the embeddings, blocks and final norm. `GPT.forward` applies them."""
 
     def __init__(self, config: GPTConfig):
         super().__init__()
@@ -126,8 +129,8 @@ class Transformer(nn.Module):
 class GPT(nn.Module):
     """GPT-2 with token and position embeddings, `n_layer` blocks and tied output weights.
 
-    Internally, the vocabulary is padded to a multiple of 64. Logits, loss and parameter counts are
-    those of the true vocabulary.
+    Internally, the vocabulary is padded to a multiple of 64. Logits, loss and parameter counts use
+    the true vocabulary size.
     """
 
     def __init__(self, config: GPTConfig):
@@ -139,7 +142,7 @@ class GPT(nn.Module):
         self.init_weights()
 
     def init_weights(self) -> None:
-        """Draw GPT-2's initial weights from torch's global generator."""
+        """Initialize the weights as GPT-2 does, using torch's global generator."""
         for name, parameter in self.named_parameters():
             self.init_parameter(name, parameter)
 
@@ -147,8 +150,8 @@ class GPT(nn.Module):
     def init_parameter(self, name: str, tensor: Tensor) -> None:
         """Fill `tensor` with the initial values of the parameter `name`.
 
-        Weights have a standard deviation of 0.02. Each block has two projections that write to the
-        residual stream. We divide their weights by sqrt(2 n_layer), so the final variance doesn't
+        Weights have a standard deviation of 0.02. In each block, two projections write to the
+        residual stream. Their weights are divided by sqrt(2 n_layer), so the final variance doesn't
         depend on the number of blocks (Radford et al. 2019, section 2.3).
         """
         if name.endswith("bias"):
@@ -173,14 +176,16 @@ class GPT(nn.Module):
     ) -> Float[Tensor, "batch seq vocab_size"] | Float[Tensor, ""]:
         """Return the logits of the next token at every position, or the loss if targets are given.
 
-        The loss is the mean cross-entropy in nats per token. Raises `ValueError` if the sequence is
-        longer than the block size.
+        The loss is the mean cross-entropy in nats per token.
 
         Args:
-            idx: Token ids. With a cache, only those that follow the cached ones.
-            targets: The next token at every position. Positions with -1 don't count.
-            cache: Keys and values of earlier tokens, to which those of `idx` are added.
-            last_only: Return the logits of the last position only.
+            idx: Token ids. With a cache, only those after the cached tokens.
+            targets: The next token at every position. Positions with -1 are ignored.
+            cache: Keys and values of earlier tokens. Those of `idx` are added.
+            last_only: Whether to return only the logits of the last position.
+
+        Raises:
+            ValueError: If the sequence is longer than the block size.
         """
         past = cache.length if cache else 0
         seq = idx.size(1)
@@ -209,6 +214,6 @@ class GPT(nn.Module):
         return self.lm_head.weight.device
 
     def num_parameters(self) -> int:
-        """Count the parameters, with the true vocabulary and the tied matrix once."""
+        """Count the parameters with the true vocabulary size and the tied matrix counted once."""
         padding = (self.config.padded_vocab_size - self.config.vocab_size) * self.config.n_embd
         return sum(p.numel() for p in self.parameters()) - padding

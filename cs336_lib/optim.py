@@ -10,7 +10,10 @@ from cs336_lib.config import TrainConfig
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
-    """Split parameters into a group with weight decay (matrices, embeddings) and one without."""
+    """Split parameters into two groups, with and without weight decay.
+
+    Matrices and embeddings get weight decay. Biases and norm gains don't.
+    """
     parameters = [p for p in model.parameters() if p.requires_grad]
     return [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay},
@@ -19,7 +22,10 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """Make AdamW (Loshchilov and Hutter 2019) or Muon, fused except on the meta device."""
+    """Create AdamW (Loshchilov and Hutter 2019) or Muon.
+
+    The optimizer is fused except on the meta device.
+    """
     groups = parameter_groups(model, config.weight_decay)
     kind = torch.optim.AdamW
     if config.optimizer == "muon":
@@ -35,23 +41,24 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
 
 
 class Muon(torch.optim.AdamW):
-    """AdamW, with orthogonalized momentum where a group has `muon_momentum` (Jordan et al. 2024).
+    """AdamW that uses Muon's update for some groups (Jordan et al. 2024).
 
-    A step is scaled to the typical size of AdamW's, 0.2 per entry (Liu et al. 2025, eq. 4), so both
-    share one learning rate and one weight decay. torch.optim.Muon handles one matrix at a time in
-    bf16. Here, matrices of equal shape are batched, in bf16 only where that is fast.
+    Groups with `muon_momentum` are updated with orthogonalized momentum. Each update is scaled to
+    the typical size of AdamW's, 0.2 per entry (Liu et al. 2025, eq. 4). Muon and AdamW can then
+    share the learning rate and the weight decay. torch.optim.Muon processes one matrix at a time in
+    bf16. This class batches matrices of equal shape, and uses bf16 only where it is fast.
     """
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]  # takes no closure
-        """Update Muon's parameters and clear their gradients, then let AdamW update the others."""
+        """Update Muon's parameters and clear their gradients, then update the others with AdamW."""
         for group in self.param_groups:
             if "muon_momentum" in group:
                 self.step_matrices(group)
         super().step()
 
     def step_matrices(self, group: dict) -> None:
-        """Update a group with orthogonalized Nesterov momentum, equal shapes in one batch."""
+        """Update a group with orthogonalized Nesterov momentum. Equal shapes form one batch."""
         parameters = [p for p in group["params"] if p.grad is not None]
         if not parameters:
             return
@@ -87,8 +94,8 @@ class Muon(torch.optim.AdamW):
 def wide_matrices(p: Tensor) -> list[Tensor]:
     """Return views of a parameter's matrices, with tall ones transposed.
 
-    The weight of c_attn has three matrices, those of q, k and v. Each is orthogonalized separately.
-    The product of a matrix with its transpose is cheapest for a wide matrix.
+    The weight of c_attn consists of three matrices (q, k and v), which are orthogonalized
+    separately. Wide matrices are cheaper, because the product with their transpose is smaller.
     """
     parts = p.chunk(3) if p.size(0) == 3 * p.size(1) else (p,)
     return [part.mT if part.size(0) > part.size(1) else part for part in parts]
@@ -99,8 +106,8 @@ def orthogonalized(
 ) -> Float[Tensor, "count rows columns"]:
     """Bring all singular values close to 1 by Newton-Schulz iteration.
 
-    The coefficients of the quintic polynomial are from Jordan et al. (2024). They let small
-    singular values grow fast, and leave all of them between about 0.7 and 1.2.
+    The coefficients of the quintic polynomial are from Jordan et al. (2024). Small singular values
+    grow fast, and all of them end between about 0.7 and 1.2.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     x = matrices.bfloat16() if matrices.device.type == "cuda" else matrices

@@ -1,4 +1,4 @@
-"""A run on disk, with its folder, config, lock and metrics, and the comparison of runs."""
+"""Run folders on disk, with config, lock and metrics, and the comparison of runs."""
 
 import dataclasses
 import json
@@ -29,12 +29,14 @@ SPIKE, RECENT = 8.0, 100
 
 
 class Metrics:
-    """Writer of metrics.jsonl, which has exactly one row per step, also after a kill and resume.
+    """Writer of metrics.jsonl.
+
+    The file has exactly one row per step, even after a kill and resume.
 
     Args:
-        path: The file. Its rows before `first_step` are kept.
-        first_step: The step that comes next.
-        world: The ranks. Rank 0 writes, and all of them have the rows.
+        path: Path of the file. Rows before `first_step` are kept.
+        first_step: The next step.
+        world: The ranks. Only rank 0 writes, but all ranks keep the rows.
     """
 
     def __init__(self, path: Path, first_step: int, world: World):
@@ -45,7 +47,7 @@ class Metrics:
             write_atomic(path, "".join(json.dumps(row) + "\n" for row in self.rows))
 
     def add(self, row: dict[str, Any]) -> None:
-        """Append a row, and mark it with "spike" if its loss is one."""
+        """Append a row, and mark it with "spike" if its loss is a spike."""
         if is_spike(row["train_loss"], self.rows[-RECENT:]):
             row["spike"] = True
         self.rows.append(row)
@@ -54,16 +56,16 @@ class Metrics:
                 file.write(json.dumps(row) + "\n")
 
     def sync(self) -> None:
-        """Flush the rows to disk, because a checkpoint relies on those of its steps."""
+        """Flush the rows to disk. Call this before saving a checkpoint."""
         if self.is_main:
             sync(self.path)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a metrics.jsonl, without a last line that a kill cut off.
+    """Return the rows of a metrics.jsonl file, without an incomplete last line.
 
     Raises:
-        ValueError: If another line isn't a row.
+        ValueError: If another line is invalid.
     """
     rows = []
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
@@ -79,7 +81,10 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def is_spike(loss: float | None, before: list[dict[str, Any]]) -> bool:
-    """Return whether a loss is far above the previous ones, of which RECENT / 5 are needed."""
+    """Return whether a loss is far above the previous losses.
+
+    At least RECENT / 5 previous losses are needed.
+    """
     recent = [row["train_loss"] for row in before if row.get("train_loss") is not None]
     if loss is None or len(recent) < RECENT // 5:
         return False
@@ -92,12 +97,12 @@ def check(config: TrainConfig, tokenizer: Tokenizer) -> tuple[TrainConfig, bool]
     """Check that a run can start or resume in its folder, without writing anything.
 
     Returns:
-        The config, and whether the folder holds the run that is to be resumed. If `init_from` set
-        the model's shape, the shape is taken from the saved run, so those weights may be gone.
+        The config, and whether there is a run to resume. If `init_from` set the model's shape, the
+        shape comes from the saved run, so the initial weights may be gone.
 
     Raises:
-        FileExistsError: If the folder holds a run and resume is off, or it holds something else.
-        ValueError: If the folder holds a run with another config or tokenizer.
+        FileExistsError: If the folder contains something else, or a run while resume is off.
+        ValueError: If the folder contains a run with another config or tokenizer.
     """
     require(bool(config.run_dir), "run_dir is empty; name a folder for checkpoints and metrics")
     run_dir = Path(config.run_dir)
@@ -132,17 +137,17 @@ def data_name(config: TrainConfig) -> str:
 def resume_point(
     run_dir: Path, shape: GPTConfig, data: dict[str, Any], device: torch.device, world: World
 ) -> tuple[Path | None, int]:
-    """Find the newest valid checkpoint of a run, and check that it is of this model and data.
+    """Find the newest valid checkpoint of a run, and check that its model and data match.
 
     Args:
-        data: A fingerprint of each part of the data. Old checkpoints lack it.
-        device: Where the ranks communicate.
+        data: A fingerprint of each part of the data. Old checkpoints don't have one.
+        device: Device for communication between the ranks.
 
     Returns:
-        The checkpoint and its number of finished steps, or `None` and 0 before the first one.
+        The checkpoint and its number of finished steps, or `None` and 0 if there is no checkpoint.
 
     Raises:
-        ValueError: If all checkpoints are corrupt, or it is of another model or other data.
+        ValueError: If all checkpoints are corrupt, or if the model or the data differs.
     """
     path = checkpoint.resume_point(run_dir / "checkpoints", device, world)
     if path is None:
@@ -161,8 +166,8 @@ def lock(run_dir: Path, world: World, *, begun: bool) -> Iterator[None]:
     """Create the run folder if needed, and lock it against other runs within this block.
 
     Raises:
-        OSError: If the folder cannot be written.
-        ValueError: If another run holds the lock, or has started there since `check`.
+        OSError: If the folder can't be written.
+        ValueError: If another run holds the lock or has started there since `check`.
     """
     world.barrier()  # all ranks have passed their checks, so the folder may be written
     if not world.is_main:
@@ -179,10 +184,10 @@ def lock(run_dir: Path, world: World, *, begun: bool) -> Iterator[None]:
 
 
 def write(config: TrainConfig, tokenizer: Tokenizer, resumed: Path | None, world: World) -> None:
-    """Write config and tokenizer, and set aside what is newer than the checkpoint to resume from.
+    """Write config and tokenizer, and set aside checkpoints newer than the resume point.
 
     Raises:
-        OSError: If the folder cannot be written.
+        OSError: If the folder can't be written.
     """
     run_dir = Path(config.run_dir)
     if world.is_main:
@@ -198,7 +203,7 @@ def write(config: TrainConfig, tokenizer: Tokenizer, resumed: Path | None, world
 
 
 def nan_hint(run_dir: Path) -> str:
-    """Return the end of the message about NaN, with the newest checkpoint and what to try."""
+    """Return the end of the NaN error message, with the newest checkpoint and what to try."""
     newest = checkpoint.newest_valid(run_dir / "checkpoints", (checkpoint.STATE,))
     there = f" there with --init-from {run_dir} and" if newest else " with"
     return (
@@ -208,7 +213,7 @@ def nan_hint(run_dir: Path) -> str:
 
 @contextmanager
 def resume_hint(config: TrainConfig) -> Iterator[None]:
-    """Add to errors of the disk or of another process where --resume would continue the run."""
+    """Add advice about --resume to errors of the disk or of another process."""
     try:
         yield
     except (BrokenPipeError, FileExistsError, FileNotFoundError):
@@ -234,7 +239,7 @@ NONE = "-"
 
 @dataclass(frozen=True)
 class Run:
-    """The contents of a run folder, with its name, its config, and a row of metrics per step."""
+    """Contents of a run folder, with its name, config and metrics."""
 
     name: str
     config: TrainConfig
@@ -242,11 +247,13 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read the config and metrics of a run, finished or not, without each val_loss that is null.
+    """Read the config and metrics of a finished or unfinished run.
+
+    A val_loss that is null is left out of its row.
 
     Raises:
-        FileNotFoundError: If there is no such folder, or a file is missing in it.
-        ValueError: If a file is corrupt, or no step is finished yet.
+        FileNotFoundError: If the folder or a file in it doesn't exist.
+        ValueError: If a file is corrupt or no step is finished yet.
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such run folder")
@@ -289,7 +296,10 @@ def outcome(run: Run) -> dict[str, str]:
 
 
 def table(runs: Sequence[Run]) -> str:
-    """Return a table with a column per run for config fields that differ, and for results."""
+    """Return a table of runs with one column each.
+
+    The rows are the results and the config fields that differ.
+    """
     configs = [dataclasses.asdict(run.config) | {"run_dir": "", "resume": ""} for run in runs]
     fields = {name: [str(config[name]) or NONE for config in configs] for name in configs[0]}
     changed = {name: values for name, values in fields.items() if len(set(values)) > 1}

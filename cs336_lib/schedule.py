@@ -1,4 +1,4 @@
-"""Learning rate and batch size of every step."""
+"""Compute the learning rate and batch size of each step."""
 
 import math
 
@@ -8,10 +8,11 @@ from cs336_lib.config import TrainConfig
 
 
 def learning_rate(step: int, config: TrainConfig) -> float:
-    """Return the learning rate of a step, with linear warm-up, then cosine or linear decay.
+    """Return the learning rate of a step.
 
-    Step 0 has learning_rate / warmup_steps and step warmup_steps - 1 has the peak. The last step,
-    max_steps - 1, has exactly min_learning_rate unless it is the peak.
+    The rate has a linear warm-up and then a cosine or linear decay. Step 0 has learning_rate /
+    warmup_steps, and step warmup_steps - 1 has the peak. The last step, max_steps - 1, has exactly
+    min_learning_rate unless it is the peak.
     """
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
@@ -22,7 +23,10 @@ def learning_rate(step: int, config: TrainConfig) -> float:
 
 
 def batch_windows(step: int, config: TrainConfig) -> int:
-    """Return the sequences in a step's batch over all devices, which may grow at first."""
+    """Return the number of sequences in a step's batch over all devices.
+
+    The batch may grow during the first steps.
+    """
     if step >= config.batch_growth_steps:
         return config.batch_windows
     first = config.initial_batch_tokens // config.block_size
@@ -30,7 +34,7 @@ def batch_windows(step: int, config: TrainConfig) -> int:
 
 
 def windows_before(step: int, config: TrainConfig) -> int:
-    """Return how many sequences all earlier steps have read, which is where the batch begins."""
+    """Return the number of sequences in all earlier steps, which is where the batch starts."""
     growing = min(step, config.batch_growth_steps)
     return (step - growing) * config.batch_windows + sum(
         batch_windows(earlier, config) for earlier in range(growing)

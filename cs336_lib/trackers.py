@@ -1,4 +1,4 @@
-"""Experiment trackers that receive the same rows of metrics as metrics.jsonl."""
+"""Send metrics to experiment trackers."""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Send = Callable[[dict[str, Any]], None]
 
 
 def require_tracker(config: TrainConfig) -> None:
-    """Raise `ValueError` if the package of the tracker in `config.log_to` isn't installed."""
+    """Raise `ValueError` if the tracker in `config.log_to` isn't installed."""
     name = config.log_to
     if name and find_spec(name) is None:
         raise ValueError(f"--log-to {name}: the package {name} isn't installed; pip install {name}")
@@ -23,8 +23,8 @@ def require_tracker(config: TrainConfig) -> None:
 def open_tracker(config: TrainConfig, stack: ExitStack) -> Send | None:
     """Open the tracker that `config.log_to` names, and close it at the end of `stack`.
 
-    TensorBoard's event files go to the folder `tensorboard` of the run. Weights & Biases and
-    trackio have the same functions.
+    TensorBoard's event files are written to the subfolder `tensorboard` of the run. Weights &
+    Biases and trackio share the same interface.
 
     Returns:
         A function that sends a row's numbers, or `None` if log_to is empty.
@@ -49,6 +49,6 @@ def open_tracker(config: TrainConfig, stack: ExitStack) -> Send | None:
 
 
 def numbers(row: dict[str, Any]) -> dict[str, float]:
-    """Return the values of a row that a tracker can plot, without the step itself."""
+    """Return the values of a row that a tracker can plot, without the step."""
     values = row.items()
     return {k: float(v) for k, v in values if k != "step" and isinstance(v, (int, float))}

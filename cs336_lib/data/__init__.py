@@ -1,1 +1,1 @@
-"""Corpora, tokenizers, shards of tokens on disk, and batches."""
+"""Corpora, tokenizers, token shards and batches."""

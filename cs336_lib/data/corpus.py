@@ -8,5 +8,5 @@ DATA = next(folder for folder in (PACKAGE / "shipped", PACKAGE.parent / "data") 
 
 
 def shakespeare() -> str:
-    """Return all of Shakespeare's plays, the corpus that ships (see data/README.md)."""
+    """Return the text of all Shakespeare plays in data/ (see data/README.md)."""
     return (DATA / "shakespeare.txt").read_text(encoding="utf-8")

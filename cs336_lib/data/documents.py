@@ -37,15 +37,15 @@ Piece = str | np.ndarray  # text, or tokens of a raw file
 
 @dataclass(frozen=True)
 class Corpus:
-    """Files of documents, or a data set on the Hugging Face hub.
+    """A set of text files, or a dataset on the Hugging Face hub.
 
     Attributes:
         paths: Text, JSON lines or parquet files. A text file is one document.
-        text_field: Field with the text of a JSON object or a row.
-        hub: Name of the data set on the hub.
-        hub_config: Its configuration, for example "sample-10BT".
-        raw: Whether the paths are nanoGPT's files, which hold GPT-2's tokens without a header. A
-            second one is for validation.
+        text_field: Field that contains the text of a JSON object or a row.
+        hub: Name of the dataset on the hub.
+        hub_config: Configuration of the dataset, for example "sample-10BT".
+        raw: Whether the paths are nanoGPT's token files, which have no header. A second file is
+            used for validation.
     """
 
     paths: tuple[Path, ...] = ()
@@ -56,14 +56,14 @@ class Corpus:
 
     @property
     def is_one_text(self) -> bool:
-        """True for a single plain text or raw tokens, which need no separators."""
+        """Whether the corpus is a single text file or raw tokens, which need no separators."""
         suffixes = [path.suffix.lower() for path in self.paths]
         is_text = len(suffixes) == 1 and suffixes[0] not in (*JSON_LINES, PARQUET)
         return is_text or self.raw
 
 
 class Row(NamedTuple):
-    """A row of a file or data set, its name for messages, and the last mark before it."""
+    """A row of a file or dataset, its name for messages, and the last mark before it."""
 
     where: str
     content: dict[str, Any]
@@ -71,7 +71,7 @@ class Row(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Position of a piece in a corpus. A stream from the hub resumes at its mark."""
+    """Position of a piece of text in a corpus. A hub stream resumes at its mark."""
 
     document: int = 0
     piece: int = -1
@@ -79,7 +79,7 @@ class Place(NamedTuple):
 
 
 def check_files(corpus: Corpus) -> None:
-    """Raise `ValueError` unless a corpus names either files of a supported kind or a data set."""
+    """Raise `ValueError` unless a corpus names supported files or a dataset, but not both."""
     require(
         not corpus.raw or len(corpus.paths) in (1, 2),
         f"{len(corpus.paths)} files; --raw takes one, or a second one to validate on",
@@ -97,11 +97,14 @@ def check_files(corpus: Corpus) -> None:
 
 
 def read(corpus: Corpus, after: Place) -> Iterator[tuple[Place, Piece]]:
-    """Yield every piece after a place, in order.
+    """Yield all pieces of text after a place, in order.
 
-    `after` is the place of the last piece that the caller already has. The documents before it are
-    read again, except those of the hub. Raises `ValueError` if a file is corrupt or the hub doesn't
-    have the data set, and `OSError` if the disk or the connection fails.
+    `after` is the place of the last piece that the caller already has. Earlier documents are read
+    again, except for those from the hub.
+
+    Raises:
+        ValueError: If a file is corrupt or the hub doesn't have the dataset.
+        OSError: If the disk or the connection fails.
     """
     first = after.mark[0] if after.mark else 0
     for document, (mark, pieces) in enumerate(documents(corpus, after.mark), start=first):
@@ -112,7 +115,7 @@ def read(corpus: Corpus, after: Place) -> Iterator[tuple[Place, Piece]]:
 
 
 def documents(corpus: Corpus, mark: Mark | None) -> Iterator[tuple[Mark | None, Iterable[Piece]]]:
-    """Yield the mark before each document, and its pieces."""
+    """Yield each document's pieces, with the mark before the document."""
     field = corpus.text_field
     if corpus.hub:
         for row in hub_rows(corpus.hub, corpus.hub_config, "train", mark):
@@ -130,7 +133,10 @@ def documents(corpus: Corpus, mark: Mark | None) -> Iterator[tuple[Mark | None, 
 
 
 def raw_pieces(path: Path) -> Iterator[np.ndarray]:
-    """Yield the tokens of a nanoGPT file. Raises `ValueError` for ids that GPT-2 doesn't have."""
+    """Yield the tokens of a nanoGPT file.
+
+    Raises `ValueError` if a token id isn't in GPT-2's vocabulary.
+    """
     ids, largest = open_raw_shard(path), GPT2Tokenizer.vocab_size
     for begin in range(0, len(ids), PIECE):
         piece = ids[begin : begin + PIECE]
@@ -145,10 +151,10 @@ def raw_pieces(path: Path) -> Iterator[np.ndarray]:
 def text_pieces(path: Path) -> Iterator[str]:
     """Yield a file's text in pieces that have the same tokens as the complete text.
 
-    Line ends become \\n. A cut lies before a space or line end that follows another character,
-    where GPT-2's pattern always has a word boundary. Only a word of LONGEST_WORD characters is cut
-    inside, which can change the tokens at the cut. Raises `ValueError` if the file isn't UTF-8 or
-    is binary.
+    Line ends become \\n. The text is cut before a space or line end that follows another character,
+    because GPT-2's pattern always has a word boundary there. Words longer than LONGEST_WORD
+    characters are cut inside, which can change their tokens. Raises `ValueError` if the file isn't
+    UTF-8 or is binary.
     """
     kept = ""  # text after the last boundary
     try:
@@ -173,8 +179,9 @@ def text_pieces(path: Path) -> Iterator[str]:
 def json_rows(path: Path) -> Iterator[Row]:
     """Yield the objects of a JSON lines file.
 
-    Raises `FileNotFoundError` if there is no such file, and `ValueError` if a line isn't a JSON
-    object.
+    Raises:
+        FileNotFoundError: If the file doesn't exist.
+        ValueError: If a line isn't a JSON object.
     """
     with open(path, "rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(LINE_BYTES), b""), start=1):
@@ -194,9 +201,9 @@ def json_rows(path: Path) -> Iterator[Row]:
 
 
 def parquet_rows(path: Path, field: str) -> Iterator[Row]:
-    """Yield the rows of a parquet file with one field.
+    """Yield one field of each row in a parquet file.
 
-    Raises `ValueError` if the package `pyarrow` is missing or the file can't be read.
+    Raises `ValueError` if `pyarrow` isn't installed or the file can't be read.
     """
     try:
         from pyarrow import ArrowException, parquet
@@ -215,10 +222,11 @@ def parquet_rows(path: Path, field: str) -> Iterator[Row]:
 
 
 def hub_rows(hub: str, config: str, split: str, mark: Mark | None = None) -> Iterator[Row]:
-    """Stream the rows of a data set on the Hugging Face hub, those from a mark on if it is given.
+    """Stream the rows of a dataset on the Hugging Face hub, starting at a mark if given.
 
-    Raises `ValueError` if the package `datasets` is missing or the hub doesn't have this data set,
-    and `OSError` if the connection fails.
+    Raises:
+        ValueError: If `datasets` isn't installed or the hub doesn't have the dataset.
+        OSError: If the connection fails.
     """
     try:
         from datasets import load_dataset
@@ -254,7 +262,10 @@ def one_line(error: Exception) -> str:
 
 
 def text_of(row: Row, field: str) -> str:
-    """Return a row's text, with U+FFFD for each lone surrogate, which JSON can contain."""
+    """Return a row's text, with lone surrogates replaced by U+FFFD.
+
+    JSON strings can contain lone surrogates.
+    """
     require(field in row.content, no_field(row.where, field, list(row.content)))
     text = row.content[field]
     require(isinstance(text, str), f"{row.where}: {field!r} isn't a string")

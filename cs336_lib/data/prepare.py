@@ -1,4 +1,4 @@
-"""Tokenize documents into shards, in a folder that appears when it is complete."""
+"""Tokenize documents into a folder of shards that appears once it is complete."""
 
 import dataclasses
 import json
@@ -41,10 +41,10 @@ Encoded = tuple[np.ndarray, np.ndarray, Place]  # tokens for both parts, and pla
 
 
 class Progress(NamedTuple):
-    """State of a run, from which it resumes after a kill.
+    """Saved state of an interrupted run.
 
-    It has the numbers of training and validation tokens written, and the place of the last piece
-    of text that was encoded.
+    It contains the numbers of training and validation tokens written, and the place of the last
+    piece of text that was encoded.
     """
 
     train: int = 0
@@ -53,7 +53,7 @@ class Progress(NamedTuple):
 
 
 def batched(pieces: Iterable[tuple[Place, Piece]]) -> Iterator[Batch]:
-    """Group pieces into lists of about BATCH_CHARACTERS."""
+    """Group pieces into lists of about BATCH_CHARACTERS characters."""
     batch: Batch = []
     size = 0
     for place, piece in pieces:
@@ -80,10 +80,11 @@ def encode_batch(
 
 
 def is_validation(document: int, val_fraction: float) -> bool:
-    """Return whether a document is for validation, as one of every 1 / val_fraction in a row is.
+    """Return whether a document is for validation.
 
-    A hash chooses one document of each such group, except in the first group, whose last document
-    is chosen. `prepare` uses the tail of a corpus that is smaller than one group.
+    In each group of 1 / val_fraction documents in a row, a hash chooses one. In the first group, it
+    is always the last document. For a corpus smaller than one group, `prepare` uses the tail of the
+    tokens instead.
     """
     # Parts per million are integers, so the groups' bounds are exact.
     share = min(max(1, round(val_fraction * MILLION)), MILLION - 1)
@@ -99,8 +100,8 @@ def encode_in_order(
 ) -> Generator[Encoded, None, None]:
     """Encode batches on threads, and yield the results in order.
 
-    At most 2 * workers + 1 batches are in memory. Threads are enough because tiktoken releases the
-    GIL.
+    At most 2 * workers + 1 batches are in memory. tiktoken releases the GIL, so threads run in
+    parallel.
     """
     with ThreadPoolExecutor(workers) as pool:
         pending: deque[Future[Encoded]] = deque()
@@ -121,24 +122,27 @@ def prepare(
     workers: int | None = None,
     shard_tokens: int = SHARD_TOKENS,
 ) -> dict[str, int]:
-    """Tokenize a corpus into train_*.bin and val_*.bin shards and tokenizer.json under `out`.
+    """Tokenize a corpus into train_*.bin, val_*.bin and tokenizer.json in `out`.
 
-    `out` appears when it is complete. After a kill or an error, the same call resumes.
-
-    Raises `FileExistsError` if `out` exists, `OSError` if the disk or the hub fails, and
-    `ValueError` if the corpus is unusable, another process writes to `out`, or a part is too short.
+    `out` appears once it is complete. After a kill or an error, call the function again to resume.
 
     Args:
         source: A text file, or a corpus of documents.
-        out: Folder to make.
-        tokenizer: The tokenizer's name, "gpt2" or "char".
-        val_fraction: Share of the validation part. A hash chooses entire documents for it. With a
-            single text, or fewer than 1 / val_fraction documents, it is the tail of the tokens.
+        out: Folder to create.
+        tokenizer: Name of the tokenizer, "gpt2" or "char".
+        val_fraction: Share of the data for validation. A hash chooses entire documents. With a
+            single text, or fewer than 1 / val_fraction documents, the tail of the tokens is used.
         workers: Number of threads, by default one per core. It doesn't change the result.
         shard_tokens: Tokens per shard.
 
     Returns:
         The number of tokens in "train" and in "val".
+
+    Raises:
+        FileExistsError: If `out` exists.
+        OSError: If the disk or the connection to the hub fails.
+        ValueError: If the corpus is invalid, another process writes to `out`, or a part is too
+            short.
     """
     corpus = source if isinstance(source, Corpus) else Corpus((Path(source),))
     workers = (os.cpu_count() or 1) if workers is None else workers
@@ -177,7 +181,7 @@ def prepare(
 
 
 def describe(corpus: Corpus) -> dict[str, object]:
-    """Describe a corpus, with the sizes and times of its files, to compare with another run's."""
+    """Describe a corpus with file sizes and times, to compare it with another run's."""
     stats = [(str(path.resolve()), path.stat()) for path in corpus.paths]
     files = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
     return {"format": 3, **dataclasses.asdict(corpus), "paths": files}
@@ -187,9 +191,9 @@ def describe(corpus: Corpus) -> dict[str, object]:
 def working_folder(
     out: Path, arguments: dict[str, object]
 ) -> Iterator[tuple[Path, Progress | None]]:
-    """Lock and yield a folder for the shards, and the progress if a run was interrupted in it.
+    """Lock and yield a folder for the shards, and the progress of an interrupted run.
 
-    An error removes the folder, unless it holds saved progress.
+    After an error, the folder is removed unless it contains saved progress.
     """
     folder = out.with_name(f".tmp-{out.name}")
     with writing(out.parent):
@@ -219,7 +223,7 @@ def working_folder(
 def read_progress(folder: Path, arguments: dict[str, object]) -> Progress | None:
     """Return the saved progress of an interrupted run, or `None`.
 
-    Raises `ValueError` if that run had other arguments or its file is corrupt.
+    Raises `ValueError` if that run had other arguments, or its progress file is corrupt.
     """
     if not (folder / PROGRESS).is_file():
         return None
@@ -241,7 +245,7 @@ def read_progress(folder: Path, arguments: dict[str, object]) -> Progress | None
 
 
 def save_progress(folder: Path, arguments: dict[str, object], progress: Progress) -> None:
-    """Sync the shards to disk, then record how many tokens they hold."""
+    """Sync the shards to disk, then save how many tokens they contain."""
     for path in folder.glob("*.bin"):
         with writing(path):
             sync(path)
@@ -284,7 +288,7 @@ def copy_tail(
 
 
 def publish(folder: Path, out: Path, progress: Progress) -> dict[str, int]:
-    """Sync the finished folder to disk and give it its name."""
+    """Sync the finished folder to disk, and rename it to its final name."""
     with writing(out):
         for path in (*folder.iterdir(), folder):
             sync(path)
@@ -295,7 +299,10 @@ def publish(folder: Path, out: Path, progress: Progress) -> dict[str, int]:
 
 
 def fitting_tokenizer(name: str, corpus: Corpus) -> Tokenizer:
-    """Make a tokenizer. For `char`, read the corpus once to find its characters."""
+    """Create a tokenizer.
+
+    For `char`, this reads the corpus once to find its characters.
+    """
     alphabet: set[str] = set()
     if name == "char":
         for _, text in read(corpus, Place()):

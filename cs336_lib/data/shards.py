@@ -1,7 +1,7 @@
-"""Token ids on disk in llm.c's `.bin` format.
+"""Read and write token ids in llm.c's `.bin` format.
 
-A shard is a header of 256 int32 (magic number, version, number of tokens, zeros), followed by the
-tokens as uint16, all little-endian.
+A shard has a header of 256 int32 values (magic number, version, number of tokens, zeros). The
+tokens follow as uint16. All numbers are little-endian.
 """
 
 import glob
@@ -28,9 +28,9 @@ ASCII_BYTES = 256  # GPT-2's tokens never give this many bytes below 128 in a ro
 
 
 def write_shard(path: Path, ids: np.ndarray, offset: int = 0) -> None:
-    """Write token ids as one shard, or after the first `offset` tokens of an existing one.
+    """Write token ids to a shard after its first `offset` tokens.
 
-    The shard ends with the last of `ids`. Tokens after it are removed.
+    With `offset` 0, this creates a new shard. Tokens after the last of `ids` are removed.
     """
     header = np.zeros(256, dtype="<i4")
     header[:3] = MAGIC, VERSION, offset + len(ids)
@@ -48,10 +48,10 @@ def shard_path(folder: Path, part: str, number: int) -> Path:
 
 
 def append(folder: Path, part: str, length: int, ids: np.ndarray, *, shard_tokens: int) -> int:
-    """Write tokens after the first `length` of a part, and return its new length.
+    """Write tokens after the first `length` tokens of a part, and return its new length.
 
-    Shards hold `shard_tokens` each. Tokens that an interrupted run left after the first `length`
-    are overwritten.
+    Each shard holds `shard_tokens` tokens. Tokens that an interrupted run left after the first
+    `length` are overwritten.
     """
     while len(ids) > 0:
         number, offset = divmod(length, shard_tokens)
@@ -73,10 +73,11 @@ def shorten(folder: Path, part: str, length: int, *, shard_tokens: int) -> None:
 
 
 def open_shard(path: Path) -> np.ndarray:
-    """Map one shard into memory, read-only, as uint16 of shape (tokens,).
+    """Map a shard into memory, read-only, as uint16 of shape (tokens,).
 
-    Raises `FileNotFoundError` if there is no such file, and `ValueError` if its header or its size
-    is wrong.
+    Raises:
+        FileNotFoundError: If the file doesn't exist.
+        ValueError: If the header or the size is wrong.
     """
     size = path.stat().st_size
     require(path.is_file(), f"{path}: not a regular file; an llm.c .bin shard expected")
@@ -99,10 +100,13 @@ def open_shard(path: Path) -> np.ndarray:
 
 
 def open_raw_shard(path: Path) -> np.ndarray:
-    """Map a .bin file of nanoGPT, uint16 tokens without a header, into memory, read-only.
+    """Map one of nanoGPT's .bin files into memory, read-only.
 
-    Raises `FileNotFoundError` if there is no such file, and `ValueError` if it is empty, an llm.c
-    shard, or not uint16.
+    The file contains uint16 tokens without a header.
+
+    Raises:
+        FileNotFoundError: If the file doesn't exist.
+        ValueError: If the file is empty, is an llm.c shard, or isn't uint16.
     """
     size = path.stat().st_size
     require(
@@ -125,8 +129,8 @@ def open_raw_shard(path: Path) -> np.ndarray:
 class ShardFile:
     """Tokens of one shard, read from the file on access.
 
-    The file isn't mapped. A random window is the first access to its pages, which took 450 us
-    through a map and 33 us with a read, and truncating a mapped file kills the process.
+    The file isn't memory-mapped, for two reasons. Reading a random window for the first time takes
+    33 us with `read` and 450 us with a map. Also, truncating a mapped file kills the process.
     """
 
     def __init__(self, path: Path):
@@ -146,9 +150,9 @@ class ShardFile:
 
 
 class TokenStream:
-    """Several arrays or shards of shape (tokens,), read as one.
+    """Several arrays or shards of shape (tokens,), read as one stream.
 
-    Error messages call a part by its name in `names`.
+    Error messages use the names in `names` for the parts.
     """
 
     def __init__(self, parts: Sequence[np.ndarray | ShardFile], names: list[str]):
@@ -159,7 +163,9 @@ class TokenStream:
     def from_pattern(cls, pattern: str) -> "TokenStream":
         """Open all shards that match a glob pattern, sorted by name.
 
-        Raises `FileNotFoundError` if no file matches, and `ValueError` if one isn't a valid shard.
+        Raises:
+            FileNotFoundError: If no file matches.
+            ValueError: If a file isn't a valid shard.
         """
         paths = sorted(glob.glob(pattern, recursive=True))
         if not paths:
@@ -171,10 +177,11 @@ class TokenStream:
 
     @classmethod
     def from_folder(cls, folder: Path, part: str) -> "TokenStream":
-        """Open all shards of the part `train` or `val` of a folder made by `cs336 prepare`.
+        """Open all `train` or `val` shards in a folder made by `cs336 prepare`.
 
-        Raises `FileNotFoundError` if there are no shards, and `ValueError` if one isn't valid or is
-        a link that leads out of the folder.
+        Raises:
+            FileNotFoundError: If there are no shards.
+            ValueError: If a shard isn't valid, or is a link that leads out of the folder.
         """
         for path in folder.glob(f"{part}_*.bin"):
             inside(folder, path.name)
@@ -184,7 +191,7 @@ class TokenStream:
         return int(self.ends[-1])
 
     def locate(self, position: int) -> tuple[int, int]:
-        """Return the part that holds a token of the stream, and the token's position in it."""
+        """Return the part that contains a token, and the token's position in the part."""
         part = int(np.searchsorted(self.ends, position, side="right"))
         return part, position - int(self.ends[part]) + len(self.parts[part])
 
@@ -202,8 +209,8 @@ class TokenStream:
     def fingerprint(self) -> dict[str, int | str]:
         """Return the number of tokens and a checksum of evenly spaced blocks.
 
-        The fingerprint doesn't depend on how the stream is split into files. Of more than a million
-        tokens only a sample is read, so it detects other data, but not every small edit.
+        The fingerprint doesn't depend on how the stream is split into files. For more than a
+        million tokens, it reads only a sample. It detects different data, but not every small edit.
         """
         blocks = min(FINGERPRINT_BLOCKS, -(-len(self) // BLOCK_TOKENS))
         length = min(BLOCK_TOKENS, len(self))
@@ -214,6 +221,6 @@ class TokenStream:
         return {"tokens": len(self), "sha256": digest.hexdigest()}
 
     def where(self, position: int) -> str:
-        """Return the file of a token of the stream, and its position in that file."""
+        """Return the file that contains a token, and the token's position in the file."""
         part, offset = self.locate(position)
         return f"{self.names[part]}, token {offset}"

@@ -1,4 +1,4 @@
-"""GPT-2's byte-pair encoding and a tokenizer with one id per character, both offline."""
+"""GPT-2's byte-pair encoding and a character tokenizer, both offline."""
 
 import base64
 import json
@@ -29,13 +29,15 @@ BLANK = re.compile(rf"\s{{1,{LONGEST_BLANK}}}")
 
 
 class Tokenizer(ABC):
-    """Base class of the tokenizers. Two are equal if they assign the same ids to every text.
+    """Base class of the tokenizers.
+
+    Two tokenizers are equal if they assign the same ids to every text.
 
     Attributes:
-        name: The tokenizer's name, "gpt2" or "char".
+        name: Name of the tokenizer, "gpt2" or "char".
         vocab_size: Number of token ids.
         end_of_text: Id that separates documents, or `None`.
-        alphabet: Characters of a char tokenizer in the order of their ids, and "" for gpt2.
+        alphabet: Characters of a char tokenizer in the order of their ids, or "" for gpt2.
     """
 
     name: str
@@ -61,13 +63,13 @@ class Tokenizer(ABC):
         """Return the UTF-8 bytes of token ids, which may end inside a character."""
 
     def decode(self, ids: list[int]) -> str:
-        """Return the text of token ids, with U+FFFD for invalid UTF-8."""
+        """Return the text of token ids, with invalid UTF-8 replaced by U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
 
 @cache
 def gpt2_encoding() -> tiktoken.Encoding:
-    """Build tiktoken's GPT-2 encoding from the ranks that ship, without a download."""
+    """Build tiktoken's GPT-2 encoding from the vocabulary in data/, without a download."""
     lines = (DATA / "gpt2.tiktoken").read_bytes().split(b"\n")
     ranks = {
         base64.b64decode(token): int(rank) for token, rank in map(bytes.split, filter(None, lines))
@@ -93,7 +95,10 @@ def cut_blanks(text: str) -> list[str]:
 
 
 class GPT2Tokenizer(Tokenizer):
-    """GPT-2's byte-pair encoding with 50,257 ids, the last of which is <|endoftext|>."""
+    """GPT-2's byte-pair encoding, with 50,257 ids.
+
+    The last id is <|endoftext|>.
+    """
 
     name = "gpt2"
     vocab_size = 50257
@@ -102,8 +107,8 @@ class GPT2Tokenizer(Tokenizer):
     def encode(self, text: str) -> np.ndarray:
         """Return the token ids of `text` as uint16.
 
-        A literal <|endoftext|> is encoded as ordinary text. A lone surrogate becomes U+FFFD.
-        tiktoken releases the GIL, so threads can encode at the same time.
+        <|endoftext|> in the text is encoded as ordinary text. A lone surrogate becomes U+FFFD.
+        tiktoken releases the GIL, so several threads can encode in parallel.
         """
         try:
             ids = [
@@ -115,12 +120,15 @@ class GPT2Tokenizer(Tokenizer):
         return np.concatenate(ids).astype(np.uint16)
 
     def decode_bytes(self, ids: list[int]) -> bytes:
-        """Return the bytes of `ids`. A character beyond ASCII can span several ids."""
+        """Return the bytes of `ids`.
+
+        A non-ASCII character can span several ids.
+        """
         return gpt2_encoding().decode_bytes(ids)
 
 
 class CharTokenizer(Tokenizer):
-    """One id per character of a fixed alphabet, in code point order."""
+    """Tokenizer with one id per character, in code point order."""
 
     name = "char"
 
@@ -134,7 +142,7 @@ class CharTokenizer(Tokenizer):
     def encode(self, text: str) -> np.ndarray:
         """Return the token ids of `text` as uint16.
 
-        Raises `ValueError` if the text has a character that isn't in the alphabet.
+        Raises `ValueError` if a character isn't in the alphabet.
         """
         points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
         ids = np.searchsorted(self._points, points).clip(max=self.vocab_size - 1)
@@ -152,7 +160,7 @@ class CharTokenizer(Tokenizer):
 
 
 def make_tokenizer(name: str, text: str) -> Tokenizer:
-    """Make the tokenizer `gpt2`, or `char` with the characters of `text` as its alphabet."""
+    """Create the tokenizer `gpt2`, or `char` with the characters of `text`."""
     require(name in ("gpt2", "char"), f"tokenizer {name!r} is unknown; gpt2 or char expected")
     return GPT2Tokenizer() if name == "gpt2" else CharTokenizer(text)
 
@@ -168,8 +176,9 @@ def save_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
 def load_tokenizer(path: Path) -> Tokenizer:
     """Read a tokenizer.json written by `save_tokenizer`.
 
-    Raises `FileNotFoundError` if there is no such file, and `ValueError` if `save_tokenizer` didn't
-    write it.
+    Raises:
+        FileNotFoundError: If the file doesn't exist.
+        ValueError: If `save_tokenizer` didn't write the file.
     """
     description = read_json(inside(path.parent, path.name))
     name, alphabet = description.get("name", ""), description.get("alphabet", "")
@@ -183,10 +192,13 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def tokenizer_of(folder: Path) -> Tokenizer | None:
-    """Load the tokenizer of a run folder, of prepared data or of an exported char model.
+    """Load the tokenizer of a run, of prepared data or of an exported char model.
 
-    Returns `None` if the folder has no tokenizer.json or one of another program, and raises
-    `ValueError` if the file is corrupt.
+    Returns:
+        The tokenizer, or `None` if the folder has no tokenizer.json of ours.
+
+    Raises:
+        ValueError: If the file is corrupt.
     """
     path = folder / "tokenizer.json"
     if not path.is_file():
@@ -204,7 +216,7 @@ def tokenizer_of(folder: Path) -> Tokenizer | None:
 
 
 def require_tokenizer(shards: Iterable[str], tokenizer: Tokenizer) -> None:
-    """Raise `ValueError` for a shard whose folder has the tokenizer.json of another tokenizer."""
+    """Raise `ValueError` if the shard's folder has a different tokenizer."""
     for folder in dict.fromkeys(Path(shard).parent for shard in shards):
         theirs = tokenizer_of(folder)
         require(

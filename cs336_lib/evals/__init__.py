@@ -1,1 +1,1 @@
-"""Evaluation of a model by its loss and by HellaSwag."""
+"""Evaluate a model by its validation loss and on HellaSwag."""
