@@ -59,7 +59,7 @@ class World:
         return [(min(a, count - 1), b - a) for a, b in pairwise(cuts)]
 
     def sum(self, *values: float, device: torch.device) -> list[float]:
-        """Add each value over all ranks, in float64."""
+        """Sum each value over all ranks, in float64."""
         if self.size == 1:
             return list(values)
         return self.all_reduce(torch.tensor(values, dtype=torch.float64, device=device)).tolist()

@@ -136,19 +136,19 @@ def stream(
 ) -> Iterator[Int[Tensor, " batch"]]:
     """Yield the next token of every prompt until all rows have stopped.
 
-    Each prompt has its own random numbers, so it is continued as it would be alone. Row i of a
-    batch with seed s equals the continuation of that prompt alone with seed s + i.
-
-    Raises `ValueError` if a setting is out of range, a prompt is empty, or the logits are not
-    finite.
+    Each prompt has its own random numbers, so it gets the same continuation in a batch as alone.
+    Row i of a batch with seed s equals the continuation of that prompt alone with seed s + i.
 
     Args:
-        prompts: Token ids.
+        prompts: Token ids, shape (batch, tokens).
         sampling: The settings, or only max_new_tokens.
         options: Fields of `SamplingConfig` by name.
 
     Yields:
-        One token per row. A row that has drawn the stop token repeats it.
+        One token per row. A row that has stopped repeats the stop token.
+
+    Raises:
+        ValueError: If a setting is out of range, a prompt is empty, or the logits aren't finite.
     """
     sampling = sampling_config(sampling, options)
     require(
@@ -228,7 +228,7 @@ def store_weights(model: GPT, dtype: torch.dtype = torch.float32) -> None:
 def generate(
     model: GPT, prompts: Int[Tensor, "batch seq"], sampling: SamplingConfig | int, **options: Any
 ) -> Int[Tensor, "batch longer_seq"]:
-    """Return the prompts with their continuations, for the arguments of `stream`.
+    """Return the prompts with their continuations. The arguments are those of `stream`.
 
     Rows that stopped early are filled with the stop token.
     """

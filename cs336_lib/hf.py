@@ -322,9 +322,10 @@ def gpt2_steps() -> dict[str, Any]:
 
 
 def bpe_merges(ranks: dict[str, int]) -> list[str]:
-    """Return the pair that each token of several letters was merged from, as "left right".
+    """Return the pair that each longer token was merged from, as "left right".
 
-    Merging a token's letters by rank until two parts are left repeats the encoder's steps.
+    The function repeats the encoder's steps. It merges a token's letters by rank until two parts
+    remain.
     """
     merges = []
     for token in ranks:

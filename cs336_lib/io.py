@@ -197,9 +197,9 @@ LOG_SECONDS = 30.0  # between two lines in a log
 
 
 class Bar(tqdm):
-    """A progress bar that suits logs and ignores write errors.
+    """Progress bar that ignores write errors and also works in log files.
 
-    Terminals and notebooks get a bar. A log file gets a line every half minute.
+    Terminals and notebooks show a bar. Log files get one line every 30 seconds.
     """
 
     def __init__(self, *arguments: Any, **settings: Any):

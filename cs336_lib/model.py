@@ -12,10 +12,10 @@ from cs336_lib.config import GPTConfig, require
 
 
 class KVCache:
-    """Keys and values of the tokens read so far, so each new token is computed once.
+    """Keys and values of earlier tokens, which avoids computing them again.
 
     Args:
-        config: The model's shape.
+        config: Shape of the model.
         batch: Number of texts, which all have the same length.
         device: Device of the model.
         dtype: Data type of keys and values.
@@ -31,7 +31,7 @@ class KVCache:
     def grow(self, seq: int) -> Int[Tensor, " t"]:
         """Make room for `seq` more tokens of each text, and return their positions.
 
-        Afterwards `mask` lets each of them attend to itself and to earlier tokens of its text.
+        Afterwards, `mask` lets each of them attend to itself and to earlier tokens of its text.
         """
         past, self.length = self.length, self.length + seq
         positions = torch.arange(self.length, device=self.store.device)
