@@ -26,6 +26,7 @@ TEXT = (ROOT / "docs" / "reproduce_gpt2.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", TEXT, flags=re.S)
 PRESET = PRESETS["gpt2-124m"][1]
 SCRIPT, SLURM = "reproduce/gpt2_124m.sh", "reproduce/gpt2_124m.slurm"
+RUN = "runs/gpt2-124m"
 ENDS = 3087 / 10_042  # HellaSwag of the quoted run's last line
 
 
@@ -151,6 +152,28 @@ def test_the_script_runs_the_commands_of_the_page(tmp_path, gpus):
     torchrun = ["-m", "torch.distributed.run", *sorted(launcher.split()[1:])]
     assert [starts[1][:2] + sorted(starts[1][2:])] == ([[]] if gpus == 1 else [torchrun])
     assert starts[:1] + starts[2:] == 3 * [[]]
+
+
+@needs_bash
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        (["fineweb/"], ["train", "eval", "export"]),
+        # All rows of metrics are written before the last checkpoint, which a kill can prevent.
+        (["fineweb/", f"{RUN}/config.json", f"{RUN}/metrics.jsonl"], ["train", "eval", "export"]),
+        (
+            ["fineweb/", f"{RUN}/config.json", f"{RUN}/checkpoints/step_00000003/"],
+            ["eval", "export"],
+        ),
+    ],
+)
+def test_a_stage_is_skipped_when_it_is_complete(tmp_path, there, expected):
+    for name in there:
+        path = tmp_path / name
+        (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+        if not name.endswith("/"):
+            path.touch()
+    assert [arguments[0] for _, arguments in calls(tmp_path, SCRIPT, 0)] == expected
 
 
 @needs_bash
