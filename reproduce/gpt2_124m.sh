@@ -28,12 +28,14 @@ say() {
   echo "== $*" >&2
 }
 
-# Run a command. Ctrl-C and SIGTERM reach it as SIGTERM, at which training saves a checkpoint.
+# Run a command that Ctrl-C and SIGTERM reach once, at which training saves a checkpoint. A terminal
+# sends Ctrl-C to the command too, while SIGTERM may come to the script alone.
 run() {
-  local code=0
-  "$@" &
-  local child=$!
-  trap 'kill -TERM "$child" 2>/dev/null || true' INT TERM
+  local child code=0
+  trap : INT
+  (trap - INT; exec "$@") & # bash ignores SIGINT in the background
+  child=$!
+  trap 'kill -TERM "$child" 2>/dev/null || true' TERM
   wait "$child" || code=$?
   while kill -0 "$child" 2>/dev/null; do # the signal ended `wait`, but not yet the command
     code=0

@@ -69,7 +69,7 @@ def commands() -> list[list[str]]:
         elif words[0] == "torchrun":
             found.append(words[words.index("cs336_lib") + 1 :])
         else:
-            assert words[0] in ("pip", "export", "sbatch", SCRIPT), line
+            assert words[0] in ("pip", "hf", "export", "sbatch", SCRIPT), line
     return found
 
 

@@ -7,7 +7,6 @@ difference from the full run.
 import json
 import os
 import random
-import re
 import signal
 import socket
 import subprocess
@@ -137,6 +136,8 @@ class Place:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                # A shell that runs this test in the background would have it ignored.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
 
     def finish(self, process: subprocess.Popen, status: int = 0) -> str:
@@ -262,12 +263,20 @@ def test_killed_in_every_stage_it_ends_the_same(undisturbed, place):
     assert "fineweb: resuming after " in place.log
     assert not (run_dir / "checkpoints" / LAST).exists()
 
+    # Ctrl-C in a terminal, which reaches all processes of the group, makes the run save.
+    process = place.start(SCRIPT)
+    place.wait(process, lambda: place.steps() > 2 * EVERY + 1)
+    os.killpg(process.pid, signal.SIGINT)
+    assert "stopped early; run the same command again to resume" in place.finish(process, 1)
+    stopped = place.steps()
+    assert (run_dir / "checkpoints" / f"step_{stopped:08d}").exists()
+
     # While it scores.
     process = place.start(SCRIPT)
     place.wait(process, lambda: (run_dir / "score.txt.part").exists())
     kill(process)
     assert "data: fineweb is complete" in place.log
-    assert re.search(rf"run .*, from step ({EVERY}|{2 * EVERY}):", place.log)
+    assert f", from step {stopped}: " in place.log
     assert not (run_dir / "score.txt").exists()
 
     assert "train: runs/gpt2-124m is complete" in place.finish(place.start(SCRIPT))
