@@ -236,13 +236,18 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     return state
 
 
-def prune(folder: Path, keep: int) -> None:
-    """Delete all but the newest `keep` checkpoints and the one with the lowest validation loss."""
+def prune(folder: Path, keep: int, keep_every: int = 0) -> None:
+    """Delete old checkpoints.
+
+    The newest `keep` and the one with the lowest validation loss stay, and with `keep_every` also
+    those of all steps that it divides.
+    """
     saved = checkpoints(folder)
     losses = {path: loss for path in saved if (loss := val_loss(path)) is not None}
     best = min(losses, key=losses.__getitem__, default=None)
     for checkpoint in saved[:-keep]:
-        if checkpoint != best:
+        kept_for_good = keep_every > 0 and step_of(checkpoint) % keep_every == 0
+        if checkpoint != best and not kept_for_good:
             remove(checkpoint)
     remove_leftovers(folder)
 

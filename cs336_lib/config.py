@@ -14,7 +14,8 @@ Choice = Literal["auto", "on", "off"]
 # on_nan, a run that stopped at NaN has no result yet.
 CHANGEABLE = (
     *("run_dir", "resume", "device", "compile", "parallel", "micro_batch_size", "on_nan"),
-    *("log_to", "log_every", "eval_every", "eval_tokens", "checkpoint_every", "keep_checkpoints"),
+    *("log_to", "log_every", "eval_every", "eval_tokens", "hellaswag", "sample"),
+    *("checkpoint_every", "keep_checkpoints", "keep_every"),
 )
 PATHS = ("train_data", "val_data", "init_from")  # the same path can be written in several ways
 
@@ -178,10 +179,16 @@ class TrainConfig:
     """Steps between validations. The last step always validates, and with 0 only that one."""
     eval_tokens: int = 1048576
     """Validation tokens, the same ones each time (fewer where the data has fewer)."""
+    hellaswag: str = ""
+    """Also score HellaSwag at every validation, from a JSON lines file or Rowan/hellaswag."""
+    sample: str = ""
+    """Also continue this prompt at every validation."""
     checkpoint_every: int = 1000
     """Steps between checkpoints. The last step always saves, and with 0 only that one."""
     keep_checkpoints: int = 2
     """How many of the newest checkpoints to keep. The best by validation loss stays as well."""
+    keep_every: int = 0
+    """Also keep the checkpoints of all steps that this number divides. 0 means none."""
 
     device: str = "auto"
     """auto, cpu, cuda, cuda:1 or mps. auto takes the fastest available."""

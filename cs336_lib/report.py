@@ -36,6 +36,8 @@ def summary(row: dict[str, Any]) -> str:
         parts[0] += " (spike)"
     if "val_loss" in row:
         parts.append(f"val {row['val_loss']:.3f}")
+    if "hellaswag" in row:
+        parts.append(f"HellaSwag {row['hellaswag']:.4f}")
     parts += [f"lr {row['lr']:.1e}", f"{row['tokens_per_sec']:,.0f} tok/s"]
     if row["mfu"] is not None:
         parts.append(f"MFU {row['mfu']:.0%}")

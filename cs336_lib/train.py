@@ -20,7 +20,10 @@ from cs336_lib.config import TrainConfig, require
 from cs336_lib.data.loader import Loader, hash_key, open_data, prefetched
 from cs336_lib.data.tokenizer import Tokenizer, tokenizer_of
 from cs336_lib.distributed import World
+from cs336_lib.evals import hellaswag
+from cs336_lib.evals.hellaswag import load_examples
 from cs336_lib.evals.loss import validation_loss
+from cs336_lib.generate import complete, encode
 from cs336_lib.hf import load as load_hugging_face
 from cs336_lib.io import Bar, Log, draws_in_place
 from cs336_lib.model import GPT
@@ -29,6 +32,8 @@ from cs336_lib.report import banner, summary, troubles
 from cs336_lib.trackers import Send, open_tracker, require_tracker
 
 Batches = Iterator[tuple[Tensor, Tensor]]
+
+SAMPLE_TOKENS = 32  # of a sample during training
 
 
 def train_step(job: "Job", batches: Batches, step: int) -> tuple[Tensor, Tensor]:
@@ -132,7 +137,7 @@ def train(config: TrainConfig, on_step: Send | None = None) -> "TrainResult":
             rows = log.read()
             stopping = job.world.sum(stop.is_set(), device=job.device)[0] > 0
             if evaluates:
-                rows[-1]["val_loss"] = evaluate(job, step)
+                rows[-1] |= evaluate(job, step)
             log.write(rows)
             if saves or stopping:
                 save(job, step + 1, rows[-1].get("val_loss"))
@@ -147,8 +152,10 @@ def is_due(step: int, every: int, config: TrainConfig) -> bool:
     return step + 1 == config.max_steps or (every > 0 and (step + 1) % every == 0)
 
 
-def evaluate(job: "Job", step: int) -> float:
-    """Return the validation loss in nats per token.
+def evaluate(job: "Job", step: int) -> dict[str, float | str]:
+    """Return the validation loss in nats per token, and what else the config asks for.
+
+    Every rank takes part in the sample as well, because each may hold a shard of the weights.
 
     Raises:
         FloatingPointError: If it isn't finite.
@@ -165,7 +172,17 @@ def evaluate(job: "Job", step: int) -> float:
     if not math.isfinite(loss):
         hint = run.nan_hint(job.run_dir)
         raise FloatingPointError(f"step {step}: validation loss {loss}; {hint}")
-    return loss
+    found: dict[str, float | str] = {"val_loss": loss}
+    config, model = job.config, job.raw_model.eval()
+    if job.examples:
+        place: dict[str, Any] = {"device": job.device, "autocast": job.autocast, "world": job.world}
+        score = hellaswag.score(model, job.examples, config.block_size, **place)
+        found["hellaswag"] = score.acc_per_token
+    if config.sample:
+        seed = hash_key(config.seed, step) // 2  # as large as a seed may be
+        found["sample"] = complete(model, job.tokenizer, config.sample, SAMPLE_TOKENS, seed=seed)
+    model.train()
+    return found
 
 
 def save(job: "Job", done: int, val_loss: float | None) -> None:
@@ -176,7 +193,7 @@ def save(job: "Job", done: int, val_loss: float | None) -> None:
     job.metrics.sync()  # a checkpoint relies on the rows of its steps
     checkpoint.save(folder, model, job.optimizer, state, job.world)
     if job.world.is_main:
-        checkpoint.prune(folder, job.config.keep_checkpoints)
+        checkpoint.prune(folder, job.config.keep_checkpoints, job.config.keep_every)
     job.world.barrier()
 
 
@@ -229,6 +246,9 @@ class Job:
         *streams, tokenizer = open_data(config.train_data, config.val_data, config.tokenizer)
         self.tokenizer, vocab_size = tokenizer, tokenizer.vocab_size
         self.data = {"train": streams[0].fingerprint(), "val": streams[1].fingerprint()}
+        self.examples = load_examples(config.hellaswag, tokenizer) if config.hellaswag else []
+        if config.sample:
+            encode(tokenizer, config.sample)  # checks it
         self.config, begun = run.check(config, tokenizer)
         self.run_dir, resumed, first_step = Path(config.run_dir), None, 0
         if begun:  # lock it first, since a run that ends may write one more checkpoint
@@ -437,6 +457,8 @@ class StepLog:
                 self.bar.set_postfix_str(summary(row), refresh=False)
             elif self.job.world.is_main:
                 print(f"step {row['step'] + 1}/{self.bar.total}: {summary(row)}", file=Log())
+            if "sample" in row and self.job.world.is_main:
+                self.bar.write(f"step {row['step'] + 1}: {row['sample']}", file=Log())
             for send in self.listeners:
                 send(row)
 

@@ -191,6 +191,57 @@ def test_checkpoints_are_kept_as_asked(tiny_run):
     assert len(names) <= 3
 
 
+def test_checkpoints_at_multiples_of_keep_every_stay(tiny_run):
+    options = {"checkpoint_every": 2, "eval_every": 0, "keep_checkpoints": 1, "keep_every": 4}
+    train(dataclasses.replace(tiny_run, max_steps=10, **options))
+    kept = checkpoint.checkpoints(Path(tiny_run.run_dir) / "checkpoints")
+    assert [checkpoint.step_of(path) for path in kept] == [4, 8, 10]
+
+
+EXAMPLES = [
+    {"ctx": "To be, or not to", "endings": [" be", " sky", " Nimbus", " 1"], "label": 0},
+    {"ctx": "that is the", "endings": [" Nimbus", " question", " 7", " sky"], "label": 1},
+    {"ctx": "that is", "endings": [" 8", " Nimbus", " sky", " the"], "label": 3},
+]
+
+
+@pytest.fixture
+def scored_run(tiny_run, tmp_path):
+    """A run in GPT-2's tokens, with scores and samples at every validation."""
+    from cs336_lib.data.prepare import prepare
+
+    prepare(tmp_path / "text.txt", tmp_path / "gpt2", "gpt2")
+    (tmp_path / "hellaswag.jsonl").write_text("\n".join(map(json.dumps, EXAMPLES)))
+    data = {"train_data": str(tmp_path / "gpt2"), "tokenizer": "gpt2"}
+    extras = {"hellaswag": str(tmp_path / "hellaswag.jsonl"), "sample": "To be"}
+    return dataclasses.replace(tiny_run, block_size=16, batch_tokens=128, **data, **extras)
+
+
+def test_scores_and_samples_come_with_validation_and_do_not_disturb(scored_run, tmp_path):
+    result = train(scored_run)
+    rows = [row for row in result.metrics if "val_loss" in row]
+    assert [row["step"] for row in rows] == [3, 7, 11]
+    for row in rows:
+        assert row["hellaswag"] in {0, 1 / 3, 2 / 3, 1}
+        assert row["sample"].startswith("To be")
+    assert rows[0]["sample"] != rows[1]["sample"]
+    plain = dataclasses.replace(
+        scored_run, hellaswag="", sample="", run_dir=str(tmp_path / "plain")
+    )
+    assert same(weights(train(plain).run_dir), weights(result.run_dir))
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [({"hellaswag": "missing.jsonl"}, "missing.jsonl"), ({"sample": "é"}, "é")],
+)
+def test_a_bad_score_or_prompt_is_refused_before_the_run(tiny_run, scored_run, flags, expected):
+    config = dataclasses.replace(tiny_run if "sample" in flags else scored_run, **flags)
+    with pytest.raises((ValueError, FileNotFoundError), match=expected):
+        train(config)
+    assert not Path(config.run_dir).exists()
+
+
 def test_bad_input_is_one_line_and_writes_nothing(tiny_run, tmp_path):
     for changes, message in [
         ({"train_data": "missing/*.bin", "tokenizer": "gpt2"}, "no file matches"),

@@ -131,13 +131,17 @@ def score(
 ) -> HellaSwag:
     """Measure the accuracy on all examples, which the ranks of `world` share."""
     world = world or World()
-    mine = Bar(world.share(len(examples)), desc="HellaSwag", delay=1, disable=not world.is_main)
+    # Every rank runs the model equally often, which FSDP needs. The last piece may have size 0.
+    pieces = world.pieces(len(examples), 1)
     was_training = model.training
     model.eval()
     right = torch.zeros(2)
-    for example in (examples[i] for i in mine):
+    for first, size in Bar(
+        pieces, desc="HellaSwag", leave=False, delay=1, disable=not world.is_main
+    ):
+        example = examples[first]
         losses = ending_losses(model, example, block_size, device=device, autocast=autocast)
-        right += torch.stack(losses).argmin(1).cpu() == example.label
+        right += size * (torch.stack(losses).argmin(1).cpu() == example.label)
     model.train(was_training)
     acc, acc_per_token = world.sum(*right.tolist(), device=device)
     return HellaSwag(acc_per_token / len(examples), acc / len(examples), len(examples))

@@ -193,6 +193,22 @@ def test_nan_on_one_rank_is_skipped_by_all_and_counted(tmp_path, poisoned, paral
     assert rows(run_dir)[-1]["train_loss"] < rows(run_dir)[0]["train_loss"]
 
 
+EXAMPLE = {"ctx": "To be, or not to", "endings": [" be", " sky", " 1", " x"], "label": 0}
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_ranks_share_an_odd_number_of_examples_and_one_sample(tmp_path, parallel):
+    file, run_dir = tmp_path / "hellaswag.jsonl", tmp_path / "run"
+    file.write_text("\n".join([json.dumps(EXAMPLE)] * 3))
+    flags = ["--tokenizer", "gpt2", "--parallel", parallel, "--max-steps", "10"]
+    flags += ["--hellaswag", str(file), "--sample", "To be", "--dropout", "0"]
+    with running(run_dir, *flags) as process:
+        assert process.wait(LIMIT) == 0, complaints(run_dir)
+    (row,) = (row for row in rows(run_dir) if "val_loss" in row)
+    assert row["hellaswag"] in (0, 1)
+    assert row["sample"].startswith("To be")
+
+
 def test_nan_on_one_rank_stops_all_and_says_where(tmp_path, poisoned):
     run_dir = tmp_path / "run"
     with running(run_dir, program=poisoned) as process:
