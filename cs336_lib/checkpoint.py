@@ -1,4 +1,4 @@
-"""Save, verify, load and prune checkpoints, which hold safetensors and JSON but no pickle."""
+"""Save, verify, load and delete checkpoints in safetensors and JSON format."""
 
 import dataclasses
 import json
@@ -31,17 +31,17 @@ NUMBER = "()"  # suffix of the name of such a tensor
 
 
 def model_tensors(model: GPT) -> dict[str, Tensor]:
-    """Return the weights by name. The tied output matrix appears once, as wte."""
+    """Return the weights by name, with the tied output matrix only as wte."""
     state = model.state_dict()
     del state["lm_head.weight"]
     return state
 
 
 def optimizer_tensors(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the optimizer's state as tensors, named PARAMETER/ENTRY.
+    """Return the optimizer's state as tensors named PARAMETER/ENTRY.
 
-    A plain number, such as the step count of the course's AdamW, becomes a tensor without
-    dimensions named PARAMETER/ENTRY(). Raises `ValueError` for any other type.
+    A plain number becomes a scalar tensor named PARAMETER/ENTRY(). An example is the step count of
+    the course's AdamW. Raises `ValueError` if an entry has another type.
     """
     tensors = {}
     for name, parameter in model.named_parameters():
@@ -57,7 +57,7 @@ def optimizer_tensors(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str,
 def load_optimizer_tensors(
     model: GPT, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
 ) -> None:
-    """Restore an optimizer's state from what `optimizer_tensors` returned.
+    """Restore an optimizer's state from the result of `optimizer_tensors`.
 
     Raises `ValueError` if the state belongs to another model.
     """
@@ -88,21 +88,23 @@ def save(
     state: dict[str, Any],
     world: World | None = None,
 ) -> Path:
-    """Write the checkpoint step_NNNNNNNN atomically, with a manifest of checksums.
+    """Write a checkpoint atomically, with a manifest of checksums.
 
-    All ranks must call this, because each may hold only a shard of a tensor. Rank 0 writes, and the
-    files don't depend on the number of ranks. After an `OSError` the earlier checkpoints are
-    intact.
+    All ranks must call this, because each may hold only a shard of a tensor. Only rank 0 writes.
+    The files don't depend on the number of ranks.
 
     Args:
-        folder: The run's folder of checkpoints, in which this one is made.
-        model: The model, whose weights are saved.
-        optimizer: The optimizer, whose state is saved.
+        folder: The run's folder of checkpoints.
+        model: The model to save.
+        optimizer: The optimizer to save.
         state: The content of state.json, where "step" is the number of finished steps.
         world: The ranks, by default a single process.
 
     Returns:
-        The path of the checkpoint.
+        The path of the checkpoint, which is named step_NNNNNNNN.
+
+    Raises:
+        OSError: If writing fails. Earlier checkpoints are intact.
     """
     final = folder / f"step_{state['step']:08d}"
     is_main = world is None or world.is_main
@@ -124,27 +126,30 @@ def save(
 
 
 def to_json(content: dict[str, Any]) -> str:
-    """Return JSON in a fixed format, so that any change to a manifest can be detected."""
+    """Format JSON in a fixed way, so that any change to a manifest is detected."""
     return json.dumps(content, indent=1) + "\n"
 
 
 def unsharded(tensors: dict[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
-    """Gather each tensor from its shards.
+    """Gather full tensors from their shards.
 
-    All ranks must call this, but only those with `keep` get the tensors, on the CPU.
+    All ranks must call this. Only ranks with `keep` get the tensors, on the CPU.
     """
     full = ((name, gathered(tensor)) for name, tensor in tensors.items())
     return {name: tensor.cpu().contiguous() for name, tensor in full if keep}
 
 
 def remove(checkpoint: Path) -> None:
-    """Delete a checkpoint, renaming it first so that a kill leaves no partial one."""
+    """Delete a checkpoint.
+
+    It is renamed first, so that a kill can't leave a partial checkpoint.
+    """
     if checkpoint.exists():
         shutil.rmtree(set_aside(checkpoint, ".tmp-old"))
 
 
 def set_aside(checkpoint: Path, prefix: str) -> Path:
-    """Rename a checkpoint so that it doesn't count as one, and return its new path."""
+    """Rename a checkpoint so that it is ignored, and return the new path."""
     aside = checkpoint.with_name(f"{prefix}-{checkpoint.name}")
     shutil.rmtree(aside, ignore_errors=True)
     return checkpoint.rename(aside)
@@ -176,18 +181,21 @@ def verify(checkpoint: Path, files: Collection[str] = EVERYTHING) -> str | None:
 
 
 def step_of(checkpoint: Path) -> int:
-    """Return the number in a checkpoint's name, which counts finished steps."""
+    """Return the number of finished steps from a checkpoint's name."""
     return int(checkpoint.name.removeprefix("step_"))
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Return all checkpoints in a run's checkpoint folder, oldest first."""
+    """Return all checkpoints in a folder, oldest first."""
     paths = (path for path in folder.glob("step_*") if re.fullmatch(r"step_\d{8,}", path.name))
     return sorted(paths, key=step_of)
 
 
 def newest_valid(folder: Path, files: Collection[str] = EVERYTHING) -> Path | None:
-    """Return the newest checkpoint that `verify` accepts, or `None`, and report newer ones."""
+    """Return the newest valid checkpoint, or `None`.
+
+    Newer checkpoints that `verify` rejects are reported in the log.
+    """
     for checkpoint in reversed(checkpoints(folder)):
         problem = verify(checkpoint, files)
         if problem is None:
@@ -197,10 +205,12 @@ def newest_valid(folder: Path, files: Collection[str] = EVERYTHING) -> Path | No
 
 
 def resume_point(folder: Path, device: torch.device, world: World) -> Path | None:
-    """Return the newest valid checkpoint, the same on all ranks, or `None` in an empty folder.
+    """Return the newest valid checkpoint, or `None` if the folder is empty.
 
-    Raises `ValueError` if all checkpoints are corrupt, since a start at step 0 would overwrite the
-    run.
+    All ranks get the same result.
+
+    Raises:
+        ValueError: If all checkpoints are corrupt. Starting at step 0 would overwrite the run.
     """
     step = 0
     if world.is_main and checkpoints(folder):
@@ -214,9 +224,9 @@ def resume_point(folder: Path, device: torch.device, world: World) -> Path | Non
 
 
 def quarantine_newer(valid: Path) -> None:
-    """Rename checkpoints that are newer than the newest valid one, because they are corrupt.
+    """Rename the corrupt checkpoints that are newer than the newest valid one.
 
-    They no longer count among those to keep, and the resumed run can write its own.
+    The resumed run can then write these steps again, and pruning ignores the renamed checkpoints.
     """
     for checkpoint in checkpoints(valid.parent):
         if step_of(checkpoint) > step_of(valid):
@@ -224,9 +234,11 @@ def quarantine_newer(valid: Path) -> None:
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
-    """Return a checkpoint's state.json, with its step, validation loss and model config.
+    """Read a checkpoint's state.json, which contains its step, validation loss and model config.
 
-    Raises `FileNotFoundError` if there is no such file, and `ValueError` if it is malformed.
+    Raises:
+        FileNotFoundError: If the file doesn't exist.
+        ValueError: If the file is malformed.
     """
     path = inside(checkpoint, STATE)
     state = read_json(path)
@@ -239,8 +251,7 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
 def prune(folder: Path, keep: int, keep_every: int = 0) -> None:
     """Delete old checkpoints.
 
-    The newest `keep` and the one with the lowest validation loss stay, and with `keep_every` also
-    those of all steps that it divides.
+    The newest `keep` checkpoints and the one with the lowest validation loss remain.
     """
     saved = checkpoints(folder)
     losses = {path: loss for path in saved if (loss := val_loss(path)) is not None}
@@ -253,13 +264,13 @@ def prune(folder: Path, keep: int, keep_every: int = 0) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete temporary folders that a kill during `save` or `remove` left."""
+    """Delete temporary folders that a killed `save` or `remove` left behind."""
     for leftover in folder.glob(".tmp-*"):
         shutil.rmtree(leftover, ignore_errors=True)
 
 
 def val_loss(checkpoint: Path) -> float | None:
-    """Return a checkpoint's validation loss, or `None` if it is absent or unreadable."""
+    """Return a checkpoint's validation loss, or `None` if it is missing or unreadable."""
     try:
         return read_state(checkpoint).get("val_loss")
     except (OSError, ValueError):
@@ -269,8 +280,9 @@ def val_loss(checkpoint: Path) -> float | None:
 def restore(checkpoint: Path, model: GPT, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Load weights and optimizer state in place, and return the content of state.json.
 
-    Raises `FileNotFoundError` if the checkpoint has no optimizer state, and `ValueError` if it is
-    of another model.
+    Raises:
+        FileNotFoundError: If the checkpoint has no optimizer state.
+        ValueError: If the checkpoint belongs to another model.
     """
     if not (checkpoint / OPTIMIZER).exists():
         raise FileNotFoundError(
@@ -283,7 +295,10 @@ def restore(checkpoint: Path, model: GPT, optimizer: torch.optim.Optimizer) -> d
 
 
 def require_same_model(checkpoint: Path, config: GPTConfig) -> None:
-    """Raise `ValueError` for a checkpoint of another shape, which padding could hide."""
+    """Raise `ValueError` if a checkpoint's model has another shape.
+
+    The vocabulary is padded, so tensor shapes alone might not show the difference.
+    """
     saved, path = read_state(checkpoint).get("model", {}), checkpoint / STATE
     require(isinstance(saved, dict), f"{path}: model isn't a model's config")
     other = [
@@ -295,9 +310,10 @@ def require_same_model(checkpoint: Path, config: GPTConfig) -> None:
 
 
 def load_weights(path: Path, model: GPT) -> None:
-    """Read a model.safetensors into `model`.
+    """Load a model.safetensors file into `model`.
 
-    Raises `ValueError` if the file isn't safetensors, or holds another model, NaN or infinity.
+    Raises `ValueError` if the file isn't safetensors, belongs to another model, or contains NaN or
+    infinity.
     """
     tensors, expected = read_tensors(path), model_tensors(model)
     check_tensors(path, tensors, expected)
@@ -306,10 +322,11 @@ def load_weights(path: Path, model: GPT) -> None:
 
 
 def load_model(run_dir: Path, device: torch.device) -> GPT:
-    """Return the model of a run's newest valid checkpoint, in evaluation mode.
+    """Load the model of a run's newest valid checkpoint, in evaluation mode.
 
-    Raises `FileNotFoundError` if the folder is missing or holds no valid checkpoint, and
-    `ValueError` if the checkpoint's weights don't fit its config.
+    Raises:
+        FileNotFoundError: If the folder doesn't exist or has no valid checkpoint.
+        ValueError: If the weights don't fit the checkpoint's config.
     """
     if not run_dir.is_dir():
         raise FileNotFoundError(f"{run_dir}: no such run folder")
@@ -327,6 +344,6 @@ SHIPPED_RUN = DATA / "shakespeare_gpt"
 
 
 def load_shipped(device: torch.device | None = None) -> tuple[GPT, Tokenizer]:
-    """Return the small character-level GPT that ships, and its tokenizer (see data/README.md)."""
+    """Load the small character-level GPT in data/ and its tokenizer (see data/README.md)."""
     model = load_model(SHIPPED_RUN, device or torch.device("cpu"))
     return model, load_tokenizer(SHIPPED_RUN / "tokenizer.json")

@@ -1,4 +1,4 @@
-"""Configs of a model and of a training run, and the presets that ship."""
+"""Configs of models and training runs, and the presets."""
 
 import dataclasses
 import os
@@ -40,7 +40,7 @@ def require(condition: bool, message: str) -> None:
 
 
 def validate(config: Any) -> None:
-    """Raise `ValueError` for a field that has another type, or a number outside of `BOUNDS`."""
+    """Raise `ValueError` if a field has the wrong type or is outside `BOUNDS`."""
     for name, kind in get_type_hints(type(config)).items():
         value = getattr(config, name)
         if choices := get_args(kind):
@@ -56,15 +56,15 @@ def validate(config: Any) -> None:
 
 
 def from_json(kind: type[Config], content: object, where: object) -> Config:
-    """Return a config made from the untrusted content of a JSON file.
+    """Create a config from the untrusted content of a JSON file.
 
     Args:
-        kind: The config's class.
-        content: The content, which should be an object with the config's fields.
-        where: The file's name for messages.
+        kind: Class of the config.
+        content: Content of the file, which should be an object with the config's fields.
+        where: File name for error messages.
 
     Raises:
-        ValueError: If the content isn't an object, or has an unknown field or a bad value.
+        ValueError: If the content isn't an object, or has an unknown field or an invalid value.
     """
     if not isinstance(content, dict):
         raise ValueError(f"{where}: {reprlib.repr(content)}; {{…}} expected")
@@ -81,7 +81,10 @@ def from_json(kind: type[Config], content: object, where: object) -> Config:
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """Shape of a GPT-2, by default of the 124M model (Radford et al. 2019, table 2)."""
+    """Shape of a GPT-2 model.
+
+    The defaults are those of GPT-2 124M (Radford et al. 2019, table 2).
+    """
 
     block_size: int = 1024
     vocab_size: int = 50257
@@ -100,13 +103,16 @@ class GPTConfig:
 
     @property
     def padded_vocab_size(self) -> int:
-        """Vocabulary size rounded up to a multiple of 64, which is faster (50257 becomes 50304)."""
+        """The vocabulary size rounded up to a multiple of 64, for speed.
+
+        50257 becomes 50304.
+        """
         return -(-self.vocab_size // 64) * 64
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Everything that a training run depends on. The same values give the same run."""
+    """All settings of a training run. The same settings give the same run."""
 
     run_dir: str = ""
     """Folder for checkpoints, metrics and config (default: runs/PRESET)."""
@@ -236,17 +242,17 @@ class TrainConfig:
         require(warmup <= steps, f"warmup_steps {warmup} is more than max_steps {steps}")
 
     def model_config(self, vocab_size: int) -> GPTConfig:
-        """Return the model's shape for a tokenizer's number of ids."""
+        """Return the model's shape for a vocabulary of this size."""
         shape = ("block_size", "n_layer", "n_head", "n_embd", "dropout", "bias")
         return GPTConfig(vocab_size=vocab_size, **{name: getattr(self, name) for name in shape})
 
     @property
     def batch_windows(self) -> int:
-        """Sequences per optimizer step over all devices, once the batch has grown."""
+        """The number of sequences per optimizer step over all devices, once the batch has grown."""
         return self.batch_tokens // self.block_size
 
     def conflicts(self, saved: dict[str, Any]) -> list[str]:
-        """Return the differences from a saved config that would change a run's result."""
+        """Return the differences from a saved config that would change the run's result."""
         differences = []
         for field in dataclasses.fields(self):
             before, now = saved.get(field.name, field.default), getattr(self, field.name)
@@ -257,7 +263,7 @@ class TrainConfig:
 
 
 def same_path(before: object, now: str) -> bool:
-    """Return whether two paths that aren't empty lead to the same place."""
+    """Return whether two non-empty paths refer to the same location."""
     are_paths = isinstance(before, str) and before and now
     return bool(are_paths) and os.path.abspath(str(before)) == os.path.abspath(now)
 
@@ -287,9 +293,10 @@ class Estimate:
 
 
 def gpt2(n_layer: int, n_head: int, n_embd: int, micro_batch_size: int, rate: float) -> TrainConfig:
-    """Return the config of a GPT-2 (Radford et al. 2019, table 2) on 10B tokens.
+    """Return the config to train a GPT-2 (Radford et al. 2019, table 2) on 10B tokens.
 
-    GPT-2's learning rates were not published, so GPT-3's are used (Brown et al. 2020, table 2.1).
+    GPT-2's learning rates weren't published, so we use those of GPT-3 (Brown et al. 2020, table
+    2.1).
     """
     return TrainConfig(
         train_data="fineweb",  # as docs/reproduce_gpt2.md prepares it
@@ -355,7 +362,7 @@ PRESETS: dict[str, tuple[str, TrainConfig]] = {
 
 
 def preset_for(tokenizer: str, tokens: int) -> str:
-    """Return the name of a preset that suits this number of training tokens."""
+    """Return the name of the preset that suits this number of training tokens."""
     if tokenizer == "char":
         return "shakespeare-char"
     # Up to four passes over data are about as good as new data (Muennighoff et al. 2023).

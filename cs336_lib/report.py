@@ -1,4 +1,4 @@
-"""Text for the command line, such as the banner and the tables of `estimate` and `compare`."""
+"""Format text for the command line, such as the banner and tables."""
 
 import math
 import re
@@ -19,7 +19,7 @@ EXPECTED_MFU = 0.4  # for the estimate before the start; the real MFU is measure
 
 
 def troubles(rows: list[dict[str, Any]]) -> str:
-    """Summarize skipped batches and loss spikes of a run, or return "" without any."""
+    """Summarize a run's skipped batches and loss spikes, or return "" if there are none."""
     parts = []
     for key, name in (("skipped", "skipped for NaN or infinity"), ("spike", "with a loss spike")):
         steps = [row["step"] for row in rows if row.get(key)]
@@ -54,12 +54,12 @@ def banner(
     first_step: int,
     world: World,
 ) -> str:
-    """Describe a run before it starts, with its expected duration.
+    """Describe a run and its expected duration before it starts.
 
     Args:
-        dtype: The dtype of matmuls, or `None` for fp32.
-        peak: The peak FLOP/s of one device, or `None`, and its source.
-        first_step: Greater than 0 when the run resumes.
+        dtype: Data type of matmuls, or `None` for fp32.
+        peak: Peak FLOP/s of one device (or `None`), and its source.
+        first_step: First step of this session, greater than 0 after a resume.
     """
     windows = windows_before(config.max_steps, config) - windows_before(first_step, config)
     tokens = windows * config.block_size
@@ -85,7 +85,10 @@ writes to  {config.run_dir}"""
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Align rows of cells as lines of text, the first cell to the left and others to the right."""
+    """Align rows of cells as lines of text.
+
+    The first column is left-aligned, and the others are right-aligned.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     padded = ([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows)
     return ["  ".join(cells) for cells in padded]
@@ -96,10 +99,10 @@ MIN_MFU = 1e-6
 
 
 def find_device(name: str) -> Device:
-    """Return the datasheet of `h100`, `H100`, `rtx-4090` and so on.
+    """Return a datasheet by name, such as `h100`, `H100` or `rtx-4090`.
 
     Raises:
-        ValueError: If we have no datasheet of that name.
+        ValueError: If we have no datasheet with this name.
     """
     sheets = {key.replace(" ", ""): sheet for key, sheet in DATASHEET.items()}
     wanted = name.lower().replace(" ", "").replace("-", "")
@@ -123,12 +126,12 @@ def short(value: float) -> str:
 
 
 def gigabytes(value: float) -> str:
-    """Format bytes in GB (1e9)."""
+    """Format bytes in GB (1e9 bytes)."""
     return f"{value / 1e9:,.0f} GB" if value >= 1e10 else f"{value / 1e9:.3g} GB"
 
 
 def time_table(params: float, tokens: float, estimate: Estimate, device: Device) -> str:
-    """Format the training time with its arithmetic."""
+    """Format the training time and the arithmetic behind it."""
     gpus, mfu, day = estimate.gpus, estimate.mfu, accounting.SECONDS_PER_DAY
     flops = accounting.training_flops(params, tokens)
     peak = device.peak_flops[estimate.dtype]
@@ -147,7 +150,7 @@ Time to train {short(params)} parameters on {short(tokens)} tokens
 
 
 def memory_table(estimate: Estimate, memory: float) -> str:
-    """Format the largest model that fits into `memory` bytes per GPU, and whether yours does."""
+    """Format the largest model that fits into `memory` bytes per GPU, and whether yours fits."""
     gpus, optimizer, precision = estimate.gpus, estimate.optimizer, estimate.precision
     per = accounting.bytes_per_parameter(optimizer, precision)
     total = gpus * memory
@@ -173,13 +176,13 @@ GPU's {gigabytes(memory)}: {short(largest / gpus)} parameters"""
 
 
 def report(**options: Any) -> str:
-    """Estimate days of training and the largest model that fits, with the arithmetic.
+    """Estimate the training time and the largest model that fits, and show the arithmetic.
 
     Args:
-        **options: The fields of `config.Estimate`.
+        **options: Fields of `config.Estimate`.
 
     Raises:
-        ValueError: If a value is out of range, or a name is unknown.
+        ValueError: If a value is out of range or a name is unknown.
 
     Example:
         print(report(params=70e9, tokens=15e12, gpus=1024))

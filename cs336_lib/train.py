@@ -1,4 +1,4 @@
-"""The training loop `train(config)`, for notebooks, the command line and torchrun alike."""
+"""Training loop for notebooks, the command line and torchrun."""
 
 import dataclasses
 import math
@@ -37,14 +37,15 @@ SAMPLE_TOKENS = 32  # of a sample during training
 
 
 def train_step(job: "Job", batches: Batches, step: int) -> tuple[Tensor, Tensor]:
-    """Do one optimizer step, with forward and backward passes, gradient clipping and update.
+    """Run one optimizer step, with forward and backward passes, gradient clipping and update.
 
-    If the loss or the gradient isn't finite, the update is left out, and with on_nan="stop" all
-    updates after it. With log_every above 1 the device does that by itself, and isn't waited for.
+    If the loss or the gradient isn't finite, the update is skipped. With on_nan="stop", all later
+    updates are skipped too. With log_every above 1, the device does this without synchronizing with
+    the host.
 
     Returns:
-        The mean loss over all ranks in nats per token, and the norm of the gradient before it was
-        clipped, both still on the device.
+        The mean loss over all ranks in nats per token, and the gradient norm before clipping. Both
+        stay on the device.
     """
     config, world, optimizer = job.config, job.world, job.optimizer
     torch.manual_seed(hash_key(config.seed, step, world.rank))  # dropout's randomness
@@ -75,17 +76,17 @@ def backward(
 ) -> Tensor:
     """Accumulate the gradient of the mean loss over a step's windows.
 
-    Each micro-batch counts by its size, so any split gives the gradient of the whole batch. DDP
-    and FSDP average over ranks where we need a sum, hence `* world.size`. DDP communicates
-    gradients once per step, with the last micro-batch.
+    Each micro-batch is weighted by its size, so any split gives the gradient of the whole batch.
+    DDP and FSDP average over ranks, but we need a sum, so we multiply by `world.size`. DDP
+    communicates gradients once per step, with the last micro-batch.
 
     Args:
-        model: The GPT, perhaps wrapped by DDP or torch.compile.
+        model: The GPT, which DDP or torch.compile may wrap.
         batches: Inputs and targets of this rank's micro-batches.
-        windows: Sequences in the step's batch over all ranks.
+        windows: Number of sequences in the step's batch over all ranks.
 
     Returns:
-        This rank's part of the mean loss in nats per token. The ranks' parts add up to it.
+        This rank's part of the mean loss in nats per token. The parts of all ranks add up to it.
     """
     losses = []
     pieces = world.pieces(windows, config.micro_batch_size)
@@ -100,25 +101,29 @@ def backward(
 
 
 def clip_gradients(model: nn.Module, limit: float) -> Tensor:
-    """Scale the gradient down to norm `limit`, unless that is 0, and return its norm before."""
+    """Clip the gradient to norm `limit`, and return its norm before clipping.
+
+    A limit of 0 turns clipping off.
+    """
     norm = nn.utils.clip_grad_norm_(model.parameters(), limit or math.inf)
     return distributed.gathered(norm)
 
 
 def train(config: TrainConfig, on_step: Send | None = None) -> "TrainResult":
-    """Train a GPT as `config` says, writing checkpoints and metrics to its run_dir.
+    """Train a GPT, and write checkpoints and metrics to `config.run_dir`.
 
     Args:
-        config: Everything that the run depends on. The same values give the same run.
-        on_step: Called with each row of metrics once it is written. You can plot it, for example.
+        config: All settings of the run. The same settings give the same run.
+        on_step: Function that is called with each row of metrics after it is written.
 
     Returns:
         The model, its tokenizer and the metrics.
 
     Raises:
-        ValueError: If the config, the data or the run folder can't be used. No file was written.
-        FloatingPointError: If a loss or gradient is NaN or infinite. Earlier weights are kept.
-        OSError: If the disk is full, or another process died or hung. --resume continues the run.
+        ValueError: If the config, the data or the run folder is invalid. No file is written.
+        FloatingPointError: If a loss or gradient is NaN or infinite. The last finite weights are
+            kept.
+        OSError: If the disk is full, or another process died or hung. Use --resume to continue.
 
     Example:
         >>> train(PRESETS["shakespeare-char"][1]).val_loss
@@ -148,17 +153,15 @@ def train(config: TrainConfig, on_step: Send | None = None) -> "TrainResult":
 
 
 def is_due(step: int, every: int, config: TrainConfig) -> bool:
-    """Return whether something is due after this step, as it is at every so many and the last."""
+    """Return whether a periodic action is due after this step. The last step is always due."""
     return step + 1 == config.max_steps or (every > 0 and (step + 1) % every == 0)
 
 
 def evaluate(job: "Job", step: int) -> dict[str, float | str]:
-    """Return the validation loss in nats per token, and what else the config asks for.
-
-    Every rank takes part in the sample as well, because each may hold a shard of the weights.
+    """Return the validation loss in nats per token.
 
     Raises:
-        FloatingPointError: If it isn't finite.
+        FloatingPointError: If the loss isn't finite.
     """
     loss = validation_loss(
         job.model,
@@ -186,7 +189,7 @@ def evaluate(job: "Job", step: int) -> dict[str, float | str]:
 
 
 def save(job: "Job", done: int, val_loss: float | None) -> None:
-    """Write a checkpoint after `done` steps, and delete those that are no longer kept."""
+    """Write a checkpoint after `done` steps, and delete old checkpoints."""
     folder, model = job.run_dir / "checkpoints", job.raw_model
     shape = dataclasses.asdict(model.config)
     state = {"step": done, "val_loss": val_loss, "model": shape, "data": job.data}
@@ -199,7 +202,7 @@ def save(job: "Job", done: int, val_loss: float | None) -> None:
 
 @dataclass(frozen=True)
 class TrainResult:
-    """The outcome of a run, with the model, its tokenizer, and a row of metrics per step."""
+    """Result of a run, with the model, its tokenizer, and one row of metrics per step."""
 
     run_dir: Path
     model: GPT
@@ -212,7 +215,7 @@ class TrainResult:
         """The last validation loss in nats per token.
 
         Raises:
-            ValueError: If it wasn't measured yet.
+            ValueError: If it hasn't been measured yet.
         """
         losses = [row["val_loss"] for row in self.metrics if "val_loss" in row]
         if not losses:  # metrics.jsonl was lost
@@ -224,15 +227,14 @@ class TrainResult:
 
 
 class Job:
-    """A run that is set up, with all that the loop needs.
+    """Everything that the training loop needs for a run.
 
     Args:
-        config: The run's config. The job's `config` has the model's real shape.
-        stack: Gets what must be undone at the end of the run.
+        config: Config of the run. `self.config` has the model's actual shape.
+        stack: Exit stack for everything that must be undone at the end of the run.
 
     Raises:
-        ValueError: If something in the config can't work. The run folder isn't touched until
-            everything else is known to work.
+        ValueError: If a setting is invalid. The run folder is changed only after all other checks.
     """
 
     def __init__(self, config: TrainConfig, stack: ExitStack):
@@ -287,13 +289,13 @@ class Job:
             print(banner(config, self.raw_model, tokenizer, device, dtype, peak, first_step, world))
 
     def build_model(self, resumed: Path | None) -> GPT:
-        """Make the model on the CPU, with fresh weights or those that `init_from` names.
+        """Create the model on the CPU, with fresh weights or those named by `init_from`.
 
-        The weights of `init_from` set the shape in `config`. A model that is to be sharded is made
-        on the meta device, and gets fresh weights later.
+        If `init_from` is given, its weights determine the shape in `config`. A model that will be
+        sharded is created on the meta device and gets fresh weights later.
 
         Args:
-            resumed: The checkpoint whose weights will replace the fresh ones, if there is one.
+            resumed: Checkpoint whose weights will replace the fresh ones, or `None`.
 
         Raises:
             ValueError: If the model doesn't fit into memory, or the weights don't fit the config.
@@ -318,7 +320,7 @@ class Job:
         return GPT(config)
 
     def check_batches(self) -> None:
-        """Read the first batch and the validation set, so that bad data shows before the start.
+        """Read the first batch and the validation set to find invalid data before training.
 
         Raises:
             ValueError: If a token id is outside the vocabulary, or there are too few sequences.
@@ -330,7 +332,10 @@ class Job:
             self.val_loader.windows([start])
 
     def micro_batches(self, step: int) -> Batches:
-        """Yield what this rank reads in a step. An empty piece has a window that counts as 0."""
+        """Yield this rank's micro-batches of a step.
+
+        An empty piece yields a window with weight 0.
+        """
         before = schedule.windows_before(step, self.config)
         windows = schedule.batch_windows(step, self.config)
         require(
@@ -342,16 +347,17 @@ class Job:
             yield self.train_loader.batch(before + first, max(size, 1))
 
     def batches(self) -> Batches:
-        """Yield this rank's micro-batches of all steps on the device, the next one read ahead."""
+        """Yield this rank's micro-batches of all steps on the device, with prefetching."""
         pieces = (piece for step in self.steps for piece in self.micro_batches(step))
         return prefetched(pieces, self.device)
 
 
 def init_from(config: TrainConfig, tokenizer: Tokenizer) -> GPT:
-    """Load the weights that `config.init_from` names, with the context cut to block_size.
+    """Load the weights that `config.init_from` names, and shorten the context to block_size.
 
     Raises:
-        ValueError: If they can't be found, have another vocabulary, or too short a context.
+        ValueError: If the weights can't be found, have another vocabulary, or have too short a
+            context.
     """
     source = Path(config.init_from)
     if (source / "checkpoints").is_dir():
@@ -380,7 +386,9 @@ def init_from(config: TrainConfig, tokenizer: Tokenizer) -> GPT:
 
 
 class StepLog:
-    """Turns the numbers of steps, which the device may still be computing, into rows of metrics.
+    """Convert the results of steps to rows of metrics.
+
+    The device may still be computing these results.
 
     Args:
         job: The run.
@@ -398,26 +406,26 @@ class StepLog:
         self.bar = Bar(job.steps, initial=first, total=total, unit="step", disable=hidden)
 
     def steps(self) -> Iterator[int]:
-        """Yield the numbers of the steps, with a progress bar."""
+        """Yield the step numbers, with a progress bar."""
         self.restart_clock()
         yield from self.bar
 
     def restart_clock(self) -> None:
-        """Begin to measure time now, because evaluation and saving don't count as training."""
+        """Restart the timer, because evaluation and saving don't count as training time."""
         hardware.synchronize(self.job.device)
         self.start = time.perf_counter()
 
     def add(self, loss: Tensor, grad_norm: Tensor) -> None:
-        """Note the next step, without waiting for the device."""
+        """Record the next step without waiting for the device."""
         self.pending.append(torch.stack((loss, grad_norm)))
         self.done += 1
 
     def read(self) -> list[dict[str, Any]]:
-        """Wait for the device, and return a row for each step since the last time.
+        """Wait for the device, and return a row for each step since the last call.
 
         Raises:
-            FloatingPointError: With on_nan="stop", at the first step whose loss or gradient isn't
-                finite. The rows before it are written.
+            FloatingPointError: If on_nan="stop" and the loss or gradient of a step isn't finite.
+                Rows before this step are written.
         """
         config, first = self.job.config, self.done - len(self.pending)
         values = torch.stack(self.pending).tolist()
@@ -447,9 +455,9 @@ class StepLog:
         return rows
 
     def write(self, rows: list[dict[str, Any]]) -> None:
-        """Append rows to the metrics, and show and send them.
+        """Append rows to the metrics, show them, and send them to the listeners.
 
-        A terminal gets a row's numbers beside the bar, and a log without one gets a line.
+        In a terminal, the progress bar shows the latest row. In a log file, each row is a line.
         """
         for row in rows:
             self.job.metrics.add(row)
@@ -475,7 +483,7 @@ class StepLog:
 
 
 def not_finite(job: Job, step: int, loss: float, grad_norm: float) -> str:
-    """Describe where NaN or infinity came up, and what to do."""
+    """Describe where NaN or infinity occurred, and what to do."""
     first, end = (schedule.windows_before(n, job.config) for n in (step, step + 1))
     start = int(job.train_loader.starts(first, 1)[0])
     return (
@@ -487,7 +495,7 @@ def not_finite(job: Job, step: int, loss: float, grad_norm: float) -> str:
 
 @contextmanager
 def reproducible(config: TrainConfig, device: torch.device) -> Iterator[None]:
-    """Set determinism and TF32 as the config says, then restore the caller's settings."""
+    """Set determinism and TF32 as configured, and restore the old settings at the end."""
     deterministic = config.deterministic == "on"
     deterministic |= config.deterministic == "auto" and device.type == "cpu"
     before = torch.are_deterministic_algorithms_enabled()
@@ -507,7 +515,7 @@ def reproducible(config: TrainConfig, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
-    """Set an event at Ctrl-C (or the stop button) or SIGTERM. A second one interrupts at once."""
+    """Set an event on Ctrl-C, the stop button or SIGTERM. A second signal interrupts at once."""
     stop = threading.Event()
 
     def handle(number: int, frame: object) -> None:

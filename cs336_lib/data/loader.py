@@ -1,4 +1,4 @@
-"""Batches of token windows, as pure functions of the seed and the window numbers."""
+"""Batches of token windows, computed from the seed and the window numbers."""
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,18 +19,19 @@ VAL_FRACTION = 0.1  # the plays' last tenth is for validation
 
 
 def shuffled(index: np.ndarray, n: int, key: int) -> np.ndarray:
-    """Shuffle 0..n-1 without storing the order.
+    """Map positions in a shuffled order to numbers, without storing the order.
 
-    A four-round Feistel network permutes the smallest even number of bits that holds n. Results
-    outside 0..n-1 go through the network again until they are inside (Black and Rogaway 2002).
+    A four-round Feistel network permutes all numbers with the smallest even number of bits that can
+    hold n. Results outside 0..n-1 go through the network again until they are inside (Black and
+    Rogaway 2002).
 
     Args:
         index: Positions in the shuffled order, each in 0..n-1.
         n: Size of the range.
-        key: Seed of the shuffle. Each key gives another order.
+        key: Seed of the shuffle. Each key gives a different order.
 
     Returns:
-        The numbers at these positions, as int64. All n positions give a permutation.
+        The numbers at these positions, int64. All n positions together give a permutation.
     """
     half = max(1, (int(n - 1).bit_length() + 1) // 2)
     mask = np.uint64((1 << half) - 1)
@@ -52,12 +53,12 @@ def _key(*numbers: int) -> np.uint64:
 
 
 def hash_key(*numbers: int) -> int:
-    """Hash several numbers, such as a run's seed and the step, to a seed of 63 bits."""
+    """Hash several numbers, such as a seed and a step, to a 63-bit seed."""
     return int(_key(*numbers) >> np.uint64(1))
 
 
 def _hash(values: np.ndarray, key: int, salt: int) -> np.ndarray:
-    """Scramble 64-bit values with the finalizer of splitmix64 (Steele et al. 2014)."""
+    """Hash 64-bit values with the finalizer of splitmix64 (Steele et al. 2014)."""
     with np.errstate(over="ignore"):
         z = values + _key(key, salt)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -67,18 +68,21 @@ def _hash(values: np.ndarray, key: int, salt: int) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def _epochs(cycle: int, tokens: int, block_size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the offset of each epoch of a cycle, and the number of windows up to its end."""
+    """Return the offset of each epoch in a cycle, and the cumulative number of windows."""
     offsets = shuffled(np.arange(block_size), block_size, hash_key(seed, cycle))
     return offsets, np.cumsum((tokens - 1 - offsets) // block_size)
 
 
 def window_starts(first: int, count: int, tokens: int, block_size: int, seed: int) -> np.ndarray:
-    """Return the start positions of a training run's windows `first` to `first + count - 1`.
+    """Return the start positions of training windows `first` to `first + count - 1`.
 
-    An epoch cuts the stream from an offset on into full windows of block_size + 1 tokens, which
-    overlap by one, and visits each once in shuffled order. The epochs of a cycle use the offsets
-    0..block_size-1, also shuffled, so a cycle visits each of the tokens - block_size possible
-    windows exactly once. The stream has `tokens` tokens, and the result is int64 of shape (count,).
+    Each epoch starts at an offset and cuts the stream into windows of block_size + 1 tokens that
+    overlap by one token. It visits each window once, in shuffled order. The epochs of a cycle use
+    the offsets 0..block_size-1 in shuffled order. A cycle visits each of the tokens - block_size
+    possible windows exactly once.
+
+    Returns:
+        Start positions, int64, shape (count,).
     """
     starts = [np.zeros(0, dtype=np.int64)]
     end = first + count
@@ -96,12 +100,12 @@ def window_starts(first: int, count: int, tokens: int, block_size: int, seed: in
 
 
 class Loader:
-    """Batches as a pure function of the number of windows that came before.
+    """Batches that depend only on the seed and the number of earlier windows.
 
-    Each step uses the same windows for any number of processes and any micro-batch size, and a
-    resumed run continues with the next window. A window has `block_size` inputs and one more token,
-    `seed` sets the order, and all token ids must be below `vocab_size`. Raises `ValueError` if the
-    stream is shorter than one window.
+    A step uses the same windows for any number of processes and any micro-batch size. A resumed run
+    continues with the next window. Each window has `block_size` inputs and one more token. `seed`
+    sets the order, and all token ids must be below `vocab_size`. Raises `ValueError` if the stream
+    is shorter than one window.
     """
 
     def __init__(self, stream: TokenStream, block_size: int, vocab_size: int, seed: int):
@@ -118,13 +122,13 @@ class Loader:
     ) -> tuple[Int[Tensor, "count block_size"], Int[Tensor, "count block_size"]]:
         """Return inputs and targets of `count` windows, starting with window number `first`.
 
-        Targets are the inputs shifted by one. Raises `ValueError` if a token id is outside the
-        vocabulary.
+        Targets are the inputs shifted by one token. Raises `ValueError` if a token id is outside
+        the vocabulary.
         """
         return self.windows(self.starts(first, count))
 
     def starts(self, first: int, count: int) -> np.ndarray:
-        """Return the positions in the stream of `count` windows from number `first` on."""
+        """Return the stream positions of `count` windows, starting with number `first`."""
         return window_starts(first, count, len(self.stream), self.block_size, self.seed)
 
     def windows(
@@ -143,7 +147,7 @@ class Loader:
         return tokens[:, :-1], tokens[:, 1:]
 
     def validation_starts(self, tokens: int) -> np.ndarray:
-        """Return the positions of up to `tokens` tokens' worth of evenly spaced windows."""
+        """Return the positions of evenly spaced windows that cover up to `tokens` tokens."""
         available = (len(self.stream) - 1) // self.block_size
         count = max(1, min(available, tokens // self.block_size))
         return np.arange(count) * available // count * self.block_size
@@ -154,9 +158,9 @@ def prefetched(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Move batches to the device while a thread reads the next one.
 
-    On CUDA that thread also makes the batch contiguous and pins it, so the host only queues the
-    copy and doesn't wait for it. A strided tensor would be copied to pageable memory first. The
-    copy shares a stream with the kernels, so it doesn't overlap with them.
+    On CUDA, the thread also makes the batch contiguous and pins it, so the host can queue the copy
+    without waiting. PyTorch would copy a strided tensor to pageable memory first. The copy uses the
+    same stream as the kernels, so the two don't overlap.
     """
     batches = iter(batches)
 
@@ -178,17 +182,18 @@ def open_data(
 ) -> tuple[TokenStream, TokenStream, Tokenizer]:
     """Open the data that a config names.
 
-    Raises `FileNotFoundError` if there is no such data, and `ValueError` if it is corrupt or was
-    made with another tokenizer.
-
     Args:
-        train_data: A folder made by `cs336 prepare`, a glob pattern of shards of GPT-2's tokens,
-            or "" for the plays that ship.
+        train_data: A folder made by `cs336 prepare`, a glob pattern of shards with GPT-2 tokens, or
+            "" for the plays in data/.
         val_data: A glob pattern of shards, or "" for the folder's own validation part.
-        tokenizer: The tokenizer's name, "gpt2" or "char".
+        tokenizer: Name of the tokenizer, "gpt2" or "char".
 
     Returns:
         The training stream, the validation stream and the tokenizer.
+
+    Raises:
+        FileNotFoundError: If the data doesn't exist.
+        ValueError: If the data is corrupt or was made with another tokenizer.
     """
     if not train_data:
         require(not val_data, "val_data without train_data; give both, or neither for the corpus")

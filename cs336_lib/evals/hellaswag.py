@@ -1,4 +1,7 @@
-"""HellaSwag (Zellers et al. 2019), in which a model chooses the most likely of four endings."""
+"""Evaluate a model on HellaSwag (Zellers et al. 2019).
+
+The model chooses the most likely of four endings for each context.
+"""
 
 import reprlib
 from contextlib import AbstractContextManager
@@ -35,11 +38,11 @@ class Example:
 
 @dataclass(frozen=True)
 class HellaSwag:
-    """The accuracy, which is the share of examples whose true ending has the lowest loss.
+    """Accuracy on HellaSwag, the share of examples whose true ending has the lowest loss.
 
-    `acc` compares the summed loss of an ending's tokens. `acc_per_token` compares their mean, as
-    "acc_norm" of build-nanogpt does. The "acc_norm" of EleutherAI's lm-eval divides the sum by the
-    number of characters instead, and gives 0.3114 for GPT-2 124M.
+    `acc` compares the summed losses of the endings. `acc_per_token` compares the mean loss per
+    token, like "acc_norm" in build-nanogpt. "acc_norm" in EleutherAI's lm-eval divides the sum by
+    the number of characters instead. It gives GPT-2 124M a score of 0.3114.
     """
 
     acc_per_token: float
@@ -55,11 +58,14 @@ class HellaSwag:
 
 
 def load_examples(source: str, tokenizer: Tokenizer) -> list[Example]:
-    """Read examples from a JSON lines file, or from a data set on the Hugging Face hub.
+    """Read examples from a JSON lines file or from a dataset on the Hugging Face hub.
 
-    `source` is a file name, or the name of the data set (Rowan/hellaswag). Raises
-    `FileNotFoundError` if the file doesn't exist, and `ValueError` if the source is empty or has a
-    bad example, or if the tokenizer isn't GPT-2's.
+    `source` is a file name or the name of the dataset (Rowan/hellaswag).
+
+    Raises:
+        FileNotFoundError: If the file doesn't exist.
+        ValueError: If the source is empty or has an invalid example, or if the tokenizer isn't
+            GPT-2's.
     """
     require(
         tokenizer.name == "gpt2",
@@ -76,7 +82,10 @@ def load_examples(source: str, tokenizer: Tokenizer) -> list[Example]:
 
 
 def parse(row: dict[str, Any], tokenizer: Tokenizer, where: str) -> Example:
-    """Check and tokenize one example. The first token of an ending includes the space before it."""
+    """Check and tokenize one example.
+
+    The first token of an ending includes the space before it.
+    """
     context, endings, label = row.get("ctx"), row.get("endings"), row.get("label")
     texts = [context, *endings] if isinstance(endings, list) else []
     require(
@@ -102,10 +111,11 @@ def ending_losses(
     device: torch.device,
     autocast: AbstractContextManager,
 ) -> tuple[Float[Tensor, "4"], Float[Tensor, "4"]]:
-    """Compute the negative log-likelihood of each ending, as sum and mean over its tokens, in nats.
+    """Compute the negative log-likelihood of each ending in nats.
 
-    Rows longer than the model's context length `block_size` lose their first tokens. `autocast`
-    sets the precision of the forward pass.
+    The result contains the sum and the mean over the tokens of each ending. If a row is longer than
+    the context length `block_size`, its first tokens are dropped. `autocast` sets the precision of
+    the forward pass.
     """
     rows = [torch.tensor(example.context + ending)[-block_size - 1 :] for ending in example.endings]
     tokens = nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device)
