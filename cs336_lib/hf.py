@@ -221,7 +221,7 @@ def read_weights(files: list[Path], model: GPT) -> dict[str, Tensor]:
 def export(model: GPT, folder: str | Path, tokenizer: Tokenizer) -> None:
     """Write a model and its tokenizer as a folder for transformers, atomically.
 
-    Hugging Face's GPT-2 always has biases. If the model has none, they are written as zeros.
+    Hugging Face's GPT-2 always has biases. If the model has no biases, zeros are written.
 
     Raises:
         FileExistsError: If the folder exists.
@@ -243,7 +243,7 @@ def export(model: GPT, folder: str | Path, tokenizer: Tokenizer) -> None:
 
 
 def text_files(model: GPT, tokenizer: Tokenizer) -> dict[str, str]:
-    """Return the text of all exported files but the weights, by name."""
+    """Return the text of all exported files except the weights, by name."""
     config = model.config
     ends = dict.fromkeys(("bos_token_id", "eos_token_id"), tokenizer.end_of_text)
     described = {
@@ -286,7 +286,7 @@ def dump(content: dict[str, Any]) -> str:
 
 
 def char_steps(tokenizer: CharTokenizer) -> dict[str, Any]:
-    """Return the steps of a character tokenizer, in the terms of tokenizer.json."""
+    """Return the steps of a character tokenizer in tokenizer.json's format."""
     every = {"Regex": r"[\s\S]"}  # a dot would not match newlines
     split = {"type": "Split", "pattern": every, "behavior": "Isolated", "invert": False}
     vocab = {character: index for index, character in enumerate(tokenizer.alphabet)}
@@ -299,7 +299,7 @@ def char_steps(tokenizer: CharTokenizer) -> dict[str, Any]:
 
 
 def gpt2_steps() -> dict[str, Any]:
-    """Return the steps of GPT-2's tokenizer, in the terms of tokenizer.json.
+    """Return the steps of GPT-2's tokenizer in tokenizer.json's format.
 
     The vocabulary and the merges equal OpenAI's encoder.json and vocab.bpe.
     """

@@ -185,7 +185,10 @@ class Log:
 
 
 class LinesLog(Log):
-    """Log that gets a progress bar's states as lines, where tqdm would restart a single line."""
+    """Log that writes a progress bar's states as lines.
+
+    tqdm would overwrite a single line instead.
+    """
 
     def write(self, text: str) -> None:
         """Write the text as a line, unless it only erases or ends the bar."""

@@ -19,7 +19,7 @@ EXPECTED_MFU = 0.4  # for the estimate before the start; the real MFU is measure
 
 
 def troubles(rows: list[dict[str, Any]]) -> str:
-    """Summarize a run's skipped batches and loss spikes, or return "" if there are none."""
+    """Summarize a run's skipped batches and loss spikes, or return "" for a run without any."""
     parts = []
     for key, name in (("skipped", "skipped for NaN or infinity"), ("spike", "with a loss spike")):
         steps = [row["step"] for row in rows if row.get(key)]

@@ -2,8 +2,7 @@
 
 An explorer implements `view`, which renders its values as HTML. `explorer.js` shows the HTML and
 sends changed values back. All logic is therefore Python code that tests can call, and one small
-script serves every explorer. Where widgets don't run, such as on GitHub, a PNG of the same view is
-shown.
+script serves every explorer. GitHub and other pages without widgets show a PNG of the same view.
 """
 
 import base64

@@ -189,7 +189,7 @@ def is_colorbar(axes: Axes) -> bool:
 
 
 def numbers(values: Any) -> list[float]:
-    """Return the finite numbers among the values, or nothing if they aren't numbers."""
+    """Return the finite numbers among the values. The result is empty if they aren't numbers."""
     try:
         found = np.ma.filled(np.ma.asarray(values, float), np.nan).ravel()
     except (TypeError, ValueError):
