@@ -158,7 +158,9 @@ def is_due(step: int, every: int, config: TrainConfig) -> bool:
 
 
 def evaluate(job: "Job", step: int) -> dict[str, float | str]:
-    """Return the validation loss in nats per token.
+    """Run the evaluations that are due, and return their results as metrics.
+
+    The validation loss is in nats per token.
 
     Raises:
         FloatingPointError: If the loss isn't finite.

@@ -1,4 +1,4 @@
-"""The one-file trainer that a learner builds in notebooks 07 to 10, assembled from their cells."""
+"""Assemble the one-file trainer that a learner writes in notebooks 07 to 10."""
 
 import ast
 import importlib
@@ -85,14 +85,14 @@ FOOTER = """if __name__ == "__main__":
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of the file.
+    """A part of the file.
 
     Attributes:
-        name: Its name, which a later notebook may use again to replace it.
-        notebook: Number of the notebook that it comes from, such as "07".
-        code: Its text.
-        given: Whether the notebook gives it, so it is no exercise.
-        missing: Why the learner's version isn't used, or "" if it is.
+        name: Name of the part. A later notebook can replace it under the same name.
+        notebook: Number of its notebook, such as "07".
+        code: Source code of the part.
+        given: Whether the notebook provides the code, so it isn't an exercise.
+        missing: Reason why the learner's version isn't used, or "" if it is.
     """
 
     name: str
@@ -103,14 +103,14 @@ class Part:
 
     @property
     def is_mine(self) -> bool:
-        """Whether the learner wrote it."""
+        """Whether the learner wrote this part."""
         return not self.given and not self.missing
 
 
 def parts(folder: Path, until: str = LAST) -> list[Part]:
-    """Read the parts from the notebooks in `folder`, from 07 to notebook number `until`.
+    """Read the parts from notebooks 07 to `until` in `folder`.
 
-    A learner's version that passes its check is taken, and otherwise the solution.
+    The learner's version is used if it passes its check. Otherwise, the solution is used.
 
     Raises:
         FileNotFoundError: If a notebook is missing.
@@ -145,7 +145,7 @@ def fresh_namespace() -> dict[str, Any]:
 
 
 def read_notebook(path: Path, namespace: dict[str, Any]) -> Iterator[Part]:
-    """Yield a notebook's parts, where `namespace` has the names of all earlier parts."""
+    """Yield a notebook's parts. `namespace` contains the names of all earlier parts."""
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     except (ValueError, KeyError):
@@ -178,12 +178,12 @@ def read_notebook(path: Path, namespace: dict[str, Any]) -> Iterator[Part]:
 
 
 def reason(code: str, last_line: str, namespace: dict[str, Any]) -> str:
-    """Return why the code of an exercise can't be used, or "" if it passes the check.
+    """Return why the code of an exercise can't be used, or "" if it passes its check.
 
     Args:
-        code: The cell without its last line.
-        last_line: The call of the check, as in `MLP = checks.mlp(MLP)`.
-        namespace: The names that the code may use.
+        code: Code of the cell without its last line.
+        last_line: Call of the check, as in `MLP = checks.mlp(MLP)`.
+        namespace: Names that the code may use.
     """
     if "raise NotImplementedError" in code:
         return UNTOUCHED
@@ -200,7 +200,10 @@ def reason(code: str, last_line: str, namespace: dict[str, Any]) -> str:
 
 
 def text(found: list[Part]) -> str:
-    """Join parts to a file. If some are the learner's, each solution among them is marked."""
+    """Join parts to a file.
+
+    If the learner wrote some of them, the remaining solutions are marked.
+    """
     marked = any(part.is_mine for part in found)
     pieces = [HEADER.rstrip()]
     for part in found:
@@ -213,12 +216,12 @@ def write(path: Path, folder: Path | None = None, overwrite: bool = False) -> li
     """Assemble the file, and return its parts.
 
     Args:
-        path: The file to write.
-        folder: The folder of the notebooks (default: the current one).
-        overwrite: Replace an existing file.
+        path: File to write.
+        folder: Folder of the notebooks (default: the current folder).
+        overwrite: Whether to replace an existing file.
 
     Raises:
-        FileExistsError: If there is such a file, and `overwrite` is off.
+        FileExistsError: If the file exists and `overwrite` is off.
         FileNotFoundError: If a notebook is missing.
     """
     if path.exists() and not overwrite:
@@ -229,7 +232,7 @@ def write(path: Path, folder: Path | None = None, overwrite: bool = False) -> li
 
 
 def module(until: str = LAST, folder: Path | None = None) -> ModuleType:
-    """Return a module with the parts up to notebook number `until`, as if the file was imported.
+    """Return a module with the parts up to notebook `until`, as if the file were imported.
 
     Example:
         >>> model = assemble.module("07").GPT(GPTConfig())
@@ -244,12 +247,12 @@ def module(until: str = LAST, folder: Path | None = None) -> ModuleType:
 
 
 def progress(until: str = LAST, folder: Path | None = None) -> str:
-    """Describe the file up to notebook number `until`: its length, and who wrote which parts."""
+    """Describe the file up to notebook `until`, with its length and the author of each part."""
     return describe(parts(folder or Path.cwd(), until))
 
 
 def describe(found: list[Part]) -> str:
-    """Describe parts in a few lines, with the reason where the learner's version isn't used."""
+    """Describe parts in a few lines, with the reason if the learner's version isn't used."""
     lines = sum(1 for line in text(found).splitlines() if line.strip())
     groups = {
         "yours": [part.name for part in found if part.is_mine],
