@@ -158,7 +158,7 @@ def is_due(step: int, every: int, config: TrainConfig) -> bool:
 
 
 def evaluate(job: "Job", step: int) -> dict[str, float | str]:
-    """Run the evaluations that are due, and return their results as metrics.
+    """Return the validation loss, and the HellaSwag score and sample if configured.
 
     The validation loss is in nats per token.
 
