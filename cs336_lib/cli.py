@@ -125,14 +125,23 @@ class Eval:
         """Run `cs336 eval`."""
         from cs336_lib import checkpoint, hardware
         from cs336_lib.data.loader import Loader, open_data
+        from cs336_lib.data.tokenizer import load_tokenizer
         from cs336_lib.evals import hellaswag, loss
 
+        for name in ("eval_tokens", "micro_batch_size"):
+            value = getattr(self, name)
+            require(value >= 1, f"{name} is {value}; at least 1 needed")
         device = hardware.select_device(self.device)
         model = checkpoint.load_model(self.run_dir, device)
         path = inside(self.run_dir, "config.json")
         config = from_json(TrainConfig, read_json(path), path)
         _, stream, tokenizer = open_data(config.train_data, config.val_data, config.tokenizer)
-        loss.check_tokenizer(self.run_dir, tokenizer)
+        ours = load_tokenizer(self.run_dir / "tokenizer.json")
+        require(
+            ours == tokenizer,
+            f"{self.run_dir} was trained with tokenizer {ours}, and its data now has {tokenizer}; "
+            f"put back the data and the tokenizer.json it was trained with",
+        )
         examples = hellaswag.load_examples(self.hellaswag, tokenizer) if self.hellaswag else []
         place: dict[str, Any] = {"device": device}
         place["autocast"] = hardware.autocast(device, config.precision)

@@ -3,14 +3,13 @@
 import math
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
-from cs336_lib.config import require
 from cs336_lib.data.loader import Loader
-from cs336_lib.data.tokenizer import Tokenizer, load_tokenizer
+from cs336_lib.data.tokenizer import Tokenizer
 from cs336_lib.distributed import World
 from cs336_lib.io import Bar
 
@@ -93,30 +92,13 @@ def validation_loss(
 
 
 def score(
-    model: nn.Module,
-    loader: Loader,
-    tokenizer: Tokenizer,
-    tokens: int,
-    *,
-    micro_batch_size: int,
-    device: torch.device,
-    autocast: AbstractContextManager,
+    model: nn.Module, loader: Loader, tokenizer: Tokenizer, tokens: int, **settings: Any
 ) -> Score:
     """Measure the validation loss, and count the bytes of its target tokens.
 
-    The arguments are those of `validation_loss`, and the tokenizer of the data. Raises `ValueError`
-    if `tokens` or `micro_batch_size` is below 1.
+    The arguments are those of `validation_loss`, and the tokenizer of the data.
     """
-    for name, value in {"eval_tokens": tokens, "micro_batch_size": micro_batch_size}.items():
-        require(value >= 1, f"{name} is {value}; at least 1 needed")
-    loss = validation_loss(
-        model,
-        loader,
-        tokens,
-        micro_batch_size=micro_batch_size,
-        device=device,
-        autocast=autocast,
-    )
+    loss = validation_loss(model, loader, tokens, **settings)
     starts = loader.validation_starts(tokens)
     size = 0
     for start in starts:
@@ -124,17 +106,3 @@ def score(
         text = [token for token in targets if token != tokenizer.end_of_text]
         size += len(tokenizer.decode_bytes(text))
     return Score(loss, len(starts) * loader.block_size, size)
-
-
-def check_tokenizer(run_dir: Path, data: Tokenizer) -> None:
-    """Check that the data has the tokenizer that the run was trained with.
-
-    Raises `FileNotFoundError` if the run has no tokenizer.json, and `ValueError` if the tokenizers
-    differ.
-    """
-    ours = load_tokenizer(run_dir / "tokenizer.json")
-    require(
-        ours == data,
-        f"{run_dir} was trained with tokenizer {ours}, and its data now has {data}; "
-        f"put back the data and the tokenizer.json it was trained with",
-    )
