@@ -1,4 +1,4 @@
-"""The `cs336` command line, with a dataclass per command."""
+"""The `cs336` command line, with one dataclass per command."""
 
 import contextlib
 import dataclasses
@@ -270,10 +270,10 @@ Command = Train | Sample | Eval | Prepare | Estimate | Export | Compare | Check
 
 
 def parse(arguments: list[str]) -> Any:
-    """Turn `arguments` into a command.
+    """Parse command-line arguments into a command.
 
     Raises:
-        SystemExit: With code 0 after printing help, or with code 2 after one line on stderr.
+        SystemExit: With code 0 after printing help, or with code 2 after printing an error.
     """
     box = io.StringIO()
     try:
@@ -286,9 +286,9 @@ def parse(arguments: list[str]) -> Any:
 
 
 def one_line(boxed: str) -> str:
-    """Return the first paragraph of tyro's error box, and the first flag that it suggests.
+    """Return the first paragraph of tyro's error box and the first flag that it suggests.
 
-    tyro 1.0 has no public way to get an error's text without the box.
+    tyro 1.0 has no public function that returns an error without the box.
     """
     lines = [line.strip("│╭╮╰╯ ") for line in boxed.splitlines()[1:]]  # the title comes first
     groups = itertools.groupby(lines, key=lambda line: line.strip("─-") == "")
@@ -299,7 +299,10 @@ def one_line(boxed: str) -> str:
 
 
 def fail(message: str) -> NoReturn:
-    """Print an error as one line on stderr, with control characters escaped, and exit with 2."""
+    """Print an error as one line on stderr, and exit with code 2.
+
+    Control characters are escaped.
+    """
     shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
     with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is full, closed or None
         sys.stderr.write(f"cs336: {''.join(shown)}\n")
@@ -307,7 +310,10 @@ def fail(message: str) -> NoReturn:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command. An error that a user can cause is one line on stderr and exit code 2."""
+    """Run a command.
+
+    Errors that a user can cause print one line on stderr and exit with code 2.
+    """
     if arguments is None and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for terminals without Unicode
     try:

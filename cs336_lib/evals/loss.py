@@ -1,4 +1,4 @@
-"""Validation loss over fixed tokens, also as perplexity and bits per byte."""
+"""Measure validation loss, perplexity and bits per byte on a fixed set of tokens."""
 
 import math
 from contextlib import AbstractContextManager
@@ -16,14 +16,14 @@ from cs336_lib.io import Bar
 
 @dataclass(frozen=True)
 class Score:
-    """The result of an evaluation.
+    """Result of an evaluation.
 
-    The loss on <|endoftext|> counts, but it has no bytes because it isn't text.
+    <|endoftext|> counts towards the loss. It has no bytes, because it isn't text.
 
     Attributes:
         loss: Mean loss in nats per token.
         tokens: Number of predicted tokens.
-        bytes: Bytes of text that they decode to.
+        bytes: Number of bytes in the decoded tokens.
     """
 
     loss: float
@@ -37,7 +37,7 @@ class Score:
 
     @property
     def bits_per_byte(self) -> float:
-        """Total loss over total text, which is comparable between tokenizers."""
+        """The total loss in bits per byte of text, which is comparable between tokenizers."""
         bits = self.loss * self.tokens / math.log(2)
         return bits / self.bytes if self.bytes else math.inf  # 0 bytes if all is <|endoftext|>
 
@@ -63,8 +63,8 @@ def validation_loss(
 ) -> float:
     """Return the mean loss in nats per token over fixed windows of the validation data.
 
-    The windows are the same each time and split between the ranks. No random numbers are drawn, so
-    evaluation doesn't change training.
+    The windows are the same each time and are split between the ranks. Evaluation draws no random
+    numbers, so it doesn't change training.
 
     Args:
         model: A GPT that returns the loss for inputs and targets.
@@ -72,8 +72,8 @@ def validation_loss(
         tokens: Number of tokens to predict, rounded to full windows.
         micro_batch_size: Windows per forward pass.
         device: Device of the model.
-        autocast: Precision of the forward pass.
-        world: The ranks that share the work, by default one.
+        autocast: Context that sets the precision of the forward pass.
+        world: The ranks that share the work, by default a single process.
     """
     world = world or World()
     starts = loader.validation_starts(tokens)
