@@ -96,7 +96,7 @@ def score(
 ) -> Score:
     """Measure the validation loss, and count the bytes of its target tokens.
 
-    The arguments are those of `validation_loss`, and the tokenizer of the data.
+    In addition to the arguments of `validation_loss`, it takes the tokenizer of the data.
     """
     loss = validation_loss(model, loader, tokens, **settings)
     starts = loader.validation_starts(tokens)
