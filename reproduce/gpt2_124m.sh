@@ -14,11 +14,12 @@ DATA=${DATA:-fineweb}                    # folder of shards, which the first sta
 PARQUET=${PARQUET:-}                     # folder of downloaded parquet files (empty: the hub)
 RUN_DIR=${RUN_DIR:-runs/gpt2-124m}       # folder of the run, which all machines must see
 EXPORT=${EXPORT:-$RUN_DIR/export}        # folder of the exported model
-HELLASWAG=${HELLASWAG:-Rowan/hellaswag}  # data set on the hub, or the path of hellaswag_val.jsonl
+HELLASWAG=${HELLASWAG-Rowan/hellaswag}   # dataset on the hub, or hellaswag_val.jsonl (empty: none)
+PROMPT=${PROMPT:-"Hello, I'm a language model,"} # continued at every validation
 PRESET=${PRESET:-gpt2-124m}              # the model, one of the presets of `cs336 train --help`
 GPUS=${GPUS:-auto}                       # how many GPUs of this machine to use
 PREPARE_FLAGS=${PREPARE_FLAGS:---val-fraction 0.01}
-TRAIN_FLAGS=${TRAIN_FLAGS:---micro-batch-size 64}
+TRAIN_FLAGS=${TRAIN_FLAGS:---micro-batch-size 64 --eval-every 1000}
 EVAL_FLAGS=${EVAL_FLAGS:---eval-tokens 10485760 --micro-batch-size 64}
 LAUNCH=${LAUNCH:-}                       # how to start processes (empty: torchrun for several GPUs)
 PYTHON=${PYTHON:-.venv/bin/python}       # the Python that has the package
@@ -83,7 +84,8 @@ train() {
   fi
   say "train: $PRESET on $DATA in $RUN_DIR"
   run "${launch[@]}" -m cs336_lib train "$PRESET" \
-    --train-data "$DATA" --run-dir "$RUN_DIR" "${flags[@]}" --resume
+    --train-data "$DATA" --run-dir "$RUN_DIR" --hellaswag "$HELLASWAG" --sample "$PROMPT" \
+    "${flags[@]}" --resume
   trained || { say "train: stopped early; run the same command again to resume"; exit 1; }
 }
 

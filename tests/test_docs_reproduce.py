@@ -17,7 +17,7 @@ import pytest
 
 from cs336_lib import accounting
 from cs336_lib.cli import parse
-from cs336_lib.config import PRESETS, GPTConfig
+from cs336_lib.config import CHANGEABLE, PRESETS, GPTConfig
 from cs336_lib.evals import hellaswag
 from cs336_lib.schedule import learning_rate
 
@@ -60,7 +60,8 @@ def test_every_block_of_code_prints_what_the_page_says():
 
 def commands() -> list[list[str]]:
     """Return the arguments of every cs336 command in a shell block."""
-    lines = "\n".join(code for kind, code in BLOCKS if kind == "sh").splitlines()
+    text = "\n".join(code for kind, code in BLOCKS if kind == "sh")
+    lines = text.replace("\\\n", "").splitlines()
     found = []
     for line in filter(None, lines):
         words = shlex.split(line)
@@ -84,7 +85,7 @@ def test_the_train_commands_are_the_preset_but_for_what_changes_no_result():
     assert len(trained) == 3
     for config in trained[:2]:
         changed = {n for n, v in vars(config).items() if v != getattr(PRESET, n)}
-        assert changed <= {"train_data", "val_data", "micro_batch_size", "resume", "run_dir"}
+        assert changed <= {"train_data", *CHANGEABLE}
         assert config.resume
         assert config.run_dir == "runs/gpt2-124m"
     assert trained[2].initial_batch_tokens > 0
@@ -138,7 +139,7 @@ def calls(folder: Path, lines: str, gpus: int) -> list[tuple[list[str], list[str
 @pytest.mark.parametrize("gpus", [1, 8])
 def test_the_script_runs_the_commands_of_the_page(tmp_path, gpus):
     found = calls(tmp_path, SCRIPT, gpus)
-    shell = [code for kind, code in BLOCKS if kind == "sh"]
+    shell = [code.replace("\\\n", "") for kind, code in BLOCKS if kind == "sh"]
     lines = next(code for code in shell if "cs336 export" in code).splitlines()
     launcher, train = lines[1].split(" -m cs336_lib ")
     if gpus == 1:
@@ -221,7 +222,7 @@ def test_a_mistake_is_one_line(tmp_path, variables, stage, message):
 
 def test_the_page_has_the_variables_of_the_script():
     text = (ROOT / SCRIPT).read_text()
-    defaults = dict(re.findall(r"^(\w+)=\$\{\1:-(.*?)\}", text, re.M))
+    defaults = dict(re.findall(r"^(\w+)=\$\{\1:?-(.*?)\}", text, re.M))
     rows = re.findall(r"^\| `([A-Z_]+)` \| (.*?) \|", TEXT, re.M)
     assert len(rows) == 6
     for name, value in rows:
@@ -304,6 +305,7 @@ PLAIN = {
     "24": "GB cards",
     "64": "a micro-batch, from the table",
     "16": "a micro-batch, from the table",
+    "1000": "steps from one validation to the next, in the script's TRAIN_FLAGS",
     "256": "sha256",
     "2.11": "the oldest PyTorch that the course takes",
 }

@@ -214,7 +214,11 @@ def test_the_whole_run(undisturbed):
     assert rows[-1]["val_loss"] < rows[0]["train_loss"] - 1
     score = (undisturbed.run_dir / "score.txt").read_text()
     assert f"loss           {rows[-1]['val_loss']:.4f} nats per token" in score
+    assert f"HellaSwag      {rows[-1]['hellaswag']:.4f} acc_per_token, " in score
     assert f"({len(ACTIVITIES)} examples; " in score
+    curve = [row for row in rows if "hellaswag" in row]
+    assert [row["step"] for row in curve] == [9, 19, 29]
+    assert all(row["sample"].startswith("Hello, I'm a language model,") for row in curve)
     assert score in undisturbed.log
     export = undisturbed.run_dir / "export"
     model, ours = hf.load(export), load_model(undisturbed.run_dir, torch.device("cpu"))
