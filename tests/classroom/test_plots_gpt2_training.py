@@ -47,12 +47,13 @@ def test_loss_curves_are_named_where_they_end():
 
 
 def test_a_schedule_writes_out_its_ends_and_peak():
-    schedule = plots.schedule([0.5, 1.0, 0.1], 2, "title")
-    assert [0.5, 1.0, 0.1] in drawn(schedule.axes[0])
-    assert [text.split(":")[0] for text in texts(schedule.axes[0])] == [
-        "step 0",
-        "step 1, end of the warm-up",
-        "step 2",
+    schedule = plots.schedule([0.5, 1.0, 0.1, 0.1], 2, 2, "title")
+    assert [0.5, 1.0, 0.1, 0.1] in drawn(schedule.axes[0])
+    assert texts(schedule.axes[0]) == [
+        "step 0: 5.0e-01",
+        "step 1, end of the warm-up: 1e+00",
+        "step 2: 1e-01",
+        "at the\nminimum",
     ]
 
 
@@ -63,10 +64,12 @@ def test_gradient_errors_stand_over_their_tokens():
     assert list(second.get_ydata()) == [1.1, 0.6]
 
 
-def test_batch_growth_draws_both_and_the_constant_batch():
-    left, right = plots.batch_growth([1, 2, 4], [0, 1, 3], "title").axes
-    assert drawn(left) == [[1, 2, 4]]
-    assert drawn(right) == [[0, 4, 8], [0, 1, 3]]
+def test_equal_losses_are_drawn_at_zero():
+    top, bottom = plots.same_run([4.0, 3.0, 2.0], [4.0, 3.01, 2.0], "title").axes
+    assert drawn(top) == [[4.0, 3.01, 2.0], [4.0, 3.0, 2.0]]
+    zero = bottom.get_yticks()[0]
+    assert drawn(bottom)[0] == pytest.approx([zero, 0.01, zero])
+    assert bottom.get_yticklabels()[0].get_text() == "0"
 
 
 def test_run_panels_draw_rates_norms_and_the_limit():

@@ -11,7 +11,6 @@ from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
 
 from cs336_lib.classroom.plots.style import (
     BLUE,
@@ -70,25 +69,32 @@ def draw_levels(axes: Axes, levels: Mapping[str, float]) -> None:
         axes.annotate(name, (1, level), xycoords=("axes fraction", "data"), **place)
 
 
-def schedule(
-    rates: Sequence[float], warmup_steps: int, title: str, other: Mapping[int, float] | None = None
-) -> Figure:
-    """Plot a learning rate for every step, with warm-up shaded and ends and peak labelled."""
-    drawing, axes = figure(11, 4.6)
+def schedule(rates: Sequence[float], warmup_steps: int, last_decay: int, title: str) -> Figure:
+    """Plot a learning rate for every step, with warm-up and minimum shaded and named.
+
+    Args:
+        rates: The rate of each step.
+        warmup_steps: The number of steps until the peak.
+        last_decay: The step at which the rate reaches its minimum. It stays there.
+        title: Stands above the figure.
+    """
+    drawing, axes = figure(11, 4.8)
     axes.plot(rates, color=BLUE)
-    axes.axvspan(0, warmup_steps - 1, color=SKY, alpha=0.3)
-    last = len(rates) - 1
-    peak = warmup_steps - 1
+    peak, last = warmup_steps - 1, len(rates) - 1
+    axes.axvspan(0, peak, color=SKY, alpha=0.35)
+    axes.axvspan(last_decay, last, color=ORANGE, alpha=0.35)
     notes = {
-        0: (16, -2, "left", f"step 0: {rates[0]:.2e}"),
-        peak: (10, 2, "left", f"step {peak:,}, end of the warm-up: {rates[peak]:.1e}"),
-        last: (0, -26, "right", f"step {last:,}: {rates[last]:.1e}"),
+        0: (16, -2, "left", f"step 0: {rates[0]:.1e}"),
+        peak: (10, 4, "left", f"step {peak:,}, end of the warm-up: {rates[peak]:.0e}"),
+        last_decay: (-8, 40, "right", f"step {last_decay:,}: {rates[last_decay]:.0e}"),
     }
     for step, (dx, dy, side, text) in notes.items():
         axes.plot(step, rates[step], marker="o", color=BLUE)
-        place = {"xytext": (dx, dy), "textcoords": "offset points", "ha": side, "size": 14}
+        place = {"xytext": (dx, dy), "textcoords": "offset points", "ha": side, "size": 15}
         axes.annotate(text, (step, rates[step]), **place)
-    axes.margins(y=0.16)
+    middle = {"ha": "center", "va": "center", "size": 15}
+    axes.text((last_decay + last) / 2, max(rates) / 2, "at the\nminimum", **middle)
+    axes.margins(x=0.01, y=0.16)
     axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
     axes.xaxis.set_major_formatter("{x:,.0f}")
     label(axes, title, "step", "learning rate")
@@ -115,22 +121,24 @@ def gradient_error(
     return drawing
 
 
-def batch_growth(batch_tokens: Sequence[int], tokens_read: Sequence[int], title: str) -> Figure:
-    """Plot the tokens in each step's batch, and the tokens read so far, against the step."""
-    drawing, (left, right) = figure(13, 4.6, ncols=2)
-    left.step(range(len(batch_tokens)), batch_tokens, where="post", color=BLUE)
-    straight = np.arange(len(tokens_read)) * max(batch_tokens)
-    right.plot(straight, color=GREY, linestyle="--", label="constant batch")
-    right.plot(tokens_read, color=GREEN, label="growing batch")
-    right.legend(loc="upper left")
-    for axes in (left, right):
-        axes.xaxis.set_major_locator(MaxNLocator(4))
-        axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.set_ylim(bottom=0)
-    left.yaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.0f}k")
-    right.yaxis.set_major_formatter(lambda value, _: f"{value / 1e9:.0f}B")
-    label(left, title, "step", "tokens per step")
-    label(right, "Read so far", "step", "tokens")
+def same_run(ours: Sequence[float], theirs: Sequence[float], title: str) -> Figure:
+    """Plot two runs' losses over each other, and below them how far apart they are."""
+    drawing, (top, bottom) = figure(11, 6, nrows=2, sharex=True, height_ratios=[1.4, 1])
+    top.plot(theirs, color=ORANGE, linewidth=9, alpha=0.6, label="production loop")
+    top.plot(ours, color=BLUE, label="yours")
+    top.legend()
+    apart = np.abs(np.subtract(ours, theirs))
+    one_ulp = float(np.spacing(np.float32(max(ours))))
+    zero = one_ulp / 10  # where a difference of 0 is drawn
+    bottom.semilogy(np.maximum(apart, zero), color=GREEN, linestyle="", marker="o")
+    bottom.axhline(one_ulp, color=GREY, linestyle="--", linewidth=2)
+    place = {"xytext": (-4, 5), "textcoords": "offset points", "ha": "right", "va": "bottom"}
+    note = f"one rounding of fp32 at {max(ours):.1f}"
+    bottom.annotate(note, (1, one_ulp), xycoords=("axes fraction", "data"), **place)
+    bottom.set_ylim(zero / 4, 1)
+    bottom.set_yticks([zero, 1e-5, 1e-3, 1e-1], ["0", "1e-5", "0.001", "0.1"])
+    label(top, title, "", "loss [nats/token]")
+    label(bottom, "", "step", "difference (log)")
     return drawing
 
 
