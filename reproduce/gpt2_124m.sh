@@ -15,15 +15,15 @@ PARQUET=${PARQUET:-}                     # folder of downloaded parquet files (e
 RUN_DIR=${RUN_DIR:-runs/gpt2-124m}       # folder of the run, which all machines must see
 EXPORT=${EXPORT:-$RUN_DIR/export}        # folder of the exported model
 HELLASWAG=${HELLASWAG-Rowan/hellaswag}   # dataset on the hub, or hellaswag_val.jsonl (empty: none)
-PROMPT=${PROMPT:-"Hello, I'm a language model,"} # continued at every validation
-PRESET=${PRESET:-gpt2-124m}              # the model, one of the presets of `cs336 train --help`
+PROMPT=${PROMPT:-"Hello, I'm a language model,"}
+PRESET=${PRESET:-gpt2-124m}              # one of the presets of `cs336 train --help`
 GPUS=${GPUS:-auto}                       # how many GPUs of this machine to use
 PREPARE_FLAGS=${PREPARE_FLAGS:---val-fraction 0.01}
 TRAIN_FLAGS=${TRAIN_FLAGS:---micro-batch-size 64 --eval-every 1000}
 EVAL_FLAGS=${EVAL_FLAGS:---eval-tokens 10485760 --micro-batch-size 64}
 LAUNCH=${LAUNCH:-}                       # how to start processes (empty: torchrun for several GPUs)
 PYTHON=${PYTHON:-.venv/bin/python}       # the Python that has the package
-[ -x "$PYTHON" ] || PYTHON=python3
+command -v "$PYTHON" >/dev/null || PYTHON=python3
 
 say() {
   echo "== $*" >&2

@@ -25,6 +25,8 @@ from cs336_lib.checkpoint import load_model
 from cs336_lib.data.corpus import shakespeare
 from cs336_lib.data.prepare import SAVE_SECONDS
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the script needs bash 4.4")
+
 REPRODUCE = Path(__file__).parents[2] / "reproduce"
 SCRIPT = "reproduce/gpt2_124m.sh"
 STEPS, EVERY = 30, 5  # a checkpoint every so many steps
