@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, NoReturn
 import tyro
 
 from cs336_lib import config
-from cs336_lib.config import PRESETS, TrainConfig, from_json, preset_for, require
-from cs336_lib.io import atomic, inside, read_json
+from cs336_lib.config import PRESETS, TrainConfig, preset_for, require
+from cs336_lib.io import atomic
 
 DESCRIPTION = "Train, sample, evaluate and export GPT-2 models, prepare data, estimate costs."
 
@@ -108,10 +108,16 @@ class Sample:
 
 @dataclass(frozen=True)
 class Eval:
-    """Measure loss, perplexity and bits per byte on a run's validation data."""
+    """Measure loss, perplexity and bits per byte of a run, or of any GPT-2. torchrun shares it."""
 
-    run_dir: Path
-    """Folder of a run made by `cs336 train`."""
+    run_dir: Path | None = None
+    """Folder of a run made by `cs336 train`, which is scored on its own validation data."""
+    model: str = ""
+    """Instead of a run, gpt2, gpt2-medium, gpt2-large, gpt2-xl or a folder in Hugging Face's
+    layout."""
+    val_data: str = ""
+    """Data for --model. A folder made by `cs336 prepare`, or a pattern of .bin shards (default:
+    the last tenth of the plays that ship)."""
     eval_tokens: int = 1048576
     """How many tokens to score, always the same ones (at most all of them)."""
     micro_batch_size: int = 16
@@ -123,33 +129,34 @@ class Eval:
 
     def run(self) -> None:
         """Run `cs336 eval`."""
-        from cs336_lib import checkpoint, hardware
-        from cs336_lib.data.loader import Loader, open_data
-        from cs336_lib.data.tokenizer import load_tokenizer
-        from cs336_lib.evals import hellaswag, loss
+        from cs336_lib import distributed, hardware
+        from cs336_lib.data.loader import Loader
+        from cs336_lib.evals import hellaswag, loss, subject
 
         for name in ("eval_tokens", "micro_batch_size"):
             value = getattr(self, name)
             require(value >= 1, f"{name} is {value}; at least 1 needed")
-        device = hardware.select_device(self.device)
-        model = checkpoint.load_model(self.run_dir, device)
-        path = inside(self.run_dir, "config.json")
-        config = from_json(TrainConfig, read_json(path), path)
-        _, stream, tokenizer = open_data(config.train_data, config.val_data, config.tokenizer)
-        ours = load_tokenizer(self.run_dir / "tokenizer.json")
-        require(
-            ours == tokenizer,
-            f"{self.run_dir} was trained with tokenizer {ours}, and its data now has {tokenizer}; "
-            f"put back the data and the tokenizer.json it was trained with",
-        )
-        examples = hellaswag.load_examples(self.hellaswag, tokenizer) if self.hellaswag else []
-        place: dict[str, Any] = {"device": device}
-        place["autocast"] = hardware.autocast(device, config.precision)
-        loader = Loader(stream, config.block_size, tokenizer.vocab_size, config.seed)
-        tokens, size = self.eval_tokens, self.micro_batch_size
-        print(loss.score(model, loader, tokenizer, tokens, micro_batch_size=size, **place))
-        if examples:
-            print(f"HellaSwag      {hellaswag.score(model, examples, config.block_size, **place)}")
+        which = "give --run-dir or --model, and --val-data only with --model"
+        require(bool(self.run_dir) != bool(self.model), which)
+        require(not (self.run_dir and self.val_data), which)
+        local_rank = distributed.world_from_environment().local_rank
+        device = hardware.select_device(self.device, local_rank)
+        with distributed.process_group(device) as world:
+            if self.run_dir:
+                judged = subject.of_run(self.run_dir, device)
+            else:
+                judged = subject.of_hugging_face(self.model, device, self.val_data)
+            model, tokenizer, block_size = judged.model, judged.tokenizer, judged.block_size
+            examples = hellaswag.load_examples(self.hellaswag, tokenizer) if self.hellaswag else []
+            autocast = hardware.autocast(device, judged.precision)
+            place: dict[str, Any] = {"device": device, "autocast": autocast, "world": world}
+            loader = Loader(judged.stream, block_size, tokenizer.vocab_size, seed=0)
+            sizes = {"tokens": self.eval_tokens, "micro_batch_size": self.micro_batch_size}
+            text = str(loss.score(model, loader, tokenizer, **sizes, **place))
+            if examples:
+                text += f"\nHellaSwag      {hellaswag.score(model, examples, block_size, **place)}"
+            if world.is_main:
+                print(text)
 
 
 @dataclass(frozen=True)
@@ -266,7 +273,27 @@ class Check:
             print(guesses)
 
 
-Command = Train | Sample | Eval | Prepare | Estimate | Export | Compare | Check
+@dataclass(frozen=True)
+class Assemble:
+    """Write train_gpt2.py from the parts of GPT-2 that you wrote in notebooks 07 to 10."""
+
+    out: Path = Path("my_train_gpt2.py")
+    """File to write."""
+    notebooks: Path | None = None
+    """Folder of the notebooks (default: your copy)."""
+    overwrite: bool = False
+    """Replace the file if it exists."""
+
+    def run(self) -> None:
+        """Run `cs336 assemble`."""
+        from cs336_lib.classroom import assemble, study
+
+        folder = self.notebooks or study.find()
+        print(assemble.describe(assemble.write(self.out, folder, self.overwrite)))
+        print(f"{self.out}: now python {self.out} --help")
+
+
+Command = Train | Sample | Eval | Prepare | Estimate | Export | Compare | Check | Assemble
 
 
 def parse(arguments: list[str]) -> Any:

@@ -91,6 +91,8 @@ OWN: dict[str, dict[str, list[str]]] = {
         "seed": [str(2**63)],
         "eval_tokens": ["0"],
         "keep_checkpoints": ["0"],
+        "hellaswag": ["file.txt", "taken", "missing.jsonl", "/dev/zero", SHELL],
+        "sample": ["é", "\0", "\x1b[2J"],
     },
     "sample": {
         "run_dir": ["", "missing", "taken", "file.txt", "/dev/null", "a\nb", SHELL, LONG],
@@ -105,6 +107,8 @@ OWN: dict[str, dict[str, list[str]]] = {
     },
     "eval": {
         "run_dir": ["", "missing", "taken", "file.txt", "/dev/null", "a\nb", SHELL, LONG],
+        "model": ["x"],  # and a run as well
+        "val_data": ["missing"],  # without --model
         "hellaswag": ["file.txt", "taken", "missing.jsonl", "/dev/zero", SHELL],
         "device": ["", "tpu", "cuda:99"],
         "eval_tokens": ["0"],
@@ -147,11 +151,16 @@ OWN: dict[str, dict[str, list[str]]] = {
         "run_dir": ["", "missing", "taken", "file.txt", "/dev/null", "a\nb", SHELL, LONG],
         "out": ["", ".", "taken", "file.txt", "/dev/null/out", "/proc/out", "file.txt/out", LONG],
     },
+    "assemble": {
+        "out": ["", ".", "taken", "file.txt", "/proc/out", "file.txt/out.py", LONG],
+        "notebooks": ["", "missing", "file.txt", "a\nb", SHELL, LONG],
+    },
     "compare": {
         "runs": ["", "missing", "taken", "file.txt", "/dev/null", "a\nb", SHELL, LONG],
         "out": ["", ".", "taken", "file.txt", "new.jpeg", "/proc/a.png", "file.txt/a.png", LONG],
     },
 }
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 # Nothing is wrong with very many of these: there are fewer, and all are taken.
 HARMLESS = {("sample", "top_k"), ("eval", "eval_tokens"), ("eval", "micro_batch_size")}
 COMMANDS = {
@@ -161,6 +170,7 @@ COMMANDS = {
     "prepare": cli.Prepare,
     "estimate": cli.Estimate,
     "export": cli.Export,
+    "assemble": cli.Assemble,
     "compare": cli.Compare,
 }
 
@@ -239,6 +249,7 @@ def base(command: str, trained: Path) -> list[str]:
         "prepare": ["prepare", "--out", "new", "--tokenizer", "char", "file.txt"],
         "estimate": ["estimate", "--params", "1e9", "--tokens", "1e9"],
         "export": ["export", "--run-dir", str(trained), "--out", "new"],
+        "assemble": ["assemble", "--notebooks", str(NOTEBOOKS), "--out", "new"],
         "compare": ["compare", str(trained)],
     }[command]
 

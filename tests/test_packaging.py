@@ -135,7 +135,7 @@ def test_modules_import_only_downwards():
         ["distributed"],
         ["hf", "report"],
         ["checkpoint", "generate", "evals.loss", "evals.hellaswag"],
-        ["run"],
+        ["run", "evals.subject"],
         ["train"],
         ["cli"],
     ]

@@ -1,0 +1,83 @@
+"""The model that an evaluation scores, with its validation data."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from cs336_lib import checkpoint, hf
+from cs336_lib.config import TrainConfig, from_json, require
+from cs336_lib.data.loader import open_data
+from cs336_lib.data.shards import TokenStream
+from cs336_lib.data.tokenizer import (
+    Tokenizer,
+    load_tokenizer,
+    make_tokenizer,
+    require_tokenizer,
+)
+from cs336_lib.io import inside, read_json
+from cs336_lib.model import GPT
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model, its validation data, its tokenizer, and its precision as in TrainConfig."""
+
+    model: GPT
+    stream: TokenStream
+    tokenizer: Tokenizer
+    precision: str = "auto"
+
+    @property
+    def block_size(self) -> int:
+        """The model's context length in tokens."""
+        return self.model.config.block_size
+
+
+def of_run(run_dir: Path, device: torch.device) -> Subject:
+    """Load a run's newest checkpoint and open its validation data.
+
+    Raises:
+        FileNotFoundError: If the run or its data is missing.
+        ValueError: If the data has another tokenizer now, or a file is malformed.
+    """
+    model = checkpoint.load_model(run_dir, device)
+    path = inside(run_dir, "config.json")
+    config = from_json(TrainConfig, read_json(path), path)
+    _, stream, tokenizer = open_data(config.train_data, config.val_data, config.tokenizer)
+    ours = load_tokenizer(run_dir / "tokenizer.json")
+    require(
+        ours == tokenizer,
+        f"{run_dir} was trained with tokenizer {ours}, and its data now has {tokenizer}; "
+        f"put back the data and the tokenizer.json it was trained with",
+    )
+    return Subject(model, stream, tokenizer, config.precision)
+
+
+def of_hugging_face(source: str, device: torch.device, val_data: str = "") -> Subject:
+    """Load a GPT-2 in Hugging Face's layout, and open data for it.
+
+    Args:
+        source: A folder, or gpt2, gpt2-medium, gpt2-large or gpt2-xl.
+        device: Device of the model.
+        val_data: A folder made by `cs336 prepare`, a pattern of .bin shards, or "" for the last
+            tenth of the plays that ship.
+
+    Raises:
+        FileNotFoundError: If the model or the data is missing.
+        ValueError: If the model or the data isn't one of GPT-2's tokens.
+    """
+    model, tokenizer = hf.load(source, device), make_tokenizer("gpt2", "")
+    theirs = model.config.vocab_size
+    require(
+        theirs == tokenizer.vocab_size,
+        f"{source} has {theirs:,} token ids; a model of GPT-2's {tokenizer.vocab_size:,} expected",
+    )
+    if not val_data:
+        return Subject(model, open_data("", "", "gpt2")[1], tokenizer)
+    if Path(val_data).is_dir():
+        stream = TokenStream.from_folder(Path(val_data), "val")
+    else:
+        stream = TokenStream.from_pattern(val_data)
+    require_tokenizer(stream.names, tokenizer)
+    return Subject(model, stream, tokenizer)
