@@ -29,17 +29,12 @@ def test_shares_add_up_to_a_hundred():
     assert words(axes) == ["25 %", "75 %", "50 %", "50 %"]
 
 
-def test_position_curves_draw_the_columns_asked_for():
-    table = np.arange(12.0).reshape(4, 3)
-    drawing = plots.position_curves({"t": table}, {"t": [2, 0]}, "title")
+def test_positions_have_curves_above_maps_of_one_scale():
+    curves = {"a": np.array([[1.0, -4.0], [2.0, 0.0]]), "b": np.eye(2)}
+    drawing = plots.positions(curves, {"a": np.eye(3), "b": -np.eye(3)}, "title")
     lines = drawing.axes[0].lines
-    assert [line.get_ydata().tolist() for line in lines] == [[2, 5, 8, 11], [0, 3, 6, 9]]
-    assert [line.get_label() for line in lines] == ["dim 2", "dim 0"]
-
-
-def test_similarities_share_one_scale():
-    drawing = plots.position_similarity({"a": np.eye(3), "b": -np.eye(3)}, "title")
-    images = [axes.images[0] for axes in drawing.axes[:2]]
+    assert [line.get_ydata().tolist() for line in lines] == [[0.25, 0.5], [-1, 0]]
+    images = [axes.images[0] for axes in drawing.axes if axes.images][:2]
     assert [image.get_clim() for image in images] == [(-1, 1), (-1, 1)]
     assert np.array_equal(images[1].get_array(), -np.eye(3))
 
@@ -61,16 +56,13 @@ def test_a_map_for_each_head():
         assert [tick.get_text() for tick in maps[0].get_xticklabels()] == ["a", "·", "↵"]
 
 
-def test_head_scores_write_each_number():
-    scores = np.array([[0.1, 0.9], [0.25, 1.0]])
-    axes = plots.head_scores(scores, "title", "weight").axes[0]
-    assert words(axes) == ["0.10", "0.90", "0.25", "1.00"]
-
-
-def test_depth_starts_at_the_embeddings():
-    axes = plots.by_depth({"one": [1, 2, 3]}, "title", "block", "variance").axes[0]
-    assert axes.lines[0].get_xdata().tolist() == [0, 1, 2]
-    assert axes.get_legend() is None  # a single curve needs none
+def test_variance_starts_at_the_embeddings():
+    left, right = plots.stream_variance(
+        {"one": [1, 2, 3]}, [6, 12], {"one": [4, 5], "two": [6, 7]}, "title"
+    ).axes
+    assert list(left.lines[0].get_xdata()) == [0, 1, 2]
+    assert [list(line.get_xdata()) for line in right.lines] == [[6, 12], [6, 12]]
+    assert [list(line.get_ydata()) for line in right.lines] == [[4, 5], [6, 7]]
 
 
 def test_stream_marks_guessing():
@@ -87,12 +79,3 @@ def test_what_cannot_be_drawn_gets_a_cross():
     assert words(everything) == []
     assert words(cut) == ["×"]
     assert cut.texts[0].get_position()[0] == 1
-
-
-def test_token_times_are_smoothed_by_medians():
-    times = [1.0] * 10 + [100.0] + [1.0] * 10  # a hiccup of the machine
-    axes = plots.token_times({"cache": times}, 1, "title").axes[0]
-    raw, smooth = axes.lines
-    assert max(raw.get_ydata()) == 100
-    assert max(smooth.get_ydata()) == 1
-    assert smooth.get_xdata()[0] == 1

@@ -109,38 +109,30 @@ def parameter_share(models: Mapping[str, Mapping[str, int]], title: str) -> Figu
     return drawing
 
 
-def position_curves(
-    tables: Mapping[str, ArrayLike], columns: Mapping[str, Sequence[int]], title: str
+def positions(
+    curves: Mapping[str, ArrayLike], similarities: Mapping[str, ArrayLike], title: str
 ) -> Figure:
-    """Plot some columns of each table of positions against the position.
+    """Draw tables of positions, each with a few curves above and a map of similarities below.
 
     Args:
-        tables: Arrays of (position, dimension), by caption.
-        columns: The dimensions to draw, by caption.
+        curves: Arrays of (position, curve), by caption.
+        similarities: The cosine between every two positions, by caption.
         title: The title of the figure.
     """
-    drawing, panels = figure(13, 4.4, ncols=len(tables), squeeze=False)
-    for axes, (caption, table) in zip(panels[0], tables.items(), strict=True):
-        values = np.asarray(table)
-        for column, colour, dashes in zip(columns[caption], COLOURS, DASHES, strict=False):
-            axes.plot(values[:, column], color=colour, ls=dashes, lw=2, label=f"dim {column}")
-        label(axes, caption, "position [tokens]", "value")
-        axes.margins(y=0.25)
-        axes.legend(ncols=3, loc="upper center", columnspacing=1, handlelength=1.6)
-    drawing.suptitle(title, fontsize=17, fontweight="bold")
-    return drawing
-
-
-def position_similarity(similarities: Mapping[str, ArrayLike], title: str) -> Figure:
-    """Draw the cosine between every two positions, as one square map per table."""
-    drawing, panels = figure(13, 4.8, ncols=len(similarities), squeeze=False)
-    for axes, (caption, values) in zip(panels[0], similarities.items(), strict=True):
+    drawing, panels = figure(13, 7.2, nrows=2, ncols=len(curves), squeeze=False)
+    for axes, (caption, values) in zip(panels[0], curves.items(), strict=True):
+        scaled = np.asarray(values) / np.abs(np.asarray(values)).max()
+        for column, colour, dashes in zip(scaled.T, COLOURS, DASHES, strict=False):
+            axes.plot(column, color=colour, ls=dashes, lw=2.2)
+        axes.set_ylim(-1.1, 1.1)
+        label(axes, caption, "position [tokens]", "")
+    panels[0, 0].set_ylabel("strongest direction" + "s" * (scaled.shape[1] > 1))
+    for axes, values in zip(panels[1], similarities.values(), strict=True):
         image = axes.imshow(np.asarray(values), vmin=-1, vmax=1, cmap="RdBu_r")
         axes.grid(visible=False)
-        axes.set_title(caption, loc="left", fontsize=15, fontweight="bold")
-        axes.set_xlabel("position")
-    panels[0, 0].set_ylabel("position")
-    drawing.colorbar(image, ax=list(panels[0]), shrink=0.8, label="cosine")
+        axes.set_xlabel("position [tokens]")
+    panels[1, 0].set_ylabel("position [tokens]")
+    drawing.colorbar(image, ax=list(panels[1]), shrink=0.9, label="cosine of two positions")
     drawing.suptitle(title, fontsize=17, fontweight="bold")
     return drawing
 
@@ -192,49 +184,39 @@ def attention_heads(patterns: ArrayLike, text: str, title: str) -> Figure:
     return drawing
 
 
-def head_scores(scores: ArrayLike, title: str, meaning: str) -> Figure:
-    """Draw a number from 0 to 1 for every head, as a shaded table of (layer, head)."""
-    values = np.asarray(scores)
-    drawing, axes = figure(9, 1.6 + 0.62 * len(values))
-    image = axes.imshow(values, vmin=0, vmax=1, cmap="Blues", aspect="auto")
-    for (layer, head), value in np.ndenumerate(values):
-        ink = "white" if value > 0.55 else "black"
-        axes.text(head, layer, f"{value:.2f}", ha="center", va="center", color=ink, size=14)
-    axes.set_xticks(range(values.shape[1]))
-    axes.set_yticks(range(values.shape[0]))
-    axes.grid(visible=False)
-    label(axes, title, "head", "layer")
-    drawing.colorbar(image, label=meaning)
-    return drawing
-
-
-def by_depth(curves: Mapping[str, Sequence[float]], title: str, x: str, y: str) -> Figure:
-    """Plot one curve per name against the depth, which starts at 0 (the embeddings)."""
-    drawing, axes = figure(10, 4.6)
-    for (name, values), colour, dashes, marker in zip(
-        curves.items(), COLOURS, DASHES, MARKERS, strict=False
-    ):
-        axes.plot(values, color=colour, ls=dashes, marker=marker, label=name)
-    axes.set_ylim(bottom=0)
-    label(axes, title, x, y)
-    if len(curves) > 1:
-        axes.legend(loc="upper left")
-    return drawing
-
-
-def variance_by_layers(
-    layers: Sequence[int], curves: Mapping[str, Sequence[float]], title: str
+def stream_variance(
+    by_block: Mapping[str, Sequence[float]],
+    layers: Sequence[int],
+    by_model: Mapping[str, Sequence[float]],
+    title: str,
 ) -> Figure:
-    """Plot the variance at the end of the stream against the depth of the model."""
-    drawing, axes = figure(10, 4.4)
-    for (name, values), colour, dashes, marker in zip(
-        curves.items(), COLOURS, DASHES, MARKERS, strict=False
-    ):
-        axes.plot(layers, values, color=colour, ls=dashes, marker=marker, label=name)
-    axes.set_xticks(layers)
-    axes.set_ylim(bottom=0)
-    axes.legend(loc="upper left")
-    label(axes, title, "number of blocks", "variance after the last block")
+    """Plot the stream's variance after each block of a model, and at the end of several models.
+
+    Args:
+        by_block: The variance before block 1 and after each block, by initialization.
+        layers: Numbers of blocks of the models on the right.
+        by_model: The variance at the end of each of them, by initialization.
+        title: The title of the figure.
+    """
+    drawing, (left, right) = figure(13, 5, ncols=2)
+    for axes, curves, x in ((left, by_block, None), (right, by_model, layers)):
+        for (name, values), colour, dashes, marker in zip(
+            curves.items(), (RED, BLUE), DASHES, MARKERS, strict=False
+        ):
+            places = range(len(values)) if x is None else x
+            axes.plot(places, values, color=colour, ls=dashes, marker=marker, label=name)
+            note = {"xytext": (0, 9), "textcoords": "offset points", "ha": "center", "size": 14}
+            axes.annotate(f"{values[-1]:.2g}", (places[-1], values[-1]), color=colour, **note)
+        axes.set_yscale("log")
+        axes.margins(x=0.08, y=0.14)
+    left.set_xticks(range(0, len(next(iter(by_block.values()))), 2))
+    left.legend(loc="lower right")
+    right.set_xscale("log")
+    right.set_xticks(layers, [str(n) for n in layers])
+    right.minorticks_off()
+    label(left, "inside one model", "after block", "variance of the stream")
+    label(right, "models of different depth", "number of blocks", "variance after the last block")
+    drawing.suptitle(title, fontsize=17, fontweight="bold")
     return drawing
 
 
@@ -295,19 +277,4 @@ def next_token(panels: Mapping[str, Sequence[float]], names: Sequence[str], titl
     for axes in grid[-1]:
         axes.set_xlabel("next token")
     drawing.suptitle(title, fontsize=17, fontweight="bold")
-    return drawing
-
-
-def token_times(curves: Mapping[str, Sequence[float]], first: int, title: str) -> Figure:
-    """Plot the milliseconds of each new token against the length of the text so far."""
-    drawing, axes = figure(10, 4.4)
-    for (name, values), colour, dashes in zip(curves.items(), (RED, BLUE), DASHES, strict=False):
-        lengths = np.arange(first, first + len(values))
-        axes.plot(lengths, values, color=colour, ls=dashes, lw=1.5, alpha=0.35)
-        width = max(1, len(values) // 10)
-        smooth = [np.median(values[max(0, i - width) : i + width]) for i in range(len(values))]
-        axes.plot(lengths, smooth, color=colour, ls=dashes, label=name)
-    axes.set_ylim(bottom=0, top=1.3 * np.quantile(np.concatenate(list(curves.values())), 0.98))
-    axes.legend(loc="upper left")
-    label(axes, title, "tokens so far", "time for one token [ms]")
     return drawing
