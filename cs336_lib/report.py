@@ -1,21 +1,13 @@
-"""Format text for the command line, such as the banner and tables."""
+"""Format text for the command line, such as summaries and tables."""
 
 import math
 import re
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
-from cs336_lib import accounting, hardware
-from cs336_lib.config import Estimate, TrainConfig, require
-from cs336_lib.data.tokenizer import Tokenizer
-from cs336_lib.distributed import World
+from cs336_lib import accounting
+from cs336_lib.config import Estimate, require
 from cs336_lib.hardware import DATASHEET, Device
-from cs336_lib.model import GPT
-from cs336_lib.schedule import windows_before
-
-EXPECTED_MFU = 0.4  # for the estimate before the start; the real MFU is measured
 
 
 def troubles(rows: list[dict[str, Any]]) -> str:
@@ -42,46 +34,6 @@ def summary(row: dict[str, Any]) -> str:
     if row["mfu"] is not None:
         parts.append(f"MFU {row['mfu']:.0%}")
     return ", ".join(parts)
-
-
-def banner(
-    config: TrainConfig,
-    model: GPT,
-    tokenizer: Tokenizer,
-    device: torch.device,
-    dtype: torch.dtype | None,
-    peak: tuple[float | None, str],
-    first_step: int,
-    world: World,
-) -> str:
-    """Describe a run and its expected duration before it starts.
-
-    Args:
-        dtype: Data type of matmuls, or `None` for fp32.
-        peak: Peak FLOP/s of one device (or `None`), and its source.
-        first_step: First step of this session, greater than 0 after a resume.
-    """
-    windows = windows_before(config.max_steps, config) - windows_before(first_step, config)
-    tokens = windows * config.block_size
-    flops = tokens * accounting.train_flops_per_token(model.config)
-    speed, source = peak
-    expected = "unknown (no peak FLOP/s known for this device)"
-    if speed is not None:
-        seconds = accounting.training_seconds(flops, world.size, speed, EXPECTED_MFU)
-        expected = f"{accounting.duration(seconds)} at {EXPECTED_MFU:.0%} MFU"
-        source = f"{accounting.human(speed)}FLOP/s, {source}"
-    resumed = f", from step {first_step}" if first_step else ""
-    return f"""\
-model      {model.num_parameters():,} parameters: {config.n_layer} layers, {config.n_head} heads, \
-{config.n_embd} wide, context {config.block_size}
-data       {config.train_data or "the plays that ship"}, tokenizer {tokenizer.name}, \
-{tokenizer.vocab_size:,} ids
-device     {hardware.device_name(device)} x {world.size}, \
-{"bf16 autocast" if dtype else "fp32"} (peak {source})
-run        {config.max_steps} steps of {config.batch_tokens:,} tokens{resumed}: \
-{tokens:,} tokens, {flops:.2e} FLOPs
-expected   {expected}
-writes to  {config.run_dir}"""
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:

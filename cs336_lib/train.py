@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from cs336_lib import CallableModule, accounting, checkpoint, distributed, hardw
 from cs336_lib.config import TrainConfig, require
 from cs336_lib.data.loader import Loader, hash_key, open_data, prefetched
 from cs336_lib.data.tokenizer import Tokenizer, tokenizer_of
-from cs336_lib.distributed import World
 from cs336_lib.evals import hellaswag
 from cs336_lib.evals.hellaswag import load_examples
 from cs336_lib.evals.loss import validation_loss
@@ -28,12 +27,13 @@ from cs336_lib.hf import load as load_hugging_face
 from cs336_lib.io import Bar, Log, draws_in_place
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer
-from cs336_lib.report import banner, summary, troubles
+from cs336_lib.report import summary, troubles
 from cs336_lib.trackers import Send, open_tracker, require_tracker
 
 Batches = Iterator[tuple[Tensor, Tensor]]
 
 SAMPLE_TOKENS = 32  # of a sample during training
+EXPECTED_MFU = 0.4  # for the estimate before the start; the real MFU is measured
 
 
 def train_step(job: "Job", batches: Batches, step: int) -> tuple[Tensor, Tensor]:
@@ -51,8 +51,7 @@ def train_step(job: "Job", batches: Batches, step: int) -> tuple[Tensor, Tensor]
     torch.manual_seed(hash_key(config.seed, step, world.rank))  # dropout's randomness
     schedule.set_learning_rate(optimizer, schedule.learning_rate(step, config))
     windows = schedule.batch_windows(step, config)
-    loss = backward(job.model, batches, windows, config, world, job.autocast)
-    loss = world.all_reduce(loss)
+    loss = world.all_reduce(backward(job, batches, windows))
     grad_norm = clip_gradients(job.raw_model, config.grad_clip)
     broken = ~(loss.isfinite() & grad_norm.isfinite())
     job.broken = broken if config.on_nan == "skip" else broken | job.broken
@@ -66,14 +65,7 @@ def train_step(job: "Job", batches: Batches, step: int) -> tuple[Tensor, Tensor]
     return loss, grad_norm
 
 
-def backward(
-    model: nn.Module,
-    batches: Batches,
-    windows: int,
-    config: TrainConfig,
-    world: World,
-    autocast: AbstractContextManager,
-) -> Tensor:
+def backward(job: "Job", batches: Batches, windows: int) -> Tensor:
     """Accumulate the gradient of the mean loss over a step's windows.
 
     Each micro-batch is weighted by its size, so any split gives the gradient of the whole batch.
@@ -81,7 +73,7 @@ def backward(
     communicates gradients once per step, with the last micro-batch.
 
     Args:
-        model: The GPT, which DDP or torch.compile may wrap.
+        job: The run, whose model DDP or torch.compile may wrap.
         batches: Inputs and targets of this rank's micro-batches.
         windows: Number of sequences in the step's batch over all ranks.
 
@@ -89,13 +81,13 @@ def backward(
         This rank's part of the mean loss in nats per token. The parts of all ranks add up to it.
     """
     losses = []
-    pieces = world.pieces(windows, config.micro_batch_size)
+    pieces = job.world.pieces(windows, job.config.micro_batch_size)
     for number, (_, size) in enumerate(pieces, start=1):
         x, y = next(batches)
-        with distributed.gradient_sync(model, number == len(pieces)):
-            with autocast:
-                loss = model(x, y) * (size / windows)
-            (loss * world.size).backward()
+        with distributed.gradient_sync(job.model, number == len(pieces)):
+            with job.autocast:
+                loss = job.model(x, y) * (size / windows)
+            (loss * job.world.size).backward()
         losses.append(loss.detach())
     return torch.stack(losses).sum()
 
@@ -165,22 +157,16 @@ def evaluate(job: "Job", step: int) -> dict[str, float | str]:
     Raises:
         FloatingPointError: If the loss isn't finite.
     """
-    loss = validation_loss(
-        job.model,
-        job.val_loader,
-        job.config.eval_tokens,
-        micro_batch_size=distributed.micro_batch(job.config, job.world),
-        device=job.device,
-        autocast=job.autocast,
-        world=job.world,
-    )
+    config, tokens = job.config, job.config.eval_tokens
+    place: dict[str, Any] = {"device": job.device, "autocast": job.autocast, "world": job.world}
+    size = distributed.micro_batch(config, job.world)
+    loss = validation_loss(job.model, job.val_loader, tokens, micro_batch_size=size, **place)
     if not math.isfinite(loss):
         hint = run.nan_hint(job.run_dir)
         raise FloatingPointError(f"step {step}: validation loss {loss}; {hint}")
     found: dict[str, float | str] = {"val_loss": loss}
-    config, model = job.config, job.raw_model.eval()
+    model = job.raw_model.eval()
     if job.examples:
-        place: dict[str, Any] = {"device": job.device, "autocast": job.autocast, "world": job.world}
         score = hellaswag.score(model, job.examples, config.block_size, **place)
         found["hellaswag"] = score.acc_per_token
     if config.sample:
@@ -288,7 +274,7 @@ class Job:
         self.metrics = run.Metrics(self.run_dir / "metrics.jsonl", first_step, world)
         self.tracker = open_tracker(config, stack) if world.is_main else None
         if world.is_main:
-            print(banner(config, self.raw_model, tokenizer, device, dtype, peak, first_step, world))
+            print(banner(self, peak))
 
     def build_model(self, resumed: Path | None) -> GPT:
         """Create the model on the CPU, with fresh weights or those named by `init_from`.
@@ -352,6 +338,37 @@ class Job:
         """Yield this rank's micro-batches of all steps on the device, with prefetching."""
         pieces = (piece for step in self.steps for piece in self.micro_batches(step))
         return prefetched(pieces, self.device)
+
+
+def banner(job: Job, peak: tuple[float | None, str]) -> str:
+    """Describe a run and its expected duration before it starts.
+
+    Args:
+        job: The run.
+        peak: Peak FLOP/s of one device (or `None`), and its source.
+    """
+    config, model, tokenizer, first_step = job.config, job.raw_model, job.tokenizer, job.steps.start
+    done, total = (schedule.windows_before(n, config) for n in (first_step, config.max_steps))
+    tokens = (total - done) * config.block_size
+    flops = tokens * accounting.train_flops_per_token(model.config)
+    speed, source = peak
+    expected = "unknown (no peak FLOP/s known for this device)"
+    if speed is not None:
+        seconds = accounting.training_seconds(flops, job.world.size, speed, EXPECTED_MFU)
+        expected = f"{accounting.duration(seconds)} at {EXPECTED_MFU:.0%} MFU"
+        source = f"{accounting.human(speed)}FLOP/s, {source}"
+    resumed = f", from step {first_step}" if first_step else ""
+    return f"""\
+model      {model.num_parameters():,} parameters: {config.n_layer} layers, {config.n_head} heads, \
+{config.n_embd} wide, context {config.block_size}
+data       {config.train_data or "the plays that ship"}, tokenizer {tokenizer.name}, \
+{tokenizer.vocab_size:,} ids
+device     {hardware.device_name(job.device)} x {job.world.size}, \
+{"bf16 autocast" if job.dtype else "fp32"} (peak {source})
+run        {config.max_steps} steps of {config.batch_tokens:,} tokens{resumed}: \
+{tokens:,} tokens, {flops:.2e} FLOPs
+expected   {expected}
+writes to  {config.run_dir}"""
 
 
 def init_from(config: TrainConfig, tokenizer: Tokenizer) -> GPT:
