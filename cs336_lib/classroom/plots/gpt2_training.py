@@ -110,7 +110,7 @@ def gradient_error(
         colour, marker = ((BLUE, "o"), (RED, "s"))[number % 2]
         axes.loglog(tokens, values, color=colour, marker=marker, label=name)
     axes.set_xticks(tokens, [f"{n:,}" for n in tokens])
-    axes.set_yticks([0.1, 0.2, 0.5, 1.0], ["0.1", "0.2", "0.5", "1"])
+    axes.set_yticks([0.1, 0.2, 0.5, 1, 2], ["0.1", "0.2", "0.5", "1", "2"])
     axes.minorticks_off()
     axes.axhline(1, color=GREY, linestyle="--", linewidth=2)
     place = {"xytext": (-4, 4), "textcoords": "offset points", "ha": "right", "va": "bottom"}
