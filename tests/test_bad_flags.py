@@ -161,8 +161,11 @@ OWN: dict[str, dict[str, list[str]]] = {
     },
 }
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
-# Nothing is wrong with very many of these: there are fewer, and all are taken.
-HARMLESS = {("sample", "top_k"), ("eval", "eval_tokens"), ("eval", "micro_batch_size")}
+# Very many of these are fine. Where there are fewer, all are taken, and samples come one by one.
+HARMLESS = {
+    *(("sample", "top_k"), ("sample", "num_samples")),
+    *(("eval", "eval_tokens"), ("eval", "micro_batch_size")),
+}
 COMMANDS = {
     "train": TrainConfig,
     "sample": cli.Sample,
