@@ -29,14 +29,14 @@ def test_shares_add_up_to_a_hundred():
     assert words(axes) == ["25 %", "75 %", "50 %", "50 %"]
 
 
-def test_positions_have_curves_above_maps_of_one_scale():
-    curves = {"a": np.array([[1.0, -4.0], [2.0, 0.0]]), "b": np.eye(2)}
-    drawing = plots.positions(curves, {"a": np.eye(3), "b": -np.eye(3)}, "title")
-    lines = drawing.axes[0].lines
-    assert [line.get_ydata().tolist() for line in lines] == [[0.25, 0.5], [-1, 0]]
+def test_positions_show_the_strongest_direction_above_the_similarities():
+    ramp = np.outer([3.0, 1.0, -1.0, -3.0], [0.6, 0.8])
+    drawing = plots.positions({"ramp": ramp, "other": -ramp}, "title")
+    lines = [axes.lines[0].get_ydata() for axes in drawing.axes[:2]]
+    assert np.allclose(lines, [[1, 1 / 3, -1 / 3, -1]] * 2)
     images = [axes.images[0] for axes in drawing.axes if axes.images][:2]
     assert [image.get_clim() for image in images] == [(-1, 1), (-1, 1)]
-    assert np.array_equal(images[1].get_array(), -np.eye(3))
+    assert np.allclose(images[0].get_array()[0], [1, 1, -1, -1])
 
 
 def test_activations_have_a_panel_for_slopes():

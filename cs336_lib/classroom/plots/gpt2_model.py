@@ -109,28 +109,35 @@ def parameter_share(models: Mapping[str, Mapping[str, int]], title: str) -> Figu
     return drawing
 
 
-def positions(
-    curves: Mapping[str, ArrayLike], similarities: Mapping[str, ArrayLike], title: str
-) -> Figure:
-    """Draw tables of positions, each with a few curves above and a map of similarities below.
+def similarity(table: ArrayLike) -> np.ndarray:
+    """Return the cosine of every two rows of a table, after subtracting their mean."""
+    centred = np.asarray(table) - np.mean(np.asarray(table), axis=0)
+    centred = centred / np.linalg.norm(centred, axis=1, keepdims=True)
+    return centred @ centred.T
+
+
+def positions(tables: Mapping[str, ArrayLike], title: str, directions: int = 1) -> Figure:
+    """Draw tables of positions by their strongest directions and by their similarities.
 
     Args:
-        curves: Arrays of (position, curve), by caption.
-        similarities: The cosine between every two positions, by caption.
+        tables: Arrays of (position, dimension), by caption.
         title: The title of the figure.
+        directions: How many of the directions to draw in which a table varies most.
     """
-    drawing, panels = figure(13, 7.2, nrows=2, ncols=len(curves), squeeze=False)
-    for axes, (caption, values) in zip(panels[0], curves.items(), strict=True):
-        scaled = np.asarray(values) / np.abs(np.asarray(values)).max()
-        for column, colour, dashes in zip(scaled.T, COLOURS, DASHES, strict=False):
-            axes.plot(column, color=colour, ls=dashes, lw=2.2)
-        axes.set_ylim(-1.1, 1.1)
-        label(axes, caption, "position [tokens]", "")
-    panels[0, 0].set_ylabel("strongest direction" + "s" * (scaled.shape[1] > 1))
-    for axes, values in zip(panels[1], similarities.values(), strict=True):
-        image = axes.imshow(np.asarray(values), vmin=-1, vmax=1, cmap="RdBu_r")
-        axes.grid(visible=False)
-        axes.set_xlabel("position [tokens]")
+    drawing, panels = figure(13, 6.6, nrows=2, ncols=len(tables), squeeze=False)
+    for (upper, lower), (caption, table) in zip(panels.T, tables.items(), strict=True):
+        values = np.asarray(table)
+        u, s, _ = np.linalg.svd(values - values.mean(0), full_matrices=False)
+        curves = (u * s)[:, :directions]
+        for curve, colour, dashes in zip(curves.T, COLOURS, DASHES, strict=False):
+            sign = np.sign(curve[0]) or 1  # a singular vector has no sign of its own
+            upper.plot(sign * curve / np.abs(curves).max(), color=colour, ls=dashes, lw=2.2)
+        upper.set_ylim(-1.1, 1.1)
+        label(upper, caption, "position [tokens]", "")
+        image = lower.imshow(similarity(values), vmin=-1, vmax=1, cmap="RdBu_r")
+        lower.grid(visible=False)
+        lower.set_xlabel("position [tokens]")
+    panels[0, 0].set_ylabel("strongest direction" + "s" * (directions > 1))
     panels[1, 0].set_ylabel("position [tokens]")
     drawing.colorbar(image, ax=list(panels[1]), shrink=0.9, label="cosine of two positions")
     drawing.suptitle(title, fontsize=17, fontweight="bold")
@@ -163,7 +170,7 @@ def attention_heads(patterns: ArrayLike, text: str, title: str) -> Figure:
     maps = np.asarray(patterns)
     columns = min(3, len(maps))
     rows = -(-len(maps) // columns)
-    drawing, panels = figure(4.4 * columns, 4.5 * rows, nrows=rows, ncols=columns, squeeze=False)
+    drawing, panels = figure(4.4 * columns, 3.7 * rows, nrows=rows, ncols=columns, squeeze=False)
     letters = [visible(character) for character in text]
     for number, axes in enumerate(panels.flat):
         if number >= len(maps):
