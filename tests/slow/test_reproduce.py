@@ -31,7 +31,7 @@ REPRODUCE = Path(__file__).parents[2] / "reproduce"
 SCRIPT = "reproduce/gpt2_124m.sh"
 STEPS, EVERY = 30, 5  # a checkpoint every so many steps
 LAST = f"step_{STEPS:08d}"
-LIMIT = 120.0  # seconds that one life may take
+LIMIT = 300.0  # seconds that one life may take
 FLAGS = {
     "PREPARE_FLAGS": "--val-fraction 0.05 --shard-tokens 1000000 --workers 1",
     "TRAIN_FLAGS": (
@@ -148,6 +148,12 @@ class Place:
         assert code == status, self.log
         return self.log
 
+    def close(self) -> None:
+        """Kill what is left running in the folder."""
+        for process in psutil.process_iter(["cwd"]):
+            if process.info["cwd"] == str(self.folder.resolve()):
+                process.kill()
+
     @property
     def log(self) -> str:
         """Output of the latest command."""
@@ -205,7 +211,10 @@ def sources(tmp_path_factory) -> dict[str, str]:
 def undisturbed(tmp_path_factory, sources) -> Place:
     """Run the script once, from the first stage to the last."""
     place = Place(tmp_path_factory.mktemp("undisturbed"), sources)
-    place.finish(place.start(SCRIPT))
+    try:
+        place.finish(place.start(SCRIPT))
+    finally:
+        place.close()
     return place
 
 
@@ -241,11 +250,10 @@ def test_the_exported_model_is_transformers_too(undisturbed):
 
 @pytest.fixture
 def place(tmp_path, sources) -> Iterator[Place]:
-    """Make a folder for one test, and end what is left running there."""
-    yield Place(tmp_path, sources)
-    for process in psutil.process_iter(["cwd"]):
-        if process.info["cwd"] == str(tmp_path.resolve()):
-            process.kill()
+    """Make a folder for one test."""
+    place = Place(tmp_path, sources)
+    yield place
+    place.close()
 
 
 def test_killed_in_every_stage_it_ends_the_same(undisturbed, place):
@@ -315,10 +323,10 @@ def slurm(folder: Path) -> dict[str, str]:
         port = free.getsockname()[1]
     job = {"SLURM_JOB_ID": "17", "SLURM_NNODES": "1", "SLURM_JOB_NODELIST": "localhost"}
     path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    return {**job, "PATH": path, "GPUS_PER_NODE": "2", "PORT": str(port)}
+    return {**job, "PATH": path, "GPUS_PER_NODE": "1", "PORT": str(port)}
 
 
-def test_two_processes_stopped_on_a_cluster_and_off_it(undisturbed, place):
+def test_stopped_on_a_cluster_and_off_it(undisturbed, place):
     place.environment["DATA"] = str(undisturbed.data)
     job, on_cluster = ("bash", "reproduce/gpt2_124m.slurm"), slurm(place.folder)
     requeued = place.folder / "requeued"
@@ -338,7 +346,7 @@ def test_two_processes_stopped_on_a_cluster_and_off_it(undisturbed, place):
     place.finish(place.start(*job, **on_cluster, BROKEN="false"), 1)
     assert requeued.read_text() == "17\n", place.log
 
-    # On one machine, SIGTERM to the script alone makes the run save.
+    # On a machine with two devices, SIGTERM to the script alone makes the run save.
     process = place.start(SCRIPT, "train", GPUS="2")
     place.wait(process, lambda: place.steps() > stopped + 1)
     process.terminate()
