@@ -3,9 +3,9 @@
     python -m benchmarks.gpu [--nanogpt PATH] [--device cuda]
 
 The training step of GPT-2 124M at 16 x 1024 tokens beside its peers, the ladder of notebook 09 rung
-by rung, the memory of a step by kind beside `accounting`'s prediction, and generation. Notebook 09
-shows every results/gpu_ladder_*.json that it finds. The last line, `ratio R`, is the training
-step's: how many times as long transformers takes.
+by rung (with the parts from the notebooks' solutions), the memory of a step by kind beside
+`accounting`'s prediction, and generation. The last line, `ratio R`, is the training step's: how
+many times as long transformers takes.
 """
 
 import re
@@ -21,8 +21,8 @@ import tyro
 
 from benchmarks import common, generate, train_step
 from cs336_lib import accounting, hardware
-from cs336_lib.classroom import ladder
-from cs336_lib.classroom.speed_step import Shape, training_batch
+from cs336_lib.classroom import assemble, ladder
+from cs336_lib.classroom.speed_step import Parts, Shape, shape_for, training_batch
 from cs336_lib.classroom.tensor_bytes import SavedTensors
 from cs336_lib.config import TrainConfig
 from cs336_lib.model import GPT
@@ -69,7 +69,9 @@ def memory_by_kind(shape: Shape, device: torch.device) -> dict[str, dict[str, fl
 
 def climb(device: torch.device) -> dict[str, Any]:
     """The whole ladder, printed rung by rung."""
-    climbing = ladder.Ladder(ladder.shape_for(device), device)
+    notebooks = common.ROOT / "notebooks"
+    parts = Parts(assemble.module("08", notebooks), assemble.module("09", notebooks))
+    climbing = ladder.Ladder(shape_for(device), device, parts)
     for _ in ladder.RUNGS:
         row = climbing.climb()
         said = row.note if row.ms is None else f"{row.ms:9.1f} ms {row.tokens_per_sec:11,.0f} tok/s"
@@ -85,7 +87,7 @@ def main(nanogpt: Path | None = None, device: str = "cuda") -> None:
         device: cuda or cuda:1; cpu climbs the small ladder and trains a small batch.
     """
     where = hardware.select_device(device)
-    shape = ladder.shape_for(where)
+    shape = shape_for(where)
     result = climb(where) | {"machine": common.machine(where)}
     result["memory"] = memory = memory_by_kind(shape, where)
     print(f"{'bytes when backward begins':28}{'measured':>12}{'predicted':>12}")

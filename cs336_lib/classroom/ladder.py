@@ -1,13 +1,12 @@
 """The ladder of notebook 09, which makes one training step of GPT-2 faster rung by rung.
 
-`Ladder(shape_for(device), device).climb()` measures the next rung. Every rung starts from the same
-weights and trains on the same tokens, so its losses can be compared with those of the first rung.
+`Ladder(shape_for(device), device, parts).climb()` measures the next rung. All rungs start from the
+same weights and train on the same tokens, so their losses can be compared.
 """
 
 import gc
 import json
 import math
-import statistics
 import tempfile
 import time
 from dataclasses import dataclass, field, replace
@@ -19,37 +18,8 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from cs336_lib import accounting, hardware
-from cs336_lib.classroom.speed_step import (
-    SMALL,
-    TINY,
-    Settings,
-    Shape,
-    Step,
-    matmul_precision,
-    shape_for,
-)
+from cs336_lib.classroom.speed_step import TINY, Parts, Settings, Shape, Step, matmul_precision
 from cs336_lib.config import require
-
-__all__ = [
-    "A6000_LOSS",
-    "A6000_MS",
-    "RUNGS",
-    "SMALL",
-    "TINY",
-    "Ladder",
-    "Row",
-    "Rung",
-    "Settings",
-    "Shape",
-    "Step",
-    "has_tf32",
-    "measure",
-    "read_report",
-    "read_reports",
-    "report",
-    "same_loss",
-    "shape_for",
-]
 
 GIB = 2**30
 # Allowed relative difference of the losses, by the precision of the rung.
@@ -73,7 +43,7 @@ RUNGS = (
     Rung("flash attention", "the T x T scores never go to memory", {"attention": "flash"}),
     Rung("padded vocabulary", "a multiple of 64 output columns", {"padded": True}),
     Rung("fused AdamW", "the whole update in one kernel", {"fused": True}),
-    Rung("best of all", "the library's own parts, as `cs336 train` runs them", {"library": True}),
+    Rung("best of all", "the library's model and optimizer", {"library": True}),
 )
 
 # Measurement
@@ -90,8 +60,6 @@ class Row:
     memory_gib: float | None = None
     loss: float | None = None
     note: str = ""
-    first_ms: float | None = None
-    best_ms: float | None = None
     losses: tuple[float, ...] = field(default=(), repr=False)
     settings: Settings = field(default=Settings(), repr=False)
 
@@ -101,19 +69,19 @@ def measure(
     settings: Settings,
     shape: Shape,
     device: torch.device,
+    parts: Parts,
     *,
     note: str = "",
     repeats: int = 5,
     warmup: int = 2,
 ) -> Row:
-    """Build the step, warm it up, and measure the median time of `repeats` steps and the memory.
+    """Build the step, warm it up, and measure the fastest of `repeats` steps and the memory.
 
-    MFU refers to the peak of the precision that the matmuls run in. `losses` holds the loss of
-    every step and `loss` the last one. `first_ms` is the time of the first step, including
-    compilation. `best_ms` is the fastest step, so a median far above it is the sign of a busy
-    machine.
+    Other programs only add time, so the fastest step says most about the rung. MFU refers to the
+    peak of the precision that the matmuls run in. `losses` holds the loss of every step and `loss`
+    the last one.
     """
-    step = Step(settings, shape, device)
+    step = Step(settings, shape, device, parts)
     losses, times = [], []
     for _ in range(warmup + repeats):
         hardware.synchronize(device)
@@ -122,7 +90,7 @@ def measure(
         hardware.synchronize(device)
         times.append(time.perf_counter() - start)
         losses.append(loss.item())
-    seconds = statistics.median(times[warmup:])
+    seconds = min(times[warmup:])
     memory = peak_bytes(step)
     del step, loss
     free(device)
@@ -134,8 +102,6 @@ def measure(
         memory_gib=None if memory is None else memory / GIB,
         loss=losses[-1],
         note=note,
-        first_ms=1e3 * times[0],
-        best_ms=1e3 * min(times[warmup:]),
         losses=tuple(losses),
         settings=settings,
     )
@@ -242,8 +208,8 @@ class Ladder:
     hundreds of steps.
     """
 
-    def __init__(self, shape: Shape, device: torch.device, *, repeats: int = 11):
-        self.shape, self.device, self.repeats = shape, device, repeats
+    def __init__(self, shape: Shape, device: torch.device, parts: Parts, *, repeats: int = 15):
+        self.shape, self.device, self.parts, self.repeats = shape, device, parts, repeats
         self.rows: list[Row] = []
         self.settings = Settings()
 
@@ -270,7 +236,13 @@ class Ladder:
             row = Row(rung.name, note=note, settings=settings)
         else:
             row = measure(
-                rung.name, settings, self.shape, self.device, note=note, repeats=self.repeats
+                rung.name,
+                settings,
+                self.shape,
+                self.device,
+                self.parts,
+                note=note,
+                repeats=self.repeats,
             )
             first = self.rows[0] if self.rows else row
             require(
@@ -287,7 +259,7 @@ class Ladder:
         if name == "TF32" and not has_tf32(self.device):
             return False, "no effect on this device"
         if name == "bf16" and not hardware.has_bf16(self.device):
-            return True, f"left out: {slower_in_bf16(self.device):.1f}x fp32's time (tiny model)"
+            return True, f"left out: {slower_in_bf16(self.device, self.parts):.1f}x fp32's time"
         if name == "compile":
             why = hardware.why_not_compiled(self.device)
             not_kept = "not kept above" if self.device.type == "cpu" else ""
@@ -295,19 +267,14 @@ class Ladder:
         return False, ""
 
 
-def slower_in_bf16(device: torch.device) -> float:
+def slower_in_bf16(device: torch.device, parts: Parts) -> float:
     """Return the time of a step of the TINY model in bf16 divided by its time in fp32."""
     fp32, bf16 = (
-        measure(precision, Settings(precision=precision), TINY, device)
+        measure(precision, Settings(precision=precision), TINY, device, parts)
         for precision in ("fp32", "bf16")
     )
     require(same_loss(bf16, fp32), f"bf16 has losses {bf16.losses}, but fp32 has {fp32.losses}")
     return bf16.ms / fp32.ms
-
-
-# Results that benchmarks write and the notebook shows, benchmarks/results/gpu_ladder_*.json
-
-ROW_KEYS = ("name", "ms", "tokens_per_sec", "mfu", "memory_gib", "loss")
 
 
 def report(ladder: Ladder) -> dict[str, Any]:
@@ -316,29 +283,10 @@ def report(ladder: Ladder) -> dict[str, Any]:
     The form is {"device": str, "torch": str, "shape": str, "rungs": [{"name", "ms",
     "tokens_per_sec", "mfu", "memory_gib", "loss"}]}. A skipped rung or an unknown peak gives null.
     """
+    keys = ("name", "ms", "tokens_per_sec", "mfu", "memory_gib", "loss")
     return {
         "device": hardware.device_name(ladder.device),
         "torch": torch.__version__,
         "shape": str(ladder.shape),
-        "rungs": [{key: getattr(row, key) for key in ROW_KEYS} for row in ladder.rows],
+        "rungs": [{key: getattr(row, key) for key in keys} for row in ladder.rows],
     }
-
-
-def read_report(path: Path) -> tuple[str, list[Row]]:
-    """Read a report and return its device and rows.
-
-    Raises:
-        ValueError: The file is not a report that `report` wrote.
-    """
-    try:
-        content = json.loads(path.read_text())
-        rows = [Row(**{key: rung[key] for key in ROW_KEYS}) for rung in content["rungs"]]
-        return content["device"], rows
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        detail = f"{type(error).__name__}: {error}"
-        raise ValueError(f"{path} is not a ladder report ({detail}); write it again") from None
-
-
-def read_reports(folder: Path) -> dict[str, list[Row]]:
-    """Return the rows of every gpu_ladder_*.json in the folder, by device."""
-    return dict(read_report(path) for path in sorted(folder.glob("gpu_ladder_*.json")))

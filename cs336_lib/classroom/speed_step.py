@@ -1,28 +1,28 @@
 """One training step of GPT-2 in a variant for each rung of the ladder, all with equal weights.
 
-`Settings` choose how a step is computed and `Shape` how much it computes. The step itself is
-`Step(settings, shape, device)`, and one of its variants uses the library's own model.
+`Settings` choose how a step is computed, `Shape` how much it computes, and `Parts` hold the model
+that the learner wrote. The step itself is `Step(settings, shape, device, parts)`.
 """
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import ModuleType
 
 import numpy as np
 import torch
-from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from cs336_lib import accounting, optim
+from cs336_lib import accounting, hardware, optim
 from cs336_lib.config import GPTConfig, TrainConfig
 from cs336_lib.data.corpus import shakespeare
 from cs336_lib.data.tokenizer import GPT2Tokenizer
-from cs336_lib.model import GPT, CausalSelfAttention, KVCache
+from cs336_lib.model import GPT
 
 SEED = 1337
 LEARNING_RATE = 3e-4
+FAST = 2e12  # FLOP/s in fp32 with which 14 TFLOP take seconds, not minutes
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ TINY = Shape(GPTConfig(block_size=64, vocab_size=257, n_layer=1, n_head=1, n_emb
 
 
 def shape_for(device: torch.device) -> Shape:
-    """Return GPT-2 124M with 16 x 1024 tokens for a CUDA GPU, and SMALL for other devices.
+    """Return GPT-2 124M with 16 x 1024 tokens for a fast CUDA GPU, and SMALL for other devices.
 
     The batch is halved until it fits into the GPU's memory.
     """
-    if device.type != "cuda":
+    if device.type != "cuda" or hardware.measured_matmul_flops(device, torch.float32) < FAST:
         return SMALL
     free = torch.cuda.mem_get_info(device)[0]
     shape = Shape(GPTConfig(), batch=16)
@@ -83,7 +83,7 @@ def needed_bytes(shape: Shape) -> float:
 class Settings:
     """The choices that change how a step is computed but not its result.
 
-    Args:
+    Attributes:
         precision: "fp32", "tf32" or "bf16".
         compiled: Compile the model.
         attention: "written out" or "flash".
@@ -100,53 +100,44 @@ class Settings:
     library: bool = False
 
 
-# The library's model, with flash attention and the padded vocabulary made optional.
+@dataclass(frozen=True)
+class Parts:
+    """A learner's GPT-2, as modules that `assemble.module` returns.
+
+    Attributes:
+        before: The parts up to notebook 08, with attention written out.
+        after: The same with the `attention` and the `make_optimizer` of notebook 09.
+    """
+
+    before: ModuleType
+    after: ModuleType
 
 
-class WrittenOutAttention(CausalSelfAttention):
-    """Causal attention that writes out the T x T scores, the mask and the softmax."""
-
-    def forward(
-        self, x: Float[Tensor, "batch seq n_embd"], cache: KVCache | None = None
-    ) -> Float[Tensor, "batch seq n_embd"]:
-        """Mix information between positions."""
-        q, k, v = rearrange(
-            self.c_attn(x), "b t (three h d) -> three b h t d", three=3, h=self.n_head
-        ).unbind(0)
-        seq = x.size(1)
-        scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
-        future = torch.ones(seq, seq, dtype=torch.bool, device=x.device).triu(1)
-        y = scores.masked_fill(future, -math.inf).softmax(-1) @ v
-        return self.c_proj(rearrange(y, "b h t d -> b t (h d)"))
-
-
-def build_model(config: GPTConfig, settings: Settings) -> GPT:
-    """Build the library's GPT from SEED, with the attention and vocabulary of `settings`."""
+def build_model(parts: Parts, config: GPTConfig, settings: Settings) -> nn.Module:
+    """Build a GPT from SEED, with the attention and vocabulary of `settings`."""
+    module = parts.after if settings.attention == "flash" else parts.before
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
+        model = module.GPT(config)
+    if settings.library:
+        weights = model.state_dict()
         model = GPT(config)
-        if settings.attention == "written out":
-            for layer, block in enumerate(model.transformer.h):
-                written_out = WrittenOutAttention(config, layer)
-                written_out.load_state_dict(block.attn.state_dict())
-                block.attn = written_out
-    if not settings.padded:  # drop the library's zero rows beyond vocab_size
+        model.load_state_dict(weights)
+    if not settings.padded:  # cut the rows beyond vocab_size off
         weight = nn.Parameter(model.lm_head.weight[: config.vocab_size].detach().clone())
         model.transformer.wte.weight = model.lm_head.weight = weight
     return model
 
 
-def build_optimizer(model: nn.Module, settings: Settings) -> torch.optim.AdamW:
-    """Return AdamW, fused if the settings say so and PyTorch's default otherwise."""
+def build_optimizer(parts: Parts, model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
+    """Return AdamW, from `make_optimizer` if it is to be fused, else with PyTorch's defaults."""
+    config = TrainConfig(learning_rate=LEARNING_RATE)
     if settings.library:
-        return optim.make_optimizer(model, TrainConfig(learning_rate=LEARNING_RATE))
-    return torch.optim.AdamW(
-        optim.parameter_groups(model, weight_decay=0.1),
-        lr=LEARNING_RATE,
-        betas=(0.9, 0.95),
-        eps=1e-8,
-        fused=True if settings.fused else None,
-    )
+        return optim.make_optimizer(model, config)
+    if settings.fused:
+        return parts.after.make_optimizer(model, config)
+    groups = parts.before.parameter_groups(model, config.weight_decay)
+    return torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=(0.9, 0.95))
 
 
 def training_batch(
@@ -176,10 +167,10 @@ class Step:
     also call the forward pass, the backward pass and the update one by one.
     """
 
-    def __init__(self, settings: Settings, shape: Shape, device: torch.device):
+    def __init__(self, settings: Settings, shape: Shape, device: torch.device, parts: Parts):
         self.settings, self.shape, self.device = settings, shape, device
-        self.model = build_model(shape.config, settings).to(device)
-        self.optimizer = build_optimizer(self.model, settings)
+        self.model = build_model(parts, shape.config, settings).to(device)
+        self.optimizer = build_optimizer(parts, self.model, settings)
         self.x, self.y = training_batch(shape, device)
         self._forward = torch.compile(self.model) if settings.compiled else self.model
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
 
 from cs336_lib import hardware
 from cs336_lib.classroom.speed_step import Step, matmul_precision
@@ -12,7 +12,7 @@ KINDS = ("matmul", "attention", "loss", "norm, GELU, add", "optimizer")
 PHASES = ("forward", "backward", "update")
 # These operators return a new view of memory, or call another operator that does the work.
 IDLE = frozenset(
-    "view t transpose permute expand as_strided select slice unbind reshape _unsafe_view detach "
+    "view t mT transpose permute expand as_strided select slice unbind reshape _unsafe_view detach "
     "empty empty_like empty_strided resolve_conj result_type linear matmul layer_norm softmax "
     "log_softmax embedding arange to _to_copy clone contiguous item _local_scalar_dense "
     "_reshape_alias broadcast_to lift_fresh cross_entropy_loss resize_ dropout ones".split()
@@ -53,12 +53,13 @@ def profile_step(step: Step, warmup: int = 2) -> list[Span]:
     """Profile one step and return every operator with its own time, without that of its callees.
 
     On a CUDA GPU this is the time of its kernels, laid end to end in the order of launch, so idle
-    gaps do not show. On other devices it is the CPU time at which the operator really ran.
+    gaps do not show. On other devices, and where CUPTI may not trace kernels, it is the CPU time at
+    which the operator really ran.
     """
     for _ in range(warmup):
         step()
-    on_gpu = step.device.type == "cuda"
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+    wanted = {ProfilerActivity.CPU, ProfilerActivity.CUDA}
+    activities = wanted & supported_activities()  # CUDA is missing without CUPTI
     with (
         matmul_precision(step.settings.precision),
         profile(activities=activities, record_shapes=True) as watched,
@@ -73,6 +74,7 @@ def profile_step(step: Step, warmup: int = 2) -> list[Span]:
             step.update()
             hardware.synchronize(step.device)
     events = [e for e in watched.events() if e.device_type == torch.autograd.DeviceType.CPU]
+    on_gpu = any(e.self_device_time_total > 0 for e in events)
     ranges = {e.name.removeprefix("phase: "): e.time_range for e in events if "phase: " in e.name}
     spans, clock = [], 0.0
     for event in sorted(events, key=lambda e: e.time_range.start):

@@ -1,15 +1,18 @@
 """Notebook 09's checks: untouched stubs, typical mistakes by their diagnosis, right answers."""
 
+import contextlib
+import copy
+import io
 import math
 
 import torch
 import torch.nn.functional as F
-from verdicts import assert_untouched, assert_verdicts
+from verdicts import assert_untouched, assert_verdicts, stub
 
 from cs336_lib import optim
 from cs336_lib.classroom.checks import gpt2_speed as checks
 
-NAMES = ("speed", "to_tf32", "padded", "make_adamw", "flash_attention", "whole_speedup")
+NAMES = ("speed", "fused_attention", "flash_attention", "padded", "make_optimizer", "fast")
 
 
 def test_untouched_stubs():
@@ -41,48 +44,6 @@ def test_speed():
     assert_verdicts(checks.speed, SPEEDS)
 
 
-def bits(x, drop, half=True):
-    added = x.view(torch.int32) + (1 << (drop - 1) if half else 0)
-    return (added >> drop << drop).view(torch.float32)
-
-
-def in_place(x):
-    x.copy_(bits(x, 13))
-    return x
-
-
-def without_kernel(x):
-    """An error of torch's own, which must not be taken for an untouched stub."""
-    raise NotImplementedError("no kernel for this")
-
-
-TF32 = {
-    "passed": lambda x: bits(x, 13),
-    "return a tensor": lambda x: None,
-    "you changed your argument": in_place,
-    "view them as torch.float32 again": lambda x: bits(x, 13).view(torch.int32),
-    "return float32, not bfloat16": lambda x: x.bfloat16(),
-    "only integers can be shifted": lambda x: x >> 13 << 13,
-    "all zeros (or nan)": lambda x: (x.int() >> 13 << 13).view(torch.float32),
-    "add half of it": lambda x: ((x.view(torch.int32) + (1 << 13)) >> 13 << 13).view(torch.float32),
-    "after the binary point": lambda x: (x * 1024).round() / 1024,
-    "nothing was rounded": lambda x: x.clone(),
-    "you cut the last 13 bits off": lambda x: bits(x, 13, half=False),
-    "7 bits of fraction is bf16": lambda x: bits(x, 16),
-    "you keep 13 bits and drop 10": lambda x: bits(x, 10),
-    ".float() converts the integers": lambda x: (
-        (x.view(torch.int32) + (1 << 12)) >> 13 << 13
-    ).float(),
-    "not x with 10 bits": lambda x: bits(x, 12),
-    "no kernel for this": without_kernel,
-    "1e10 or 3e-20 went wrong": lambda x: torch.where(x.abs() > 6e4, math.inf, bits(x, 13)),
-}
-
-
-def test_to_tf32():
-    assert_verdicts(checks.to_tf32, TF32)
-
-
 PADDED = {
     "passed": lambda n, m: -(-n // m) * m,
     "is the `return` missing": lambda n, m: None,
@@ -99,9 +60,77 @@ def test_padded():
     assert_verdicts(checks.padded, PADDED)
 
 
-def adamw(model, fused, *, groups=optim.parameter_groups, **changed):
-    options = {"lr": 6e-4, "betas": (0.9, 0.95), "fused": fused or None} | changed
-    return torch.optim.AdamW(groups(model, 0.1), **options)
+def by_hand(q, k, v):
+    scores = q @ k.mT / math.sqrt(q.size(-1))
+    future = torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1)
+    return scores.masked_fill(future, -math.inf).softmax(-1) @ v
+
+
+def one_by_one(q, k, v):
+    """Right, and one query at a time: no T x T tensor."""
+    rows = []
+    for t in range(q.size(2)):
+        weights = (q[:, :, t : t + 1] @ k[:, :, : t + 1].mT / math.sqrt(q.size(-1))).softmax(-1)
+        rows.append(weights @ v[:, :, : t + 1])
+    return torch.cat(rows, 2)
+
+
+def sdpa(**options):
+    return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **options)
+
+
+def with_mask(q, k, v, diagonal=0, upper=False):
+    ones = torch.ones(q.size(2), q.size(2), dtype=torch.bool)
+    mask = ones.triu(diagonal) if upper else ones.tril(diagonal)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+def no_gradient(q, k, v):
+    return checks.library_attention(q, k, v.detach())
+
+
+CAUSAL = checks.library_attention
+ATTENTION = [
+    (CAUSAL, "passed"),
+    (sdpa(is_causal=True, dropout_p=0.0), "passed"),
+    (one_by_one, "passed"),
+    (lambda q, k, v: None, "is the `return` missing"),
+    (lambda q, k, v: (v, v), "return a tensor, not tuple"),
+    (lambda q, k, v: CAUSAL(q, k, v).transpose(1, 2), "should have that shape too"),
+    (sdpa(), "pass is_causal=True"),
+    (sdpa(is_causal=True, scale=1.0), "not divided by sqrt(d)"),
+    (
+        lambda q, k, v: sdpa(is_causal=True, scale=1 / q.size(-1))(q, k, v),
+        "divided by d; the function",
+    ),
+    (lambda q, k, v: CAUSAL(q / math.sqrt(q.size(-1)), k, v), "divided by d; the function"),
+    (lambda q, k, v: CAUSAL(k, q, v), "the order is q, k, v"),
+    (
+        lambda q, k, v: CAUSAL(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2),
+        "you mix heads",
+    ),
+    (lambda q, k, v: with_mask(q, k, v, upper=True), "your mask is inverted"),
+    (
+        lambda q, k, v: with_mask(q, k, v, -1),
+        "there is a nan|does each position see itself|not that",
+    ),
+    (sdpa(is_causal=True, dropout_p=0.5), "leave dropout out"),
+    (lambda q, k, v: CAUSAL(q, k, v) + 1, "not that of causal attention"),
+    (lambda q, k, v: CAUSAL(q, k, v).detach(), "the result has no gradient"),
+    (no_gradient, "the gradient of v is not"),
+    (by_hand, "all scores or a mask"),
+    (with_mask, "all scores or a mask"),
+]
+
+
+def test_fused_attention():
+    cases = [(answer, expected.split("|")[-1]) for answer, expected in ATTENTION]
+    assert_verdicts(checks.fused_attention, cases)
+
+
+def adamw(model, config, kind=torch.optim.AdamW, groups=optim.parameter_groups, **changed):
+    options = {"lr": config.learning_rate, "betas": (0.9, 0.95), "fused": True} | changed
+    return kind(groups(model, config.weight_decay), **options)
 
 
 def one_group(model, decay):
@@ -113,19 +142,164 @@ def swapped(model, decay):
     return [matrices | {"weight_decay": 0.0}, vectors | {"weight_decay": decay}]
 
 
-ADAMW = {
-    "passed": adamw,
-    "return a torch.optim.AdamW": lambda model, fused: None,
-    "doesn't pass the argument on": lambda model, fused: adamw(model, False),
-    "although the caller passed fused=False": lambda model, fused: adamw(model, True),
-    "the betas (0.9, 0.95) were lost": lambda m, fused: adamw(m, fused, betas=(0.9, 0.999)),
-    "two groups are expected": lambda m, fused: adamw(m, fused, groups=one_group),
-    "weight decay 0.0 holds parameters of [2] axes": lambda m, f: adamw(m, f, groups=swapped),
-}
+def matrices_only(model, decay):
+    return optim.parameter_groups(model, decay)[:1]
 
 
-def test_make_adamw():
-    assert_verdicts(checks.make_adamw, ADAMW)
+def one_group_each(model, decay):
+    """Right: a group for each parameter, which is fused by the group."""
+    return [
+        {"params": [p], "weight_decay": decay if p.dim() >= 2 else 0.0, "fused": True}
+        for p in model.parameters()
+    ]
+
+
+def unused(model, config):
+    """The slip of the published script."""
+    extra = {"fused": True}
+    assert extra
+    return adamw(model, config, fused=None)
+
+
+OPTIMIZERS = [
+    (adamw, "passed"),
+    (checks.library_optimizer, "passed"),
+    (lambda m, c: adamw(m, c, groups=one_group_each, fused=None), "passed"),
+    (lambda m, c: adamw(m, c, weight_decay=c.weight_decay, eps=1e-8), "passed"),
+    (lambda m, c: None, "is the `return` missing"),
+    (lambda m, c: adamw(m, c, kind=torch.optim.Adam), "not Adam"),
+    (unused, "isn't fused: its groups have fused=None"),
+    (lambda m, c: adamw(m, c, fused=False), "isn't fused"),
+    (lambda m, c: adamw(m, c, lr=6e-4), "config.learning_rate is 0.002, but"),
+    (lambda m, c: adamw(m, c, betas=(0.9, 0.999)), "GPT-3's are (0.9, 0.95)"),
+    (lambda m, c: adamw(m, c, betas=(0.95, 0.9)), "not (0.95, 0.9)"),
+    (lambda m, c: adamw(m, c, eps=1e-5), "AdamW's default, 1e-8"),
+    (lambda m, c: adamw(m, c, groups=one_group), "biases and gains decay too"),
+    (lambda m, c: adamw(m, c, groups=swapped), "the groups are swapped"),
+    (lambda m, c: adamw(m, c, groups=matrices_only), "don't hold each"),
+    (
+        lambda m, c: adamw(m, c, groups=lambda m, _: optim.parameter_groups(m, 0.1)),
+        "matrices decay by [0.1]",
+    ),
+    (lambda m, c: adamw(m, c, amsgrad=True), "leave other options out"),
+]
+
+
+def test_make_optimizer():
+    assert_verdicts(checks.make_optimizer, OPTIMIZERS)
+
+
+def tuned(
+    model,
+    config,
+    precision="high",
+    kind=None,
+    dtype=torch.bfloat16,
+    enabled=None,
+    compiled=None,
+):
+    torch.set_float32_matmul_precision(precision)
+    device = kind or next(model.parameters()).device.type
+    enabled = config.bf16 if enabled is None else enabled
+    autocast = torch.autocast(device, dtype=dtype, enabled=enabled)
+    return torch.compile(model) if compiled or config.compile else model, autocast
+
+
+def with_null_context(model, config):
+    model, autocast = tuned(model, config)
+    return model, autocast if config.bf16 else contextlib.nullcontext()
+
+
+def once(model, config):
+    @contextlib.contextmanager
+    def autocast():
+        with tuned(model, config)[1]:
+            yield
+
+    return tuned(model, config)[0], autocast()
+
+
+def allowed(model, config):
+    answer = tuned(model, config)
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cuda.matmul.allow_tf32 = True
+    return answer
+
+
+def device_itself(model, config):
+    device = model.lm_head.weight.device
+    return model, torch.autocast(device, dtype=torch.bfloat16, enabled=config.bf16)
+
+
+def with_index(model, config):
+    return tuned(model, config, kind=str(model.lm_head.weight.device))
+
+
+def low_weights(model, config):
+    return tuned(model.bfloat16(), config)
+
+
+def entered(model, config):
+    model, autocast = tuned(model, config)
+    autocast.__enter__()
+    return model, autocast
+
+
+def in_place(model, config):
+    if config.compile:
+        model.compile()
+    return model, tuned(model, config)[1]
+
+
+def never_compiled(model, config):
+    return model, tuned(model, config)[1]
+
+
+def another(model, config):
+    return torch.compile(copy.deepcopy(model)) if config.compile else model, tuned(model, config)[1]
+
+
+FAST = [
+    (tuned, "passed"),
+    (checks.library_fast, "passed"),
+    (with_null_context, "passed"),
+    (allowed, "passed"),
+    (lambda m, c: None, "is the `return` missing"),
+    (lambda m, c: m, "return a pair"),
+    (lambda m, c: tuned(m, c)[::-1], "return the model first"),
+    (lambda m, c: (m, torch.bfloat16), "usable in `with`, and dtype is not"),
+    (lambda m, c: tuned(m, c, precision="highest"), "don't use TF32"),
+    (lambda m, c: tuned(m, c, precision="medium"), "run in bf16; TF32 is"),
+    (lambda m, c: tuned(m, c, dtype=torch.float16), "matmuls run in fp16"),
+    (lambda m, c: tuned(m, c, enabled=True), "pass enabled=config.bf16"),
+    (lambda m, c: tuned(m, c, enabled=False), "config.bf16 is on, but"),
+    (lambda m, c: tuned(m, c, kind="cuda"), "weights are on the CPU, but the autocast"),
+    (lambda m, c: tuned(m, c, kind="cpu"), "for a model on a GPU the autocast is for"),
+    (device_itself, "neither a torch.device"),
+    (with_index, '"cuda:1"|its type "cuda"'),
+    (low_weights, "the weights stay fp32"),
+    (entered, "don't enter the autocast"),
+    (once, "can be entered only once"),
+    (lambda m, c: tuned(m, c, compiled=True), "config.compile is off, but you return"),
+    (in_place, "Return torch.compile(model)"),
+    (never_compiled, "config.compile is on, but"),
+    (another, "other parameters"),
+]
+
+
+def test_fast():
+    cases = [(answer, expected.split("|")[-1]) for answer, expected in FAST]
+    before = torch.get_float32_matmul_precision()
+    assert_verdicts(checks.fast, cases)
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_a_part_that_fails_is_the_librarys():
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert checks.fast(stub) is checks.library_fast
+        assert checks.fused_attention(stub) is checks.library_attention
+        assert checks.fused_attention(one_by_one) is one_by_one
+        assert checks.make_optimizer(lambda model, config: None) is checks.library_optimizer
 
 
 def blocks(mistake):
@@ -203,28 +377,3 @@ FLASH = {
 
 def test_flash_attention():
     assert_verdicts(checks.flash_attention, FLASH)
-
-
-def old(shares, factors):
-    return sum(share / factors.get(kind, 1) for kind, share in shares.items())
-
-
-SPEEDUPS = {
-    "passed": lambda s, f: 1 / old(s, f),
-    "is the `return` missing": lambda s, f: None,
-    "only added up what changed": lambda s, f: 1 / sum(s[kind] / f[kind] for kind in f),
-    "that is the factor of the part": lambda s, f: math.prod(f.values()),
-    "you took the mean of the factors": lambda s, f: sum(s[k] * f.get(k, 1) for k in s),
-    "the new time as a share": old,
-    "took the part out altogether": lambda s, f: 1 / sum(s[k] for k in s if k not in f),
-    "only the changed part's new time": lambda s, f: sum(s[kind] / f[kind] for kind in f),
-    "you multiplied the speed-ups": lambda s, f: math.prod(
-        1 / (s[kind] / f[kind] + 1 - s[kind]) for kind in f
-    ),
-    "factors.get(kind, 1)": lambda s, f: 1 / sum(s[kind] / f[kind] for kind in s),
-    "two parts faster": lambda s, f: 1 / (0.3 / 6 + 0.7),
-}
-
-
-def test_whole_speedup():
-    assert_verdicts(checks.whole_speedup, SPEEDUPS)

@@ -1,20 +1,34 @@
 """The ladder: variants that compute the same, rungs that say what they cannot do, reports."""
 
-import json
-import math
+from pathlib import Path
 
 import pytest
 import torch
 
 from cs336_lib import accounting, hardware
-from cs336_lib.classroom import ladder, speed_step, step_profile
-from cs336_lib.classroom.ladder import RUNGS, TINY, Ladder, Row, Settings, Step
-from cs336_lib.classroom.speed_step import build_model, matmul_precision, training_batch
+from cs336_lib.classroom import assemble, ladder, speed_step, step_profile
+from cs336_lib.classroom.ladder import RUNGS, Ladder, Row
+from cs336_lib.classroom.speed_step import (
+    TINY,
+    Parts,
+    Settings,
+    Step,
+    build_model,
+    matmul_precision,
+    training_batch,
+)
 from cs336_lib.classroom.tensor_bytes import LiveBytes
 from cs336_lib.model import GPT
 
 CPU = torch.device("cpu")
 NAMES = [rung.name for rung in RUNGS]
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+
+
+@pytest.fixture(scope="module")
+def parts() -> Parts:
+    """The parts from the notebooks' solutions."""
+    return Parts(assemble.module("08", NOTEBOOKS), assemble.module("09", NOTEBOOKS))
 
 
 @pytest.fixture
@@ -27,13 +41,13 @@ def without_compiling(monkeypatch):
     monkeypatch.setattr(torch, "compile", refuse)
 
 
-def losses(settings: Settings, steps: int = 3) -> list[float]:
-    step = Step(settings, TINY, CPU)
+def losses(parts: Parts, settings: Settings, steps: int = 3) -> list[float]:
+    step = Step(settings, TINY, CPU, parts)
     return [step().item() for _ in range(steps)]
 
 
-def test_every_variant_has_the_same_losses():
-    first = losses(Settings())
+def test_every_variant_has_the_same_losses(parts):
+    first = losses(parts, Settings())
     assert first[0] > first[1] > first[2]
     for settings in (
         Settings(attention="flash"),
@@ -42,19 +56,20 @@ def test_every_variant_has_the_same_losses():
         Settings(precision="tf32"),
         Settings(attention="flash", padded=True, fused=True, library=True),
     ):
-        assert losses(settings) == pytest.approx(first, rel=1e-5), settings
+        assert losses(parts, settings) == pytest.approx(first, rel=1e-5), settings
 
 
-def test_bf16_has_them_up_to_its_rounding():
-    low, exact = losses(Settings(precision="bf16")), losses(Settings())
+def test_bf16_has_them_up_to_its_rounding(parts):
+    low, exact = losses(parts, Settings(precision="bf16")), losses(parts, Settings())
     assert low == pytest.approx(exact, rel=1e-2)
     assert low != exact
 
 
-def test_variants_start_from_equal_weights_and_differ_where_they_say():
-    plain = build_model(TINY.config, Settings())
-    library = build_model(TINY.config, Settings(attention="flash", padded=True))
-    assert type(library.transformer.h[0].attn) is not type(plain.transformer.h[0].attn)
+def test_variants_start_from_equal_weights_and_differ_where_they_say(parts):
+    plain = build_model(parts, TINY.config, Settings())
+    library = build_model(parts, TINY.config, Settings(attention="flash", padded=True))
+    both = Settings(attention="flash", padded=True, library=True)
+    assert type(build_model(parts, TINY.config, both)) is GPT
     assert len(plain.lm_head.weight) == 257
     assert len(library.lm_head.weight) == 320
     assert plain.lm_head.weight is plain.transformer.wte.weight  # still tied
@@ -63,16 +78,16 @@ def test_variants_start_from_equal_weights_and_differ_where_they_say():
     assert names == set(library.state_dict())
 
 
-def test_building_a_model_leaves_the_global_generator_alone():
+def test_building_a_model_leaves_the_global_generator_alone(parts):
     before = torch.get_rng_state()
-    build_model(TINY.config, Settings())
+    build_model(parts, TINY.config, Settings())
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_written_out_attention_is_attention():
+def test_written_out_attention_is_attention(parts):
     x = torch.randn(2, 64, 64)
     written_out, flash = (
-        build_model(TINY.config, Settings(attention=how)).transformer.h[0].attn
+        build_model(parts, TINY.config, Settings(attention=how)).transformer.h[0].attn
         for how in ("written out", "flash")
     )
     torch.testing.assert_close(written_out(x), flash(x))
@@ -112,19 +127,22 @@ def test_matmul_precision_comes_back():
     assert torch.get_float32_matmul_precision() == before
 
 
-def test_shape_for_a_gpu_is_gpt2_and_fits(monkeypatch):
-    assert ladder.shape_for(CPU) == ladder.SMALL
-    gpu = torch.device("cuda", 0)
+def test_shape_for_a_fast_gpu_is_gpt2_and_fits(monkeypatch):
+    assert speed_step.shape_for(CPU) == speed_step.SMALL
+    gpu, rate = torch.device("cuda", 0), 4e12
+    monkeypatch.setattr(hardware, "measured_matmul_flops", lambda device, dtype: rate)
     for free, batch in ((80e9, 16), (24e9, 8), (1e9, 1)):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, 80e9))
-        shape = ladder.shape_for(gpu)
+        shape = speed_step.shape_for(gpu)
         assert shape.batch == batch
         assert accounting.count_parameters(shape.config) == 124_439_808
     assert "1024 tokens, 12 layers" in str(shape)
+    rate = 1e12
+    assert speed_step.shape_for(gpu) == speed_step.SMALL
 
 
-def test_peak_memory_is_what_live_bytes_sees():
-    step = Step(Settings(attention="flash", fused=True), TINY, CPU)
+def test_peak_memory_is_what_live_bytes_sees(parts):
+    step = Step(Settings(attention="flash", fused=True), TINY, CPU, parts)
     step()
     measured = ladder.peak_bytes(step)
     state = [v for kept in step.optimizer.state.values() for v in kept.values()]
@@ -134,8 +152,8 @@ def test_peak_memory_is_what_live_bytes_sees():
     assert measured == pytest.approx(live.peak, rel=0.05)
 
 
-def test_a_row_of_numbers():
-    row = ladder.measure("fp32", Settings(), TINY, CPU, repeats=2, warmup=1)
+def test_a_row_of_numbers(parts):
+    row = ladder.measure("fp32", Settings(), TINY, CPU, parts, repeats=2, warmup=1)
     assert row.tokens_per_sec == pytest.approx(128 / row.ms * 1e3)
     assert len(row.losses) == 3
     assert row.loss == row.losses[-1]
@@ -143,9 +161,9 @@ def test_a_row_of_numbers():
     assert row.mfu > 0
 
 
-def test_the_ladder_without_a_compiler(monkeypatch, without_compiling):
+def test_the_ladder_without_a_compiler(monkeypatch, without_compiling, parts):
     monkeypatch.setattr(hardware, "has_bf16", lambda device: False)
-    climbing = Ladder(TINY, CPU, repeats=1)
+    climbing = Ladder(TINY, CPU, parts, repeats=1)
     for name in NAMES:
         assert climbing.next.name == name
         climbing.climb()
@@ -164,13 +182,13 @@ def test_the_ladder_without_a_compiler(monkeypatch, without_compiling):
         climbing.climb()
 
 
-def test_a_rung_with_another_loss_is_refused(monkeypatch):
-    climbing = Ladder(TINY, CPU, repeats=1)
+def test_a_rung_with_another_loss_is_refused(monkeypatch, parts):
+    climbing = Ladder(TINY, CPU, parts, repeats=1)
     climbing.climb()
     real = speed_step.build_model
 
-    def broken(config, settings) -> GPT:
-        model = real(config, settings)
+    def broken(parts, config, settings):
+        model = real(parts, config, settings)
         torch.nn.init.zeros_(model.transformer.wpe.weight)
         torch.nn.init.normal_(model.transformer.wte.weight, std=0.5)
         return model
@@ -197,8 +215,8 @@ def test_the_published_ladder_is_as_printed():
 # Profiles.
 
 
-def test_the_profile_covers_the_step():
-    spans = step_profile.profile_step(Step(Settings(), TINY, CPU))
+def test_the_profile_covers_the_step(parts):
+    spans = step_profile.profile_step(Step(Settings(), TINY, CPU, parts))
     assert set(step_profile.ms_by(spans, "phase")) == set(step_profile.PHASES)
     assert set(step_profile.ms_by(spans, "kind")) == set(step_profile.KINDS)
     assert all(span.ms > 0 and span.start >= 0 for span in spans)
@@ -234,30 +252,12 @@ def test_kinds():
 # Reports.
 
 
-def test_a_report_comes_back(tmp_path):
-    climbing = Ladder(TINY, CPU, repeats=1)
+def test_a_report_has_a_row_for_each_rung(parts):
+    climbing = Ladder(TINY, CPU, parts, repeats=1)
     climbing.climb()
     climbing.rows.append(Row("TF32", note="left out"))
     written = ladder.report(climbing)
     assert set(written) == {"device", "torch", "shape", "rungs"}
-    assert [set(rung) for rung in written["rungs"]] == [set(ladder.ROW_KEYS)] * 2
-    (tmp_path / "gpu_ladder_test.json").write_text(json.dumps(written))
-    (device, rows), *others = ladder.read_reports(tmp_path).items()
-    assert device.startswith("CPU")
-    assert not others
-    assert math.isclose(rows[0].ms, climbing.rows[0].ms)
-    assert rows[1].ms is None
-
-
-@pytest.mark.parametrize(
-    "text", ["nonsense", "[]", '{"device": "x"}', '{"device": 1, "rungs": [{}]}']
-)
-def test_another_file_is_refused(tmp_path, text):
-    path = tmp_path / "gpu_ladder_x.json"
-    path.write_text(text)
-    with pytest.raises(ValueError, match="is not a ladder report"):
-        ladder.read_report(path)
-
-
-def test_no_reports_where_there_is_no_folder(tmp_path):
-    assert ladder.read_reports(tmp_path / "missing") == {}
+    assert [rung["name"] for rung in written["rungs"]] == ["fp32", "TF32"]
+    assert written["rungs"][0]["ms"] == climbing.rows[0].ms
+    assert written["rungs"][1]["ms"] is None

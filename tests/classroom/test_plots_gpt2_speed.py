@@ -32,46 +32,18 @@ def words(drawing: Figure) -> list[str]:
     return [text.get_text() for axes in drawing.axes for text in axes.texts]
 
 
-def test_so_far_shows_climbed_rungs_on_both_sides():
-    drawing = plots.so_far(NAMES, ROWS[:1], {"fp32": 807.3, "TF32": 539.3}, "here")
-    left, right = drawing.axes
-    assert [bar.get_width() for bar in left.patches] == [100]
-    assert [bar.get_width() for bar in right.patches] == [807.3]
-    assert [text.get_text() for text in left.get_yticklabels()] == NAMES
-    assert left.get_title(loc="left") == "Here: here"
-
-
-def test_so_far_says_why_a_rung_is_missing():
-    found = words(plots.so_far(NAMES, ROWS, {}, "here"))
-    assert "left out:\n3.0x fp32's time (tiny model)" in found
-    assert " no effect on this device" in found
-
-
-def test_the_figure_has_one_size_however_far_one_has_climbed():
-    sizes = {
-        tuple(plots.so_far(NAMES, rows, {"fp32": 1.0}, "here").get_size_inches())
-        for rows in (ROWS[:1], ROWS)
-    }
-    assert len(sizes) == 1
-
-
-def test_whole_ladder_has_a_panel_for_each_quantity():
-    drawing = plots.whole_ladder(NAMES, ROWS, "title")
+def test_whole_ladder_stands_beside_the_a6000():
+    drawing = plots.whole_ladder(NAMES, ROWS, {"fp32": 807.3, "TF32": 539.3}, "here")
     widths = [[bar.get_width() for bar in axes.patches] for axes in drawing.axes]
-    assert widths == [[100, 50], [10, 20], [40], [2048]]
-    assert {"100", "50", "2,048", "40"} <= set(words(drawing))
+    assert widths == [[100, 50], [2048], [807.3, 539.3]]
+    assert {"100", "50", "2,048", "807", "left out"} <= set(words(drawing))
+    assert drawing.axes[0].get_title(loc="left") == "Here: here"
 
 
 def test_a_device_that_tells_no_memory_has_an_empty_panel():
-    drawing = plots.whole_ladder(NAMES, [Row("fp32", 1.0, 1.0)], "title")
-    assert [len(axes.patches) for axes in drawing.axes] == [1, 1, 0, 0]
+    drawing = plots.whole_ladder(NAMES, [Row("fp32", 1.0, 1.0)], {}, "here")
+    assert [len(axes.patches) for axes in drawing.axes] == [1, 0, 0]
     drawing.canvas.draw()
-
-
-def test_speedups_mark_the_last_value():
-    drawing = plots.speedups(NAMES, {"a": {"fp32": 1, "bf16": 4.0}, "b": {"fp32": 1}})
-    assert list(drawing.axes[0].lines[0].get_xdata()) == [0, 2]
-    assert {"4x", "1x"} <= set(words(drawing))
 
 
 def test_timeline_has_a_box_for_each_operator():
@@ -86,15 +58,24 @@ def test_time_by_kind_shows_shares_and_the_sum():
     assert {"75%", "25%", " 100 ms"} <= set(words(drawing))
 
 
-def test_memory_by_kind_draws_peaks_where_there_are_some():
-    predicted = {
-        name: {"weights": 2**20, "output": 2.0**21, "token ids": 8.0} for name in ("a", "b")
-    }
-    drawing = plots.memory_by_kind(predicted, {"a": 2.0**22}, "title")
+def test_memory_by_kind_draws_kinds_that_are_visible_and_the_sum():
+    ways = {name: {"weights": 1e9, "output": 2e9, "token ids": 8.0} for name in ("a", "b")}
+    drawing = plots.memory_by_kind(ways, "title")
     assert [bar.get_width() for bar in drawing.axes[0].patches] == [1, 2, 1, 2]
-    assert words(drawing) == ["  peak 4"]
+    assert words(drawing) == [" 3 GB", " 3 GB"]
     legend = [text.get_text() for text in drawing.axes[0].get_legend().get_texts()]
     assert legend == ["weights", "output"]
+
+
+def test_the_scoreboard_names_each_line_without_overlap():
+    drawing = plots.scoreboard({"a": [4.0, 3.0], "b": [4.0, 3.0], "c": [4.0, 2.0]}, "title")
+    heights = {text.get_text(): text.get_position()[1] for text in drawing.axes[0].texts}
+    assert set(heights) == {"a", "b", "c"}
+    assert abs(heights["a"] - heights["b"]) > 0.04
+
+
+def test_smoothed():
+    assert plots.smoothed([4.0, 2.0, 0.0], 2) == [4.0, 3.0, 1.0]
 
 
 def test_beside_others_counts_from_one_in_both_directions():

@@ -1,7 +1,9 @@
-"""Checks of notebook 09 on throughput, TF32, padding, AdamW, flash attention and Amdahl's law."""
+"""Checks of notebook 09 on throughput, attention, padding, AdamW and `fast`."""
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -10,7 +12,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from cs336_lib.classroom.checks.report import DiagnosisError, exercise, expect
+from cs336_lib import hardware, optim
+from cs336_lib.classroom.checks.report import DiagnosisError, exercise, expect, part
+
+NO_RETURN = "your function returns None; is the `return` missing?"
 
 
 def expect_number(got: object, want: float, what: str, mistakes: Mapping[str, float]) -> None:
@@ -59,72 +64,6 @@ def speed(answer: Callable[[float, int, float, float], tuple[float, float]]) -> 
         expect_number(got[1], share, f"{case}: MFU", slips)
 
 
-def kept_bits(x: Tensor, bits: int) -> Tensor:
-    """Round fp32 numbers to the nearest with `bits` bits of fraction."""
-    dropped = 23 - bits
-    return ((x.view(torch.int32) + (1 << (dropped - 1))) >> dropped << dropped).view(torch.float32)
-
-
-@exercise
-def to_tf32(answer: Callable[[Tensor], Tensor]) -> None:
-    """Check that fp32 numbers are rounded to nearest with 10 bits of fraction."""
-    x = torch.randn(4096, generator=torch.Generator().manual_seed(0))
-    before = x.clone()
-    try:
-        got = answer(x)
-    except NotImplementedError as error:
-        expect(
-            "shift" not in str(error), "only integers can be shifted: x.view(torch.int32) first."
-        )
-        raise
-    expect(isinstance(got, Tensor), "return a tensor; is the `return` missing?")
-    expect(torch.equal(x, before), "you changed your argument; work on a copy.")
-    expect(
-        got.dtype != torch.int32, "you return the bits as int32; view them as torch.float32 again."
-    )
-    expect(
-        got.dtype == torch.float32,
-        f"TF32 lives in 32-bit storage: return float32, not {str(got.dtype).split('.')[1]}.",
-    )
-    expect(
-        not (got.isnan() | (got == 0)).all(),
-        "all zeros (or nan): .int() converts the values; .view(torch.int32) shows their bits.",
-    )
-    truncated = (x.view(torch.int32) >> 13 << 13).view(torch.float32)
-    expect(not torch.equal(got, x), "nothing was rounded.")
-    expect(
-        not torch.equal(got, truncated),
-        "you cut the last 13 bits off; to round to nearest, first add half of what you cut.",
-    )
-    expect(
-        not torch.equal(got, kept_bits(x, 7)), "7 bits of fraction is bf16; TF32 keeps 10 of them."
-    )
-    expect(
-        not torch.equal(got, kept_bits(x, 13)),
-        "you keep 13 bits and drop 10; TF32 keeps 10 and drops 13.",
-    )
-    expect(
-        not torch.equal(got, ((x.view(torch.int32) + (1 << 13)) >> 13 << 13).view(torch.float32)),
-        "you add all of what you cut, so everything is rounded up; add half of it: 1 << 12.",
-    )
-    expect(
-        not torch.equal(got, (x * 1024).round() / 1024),
-        "you keep 10 bits after the binary point; the fraction's bits come after the leading 1 of "
-        "each number, wherever its point is.",
-    )
-    expect(
-        got.nan_to_num().abs().max() < 1e6,
-        "the numbers are huge: .float() converts the integers; .view(torch.float32) reads their "
-        "bits as floats.",
-    )
-    expect(torch.equal(got, kept_bits(x, 10)), "the result is not x with 10 bits of fraction.")
-    large = torch.tensor([1e10, -3e-20])
-    expect(
-        torch.equal(answer(large), kept_bits(large, 10)),
-        "1e10 or 3e-20 went wrong: TF32 has fp32's 8 exponent bits (fp16 has 5).",
-    )
-
-
 @exercise
 def padded(answer: Callable[[int, int], int]) -> None:
     """Check the smallest multiple of `multiple` that is at least n."""
@@ -146,40 +85,6 @@ def padded(answer: Callable[[int, int], int]) -> None:
     expect(isinstance(answer(257, 8), int), "a size is an int; use integer division.")
 
 
-@exercise
-def make_adamw(answer: Callable[[nn.Module, bool], torch.optim.Optimizer]) -> None:
-    """Check that the optimizer of the lecture notes really gets its `fused` argument."""
-    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
-    fused, plain = answer(model, True), answer(model, False)
-    expect(isinstance(fused, torch.optim.AdamW), "return a torch.optim.AdamW.")
-    expect(
-        fused.defaults["fused"],
-        "optimizer.defaults['fused'] is not True although the caller passed fused=True; your "
-        "function "
-        "doesn't pass the argument on.",
-    )
-    expect(
-        not plain.defaults["fused"],
-        "the optimizer is fused although the caller passed fused=False.",
-    )
-    expect(
-        tuple(fused.defaults["betas"]) == (0.9, 0.95) and fused.defaults["lr"] == 6e-4,
-        "the learning rate (6e-4) or the betas (0.9, 0.95) were lost on the way.",
-    )
-    expect(
-        len(fused.param_groups) == 2,
-        "two groups are expected: matrices with weight decay, vectors without.",
-    )
-    for group in fused.param_groups:
-        dims = {parameter.dim() for parameter in group["params"]}
-        wanted = {0.1: {2}, 0.0: {1}}.get(group["weight_decay"])
-        expect(
-            dims == wanted,
-            f"a group with weight decay {group['weight_decay']} holds parameters of {sorted(dims)} "
-            "axes; matrices (2 axes) get 0.1, vectors (1 axis, LayerNorm's weight too) 0.0.",
-        )
-
-
 class LargestTensor(TorchDispatchMode):
     """Record the size of the largest tensor that is made within the block."""
 
@@ -191,6 +96,314 @@ class LargestTensor(TorchDispatchMode):
         sizes = [leaf.numel() for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
         self.numel = max(self.numel, *sizes, 0)
         return made
+
+
+def library_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Mix values (batch, head, seq, head_dim), each position with itself and earlier ones."""
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def wrong_attention(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
+    """Return attention with one mistake each, by its diagnosis."""
+    attend, d = F.scaled_dot_product_attention, q.size(-1)
+    over_heads = attend(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=True)
+    future = torch.ones(q.size(2), q.size(2), dtype=torch.bool).triu()
+    return {
+        "every position sees the future; pass is_causal=True.": attend(q, k, v),
+        "the scores are divided by d; the function divides by sqrt(d) itself.": attend(
+            q, k, v, is_causal=True, scale=1 / d
+        ),
+        "the scores are not divided by sqrt(d); leave the argument `scale` out.": attend(
+            q, k, v, is_causal=True, scale=1.0
+        ),
+        "queries and keys are swapped; the order is q, k, v.": attend(k, q, v, is_causal=True),
+        "you mix heads, not positions; q, k and v already are (batch, head, seq, head_dim).": (
+            over_heads.transpose(1, 2)
+        ),
+        "your mask is inverted: in attn_mask, True means that a key may be used.": attend(
+            q, k, v, attn_mask=future
+        ),
+    }
+
+
+@part(library_attention)
+def fused_attention(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+    """Check values and gradients of causal attention that never stores the scores."""
+    for seed, shape in enumerate(((2, 3, 37, 8), (1, 1, 50, 4), (3, 2, 1, 6))):
+        generator = torch.Generator().manual_seed(seed)
+        q, k, v, g = (torch.randn(shape, generator=generator) for _ in range(4))
+        got, want = answer(q, k, v), library_attention(q, k, v)
+        expect(got is not None, NO_RETURN)
+        expect(isinstance(got, Tensor), f"return a tensor, not {type(got).__name__}.")
+        expect(
+            got.shape == want.shape,
+            f"for inputs of {shape} the result should have that shape too, not {tuple(got.shape)}.",
+        )
+        expect(not got.isnan().any(), "there is a nan: does each position see itself?")
+        if not torch.allclose(got, want, rtol=1e-4, atol=1e-5):
+            expect(
+                torch.equal(torch.nan_to_num(got), torch.nan_to_num(answer(q, k, v))),
+                "two calls with equal inputs differ; leave dropout out.",
+            )
+            for diagnosis, wrong in wrong_attention(q, k, v).items():
+                expect(not torch.allclose(got, wrong, rtol=1e-4, atol=1e-5), diagnosis)
+            raise DiagnosisError("the result is not that of causal attention.")
+        inputs = [x.clone().requires_grad_() for x in (q, k, v)]
+        copies = [x.clone().requires_grad_() for x in (q, k, v)]
+        made = answer(*inputs)
+        expect(made.requires_grad, "the result has no gradient; don't detach it.")
+        gradients = torch.autograd.grad(made, inputs, g, allow_unused=True)
+        for name, ours, theirs in zip(
+            "qkv",
+            gradients,
+            torch.autograd.grad(library_attention(*copies), copies, g),
+            strict=True,
+        ):
+            same = ours is not None and torch.allclose(ours, theirs, rtol=1e-3, atol=1e-5)
+            expect(same, f"the values are right, but the gradient of {name} is not.")
+    expect_small(answer)
+
+
+def expect_small(attention: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+    """Fail if attention makes a T x T tensor."""
+    q, k, v = (torch.randn(1, 1, 96, 4, requires_grad=True) for _ in range(3))
+    with LargestTensor() as made:
+        attention(q, k, v).sum().backward()
+    expect(
+        made.numel < 96 * 96,
+        f"right, but for 96 tokens you make a tensor of {made.numel} = 96 x 96 numbers, all scores "
+        "or a mask. F.scaled_dot_product_attention with is_causal=True makes neither.",
+    )
+
+
+def library_optimizer(model: nn.Module, config: Any) -> torch.optim.AdamW:
+    """Make AdamW with GPT-3's betas, which updates all parameters in one fused kernel."""
+    groups = optim.parameter_groups(model, config.weight_decay)
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95), fused=True)
+
+
+@part(library_optimizer)
+def make_optimizer(answer: Callable[[nn.Module, Any], torch.optim.Optimizer]) -> None:
+    """Check that AdamW is fused, has two groups, and makes the right updates."""
+    for seed, rate, decay in ((0, 2e-3, 0.3), (1, 7e-4, 0.05)):
+        config = SimpleNamespace(learning_rate=rate, weight_decay=decay)
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Embedding(7, 5), nn.LayerNorm(5), nn.Linear(5, 3))
+        optimizer = answer(model, config)
+        expect(optimizer is not None, NO_RETURN)
+        is_adamw = isinstance(optimizer, torch.optim.AdamW)
+        expect(is_adamw, f"return a torch.optim.AdamW, not {type(optimizer).__name__}.")
+        expect_groups(optimizer, model, config)
+        for group in optimizer.param_groups:
+            expect(
+                group["fused"],
+                f"the optimizer isn't fused: its groups have fused={group['fused']}. Pass "
+                "fused=True to AdamW itself.",
+            )
+            expect(
+                math.isclose(group["lr"], rate),
+                f"config.learning_rate is {rate:g}, but a group has lr={group['lr']:g}.",
+            )
+            expect(
+                tuple(group["betas"]) != (0.9, 0.999),
+                "the betas are AdamW's defaults, (0.9, 0.999); GPT-3's are (0.9, 0.95).",
+            )
+            betas = tuple(group["betas"])
+            expect(betas == (0.9, 0.95), f"the betas should be (0.9, 0.95), not {betas}.")
+            expect(
+                math.isclose(group["eps"], 1e-8),
+                f"eps should be AdamW's default, 1e-8, not {group['eps']:g}.",
+            )
+        torch.manual_seed(seed)
+        twin = nn.Sequential(nn.Embedding(7, 5), nn.LayerNorm(5), nn.Linear(5, 3))
+        steppers = ((model, optimizer), (twin, library_optimizer(twin, config)))
+        for number in range(3):
+            for net, stepper in steppers:
+                generator = torch.Generator().manual_seed(number)
+                for p in net.parameters():
+                    p.grad = torch.randn(p.shape, generator=generator)
+                stepper.step()
+        ours, theirs = (nn.utils.parameters_to_vector(n.parameters()) for n, _ in steppers)
+        same = torch.allclose(ours, theirs, rtol=1e-5, atol=1e-7)
+        expect(same, "after three steps the weights differ from AdamW's; leave other options out.")
+
+
+def expect_groups(optimizer: torch.optim.Optimizer, model: nn.Module, config: Any) -> None:
+    """Fail unless matrices decay by the config's weight decay and vectors don't."""
+    groups = optimizer.param_groups
+    held = [p for group in groups for p in group["params"]]
+    expect(
+        {id(p) for p in held} == {id(p) for p in model.parameters()},
+        "the groups don't hold each of the model's parameters.",
+    )
+    decays = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
+    matrices = {decays[id(p)] for p in model.parameters() if p.dim() >= 2}
+    vectors = {decays[id(p)] for p in model.parameters() if p.dim() < 2}
+    decay = config.weight_decay
+    expect(
+        not (vectors == matrices == {decay}),
+        "biases and gains decay too; parameter_groups(model, config.weight_decay) separates them.",
+    )
+    expect(
+        not (vectors == {decay} and matrices == {0.0}),
+        "the groups are swapped: matrices decay, biases and gains don't.",
+    )
+    expect(
+        matrices == {decay} and vectors == {0.0},
+        f"config.weight_decay is {decay:g}, but matrices decay by {sorted(matrices)} and vectors "
+        f"by {sorted(vectors)}; {decay:g} and 0 are expected.",
+    )
+
+
+def library_fast(model: nn.Module, config: Any) -> tuple[nn.Module, torch.autocast]:
+    """Use tensor cores, bf16 and the compiler; return the compiled model and the autocast."""
+    torch.set_float32_matmul_precision("high")
+    device = next(model.parameters()).device.type
+    autocast = torch.autocast(device, dtype=torch.bfloat16, enabled=config.bf16)
+    return torch.compile(model) if config.compile else model, autocast
+
+
+class OnGPU(nn.Parameter):
+    """A parameter that says it is on the second GPU."""
+
+    device = property(lambda self: torch.device("cuda", 1))  # type: ignore[assignment]
+
+
+class Head(nn.Module):
+    """A model with nothing but an output layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lm_head = nn.Linear(3, 2, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits."""
+        return self.lm_head(x)
+
+
+Fast = Callable[[nn.Module, Any], tuple[nn.Module, Any]]
+
+
+@part(library_fast)
+def fast(answer: Fast) -> None:
+    """Check TF32, the autocast and the compiled model."""
+    with hardware.tf32(False), warnings.catch_warnings():  # restores the precision at the end
+        warnings.simplefilter("ignore")  # autocast for a GPU that isn't there warns
+        low, plain = (pair(answer, Head(), bf16, False)[1] for bf16 in (True, False))
+        expect(
+            torch.get_float32_matmul_precision() != "medium",
+            '"medium" lets fp32 matmuls run in bf16; TF32 is "high".',
+        )
+        expect(
+            torch.get_float32_matmul_precision() == "high",
+            'fp32 matmuls don\'t use TF32; call torch.set_float32_matmul_precision("high").',
+        )
+        expect_autocast(low, plain)
+        expect_device(answer)
+        expect_compiled(answer)
+
+
+def pair(answer: Fast, model: nn.Module, bf16: bool, compiled: bool) -> tuple[Any, Any]:
+    """Return the model and the autocast that the answer gives."""
+    try:
+        got = answer(model, SimpleNamespace(bf16=bf16, compile=compiled))
+    except (RuntimeError, ValueError) as error:
+        if "device_type" not in str(error):
+            raise
+        raise DiagnosisError(
+            'autocast takes a device type such as "cuda", and neither a torch.device nor "cuda:1"; '
+            "use the `.type` of the weights' device."
+        ) from error
+    entered = torch.is_autocast_enabled("cpu")
+    torch.set_autocast_enabled("cpu", False)
+    expect(not entered, "don't enter the autocast; return it.")
+    expect(got is not None, NO_RETURN)
+    is_pair = isinstance(got, tuple | list) and len(got) == 2
+    expect(is_pair, "return a pair: the model, and the autocast.")
+    expect(
+        isinstance(got[0], nn.Module), "return the model first, then the autocast: model, autocast."
+    )
+    expect(
+        hasattr(got[1], "__enter__"),
+        f"the second value should be usable in `with`, and {type(got[1]).__name__} is not.",
+    )
+    for p in model.parameters():
+        expect(p.dtype == torch.float32, "the weights stay fp32; autocast casts what it needs.")
+    return got[0], got[1]
+
+
+def expect_autocast(low: Any, plain: Any) -> None:
+    """Fail unless `low` makes matmuls bf16, again and again, and `plain` leaves them in fp32."""
+    x = torch.ones(2, 2)
+
+    def dtype(context: Any) -> torch.dtype:
+        with context:
+            return (x @ x).dtype
+
+    try:
+        seen, plainly = {dtype(low), dtype(low)}, dtype(plain)
+    except (RuntimeError, AttributeError) as error:
+        raise DiagnosisError(
+            "your autocast can be entered only once, and a step enters it for every micro-batch."
+        ) from error
+    expect(seen != {torch.float16}, "matmuls run in fp16; pass dtype=torch.bfloat16.")
+    kind = getattr(low, "device", "cpu")
+    expect(
+        kind == "cpu",
+        f'this model\'s weights are on the CPU, but the autocast is for "{kind}", so that its '
+        "matmuls stay in fp32. Take the type from the weights.",
+    )
+    expect(
+        seen == {torch.bfloat16},
+        "config.bf16 is on, but matmuls run in fp32 under your autocast.",
+    )
+    expect(
+        plainly == torch.float32,
+        "config.bf16 is off, but matmuls run in bf16; pass enabled=config.bf16.",
+    )
+
+
+def expect_device(answer: Fast) -> None:
+    """Fail unless the autocast of a model on cuda:1 is for "cuda"."""
+    model, far = Head(), torch.cuda.is_available() and not hardware.has_bf16(torch.device("cuda"))
+    model.lm_head.weight = OnGPU(model.lm_head.weight.detach())
+    _, autocast = pair(answer, model, not far, False)
+    kind = getattr(autocast, "device", "cuda")
+    expect(
+        kind != "cuda:1",
+        'for weights on the device cuda:1, autocast should get its type "cuda"; older versions of '
+        "PyTorch refuse an index.",
+    )
+    expect(
+        kind == "cuda",
+        f'for a model on a GPU the autocast is for "{kind}", so that its matmuls stay in fp32. '
+        "Take the type from the weights.",
+    )
+
+
+def expect_compiled(answer: Fast) -> None:
+    """Fail unless the model is compiled if and only if the config says so."""
+    model = Head()
+    got, _ = pair(answer, model, False, False)
+    expect(not is_compiled(got), "config.compile is off, but you return a compiled model.")
+    expect(got is model, "config.compile is off; return the model itself.")
+    got, _ = pair(answer, model, False, True)
+    expect(
+        not is_compiled(model),
+        "model.compile() changes the model itself, so evaluation would be compiled for each of its "
+        "sizes too. Return torch.compile(model), and leave the model as it is.",
+    )
+    expect(is_compiled(got), "config.compile is on, but the model that you return isn't compiled.")
+    expect(
+        {id(p) for p in got.parameters()} == {id(p) for p in model.parameters()},
+        "the compiled model has other parameters, so the optimizer would update the wrong ones.",
+    )
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether a module was compiled, beside the original or in place."""
+    in_place = getattr(model, "_compiled_call_impl", None) is not None
+    return in_place or hasattr(model, "_orig_mod")
 
 
 def block_softmax(q: Tensor, k: Tensor, v: Tensor, block: int, mistake: str) -> Tensor:
@@ -217,6 +430,21 @@ def block_softmax(q: Tensor, k: Tensor, v: Tensor, block: int, mistake: str) -> 
     return result if mistake == "divide" else result / total
 
 
+BLOCK_SLIPS = {
+    "causal": "every position sees the future: mask keys that come after their query.",
+    "scale": "the scores are not divided by sqrt(d).",
+    "divide": "the weights do not add up to 1: divide by their total at the end.",
+    "rescale": "when a block brings a higher maximum, what was summed before must be "
+    "multiplied by exp(old maximum - new maximum): the result and the total.",
+    "rescale total": "you rescale the result but not the total.",
+    "rescale result": "you rescale the total but not the result.",
+    "no root": "you divide the scores by d; divide by its root, sqrt(d).",
+    "zero": "a masked score is -inf, not 0, because exp(0) is still a weight.",
+    "offset": "in the mask, the keys of each block are counted from 0 again; its first key is "
+    "number `start` of the sequence.",
+}
+
+
 @exercise
 def flash_attention(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor]) -> None:
     """Check exact causal attention of one head that processes one block of keys at a time."""
@@ -228,22 +456,34 @@ def flash_attention(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor]) -> 
         got = answer(q, k, v, 16)
     expect(isinstance(got, Tensor), "return a tensor; is the `return` missing?")
     expect(got.shape == v.shape, f"the result should be {tuple(v.shape)}, not {tuple(got.shape)}.")
-    diagnoses = {
-        "causal": "every position sees the future: mask keys that come after their query.",
-        "scale": "the scores are not divided by sqrt(d).",
-        "divide": "the weights do not add up to 1: divide by their total at the end.",
-        "rescale": "when a block brings a higher maximum, what was summed before must be "
-        "multiplied by exp(old maximum - new maximum): the result and the total.",
-        "rescale total": "you rescale the result but not the total.",
-        "rescale result": "you rescale the total but not the result.",
-        "no root": "you divide the scores by d; divide by its root, sqrt(d).",
-        "zero": "a masked score is -inf, not 0, because exp(0) is still a weight.",
-        "offset": "in the mask, the keys of each block are counted from 0 again; its first key is "
-        "number `start` of the sequence.",
-    }
-    for mistake, diagnosis in diagnoses.items():
+    for mistake, diagnosis in BLOCK_SLIPS.items():
         wrong = block_softmax(q, k, v, 16, mistake)
         expect(not torch.allclose(got, wrong, rtol=1e-3, atol=1e-4), diagnosis)
+    expect_no_nan(got)
+    expect(torch.allclose(got, want, rtol=1e-3, atol=1e-4), "the result is not that of attention.")
+    expect(
+        made.numel < 96 * 96,
+        f"right, but you made a T x T tensor of {made.numel} numbers, with all scores at once or a "
+        "mask for all of them. Make both for `block` keys at a time.",
+    )
+    sign = torch.tensor([1.0, -1.0]).repeat(48)[:, None]  # makes every other query oppose all keys
+    far_q, far_k = q / 10 + 10 * sign, k / 10 + 10  # scores of 300 and of -300
+    want_far = F.scaled_dot_product_attention(far_q[None], far_k[None], v[None], is_causal=True)[0]
+    expect(
+        torch.allclose(answer(far_q, far_k, v, 16), want_far, rtol=1e-3, atol=1e-3),
+        "right for small scores, but exp(300) is infinite and exp(-300) is 0. Subtract each "
+        "query's own highest score so far, starting from -inf.",
+    )
+    ragged = "right for 96 = 6 blocks of 16, wrong for blocks of 40, where the last one is short."
+    try:
+        got = answer(q, k, v, 40)
+    except (RuntimeError, IndexError) as error:
+        raise DiagnosisError(f"{ragged} It has 16 keys: end at min(start + block, T).") from error
+    expect(torch.allclose(got, want, rtol=1e-3, atol=1e-4), ragged)
+
+
+def expect_no_nan(got: Tensor) -> None:
+    """Fail with the likely reason if a query's result is nan."""
     lost = got.isnan().any(1)  # queries
     expect(
         not lost.all(),
@@ -262,57 +502,3 @@ def flash_attention(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor]) -> 
         "there is a nan, because a whole masked block gives exp(-inf - (-inf)); keep the old "
         "maximum, which is finite from the first block on.",
     )
-    expect(torch.allclose(got, want, rtol=1e-3, atol=1e-4), "the result is not that of attention.")
-    expect(
-        made.numel < 96 * 96,
-        f"right, but you made a T x T tensor of {made.numel} numbers, with all scores at once or a "
-        "mask for all of them. Make both for `block` keys at a time.",
-    )
-    sign = torch.tensor([1.0, -1.0]).repeat(48)[:, None]  # makes every other query oppose all keys
-    far_q, far_k = q / 10 + 10 * sign, k / 10 + 10  # scores of 300 and of -300
-    want_far = F.scaled_dot_product_attention(far_q[None], far_k[None], v[None], is_causal=True)[0]
-    expect(
-        torch.allclose(answer(far_q, far_k, v, 16), want_far, rtol=1e-3, atol=1e-3),
-        "right for small scores, but exp(300) is infinite and exp(-300) is 0. Subtract each "
-        "query's "
-        "own highest score so far, starting from -inf.",
-    )
-    ragged = "right for 96 = 6 blocks of 16, wrong for blocks of 40, where the last one is short."
-    try:
-        got = answer(q, k, v, 40)
-    except (RuntimeError, IndexError) as error:
-        raise DiagnosisError(f"{ragged} It has 16 keys: end at min(start + block, T).") from error
-    expect(torch.allclose(got, want, rtol=1e-3, atol=1e-4), ragged)
-
-
-@exercise
-def whole_speedup(answer: Callable[[dict[str, float], dict[str, float]], float]) -> None:
-    """Check Amdahl's law, 1 / sum of share / factor, where unchanged kinds have a factor of 1."""
-    shares, factors = {"matmul": 0.5, "attention": 0.3, "rest": 0.2}, {"attention": 6.0}
-    mistakes = {
-        "you only added up what changed; the rest still takes its old time.": 6 / 0.3,
-        "that is the factor of the part; the whole is not faster than its unchanged parts allow.": (
-            6.0
-        ),
-        "you took the mean of the factors; times add up, factors do not.": 0.3 * 6 + 0.7,
-        "that is the new time as a share of the old; the speed-up is one over it.": 0.3 / 6 + 0.7,
-        "you took the part out altogether; it still takes a sixth of its time.": 1 / 0.7,
-        "that is only the changed part's new time; add the others', then take one over the sum.": (
-            0.3 / 6
-        ),
-    }
-    want = 1 / (0.3 / 6 + 0.7)
-    try:
-        got = answer(shares, factors)
-    except KeyError as error:
-        raise DiagnosisError(
-            f"{error} has no entry in `factors`; kinds that did not change keep their time, so use "
-            "factors.get(kind, 1)."
-        ) from error
-    expect_number(got, want, "attention (30 %) six times as fast", mistakes)
-    both = {"matmul": 2.0, "rest": 4.0}
-    want = 1 / (0.5 / 2 + 0.3 + 0.2 / 4)
-    one_by_one = 1 / ((0.5 / 2 + 0.5) * (0.2 / 4 + 0.8))
-    slip = "you multiplied the speed-ups of single changes; add up all new times, then invert once."
-    expect_number(answer(shares, both), want, "two parts faster, by 2 and by 4", {slip: one_by_one})
-    expect_number(answer(shares, {}), 1.0, "nothing faster", {})

@@ -1,4 +1,4 @@
-"""Figures of the ladder in notebook 09, rung by rung, and of where time and memory go."""
+"""Figures of the ladder in notebook 09, of where time and memory go, and of its scoreboard."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,6 @@ from cs336_lib.classroom.plots.style import (
     PALETTE,
     PINK,
     RED,
-    SKY,
     YELLOW,
     figure,
     label,
@@ -26,7 +25,7 @@ from cs336_lib.classroom.step_profile import KINDS, PHASES, Span
 
 KIND_COLOURS = dict(zip(KINDS, (BLUE, RED, PINK, YELLOW, GREEN), strict=True))
 HATCHES = ("", "//", "..", "\\\\", "xx", "--", "++", "oo", "**")
-MARKERS = ("o", "s", "D", "^", "v", "P", "X")
+LINES = ("-", "--", "-.", ":")
 
 
 def digits(value: float) -> str:
@@ -49,80 +48,26 @@ def bars(
     axes.xaxis.set_major_locator(MaxNLocator(4, min_n_ticks=2))
 
 
-def notes(axes: Axes, names: Sequence[str], rows: Sequence[Row]) -> None:
-    """Write why a rung was skipped in place of its bar, and other remarks inside the bars."""
-    for row in rows:
-        if row.ms is not None and row.note:
-            place = {"va": "center", "fontsize": 13, "color": "white"}
-            axes.text(0, names.index(row.name), f" {row.note}", **place)
-        if row.ms is None and row.note:
-            place = {"va": "center", "fontsize": 13, "color": "#444444"}
-            text = row.note.replace(": ", ":\n", 1)
-            axes.text(
-                0.01, names.index(row.name), text, transform=axes.get_yaxis_transform(), **place
-            )
-
-
-def so_far(
-    names: Sequence[str], rows: Sequence[Row], published: Mapping[str, float], device: str
+def whole_ladder(
+    names: Sequence[str],
+    rows: Sequence[Row],
+    published: Mapping[str, float],
+    device: str,
 ) -> Figure:
-    """Plot milliseconds per step of the rungs so far, beside the lecture notes' A6000."""
-    drawing, (left, right) = figure(13, 4.8, ncols=2, sharey=True)
+    """Draw the time and the peak memory of all rungs here, beside the time on the A6000."""
+    drawing, (left, middle, right) = figure(13, 5.4, ncols=3, sharey=True)
     bars(left, names, {row.name: row.ms for row in rows}, BLUE)
-    notes(left, names, rows)
-    climbed = {row.name for row in rows}
-    bars(right, names, {n: v for n, v in published.items() if n in climbed}, ORANGE)
-    left.set_yticks(range(len(names)), names)
+    skipped = {"va": "center", "fontsize": 14, "transform": left.get_yaxis_transform()}
+    for row in rows:
+        if row.ms is None:
+            left.text(0.02, names.index(row.name), "left out", **skipped)
+    mib = {row.name: row.memory_gib and 1024 * row.memory_gib for row in rows}
+    bars(middle, names, mib, GREEN)
+    bars(right, names, published, ORANGE)
+    left.set_yticks(range(len(names)), names, fontsize=15)
     label(left, f"Here: {device}", "time per step [ms]", "")
+    label(middle, "Here: peak memory", "memory [MiB]", "")
     label(right, "RTX A6000, 124M", "time per step [ms]", "")
-    return drawing
-
-
-def whole_ladder(names: Sequence[str], rows: Sequence[Row], title: str) -> Figure:
-    """Draw time, throughput, MFU and peak memory of all rungs in four panels."""
-    drawing, panels = figure(14, 5.4, ncols=4, sharey=True)
-    columns = (
-        ("Time", "step [ms]", {r.name: r.ms for r in rows}, BLUE, digits),
-        (
-            "Throughput",
-            "1000 tokens/s",
-            {r.name: r.tokens_per_sec and r.tokens_per_sec / 1e3 for r in rows},
-            GREEN,
-            digits,
-        ),
-        ("MFU", "share of peak [%]", {r.name: r.mfu and 100 * r.mfu for r in rows}, ORANGE, digits),
-        (
-            "Peak memory",
-            "MiB",
-            {r.name: r.memory_gib and 1024 * r.memory_gib for r in rows},
-            SKY,
-            digits,
-        ),
-    )
-    for axes, (caption, unit, values, colour, form) in zip(panels, columns, strict=True):
-        bars(axes, names, values, colour, form=form)
-        label(axes, caption, unit, "")
-    notes(panels[0], names, [row for row in rows if row.ms is None])
-    panels[0].set_yticks(range(len(names)), names)
-    drawing.suptitle(title, fontsize=17, fontweight="bold")
-    return drawing
-
-
-def speedups(names: Sequence[str], by_device: Mapping[str, Mapping[str, float]]) -> Figure:
-    """Plot the speedup over its own fp32 after every rung, with a line per device."""
-    drawing, axes = figure(13, 5)
-    for (device, factors), marker, colour in zip(by_device.items(), MARKERS, PALETTE, strict=False):
-        places = [names.index(name) for name in factors]
-        axes.plot(places, list(factors.values()), marker=marker, color=colour, label=device)
-        last = list(factors.values())[-1]
-        place = {"xytext": (9, 0), "textcoords": "offset points", "va": "center", "size": 14}
-        axes.annotate(f"{last:.2g}x", (places[-1], last), color=colour, **place)
-    axes.axhline(1, color=GREY, linestyle=":", linewidth=2)
-    axes.set_xticks(range(len(names)), [name.replace(" ", "\n", 1) for name in names])
-    axes.set_ylim(bottom=0)
-    axes.set_xlim(-0.3, len(names) - 0.5)
-    axes.legend(loc="upper left")
-    label(axes, "What the rungs bought", "", "times as fast as fp32")
     return drawing
 
 
@@ -170,44 +115,62 @@ def time_by_kind(steps: Mapping[str, Mapping[str, float]], title: str) -> Figure
     return drawing
 
 
-def memory_by_kind(
-    predicted: Mapping[str, Mapping[str, float]], peaks: Mapping[str, float], title: str
-) -> Figure:
-    """Plot predicted MiB stacked by kind, with a black line at each measured peak."""
-    drawing, axes = figure(13, 2.6 + 0.8 * len(predicted))
+def memory_by_kind(ways: Mapping[str, Mapping[str, float]], title: str) -> Figure:
+    """Draw a bar of GB for each way of computing a step, split into kinds, with the sum."""
+    drawing, axes = figure(13, 2.6 + 0.8 * len(ways))
+    totals = {name: sum(parts.values()) for name, parts in ways.items()}
     kinds = [  # a share below 1 % everywhere would be invisible
         kind
-        for kind in next(iter(predicted.values()))
-        if any(parts[kind] > 0.01 * sum(parts.values()) for parts in predicted.values())
+        for kind in next(iter(ways.values()))
+        if any(parts[kind] > 0.01 * totals[name] for name, parts in ways.items())
     ]
-    colours = {kind: PALETTE[n % len(PALETTE)] for n, kind in enumerate(kinds)}
-    hatches = dict(zip(kinds, HATCHES, strict=False))
-    widest = 0.0
-    for place, (name, parts) in enumerate(predicted.items()):
+    styles = {
+        kind: {"color": colour, "hatch": hatch, "edgecolor": "white", "label": kind}
+        for kind, colour, hatch in zip(kinds, (*PALETTE, GREY), HATCHES, strict=False)
+    }
+    for place, (name, parts) in enumerate(ways.items()):
         left = 0.0
         for kind in kinds:
-            width = parts[kind] / 2**20
-            style = {"edgecolor": "white", "hatch": hatches[kind], "height": 0.6}
-            axes.barh(place, width, left=left, color=colours[kind], **style)
+            width = parts[kind] / 1e9
+            axes.barh(place, width, left=left, height=0.62, **styles[kind])
             left += width
-        widest = max(widest, left)
-        if name in peaks:
-            peak = peaks[name] / 2**20
-            widest = max(widest, peak)
-            axes.vlines(peak, place - 0.4, place + 0.4, color="black", linewidth=4)
-            axes.text(peak, place, f"  peak {digits(peak)}", va="center", fontsize=13)
-    axes.set_yticks(range(len(predicted)), list(predicted))
-    axes.set_ylim(len(predicted) - 0.4, -0.6)
-    axes.set_xlim(0, 1.2 * widest)
+        axes.text(left, place, f" {digits(totals[name] / 1e9)} GB", va="center", fontsize=15)
+    axes.set_yticks(range(len(ways)), list(ways), fontsize=15)
+    axes.set_ylim(len(ways) - 0.4, -0.6)
+    axes.set_xlim(0, 1.14 * max(totals.values()) / 1e9)
     axes.grid(False, axis="y")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     handles = [
-        Patch(facecolor=colours[kind], edgecolor="white", hatch=hatches[kind], label=kind)
-        for kind in kinds
+        Patch(facecolor=style["color"], edgecolor="white", hatch=style["hatch"], label=kind)
+        for kind, style in styles.items()
     ]
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, -0.24), ncols=4)
-    label(axes, title, "memory [MiB]", "")
+    label(axes, title, "memory [GB]", "")
     return drawing
+
+
+def scoreboard(runs: Mapping[str, Sequence[float]], title: str) -> Figure:
+    """Plot the loss of every run against steps, smoothed over 10 steps, and name each line."""
+    drawing, axes = figure(13, 4.6)
+    ends = {name: smoothed(losses, 10)[-1] for name, losses in runs.items()}
+    spread = 0.075 * (max(max(losses) for losses in runs.values()) - min(ends.values()))
+    placed: list[float] = []
+    for name in sorted(ends, key=lambda name: ends[name]):  # labels from the lowest line upwards
+        height = max(ends[name], placed[-1] + spread if placed else ends[name])
+        placed.append(height)
+        number = list(runs).index(name)
+        style = {"color": PALETTE[number], "linestyle": LINES[number % len(LINES)]}
+        losses = smoothed(runs[name], 10)
+        axes.plot(range(len(losses)), losses, label=name, **style)
+        axes.text(1.01 * len(losses), height, name, color=PALETTE[number], va="center", size=15)
+    axes.set_xlim(0, 1.2 * max(map(len, runs.values())))
+    label(axes, title, "step", "training loss [nats]")
+    return drawing
+
+
+def smoothed(values: Sequence[float], window: int) -> list[float]:
+    """Return the mean of each value and those before it, over at most `window` values."""
+    spans = [values[max(0, i + 1 - window) : i + 1] for i in range(len(values))]
+    return [sum(span) / len(span) for span in spans]
 
 
 def beside_others(times: Mapping[str, Mapping[str, float]], title: str) -> Figure:
