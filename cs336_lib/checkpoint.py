@@ -106,7 +106,7 @@ def save(
     Raises:
         OSError: If writing fails. Earlier checkpoints are intact.
     """
-    final = folder / f"step_{state['step']:08d}"
+    final = path_of(folder, state["step"])
     is_main = world is None or world.is_main
     weights = unsharded(model_tensors(model), keep=is_main)
     moments = unsharded(optimizer_tensors(model, optimizer), keep=is_main)
@@ -180,6 +180,11 @@ def verify(checkpoint: Path, files: Collection[str] = EVERYTHING) -> str | None:
     return None if step == step_of(checkpoint) else f"{STATE} is that of step {step}"
 
 
+def path_of(folder: Path, step: int) -> Path:
+    """Return the path of the checkpoint after `step` steps."""
+    return folder / f"step_{step:08d}"
+
+
 def step_of(checkpoint: Path) -> int:
     """Return the number of finished steps from a checkpoint's name."""
     return int(checkpoint.name.removeprefix("step_"))
@@ -202,25 +207,6 @@ def newest_valid(folder: Path, files: Collection[str] = EVERYTHING) -> Path | No
             return checkpoint
         print(f"{checkpoint}: {problem}; looking for an older one", file=Log())
     return None
-
-
-def resume_point(folder: Path, device: torch.device, world: World) -> Path | None:
-    """Return the newest valid checkpoint, or `None` if the folder is empty.
-
-    All ranks get the same result.
-
-    Raises:
-        ValueError: If all checkpoints are corrupt. Starting at step 0 would overwrite the run.
-    """
-    step = 0
-    if world.is_main and checkpoints(folder):
-        newest = newest_valid(folder)
-        step = step_of(newest) if newest else -1
-    step = int(world.sum(step, device=device)[0])  # the other ranks add zero
-    require(
-        step >= 0, f"{folder}: all checkpoints are corrupt; restore one or use another --run-dir"
-    )
-    return folder / f"step_{step:08d}" if step else None
 
 
 def quarantine_newer(valid: Path) -> None:
@@ -285,9 +271,7 @@ def restore(checkpoint: Path, model: GPT, optimizer: torch.optim.Optimizer) -> d
         ValueError: If the checkpoint belongs to another model.
     """
     if not (checkpoint / OPTIMIZER).exists():
-        raise FileNotFoundError(
-            f"{checkpoint}: holds weights only; start a new run from them with --init-from"
-        )
+        raise FileNotFoundError(f"{checkpoint}: holds weights only; start from them by --init-from")
     require_same_model(checkpoint, model.config)
     load_weights(checkpoint / MODEL, model)
     load_optimizer_tensors(model, optimizer, read_tensors(checkpoint / OPTIMIZER))
@@ -340,10 +324,14 @@ def load_model(run_dir: Path, device: torch.device) -> GPT:
     return model.to(device).eval()
 
 
+def load_run(run_dir: Path, device: torch.device) -> tuple[GPT, Tokenizer]:
+    """Load a run's model by `load_model`, and its tokenizer."""
+    return load_model(run_dir, device), load_tokenizer(run_dir / "tokenizer.json")
+
+
 SHIPPED_RUN = DATA / "shakespeare_gpt"
 
 
 def load_shipped(device: torch.device | None = None) -> tuple[GPT, Tokenizer]:
     """Load the small character-level GPT in data/ and its tokenizer (see data/README.md)."""
-    model = load_model(SHIPPED_RUN, device or torch.device("cpu"))
-    return model, load_tokenizer(SHIPPED_RUN / "tokenizer.json")
+    return load_run(SHIPPED_RUN, device or torch.device("cpu"))

@@ -15,7 +15,7 @@ import tyro
 
 from cs336_lib import config
 from cs336_lib.config import PRESETS, TrainConfig, preset_for, require
-from cs336_lib.io import atomic
+from cs336_lib.io import Log, atomic
 
 DESCRIPTION = "Train, sample, evaluate and export GPT-2 models, prepare data, estimate costs."
 
@@ -80,19 +80,13 @@ class Sample:
     def run(self) -> None:
         """Run `cs336 sample`."""
         from cs336_lib import checkpoint, generate, hardware
-        from cs336_lib.data.tokenizer import load_tokenizer
 
         require(self.num_samples >= 1, f"num_samples is {self.num_samples}; at least 1 expected")
         sampling = generate.SamplingConfig(
-            max_new_tokens=self.max_new_tokens,
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            seed=self.seed,
+            self.max_new_tokens, self.temperature, self.top_k, self.top_p, self.seed
         )
-        model = checkpoint.load_model(self.run_dir, hardware.select_device(self.device))
+        model, tokenizer = checkpoint.load_run(self.run_dir, hardware.select_device(self.device))
         generate.store_weights(model, generate.WEIGHTS[self.weights])
-        tokenizer = load_tokenizer(self.run_dir / "tokenizer.json")
         prompt = self.prompt
         if prompt is None:
             prompt = generate.first_prompt(tokenizer, "\n")
@@ -146,7 +140,8 @@ class Eval:
                 judged = subject.of_run(self.run_dir, device)
             else:
                 judged = subject.of_hugging_face(self.model, device, self.val_data)
-            model, tokenizer, block_size = judged.model, judged.tokenizer, judged.block_size
+            model, tokenizer = judged.model, judged.tokenizer
+            block_size = model.config.block_size
             examples = hellaswag.load_examples(self.hellaswag, tokenizer) if self.hellaswag else []
             autocast = hardware.autocast(device, judged.precision)
             place: dict[str, Any] = {"device": device, "autocast": autocast, "world": world}
@@ -225,10 +220,9 @@ class Export:
     def run(self) -> None:
         """Run `cs336 export`."""
         from cs336_lib import checkpoint, hardware, hf
-        from cs336_lib.data.tokenizer import load_tokenizer
 
-        model = checkpoint.load_model(self.run_dir, hardware.select_device("cpu"))
-        hf.export(model, self.out, load_tokenizer(self.run_dir / "tokenizer.json"))
+        model, tokenizer = checkpoint.load_run(self.run_dir, hardware.select_device("cpu"))
+        hf.export(model, self.out, tokenizer)
         print(f"{self.out}: now transformers.GPT2LMHeadModel.from_pretrained({str(self.out)!r})")
 
 
@@ -331,8 +325,7 @@ def fail(message: str) -> NoReturn:
     Control characters are escaped.
     """
     shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is full, closed or None
-        sys.stderr.write(f"cs336: {''.join(shown)}\n")
+    Log().write(f"cs336: {''.join(shown)}\n")
     sys.exit(2)
 
 

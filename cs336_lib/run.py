@@ -27,6 +27,11 @@ SHAPE = ("n_layer", "n_head", "n_embd", "bias")  # set by `init_from`
 # median absolute deviation. Normally distributed losses would do so once in thirty million steps.
 SPIKE, RECENT = 8.0, 100
 
+# Each is a number in a row of metrics. A null stands for NaN, which JSON lacks.
+NEEDED, NULLABLE = ("step", "tokens", "tokens_per_sec", "step_ms"), ("train_loss", "val_loss")
+
+LARGEST = 1e18  # so that sums stay finite
+
 
 class Metrics:
     """Writer of metrics.jsonl.
@@ -64,6 +69,8 @@ class Metrics:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a metrics.jsonl file, without an incomplete last line.
 
+    A val_loss that is null is left out of its row.
+
     Raises:
         ValueError: If another line is invalid.
     """
@@ -72,10 +79,17 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line)
-        except (ValueError, RecursionError):
-            row = None
-        is_row = isinstance(row, dict) and isinstance(row.get("step"), int)
-        require(is_row, f"{path}: line {number} isn't a row of metrics; fix or delete it")
+            require(isinstance(row, dict), "not a JSON object")
+            for name in (*NEEDED, *NULLABLE):
+                value: Any = row.get(name)
+                is_number = type(value) in (int, float) and -LARGEST < value < LARGEST  # not NaN
+                is_null = value is None and name in NULLABLE
+                require(is_number or is_null, f"{name} is {value!r:.40}; a number expected")
+        except (ValueError, RecursionError) as error:
+            message = f"{path}: line {number} isn't a row of metrics ({error}); fix or delete it"
+            raise ValueError(message) from None
+        if row.get("val_loss") is None:
+            row.pop("val_loss", None)
         rows.append(row)
     return rows
 
@@ -121,11 +135,8 @@ def check(config: TrainConfig, tokenizer: Tokenizer) -> tuple[TrainConfig, bool]
     conflicts = config.conflicts(saved)
     if tokenizer_of(run_dir) not in (None, tokenizer):
         conflicts.append(f"tokenizer.json isn't the tokenizer of {data_name(config)}")
-    require(
-        not conflicts,
-        f"{run_dir} holds a run with another config: {'; '.join(conflicts)}; "
-        f"resume with the same config and data, or use another --run-dir",
-    )
+    message = f"{run_dir} holds a run with another config: {'; '.join(conflicts)}"
+    require(not conflicts, f"{message}; resume with the same, or use another --run-dir")
     return config, True
 
 
@@ -139,6 +150,8 @@ def resume_point(
 ) -> tuple[Path | None, int]:
     """Find the newest valid checkpoint of a run, and check that its model and data match.
 
+    All ranks get the same result.
+
     Args:
         data: A fingerprint of each part of the data. Old checkpoints don't have one.
         device: Device for communication between the ranks.
@@ -149,16 +162,21 @@ def resume_point(
     Raises:
         ValueError: If all checkpoints are corrupt, or if the model or the data differs.
     """
-    path = checkpoint.resume_point(run_dir / "checkpoints", device, world)
-    if path is None:
+    folder, step = run_dir / "checkpoints", 0
+    if world.is_main and checkpoint.checkpoints(folder):
+        newest = checkpoint.newest_valid(folder)
+        step = checkpoint.step_of(newest) if newest else -1
+    step = int(world.sum(step, device=device)[0])  # the other ranks add zero
+    corrupt = f"{folder}: all checkpoints are corrupt; restore one or use another --run-dir"
+    require(step >= 0, corrupt)  # starting at step 0 would overwrite the run
+    if step == 0:
         return None, 0
+    path = checkpoint.path_of(folder, step)
     checkpoint.require_same_model(path, shape)
     state = checkpoint.read_state(path)
-    require(
-        state.get("data", data) == data,
-        f"{path}: this run's data has changed since; restore it, or use another --run-dir",
-    )
-    return path, state["step"]
+    changed = f"{path}: this run's data has changed since; restore it, or use another --run-dir"
+    require(state.get("data", data) == data, changed)
+    return path, step
 
 
 @contextmanager
@@ -176,10 +194,8 @@ def lock(run_dir: Path, world: World, *, begun: bool) -> Iterator[None]:
     with writing(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
     with locked(run_dir / LOCK):
-        require(
-            (run_dir / CONFIG).exists() == begun,
-            f"{run_dir}: another run has just started or was removed there; run the command again",
-        )
+        message = f"{run_dir}: another run has just started or was removed there; run this again"
+        require((run_dir / CONFIG).exists() == begun, message)
         yield
 
 
@@ -226,11 +242,6 @@ def resume_hint(config: TrainConfig) -> Iterator[None]:
         raise OSError(f"{error}; with --resume the run continues from {where}") from error
 
 
-# Each is a number in a row of metrics. A null stands for NaN, which JSON lacks.
-NEEDED, NULLABLE = ("step", "tokens", "tokens_per_sec", "step_ms"), ("train_loss", "val_loss")
-
-LARGEST = 1e18  # so that sums stay finite
-
 # Losses are comparable only between runs in which these agree.
 OF_THE_TASK = ("train_data", "val_data", "tokenizer", "eval_tokens", "block_size")
 
@@ -249,8 +260,6 @@ class Run:
 def read_run(folder: Path) -> Run:
     """Read the config and metrics of a finished or unfinished run.
 
-    A val_loss that is null is left out of its row.
-
     Raises:
         FileNotFoundError: If the folder or a file in it doesn't exist.
         ValueError: If a file is corrupt or no step is finished yet.
@@ -263,17 +272,6 @@ def read_run(folder: Path) -> Run:
         raise FileNotFoundError(f"{metrics}: no such file")
     rows = read_metrics(metrics)
     require(bool(rows), f"{metrics}: no step is finished yet")
-    for number, row in enumerate(rows, start=1):
-        for name in (*NEEDED, *NULLABLE):
-            value: Any = row.get(name)
-            is_number = type(value) in (int, float) and -LARGEST < value < LARGEST  # not NaN either
-            require(
-                is_number or (value is None and name in NULLABLE),
-                f"{metrics}: line {number}: {name} is {value!r:.40}; expected a number, fix or "
-                f"delete the row",
-            )
-        if row.get("val_loss") is None:
-            row.pop("val_loss", None)
     return Run(str(folder), config, rows)
 
 

@@ -165,14 +165,13 @@ def evaluate(job: "Job", step: int) -> dict[str, float | str]:
         hint = run.nan_hint(job.run_dir)
         raise FloatingPointError(f"step {step}: validation loss {loss}; {hint}")
     found: dict[str, float | str] = {"val_loss": loss}
-    model = job.raw_model.eval()
+    model = job.raw_model
     if job.examples:
         score = hellaswag.score(model, job.examples, config.block_size, **place)
         found["hellaswag"] = score.acc_per_token
     if config.sample:
         seed = hash_key(config.seed, step) // 2  # as large as a seed may be
         found["sample"] = complete(model, job.tokenizer, config.sample, SAMPLE_TOKENS, seed=seed)
-    model.train()
     return found
 
 
@@ -326,11 +325,8 @@ class Job:
         """
         before = schedule.windows_before(step, self.config)
         windows = schedule.batch_windows(step, self.config)
-        require(
-            windows >= self.world.size,
-            f"step {step}'s batch is {windows} sequences of {self.config.block_size} tokens, too "
-            f"few for {self.world.size} processes",
-        )
+        message = f"step {step}: {windows} sequences are too few for {self.world.size} processes"
+        require(windows >= self.world.size, message)
         for first, size in self.world.pieces(windows, self.config.micro_batch_size):
             yield self.train_loader.batch(before + first, max(size, 1))
 
@@ -390,11 +386,8 @@ def init_from(config: TrainConfig, tokenizer: Tokenizer) -> GPT:
         f"{run.data_name(config)} ({tokenizer.vocab_size:,} token ids) has; pass the tokenizer "
         f"and the data that these weights were made with",
     )
-    require(
-        context >= config.block_size,
-        f"{source} has a context of {context} tokens, and block_size is {config.block_size}; "
-        f"pass --block-size {context}",
-    )
+    message = f"{source} has a context of {context} tokens; pass --block-size {context}"
+    require(context >= config.block_size, message)
     state = model.state_dict()
     state["transformer.wpe.weight"] = state["transformer.wpe.weight"][: config.block_size]
     model = GPT(
@@ -421,8 +414,8 @@ class StepLog:
         self.pending: list[Tensor] = []
         self.has_bar = draws_in_place(sys.stderr)  # a log gets a line for every row instead
         hidden = not (job.world.is_main and self.has_bar)
-        total, first = job.config.max_steps, job.steps.start
-        self.bar = Bar(job.steps, initial=first, total=total, unit="step", disable=hidden)
+        size = {"initial": self.done, "total": job.config.max_steps}
+        self.bar = Bar(job.steps, **size, unit="step", disable=hidden, leave=True, delay=0)
 
     def steps(self) -> Iterator[int]:
         """Yield the step numbers, with a progress bar."""

@@ -138,7 +138,7 @@ def test_damaged_runs_are_one_line(runs, capsys):
         ("", "no step is finished"),
         ("{\n", "line 1 isn't a row"),
         ("[]\n", "line 1 isn't a row"),
-        ('{"step": 1}\n', "line 1: tokens is None"),
+        ('{"step": 1}\n', "line 1 isn't a row of metrics (tokens is None"),
     ]:
         damage(runs[1], "metrics.jsonl", text)
         assert message in fails(capsys, *runs)
