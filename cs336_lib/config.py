@@ -55,7 +55,7 @@ def validate(config: Any) -> None:
         require(valid, f"{name} is {reprlib.repr(value)}; {expected} expected")
 
 
-def from_json(kind: type[Config], content: object, where: object) -> Config:
+def from_json(kind: type[Config], content: Any, where: object) -> Config:
     """Create a config from the untrusted content of a JSON file.
 
     Args:
@@ -66,14 +66,11 @@ def from_json(kind: type[Config], content: object, where: object) -> Config:
     Raises:
         ValueError: If the content isn't an object, or has an unknown field or an invalid value.
     """
-    if not isinstance(content, dict):
-        raise ValueError(f"{where}: {reprlib.repr(content)}; {{…}} expected")
-    unknown = set(content) - {field.name for field in dataclasses.fields(kind)}
-    require(
-        not unknown,
-        f"{where}: {reprlib.repr(sorted(unknown))} unknown; was it made by another version?",
-    )
+    fields = {field.name for field in dataclasses.fields(kind)}
     try:
+        require(isinstance(content, dict), f"{reprlib.repr(content)}; {{…}} expected")
+        unknown = reprlib.repr(sorted(content.keys() - fields))
+        require(content.keys() <= fields, f"{unknown} unknown; was it made by another version?")
         return kind(**content)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
@@ -97,9 +94,7 @@ class GPTConfig:
     def __post_init__(self) -> None:
         validate(self)
         heads, width = self.n_head, self.n_embd
-        require(
-            width % heads == 0, f"n_head {heads} does not divide n_embd {width}; choose a divisor"
-        )
+        require(width % heads == 0, f"n_head {heads} does not divide n_embd {width}")
 
     @property
     def padded_vocab_size(self) -> int:
@@ -122,7 +117,7 @@ class TrainConfig:
     train_data: str = ""
     """A folder made by `cs336 prepare`, or a pattern of .bin shards (default: shipped plays)."""
     val_data: str = ""
-    """A pattern of .bin shards for validation (default: the folder's, or the plays' last tenth)."""
+    """Such a folder or pattern to validate on (default: train_data's, or the plays' last tenth)."""
     tokenizer: Literal["gpt2", "char"] = "gpt2"
     """GPT-2's byte-pair encoding, or one id per character."""
     init_from: str = ""
@@ -213,31 +208,23 @@ class TrainConfig:
         validate(self)
         self.model_config(vocab_size=1)  # checks the shape
         block, tokens, first = self.block_size, self.batch_tokens, self.initial_batch_tokens
-        require(
-            tokens % block == 0,
-            f"batch_tokens {tokens} is not a multiple of block_size {block}; "
-            f"try {max(1, round(tokens / block)) * block}",
-        )
-        require(
-            self.batch_windows <= MOST_WINDOWS,
-            f"batch_tokens {tokens} is {self.batch_windows} sequences of block_size {block}; "
-            f"at most {MOST_WINDOWS} expected",
-        )
+        nearest = max(1, round(tokens / block)) * block
+        message = f"batch_tokens {tokens} is not a multiple of block_size {block}; try {nearest}"
+        require(tokens % block == 0, message)
+        windows = f"batch_tokens {tokens} is {self.batch_windows} sequences"
+        require(self.batch_windows <= MOST_WINDOWS, f"{windows}; at most {MOST_WINDOWS} expected")
         growth = self.batch_growth_steps
         require(
             (first > 0) == (growth > 0) and first % block == 0 and first <= tokens,
             f"initial_batch_tokens {first} and batch_growth_steps {growth}: a growing batch needs "
             f"both, and starts with a multiple of block_size {block} up to batch_tokens {tokens}",
         )
-        require(
-            self.optimizer == "adamw" or self.parallel == "ddp",
-            "optimizer muon needs full matrices, but parallel fsdp shards them; use one of the two",
-        )
-        require(
-            self.min_learning_rate <= self.learning_rate and self.learning_rate > 0,
-            f"learning_rate {self.learning_rate} and min_learning_rate {self.min_learning_rate}: "
-            f"0 <= min_learning_rate <= learning_rate and learning_rate > 0 expected",
-        )
+        muon = "optimizer muon needs full matrices, and fsdp shards them; use one of the two"
+        require(self.optimizer == "adamw" or self.parallel == "ddp", muon)
+        low, high = self.min_learning_rate, self.learning_rate
+        wanted = "0 <= min_learning_rate <= learning_rate and learning_rate > 0 expected"
+        rates = f"learning_rate {high} and min_learning_rate {low}; {wanted}"
+        require(low <= high and high > 0, rates)
         warmup, steps = self.warmup_steps, self.max_steps
         require(warmup <= steps, f"warmup_steps {warmup} is more than max_steps {steps}")
 
@@ -256,16 +243,12 @@ class TrainConfig:
         differences = []
         for field in dataclasses.fields(self):
             before, now = saved.get(field.name, field.default), getattr(self, field.name)
-            same = before == now or (field.name in PATHS and same_path(before, now))
+            same = before == now
+            if field.name in PATHS and before and now:
+                same = os.path.abspath(str(before)) == os.path.abspath(now)
             if not same and field.name not in CHANGEABLE:
                 differences.append(f"{field.name} was {before!r}, now {now!r}")
         return differences
-
-
-def same_path(before: object, now: str) -> bool:
-    """Return whether two non-empty paths refer to the same location."""
-    are_paths = isinstance(before, str) and before and now
-    return bool(are_paths) and os.path.abspath(str(before)) == os.path.abspath(now)
 
 
 @dataclass(frozen=True)

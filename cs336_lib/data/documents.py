@@ -80,20 +80,13 @@ class Place(NamedTuple):
 
 def check_files(corpus: Corpus) -> None:
     """Raise `ValueError` unless a corpus names supported files or a dataset, but not both."""
-    require(
-        not corpus.raw or len(corpus.paths) in (1, 2),
-        f"{len(corpus.paths)} files; --raw takes one, or a second one to validate on",
-    )
-    require(
-        bool(corpus.paths) != bool(corpus.hub),
-        "name text, JSON lines or parquet files, or else one data set with --hub",
-    )
+    message = f"{len(corpus.paths)} files; --raw takes one, or a second one to validate on"
+    require(not corpus.raw or len(corpus.paths) in (1, 2), message)
+    either = "name text, JSON lines or parquet files, or else one data set with --hub"
+    require(bool(corpus.paths) != bool(corpus.hub), either)
     for path in corpus.paths:
-        require(
-            path.suffix.lower() not in UNSUPPORTED,
-            f"{path}: {path.suffix} files are not supported; unpack or convert it to .txt, .jsonl "
-            f"or .parquet",
-        )
+        message = f"{path}: {path.suffix} files are not supported; unpack or convert them"
+        require(path.suffix.lower() not in UNSUPPORTED, message)
 
 
 def read(corpus: Corpus, after: Place) -> Iterator[tuple[Place, Piece]]:
@@ -140,11 +133,8 @@ def raw_pieces(path: Path) -> Iterator[np.ndarray]:
     ids, largest = open_raw_shard(path), GPT2Tokenizer.vocab_size
     for begin in range(0, len(ids), PIECE):
         piece = ids[begin : begin + PIECE]
-        require(
-            piece.max() < largest,
-            f"{path}: id {piece.max()}, but GPT-2's vocabulary has {largest}; files of other "
-            f"tokenizers are not supported",
-        )
+        message = f"{path}: id {piece.max()}, but GPT-2's vocabulary has {largest}"
+        require(piece.max() < largest, message)
         yield piece
 
 
@@ -186,10 +176,8 @@ def json_rows(path: Path) -> Iterator[Row]:
     with open(path, "rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(LINE_BYTES), b""), start=1):
             where = f"{path}, line {number}"
-            require(
-                len(line) < LINE_BYTES,
-                f"{where}: {LINE_BYTES:,} bytes or more; one document per line expected",
-            )
+            message = f"{where}: {LINE_BYTES:,} bytes or more; one document per line expected"
+            require(len(line) < LINE_BYTES, message)
             if not line.strip():
                 continue
             try:
@@ -249,10 +237,8 @@ def hub_rows(hub: str, config: str, split: str, mark: Mark | None = None) -> Ite
             if number % MARK_ROWS == 0:
                 mark = number, stream.state_dict()
     except Exception as error:
-        raise OSError(
-            f"{hub}: reading stopped at row {number + 1} ({one_line(error)}); "
-            f"run the same command again"
-        ) from error
+        message = f"{hub}: reading stopped at row {number + 1} ({one_line(error)}); run it again"
+        raise OSError(message) from error
 
 
 def one_line(error: Exception) -> str:

@@ -109,11 +109,8 @@ class Loader:
     """
 
     def __init__(self, stream: TokenStream, block_size: int, vocab_size: int, seed: int):
-        require(
-            len(stream) > block_size,
-            f"{stream.names[0]}: {len(stream)} tokens, but one sequence takes block_size + 1 = "
-            f"{block_size + 1}; use more data or a smaller block_size",
-        )
+        needed = f"one sequence takes block_size + 1 = {block_size + 1}"
+        require(len(stream) > block_size, f"{stream.names[0]}: {len(stream)} tokens, but {needed}")
         self.stream, self.block_size = stream, block_size
         self.vocab_size, self.seed = vocab_size, seed
 
@@ -139,10 +136,9 @@ class Loader:
         rows = np.stack([self.stream.read(start, self.block_size + 1) for start in starts])
         if rows.max() >= self.vocab_size:
             row, column = np.argwhere(rows >= self.vocab_size)[0]
-            raise ValueError(
-                f"{self.stream.where(starts[row] + int(column))}: id {rows[row, column]}, but the "
-                f"vocabulary has {self.vocab_size}; was this data made with another tokenizer?"
-            )
+            token = f"{self.stream.where(starts[row] + int(column))}: id {rows[row, column]}"
+            advice = "was this data made with another tokenizer?"
+            raise ValueError(f"{token}, but the vocabulary has {self.vocab_size}; {advice}")
         tokens = torch.from_numpy(rows)
         return tokens[:, :-1], tokens[:, 1:]
 
@@ -185,7 +181,7 @@ def open_data(
     Args:
         train_data: A folder made by `cs336 prepare`, a glob pattern of shards with GPT-2 tokens, or
             "" for the plays in data/.
-        val_data: A glob pattern of shards, or "" for the folder's own validation part.
+        val_data: Another such folder or pattern, or "" for the validation part of `train_data`.
         tokenizer: Name of the tokenizer, "gpt2" or "char".
 
     Returns:
@@ -203,25 +199,17 @@ def open_data(
         cut = int(len(ids) * (1 - VAL_FRACTION))
         name = "the plays that ship"
         return TokenStream([ids[:cut]], [name]), TokenStream([ids[cut:]], [name]), made
-    folder = Path(train_data)
+    folder, train = Path(train_data), TokenStream.open(train_data, "train")
     if folder.is_dir():
         made = load_tokenizer(folder / "tokenizer.json")
-        train = TokenStream.from_folder(folder, "train")
-        require(
-            made.name == tokenizer,
-            f"{folder} was prepared with tokenizer {made.name!r}, this run has {tokenizer!r}; "
-            f"pass --tokenizer {made.name}",
+        message = (
+            f"{folder} was prepared with tokenizer {made.name!r}; pass --tokenizer {made.name}"
         )
-        if not val_data:
-            return train, TokenStream.from_folder(folder, "val"), made
+        require(made.name == tokenizer, message)
     else:
         made = make_tokenizer("gpt2", "")
-        train = TokenStream.from_pattern(train_data)
-        require(
-            tokenizer == "gpt2" and val_data != "",
-            f"{train_data}: shards outside a folder made by `cs336 prepare` need --val-data with "
-            f"a pattern of .bin shards, and --tokenizer gpt2",
-        )
-    val = TokenStream.from_pattern(val_data)
+        also = "--val-data with a pattern of .bin shards, and --tokenizer gpt2"
+        require(tokenizer == "gpt2" and val_data != "", f"{train_data}: shards need {also}")
+    val = TokenStream.open(val_data or train_data, "val")
     require_tokenizer([*train.names, *val.names], made)
     return train, val, made

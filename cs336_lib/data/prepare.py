@@ -232,15 +232,10 @@ def read_progress(folder: Path, arguments: dict[str, object]) -> Progress | None
         before = dict(saved.pop("arguments"))
         progress = Progress(saved.pop("train"), saved.pop("val"), Place(*saved.pop("place")))
     except (KeyError, TypeError, ValueError):
-        raise ValueError(
-            f"{folder / PROGRESS}: not a progress file of `cs336 prepare`; remove that folder"
-        ) from None
+        raise ValueError(f"{folder / PROGRESS}: not a progress file; remove that folder") from None
     changed = [name for name, value in arguments.items() if before.get(name) != value]
-    require(
-        not changed,
-        f"{folder} holds an unfinished run with other {' and '.join(changed)}; "
-        f"give the same again to resume it, or remove that folder to start over",
-    )
+    message = f"{folder} holds an unfinished run with other {' and '.join(changed)}"
+    require(not changed, f"{message}; give the same again, or remove that folder to start over")
     return progress
 
 
@@ -263,7 +258,7 @@ def write(
     """Append each batch's tokens to the shards, and save the progress every SAVE_SECONDS."""
     saved = time.monotonic()
     done = progress.train + progress.val
-    bar = Bar(desc=title, unit="tok", unit_scale=True, initial=done, delay=1)
+    bar = Bar(desc=title, unit="tok", unit_scale=True, initial=done, leave=True)
     with closing(results), bar:
         for train, val, place in results:
             train_tokens = add("train", progress.train, train)
@@ -279,7 +274,7 @@ def copy_tail(
     folder: Path, progress: Progress, val_fraction: float, add: Callable[..., int]
 ) -> Progress:
     """Copy the last `val_fraction` of the training tokens to the validation part."""
-    stream = TokenStream.from_folder(folder, "train")
+    stream = TokenStream.open(str(folder), "train")
     cut = int(progress.train * (1 - val_fraction))
     val = 0
     for begin in range(cut, progress.train, COPY_TOKENS):

@@ -109,20 +109,14 @@ def open_raw_shard(path: Path) -> np.ndarray:
         ValueError: If the file is empty, is an llm.c shard, or isn't uint16.
     """
     size = path.stat().st_size
-    require(
-        path.is_file() and size > 0 and size % 2 == 0,
-        f"{path}: {size} bytes; a file of uint16 tokens, of 2 bytes each, expected",
-    )
+    odd = f"{path}: {size} bytes; a file of uint16 tokens, of 2 bytes each, expected"
+    require(path.is_file() and size > 0 and size % 2 == 0, odd)
     with open(path, "rb") as file:
         start = file.read(4096)
-    require(
-        start[:4] != MAGIC.to_bytes(4, "little"),
-        f"{path}: an llm.c shard already; `cs336 train` reads it as it is",
-    )
-    require(
-        len(start) < ASCII_BYTES or not start.isascii(),
-        f"{path}: begins like text or like ids of single characters; GPT-2's tokens expected",
-    )
+    ready = f"{path}: an llm.c shard already; `cs336 train` reads it as it is"
+    require(start[:4] != MAGIC.to_bytes(4, "little"), ready)
+    text = f"{path}: begins like text or like ids of single characters; GPT-2's tokens expected"
+    require(len(start) < ASCII_BYTES or not start.isascii(), text)
     return np.memmap(path, dtype="<u2", mode="r")
 
 
@@ -171,21 +165,24 @@ class TokenStream:
         if not paths:
             place = "" if Path(pattern).is_absolute() else f" (looked in {Path.cwd()})"
             raise FileNotFoundError(
-                f"{pattern}: no file matches{place}; `cs336 prepare` makes a folder of .bin shards"
+                f"{pattern}: no file matches{place}; `cs336 prepare` makes shards"
             )
         return cls([ShardFile(Path(path)) for path in paths], paths)
 
     @classmethod
-    def from_folder(cls, folder: Path, part: str) -> "TokenStream":
-        """Open all `train` or `val` shards in a folder made by `cs336 prepare`.
+    def open(cls, source: str, part: str) -> "TokenStream":
+        """Open the `train` or `val` shards of a folder made by `cs336 prepare`, or a glob pattern.
 
         Raises:
             FileNotFoundError: If there are no shards.
             ValueError: If a shard isn't valid, or is a link that leads out of the folder.
         """
+        folder = Path(source)
+        if not folder.is_dir():
+            return cls.from_pattern(source)
         for path in folder.glob(f"{part}_*.bin"):
             inside(folder, path.name)
-        return cls.from_pattern(str(Path(glob.escape(str(folder))) / f"{part}_*.bin"))
+        return cls.from_pattern(f"{glob.escape(source)}/{part}_*.bin")
 
     def __len__(self) -> int:
         return int(self.ends[-1])

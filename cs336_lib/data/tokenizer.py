@@ -148,10 +148,9 @@ class CharTokenizer(Tokenizer):
         ids = np.searchsorted(self._points, points).clip(max=self.vocab_size - 1)
         unknown = self._points[ids] != points
         if unknown.any():
-            raise ValueError(
-                f"character {chr(points[unknown.argmax()])!r} is not among the {self.vocab_size} "
-                f"this tokenizer knows: {self.alphabet!r}"
-            )
+            character = chr(points[unknown.argmax()])
+            known = f"the {self.vocab_size} of this tokenizer: {self.alphabet!r}"
+            raise ValueError(f"character {character!r} is not among {known}")
         return ids.astype(np.uint16)
 
     def decode_bytes(self, ids: list[int]) -> bytes:
@@ -182,12 +181,10 @@ def load_tokenizer(path: Path) -> Tokenizer:
     """
     description = read_json(inside(path.parent, path.name))
     name, alphabet = description.get("name", ""), description.get("alphabet", "")
-    require(
-        name in ("gpt2", "char")
-        and isinstance(alphabet, str)
-        and alphabet.encode(errors="ignore").decode() == alphabet,  # no lone surrogates
-        f"{path}: not one of our tokenizer files, which name gpt2, or char and an alphabet",
-    )
+    # Encoding drops lone surrogates.
+    is_text = isinstance(alphabet, str) and alphabet.encode(errors="ignore").decode() == alphabet
+    message = f"{path}: not one of our tokenizer files, which name gpt2, or char and an alphabet"
+    require(name in ("gpt2", "char") and is_text, message)
     return make_tokenizer(name, alphabet)
 
 
@@ -219,8 +216,6 @@ def require_tokenizer(shards: Iterable[str], tokenizer: Tokenizer) -> None:
     """Raise `ValueError` if the shard's folder has a different tokenizer."""
     for folder in dict.fromkeys(Path(shard).parent for shard in shards):
         theirs = tokenizer_of(folder)
-        require(
-            theirs in (None, tokenizer),
-            f"{folder} was prepared with tokenizer {theirs}, but this run has {tokenizer}; "
-            f"pass --train-data, --val-data and --tokenizer that belong together",
-        )
+        message = f"{folder} was prepared with tokenizer {theirs}, but this run has {tokenizer}"
+        advice = "pass --train-data, --val-data and --tokenizer that belong together"
+        require(theirs in (None, tokenizer), f"{message}; {advice}")

@@ -9,12 +9,7 @@ from cs336_lib import checkpoint, hf
 from cs336_lib.config import TrainConfig, from_json, require
 from cs336_lib.data.loader import open_data
 from cs336_lib.data.shards import TokenStream
-from cs336_lib.data.tokenizer import (
-    Tokenizer,
-    load_tokenizer,
-    make_tokenizer,
-    require_tokenizer,
-)
+from cs336_lib.data.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, require_tokenizer
 from cs336_lib.io import inside, read_json
 from cs336_lib.model import GPT
 
@@ -27,11 +22,6 @@ class Subject:
     stream: TokenStream
     tokenizer: Tokenizer
     precision: str = "auto"
-
-    @property
-    def block_size(self) -> int:
-        """The model's context length in tokens."""
-        return self.model.config.block_size
 
 
 def of_run(run_dir: Path, device: torch.device) -> Subject:
@@ -46,11 +36,8 @@ def of_run(run_dir: Path, device: torch.device) -> Subject:
     config = from_json(TrainConfig, read_json(path), path)
     _, stream, tokenizer = open_data(config.train_data, config.val_data, config.tokenizer)
     ours = load_tokenizer(run_dir / "tokenizer.json")
-    require(
-        ours == tokenizer,
-        f"{run_dir} was trained with tokenizer {ours}, and its data now has {tokenizer}; "
-        f"put back the data and the tokenizer.json it was trained with",
-    )
+    message = f"{run_dir} was trained with tokenizer {ours}, and its data now has {tokenizer}"
+    require(ours == tokenizer, f"{message}; restore the data it was trained with")
     return Subject(model, stream, tokenizer, config.precision)
 
 
@@ -69,15 +56,10 @@ def of_hugging_face(source: str, device: torch.device, val_data: str = "") -> Su
     """
     model, tokenizer = hf.load(source, device), make_tokenizer("gpt2", "")
     theirs = model.config.vocab_size
-    require(
-        theirs == tokenizer.vocab_size,
-        f"{source} has {theirs:,} token ids; a model of GPT-2's {tokenizer.vocab_size:,} expected",
-    )
+    message = f"{source} has {theirs:,} token ids; GPT-2's {tokenizer.vocab_size:,} expected"
+    require(theirs == tokenizer.vocab_size, message)
     if not val_data:
         return Subject(model, open_data("", "", "gpt2")[1], tokenizer)
-    if Path(val_data).is_dir():
-        stream = TokenStream.from_folder(Path(val_data), "val")
-    else:
-        stream = TokenStream.from_pattern(val_data)
+    stream = TokenStream.open(val_data, "val")
     require_tokenizer(stream.names, tokenizer)
     return Subject(model, stream, tokenizer)

@@ -629,7 +629,7 @@ def test_a_text_comes_back_or_is_refused(tmp_path, tokenizer, content):
         assert [p.name for p in tmp_path.iterdir()] == ["text.txt"]
         return
     made = load_tokenizer(out / "tokenizer.json")
-    parts = [TokenStream.from_folder(out, part) for part in ("train", "val")]
+    parts = [TokenStream.open(str(out), part) for part in ("train", "val")]
     ids = [part.read(0, counts[name]).tolist() for name, part in zip(counts, parts, strict=True)]
     assert made.decode(ids[0] + ids[1]) == text
 

@@ -41,7 +41,7 @@ def test_data_is_the_plays_or_a_folder_or_a_pattern(folder):
     for data in ("data", "data/val_*.bin"):
         found = subject.of_hugging_face(str(folder / "model"), CPU, str(folder / data))
         assert found.stream.names[0].endswith("val_000000.bin")
-        assert found.block_size == 32
+        assert found.model.config.block_size == 32
 
 
 def test_a_model_or_data_of_other_tokens_is_refused(folder):
