@@ -86,11 +86,10 @@ def world_from_environment() -> World:
     if not any(values):
         return World()
     rank, _, size = values
-    require(
-        all(value.isdecimal() for value in values) and int(rank) < int(size),
-        ", ".join(f"{name}={value!r}" for name, value in zip(VARIABLES, values, strict=True))
-        + ": numbers expected, with RANK below WORLD_SIZE; start with torchrun, or unset all three",
-    )
+    shown = ", ".join(f"{name}={value!r}" for name, value in zip(VARIABLES, values, strict=True))
+    wanted = "numbers expected, with RANK below WORLD_SIZE; start with torchrun, or unset all three"
+    are_numbers = all(value.isdecimal() for value in values)
+    require(are_numbers and int(rank) < int(size), f"{shown}: {wanted}")
     return World(*map(int, values))
 
 
@@ -100,10 +99,8 @@ def timeout_seconds() -> int:
     Raises `ValueError` if CS336_TIMEOUT isn't a whole number from 1 to 1000000.
     """
     text = os.environ.get(TIMEOUT_VARIABLE, str(TIMEOUT))
-    require(
-        text.isdecimal() and 1 <= int(text) <= 1_000_000,
-        f"{TIMEOUT_VARIABLE} is {text!r}; whole seconds from 1 to 1000000 expected",
-    )
+    message = f"{TIMEOUT_VARIABLE} is {text!r}; whole seconds from 1 to 1000000 expected"
+    require(text.isdecimal() and 1 <= int(text) <= 1_000_000, message)
     return int(text)
 
 
@@ -160,11 +157,8 @@ def process_group(device: torch.device) -> Iterator[World]:
         yield world
         return
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-    require(
-        not missing,
-        f"WORLD_SIZE is {world.size} but {' and '.join(missing)} not set; start with torchrun, or "
-        f"unset {' and '.join(VARIABLES)}",
-    )
+    message = f"WORLD_SIZE is {world.size} but {' and '.join(missing)} not set; start with torchrun"
+    require(not missing, f"{message}, or unset {' and '.join(VARIABLES)}")
     backend = "nccl" if device.type == "cuda" else "gloo"
     seconds = timeout_seconds()
     timeout = timedelta(seconds=seconds)
@@ -176,10 +170,8 @@ def process_group(device: torch.device) -> Iterator[World]:
         yield world
     except RuntimeError as error:
         if HUNG.search(str(error)):
-            raise TimeoutError(
-                f"another of the {world.size} processes did not answer for {seconds} seconds "
-                f"({TIMEOUT_VARIABLE} sets how long to wait)"
-            ) from error
+            message = f"another of the {world.size} processes did not answer for {seconds} seconds"
+            raise TimeoutError(f"{message} ({TIMEOUT_VARIABLE} sets how long to wait)") from error
         if DEAD.search(str(error)):
             raise ConnectionError(f"another of the {world.size} processes died") from error
         raise
@@ -223,10 +215,8 @@ def compiles(config: TrainConfig, device: torch.device, world: World) -> bool:
     if config.compile == "off" or (config.compile == "auto" and device.type != "cuda"):
         return False
     reason = hardware.why_not_compiled(device)
-    require(
-        not reason or config.compile == "auto",
-        f"torch.compile: {reason}; repair that, or pass --compile off",
-    )
+    message = f"torch.compile: {reason}; repair that, or pass --compile off"
+    require(not reason or config.compile == "auto", message)
     if reason and world.is_main:
         print(f"compile    off ({reason}); the run is slower without it")
     return not reason

@@ -115,10 +115,8 @@ def choose(
     Each row has its own generator. Sampling runs on the CPU, so it doesn't depend on the device.
     Raises `ValueError` if the logits aren't finite.
     """
-    require(
-        math.isfinite(logits.amax()),  # the largest of several numbers is NaN if one is
-        "the model's logits are not finite; use --weights fp32 or an earlier checkpoint",
-    )
+    message = "the model's logits are not finite; use --weights fp32 or an earlier checkpoint"
+    require(math.isfinite(logits.amax()), message)  # the largest of several is NaN if one is
     if sampling.temperature == 0:
         return logits.argmax(-1)
     filtered = filter_logits(logits.float(), sampling.temperature, sampling.top_k, sampling.top_p)
@@ -151,10 +149,8 @@ def stream(
         ValueError: If a setting is out of range, a prompt is empty, or the logits aren't finite.
     """
     sampling = sampling_config(sampling, options)
-    require(
-        prompts.ndim == 2 and prompts.numel() > 0,
-        f"the prompts have shape {tuple(prompts.shape)}; (batch, seq) expected, neither of them 0",
-    )
+    message = f"the prompts have shape {tuple(prompts.shape)}; (batch, seq) expected, not empty"
+    require(prompts.ndim == 2 and prompts.numel() > 0, message)
     seed = secrets.randbits(62) if sampling.seed is None else sampling.seed
     generators = [torch.Generator().manual_seed(seed + row) for row in range(len(prompts))]
     text = F.pad(prompts, (0, sampling.max_new_tokens)).to(model.device)
@@ -234,7 +230,7 @@ def generate(
     """
     sampling = sampling_config(sampling, options)
     tokens, total = stream(model, prompts, sampling), sampling.max_new_tokens
-    bar = Bar(tokens, total=total, desc="sampling", unit="tok", leave=False, delay=1)
+    bar = Bar(tokens, total=total, desc="sampling", unit="tok")
     return torch.cat([prompts.to(model.device), *(token[:, None] for token in bar)], dim=1)
 
 

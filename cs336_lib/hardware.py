@@ -52,15 +52,12 @@ def select_device(name: str = "auto", local_rank: int = 0) -> torch.device:
     elif name == "auto":
         name = "mps" if has_mps and agrees_with_cpu(torch.device("mps")) else "cpu"
     kind, _, number = name.partition(":")
-    require(
-        kind in ("cpu", "cuda", "mps") and (number == "" or number.isdecimal()),
-        f"device {name!r} is unknown; auto, cpu, cuda, cuda:1 or mps expected",
-    )
+    message = f"device {name!r} is unknown; auto, cpu, cuda, cuda:1 or mps expected"
+    require(kind in ("cpu", "cuda", "mps") and (number == "" or number.isdecimal()), message)
     if kind == "cuda":
         index, count = int(number or local_rank), torch.cuda.device_count()
-        require(
-            index < count, f"device cuda:{index} is missing: {count} GPU(s) here; use --device cpu"
-        )
+        message = f"device cuda:{index} is missing: {count} GPU(s) here; use --device cpu"
+        require(index < count, message)
         torch.cuda.set_device(index)
         return torch.device("cuda", index)
     require(kind == "cpu" or has_mps, "device mps is missing: no Apple GPU here; use --device cpu")
@@ -95,10 +92,8 @@ def autocast_dtype(device: torch.device, precision: str = "auto") -> torch.dtype
     """
     if precision == "fp32" or (precision == "auto" and not has_bf16(device)):
         return None
-    require(
-        device.type != "cuda" or has_bf16(device),
-        "precision bf16: this GPU has no bf16 (compute capability 8.0 needed); use fp32",
-    )
+    message = "precision bf16: this GPU has no bf16 (compute capability 8.0 needed); use fp32"
+    require(device.type != "cuda" or has_bf16(device), message)
     return torch.bfloat16
 
 
@@ -195,11 +190,8 @@ def cgroup_limits() -> list[int]:
 def require_memory(needed: float, device: torch.device, what: str) -> None:
     """Raise `ValueError` if `what` needs more bytes than the device's total memory."""
     limit = memory(device)
-    require(
-        limit is None or needed <= limit,
-        f"{what} needs {needed / 1e9:,.1f} GB at least, and {device.type} has "
-        f"{(limit or 0) / 1e9:,.1f} GB; choose a smaller one, or a larger machine",
-    )
+    message = f"{what} needs {needed / 1e9:,.1f} GB at least, and {device.type} has"
+    require(limit is None or needed <= limit, f"{message} {(limit or 0) / 1e9:,.1f} GB")
 
 
 FAILED_ALLOCATION = re.compile(

@@ -183,7 +183,7 @@ def check_tensors(path: Path, tensors: dict[str, Tensor], expected: dict[str, Te
     """
     for name in tensors:
         require(name in expected, f"{path}: holds {name!r:.100}, which this model doesn't have")
-    for name, like in Bar(expected.items(), desc="weights", unit="tensor", leave=False, delay=1):
+    for name, like in Bar(expected.items(), desc="weights", unit="tensor"):
         require(name in tensors, f"{path}: holds no {name}")
         tensor = tensors[name]
         shape, wanted = tuple(tensor.shape), tuple(like.shape)

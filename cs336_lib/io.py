@@ -103,10 +103,8 @@ def locked(file: Path, timeout: float = 5.0) -> Iterator[None]:
         with writing(file):
             lock.acquire()
     except Timeout:
-        raise ValueError(
-            f"{file}: another process holds this lock; wait until it has ended, or choose another "
-            "folder"
-        ) from None
+        message = f"{file}: another process holds this lock; wait, or choose another folder"
+        raise ValueError(message) from None
     try:
         yield
     finally:
@@ -119,10 +117,8 @@ def sha256(path: Path) -> str:
     """Return a file's SHA-256, with a progress bar if it takes more than two seconds."""
     digest = hashlib.sha256()
     size, name = path.stat().st_size, f"checksum of {path.name}"
-    with (
-        open(path, "rb") as file,
-        Bar(total=size, desc=name, unit="B", unit_scale=True, leave=False, delay=2) as bar,
-    ):
+    bar = Bar(total=size, desc=name, unit="B", unit_scale=True, delay=2)
+    with open(path, "rb") as file, bar:
         while piece := file.read(2**22):
             digest.update(piece)
             bar.update(len(piece))
@@ -202,14 +198,15 @@ LOG_SECONDS = 30.0  # between two lines in a log
 class Bar(tqdm):
     """Progress bar that ignores write errors and also works in log files.
 
-    Terminals and notebooks show a bar. Log files get one line every 30 seconds.
+    Terminals and notebooks show a bar after one second. Log files get one line every 30 seconds.
+    Unlike tqdm's, the bar disappears at the end, unless `leave` is true.
     """
 
     def __init__(self, *arguments: Any, **settings: Any):
+        settings = {"leave": False, "delay": 1} | settings
         in_place = draws_in_place(sys.stderr)
         if not in_place:  # without columns, tqdm leaves out the bar itself
-            lines = {"ncols": 0, "mininterval": LOG_SECONDS, "miniters": 1}
-            settings = {"delay": 1} | settings | lines
+            settings |= {"ncols": 0, "mininterval": LOG_SECONDS, "miniters": 1}
         # tqdm finds the terminal's width by itself only if it writes to sys.stderr directly.
         file = Log() if in_place else LinesLog()
         super().__init__(*arguments, file=file, dynamic_ncols=in_place, **settings)

@@ -143,17 +143,12 @@ def report(**options: Any) -> str:
     device = find_device(estimate.hardware)
     for name in ("params", "tokens", "gpus", "memory"):
         value = getattr(estimate, name)
-        require(
-            value is None or 1 <= value <= MAX_VALUE,
-            f"{name} is {value}; a number from 1 to {MAX_VALUE:g} expected",
-        )
+        message = f"{name} is {value}; a number from 1 to {MAX_VALUE:g} expected"
+        require(value is None or 1 <= value <= MAX_VALUE, message)
     require(MIN_MFU <= estimate.mfu <= 1, f"mfu is {estimate.mfu}; {MIN_MFU} to 1 expected")
     peaks, params, tokens = device.peak_flops, estimate.params, estimate.tokens
-    require(
-        estimate.dtype in peaks,
-        f"dtype {estimate.dtype!r} has no peak for the {device.name}; "
-        f"one of {', '.join(peaks)} expected",
-    )
+    message = f"dtype {estimate.dtype!r} has no peak for the {device.name}"
+    require(estimate.dtype in peaks, f"{message}; one of {', '.join(peaks)} expected")
     need_both = f"tokens is {tokens} and params is missing; days of training need both"
     require(tokens is None or params is not None, need_both)
     text = f"{estimate.gpus} x {device.name}\n  source   {device.source}\n\n"

@@ -390,9 +390,8 @@ def init_from(config: TrainConfig, tokenizer: Tokenizer) -> GPT:
     require(context >= config.block_size, message)
     state = model.state_dict()
     state["transformer.wpe.weight"] = state["transformer.wpe.weight"][: config.block_size]
-    model = GPT(
-        dataclasses.replace(model.config, block_size=config.block_size, dropout=config.dropout)
-    )
+    shape = dataclasses.replace(model.config, block_size=config.block_size, dropout=config.dropout)
+    model = GPT(shape)
     model.load_state_dict(state)
     return model
 

@@ -295,12 +295,12 @@ def test_a_bar_is_as_wide_as_the_terminal(monkeypatch):
     log = io.StringIO()
     log.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", log)
-    list(Bar(range(3), desc="wide"))
+    list(Bar(range(3), desc="wide", delay=0, leave=True))
     assert "wide: 100%" in log.getvalue()
     assert "█" in log.getvalue() or "#" in log.getvalue()
     log.fileno = lambda: 99
     monkeypatch.setattr(os, "get_terminal_size", lambda fd: os.terminal_size((41, fd)))
-    list(Bar(range(3), desc="narrow", postfix="x" * 99))
+    list(Bar(range(3), desc="narrow", delay=0, leave=True, postfix="x" * 99))
     line = log.getvalue().rpartition("\r")[2].rstrip("\n")
     assert line.startswith("narrow")
     assert len(line) == 40
@@ -317,7 +317,7 @@ def clock(monkeypatch) -> list[float]:
 def test_a_log_gets_a_line_every_half_minute_and_a_last_one(monkeypatch, clock):
     log = io.StringIO()
     monkeypatch.setattr(sys, "stderr", log)
-    bar = Bar(range(100), desc="training", unit="step")
+    bar = Bar(range(100), desc="training", unit="step", leave=True)
     for step in bar:
         bar.set_postfix_str(f"loss {step}", refresh=False)
         clock[0] += 7
@@ -355,7 +355,7 @@ def test_a_notebook_has_a_bar(monkeypatch):
     monkeypatch.setattr(iostream.OutStream, "flush", lambda self: None)
     monkeypatch.setattr(iostream.OutStream, "__del__", lambda self: None)
     monkeypatch.setattr(sys, "stderr", stream)
-    list(Bar(range(3), desc="in a cell"))
+    list(Bar(range(3), desc="in a cell", delay=0, leave=True))
     assert "\rin a cell: 100%|██████████| 3/3" in drawn.getvalue()
 
 

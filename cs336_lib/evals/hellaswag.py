@@ -88,13 +88,10 @@ def parse(row: dict[str, Any], tokenizer: Tokenizer, where: str) -> Example:
     """
     context, endings, label = row.get("ctx"), row.get("endings"), row.get("label")
     texts = [context, *endings] if isinstance(endings, list) else []
-    require(
-        [type(text) for text in texts] == 5 * [str]
-        and context != ""
-        and str(label) in ("0", "1", "2", "3"),  # the hub has labels as text
-        f"{where}: {reprlib.repr(row)}; a text ctx, a list of four texts endings and a label of "
-        f"0 to 3 expected",
-    )
+    are_texts = [type(text) for text in texts] == 5 * [str] and context != ""
+    is_label = str(label) in ("0", "1", "2", "3")  # the hub has labels as text
+    wanted = "a text ctx, a list of four texts endings and a label of 0 to 3 expected"
+    require(are_texts and is_label, f"{where}: {reprlib.repr(row)}; {wanted}")
     return Example(
         tokenizer.encode(texts[0]).tolist(),
         [tokenizer.encode(" " + ending).tolist() for ending in texts[1:]],
@@ -146,9 +143,7 @@ def score(
     was_training = model.training
     model.eval()
     right = torch.zeros(2)
-    for first, size in Bar(
-        pieces, desc="HellaSwag", leave=False, delay=1, disable=not world.is_main
-    ):
+    for first, size in Bar(pieces, desc="HellaSwag", disable=not world.is_main):
         example = examples[first]
         losses = ending_losses(model, example, block_size, device=device, autocast=autocast)
         right += size * (torch.stack(losses).argmin(1).cpu() == example.label)

@@ -81,9 +81,7 @@ def validation_loss(
     model.eval()
     total = 0.0
     pieces = world.pieces(len(starts), micro_batch_size)
-    for first, size in Bar(
-        pieces, desc="validation", leave=False, delay=1, disable=not world.is_main
-    ):
+    for first, size in Bar(pieces, desc="validation", disable=not world.is_main):
         x, y = (t.to(device) for t in loader.windows(starts[first : first + max(size, 1)]))
         with autocast:
             total += model(x, y).item() * size
