@@ -230,7 +230,8 @@ def test_shards_of_another_tokenizer_are_refused(prepared):
 def test_shards_of_the_same_tokenizer_are_read_by_a_pattern_too(prepared):
     train, _, made = open_data("dg/train_*.bin", "dg/val_*.bin", "gpt2")
     assert (len(train) > 0, made.name) == (True, "gpt2")
-    open_data("da", "da/val_*.bin", "char")
+    for val_data in ("da/val_*.bin", "da"):
+        assert open_data("da", val_data, "char")[1].names == ["da/val_000000.bin"]
     (Path("dg") / "tokenizer.json").write_text('{"version": "1.0", "model": {}}')
     open_data("dg/train_*.bin", "dg/val_*.bin", "gpt2")  # a file of Hugging Face's says nothing
 
