@@ -202,10 +202,8 @@ def open_data(
     folder, train = Path(train_data), TokenStream.open(train_data, "train")
     if folder.is_dir():
         made = load_tokenizer(folder / "tokenizer.json")
-        message = (
-            f"{folder} was prepared with tokenizer {made.name!r}; pass --tokenizer {made.name}"
-        )
-        require(made.name == tokenizer, message)
+        other = f"{folder} was prepared with tokenizer {made.name!r}; pass --tokenizer {made.name}"
+        require(made.name == tokenizer, other)
     else:
         made = make_tokenizer("gpt2", "")
         also = "--val-data with a pattern of .bin shards, and --tokenizer gpt2"
