@@ -2,64 +2,369 @@
 
 import math
 
+import numpy as np
 import pytest
-from verdicts import assert_untouched, assert_verdicts
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from verdicts import assert_untouched, assert_verdicts, stub
 
-from cs336_lib import accounting
 from cs336_lib.classroom.checks import gpt2_scale as checks
-from cs336_lib.config import GPTConfig
-from cs336_lib.distributed import World
 
 
 def test_untouched_stubs():
-    assert_untouched(checks, checks.__all__)
+    assert_untouched(checks, checks.__all__, data_parallel=(stub, stub))
 
 
-# share
+def test_an_untouched_stub_falls_back_to_the_library(capsys):
+    assert checks.micro_batches(stub) is checks.library_micro_batches
+    assert checks.most_likely(stub) is checks.library_most_likely
+    parts = checks.data_parallel((stub, stub))
+    assert parts == (checks.library_sum, checks.library_sum_gradients)
+    capsys.readouterr()
 
 
-def rounded_down(rank, size, count):
-    return range(rank * (count // size), (rank + 1) * (count // size))
+# micro_batches
 
 
-def rounded_up(rank, size, count):
-    each = math.ceil(count / size)
-    return range(rank * each, (rank + 1) * each)
+def windows(tokens, numbers, config, begin=None):
+    """Read the windows of these numbers, or those at the positions that `begin` gives."""
+    size = config.block_size
+    starts = [begin(n) if begin else checks.starts_of(n, 1, tokens, config)[0] for n in numbers]
+    rows = np.stack([tokens.read(start, size + 1) for start in starts]).astype(np.int64)
+    both = torch.from_numpy(rows)
+    return both[:, :-1], both[:, 1:]
 
 
-def rest_to_the_last(rank, size, count):
-    return range(
-        rank * (count // size), count if rank == size - 1 else (rank + 1) * (count // size)
-    )
+def sharing(first, begin=None, end=lambda step, batch, world: (step + 1) * batch, stride=None):
+    """Make an answer from where it begins, where it ends and how far apart its pieces are."""
+
+    def micro_batches(tokens, step, config, rank, world):
+        size, batch = config.micro_batch_size, config.batch_tokens // config.block_size
+        start = first(step=step, rank=rank, batch=batch, size=size, world=world)
+        apart = stride(size, world) if stride else size * world
+        for place in range(start, end(step, batch, world), apart):
+            at = (lambda n: begin(n, config)) if begin else None
+            yield windows(tokens, range(place, place + size), config, at)
+
+    return micro_batches
 
 
-def backwards(rank, size, count):
-    return World(rank=size - 1 - rank, size=size).share(count)
+def strided(step, rank, batch, size, **_):
+    return step * batch + rank * size
 
 
-SHARES = {
-    "passed": lambda rank, size, count: World(rank=rank, size=size).share(count),
-    "is the `return` missing": lambda rank, size, count: None,
-    "return a range": lambda rank, size, count: list(World(rank=rank, size=size).share(count)),
-    "like cards": lambda rank, size, count: range(rank, count, size),
-    "divide with //": lambda rank, size, count: range(rank * count / size, count),
-    "the last 1 are never read": rounded_down,
-    "a range excludes its end": lambda rank, size, count: range(
-        rank * count // size, (rank + 1) * count // size + 1
+def neighbours(tokens, step, config, rank, world):
+    """Give each process consecutive windows, in a list."""
+    size, batch = config.micro_batch_size, config.batch_tokens // config.block_size
+    each = batch // world
+    first = step * batch + rank * each
+    return [windows(tokens, range(n, n + size), config) for n in range(first, first + each, size)]
+
+
+def dealt(tokens, step, config, rank, world):
+    """Deal the windows to the processes one by one."""
+    size, batch = config.micro_batch_size, config.batch_tokens // config.block_size
+    mine = range(step * batch + rank, (step + 1) * batch, world)
+    for piece in zip(*[iter(mine)] * size, strict=True):
+        yield windows(tokens, piece, config)
+
+
+def one_window_at_a_time(tokens, step, config, rank, world):
+    batch = config.batch_tokens // config.block_size
+    for number in range(step * batch + rank, (step + 1) * batch, world):
+        yield windows(tokens, [number], config)
+
+
+def the_rest_to_rank_0(tokens, step, config, rank, world):
+    """Give rank 0 one micro-batch more than its share, and the last rank one fewer."""
+    size, batch = config.micro_batch_size, config.batch_tokens // config.block_size
+    pieces = list(range(step * batch, (step + 1) * batch, size))
+    each = len(pieces) // world
+    if world == 1:
+        mine = pieces
+    elif rank == 0:
+        mine = pieces[: each + 1]
+    else:
+        mine = pieces[rank * each + 1 : (rank + 1) * each + 1]
+    for first in mine:
+        yield windows(tokens, range(first, first + size), config)
+
+
+def whole_batch_each(tokens, step, config, rank, world):
+    """Read a batch per process, as if the batch grew with their number."""
+    size, batch = config.micro_batch_size, config.batch_tokens // config.block_size
+    first = step * batch + rank * batch
+    for place in range(first, first + batch, size):
+        yield windows(tokens, range(place, place + size), config)
+
+
+def without_shift(*arguments):
+    for x, _ in checks.library_micro_batches(*arguments):
+        yield x, x
+
+
+MICRO_BATCHES = [
+    (checks.library_micro_batches, "passed"),
+    (neighbours, "passed"),
+    (dealt, "passed"),
+    (lambda *a: None, "`yield` each micro-batch"),
+    (lambda *a: next(iter(checks.library_micro_batches(*a))), "you return the first micro-batch"),
+    (lambda *a: (x for x, _ in checks.library_micro_batches(*a)), "a pair of inputs and targets"),
+    (lambda *a: ((x[0], y[0]) for x, y in checks.library_micro_batches(*a)), "inputs of shape"),
+    (without_shift, "not the inputs moved by one token"),
+    (
+        sharing(lambda step, batch, **_: step * batch, stride=lambda size, world: size),
+        "every process reads the whole batch",
     ),
-    "leaves the last rank too little": lambda rank, size, count: range(
-        min(count, rank * -(-count // size)), min(count, (rank + 1) * -(-count // size))
+    (sharing(lambda step, batch, **_: step * batch), "all processes read the same windows"),
+    (
+        sharing(lambda rank, size, **_: rank * size, end=lambda step, batch, world: batch),
+        "those are the windows of step 0",
     ),
-    "which doesn't exist": rounded_up,
-    "is read twice": lambda rank, size, count: range(count),
-    "not every window is read": lambda rank, size, count: range(0),
-    "differ by at most one": rest_to_the_last,
-    "in the order of the ranks": backwards,
-}
+    (
+        sharing(strided, begin=lambda n, config: (7 * n + 3) % 50),
+        "aren't those of numbers",
+    ),
+    (sharing(strided, begin=lambda n, config: n), "in the order of the file"),
+    (sharing(strided, stride=lambda size, world: size), "windows too many are read"),
+    (whole_batch_each, "doesn't grow with `world`"),
+    (one_window_at_a_time, "your micro-batches have [1] windows"),
+    (the_rest_to_rank_0, "All must get equally many"),
+    (
+        sharing(strided, end=lambda step, batch, world: (step + 1) * batch - 1 - batch // 2),
+        "aren't read by any process",
+    ),
+]
 
 
-def test_share():
-    assert_verdicts(checks.share, SHARES)
+def test_micro_batches():
+    assert_verdicts(checks.micro_batches, MICRO_BATCHES)
+
+
+# data_parallel
+
+
+def summing(reduce, alone=lambda tensor: tensor):
+    """Make sum_over_processes from what it does with other processes, and without them."""
+
+    def sum_over_processes(tensor):
+        return reduce(tensor) if dist.is_initialized() else alone(tensor)
+
+    return sum_over_processes
+
+
+def reduced(tensor, times=1, **options):
+    for _ in range(times):
+        dist.all_reduce(tensor, **options)
+    return tensor
+
+
+def by_gathering(tensor):
+    parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, tensor)
+    return tensor.copy_(sum(parts))
+
+
+def by_size(tensor):
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        dist.all_reduce(tensor, op=dist.ReduceOp.SUM)
+    return tensor
+
+
+def to_rank_0(tensor):
+    total = by_gathering(tensor.clone())
+    return tensor.copy_(total) if dist.get_rank() == 0 else tensor
+
+
+def on_rank_0_only(tensor):
+    if dist.get_rank() == 0:
+        dist.all_reduce(tensor)
+    return tensor
+
+
+def each_gradient(change, names=lambda model: model.parameters()):
+    def sum_gradients(model):
+        for parameter in names(model):
+            change(parameter)
+
+    return sum_gradients
+
+
+def in_one_message(model):
+    gradients = [parameter.grad for parameter in model.parameters()]
+    flat = checks.library_sum(torch.cat([gradient.flatten() for gradient in gradients]))
+    pieces = flat.split([gradient.numel() for gradient in gradients])
+    for gradient, piece in zip(gradients, pieces, strict=True):
+        gradient.copy_(piece.view_as(gradient))
+
+
+def assigned(parameter):
+    parameter.grad = checks.library_sum(parameter.grad)
+
+
+def averaged(parameter):
+    checks.library_sum(parameter.grad)
+    if dist.is_initialized():
+        parameter.grad /= dist.get_world_size()
+
+
+def by_name(model):
+    return [parameter for _, parameter in model.named_parameters(remove_duplicate=False)]
+
+
+def detached(parameter):
+    checks.library_sum(parameter.grad.clone())
+
+
+def weights(parameter):
+    if dist.is_initialized():
+        dist.all_reduce(parameter.data)
+
+
+GRADIENTS = checks.library_sum_gradients
+SUM = checks.library_sum
+DATA_PARALLEL = [
+    ((SUM, GRADIENTS), "passed"),
+    ((by_size, each_gradient(assigned)), "passed"),
+    ((summing(by_gathering), in_one_message), "passed"),
+    ((lambda tensor: reduced(tensor), GRADIENTS), "Ask dist.is_initialized() first"),
+    (
+        (summing(lambda tensor: dist.all_reduce(tensor)), GRADIENTS),
+        "sum_over_processes returns None",
+    ),
+    ((lambda tensor: None, GRADIENTS), "sum_over_processes returns None"),
+    ((summing(lambda t: reduced(t, op=dist.ReduceOp.AVG)), GRADIENTS), "The task asks for the sum"),
+    ((summing(lambda t: reduced(t.clone())), GRADIENTS), "must change in place"),
+    ((lambda tensor: tensor, GRADIENTS), "must change in place"),
+    ((summing(to_rank_0), GRADIENTS), "only rank 0 has the sum of all 2"),
+    ((summing(on_rank_0_only), GRADIENTS), "wait for each other forever"),
+    ((summing(lambda t: reduced(t, times=2)), GRADIENTS), "2 times too large"),
+    ((summing(lambda t: reduced(t).neg_()), GRADIENTS), "it isn't the sum over the 2"),
+    ((lambda tensor: tensor.mul_(2), GRADIENTS), "on one process"),
+    ((SUM, lambda model: None), "a tied matrix's gradient: each process still has its own"),
+    ((SUM, each_gradient(detached)), "a tied matrix's gradient: each process still has its own"),
+    ((SUM, each_gradient(averaged)), "so the gradients must be added up"),
+    ((SUM, each_gradient(lambda p: SUM(p.grad), by_name)), "added up twice, once by each"),
+    ((SUM, each_gradient(weights)), "changes the weights"),
+    (
+        (SUM, each_gradient(lambda p: SUM(p.grad) if p.dim() > 1 else None)),
+        "a bias's gradient: each process still has its own",
+    ),
+    ((SUM, each_gradient(lambda p: SUM(p))), "changes the weights"),
+]
+
+
+def test_data_parallel():
+    assert_verdicts(checks.data_parallel, DATA_PARALLEL)
+
+
+def test_threads_stand_in_for_processes():
+    sums = checks.on_processes(3, lambda rank: SUM(torch.tensor(float(rank))).item())
+    assert sums == [3.0, 3.0, 3.0]
+    assert not dist.is_initialized()
+
+
+# most_likely
+
+
+def rows_of(model, context, ending):
+    row = torch.tensor([context + ending])[:, -model.config.block_size - 1 :]
+    return row[:, :-1], row[:, 1:]
+
+
+def choosing(loss, pick=min):
+    """Choose by a number for each ending."""
+
+    def most_likely(model, context, endings):
+        values = [loss(model, context, ending) for ending in endings]
+        return values.index(pick(values))
+
+    return most_likely
+
+
+def all_at_once(model, context, endings):
+    """Score all endings in one padded batch, which masks what isn't an ending."""
+    rows = [torch.tensor(context + ending)[-model.config.block_size - 1 :] for ending in endings]
+    tokens = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    targets = tokens[:, 1:].clone()
+    for target, row, ending in zip(targets, rows, endings, strict=True):
+        target[: len(row) - 1 - len(ending)] = target[len(row) - 1 :] = -100
+    logits = model(tokens[:, :-1]).transpose(1, 2)
+    losses = F.cross_entropy(logits, targets, reduction="none").sum(1)
+    return (losses / (targets >= 0).sum(1)).argmin()
+
+
+def by_log_softmax(model, context, ending):
+    x, y = rows_of(model, context, ending)
+    every = model(x).log_softmax(-1).gather(-1, y[..., None])
+    return -every[0, -len(ending) :].mean().item()
+
+
+def by_sum(model, context, ending):
+    return by_log_softmax(model, context, ending) * len(ending)
+
+
+def whole_row(model, context, ending):
+    x, y = rows_of(model, context, ending)
+    return F.cross_entropy(model(x)[0], y[0]).item()
+
+
+def unshifted(model, context, ending):
+    row = torch.tensor([context + ending])[:, -model.config.block_size :]
+    return F.cross_entropy(model(row)[0, -len(ending) :], row[0, -len(ending) :]).item()
+
+
+def alone(model, context, ending):
+    x, y = rows_of(model, [], ending)
+    return F.cross_entropy(model(x)[0], y[0]).item()
+
+
+def without_first(model, context, ending):
+    x, y = rows_of(model, context, ending)
+    last = len(ending) - 1
+    return F.cross_entropy(model(x)[0, -last:], y[0, -last:]).item()
+
+
+def uncropped(model, context, ending):
+    row = torch.tensor([context + ending])
+    return F.cross_entropy(model(row[:, :-1])[0, -len(ending) :], row[0, -len(ending) :]).item()
+
+
+def first_tokens(model, context, ending):
+    row = torch.tensor([context + ending])[:, : model.config.block_size + 1]
+    return F.cross_entropy(model(row[:, :-1])[0, -len(ending) :], row[0, -len(ending) :]).item()
+
+
+def growing_context(model, context, endings):
+    for ending in endings:
+        context += ending
+    return 0
+
+
+CHOICES = [
+    (checks.library_most_likely, "passed"),
+    (all_at_once, "passed"),
+    (choosing(by_log_softmax), "passed"),
+    (lambda *a: None, "is the `return` missing"),
+    (lambda *a: 1.5, "return the number of the ending"),
+    (choosing(by_sum), "compare the sums"),
+    (choosing(by_log_softmax, pick=max), "the ending with the highest loss"),
+    (choosing(whole_row), "the context's losses count too"),
+    (choosing(unshifted), "the logits at its own place"),
+    (choosing(alone), "without their context"),
+    (choosing(without_first), "the ending's first token is missing"),
+    (choosing(uncropped), "Keep the row's last block_size + 1 tokens"),
+    (choosing(first_tokens), "because the ending is there"),
+    (lambda *a: checks.library_most_likely(*a) + 1, "count the endings from 1"),
+    (lambda *a: 0, "choices are not the ending"),
+    (growing_context, "you change the lists"),
+]
+
+
+def test_most_likely():
+    assert_verdicts(checks.most_likely, CHOICES)
 
 
 # loss_scale
@@ -123,89 +428,3 @@ GPUS = {
 
 def test_fewest_gpus():
     assert_verdicts(checks.fewest_gpus, GPUS)
-
-
-# bill
-
-
-def billed(hours=lambda h, **_: h, dollars=lambda h, gpus, price, **_: h * gpus * price):
-    def price(flops, gpus, peak, mfu, rate):
-        right = accounting.training_seconds(flops, gpus, peak, mfu) / 3600
-        facts = {"gpus": gpus, "mfu": mfu, "price": rate}
-        return hours(right, **facts), dollars(right, **facts)
-
-    return price
-
-
-BILLS = {
-    "passed": billed(),
-    "return two numbers": lambda *a: 3.0,
-    "your hours are seconds": billed(hours=lambda h, **_: h * 3600),
-    "those are days": billed(hours=lambda h, **_: h / 24),
-    "your hours are minutes": billed(hours=lambda h, **_: h * 60),
-    "leave out the MFU": billed(hours=lambda h, mfu, **_: h * mfu),
-    "you multiply by the MFU": billed(hours=lambda h, mfu, **_: h * mfu**2),
-    "how many GPUs share": billed(hours=lambda h, gpus, **_: h * gpus),
-    "you pay for one GPU": billed(dollars=lambda h, price, **_: h * price),
-    "multiply by seconds": billed(dollars=lambda h, gpus, price, **_: h * 3600 * gpus * price),
-    "those of one GPU alone": billed(dollars=lambda h, gpus, price, **_: h * gpus**2 * price),
-    "whatever the run takes": billed(dollars=lambda h, gpus, price, **_: gpus * price),
-    "the price it is": billed(dollars=lambda h, **_: 0.0),
-}
-
-
-def test_bill():
-    assert_verdicts(checks.bill, BILLS)
-
-
-# mfu_of_log
-
-
-def used(change=lambda share, **_: share):
-    def utilisation(config, step_ms, batch_tokens, gpus, peak):
-        speed = batch_tokens / (step_ms / 1000) * accounting.train_flops_per_token(config)
-        return change(speed / (gpus * peak), gpus=gpus, tokens=batch_tokens, config=config)
-
-    return utilisation
-
-
-def by_napkin(share, config, **_):
-    napkin = 6 * accounting.count_parameters(config)
-    return share * napkin / accounting.train_flops_per_token(config)
-
-
-LOGS = {
-    "passed": used(),
-    "is the `return` missing": lambda *a: None,
-    "took milliseconds for seconds": used(lambda share, **_: share / 1000),
-    "leave out the number of GPUs": used(lambda share, gpus, **_: share * gpus),
-    "GPUs twice": used(lambda share, gpus, **_: share / gpus),
-    "the forward pass's FLOPs": used(lambda share, **_: share / 3),
-    "a percentage": used(lambda share, **_: share * 100),
-    "inverted": used(lambda share, **_: 1 / share),
-    "those are tokens per second": used(
-        lambda share, config, **_: share / accounting.train_flops_per_token(config)
-    ),
-    "leaves out attention": used(by_napkin),
-    "those are the matmuls' FLOPs": used(
-        lambda share, config, **_: (
-            share
-            * 6
-            * accounting.matmul_parameters(config)
-            / accounting.train_flops_per_token(config)
-        )
-    ),
-    "the FLOPs of GPT-2 124M": used(
-        lambda share, config, **_: (
-            share
-            * accounting.train_flops_per_token(GPTConfig())
-            / accounting.train_flops_per_token(config)
-        )
-    ),
-    "the tokens of the batch": used(lambda share, tokens, **_: share / tokens),
-    "792.56 ms a step on 2 GPUs it is": used(lambda share, **_: 0.9),
-}
-
-
-def test_mfu_of_log():
-    assert_verdicts(checks.mfu_of_log, LOGS)

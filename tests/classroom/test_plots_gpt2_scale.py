@@ -43,8 +43,8 @@ def test_same_curve_draws_losses_and_differences():
     drawing = plots.same_curve(curves, {"two": [0.0, 1e-6]}, "title")
     left, right = drawing.axes
     assert [list(line.get_ydata()) for line in left.lines] == [[3.0, 2.0], [3.0, 2.0]]
-    assert list(right.lines[0].get_ydata()) == [1e-9, 1e-6]  # equal: at the bottom of the log axis
-    assert {"one", "two", "fp32 rounding"} <= set(words(drawing))
+    assert list(right.lines[0].get_ydata()) == [plots.EQUAL, 1e-6]
+    assert {"one", "two", "equal", "fp32's spacing near 10"} <= set(words(drawing))
 
 
 def test_bytes_per_gpu_adds_up_the_parts():
@@ -60,15 +60,29 @@ def test_bill_writes_hours_and_dollars():
     assert {"6 h", "0.75 h", "small\n$21", "large\n$252", "1 GPU", "8 GPUs"} <= set(words(drawing))
 
 
-def test_growing_batch_is_drawn_in_thousands():
-    drawing = plots.growing_batch({"constant": [4000, 4000], "growing": [1000, 4000]}, "title")
-    assert [list(line.get_ydata()) for line in drawing.axes[0].lines] == [[4, 4], [1, 4]]
-    assert {"constant", "growing"} <= set(words(drawing))
-
-
-def test_real_run_has_its_three_levels():
-    drawing = plots.real_run([1000, 2000], [4.0, 3.5], [0.26, 0.27], (3.29, 0.29, 0.25), "title")
+def test_runs_have_three_levels_and_a_run_without_scores_is_on_the_left_only():
+    runs = {"theirs": ([1000, 2000], [4.0, 3.5], [0.26, 0.27]), "another": ([1000], [4.1], [])}
+    drawing = plots.real_runs(runs, (3.29, 0.29, 0.25))
     left, right = drawing.axes
     assert list(left.lines[0].get_ydata()) == [4.0, 3.5]
-    assert list(right.lines[0].get_ydata()) == [0.26, 0.27]
-    assert {"OpenAI's GPT-2: 3.29", "OpenAI's GPT-2: 0.29", "guessing: 0.25"} <= set(words(drawing))
+    assert list(right.lines[0].get_ydata()) == [26.0, 27.0]
+    assert len(left.lines) == len(right.lines) == 3  # two runs and a level, a run and two levels
+    assert {
+        "theirs",
+        "another",
+        "GPT-2, on FineWeb-Edu: 3.29",
+        "OpenAI's GPT-2: 29.00",
+        "guessing: 25",
+    } <= set(words(drawing))
+
+
+def test_own_run_is_read_from_the_log_of_train_gpt2(tmp_path):
+    log = tmp_path / "log.jsonl"
+    assert plots.own_run(log) == {}
+    log.write_text('{"step": 0, "loss": 10.9}\n')
+    assert plots.own_run(log) == {}
+    with log.open("a") as file:
+        file.write('{"step": 249, "loss": 6.1, "val_loss": 6.2, "hellaswag": 0.25}\n')
+    assert plots.own_run(log) == {"yours": ([249], [6.2], [0.25])}
+    log.write_text('{"step": 249, "loss": 6.1, "val_loss": 6.2}\n')
+    assert plots.own_run(log) == {"yours": ([249], [6.2], [])}

@@ -1,23 +1,527 @@
-"""Checks of notebook 10 on sharing a batch, scaling a loss, counting GPUs, costs, and MFU."""
+"""Checks of notebook 10 on sharing a batch, adding gradients, HellaSwag, and FSDP."""
 
 import math
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from operator import index
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
-from torch import nn
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from cs336_lib import accounting
-from cs336_lib.classroom.checks.report import DiagnosisError, exercise, expect
+from cs336_lib.classroom.checks.report import DiagnosisError, exercise, expect, part
 from cs336_lib.config import GPTConfig
+from cs336_lib.data.loader import window_starts
+from cs336_lib.model import GPT
 
-NO_END = "a range excludes its end, so drop the + 1."
+T = TypeVar("T")
+MicroBatches = Callable[..., Iterable[tuple[Tensor, Tensor]]]
 
-__all__ = ["bill", "fewest_gpus", "loss_scale", "mfu_of_log", "share"]
+__all__ = [
+    "data_parallel",
+    "fewest_gpus",
+    "loss_scale",
+    "micro_batches",
+    "most_likely",
+]
 
 
 def close(got: float, want: float) -> bool:
     """Return whether two numbers are equal up to rounding."""
     return math.isclose(got, want, rel_tol=1e-6)
+
+
+def near(got: Tensor, want: Tensor) -> bool:
+    """Return whether two tensors are equal up to rounding."""
+    return got.shape == want.shape and torch.allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+class Positions:
+    """A stream in which each token is its own position, so a window tells where it begins."""
+
+    def __init__(self, length: int):
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def read(self, start: int, count: int) -> np.ndarray:
+        """Return `count` tokens from position `start` on."""
+        expect(start >= 0 and start + count <= self.length, "you read past the end of the tokens.")
+        return np.arange(start, start + count, dtype=np.uint16)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The part of a config that decides which windows a process reads."""
+
+    micro_batch_size: int
+    block_size: int
+    batch_tokens: int
+    seed: int
+
+    @property
+    def windows(self) -> int:
+        """Windows in a step's batch."""
+        return self.batch_tokens // self.block_size
+
+
+def starts_of(first: int, count: int, tokens: Any, config: Any) -> list[int]:
+    """Return where windows `first` to `first + count - 1` of a run begin."""
+    return window_starts(first, count, len(tokens), config.block_size, config.seed).tolist()
+
+
+def library_micro_batches(
+    tokens: Any, step: int, config: Any, rank: int, world: int
+) -> Iterable[tuple[Tensor, Tensor]]:
+    """Yield this process's share of a step's micro-batches."""
+    size, batch = config.micro_batch_size, config.batch_tokens // config.block_size
+    for first in range(step * batch + rank * size, (step + 1) * batch, world * size):
+        starts = starts_of(first, size, tokens, config)
+        rows = np.stack([tokens.read(start, config.block_size + 1) for start in starts])
+        both = torch.from_numpy(rows.astype(np.int64))
+        yield both[:, :-1], both[:, 1:]
+
+
+def read_pieces(answer: MicroBatches, *arguments: Any) -> list[list[int]]:
+    """Return where the windows of a process begin, by micro-batch, once their form is right."""
+    config: Recipe = arguments[2]
+    pieces = answer(*arguments)
+    expect(pieces is not None, "your function returns None; `yield` each micro-batch.")
+    if isinstance(pieces, tuple) and len(pieces) == 2 and isinstance(pieces[0], Tensor):
+        raise DiagnosisError("you return the first micro-batch; `yield` it, and go on to the next.")
+    found = []
+    for piece in pieces:
+        is_pair = isinstance(piece, tuple | list) and len(piece) == 2
+        expect(
+            is_pair and all(isinstance(half, Tensor) for half in piece),
+            "each micro-batch is a pair of inputs and targets, as `windows` returns it.",
+        )
+        x, y = piece
+        expect(
+            x.shape == y.shape and x.dim() == 2 and x.size(1) == config.block_size,
+            f"inputs of shape {tuple(x.shape)} and targets of {tuple(y.shape)}; both are "
+            f"(micro_batch_size, block_size), here {(config.micro_batch_size, config.block_size)}.",
+        )
+        expect(torch.equal(y, x + 1), "your targets are not the inputs moved by one token.")
+        found.append(x[:, 0].tolist())
+    return found
+
+
+@part(library_micro_batches)
+def micro_batches(answer: MicroBatches) -> None:
+    """Check `micro_batches(tokens, step, config, rank, world)`, a process's share of a batch."""
+    for world, step, config, length in (
+        (1, 0, Recipe(3, 5, 30, seed=1), 211),
+        (1, 2, Recipe(2, 7, 56, seed=5), 499),
+        (2, 3, Recipe(3, 5, 60, seed=2), 400),
+        (3, 1, Recipe(2, 4, 72, seed=3), 333),
+        (4, 5, Recipe(1, 6, 48, seed=4), 100),  # more than one epoch
+    ):
+        tokens, batch = Positions(length), config.windows
+        ranks = [read_pieces(answer, tokens, step, config, rank, world) for rank in range(world)]
+        case = f"step {step} of a batch of {batch} windows on {world} process(es)"
+        diagnose_share(ranks, tokens, step, config, case)
+
+
+def diagnose_share(
+    ranks: list[list[list[int]]], tokens: Positions, step: int, config: Recipe, case: str
+) -> None:
+    """Fail unless the ranks' micro-batches make up the step's batch in equal parts."""
+    batch, world, size = config.windows, len(ranks), config.micro_batch_size
+    whole = starts_of(step * batch, batch, tokens, config)
+    read = sorted(start for pieces in ranks for piece in pieces for start in piece)
+    own = [sorted(start for piece in pieces for start in piece) for pieces in ranks]
+    numbers = [config.block_size * (step * batch + n) for n in range(batch)]
+    expect(
+        world == 1 or any(each != sorted(whole) for each in own),
+        f"{case}: every process reads the whole batch, so each window counts {world} times.",
+    )
+    expect(
+        world == 1 or own[0] != own[1],
+        f"{case}: all processes read the same windows; `rank` must say which are theirs.",
+    )
+    expect(
+        not step or read != sorted(starts_of(0, batch, tokens, config)),
+        f"{case}: those are the windows of step 0. Each step begins {batch} windows later.",
+    )
+    expect(
+        read != numbers and read != list(range(step * batch, (step + 1) * batch)),
+        f"{case}: you read windows in the order of the file. `window_start(number, len(tokens), "
+        "config)` is where a window begins in training's order.",
+    )
+    expect(
+        world == 1 or len(read) != world * batch,
+        f"{case}: the processes read {len(read)} windows. The batch doesn't grow with `world`, so "
+        "each process takes its part of it.",
+    )
+    sizes = {len(piece) for pieces in ranks for piece in pieces}
+    expect(
+        sizes <= {size},
+        f"{case}: your micro-batches have {sorted(sizes)} windows; micro_batch_size is {size}.",
+    )
+    missing = set(whole) - set(read)
+    expect(
+        not missing or len(read) >= len(whole),
+        f"{case}: {len(whole) - len(read)} of the windows aren't read by any process.",
+    )
+    expect(
+        len(read) <= len(whole),
+        f"{case}: {len(read) - len(whole)} windows too many are read. With steps of "
+        "world * micro_batch_size, no two processes meet.",
+    )
+    expect(
+        read == sorted(whole),
+        f"{case}: the windows aren't those of numbers {step * batch} to {(step + 1) * batch - 1}.",
+    )
+    counts = [len(pieces) for pieces in ranks]
+    expect(
+        len(set(counts)) == 1,
+        f"{case}: the processes get {counts} micro-batches. All must get equally many, because "
+        "they wait for each other.",
+    )
+
+
+class Tied(nn.Module):
+    """A model with a tied matrix, as GPT-2 has, and a bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wte = nn.Embedding(5, 3)
+        self.lm_head = nn.Linear(3, 5)
+        self.lm_head.weight = self.wte.weight
+
+
+def library_sum(tensor: Tensor) -> Tensor:
+    """Add up a tensor over all processes, in place."""
+    if dist.is_initialized():
+        dist.all_reduce(tensor)
+    return tensor
+
+
+def library_sum_gradients(model: nn.Module) -> None:
+    """Add up the gradients of all processes, once a step."""
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            library_sum(parameter.grad)
+
+
+def on_processes(world: int, work: Callable[[int], T], seconds: float = 6) -> list[T]:
+    """Call `work(rank)` on `world` threads, which are the ranks of a real process group.
+
+    PyTorch's own tests use these threads for processes, since a notebook's functions can't be sent
+    to other processes. A deadlock ends after `seconds` with a diagnosis.
+    """
+    # It is imported here because it takes a second, and registers a backend.
+    from torch.testing._internal.distributed import multi_threaded_pg as threads
+
+    store, group = dist.HashStore(), threads.ProcessLocalGroup
+    isolate = torch._C._distributed_c10d._set_thread_isolation_mode  # a group for each thread
+    results: dict[int, T] = {}
+    errors: list[Exception] = []
+
+    def run(rank: int) -> None:
+        dist.init_process_group("threaded", rank=rank, world_size=world, store=store)
+        try:
+            results[rank] = work(rank)
+        except SystemExit:
+            pass  # the end of a thread that waited for the others
+        except Exception as error:
+            errors.append(error)
+            group.exception_handle(error)  # the others need not wait any longer
+        finally:
+            dist.destroy_process_group()
+
+    group.reset()
+    isolate(True)
+    threads._install_threaded_pg()
+    try:
+        ranks = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(world)]
+        for thread in ranks:
+            thread.start()
+        for thread in ranks:
+            thread.join(seconds / world)
+        is_stuck = any(thread.is_alive() for thread in ranks)
+        if is_stuck:
+            group.exception_handle(TimeoutError())
+            for thread in ranks:
+                thread.join(1)
+    finally:
+        threads._uninstall_threaded_pg()
+        isolate(False)
+        group.reset()
+    if errors:
+        raise errors[0]
+    expect(
+        not is_stuck and len(results) == world,
+        f"your {world} processes wait for each other forever. Each of them must call all_reduce "
+        "equally often, whatever its rank is.",
+    )
+    return [results[rank] for rank in range(world)]
+
+
+def diagnose_sum(own: list[Tensor], after: list[Tensor], what: str, mean: str) -> None:
+    """Fail unless each rank has the sum of all ranks' own tensors, and say what it has instead."""
+    total, world = torch.stack(own).sum(0), len(own)
+    if all(near(got, total) for got in after):
+        return
+    expect(
+        not all(near(got, total / world) for got in after),
+        f"{what}: each process has the mean over the processes. {mean}",
+    )
+    expect(
+        not all(near(got, mine) for got, mine in zip(after, own, strict=True)),
+        f"{what}: each process still has its own. The tensor must change in place, as "
+        "dist.all_reduce does it.",
+    )
+    expect(
+        not near(after[0], total),
+        f"{what}: only rank 0 has the sum of all {world} processes. dist.all_reduce gives it to "
+        "all of them.",
+    )
+    expect(
+        not any(near(got, total * world) for got in after),
+        f"{what}: it comes out {world} times too large, because it is added up twice.",
+    )
+    raise DiagnosisError(f"{what}: after the call it isn't the sum over the {world} processes.")
+
+
+@part((library_sum, library_sum_gradients))
+def data_parallel(
+    answers: tuple[Callable[[Tensor], Tensor], Callable[[nn.Module], None]],
+) -> None:
+    """Check `sum_over_processes(tensor)` and `sum_gradients(model)` on one and more processes."""
+    sum_over_processes, sum_gradients = answers
+    check_alone(sum_over_processes, sum_gradients)
+    for world, shape in ((2, ()), (3, (4, 1)), (2, (3, 5))):
+        torch.manual_seed(world)
+        own = [torch.randn(shape) for _ in range(world)]
+
+        def share(rank: int, own: list[Tensor] = own) -> tuple[Tensor, Tensor]:
+            mine = own[rank].clone()
+            return mine, sum_over_processes(mine)
+
+        pairs = on_processes(world, share)
+        expect(
+            all(returned is not None for _, returned in pairs),
+            "sum_over_processes returns None; the loop uses `loss = sum_over_processes(...)`.",
+        )
+        diagnose_sum(
+            own,
+            [tensor for tensor, _ in pairs],
+            "sum_over_processes",
+            "The task asks for the sum.",
+        )
+        diagnose_sum(
+            own, [got for _, got in pairs], "the tensor that sum_over_processes returns", ""
+        )
+    for world in (2, 3):
+        check_gradients(sum_gradients, world)
+
+
+def check_alone(sum_over_processes: Callable, sum_gradients: Callable) -> None:
+    """Check both functions in a process that torchrun did not start."""
+    tensor, model = torch.tensor([2.0, -1.0]), Tied()
+    F.cross_entropy(model.lm_head(model.wte(torch.arange(4))), torch.arange(4)).backward()
+    before = [parameter.grad.clone() for parameter in model.parameters()]
+    try:
+        got = sum_over_processes(tensor)
+        sum_gradients(model)
+    except (ValueError, RuntimeError) as error:
+        expect(
+            "process group" not in str(error),
+            "without torchrun there is no process group, and PyTorch's collectives raise an error. "
+            "Ask dist.is_initialized() first.",
+        )
+        raise
+    expect(
+        got is not None,
+        "sum_over_processes returns None; the loop uses `loss = sum_over_processes(...)`.",
+    )
+    expect(
+        near(got, torch.tensor([2.0, -1.0]))
+        and all(
+            near(parameter.grad, old)
+            for parameter, old in zip(model.parameters(), before, strict=True)
+        ),
+        "on one process, the sum over all processes is the tensor itself; yours changes it.",
+    )
+
+
+def check_gradients(sum_gradients: Callable[[nn.Module], None], world: int) -> None:
+    """Check that each parameter's gradient becomes the sum over the processes, and no weight."""
+    generator = torch.Generator().manual_seed(world)
+    torch.manual_seed(world)
+    weights = [parameter.detach().clone() for parameter in Tied().parameters()]
+    own = [[torch.randn(w.shape, generator=generator) for w in weights] for _ in range(world)]
+
+    def step(rank: int) -> tuple[list[Tensor], list[Tensor]]:
+        model = Tied()
+        for parameter, weight, gradient in zip(model.parameters(), weights, own[rank], strict=True):
+            parameter.data.copy_(weight)
+            parameter.grad = gradient.clone()
+        sum_gradients(model)
+        parameters = list(model.parameters())
+        return [p.detach() for p in parameters], [p.grad for p in parameters]
+
+    found = on_processes(world, step)
+    expect(
+        all(
+            near(got, weight)
+            for after, _ in found
+            for got, weight in zip(after, weights, strict=True)
+        ),
+        "sum_gradients changes the weights; add up `parameter.grad`, not the parameter.",
+    )
+    for number, name in enumerate(("a tied matrix's gradient", "a bias's gradient")):
+        gradients = [after[number] for _, after in found]
+        if number == 0 and near(gradients[0], world * sum(each[0] for each in own)):
+            raise DiagnosisError(
+                "the tied matrix is added up twice, once by each of its names; "
+                "model.parameters() lists it once."
+            )
+        diagnose_sum(
+            [each[number] for each in own],
+            gradients,
+            name,
+            "But `backward` has divided by the number of micro-batches of the whole batch, so the "
+            "gradients must be added up.",
+        )
+
+
+def library_most_likely(model: nn.Module, context: list[int], endings: list[list[int]]) -> int:
+    """Return which ending has the lowest mean loss per token."""
+    means = [losses_of(model, context, ending).mean().item() for ending in endings]
+    return means.index(min(means))
+
+
+def losses_of(model: Any, context: list[int], ending: list[int], first: bool = False) -> Tensor:
+    """Return the loss of each token of an ending.
+
+    A row that is too long loses tokens at its beginning, or at its end if `first` holds.
+    """
+    row = torch.tensor([context + ending], device=model.lm_head.weight.device)
+    room = model.config.block_size + 1
+    row = row[:, :room] if first else row[:, -room:]
+    logits = model(row[:, :-1])[0, -len(ending) :].float()
+    return F.cross_entropy(logits, row[0, -len(ending) :], reduction="none")
+
+
+def slip_losses(model: Any, context: list[int], ending: list[int]) -> dict[str, float]:
+    """Return what a wrong answer compares in place of an ending's mean loss, by its diagnosis."""
+    right = losses_of(model, context, ending)
+    room = model.config.block_size + 1
+    row = torch.tensor([context + ending])[:, -room:]
+    whole = F.cross_entropy(model(row[:, :-1])[0].float(), row[0, 1:])
+    here = F.cross_entropy(
+        model(row[:, -room + 1 :])[0, -len(ending) :].float(), row[0, -len(ending) :]
+    )
+    return {
+        "you compare the sums of the losses, so a short ending wins. Compare the means.": (
+            right.sum().item()
+        ),
+        "you choose the ending with the highest loss; the likeliest one has the lowest.": (
+            -right.mean().item()
+        ),
+        "the context's losses count too. Take the losses of the ending's tokens only.": (
+            whole.item()
+        ),
+        "you compare each token with the logits at its own place. The logits at position i predict "
+        "token i + 1.": here.item(),
+        "your endings come without their context, but the question is what follows it.": (
+            losses_of(model, context[:0] + ending[:1], ending[1:]).mean().item()
+            if len(ending) > 1
+            else math.inf
+        ),
+        "the loss of the ending's first token is missing. The context's last logits predict it.": (
+            right[1:].mean().item() if len(ending) > 1 else math.inf
+        ),
+    }
+
+
+def scenes(lengths: tuple[int, int], count: int, seed: int) -> list[tuple[list[int], list]]:
+    """Draw contexts, with lengths in this range, and endings of 2 to 6 tokens."""
+    generator = np.random.default_rng(seed)
+
+    def tokens(low: int, high: int) -> list[int]:
+        return generator.integers(0, 37, generator.integers(low, high + 1)).tolist()
+
+    return [
+        (tokens(*lengths), [tokens(2, 6) for _ in range(generator.integers(3, 6))])
+        for _ in range(count)
+    ]
+
+
+@part(library_most_likely)
+def most_likely(answer: Callable[[nn.Module, list[int], list[list[int]]], int]) -> None:
+    """Check `most_likely(model, context, endings)`, the number of the likeliest ending."""
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(block_size=13, vocab_size=37, n_layer=1, n_head=2, n_embd=24)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.5)  # so that endings differ in more than their lengths
+        short, long = scenes((1, 7), 25, seed=1), scenes((11, 25), 12, seed=2)
+        right, chosen = choices(model, answer, short)
+        if chosen != right:
+            diagnose_choice(model, short, right, chosen)
+        try:
+            right, chosen = choices(model, answer, long)
+        except (ValueError, IndexError, RuntimeError) as error:
+            raise DiagnosisError(
+                "a context and ending of more than block_size + 1 tokens raise an error "
+                f"({error}). Keep the row's last block_size + 1 tokens."
+            ) from error
+        expect(
+            chosen == right,
+            "with rows of more than block_size + 1 tokens your choices are wrong. Keep the last "
+            "block_size + 1 tokens, because the ending is there.",
+        )
+
+
+def choices(
+    model: GPT, answer: Callable[..., int], examples: list[tuple[list[int], list]]
+) -> tuple[list[int], list[int]]:
+    """Return the right choices and the learner's."""
+    right, chosen = [], []
+    for context, endings in examples:
+        given = (list(context), [list(ending) for ending in endings])
+        got: Any = answer(model, *given)
+        expect(got is not None, "your function returns None; is the `return` missing?")
+        expect(given == (context, endings), "you change the lists; build a new one: a + b.")
+        try:
+            chosen.append(index(got))
+        except TypeError:
+            raise DiagnosisError(
+                f"return the number of the ending, from 0, not {got!r:.60}."
+            ) from None
+        right.append(library_most_likely(model, context, endings))
+    return right, chosen
+
+
+def diagnose_choice(
+    model: GPT, examples: list[tuple[list[int], list]], right: list[int], chosen: list[int]
+) -> None:
+    """Fail with the diagnosis of the mistake that leads to these choices."""
+    by_slip: dict[str, list[int]] = {}
+    for context, endings in examples:
+        values = [slip_losses(model, context, ending) for ending in endings]
+        for name in values[0]:
+            losses = [value[name] for value in values]
+            by_slip.setdefault(name, []).append(losses.index(min(losses)))
+    for diagnosis, picks in by_slip.items():
+        expect(chosen != picks, diagnosis)
+    expect(
+        chosen != [pick + 1 for pick in right],
+        "you count the endings from 1; Python counts from 0.",
+    )
+    wrong = sum(a != b for a, b in zip(right, chosen, strict=True))
+    raise DiagnosisError(
+        f"{wrong} of {len(right)} choices are not the ending with the lowest mean loss per token."
+    )
 
 
 def expect_number(got: object, want: float, case: str, mistakes: Mapping[str, float]) -> None:
@@ -33,56 +537,6 @@ def expect_number(got: object, want: float, case: str, mistakes: Mapping[str, fl
         if close(got, wrong):
             raise DiagnosisError(diagnosis)
     raise DiagnosisError(f"for {case} it is {want:,.6g}, and you get {got:,.6g}.")
-
-
-@exercise
-def share(mine: Callable[[int, int, int], range]) -> None:
-    """Check `mine(rank, size, count)`, the range of windows of this rank."""
-    for size, count in ((1, 5), (2, 12), (2, 7), (3, 8), (8, 512), (5, 13)):
-        try:
-            parts = [mine(rank, size, count) for rank in range(size)]
-        except TypeError as error:
-            expect("float" not in str(error), "a range takes whole numbers: divide with //, not /.")
-            raise
-        expect(parts[0] is not None, "your function returns None; is the `return` missing?")
-        expect(
-            all(isinstance(part, range) for part in parts),
-            f"return a range, as in range(3, 6), not {type(parts[0]).__name__}.",
-        )
-        case = f"{count} windows over {size} processes"
-        read = [window for part in parts for window in part]
-        every = count // size
-        expect(
-            all(part.step == 1 for part in parts if len(part) > 1),
-            f"with {case} you deal the windows out like cards; each rank needs consecutive "
-            "ones, so "
-            "that its part is one range.",
-        )
-        expect(
-            not (count % size and len(read) == size * every and len(set(read)) == len(read)),
-            f"with {case} the last {count % size} are never read, because count // size "
-            "rounds down.",
-        )
-        expect(
-            max(read, default=0) < count,
-            f"with {case} a rank reads window {max(read, default=0)}, which doesn't exist; "
-            + ("rounding up gives the last rank too much." if count % size else NO_END),
-        )
-        expect(
-            len(read) == len(set(read)),
-            f"with {case} a window is read twice, so it counts twice in the gradient.",
-        )
-        expect(sorted(read) == list(range(count)), f"with {case} not every window is read.")
-        sizes = [len(part) for part in parts]
-        rest = "do not leave the whole rest to one rank"
-        if sizes[-1] < max(sizes):
-            rest = "rounding up each part leaves the last rank too little"
-        expect(
-            max(sizes) - min(sizes) <= 1,
-            f"with {case} the parts have {sizes} windows. All ranks wait for the slowest, so the "
-            f"parts may differ by at most one; {rest}.",
-        )
-        expect(read == list(range(count)), "the parts must come in the order of the ranks.")
 
 
 def averaged_gradient(scale: Callable[[int, int, int], float], sizes: list[list[int]]) -> float:
@@ -178,94 +632,3 @@ def fewest_gpus(gpus: Callable[[float, float, float], int]) -> None:
         )
     whole = gpus(1e9, 16e9, 0.0)
     expect(whole == 1, f"1e9 parameters fill 16e9 bytes exactly; that is 1 GPU, not {whole}.")
-
-
-@exercise
-def bill(price: Callable[..., tuple[float, float]]) -> None:
-    """Check `price(flops, gpus, peak, mfu, dollars)`, which returns the hours and their cost."""
-    for flops, gpus, peak, mfu, dollars in (
-        (8.5e18, 8, 989.5e12, 0.4, 3.5),
-        (8.5e18, 1, 312e12, 0.5, 1.75),
-    ):
-        got = price(flops, gpus, peak, mfu, dollars)
-        expect(
-            isinstance(got, tuple | list) and len(got) == 2,
-            "return two numbers: hours, and dollars.",
-        )
-        hours = flops / (gpus * peak * mfu) / 3600
-        case = f"{flops:g} FLOPs on {gpus} GPUs of {peak:g} FLOP/s at MFU {mfu:g}"
-        expect_number(
-            got[0],
-            hours,
-            f"{case}, the hours",
-            {
-                "your hours are seconds; divide by 3600.": hours * 3600,
-                "you divide the seconds by 86,400: those are days.": hours / 24,
-                "your hours are minutes: an hour has 3600 seconds.": hours * 60,
-                "you leave out the MFU: no run reaches its peak.": hours * mfu,
-                "you multiply by the MFU; a lower one must take longer.": hours * mfu**2,
-                "you leave out how many GPUs share the work.": hours * gpus,
-            },
-        )
-        expect_number(
-            got[1],
-            hours * gpus * dollars,
-            f"{case} and ${dollars} a GPU hour, the price",
-            {
-                "you pay for one GPU; all of them run.": hours * dollars,
-                "that is the price of an hour, whatever the run takes.": gpus * dollars,
-                "the price is per hour, but you multiply by seconds.": hours
-                * 3600
-                * gpus
-                * dollars,
-                "the hours are those of one GPU alone, and you multiply by all of them.": (
-                    hours * gpus * gpus * dollars
-                ),
-            },
-        )
-
-
-@exercise
-def mfu_of_log(utilisation: Callable[..., float]) -> None:
-    """Check `utilisation(config, step_ms, batch_tokens, gpus, peak)`, the MFU from a log."""
-    small, large = GPTConfig(), GPTConfig(n_layer=48, n_head=25, n_embd=1600)
-    for config, step_ms, tokens, gpus in (
-        (small, 792.56, 524_288, 2),
-        (small, 139.0, 524_288, 8),
-        (large, 2800.0, 1_048_576, 8),
-    ):
-        peak, per_token = 989.5e12, accounting.train_flops_per_token(config)
-        want = per_token * tokens / (step_ms / 1000) / (gpus * peak)
-        expect_number(
-            utilisation(config, step_ms, tokens, gpus, peak),
-            want,
-            f"{step_ms} ms a step on {gpus} GPUs",
-            {
-                "you took milliseconds for seconds.": want / 1000,
-                "you leave out the number of GPUs: the peak is all of theirs.": want * gpus,
-                "you divide by the number of GPUs twice; the log's step is that of all together.": (
-                    want / gpus
-                ),
-                "those are the forward pass's FLOPs; a step goes backward as well.": want / 3,
-                "that is a percentage; an MFU is a share, as in 0.4.": want * 100,
-                "that is inverted; divide the run's FLOP/s by the GPUs' peak.": 1 / want,
-                "those are tokens per second; multiply by the FLOPs per token, "
-                "train_flops_per_token.": (want / per_token),
-                "6 x parameters leaves out attention (and counts embeddings that are only looked "
-                "up): use accounting.train_flops_per_token.": (
-                    want * 6 * accounting.count_parameters(config) / per_token
-                ),
-                "those are the matmuls' FLOPs; attention's scores and sums are missing: use "
-                "accounting.train_flops_per_token.": (
-                    want * 6 * accounting.matmul_parameters(config) / per_token
-                ),
-                "those are the FLOPs of GPT-2 124M; use `config`.": (
-                    math.inf
-                    if config is small
-                    else want * accounting.train_flops_per_token(small) / per_token
-                ),
-                "those are the FLOPs of one token; multiply by the tokens of the batch.": (
-                    want / tokens
-                ),
-            },
-        )

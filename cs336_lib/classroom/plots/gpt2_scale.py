@@ -1,6 +1,8 @@
 """Figures on training with many devices, such as shares of a batch, memory and cost."""
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
@@ -22,6 +24,9 @@ RANK_COLOURS = (SKY, ORANGE, GREEN, PINK)
 PART_COLOURS = {"weights": BLUE, "gradients": ORANGE, "optimizer state": GREEN}
 
 Pieces = Sequence[tuple[int, int]]  # (first window, how many), as returned by World.pieces
+FP32_STEP = 2.0**-20  # between neighbouring numbers from 8 to 16
+EQUAL = 1e-8  # where differences of zero are drawn
+Run = tuple[Sequence[int], Sequence[float], Sequence[float]]  # steps, losses, accuracies
 
 
 def who_reads_what(rows: Mapping[str, Sequence[Pieces]], windows: int, title: str) -> Figure:
@@ -63,11 +68,14 @@ def same_curve(
         left.plot(losses, label=name, **look)
     markers = [{"color": BLACK, "marker": "x"}, {"color": RED, "marker": "o", "fillstyle": "none"}]
     for (name, values), look in zip(differences.items(), markers, strict=False):
-        right.semilogy([max(v, 1e-9) for v in values], linestyle="none", label=name, **look)
-    right.set_ylim(5e-10, 1)
-    right.axhline(1e-7, color=GREY, linestyle=":", linewidth=2)
-    note = {"xytext": (0, -18), "textcoords": "offset points", "ha": "right", "size": 13}
-    right.annotate("fp32 rounding", (1, 1e-7), xycoords=("axes fraction", "data"), **note)
+        right.semilogy([max(v, EQUAL) for v in values], linestyle="none", label=name, **look)
+    right.set_ylim(EQUAL / 3, 1e-2)
+    right.set_yticks([EQUAL, 1e-6, 1e-4, 1e-2], ["equal", "1e-6", "1e-4", "1e-2"])
+    right.minorticks_off()
+    right.axhline(FP32_STEP, color=GREY, linestyle=":", linewidth=2.5)
+    note = {"xytext": (0, 8), "textcoords": "offset points", "ha": "right", "size": 14}
+    place = {"xycoords": ("axes fraction", "data")}
+    right.annotate("fp32's spacing near 10", (1, FP32_STEP), **place, **note)
     label(left, title, "step", "loss [nats/token]")
     label(right, "Difference from one process", "step", "|difference| [nats] (log)")
     left.legend()
@@ -126,46 +134,52 @@ def bill(hours: Mapping[str, tuple[float, float]], dollars: Sequence[float], tit
     return drawing
 
 
-def growing_batch(tokens: Mapping[str, Sequence[int]], title: str) -> Figure:
-    """Plot the tokens of every step's batch, in thousands."""
-    drawing, axes = figure(10, 4.2)
-    for (name, values), colour, dashes in zip(
-        tokens.items(), (GREY, BLUE), ("--", "-"), strict=False
-    ):
-        axes.plot([v / 1000 for v in values], color=colour, linestyle=dashes, label=name)
-    axes.set_ylim(bottom=0)
-    axes.legend(loc="lower right")
-    label(axes, title, "step", "tokens in the batch [thousands]")
-    return drawing
+def own_run(log: Path) -> dict[str, Run]:
+    """Read the validations of a run of `train_gpt2.py` from its log, if there is one.
 
-
-def real_run(
-    steps: Sequence[int],
-    losses: Sequence[float],
-    accuracies: Sequence[float],
-    levels: tuple[float, float, float],
-    title: str,
-) -> Figure:
-    """Plot a run's validation loss and HellaSwag accuracy, with the levels of GPT-2 and of chance.
-
-    `levels` are GPT-2's loss, GPT-2's accuracy, and the accuracy of guessing.
+    Returns:
+        The run by its name, or nothing if the file does not exist or has no validation yet.
     """
-    drawing, (left, right) = figure(11.5, 4.8, ncols=2)
-    left.plot(steps, losses, color=BLUE, marker="o", markersize=5)
-    right.plot(steps, accuracies, color=BLUE, marker="o", markersize=5)
+    lines = log.read_text().splitlines() if log.exists() else []
+    rows = [row for line in lines if "val_loss" in (row := json.loads(line))]
+    if not rows:
+        return {}
+    steps, losses = [row["step"] for row in rows], [row["val_loss"] for row in rows]
+    return {"yours": (steps, losses, [row["hellaswag"] for row in rows if "hellaswag" in row])}
+
+
+def real_runs(runs: Mapping[str, Run], levels: tuple[float, float, float]) -> Figure:
+    """Plot runs' validation losses and HellaSwag accuracies, with the levels of GPT-2 and chance.
+
+    Args:
+        runs: Steps, losses and accuracies by the run's name. Without accuracies, it is on the left
+            only.
+        levels: GPT-2's loss, GPT-2's accuracy, and the accuracy of guessing.
+    """
+    drawing, (left, right) = figure(12, 5, ncols=2)
+    looks = zip((BLUE, ORANGE, GREEN), "os^", strict=True)
+    for (name, (steps, losses, accuracies)), (colour, marker) in zip(
+        runs.items(), looks, strict=False
+    ):
+        look = {"color": colour, "marker": marker, "markersize": 6}
+        left.plot(steps, losses, label=name, **look)
+        if accuracies:
+            right.plot(steps, [100 * accuracy for accuracy in accuracies], **look)
     for axes in (left, right):
         axes.set_xticks(range(0, 20_001, 5000), [f"{step:,}" for step in range(0, 20_001, 5000)])
         axes.set_xlim(0, 20_000)
-    left.set_ylim(2.9, 4.3)
-    right.set_ylim(0.23, 0.32)
-    above = {"textcoords": "offset points", "xytext": (0, 6), "size": 13}
-    lines = [(left, levels[0], f"OpenAI's GPT-2: {levels[0]}")]
-    lines += [(right, levels[1], f"OpenAI's GPT-2: {levels[1]}")]
-    for axes, level, name in (*lines, (right, levels[2], f"guessing: {levels[2]}")):
-        axes.axhline(level, color=RED if axes is left or level == levels[1] else GREY, ls="--")
-        side = {"ha": "right"} if axes is left or level == levels[2] else {"ha": "left"}
-        x = 0.98 if side["ha"] == "right" else 0.02
-        axes.annotate(name, (x, level), xycoords=("axes fraction", "data"), **side, **above)
-    label(left, title, "step of 524,288 tokens", "validation loss [nats/token]")
-    label(right, "HellaSwag", "step of 524,288 tokens", "accuracy by loss per token")
+    left.set_ylim(2.95, 4.4)
+    right.set_ylim(23, 32)
+    above = {"textcoords": "offset points", "xytext": (0, 6), "size": 14}
+    left.axhline(levels[0], color=RED, linestyle="--", label=f"GPT-2, on FineWeb-Edu: {levels[0]}")
+    for level, name, colour, x in (
+        (100 * levels[1], f"OpenAI's GPT-2: {100 * levels[1]:.2f}", RED, 0.02),
+        (100 * levels[2], f"guessing: {100 * levels[2]:.0f}", GREY, 0.98),
+    ):
+        right.axhline(level, color=colour, linestyle="--")
+        place = {"xycoords": ("axes fraction", "data"), "ha": "left" if x < 0.5 else "right"}
+        right.annotate(name, (x, level), **place, **above)
+    left.legend(loc="upper right")
+    label(left, "Validation loss", "step of 524,288 tokens", "loss [nats/token]")
+    label(right, "HellaSwag", "step of 524,288 tokens", "right answers [%]")
     return drawing
