@@ -94,7 +94,8 @@ class GPTConfig:
     def __post_init__(self) -> None:
         validate(self)
         heads, width = self.n_head, self.n_embd
-        require(width % heads == 0, f"n_head {heads} does not divide n_embd {width}")
+        message = f"n_head {heads} does not divide n_embd {width}; choose a divisor"
+        require(width % heads == 0, message)
 
     @property
     def padded_vocab_size(self) -> int:

@@ -191,7 +191,8 @@ def require_memory(needed: float, device: torch.device, what: str) -> None:
     """Raise `ValueError` if `what` needs more bytes than the device's total memory."""
     limit = memory(device)
     message = f"{what} needs {needed / 1e9:,.1f} GB at least, and {device.type} has"
-    require(limit is None or needed <= limit, f"{message} {(limit or 0) / 1e9:,.1f} GB")
+    advice = "choose a smaller one, or a larger machine"
+    require(limit is None or needed <= limit, f"{message} {(limit or 0) / 1e9:,.1f} GB; {advice}")
 
 
 FAILED_ALLOCATION = re.compile(

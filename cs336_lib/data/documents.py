@@ -85,7 +85,7 @@ def check_files(corpus: Corpus) -> None:
     either = "name text, JSON lines or parquet files, or else one data set with --hub"
     require(bool(corpus.paths) != bool(corpus.hub), either)
     for path in corpus.paths:
-        message = f"{path}: {path.suffix} files are not supported; unpack or convert them"
+        message = f"{path}: {path.suffix} files are not supported; unpack or convert them to .txt"
         require(path.suffix.lower() not in UNSUPPORTED, message)
 
 

@@ -110,7 +110,11 @@ class Loader:
 
     def __init__(self, stream: TokenStream, block_size: int, vocab_size: int, seed: int):
         needed = f"one sequence takes block_size + 1 = {block_size + 1}"
-        require(len(stream) > block_size, f"{stream.names[0]}: {len(stream)} tokens, but {needed}")
+        advice = "use more data or a smaller block_size"
+        require(
+            len(stream) > block_size,
+            f"{stream.names[0]}: {len(stream)} tokens, but {needed}; {advice}",
+        )
         self.stream, self.block_size = stream, block_size
         self.vocab_size, self.seed = vocab_size, seed
 
