@@ -139,6 +139,12 @@ def usual_rate(step, config):
     return rates(first=lambda warmup: warmup, last=lambda steps: steps)(step, config)
 
 
+def forgot_to_subtract(step, config):
+    """The cosine scales the peak instead of peak - minimum."""
+    rate = rates(low=lambda config: 0.0)(step, config)
+    return rate if step < config.warmup_steps else rate + config.min_learning_rate
+
+
 RATES = [
     (rates(), "passed"),
     (rate_in_pieces, "passed"),
@@ -151,6 +157,7 @@ RATES = [
     (usual_rate, "both have the peak"),
     (rates(last=lambda steps: steps), "not the minimum"),
     (rates(down=lambda p: 1 + math.cos(math.pi * p)), "above the peak"),
+    (forgot_to_subtract, "scales peak - minimum"),
     (rates(down=lambda p: 1 - p), "in a straight line"),
     (rates(down=lambda p: math.cos(math.pi * p)), "the last step has the rate 0"),
     (rates(low=lambda config: 0.0), "the last step has the rate 0"),
@@ -515,11 +522,12 @@ EVALUATIONS = [
     (evaluate(available=lambda n, size: n // size), "past the end"),
     (evaluate(largest=lambda config: 99), "at once"),
     (evaluate(count=lambda asked, available: available), "windows were evaluated"),
-    (evaluate(count=min), "never called"),
+    (evaluate(count=min), "take at least 1"),
     (evaluate(start=lambda i, available, count: i), "the first windows of the stream"),
     (evaluate(start=lambda i, available, count: (7 * i) % available), "the windows begin at"),
     (evaluate(weight=lambda x, batches, count, mine: 1 / batches), "mean of the micro-batches"),
     (evaluate(weight=lambda x, batches, count, mine: 1 / count), "and yours is"),
+    (evaluate(weight=lambda x, batches, count, mine: len(x)), "8 times too large"),
     (evaluate(share=lambda rank, count, world: range(count)), "returns the same loss"),
     (evaluate(weight=lambda x, batches, count, mine: len(x) / mine), "about three times"),
     (

@@ -167,7 +167,8 @@ def check_warmup(rates: list[float], config: TrainConfig) -> None:
     )
     expect(
         not any(rate > peak * (1 + 1e-9) for rate in rates),
-        "a rate is above the peak; 1 + cos goes from 2 down to 0, so halve it.",
+        "a rate is above the peak. The factor (1 + cos) / 2 goes from 1 to 0, and it scales "
+        "peak - minimum.",
     )
     expect(
         math.isclose(rates[6], peak, rel_tol=1e-9),
@@ -659,6 +660,10 @@ def check_evaluation(run: Evaluation) -> None:
         isinstance(loss, Tensor) and loss.numel() == 1,
         "return the loss as a tensor with one number; other processes' shares are added to it.",
     )
+    expect(
+        run.sizes or run.config.eval_tokens >= block,
+        "eval_tokens is smaller than a window here, and you evaluated no window; take at least 1.",
+    )
     expect(run.sizes, "the model was never called.")
     expect(
         max(run.sizes) <= run.config.micro_batch_size,
@@ -691,6 +696,10 @@ def check_evaluation(run: Evaluation) -> None:
         or not math.isclose(got, mean_of_means, rel_tol=1e-5),
         "you took the mean of the micro-batches' means, but the last one has fewer windows; weight "
         "each mean by its number of windows.",
+    )
+    expect(
+        count == 1 or not math.isclose(got, right * count, rel_tol=1e-4),
+        f"the loss of {count} windows is {count} times too large; divide by the number of windows.",
     )
     expect(
         math.isclose(got, right, rel_tol=1e-4),

@@ -149,8 +149,9 @@ def draw_run(axes: Axes, metrics: Sequence[Row], levels: Mapping[str, float]) ->
     if len(losses):
         width = max(1, len(losses) // 30)
         smooth = np.convolve(losses, np.ones(width) / width, mode="valid")
-        axes.plot(steps, losses, color=BLUE, alpha=0.25, linewidth=1)
-        axes.plot(steps[width - 1 :], smooth, color=BLUE, label=f"training, mean of {width}")
+        axes.plot(steps, losses, color=BLUE, alpha=0.4, linewidth=1.5)
+        middle = slice(width // 2, width // 2 + len(smooth))
+        axes.plot(steps[middle], smooth, color=BLUE, label=f"training, mean of {width}")
     measured = [row for row in metrics if "val_loss" in row]
     if measured:
         axes.plot(
