@@ -113,6 +113,14 @@ def encode_in_order(
             yield pending.popleft().result()
 
 
+def check_options(workers: int, val_fraction: float, shard_tokens: int) -> None:
+    """Raise `ValueError` for a number that is out of range."""
+    require(1 <= workers <= MOST_WORKERS, f"workers is {workers}; 1 to {MOST_WORKERS} expected")
+    require(0 < val_fraction < 1, f"val_fraction is {val_fraction}; between 0 and 1 expected")
+    # The header's count is an int32.
+    require(2 <= shard_tokens < 2**31, f"shard_tokens is {shard_tokens}; 2 to 2**31 - 1 expected")
+
+
 def prepare(
     source: Path | Corpus,
     out: Path,
@@ -146,10 +154,7 @@ def prepare(
     """
     corpus = source if isinstance(source, Corpus) else Corpus((Path(source),))
     workers = (os.cpu_count() or 1) if workers is None else workers
-    require(1 <= workers <= MOST_WORKERS, f"workers is {workers}; 1 to {MOST_WORKERS} expected")
-    require(0 < val_fraction < 1, f"val_fraction is {val_fraction}; between 0 and 1 expected")
-    # The header's count is an int32.
-    require(2 <= shard_tokens < 2**31, f"shard_tokens is {shard_tokens}; 2 to 2**31 - 1 expected")
+    check_options(workers, val_fraction, shard_tokens)
     check_files(corpus)
     is_gpt2 = tokenizer == "gpt2"
     require(is_gpt2 or not corpus.raw, "--raw takes GPT-2's tokens; pass --tokenizer gpt2")
