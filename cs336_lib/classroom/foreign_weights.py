@@ -10,7 +10,7 @@ from cs336_lib.model import GPT
 
 
 @torch.no_grad()
-def load_by_shape(tensors: Mapping[str, Tensor], config: GPTConfig) -> GPT:
+def load(tensors: Mapping[str, Tensor], config: GPTConfig) -> GPT:
     """Return a GPT with published weights, transposed only where a shape doesn't fit.
 
     Hugging Face stores the weights of linear layers as (in, out). This loader leaves square ones as

@@ -221,6 +221,10 @@ def test_causal_self_attention():
             'rearrange(y, "batch head seq head_dim -> batch seq (head head_dim)")',
             "y.reshape(x.shape)",
         ),
+        "attends over its own heads": (
+            ("three batch head seq head_dim", "three batch seq head head_dim"),
+            ('"batch head seq head_dim -> batch', '"batch seq head head_dim -> batch'),
+        ),
         "a single head": ("self.n_head = config.n_head", "self.n_head = 1"),
         "not by n_embd": (
             call,
@@ -583,9 +587,17 @@ def test_load_weights():
             ('name = "transformer." + name.removeprefix("transformer.")', "pass"),
             ("if name in ours:  # there are also causal masks", "if '.attn.' not in name:"),
         ),
-        "doesn't hold the published numbers": (
+        "wte isn't copied": (
             '"transformer." + name.removeprefix("transformer.")',
             '"transformer." + name',
+        ),
+        "isn't copied. Names may come": (
+            'name = "transformer." + name.removeprefix("transformer.")',
+            "pass",
+        ),
+        "doesn't hold the published numbers": (
+            "if name in ours:",
+            "if name in ours and 'ln_' not in name:",
         ),
         "copy the rows that both have": (copied, "ours[name].copy_(tensor)"),
         "shares memory": (copied, "ours[name].data = tensor"),
@@ -637,6 +649,10 @@ def test_generate():
         "use the ids in .indices": (
             f"probabilities = {keep}.softmax(-1)",
             "probabilities = logits.topk(top_k).values.softmax(-1)",
+        ),
+        "compared with its own text": (
+            "logits.topk(top_k).values[:, -1:]",
+            "logits.topk(top_k).values[:, -1]",
         ),
         "you keep four": ("logits < kth", "logits <= kth"),
         "more than five": (keep, "logits"),

@@ -15,7 +15,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 from cs336_lib import hf
-from cs336_lib.classroom.foreign_weights import load_by_shape
+from cs336_lib.classroom.foreign_weights import load
 from cs336_lib.config import GPTConfig
 from cs336_lib.data.tokenizer import GPT2Tokenizer
 from cs336_lib.model import GPT
@@ -27,7 +27,7 @@ HELLASWAG = {"ctx": "A man sits", "endings": ["down.", "up.", "in.", "on."], "la
 def test_only_square_weights_are_wrong():
     torch.manual_seed(0)
     model = GPT(GPTConfig(block_size=8, vocab_size=50, n_layer=2, n_head=2, n_embd=16))
-    loaded = dict(load_by_shape(hf.hugging_face_tensors(model), model.config).named_parameters())
+    loaded = dict(load(hf.hugging_face_tensors(model), model.config).named_parameters())
     wrong = [name for name, p in model.named_parameters() if not torch.equal(p, loaded[name])]
     assert wrong == [f"transformer.h.{layer}.attn.c_proj.weight" for layer in (0, 1)]
 

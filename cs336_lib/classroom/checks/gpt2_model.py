@@ -359,6 +359,15 @@ ATTENTION_SLIPS: dict[str, Callable[[Any, Tensor], Tensor]] = {
             mixed(layer, x, merge="batch head seq dim -> batch head seq dim").reshape(x.shape)
         )
     ),
+    "the heads aren't moved in front of the positions, so a position attends over its own heads. "
+    "Transpose to (batch, head, seq, head_dim).": lambda layer, x: layer.c_proj(
+        mixed(
+            layer,
+            x,
+            "batch seq (three head dim) -> three batch seq head dim",
+            "batch seq head dim -> batch seq (head dim)",
+        )
+    ),
     "that is a single head; split c_attn's output into n_head heads.": lambda layer, x: (
         layer.c_proj(mixed(layer, x, heads=1))
     ),
@@ -739,6 +748,7 @@ def load_weights(answer: Callable[[nn.Module, dict[str, Tensor]], None]) -> None
             theirs = published_tensors(library.GPT(shape(2, 24, n_layer=3)), prefix)
             model = library.GPT(GPTConfig(block_size, 50, n_layer=3, n_head=2, n_embd=24))
         before = {name: tensor.clone() for name, tensor in theirs.items()}
+        first = model.lm_head.weight.detach().clone()
         try:
             answer(model, theirs)
         except (KeyError, RuntimeError) as error:
@@ -749,6 +759,8 @@ def load_weights(answer: Callable[[nn.Module, dict[str, Tensor]], None]) -> None
             torch.equal(theirs[name], tensor) for name, tensor in before.items()
         )
         expect(unchanged, "you changed the dictionary `theirs` or its tensors; leave them alone.")
+        copied = not torch.equal(model.transformer.wte.weight, first)
+        expect(copied, "wte isn't copied. Names may come with or without 'transformer.' in front.")
         expect_loaded(model, {name.removeprefix("transformer."): t for name, t in before.items()})
         for tensor in theirs.values():
             tensor.zero_()
@@ -810,6 +822,12 @@ def continued(
     except RuntimeError as error:
         negative = "probability tensor contains" in str(error)
         expect(not negative, "torch.multinomial takes probabilities; apply softmax to the logits.")
+        unaligned = f"({len(model.table)}) must match the size" in str(error)
+        expect(
+            not unaligned,
+            "the k-th logits of all texts need the shape (batch, 1), so that each is compared with "
+            "its own text: .values[:, -1:].",
+        )
         raise
     batch, seq = idx.shape
     is_tensor = isinstance(got, Tensor)

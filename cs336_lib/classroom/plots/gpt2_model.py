@@ -54,13 +54,13 @@ def architecture(n_layer: int, n_embd: int, vocab_size: int) -> Figure:
     drawing, axes = figure(14, 4.6)
     axes.set(xlim=(0, 14), ylim=(-1.15, 3.0))
     axes.axis("off")
-    axes.plot([2.9, 10.6], [0, 0], color=ORANGE, lw=9, solid_capstyle="butt", zorder=0)
-    axes.text(3.3, -0.42, f"residual stream, {n_embd} numbers a token", size=13, va="top")
+    axes.plot([2.95, 10.6], [0, 0], color=ORANGE, lw=9, solid_capstyle="butt", zorder=0)
+    axes.text(3.3, -0.42, f"residual stream, {n_embd} numbers per token", size=14, va="top")
     box(axes, 0.75, 0, 1.2, "token ids", "white")
-    box(axes, 2.3, 0.75, 1.4, "wte: token", SKY)
-    box(axes, 2.3, -0.75, 1.4, "wpe: place", SKY)
-    arrow(axes, (1.37, 0.1), (1.58, 0.6))
-    arrow(axes, (1.37, -0.1), (1.58, -0.6))
+    box(axes, 2.3, 0.75, 1.65, "wte: token", SKY)
+    box(axes, 2.3, -0.75, 1.65, "wpe: position", SKY)
+    arrow(axes, (1.37, 0.1), (1.46, 0.6))
+    arrow(axes, (1.37, -0.1), (1.46, -0.6))
     for sign in (1, -1):
         arrow(axes, (2.75, sign * 0.43), (3.0, sign * 0.1))
     axes.add_patch(
@@ -77,10 +77,10 @@ def architecture(n_layer: int, n_embd: int, vocab_size: int) -> Figure:
     box(axes, 11.1, 0, 0.9, "ln_f", YELLOW)
     box(axes, 12.75, 0, 1.7, "lm_head", SKY)
     arrow(axes, (11.57, 0), (11.87, 0))
-    axes.text(12.75, -0.42, f"{vocab_size:,} logits a token", size=13, va="top", ha="center")
+    axes.text(12.75, -0.42, f"{vocab_size:,} logits\nper token", size=14, va="top", ha="center")
     tie = ([2.3, 2.3, 12.75, 12.75], [1.07, 2.9, 2.9, 0.34])
     axes.plot(*tie, color=GREY, ls="--", lw=1.8)
-    axes.text(12.6, 2.6, "the same matrix", ha="right", va="center", size=13)
+    axes.text(12.6, 2.6, "the same matrix", ha="right", va="center", size=14)
     return drawing
 
 
@@ -104,7 +104,7 @@ def parameter_share(models: Mapping[str, Mapping[str, int]], title: str) -> Figu
     axes.invert_yaxis()
     axes.set_xlim(0, 100)
     axes.grid(visible=False)
-    axes.legend(ncols=len(parts), loc="upper center", bbox_to_anchor=(0.5, -0.28))
+    axes.legend(ncols=len(parts), loc="upper center", bbox_to_anchor=(0.5, -0.2))
     label(axes, title, "share of all parameters [%]", "")
     return drawing
 
@@ -137,7 +137,7 @@ def positions(tables: Mapping[str, ArrayLike], title: str, directions: int = 1) 
         image = lower.imshow(similarity(values), vmin=-1, vmax=1, cmap="RdBu_r")
         lower.grid(visible=False)
         lower.set_xlabel("position [tokens]")
-    panels[0, 0].set_ylabel("strongest direction" + "s" * (directions > 1))
+    panels[0, 0].set_ylabel("principal component" + "s" * (directions > 1))
     panels[1, 0].set_ylabel("position [tokens]")
     drawing.colorbar(image, ax=list(panels[1]), shrink=0.9, label="cosine of two positions")
     drawing.suptitle(title, fontsize=17, fontweight="bold")
@@ -254,7 +254,7 @@ def stream(
     right.plot(losses, color=BLUE, marker="o")
     right.axhline(guess, color=GREY, ls=":", lw=2)
     note = {"xytext": (0, 6), "textcoords": "offset points", "ha": "right", "size": 13}
-    right.annotate("guessing, ln V", (1, guess), xycoords=("axes fraction", "data"), **note)
+    right.annotate(f"guessing, {guess:.2f}", (1, guess), xycoords=("axes fraction", "data"), **note)
     right.set_xticks(range(len(losses)))
     right.set_ylim(0, max(max(losses), guess) * 1.15)
     label(right, "read out early", "after block", "loss [nats/letter]")
@@ -274,7 +274,7 @@ def next_token(panels: Mapping[str, Sequence[float]], names: Sequence[str], titl
         axes.bar(places, values, color=BLUE)
         for place, value in zip(places, values, strict=True):
             if value == 0:
-                middle = {"ha": "center", "va": "bottom", "size": 14, "color": RED}
+                middle = {"ha": "center", "va": "bottom", "size": 20, "color": RED}
                 axes.text(place, 0.01, "×", **middle)
         axes.set_xticks(places, [visible(name) for name in names], family="monospace")
         axes.set_title(caption, loc="left", fontsize=15, fontweight="bold")
