@@ -38,7 +38,7 @@ COURSE = (
     Lecture("07_gpt2_model", "GPT-2, part\nby part", 145, ("03", "05"), (4, 0), GPT2),
     Lecture("08_gpt2_training", "GPT-2,\ntrained", 110, ("06", "07"), (5, 1), GPT2),
     Lecture("09_gpt2_speed", "GPT-2,\nfast", 112, ("08",), (6, 2), GPT2),
-    Lecture("10_gpt2_scale", "GPT-2, at\nfull scale", 105, ("08",), (6, 0), GPT2),
+    Lecture("10_gpt2_scale", "GPT-2, at\nfull scale", 105, ("09",), (6, 0), GPT2),
     Lecture("11_errata", "Errata", 20, ("00",), (0, 0), GREY),
 )
 
