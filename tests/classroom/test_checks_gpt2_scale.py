@@ -100,6 +100,13 @@ def whole_batch_each(tokens, step, config, rank, world):
         yield windows(tokens, range(place, place + size), config)
 
 
+def in_tokens(tokens, step, config, rank, world):
+    """Read as many windows as the batch has tokens."""
+    size, batch = config.micro_batch_size, config.batch_tokens
+    for first in range(step * batch + rank * size, (step + 1) * batch, world * size):
+        yield windows(tokens, range(first, first + size), config)
+
+
 def without_shift(*arguments):
     for x, _ in checks.library_micro_batches(*arguments):
         yield x, x
@@ -128,7 +135,13 @@ MICRO_BATCHES = [
         "aren't those of numbers",
     ),
     (sharing(strided, begin=lambda n, config: n), "in the order of the file"),
-    (sharing(strided, stride=lambda size, world: size), "windows too many are read"),
+    (sharing(strided, stride=lambda size, world: size), "windows are read twice"),
+    (sharing(lambda step, batch, rank, **_: step * batch + rank), "windows are read twice"),
+    (
+        sharing(strided, end=lambda step, batch, world: (step + 2) * batch),
+        "windows too many are read",
+    ),
+    (in_tokens, "batch_tokens counts tokens"),
     (whole_batch_each, "doesn't grow with `world`"),
     (one_window_at_a_time, "your micro-batches have [1] windows"),
     (the_rest_to_rank_0, "All must get equally many"),
@@ -311,6 +324,15 @@ def whole_row(model, context, ending):
     return F.cross_entropy(model(x)[0], y[0]).item()
 
 
+def whole_row_by_ending(model, context, ending):
+    return whole_row(model, context, ending) * (len(context) + len(ending) - 1) / len(ending)
+
+
+def one_too_few(model, context, ending):
+    row = torch.tensor([context + ending])[:, -model.config.block_size :]
+    return F.cross_entropy(model(row[:, :-1])[0, -len(ending) :], row[0, -len(ending) :]).item()
+
+
 def unshifted(model, context, ending):
     row = torch.tensor([context + ending])[:, -model.config.block_size :]
     return F.cross_entropy(model(row)[0, -len(ending) :], row[0, -len(ending) :]).item()
@@ -352,6 +374,8 @@ CHOICES = [
     (choosing(by_sum), "compare the sums"),
     (choosing(by_log_softmax, pick=max), "the ending with the highest loss"),
     (choosing(whole_row), "the context's losses count too"),
+    (choosing(whole_row_by_ending), "you divide by the length of the ending"),
+    (choosing(one_too_few), "Keep the last block_size + 1 tokens"),
     (choosing(unshifted), "the logits at its own place"),
     (choosing(alone), "without their context"),
     (choosing(without_first), "the ending's first token is missing"),

@@ -159,6 +159,11 @@ def diagnose_share(
         f"{case}: the processes read {len(read)} windows. The batch doesn't grow with `world`, so "
         "each process takes its part of it.",
     )
+    expect(
+        len(read) != config.batch_tokens,
+        f"{case}: {len(read)} windows are read. batch_tokens counts tokens, and a step has "
+        "batch_tokens // block_size windows.",
+    )
     sizes = {len(piece) for pieces in ranks for piece in pieces}
     expect(
         sizes <= {size},
@@ -169,10 +174,15 @@ def diagnose_share(
         not missing or len(read) >= len(whole),
         f"{case}: {len(whole) - len(read)} of the windows aren't read by any process.",
     )
+    twice = len(read) - len(set(read))
+    expect(
+        twice <= len(whole) - len(set(whole)),
+        f"{case}: {twice} windows are read twice. Neighbouring processes begin micro_batch_size "
+        "windows apart, and each continues world * micro_batch_size windows later.",
+    )
     expect(
         len(read) <= len(whole),
-        f"{case}: {len(read) - len(whole)} windows too many are read. With steps of "
-        "world * micro_batch_size, no two processes meet.",
+        f"{case}: {len(read) - len(whole)} windows too many are read.",
     )
     expect(
         read == sorted(whole),
@@ -430,6 +440,8 @@ def slip_losses(model: Any, context: list[int], ending: list[int]) -> dict[str, 
         "the context's losses count too. Take the losses of the ending's tokens only.": (
             whole.item()
         ),
+        "you divide by the length of the ending, but the sum has the context's losses too. Add up "
+        "the losses of the ending's tokens only.": (whole.item() * (row.size(1) - 1) / len(ending)),
         "you compare each token with the logits at its own place. The logits at position i predict "
         "token i + 1.": here.item(),
         "your endings come without their context, but the question is what follows it.": (
@@ -464,7 +476,7 @@ def most_likely(answer: Callable[[nn.Module, list[int], list[list[int]]], int]) 
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(0, 0.5)  # so that endings differ in more than their lengths
-        short, long = scenes((1, 7), 25, seed=1), scenes((11, 25), 12, seed=2)
+        short, long = scenes((1, 7), 25, seed=1), scenes((11, 25), 40, seed=2)
         right, chosen = choices(model, answer, short)
         if chosen != right:
             diagnose_choice(model, short, right, chosen)

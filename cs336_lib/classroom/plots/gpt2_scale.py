@@ -59,23 +59,24 @@ def same_curve(
 ) -> Figure:
     """Plot loss curves on the left, the first one as a wide band, and differences on the right."""
     drawing, (left, right) = figure(11.5, 4.6, ncols=2)
+    size = {"linestyle": "none", "markersize": 9, "markeredgewidth": 2}
     looks = [
         {"color": SKY, "linewidth": 9, "solid_capstyle": "round"},
         {"color": BLACK, "linewidth": 2.5},
-        {"color": RED, "linestyle": "none", "marker": "o", "markersize": 7, "fillstyle": "none"},
+        {"color": RED, "marker": "o", "fillstyle": "none", **size},
     ]
     for (name, losses), look in zip(curves.items(), looks, strict=False):
         left.plot(losses, label=name, **look)
     markers = [{"color": BLACK, "marker": "x"}, {"color": RED, "marker": "o", "fillstyle": "none"}]
     for (name, values), look in zip(differences.items(), markers, strict=False):
-        right.semilogy([max(v, EQUAL) for v in values], linestyle="none", label=name, **look)
+        right.semilogy([max(v, EQUAL) for v in values], label=name, **size, **look)
     right.set_ylim(EQUAL / 3, 1e-2)
     right.set_yticks([EQUAL, 1e-6, 1e-4, 1e-2], ["equal", "1e-6", "1e-4", "1e-2"])
     right.minorticks_off()
     right.axhline(FP32_STEP, color=GREY, linestyle=":", linewidth=2.5)
-    note = {"xytext": (0, 8), "textcoords": "offset points", "ha": "right", "size": 14}
-    place = {"xycoords": ("axes fraction", "data")}
-    right.annotate("fp32's spacing near 10", (1, FP32_STEP), **place, **note)
+    note = {"xytext": (0, -12), "textcoords": "offset points", "ha": "right", "va": "top"}
+    place = {"xycoords": ("axes fraction", "data")}  # below its line, where no marker can be
+    right.annotate("fp32's spacing near 10", (1, FP32_STEP), **place, **note, size=14)
     label(left, title, "step", "loss [nats/token]")
     label(right, "Difference from one process", "step", "|difference| [nats] (log)")
     left.legend()
@@ -102,7 +103,7 @@ def bytes_per_gpu(
         axes.annotate(name, (size / 1e9, 1), xycoords=("data", "axes fraction"), **note)
     axes.set_yticks(range(len(bars)), list(bars))
     axes.invert_yaxis()
-    axes.margins(x=0.12)
+    axes.margins(x=0.16)
     axes.grid(axis="y", visible=False)
     axes.legend(
         handles=[Patch(color=colour, label=part) for part, colour in PART_COLOURS.items()],
@@ -126,11 +127,12 @@ def bill(hours: Mapping[str, tuple[float, float]], dollars: Sequence[float], tit
             axes.text(x, value * 1.06, text, ha="center", va="bottom", size=13)
     axes.set_yscale("log")
     axes.set_ylim(0.3, 200)
+    axes.set_yticks([1, 10, 100], ["1", "10", "100"])
     names = [f"{name}\n${price:,.0f}" for name, price in zip(hours, dollars, strict=True)]
     axes.set_xticks(range(len(hours)), names)
     axes.grid(axis="x", visible=False)
     axes.legend(loc="upper left")
-    label(axes, title, "model, and what either way costs", "time [h] (log)")
+    label(axes, title, "model, and its price either way", "time [h] (log)")
     return drawing
 
 
