@@ -8,7 +8,7 @@ from torch.profiler import ProfilerActivity, profile, record_function, supported
 from cs336_lib import hardware
 from cs336_lib.classroom.speed_step import Step, matmul_precision
 
-KINDS = ("matmul", "attention", "loss", "norm, GELU, add", "optimizer")
+KINDS = ("matmul", "attention", "loss", "norm, GELU, other", "optimizer")
 PHASES = ("forward", "backward", "update")
 # These operators return a new view of memory, or call another operator that does the work.
 IDLE = frozenset(
@@ -46,7 +46,7 @@ def kind_of(op: str, phase: str, shapes: list[list[int]]) -> str:
         return "attention"
     if name in ("mm", "addmm", "_addmm_activation"):
         return "matmul"
-    return "norm, GELU, add"
+    return "norm, GELU, other"
 
 
 def profile_step(step: Step, *, warmup: int = 2, repeats: int = 3) -> list[Span]:

@@ -34,6 +34,7 @@ SPEEDS = {
     "a step does them for every token": lambda ms, n, f, p: (rate(ms, n), f / (ms / 1e3) / p),
     "the time is in milliseconds": lambda ms, n, f, p: (rate(ms, n), n * f / ms / p),
     "a whole step's FLOPs by it": lambda ms, n, f, p: (rate(ms, n), n * f / p),
+    "multiply by tokens per second": lambda ms, n, f, p: (rate(ms, n), f / p),
     "you return a percentage": lambda ms, n, f, p: (rate(ms, n), 100 * rate(ms, n) * f / p),
     "that is inverted": lambda ms, n, f, p: (rate(ms, n), p / (rate(ms, n) * f)),
     "tokens per second is": lambda ms, n, f, p: (1.0, 1.0),
@@ -377,3 +378,9 @@ FLASH = {
 
 def test_flash_attention():
     assert_verdicts(checks.flash_attention, FLASH)
+
+
+def test_an_autocast_that_an_answer_enters_is_left_again():
+    checks.fast(entered)
+    assert checks.autocast_depth() == 0
+    assert not torch.is_autocast_enabled("cpu")

@@ -174,7 +174,7 @@ def test_the_ladder_without_a_compiler(monkeypatch, without_compiling, parts):
     assert "left out" in rows["bf16"].note
     assert rows["compile"].ms is None
     assert rows["compile"].note == "left out: no C++ compiler found"
-    assert rows["best of all"].settings == Settings(
+    assert rows["our library"].settings == Settings(
         "tf32", attention="flash", padded=True, fused=True, library=True
     )
     assert all(ladder.same_loss(row, rows["fp32"]) for row in climbing.rows if row.ms)
@@ -238,7 +238,7 @@ def test_kinds():
         ("aten::_log_softmax", "forward", [[8, 50]], "loss"),
         ("aten::_softmax", "forward", [[2, 2, 8, 8]], "attention"),
         ("aten::div", "forward", [[2, 2, 8, 8], []], "attention"),
-        ("aten::div", "forward", [[8, 9]], "norm, GELU, add"),
+        ("aten::div", "forward", [[8, 9]], "norm, GELU, other"),
         ("aten::_scaled_dot_product_flash_attention_for_cpu", "forward", [], "attention"),
         ("aten::_efficient_attention_forward", "forward", [], "attention"),
         ("aten::_flash_attention_backward", "backward", [], "attention"),

@@ -36,7 +36,7 @@ def test_whole_ladder_stands_beside_the_a6000():
     drawing = plots.whole_ladder(NAMES, ROWS, {"fp32": 807.3, "TF32": 539.3}, "here")
     widths = [[bar.get_width() for bar in axes.patches] for axes in drawing.axes]
     assert widths == [[100, 50], [2048], [807.3, 539.3]]
-    assert {"100", "50", "2,048", "807", "left out"} <= set(words(drawing))
+    assert {"100", "50", "2,048", "807", "left out", "no effect"} <= set(words(drawing))
     assert drawing.axes[0].get_title(loc="left") == "Here: here"
 
 

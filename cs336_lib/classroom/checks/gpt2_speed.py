@@ -57,6 +57,9 @@ def speed(answer: Callable[[float, int, float, float], tuple[float, float]]) -> 
             "MFU: the peak is in FLOPs per second; you divide a whole step's FLOPs by it.": (
                 tokens * flops / peak
             ),
+            "MFU: those are the FLOPs of one token in no time; multiply by tokens per second.": (
+                flops / peak
+            ),
             "MFU is a share, from 0 to 1; you return a percentage.": 100 * share,
             "MFU: that is inverted; divide what the model needs by what the chip could do.": 1
             / share,
@@ -303,8 +306,31 @@ def fast(answer: Fast) -> None:
         expect_compiled(answer)
 
 
+def autocast_depth() -> int:
+    """Return how many autocast blocks are open."""
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()
+
+
+def leave_autocasts(depth: int) -> bool:
+    """Leave the autocast blocks that are open beyond `depth`, and return whether there are any.
+
+    PyTorch keeps its bf16 copies of the weights until the outermost block ends. A block that stays
+    open would make later training steps compute with old weights.
+    """
+    if autocast_depth() == depth:
+        return False
+    while autocast_depth() > depth:
+        torch.autocast_decrement_nesting()
+    torch.clear_autocast_cache()
+    for kind in ("cpu", "cuda"):
+        torch.set_autocast_enabled(kind, False)
+    return True
+
+
 def pair(answer: Fast, model: nn.Module, bf16: bool, compiled: bool) -> tuple[Any, Any]:
     """Return the model and the autocast that the answer gives."""
+    depth = autocast_depth()
     try:
         got = answer(model, SimpleNamespace(bf16=bf16, compile=compiled))
     except (RuntimeError, ValueError) as error:
@@ -314,8 +340,8 @@ def pair(answer: Fast, model: nn.Module, bf16: bool, compiled: bool) -> tuple[An
             'autocast takes a device type such as "cuda", and neither a torch.device nor "cuda:1"; '
             "use the `.type` of the weights' device."
         ) from error
-    entered = torch.is_autocast_enabled("cpu")
-    torch.set_autocast_enabled("cpu", False)
+    finally:
+        entered = leave_autocasts(depth)
     expect(not entered, "don't enter the autocast; return it.")
     expect(got is not None, NO_RETURN)
     is_pair = isinstance(got, tuple | list) and len(got) == 2

@@ -58,9 +58,13 @@ def whole_ladder(
     drawing, (left, middle, right) = figure(13, 5.4, ncols=3, sharey=True)
     bars(left, names, {row.name: row.ms for row in rows}, BLUE)
     skipped = {"va": "center", "fontsize": 14, "transform": left.get_yaxis_transform()}
+    longest = max((row.ms for row in rows if row.ms), default=1.0)
     for row in rows:
+        place = names.index(row.name)
         if row.ms is None:
-            left.text(0.02, names.index(row.name), "left out", **skipped)
+            left.text(0.02, place, "left out", **skipped)
+        elif row.note and row.ms > 0.3 * longest:  # long enough for two words
+            left.text(0.02, place, " ".join(row.note.split()[:2]), color="white", **skipped)
     mib = {row.name: row.memory_gib and 1024 * row.memory_gib for row in rows}
     bars(middle, names, mib, GREEN)
     bars(right, names, published, ORANGE)
