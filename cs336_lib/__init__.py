@@ -33,7 +33,7 @@ class CallableModule(ModuleType):
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function that has the module's name."""
+        """Call the function with the same name as the module."""
         return getattr(self, self.__name__.rpartition(".")[2])(*args, **kwargs)
 
 

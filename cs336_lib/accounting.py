@@ -1,4 +1,4 @@
-"""Parameters, FLOPs, bytes and time of a language model, from its shape."""
+"""Estimate the parameters, FLOPs, memory and training time of a language model."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ SECONDS_PER_DAY = 86_400
 
 
 def parameter_counts(config: GPTConfig) -> dict[str, int]:
-    """Count GPT-2's parameters by part.
+    """Count the parameters of a GPT-2 by part.
 
-    The output matrix is tied to wte and counts once, as part of wte.
+    The output matrix is tied to wte, so it is counted only once, as wte.
     """
     c, bias = config.n_embd, int(config.bias)
     return {
@@ -25,15 +25,15 @@ def parameter_counts(config: GPTConfig) -> dict[str, int]:
 
 
 def count_parameters(config: GPTConfig) -> int:
-    """Count all parameters of a model (124,439,808 for the default config)."""
+    """Count the parameters of a GPT-2 (124,439,808 for the default config)."""
     return sum(parameter_counts(config).values())
 
 
 def matmul_parameters(config: GPTConfig) -> int:
     """Count the parameters used in matmuls.
 
-    Each block has 12 C^2 of them. wte counts because it is also the output matrix. wpe doesn't,
-    because an embedding lookup isn't a matmul.
+    Each block has 12 C^2 such parameters. wte is included because it is also the output matrix. wpe
+    is excluded because an embedding lookup isn't a matmul.
     """
     return config.n_layer * 12 * config.n_embd**2 + config.vocab_size * config.n_embd
 
@@ -41,9 +41,9 @@ def matmul_parameters(config: GPTConfig) -> int:
 def forward_flops_per_token(config: GPTConfig, seq: int | None = None) -> int:
     """Return the FLOPs of the forward pass per token.
 
-    Each matmul parameter costs 2 FLOPs. In each block, attention adds 2 * seq * C for the scores
-    and the same for the weighted sum of the values. By convention, the masked half of the scores is
-    counted too (Chowdhery et al. 2022, appendix B). By default, a sequence has block_size tokens.
+    Each matmul parameter costs 2 FLOPs. In each block, attention adds 2 * seq * C FLOPs for the
+    scores and 2 * seq * C for the weighted sum of the values. By convention, the masked half of the
+    scores is counted too (Chowdhery et al. 2022, appendix B). `seq` defaults to block_size.
     """
     seq = seq or config.block_size
     return 2 * matmul_parameters(config) + config.n_layer * 4 * seq * config.n_embd
@@ -52,7 +52,7 @@ def forward_flops_per_token(config: GPTConfig, seq: int | None = None) -> int:
 def largest_matmul_flops(config: GPTConfig, batch: int) -> int:
     """Return the FLOPs of the largest matmul in the forward pass.
 
-    This is a matmul in the MLP, the output matrix, or the attention scores.
+    The largest matmul is in the MLP, the output layer or the attention scores.
     """
     width = max(4 * config.n_embd, config.padded_vocab_size, config.block_size)
     return 2 * batch * config.block_size * config.n_embd * width
@@ -61,8 +61,8 @@ def largest_matmul_flops(config: GPTConfig, batch: int) -> int:
 def train_flops_per_token(config: GPTConfig, seq: int | None = None) -> int:
     """Return the FLOPs of the forward and backward pass per token.
 
-    Training takes three times the FLOPs of the forward pass. Recomputation in flash attention or
-    activation checkpointing isn't counted, so it lowers the MFU.
+    The total is three times the FLOPs of the forward pass. Recomputation in flash attention or
+    activation checkpointing isn't counted.
     """
     return 3 * forward_flops_per_token(config, seq)
 
@@ -100,7 +100,7 @@ def training_seconds(flops: float, devices: int, peak: float, mfu: float) -> flo
 
 @dataclass(frozen=True)
 class BytesPerParameter:
-    """Bytes per parameter during training, without activations."""
+    """Training memory in bytes per parameter, without activations."""
 
     weights: float
     gradient: float
@@ -109,15 +109,15 @@ class BytesPerParameter:
 
     @property
     def total(self) -> float:
-        """The sum of all four parts."""
+        """The total number of bytes per parameter."""
         return self.weights + self.gradient + self.master + self.state
 
     def sharded(self, devices: int, stage: int) -> float:
         """Return the bytes per parameter on each device under ZeRO.
 
-        Stage 0 is plain data parallelism. Stage 1 shards the optimizer state and master weights,
-        stage 2 also shards gradients, and stage 3 also shards weights (Rajbhandari et al. 2020,
-        figure 1). Raises `ValueError` if the stage isn't 0, 1, 2 or 3.
+        Stage 0 is plain data parallelism. Stage 1 shards the optimizer state and the master
+        weights. Stage 2 also shards gradients, and stage 3 also shards weights (Rajbhandari et al.
+        2020, figure 1). Raises `ValueError` if the stage isn't 0, 1, 2 or 3.
         """
         require(stage in (0, 1, 2, 3), f"ZeRO stage is {stage}; 0, 1, 2 or 3 expected")
         parts = (self.master + self.state, self.gradient, self.weights)
@@ -152,13 +152,13 @@ PRECISION_BYTES = {
 
 
 def require_choice(what: str, value: str, choices: Iterable[str]) -> None:
-    """Raise `ValueError` unless `value` is one of the choices."""
+    """Raise `ValueError` unless `value` is in `choices`."""
     choices = list(choices)
     require(value in choices, f"{what} {value!r} is unknown; one of {', '.join(choices)} expected")
 
 
 def bytes_per_parameter(optimizer: str = "adamw", precision: str = "fp32") -> BytesPerParameter:
-    """Return the training memory per parameter.
+    """Return the training memory per parameter for an optimizer and a precision.
 
     Raises `ValueError` if the optimizer or the precision is unknown.
     """
@@ -168,7 +168,7 @@ def bytes_per_parameter(optimizer: str = "adamw", precision: str = "fp32") -> By
 
 
 def largest_model(memory: float, optimizer: str = "adamw", precision: str = "fp32") -> float:
-    """Return the number of parameters that fit into `memory` bytes, without activations."""
+    """Return how many parameters fit into `memory` bytes if activations are ignored."""
     return memory / bytes_per_parameter(optimizer, precision).total
 
 
@@ -185,14 +185,14 @@ def activation_bytes(
     autocast: bool = False,
     attention: Attention = "flash",
 ) -> dict[str, int]:
-    """Return the bytes of saved activations by kind.
+    """Return the bytes of the activations that autograd saves for the backward pass, by kind.
 
-    Autograd saves these tensors in a GPT's forward pass with targets. Per token and block,
-    attention saves 5 C values (input, q, k, v and result). The MLP saves 9 C (input, and 4 C before
-    and after GELU). The norms save 2 C. Flash attention adds one fp32 number per head, and eager
-    attention adds `seq` probabilities per head. Under autocast, linear layers save their inputs and
-    copies of their weights in bf16. Dropout isn't counted. Raises `ValueError` if attention is
-    neither flash nor eager.
+    The forward pass computes the loss. Per token and block, attention saves 5 C values (input, q,
+    k, v and result). The MLP saves 9 C values (its input, and 4 C before and after GELU). The norms
+    save 2 C values. Flash attention also saves one fp32 number per head, and eager attention saves
+    `seq` probabilities per head. Under autocast, linear layers save their inputs and copies of
+    their weights in bf16. Dropout masks aren't counted. Raises `ValueError` if `attention` is
+    neither "flash" nor "eager".
     """
     require_choice("attention", attention, ("flash", "eager"))
     seq = seq or config.block_size
@@ -219,9 +219,9 @@ def training_memory(
 ) -> dict[str, float]:
     """Return the bytes in memory at the start of the backward pass, by kind.
 
-    Weights are in fp32, and gradients of an earlier micro-batch are included. The padded rows of
-    the vocabulary count because they take memory. `peak_memory` adds the memory of the backward
-    pass. `how` takes the options of `activation_bytes`.
+    Weights are in fp32. The result includes the gradients of earlier micro-batches and the padding
+    of the vocabulary. It excludes temporary tensors of the backward pass, which `peak_memory`
+    includes. `how` is passed to `activation_bytes`.
     """
     padding = (config.padded_vocab_size - config.vocab_size) * config.n_embd
     parameters, per = count_parameters(config) + padding, bytes_per_parameter(optimizer)
@@ -241,12 +241,12 @@ def backward_bytes(
     autocast: bool = False,
     attention: Attention = "flash",
 ) -> int:
-    """Return the bytes that the backward pass adds to the saved activations at its peak.
+    """Return the peak memory of the backward pass in bytes, in addition to the saved activations.
 
-    With GPT-2's vocabulary, the peak is in the backward pass of the loss. It holds two more tensors
-    of batch x seq x vocabulary, which are the gradients of the log-probabilities and of the logits.
-    With a small vocabulary, the peak comes later, in the last block. It is in the MLP or in the T x
-    T matrices of eager attention.
+    With GPT-2's vocabulary, the peak occurs in the backward pass of the loss. At that point, the
+    gradients of the log-probabilities and of the logits are in memory. Both have shape (batch, seq,
+    vocabulary). With a small vocabulary, the peak occurs in the last block. It is either in the MLP
+    or in eager attention, which creates T x T matrices.
     """
     seq = seq or config.block_size
     c, low, log_probabilities = config.n_embd, 2 if autocast else 4, 4 * config.vocab_size
@@ -262,11 +262,11 @@ def backward_bytes(
 def peak_memory(
     config: GPTConfig, batch: int, seq: int | None = None, *, optimizer: str = "adamw", **how: Any
 ) -> dict[str, float]:
-    """Return the peak bytes of a training step by kind.
+    """Return the peak memory of a training step in bytes, by kind.
 
-    The keys are those of `training_memory` and "backward". The result holds for steps that
-    accumulate gradients without torch.compile. A step with one micro-batch needs less, because it
-    has no gradients yet during the backward pass of the loss.
+    This adds the key "backward" to the result of `training_memory`. The estimate assumes gradient
+    accumulation without torch.compile. A step with a single micro-batch needs less memory, because
+    the gradients don't exist yet when the backward pass starts.
     """
     kinds = training_memory(config, batch, seq, optimizer=optimizer, **how)
     return {**kinds, "backward": backward_bytes(config, batch, seq, **how)}
@@ -281,7 +281,7 @@ def human(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format seconds in a readable unit."""
+    """Format a time as seconds, minutes, hours or days."""
     for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"

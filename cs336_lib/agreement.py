@@ -1,4 +1,4 @@
-"""Compare a small training step on a device with the same step on the CPU."""
+"""Compare a small training step on a device with the CPU."""
 
 from functools import cache
 
@@ -15,10 +15,10 @@ SHAPE = GPTConfig(block_size=16, vocab_size=64, n_layer=1, n_head=4, n_embd=32)
 
 
 def tiny_step(device: torch.device) -> dict[str, Tensor]:
-    """Run a small GPT's forward and backward pass, and return its results on the CPU.
+    """Run the forward and backward pass of a small GPT, and return the loss and gradients.
 
-    The results are the loss and the gradients. All random numbers come from the CPU, so every
-    device computes the same step.
+    The results are moved to the CPU. All random numbers are drawn on the CPU, so every device
+    computes the same step.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -36,7 +36,7 @@ def tiny_step(device: torch.device) -> dict[str, Tensor]:
 def agrees_with_cpu(device: torch.device) -> bool:
     """Return whether a device computes the same loss and gradients as the CPU.
 
-    A log message gives the reason if it doesn't.
+    If the results differ or the step fails, a log message gives the reason.
     """
     try:
         expected, actual = tiny_step(torch.device("cpu")), tiny_step(device)

@@ -31,17 +31,17 @@ NUMBER = "()"  # suffix of the name of such a tensor
 
 
 def model_tensors(model: GPT) -> dict[str, Tensor]:
-    """Return the weights by name, with the tied output matrix only as wte."""
+    """Return the weights by name. The output matrix is omitted, because it is tied to wte."""
     state = model.state_dict()
     del state["lm_head.weight"]
     return state
 
 
 def optimizer_tensors(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the optimizer's state as tensors named PARAMETER/ENTRY.
+    """Return the optimizer state as tensors named PARAMETER/ENTRY.
 
-    A plain number becomes a scalar tensor named PARAMETER/ENTRY(). An example is the step count of
-    the course's AdamW. Raises `ValueError` if an entry has another type.
+    A Python number is converted to a scalar tensor named PARAMETER/ENTRY(). Raises `ValueError` if
+    an entry is neither a tensor nor a number.
     """
     tensors = {}
     for name, parameter in model.named_parameters():
@@ -57,9 +57,9 @@ def optimizer_tensors(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str,
 def load_optimizer_tensors(
     model: GPT, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
 ) -> None:
-    """Restore an optimizer's state from the result of `optimizer_tensors`.
+    """Load optimizer state that was created by `optimizer_tensors`.
 
-    Raises `ValueError` if the state belongs to another model.
+    Raises `ValueError` if the names or shapes don't match the parameters of `model`.
     """
     if not tensors:  # SGD has no state
         return
@@ -90,11 +90,11 @@ def save(
 ) -> Path:
     """Write a checkpoint atomically, with a manifest of checksums.
 
-    All ranks must call this, because each may hold only a shard of a tensor. Only rank 0 writes.
-    The files don't depend on the number of ranks.
+    All ranks must call this function, because each rank may hold only a shard of a tensor. Only
+    rank 0 writes files. The number of ranks doesn't affect their content.
 
     Args:
-        folder: The run's folder of checkpoints.
+        folder: Folder for the checkpoints of the run.
         model: The model to save.
         optimizer: The optimizer to save.
         state: The content of state.json, where "step" is the number of finished steps.
@@ -104,7 +104,7 @@ def save(
         The path of the checkpoint, which is named step_NNNNNNNN.
 
     Raises:
-        OSError: If writing fails. Earlier checkpoints are intact.
+        OSError: If writing fails. Earlier checkpoints remain intact.
     """
     final = path_of(folder, state["step"])
     is_main = world is None or world.is_main
@@ -126,30 +126,31 @@ def save(
 
 
 def to_json(content: dict[str, Any]) -> str:
-    """Format JSON in a fixed way, so that any change to a manifest is detected."""
+    """Format JSON in a canonical form, so that `verify` can detect any change to a manifest."""
     return json.dumps(content, indent=1) + "\n"
 
 
 def unsharded(tensors: dict[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
     """Gather full tensors from their shards.
 
-    All ranks must call this. Only ranks with `keep` get the tensors, on the CPU.
+    All ranks must call this function. It returns CPU tensors if `keep` is true, and otherwise an
+    empty dict.
     """
     full = ((name, gathered(tensor)) for name, tensor in tensors.items())
     return {name: tensor.cpu().contiguous() for name, tensor in full if keep}
 
 
 def remove(checkpoint: Path) -> None:
-    """Delete a checkpoint.
+    """Delete a checkpoint if it exists.
 
-    It is renamed first, so that a kill can't leave a partial checkpoint.
+    The folder is renamed first, so an interrupted deletion can't leave a partial checkpoint.
     """
     if checkpoint.exists():
         shutil.rmtree(set_aside(checkpoint, ".tmp-old"))
 
 
 def set_aside(checkpoint: Path, prefix: str) -> Path:
-    """Rename a checkpoint so that it is ignored, and return the new path."""
+    """Rename a checkpoint so that `checkpoints` ignores it, and return the new path."""
     aside = checkpoint.with_name(f"{prefix}-{checkpoint.name}")
     shutil.rmtree(aside, ignore_errors=True)
     return checkpoint.rename(aside)
@@ -158,8 +159,8 @@ def set_aside(checkpoint: Path, prefix: str) -> Path:
 def verify(checkpoint: Path, files: Collection[str] = EVERYTHING) -> str | None:
     """Compare a checkpoint with its manifest, and return the first problem or `None`.
 
-    Only the checksums of `files` are compared. Sampling can skip the optimizer's state, which is
-    twice as large as the weights.
+    Only the checksums of `files` are compared. For sampling, you can omit the optimizer state,
+    which is twice as large as the weights.
     """
     name = MANIFEST
     try:
@@ -181,12 +182,12 @@ def verify(checkpoint: Path, files: Collection[str] = EVERYTHING) -> str | None:
 
 
 def path_of(folder: Path, step: int) -> Path:
-    """Return the path of the checkpoint after `step` steps."""
+    """Return the path of a checkpoint by its number of finished steps."""
     return folder / f"step_{step:08d}"
 
 
 def step_of(checkpoint: Path) -> int:
-    """Return the number of finished steps from a checkpoint's name."""
+    """Return the number of finished steps in the name of a checkpoint."""
     return int(checkpoint.name.removeprefix("step_"))
 
 
@@ -197,9 +198,9 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def newest_valid(folder: Path, files: Collection[str] = EVERYTHING) -> Path | None:
-    """Return the newest valid checkpoint, or `None`.
+    """Return the newest valid checkpoint, or `None` if no checkpoint is valid.
 
-    Newer checkpoints that `verify` rejects are reported in the log.
+    The log reports every checkpoint that `verify` rejects during the search.
     """
     for checkpoint in reversed(checkpoints(folder)):
         problem = verify(checkpoint, files)
@@ -210,7 +211,7 @@ def newest_valid(folder: Path, files: Collection[str] = EVERYTHING) -> Path | No
 
 
 def quarantine_newer(valid: Path) -> None:
-    """Rename the corrupt checkpoints that are newer than the newest valid one.
+    """Rename all checkpoints that are newer than `valid`, because they are corrupt.
 
     The resumed run can then write these steps again, and pruning ignores the renamed checkpoints.
     """
@@ -220,7 +221,7 @@ def quarantine_newer(valid: Path) -> None:
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
-    """Read a checkpoint's state.json, which contains its step, validation loss and model config.
+    """Read the state.json of a checkpoint, with its step, validation loss and model config.
 
     Raises:
         FileNotFoundError: If the file doesn't exist.
@@ -237,7 +238,8 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
 def prune(folder: Path, keep: int, keep_every: int = 0) -> None:
     """Delete old checkpoints.
 
-    The newest `keep` checkpoints and the one with the lowest validation loss remain.
+    The newest `keep` checkpoints and the checkpoint with the lowest validation loss are kept. If
+    `keep_every` isn't 0, checkpoints at multiples of `keep_every` steps are kept too.
     """
     saved = checkpoints(folder)
     losses = {path: loss for path in saved if (loss := val_loss(path)) is not None}
@@ -250,13 +252,13 @@ def prune(folder: Path, keep: int, keep_every: int = 0) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete temporary folders that a killed `save` or `remove` left behind."""
+    """Delete temporary folders from an interrupted `save` or `remove`."""
     for leftover in folder.glob(".tmp-*"):
         shutil.rmtree(leftover, ignore_errors=True)
 
 
 def val_loss(checkpoint: Path) -> float | None:
-    """Return a checkpoint's validation loss, or `None` if it is missing or unreadable."""
+    """Return the validation loss of a checkpoint, or `None` if it can't be read."""
     try:
         return read_state(checkpoint).get("val_loss")
     except (OSError, ValueError):
@@ -268,7 +270,7 @@ def restore(checkpoint: Path, model: GPT, optimizer: torch.optim.Optimizer) -> d
 
     Raises:
         FileNotFoundError: If the checkpoint has no optimizer state.
-        ValueError: If the checkpoint belongs to another model.
+        ValueError: If the checkpoint contains a different model.
     """
     if not (checkpoint / OPTIMIZER).exists():
         raise FileNotFoundError(f"{checkpoint}: holds weights only; start from them by --init-from")
@@ -279,9 +281,9 @@ def restore(checkpoint: Path, model: GPT, optimizer: torch.optim.Optimizer) -> d
 
 
 def require_same_model(checkpoint: Path, config: GPTConfig) -> None:
-    """Raise `ValueError` if a checkpoint's model has another shape.
+    """Raise `ValueError` if the model config in a checkpoint differs from `config`.
 
-    The vocabulary is padded, so tensor shapes alone might not show the difference.
+    Tensor shapes don't always reveal a different vocabulary size, because the vocabulary is padded.
     """
     saved, path = read_state(checkpoint).get("model", {}), checkpoint / STATE
     require(isinstance(saved, dict), f"{path}: model isn't a model's config")
@@ -296,8 +298,8 @@ def require_same_model(checkpoint: Path, config: GPTConfig) -> None:
 def load_weights(path: Path, model: GPT) -> None:
     """Load a model.safetensors file into `model`.
 
-    Raises `ValueError` if the file isn't safetensors, belongs to another model, or contains NaN or
-    infinity.
+    Raises `ValueError` if the file isn't safetensors, contains a different model, or contains NaN
+    or infinity.
     """
     tensors, expected = read_tensors(path), model_tensors(model)
     check_tensors(path, tensors, expected)
@@ -306,11 +308,11 @@ def load_weights(path: Path, model: GPT) -> None:
 
 
 def load_model(run_dir: Path, device: torch.device) -> GPT:
-    """Load the model of a run's newest valid checkpoint, in evaluation mode.
+    """Load the model from the newest valid checkpoint of a run, in evaluation mode.
 
     Raises:
         FileNotFoundError: If the folder doesn't exist or has no valid checkpoint.
-        ValueError: If the weights don't fit the checkpoint's config.
+        ValueError: If the weights don't match the model config in the checkpoint.
     """
     if not run_dir.is_dir():
         raise FileNotFoundError(f"{run_dir}: no such run folder")
@@ -325,7 +327,7 @@ def load_model(run_dir: Path, device: torch.device) -> GPT:
 
 
 def load_run(run_dir: Path, device: torch.device) -> tuple[GPT, Tokenizer]:
-    """Load a run's model by `load_model`, and its tokenizer."""
+    """Load the model and the tokenizer of a run."""
     return load_model(run_dir, device), load_tokenizer(run_dir / "tokenizer.json")
 
 
@@ -333,5 +335,5 @@ SHIPPED_RUN = DATA / "shakespeare_gpt"
 
 
 def load_shipped(device: torch.device | None = None) -> tuple[GPT, Tokenizer]:
-    """Load the small character-level GPT in data/ and its tokenizer (see data/README.md)."""
+    """Load the small character-level GPT and its tokenizer from data/ (see data/README.md)."""
     return load_run(SHIPPED_RUN, device or torch.device("cpu"))

@@ -28,7 +28,7 @@ Preset = tyro.extras.subcommand_type_from_defaults(
 
 @dataclass(frozen=True)
 class Train:
-    """Train a GPT, starting from a preset whose fields are flags."""
+    """Train a GPT from a preset. Flags override the fields of the preset."""
 
     # mypy can't know a type that tyro makes at run time.
     config: tyro.conf.OmitArgPrefixes[tyro.conf.OmitSubcommandPrefixes[Preset]]  # type: ignore[valid-type]
@@ -59,21 +59,21 @@ class Sample:
     prompt: Annotated[str | None, tyro.conf.arg(constructor=str, help_behavior_hint="")] = None
     """Text to continue (default: a newline, or the tokenizer's first character)."""
     max_new_tokens: int = 200
-    """How many tokens to sample at most."""
+    """Maximum number of tokens to sample."""
     num_samples: int = 1
-    """How many continuations to sample, one after another."""
+    """Number of continuations to sample, one after another."""
     stop: bool = True
-    """Stop at <|endoftext|>, if the tokenizer has it."""
+    """Stop at <|endoftext|>, if the tokenizer has this token."""
     temperature: float = 0.8
-    """Divides the logits. 0 always picks the most likely token."""
+    """Divisor of the logits. 0 always picks the most likely token."""
     top_k: int | None = 50
-    """Sample among the k most likely tokens only (None: all)."""
+    """Sample only from the k most likely tokens (None: all)."""
     top_p: float | None = None
-    """Sample among the most likely tokens that add up to this probability (None: all)."""
+    """Sample only from the most likely tokens with this total probability (None: all)."""
     seed: int | None = None
-    """The same seed gives the same text. Sample n uses seed + n - 1 (None: a random seed)."""
+    """Random seed. Sample n uses seed + n - 1 (None: a random seed)."""
     weights: Literal["fp32", "fp16", "bf16"] = "fp32"
-    """Type of the stored weights. 16 bits make a single text faster and may change it."""
+    """Data type of the weights. 16 bits are faster, but may change the text."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1 or mps."""
 
@@ -102,18 +102,18 @@ class Sample:
 
 @dataclass(frozen=True)
 class Eval:
-    """Measure loss, perplexity and bits per byte of a run, or of any GPT-2. torchrun shares it."""
+    """Measure loss, perplexity and bits per byte of a run or a GPT-2, also under torchrun."""
 
     run_dir: Path | None = None
-    """Folder of a run made by `cs336 train`, which is scored on its own validation data."""
+    """Folder of a run made by `cs336 train`. The run's own validation data is used."""
     model: str = ""
-    """Instead of a run, gpt2, gpt2-medium, gpt2-large, gpt2-xl or a folder in Hugging Face's
-    layout."""
+    """Model to evaluate instead of a run: gpt2, gpt2-medium, gpt2-large, gpt2-xl or a Hugging
+    Face folder."""
     val_data: str = ""
-    """Data for --model. A folder made by `cs336 prepare`, or a pattern of .bin shards (default:
-    the last tenth of the plays that ship)."""
+    """Validation data for --model: a folder made by `cs336 prepare`, or a pattern of .bin shards
+    (default: the last tenth of the shipped plays)."""
     eval_tokens: int = 1048576
-    """How many tokens to score, always the same ones (at most all of them)."""
+    """Maximum number of tokens to score. Every evaluation scores the same tokens."""
     micro_batch_size: int = 16
     """Sequences per forward pass."""
     hellaswag: str = ""
@@ -159,23 +159,23 @@ class Prepare:
     """Tokenize documents for `cs336 train PRESET --train-data OUT`."""
 
     out: Path
-    """Folder to create. After an interruption, the same command resumes."""
+    """Folder to create. If the command is interrupted, run it again to resume."""
     files: tyro.conf.Positional[tuple[Path, ...]] = ()
     """UTF-8 text (one document per file), .jsonl or .parquet (one document per row)."""
     hub: str = ""
-    """Instead of files, a dataset on the Hugging Face hub, such as HuggingFaceFW/fineweb-edu."""
+    """Dataset on the Hugging Face hub to read instead of files (HuggingFaceFW/fineweb-edu)."""
     hub_config: str = ""
     """Configuration of the dataset, such as sample-10BT."""
     text_field: str = "text"
     """Field of a row that holds the text."""
     raw: bool = False
-    """Read nanoGPT's train.bin and optionally val.bin, which are uint16 tokens without a header."""
+    """Read nanoGPT's train.bin and optional val.bin, which contain uint16 tokens without header."""
     tokenizer: Literal["gpt2", "char"] = "gpt2"
     """GPT-2's byte-pair encoding, or one id per character."""
     val_fraction: float = 0.1
-    """Share kept for validation, as entire documents or the end of a single text."""
+    """Fraction of the data for validation: entire documents, or the end of a single text."""
     workers: int | None = None
-    """Threads that tokenize (None: one per core). Their number doesn't change the result."""
+    """Number of tokenizer threads (None: one per core). It doesn't change the result."""
     shard_tokens: int = 100_000_000
     """Tokens per .bin file."""
 
@@ -199,7 +199,7 @@ class Prepare:
 
 @dataclass(frozen=True)
 class Estimate(config.Estimate):
-    """Estimate days of training and the largest model that fits, with the arithmetic."""
+    """Estimate training days and the largest model that fits, and show the arithmetic."""
 
     def run(self) -> None:
         """Run `cs336 estimate`."""
@@ -210,7 +210,7 @@ class Estimate(config.Estimate):
 
 @dataclass(frozen=True)
 class Export:
-    """Write a run's model and tokenizer as a folder for Hugging Face transformers."""
+    """Export the model and tokenizer of a run to a folder for Hugging Face transformers."""
 
     run_dir: Path
     """Folder of a run made by `cs336 train`."""
@@ -255,7 +255,7 @@ class Compare:
 
 @dataclass(frozen=True)
 class Check:
-    """Show which exercises of the course you have passed, which are wrong, and why."""
+    """Show which course exercises you have passed and what is wrong with the others."""
 
     def run(self) -> None:
         """Run `cs336 check`."""
@@ -269,12 +269,12 @@ class Check:
 
 @dataclass(frozen=True)
 class Assemble:
-    """Write train_gpt2.py from the parts of GPT-2 that you wrote in notebooks 07 to 10."""
+    """Assemble a training script from your solutions in notebooks 07 to 10."""
 
     out: Path = Path("my_train_gpt2.py")
     """File to write."""
     notebooks: Path | None = None
-    """Folder of the notebooks (default: your copy)."""
+    """Folder with the notebooks (default: your copy)."""
     overwrite: bool = False
     """Replace the file if it exists."""
 
@@ -307,7 +307,7 @@ def parse(arguments: list[str]) -> Any:
 
 
 def one_line(boxed: str) -> str:
-    """Return the first paragraph of tyro's error box and the first flag that it suggests.
+    """Return the first paragraph of tyro's error box and the first suggested flag.
 
     tyro 1.0 has no public function that returns an error without the box.
     """
@@ -332,7 +332,7 @@ def fail(message: str) -> NoReturn:
 def main(arguments: list[str] | None = None) -> None:
     """Run a command.
 
-    Errors that a user can cause print one line on stderr and exit with code 2.
+    An error that a user can cause prints one line on stderr and exits with code 2.
     """
     if arguments is None and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for terminals without Unicode

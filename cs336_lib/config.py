@@ -34,7 +34,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
 
 
 def require(condition: bool, message: str) -> None:
-    """Raise `ValueError(message)` unless `condition` holds."""
+    """Raise `ValueError(message)` unless `condition` is true."""
     if not condition:
         raise ValueError(message)
 
@@ -60,7 +60,7 @@ def from_json(kind: type[Config], content: Any, where: object) -> Config:
 
     Args:
         kind: Class of the config.
-        content: Content of the file, which should be an object with the config's fields.
+        content: Parsed content of the file. A valid file contains an object with config fields.
         where: File name for error messages.
 
     Raises:
@@ -78,10 +78,7 @@ def from_json(kind: type[Config], content: Any, where: object) -> Config:
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """Shape of a GPT-2 model.
-
-    The defaults are those of GPT-2 124M (Radford et al. 2019, table 2).
-    """
+    """Shape of a GPT-2 model. The defaults describe GPT-2 124M (Radford et al. 2019, table 2)."""
 
     block_size: int = 1024
     vocab_size: int = 50257
@@ -118,38 +115,38 @@ class TrainConfig:
     train_data: str = ""
     """A folder made by `cs336 prepare`, or a pattern of .bin shards (default: shipped plays)."""
     val_data: str = ""
-    """Such a folder or pattern to validate on (default: train_data's, or the plays' last tenth)."""
+    """Validation folder or pattern (default: from train_data, or the last tenth of the plays)."""
     tokenizer: Literal["gpt2", "char"] = "gpt2"
     """GPT-2's byte-pair encoding, or one id per character."""
     init_from: str = ""
-    """Initial weights, which set n_layer, n_head, n_embd and bias. You can give a run folder, a
-    folder in Hugging Face's layout, or gpt2, gpt2-medium, gpt2-large or gpt2-xl."""
+    """Initial weights: a run folder, a Hugging Face folder, gpt2, gpt2-medium, gpt2-large or
+    gpt2-xl. The weights determine n_layer, n_head, n_embd and bias."""
 
     n_layer: int = 12
     """Number of transformer blocks."""
     n_head: int = 12
-    """Attention heads per block. They must divide n_embd."""
+    """Number of attention heads per block. It must divide n_embd."""
     n_embd: int = 768
     """Width of the residual stream."""
     block_size: int = 1024
     """Context length in tokens."""
     dropout: float = 0.0
-    """Dropout probability. Choose 0 if no data is seen twice."""
+    """Dropout probability. Use 0 if training sees each token only once."""
     bias: bool = True
-    """Biases in Linear and LayerNorm, as GPT-2 has them."""
+    """Use biases in Linear and LayerNorm layers, as GPT-2 does."""
 
     max_steps: int = 19073
-    """Optimizer steps in total."""
+    """Total number of optimizer steps."""
     batch_tokens: int = 524288
     """Tokens per optimizer step over all devices, a multiple of block_size."""
     initial_batch_tokens: int = 0
-    """Tokens of the first step, which grow linearly to batch_tokens. 0 means a constant batch."""
+    """Tokens in the first step. The batch grows linearly to batch_tokens. 0 disables growth."""
     batch_growth_steps: int = 0
-    """Steps over which the batch grows."""
+    """Number of steps until the batch reaches batch_tokens."""
     micro_batch_size: int = 16
-    """Sequences per forward pass on one device. Gradients are accumulated up to batch_tokens."""
+    """Sequences per forward pass on one device. Gradient accumulation reaches batch_tokens."""
     optimizer: Literal["adamw", "muon"] = "adamw"
-    """adamw, or muon, which is Muon for the blocks' matrices and AdamW for everything else."""
+    """adamw, or muon. muon updates matrices in the blocks and uses AdamW for other parameters."""
     learning_rate: float = 6e-4
     """Peak learning rate, reached at the end of the warm-up."""
     min_learning_rate: float = 6e-5
@@ -157,53 +154,53 @@ class TrainConfig:
     schedule: Literal["cosine", "linear"] = "cosine"
     """Shape of the decay from learning_rate to min_learning_rate."""
     warmup_steps: int = 715
-    """Steps of linear warm-up."""
+    """Number of linear warm-up steps."""
     weight_decay: float = 0.1
-    """AdamW's decoupled weight decay, on matrices and embeddings only."""
+    """Decoupled weight decay for matrices and embeddings."""
     beta1: float = 0.9
-    """AdamW's decay of the running mean of gradients."""
+    """Decay rate of AdamW's running mean of gradients."""
     beta2: float = 0.95
-    """AdamW's decay of the running mean of squared gradients."""
+    """Decay rate of AdamW's running mean of squared gradients."""
     momentum: float = 0.95
-    """Muon's decay of the running mean of gradients."""
+    """Decay rate of Muon's running mean of gradients."""
     grad_clip: float = 1.0
-    """Largest norm of the gradient over all parameters. 0 turns clipping off."""
+    """Maximum gradient norm over all parameters. 0 disables clipping."""
     on_nan: Literal["stop", "skip"] = "stop"
-    """If a loss or gradient is NaN or infinite, stop the run, or skip the batch and count it."""
+    """Stop the run, or skip the update, if a loss or gradient is NaN or infinite."""
     seed: int = 1337
-    """Seed of initial weights, data order and dropout."""
+    """Seed for initial weights, data order and dropout."""
 
     log_to: Literal["", "wandb", "tensorboard", "trackio"] = ""
-    """A tracker that gets the rows of metrics too. Its package must be installed."""
+    """Also send metrics to this experiment tracker. Its package must be installed."""
     log_every: int = 1
-    """Steps between writes of metrics, the only times at which we wait for the device."""
+    """Steps between writes of metrics. Each write waits for the device."""
     eval_every: int = 250
-    """Steps between validations. The last step always validates, and with 0 only that one."""
+    """Steps between validations. 0 validates only after the last step."""
     eval_tokens: int = 1048576
-    """Validation tokens, the same ones each time (fewer where the data has fewer)."""
+    """Maximum number of validation tokens. Every validation uses the same tokens."""
     hellaswag: str = ""
     """Also score HellaSwag at every validation, from a JSON lines file or Rowan/hellaswag."""
     sample: str = ""
-    """Also continue this prompt at every validation."""
+    """Also generate a continuation of this prompt at every validation."""
     checkpoint_every: int = 1000
-    """Steps between checkpoints. The last step always saves, and with 0 only that one."""
+    """Steps between checkpoints. 0 saves only after the last step."""
     keep_checkpoints: int = 2
-    """How many of the newest checkpoints to keep. The best by validation loss stays as well."""
+    """Number of newest checkpoints to keep, in addition to the one with the best val loss."""
     keep_every: int = 0
-    """Also keep the checkpoints of all steps that this number divides. 0 means none."""
+    """Also keep the checkpoint of every step divisible by this number. 0 disables this."""
 
     device: str = "auto"
-    """auto, cpu, cuda, cuda:1 or mps. auto takes the fastest available."""
+    """auto, cpu, cuda, cuda:1 or mps. auto selects the fastest available device."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Matmul precision under autocast. auto is bf16 if the hardware supports it, else fp32."""
     tf32: bool = False
-    """On CUDA, fp32 matmuls run on tensor cores, which round their inputs to 10 mantissa bits."""
+    """On CUDA, run fp32 matmuls on tensor cores, which round inputs to 10 mantissa bits."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
-    """Under torchrun, a copy of the model on every device (ddp), or shards of one (fsdp)."""
+    """Under torchrun, replicate the model on every device (ddp) or shard it (fsdp)."""
     compile: Choice = "auto"
-    """torch.compile. auto uses it on CUDA."""
+    """Use torch.compile. auto enables it on CUDA."""
     deterministic: Choice = "auto"
-    """Bit-identical runs. auto means on a CPU, where they cost next to nothing."""
+    """Make runs bit-identical. auto enables this on a CPU, where it costs almost no time."""
 
     def __post_init__(self) -> None:
         validate(self)
@@ -230,17 +227,17 @@ class TrainConfig:
         require(warmup <= steps, f"warmup_steps {warmup} is more than max_steps {steps}")
 
     def model_config(self, vocab_size: int) -> GPTConfig:
-        """Return the model's shape for a vocabulary of this size."""
+        """Return the model config for a given vocabulary size."""
         shape = ("block_size", "n_layer", "n_head", "n_embd", "dropout", "bias")
         return GPTConfig(vocab_size=vocab_size, **{name: getattr(self, name) for name in shape})
 
     @property
     def batch_windows(self) -> int:
-        """The number of sequences per optimizer step over all devices, once the batch has grown."""
+        """The number of sequences in a full batch of `batch_tokens` tokens, over all devices."""
         return self.batch_tokens // self.block_size
 
     def conflicts(self, saved: dict[str, Any]) -> list[str]:
-        """Return the differences from a saved config that would change the run's result."""
+        """List the fields that differ from a saved config and affect the result of the run."""
         differences = []
         for field in dataclasses.fields(self):
             before, now = saved.get(field.name, field.default), getattr(self, field.name)
@@ -254,33 +251,33 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimate days of training and the largest model that fits, with the arithmetic."""
+    """Estimate training days and the largest model that fits, and show the arithmetic."""
 
     params: float | None = None
-    """Parameters of the model, such as 70e9."""
+    """Number of model parameters, such as 70e9."""
     tokens: float | None = None
-    """Tokens to train on, such as 15e12. Days need params and tokens."""
+    """Number of training tokens, such as 15e12. The time estimate needs params and tokens."""
     gpus: int = 1
-    """How many GPUs."""
+    """Number of GPUs."""
     hardware: str = "h100"
     """a100, h100, h200, b200, a6000 or rtx-4090."""
     dtype: str = "bf16"
     """Precision of the matmuls, which sets the peak: bf16, fp16, tf32, fp32 or fp8."""
     mfu: float = 0.5
-    """Model FLOPs utilization, the share of the peak. 0.5 is very good."""
+    """Model FLOPs utilization, as a fraction of the peak. 0.5 is very good."""
     memory: float | None = None
-    """Bytes per GPU, such as 80e9 (None: from the datasheet)."""
+    """Memory per GPU in bytes, such as 80e9 (None: from the datasheet)."""
     optimizer: str = "adamw"
     """sgd, momentum, adagrad, rmsprop, adam, adamw, lion, muon, adafactor or adamw8bit."""
     precision: str = "fp32"
-    """Stored weights: fp32, mixed (bf16 and an fp32 copy), or bf16 alone."""
+    """Precision of stored weights: fp32, mixed (bf16 plus an fp32 copy) or bf16."""
 
 
 def gpt2(n_layer: int, n_head: int, n_embd: int, micro_batch_size: int, rate: float) -> TrainConfig:
     """Return the config to train a GPT-2 (Radford et al. 2019, table 2) on 10B tokens.
 
-    GPT-2's learning rates weren't published, so we use those of GPT-3 (Brown et al. 2020, table
-    2.1).
+    The GPT-2 paper doesn't state learning rates, so we use the rates of GPT-3 (Brown et al. 2020,
+    table 2.1).
     """
     return TrainConfig(
         train_data="fineweb",  # as docs/reproduce_gpt2.md prepares it
@@ -346,7 +343,7 @@ PRESETS: dict[str, tuple[str, TrainConfig]] = {
 
 
 def preset_for(tokenizer: str, tokens: int) -> str:
-    """Return the name of the preset that suits this number of training tokens."""
+    """Choose a preset by tokenizer and number of training tokens."""
     if tokenizer == "char":
         return "shakespeare-char"
     # Up to four passes over data are about as good as new data (Muennighoff et al. 2023).

@@ -1,4 +1,4 @@
-"""Processes of a distributed run, and models on many devices with DDP or FSDP2."""
+"""Connect the processes of a distributed run, and wrap models with DDP or FSDP2."""
 
 import os
 import re
@@ -32,7 +32,7 @@ DEAD = re.compile("(reset|closed) by peer|broken pipe|connection was closed", re
 
 @dataclass(frozen=True)
 class World:
-    """Rank of this process among the processes of a run, as set by torchrun."""
+    """Rank of this process, its rank on this machine, and the number of processes."""
 
     rank: int = 0
     local_rank: int = 0
@@ -40,18 +40,18 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the process that prints and writes (rank 0)."""
+        """Whether this is rank 0, the process that prints and writes files."""
         return self.rank == 0
 
     def share(self, count: int) -> range:
-        """Return this rank's part of `range(count)`. Part sizes differ by at most one."""
+        """Return the part of `range(count)` for this rank. Part sizes differ by at most one."""
         return range(self.rank * count // self.size, (self.rank + 1) * count // self.size)
 
     def pieces(self, count: int, largest: int) -> list[tuple[int, int]]:
-        """Split this rank's part of `range(count)` into (first, size) pieces of at most `largest`.
+        """Split the part of `range(count)` for this rank into (first, size) pieces.
 
-        Every rank gets the same number of pieces, because ranks that share weights or gradients
-        must communicate equally often. Some pieces can have size 0.
+        The size of a piece is at most `largest`, and can be 0. All ranks get the same number of
+        pieces, because DDP and FSDP require equally many forward and backward passes on each rank.
         """
         number = -(-count // (self.size * largest))
         mine = self.share(count)
@@ -71,7 +71,7 @@ class World:
         return tensor
 
     def barrier(self) -> None:
-        """Wait until every rank has reached this point."""
+        """Wait until all ranks have called this method."""
         if self.size > 1:
             dist.barrier()
 
@@ -79,8 +79,8 @@ class World:
 def world_from_environment() -> World:
     """Read torchrun's RANK, LOCAL_RANK and WORLD_SIZE from the environment.
 
-    If all three are missing, the world has one process. Raises `ValueError` if only some of them
-    are set, or one isn't a valid number.
+    If all three variables are missing, this returns a world of one process. Raises `ValueError` if
+    only some variables are set, or if a value isn't a valid number.
     """
     values = [os.environ.get(name, "") for name in VARIABLES]
     if not any(values):
@@ -94,9 +94,10 @@ def world_from_environment() -> World:
 
 
 def timeout_seconds() -> int:
-    """Return how many seconds a process may keep the others waiting.
+    """Return the timeout for communication between processes, in seconds.
 
-    Raises `ValueError` if CS336_TIMEOUT isn't a whole number from 1 to 1000000.
+    The environment variable CS336_TIMEOUT overrides the default of 600. Raises `ValueError` if its
+    value isn't a whole number from 1 to 1000000.
     """
     text = os.environ.get(TIMEOUT_VARIABLE, str(TIMEOUT))
     message = f"{TIMEOUT_VARIABLE} is {text!r}; whole seconds from 1 to 1000000 expected"
@@ -105,13 +106,13 @@ def timeout_seconds() -> int:
 
 
 def fresh_store(world: World, timeout: timedelta) -> dist.Store:
-    """Open a store in which the processes find each other's addresses.
+    """Open the store through which the processes exchange addresses.
 
-    torchrun keeps one store across all restarts, so a process could find the address of a dead one
-    (https://github.com/pytorch/pytorch/issues/135712). TORCHELASTIC_RESTART_COUNT can't tell the
-    restarts apart, because it differs between machines. Instead, rank 0 draws a name for each
-    start. Each other rank requests this name under a new random key, which can't have an old
-    answer.
+    torchrun reuses one store across restarts, so a process could read the address of a dead process
+    (https://github.com/pytorch/pytorch/issues/135712). TORCHELASTIC_RESTART_COUNT doesn't identify
+    a restart, because it differs between machines. Therefore, rank 0 draws a random prefix for the
+    keys of each start. The other ranks request this prefix under a random key, so they can't read
+    an answer from an earlier start.
     """
     store = dist.TCPStore(
         os.environ["MASTER_ADDR"],
@@ -142,15 +143,15 @@ def fresh_store(world: World, timeout: timedelta) -> dist.Store:
 
 @contextmanager
 def process_group(device: torch.device) -> Iterator[World]:
-    """Join the other processes within this block, and leave them at the end.
+    """Initialize torch.distributed within this block, and destroy the process group at the end.
 
-    GPUs communicate with NCCL and CPUs with gloo. If another process hangs or dies, NCCL may also
-    end this process.
+    The backend is NCCL for GPUs and gloo for CPUs. If a process hangs or dies, NCCL may terminate
+    the other processes instead of raising an error.
 
     Raises:
         ValueError: If MASTER_ADDR or MASTER_PORT isn't set.
-        TimeoutError: If another process hung.
-        ConnectionError: If another process died.
+        TimeoutError: If a process didn't respond before the timeout.
+        ConnectionError: If a process died.
     """
     world = world_from_environment()
     if world.size == 1:
@@ -181,12 +182,12 @@ def process_group(device: torch.device) -> Iterator[World]:
 
 
 def micro_batch(config: TrainConfig, world: World) -> int:
-    """Return the number of sequences that a process holds in memory at once."""
+    """Return the largest number of sequences in a forward pass on one process."""
     return min(config.micro_batch_size, -(-config.batch_windows // world.size))
 
 
 def is_sharded(config: TrainConfig, world: World) -> bool:
-    """Return whether each process holds only a shard of the model."""
+    """Return whether FSDP shards the model over several processes."""
     return config.parallel == "fsdp" and world.size > 1
 
 
@@ -207,10 +208,11 @@ def require_room(
 
 
 def compiles(config: TrainConfig, device: torch.device, world: World) -> bool:
-    """Return whether to use torch.compile, by default only on a GPU.
+    """Return whether to use torch.compile.
 
-    If compilation fails on a GPU, the model runs eagerly, and a log line gives the reason. Raises
-    `ValueError` if the config requires torch.compile and compilation fails.
+    By default, torch.compile is used only on a GPU. If a test compilation fails there, this prints
+    the reason and returns False. Raises `ValueError` if the config requires torch.compile and the
+    test compilation fails.
     """
     if config.compile == "off" or (config.compile == "auto" and device.type != "cuda"):
         return False
@@ -233,11 +235,19 @@ def prepare_model(
 ) -> nn.Module:
     """Move the model to its device, compile it, and replicate or shard it.
 
-    The parameters change in place, so create the optimizer afterwards. To shard a model without
-    weights, pass it on the meta device. `dtype` is the dtype of matmuls, by default fp32.
+    Parameters are replaced in place, so create the optimizer after this call. A model on the meta
+    device is initialized after sharding.
+
+    Args:
+        model: The model on the CPU or on the meta device.
+        config: Config of the run.
+        device: Device of this process.
+        world: The ranks.
+        dtype: Data type of the gathered weights under FSDP, or `None` for fp32.
+        compiled: Whether to use torch.compile.
 
     Returns:
-        The module to call in the training loop, which is `model` or a wrapper of it.
+        The module to call in the training loop. It is `model` or a wrapper around it.
     """
     if is_sharded(config, world):
         if compiled:  # block by block, since the gathering of weights between them isn't compiled
@@ -260,11 +270,11 @@ def shard(
 ) -> None:
     """Shard every parameter over the processes with FSDP2 (Zhao et al. 2023).
 
-    The weights of a block are all-gathered in `dtype` just before it runs, and freed afterwards.
-    Every backward pass reduce-scatters the gradients in fp32, so a process never holds the full
-    gradients of more than one block. With bf16, the residual stream is also bf16, as in torchtitan.
-    DDP's autocast keeps it in fp32. A model on the meta device gets its initial weights from
-    `seed`.
+    The weights of a block are all-gathered in `dtype` just before the block runs, and freed
+    afterwards. Every backward pass reduce-scatters the gradients in fp32, so a process never holds
+    the full gradients of more than one block. With bf16, the residual stream is also in bf16, as in
+    torchtitan. Under autocast, which DDP uses, the residual stream stays in fp32. A model on the
+    meta device is initialized from `seed`.
     """
     # Imported here because it takes a third as long as torch itself, and few runs are sharded.
     from torch.distributed.device_mesh import init_device_mesh
@@ -282,9 +292,9 @@ def shard(
 
 @torch.no_grad()
 def init_shards(model: GPT, seed: int) -> None:
-    """Initialize a sharded model with the weights that a single process would draw from `seed`.
+    """Initialize a sharded model with the same weights as an unsharded model.
 
-    Every process draws every tensor, one at a time, and keeps its own shard.
+    Every process draws all tensors from `seed`, one at a time, and keeps only its own shard.
     """
     torch.manual_seed(seed)
     # PyTorch's layers draw weights when they are built on a CPU. Those are replaced at once, but
@@ -303,8 +313,8 @@ def init_shards(model: GPT, seed: int) -> None:
 def gradient_sync(model: nn.Module, wanted: bool) -> AbstractContextManager:
     """Return a context in which DDP communicates gradients only if `wanted` is true.
 
-    FSDP always communicates gradients, because otherwise each process would have to hold all of
-    them.
+    FSDP communicates gradients after every backward pass. Otherwise, each process would need memory
+    for the full gradients.
     """
     if isinstance(model, DistributedDataParallel) and not wanted:
         return model.no_sync()
@@ -312,15 +322,15 @@ def gradient_sync(model: nn.Module, wanted: bool) -> AbstractContextManager:
 
 
 def gathered(tensor: Tensor) -> Tensor:
-    """Return the full tensor of a tensor that may be sharded.
+    """Gather the full tensor if `tensor` is sharded, and otherwise return it unchanged.
 
-    All processes must call this together.
+    All processes must call this function.
     """
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def sharded_like(tensor: Tensor, like: Any) -> Tensor:
-    """Shard a full tensor in the same way as `like`, the inverse of `gathered`."""
+    """Shard a full tensor in the same way as `like`. This is the inverse of `gathered`."""
     if not hasattr(like, "placements"):
         return tensor
     from torch.distributed.tensor import distribute_tensor

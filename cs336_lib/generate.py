@@ -31,13 +31,12 @@ class SamplingConfig:
 
     Args:
         max_new_tokens: Maximum number of tokens to generate.
-        temperature: Divisor of the logits, where 0 always picks the most likely token.
+        temperature: Divisor of the logits. 0 always picks the most likely token.
         top_k: Number of most likely tokens to sample from (default: all).
         top_p: Total probability of the most likely tokens to sample from (default: all).
-        seed: Random seed, where prompt i of a batch uses seed + i (default: a random seed).
-        stop_token: Token after which a row ends (default: no row ends early).
-        use_cache: Whether to keep keys and values between tokens. It changes the speed, not the
-            tokens.
+        seed: Random seed. Prompt i of a batch uses seed + i (default: a random seed).
+        stop_token: Token that ends a row (default: `None`, which never ends a row early).
+        use_cache: Whether to use a KV cache, which is faster and gives the same tokens.
 
     Raises:
         ValueError: If a setting is out of range.
@@ -65,7 +64,10 @@ class SamplingConfig:
 
 
 def sampling_config(sampling: SamplingConfig | int, options: dict[str, Any]) -> SamplingConfig:
-    """Create a config from a config or a token count, and set its fields from `options`."""
+    """Return a config with the fields in `options`.
+
+    `sampling` is a config to update, or the value of max_new_tokens.
+    """
     if isinstance(sampling, SamplingConfig):
         return dataclasses.replace(sampling, **options)
     return SamplingConfig(sampling, **options)
@@ -79,8 +81,8 @@ def filter_logits(
 ) -> Float[Tensor, "batch vocab"]:
     """Divide logits by the temperature, and set the logits of unlikely tokens to -inf.
 
-    `top_k` keeps the k most likely tokens (Fan et al. 2018). `top_p` keeps the fewest tokens whose
-    probabilities add up to p, and always keeps the most likely token (Holtzman et al. 2020).
+    `top_k` keeps the k most likely tokens (Fan et al. 2018). `top_p` keeps the smallest set of most
+    likely tokens with a total probability of at least p (Holtzman et al. 2020).
     """
     logits = logits / temperature
     if top_k is not None:
@@ -96,10 +98,10 @@ def filter_logits(
 
 
 def context_start(length: int, block_size: int) -> int:
-    """Return the position where the context of a text with `length` tokens starts.
+    """Return the first position in the context for a text of `length` tokens.
 
-    The model reads up to block_size tokens. Beyond that, the context moves in jumps of half a
-    block. The cache is then rebuilt once every block_size / 2 tokens instead of for each token.
+    The context holds at most block_size tokens. When it is full, it moves forward by half a block.
+    The KV cache is therefore rebuilt only once every block_size / 2 tokens.
     """
     jump = max(1, block_size // 2)
     return -(-max(0, length - block_size) // jump) * jump
@@ -112,8 +114,8 @@ def choose(
 ) -> Int[Tensor, " batch"]:
     """Sample a token for each row, or take the argmax at temperature 0.
 
-    Each row has its own generator. Sampling runs on the CPU, so it doesn't depend on the device.
-    Raises `ValueError` if the logits aren't finite.
+    Each row has its own random generator. Sampling runs on the CPU, so the random numbers don't
+    depend on the device. Raises `ValueError` if the logits aren't finite.
     """
     message = "the model's logits are not finite; use --weights fp32 or an earlier checkpoint"
     require(math.isfinite(logits.amax()), message)  # the largest of several is NaN if one is
@@ -132,18 +134,19 @@ def choose(
 def stream(
     model: GPT, prompts: Int[Tensor, "batch seq"], sampling: SamplingConfig | int, **options: Any
 ) -> Iterator[Int[Tensor, " batch"]]:
-    """Yield the next token of every prompt until all rows have stopped.
+    """Generate one token per prompt at a time, until all rows have stopped.
 
-    Each prompt has its own random numbers, so it gets the same continuation in a batch as alone.
-    Row i of a batch with seed s equals the continuation of that prompt alone with seed s + i.
+    Each row has its own random generator, so its continuation doesn't depend on the rest of the
+    batch. Row i of a batch with seed s gets the same tokens as a single prompt with seed s + i.
 
     Args:
+        model: The model.
         prompts: Token ids, shape (batch, tokens).
-        sampling: The settings, or only max_new_tokens.
+        sampling: A sampling config, or the value of max_new_tokens.
         options: Fields of `SamplingConfig` by name.
 
     Yields:
-        One token per row. A row that has stopped repeats the stop token.
+        One token per row. After the stop token, a row repeats the stop token.
 
     Raises:
         ValueError: If a setting is out of range, a prompt is empty, or the logits aren't finite.
@@ -181,7 +184,7 @@ def stream(
 class HalfLinear(nn.Module):
     """Linear layer with 16-bit weights and 32-bit activations.
 
-    For a single row, memory bandwidth limits the speed, so 16-bit weights are twice as fast. For
+    With a single input row, the layer is memory-bound, so 16-bit weights are twice as fast. With
     several rows, the weights are first converted to 32 bits, because most CPUs have no native
     16-bit matmul.
     """
@@ -195,7 +198,7 @@ class HalfLinear(nn.Module):
         self.register_buffer("bias", None if linear.bias is None else linear.bias.to(dtype))
 
     def forward(self, x: Float[Tensor, "batch seq n_in"]) -> Float[Tensor, "batch seq n_out"]:
-        """Apply the layer and return a tensor with the dtype of `x`."""
+        """Apply the layer. The result has the same dtype as `x`."""
         if x.numel() == x.size(-1):
             return F.linear(x.to(self.weight.dtype), self.weight, self.bias).to(x.dtype)
         bias = None if self.bias is None else self.bias.to(x.dtype)
@@ -204,11 +207,11 @@ class HalfLinear(nn.Module):
 
 @torch.no_grad()
 def store_weights(model: GPT, dtype: torch.dtype = torch.float32) -> None:
-    """Store the weights in `dtype`, in the fastest memory layout for generating one token.
+    """Convert the weights to `dtype`, in the fastest memory layout for generating a single text.
 
-    Afterwards, use the model only for generation. On a CPU, fp32 keeps every value and stores wide
-    matrices by column, which is 1.5 times as fast as by row. 16-bit weights are fastest by row
-    (docs/decisions.md).
+    After this call, use the model only for generation. On a CPU, fp32 weights with at least as many
+    outputs as inputs are stored in column-major order, which is 1.5 times as fast as row-major
+    order. 16-bit weights are fastest in row-major order (docs/decisions.md).
     """
     if model.device.type != "cpu":
         model.to(dtype)
@@ -224,9 +227,9 @@ def store_weights(model: GPT, dtype: torch.dtype = torch.float32) -> None:
 def generate(
     model: GPT, prompts: Int[Tensor, "batch seq"], sampling: SamplingConfig | int, **options: Any
 ) -> Int[Tensor, "batch longer_seq"]:
-    """Return the prompts with their continuations. The arguments are those of `stream`.
+    """Return the prompts followed by their continuations. See `stream` for the arguments.
 
-    Rows that stopped early are filled with the stop token.
+    Rows that end early are padded with the stop token.
     """
     sampling = sampling_config(sampling, options)
     tokens, total = stream(model, prompts, sampling), sampling.max_new_tokens
@@ -237,14 +240,14 @@ def generate(
 def encode(tokenizer: Tokenizer, prompt: str) -> Int[Tensor, " seq"]:
     """Encode a prompt as token ids.
 
-    Raises `ValueError` if the prompt is empty, or has a character that the tokenizer doesn't know.
+    Raises `ValueError` if the prompt is empty or has a character that isn't in the vocabulary.
     """
     require(len(prompt) > 0, "the prompt is empty; at least one character expected")
     return torch.from_numpy(tokenizer.encode(prompt).astype("int64"))
 
 
 def first_prompt(tokenizer: Tokenizer, wanted: str) -> str:
-    """Return `wanted` if the tokenizer can encode it, otherwise its first character or token."""
+    """Return `wanted` if the tokenizer can encode it, and otherwise the text of token 0."""
     try:
         tokenizer.encode(wanted)
     except ValueError:
@@ -261,10 +264,10 @@ def stream_text(
     stop: bool = True,
     **options: Any,
 ) -> Iterator[str]:
-    """Yield the continuation of `prompt` in complete characters.
+    """Yield the continuation of `prompt` as text, piece by piece.
 
-    With `stop`, the text ends before <|endoftext|> if the tokenizer has this token. The other
-    arguments and errors are those of `stream` and `encode`.
+    A character that spans several tokens is yielded as a whole. If `stop` is true, the text ends
+    before <|endoftext|>. See `stream` and `encode` for the other arguments and errors.
     """
     stop_token = tokenizer.end_of_text if stop else None
     sampling = sampling_config(sampling, options | {"stop_token": stop_token})
@@ -279,7 +282,7 @@ def stream_text(
 def complete(
     model: GPT, tokenizer: Tokenizer, prompt: str, sampling: SamplingConfig | int, **options: Any
 ) -> str:
-    """Return the prompt and its continuation. The arguments are those of `stream_text`."""
+    """Return the prompt followed by its continuation. See `stream_text` for the arguments."""
     return prompt + "".join(stream_text(model, tokenizer, prompt, sampling, **options))
 
 

@@ -1,4 +1,4 @@
-"""Select devices and precision, and look up or measure their memory and speed."""
+"""Select a device and precision, and look up or measure its memory and speed."""
 
 import ctypes
 import os
@@ -23,10 +23,14 @@ BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 
 @dataclass(frozen=True)
 class Device:
-    """Datasheet values of a device.
+    """Datasheet of a device.
 
-    These are the dense peak FLOP/s by precision, the memory bandwidth in B/s, and the memory in
-    bytes.
+    Attributes:
+        name: Full name of the device.
+        peak_flops: Peak FLOP/s by precision, without sparsity.
+        bandwidth: Memory bandwidth in bytes per second.
+        memory: Memory in bytes.
+        source: Source of the values.
     """
 
     name: str
@@ -42,9 +46,9 @@ DATASHEET = {key: Device(**sheet) for key, sheet in read_json(DATA / "devices.js
 def select_device(name: str = "auto", local_rank: int = 0) -> torch.device:
     """Return the device named `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.
 
-    `auto` selects MPS only if it computes the same small training step as the CPU. `cuda` without a
-    number selects the GPU with index `local_rank`. Raises `ValueError` if the name is unknown, or
-    this machine doesn't have the device.
+    `auto` prefers CUDA, then MPS, then the CPU. It selects MPS only if a small training step gives
+    the same result as on the CPU. `cuda` without a number selects the GPU with index `local_rank`.
+    Raises `ValueError` if the name is unknown or the device doesn't exist.
     """
     has_mps = torch.backends.mps.is_available()
     if name == "auto" and torch.cuda.is_available():
@@ -66,7 +70,7 @@ def select_device(name: str = "auto", local_rank: int = 0) -> torch.device:
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """Return the names of the CPU's instruction sets, such as avx2 (Linux only)."""
+    """Return the instruction sets of the CPU, such as avx2. The set is empty except on Linux."""
     cpuinfo = Path("/proc/cpuinfo")
     return frozenset(cpuinfo.read_text().split() if cpuinfo.exists() else ())
 
@@ -74,8 +78,9 @@ def cpu_flags() -> frozenset[str]:
 def has_bf16(device: torch.device) -> bool:
     """Return whether bf16 matmuls are fast on this device.
 
-    On a CPU without native bf16, they are 400 times slower than fp32. The environment variable
-    CS336_CPU_BF16 (1 or 0) overrides the detection, because a virtual machine may hide CPU flags.
+    On a CPU without native bf16, bf16 matmuls are 400 times slower than fp32 matmuls. The
+    environment variable CS336_CPU_BF16 (1 or 0) overrides the detection, because a virtual machine
+    may hide CPU flags.
     """
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
@@ -87,8 +92,8 @@ def has_bf16(device: torch.device) -> bool:
 def autocast_dtype(device: torch.device, precision: str = "auto") -> torch.dtype | None:
     """Return the dtype for matmuls, or `None` for fp32.
 
-    `auto` selects bf16 if it is fast on the device. Raises `ValueError` if the precision is bf16
-    and the GPU doesn't support it.
+    `auto` selects bf16 if bf16 matmuls are fast on the device. Raises `ValueError` if `precision`
+    is "bf16" and the GPU doesn't support it.
     """
     if precision == "fp32" or (precision == "auto" and not has_bf16(device)):
         return None
@@ -98,17 +103,16 @@ def autocast_dtype(device: torch.device, precision: str = "auto") -> torch.dtype
 
 
 def autocast(device: torch.device, precision: str = "auto") -> torch.autocast:
-    """Return the autocast context for `autocast_dtype`. It is disabled for fp32."""
+    """Return an autocast context with the dtype of `autocast_dtype`, or a disabled one for fp32."""
     dtype = autocast_dtype(device, precision)
     return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
 
 
 @contextmanager
 def tf32(enabled: bool) -> Iterator[None]:
-    """Enable or disable TF32 for a GPU's fp32 matmuls within this block.
+    """Enable or disable TF32 for fp32 matmuls on a GPU within this block.
 
-    With TF32, matmuls use tensor cores, which round their inputs to 10 mantissa bits. The old
-    setting is restored at the end.
+    With TF32, fp32 matmuls run on tensor cores, which round the inputs to 10 mantissa bits.
     """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if enabled else "highest")
@@ -119,7 +123,7 @@ def tf32(enabled: bool) -> Iterator[None]:
 
 
 def why_not_compiled(device: torch.device) -> str:
-    """Try torch.compile on this device, and return the error or "".
+    """Try torch.compile on a device. Return the reason for a failure, or "" on success.
 
     On a CPU, Inductor needs a C++ compiler and Python's headers. On a GPU, Triton needs a C
     compiler.
@@ -146,7 +150,7 @@ def device_name(device: torch.device) -> str:
 
 
 def datasheet(device: torch.device) -> Device | None:
-    """Return the datasheet of this GPU, or `None` if we don't have one."""
+    """Return the datasheet of a GPU, or `None` if its name isn't in `DATASHEET`."""
     name = device_name(device).lower() if device.type == "cuda" else ""
     if re.search(r"pcie| nvl|laptop|4090 d\b", name):  # different clocks, so different peaks
         return None
@@ -156,9 +160,9 @@ def datasheet(device: torch.device) -> Device | None:
 
 
 def memory(device: torch.device) -> int | None:
-    """Return the bytes of device memory that this process may use, or `None` if unknown.
+    """Return the total memory in bytes that this process may use, or `None` if unknown.
 
-    The result includes memory that is in use.
+    Memory that is already in use is included.
     """
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
@@ -173,10 +177,9 @@ OWN_CGROUPS, CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
 def cgroup_limits() -> list[int]:
-    """Return the memory limits in bytes that Linux cgroups (version 2) set for this process.
+    """Return the memory limits of this process from Linux cgroups (version 2), in bytes.
 
-    Containers and Slurm jobs use them. A limit can be set on the process's own cgroup or on any
-    parent.
+    Containers and Slurm jobs set such limits. The list includes the limit of every parent cgroup.
     """
     limits = []
     lines = OWN_CGROUPS.read_text() if OWN_CGROUPS.exists() else ""
@@ -188,7 +191,10 @@ def cgroup_limits() -> list[int]:
 
 
 def require_memory(needed: float, device: torch.device, what: str) -> None:
-    """Raise `ValueError` if `what` needs more bytes than the device's total memory."""
+    """Raise `ValueError` if `needed` bytes exceed the memory of the device.
+
+    `what` describes the allocation in the error message.
+    """
     limit = memory(device)
     message = f"{what} needs {needed / 1e9:,.1f} GB at least, and {device.type} has"
     advice = "choose a smaller one, or a larger machine"
@@ -201,7 +207,7 @@ FAILED_ALLOCATION = re.compile(
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return whether an error is a failed memory allocation, in Python, on the CPU or on a GPU."""
+    """Return whether an exception reports a failed memory allocation on the CPU or a GPU."""
     # torch.OutOfMemoryError is the CUDA allocator's; the CPU's and MPS' raise a plain RuntimeError.
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
@@ -213,14 +219,15 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # from glibc's malloc.h
 
 @contextmanager
 def freed_memory_kept() -> Iterator[None]:
-    """Reuse freed memory for later tensors within this block (glibc only).
+    """Keep freed memory in the process within this block, so that new tensors reuse it.
 
-    CUDA's caching allocator does the same. By default, glibc returns large blocks to the system,
-    and gets them back as zeroed pages. This takes 4 to 8 % of GPT-2's training step on a CPU.
+    This works only with glibc. By default, glibc returns large blocks to the operating system,
+    which must zero the pages when they are allocated again. This takes 4 to 8 % of the time of a
+    GPT-2 training step on a CPU. CUDA's caching allocator avoids the same cost.
 
-    At the end, free memory is returned to the system. glibc has no function that reads the old
-    settings, so the new ones stay for the rest of the process. Settings from the environment
-    (MALLOC_TRIM_THRESHOLD_, GLIBC_TUNABLES) take precedence.
+    At the end, free memory is returned to the system. The malloc settings stay in effect, because
+    glibc has no function that reads the old settings. If the environment sets
+    MALLOC_TRIM_THRESHOLD_ or the corresponding GLIBC_TUNABLES, the settings aren't changed.
     """
     if platform.libc_ver()[0] != "glibc":
         yield
@@ -243,10 +250,11 @@ WORTH_A_SECOND_THREAD = 64e6
 
 @contextmanager
 def threads_for(matmul_flops: float) -> Iterator[None]:
-    """Use one CPU thread within this block if the largest matmul is small.
+    """Use a single CPU thread within this block if the largest matmul is small.
 
-    This applies only if idle threads sleep (cs336_lib/__init__.py). Spinning threads wake quickly,
-    so using several is nearly always faster (docs/decisions.md).
+    The number of threads changes only if OMP_WAIT_POLICY is PASSIVE, so that idle threads sleep.
+    Threads that spin wake up quickly, so several threads are nearly always faster
+    (docs/decisions.md).
     """
     threads = torch.get_num_threads()
     if matmul_flops < WORTH_A_SECOND_THREAD and os.environ.get("OMP_WAIT_POLICY") == "PASSIVE":
@@ -268,13 +276,13 @@ PEAK_SIZES = (256, 512, 1024)
 
 
 def measured_matmul_flops(device: torch.device, dtype: torch.dtype, n: int = 1024) -> float:
-    """Return the best measured FLOP/s of an n x n matmul. The result is cached."""
+    """Return the highest FLOP/s in several runs of an n x n matmul. The result is cached."""
     return _best_matmul_flops(device, dtype, n, torch.get_num_threads())
 
 
 @cache
 def _best_matmul_flops(device: torch.device, dtype: torch.dtype, n: int, threads: int) -> float:
-    """Measure a matmul. `threads` is only part of the cache key."""
+    """Measure the FLOP/s of an n x n matmul. `threads` is used only as part of the cache key."""
     a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
 
     def multiply() -> None:
@@ -285,10 +293,10 @@ def _best_matmul_flops(device: torch.device, dtype: torch.dtype, n: int, threads
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype | None) -> tuple[float | None, str]:
-    """Return the peak FLOP/s of matmuls, and the source of this number.
+    """Return the peak FLOP/s of matmuls on a device, and the source of this value.
 
-    A GPU's peak comes from its datasheet, and is `None` if we have no datasheet. A CPU's peak is
-    the fastest of several measured matmul sizes. A `dtype` of `None` means fp32.
+    For a GPU, the peak comes from the datasheet, or is `None` if there is no datasheet. For a CPU,
+    the peak is the highest measured FLOP/s of several matmul sizes. A `dtype` of `None` means fp32.
     """
     precision = "bf16" if dtype == torch.bfloat16 else "fp32"
     if device.type == "cpu":

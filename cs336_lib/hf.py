@@ -51,8 +51,8 @@ def load(source: str | Path, device: torch.device = CPU) -> GPT:
     """Load a GPT-2 in fp32, in evaluation mode.
 
     Args:
-        source: A folder in the Hugging Face format, or one of `HUB_NAMES` if there is no such
-            folder.
+        source: A folder in the Hugging Face format, or a model name in `HUB_NAMES`. A folder takes
+            precedence over a model with the same name.
         device: Device for the model.
 
     Raises:
@@ -74,7 +74,7 @@ def load(source: str | Path, device: torch.device = CPU) -> GPT:
 
 
 def download(name: str) -> Path:
-    """Download one of OpenAI's models unless it is cached, and return its folder.
+    """Download a GPT-2 from the Hugging Face hub unless it is cached, and return its folder.
 
     Raises `ValueError` if the download fails or huggingface_hub isn't installed.
     """
@@ -92,9 +92,10 @@ def download(name: str) -> Path:
 
 
 def check_size(config: GPTConfig, files: list[Path]) -> None:
-    """Check that the weights can have the config's shape, before allocating memory.
+    """Check the size of a model before memory is allocated.
 
-    Raises `ValueError` if the model is larger than the files or than this machine's memory.
+    Raises `ValueError` if the model has more parameters than `files` have bytes, or if it needs
+    more memory than the machine has.
     """
     numbers, size = count_parameters(config), sum(path.stat().st_size for path in files)
     # A number has at least one byte.
@@ -107,7 +108,7 @@ def read_config(path: Path) -> GPTConfig:
 
     Raises:
         FileNotFoundError: If the file doesn't exist.
-        ValueError: If it doesn't describe a supported GPT-2.
+        ValueError: If the config doesn't describe a supported GPT-2.
     """
     raw = read_json(path)
     dropout = raw.get(DROPOUTS[0], 0.1)
@@ -120,11 +121,11 @@ def read_config(path: Path) -> GPTConfig:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """List the safetensors files of a folder. Pickle files are never opened.
+    """List the safetensors files in a folder. Pickle files are never opened.
 
     Raises:
         FileNotFoundError: If the folder has no safetensors file.
-        ValueError: If the index of the files is malformed.
+        ValueError: If model.safetensors.index.json is malformed.
     """
     if (folder / WEIGHTS).is_file():
         return [inside(folder, WEIGHTS)]
@@ -140,17 +141,18 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def is_conv1d(name: str) -> bool:
-    """Return whether Hugging Face stores this weight as (in, out).
+    """Return whether Hugging Face stores this weight with shape (in, out).
 
-    nn.Linear stores weights as (out, in).
+    The weight of nn.Linear has shape (out, in).
     """
     return ".c_" in name and name.endswith(".weight")
 
 
 def hugging_face_tensors(model: GPT) -> dict[str, Tensor]:
-    """Return the weights as Hugging Face stores them.
+    """Convert the weights of a model to the Hugging Face layout.
 
-    They are transposed and unpadded, and include all biases.
+    Linear weights are transposed, the padding of the vocabulary is removed, and missing biases are
+    added as zeros.
     """
     tensors = {}
     for name, value in model.state_dict().items():
@@ -165,7 +167,7 @@ def hugging_face_tensors(model: GPT) -> dict[str, Tensor]:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file, which is memory-mapped.
+    """Read the tensors of a safetensors file through a memory map.
 
     Raises `ValueError` if the file isn't safetensors.
     """
@@ -176,10 +178,10 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def check_tensors(path: Path, tensors: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    """Check that the tensors of the file at `path` are a model's weights.
+    """Check the names, shapes and values of tensors that were read from `path`.
 
-    `expected` contains the model's tensors by name. Raises `ValueError` if a tensor is missing or
-    unknown, has the wrong shape, or isn't floating point and finite.
+    Raises `ValueError` if the names or shapes differ from `expected`, or if a tensor isn't floating
+    point or contains NaN or infinity.
     """
     for name in tensors:
         require(name in expected, f"{path}: holds {name!r:.100}, which this model doesn't have")
@@ -193,10 +195,10 @@ def check_tensors(path: Path, tensors: dict[str, Tensor], expected: dict[str, Te
 
 
 def read_weights(files: list[Path], model: GPT) -> dict[str, Tensor]:
-    """Read the safetensors files of a folder, and convert them to our model's layout.
+    """Read safetensors files in the Hugging Face layout, and convert the weights for `GPT`.
 
-    `model` provides the names and shapes, so it may be on the meta device. Raises `ValueError` if
-    the files don't contain its weights.
+    Only names and shapes are taken from `model`, so it may be on the meta device. Raises
+    `ValueError` if the names or shapes in the files don't match the model.
     """
     folder, tensors = files[0].parent, {}
     for path in files:
@@ -219,9 +221,10 @@ def read_weights(files: list[Path], model: GPT) -> dict[str, Tensor]:
 
 
 def export(model: GPT, folder: str | Path, tokenizer: Tokenizer) -> None:
-    """Write a model and its tokenizer as a folder for transformers, atomically.
+    """Write a model and its tokenizer to a folder for Hugging Face transformers.
 
-    Hugging Face's GPT-2 always has biases. If the model has no biases, zeros are written.
+    The folder is written atomically. If the model has no biases, zeros are written, because GPT-2
+    in transformers always has biases.
 
     Raises:
         FileExistsError: If the folder exists.
@@ -243,7 +246,7 @@ def export(model: GPT, folder: str | Path, tokenizer: Tokenizer) -> None:
 
 
 def text_files(model: GPT, tokenizer: Tokenizer) -> dict[str, str]:
-    """Return the text of all exported files except the weights, by name."""
+    """Return the content of all exported text files, by file name."""
     config = model.config
     ends = dict.fromkeys(("bos_token_id", "eos_token_id"), tokenizer.end_of_text)
     described = {
@@ -281,12 +284,12 @@ def text_files(model: GPT, tokenizer: Tokenizer) -> dict[str, str]:
 
 
 def dump(content: dict[str, Any]) -> str:
-    """Format JSON as Hugging Face does."""
+    """Format JSON in the same way as transformers."""
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
 def char_steps(tokenizer: CharTokenizer) -> dict[str, Any]:
-    """Return the steps of a character tokenizer in tokenizer.json's format."""
+    """Describe a character tokenizer in the format of Hugging Face's tokenizer.json."""
     every = {"Regex": r"[\s\S]"}  # a dot would not match newlines
     split = {"type": "Split", "pattern": every, "behavior": "Isolated", "invert": False}
     vocab = {character: index for index, character in enumerate(tokenizer.alphabet)}
@@ -299,9 +302,9 @@ def char_steps(tokenizer: CharTokenizer) -> dict[str, Any]:
 
 
 def gpt2_steps() -> dict[str, Any]:
-    """Return the steps of GPT-2's tokenizer in tokenizer.json's format.
+    """Describe GPT-2's tokenizer in the format of Hugging Face's tokenizer.json.
 
-    The vocabulary and the merges equal OpenAI's encoder.json and vocab.bpe.
+    The vocabulary and the merges are the same as in OpenAI's encoder.json and vocab.bpe.
     """
     encoding = gpt2_encoding()
     # GPT-2's files write bytes that cannot be printed as the characters from 256 on.
@@ -322,10 +325,10 @@ def gpt2_steps() -> dict[str, Any]:
 
 
 def bpe_merges(ranks: dict[str, int]) -> list[str]:
-    """Return the pair that each longer token was merged from, as "left right".
+    """Recover the merges of a BPE vocabulary, in the form "left right".
 
-    The function repeats the encoder's steps. It merges a token's letters by rank until two parts
-    remain.
+    The letters of each token are merged by rank until two parts remain. These two parts are the
+    merge that created the token.
     """
     merges = []
     for token in ranks:

@@ -20,10 +20,10 @@ JSON_BYTES = 4 * 2**20  # our largest file, a tokenizer of 65,536 characters, ha
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Add the file name to disk errors within this block.
+    """Add the file name to the message of disk errors within this block.
 
-    Errors such as "No space left on device" don't include the name. Errors from safetensors also
-    become an `OSError`.
+    Errors such as "No space left on device" don't include the file name. Errors raised by
+    safetensors are converted to `OSError`.
     """
     try:
         yield
@@ -39,13 +39,13 @@ def writing(path: Path) -> Iterator[None]:
 def atomic(path: Path, *, folder: bool = False) -> Iterator[Path]:
     """Write a file or folder so that a crash leaves either the old or the new version.
 
-    The block writes to a temporary path in the same folder. At the end, all files are synced to
+    The block writes to a temporary path in the same folder. At the end, all files are flushed to
     disk and renamed. If the block fails, the temporary path is removed. An `OSError` gets a
     one-line message with the final path and the reason.
 
     Args:
-        path: The final path. A file there is replaced. A folder must be empty or absent.
-        folder: Whether the block fills a new folder instead of writing a file.
+        path: The final path. An existing file is replaced. A folder must be empty or absent.
+        folder: Whether to create a folder instead of a file.
     """
     temporary = temporary_path(path)
     with writing(path):
@@ -76,7 +76,7 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Flush a file or a folder's directory entries to disk."""
+    """Flush a file, or the directory entries of a folder, to disk."""
     is_folder = path.is_dir()
     if is_folder and os.name == "nt":
         return  # Windows cannot open a folder
@@ -91,8 +91,8 @@ def sync(path: Path) -> None:
 def locked(file: Path, timeout: float = 5.0) -> Iterator[None]:
     """Hold an exclusive lock on `file` within this block, and remove the file at the end.
 
-    If the process is killed, the operating system releases the lock. The remaining file is
-    harmless.
+    If the process is killed, the operating system releases the lock. The lock file may remain, but
+    it doesn't block other processes.
 
     Raises:
         ValueError: If another process still holds the lock after `timeout` seconds.
@@ -114,7 +114,7 @@ def locked(file: Path, timeout: float = 5.0) -> Iterator[None]:
 
 
 def sha256(path: Path) -> str:
-    """Return a file's SHA-256, with a progress bar if it takes more than two seconds."""
+    """Compute the SHA-256 of a file, and show a progress bar after two seconds."""
     digest = hashlib.sha256()
     size, name = path.stat().st_size, f"checksum of {path.name}"
     bar = Bar(total=size, desc=name, unit="B", unit_scale=True, delay=2)
@@ -126,9 +126,9 @@ def sha256(path: Path) -> str:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return the path of a file in an untrusted folder. The file may be missing.
+    """Return the path of a file in an untrusted folder. The file doesn't have to exist.
 
-    Raises `ValueError` if the path is a link that leads out of the folder, or isn't a file.
+    Raises `ValueError` if a link in the path leads out of the folder, or if the path isn't a file.
     """
     path, home = folder / name, folder.resolve()
     if home.parent.name == "snapshots":  # the hub's client links to ../../blobs
@@ -145,7 +145,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: If the file doesn't exist.
-        ValueError: If it is larger than `JSON_BYTES`, isn't JSON, or isn't an object.
+        ValueError: If the file is larger than `JSON_BYTES`, or isn't a JSON object.
     """
     with open(path, "rb") as file:
         content = file.read(JSON_BYTES + 1)
@@ -163,16 +163,16 @@ def read_json(path: Path) -> dict[str, Any]:
 class Log:
     """Proxy for sys.stderr that ignores write errors.
 
-    A full disk or a closed terminal must not stop a run.
+    A full disk or a closed terminal therefore doesn't stop a run.
     """
 
     def write(self, text: str) -> None:
-        """Write the text if possible."""
+        """Write text to stderr, and ignore errors."""
         with suppress(OSError, ValueError, AttributeError):  # failed, closed, None
             sys.stderr.write(text)
 
     def flush(self) -> None:
-        """Flush if possible."""
+        """Flush stderr, and ignore errors."""
         with suppress(OSError, ValueError, AttributeError):
             sys.stderr.flush()
 
@@ -181,13 +181,13 @@ class Log:
 
 
 class LinesLog(Log):
-    """Log that writes a progress bar's states as lines.
+    """Log that writes each state of a progress bar on a new line.
 
-    tqdm would overwrite a single line instead.
+    By default, tqdm overwrites a single line with a carriage return.
     """
 
     def write(self, text: str) -> None:
-        """Write the text as a line, unless it only erases or ends the bar."""
+        """Write text as one line. Text that contains only whitespace is ignored."""
         if line := text.strip():
             super().write(f"{line}\n")
 
@@ -199,7 +199,7 @@ class Bar(tqdm):
     """Progress bar that ignores write errors and also works in log files.
 
     Terminals and notebooks show a bar after one second. Log files get one line every 30 seconds.
-    Unlike tqdm's, the bar disappears at the end, unless `leave` is true.
+    The bar disappears at the end unless `leave` is true.
     """
 
     def __init__(self, *arguments: Any, **settings: Any):
@@ -213,7 +213,7 @@ class Bar(tqdm):
 
 
 def draws_in_place(stream: Any) -> bool:
-    """Return whether a carriage return overwrites the line, as in a terminal or notebook."""
+    """Return whether `stream` is a terminal or notebook, which can overwrite a line."""
     with suppress(OSError, ValueError, AttributeError):  # failed, closed, None
         return stream.isatty() or type(stream).__module__.startswith("ipykernel.")
     return False

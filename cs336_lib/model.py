@@ -12,11 +12,11 @@ from cs336_lib.config import GPTConfig, require
 
 
 class KVCache:
-    """Keys and values of earlier tokens, which avoids computing them again.
+    """Cache of the keys and values of earlier tokens, so that they are computed only once.
 
     Args:
         config: Shape of the model.
-        batch: Number of texts, which all have the same length.
+        batch: Number of sequences. All sequences must have the same length.
         device: Device of the model.
         dtype: Data type of keys and values.
     """
@@ -29,9 +29,10 @@ class KVCache:
         self.mask: Bool[Tensor, "t all"] | None = None
 
     def grow(self, seq: int) -> Int[Tensor, " t"]:
-        """Make room for `seq` more tokens of each text, and return their positions.
+        """Reserve space for `seq` new tokens per sequence, and return their positions.
 
-        Afterwards, `mask` lets each of them attend to itself and to earlier tokens of its text.
+        This also updates the causal mask for the new tokens. `mask` is `None` if the tokens need no
+        explicit mask.
         """
         past, self.length = self.length, self.length + seq
         positions = torch.arange(self.length, device=self.store.device)
@@ -42,7 +43,7 @@ class KVCache:
     def extend(
         self, layer: int, k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t d"]
     ) -> tuple[Float[Tensor, "b h all d"], Float[Tensor, "b h all d"]]:
-        """Store a layer's keys and values of the newest tokens, and return those of all tokens."""
+        """Append keys and values to the cache of a layer, and return the full keys and values."""
         keys, values = self.store[layer, :, :, :, : self.length].unbind(0)
         keys[:, :, -k.size(2) :] = k
         values[:, :, -v.size(2) :] = v
@@ -50,7 +51,7 @@ class KVCache:
 
 
 class CausalSelfAttention(nn.Module):
-    """Multi-head attention in which each token attends to itself and to earlier tokens."""
+    """Multi-head attention with a causal mask."""
 
     def __init__(self, config: GPTConfig, layer: int = 0):
         super().__init__()
@@ -63,7 +64,7 @@ class CausalSelfAttention(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch seq n_embd"], cache: KVCache | None = None
     ) -> Float[Tensor, "batch seq n_embd"]:
-        """Mix information between positions. With a cache, `x` contains only new tokens."""
+        """Apply attention. If a cache is given, `x` must contain only the new tokens."""
         pattern = "batch seq (three head head_dim) -> three batch head seq head_dim"
         q, k, v = rearrange(self.c_attn(x), pattern, three=3, head=self.n_head).unbind(0)
         mask = cache.mask if cache else None
@@ -116,7 +117,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Container for the embeddings, blocks and final norm. `GPT.forward` applies them."""
+    """Container for the embeddings, blocks and final norm, which `GPT.forward` applies."""
 
     def __init__(self, config: GPTConfig):
         super().__init__()
@@ -150,9 +151,9 @@ class GPT(nn.Module):
     def init_parameter(self, name: str, tensor: Tensor) -> None:
         """Fill `tensor` with the initial values of the parameter `name`.
 
-        Weights have a standard deviation of 0.02. In each block, two projections write to the
-        residual stream. Their weights are divided by sqrt(2 n_layer), so the final variance doesn't
-        depend on the number of blocks (Radford et al. 2019, section 2.3).
+        Weights have a standard deviation of 0.02. The two projections in each block that write to
+        the residual stream are scaled down by sqrt(2 n_layer). This makes the variance of the
+        residual stream independent of the number of blocks (Radford et al. 2019, section 2.3).
         """
         if name.endswith("bias"):
             tensor.zero_()
@@ -174,15 +175,15 @@ class GPT(nn.Module):
         cache: KVCache | None = None,
         last_only: bool = False,
     ) -> Float[Tensor, "batch seq vocab_size"] | Float[Tensor, ""]:
-        """Return the logits of the next token at every position, or the loss if targets are given.
+        """Return next-token logits, or the loss if `targets` is given.
 
         The loss is the mean cross-entropy in nats per token.
 
         Args:
-            idx: Token ids. With a cache, only those after the cached tokens.
-            targets: The next token at every position. Positions with -1 are ignored.
-            cache: Keys and values of earlier tokens. Those of `idx` are added.
-            last_only: Whether to return only the logits of the last position.
+            idx: Token ids. If a cache is given, pass only the tokens after the cached tokens.
+            targets: The next token at every position. Targets of -1 are ignored.
+            cache: Keys and values of earlier tokens. The keys and values of `idx` are appended.
+            last_only: Whether to compute logits only for the last position.
 
         Raises:
             ValueError: If the sequence is longer than the block size.
@@ -214,6 +215,6 @@ class GPT(nn.Module):
         return self.lm_head.weight.device
 
     def num_parameters(self) -> int:
-        """Count the parameters with the true vocabulary size and the tied matrix counted once."""
+        """Count the parameters, without vocabulary padding and with the tied matrix once."""
         padding = (self.config.padded_vocab_size - self.config.vocab_size) * self.config.n_embd
         return sum(p.numel() for p in self.parameters()) - padding

@@ -22,9 +22,9 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """Create AdamW (Loshchilov and Hutter 2019) or Muon.
+    """Create AdamW (Loshchilov and Hutter 2019) or Muon, as `config.optimizer` specifies.
 
-    The optimizer is fused except on the meta device.
+    The fused implementation is used, except for a model on the meta device.
     """
     groups = parameter_groups(model, config.weight_decay)
     kind = torch.optim.AdamW
@@ -43,22 +43,23 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
 class Muon(torch.optim.AdamW):
     """AdamW that uses Muon's update for some groups (Jordan et al. 2024).
 
-    Groups with `muon_momentum` are updated with orthogonalized momentum. Each update is scaled to
-    the typical size of AdamW's, 0.2 per entry (Liu et al. 2025, eq. 4). Muon and AdamW can then
-    share the learning rate and the weight decay. torch.optim.Muon processes one matrix at a time in
-    bf16. This class batches matrices of equal shape, and uses bf16 only where it is fast.
+    Groups with a `muon_momentum` entry are updated with orthogonalized momentum. Each update is
+    scaled to a root mean square of 0.2, which is typical for AdamW (Liu et al. 2025, eq. 4). Muon
+    and AdamW can therefore share the learning rate and the weight decay. torch.optim.Muon processes
+    one matrix at a time in bf16. This class batches matrices of equal shape, and uses bf16 only on
+    CUDA.
     """
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]  # takes no closure
-        """Update Muon's parameters and clear their gradients, then update the others with AdamW."""
+        """Update the Muon groups and clear their gradients, then run AdamW's step."""
         for group in self.param_groups:
             if "muon_momentum" in group:
                 self.step_matrices(group)
         super().step()
 
     def step_matrices(self, group: dict) -> None:
-        """Update a group with orthogonalized Nesterov momentum. Equal shapes form one batch."""
+        """Update a group with orthogonalized Nesterov momentum. Batch matrices of equal shape."""
         parameters = [p for p in group["params"] if p.grad is not None]
         if not parameters:
             return
@@ -92,10 +93,11 @@ class Muon(torch.optim.AdamW):
 
 
 def wide_matrices(p: Tensor) -> list[Tensor]:
-    """Return views of a parameter's matrices, with tall ones transposed.
+    """Return views of the matrices in a parameter, and transpose tall matrices.
 
-    The weight of c_attn consists of three matrices (q, k and v), which are orthogonalized
-    separately. Wide matrices are cheaper, because the product with their transpose is smaller.
+    The weight of c_attn is split into three matrices (q, k and v), which are orthogonalized
+    separately. A wide matrix is cheaper to orthogonalize than a tall one, because `x @ x.mT` is
+    smaller.
     """
     parts = p.chunk(3) if p.size(0) == 3 * p.size(1) else (p,)
     return [part.mT if part.size(0) > part.size(1) else part for part in parts]
@@ -106,8 +108,8 @@ def orthogonalized(
 ) -> Float[Tensor, "count rows columns"]:
     """Bring all singular values close to 1 by Newton-Schulz iteration.
 
-    The coefficients of the quintic polynomial are from Jordan et al. (2024). Small singular values
-    grow fast, and all of them end between about 0.7 and 1.2.
+    The coefficients of the quintic polynomial are from Jordan et al. (2024). They make small
+    singular values grow quickly. After five steps, singular values are between about 0.7 and 1.2.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     x = matrices.bfloat16() if matrices.device.type == "cuda" else matrices

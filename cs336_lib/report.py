@@ -11,7 +11,7 @@ from cs336_lib.hardware import DATASHEET, Device
 
 
 def troubles(rows: list[dict[str, Any]]) -> str:
-    """Summarize a run's skipped batches and loss spikes, or return "" for a run without any."""
+    """Summarize skipped steps and loss spikes. Return "" if there are no such steps."""
     parts = []
     for key, name in (("skipped", "skipped for NaN or infinity"), ("spike", "with a loss spike")):
         steps = [row["step"] for row in rows if row.get(key)]
@@ -37,9 +37,9 @@ def summary(row: dict[str, Any]) -> str:
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Align rows of cells as lines of text.
+    """Format rows of cells as aligned lines of text.
 
-    The first column is left-aligned, and the others are right-aligned.
+    The first column is left-aligned, and all other columns are right-aligned.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     padded = ([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows)
@@ -51,10 +51,10 @@ MIN_MFU = 1e-6
 
 
 def find_device(name: str) -> Device:
-    """Return a datasheet by name, such as `h100`, `H100` or `rtx-4090`.
+    """Return the datasheet of a device name such as `h100`, `H100` or `rtx-4090`.
 
     Raises:
-        ValueError: If we have no datasheet with this name.
+        ValueError: If there is no datasheet for this name.
     """
     sheets = {key.replace(" ", ""): sheet for key, sheet in DATASHEET.items()}
     wanted = name.lower().replace(" ", "").replace("-", "")
@@ -64,13 +64,13 @@ def find_device(name: str) -> Device:
 
 
 def digits(value: float) -> str:
-    """Format a number with four digits, such as 7e10, 0.5 and 1,120."""
+    """Format a number with up to four significant digits, such as 7e10, 0.5 or 1,120."""
     plain = f"{value:,.4g}" if 1e-3 <= abs(value) < 1e6 else f"{value:.4g}"
     return re.sub(r"e([+-])0*", lambda sign: "e" + sign[1].strip("+"), plain)
 
 
 def short(value: float) -> str:
-    """Format a count with four digits and a letter, such as 70B."""
+    """Format a count with up to four significant digits and a letter, such as 70B."""
     for power, letter in ((12, "T"), (9, "B"), (6, "M")):
         if value >= 10**power:
             return f"{value / 10**power:.4g}{letter}"
@@ -78,12 +78,12 @@ def short(value: float) -> str:
 
 
 def gigabytes(value: float) -> str:
-    """Format bytes in GB (1e9 bytes)."""
+    """Format a number of bytes in GB (1e9 bytes)."""
     return f"{value / 1e9:,.0f} GB" if value >= 1e10 else f"{value / 1e9:.3g} GB"
 
 
 def time_table(params: float, tokens: float, estimate: Estimate, device: Device) -> str:
-    """Format the training time and the arithmetic behind it."""
+    """Format the training time and its calculation."""
     gpus, mfu, day = estimate.gpus, estimate.mfu, accounting.SECONDS_PER_DAY
     flops = accounting.training_flops(params, tokens)
     peak = device.peak_flops[estimate.dtype]
@@ -102,7 +102,10 @@ Time to train {short(params)} parameters on {short(tokens)} tokens
 
 
 def memory_table(estimate: Estimate, memory: float) -> str:
-    """Format the largest model that fits into `memory` bytes per GPU, and whether yours fits."""
+    """Format the largest model that fits into `memory` bytes per GPU.
+
+    If `estimate.params` is given, also show whether that model fits.
+    """
     gpus, optimizer, precision = estimate.gpus, estimate.optimizer, estimate.precision
     per = accounting.bytes_per_parameter(optimizer, precision)
     total = gpus * memory

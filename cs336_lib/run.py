@@ -1,4 +1,4 @@
-"""Run folders on disk, with config, lock and metrics, and the comparison of runs."""
+"""Create, lock, resume and compare run folders."""
 
 import dataclasses
 import json
@@ -39,9 +39,9 @@ class Metrics:
     The file has exactly one row per step, even after a kill and resume.
 
     Args:
-        path: Path of the file. Rows before `first_step` are kept.
-        first_step: The next step.
-        world: The ranks. Only rank 0 writes, but all ranks keep the rows.
+        path: Path of the file. Existing rows for steps before `first_step` are kept.
+        first_step: Step at which the run starts or resumes.
+        world: The ranks. Only rank 0 writes the file, but every rank keeps all rows in memory.
     """
 
     def __init__(self, path: Path, first_step: int, world: World):
@@ -52,7 +52,7 @@ class Metrics:
             write_atomic(path, "".join(json.dumps(row) + "\n" for row in self.rows))
 
     def add(self, row: dict[str, Any]) -> None:
-        """Append a row, and mark it with "spike" if its loss is a spike."""
+        """Append a row. If the loss is a spike, set `row["spike"]` to True."""
         if is_spike(row["train_loss"], self.rows[-RECENT:]):
             row["spike"] = True
         self.rows.append(row)
@@ -67,12 +67,12 @@ class Metrics:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a metrics.jsonl file, without an incomplete last line.
+    """Return the rows of a metrics.jsonl file.
 
-    A val_loss that is null is left out of its row.
+    An incomplete last line is ignored, and a val_loss of null is removed from its row.
 
     Raises:
-        ValueError: If another line is invalid.
+        ValueError: If a complete line isn't a valid row.
     """
     rows = []
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
@@ -97,7 +97,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def is_spike(loss: float | None, before: list[dict[str, Any]]) -> bool:
     """Return whether a loss is far above the previous losses.
 
-    At least RECENT / 5 previous losses are needed.
+    The result is False if there are fewer than RECENT / 5 previous losses.
     """
     recent = [row["train_loss"] for row in before if row.get("train_loss") is not None]
     if loss is None or len(recent) < RECENT // 5:
@@ -108,15 +108,16 @@ def is_spike(loss: float | None, before: list[dict[str, Any]]) -> bool:
 
 
 def check(config: TrainConfig, tokenizer: Tokenizer) -> tuple[TrainConfig, bool]:
-    """Check that a run can start or resume in its folder, without writing anything.
+    """Check that a run can start or resume in `config.run_dir`. Files aren't changed.
 
     Returns:
-        The config, and whether there is a run to resume. If `init_from` set the model's shape, the
-        shape comes from the saved run, so the initial weights may be gone.
+        The config, and whether the folder contains a run to resume. With `init_from`, the model
+        shape is read from the saved run, so resuming doesn't need the initial weights.
 
     Raises:
-        FileExistsError: If the folder contains something else, or a run while resume is off.
-        ValueError: If the folder contains a run with another config or tokenizer.
+        FileExistsError: If the folder contains a run and `config.resume` is false, or if it
+            contains other files.
+        ValueError: If the saved run has a different config or tokenizer.
     """
     require(bool(config.run_dir), "run_dir is empty; name a folder for checkpoints and metrics")
     run_dir = Path(config.run_dir)
@@ -148,13 +149,17 @@ def data_name(config: TrainConfig) -> str:
 def resume_point(
     run_dir: Path, shape: GPTConfig, data: dict[str, Any], device: torch.device, world: World
 ) -> tuple[Path | None, int]:
-    """Find the newest valid checkpoint of a run, and check that its model and data match.
+    """Find the newest valid checkpoint, and check that it matches the model and the data.
 
-    All ranks get the same result.
+    All ranks return the same checkpoint.
 
     Args:
-        data: A fingerprint of each part of the data. Old checkpoints don't have one.
+        run_dir: Folder of the run.
+        shape: Expected model config.
+        data: Fingerprints of the training and validation data. If a checkpoint has no fingerprints,
+            the data isn't compared.
         device: Device for communication between the ranks.
+        world: The ranks. Only rank 0 searches the folder.
 
     Returns:
         The checkpoint and its number of finished steps, or `None` and 0 if there is no checkpoint.
@@ -181,11 +186,12 @@ def resume_point(
 
 @contextmanager
 def lock(run_dir: Path, world: World, *, begun: bool) -> Iterator[None]:
-    """Create the run folder if needed, and lock it against other runs within this block.
+    """Create the run folder if it is missing, and lock it within this block.
 
     Raises:
         OSError: If the folder can't be written.
-        ValueError: If another run holds the lock or has started there since `check`.
+        ValueError: If another run holds the lock, or if config.json appeared or disappeared after
+            `check`.
     """
     world.barrier()  # all ranks have passed their checks, so the folder may be written
     if not world.is_main:
@@ -200,7 +206,7 @@ def lock(run_dir: Path, world: World, *, begun: bool) -> Iterator[None]:
 
 
 def write(config: TrainConfig, tokenizer: Tokenizer, resumed: Path | None, world: World) -> None:
-    """Write config and tokenizer, and set aside checkpoints newer than the resume point.
+    """Write config.json and tokenizer.json, and rename checkpoints newer than `resumed`.
 
     Raises:
         OSError: If the folder can't be written.
@@ -219,7 +225,7 @@ def write(config: TrainConfig, tokenizer: Tokenizer, resumed: Path | None, world
 
 
 def nan_hint(run_dir: Path) -> str:
-    """Return the end of the NaN error message, with the newest checkpoint and what to try."""
+    """Return advice for a NaN error message, including the path of the newest checkpoint."""
     newest = checkpoint.newest_valid(run_dir / "checkpoints", (checkpoint.STATE,))
     there = f" there with --init-from {run_dir} and" if newest else " with"
     return (
@@ -229,7 +235,7 @@ def nan_hint(run_dir: Path) -> str:
 
 @contextmanager
 def resume_hint(config: TrainConfig) -> Iterator[None]:
-    """Add advice about --resume to errors of the disk or of another process."""
+    """Add advice about --resume to disk and communication errors raised in this block."""
     try:
         yield
     except (BrokenPipeError, FileExistsError, FileNotFoundError):
@@ -250,7 +256,7 @@ NONE = "-"
 
 @dataclass(frozen=True)
 class Run:
-    """Contents of a run folder, with its name, config and metrics."""
+    """Name, config and metrics of a run folder."""
 
     name: str
     config: TrainConfig
@@ -261,8 +267,8 @@ def read_run(folder: Path) -> Run:
     """Read the config and metrics of a finished or unfinished run.
 
     Raises:
-        FileNotFoundError: If the folder or a file in it doesn't exist.
-        ValueError: If a file is corrupt or no step is finished yet.
+        FileNotFoundError: If the folder, config.json or metrics.jsonl doesn't exist.
+        ValueError: If a file is corrupt or contains no finished step.
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such run folder")
@@ -276,7 +282,7 @@ def read_run(folder: Path) -> Run:
 
 
 def outcome(run: Run) -> dict[str, str]:
-    """Return the results of a run as text, with losses in nats per token."""
+    """Format a run's progress, losses (nats per token), speed and time for `table`."""
     losses = [row["train_loss"] for row in run.rows if row.get("train_loss") is not None]
     recent = losses[-max(1, len(losses) // 20) :]  # one batch is too noisy
     measured = [(row["val_loss"], row["step"]) for row in run.rows if "val_loss" in row]
@@ -294,9 +300,9 @@ def outcome(run: Run) -> dict[str, str]:
 
 
 def table(runs: Sequence[Run]) -> str:
-    """Return a table of runs with one column each.
+    """Format a table that compares runs, with one column per run.
 
-    The rows are the results and the config fields that differ.
+    The rows are the config fields that differ, followed by the results.
     """
     configs = [dataclasses.asdict(run.config) | {"run_dir": "", "resume": ""} for run in runs]
     fields = {name: [str(config[name]) or NONE for config in configs] for name in configs[0]}

@@ -10,9 +10,10 @@ from cs336_lib.config import TrainConfig
 def learning_rate(step: int, config: TrainConfig) -> float:
     """Return the learning rate of a step.
 
-    The rate has a linear warm-up and then a cosine or linear decay. Step 0 has learning_rate /
-    warmup_steps, and step warmup_steps - 1 has the peak. The last step, max_steps - 1, has exactly
-    min_learning_rate unless it is the peak.
+    The rate increases linearly during the warm-up and then follows a cosine or linear decay. It is
+    learning_rate / warmup_steps at step 0 and learning_rate at step warmup_steps - 1. It decays to
+    exactly min_learning_rate at the last step, max_steps - 1. If the warm-up lasts for the entire
+    run, there is no decay.
     """
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
@@ -23,9 +24,9 @@ def learning_rate(step: int, config: TrainConfig) -> float:
 
 
 def batch_windows(step: int, config: TrainConfig) -> int:
-    """Return the number of sequences in a step's batch over all devices.
+    """Return the number of sequences in the batch of a step, over all devices.
 
-    The batch may grow during the first steps.
+    The number grows linearly during the first batch_growth_steps steps.
     """
     if step >= config.batch_growth_steps:
         return config.batch_windows
@@ -34,7 +35,7 @@ def batch_windows(step: int, config: TrainConfig) -> int:
 
 
 def windows_before(step: int, config: TrainConfig) -> int:
-    """Return the number of sequences in all earlier steps, which is where the batch starts."""
+    """Return the total number of sequences in all steps before `step`."""
     growing = min(step, config.batch_growth_steps)
     return (step - growing) * config.batch_windows + sum(
         batch_windows(earlier, config) for earlier in range(growing)

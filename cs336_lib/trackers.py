@@ -14,20 +14,20 @@ Send = Callable[[dict[str, Any]], None]
 
 
 def require_tracker(config: TrainConfig) -> None:
-    """Raise `ValueError` if the tracker in `config.log_to` isn't installed."""
+    """Raise `ValueError` if the package named by `config.log_to` isn't installed."""
     name = config.log_to
     if name and find_spec(name) is None:
         raise ValueError(f"--log-to {name}: the package {name} isn't installed; pip install {name}")
 
 
 def open_tracker(config: TrainConfig, stack: ExitStack) -> Send | None:
-    """Open the tracker that `config.log_to` names, and close it at the end of `stack`.
+    """Open the tracker named by `config.log_to`. `stack` closes it.
 
-    TensorBoard's event files are written to the subfolder `tensorboard` of the run. Weights &
-    Biases and trackio share the same interface.
+    TensorBoard event files are written to the subfolder `tensorboard` of the run folder. Weights &
+    Biases and trackio have the same interface.
 
     Returns:
-        A function that sends a row's numbers, or `None` if log_to is empty.
+        A function that sends the numbers of a row to the tracker, or `None` if log_to is empty.
     """
     if not config.log_to:
         return None
@@ -49,6 +49,6 @@ def open_tracker(config: TrainConfig, stack: ExitStack) -> Send | None:
 
 
 def numbers(row: dict[str, Any]) -> dict[str, float]:
-    """Return the values of a row that a tracker can plot, without the step."""
+    """Return the numeric values of a row, without the step."""
     values = row.items()
     return {k: float(v) for k, v in values if k != "step" and isinstance(v, (int, float))}

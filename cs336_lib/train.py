@@ -37,15 +37,15 @@ EXPECTED_MFU = 0.4  # for the estimate before the start; the real MFU is measure
 
 
 def train_step(job: "Job", batches: Batches, step: int) -> tuple[Tensor, Tensor]:
-    """Run one optimizer step, with forward and backward passes, gradient clipping and update.
+    """Run the forward pass, backward pass, gradient clipping and update of one optimizer step.
 
-    If the loss or the gradient isn't finite, the update is skipped. With on_nan="stop", all later
-    updates are skipped too. With log_every above 1, the device does this without synchronizing with
-    the host.
+    The update is skipped if the loss or the gradient isn't finite. With on_nan="stop", all later
+    updates are skipped too. With log_every greater than 1, the check runs on the device, and the
+    host doesn't wait for its result.
 
     Returns:
         The mean loss over all ranks in nats per token, and the gradient norm before clipping. Both
-        stay on the device.
+        tensors stay on the device.
     """
     config, world, optimizer = job.config, job.world, job.optimizer
     torch.manual_seed(hash_key(config.seed, step, world.rank))  # dropout's randomness
@@ -66,19 +66,20 @@ def train_step(job: "Job", batches: Batches, step: int) -> tuple[Tensor, Tensor]
 
 
 def backward(job: "Job", batches: Batches, windows: int) -> Tensor:
-    """Accumulate the gradient of the mean loss over a step's windows.
+    """Accumulate gradients over the micro-batches of one step.
 
-    Each micro-batch is weighted by its size, so any split gives the gradient of the whole batch.
-    DDP and FSDP average over ranks, but we need a sum, so we multiply by `world.size`. DDP
-    communicates gradients once per step, with the last micro-batch.
+    Each micro-batch is weighted by its size, so the gradient is the same for any micro-batch size.
+    DDP and FSDP average gradients over ranks. We need the sum, so we multiply the loss by
+    `world.size`. DDP communicates gradients only after the last micro-batch.
 
     Args:
-        job: The run, whose model DDP or torch.compile may wrap.
-        batches: Inputs and targets of this rank's micro-batches.
-        windows: Number of sequences in the step's batch over all ranks.
+        job: The run. Its model may be wrapped by DDP or torch.compile.
+        batches: Inputs and targets of the micro-batches on this rank.
+        windows: Number of sequences in the batch over all ranks.
 
     Returns:
-        This rank's part of the mean loss in nats per token. The parts of all ranks add up to it.
+        The loss of this rank, scaled so that the sum over all ranks is the mean loss in nats per
+        token.
     """
     losses = []
     pieces = job.world.pieces(windows, job.config.micro_batch_size)
@@ -106,16 +107,17 @@ def train(config: TrainConfig, on_step: Send | None = None) -> "TrainResult":
 
     Args:
         config: All settings of the run. The same settings give the same run.
-        on_step: Function that is called with each row of metrics after it is written.
+        on_step: Function to call with each row of metrics after the row is written.
 
     Returns:
         The model, its tokenizer and the metrics.
 
     Raises:
         ValueError: If the config, the data or the run folder is invalid. No file is written.
-        FloatingPointError: If a loss or gradient is NaN or infinite. The last finite weights are
-            kept.
-        OSError: If the disk is full, or another process died or hung. Use --resume to continue.
+        FloatingPointError: If a loss or gradient is NaN or infinite. The model keeps the last
+            finite weights.
+        OSError: If the disk is full, or if a distributed process died or hung. Use --resume to
+            continue.
 
     Example:
         >>> train(PRESETS["shakespeare-char"][1]).val_loss
@@ -145,17 +147,17 @@ def train(config: TrainConfig, on_step: Send | None = None) -> "TrainResult":
 
 
 def is_due(step: int, every: int, config: TrainConfig) -> bool:
-    """Return whether a periodic action is due after this step. The last step is always due."""
+    """Return whether a periodic action is due after this step. It is always due at the end."""
     return step + 1 == config.max_steps or (every > 0 and (step + 1) % every == 0)
 
 
 def evaluate(job: "Job", step: int) -> dict[str, float | str]:
-    """Return the validation loss, and the HellaSwag score and sample if configured.
+    """Measure the validation loss in nats per token.
 
-    The validation loss is in nats per token.
+    If the config requests them, the result also includes a HellaSwag score and a text sample.
 
     Raises:
-        FloatingPointError: If the loss isn't finite.
+        FloatingPointError: If the validation loss isn't finite.
     """
     config, tokens = job.config, job.config.eval_tokens
     place: dict[str, Any] = {"device": job.device, "autocast": job.autocast, "world": job.world}
@@ -189,7 +191,7 @@ def save(job: "Job", done: int, val_loss: float | None) -> None:
 
 @dataclass(frozen=True)
 class TrainResult:
-    """Result of a run, with the model, its tokenizer, and one row of metrics per step."""
+    """Model, tokenizer and metrics of a run. `metrics` has one row per step."""
 
     run_dir: Path
     model: GPT
@@ -202,7 +204,7 @@ class TrainResult:
         """The last validation loss in nats per token.
 
         Raises:
-            ValueError: If it hasn't been measured yet.
+            ValueError: If no validation loss has been measured yet.
         """
         losses = [row["val_loss"] for row in self.metrics if "val_loss" in row]
         if not losses:  # metrics.jsonl was lost
@@ -214,14 +216,15 @@ class TrainResult:
 
 
 class Job:
-    """Everything that the training loop needs for a run.
+    """State of a training run, such as the model, optimizer, data loaders and device.
 
     Args:
-        config: Config of the run. `self.config` has the model's actual shape.
-        stack: Exit stack for everything that must be undone at the end of the run.
+        config: Config of the run. With `init_from`, `self.config` gets the shape of the loaded
+            model.
+        stack: Exit stack that undoes the setup at the end of the run.
 
     Raises:
-        ValueError: If a setting is invalid. The run folder is changed only after all other checks.
+        ValueError: If a setting is invalid. All settings are checked before the run folder changes.
     """
 
     def __init__(self, config: TrainConfig, stack: ExitStack):
@@ -276,16 +279,17 @@ class Job:
             print(banner(self, peak))
 
     def build_model(self, resumed: Path | None) -> GPT:
-        """Create the model on the CPU, with fresh weights or those named by `init_from`.
+        """Create the model on the CPU with random weights, or load the weights in `init_from`.
 
-        If `init_from` is given, its weights determine the shape in `config`. A model that will be
-        sharded is created on the meta device and gets fresh weights later.
+        The weights in `init_from` determine the model's shape, which is stored in `self.config`.
+        With FSDP, a model with random weights is created on the meta device and initialized later.
 
         Args:
-            resumed: Checkpoint whose weights will replace the fresh ones, or `None`.
+            resumed: Checkpoint that will be loaded into the model later, or `None`. If it is
+                given, `init_from` is ignored.
 
         Raises:
-            ValueError: If the model doesn't fit into memory, or the weights don't fit the config.
+            ValueError: If the model doesn't fit into memory, or the weights don't match the config.
         """
         given = None
         if self.config.init_from and resumed is None:
@@ -307,10 +311,11 @@ class Job:
         return GPT(config)
 
     def check_batches(self) -> None:
-        """Read the first batch and the validation set to find invalid data before training.
+        """Read the first batch and the validation set, so that invalid data fails before training.
 
         Raises:
-            ValueError: If a token id is outside the vocabulary, or there are too few sequences.
+            ValueError: If a token id is outside the vocabulary, or if a batch has fewer sequences
+                than there are ranks.
         """
         for _ in self.micro_batches(self.steps.start):
             pass
@@ -319,9 +324,10 @@ class Job:
             self.val_loader.windows([start])
 
     def micro_batches(self, step: int) -> Batches:
-        """Yield this rank's micro-batches of a step.
+        """Yield the micro-batches of one step on this rank.
 
-        An empty piece yields a window with weight 0.
+        All ranks yield the same number of micro-batches. A rank with too few sequences yields an
+        extra window, which gets weight 0 in the loss.
         """
         before = schedule.windows_before(step, self.config)
         windows = schedule.batch_windows(step, self.config)
@@ -331,7 +337,7 @@ class Job:
             yield self.train_loader.batch(before + first, max(size, 1))
 
     def batches(self) -> Batches:
-        """Yield this rank's micro-batches of all steps on the device, with prefetching."""
+        """Yield the micro-batches of all steps on this rank, prefetched to the device."""
         pieces = (piece for step in self.steps for piece in self.micro_batches(step))
         return prefetched(pieces, self.device)
 
@@ -368,11 +374,11 @@ writes to  {config.run_dir}"""
 
 
 def init_from(config: TrainConfig, tokenizer: Tokenizer) -> GPT:
-    """Load the weights that `config.init_from` names, and shorten the context to block_size.
+    """Load the weights in `config.init_from`, and shorten their context to `config.block_size`.
 
     Raises:
-        ValueError: If the weights can't be found, have another vocabulary, or have too short a
-            context.
+        ValueError: If the weights can't be found, use a different tokenizer, or have a context
+            shorter than block_size.
     """
     source = Path(config.init_from)
     if (source / "checkpoints").is_dir():
@@ -397,13 +403,11 @@ def init_from(config: TrainConfig, tokenizer: Tokenizer) -> GPT:
 
 
 class StepLog:
-    """Convert the results of steps to rows of metrics.
-
-    The device may still be computing these results.
+    """Collect losses and gradient norms on the device, and convert them to rows of metrics.
 
     Args:
         job: The run.
-        listeners: Functions that get each row on rank 0.
+        listeners: Functions to call with each row on rank 0.
     """
 
     def __init__(self, job: Job, listeners: list[Send | None]):
@@ -417,7 +421,7 @@ class StepLog:
         self.bar = Bar(job.steps, **size, unit="step", disable=hidden, leave=True, delay=0)
 
     def steps(self) -> Iterator[int]:
-        """Yield the step numbers, with a progress bar."""
+        """Yield the step numbers, and show a progress bar."""
         self.restart_clock()
         yield from self.bar
 
@@ -427,16 +431,16 @@ class StepLog:
         self.start = time.perf_counter()
 
     def add(self, loss: Tensor, grad_norm: Tensor) -> None:
-        """Record the next step without waiting for the device."""
+        """Record the loss and gradient norm of a step without waiting for the device."""
         self.pending.append(torch.stack((loss, grad_norm)))
         self.done += 1
 
     def read(self) -> list[dict[str, Any]]:
-        """Wait for the device, and return a row for each step since the last call.
+        """Wait for the device, and return one row of metrics for each step since the last call.
 
         Raises:
             FloatingPointError: If on_nan="stop" and the loss or gradient of a step isn't finite.
-                Rows before this step are written.
+                The rows of earlier steps are written first.
         """
         config, first = self.job.config, self.done - len(self.pending)
         values = torch.stack(self.pending).tolist()
@@ -466,9 +470,9 @@ class StepLog:
         return rows
 
     def write(self, rows: list[dict[str, Any]]) -> None:
-        """Append rows to the metrics, show them, and send them to the listeners.
+        """Append rows to the metrics file, display them, and send them to the listeners.
 
-        In a terminal, the progress bar shows the latest row. In a log file, each row is a line.
+        A terminal shows the latest row in the progress bar. A log file gets one line per row.
         """
         for row in rows:
             self.job.metrics.add(row)
@@ -482,7 +486,7 @@ class StepLog:
                 send(row)
 
     def finish(self) -> TrainResult:
-        """Print how the run ended, and return its result."""
+        """Print skipped steps, loss spikes or an early stop, and return the result of the run."""
         job, total, rows = self.job, self.job.config.max_steps, self.job.metrics.rows
         self.bar.close()
         if job.world.is_main and (trouble := troubles(rows)):
@@ -494,7 +498,7 @@ class StepLog:
 
 
 def not_finite(job: Job, step: int, loss: float, grad_norm: float) -> str:
-    """Describe where NaN or infinity occurred, and what to do."""
+    """Return an error message with the step, the batch and possible fixes."""
     first, end = (schedule.windows_before(n, job.config) for n in (step, step + 1))
     start = int(job.train_loader.starts(first, 1)[0])
     return (
@@ -506,7 +510,7 @@ def not_finite(job: Job, step: int, loss: float, grad_norm: float) -> str:
 
 @contextmanager
 def reproducible(config: TrainConfig, device: torch.device) -> Iterator[None]:
-    """Set determinism and TF32 as configured, and restore the old settings at the end."""
+    """Apply the config's determinism and TF32 settings within this block."""
     deterministic = config.deterministic == "on"
     deterministic |= config.deterministic == "auto" and device.type == "cpu"
     before = torch.are_deterministic_algorithms_enabled()
@@ -526,7 +530,7 @@ def reproducible(config: TrainConfig, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
-    """Set an event on Ctrl-C, the stop button or SIGTERM. A second signal interrupts at once."""
+    """Set an event on SIGINT or SIGTERM. A second signal raises KeyboardInterrupt."""
     stop = threading.Event()
 
     def handle(number: int, frame: object) -> None:
