@@ -1,4 +1,4 @@
-"""Shakespeare's plays and GPT-2's vocabulary, which ship with the package."""
+"""Locate the data that ships with the package, such as Shakespeare's plays."""
 
 from pathlib import Path
 

@@ -41,10 +41,10 @@ class Corpus:
 
     Attributes:
         paths: Text, JSON lines or parquet files. A text file is one document.
-        text_field: Field that contains the text of a JSON object or a row.
+        text_field: Name of the field that contains the text of a row.
         hub: Name of the dataset on the hub.
         hub_config: Configuration of the dataset, for example "sample-10BT".
-        raw: Whether the paths are nanoGPT's token files, which have no header. A second file is
+        raw: Whether the paths are nanoGPT token files without a header. The optional second file is
             used for validation.
     """
 
@@ -63,7 +63,13 @@ class Corpus:
 
 
 class Row(NamedTuple):
-    """A row of a file or dataset, its name for messages, and the last mark before it."""
+    """A row of a file or dataset.
+
+    Attributes:
+        where: Description of the row for error messages.
+        content: Fields of the row.
+        mark: Saved stream state from which the row can be read again, or `None`.
+    """
 
     where: str
     content: dict[str, Any]
@@ -71,7 +77,7 @@ class Row(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Position of a piece of text in a corpus. A hub stream resumes at its mark."""
+    """Position of a piece of text in a corpus. A hub stream resumes at `mark`."""
 
     document: int = 0
     piece: int = -1
@@ -79,7 +85,7 @@ class Place(NamedTuple):
 
 
 def check_files(corpus: Corpus) -> None:
-    """Raise `ValueError` unless a corpus names supported files or a dataset, but not both."""
+    """Raise `ValueError` unless a corpus has either supported files or a dataset."""
     message = f"{len(corpus.paths)} files; --raw takes one, or a second one to validate on"
     require(not corpus.raw or len(corpus.paths) in (1, 2), message)
     either = "name text, JSON lines or parquet files, or else one data set with --hub"
@@ -90,10 +96,10 @@ def check_files(corpus: Corpus) -> None:
 
 
 def read(corpus: Corpus, after: Place) -> Iterator[tuple[Place, Piece]]:
-    """Yield all pieces of text after a place, in order.
+    """Yield the pieces of a corpus that follow the place `after`, in order.
 
-    `after` is the place of the last piece that the caller already has. Earlier documents are read
-    again, except for those from the hub.
+    Files are read again from the start, and earlier pieces are skipped. A hub stream resumes at the
+    mark in `after`.
 
     Raises:
         ValueError: If a file is corrupt or the hub doesn't have the dataset.
@@ -108,7 +114,7 @@ def read(corpus: Corpus, after: Place) -> Iterator[tuple[Place, Piece]]:
 
 
 def documents(corpus: Corpus, mark: Mark | None) -> Iterator[tuple[Mark | None, Iterable[Piece]]]:
-    """Yield each document's pieces, with the mark before the document."""
+    """Yield the documents of a corpus, each as a mark for resuming and a sequence of pieces."""
     field = corpus.text_field
     if corpus.hub:
         for row in hub_rows(corpus.hub, corpus.hub_config, "train", mark):
@@ -126,7 +132,7 @@ def documents(corpus: Corpus, mark: Mark | None) -> Iterator[tuple[Mark | None, 
 
 
 def raw_pieces(path: Path) -> Iterator[np.ndarray]:
-    """Yield the tokens of a nanoGPT file.
+    """Yield the tokens of a nanoGPT file in pieces.
 
     Raises `ValueError` if a token id isn't in GPT-2's vocabulary.
     """
@@ -139,12 +145,13 @@ def raw_pieces(path: Path) -> Iterator[np.ndarray]:
 
 
 def text_pieces(path: Path) -> Iterator[str]:
-    """Yield a file's text in pieces that have the same tokens as the complete text.
+    """Split a text file into pieces that can be tokenized separately.
 
-    Line ends become \\n. The text is cut before a space or line end that follows another character,
-    because GPT-2's pattern always has a word boundary there. Words longer than LONGEST_WORD
-    characters are cut inside, which can change their tokens. Raises `ValueError` if the file isn't
-    UTF-8 or is binary.
+    The pieces have the same tokens as the complete text. Line ends are converted to \\n. The text
+    is split before a space or newline that follows a non-whitespace character, because GPT-2's
+    split pattern always has a word boundary there. Words longer than LONGEST_WORD characters are
+    split too, which can change their tokens. Raises `ValueError` if the file is binary or isn't
+    UTF-8.
     """
     kept = ""  # text after the last boundary
     try:
@@ -189,7 +196,7 @@ def json_rows(path: Path) -> Iterator[Row]:
 
 
 def parquet_rows(path: Path, field: str) -> Iterator[Row]:
-    """Yield one field of each row in a parquet file.
+    """Yield the rows of a parquet file, with only the field `field`.
 
     Raises `ValueError` if `pyarrow` isn't installed or the file can't be read.
     """
@@ -210,7 +217,7 @@ def parquet_rows(path: Path, field: str) -> Iterator[Row]:
 
 
 def hub_rows(hub: str, config: str, split: str, mark: Mark | None = None) -> Iterator[Row]:
-    """Stream the rows of a dataset on the Hugging Face hub, starting at a mark if given.
+    """Stream the rows of a dataset from the Hugging Face hub, optionally from a saved mark.
 
     Raises:
         ValueError: If `datasets` isn't installed or the hub doesn't have the dataset.
@@ -242,13 +249,13 @@ def hub_rows(hub: str, config: str, split: str, mark: Mark | None = None) -> Ite
 
 
 def one_line(error: Exception) -> str:
-    """Return an exception's type and the first line of its message."""
+    """Return the type of an exception and the first line of its message."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
 
 
 def text_of(row: Row, field: str) -> str:
-    """Return a row's text, with lone surrogates replaced by U+FFFD.
+    """Return the text of a row, with lone surrogates replaced by U+FFFD.
 
     JSON strings can contain lone surrogates.
     """

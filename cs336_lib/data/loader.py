@@ -1,4 +1,4 @@
-"""Batches of token windows, computed from the seed and the window numbers."""
+"""Load shuffled batches of token windows."""
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,19 +19,19 @@ VAL_FRACTION = 0.1  # the plays' last tenth is for validation
 
 
 def shuffled(index: np.ndarray, n: int, key: int) -> np.ndarray:
-    """Map positions in a shuffled order to numbers, without storing the order.
+    """Apply a pseudorandom permutation of 0..n-1 without storing it.
 
-    A four-round Feistel network permutes all numbers with the smallest even number of bits that can
-    hold n. Results outside 0..n-1 go through the network again until they are inside (Black and
-    Rogaway 2002).
+    A four-round Feistel network permutes all integers with an even number of bits, which is as
+    small as possible for n. Results outside 0..n-1 are passed through the network again until they
+    are in range (Black and Rogaway 2002).
 
     Args:
-        index: Positions in the shuffled order, each in 0..n-1.
+        index: Integers in 0..n-1 to map.
         n: Size of the range.
-        key: Seed of the shuffle. Each key gives a different order.
+        key: Seed of the permutation.
 
     Returns:
-        The numbers at these positions, int64. All n positions together give a permutation.
+        The permuted integers, int64, with the shape of `index`.
     """
     half = max(1, (int(n - 1).bit_length() + 1) // 2)
     mask = np.uint64((1 << half) - 1)
@@ -68,7 +68,7 @@ def _hash(values: np.ndarray, key: int, salt: int) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def _epochs(cycle: int, tokens: int, block_size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the offset of each epoch in a cycle, and the cumulative number of windows."""
+    """Return the offset of each epoch in a cycle, and the number of windows up to its end."""
     offsets = shuffled(np.arange(block_size), block_size, hash_key(seed, cycle))
     return offsets, np.cumsum((tokens - 1 - offsets) // block_size)
 
@@ -76,10 +76,10 @@ def _epochs(cycle: int, tokens: int, block_size: int, seed: int) -> tuple[np.nda
 def window_starts(first: int, count: int, tokens: int, block_size: int, seed: int) -> np.ndarray:
     """Return the start positions of training windows `first` to `first + count - 1`.
 
-    Each epoch starts at an offset and cuts the stream into windows of block_size + 1 tokens that
-    overlap by one token. It visits each window once, in shuffled order. The epochs of a cycle use
-    the offsets 0..block_size-1 in shuffled order. A cycle visits each of the tokens - block_size
-    possible windows exactly once.
+    An epoch splits the stream into windows of block_size + 1 tokens, starting at some offset.
+    Consecutive windows overlap by one token. An epoch visits each of its windows once, in shuffled
+    order. A cycle consists of block_size epochs with the offsets 0..block_size-1 in shuffled order,
+    so it visits each of the tokens - block_size possible windows exactly once.
 
     Returns:
         Start positions, int64, shape (count,).
@@ -100,12 +100,19 @@ def window_starts(first: int, count: int, tokens: int, block_size: int, seed: in
 
 
 class Loader:
-    """Batches that depend only on the seed and the number of earlier windows.
+    """Loader for shuffled training windows and fixed validation windows.
 
-    A step uses the same windows for any number of processes and any micro-batch size. A resumed run
-    continues with the next window. Each window has `block_size` inputs and one more token. `seed`
-    sets the order, and all token ids must be below `vocab_size`. Raises `ValueError` if the stream
-    is shorter than one window.
+    The windows of a step depend only on the seed and the number of earlier windows. They are
+    therefore the same for any number of processes, for any micro-batch size, and after a resume.
+
+    Args:
+        stream: The tokens.
+        block_size: Number of inputs per window. A window has block_size + 1 tokens.
+        vocab_size: Size of the vocabulary. Token ids must be smaller.
+        seed: Seed of the order.
+
+    Raises:
+        ValueError: If the stream is shorter than one window.
     """
 
     def __init__(self, stream: TokenStream, block_size: int, vocab_size: int, seed: int):
@@ -121,7 +128,7 @@ class Loader:
     def batch(
         self, first: int, count: int
     ) -> tuple[Int[Tensor, "count block_size"], Int[Tensor, "count block_size"]]:
-        """Return inputs and targets of `count` windows, starting with window number `first`.
+        """Return the inputs and targets of windows `first` to `first + count - 1`.
 
         Targets are the inputs shifted by one token. Raises `ValueError` if a token id is outside
         the vocabulary.
@@ -129,13 +136,13 @@ class Loader:
         return self.windows(self.starts(first, count))
 
     def starts(self, first: int, count: int) -> np.ndarray:
-        """Return the stream positions of `count` windows, starting with number `first`."""
+        """Return the start positions of windows `first` to `first + count - 1`."""
         return window_starts(first, count, len(self.stream), self.block_size, self.seed)
 
     def windows(
         self, starts: Iterable[int]
     ) -> tuple[Int[Tensor, "count block_size"], Int[Tensor, "count block_size"]]:
-        """Return inputs and targets of the windows at positions `starts`."""
+        """Return the inputs and targets of windows that start at the positions `starts`."""
         starts = [int(start) for start in starts]
         rows = np.stack([self.stream.read(start, self.block_size + 1) for start in starts])
         if rows.max() >= self.vocab_size:
@@ -147,7 +154,7 @@ class Loader:
         return tokens[:, :-1], tokens[:, 1:]
 
     def validation_starts(self, tokens: int) -> np.ndarray:
-        """Return the positions of evenly spaced windows that cover up to `tokens` tokens."""
+        """Return the start positions of evenly spaced windows with up to `tokens` targets."""
         available = (len(self.stream) - 1) // self.block_size
         count = max(1, min(available, tokens // self.block_size))
         return np.arange(count) * available // count * self.block_size
@@ -156,11 +163,11 @@ class Loader:
 def prefetched(
     batches: Iterable[tuple[Tensor, Tensor]], device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Move batches to the device while a thread reads the next one.
+    """Move batches to the device while a background thread reads the next batch.
 
-    On CUDA, the thread also makes the batch contiguous and pins it, so the host can queue the copy
-    without waiting. PyTorch would copy a strided tensor to pageable memory first. The copy uses the
-    same stream as the kernels, so the two don't overlap.
+    On CUDA, the thread also makes the batch contiguous and pins its memory, so the copy to the
+    device is asynchronous. PyTorch would copy a non-contiguous tensor to pageable memory first. The
+    copy runs on the same CUDA stream as the kernels, so it doesn't overlap with them.
     """
     batches = iter(batches)
 
@@ -180,12 +187,12 @@ def prefetched(
 def open_data(
     train_data: str, val_data: str, tokenizer: str
 ) -> tuple[TokenStream, TokenStream, Tokenizer]:
-    """Open the data that a config names.
+    """Open training data, validation data and their tokenizer.
 
     Args:
         train_data: A folder made by `cs336 prepare`, a glob pattern of shards with GPT-2 tokens, or
             "" for the plays in data/.
-        val_data: Another such folder or pattern, or "" for the validation part of `train_data`.
+        val_data: A folder or glob pattern, or "" for the validation part of `train_data`.
         tokenizer: Name of the tokenizer, "gpt2" or "char".
 
     Returns:
@@ -193,7 +200,7 @@ def open_data(
 
     Raises:
         FileNotFoundError: If the data doesn't exist.
-        ValueError: If the data is corrupt or was made with another tokenizer.
+        ValueError: If the data is corrupt or was prepared with a different tokenizer.
     """
     if not train_data:
         require(not val_data, "val_data without train_data; give both, or neither for the corpus")

@@ -1,4 +1,4 @@
-"""Tokenize documents into a folder of shards that appears once it is complete."""
+"""Tokenize documents into shards, and resume after an interruption."""
 
 import dataclasses
 import json
@@ -43,8 +43,10 @@ Encoded = tuple[np.ndarray, np.ndarray, Place]  # tokens for both parts, and pla
 class Progress(NamedTuple):
     """Saved state of an interrupted run.
 
-    It contains the numbers of training and validation tokens written, and the place of the last
-    piece of text that was encoded.
+    Attributes:
+        train: Number of training tokens written.
+        val: Number of validation tokens written.
+        place: Place of the last piece of text that was encoded.
     """
 
     train: int = 0
@@ -53,7 +55,7 @@ class Progress(NamedTuple):
 
 
 def batched(pieces: Iterable[tuple[Place, Piece]]) -> Iterator[Batch]:
-    """Group pieces into lists of about BATCH_CHARACTERS characters."""
+    """Group pieces of text into batches of about BATCH_CHARACTERS characters."""
     batch: Batch = []
     size = 0
     for place, piece in pieces:
@@ -69,7 +71,7 @@ def batched(pieces: Iterable[tuple[Place, Piece]]) -> Iterator[Batch]:
 def encode_batch(
     tokenizer: Tokenizer, separator: int | None, val_fraction: float, batch: Batch
 ) -> Encoded:
-    """Encode a batch, with the token `separator` before each document."""
+    """Encode a batch, and insert the token `separator` before each document."""
     train, val = [np.zeros(0, np.uint16)], [np.zeros(0, np.uint16)]
     for place, piece in batch:
         part = val if is_validation(place.document, val_fraction) else train
@@ -80,11 +82,11 @@ def encode_batch(
 
 
 def is_validation(document: int, val_fraction: float) -> bool:
-    """Return whether a document is for validation.
+    """Return whether a document belongs to the validation part.
 
-    In each group of 1 / val_fraction documents in a row, a hash chooses one. In the first group, it
-    is always the last document. For a corpus smaller than one group, `prepare` uses the tail of the
-    tokens instead.
+    Documents are divided into groups of 1 / val_fraction consecutive documents. A hash chooses one
+    validation document per group, except that the first group always uses its last document. A
+    corpus smaller than one group has no validation document.
     """
     # Parts per million are integers, so the groups' bounds are exact.
     share = min(max(1, round(val_fraction * MILLION)), MILLION - 1)
@@ -98,10 +100,10 @@ def is_validation(document: int, val_fraction: float) -> bool:
 def encode_in_order(
     encode: Callable[[Batch], Encoded], batches: Iterable[Batch], workers: int
 ) -> Generator[Encoded, None, None]:
-    """Encode batches on threads, and yield the results in order.
+    """Encode batches on several threads, and yield the results in order.
 
-    At most 2 * workers + 1 batches are in memory. tiktoken releases the GIL, so threads run in
-    parallel.
+    At most 2 * workers + 1 batches are in memory at a time. The threads run in parallel, because
+    tiktoken releases the GIL.
     """
     with ThreadPoolExecutor(workers) as pool:
         pending: deque[Future[Encoded]] = deque()
@@ -114,7 +116,7 @@ def encode_in_order(
 
 
 def check_options(workers: int, val_fraction: float, shard_tokens: int) -> None:
-    """Raise `ValueError` for a number that is out of range."""
+    """Raise `ValueError` if an option is out of range."""
     require(1 <= workers <= MOST_WORKERS, f"workers is {workers}; 1 to {MOST_WORKERS} expected")
     require(0 < val_fraction < 1, f"val_fraction is {val_fraction}; between 0 and 1 expected")
     # The header's count is an int32.
@@ -132,25 +134,26 @@ def prepare(
 ) -> dict[str, int]:
     """Tokenize a corpus into train_*.bin, val_*.bin and tokenizer.json in `out`.
 
-    `out` appears once it is complete. After a kill or an error, call the function again to resume.
+    `out` is created only after all shards are complete. If a call is interrupted, repeat it to
+    resume.
 
     Args:
         source: A text file, or a corpus of documents.
         out: Folder to create.
         tokenizer: Name of the tokenizer, "gpt2" or "char".
-        val_fraction: Share of the data for validation. A hash chooses entire documents. With a
-            single text, or fewer than 1 / val_fraction documents, the tail of the tokens is used.
-        workers: Number of threads, by default one per core. It doesn't change the result.
+        val_fraction: Fraction of the data for validation. A hash chooses entire documents. For a
+            single text or fewer than 1 / val_fraction documents, the last tokens are used instead.
+        workers: Number of threads, by default one per core. It doesn't affect the result.
         shard_tokens: Tokens per shard.
 
     Returns:
-        The number of tokens in "train" and in "val".
+        The number of tokens in the parts "train" and "val".
 
     Raises:
         FileExistsError: If `out` exists.
         OSError: If the disk or the connection to the hub fails.
-        ValueError: If the corpus is invalid, another process writes to `out`, or a part is too
-            short.
+        ValueError: If the corpus is invalid, if `out` is locked by a different process, or if a
+            part has fewer than two tokens.
     """
     corpus = source if isinstance(source, Corpus) else Corpus((Path(source),))
     workers = (os.cpu_count() or 1) if workers is None else workers
@@ -186,7 +189,7 @@ def prepare(
 
 
 def describe(corpus: Corpus) -> dict[str, object]:
-    """Describe a corpus with file sizes and times, to compare it with another run's."""
+    """Describe a corpus, with file sizes and modification times, to detect changes on resume."""
     stats = [(str(path.resolve()), path.stat()) for path in corpus.paths]
     files = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
     return {"format": 3, **dataclasses.asdict(corpus), "paths": files}
@@ -196,9 +199,9 @@ def describe(corpus: Corpus) -> dict[str, object]:
 def working_folder(
     out: Path, arguments: dict[str, object]
 ) -> Iterator[tuple[Path, Progress | None]]:
-    """Lock and yield a folder for the shards, and the progress of an interrupted run.
+    """Lock `out`, and yield a temporary folder and the saved progress, if any.
 
-    After an error, the folder is removed unless it contains saved progress.
+    If the block raises an error, the folder is removed unless it contains saved progress.
     """
     folder = out.with_name(f".tmp-{out.name}")
     with writing(out.parent):
@@ -228,7 +231,8 @@ def working_folder(
 def read_progress(folder: Path, arguments: dict[str, object]) -> Progress | None:
     """Return the saved progress of an interrupted run, or `None`.
 
-    Raises `ValueError` if that run had other arguments, or its progress file is corrupt.
+    Raises `ValueError` if the interrupted run had different arguments, or if its progress file is
+    corrupt.
     """
     if not (folder / PROGRESS).is_file():
         return None
@@ -245,7 +249,7 @@ def read_progress(folder: Path, arguments: dict[str, object]) -> Progress | None
 
 
 def save_progress(folder: Path, arguments: dict[str, object], progress: Progress) -> None:
-    """Sync the shards to disk, then save how many tokens they contain."""
+    """Flush the shards to disk, and then write the progress file."""
     for path in folder.glob("*.bin"):
         with writing(path):
             sync(path)
@@ -260,7 +264,7 @@ def write(
     save: Callable[[Progress], None],
     title: str,
 ) -> Progress:
-    """Append each batch's tokens to the shards, and save the progress every SAVE_SECONDS."""
+    """Append encoded batches to the shards, and save the progress every SAVE_SECONDS."""
     saved = time.monotonic()
     done = progress.train + progress.val
     bar = Bar(desc=title, unit="tok", unit_scale=True, initial=done, leave=True)
@@ -278,7 +282,10 @@ def write(
 def copy_tail(
     folder: Path, progress: Progress, val_fraction: float, add: Callable[..., int]
 ) -> Progress:
-    """Copy the last `val_fraction` of the training tokens to the validation part."""
+    """Copy the last fraction of the training tokens to the validation part.
+
+    The returned progress excludes the copied tokens from the training part.
+    """
     stream = TokenStream.open(str(folder), "train")
     cut = int(progress.train * (1 - val_fraction))
     val = 0
@@ -288,7 +295,7 @@ def copy_tail(
 
 
 def publish(folder: Path, out: Path, progress: Progress) -> dict[str, int]:
-    """Sync the finished folder to disk, and rename it to its final name."""
+    """Flush the finished folder to disk, and rename it to `out`."""
     with writing(out):
         for path in (*folder.iterdir(), folder):
             sync(path)
@@ -299,9 +306,9 @@ def publish(folder: Path, out: Path, progress: Progress) -> dict[str, int]:
 
 
 def fitting_tokenizer(name: str, corpus: Corpus) -> Tokenizer:
-    """Create a tokenizer.
+    """Create a tokenizer for a corpus.
 
-    For `char`, this reads the corpus once to find its characters.
+    A char tokenizer requires a pass over the corpus to collect its characters.
     """
     alphabet: set[str] = set()
     if name == "char":

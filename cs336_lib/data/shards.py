@@ -1,7 +1,7 @@
 """Read and write token ids in llm.c's `.bin` format.
 
-A shard has a header of 256 int32 values (magic number, version, number of tokens, zeros). The
-tokens follow as uint16. All numbers are little-endian.
+A shard starts with a header of 256 int32 values (magic number, version, number of tokens, zeros),
+followed by the tokens as uint16. All numbers are little-endian.
 """
 
 import glob
@@ -28,9 +28,9 @@ ASCII_BYTES = 256  # GPT-2's tokens never give this many bytes below 128 in a ro
 
 
 def write_shard(path: Path, ids: np.ndarray, offset: int = 0) -> None:
-    """Write token ids to a shard after its first `offset` tokens.
+    """Write token ids to a shard, starting at position `offset`.
 
-    With `offset` 0, this creates a new shard. Tokens after the last of `ids` are removed.
+    The shard ends after the new tokens. If `offset` is 0, a new shard is created.
     """
     header = np.zeros(256, dtype="<i4")
     header[:3] = MAGIC, VERSION, offset + len(ids)
@@ -43,15 +43,15 @@ def write_shard(path: Path, ids: np.ndarray, offset: int = 0) -> None:
 
 
 def shard_path(folder: Path, part: str, number: int) -> Path:
-    """Return the path of shard `number` (from 0) of the part `train` or `val`."""
+    """Return the path of a shard of the part `train` or `val`. Numbers start at 0."""
     return folder / f"{part}_{number:06d}.bin"
 
 
 def append(folder: Path, part: str, length: int, ids: np.ndarray, *, shard_tokens: int) -> int:
-    """Write tokens after the first `length` tokens of a part, and return its new length.
+    """Append tokens to a part that has `length` tokens, and return the new length.
 
-    Each shard holds `shard_tokens` tokens. Tokens that an interrupted run left after the first
-    `length` are overwritten.
+    Each shard holds `shard_tokens` tokens. If an interrupted run has written more than `length`
+    tokens, the additional tokens are overwritten.
     """
     while len(ids) > 0:
         number, offset = divmod(length, shard_tokens)
@@ -62,7 +62,7 @@ def append(folder: Path, part: str, length: int, ids: np.ndarray, *, shard_token
 
 
 def shorten(folder: Path, part: str, length: int, *, shard_tokens: int) -> None:
-    """Remove all tokens after the first `length` of a part."""
+    """Truncate a part to `length` tokens."""
     number, offset = divmod(length, shard_tokens)
     if offset:
         write_shard(shard_path(folder, part, number), np.zeros(0), offset)
@@ -73,11 +73,11 @@ def shorten(folder: Path, part: str, length: int, *, shard_tokens: int) -> None:
 
 
 def open_shard(path: Path) -> np.ndarray:
-    """Map a shard into memory, read-only, as uint16 of shape (tokens,).
+    """Memory-map the tokens of a shard as a read-only uint16 array of shape (tokens,).
 
     Raises:
         FileNotFoundError: If the file doesn't exist.
-        ValueError: If the header or the size is wrong.
+        ValueError: If the header is invalid or the file size doesn't match it.
     """
     size = path.stat().st_size
     require(path.is_file(), f"{path}: not a regular file; an llm.c .bin shard expected")
@@ -100,13 +100,11 @@ def open_shard(path: Path) -> np.ndarray:
 
 
 def open_raw_shard(path: Path) -> np.ndarray:
-    """Map one of nanoGPT's .bin files into memory, read-only.
-
-    The file contains uint16 tokens without a header.
+    """Memory-map a nanoGPT .bin file, which contains uint16 tokens without a header.
 
     Raises:
         FileNotFoundError: If the file doesn't exist.
-        ValueError: If the file is empty, is an llm.c shard, or isn't uint16.
+        ValueError: If the file is empty, is an llm.c shard, or doesn't contain uint16 tokens.
     """
     size = path.stat().st_size
     odd = f"{path}: {size} bytes; a file of uint16 tokens, of 2 bytes each, expected"
@@ -121,10 +119,11 @@ def open_raw_shard(path: Path) -> np.ndarray:
 
 
 class ShardFile:
-    """Tokens of one shard, read from the file on access.
+    """Tokens of a shard, which are read from the file on access.
 
-    The file isn't memory-mapped, for two reasons. Reading a random window for the first time takes
-    33 us with `read` and 450 us with a map. Also, truncating a mapped file kills the process.
+    The file isn't memory-mapped, for two reasons. The first access to a random window takes 33 us
+    with `read` and 450 us with a memory map. Also, if a memory-mapped file is truncated, reading it
+    kills the process.
     """
 
     def __init__(self, path: Path):
@@ -144,9 +143,11 @@ class ShardFile:
 
 
 class TokenStream:
-    """Several arrays or shards of shape (tokens,), read as one stream.
+    """Concatenation of several arrays or shards of tokens.
 
-    Error messages use the names in `names` for the parts.
+    Args:
+        parts: Arrays or shards of shape (tokens,).
+        names: Names of the parts for error messages.
     """
 
     def __init__(self, parts: Sequence[np.ndarray | ShardFile], names: list[str]):
@@ -171,7 +172,11 @@ class TokenStream:
 
     @classmethod
     def open(cls, source: str, part: str) -> "TokenStream":
-        """Open the `train` or `val` shards of a folder made by `cs336 prepare`, or a glob pattern.
+        """Open the shards of a folder or glob pattern.
+
+        Args:
+            source: A folder made by `cs336 prepare`, or a glob pattern.
+            part: Part of the folder to open, "train" or "val".
 
         Raises:
             FileNotFoundError: If there are no shards.
@@ -188,12 +193,12 @@ class TokenStream:
         return int(self.ends[-1])
 
     def locate(self, position: int) -> tuple[int, int]:
-        """Return the part that contains a token, and the token's position in the part."""
+        """Convert a stream position to the index of a part and the position within this part."""
         part = int(np.searchsorted(self.ends, position, side="right"))
         return part, position - int(self.ends[part]) + len(self.parts[part])
 
     def read(self, start: int, length: int) -> np.ndarray:
-        """Copy tokens [start, start + length) as int64, across parts if necessary."""
+        """Return tokens [start, start + length) as int64. The range may span several parts."""
         tokens = np.empty(length, dtype=np.int64)
         filled = 0
         while filled < length:
@@ -206,8 +211,8 @@ class TokenStream:
     def fingerprint(self) -> dict[str, int | str]:
         """Return the number of tokens and a checksum of evenly spaced blocks.
 
-        The fingerprint doesn't depend on how the stream is split into files. For more than a
-        million tokens, it reads only a sample. It detects different data, but not every small edit.
+        The fingerprint doesn't depend on how the stream is split into files. If there are more than
+        a million tokens, only a sample is read, so the fingerprint may miss a small edit.
         """
         blocks = min(FINGERPRINT_BLOCKS, -(-len(self) // BLOCK_TOKENS))
         length = min(BLOCK_TOKENS, len(self))
@@ -218,6 +223,6 @@ class TokenStream:
         return {"tokens": len(self), "sha256": digest.hexdigest()}
 
     def where(self, position: int) -> str:
-        """Return the file that contains a token, and the token's position in the file."""
+        """Describe a stream position by file name and position in the file."""
         part, offset = self.locate(position)
         return f"{self.names[part]}, token {offset}"

@@ -1,4 +1,4 @@
-"""GPT-2's byte-pair encoding and a character tokenizer, both offline."""
+"""GPT-2's byte-pair encoding and a character tokenizer. Both work offline."""
 
 import base64
 import json
@@ -60,7 +60,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def decode_bytes(self, ids: list[int]) -> bytes:
-        """Return the UTF-8 bytes of token ids, which may end inside a character."""
+        """Return the UTF-8 bytes of token ids. The last character may be incomplete."""
 
     def decode(self, ids: list[int]) -> str:
         """Return the text of token ids, with invalid UTF-8 replaced by U+FFFD."""
@@ -84,7 +84,7 @@ def gpt2_encoding() -> tiktoken.Encoding:
 
 
 def cut_blanks(text: str) -> list[str]:
-    """Split a text after every LONGEST_BLANK consecutive whitespace characters."""
+    """Split a text after each sequence of LONGEST_BLANK whitespace characters."""
     half = LONGEST_BLANK // 2  # such a run fills one of these blocks; any other check is slower
     blocks = (text[i : i + half] for i in range(0, len(text), half))
     if not any(block.isspace() for block in blocks):
@@ -95,10 +95,7 @@ def cut_blanks(text: str) -> list[str]:
 
 
 class GPT2Tokenizer(Tokenizer):
-    """GPT-2's byte-pair encoding, with 50,257 ids.
-
-    The last id is <|endoftext|>.
-    """
+    """GPT-2's byte-pair encoding with 50,257 ids. The last id is <|endoftext|>."""
 
     name = "gpt2"
     vocab_size = 50257
@@ -107,8 +104,8 @@ class GPT2Tokenizer(Tokenizer):
     def encode(self, text: str) -> np.ndarray:
         """Return the token ids of `text` as uint16.
 
-        <|endoftext|> in the text is encoded as ordinary text. A lone surrogate becomes U+FFFD.
-        tiktoken releases the GIL, so several threads can encode in parallel.
+        The string <|endoftext|> is encoded as ordinary text. Lone surrogates are replaced by
+        U+FFFD. Several threads can encode in parallel, because tiktoken releases the GIL.
         """
         try:
             ids = [
@@ -159,7 +156,7 @@ class CharTokenizer(Tokenizer):
 
 
 def make_tokenizer(name: str, text: str) -> Tokenizer:
-    """Create the tokenizer `gpt2`, or `char` with the characters of `text`."""
+    """Create the tokenizer "gpt2", or the tokenizer "char" for the characters of `text`."""
     require(name in ("gpt2", "char"), f"tokenizer {name!r} is unknown; gpt2 or char expected")
     return GPT2Tokenizer() if name == "gpt2" else CharTokenizer(text)
 
@@ -192,7 +189,7 @@ def tokenizer_of(folder: Path) -> Tokenizer | None:
     """Load the tokenizer of a run, of prepared data or of an exported char model.
 
     Returns:
-        The tokenizer, or `None` if the folder has no tokenizer.json of ours.
+        The tokenizer, or `None` if the folder has no tokenizer.json that this package can read.
 
     Raises:
         ValueError: If the file is corrupt.
@@ -213,7 +210,7 @@ def tokenizer_of(folder: Path) -> Tokenizer | None:
 
 
 def require_tokenizer(shards: Iterable[str], tokenizer: Tokenizer) -> None:
-    """Raise `ValueError` if the shard's folder has a different tokenizer."""
+    """Raise `ValueError` if a folder of shards has a different tokenizer."""
     for folder in dict.fromkeys(Path(shard).parent for shard in shards):
         theirs = tokenizer_of(folder)
         message = f"{folder} was prepared with tokenizer {theirs}, but this run has {tokenizer}"
