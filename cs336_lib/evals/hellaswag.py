@@ -29,7 +29,7 @@ SPLIT = "validation"  # of the hub's data set; the test split has no labels
 
 @dataclass(frozen=True)
 class Example:
-    """Token ids of a context and of four endings, and the index of the true ending."""
+    """Token ids of a context and its four endings. `label` is the index of the correct ending."""
 
     context: list[int]
     endings: list[list[int]]
@@ -38,11 +38,12 @@ class Example:
 
 @dataclass(frozen=True)
 class HellaSwag:
-    """Accuracy on HellaSwag, the share of examples whose true ending has the lowest loss.
+    """Accuracy on HellaSwag.
 
-    `acc` compares the summed losses of the endings. `acc_per_token` compares the mean loss per
-    token, like "acc_norm" in build-nanogpt. "acc_norm" in EleutherAI's lm-eval divides the sum by
-    the number of characters instead. It gives GPT-2 124M a score of 0.3114.
+    An example is correct if the true ending has the lowest loss. `acc` compares the total loss of
+    each ending. `acc_per_token` compares the mean loss per token, like "acc_norm" in build-nanogpt.
+    "acc_norm" in EleutherAI's lm-eval is a different metric, which divides the total loss by the
+    number of characters. GPT-2 124M has an lm-eval "acc_norm" of 0.3114.
     """
 
     acc_per_token: float
@@ -64,8 +65,8 @@ def load_examples(source: str, tokenizer: Tokenizer) -> list[Example]:
 
     Raises:
         FileNotFoundError: If the file doesn't exist.
-        ValueError: If the source is empty or has an invalid example, or if the tokenizer isn't
-            GPT-2's.
+        ValueError: If the source is empty or contains an invalid example, or if `tokenizer` isn't
+            the GPT-2 tokenizer.
     """
     require(
         tokenizer.name == "gpt2",
@@ -82,9 +83,9 @@ def load_examples(source: str, tokenizer: Tokenizer) -> list[Example]:
 
 
 def parse(row: dict[str, Any], tokenizer: Tokenizer, where: str) -> Example:
-    """Check and tokenize one example.
+    """Validate and tokenize one example.
 
-    The first token of an ending includes the space before it.
+    Each ending is encoded with a leading space.
     """
     context, endings, label = row.get("ctx"), row.get("endings"), row.get("label")
     texts = [context, *endings] if isinstance(endings, list) else []
@@ -110,9 +111,8 @@ def ending_losses(
 ) -> tuple[Float[Tensor, "4"], Float[Tensor, "4"]]:
     """Compute the negative log-likelihood of each ending in nats.
 
-    The result contains the sum and the mean over the tokens of each ending. If a row is longer than
-    the context length `block_size`, its first tokens are dropped. `autocast` sets the precision of
-    the forward pass.
+    The result is the sum and the mean over the tokens of each ending. If an example is too long for
+    `block_size`, its first tokens are dropped. `autocast` sets the precision of the forward pass.
     """
     rows = [torch.tensor(example.context + ending)[-block_size - 1 :] for ending in example.endings]
     tokens = nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device)
@@ -136,7 +136,7 @@ def score(
     autocast: AbstractContextManager,
     world: World | None = None,
 ) -> HellaSwag:
-    """Measure the accuracy on all examples, which the ranks of `world` share."""
+    """Measure the accuracy on all examples. The examples are split between the ranks."""
     world = world or World()
     # Every rank runs the model equally often, which FSDP needs. The last piece may have size 0.
     pieces = world.pieces(len(examples), 1)

@@ -18,7 +18,8 @@ from cs336_lib.io import Bar
 class Score:
     """Result of an evaluation.
 
-    <|endoftext|> counts towards the loss. It has no bytes, because it isn't text.
+    The loss includes <|endoftext|> tokens, but the number of bytes doesn't, because they aren't
+    text.
 
     Attributes:
         loss: Mean loss in nats per token.
@@ -32,12 +33,12 @@ class Score:
 
     @property
     def perplexity(self) -> float:
-        """The number of equally likely tokens that would give the same loss."""
+        """The perplexity, exp(loss)."""
         return torch.tensor(self.loss, dtype=torch.float64).exp().item()  # inf on overflow
 
     @property
     def bits_per_byte(self) -> float:
-        """The total loss in bits per byte of text, which is comparable between tokenizers."""
+        """The total loss in bits per byte of text, for comparing models with any tokenizer."""
         bits = self.loss * self.tokens / math.log(2)
         return bits / self.bytes if self.bytes else math.inf  # 0 bytes if all is <|endoftext|>
 
@@ -63,17 +64,17 @@ def validation_loss(
 ) -> float:
     """Return the mean loss in nats per token over fixed windows of the validation data.
 
-    The windows are the same each time and are split between the ranks. Evaluation draws no random
-    numbers, so it doesn't change training.
+    Every call uses the same windows, which are split between the ranks. Evaluation doesn't draw
+    random numbers, so it doesn't affect training.
 
     Args:
         model: A GPT that returns the loss for inputs and targets.
         loader: The validation data.
-        tokens: Number of tokens to predict, rounded to full windows.
+        tokens: Number of tokens to predict, rounded down to complete windows (at least one).
         micro_batch_size: Windows per forward pass.
         device: Device of the model.
         autocast: Context that sets the precision of the forward pass.
-        world: The ranks that share the work, by default a single process.
+        world: The ranks that split the windows, by default a single process.
     """
     world = world or World()
     starts = loader.validation_starts(tokens)
@@ -92,9 +93,9 @@ def validation_loss(
 def score(
     model: nn.Module, loader: Loader, tokenizer: Tokenizer, tokens: int, **settings: Any
 ) -> Score:
-    """Measure the validation loss, and count the bytes of its target tokens.
+    """Measure the validation loss, and count the bytes of the target tokens.
 
-    In addition to the arguments of `validation_loss`, it takes the tokenizer of the data.
+    `tokenizer` decodes the targets. See `validation_loss` for the other arguments.
     """
     loss = validation_loss(model, loader, tokens, **settings)
     starts = loader.validation_starts(tokens)

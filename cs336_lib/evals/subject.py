@@ -1,4 +1,4 @@
-"""The model that an evaluation scores, with its validation data."""
+"""Load a model and its validation data for an evaluation."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from cs336_lib.model import GPT
 
 @dataclass(frozen=True)
 class Subject:
-    """A model, its validation data, its tokenizer, and its precision as in TrainConfig."""
+    """Model, validation data, tokenizer and precision for an evaluation."""
 
     model: GPT
     stream: TokenStream
@@ -25,11 +25,11 @@ class Subject:
 
 
 def of_run(run_dir: Path, device: torch.device) -> Subject:
-    """Load a run's newest checkpoint and open its validation data.
+    """Load the newest checkpoint of a run, and open its validation data.
 
     Raises:
-        FileNotFoundError: If the run or its data is missing.
-        ValueError: If the data has another tokenizer now, or a file is malformed.
+        FileNotFoundError: If the run or its data doesn't exist.
+        ValueError: If a file is malformed, or if the data was prepared with a different tokenizer.
     """
     model = checkpoint.load_model(run_dir, device)
     path = inside(run_dir, "config.json")
@@ -42,17 +42,17 @@ def of_run(run_dir: Path, device: torch.device) -> Subject:
 
 
 def of_hugging_face(source: str, device: torch.device, val_data: str = "") -> Subject:
-    """Load a GPT-2 in Hugging Face's layout, and open data for it.
+    """Load a GPT-2 in the Hugging Face format, and open validation data.
 
     Args:
         source: A folder, or gpt2, gpt2-medium, gpt2-large or gpt2-xl.
-        device: Device of the model.
-        val_data: A folder made by `cs336 prepare`, a pattern of .bin shards, or "" for the last
-            tenth of the plays that ship.
+        device: Device for the model.
+        val_data: A folder made by `cs336 prepare`, a glob pattern of shards, or "" for the last
+            tenth of the plays in data/.
 
     Raises:
-        FileNotFoundError: If the model or the data is missing.
-        ValueError: If the model or the data isn't one of GPT-2's tokens.
+        FileNotFoundError: If the model or the data doesn't exist.
+        ValueError: If the model or the data doesn't use the GPT-2 tokenizer.
     """
     model, tokenizer = hf.load(source, device), make_tokenizer("gpt2", "")
     theirs = model.config.vocab_size
