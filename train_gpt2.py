@@ -3,8 +3,7 @@
     python train_gpt2.py --train "fineweb/train_*.bin" --val "fineweb/val_*.bin"
     torchrun --standalone --nproc-per-node=8 train_gpt2.py --train ... --val ...
 
-The defaults are the recipe of GPT-2 124M on 10 billion tokens. Notebooks 07 to 10 build each part,
-and `cs336 assemble` puts them together.
+The defaults are GPT-2 124M's recipe on 10 billion tokens. Notebooks 07 to 10 build each part.
 """
 
 import glob
@@ -13,6 +12,7 @@ import math
 import os
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -202,6 +202,7 @@ def windows(tokens: Tokens, starts: list[int], block_size: int) -> tuple[Tensor,
     return both[:, :-1], both[:, 1:]
 
 
+@cache
 def scrambled(*numbers: int) -> int:
     """Hash numbers to 64 bits."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])

@@ -23,8 +23,7 @@ HEADER = '''"""Train GPT-2 in one file, on one device or on many.
     python train_gpt2.py --train "fineweb/train_*.bin" --val "fineweb/val_*.bin"
     torchrun --standalone --nproc-per-node=8 train_gpt2.py --train ... --val ...
 
-The defaults are the recipe of GPT-2 124M on 10 billion tokens. Notebooks 07 to 10 build each part,
-and `cs336 assemble` puts them together.
+The defaults are GPT-2 124M's recipe on 10 billion tokens. Notebooks 07 to 10 build each part.
 """
 
 import glob
@@ -33,6 +32,7 @@ import math
 import os
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
