@@ -1,4 +1,4 @@
-"""Code that only the notebooks use, such as toy models, figures and exercise checks.
+"""Code for the notebooks, such as toy models, figures and exercise checks.
 
-The rest of the package doesn't import it.
+The rest of cs336_lib doesn't depend on this package.
 """

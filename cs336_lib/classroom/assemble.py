@@ -85,14 +85,14 @@ FOOTER = """if __name__ == "__main__":
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the file.
+    """A part of the assembled file.
 
     Attributes:
-        name: Name of the part. A later notebook can replace it under the same name.
-        notebook: Number of its notebook, such as "07".
+        name: Name of the part. A later notebook can define a new part with the same name.
+        notebook: Number of the notebook that defines the part, such as "07".
         code: Source code of the part.
-        given: Whether the notebook provides the code, so it isn't an exercise.
-        missing: Reason why the learner's version isn't used, or "" if it is.
+        given: Whether the notebook provides the code. If not, the part is an exercise.
+        missing: Reason why the learner's solution isn't used, or "" if it is used.
     """
 
     name: str
@@ -110,7 +110,8 @@ class Part:
 def parts(folder: Path, until: str = LAST) -> list[Part]:
     """Read the parts from notebooks 07 to `until` in `folder`.
 
-    The learner's version is used if it passes its check. Otherwise, the solution is used.
+    If the learner's code for an exercise passes the check, it is used. Otherwise, the reference
+    solution is used.
 
     Raises:
         FileNotFoundError: If a notebook is missing.
@@ -127,7 +128,7 @@ def parts(folder: Path, until: str = LAST) -> list[Part]:
 
 
 def notebook_path(folder: Path, number: str) -> Path:
-    """Return the path of the notebook with this number."""
+    """Return the path of a notebook by its number."""
     paths = sorted(folder.glob(f"{number}_*.ipynb"))
     if not paths:
         raise FileNotFoundError(
@@ -137,7 +138,7 @@ def notebook_path(folder: Path, number: str) -> Path:
 
 
 def fresh_namespace() -> dict[str, Any]:
-    """Return the names that the file's header defines."""
+    """Execute the header of the assembled file, and return the names that it defines."""
     module = ModuleType("train_gpt2")
     sys.modules[module.__name__] = module  # dataclasses look their module up
     exec(HEADER, module.__dict__)
@@ -145,7 +146,7 @@ def fresh_namespace() -> dict[str, Any]:
 
 
 def read_notebook(path: Path, namespace: dict[str, Any]) -> Iterator[Part]:
-    """Yield a notebook's parts. `namespace` contains the names of all earlier parts."""
+    """Yield the parts of a notebook. `namespace` contains the names defined by earlier parts."""
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     except (ValueError, KeyError):
@@ -178,11 +179,11 @@ def read_notebook(path: Path, namespace: dict[str, Any]) -> Iterator[Part]:
 
 
 def reason(code: str, last_line: str, namespace: dict[str, Any]) -> str:
-    """Return why the code of an exercise can't be used, or "" if it passes its check.
+    """Run the check of an exercise, and return the reason for a failure or "".
 
     Args:
         code: Code of the cell without its last line.
-        last_line: Call of the check, as in `MLP = checks.mlp(MLP)`.
+        last_line: Line that calls the check, such as `MLP = checks.mlp(MLP)`.
         namespace: Names that the code may use.
     """
     if "raise NotImplementedError" in code:
@@ -200,9 +201,9 @@ def reason(code: str, last_line: str, namespace: dict[str, Any]) -> str:
 
 
 def text(found: list[Part]) -> str:
-    """Join parts to a file.
+    """Join parts into the text of a file.
 
-    If the learner wrote some of them, the remaining solutions are marked.
+    If the learner wrote at least one part, comments mark the reference solutions.
     """
     marked = any(part.is_mine for part in found)
     pieces = [HEADER.rstrip()]
@@ -232,7 +233,7 @@ def write(path: Path, folder: Path | None = None, overwrite: bool = False) -> li
 
 
 def module(until: str = LAST, folder: Path | None = None) -> ModuleType:
-    """Return a module with the parts up to notebook `until`, as if the file were imported.
+    """Assemble the parts up to notebook `until`, and import them as a module.
 
     Example:
         >>> model = assemble.module("07").GPT(GPTConfig())
@@ -247,12 +248,12 @@ def module(until: str = LAST, folder: Path | None = None) -> ModuleType:
 
 
 def progress(until: str = LAST, folder: Path | None = None) -> str:
-    """Describe the file up to notebook `until`, with its length and the author of each part."""
+    """Describe the length of the assembled file, and which parts the learner wrote."""
     return describe(parts(folder or Path.cwd(), until))
 
 
 def describe(found: list[Part]) -> str:
-    """Describe parts in a few lines, with the reason if the learner's version isn't used."""
+    """Summarize which parts the learner wrote, and why other parts use the reference solution."""
     lines = sum(1 for line in text(found).splitlines() if line.strip())
     groups = {
         "yours": [part.name for part in found if part.is_mine],

@@ -1,4 +1,4 @@
-"""Number formats from first principles, down to the meaning of each bit.
+"""Define floating-point and integer formats by the meaning of each bit.
 
 A float has a sign, an exponent field of k bits and a mantissa field of m bits. Formats differ in k,
 in m, and in how they encode infinity and NaN. These choices determine range, precision and
@@ -17,10 +17,10 @@ from cs336_lib.config import require
 
 @dataclass(frozen=True)
 class FloatFormat:
-    """A binary floating-point format. Its properties have the same names as in `torch.finfo`.
+    """Binary floating-point format. Its properties have the same names as in `torch.finfo`.
 
-    A format without a mantissa (E8M0) has no subnormals and no zero, so every code is a power of
-    two.
+    A format without a mantissa (E8M0) has no subnormals and no zero. Each of its codes represents a
+    power of two.
 
     Args:
         name: Name of the format.
@@ -31,7 +31,7 @@ class FloatFormat:
             infinity (mantissa 0) and NaN. With "one nan" ("fn"), only the code of all ones is NaN,
             and there is no infinity. With "minus zero is nan" ("fnuz"), the code of minus zero is
             NaN, and the bias is larger by one. With "none", every code is a finite number.
-        stored_bits: Bits per value in memory, if more than the format uses.
+        stored_bits: Bits per value in memory, if this is more than the width of the format.
     """
 
     name: str
@@ -53,9 +53,9 @@ class FloatFormat:
 
     @property
     def bias(self) -> int:
-        """The number that is subtracted from the exponent field.
+        """The exponent bias, which is subtracted from the exponent field.
 
-        It is 2^(k-1) - 1, or 2^(k-1) for fnuz formats.
+        The bias is 2^(k-1) - 1, or 2^(k-1) for fnuz formats.
         """
         return 2 ** (self.exponent_bits - 1) - (self.specials != "minus zero is nan")
 
@@ -87,7 +87,7 @@ class FloatFormat:
 
     @property
     def min(self) -> float:
-        """The lowest finite value. It is `-max`, or the smallest value of an unsigned format."""
+        """The lowest finite value, which is `-max` for a signed format."""
         return -self.max if self.sign_bits else self.smallest_normal
 
     @property
@@ -102,14 +102,14 @@ class FloatFormat:
 
     @property
     def smallest_subnormal(self) -> float:
-        """The smallest positive value, which `torch.finfo` doesn't have."""
+        """The smallest positive value. `torch.finfo` has no such property."""
         return math.ldexp(1.0, self.min_exponent - self.mantissa_bits)
 
     @property
     def resolution(self) -> float:
         """The decimal resolution 10^-d, where d = floor(m log10 2).
 
-        Every decimal number with d digits survives a round trip.
+        A decimal number with d digits doesn't change if it is encoded and decoded.
         """
         return float(f"1e-{math.floor(self.mantissa_bits * math.log10(2))}")
 
@@ -133,12 +133,12 @@ class FloatFormat:
         return " ".join(f"{value:0{width}b}" for value, width in fields if width)
 
     def decode(self, code: int) -> float:
-        """Return the value of a code, an integer of `bits` bits.
+        """Return the value of a code, which is an integer with `bits` bits.
 
         The value is exact for formats up to fp64.
 
         Raises:
-            ValueError: If the code needs more bits than the format has.
+            ValueError: If the code is too large for the format.
         """
         require(0 <= code < 2**self.bits, f"code {code} does not fit into {self.bits} bits")
         sign, exponent, mantissa = self.split(code)
@@ -156,10 +156,11 @@ class FloatFormat:
         return -value if sign else value
 
     def encode(self, value: float, *, saturate: bool = False) -> int:
-        """Return the code nearest to `value`, with ties to even. It is the inverse of `decode`.
+        """Return the code of the value nearest to `value`, with ties to even.
 
-        A value that is too large becomes infinity, or NaN if the format has no infinity. If
-        `saturate` is true or the format has neither, it becomes the largest finite value.
+        A value that is too large overflows to infinity, or to NaN if the format has no infinity. If
+        `saturate` is true, or if the format has neither infinity nor NaN, the result is the code of
+        the largest finite value.
 
         Raises:
             ValueError: If the value is NaN and the format has no NaN.
@@ -192,16 +193,16 @@ class FloatFormat:
     def exponent_of(self, value: float) -> int:
         """Return the exponent of the largest power of two that is at most |value|.
 
-        For subnormals, this is the exponent of the smallest normal value.
+        For a subnormal, the result is the exponent of the smallest normal value.
         """
         return max(math.frexp(value)[1] - 1, self.min_exponent) if value else self.min_exponent
 
     def nearest(self, values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """Round each value to the nearest value of a signed format, in fp64.
 
-        Ties are rounded to even. Values beyond the range, including infinity, become the largest
-        value, and NaN stays NaN. The course uses this function for formats in which torch can't
-        compute. The result is on the CPU.
+        Ties are rounded to even. Values outside the range, including infinity, are clamped to the
+        largest value, and NaN is preserved. The course uses this method for formats that torch
+        can't compute with. The result is on the CPU.
         """
         x = values.detach().to("cpu").double()
         exponent = (torch.frexp(x).exponent - 1).clamp(min=self.min_exponent)
@@ -209,7 +210,7 @@ class FloatFormat:
         return ((x / gap).round() * gap).clamp(-self.max, self.max)
 
     def gap(self, value: float) -> float:
-        """Return the distance from |value| to the next larger value, within the range."""
+        """Return the distance from |value| to the next larger value of the format."""
         exponent = self.exponent_of(value)
         return math.ldexp(1.0, exponent - self.mantissa_bits)
 
@@ -248,7 +249,7 @@ TORCH_FORMATS: dict[torch.dtype, FloatFormat] = {
 
 @dataclass(frozen=True)
 class IntFormat:
-    """A signed integer format of any width, in two's complement."""
+    """Signed integer format of any width, in two's complement."""
 
     name: str
     bits: int
@@ -274,9 +275,9 @@ INT4 = IntFormat("int4", 4)
 
 
 def scalar_float_dtypes() -> dict[str, torch.dtype]:
-    """Return torch's floating-point dtypes with one value per element, by name.
+    """Return the floating-point dtypes of torch by name.
 
-    Complex dtypes and packed dtypes such as `float4_e2m1fn_x2` are omitted.
+    Complex dtypes are omitted, and so are packed dtypes such as `float4_e2m1fn_x2`.
     """
     found = {d for d in vars(torch).values() if isinstance(d, torch.dtype) and d.is_floating_point}
     names = {str(dtype).removeprefix("torch."): dtype for dtype in found}
@@ -284,7 +285,7 @@ def scalar_float_dtypes() -> dict[str, torch.dtype]:
 
 
 def codes_of(values: Tensor) -> list[int]:
-    """Return the raw bits of a tensor's elements as non-negative integers, for any dtype."""
+    """Return the raw bits of each element as a non-negative integer. Any dtype is supported."""
     raw = values.detach().cpu().contiguous().flatten().view(torch.uint8)
     data, width = bytes(raw.tolist()), values.element_size()
     return [

@@ -1,4 +1,4 @@
-"""Ten small training runs, each with one planted bug that its curves reveal.
+"""Run ten small training runs, each with one deliberate bug that is visible in its curves.
 
 Every run trains the same tiny GPT for 96 steps of four micro-batches. It stops and resumes every 4
 steps, like a preempted job. The bugs are common mistakes in training scripts. No run crashes, and
@@ -66,7 +66,7 @@ CASES = {letter: list(BUGS)[bug] for letter, bug in zip("ABCDEFGHIJ", SHUFFLED, 
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """Log of a run, which is all that the learner sees."""
+    """Log of a run. Learners see only this log, not the code."""
 
     loss: list[float]
     grad_norm: list[float]
@@ -81,7 +81,7 @@ class Record:
     """The mean gain of the layer norms at the end; they begin with 1."""
 
     def numbers(self) -> dict[str, float]:
-        """Return a few useful numbers to compare, in addition to the curves."""
+        """Return summary metrics of the run for comparison with other runs."""
         peak, half = CONFIG.learning_rate, STEPS // 2
         last = float(np.mean(self.loss[-2 * EVALUATED_EVERY :]))
         updates = np.reshape(self.update[half:], (-1, RESUMED_EVERY))  # a row per resume
@@ -121,7 +121,7 @@ class Training:
         self.optimizer = torch.optim.AdamW(self.groups(), betas=(0.9, 0.95))
 
     def groups(self) -> list[dict]:
-        """Return the parameters with weight decay and those without."""
+        """Return two parameter groups, with and without weight decay."""
         parameters = list(self.model.parameters())
         decayed = [p for p in parameters if p.dim() > 1 or self.bug == "decay_on_norms"]
         others = [p for p in parameters if p.dim() == 1 and self.bug != "decay_on_norms"]
@@ -131,7 +131,7 @@ class Training:
         ]
 
     def windows(self, seed: int, count: int) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of windows that depend only on the seed."""
+        """Return the inputs and targets of random windows, chosen by `seed`."""
         generator = torch.Generator().manual_seed(seed)
         length = CONFIG.block_size
         starts = torch.randint(len(self.tokens) - length, (count,), generator=generator)
@@ -148,7 +148,7 @@ class Training:
         return learning_rate(step, CONFIG)
 
     def resume(self) -> None:
-        """Simulate a stop and a resume, which shouldn't change the run."""
+        """Simulate preemption and resume. One of the bugs is that the optimizer loses its state."""
         if self.bug == "optimizer_not_restored":
             self.optimizer.state.clear()
 
@@ -188,16 +188,16 @@ class Training:
 
 @functools.cache
 def run(bug: str = HEALTHY, seed: int = 0) -> Record:
-    """Train for 96 steps, with or without a planted bug, and return the log.
+    """Train for 96 steps with a bug, or without one, and return the log.
 
-    The run doesn't change torch's global generator.
+    The state of torch's global random generator isn't changed.
 
     Args:
         bug: One of `BUGS`, or "healthy".
         seed: Seed for initial weights, data and dropout.
 
     Raises:
-        ValueError: If there is no such bug.
+        ValueError: If the name of the bug is unknown.
     """
     if bug not in (HEALTHY, *BUGS):
         raise ValueError(f"no bug {bug!r}; the bugs are {', '.join(BUGS)}")
@@ -218,12 +218,12 @@ def run(bug: str = HEALTHY, seed: int = 0) -> Record:
 
 
 def case(letter: str) -> Record:
-    """Return the log of one of the cases A to J. `CASES` maps each case to its bug."""
+    """Return the log of a case from A to J. `CASES` maps each case to its bug."""
     return run(CASES[letter], seed=10 + list(CASES).index(letter))
 
 
 def table(cases: str, healthy: int = 3) -> str:
-    """Return the numbers of some cases, such as "ABC", next to the range of healthy runs."""
+    """Format the metrics of some cases, such as "ABC", next to the range of healthy runs."""
     good = [run(seed=seed).numbers() for seed in range(healthy)]
     found = [case(letter).numbers() for letter in cases]
     lines = [f"{'':28}{'healthy':>18}" + "".join(f"{letter:>9}" for letter in cases)]

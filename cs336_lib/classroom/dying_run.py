@@ -1,7 +1,7 @@
-"""A training run that goes well for 9,000 steps and then fails.
+"""Simulate a training run that fails with NaN after 9,000 normal steps.
 
-The model is tiny, so the run takes seconds, but large models fail in the same way. The matmuls run
-in fp16, and the loss is scaled by a fixed factor.
+The model is tiny, so the run takes only seconds, but large models can fail in the same way. The
+matmuls run in fp16, and the loss is scaled by a fixed factor.
 """
 
 import copy
@@ -21,7 +21,7 @@ BAD_STEP, SAVED_STEP = 9_000, 8_960
 
 @dataclass(frozen=True)
 class Log:
-    """Result of the run, with numbers for each step and the last checkpoint."""
+    """Metrics of each step, and the last checkpoint of the run."""
 
     losses: np.ndarray
     grad_norms: np.ndarray
@@ -29,7 +29,7 @@ class Log:
 
 
 class Pages:
-    """The data, in which one window isn't language. It is the batch of step 9,000."""
+    """Training data in which the window for step 9,000 doesn't contain natural language."""
 
     def __init__(self, text: str):
         self.tokenizer = CharTokenizer(text)
@@ -42,7 +42,7 @@ class Pages:
         self.ids[bad : bad + LENGTH + 1] = self.tokenizer.encode("!")[0]
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Return the inputs and targets of a step, one window of 32 tokens each."""
+        """Return the inputs and targets of a step. The batch is one window of 32 tokens."""
         start = self.starts[step]
         return self.ids[start : start + LENGTH], self.ids[start + 1 : start + LENGTH + 1]
 

@@ -1,7 +1,7 @@
-"""Train under torchrun, and print how many bytes of tensors each rank holds.
+"""Train under torchrun, and print the bytes of tensors on each rank.
 
-The program runs `train`. It measures memory after every micro-batch once the optimizer has its
-state, and prints the maximum of each kind as JSON.
+The program runs `train` and measures memory after every micro-batch. The measurement starts when
+the optimizer has state. The program prints the maximum of each kind as JSON.
 
 Usage: torchrun ... -m cs336_lib.classroom.held_bytes RUN_DIR TRAIN_CONFIG_AS_JSON
 """
@@ -26,14 +26,14 @@ most = {"weights": 0, "gradients": 0, "optimizer state": 0, "everything": 0}
 
 
 def storage_bytes(tensors: Iterable[Tensor]) -> int:
-    """Sum the tensors' memory on this rank, counting shared memory once."""
+    """Return the memory of tensors on this rank in bytes. Shared storage is counted once."""
     local = [t.to_local() if hasattr(t, "to_local") else t for t in tensors]
     storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in local}
     return sum(storages.values())
 
 
 def live_tensors() -> list[Tensor]:
-    """Return all tensors that Python knows, including FSDP's buffers."""
+    """Return all live tensors in this process, including FSDP buffers."""
     gc.collect()
     return [
         thing for thing in gc.get_objects() if issubclass(type(thing), Tensor) and not thing.is_meta
@@ -41,7 +41,7 @@ def live_tensors() -> list[Tensor]:
 
 
 def look(model: nn.Module) -> None:
-    """Measure the memory in use, and keep the maximum of each kind."""
+    """Measure the memory of live tensors, and update the maximum of each kind."""
     parameters = list(model.parameters())
     state = [t for entry in optimizers[0].state.values() for t in entry.values()]
     if not state:
@@ -58,7 +58,7 @@ def look(model: nn.Module) -> None:
 def remember_optimizer(
     *arguments: Any, make: Callable = train_module.make_optimizer
 ) -> torch.optim.Optimizer:
-    """Create the optimizer as `train` does, and keep a reference so that `look` can measure it."""
+    """Create the optimizer, and store a reference so that `look` can measure its state."""
     optimizers.append(make(*arguments))
     return optimizers[-1]
 
@@ -67,7 +67,7 @@ def remember_optimizer(
 def sync_then_look(
     model: nn.Module, wanted: bool, gradient_sync: Callable = distributed.gradient_sync
 ) -> Iterator[None]:
-    """Synchronize gradients as `gradient_sync` does, and measure after the backward pass."""
+    """Wrap `distributed.gradient_sync`, and measure memory after the backward pass."""
     with gradient_sync(model, wanted):
         yield
     look(model)

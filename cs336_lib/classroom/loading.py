@@ -1,7 +1,7 @@
-"""A dataset for worker processes, and a reader whose batches take time.
+"""Dataset for worker processes, and a simulation of slow batch loading.
 
-A worker started with `spawn` (macOS, Windows) imports the dataset's class by name. The class must
-be in a module, because a worker can't import it from a notebook cell.
+A worker process that was started with `spawn` (macOS, Windows) imports the class of the dataset by
+name. The class must therefore be in a module and not in a notebook cell.
 """
 
 import os
@@ -20,10 +20,10 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class TokenWindows(Dataset):
-    """All full windows of a raw uint16 token file, in order.
+    """Dataset of all full windows of a raw uint16 token file, in order.
 
-    Each item also names the process that read it. Workers get only the path, because pickling a
-    memmap would copy the whole file.
+    Each item also contains the ID of the process that read it. Only the path is sent to workers,
+    because pickling a memmap would copy the entire file.
     """
 
     def __init__(self, path: Path, block_size: int):
@@ -41,7 +41,7 @@ class TokenWindows(Dataset):
         return self.windows
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Return the inputs `x`, the targets `y`, and the reader's `pid` and `seed`.
+        """Return the inputs `x`, the targets `y`, and the process ID and seed of the reader.
 
         Both tensors are int64 with block_size elements.
 
@@ -60,12 +60,12 @@ class TokenWindows(Dataset):
 def read_and_compute(
     way: Callable[[Iterable[Batch]], Iterable[Batch]], batches: int = 6, seconds: float = 0.02
 ) -> dict[str, list[tuple[float, float]]]:
-    """Read and process some batches, and return when each of the two was busy, in ms.
+    """Simulate reading and processing batches, and return the busy intervals of both, in ms.
 
     Args:
-        way: Wraps the reader, for example `iter`, or a function that reads ahead.
+        way: Function that wraps the reader, such as `iter` or a function that prefetches.
         batches: Number of batches.
-        seconds: Time to read a batch, and time to process it.
+        seconds: Time to read one batch, and also the time to process it.
     """
     begin = time.perf_counter()
     spans: dict[str, list[tuple[float, float]]] = {"read": [], "compute": []}

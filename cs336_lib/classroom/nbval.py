@@ -1,15 +1,15 @@
 """Pytest plugin that adapts `pytest --nbval notebooks/` to the course.
 
-The root `conftest.py` loads it. It adds five features that nbval 0.11 doesn't have:
+The root `conftest.py` loads this plugin. It adds five features to nbval 0.11:
 
-- It uses the current environment's kernel and the course's sanitizing patterns by default.
+- It uses the kernel of the current environment and the sanitizing patterns of the course.
 - It ignores irrelevant differences between machines, such as progress bars.
-- It waits a minute for late outputs, because nbval's five seconds are too short on a busy machine.
+- It waits up to a minute for late outputs. nbval's five seconds are too short on a busy machine.
 - It reports a dead kernel within a second instead of after nbval's timeout.
-- It compares numbers with a tolerance if the cell's metadata has `{"cs336": {"rtol": 1e-3}}`.
+- It compares numbers with a tolerance if the cell metadata contains `{"cs336": {"rtol": 1e-3}}`.
 
-Numbers with a decimal point or an exponent may then differ by this relative amount, because CPUs
-and GPUs round differently. Integers and all other text must be equal.
+The tolerance applies to numbers with a decimal point or an exponent, because CPUs and GPUs round
+differently. Integers and all other text must be equal.
 """
 
 import copy
@@ -30,7 +30,7 @@ NUMBER = re.compile(r"[-+]?(?:\d[\d,_]*)?\.?\d+(?:[eE][-+]?\d+)?")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Set nbval's options, unless the command line sets them."""
+    """Set default values for nbval's command-line options."""
     options = config.option
     if not getattr(options, "nbval", False):
         return
@@ -42,13 +42,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
-    """Tell each notebook which outputs to ignore."""
+    """Set the types of output that nbval ignores in each notebook."""
     if hasattr(collector, "skip_compare"):
         collector.skip_compare += NOT_COMPARED
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Give each cell more time for its outputs, and the tolerance from its metadata."""
+    """Set the output timeout of each cell, and the tolerance from its metadata."""
     if not hasattr(item, "output_timeout"):
         return
     item.output_timeout = OUTPUT_TIMEOUT
@@ -61,12 +61,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def forgive(test: list[dict], ref: list[dict], rtol: float) -> list[dict]:
-    """Return the new outputs, with stored text wherever the two agree within the tolerance.
+    """Replace new outputs by the stored outputs if both agree within the tolerance.
 
     Args:
-        test: New outputs of the cell, in nbformat's form.
+        test: New outputs of the cell, in nbformat's format.
         ref: Outputs stored in the notebook.
-        rtol: Largest relative difference between two numbers that count as equal.
+        rtol: Maximum relative difference between two numbers.
     """
     forgiven = copy.deepcopy(test)
     for new, old in zip(forgiven, ref, strict=False):
@@ -80,7 +80,7 @@ def forgive(test: list[dict], ref: list[dict], rtol: float) -> list[dict]:
 
 
 def same_text(new: str, old: str, rtol: float) -> bool:
-    """Return whether two texts are equal, except for spaces and numbers within the tolerance."""
+    """Return whether two texts are equal, up to spaces and a tolerance for numbers."""
     if [part.split() for part in NUMBER.split(new)] != [part.split() for part in NUMBER.split(old)]:
         return False
     pairs = zip(NUMBER.findall(new), NUMBER.findall(old), strict=True)

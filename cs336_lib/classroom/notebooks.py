@@ -1,4 +1,4 @@
-"""Run notebooks and store their normalized outputs, as `make notebooks` does."""
+"""Run notebooks, and store normalized outputs (`make notebooks`)."""
 
 import argparse
 import sys
@@ -18,10 +18,10 @@ OUTPUT_TIMEOUT = 60  # nbclient's default of 4 seconds loses outputs on a busy m
 
 
 def normalise(notebook: NotebookNode) -> NotebookNode:
-    """Remove irrelevant differences between runs or machines.
+    """Remove differences between runs and machines from a notebook.
 
-    Cells are numbered 1, 2, ..., because nbval rejects outputs without a number. Stderr (progress
-    bars and warnings), timestamps, widget state and the kernel's patch version are removed.
+    This removes stderr, timestamps, widget state and the patch version of the kernel. Cells are
+    numbered 1, 2, ..., because nbval rejects outputs without a number.
     """
     notebook.metadata = {
         "kernelspec": KERNEL,
@@ -62,7 +62,7 @@ def run(path: Path) -> None:
 
 
 def main() -> None:
-    """Run the given notebooks, or run all of them and draw the README's map."""
+    """Run the given notebooks. By default, run all notebooks and draw the course map."""
     parser = argparse.ArgumentParser(description="Run notebooks and store their outputs.")
     parser.add_argument("paths", nargs="*", type=Path, help="default: all in notebooks/")
     named = parser.parse_args().paths

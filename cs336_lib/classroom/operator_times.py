@@ -25,7 +25,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Operation:
-    """One operator call, with its kind, FLOPs, bytes, and time in seconds."""
+    """Kind, FLOPs, bytes and time (in seconds) of an operator call."""
 
     name: str
     kind: str
@@ -34,20 +34,20 @@ class Operation:
 
 
 def tensors(tree: Any) -> list[Tensor]:
-    """Return the tensors in nested arguments or results."""
+    """Return all tensors in a nested structure of arguments or results."""
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 class OperatorTimes(TorchDispatchMode):
-    """Records an `Operation` for every operator call within this block, except views.
+    """Record an `Operation` for every operator call within this block, except views.
 
-    An operator moves its inputs and its results once. The FLOPs of a matmul come from PyTorch's
-    FLOP counter. Other operators have one FLOP per result value. The device is synchronized around
-    each call, so on a GPU the time includes the kernel launch.
+    We assume that an operator reads each input and writes each result once. The FLOPs of a matmul
+    come from PyTorch's FLOP counter. Other operators count as one FLOP per result value. The device
+    is synchronized before and after each call, so on a GPU the time includes the kernel launch.
 
     Args:
         device: Device to synchronize.
-        kind: Kind of the operators that aren't in KINDS. You can change it between phases.
+        kind: Kind of operators that aren't in KINDS. You can assign a new kind between phases.
     """
 
     def __init__(self, device: torch.device, kind: str = "element-wise, norms"):
@@ -84,7 +84,7 @@ class OperatorTimes(TorchDispatchMode):
 def time_operators(
     forward: Callable[[], Tensor], optimizer: torch.optim.Optimizer, device: torch.device
 ) -> list[Operation]:
-    """Return all operators of one training step, with attention split into its matmuls.
+    """Return all operator calls of one training step. Attention runs as separate matmuls.
 
     Args:
         forward: Function that computes the loss.

@@ -1,7 +1,7 @@
 """Short implementations of optimizers from SGD to AdamW and Muon.
 
-They take the same arguments as torch's optimizers, and use the same names for their state, so tests
-can compare the two. They are written for simplicity. torch's fused versions are faster.
+The optimizers have the same arguments and state names as in torch, so tests can compare both
+implementations. The code is simple, and the fused optimizers in torch are faster.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,10 +17,10 @@ Parameters = Iterable[nn.Parameter] | Iterable[dict[str, Any]]
 
 
 class Rule(torch.optim.Optimizer):
-    """Base class that handles closures and groups, and skips parameters without a gradient.
+    """Base class of the optimizers, which handles closures and parameter groups.
 
-    A subclass implements `update`, which updates one parameter from its gradient, its own state
-    (initially empty) and the settings of its group.
+    A subclass implements `update`, which updates one parameter from its gradient, its state
+    (initially empty) and the settings of its group. Parameters without a gradient are skipped.
     """
 
     def __init__(self, params: Parameters, **defaults: Any):
@@ -29,7 +29,7 @@ class Rule(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-        """Update every parameter that has a gradient, and return the closure's loss if given."""
+        """Update every parameter that has a gradient. If a closure is given, return its loss."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -64,15 +64,15 @@ class SGD(Rule):
 class Momentum(Rule):
     """SGD with momentum (Polyak 1964).
 
-    The velocity is a sum of gradients with decaying weights, as in torch, not an average. Under a
-    constant gradient, it reaches grad / (1 - momentum).
+    As in torch, the velocity is a weighted sum of gradients and not an average. If the gradient is
+    constant, the velocity converges to grad / (1 - momentum).
     """
 
     def __init__(self, params: Parameters, lr: float = 1e-3, momentum: float = 0.9):
         super().__init__(params, lr=lr, momentum=momentum)
 
     def update(self, p: Tensor, grad: Tensor, state: dict, group: dict) -> None:
-        """Keep the velocity as state."""
+        """Update the velocity, and move `p` along it."""
         if not state:
             state["momentum_buffer"] = torch.zeros_like(p)
         velocity = state["momentum_buffer"]
@@ -82,16 +82,16 @@ class Momentum(Rule):
 
 
 class AdaGrad(Rule):
-    """AdaGrad, with a learning rate per weight (Duchi et al. 2011).
+    """AdaGrad (Duchi et al. 2011).
 
-    Each learning rate depends on the sum of the weight's squared gradients.
+    The learning rate of each weight depends on the sum of its squared gradients.
     """
 
     def __init__(self, params: Parameters, lr: float = 1e-2, eps: float = 1e-10):
         super().__init__(params, lr=lr, eps=eps)
 
     def update(self, p: Tensor, grad: Tensor, state: dict, group: dict) -> None:
-        """Keep the sum of squared gradients as state. It never decreases."""
+        """Add the squared gradient to a sum, and divide the step by the root of this sum."""
         if not state:
             state["sum"] = torch.zeros_like(p)
         total = state["sum"]
@@ -108,7 +108,7 @@ class RMSProp(Rule):
         super().__init__(params, lr=lr, alpha=alpha, eps=eps)
 
     def update(self, p: Tensor, grad: Tensor, state: dict, group: dict) -> None:
-        """Keep the running mean of squared gradients as state."""
+        """Update the running mean of squared gradients, and divide the step by its root."""
         if not state:
             state["square_avg"] = torch.zeros_like(p)
         mean_square = state["square_avg"]
@@ -135,7 +135,7 @@ class Adam(Rule):
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
     def update(self, p: Tensor, grad: Tensor, state: dict, group: dict) -> None:
-        """Keep two running means and a step count as state."""
+        """Update the two running means and the step count, and move `p`."""
         if group["weight_decay"]:
             grad = grad + group["weight_decay"] * p
         p -= group["lr"] * adam_direction(grad, state, group)
@@ -155,15 +155,15 @@ class AdamW(Adam):
         super().__init__(params, lr, betas, eps, weight_decay)
 
     def update(self, p: Tensor, grad: Tensor, state: dict, group: dict) -> None:
-        """Apply weight decay directly to the weights, so that it never enters the running means."""
+        """Apply weight decay directly to `p`, so that it doesn't affect the running means."""
         p *= 1 - group["lr"] * group["weight_decay"]
         p -= group["lr"] * adam_direction(grad, state, group)
 
 
 def adam_direction(grad: Tensor, state: dict, group: dict) -> Tensor:
-    """Update `state` and return Adam's step before the learning rate.
+    """Update `state`, and return Adam's step before multiplication by the learning rate.
 
-    The entries of the step are roughly between -1 and 1.
+    The entries of the step are usually between -1 and 1.
     """
     if not state:
         state["step"] = 0
@@ -184,9 +184,9 @@ def adam_direction(grad: Tensor, state: dict, group: dict) -> Tensor:
 class Muon(Rule):
     """Momentum, orthogonalized so that its singular values are close to 1 (Jordan et al. 2024).
 
-    Muon updates only matrices. The factor 0.2 sqrt(max(rows, columns)) gives each step an RMS of
-    about 0.2, as in AdamW. Both can then use the same learning rate (Liu et al. 2025). In torch,
-    this is adjust_lr_fn="match_rms_adamw".
+    Muon updates only matrices. The factor 0.2 sqrt(max(rows, columns)) scales each step to an RMS
+    of about 0.2, which is typical for AdamW. Muon and AdamW can then use the same learning rate
+    (Liu et al. 2025). torch calls this option adjust_lr_fn="match_rms_adamw".
 
     Raises:
         ValueError: If a parameter isn't a matrix.
@@ -204,7 +204,7 @@ class Muon(Rule):
             require(p.dim() == 2, f"Muon takes matrices; a parameter has shape {tuple(p.shape)}")
 
     def update(self, p: Tensor, grad: Tensor, state: dict, group: dict) -> None:
-        """Keep the running mean of gradients as state."""
+        """Update the momentum, and move `p` by the orthogonalized momentum."""
         if not state:
             state["momentum_buffer"] = torch.zeros_like(p)
         mean = state["momentum_buffer"]
@@ -217,11 +217,11 @@ class Muon(Rule):
 def orthogonalise(
     matrix: Float[Tensor, "rows columns"], steps: int = 5
 ) -> Float[Tensor, "rows columns"]:
-    """Push all singular values towards 1 by Newton-Schulz iteration.
+    """Bring all singular values close to 1 by Newton-Schulz iteration.
 
-    The singular vectors don't change. Five iterations of Jordan's quintic map all singular values
-    above 0.003 of the norm to between 0.68 and 1.21, using only matrix products. The values don't
-    need to be exactly 1.
+    The iteration uses only matrix products and doesn't change the singular vectors. Five iterations
+    of Jordan's quintic polynomial map all singular values above 0.003 of the norm to values between
+    0.68 and 1.21. This is accurate enough for Muon.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     x = matrix / matrix.norm().clamp(min=1e-7)  # now all singular values are at most 1

@@ -1,8 +1,8 @@
-"""Questions that a reader answers before the next cell shows the result.
+"""Multiple-choice predictions that a reader makes before running the next cell.
 
-The cell contains the options. Its metadata contains the correct answer and the topic, as in
-`{"cs336": {"prediction": "bf16_sum", "answer": "256", "topic": "precision"}}`, so the page doesn't
-show the answer. `cs336 check` compares it with the reader's first guess.
+The cell contains the options. To hide the correct answer from the reader, it is stored with the
+topic in the cell metadata, as in `{"cs336": {"prediction": "bf16_sum", "answer": "256", "topic":
+"precision"}}`. `cs336 check` compares the correct answer with the reader's first guess.
 """
 
 import html
@@ -19,11 +19,13 @@ MINE, HANDS = "my guess", "count hands"
 
 
 class Prediction(Explorer):
-    """Buttons for the options, to record one reader's guess or count hands in a classroom.
+    """Buttons for the options of a prediction.
+
+    The buttons record the guess of one reader, or count raised hands in a classroom.
 
     Args:
         name: Name of the prediction, as in the cell's metadata.
-        options: Answers to choose from.
+        options: Possible answers.
     """
 
     def __init__(self, name: str, options: tuple[str, ...]):
@@ -45,7 +47,7 @@ class Prediction(Explorer):
         return {**values, "hands": ",".join(map(str, hands))}
 
     def view(self, values: Values) -> View:
-        """Show the options, and the guess or the number of hands for each."""
+        """Render the options, and the guess or the number of raised hands."""
         hands = [int(count) for count in values["hands"].split(",")]
         rows = []
         for letter, option, count in zip(ascii_uppercase, self.options, hands, strict=False):
@@ -93,7 +95,7 @@ def predict(name: str, *options: str) -> Prediction:
 
     Args:
         name: Short name, unique in the course, as in the cell's metadata.
-        options: Two to six answers to choose from.
+        options: Two to six possible answers.
 
     Raises:
         ValueError: If there aren't two to six options, or an option appears twice.

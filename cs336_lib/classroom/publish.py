@@ -21,18 +21,18 @@ MATHJAX = ("tex-chtml.js", "input/tex/extensions", "output/chtml/fonts")
 
 
 def title(notebook: NotebookNode) -> str:
-    """Return a notebook's title without its `#`, for example "03 · Named dimensions"."""
+    """Return the title of a notebook without "#", for example "03 · Named dimensions"."""
     return notebook.cells[0].source.splitlines()[0].removeprefix("# ")
 
 
 def without_solutions(notebook: NotebookNode) -> NotebookNode:
-    """Return the notebook without cells tagged `solution`. Hints remain."""
+    """Remove the cells with the tag `solution` from a notebook. Hints are kept."""
     kept = [cell for cell in notebook.cells if "solution" not in cell.metadata.get("tags", [])]
     return NotebookNode(notebook | {"cells": kept})
 
 
 def with_alt_texts(notebook: NotebookNode) -> NotebookNode:
-    """Copy the pictures' alternative texts to the cell metadata, where myst-nb reads them."""
+    """Copy the alternative texts of figures to the cell metadata, which myst-nb reads."""
     for cell in notebook.cells:
         outputs = cell.get("outputs", [])
         found = [o.get("metadata", {}).get("image/png", {}).get("alt", "") for o in outputs]
@@ -42,7 +42,7 @@ def with_alt_texts(notebook: NotebookNode) -> NotebookNode:
 
 
 def handout(notebooks: list[Path], folder: Path) -> None:
-    """Write notebooks without solutions, together with the documents that they link to."""
+    """Write notebooks without solutions, and copy the documents that they link to."""
     (folder / "notebooks").mkdir(parents=True, exist_ok=True)
     for path in notebooks:
         copy = without_solutions(nbformat.read(path, as_version=4))
@@ -51,7 +51,7 @@ def handout(notebooks: list[Path], folder: Path) -> None:
 
 
 def exporter() -> SlidesExporter:
-    """Return nbconvert's slide exporter with our template (`docs/slides`) and embedded figures."""
+    """Create nbconvert's slide exporter with the template in `docs/slides`."""
     config = Config()
     config.CSSHTMLHeaderPreprocessor.style = "default"
     return SlidesExporter(
@@ -63,10 +63,10 @@ def exporter() -> SlidesExporter:
 
 
 def copy_assets(folder: Path) -> None:
-    """Copy reveal.js, MathJax with its fonts, and our style for the decks.
+    """Copy reveal.js, MathJax and the style sheet for the slides.
 
-    Both libraries come from the Python packages sphinx-revealjs (reveal.js 5) and
-    sphinx-mathjax-offline (MathJax 3). You need neither Node nor a network.
+    The Python packages sphinx-revealjs and sphinx-mathjax-offline contain reveal.js 5 and MathJax
+    3. You therefore don't need Node or a network.
     """
     reveal = Path(str(resources.files("sphinx_revealjs"))) / "_static" / "revealjs"
     for part in ("dist", "plugin/notes"):
@@ -85,7 +85,7 @@ def copy_assets(folder: Path) -> None:
 
 
 def slides(notebooks: list[Path], folder: Path) -> None:
-    """Write one deck per notebook, and an index page."""
+    """Write one slide deck per notebook, and an index page."""
     folder.mkdir(parents=True, exist_ok=True)
     copy_assets(folder / "assets")
     shutil.copytree(DOCS, folder / "docs", ignore=ONLY_FOR_BUILDING)
@@ -108,7 +108,7 @@ def slides(notebooks: list[Path], folder: Path) -> None:
 
 
 def lay_out(notebooks: list[Path], folder: Path) -> None:
-    """Copy the pages of the site in their folder structure, so that links keep working.
+    """Copy the pages of the site. Relative links work because the folder structure is kept.
 
     The README becomes the index page.
     """
@@ -131,7 +131,7 @@ def lay_out(notebooks: list[Path], folder: Path) -> None:
 
 
 def site(notebooks: list[Path], folder: Path) -> None:
-    """Build the web site with Sphinx. Exit on a warning, such as a broken link."""
+    """Build the web site with Sphinx. A warning, such as a broken link, is an error."""
     sources = folder.with_name("site-sources")
     shutil.rmtree(sources, ignore_errors=True)
     lay_out(notebooks, sources)
@@ -143,7 +143,7 @@ def site(notebooks: list[Path], folder: Path) -> None:
 
 
 def main() -> None:
-    """Run `make slides`, `make handout` or `make site`."""
+    """Build the slides, the handout or the web site, as the command line requests."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("slides", "handout", "site"))
     what = parser.parse_args().what

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Work:
-    """FLOPs of a kernel, and the bytes it moves to and from memory."""
+    """FLOPs of a kernel, and the bytes that it reads and writes."""
 
     flops: float
     bytes: float
@@ -17,23 +17,25 @@ class Work:
 
 
 def matmul_work(m: int, k: int, n: int, value_bytes: int = 2) -> Work:
-    """Return the work of (m, k) @ (k, n). Each of the three matrices is moved once."""
+    """Return the work of an (m, k) @ (k, n) matmul that moves each matrix once."""
     return Work(2 * m * k * n, value_bytes * (m * k + k * n + m * n))
 
 
 def elementwise_work(values: int, flops_per_value: int = 1, value_bytes: int = 2) -> Work:
     """Return the work of an elementwise operator such as ReLU.
 
-    It reads one tensor and writes one of equal size.
+    The operator reads one tensor and writes one tensor of the same size.
     """
     return Work(flops_per_value * values, 2 * value_bytes * values)
 
 
 def ridge(peak: float, bandwidth: float) -> float:
-    """Return the intensity in FLOP/B above which kernels are compute-bound on a device."""
+    """Return the arithmetic intensity of the ridge in FLOP/B.
+
+    Kernels with a higher intensity are compute-bound, and all others are memory-bound."""
     return peak / bandwidth
 
 
 def roofline(intensity: float, peak: float, bandwidth: float) -> float:
-    """Return the maximum FLOP/s of a kernel with this intensity."""
+    """Return the maximum FLOP/s of a kernel with a given arithmetic intensity."""
     return min(peak, intensity * bandwidth)

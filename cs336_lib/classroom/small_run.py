@@ -1,4 +1,4 @@
-"""A small training run with a complete checkpoint, and the dtypes of a training step."""
+"""Small training run with complete checkpoints, and a tracer for the dtypes of a step."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -12,11 +12,11 @@ BATCH, LENGTH = 8, 32
 
 
 class SmallRun:
-    """Training run on the CPU with dropout, AdamW, a schedule and random batches.
+    """Small training run on the CPU with dropout, AdamW, a schedule and random batches.
 
     Args:
         tokens: Token ids of the training data.
-        vocab: Number of different ids.
+        vocab: Vocabulary size.
         seed: Seed for the initial weights, the batches and dropout.
     """
 
@@ -45,7 +45,7 @@ class SmallRun:
         return F.cross_entropy(self.model(x).flatten(0, 1), y.flatten())
 
     def until(self, last: int) -> list[float]:
-        """Train up to step `last`, and return the loss of every step."""
+        """Train until step `last`, and return the loss of every step."""
         losses = []
         while self.step < last:
             loss = self.loss()
@@ -64,14 +64,14 @@ def dtypes_of_step(
     loss_function: Callable[[], Tensor],
     autocast: AbstractContextManager,
 ) -> dict[str, list[tuple[str, str]]]:
-    """Run a training step, and return the names of the dtypes of its tensors by stage.
+    """Run a training step, and return the dtype names of its tensors by stage.
 
-    Hooks inspect the activations. torch calls them after a layer's forward pass, and when a
-    gradient reaches its output.
+    The dtypes of activations and their gradients are recorded by hooks. torch calls these hooks
+    after the forward pass of a layer, and when the gradient of its output has been computed.
 
     Args:
-        layers: Layers, by the names for the result.
-        optimizer: Optimizer of these layers' parameters.
+        layers: Layers to inspect, by name.
+        optimizer: Optimizer of the parameters of these layers.
         loss_function: Function that runs the forward pass and returns the loss.
         autocast: Context of the forward pass.
     """

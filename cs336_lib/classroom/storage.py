@@ -1,4 +1,4 @@
-"""Storage of a tensor, and the strides through which a view reads it."""
+"""Inspect the storage of a tensor and the strides of its views."""
 
 import math
 import random
@@ -15,14 +15,14 @@ Shape = tuple[int, ...]
 
 
 class Run(NamedTuple):
-    """Adjacent dimensions that act as one, with `size` elements that are `step` slots apart."""
+    """Merged adjacent dimensions, with `size` elements at a distance of `step` slots."""
 
     size: int
     step: int
 
 
 def same_storage(x: Tensor, y: Tensor) -> bool:
-    """Return whether two tensors share memory, even at different offsets."""
+    """Return whether two tensors share a storage. Their offsets can differ."""
     return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
 
 
@@ -35,15 +35,15 @@ def storage_values(x: Tensor) -> Shaped[Tensor, " slots"]:
 
 
 def slot(index: Sequence[int], stride: Sequence[int], offset: int = 0) -> int:
-    """Return the slot of the element at `index`.
+    """Return the storage slot of the element at `index`.
 
-    It is the offset plus the sum of each index times its stride.
+    The slot is the offset plus the sum of index times stride over all dimensions.
     """
     return offset + sum(i * step for i, step in zip(index, stride, strict=True))
 
 
 def slots(x: Tensor) -> Int[Tensor, "..."]:
-    """Return the slot of every element of `x`, in the shape of `x`."""
+    """Return the storage slot of every element of `x`, with the same shape as `x`."""
     numbers = torch.full(x.shape, x.storage_offset(), dtype=torch.long)
     for dim, (size, step) in enumerate(zip(x.shape, x.stride(), strict=True)):
         along = [1] * x.dim()
@@ -53,21 +53,21 @@ def slots(x: Tensor) -> Int[Tensor, "..."]:
 
 
 def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of a new tensor. Each is the product of the sizes to its right."""
+    """Return the strides of a row-major tensor, which are products of the sizes to the right."""
     return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
 def is_row_major(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Return the same result as `is_contiguous`. Strides of dimensions with size 1 don't matter."""
+    """Return whether a tensor is contiguous. Strides of dimensions with size 1 are ignored."""
     expected = zip(shape, stride, row_major_strides(shape), strict=True)
     return 0 in shape or all(size == 1 or have == want for size, have, want in expected)
 
 
 def merge_dimensions(shape: Sequence[int], stride: Sequence[int]) -> list[Run]:
-    """Merge adjacent dimensions that a single stride can traverse.
+    """Merge adjacent dimensions whose elements are equally spaced in the storage.
 
-    Two dimensions merge if one step on the left equals a full pass over the right one, which means
-    `stride[d] == stride[d + 1] * shape[d + 1]`. Dimensions of size 1 are omitted.
+    Dimensions d and d + 1 are merged if `stride[d] == stride[d + 1] * shape[d + 1]`. Dimensions of
+    size 1 are omitted.
     """
     runs: list[Run] = []
     for size, step in zip(reversed(shape), reversed(stride), strict=True):
@@ -81,7 +81,7 @@ def merge_dimensions(shape: Sequence[int], stride: Sequence[int]) -> list[Run]:
 
 
 def torch_views(shape: Shape, stride: Shape, new_shape: Shape) -> bool:
-    """Return whether PyTorch can view a tensor of this shape and stride as `new_shape`."""
+    """Return whether `view(new_shape)` works in PyTorch for a tensor with this shape and stride."""
     length = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
     try:
         torch.zeros(length).as_strided(shape, stride).view(new_shape)
@@ -91,9 +91,9 @@ def torch_views(shape: Shape, stride: Shape, new_shape: Shape) -> bool:
 
 
 def view_cases(count: int = 200) -> list[tuple[Shape, Shape, Shape]]:
-    """Return cases of (shape, stride, new_shape), the same on every call.
+    """Return test cases of (shape, stride, new_shape). Every call returns the same cases.
 
-    Some cases are chosen by hand, and the others are random.
+    Some cases are chosen by hand, and the rest are generated from a fixed seed.
     """
     cases: list[tuple[Shape, Shape, Shape]] = [
         ((2, 3), (3, 1), (7,)),
@@ -123,7 +123,7 @@ def view_cases(count: int = 200) -> list[tuple[Shape, Shape, Shape]]:
 
 
 def allocated_bytes(work: Callable[[], object]) -> int:
-    """Return the bytes of CPU memory that `work()` allocates, measured by torch's profiler."""
+    """Measure the bytes of CPU memory that `work()` allocates with torch's profiler."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recording:
         result = work()
     del result  # kept until here, so that freeing it is not recorded

@@ -1,8 +1,8 @@
-"""The learner's copy of the notebooks, and the record of passed exercises.
+"""Manage the learner's copy of the notebooks and the record of passed exercises.
 
-`git pull` changes the course's notebooks, and learners edit their own. `make lab` therefore opens a
-copy that git ignores. The copy is next to the original, so relative links work in both. This module
-reads notebooks as plain JSON, so the course opens quickly.
+Learners edit a copy of the notebooks that git ignores, so `git pull` never conflicts with their
+edits. The copy is next to the original folder, so relative links work in both. This module reads
+notebooks as plain JSON, so that the course opens quickly.
 """
 
 import argparse
@@ -44,7 +44,7 @@ LANGUAGE = {
 
 @dataclass(frozen=True)
 class Exercise:
-    """Progress with one exercise, and the diagnosis of the last wrong answer."""
+    """State of an exercise, and the diagnosis of the last wrong answer."""
 
     name: str
     verdict: str
@@ -55,10 +55,10 @@ Progress = Mapping[str, Sequence[Exercise]]  # by notebook: "03_einops"
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """Return a notebook's record, with its exercises and checksums of its file and cells.
+    """Return the exercises of a notebook, and checksums of its file and cells.
 
-    Cell checksums cover only the sources. A notebook that was run but not edited counts as
-    untouched, although its outputs differ.
+    Checksums of cells exclude outputs, so a notebook that was run but not edited counts as
+    unedited.
 
     Raises:
         ValueError: If the file isn't a notebook.
@@ -80,7 +80,7 @@ def describe(path: Path) -> dict[str, Any]:
 
 
 def is_touched(path: Path, copied: Mapping[str, Any]) -> bool:
-    """Return whether the learner has edited a cell of the copy."""
+    """Return whether the learner has edited a cell of a copied notebook."""
     try:
         return describe(path)["cells"] != copied.get("cells")
     except ValueError:
@@ -88,7 +88,7 @@ def is_touched(path: Path, copied: Mapping[str, Any]) -> bool:
 
 
 def read_copies(folder: Path) -> dict[str, Any]:
-    """Return the record of copied files by name. It is empty before the first copy."""
+    """Read the record of copied files by name. It is empty before the first copy."""
     try:
         return read_json(folder / COPIES)
     except (ValueError, FileNotFoundError):  # without a record, every notebook counts as touched
@@ -101,10 +101,13 @@ def write_copies(folder: Path, copies: Mapping[str, Any]) -> None:
 
 
 def update(course: Path = COURSE, mine: Path = MINE) -> list[str]:
-    """Update the copy, and return the names of edited notebooks that have a newer version.
+    """Update the learner's copy of the notebooks.
 
     A notebook is copied if it is new or missing, or if the learner hasn't edited it. Edited
-    notebooks stay as they are.
+    notebooks aren't changed.
+
+    Returns:
+        The names of edited notebooks for which the course has a newer version.
 
     Raises:
         ValueError: If `course` has no notebooks, or `mine` can't be written.
@@ -138,14 +141,13 @@ def update(course: Path = COURSE, mine: Path = MINE) -> list[str]:
 
 
 def reset(name: str, course: Path = COURSE, mine: Path = MINE) -> tuple[Path, Path | None]:
-    """Restore a notebook, and return its path and the path of the learner's backup.
+    """Restore a notebook, and return its path and the path of a backup.
 
-    `name` is a notebook such as 03_einops, or only its number. The backup stays in the folder under
-    a name with the date, so it still runs. The second path is `None` if the learner hadn't edited
-    the notebook.
+    `name` is a notebook such as 03_einops, or only its number. An edited notebook is backed up in
+    the same folder under a name with the date. If it wasn't edited, the second path is `None`.
 
     Raises:
-        ValueError: If there is no such notebook, or no copy of the course yet.
+        ValueError: If the notebook doesn't exist, or if the notebooks haven't been copied yet.
     """
     names = [path.stem for path in originals(course)]
     stem = {stem.partition("_")[0]: stem for stem in names}.get(name, name).removesuffix(".ipynb")
@@ -165,7 +167,7 @@ def reset(name: str, course: Path = COURSE, mine: Path = MINE) -> tuple[Path, Pa
 
 
 def as_copy(source: Path) -> bytes:
-    """Return a notebook for learners, with this Python's version in its metadata."""
+    """Return the content of a notebook, with the version of this Python in its metadata."""
     notebook = json.loads(source.read_text(encoding="utf-8"))
     notebook["metadata"]["language_info"] = LANGUAGE
     # in the form that Jupyter writes
@@ -174,19 +176,19 @@ def as_copy(source: Path) -> bytes:
 
 
 def is_fresh(copy: Path, source: Path) -> bool:
-    """Return whether a copy equals the course's notebook, neither edited nor run."""
+    """Return whether a copy is identical to the notebook of the course."""
     return copy.read_bytes() in (source.read_bytes(), as_copy(source))
 
 
 def replace_whole(target: Path, content: bytes) -> None:
-    """Write a file atomically, so that it always has either the old or the new content."""
+    """Write a file so that a crash leaves either the old or the new content."""
     temporary = target.with_name(f".tmp-{target.name}")
     temporary.write_bytes(content)
     os.replace(temporary, target)
 
 
 def originals(course: Path) -> list[Path]:
-    """Return the course's notebooks in order.
+    """Return the notebooks of the course in order.
 
     Raises:
         ValueError: If there are no notebooks.
@@ -197,10 +199,10 @@ def originals(course: Path) -> list[Path]:
 
 
 def record(folder: Path, name: str, verdict: str, said: str = "") -> None:
-    """Append a check's verdict to the record, if `folder` is a learner's.
+    """Record the verdict of a check if `folder` is a learner's copy of the notebooks.
 
-    A kernel runs in the folder of its notebook. Lines are only appended, so several open notebooks
-    don't overwrite each other's verdicts.
+    `folder` is the working directory of the kernel. Verdicts are appended as lines, so that several
+    open notebooks can write to the same file.
     """
     if not (folder / COPIES).exists():
         return
@@ -209,7 +211,7 @@ def record(folder: Path, name: str, verdict: str, said: str = "") -> None:
 
 
 def record_guess(folder: Path, name: str, guess: str) -> None:
-    """Append a learner's prediction to their record, if `folder` is a learner's."""
+    """Record a prediction if `folder` is a learner's copy of the notebooks."""
     if (folder / COPIES).exists():
         append(folder / GUESSES, {"prediction": name, "guess": guess})
 
@@ -225,9 +227,10 @@ def append(path: Path, row: Mapping[str, str]) -> None:
 
 
 def progress(folder: Path) -> Progress:
-    """Return the state of all exercises. It is empty if `folder` isn't a learner's.
+    """Return the state of all exercises in a learner's copy of the notebooks.
 
-    Once an exercise is passed, it stays passed. Otherwise, the last verdict counts.
+    A passed exercise stays passed, even if a later check fails. Otherwise, the last verdict counts.
+    The result is empty if `folder` isn't a learner's copy.
     """
     latest: dict[str, Exercise] = {}
     for row in read_rows(folder / VERDICTS, ("exercise", "verdict", "said")):
@@ -244,7 +247,7 @@ def progress(folder: Path) -> Progress:
 
 
 def read_rows(path: Path, names: Sequence[str]) -> list[dict[str, str]]:
-    """Read these fields of each row of a record. Incomplete lines are ignored."""
+    """Read the fields `names` from each line of a record. Incomplete lines are ignored."""
     if not path.exists():
         return []
     rows = []
@@ -258,9 +261,9 @@ def read_rows(path: Path, names: Sequence[str]) -> list[dict[str, str]]:
 
 
 def intuition(folder: Path) -> str:
-    """Return one line per topic with the number of correct first guesses.
+    """Format the number of correct first guesses, one line per topic.
 
-    The result is empty before the first guess.
+    The result is empty if there are no guesses.
     """
     first: dict[str, str] = {}
     for row in read_rows(folder / GUESSES, ("prediction", "guess")):
@@ -297,7 +300,7 @@ def bar_line(name: str, exercises: Sequence[Exercise]) -> str:
 
 
 def report(found: Progress) -> str:
-    """Format the exercises of each notebook by verdict, with a diagnosis of each wrong answer."""
+    """Format the exercises of each notebook by verdict. List the diagnosis of each wrong answer."""
     lines = []
     for name, exercises in found.items():
         lines.append(bar_line(name, exercises))
@@ -313,10 +316,12 @@ def report(found: Progress) -> str:
 
 
 def find() -> Path:
-    """Find the learner's folder, which is this folder or the one that `make lab` creates here.
+    """Find the learner's copy of the notebooks in the current folder.
+
+    The copy is the current folder itself, or the subfolder that `make lab` creates.
 
     Raises:
-        ValueError: If there is no such folder.
+        ValueError: If there is no copy.
     """
     for folder in (Path.cwd(), Path.cwd() / MINE):
         if (folder / COPIES).exists():
@@ -325,7 +330,7 @@ def find() -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Update the copy (`make lab`), or restore one of its notebooks (`make reset`)."""
+    """Update the learner's copy (`make lab`), or restore a notebook (`make reset`)."""
     parser = argparse.ArgumentParser(prog="study", description=main.__doc__)
     parser.add_argument("--reset", metavar="NOTEBOOK", help="as in 03_einops")
     name = parser.parse_args(arguments).reset

@@ -1,6 +1,6 @@
 """Measure the tensor bytes of a training step, and predict activation checkpointing.
 
-The meters also work on the meta device, where tensors have shapes but no memory.
+Both measurements also work on the meta device, where tensors have a shape but no data.
 """
 
 import weakref
@@ -22,7 +22,7 @@ class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
         print(saved.bytes)
 
     Args:
-        known: Tensors that aren't counted, such as the weights.
+        known: Tensors to exclude, such as the weights.
     """
 
     def __init__(self, known: Iterable[Tensor] = ()):
@@ -54,7 +54,7 @@ class LiveBytes(TorchDispatchMode):
     maximum.
 
     Args:
-        known: Tensors that exist from the start.
+        known: Tensors that already exist.
     """
 
     def __init__(self, known: Iterable[Tensor] = ()):
@@ -76,7 +76,7 @@ class LiveBytes(TorchDispatchMode):
         self.now -= freed
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator, then track its results."""
+        """Run the operator, and track its result tensors."""
         made = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(made):
             if isinstance(leaf, Tensor):
@@ -91,10 +91,11 @@ class LiveBytes(TorchDispatchMode):
 
 
 def checkpointed_values(layers: int, segments: int, inside: float) -> float:
-    """Return the peak activations of a chain of layers with activation checkpointing.
+    """Return the peak activation memory of a chain of layers with activation checkpointing.
 
-    Each segment saves only its input, and one segment at a time is recomputed. The result is in
-    units of one layer's input, as is `inside`, the activations of one layer. The minimum is 2
-    sqrt(inside * layers), with sqrt(inside * layers) segments (Chen et al. 2016).
+    Each segment saves only its input, and one segment at a time is recomputed. `inside` is the
+    activation memory of one layer. Both `inside` and the result are multiples of the size of a
+    layer input. The result is smallest for sqrt(inside * layers) segments, where it is 2
+    sqrt(inside * layers) (Chen et al. 2016).
     """
     return segments + inside * layers / segments

@@ -14,10 +14,10 @@ Functions = Mapping[str, Callable[[], object]]
 def seconds_in_turns(
     ways: Functions, device: torch.device, *, rounds: int = 5, warmup: int = 1
 ) -> dict[str, list[float]]:
-    """Time several functions in turns, so that other load affects all of them equally.
+    """Measure the times of several functions in alternating runs.
 
-    Each function runs once per round. The first `warmup` rounds aren't measured. The device is
-    synchronized before and after each call.
+    Each function runs once per round, so background load affects all functions equally. The first
+    `warmup` rounds aren't measured. The device is synchronized before and after each call.
 
     Returns:
         Wall times in seconds by name, one per round.
@@ -36,7 +36,7 @@ def seconds_in_turns(
 def median_seconds(
     work: Callable[[], object], device: torch.device, *, repeats: int = 5, warmup: int = 2
 ) -> float:
-    """Return the median wall time of `work()` in seconds, after warm-up.
+    """Return the median wall time of `work()` in seconds. `warmup` calls aren't measured.
 
     The device is synchronized before and after each call.
     """
@@ -45,17 +45,17 @@ def median_seconds(
 
 
 def best_seconds(ways: Functions, device: torch.device, *, rounds: int) -> dict[str, float]:
-    """Return the shortest wall time of each function in seconds, for comparisons.
+    """Return the shortest wall time of each function in seconds.
 
-    Other load can only increase the time, so the shortest time is the most reliable. Short
-    functions need many rounds, because a busy period must not cover all of them.
+    Background load can only increase a time, so the shortest time is the most reliable. Use many
+    rounds for short functions, so that at least one round is undisturbed.
     """
     measured = seconds_in_turns(ways, device, rounds=rounds)
     return {name: min(seconds) for name, seconds in measured.items()}
 
 
 def measured_bandwidth(device: torch.device, megabytes: int = 256) -> float:
-    """Return the memory bandwidth of a large copy in B/s, counting reads and writes."""
+    """Measure the memory bandwidth of a large copy in B/s. Reads and writes are both counted."""
     source = torch.empty(megabytes * 2**20, dtype=torch.uint8, device=device).fill_(1)
     target = torch.empty_like(source)
     seconds = median_seconds(lambda: target.copy_(source), device)

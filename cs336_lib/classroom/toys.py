@@ -1,4 +1,4 @@
-"""Models that are small enough to follow by hand, and surfaces for optimizers."""
+"""Toy models, and loss surfaces in two dimensions for comparing optimizers."""
 
 import itertools
 import math
@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 
 class Linear(nn.Module):
-    """Layer that computes `x @ weight`, with weights of std 1/sqrt(d_in).
+    """Linear layer without bias, `x @ weight`.
 
-    The output has the same scale as the input.
+    The initial weights have a std of 1/sqrt(d_in), so the output has the same scale as the input.
     """
 
     def __init__(self, d_in: int, d_out: int):
@@ -22,14 +22,14 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(torch.randn(d_in, d_out) / math.sqrt(d_in))
 
     def forward(self, x: Float[Tensor, "... d_in"]) -> Float[Tensor, "... d_out"]:
-        """Apply the matmul, which takes 2 * rows * d_in * d_out FLOPs."""
+        """Apply the layer. The matmul takes 2 * rows * d_in * d_out FLOPs."""
         return x @ self.weight
 
 
 class Cruncher(nn.Module):
-    """A stack of `num_layers` square linear layers with a one-output head.
+    """Stack of `num_layers` square linear layers, followed by a head with one output.
 
-    It has L*D*D + D parameters.
+    The model has L*D*D + D parameters for L layers of width D.
     """
 
     def __init__(self, dim: int, num_layers: int):
@@ -50,10 +50,10 @@ RAVINE_CURVATURE = 50.0  # across the ravine; the curvature along it is 1
 
 
 def ravine(point: Float[Tensor, "... 2"], degrees: float = 0.0) -> Float[Tensor, "..."]:
-    """Return 0.5 (x^2 + 50 y^2), which is 50 times steeper across than along.
+    """Return 0.5 (x^2 + 50 y^2), a ravine along the x axis with its minimum at the origin.
 
-    The minimum is at the origin. `degrees` rotates the ravine about the origin. At 0 degrees, it
-    runs along the x axis.
+    The curvature along y is 50 times the curvature along x. `degrees` rotates the ravine about the
+    origin.
     """
     sine, cosine = math.sin(math.radians(degrees)), math.cos(math.radians(degrees))
     along = cosine * point[..., 0] + sine * point[..., 1]
@@ -64,14 +64,14 @@ def ravine(point: Float[Tensor, "... 2"], degrees: float = 0.0) -> Float[Tensor,
 def saddle(point: Float[Tensor, "... 2"]) -> Float[Tensor, "..."]:
     """Return 0.5 x^2 - 0.5 y^2 + 0.25 y^4.
 
-    It has a saddle at the origin, and minima of -1/4 at (0, -1) and (0, 1).
+    This surface has a saddle at the origin, and minima of -1/4 at (0, -1) and (0, 1).
     """
     x, y = point[..., 0], point[..., 1]
     return 0.5 * x**2 - 0.5 * y**2 + 0.25 * y**4
 
 
 def bowl(point: Float[Tensor, "... 2"]) -> Float[Tensor, "..."]:
-    """Return 0.5 (x^2 + y^2), whose gradient is the point itself."""
+    """Return 0.5 (x^2 + y^2). The gradient at (x, y) is (x, y)."""
     return 0.5 * (point**2).sum(-1)
 
 
@@ -82,9 +82,10 @@ def descend(
     steps: int,
     noise: Float[Tensor, "steps ..."] | None = None,
 ) -> Float[Tensor, "points ... 2"]:
-    """Return the steps + 1 points that an optimizer visits, starting with `start`.
+    """Run an optimizer on a surface, and return the points that it visits.
 
-    Row t of `noise` is added to the gradient of step t.
+    The result has `steps` + 1 points and begins with `start`. If `noise` is given, its row t is
+    added to the gradient of step t.
     """
     point = nn.Parameter(torch.as_tensor(start).clone())
     optimizer = make_optimizer([point])
@@ -109,12 +110,12 @@ def swept_descent(
 ) -> Float[Tensor, "points rates seeds 2"]:
     """Return the paths of one optimizer for every learning rate and every start.
 
-    All paths are rows of one parameter, so the optimizer must update each entry independently.
+    All paths are rows of a single parameter, so the optimizer must update entries independently.
 
     Args:
         surface: Function that returns the loss of a point.
         starts: First point for each seed.
-        maker: Class of the optimizer, or a partial of it.
+        maker: Optimizer class, or a `functools.partial` of the class.
         rates: Learning rates to try.
         steps: Number of steps.
         noise: Noise for the gradients, the same for every learning rate.
@@ -131,7 +132,7 @@ def swept_descent(
 
 
 def steps_until(losses: Float[Tensor, "points ..."], level: float) -> Float[Tensor, "..."]:
-    """Return the number of steps after which a loss stays below the level, or inf."""
+    """Return the number of steps after which a loss stays below `level`, or inf."""
     above = ~(losses <= level)  # also true for nan
     last = (above * torch.arange(1, len(losses) + 1).view(-1, *[1] * (losses.dim() - 1))).amax(0)
     return torch.where(last < len(losses), last.float(), math.inf)
@@ -140,15 +141,18 @@ def steps_until(losses: Float[Tensor, "points ..."], level: float) -> Float[Tens
 def counted_letters(
     text: str, lines: int, vocab: int
 ) -> tuple[list[str], Int[Tensor, "lines longest"], Float[Tensor, " vocab"]]:
-    """Return the most frequent words, each line as word numbers, and each word's length.
+    """Create a regression data set for counting the letters of a line.
 
-    Number 0 is padding. Words outside the vocabulary are omitted, and lines with fewer than six
-    words are skipped. A line's total number of letters is the sum of its words' lengths.
+    Words outside the vocabulary are omitted, and lines with fewer than six words are skipped. Word
+    number 0 is padding.
 
     Args:
         text: Text to read.
         lines: Number of lines to take.
         vocab: Number of words to keep, including padding.
+
+    Returns:
+        The words, the word numbers of each line, and the number of letters of each word.
     """
     split = (re.findall("[a-z]+", line) for line in text.lower().splitlines())
     read = list(itertools.islice((words for words in split if len(words) >= 6), lines))
