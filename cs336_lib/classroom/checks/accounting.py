@@ -14,13 +14,13 @@ from cs336_lib.classroom.roofline import Work
 def close(got: float, want: float) -> bool:
     """Return whether two numbers agree to nine digits.
 
-    The tolerance allows for a different order of arithmetic.
+    The tolerance permits a different order of arithmetic operations.
     """
     return math.isclose(got, want, rel_tol=1e-9)
 
 
 def expect_number(got: object, want: float, case: str, mistakes: Mapping[str, float]) -> None:
-    """Fail unless `got` equals `want`, with a diagnosis if a known mistake gives `got`."""
+    """Fail unless `got` equals `want`. If a known mistake gives `got`, explain the mistake."""
     expect(got is not None, "Your function returns None; is the `return` missing?")
     expect(
         isinstance(got, Real) and not isinstance(got, bool),
@@ -35,9 +35,9 @@ def expect_number(got: object, want: float, case: str, mistakes: Mapping[str, fl
 
 
 def shown(value: float) -> str:
-    """Format a whole number in full, and other numbers with six digits.
+    """Format a whole number with all digits, and any other number with six digits.
 
-    The full number shows an error in the last digit.
+    With all digits, an error in the last digit is visible.
     """
     whole = abs(value) < 1e15 and float(value).is_integer()
     return f"{value:,.0f}" if whole else f"{value:,.6g}"
@@ -47,7 +47,7 @@ def shown(value: float) -> str:
 def backward_flops(count: Callable[[int, Sequence[int]], int]) -> None:
     """Check the FLOPs of the backward pass.
 
-    Each layer has two matmuls, except for the first layer, which has one.
+    The first layer needs one matmul, and every other layer needs two.
     """
     for batch, widths in ((8, (16, 16, 4)), (2, (3, 5, 7, 11)), (3, (5, 7))):
         pairs = list(itertools.pairwise(widths))
@@ -187,7 +187,7 @@ STEPS = (
 
 @exercise
 def step_gap(explain: Callable[[Sequence[Operation], float, float], tuple[float, str]]) -> None:
-    """Check a step's minimum time from the roofline, and which kind of operator loses most time."""
+    """Check the roofline time of a step, and the kind of operator that loses the most time."""
     peak, bandwidth = 100e12, 2e12  # 1e10 FLOPs or 2e8 bytes take 0.1 ms
     for rows in STEPS:
         step = [Operation("op", kind, Work(f, b), ms / 1e3) for kind, f, b, ms in rows]
@@ -222,7 +222,7 @@ def step_gap(explain: Callable[[Sequence[Operation], float, float], tuple[float,
 
 
 def expect_kind(kind: object, step: Sequence[Operation], at_best: Sequence[float]) -> None:
-    """Fail unless the operators of this kind lose the most time in total."""
+    """Fail unless operators of the kind `kind` lose the most time in total."""
     kinds = dict.fromkeys(op.kind for op in step)
     expect(kind in kinds, f"One of the kinds {', '.join(kinds)} is expected, not {kind!r}.")
     lost, took, least = (dict.fromkeys(kinds, 0.0) for _ in range(3))
@@ -251,7 +251,7 @@ def expect_kind(kind: object, step: Sequence[Operation], at_best: Sequence[float
 
 @exercise
 def zero_bytes(sharded: Callable[[BytesPerParameter, int, int], float]) -> None:
-    """Check the bytes per parameter on each GPU at each ZeRO stage."""
+    """Check the bytes per parameter and GPU for each ZeRO stage."""
     per = BytesPerParameter(weights=2, gradient=3, master=4, state=8)  # all sizes differ
     for gpus in (1, 8, 64):
         for stage in (0, 1, 2, 3):

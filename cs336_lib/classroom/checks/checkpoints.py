@@ -40,7 +40,7 @@ CONFUSED = {
 
 @exercise
 def missing_pieces(answer: Mapping[str, str]) -> None:
-    """Check which piece was missing from the checkpoint in each of the attempts A to F."""
+    """Check the answer to which state was missing from the checkpoint in attempts A to F."""
     if all(value is ... for value in answer.values()):
         raise NotImplementedError
     for letter, piece in PIECES.items():
@@ -62,11 +62,11 @@ Script = Callable[[Path, nn.Module, np.ndarray, np.ndarray], Sequence[Mapping[st
 
 
 class PowerCutError(BaseException):
-    """Simulated power cut, which `except Exception` doesn't catch."""
+    """Simulated power cut. It isn't an `Exception`, so `except Exception` doesn't catch it."""
 
 
 def rate(step: int) -> float:
-    """Return the learning rate that the task specifies."""
+    """Return the expected learning rate of a step."""
     if step < WARMUP:
         return PEAK * (step + 1) / WARMUP
     progress = (step - WARMUP + 1) / (STEPS - WARMUP)
@@ -74,7 +74,7 @@ def rate(step: int) -> float:
 
 
 def make_model(seed: int) -> nn.Sequential:
-    """Create a small model with dropout whose first gradients exceed the clipping limit."""
+    """Create a small model with dropout. Its initial gradients exceed the clipping limit."""
     torch.manual_seed(seed)
     model = nn.Sequential(
         nn.Embedding(VOCAB, 16), nn.Linear(16, 32), nn.GELU(), nn.Dropout(0.2), nn.Linear(32, VOCAB)
@@ -84,7 +84,7 @@ def make_model(seed: int) -> nn.Sequential:
 
 
 def make_tokens() -> tuple[np.ndarray, np.ndarray]:
-    """Create training and held-out tokens in which half of all next tokens are fixed."""
+    """Create training and held-out tokens. Half of all tokens follow from the previous token."""
     chance = np.random.default_rng(0)
 
     def text(size: int) -> np.ndarray:
@@ -127,7 +127,7 @@ class Update:
 
 @dataclass
 class Witness:
-    """Observer of a run that can cut the power at a step or during a save."""
+    """Observer of a training run that can simulate a power cut at a step or during a save."""
 
     model: nn.Module
     cut_step: int | None = None
@@ -138,7 +138,7 @@ class Witness:
     saves: int = 0
 
     def forward(self, model: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> None:
-        """Record a forward pass, and later the gradient of its logits."""
+        """Record a forward pass, and register a hook that records the gradient of its logits."""
         seen = Forward(
             x=inputs[0].detach().clone(),
             training=model.training,
@@ -155,7 +155,7 @@ class Witness:
             logits.register_hook(lambda gradient: note_gradient(seen, gradient))
 
     def before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Record an optimizer step, or cut the power."""
+        """Record an optimizer step, or simulate a power cut before it."""
         parameters = list(self.model.parameters())
         if all(p is not q for p in parameters for g in optimizer.param_groups for q in g["params"]):
             return
@@ -169,7 +169,7 @@ class Witness:
         self.steps.append([])
 
     def save(self, original: Callable[..., None], content: Any, file: Any, **others: Any) -> None:
-        """Save the file, or write half of it and cut the power."""
+        """Save a file, or write half of it and simulate a power cut."""
         self.saves += 1
         original(content, file, **others)
         if self.saves == self.cut_save and isinstance(file, (str, os.PathLike)):
@@ -179,7 +179,7 @@ class Witness:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Observe everything that happens within this block."""
+        """Observe forward passes, optimizer steps and saves within this block."""
         original = torch.save
         handles = [
             self.model.register_forward_hook(self.forward),
@@ -194,9 +194,9 @@ class Witness:
 
 
 def note_gradient(seen: Forward, gradient: Tensor) -> None:
-    """Infer the targets and their weights from the gradient of the logits.
+    """Infer the targets and loss weights from the gradient of the logits.
 
-    The gradient of cross-entropy is weight * (softmax - one-hot). It is negative only at the
+    The gradient of cross-entropy is weight * (softmax - one-hot), which is negative only at the
     target.
     """
     rows = gradient.detach().float().flatten(0, -2)
@@ -226,14 +226,14 @@ def training_script(train: Script) -> None:
 
 
 def watched(train: Script, witness: Witness, folder: Path) -> Sequence[Mapping[str, float]]:
-    """Run the learner's script in a folder while a `Witness` observes it."""
+    """Run the learner's training script in `folder`, observed by a `Witness`."""
     folder.mkdir(exist_ok=True)
     with witness.watching():
         return train(folder, witness.model, *make_tokens())
 
 
 def expect_rows(rows: Any) -> None:
-    """Fail unless the log has a row for every step."""
+    """Fail unless `rows` contains one row per step."""
     expect(rows is not None, "your function returns None; return the list of rows.")
     expect(
         len(rows) == STEPS,
@@ -249,7 +249,7 @@ def expect_rows(rows: Any) -> None:
 
 
 def expect_training(seen: Witness, rows: Sequence[Mapping[str, float]]) -> None:
-    """Fail unless batch, accumulation, autocast, schedule and clipping follow the task."""
+    """Fail unless batches, accumulation, autocast, schedule and clipping are as specified."""
     expect(
         len(seen.updates) == STEPS,
         f"the optimizer made {len(seen.updates)} steps instead of {STEPS}.",
@@ -298,7 +298,7 @@ def expect_training(seen: Witness, rows: Sequence[Mapping[str, float]]) -> None:
 
 
 def expect_piece(number: int, piece: Forward) -> None:
-    """Fail unless a micro-batch runs in training mode and bf16, with the right weight."""
+    """Fail unless a micro-batch runs in training mode and bf16, with the correct loss weight."""
     expect(
         piece.training,
         f"step {number} trains in eval mode; call model.train() after an evaluation.",
@@ -325,7 +325,7 @@ def expect_piece(number: int, piece: Forward) -> None:
 
 
 def expect_evaluation(seen: Witness, rows: Sequence[Mapping[str, float]]) -> None:
-    """Fail unless evaluation runs at the right steps, without dropout and without a graph."""
+    """Fail unless evaluation runs at the expected steps, without dropout and without autograd."""
     wanted = list(range(EVALUATED, STEPS + 1, EVALUATED))
     found = sorted({after for after, _ in seen.evaluations})
     expect(
@@ -346,7 +346,7 @@ def expect_evaluation(seen: Witness, rows: Sequence[Mapping[str, float]]) -> Non
 def expect_resume(
     train: Script, straight: Witness, rows: Sequence[Mapping[str, float]], folder: Path
 ) -> None:
-    """Fail unless a run that was interrupted and resumed equals an uninterrupted run."""
+    """Fail unless an interrupted and resumed run is identical to an uninterrupted run."""
     cut = Witness(make_model(seed=1), cut_step=CUT_AT)
     try:
         watched(train, cut, folder)
@@ -378,7 +378,7 @@ def expect_resume(
 
 
 def expect_no_pickle(files: Sequence[Path]) -> None:
-    """Fail unless files of torch.save can be loaded with `weights_only=True`."""
+    """Fail unless all torch.save files can be loaded with `weights_only=True`."""
     for path in files:
         if path.suffix in (".pt", ".pth"):
             try:
@@ -388,7 +388,7 @@ def expect_no_pickle(files: Sequence[Path]) -> None:
 
 
 def compare(straight: Witness, resumed: Witness, start: int) -> None:
-    """Return the first difference between a resumed run and an uninterrupted run."""
+    """Fail with the first difference between a resumed run and an uninterrupted run."""
     first, again = straight.steps[start], resumed.steps[0]
     expect(
         all(map(torch.equal, straight.updates[start].weights, resumed.updates[0].weights)),
@@ -414,7 +414,7 @@ def compare(straight: Witness, resumed: Witness, start: int) -> None:
 
 
 def expect_whole_files(train: Script, straight: Witness, folder: Path) -> None:
-    """Fail if a power cut during a save destroys the previous checkpoint."""
+    """Fail if the previous checkpoint is lost when the power is cut during a save."""
     torn = Witness(make_model(seed=1), cut_save=2)
     try:
         watched(train, torn, folder)
@@ -440,7 +440,7 @@ def expect_whole_files(train: Script, straight: Witness, folder: Path) -> None:
 
 @exercise
 def bug_hunt(answer: Mapping[str, str]) -> None:
-    """Check the bug that the learner found in each of the ten cases, A to J."""
+    """Check the learner's diagnosis for each of the ten cases, A to J."""
     if all(given is ... for given in answer.values()):
         raise NotImplementedError
     for letter, bug in hunt.CASES.items():

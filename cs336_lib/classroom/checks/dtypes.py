@@ -43,7 +43,7 @@ def decode_by_hand(answer: float) -> None:
 
 @exercise
 def decode_e4m3(decode: Callable[[int], float]) -> None:
-    """Check a decoder on all 256 codes, starting with the most informative ones."""
+    """Check a decoder on all 256 codes. The most informative codes are tested first."""
     answer = {code: decode(code) for code in (0x38, 0xB8, 0x01, 0x78, 0x7F, 0xFF, 0x00)}
     one, first = answer[0x38], answer[0x01]
     expect(
@@ -86,7 +86,7 @@ def decode_e4m3(decode: Callable[[int], float]) -> None:
 
 @exercise
 def to_bf16(encode: Callable[[int], int]) -> None:
-    """Check that fp32 codes are rounded to bf16 codes, with ties to even."""
+    """Check the rounding of fp32 codes to bf16 codes, with ties to even."""
     down, up = FP32.encode(1 + 2**-9), FP32.encode(1 + 2**-7 - 2**-9)
     tie_down, tie_up = FP32.encode(1 + 2**-8), FP32.encode(1 + 3 * 2**-8)
     one = BF16.encode(1.0)

@@ -1,4 +1,4 @@
-"""Exercise checks for notebook 05 on the scale of initial weights and on cross-entropy."""
+"""Exercise checks for notebook 05 on initialization and cross-entropy."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from cs336_lib.classroom.checks.report import by_hand, exercise, expect
 
 
 def same(a: object, b: object) -> bool:
-    """Return whether two finite values are equal to five digits."""
+    """Return whether two finite values agree to five digits."""
     try:
         a, b = torch.as_tensor(a).float(), torch.as_tensor(b).float()
     except (TypeError, ValueError, RuntimeError):
@@ -20,14 +20,14 @@ def same(a: object, b: object) -> bool:
 
 
 def refuse(answer: object, mistakes: dict[str, object]) -> None:
-    """Fail with the diagnosis of the first known mistake that gives this answer."""
+    """Fail with a diagnosis if `answer` results from one of the known mistakes."""
     for diagnosis, wrong in mistakes.items():
         expect(not same(answer, wrong), diagnosis)
 
 
 @exercise
 def unit_output(init: Callable[[int, int, torch.Generator], Tensor]) -> None:
-    """Check `init(d_in, d_out, generator)`, whose weights should preserve the input's scale."""
+    """Check `init(d_in, d_out, generator)`. The weights must preserve the scale of the input."""
     d_in, d_out = 1024, 256
     w = init(d_in, d_out, torch.Generator().manual_seed(0))
     expect(isinstance(w, Tensor), f"return a tensor; this is a {type(w).__name__}.")

@@ -1,6 +1,6 @@
 """Exercise checks for notebook 05 on AdaGrad, Adam and Muon.
 
-The checks on initialization and losses are in `losses`, and you can also import them from here.
+This module also exports the checks on initialization and losses in `losses`.
 """
 
 import math
@@ -23,9 +23,9 @@ __all__ = [
 
 @exercise
 def adagrad_by_hand(answer: tuple[float, float]) -> None:
-    """Check AdaGrad's sum and weight after the gradients 8, 15 and 144.
+    """Check AdaGrad's sum of squares and weight after the gradients 8, 15 and 144.
 
-    The start is w = 1, with lr 0.1 and eps 0.
+    The initial weight is 1, the learning rate is 0.1, and eps is 0.
     """
     expect(
         isinstance(answer, tuple | list) and len(answer) == 2 and ... not in answer,
@@ -73,9 +73,9 @@ def adagrad_by_hand(answer: tuple[float, float]) -> None:
 
 @exercise
 def adam_step(step: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> None:
-    """Check step t of Adam, counted from 1.
+    """Check `step(w, grad, m, v, t, lr, beta1, beta2, eps)`, which computes one step of Adam.
 
-    The function is `step(w, grad, m, v, t, lr, beta1, beta2, eps) -> (w, m, v)`.
+    It returns the new `(w, m, v)`. The first step has t = 1.
     """
     w, g = torch.tensor([1.0, -2.0, 0.5]), torch.tensor([0.3, -4.0, 0.05])
     m0, v0 = torch.tensor([0.2, 1.0, -0.1]), torch.tensor([0.01, 2.0, 0.003])

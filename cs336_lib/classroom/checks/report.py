@@ -1,4 +1,4 @@
-"""Verdicts of exercise checks, which are "not attempted yet", a diagnosis, or "passed"."""
+"""Run exercise checks, and print "not attempted yet", a diagnosis or "passed"."""
 
 import functools
 import traceback
@@ -13,17 +13,17 @@ from cs336_lib.classroom import study
 
 
 class DiagnosisError(Exception):
-    """Diagnosis of a wrong answer, as a sentence that tells the learner what to fix."""
+    """Error for a wrong answer. The message tells the learner what to fix."""
 
 
 def expect(condition: object, diagnosis: str) -> None:
-    """Fail the check with `diagnosis` unless `condition` holds."""
+    """Fail the check with `diagnosis` unless `condition` is true."""
     if not bool(condition):
         raise DiagnosisError(diagnosis)
 
 
 def by_hand(module: ModuleType, *names: str) -> AbstractContextManager:
-    """Fail the check if the learner calls one of these functions of `module` within this block."""
+    """Fail the check if a function in `names` of `module` is called within this block."""
     short = module.__name__.removeprefix("torch.")
 
     def refusal(name: str) -> mock.Mock:
@@ -34,7 +34,7 @@ def by_hand(module: ModuleType, *names: str) -> AbstractContextManager:
 
 
 def complaint(error: Exception, check: Callable[..., None]) -> str:
-    """Format an error, and say whether the learner's code or the check raised it."""
+    """Format an error, including whether the learner's code or the check raised it."""
     what = f"{type(error).__name__}: {error}"
     if traceback.extract_tb(error.__traceback__)[-1].filename != check.__code__.co_filename:
         return f"your code raised {what}"
@@ -70,10 +70,10 @@ def judge(check: Callable[..., None], answers: tuple[object, ...]) -> bool:
 def exercise(check: Callable[..., None]) -> Callable[..., None]:
     """Convert a function that raises errors into a check that prints a one-line verdict.
 
-    The check gets the learner's answer, which is a function or a value. An untouched stub raises
-    NotImplementedError or is `...`. The check never raises, so a notebook with untouched stubs runs
-    to the end. In a learner's own copy of the notebooks, the verdict is also recorded for `cs336
-    check`.
+    The argument of the check is the learner's answer, which is a function or a value. A stub that
+    raises NotImplementedError or is `...` counts as not attempted. The check never raises an error,
+    so a notebook with unsolved exercises runs to the end. In a learner's copy of the notebooks, the
+    verdict is also recorded for `cs336 check`.
     """
 
     @functools.wraps(check)
@@ -84,10 +84,10 @@ def exercise(check: Callable[..., None]) -> Callable[..., None]:
 
 
 def part(library: Any) -> Callable[[Callable[..., None]], Callable[..., Any]]:
-    """Turn a check of a part of GPT-2 into one that also returns the part to continue with.
+    """Decorate the check of a part of GPT-2, so that it also returns a correct part.
 
-    The check prints its verdict as an `exercise` does. It returns the learner's part if that is
-    right, and `library`, which does the same, if it is missing or wrong.
+    The check prints a verdict in the same way as `exercise`. It returns the learner's part if the
+    check passes, and otherwise the equivalent part `library`.
 
     Example:
         >>> MLP = checks.mlp(MLP)

@@ -12,12 +12,12 @@ from cs336_lib.classroom.checks.report import exercise, expect
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
-    """Return standard normal numbers on the CPU, the same on every call."""
+    """Return standard normal numbers on the CPU. Every call returns the same numbers."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def same(result: object, target: Tensor) -> bool:
-    """Return whether `result` is a tensor that equals the target up to rounding."""
+    """Return whether `result` is a tensor and equals `target` up to rounding errors."""
     return (
         isinstance(result, Tensor)
         and result.shape == target.shape
@@ -26,10 +26,11 @@ def same(result: object, target: Tensor) -> bool:
 
 
 def compare(result: object, target: Tensor, mistakes: dict[str, Tensor], names: str) -> None:
-    """Fail unless `result` equals the target, with a diagnosis if a known mistake gives `result`.
+    """Fail unless `result` equals `target`.
 
-    `mistakes` maps a diagnosis to the tensor that the mistake produces. Messages about a wrong
-    shape use the axis names in `names`.
+    `mistakes` maps a diagnosis to the tensor that a known mistake produces. If `result` equals one
+    of these tensors, the error message is the diagnosis. Messages about a wrong shape use the axis
+    names in `names`.
     """
     expect(isinstance(result, Tensor), f"return a tensor, not {type(result).__name__}.")
     if same(result, target):
@@ -49,7 +50,7 @@ def compare(result: object, target: Tensor, mistakes: dict[str, Tensor], names: 
 
 @exercise
 def head_scores(function: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """Check the scores of every query with every key, per head, for batch seq head dim."""
+    """Check the attention scores of each head for queries and keys [batch, seq, head, dim]."""
     q, k = normal(2, 3, 5, 7), normal(2, 3, 5, 7, seed=1)
     target = torch.einsum("bqhd,bkhd->bhqk", q, k)
     result = function(q, k)
@@ -91,7 +92,7 @@ def head_scores(function: Callable[[Tensor, Tensor], Tensor]) -> None:
 
 @exercise
 def masked_mean(function: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """Check the mean over all tokens except padding."""
+    """Check the mean over all tokens that aren't padding."""
     x = normal(2, 5, 3)
     mask = torch.tensor([[True, True, True, True, False], [True, True, False, False, False]])
     before = x.clone()
@@ -133,7 +134,7 @@ def masked_mean(function: Callable[[Tensor, Tensor], Tensor]) -> None:
 
 @exercise
 def image_to_patches(function: Callable[[Tensor, int], Tensor]) -> None:
-    """Check that images are cut into flattened patches with the channel last."""
+    """Check the conversion of images to flattened patches with the channel as last dimension."""
     images = normal(2, 3, 8, 12)
 
     def cut(output: str) -> Tensor:
@@ -179,7 +180,7 @@ def attend(
 ) -> Tensor:
     """Compute grouped-query attention (6 query heads, 2 key and value heads).
 
-    Each option builds in one likely mistake.
+    The default arguments are correct. Each argument can reproduce a typical mistake.
     """
     q = rearrange(q, split, head=6)
     k, v = (repeat(rearrange(t, split, head=2), groups, group=3) for t in (k, v))
@@ -199,7 +200,7 @@ def attend(
 
 @exercise
 def grouped_query_attention(function: Callable[..., Tensor]) -> None:
-    """Check causal attention in which several query heads share one key and value head."""
+    """Check causal grouped-query attention, with several query heads per key and value head."""
     heads, kv_heads, dim = 6, 2, 4
     q, k, v = (
         3 * normal(2, 5, count * dim, seed=seed)

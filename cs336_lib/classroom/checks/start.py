@@ -1,4 +1,4 @@
-"""Exercise check for notebook 00, which shows how checks work."""
+"""Exercise check for notebook 00, which introduces checks."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from cs336_lib.classroom.checks.report import exercise, expect
 
 @exercise
 def bytes_of(answer: Callable[[int, int], float]) -> None:
-    """Check the bytes of n numbers of a given width, n * bits / 8."""
+    """Check the number of bytes for n numbers of `bits` bits, n * bits / 8."""
     got = answer(1, 32)
     expect(got != 32, "that is bits; a byte has 8 of them")
     expect(got != 256, "you multiplied by 8; a byte has 8 bits, so there are fewer bytes than bits")

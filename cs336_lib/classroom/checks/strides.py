@@ -60,7 +60,7 @@ WRONG_STRIDES: dict[tuple[str, Shape], str] = {
 
 @exercise
 def predicted_strides(answer: Mapping[str, tuple[Shape, int]]) -> None:
-    """Check the (strides, offset) of each view of arange(24.).view(2, 3, 4)."""
+    """Check the predicted (strides, offset) of each view of arange(24.).view(2, 3, 4)."""
     if all(value is ... for value in answer.values()):
         raise NotImplementedError
     for name, (stride, offset) in VIEWS.items():
@@ -97,7 +97,7 @@ def predicted_strides(answer: Mapping[str, tuple[Shape, int]]) -> None:
 
 
 def counts_size_one(shape: Shape, stride: Shape) -> list[Run]:
-    """Merge dimensions like `merge_dimensions`, but keep dimensions of size 1."""
+    """Merge dimensions like `merge_dimensions`, with the mistake of keeping size 1."""
     runs: list[Run] = []
     for size, step in zip(reversed(shape), reversed(stride), strict=True):
         if runs and step == runs[0].step * runs[0].size:
@@ -109,7 +109,7 @@ def counts_size_one(shape: Shape, stride: Shape) -> list[Run]:
 
 @exercise
 def can_view(rule: Callable[[Shape, Shape, Shape], bool]) -> None:
-    """Check `rule(shape, stride, new_shape)` against torch's own `view`."""
+    """Check `rule(shape, stride, new_shape)` against `torch.Tensor.view`."""
     cases = view_cases()
     expect(rule(*cases[0]) is not None, "your function returns None; it must return True or False.")
     truth = [torch_views(*case) for case in cases]
@@ -277,7 +277,7 @@ def im2col(windows: Callable[[Tensor, int], Tensor]) -> None:
 def causal_mask(mask: Callable[[int, int], Tensor]) -> None:
     """Check `mask(queries, keys)`, which is True where a query may attend to a key.
 
-    The queries are at the last positions of the keys.
+    The queries are the last tokens of the sequence of keys.
     """
     got = mask(4, 4)
     expect(isinstance(got, Tensor), "return a tensor; is the `return` missing?")

@@ -80,7 +80,7 @@ def epoch_batch(batch: Callable[[np.ndarray, int, int, int], Batch]) -> None:
 
 @exercise
 def accumulate(run: Callable[[nn.Module, list[Batch], Callable], float]) -> None:
-    """Check `run(model, micro_batches, loss_function)`, which accumulates the batch's gradient."""
+    """Check `run(model, micro_batches, loss_function)`, which accumulates gradients."""
     generator = torch.Generator().manual_seed(6)
     x, y = (torch.randn(8, 3, generator=generator) for _ in range(2))
     y = y[:, :1] * torch.arange(1.0, 9.0)[:, None]  # so that the pieces' losses differ a lot
@@ -93,7 +93,7 @@ def accumulate(run: Callable[[nn.Module, list[Batch], Callable], float]) -> None
         return model
 
     def gradient(factor: Callable[[int], float]) -> Tensor:
-        """Accumulate the mean loss of each micro-batch, multiplied by `factor(size)`."""
+        """Accumulate the gradients of all micro-batch losses, each multiplied by `factor(size)`."""
         model = fresh()
         for a, b in pieces:
             (F.mse_loss(model(a), b) * factor(len(a))).backward()
