@@ -1,4 +1,4 @@
-"""Interactive widgets for ideas that are easier to understand by experiment."""
+"""Interactive widgets for the notebooks."""
 
 from cs336_lib.classroom.explorers.budget import training_budget
 from cs336_lib.classroom.explorers.layout import strides

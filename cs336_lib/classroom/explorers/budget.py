@@ -1,4 +1,4 @@
-"""Training budget explorer, which computes the time, memory and price of a run."""
+"""Explore the time, memory and price of a training run."""
 
 from dataclasses import dataclass
 
@@ -32,7 +32,7 @@ HARDWARE = {sheet.name: key for key, sheet in DATASHEET.items()}
 
 
 def money(dollars: float) -> str:
-    """Format dollars, as in $12,530 and $7.074M."""
+    """Format an amount of dollars, such as $12,530 or $7.074M."""
     return f"${dollars:,.0f}" if dollars < 1e6 else f"${short(dollars)}"
 
 
@@ -54,7 +54,7 @@ class Budget:
 
     @property
     def fits(self) -> bool:
-        """Whether the training state leaves some of the device's memory for activations."""
+        """Whether the training state is smaller than the memory of a device."""
         return self.total < self.memory
 
 
@@ -69,14 +69,14 @@ def budget(
     stage: int,
     price: float,
 ) -> Budget:
-    """Estimate the cost from 6 N D FLOPs, the achieved FLOP/s, and ZeRO's memory table.
+    """Estimate the time, memory and price of a training run with 6 N D FLOPs.
 
     Args:
         parameters: Number of parameters.
         tokens: Number of training tokens.
         devices: Number of devices.
         hardware: A key of DATASHEET. Its dense bf16 peak is used.
-        mfu: Share of this peak that the run achieves.
+        mfu: Model FLOPs utilization, as a fraction of the peak.
         optimizer: A key of accounting.STATE_BYTES.
         precision: A key of accounting.PRECISION_BYTES.
         stage: ZeRO stage, 0 to 3 (see `BytesPerParameter.sharded`).
@@ -149,7 +149,7 @@ class TrainingBudget(Explorer):
         )
 
     def view(self, values: Values) -> View:
-        """Return a table of time and price, and a bar of the bytes."""
+        """Return a table of time and price, and a bar that shows the memory."""
         found = self.budget(values)
         hours = found.seconds / 3600 * DEVICES[values["devices"]]
         facts = [
@@ -198,8 +198,8 @@ class TrainingBudget(Explorer):
 def training_budget(**values: str) -> Explorer:
     """Explore the cost of a training run.
 
-    The default run has 70B parameters, 15T tokens and 1024 H100s. `values` sets initial values of
-    controls, as in `training_budget(mfu="40 %")`.
+    By default, the run has 70B parameters, 15T tokens and 1024 H100s. `values` overrides the
+    initial values of controls, as in `training_budget(mfu="40 %")`.
     """
     start = {
         "parameters": "70B",

@@ -1,4 +1,4 @@
-"""Strides explorer, which shows the storage slot of each element of a view."""
+"""Explore strides and the storage slot of each element of a view."""
 
 import ast
 import html
@@ -36,15 +36,15 @@ SYNTAX = (
 
 
 def numbers(shape: Sequence[int]) -> Tensor:
-    """Return a new fp32 tensor whose values are ten times their slots."""
+    """Create an fp32 tensor. Each value is ten times its slot number."""
     return (10.0 * torch.arange(torch.Size(shape).numel())).view(*shape)
 
 
 def evaluate(expression: str, x: Tensor) -> Tensor:
-    """Evaluate indexing and view methods of x, as in `x.T[1:, ::2]`.
+    """Evaluate an expression of indexing and view methods of `x`, such as `x.T[1:, ::2]`.
 
     Raises:
-        ValueError: If it is another kind of expression, or PyTorch raises an error.
+        ValueError: If the expression isn't supported, or if PyTorch raises an error.
     """
     try:
         tree = ast.parse(expression.strip(), mode="eval")
@@ -80,7 +80,7 @@ def words_of(index: Sequence[int]) -> str:
 
 
 def slot_formula(view: Tensor, index: Sequence[int]) -> str:
-    """Format the formula for an element's slot, the offset plus each index times its stride."""
+    """Format the calculation of a slot, the offset plus the sum of index times stride."""
     terms = [f"{i}·{step}" for i, step in zip(index, view.stride(), strict=True)]
     place = storage.slot(index, view.stride(), view.storage_offset())
     return " + ".join([f"offset {view.storage_offset()}", *terms]) + f" = slot {place}"
@@ -108,7 +108,7 @@ class Strides(Explorer):
         return {**values, "element": words_of([0] * view.dim())}
 
     def view(self, values: Values) -> View:
-        """Return the view's elements, the storage, and the formula that maps elements to slots."""
+        """Render the elements of the view, the storage, and the formula for slots."""
         shown = evaluate(values["expression"], self.base)
         chosen = index_of(values["element"])
         flat, seen = storage.storage_values(shown), set(storage.slots(shown).flatten().tolist())
@@ -170,7 +170,7 @@ class Strides(Explorer):
         return View(said, choices + label + row + wanted + columns)
 
     def paint(self, slot: int, flat: Tensor) -> str:
-        """Return the style of a cell that reads `slot`, light enough for black text."""
+        """Return the CSS style of a cell that reads `slot`. The text is black."""
         part = round(55 * slot / max(1, len(flat) - 1))
         return f"background: color-mix(in srgb, #56b4e9 {35 + part}%, white)"
 

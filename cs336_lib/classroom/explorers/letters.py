@@ -1,4 +1,4 @@
-"""Explorer of a trained model's attention and next-token probabilities."""
+"""Explore the attention and the next-token probabilities of a trained model."""
 
 import base64
 import html
@@ -40,7 +40,7 @@ TOP_P = ["off", *(f"{p:g}" for p in (0.99, 0.95, 0.9, 0.8, 0.6, 0.4, 0.2))]
 def read(
     model: GPT, ids: Int[Tensor, " seq"]
 ) -> tuple[Float[Tensor, "layer head seq seq"], Float[Tensor, " vocab"]]:
-    """Return the attention weights of every head on a text, and the next token's logits."""
+    """Return the attention weights of all heads for a text, and the next-token logits."""
     found = []
 
     def look(attention: nn.Module, inputs: tuple[Tensor]) -> None:
@@ -66,14 +66,14 @@ def read(
 def next_chances(
     logits: Float[Tensor, " vocab"], temperature: str, top_k: str, top_p: str
 ) -> Float[Tensor, " vocab"]:
-    """Return the probabilities for sampling. "off" disables top-k or top-p."""
+    """Return the sampling probabilities of the next token. "off" disables top-k or top-p."""
     k = None if top_k == "off" else int(top_k)
     p = None if top_p == "off" else float(top_p)
     return filter_logits(logits[None], float(temperature), k, p).softmax(-1)[0]
 
 
 def picture(weights: Float[Tensor, "query key"]) -> str:
-    """Return a heat map as the data URI of a PNG with one pixel per weight."""
+    """Draw a heat map with one pixel per weight, and return it as a PNG data URI."""
     file = io.BytesIO()
     imsave(file, weights.numpy(), vmin=0, vmax=1, cmap="Blues", format="png")
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
@@ -102,12 +102,12 @@ class AttentionAndSampling(Explorer):
         super().__init__("attention", "Attention and sampling", controls, values)
 
     def read(self, words: str) -> tuple[Tensor, Tensor, list[str]]:
-        """Return the attention, the next token's logits and the tokens of a text.
+        """Return the attention weights, the next-token logits and the tokens of a text.
 
         The result for the last text is cached.
 
         Raises:
-            ValueError: If the text is empty, too long, or has a character unknown to the model.
+            ValueError: If the text is empty or too long, or has a character outside the vocabulary.
         """
         if words not in self.known:
             ids = encode(self.tokenizer, words)
@@ -117,7 +117,7 @@ class AttentionAndSampling(Explorer):
         return self.known[words]
 
     def chances(self, values: Values) -> tuple[Tensor, list[str], Tensor, Tensor]:
-        """Return the likeliest next tokens, and their probabilities before and after cuts."""
+        """Return the most likely next tokens, with probabilities before and after filtering."""
         _, logits, _ = self.read(values["text"])
         cut = next_chances(logits, *(values[name] for name in ("temperature", "top_k", "top_p")))
         likeliest = logits.argsort(descending=True)[:SHOWN]
@@ -125,7 +125,7 @@ class AttentionAndSampling(Explorer):
         return cut, names, logits.softmax(-1)[likeliest], cut[likeliest]
 
     def view(self, values: Values) -> View:
-        """Return the layer's heads, the selected head in large, and bars for the next token."""
+        """Render the heads of a layer, an enlarged head, and next-token probabilities."""
         attention, _, tokens = self.read(values["text"])
         layer, head = int(values["layer"]), int(values["head"])
         heads = "".join(
@@ -162,7 +162,7 @@ class AttentionAndSampling(Explorer):
         return View(said, tag("div", both, class_="cs336-row", style="gap: 30px"))
 
     def large(self, weights: Float[Tensor, "query key"], tokens: list[str]) -> str:
-        """Draw one head's map with tokens along its sides and a tooltip for each weight."""
+        """Draw the attention map of a head, with token labels and a tooltip for each weight."""
         names = [html.escape(plots.visible(token)) for token in tokens]
         rows = [tag("tr", "<th></th>" + "".join(tag("th", name) for name in names))]
         for query, name in enumerate(names):
@@ -181,7 +181,7 @@ class AttentionAndSampling(Explorer):
         )
 
     def figure(self, values: Values) -> Figure:
-        """Draw the selected head's map next to the bars."""
+        """Draw the map of the selected head next to the next-token probabilities."""
         attention, _, tokens = self.read(values["text"])
         layer, head = int(values["layer"]), int(values["head"])
         drawn, (left, right) = figure(13, 5.2, ncols=2)

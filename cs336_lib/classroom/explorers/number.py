@@ -1,4 +1,4 @@
-"""Float bits explorer, to flip the bits of a number and see it in every format."""
+"""Explore the bits of a number in different floating-point formats."""
 
 import math
 
@@ -31,7 +31,7 @@ COLOURS = (plots.SIGN, plots.EXPONENT, plots.MANTISSA)
 
 
 def read(words: str) -> float:
-    """Parse the number that the learner typed.
+    """Parse a number that a learner has entered.
 
     Raises:
         ValueError: If the text isn't a number.
@@ -95,7 +95,7 @@ class FloatBits(Explorer):
         super().__init__("float-bits", "Float bits", controls, values)
 
     def settle(self, values: dict[str, str], changed: set[str]) -> dict[str, str]:
-        """Compute the code from a changed number, or the number from a changed code."""
+        """Update the bits if the number changed, or the number if a bit changed."""
         number = FORMATS[values["format"]]
         if changed & {"number", "format"}:
             return {**values, "code": str(number.encode(read(values["number"])))}

@@ -1,6 +1,6 @@
-"""Explorer of einops patterns, which shows where each element moves.
+"""Explore einops patterns and the new position of each element.
 
-If einops rejects a pattern, the explorer shows its error.
+If einops rejects a pattern, the explorer shows the error message.
 """
 
 import html
@@ -40,9 +40,9 @@ OPERATIONS = {
 
 
 class Moved(NamedTuple):
-    """A tensor before and after a pattern.
+    """A tensor before and after an einops operation.
 
-    `routes[i, j]` tells whether result j uses element i.
+    `routes[i, j]` is true if element j of the result depends on element i of the input.
     """
 
     before: Tensor
@@ -80,7 +80,7 @@ def read_sizes(words: str) -> dict[str, int]:
 
 
 def move(operation: str, pattern: str, shape: Sequence[int], sizes: Mapping[str, int]) -> Moved:
-    """Apply one of OPERATIONS to 0, 1, 2, ... in `shape`, and trace each element.
+    """Apply an einops operation to a tensor of 0, 1, 2, ..., and trace each element.
 
     Raises:
         ValueError: If einops rejects the pattern, or the result is too large to draw.
@@ -107,16 +107,16 @@ def move(operation: str, pattern: str, shape: Sequence[int], sizes: Mapping[str,
 def axis_names(side: str, dims: int) -> list[str]:
     """Return the axis names of one side of a pattern. A parenthesized group is one name.
 
-    If the pattern has an ellipsis, the number of axes is open, so axes are numbered instead.
+    If the pattern has an ellipsis, the axes are numbered instead.
     """
     names = re.findall(r"\([^)]*\)|[^\s()]+", side)
     return names if len(names) == dims else [f"axis {axis}" for axis in range(dims)]
 
 
 def colours(moved: Moved) -> tuple[Tensor, Tensor]:
-    """Return the colour group of each element, which is its index along the first axis.
+    """Return the colour group of each element before and after the operation.
 
-    A result that combines several groups is WHITE.
+    The group is the index along the first axis. Elements that combine several groups are WHITE.
     """
     first = moved.before.size(0)
     group = torch.arange(first).repeat_interleave(moved.before.numel() // first)
@@ -144,11 +144,11 @@ class EinopsPattern(Explorer):
         super().__init__("einops", "einops patterns", controls, {**values, "chosen": ""})
 
     def settle(self, values: dict[str, str], changed: set[str]) -> dict[str, str]:
-        """Clear the selected element after any other change."""
+        """Clear the selection if a value other than the selection has changed."""
         return values if changed == {"chosen"} else {**values, "chosen": ""}
 
     def moved(self, values: Values) -> Moved:
-        """Trace the pattern given by the controls."""
+        """Apply the pattern in the controls, and trace each element."""
         shape, sizes = read_shape(values["shape"]), read_sizes(values["sizes"])
         return move(values["operation"], values["pattern"], shape, sizes)
 
@@ -180,7 +180,7 @@ class EinopsPattern(Explorer):
     def grid(
         self, side: str, tensor: Tensor, group: Tensor, axes: Sequence[str], marked: set[int]
     ) -> str:
-        """Draw one tensor's elements as buttons."""
+        """Draw the elements of a tensor as a grid of buttons."""
         order = torch.arange(tensor.numel()).view(tensor.shape)
 
         def cell(index: tuple[int, ...]) -> str:
@@ -217,5 +217,5 @@ def einops_pattern(
     sizes: str = "head=2",
     operation: str = "rearrange",
 ) -> Explorer:
-    """Type a pattern, and see where it moves 0, 1, 2, ... in a tensor of this shape."""
+    """Type a pattern, and see where it moves the elements of a tensor."""
     return EinopsPattern(operation, pattern, shape, sizes)

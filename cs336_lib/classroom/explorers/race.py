@@ -1,4 +1,4 @@
-"""Explorer in which five optimizers descend one surface with the same settings."""
+"""Compare five optimizers on the same surface with the same settings."""
 
 from collections.abc import Mapping
 from functools import cache, partial
@@ -55,9 +55,10 @@ def rules(rate: float, momentum: float) -> dict[str, partial]:
 def race(
     course: Course, rate: float, momentum: float, steps: int
 ) -> dict[str, Float[Tensor, "points 2"]]:
-    """Return the path of each optimizer, as `toys.descend` does.
+    """Return the path of each optimizer.
 
-    One backward pass serves all optimizers.
+    The paths are the same as with `toys.descend`, but all optimizers share one backward pass per
+    step.
     """
     points = {name: nn.Parameter(torch.tensor(course.start)) for name in rules(rate, momentum)}
     drivers = [make([points[name]]) for name, make in rules(rate, momentum).items()]
@@ -73,7 +74,7 @@ def race(
 
 
 def heights(course: Course, paths: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return each optimizer's final height above the minimum, or inf if it diverged."""
+    """Return the final height of each optimizer above the minimum, or inf if it diverged."""
     floor = course.surface(torch.tensor(course.minima, dtype=torch.float32)).min()
     ends = {name: (course.surface(path[-1]) - floor).item() for name, path in paths.items()}
     return {name: end if np.isfinite(end) else np.inf for name, end in ends.items()}
@@ -90,7 +91,7 @@ def place(course: Course, points: np.ndarray) -> str:
 
 @cache
 def contours(name: str) -> str:
-    """Draw the surface's contour lines as SVG. The spacing is closer near the minimum."""
+    """Draw the contour lines of a surface as SVG. The levels are closer near the minimum."""
     course = COURSES[name]
     x, y = torch.linspace(*course.window[:2], 121), torch.linspace(*course.window[2:], 121)
     height = course.surface(torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1))
@@ -147,7 +148,7 @@ class OptimizerRace(Explorer):
         return race(COURSES[values["surface"]], *numbers)
 
     def view(self, values: Values) -> View:
-        """Return the paths, and each optimizer's final height above the minimum."""
+        """Render the paths and the final height of each optimizer above the minimum."""
         paths = self.paths(values)
         ends = heights(COURSES[values["surface"]], paths)
         ranking = sorted(ends, key=ends.__getitem__)
@@ -164,7 +165,7 @@ class OptimizerRace(Explorer):
         )
 
     def figure(self, values: Values) -> Figure:
-        """Draw the same paths with the notebook's plotting function."""
+        """Draw the same paths as a static figure."""
         course = COURSES[values["surface"]]
         drawn, axes = figure(10, 5)
         paths = {name: path.nan_to_num(0) for name, path in self.paths(values).items()}

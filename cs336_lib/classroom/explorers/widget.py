@@ -1,8 +1,8 @@
-"""Base class of all explorers, whose controls and pictures are made in Python.
+"""Base class of the explorers.
 
-An explorer implements `view`, which renders its values as HTML. `explorer.js` shows the HTML and
-sends changed values back. All logic is therefore Python code that tests can call, and one small
-script serves every explorer. GitHub and other pages without widgets show a PNG of the same view.
+An explorer implements `view`, which renders its values as HTML. `explorer.js` displays the HTML and
+sends changed values back to Python. All logic is in Python, so tests can call it directly. GitHub
+and other pages without widgets show a PNG of the same view.
 """
 
 import base64
@@ -26,7 +26,7 @@ Values = Mapping[str, str]
 
 
 class View(NamedTuple):
-    """Output of an explorer, as a sentence for screen readers and an HTML picture."""
+    """Output of an explorer. It has a sentence for screen readers and an HTML picture."""
 
     said: str
     html: str
@@ -43,7 +43,7 @@ def choice(name: str, label: str, options: Sequence[str]) -> dict[str, Any]:
 
 
 def slider(name: str, label: str, options: Sequence[str]) -> dict[str, Any]:
-    """Return a slider over the items of a list."""
+    """Return a slider that selects an item of a list."""
     return {"kind": "slider", "name": name, "label": label, "options": list(options)}
 
 
@@ -78,14 +78,15 @@ class Explorer(anywidget.AnyWidget):
         self.on_msg(self.receive)
 
     def settle(self, values: dict[str, str], changed: set[str]) -> dict[str, str]:
-        """Return the values. A subclass may adjust them to agree with the `changed` ones."""
+        """Return `values`. A subclass can adjust values that depend on those in `changed`."""
         return values
 
     def view(self, values: Values) -> View:
         """Return the sentence and the picture for these values.
 
         Raises:
-            ValueError: If the values are invalid. The message is shown, and the last view stays.
+            ValueError: If the values are invalid. The page shows the message and keeps the previous
+                view.
         """
         raise NotImplementedError
 
@@ -94,7 +95,7 @@ class Explorer(anywidget.AnyWidget):
         raise NotImplementedError
 
     def receive(self, _: object, message: dict[str, str], __: object) -> None:
-        """Process a message from the page, and tell the page that it may send the next one."""
+        """Process a message from the page, and confirm it so that the page can send the next."""
         try:
             self.answer(**message)
         finally:
@@ -124,7 +125,7 @@ class Explorer(anywidget.AnyWidget):
 
 
 def png(drawn: Figure) -> bytes:
-    """Return a figure as PNG and close it, so that the notebook doesn't show it twice."""
+    """Render a figure as PNG, and close it so that the notebook doesn't show it again."""
     file = io.BytesIO()
     drawn.savefig(file, format="png")
     plt.close(drawn)
@@ -132,7 +133,7 @@ def png(drawn: Figure) -> bytes:
 
 
 def tag(name: str, content: str = "", **attributes: object) -> str:
-    """Return an HTML element with this content.
+    """Return an HTML element as text.
 
     The argument `class_` becomes the attribute class, and `data_name` becomes data-name. Attributes
     with the value `None` are omitted.
