@@ -1,1 +1,1 @@
-"""Figures that are readable from the back row and safe for colour-blind readers."""
+"""Figures with large type and colours that colour-blind readers can distinguish."""

@@ -1,4 +1,4 @@
-"""Figures on cost, such as rooflines, utilization, training days and memory."""
+"""Figures on training cost, such as rooflines, utilization, training days and memory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ DARK = (BLUE, RED, BLACK)  # white text is legible on these
 
 @dataclass(frozen=True)
 class Roof:
-    """A device in the roofline model, with its peak FLOP/s and memory bandwidth in B/s."""
+    """Name, peak FLOP/s and memory bandwidth (in B/s) of a device in the roofline model."""
 
     name: str
     peak: float
@@ -36,10 +36,10 @@ class Roof:
 
 
 def rooflines(panels: Sequence[tuple[Roof, Mapping[str, tuple[float, float]], str]]) -> Figure:
-    """Draw a roofline panel for each (roof, points, name of the points).
+    """Draw a roofline panel for each triple (roof, points, label of the points).
 
-    A point is (FLOP/B, FLOP/s). Kernels left of the ridge are memory-bound. Kernels right of it are
-    compute-bound.
+    A point is (FLOP/B, FLOP/s). Kernels to the left of the ridge are memory-bound, and kernels to
+    the right are compute-bound.
     """
     fig, all_axes = figure(13, 5.2, ncols=len(panels), squeeze=False)
     for axes, (roof, points, what) in zip(all_axes[0], panels, strict=True):
@@ -66,7 +66,7 @@ def rooflines(panels: Sequence[tuple[Roof, Mapping[str, tuple[float, float]], st
 def peak_dots(peaks: Mapping[str, Mapping[str, float]], dtypes: Sequence[str]) -> Figure:
     """Draw peaks in TFLOP/s as dots on a logarithmic axis, with one row per device.
 
-    Bars would be misleading, because a logarithmic axis has no zero.
+    The figure uses dots instead of bars, because a logarithmic axis has no zero.
     """
     fig, axes = figure(12.5, 0.75 * len(peaks) + 2.2)
     devices = list(peaks)[::-1]
@@ -90,7 +90,7 @@ def peak_dots(peaks: Mapping[str, Mapping[str, float]], dtypes: Sequence[str]) -
 
 
 def digits(value: float) -> str:
-    """Format a number with three digits and no exponent, as in 0.0743, 989 and 2,250."""
+    """Format a number with three significant digits, such as 0.0743, 989 or 2,250."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
@@ -116,7 +116,7 @@ def mfu_bars(shares: Mapping[str, float], good: float = 0.5) -> Figure:
 def days_against_gpus(
     gpus: Sequence[int], days: Mapping[str, Sequence[float]], mark: tuple[int, float, str]
 ) -> Figure:
-    """Plot training days against the number of GPUs on log-log axes, one line per name."""
+    """Plot training days against the number of GPUs on log-log axes, with one line per name."""
     fig, axes = figure(11, 4.8)
     for (name, values), style, colour in zip(
         days.items(), ("-", "--", "-.", ":"), PALETTE, strict=False
@@ -143,13 +143,13 @@ def days_against_gpus(
 def stacked(
     totals: Mapping[str, Mapping[str, float]], title: str, unit: str, limit: float | None = None
 ) -> Figure:
-    """Draw a stacked horizontal bar for each name, with the sum at its end.
+    """Draw a stacked horizontal bar for each name, with the total at its end.
 
     Args:
-        totals: Sizes of the parts, by name and kind of part.
+        totals: Sizes of the parts, by name of the bar and kind of part.
         title: Title of the figure.
-        unit: Axis label with its unit.
-        limit: Position of a line, for example the memory of a device.
+        unit: Axis label, including the unit.
+        limit: Position of a vertical line, for example the memory of a device.
     """
     fig, axes = figure(12.5, 0.75 * len(totals) + 2.2)
     kinds = list(dict.fromkeys(kind for parts in totals.values() for kind in parts))
@@ -185,9 +185,9 @@ def largest_models(bytes_per_parameter: Mapping[str, float], memory: float, goal
     """Draw the largest model that fits into `memory` bytes, with one bar per technique.
 
     Args:
-        bytes_per_parameter: Training state of one parameter, by technique.
-        memory: Total bytes of all devices.
-        goal: Parameters of the target model, marked by a line.
+        bytes_per_parameter: Bytes of training state per parameter, by technique.
+        memory: Total memory of all devices in bytes.
+        goal: Number of parameters of the target model, which is marked by a line.
     """
     fig, axes = figure(12.5, 0.6 * len(bytes_per_parameter) + 1.6)
     names = list(bytes_per_parameter)[::-1]
@@ -213,7 +213,7 @@ def largest_models(bytes_per_parameter: Mapping[str, float], memory: float, goal
 def share_lines(
     x: Sequence[float], shares: Mapping[str, Sequence[float]], title: str, x_label: str
 ) -> Figure:
-    """Plot shares between 0 and 1 on a logarithmic x axis, one line per name."""
+    """Plot fractions between 0 and 1 against a logarithmic x axis, with one line per name."""
     fig, axes = figure(10, 4.5)
     for (name, values), style, colour in zip(
         shares.items(), ("-", "--", "-.", ":"), PALETTE, strict=False
@@ -229,9 +229,9 @@ def share_lines(
 
 
 def memory_timeline(live: Sequence[float], phases: Mapping[str, tuple[int, int]]) -> Figure:
-    """Plot the MB in use after each operator of a step.
+    """Plot the memory in use (in MB) after each operator of a training step.
 
-    The phases, given as (first, last), are shaded.
+    `phases` maps a name to the first and last operator of a phase, which is shaded.
     """
     fig, axes = figure(12, 4.8)
     values = np.array(live) / 1e6
@@ -254,7 +254,8 @@ def checkpointing(
 ) -> Figure:
     """Plot peak memory against the number of segments, with one colour per depth.
 
-    `measured[depth][segments]` are points. `predicted[depth]` is a curve over 1, 2, ... segments.
+    `measured[depth][segments]` is drawn as a point. `predicted[depth]` is drawn as a curve that
+    starts at one segment.
     """
     fig, axes = figure(11, 5)
     for number, (depth, points) in enumerate(measured.items()):

@@ -1,7 +1,7 @@
-"""Write alternative text for figures, which screen readers read aloud.
+"""Generate alternative text for figures, so that screen readers can read them aloud.
 
-The text describes a figure's titles, axes, and the values of its lines, bars, points and images.
-Notebooks store it in the output's metadata as `{"image/png": {"alt": ...}}`.
+The text describes the titles, the axes, and the values of lines, bars, points and images. Notebooks
+store the text in the output metadata as `{"image/png": {"alt": ...}}`.
 """
 
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ MOST_SERIES, MOST_WORDS = 4, 12  # of one kind in one panel
 def describe(figure: Figure) -> str:
     """Describe a figure in at most `LONGEST` characters.
 
-    The title comes first, followed by each panel. If the text is too long, the axes of later panels
-    are omitted first, and then the end is cut off.
+    The description starts with the title, followed by each panel. If it is too long, the axes of
+    later panels are omitted. If it is still too long, the end is cut off.
     """
     panels = [axes for axes in figure.axes if axes.get_visible() and not is_colorbar(axes)]
     head = sentence(figure.get_suptitle())
@@ -70,7 +70,7 @@ def described_axis(axis: Axis, name: str, with_range: bool) -> str:
 def bars(axes: Axes) -> list[str]:
     """Describe each series of bars by its number of bars and its smallest and largest value.
 
-    Bars without a name are described as one series.
+    All bars without a name are described as a single series.
     """
     series: dict[str, list[tuple[float, str]]] = {}
     for container in axes.containers:
@@ -122,7 +122,7 @@ def points(axes: Axes) -> list[str]:
 
 
 def images(axes: Axes) -> list[str]:
-    """Describe each image by its size and its range of values."""
+    """Describe each image by its size and range of values."""
     found = []
     for drawn in (*axes.images, *axes.collections):
         if isinstance(drawn, AxesImage | QuadMesh):
@@ -136,7 +136,7 @@ def images(axes: Axes) -> list[str]:
 
 
 def labels(axes: Axes) -> str:
-    """Describe a drawing without data (boxes, arrows, tables) by the text in it."""
+    """Describe a drawing of boxes, arrows or tables by the text that it contains."""
     words = [plain(text.get_text()) for text in axes.texts if text.get_visible()]
     words = [word for word in dict.fromkeys(words) if word]
     if not words:
@@ -146,7 +146,7 @@ def labels(axes: Axes) -> str:
 
 
 def span(values: Sequence[float], kind: str, names: Sequence[str] = ()) -> str:
-    """Describe the number of values and their range, as in "3 bars, from 1 (fp8) to 4 (fp32)"."""
+    """Describe a series by count and range, as in "3 bars, from 1 (fp8) to 4 (fp32)"."""
     many = f"{len(values)} {kind}s" if len(values) > 1 else f"a {kind}"
     known = [(value, place) for place, value in enumerate(values) if np.isfinite(value)]
     if not known:
@@ -162,13 +162,13 @@ def span(values: Sequence[float], kind: str, names: Sequence[str] = ()) -> str:
 
 
 def named(artist: Any) -> str:
-    """Return the artist's legend label followed by a colon, or an empty text."""
+    """Return the legend label of an artist followed by a colon, or "" without a label."""
     label = plain(str(artist.get_label() or ""))
     return "" if not label or label.startswith("_") else f"{label}: "
 
 
 def categories(axis: Axis) -> dict[float, str]:
-    """Return the words along an axis by position. The result is empty if the ticks are numbers."""
+    """Return the tick labels of a categorical axis by position. Ignore numeric tick labels."""
     formatter = axis.get_major_formatter()
     if not isinstance(formatter, FixedFormatter | StrCategoryFormatter):
         return {}
@@ -178,18 +178,18 @@ def categories(axis: Axis) -> dict[float, str]:
 
 
 def nearest(words: dict[float, str], place: float) -> str:
-    """Return the category within half a unit of a position, or an empty text."""
+    """Return the category within half a unit of a position, or ""."""
     found = min(words, key=lambda other: abs(other - place), default=None)
     return "" if found is None or abs(found - place) > 0.5 else words[found]
 
 
 def is_colorbar(axes: Axes) -> bool:
-    """Return whether these axes are the colour bar of other axes."""
+    """Return whether `axes` is a colour bar."""
     return axes.get_label() == "<colorbar>"
 
 
 def numbers(values: Any) -> list[float]:
-    """Return the finite numbers among the values. The result is empty if they aren't numbers."""
+    """Return the finite numbers in `values`, or an empty list if it isn't numeric."""
     try:
         found = np.ma.filled(np.ma.asarray(values, float), np.nan).ravel()
     except (TypeError, ValueError):
@@ -198,23 +198,23 @@ def numbers(values: Any) -> list[float]:
 
 
 def number(value: float) -> str:
-    """Format a number with three digits, in a form that reads well aloud."""
+    """Format a number with three digits for screen readers."""
     value = float(f"{value:.3g}") + 0.0  # turns -0 into 0
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
 def cut(text: str) -> str:
-    """Cut a text to `LONGEST` characters, at the end of a word."""
+    """Truncate a text to `LONGEST` characters at the end of a word."""
     return text if len(text) <= LONGEST else text[: LONGEST - 3].rsplit(" ", 1)[0] + " ..."
 
 
 def plain(text: str) -> str:
-    """Return the text on one line, without mathematical markup."""
+    """Convert a text to a single line without mathematical markup."""
     return " ".join(text.replace("$", "").replace("\\\\", "").split())
 
 
 def sentence(text: str) -> str:
-    """Add a full stop, and capitalize the first word unless it is a name from the code."""
+    """Add a full stop, and capitalize the first word unless it is an identifier."""
     text = plain(text)
     if not text:
         return ""
@@ -225,15 +225,15 @@ def sentence(text: str) -> str:
 
 
 def limited(found: list[str]) -> list[str]:
-    """Return the first few entries, and the number of omitted ones."""
+    """Return the first few entries, followed by the number of omitted entries."""
     more = len(found) - MOST_SERIES
     return found if more <= 0 else [*found[:MOST_SERIES], f"and {more} more"]
 
 
 def install() -> None:
-    """Make IPython store the description with every figure it shows.
+    """Register a hook in IPython that stores the description of every displayed figure.
 
-    Outside IPython, this does nothing.
+    Outside IPython, this function has no effect.
     """
     if not (shell := running_shell()):
         return

@@ -42,7 +42,7 @@ def _fields(number: FloatFormat | IntFormat) -> list[tuple[str, int, str]]:
 
 
 def _box(axes: Axes, left: float, bottom: float, colour: str, **options) -> None:
-    """Draw one bit as a square that is slightly smaller than 1."""
+    """Draw one bit as a square."""
     axes.add_patch(
         Rectangle((left + 0.03, bottom + 0.1), 0.94, 0.8, facecolor=colour, lw=0, **options)
     )
@@ -57,7 +57,7 @@ def _bare(axes: Axes) -> None:
 
 
 def bit_pattern(number: FloatFormat, code: int) -> Figure:
-    """Draw a number's bits in boxes, with the value of each set bit and the name of each field."""
+    """Draw the bits of a number as boxes, with the values of set bits and the field names."""
     fig, axes = figure(13, 3.7)
     sign, exponent, mantissa = number.split(code)
     fraction = mantissa / 2**number.mantissa_bits
@@ -92,7 +92,7 @@ def bit_pattern(number: FloatFormat, code: int) -> Figure:
 
 
 def stored_value(numbers: Sequence[FloatFormat], value: float) -> Figure:
-    """Draw the bits with which each format stores a value, next to the stored number."""
+    """Draw the bits and the stored number for one value in several formats."""
     fig, axes = figure(12, 0.55 * len(numbers) + 1.0)
     for row, number in enumerate(reversed(numbers)):
         if np.isnan(value) and number.specials == "none":
@@ -163,10 +163,10 @@ def number_lines(
 
 
 def ranges(numbers: Sequence[FloatFormat], marks: Sequence[float] = ()) -> Figure:
-    """Draw the range of each format's positive values on a log axis, with `marks` as lines.
+    """Draw the range of positive values of each format on a log axis, with `marks` as lines.
 
-    Normal values are blue. Subnormals, which have less precision, are orange. A column on the right
-    counts the values per factor of two.
+    Normal values are blue, and subnormals are orange. A column on the right shows the number of
+    values per factor of two.
     """
     fig, axes = figure(13, 0.72 * len(numbers) + 2.4)
     for row, number in enumerate(reversed(numbers)):
@@ -196,9 +196,9 @@ def ranges(numbers: Sequence[FloatFormat], marks: Sequence[float] = ()) -> Figur
 
 
 def gaps(numbers: Sequence[FloatFormat], at: float | None = None) -> Figure:
-    """Plot the gap to the next value against the value. The gap doubles at each power of two.
+    """Plot the gap to the next value against the value, with one line per format.
 
-    A dot on each line marks the gap at the value `at`, if it is within the range of the format.
+    A dot marks the gap at the value `at` if the format can represent this magnitude.
     """
     fig, axes = figure(11, 5.2)
     for number, colour in zip(numbers, (BLUE, ORANGE, GREEN, RED, SKY), strict=False):
@@ -218,7 +218,7 @@ def gaps(numbers: Sequence[FloatFormat], at: float | None = None) -> Figure:
 
 
 def running_sums(sums: Mapping[str, Sequence[float]]) -> Figure:
-    """Plot running sums of ones against the number of terms, with a label at the end of each."""
+    """Plot running sums of ones against the number of terms, and label the line ends."""
     fig, axes = figure(11, 5.2)
     for (name, values), colour in zip(sums.items(), (RED, BLUE, BLACK), strict=False):
         axes.plot(range(1, len(values) + 1), values, color=colour, lw=5)
@@ -239,8 +239,8 @@ def gradient_histogram(
 ) -> Figure:
     """Plot histograms of |gradient| on a log axis, with the range of the format `number`.
 
-    Values in the grey area on the left round to zero, because they are below half the smallest
-    value. Values in the grey area on the right overflow.
+    Values in the left grey area are rounded to zero, because they are smaller than half the
+    smallest positive value. Values in the right grey area overflow.
     """
     fig, axes = figure(11, 4.8)
     edges = 2.0 ** np.arange(-46, 21)
@@ -267,7 +267,7 @@ def gradient_histogram(
 
 
 def loss_curves(losses: Mapping[str, Sequence[float]], title: str) -> Figure:
-    """Plot loss against step on a logarithmic axis, one line per run."""
+    """Plot loss against step on a logarithmic axis, with one line per run."""
     fig, axes = figure(10, 4.6)
     for (name, values), style in zip(losses.items(), ("-", "--", "-.", ":"), strict=False):
         axes.plot(range(1, len(values) + 1), values, style, lw=4, label=name)
@@ -279,7 +279,9 @@ def loss_curves(losses: Mapping[str, Sequence[float]], title: str) -> Figure:
 
 
 def lost_updates(steps: Mapping[str, Sequence[float]], half_gap: float) -> Figure:
-    """Plot the size of each run's updates, and the half gap below which an update is lost."""
+    """Plot the update size of each run by step, with a line at `half_gap`.
+
+    Updates smaller than `half_gap` are lost to rounding."""
     fig, axes = figure(11, 4.8)
     for (name, sizes), colour in zip(steps.items(), (BLUE, RED), strict=False):
         axes.plot(range(1, len(sizes) + 1), sizes, color=colour, lw=4, label=name)
@@ -295,7 +297,7 @@ def lost_updates(steps: Mapping[str, Sequence[float]], half_gap: float) -> Figur
 
 
 def error_bars(errors: Mapping[str, float], title: str, unit: str) -> Figure:
-    """Draw a horizontal bar for each scheme, with its number next to it."""
+    """Draw the error of each scheme as a horizontal bar, with its value next to the bar."""
     fig, axes = figure(11, 0.62 * len(errors) + 1.5)
     names = list(errors)[::-1]
     values = [errors[name] for name in names]

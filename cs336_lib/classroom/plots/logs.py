@@ -1,4 +1,4 @@
-"""Figures of faulty training runs, for a run that dies and for the bug hunt."""
+"""Figures of a training run that fails with NaN, and of the bug hunt."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,11 +12,11 @@ from cs336_lib.classroom.plots.style import BLACK, BLUE, GREY, ORANGE, RED, figu
 
 
 def death(losses: np.ndarray, grad_norms: np.ndarray, last: int, title: str) -> Figure:
-    """Draw a run that ends in NaN, and enlarge its last steps.
+    """Plot a run that ends in NaN, with enlarged panels for its last steps.
 
     Args:
-        losses: Loss of each step, NaN after the failure.
-        grad_norms: Gradient norm of each step, infinite at the failure.
+        losses: Loss of each step. Losses after the failure are NaN.
+        grad_norms: Gradient norm of each step. The norm at the failure is infinite.
         last: Number of finite steps in the enlarged panels.
         title: Title of the figure.
     """
@@ -41,7 +41,7 @@ def death(losses: np.ndarray, grad_norms: np.ndarray, last: int, title: str) -> 
 
 
 def mark_death(axes: Axes, step: int, height: float, value: str) -> None:
-    """Mark the first step whose value can't be drawn, and write the value next to the mark."""
+    """Mark the first step with a non-finite value, and write the value next to the mark."""
     note = {"xytext": (12, 0), "textcoords": "offset points", "va": "center"}
     axes.annotate(value, (step, height), **note, color=RED, size=16, fontweight="bold")
     axes.plot(step, height, marker="x", color=RED, markersize=14, markeredgewidth=4)
@@ -59,9 +59,9 @@ PANELS = {
 
 
 def hunt(cases: Mapping[str, Record], healthy: Sequence[Record]) -> Figure:
-    """Draw the curves of some cases, one row each, over grey curves of healthy runs.
+    """Plot the curves of several cases over grey curves of healthy runs, with one row per case.
 
-    The first panel also shows the evaluations as points.
+    The first panel of each row also shows the evaluation losses as points.
     """
     drawing, rows = figure(13.5, 3.1 * len(cases) + 0.4, nrows=len(cases), ncols=4, squeeze=False)
     for row, (name, record) in zip(rows, cases.items(), strict=True):

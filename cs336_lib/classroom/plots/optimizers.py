@@ -37,7 +37,9 @@ LOOKS: dict[str, dict[str, object]] = {
 
 
 def look(name: str, position: int) -> dict[str, object]:
-    """Return the colour and line style of an optimizer, or the next of the palette."""
+    """Return the colour and line style of an optimizer.
+
+    An unknown optimizer gets the palette colour with index `position`."""
     for known in sorted(LOOKS, key=len, reverse=True):
         if name.startswith(known):
             return {key: LOOKS[known][key] for key in ("color", "linestyle")}
@@ -45,7 +47,7 @@ def look(name: str, position: int) -> dict[str, object]:
 
 
 def output_scale(d_in: Sequence[int], stds: Mapping[str, Sequence[float]]) -> Figure:
-    """Plot output std against d_in on log-log axes, with guides for linear and sqrt growth."""
+    """Plot output std against d_in on log-log axes, with guide lines for linear and sqrt growth."""
     fig, axes = figure(10, 4.8)
     first = d_in[0]
     root = [(d / first) ** 0.5 * first**0.5 for d in d_in]
@@ -72,7 +74,7 @@ def signal_by_depth(curves: Mapping[str, Sequence[float]]) -> Figure:
 
 
 def step_sizes(curves: Mapping[str, Sequence[float]], title: str, lr: float) -> Figure:
-    """Plot the length of each step, in units of the learning rate, on log-log axes."""
+    """Plot the length of each step on log-log axes, in units of the learning rate."""
     fig, axes = figure(10, 4.8)
     for position, (name, values) in enumerate(curves.items()):
         steps = range(1, len(values) + 1)
@@ -85,7 +87,7 @@ def step_sizes(curves: Mapping[str, Sequence[float]], title: str, lr: float) -> 
 def error_by_frequency(
     seen: Sequence[float], errors: Mapping[str, Sequence[float]], title: str
 ) -> Figure:
-    """Plot the relative error of each word's row against the word's frequency."""
+    """Plot the relative error of a word's weights against the frequency of the word."""
     fig, axes = figure(10, 4.8)
     for position, (name, values) in enumerate(errors.items()):
         style = {**look(name, position), "linestyle": "", "marker": LOOKS[name]["marker"]}
@@ -105,13 +107,13 @@ def rate_sweep(
     y_label: str,
     limits: tuple[float, float] | None = None,
 ) -> Figure:
-    """Plot a result against the learning rate, with the mean over seeds and the range as a bar.
+    """Plot a result against the learning rate. Points are means, and bars are ranges over seeds.
 
     Args:
-        swept: For each optimizer, the results of all seeds at each learning rate. Points with a
-            result that isn't finite are omitted.
+        swept: Results of all seeds, by optimizer and learning rate. A point is omitted if one of
+            its results isn't finite.
         title: Title of the figure.
-        y_label: Name of the measured quantity, where lower is better.
+        y_label: Name of the result. Lower results are better.
         limits: Range of the vertical axis.
     """
     fig, axes = figure(10, 4.8)
@@ -143,9 +145,9 @@ def surface_panel(
     window: tuple[float, float, float, float],
     minima: Sequence[tuple[float, float]],
 ) -> None:
-    """Draw the contours of a surface with the optimizers' paths.
+    """Draw the contours of a surface, and the paths of several optimizers.
 
-    `window` is (x from, x to, y from, y to).
+    `window` is the visible region as (x min, x max, y min, y max).
     """
     x, y = torch.linspace(*window[:2], 121), torch.linspace(*window[2:], 121)
     height = surface(torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1))
@@ -175,11 +177,11 @@ FRAMES = {
 def trajectories(paths: Mapping[str, Mapping[str, Float[Tensor, "points 2"]]]) -> Figure:
     """Draw the first steps of every optimizer on every surface.
 
-    The upper row has optimizers with one learning rate for all weights. The lower row has
-    optimizers with a step size for each weight.
+    The upper row shows optimizers with one learning rate for all weights. The lower row shows
+    optimizers with a step size per weight.
 
     Args:
-        paths: For each surface of FRAMES, the path of each optimizer by name.
+        paths: Paths by surface (a key of FRAMES) and optimizer.
     """
     fig, rows = figure(15, 8.2, nrows=2, ncols=len(paths), sharex="col", sharey="col")
     handles: dict[str, Any] = {}
@@ -199,7 +201,9 @@ def trajectories(paths: Mapping[str, Mapping[str, Float[Tensor, "points 2"]]]) -
 
 
 def state_bytes(per_parameter: Mapping[str, float]) -> Figure:
-    """Draw bars of the optimizer's memory, next to 4 bytes each for weights and gradients."""
+    """Draw the bytes of weights, gradients and optimizer state per parameter as bars.
+
+    Weights and gradients take 4 bytes each."""
     fig, axes = figure(10, 4.2)
     names, values = list(per_parameter), list(per_parameter.values())
     axes.barh(names, [4] * len(names), color=GREY, label="weight")
@@ -217,7 +221,7 @@ def state_bytes(per_parameter: Mapping[str, float]) -> Figure:
 
 
 def singular_values(values: Mapping[str, Sequence[float]]) -> Figure:
-    """Plot the length of a step in each direction of a matrix, with names at the line ends."""
+    """Plot the singular values of the step of each optimizer, and label the line ends."""
     fig, axes = figure(12, 5.4)
     longest = max(len(row) for row in values.values())
     for position, (name, row) in enumerate(values.items()):

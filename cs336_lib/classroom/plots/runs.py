@@ -1,4 +1,4 @@
-"""Figure that compares training runs from their metrics.jsonl."""
+"""Figure that compares the metrics of training runs."""
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
@@ -16,7 +16,7 @@ MARKERS = "osD^vP*X"
 def compared(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     """Plot the losses of several runs against tokens.
 
-    Training losses are thin lines, and validation losses are thick lines.
+    Training losses are drawn as thin lines, and validation losses as thick lines.
     """
     fig, axes = figure(12, 6)
     looks = cycle(zip(PALETTE, MARKERS, strict=True))

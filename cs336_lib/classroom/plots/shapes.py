@@ -1,4 +1,4 @@
-"""Figures of notebook 03 that show tensors as coloured cells before and after a pattern."""
+"""Figures for notebook 03 that show the elements of tensors as coloured cells."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -25,11 +25,10 @@ CENTRED = {"ha": "center", "va": "center"}
 
 
 class Panel(NamedTuple):
-    """A tensor drawn as cells. The last two axes are the rows and columns of a block.
+    """A tensor to draw as cells. The last two axes are the rows and columns of a block.
 
-    `axes` names the tensor's axes as in a pattern, with one word each. `groups` has the shape of
-    `values`, and gives each cell a colour of the palette or WHITE. If it is `None`, all cells are
-    white.
+    `axes` contains the axis names as in an einops pattern. `groups` has the same shape as `values`,
+    and contains a colour number or WHITE for each cell. If `groups` is `None`, all cells are white.
     """
 
     title: str
@@ -39,7 +38,7 @@ class Panel(NamedTuple):
 
 
 def face_of(group: int) -> tuple[float, float, float]:
-    """Return the group's colour, light enough for black digits."""
+    """Return the colour of a group. It is light, so that black digits are readable."""
     if group == WHITE:
         return (1.0, 1.0, 1.0)
     red, green, blue = (0.5 * part + 0.5 for part in to_rgb(PALETTE[group % len(PALETTE)]))
@@ -47,7 +46,7 @@ def face_of(group: int) -> tuple[float, float, float]:
 
 
 def array(tensor: Tensor) -> NDArray:
-    """Return the tensor as a NumPy array on the CPU."""
+    """Convert a tensor to a NumPy array on the CPU."""
     return tensor.detach().cpu().numpy()
 
 
@@ -57,9 +56,9 @@ def text_of(value: float) -> str:
 
 
 def as_blocks(values: NDArray) -> NDArray:
-    """View up to four axes as (block row, block column, row, column).
+    """Reshape an array to the four axes (block row, block column, row, column).
 
-    Missing axes get size 1.
+    Axes of size 1 are inserted in front if the array has fewer than four axes.
 
     Raises:
         ValueError: If there are more than four axes.
@@ -70,7 +69,7 @@ def as_blocks(values: NDArray) -> NDArray:
 
 
 def extent(panel: Panel) -> tuple[float, float]:
-    """Return the width and height of a panel in cells, including the space for its text."""
+    """Return the width and height of a panel in cells, including space for labels."""
     block_rows, block_columns, rows, columns = as_blocks(array(panel.values)).shape
     names = panel.axes.split()
     margin = 1.0 if len(names) > 1 else 0.0
@@ -111,11 +110,11 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
 
 
 def grids(*panels: Panel) -> Figure:
-    """Draw panels side by side with cells of equal size, for example before and after a pattern.
+    """Draw tensors side by side with cells of equal size.
 
-    Each element keeps its number and colour, so you can follow it. A third axis becomes blocks next
-    to each other. A fourth axis becomes blocks below each other. The blocks are labelled with the
-    names of the axes.
+    For example, draw a tensor before and after a rearrangement. Each element keeps its number and
+    colour. A third axis is drawn as blocks next to each other, and a fourth axis as blocks below
+    each other. Labels show the axis names of the blocks.
     """
     sizes = [extent(panel) for panel in panels]
     # A title may be wider than a few cells. A letter takes about 0.24 cells of 0.5 inches.
@@ -163,7 +162,7 @@ def letters(word: str, size: int = 48) -> Tensor:
 def pictures(images: dict[str, Tensor]) -> Figure:
     """Draw images [height, width, channel] in a row, with the pattern above and the shape below.
 
-    All pixels have the same size, so you can compare the images.
+    All images are drawn with the same pixel size.
     """
     sizes = [image.shape[:2] for image in images.values()]
     pixel = min(2.6 / max(h for h, _ in sizes), WIDEST / sum(w for _, w in sizes))  # in inches
@@ -185,7 +184,7 @@ def pictures(images: dict[str, Tensor]) -> Figure:
 
 
 def moved_scores(rows: dict[str, Tensor]) -> Figure:
-    """Draw boolean tensors [head, query, key], each as a row of grids, with filled True cells."""
+    """Draw each boolean tensor [head, query, key] as a row of grids. True cells are filled."""
     heads = next(iter(rows.values())).size(0)
     drawing, axes = figure(11, 2.9 * len(rows), nrows=len(rows), ncols=heads, squeeze=False)
     colours = ListedColormap(["white", BLUE])
@@ -207,7 +206,9 @@ def moved_scores(rows: dict[str, Tensor]) -> Figure:
 
 
 def einsum_cell(left: Tensor, right: Tensor, result: Tensor, row: int, column: int) -> Figure:
-    """Draw left (i k), right (k j) and result (i j), and mark one result cell with its inputs."""
+    """Draw a matrix product, and mark one result cell and its inputs.
+
+    The axes are left (i k), right (k j) and result (i j)."""
     marked = [torch.full(tensor.shape, WHITE) for tensor in (left, right, result)]
     marked[0][row, :] = marked[1][:, column] = 0
     marked[2][row, column] = 1
@@ -219,7 +220,7 @@ def einsum_cell(left: Tensor, right: Tensor, result: Tensor, row: int, column: i
 
 
 def attention_maps(weights: Tensor, *, queries: str = "query", keys: str = "key") -> Figure:
-    """Draw attention weights [head, query, key], one map per head, with exact zeros in white."""
+    """Draw attention weights [head, query, key] as one map per head. Exact zeros are white."""
     heads = weights.size(0)
     drawing, row = figure(11, 4.2, ncols=heads, squeeze=False)
     colours = plt.get_cmap("cividis").with_extremes(under="white")
@@ -234,7 +235,7 @@ def attention_maps(weights: Tensor, *, queries: str = "query", keys: str = "key"
 
 
 def call_cost(elements: Sequence[int], microseconds: dict[str, Sequence[float]]) -> Figure:
-    """Plot the time of one call against the tensor's size on log-log axes, one line per method."""
+    """Plot the time per call against the tensor size on log-log axes, with one line per method."""
     drawing, ax = figure(10, 4.6)
     for marker, (name, times) in zip("osD^v", microseconds.items(), strict=False):
         ax.loglog(elements, times, marker=marker, label=name)

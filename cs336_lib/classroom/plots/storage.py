@@ -1,4 +1,4 @@
-"""Figures of a strided tensor, with its storage as a row of cells and its views as grids."""
+"""Figures of strided tensors, with the storage as a row of cells and views as grids."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -16,7 +16,7 @@ SMALL, LARGE = 14, 17
 
 
 def shade(slot: int, length: int) -> tuple[str | tuple[float, ...], str]:
-    """Return a colour for a slot, from light to dark, and a legible text colour."""
+    """Return the colour of a slot and its text colour. Later slots are darker."""
     part = slot / max(1, length - 1)
     pale, dark = to_rgb("#E3F1FA"), to_rgb(BLUE)
     colour = tuple(a + part * (b - a) for a, b in zip(pale, dark, strict=True))
@@ -24,7 +24,7 @@ def shade(slot: int, length: int) -> tuple[str | tuple[float, ...], str]:
 
 
 def cell(axes: Axes, x: float, y: float, value: float, slot: int, length: int, seen: bool) -> None:
-    """Draw a square with its value. It is hatched if the view doesn't read it."""
+    """Draw a slot as a square with its value. Slots that the view doesn't read are hatched."""
     colour, ink = shade(slot, length) if seen else ("white", GREY)
     hatch = None if seen else "///"
     axes.add_patch(Rectangle((x, y), 1, 1, facecolor=colour, edgecolor="#BBBBBB", hatch=hatch))
@@ -36,7 +36,7 @@ def cell(axes: Axes, x: float, y: float, value: float, slot: int, length: int, s
 
 
 def storage_row(axes: Axes, values: Tensor, seen: set[int]) -> None:
-    """Draw the storage as one cell per slot, with slot numbers underneath."""
+    """Draw the storage with one cell per slot, and slot numbers below the cells."""
     for slot, value in enumerate(values.tolist()):
         cell(axes, slot, 0, value, slot, len(values), slot in seen)
         number = axes.text(slot + 0.5, -0.12, str(slot), size=SMALL, color="#444444", ha="center")
@@ -60,7 +60,7 @@ def arrow(
 
 
 def steps(axes: Axes, stops: Sequence[int], colour: str, above: bool) -> None:
-    """Draw arrows from slot to slot, above the row of cells or below the slot numbers."""
+    """Draw arrows between consecutive slots, above the cells or below the slot numbers."""
     y, bend = (1.04, -0.42) if above else (-0.6, 0.42)
     for start, end in pairwise(stops):
         if start != end:
@@ -69,7 +69,7 @@ def steps(axes: Axes, stops: Sequence[int], colour: str, above: bool) -> None:
 
 
 def grid(axes: Axes, values: Tensor, slots: Tensor, top: float = 0) -> None:
-    """Draw a view as rows and columns. Each cell is coloured by the slot that it reads."""
+    """Draw a view as rows and columns. The colour of a cell shows its storage slot."""
     rows = slots if slots.dim() == 2 else slots[None]
     for i, row in enumerate(rows.tolist()):
         for j, slot in enumerate(row):
@@ -79,18 +79,18 @@ def grid(axes: Axes, values: Tensor, slots: Tensor, top: float = 0) -> None:
 
 
 def move(step: int) -> str:
-    """Format a stride, as in "+1 slot" and "+4 slots"."""
+    """Format a stride, such as "+1 slot" or "+4 slots"."""
     return f"{step:+d} slot" + ("" if abs(step) == 1 else "s")
 
 
 def memory_layout(values: Tensor, slots: Tensor, title: str) -> Figure:
     """Draw a 2-D view below its storage, with the stride of each dimension.
 
-    The cells of both have the same size and colours. Arrows of a dimension have the same colour
-    next to the view and in the storage.
+    An element has the same colour in the view and in the storage. The arrows of a dimension also
+    have the same colour in both drawings.
 
     Args:
-        values: The whole storage, flat.
+        values: The entire storage as a flat tensor.
         slots: Slot of each element of the view.
         title: Title of the figure.
     """
@@ -128,8 +128,8 @@ def view_gallery(values: Tensor, views: Mapping[str, Tensor], title: str) -> Fig
     """Draw several views of one storage side by side.
 
     Args:
-        values: The whole storage, flat.
-        views: Slots of each view (one or two dimensions), by caption.
+        values: The entire storage as a flat tensor.
+        views: Slots of each one- or two-dimensional view, by caption.
         title: Title of the figure.
     """
     drawing = plt.figure(figsize=(13, 5.6))
@@ -152,7 +152,7 @@ def view_gallery(values: Tensor, views: Mapping[str, Tensor], title: str) -> Fig
 
 
 def step_bars(steps: Sequence[int], nanoseconds: Sequence[float], line: int) -> Figure:
-    """Draw the time per number read against the stride. Strides of a cache line or more are red."""
+    """Draw the time per element against the stride. Strides of at least a cache line are red."""
     drawing, axes = figure(10, 4.6)
     colours = [RED if step >= line else SKY for step in steps]
     bars = axes.bar([str(step) for step in steps], nanoseconds, color=colours, edgecolor="black")
@@ -167,7 +167,7 @@ def step_bars(steps: Sequence[int], nanoseconds: Sequence[float], line: int) -> 
 
 
 def time_bars(milliseconds: Mapping[str, float], title: str) -> Figure:
-    """Draw a horizontal bar for each method, with its time as a multiple of the fastest."""
+    """Draw the time of each method as a horizontal bar, with the ratio to the fastest time."""
     drawing, axes = figure(12, 1.4 + 0.95 * len(milliseconds))
     names, times = list(milliseconds), list(milliseconds.values())
     fastest = min(times)
@@ -189,7 +189,7 @@ def time_bars(milliseconds: Mapping[str, float], title: str) -> Figure:
 
 
 def masks(matrices: Mapping[str, Tensor], marked: str, blank: str) -> Figure:
-    """Draw boolean matrices [query, key] side by side, with filled True cells."""
+    """Draw boolean matrices [query, key] side by side. True cells are filled."""
     drawing, panels = figure(4.6 * len(matrices), 4.6, ncols=len(matrices), squeeze=False)
     for axes, (caption, matrix) in zip(panels[0], matrices.items(), strict=True):
         axes.imshow(matrix.tolist(), cmap=ListedColormap(["white", BLUE]), vmin=0, vmax=1)

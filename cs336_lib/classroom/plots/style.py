@@ -41,7 +41,7 @@ alt.install()
 
 
 def figure(width: float = 10, height: float = 4.5, **subplots) -> tuple[Figure, Any]:
-    """Call `plt.subplots` with this size in inches and any further arguments."""
+    """Call `plt.subplots` with a figure size in inches."""
     return plt.subplots(figsize=(width, height), **subplots)
 
 

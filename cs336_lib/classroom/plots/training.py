@@ -26,7 +26,7 @@ DTYPE_COLOURS = {"float32": SKY, "bfloat16": ORANGE, "float16": "#F5C77E", "int6
 
 
 def lines(axes: Axes, curves: Mapping[str, Sequence[float]], first: int = 0) -> None:
-    """Plot one line per name against the step, each with its own colour and dash pattern."""
+    """Plot each curve against the step, with a different colour and dash pattern per curve."""
     for (name, values), colour, dashes in zip(
         curves.items(), cycle(COLOURS), cycle(DASHES), strict=False
     ):
@@ -41,7 +41,7 @@ def loss_curves(
     y_label: str = "loss [nats/token]",
     y_scale: str = "linear",
 ) -> Figure:
-    """Plot losses by step, with named horizontal levels such as the loss of guessing."""
+    """Plot losses by step, with named horizontal lines such as the loss of a uniform guess."""
     drawing, axes = figure(10, 4.6)
     lines(axes, curves)
     axes.set_yscale(y_scale)
@@ -56,7 +56,7 @@ def loss_curves(
 
 
 def sweep(rates: Sequence[float], losses: Sequence[float], start: float, title: str) -> Figure:
-    """Plot the final loss for each learning rate, with the best and the initial loss marked."""
+    """Plot the final loss for each learning rate, and mark the best and the initial loss."""
     drawing, axes = figure(10, 4.6)
     axes.semilogx(rates, losses, color=BLUE, marker="o")
     best = int(np.argmin(losses))
@@ -81,7 +81,7 @@ def spike(
     bad_step: int,
     title: str,
 ) -> Figure:
-    """Plot gradient norms (with the clipping limit) above losses, with the bad step shaded."""
+    """Plot gradient norms and the clipping limit above losses, and shade the step of the spike."""
     drawing, (top, bottom) = figure(10, 6.4, nrows=2, sharex=True)
     top.semilogy(norms, color=BLUE)
     top.axhline(limit, color=RED, linestyle="--", linewidth=2)
@@ -99,7 +99,7 @@ def spike(
 
 
 def schedule(rates: Sequence[float], warmup_steps: int, title: str) -> Figure:
-    """Plot the learning rate of each step, with a shaded warm-up and labels at the end points."""
+    """Plot the learning rate of each step, shade the warm-up, and label the end points."""
     drawing, axes = figure(10, 4.4)
     axes.plot(rates, color=BLUE, marker="o", markersize=5)
     axes.axvspan(-0.5, warmup_steps - 0.5, color=SKY, alpha=0.25)
@@ -121,11 +121,11 @@ def schedule(rates: Sequence[float], warmup_steps: int, title: str) -> Figure:
 def window_map(
     draws: Mapping[str, Sequence[int]], tokens: int, block_size: int, title: str
 ) -> Figure:
-    """Draw every window as a bar for each sampling method, and how often each token is read.
+    """Draw the windows of each sampling method as bars, and count how often a token is read.
 
     Args:
-        draws: First token of each window in reading order, by caption.
-        tokens: Length of the file in tokens.
+        draws: Start positions of the windows in reading order, by caption.
+        tokens: Number of tokens in the file.
         block_size: Tokens per window.
         title: Title of the figure.
     """
@@ -152,13 +152,13 @@ def window_map(
 
 
 def corner(axes: Axes) -> dict:
-    """Return the arguments for text on white in the upper right corner of the axes."""
+    """Return keyword arguments that place text in the upper right corner of the axes."""
     ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 2}
     return {"transform": axes.transAxes, "ha": "right", "size": 13, "bbox": ground}
 
 
 def timeline(ways: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], title: str) -> Figure:
-    """Draw a timeline per method, with one lane per worker and its busy times in milliseconds."""
+    """Draw the busy times of each worker in milliseconds, with one panel per method."""
     drawing, panels = figure(12, 1.5 + 1.7 * len(ways), nrows=len(ways), sharex=True, squeeze=False)
     for axes, (caption, lanes) in zip(panels[:, 0], ways.items(), strict=True):
         for height, spans in enumerate(lanes.values()):
@@ -181,9 +181,9 @@ def timeline(ways: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], ti
 def divergence(
     differences: Mapping[str, Sequence[float]], first_step: int, smallest: float, title: str
 ) -> Figure:
-    """Plot the loss difference from an uninterrupted run, with one panel per missing piece.
+    """Plot the loss difference from an uninterrupted run, with one panel per checkpoint variant.
 
-    Differences below `smallest` are drawn at the bottom, so an exact resume is a flat line.
+    Differences below `smallest` are drawn at the bottom, so an exact resume appears as a flat line.
     """
     names = list(differences)
     drawing, panels = figure(13, 4.2, ncols=len(names), sharey=True, squeeze=False)
@@ -201,10 +201,10 @@ def divergence(
 
 
 def dtype_map(groups: Mapping[str, Sequence[tuple[str, str]]], title: str) -> Figure:
-    """Draw every tensor of a step as a box coloured by its dtype, with one row per stage.
+    """Draw the tensors of a training step as boxes coloured by dtype, with one row per stage.
 
     Args:
-        groups: Pairs (tensor, dtype name) in order, by stage.
+        groups: Pairs (tensor, dtype name) by stage.
         title: Title of the figure.
     """
     longest = max(len(row) for row in groups.values())
