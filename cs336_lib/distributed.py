@@ -236,15 +236,8 @@ def prepare_model(
     """Move the model to its device, compile it, and replicate or shard it.
 
     Parameters are replaced in place, so create the optimizer after this call. A model on the meta
-    device is initialized after sharding.
-
-    Args:
-        model: The model on the CPU or on the meta device.
-        config: Config of the run.
-        device: Device of this process.
-        world: The ranks.
-        dtype: Data type of the gathered weights under FSDP, or `None` for fp32.
-        compiled: Whether to use torch.compile.
+    device is initialized after sharding. `dtype` is the data type of the gathered weights under
+    FSDP, or `None` for fp32.
 
     Returns:
         The module to call in the training loop. It is `model` or a wrapper around it.

@@ -25,12 +25,8 @@ BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 class Device:
     """Datasheet of a device.
 
-    Attributes:
-        name: Full name of the device.
-        peak_flops: Peak FLOP/s by precision, without sparsity.
-        bandwidth: Memory bandwidth in bytes per second.
-        memory: Memory in bytes.
-        source: Source of the values.
+    `peak_flops` maps a precision to the peak FLOP/s without sparsity. `bandwidth` is in bytes per
+    second, and `memory` is in bytes.
     """
 
     name: str

@@ -65,10 +65,8 @@ class Corpus:
 class Row(NamedTuple):
     """A row of a file or dataset.
 
-    Attributes:
-        where: Description of the row for error messages.
-        content: Fields of the row.
-        mark: Saved stream state from which the row can be read again, or `None`.
+    `where` describes the row in error messages. For a hub dataset, the row can be read again from
+    the stream state in `mark`.
     """
 
     where: str

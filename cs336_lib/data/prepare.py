@@ -43,10 +43,8 @@ Encoded = tuple[np.ndarray, np.ndarray, Place]  # tokens for both parts, and pla
 class Progress(NamedTuple):
     """Saved state of an interrupted run.
 
-    Attributes:
-        train: Number of training tokens written.
-        val: Number of validation tokens written.
-        place: Place of the last piece of text that was encoded.
+    `train` and `val` are the numbers of tokens that have been written. `place` is the position of
+    the last piece of text that was encoded.
     """
 
     train: int = 0
