@@ -62,13 +62,13 @@ def expect_tensor(got: object, shape: tuple[int, ...], none: str = NO_RETURN) ->
 
 
 def expect_none_of(got: Tensor, slips: Mapping[str, Tensor], right: Tensor) -> None:
-    """Name the slip that gives this result; each diagnosis has the result of its slip."""
+    """Fail with a diagnosis if `got` equals the result of a known mistake in `slips`."""
     for diagnosis, wrong in slips.items():
         expect(same(wrong, right) or not same(got, wrong), diagnosis)
 
 
 def expect_gradients(pairs: Mapping[str, tuple[Tensor, Tensor]], got: Tensor, want: Tensor) -> None:
-    """Expect equal gradients; `pairs` has tensors on which `got` and `want` depend, by name."""
+    """Fail unless `got` and `want` have equal gradients with respect to the tensors in `pairs`."""
     weights = torch.linspace(-1, 1, want.numel()).reshape(want.shape).to(want)
     expect(got.requires_grad, "no gradient flows through; is something detached or in no_grad?")
     mine = torch.autograd.grad(got, [a for a, _ in pairs.values()], weights, allow_unused=True)
@@ -83,7 +83,7 @@ def expect_gradients(pairs: Mapping[str, tuple[Tensor, Tensor]], got: Tensor, wa
 
 
 def expect_device(answer: Callable[..., Any], *inputs: Any) -> None:
-    """Expect that a function works on inputs on another device than the CPU."""
+    """Fail unless a function works for inputs that aren't on the CPU."""
     try:
         device = answer(*inputs).device.type
     except (RuntimeError, NotImplementedError, TypeError, ValueError):
@@ -129,7 +129,7 @@ def twins(
     seed: int,
     before: Callable[[Any], None] = lambda mine: None,
 ) -> tuple[Any, Any]:
-    """Make the learner's module and the library's with equal random weights.
+    """Create the learner's module and the reference module with equal random weights.
 
     Args:
         answer: The learner's class.
@@ -157,7 +157,7 @@ def expect_agreement(
     x: Tensor,
     slips: Mapping[str, Callable[[Any, Tensor], Tensor]],
 ) -> None:
-    """Expect the values and gradients of the library's module, or name the slip."""
+    """Fail unless the outputs and gradients of both modules agree. Diagnose known mistakes."""
     a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
     want = right(b)
     try:
@@ -232,12 +232,12 @@ def embed(answer: Callable[[Tensor, nn.Embedding, nn.Embedding], Tensor]) -> Non
 
 
 def library_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Mix values (batch, head, seq, head_dim), each position with itself and earlier ones."""
+    """Compute causal attention for tensors of shape (batch, head, seq, head_dim)."""
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def attention_slips(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
-    """Return what typical mistakes in causal attention give, by their diagnosis."""
+    """Return the results of typical mistakes in causal attention, by diagnosis."""
     raw, dim = q @ k.mT, q.size(-1)
     scores = raw / math.sqrt(dim)
     ones = torch.ones_like(raw[0, 0], dtype=torch.bool)
@@ -316,7 +316,7 @@ def mixed(
     heads: int = 0,
     **options: Any,
 ) -> Tensor:
-    """Return attention's output, before its projection, with one thing done differently."""
+    """Return the output of attention before the projection, with optional mistakes."""
     parts = rearrange(layer.c_attn(x), split, three=3, head=heads or layer.n_head)
     q, k, v = (parts[i] for i in order)
     y = F.scaled_dot_product_attention(q, k, v, **({"is_causal": True} | options))
@@ -428,7 +428,7 @@ def mlp(answer: Callable[[GPTConfig], nn.Module]) -> None:
 
 
 def post_norm(block: Any, x: Tensor) -> Tensor:
-    """Normalize the stream itself, as in 2017."""
+    """Apply a block with post-norm, as in the original transformer of 2017."""
     x = block.ln_1(x + block.attn(x))
     return block.ln_2(x + block.mlp(x))
 
@@ -439,7 +439,7 @@ def after(block: Any, x: Tensor) -> Tensor:
 
 
 def normalized_stream(block: Any, x: Tensor) -> Tensor:
-    """Add to the normalized copy instead of the stream."""
+    """Apply a block that adds to the normalized copy instead of the residual stream."""
     x = block.ln_1(x)
     x = block.ln_2(x + block.attn(x))
     return x + block.mlp(x)
@@ -493,7 +493,7 @@ def library_init_weights(model: library.GPT) -> None:
 
 
 def expect_std(name: str, tensor: Tensor, n_layer: int) -> None:
-    """Expect the right spread of a weight that is drawn, or name the slip."""
+    """Fail unless a random weight has the expected std. Diagnose known mistakes."""
     std, right = tensor.std().item(), 0.02
     if "c_proj" in name:
         right /= math.sqrt(2 * n_layer)
@@ -587,7 +587,7 @@ def expect_assembly(model: Any) -> None:
 
 
 def gpt_slips(model: Any, idx: Tensor) -> dict[str, Tensor]:
-    """Return the logits of a GPT with something left out, by the diagnosis."""
+    """Return the logits of a GPT with one part missing, by diagnosis."""
     tree = model.transformer
     tokens, start = tree.wte(idx), library_embed(idx, tree.wte, tree.wpe)
 
@@ -674,7 +674,7 @@ def library_load_weights(model: nn.Module, theirs: Mapping[str, Tensor]) -> None
 
 
 def expect_loaded(model: library.GPT, published: Mapping[str, Tensor]) -> None:
-    """Expect the published tensors in the model, or name the slip."""
+    """Fail unless the model contains the published tensors. Diagnose known mistakes."""
     tied = model.lm_head.weight is model.transformer.wte.weight
     expect(tied, "lm_head and wte are no longer one tensor; copy into the parameters in place.")
     for name, parameter in model.named_parameters():
@@ -699,7 +699,7 @@ def expect_loaded(model: library.GPT, published: Mapping[str, Tensor]) -> None:
 
 
 def loading_error(error: Exception) -> str:
-    """Return the slip behind an error in `load_weights`, or "" if it is unknown."""
+    """Return the diagnosis for an error in `load_weights`, or "" if its cause is unknown."""
     text = str(error)
     numbers = set(re.findall(r"\d+", text))
     if isinstance(error, KeyError):
@@ -815,7 +815,7 @@ class Scripted(nn.Module):
 def continued(
     answer: Callable[..., Tensor], model: Scripted, idx: Tensor, new: int, **k: int
 ) -> Tensor:
-    """Continue the ids, and expect a result of the right form."""
+    """Call the learner's `generate`, and fail unless the result has the right form."""
     before = idx.clone()
     try:
         got = answer(model, idx, new, **k)

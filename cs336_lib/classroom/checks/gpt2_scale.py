@@ -41,7 +41,7 @@ def near(got: Tensor, want: Tensor) -> bool:
 
 
 class Positions:
-    """A stream in which each token is its own position, so a window tells where it begins."""
+    """Token stream in which the value of each token is its position."""
 
     def __init__(self, length: int):
         self.length = length
@@ -71,7 +71,7 @@ class Recipe:
 
 
 def starts_of(first: int, count: int, tokens: Any, config: Any) -> list[int]:
-    """Return where windows `first` to `first + count - 1` of a run begin."""
+    """Return the start positions of windows `first` to `first + count - 1` of a run."""
     return window_starts(first, count, len(tokens), config.block_size, config.seed).tolist()
 
 
@@ -88,7 +88,7 @@ def library_micro_batches(
 
 
 def read_pieces(answer: MicroBatches, *arguments: Any) -> list[list[int]]:
-    """Return where the windows of a process begin, by micro-batch, once their form is right."""
+    """Return the start positions of this process's windows, grouped by micro-batch."""
     config: Recipe = arguments[2]
     pieces = answer(*arguments)
     expect(pieces is not None, "your function returns None; `yield` each micro-batch.")
@@ -131,7 +131,7 @@ def micro_batches(answer: MicroBatches) -> None:
 def diagnose_share(
     ranks: list[list[list[int]]], tokens: Positions, step: int, config: Recipe, case: str
 ) -> None:
-    """Fail unless the ranks' micro-batches make up the step's batch in equal parts."""
+    """Fail unless the micro-batches of all ranks together form the batch of the step."""
     batch, world, size = config.windows, len(ranks), config.micro_batch_size
     whole = starts_of(step * batch, batch, tokens, config)
     read = sorted(start for pieces in ranks for piece in pieces for start in piece)
@@ -275,7 +275,7 @@ def on_processes(world: int, work: Callable[[int], T], seconds: float = 6) -> li
 
 
 def diagnose_sum(own: list[Tensor], after: list[Tensor], what: str, mean: str) -> None:
-    """Fail unless each rank has the sum of all ranks' own tensors, and say what it has instead."""
+    """Fail unless each rank has the sum of the tensors of all ranks. Diagnose known mistakes."""
     total, world = torch.stack(own).sum(0), len(own)
     if all(near(got, total) for got in after):
         return
@@ -363,7 +363,7 @@ def check_alone(sum_over_processes: Callable, sum_gradients: Callable) -> None:
 
 
 def check_gradients(sum_gradients: Callable[[nn.Module], None], world: int) -> None:
-    """Check that each parameter's gradient becomes the sum over the processes, and no weight."""
+    """Check that gradients are summed over the processes, and that weights don't change."""
     generator = torch.Generator().manual_seed(world)
     torch.manual_seed(world)
     weights = [parameter.detach().clone() for parameter in Tied().parameters()]
@@ -404,7 +404,7 @@ def check_gradients(sum_gradients: Callable[[nn.Module], None], world: int) -> N
 
 
 def library_most_likely(model: nn.Module, context: list[int], endings: list[list[int]]) -> int:
-    """Return which ending has the lowest mean loss per token."""
+    """Return the index of the ending with the lowest mean loss per token."""
     means = [losses_of(model, context, ending).mean().item() for ending in endings]
     return means.index(min(means))
 
@@ -422,7 +422,7 @@ def losses_of(model: Any, context: list[int], ending: list[int], first: bool = F
 
 
 def slip_losses(model: Any, context: list[int], ending: list[int]) -> dict[str, float]:
-    """Return what a wrong answer compares in place of an ending's mean loss, by its diagnosis."""
+    """Return the values that typical mistakes compute instead of the mean loss, by diagnosis."""
     right = losses_of(model, context, ending)
     room = model.config.block_size + 1
     row = torch.tensor([context + ending])[:, -room:]
@@ -470,7 +470,7 @@ def scenes(lengths: tuple[int, int], count: int, seed: int) -> list[tuple[list[i
 
 @part(library_most_likely)
 def most_likely(answer: Callable[[nn.Module, list[int], list[list[int]]], int]) -> None:
-    """Check `most_likely(model, context, endings)`, the number of the likeliest ending."""
+    """Check `most_likely(model, context, endings)`, which returns the index of an ending."""
     torch.manual_seed(0)
     model = GPT(GPTConfig(block_size=13, vocab_size=37, n_layer=1, n_head=2, n_embd=24)).eval()
     with torch.no_grad():
@@ -517,7 +517,7 @@ def choices(
 def diagnose_choice(
     model: GPT, examples: list[tuple[list[int], list]], right: list[int], chosen: list[int]
 ) -> None:
-    """Fail with the diagnosis of the mistake that leads to these choices."""
+    """Fail with a diagnosis if a known mistake leads to the same choices."""
     by_slip: dict[str, list[int]] = {}
     for context, endings in examples:
         values = [slip_losses(model, context, ending) for ending in endings]

@@ -102,12 +102,12 @@ class LargestTensor(TorchDispatchMode):
 
 
 def library_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Mix values (batch, head, seq, head_dim), each position with itself and earlier ones."""
+    """Compute causal attention for tensors of shape (batch, head, seq, head_dim)."""
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def wrong_attention(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
-    """Return attention with one mistake each, by its diagnosis."""
+    """Return the results of typical mistakes in attention, by diagnosis."""
     attend, d = F.scaled_dot_product_attention, q.size(-1)
     over_heads = attend(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=True)
     future = torch.ones(q.size(2), q.size(2), dtype=torch.bool).triu()
@@ -131,7 +131,7 @@ def wrong_attention(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
 
 @part(library_attention)
 def fused_attention(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
-    """Check values and gradients of causal attention that never stores the scores."""
+    """Check the output, gradients and memory of fused causal attention."""
     for seed, shape in enumerate(((2, 3, 37, 8), (1, 1, 50, 4), (3, 2, 1, 6))):
         generator = torch.Generator().manual_seed(seed)
         q, k, v, g = (torch.randn(shape, generator=generator) for _ in range(4))
@@ -259,7 +259,7 @@ def expect_groups(optimizer: torch.optim.Optimizer, model: nn.Module, config: An
 
 
 def library_fast(model: nn.Module, config: Any) -> tuple[nn.Module, torch.autocast]:
-    """Use tensor cores, bf16 and the compiler; return the compiled model and the autocast."""
+    """Enable TF32, and return the compiled model and a bf16 autocast context."""
     torch.set_float32_matmul_precision("high")
     device = next(model.parameters()).device.type
     autocast = torch.autocast(device, dtype=torch.bfloat16, enabled=config.bf16)
@@ -273,7 +273,7 @@ class OnGPU(nn.Parameter):
 
 
 class Head(nn.Module):
-    """A model with nothing but an output layer."""
+    """A model that consists of a single output layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -359,7 +359,7 @@ def pair(answer: Fast, model: nn.Module, bf16: bool, compiled: bool) -> tuple[An
 
 
 def expect_autocast(low: Any, plain: Any) -> None:
-    """Fail unless `low` makes matmuls bf16, again and again, and `plain` leaves them in fp32."""
+    """Fail unless matmuls run in bf16 under `low` every time, and in fp32 under `plain`."""
     x = torch.ones(2, 2)
 
     def dtype(context: Any) -> torch.dtype:
@@ -408,7 +408,7 @@ def expect_device(answer: Fast) -> None:
 
 
 def expect_compiled(answer: Fast) -> None:
-    """Fail unless the model is compiled if and only if the config says so."""
+    """Fail unless the model is compiled exactly if the config requests it."""
     model = Head()
     got, _ = pair(answer, model, False, False)
     expect(not is_compiled(got), "config.compile is off, but you return a compiled model.")
@@ -427,7 +427,7 @@ def expect_compiled(answer: Fast) -> None:
 
 
 def is_compiled(model: nn.Module) -> bool:
-    """Whether a module was compiled, beside the original or in place."""
+    """Return whether a module is compiled, as a wrapper or in place."""
     in_place = getattr(model, "_compiled_call_impl", None) is not None
     return in_place or hasattr(model, "_orig_mod")
 
@@ -473,7 +473,7 @@ BLOCK_SLIPS = {
 
 @exercise
 def flash_attention(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor]) -> None:
-    """Check exact causal attention of one head that processes one block of keys at a time."""
+    """Check causal attention of one head that processes one block of keys at a time."""
     generator = torch.Generator().manual_seed(0)
     q, k, v = (2 * torch.randn(96, 8, generator=generator) for _ in range(3))
     q, k = q + torch.linspace(0, 2, 96)[:, None], k + torch.linspace(0, 2, 96)[:, None]

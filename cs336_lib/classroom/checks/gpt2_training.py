@@ -211,7 +211,7 @@ def check_decay(rates: list[float], right: list[float], config: TrainConfig) -> 
 
 
 def names_of(parameters: Iterable[nn.Parameter], model: nn.Module) -> list[str]:
-    """Return the names of these parameters in the model, repeated if a parameter is."""
+    """Return the names of parameters. A parameter that occurs twice gives two names."""
     names = {id(p): name for name, p in model.named_parameters()}
     return [names.get(id(p), "?") for p in parameters]
 
@@ -256,7 +256,7 @@ def parameter_groups(answer: Callable[[nn.Module, float], list[dict]]) -> None:
 
 
 def check_decayed(found: dict[str, tuple[int, float]]) -> None:
-    """Check each parameter's decay, given with its number of dimensions, where 0.3 was passed."""
+    """Check the weight decay of each parameter for a config value of 0.3."""
     matrices = {name: decay for name, (dim, decay) in found.items() if dim >= 2}
     vectors = {name: decay for name, (dim, decay) in found.items() if dim < 2}
     expect(
@@ -286,7 +286,7 @@ def check_decayed(found: dict[str, tuple[int, float]]) -> None:
 
 
 class Autocast(AbstractContextManager):
-    """Stands for autocast in a check; `is_open` says whether we are inside of it."""
+    """Substitute for autocast. `is_open` is true within the block."""
 
     is_open = False
 
@@ -305,7 +305,7 @@ def little_gpt(seed: int, dropout: float = 0.0) -> GPT:
 
 
 def flat_gradient(model: nn.Module) -> Tensor:
-    """Concatenate all gradients to one vector, with zeros where there is none."""
+    """Concatenate all gradients to one vector. Missing gradients are zeros."""
     gradients = (torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters())
     return torch.cat([gradient.flatten() for gradient in gradients])
 
@@ -313,7 +313,7 @@ def flat_gradient(model: nn.Module) -> Tensor:
 def backward_of(
     model: nn.Module, pieces: Pieces, count: int, autocast: AbstractContextManager
 ) -> Tensor:
-    """Add up the gradients of micro-batches, of which the batch has `count`; return the loss."""
+    """Accumulate the gradients of the micro-batches, and return the loss."""
     device = next(model.parameters()).device
     losses = []
     for x, y in pieces:
@@ -356,7 +356,7 @@ def backward(answer: Callable[[nn.Module, Pieces, int, AbstractContextManager], 
 
 
 def check_gradient(got: Tensor, seed: int, pieces: list[Piece], count: int) -> None:
-    """Compare the gradient that the learner's function left with the right one."""
+    """Compare the accumulated gradient with the correct gradient."""
     right = {}
     for name, given in {"all": pieces, "last": pieces[-1:]}.items():
         model = little_gpt(seed)
@@ -477,7 +477,7 @@ def update(answer: Callable[[nn.Module, torch.optim.Optimizer, float, float], Te
 
 
 def check_norm(norm: Any) -> None:
-    """Check the returned norm of a gradient whose norm was 6 and is clipped at 2."""
+    """Check the returned gradient norm. It must be 6, the norm before clipping."""
     expect(norm is not None, "your function returns None; return the norm before clipping.")
     expect(
         isinstance(norm, Tensor),
@@ -495,7 +495,7 @@ def check_norm(norm: Any) -> None:
 
 
 def check_move(moved: Tensor, gradient: Tensor) -> None:
-    """Check how SGD moved the weights, for the rate 0.25, norm 6 and limit 2."""
+    """Check the update of SGD for learning rate 0.25, gradient norm 6 and clipping limit 2."""
     groups = zip(moved.tensor_split([15]), gradient.tensor_split([15]), strict=True)
     expect(
         moved.any(),
@@ -574,7 +574,7 @@ def mean_loss(
 
 
 class Evaluation:
-    """One call of the learner's `evaluate`, and what the model was given in it.
+    """One call of the learner's `evaluate`, with the recorded inputs of the model.
 
     Args:
         answer: The learner's function.

@@ -140,7 +140,7 @@ def own_run(log: Path) -> dict[str, Run]:
     """Read the validations of a run of `train_gpt2.py` from its log, if there is one.
 
     Returns:
-        The run by its name, or nothing if the file does not exist or has no validation yet.
+        The run by name. The result is empty if the log doesn't exist or has no validation.
     """
     lines = log.read_text().splitlines() if log.exists() else []
     rows = [row for line in lines if "val_loss" in (row := json.loads(line))]
