@@ -9,12 +9,13 @@ import pytest
 
 from cs336_lib import cli
 from cs336_lib.classroom import study
-from cs336_lib.classroom.checks.report import exercise, expect
+from cs336_lib.classroom.checks import report
+from cs336_lib.classroom.checks.report import exercise, expect, expect_number
 
 ROOT = Path(__file__).parents[1]
 
 
-@exercise
+@exercise("What is 1 + 1?")
 def double(answer) -> None:
     """A check as the notebooks have them."""
     got = answer(3)
@@ -228,6 +229,49 @@ def test_verdicts_are_noted_in_a_learners_folder(mine, monkeypatch, capsys):
     double(lambda x: x * x)
     assert state() == (study.PASSED, "")  # passed once is passed
     assert capsys.readouterr().out.splitlines()[-1] == "double: not right yet. that is the square"
+
+
+@exercise("What is 2 / 2?")
+def halve(answer: float) -> None:
+    """Check half of two."""
+    expect_number(answer, 1.0, "two", {"you doubled it.": 4.0})
+
+
+def test_help_grows_with_each_different_wrong_answer(mine, monkeypatch, capsys):
+    monkeypatch.chdir(mine)
+    path = mine / "01_more.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells.insert(0, nbformat.v4.new_markdown_cell("# More\n\n## 1 Halves\n\nText."))
+    names = [cell.metadata.get("cs336", {}).get("exercise") for cell in notebook.cells]
+    hint = nbformat.v4.new_markdown_cell("Think of a cake.", metadata={"tags": ["hint"]})
+    notebook.cells.insert(names.index("halve") + 1, hint)
+    nbformat.write(notebook, path)
+    study.write_copies(mine, {path.name: study.describe(path)})
+    said = []
+    for answer in (0.5, 0.5, 3, 4, 5):
+        monkeypatch.setattr(report, "cell", lambda source=str(answer): source)
+        halve(answer)
+        said.append(capsys.readouterr().out.removeprefix("halve: not right yet. ").splitlines())
+    off, figures = "the number is off for two.", "You get {}, and 1 is right."
+    assert said == [
+        [off],
+        [off],  # the same cell again
+        [off, "Attempt 2. There is a hint below this cell."],
+        ["you doubled it.", "Attempt 3. There is a hint below this cell."],
+        [off, f"Attempt 4. {figures.format(5)} A smaller question first: What is 2 / 2?"],
+    ]
+    halve(1)
+    (state, _) = study.progress(mine)["01_more"]
+    assert (state.verdict, state.attempts, state.section) == (study.PASSED, 4, "1 Halves")
+    assert "passed         halve (4 attempts)" in study.report(study.progress(mine))
+
+
+def test_check_names_the_section_of_a_wrong_answer(mine):
+    found = {"01_more": [study.Exercise("halve", study.WRONG, "no.", 2, "1 Halves")]}
+    assert study.report(found).splitlines()[1:3] == [
+        "    not right yet  halve (2 attempts): no.",
+        "                   Read section '1 Halves' again.",
+    ]
 
 
 def test_nowhere_else_is_anything_noted(course, monkeypatch, capsys):

@@ -10,9 +10,10 @@ import hashlib
 import json
 import os
 import platform
+import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -44,11 +45,21 @@ LANGUAGE = {
 
 @dataclass(frozen=True)
 class Exercise:
-    """State of an exercise, and the diagnosis of the last wrong answer."""
+    """State of an exercise.
+
+    Attributes:
+        name: Name of the check.
+        verdict: Result of the last attempt, or "passed" since the first that passed.
+        said: Diagnosis of the last wrong answer.
+        attempts: Number of different answers up to the one that passed.
+        section: Section of the notebook that explains the exercise.
+    """
 
     name: str
     verdict: str
     said: str = ""
+    attempts: int = 0
+    section: str = ""
 
 
 Progress = Mapping[str, Sequence[Exercise]]  # by notebook: "03_einops"
@@ -76,7 +87,20 @@ def describe(path: Path) -> dict[str, Any]:
         "cells": hashlib.sha256(json.dumps(sources).encode()).hexdigest(),
         "exercises": [name for name in named if name],
         "predictions": asked,
+        "sections": {n: section_of(cells[:i]) for i, n in enumerate(named) if n},
+        "hints": [n for i, n in enumerate(named) if n and is_hint(cells[i + 1 : i + 2])],
     }
+
+
+def section_of(cells: Sequence[Mapping[str, Any]]) -> str:
+    """Return the last section heading in the cells, or "" if there is none."""
+    text = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    return next(reversed(re.findall(r"^## (.+)", text, flags=re.MULTILINE)), "")
+
+
+def is_hint(cells: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the first of the cells is a hint."""
+    return any("hint" in cell["metadata"].get("tags", []) for cell in cells[:1])
 
 
 def is_touched(path: Path, copied: Mapping[str, Any]) -> bool:
@@ -198,16 +222,28 @@ def originals(course: Path) -> list[Path]:
     return found
 
 
-def record(folder: Path, name: str, verdict: str, said: str = "") -> None:
+def record(folder: Path, name: str, verdict: str, said: str = "", cell: str = "") -> None:
     """Record the verdict of a check if `folder` is a learner's copy of the notebooks.
 
-    `folder` is the working directory of the kernel. Verdicts are appended as lines, so that several
-    open notebooks can write to the same file.
+    `folder` is the working directory of the kernel, and `cell` is a checksum of the answer.
+    Verdicts are appended as lines, so that several open notebooks can write to the same file.
     """
     if not (folder / COPIES).exists():
         return
-    row = {"exercise": name, "verdict": verdict, "said": " ".join(said.split())}
+    row = {"exercise": name, "verdict": verdict, "said": " ".join(said.split()), "cell": cell}
     append(folder / VERDICTS, row)
+
+
+def wrong_attempts(folder: Path, name: str) -> int:
+    """Count the different wrong answers to an exercise. Running a cell again doesn't count."""
+    rows = read_rows(folder / VERDICTS, ("exercise", "verdict", "cell"))
+    mine = (row for row in rows if row["exercise"] == name)
+    return len({row["cell"] for row in mine if row["verdict"] == WRONG})
+
+
+def has_hint(folder: Path, name: str) -> bool:
+    """Return whether a hint follows the exercise in the learner's copy."""
+    return any(name in copied.get("hints", []) for copied in read_copies(folder).values())
 
 
 def record_guess(folder: Path, name: str, guess: str) -> None:
@@ -233,13 +269,19 @@ def progress(folder: Path) -> Progress:
     The result is empty if `folder` isn't a learner's copy.
     """
     latest: dict[str, Exercise] = {}
-    for row in read_rows(folder / VERDICTS, ("exercise", "verdict", "said")):
+    cells: dict[str, set[str]] = {}
+    for row in read_rows(folder / VERDICTS, ("exercise", "verdict", "said", "cell")):
         name = row["exercise"]
         if name not in latest or latest[name].verdict != PASSED:
-            latest[name] = Exercise(name, row["verdict"], row["said"])
+            cells.setdefault(name, set()).add(row["cell"])
+            latest[name] = Exercise(name, row["verdict"], row["said"], len(cells[name]))
     return {
         name.removesuffix(".ipynb"): [
-            latest.get(exercise, Exercise(exercise, OPEN)) for exercise in copied["exercises"]
+            replace(
+                latest.get(exercise, Exercise(exercise, OPEN)),
+                section=copied.get("sections", {}).get(exercise, ""),
+            )
+            for exercise in copied["exercises"]
         ]
         for name, copied in sorted(read_copies(folder).items())
         if name.endswith(".ipynb")
@@ -247,13 +289,18 @@ def progress(folder: Path) -> Progress:
 
 
 def read_rows(path: Path, names: Sequence[str]) -> list[dict[str, str]]:
-    """Read the fields `names` from each line of a record. Incomplete lines are ignored."""
-    if not path.exists():
+    """Read the fields `names` from each line of a record. Incomplete lines are ignored.
+
+    Records of earlier versions have no checksum of the cell, so each line counts as its own.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError:  # no record yet
         return []
     rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for number, line in enumerate(text.splitlines()):
         try:
-            row = json.loads(line)
+            row = {"cell": f"line {number}"} | json.loads(line)
             rows.append({name: row[name] for name in names})
         except (ValueError, KeyError, TypeError):
             continue
@@ -300,19 +347,29 @@ def bar_line(name: str, exercises: Sequence[Exercise]) -> str:
 
 
 def report(found: Progress) -> str:
-    """Format the exercises of each notebook by verdict. List the diagnosis of each wrong answer."""
+    """Format the exercises of each notebook by verdict.
+
+    A wrong answer is listed with its diagnosis and the section to read again.
+    """
     lines = []
     for name, exercises in found.items():
         lines.append(bar_line(name, exercises))
         for verdict in (PASSED, OPEN):
-            if names := [e.name for e in exercises if e.verdict == verdict]:
-                lines.append(f"    {verdict:<14} {', '.join(names)}")
+            if listed := [e.name + tries(e) for e in exercises if e.verdict == verdict]:
+                lines.append(f"    {verdict:<14} {', '.join(listed)}")
         for wrong in (e for e in exercises if e.verdict == WRONG):
-            lines.append(f"    {wrong.verdict:<14} {wrong.name}: {wrong.said}")
+            lines.append(f"    {wrong.verdict:<14} {wrong.name}{tries(wrong)}: {wrong.said}")
+            if wrong.section:
+                lines.append(f"    {'':<14} Read section {wrong.section!r} again.")
     every = [exercise for exercises in found.values() for exercise in exercises]
     count = {v: sum(e.verdict == v for e in every) for v in (PASSED, WRONG, OPEN)}
     lines.append(", ".join(f"{number} {verdict}" for verdict, number in count.items()))
     return "\n".join(lines)
+
+
+def tries(exercise: Exercise) -> str:
+    """Format the number of attempts, if it is more than one."""
+    return f" ({exercise.attempts} attempts)" if exercise.attempts > 1 else ""
 
 
 def find() -> Path:

@@ -43,7 +43,7 @@ def shown(value: float) -> str:
     return f"{value:,.0f}" if whole else f"{value:,.6g}"
 
 
-@exercise
+@exercise("")
 def backward_flops(count: Callable[[int, Sequence[int]], int]) -> None:
     """Check the FLOPs of the backward pass.
 
@@ -77,7 +77,7 @@ def backward_flops(count: Callable[[int, Sequence[int]], int]) -> None:
         )
 
 
-@exercise
+@exercise("")
 def transformer_cost(
     cost: Callable[[int, int, int, int], tuple[int, int, int]],
 ) -> None:
@@ -185,7 +185,7 @@ STEPS = (
 )
 
 
-@exercise
+@exercise("")
 def step_gap(explain: Callable[[Sequence[Operation], float, float], tuple[float, str]]) -> None:
     """Check the roofline time of a step, and the kind of operator that loses the most time."""
     peak, bandwidth = 100e12, 2e12  # 1e10 FLOPs or 2e8 bytes take 0.1 ms
@@ -249,7 +249,7 @@ def expect_kind(kind: object, step: Sequence[Operation], at_best: Sequence[float
     )
 
 
-@exercise
+@exercise("")
 def zero_bytes(sharded: Callable[[BytesPerParameter, int, int], float]) -> None:
     """Check the bytes per parameter and GPU for each ZeRO stage."""
     per = BytesPerParameter(weights=2, gradient=3, master=4, state=8)  # all sizes differ

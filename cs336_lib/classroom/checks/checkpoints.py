@@ -38,7 +38,7 @@ CONFUSED = {
 }
 
 
-@exercise
+@exercise("")
 def missing_pieces(answer: Mapping[str, str]) -> None:
     """Check the answer to which state was missing from the checkpoint in attempts A to F."""
     if all(value is ... for value in answer.values()):
@@ -207,7 +207,7 @@ def note_gradient(seen: Forward, gradient: Tensor) -> None:
     seen.weight = there.median().item()
 
 
-@exercise
+@exercise("")
 def training_script(train: Script) -> None:
     """Check `train(folder, model, tokens, held_out)`, a complete run that survives a power cut."""
     threads = torch.get_num_threads()
@@ -438,7 +438,7 @@ def expect_whole_files(train: Script, straight: Witness, folder: Path) -> None:
     )
 
 
-@exercise
+@exercise("")
 def bug_hunt(answer: Mapping[str, str]) -> None:
     """Check the learner's diagnosis for each of the ten cases, A to J."""
     if all(given is ... for given in answer.values()):

@@ -12,7 +12,7 @@ from cs336_lib.classroom.checks.report import exercise, expect
 BY_HAND = 0b1_10000001_01100000000000000000000
 
 
-@exercise
+@exercise("")
 def decode_by_hand(answer: float) -> None:
     """Check the value of the bits 1 10000001 011000..., which is -5.5."""
     expect(isinstance(answer, int | float), "A number is expected, such as -0.75.")
@@ -41,7 +41,7 @@ def decode_by_hand(answer: float) -> None:
     )
 
 
-@exercise
+@exercise("")
 def decode_e4m3(decode: Callable[[int], float]) -> None:
     """Check a decoder on all 256 codes. The most informative codes are tested first."""
     answer = {code: decode(code) for code in (0x38, 0xB8, 0x01, 0x78, 0x7F, 0xFF, 0x00)}
@@ -84,7 +84,7 @@ def decode_e4m3(decode: Callable[[int], float]) -> None:
         expect(same, f"{code:#04x} ({E4M3.spell(code)}) is {truth}, you get {got}.")
 
 
-@exercise
+@exercise("")
 def to_bf16(encode: Callable[[int], int]) -> None:
     """Check the rounding of fp32 codes to bf16 codes, with ties to even."""
     down, up = FP32.encode(1 + 2**-9), FP32.encode(1 + 2**-7 - 2**-9)
@@ -124,7 +124,7 @@ def to_bf16(encode: Callable[[int], int]) -> None:
         expect(got == truth, f"{code:#010x} has to become {truth:#06x}; you get {got:#06x}.")
 
 
-@exercise
+@exercise("")
 def int8_round_trip(quantize: Callable[[Tensor], tuple[Tensor, float]]) -> None:
     """Check symmetric int8 quantization with q = round(x / scale) and scale = max|x| / 127."""
     x = torch.tensor([-2.0, -1.1, -0.3, 0.0, 0.36, 1.3, 2.0])

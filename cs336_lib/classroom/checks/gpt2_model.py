@@ -186,7 +186,7 @@ def library_embed(idx: Tensor, wte: nn.Embedding, wpe: nn.Embedding) -> Tensor:
     return wte(idx) + wpe(torch.arange(idx.size(1), device=idx.device))
 
 
-@part(library_embed)
+@part(library_embed, "")
 def embed(answer: Callable[[Tensor, nn.Embedding, nn.Embedding], Tensor]) -> None:
     """Check `embed(idx, wte, wpe)` on values, gradients and another device."""
     places = 13
@@ -278,7 +278,7 @@ def attention_slips(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
     }
 
 
-@part(library_attention)
+@part(library_attention, "")
 def attention(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
     """Check `attention(q, k, v)`, which is written by hand."""
     cases = ((2, 3, 5, 4, 1.0), (1, 2, 9, 6, 1.0), (3, 1, 1, 8, 1.0), (1, 2, 4, 3, 400.0))
@@ -386,7 +386,7 @@ def shape(n_head: int, n_embd: int, n_layer: int = 2) -> GPTConfig:
     return GPTConfig(block_size=11, vocab_size=50, n_layer=n_layer, n_head=n_head, n_embd=n_embd)
 
 
-@part(library.CausalSelfAttention)
+@part(library.CausalSelfAttention, "")
 def causal_self_attention(answer: Callable[[GPTConfig], nn.Module]) -> None:
     """Check the class `CausalSelfAttention` on names, values and gradients."""
     for seed, (config, batch, seq) in enumerate(((shape(3, 24), 2, 7), (shape(5, 20), 3, 11))):
@@ -413,7 +413,7 @@ MLP_SLIPS: dict[str, Callable[[Any, Tensor], Tensor]] = {
 }
 
 
-@part(library.MLP)
+@part(library.MLP, "")
 def mlp(answer: Callable[[GPTConfig], nn.Module]) -> None:
     """Check the class `MLP` on names, values and gradients."""
     for seed, config in enumerate((shape(3, 24), shape(1, 7))):
@@ -476,7 +476,7 @@ BLOCK_SLIPS: dict[str, Callable[[Any, Tensor], Tensor]] = {
 }
 
 
-@part(library.Block)
+@part(library.Block, "")
 def block(answer: Callable[[GPTConfig], nn.Module]) -> None:
     """Check the class `Block` on names, values and gradients."""
     for seed, (config, batch, seq) in enumerate(((shape(3, 24), 2, 7), (shape(5, 20), 1, 11))):
@@ -520,7 +520,7 @@ def expect_std(name: str, tensor: Tensor, n_layer: int) -> None:
     expect(is_normal, f"{name} has no large numbers; draw it from a normal distribution.")
 
 
-@part(library_init_weights)
+@part(library_init_weights, "")
 def init_weights(answer: Callable[[nn.Module], None]) -> None:
     """Check `init_weights(model)` by the spread of every parameter, at two depths."""
     for seed, n_layer in enumerate((3, 5)):
@@ -625,7 +625,7 @@ def loss_slips(model: Any, idx: Tensor, targets: Tensor) -> dict[str, Tensor]:
     }
 
 
-@part(library.GPT)
+@part(library.GPT, "")
 def gpt(answer: Callable[[GPTConfig], nn.Module]) -> None:
     """Check the class `GPT` on names, tying, logits, loss and gradients."""
     cases = ((shape(3, 24), 2, 7), (shape(5, 20, n_layer=3), 3, 11))
@@ -740,7 +740,7 @@ def published_tensors(source: library.GPT, prefix: str) -> dict[str, Tensor]:
     return theirs
 
 
-@part(library_load_weights)
+@part(library_load_weights, "")
 def load_weights(answer: Callable[[nn.Module, dict[str, Tensor]], None]) -> None:
     """Check `load_weights(model, theirs)` on names with and without a prefix, and on tables."""
     for seed, (prefix, block_size) in enumerate((("", 11), ("transformer.", 11), ("", 6))):
@@ -884,7 +884,7 @@ def expect_top_k(answer: Callable[..., Tensor]) -> None:
     expect(not torch.equal(drawn, again), "two calls draw the same; leave the seed to the caller.")
 
 
-@part(library_generate)
+@part(library_generate, "")
 def generate(answer: Callable[..., Tensor]) -> None:
     """Check `generate(model, idx, new_tokens, top_k=50)` on models with known probabilities."""
     expect_growing_text(answer)
@@ -902,7 +902,7 @@ def generate(answer: Callable[..., Tensor]) -> None:
     )
 
 
-@exercise
+@exercise("")
 def nucleus(answer: Callable[[Tensor, float], Tensor]) -> None:
     """Check top-p by `nucleus(probabilities, p)`, whose kept probabilities add up to 1."""
     p = torch.tensor([0.1, 0.5, 0.05, 0.3, 0.05])

@@ -112,7 +112,7 @@ def read_pieces(answer: MicroBatches, *arguments: Any) -> list[list[int]]:
     return found
 
 
-@part(library_micro_batches)
+@part(library_micro_batches, "")
 def micro_batches(answer: MicroBatches) -> None:
     """Check `micro_batches(tokens, step, config, rank, world)`, a process's share of a batch."""
     for world, step, config, length in (
@@ -300,7 +300,7 @@ def diagnose_sum(own: list[Tensor], after: list[Tensor], what: str, mean: str) -
     raise DiagnosisError(f"{what}: after the call it isn't the sum over the {world} processes.")
 
 
-@part((library_sum, library_sum_gradients))
+@part((library_sum, library_sum_gradients), "")
 def data_parallel(
     answers: tuple[Callable[[Tensor], Tensor], Callable[[nn.Module], None]],
 ) -> None:
@@ -468,7 +468,7 @@ def scenes(lengths: tuple[int, int], count: int, seed: int) -> list[tuple[list[i
     ]
 
 
-@part(library_most_likely)
+@part(library_most_likely, "")
 def most_likely(answer: Callable[[nn.Module, list[int], list[list[int]]], int]) -> None:
     """Check `most_likely(model, context, endings)`, which returns the index of an ending."""
     torch.manual_seed(0)
@@ -569,7 +569,7 @@ def averaged_gradient(scale: Callable[[int, int, int], float], sizes: list[list[
     return sum(per_rank) / world  # what DDP does
 
 
-@exercise
+@exercise("")
 def loss_scale(scale: Callable[[int, int, int], float]) -> None:
     """Check `scale(size, total, world)`, the factor of a micro-batch's mean loss on a rank."""
     got = scale(3, 12, 2)
@@ -604,7 +604,7 @@ def loss_scale(scale: Callable[[int, int, int], float]) -> None:
         )
 
 
-@exercise
+@exercise("")
 def fewest_gpus(gpus: Callable[[float, float, float], int]) -> None:
     """Check `gpus(parameters, memory, reserved)`, the fewest GPUs for FSDP with fp32 AdamW."""
     for parameters, memory, reserved in (

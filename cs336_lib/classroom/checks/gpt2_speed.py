@@ -31,7 +31,7 @@ def expect_number(got: object, want: float, what: str, mistakes: Mapping[str, fl
     raise DiagnosisError(f"{what} is {want:,.6g}, and you get {got:,.6g}.")
 
 
-@exercise
+@exercise("")
 def speed(answer: Callable[[float, int, float, float], tuple[float, float]]) -> None:
     """Check tokens per second and MFU, computed from milliseconds per step."""
     for ms, tokens, flops, peak in ((250.0, 8192, 1e9, 100e12), (40.0, 512, 3e7, 2e12)):
@@ -67,7 +67,7 @@ def speed(answer: Callable[[float, int, float, float], tuple[float, float]]) -> 
         expect_number(got[1], share, f"{case}: MFU", slips)
 
 
-@exercise
+@exercise("")
 def padded(answer: Callable[[int, int], int]) -> None:
     """Check the smallest multiple of `multiple` that is at least n."""
     got = answer(50257, 64)
@@ -129,7 +129,7 @@ def wrong_attention(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
     }
 
 
-@part(library_attention)
+@part(library_attention, "")
 def fused_attention(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
     """Check the output, gradients and memory of fused causal attention."""
     for seed, shape in enumerate(((2, 3, 37, 8), (1, 1, 50, 4), (3, 2, 1, 6))):
@@ -185,7 +185,7 @@ def library_optimizer(model: nn.Module, config: Any) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95), fused=True)
 
 
-@part(library_optimizer)
+@part(library_optimizer, "")
 def make_optimizer(answer: Callable[[nn.Module, Any], torch.optim.Optimizer]) -> None:
     """Check that AdamW is fused, has two groups, and makes the right updates."""
     for seed, rate, decay in ((0, 2e-3, 0.3), (1, 7e-4, 0.05)):
@@ -287,7 +287,7 @@ class Head(nn.Module):
 Fast = Callable[[nn.Module, Any], tuple[nn.Module, Any]]
 
 
-@part(library_fast)
+@part(library_fast, "")
 def fast(answer: Fast) -> None:
     """Check TF32, the autocast and the compiled model."""
     with hardware.tf32(False), warnings.catch_warnings():  # restores the precision at the end
@@ -471,7 +471,7 @@ BLOCK_SLIPS = {
 }
 
 
-@exercise
+@exercise("")
 def flash_attention(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor]) -> None:
     """Check causal attention of one head that processes one block of keys at a time."""
     generator = torch.Generator().manual_seed(0)

@@ -81,7 +81,7 @@ def batch_of(answer: Callable, tokens: Stream, starts: list[int], block_size: in
     return got
 
 
-@part(windows_of)
+@part(windows_of, "")
 def windows(answer: Callable[[Stream, list[int], int], tuple[Tensor, Tensor]]) -> None:
     """Check inputs and targets of windows, which are shifted by one token, as int64."""
     ids = np.arange(40_000, 40_101, dtype=np.uint16)  # tokens that tell their position
@@ -124,7 +124,7 @@ def windows(answer: Callable[[Stream, list[int], int], tuple[Tensor, Tensor]]) -
 # learning_rate
 
 
-@part(schedule.learning_rate)
+@part(schedule.learning_rate, "")
 def learning_rate(answer: Callable[[int, TrainConfig], float]) -> None:
     """Check the rate of every step, with a warm-up, half a cosine, and the minimum after it."""
     base = {"learning_rate": 3e-3, "min_learning_rate": 5e-4}
@@ -216,7 +216,7 @@ def names_of(parameters: Iterable[nn.Parameter], model: nn.Module) -> list[str]:
     return [names.get(id(p), "?") for p in parameters]
 
 
-@part(optim.parameter_groups)
+@part(optim.parameter_groups, "")
 def parameter_groups(answer: Callable[[nn.Module, float], list[dict]]) -> None:
     """Check the groups, where matrices and larger are decayed but biases and norms are not."""
     model = GPT(GPTConfig(block_size=5, vocab_size=9, n_layer=2, n_head=1, n_embd=6))
@@ -324,7 +324,7 @@ def backward_of(
     return torch.stack(losses).sum()
 
 
-@part(backward_of)
+@part(backward_of, "")
 def backward(answer: Callable[[nn.Module, Pieces, int, AbstractContextManager], Tensor]) -> None:
     """Check the gradient and the loss of micro-batches, of a whole batch and of a share of it."""
     for seed, number, rows, count in ((0, 3, 2, 3), (1, 2, 3, 5), (2, 1, 1, 1)):
@@ -446,7 +446,7 @@ class TwoGroups:
         return flat_gradient(self.model)
 
 
-@part(update_of)
+@part(update_of, "")
 def update(answer: Callable[[nn.Module, torch.optim.Optimizer, float, float], Tensor]) -> None:
     """Check one step of SGD with a long gradient, one with a short one, and three of AdamW."""
     two = TwoGroups(torch.optim.SGD)
@@ -625,7 +625,7 @@ class Evaluation:
         return mean_loss(model, stream, starts, self.config, Autocast()).item()
 
 
-@part(evaluate_of)
+@part(evaluate_of, "")
 def evaluate(answer: Callable[..., Tensor]) -> None:
     """Check the mean loss over evenly spaced windows, whole and as the shares of processes."""
     for ids, wanted in ((200, 8), (147, 100), (30, 0)):  # some, all 20, at least one

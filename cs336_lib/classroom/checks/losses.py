@@ -25,7 +25,7 @@ def refuse(answer: object, mistakes: dict[str, object]) -> None:
         expect(not same(answer, wrong), diagnosis)
 
 
-@exercise
+@exercise("")
 def unit_output(init: Callable[[int, int, torch.Generator], Tensor]) -> None:
     """Check `init(d_in, d_out, generator)`. The weights must preserve the scale of the input."""
     d_in, d_out = 1024, 256
@@ -71,7 +71,7 @@ def unit_output(init: Callable[[int, int, torch.Generator], Tensor]) -> None:
     )
 
 
-@exercise
+@exercise("")
 def cross_entropy(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
     """Check `loss(logits[B, T, V], targets[B, T])`, the mean negative log-likelihood."""
     generator = torch.Generator().manual_seed(0)

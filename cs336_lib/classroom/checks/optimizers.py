@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 
-@exercise
+@exercise("")
 def adagrad_by_hand(answer: tuple[float, float]) -> None:
     """Check AdaGrad's sum of squares and weight after the gradients 8, 15 and 144.
 
@@ -71,7 +71,7 @@ def adagrad_by_hand(answer: tuple[float, float]) -> None:
     )
 
 
-@exercise
+@exercise("")
 def adam_step(step: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> None:
     """Check `step(w, grad, m, v, t, lr, beta1, beta2, eps)`, which computes one step of Adam.
 
@@ -148,7 +148,7 @@ def adam_step(step: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> None:
     expect(same(new_w, moved()), "m and v are right; w should lose lr * m^ / (sqrt(v^) + eps).")
 
 
-@exercise
+@exercise("")
 def newton_schulz(orthogonalise: Callable[[Tensor, int], Tensor]) -> None:
     """Check `orthogonalise(matrix, steps)`, which iterates x <- 1.5 x - 0.5 x x^T x.
 

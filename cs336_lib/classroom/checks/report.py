@@ -1,25 +1,74 @@
 """Run exercise checks, and print "not attempted yet", a diagnosis or "passed"."""
 
 import functools
+import hashlib
+import math
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from numbers import Real
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 from unittest import mock
 
+from IPython.core.getipython import get_ipython
+
 from cs336_lib.classroom import study
+
+# Wrong attempts after which a learner is told more
+HINT_AFTER, FIGURES_AFTER, SMALLER_AFTER = 2, 3, 4
 
 
 class DiagnosisError(Exception):
-    """Error for a wrong answer. The message tells the learner what to fix."""
+    """Error for a wrong answer.
+
+    Args:
+        message: Tells the learner what to fix.
+        figures: Compares the learner's number with the right one. It is shown from the third
+            attempt on.
+    """
+
+    def __init__(self, message: str, figures: str = ""):
+        super().__init__(message)
+        self.figures = figures
 
 
 def expect(condition: object, diagnosis: str) -> None:
     """Fail the check with `diagnosis` unless `condition` is true."""
     if not bool(condition):
         raise DiagnosisError(diagnosis)
+
+
+def expect_number(
+    got: object, want: float, case: str, mistakes: Mapping[str, float], rel_tol: float = 1e-6
+) -> None:
+    """Fail the check unless `got` is the number `want`.
+
+    Args:
+        got: The learner's answer.
+        want: The right answer.
+        case: The inputs, as in "two layers of width 8".
+        mistakes: Maps a diagnosis to the number that a known mistake gives.
+        rel_tol: Relative tolerance.
+    """
+    expect(got is not None, "your function returns None; is the `return` missing?")
+    is_number = isinstance(got, Real) and not isinstance(got, bool)
+    if not is_number:
+        raise DiagnosisError(f"a number is expected, not {type(got).__name__}.")
+    number = float(got)  # type: ignore[arg-type]
+    if math.isclose(number, want, rel_tol=rel_tol):
+        return
+    for diagnosis, wrong in mistakes.items():
+        expect(not math.isclose(number, wrong, rel_tol=rel_tol), diagnosis)
+    figures = f"You get {shown(number)}, and {shown(want)} is right."
+    raise DiagnosisError(f"the number is off for {case}.", figures)
+
+
+def shown(value: float) -> str:
+    """Format a whole number with all digits, and any other number with six."""
+    is_whole = abs(value) < 1e15 and float(value).is_integer()
+    return f"{value:,.0f}" if is_whole else f"{value:,.6g}"
 
 
 def by_hand(module: ModuleType, *names: str) -> AbstractContextManager:
@@ -44,50 +93,84 @@ def complaint(error: Exception, check: Callable[..., None]) -> str:
     )
 
 
-def judge(check: Callable[..., None], answers: tuple[object, ...]) -> bool:
-    """Run a check, print its one-line verdict, and return whether the answer is correct."""
-    name = check.__name__
+def cell() -> str:
+    """Return a checksum of the cell that is running, or "" outside a notebook."""
+    shell = get_ipython()
+    source = shell.user_ns["In"][-1] if shell else ""
+    return hashlib.sha256(source.encode()).hexdigest()[:16] if source else ""
+
+
+def growing_help(attempt: int, has_hint: bool, figures: str, smaller: str) -> str:
+    """Return what a learner is told beyond the diagnosis. It grows with each wrong attempt."""
+    said = []
+    if figures and attempt >= FIGURES_AFTER:
+        said.append(figures)
+    if attempt >= SMALLER_AFTER:
+        said.append(f"A smaller question first: {smaller}")
+    elif has_hint and attempt >= HINT_AFTER:
+        said.append("There is a hint below this cell.")
+    return f"Attempt {attempt}. {' '.join(said)}" if said else ""
+
+
+def judge(check: Callable[..., None], answers: tuple[object, ...], smaller: str) -> bool:
+    """Run a check, print its verdict, and return whether the answer is correct."""
+    name, folder, figures = check.__name__, Path.cwd(), ""
     try:
         if any(answer is ... for answer in answers):
             raise NotImplementedError
         check(*answers)
     except DiagnosisError as diagnosis:
-        verdict, said = study.WRONG, str(diagnosis)
+        said, figures = str(diagnosis), diagnosis.figures
         print(f"{name}: not right yet. {said}")
     except Exception as error:  # the learner's own code may raise anything
         if isinstance(error, NotImplementedError) and not str(error):
             print(f"{name}: not attempted yet")  # only a stub's error has no message
             return False
-        verdict, said = study.WRONG, complaint(error, check)
+        said = complaint(error, check)
         print(f"{name}: {said}")
     else:
-        verdict, said = study.PASSED, ""
         print(f"{name}: passed")
-    study.record(Path.cwd(), name, verdict, said)
-    return verdict == study.PASSED
+        study.record(folder, name, study.PASSED, cell=cell())
+        return True
+    study.record(folder, name, study.WRONG, said, cell())
+    attempt = study.wrong_attempts(folder, name)
+    if more := growing_help(attempt, study.has_hint(folder, name), figures, smaller):
+        print(more)
+    return False
 
 
-def exercise(check: Callable[..., None]) -> Callable[..., None]:
-    """Convert a function that raises errors into a check that prints a one-line verdict.
+def exercise(smaller: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorate a function that raises errors, so that it prints a verdict instead.
 
     The argument of the check is the learner's answer, which is a function or a value. A stub that
     raises NotImplementedError or is `...` counts as not attempted. The check never raises an error,
     so a notebook with unsolved exercises runs to the end. In a learner's copy of the notebooks, the
-    verdict is also recorded for `cs336 check`.
+    verdict is also recorded for `cs336 check`, and the help grows with the attempts.
+
+    Args:
+        smaller: A smaller question that leads to the answer, for the fourth wrong attempt.
     """
 
-    @functools.wraps(check)
-    def report(*answers: object) -> None:
-        judge(check, answers)
+    def decorate(check: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(check)
+        def report(*answers: object) -> None:
+            judge(check, answers, smaller)
 
-    return report
+        report.smaller = smaller  # type: ignore[attr-defined]
+        return report
+
+    return decorate
 
 
-def part(library: Any) -> Callable[[Callable[..., None]], Callable[..., Any]]:
+def part(library: Any, smaller: str) -> Callable[[Callable[..., None]], Callable[..., Any]]:
     """Decorate the check of a part of GPT-2, so that it also returns a correct part.
 
     The check prints a verdict in the same way as `exercise`. It returns the learner's part if the
     check passes, and otherwise the equivalent part `library`.
+
+    Args:
+        library: The part that replaces a wrong answer.
+        smaller: A smaller question that leads to the answer, for the fourth wrong attempt.
 
     Example:
         >>> MLP = checks.mlp(MLP)
@@ -96,8 +179,9 @@ def part(library: Any) -> Callable[[Callable[..., None]], Callable[..., Any]]:
     def decorate(check: Callable[..., None]) -> Callable[..., Any]:
         @functools.wraps(check)
         def report(answer: Any, *others: object) -> Any:
-            return answer if judge(check, (answer, *others)) else library
+            return answer if judge(check, (answer, *others), smaller) else library
 
+        report.smaller = smaller  # type: ignore[attr-defined]
         return report
 
     return decorate

@@ -8,12 +8,8 @@ import torch.nn.functional as F
 from einops import rearrange, reduce, repeat
 from torch import Tensor
 
+from cs336_lib.classroom.checks.draws import normal
 from cs336_lib.classroom.checks.report import exercise, expect
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    """Return standard normal numbers on the CPU. Every call returns the same numbers."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def same(result: object, target: Tensor) -> bool:
@@ -48,7 +44,7 @@ def compare(result: object, target: Tensor, mistakes: dict[str, Tensor], names: 
     expect(False, "the shape is right, but the numbers are not.")
 
 
-@exercise
+@exercise("")
 def head_scores(function: Callable[[Tensor, Tensor], Tensor]) -> None:
     """Check the attention scores of each head for queries and keys [batch, seq, head, dim]."""
     q, k = normal(2, 3, 5, 7), normal(2, 3, 5, 7, seed=1)
@@ -90,7 +86,7 @@ def head_scores(function: Callable[[Tensor, Tensor], Tensor]) -> None:
     compare(function(q, longer), target, {}, "batch head query key")
 
 
-@exercise
+@exercise("")
 def masked_mean(function: Callable[[Tensor, Tensor], Tensor]) -> None:
     """Check the mean over all tokens that aren't padding."""
     x = normal(2, 5, 3)
@@ -132,7 +128,7 @@ def masked_mean(function: Callable[[Tensor, Tensor], Tensor]) -> None:
     expect(torch.equal(x, before), "your function changed its input x in place.")
 
 
-@exercise
+@exercise("")
 def image_to_patches(function: Callable[[Tensor, int], Tensor]) -> None:
     """Check the conversion of images to flattened patches with the channel as last dimension."""
     images = normal(2, 3, 8, 12)
@@ -198,7 +194,7 @@ def attend(
     return rearrange(weights @ v, merge)
 
 
-@exercise
+@exercise("")
 def grouped_query_attention(function: Callable[..., Tensor]) -> None:
     """Check causal grouped-query attention, with several query heads per key and value head."""
     heads, kv_heads, dim = 6, 2, 4

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from cs336_lib.classroom.checks.report import exercise, expect
 
 
-@exercise
+@exercise("")
 def bytes_of(answer: Callable[[int, int], float]) -> None:
     """Check the number of bytes for n numbers of `bits` bits, n * bits / 8."""
     got = answer(1, 32)

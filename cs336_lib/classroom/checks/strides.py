@@ -58,7 +58,7 @@ WRONG_STRIDES: dict[tuple[str, Shape], str] = {
 }
 
 
-@exercise
+@exercise("")
 def predicted_strides(answer: Mapping[str, tuple[Shape, int]]) -> None:
     """Check the predicted (strides, offset) of each view of arange(24.).view(2, 3, 4)."""
     if all(value is ... for value in answer.values()):
@@ -107,7 +107,7 @@ def counts_size_one(shape: Shape, stride: Shape) -> list[Run]:
     return runs
 
 
-@exercise
+@exercise("")
 def can_view(rule: Callable[[Shape, Shape, Shape], bool]) -> None:
     """Check `rule(shape, stride, new_shape)` against `torch.Tensor.view`."""
     cases = view_cases()
@@ -158,7 +158,7 @@ def can_view(rule: Callable[[Shape, Shape, Shape], bool]) -> None:
         )
 
 
-@exercise
+@exercise("")
 def split_heads(split: Callable[[Tensor, int], tuple[Tensor, Tensor, Tensor]]) -> None:
     """Check that `split(qkv, n_head)` returns q, k and v as views (batch, head, seq, head_dim)."""
     batch, seq, n_head, head_dim = 2, 5, 3, 4
@@ -215,7 +215,7 @@ def split_heads(split: Callable[[Tensor, int], tuple[Tensor, Tensor, Tensor]]) -
         )
 
 
-@exercise
+@exercise("")
 def im2col(windows: Callable[[Tensor, int], Tensor]) -> None:
     """Check that `windows(image, k)` returns every k x k patch as a view (rows, columns, k, k)."""
     k = 3
@@ -273,7 +273,7 @@ def im2col(windows: Callable[[Tensor, int], Tensor]) -> None:
         )
 
 
-@exercise
+@exercise("")
 def causal_mask(mask: Callable[[int, int], Tensor]) -> None:
     """Check `mask(queries, keys)`, which is True where a query may attend to a key.
 

@@ -13,7 +13,7 @@ from cs336_lib.classroom.checks.report import exercise, expect
 Batch = tuple[Tensor, Tensor]
 
 
-@exercise
+@exercise("")
 def epoch_batch(batch: Callable[[np.ndarray, int, int, int], Batch]) -> None:
     """Check `batch(tokens, number, batch_size, block_size)`, which returns inputs and targets."""
     block = 4
@@ -78,7 +78,7 @@ def epoch_batch(batch: Callable[[np.ndarray, int, int, int], Batch]) -> None:
     )
 
 
-@exercise
+@exercise("")
 def accumulate(run: Callable[[nn.Module, list[Batch], Callable], float]) -> None:
     """Check `run(model, micro_batches, loss_function)`, which accumulates gradients."""
     generator = torch.Generator().manual_seed(6)

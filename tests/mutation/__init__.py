@@ -1,0 +1,1 @@
+"""Measure how many wrong answers the exercise checks refuse, by mutation of the solutions."""

@@ -1,0 +1,1 @@
+"""Ideas and accepted mutants, one module per notebook. Each is named like the notebook's checks."""
