@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import pytest
+import torch
 
 from cs336_lib import cli
 from cs336_lib.classroom import study
@@ -264,6 +266,11 @@ def test_help_grows_with_each_different_wrong_answer(mine, monkeypatch, capsys):
     (state, _) = study.progress(mine)["01_more"]
     assert (state.verdict, state.attempts, state.section) == (study.PASSED, 4, "1 Halves")
     assert "passed         halve (4 attempts)" in study.report(study.progress(mine))
+
+
+@pytest.mark.parametrize("number", [1, 1.0, np.float32(1), np.int64(1), torch.tensor(1.0)])
+def test_a_scalar_of_numpy_or_torch_is_a_number(number):
+    expect_number(number, 1.0, "two", {})
 
 
 def test_check_names_the_section_of_a_wrong_answer(mine):

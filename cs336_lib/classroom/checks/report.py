@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 from IPython.core.getipython import get_ipython
+from torch import Tensor
 
 from cs336_lib.classroom import study
 
@@ -53,6 +54,7 @@ def expect_number(
         rel_tol: Relative tolerance.
     """
     expect(got is not None, "your function returns None; is the `return` missing?")
+    got = got.item() if isinstance(got, Tensor) and got.dim() == 0 else got
     is_number = isinstance(got, Real) and not isinstance(got, bool)
     if not is_number:
         raise DiagnosisError(f"a number is expected, not {type(got).__name__}.")
