@@ -1,0 +1,185 @@
+"""The counts of today's models equal published ones, transformers' models and PyTorch's counter."""
+
+import json
+
+import pytest
+import torch
+import transformers
+from torch.utils.flop_counter import FlopCounterMode
+
+from cs336_lib import accounting
+from cs336_lib import architecture as arch
+from cs336_lib.config import GPTConfig
+from cs336_lib.data.corpus import DATA
+
+CONFIGS = {
+    n: entry["config"] for n, entry in json.loads((DATA / "models.json").read_text()).items()
+}
+SHRUNK = {  # a small model of each family: enough of everything to tell the parts apart
+    "gpt2": {"n_layer": 3, "n_embd": 64, "n_head": 4, "vocab_size": 257, "n_positions": 64},
+    **{
+        name: {
+            "hidden_size": 64,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4 if name == "deepseek-v3" else 2,
+            "intermediate_size": 48,
+            "vocab_size": 257,
+            "max_position_embeddings": 64,
+            **more,
+        }
+        for name, more in {
+            "llama3-8b": {},
+            "qwen3-8b": {"head_dim": 24},
+            "qwen3-30b-a3b": {
+                "head_dim": 24,
+                "num_experts": 6,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 40,
+            },
+            "mixtral-8x7b": {"num_local_experts": 6},
+            "deepseek-v3": {
+                "q_lora_rank": 24,
+                "kv_lora_rank": 16,
+                "qk_nope_head_dim": 12,
+                "qk_rope_head_dim": 8,
+                "v_head_dim": 20,
+                "n_routed_experts": 8,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 40,
+                "first_k_dense_replace": 1,
+                "n_group": 2,
+                "topk_group": 1,
+            },
+            "olmo2-7b": {},
+            "gpt-oss-20b": {"head_dim": 24, "num_local_experts": 6, "sliding_window": 5},
+        }.items()
+    },
+}
+
+
+def built(config: dict, device: str) -> torch.nn.Module:
+    """Build transformers' model of a config.json."""
+    made = transformers.AutoConfig.for_model(**config)
+    with torch.device(device):
+        return transformers.AutoModelForCausalLM.from_config(made)
+
+
+def small(name: str) -> dict:
+    """Return the config of a small model of this family."""
+    return CONFIGS[name] | SHRUNK[name]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_parameters_equal_the_published_number(name):
+    published = arch.model(name)
+    assert arch.count_parameters(published.architecture) == published.parameters
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_parameters_equal_those_of_transformers(name):
+    model = built(CONFIGS[name], "meta")
+    assert sum(p.numel() for p in model.parameters()) == arch.model(name).parameters
+
+
+@pytest.mark.parametrize("name", SHRUNK)
+def test_parameters_of_a_small_model_equal_those_of_transformers(name):
+    model = built(small(name), "meta")
+    shape = arch.from_hugging_face(small(name))
+    assert sum(p.numel() for p in model.parameters()) == arch.count_parameters(shape)
+
+
+@pytest.mark.parametrize(
+    ("name", "without_embedding"),
+    [
+        ("qwen3-30b-a3b", False),
+        ("mixtral-8x7b", False),
+        ("gpt-oss-120b", True),
+        ("gpt-oss-20b", True),
+    ],
+)
+def test_active_parameters_are_as_stated(name, without_embedding):
+    published = arch.model(name)
+    count = arch.active_parameters(published.architecture)
+    if without_embedding:  # as gpt-oss's model card counts
+        count -= arch.parameter_counts(published.architecture)["embedding"]
+    stated = published.active.rstrip("B")
+    digits = len(stated.partition(".")[2])
+    assert f"{count / 1e9:.{digits}f}" == {"3.3": "3.4"}.get(stated, stated)
+
+
+def test_a_gpt2_counts_as_in_accounting():
+    shape, config = arch.model("gpt2").architecture, GPTConfig()
+    assert arch.count_parameters(shape) == accounting.count_parameters(config)
+    for seq in (1, 100, 1024):
+        ours = arch.forward_flops_per_token(shape, seq, "full")
+        assert ours == accounting.forward_flops_per_token(config, seq)
+
+
+@pytest.mark.parametrize("name", SHRUNK)
+def test_forward_flops_equal_pytorchs_counter(name):
+    model, seq = built(small(name), "cpu").eval(), 16
+    model.config._attn_implementation = model.config._experts_implementation = "eager"
+    ids = torch.arange(2 * seq).view(2, seq)
+    with torch.no_grad(), FlopCounterMode(display=False, depth=9) as counter:
+        model(ids, use_cache=False)
+    rope = sum(
+        n for m, c in counter.flop_counts.items() if m.endswith("rotary_emb") for n in c.values()
+    )
+    shape = arch.from_hugging_face(small(name))
+    counted = counter.get_total_flops() - rope  # angles of the rotation, which are a constant
+    assert counted == 2 * seq * arch.forward_flops_per_token(shape, seq, "full")
+
+
+@pytest.mark.parametrize(("seq", "window"), [(1, 0), (7, 0), (7, 3), (7, 7), (7, 9), (64, 5)])
+def test_keys_per_query_counts_a_mask(seq, window):
+    rows, columns = torch.arange(seq)[:, None], torch.arange(seq)
+    mask = (columns <= rows) & (columns > rows - (window or seq))
+    assert arch.keys_per_query(seq, window) == pytest.approx(mask.sum().item() / seq, rel=1e-12)
+
+
+def test_the_window_of_gpt_oss_is_that_of_transformers():
+    config = transformers.AutoConfig.for_model(**CONFIGS["gpt-oss-120b"])
+    sliding = sum(kind == "sliding_attention" for kind in config.layer_types)
+    assert arch.model("gpt-oss-120b").architecture.n_window == sliding == 18
+
+
+# DeepSeek-AI 2025, "Insights into DeepSeek-V3", tables 1 and 2 (arXiv 2505.09343)
+@pytest.mark.parametrize(
+    ("name", "kilobytes", "gflops"), [("deepseek-v3", 70.272, 250), ("llama3-405b", 516.096, 2448)]
+)
+def test_cache_and_training_flops_are_as_published(name, kilobytes, gflops):
+    shape = arch.model(name).architecture
+    assert arch.kv_cache_bytes(shape, context=1) == pytest.approx(1000 * kilobytes, rel=1e-9)
+    ours = arch.train_flops_per_token(shape, 4096) / 1e9
+    assert ours == pytest.approx(gflops, rel=0.02)
+
+
+@pytest.mark.parametrize("name", [name for name in SHRUNK if name != "deepseek-v3"])
+def test_the_cache_is_as_large_as_that_of_transformers(name):
+    model, seq = built(small(name), "cpu").eval(), 11
+    with torch.no_grad():
+        cache = model(torch.arange(seq)[None], use_cache=True).past_key_values
+    size = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+    shape = arch.from_hugging_face(small(name))
+    kept = arch.kv_cache_bytes(shape, seq, 4)
+    if shape.window:  # transformers keeps one token less, as the next one comes
+        kept -= 4 * 2 * shape.n_kv_head * shape.head_dim * shape.n_window
+    assert size == kept
+
+
+def test_decoding_the_last_token_costs_what_a_forward_pass_does_for_it():
+    shape, seq = arch.model("gpt-oss-20b").architecture, 500
+    tokens = [arch.decode_flops(shape, context) for context in range(1, seq + 1)]
+    assert sum(tokens) == pytest.approx(seq * arch.forward_flops_per_token(shape, seq), rel=1e-12)
+
+
+def test_bad_configs_are_one_line():
+    with pytest.raises(ValueError, match="model 'gpt-5' is unknown; one of gpt2, gpt2-medium"):
+        arch.model("gpt-5")
+    with pytest.raises(ValueError, match="mine: model_type 'mamba' is unknown; one of gpt2, llama"):
+        arch.from_hugging_face({"model_type": "mamba"}, "mine")
+    with pytest.raises(ValueError, match=r"config\.json: .hidden_size. is missing"):
+        arch.from_hugging_face(
+            {"model_type": "llama", "num_attention_heads": 4, "num_hidden_layers": 1}
+        )
