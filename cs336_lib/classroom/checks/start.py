@@ -1,20 +1,40 @@
 """Exercise check for notebook 00, which introduces checks."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 
-from cs336_lib.classroom.checks.report import exercise, expect
+from cs336_lib.classroom.checks import draws
+from cs336_lib.classroom.checks.report import exercise, expect_number
 
 
-@exercise("")
+def cases() -> Iterator[tuple[int, int]]:
+    """Yield pairs (n, bits). The first ones tell the typical slips apart."""
+    yield from ((1, 32), (10, 32), (3, 4), (5, 12), (0, 16), (1, 1), (124_439_808, 16))
+    for case in draws.sizes(5, n=(2, 999), bits=(2, 130)):
+        yield case.n, case.bits
+
+
+def mistakes(n: int, bits: int) -> dict[str, float]:
+    """Return the result of each typical slip by its diagnosis."""
+    return {
+        "one number is right, ten are not; does n appear in your formula?": bits / 8,
+        "each of your numbers takes 4 bytes; does bits appear in your formula?": n * 4,
+        "that is bits; a byte has 8 of them": n * bits,
+        "you multiplied by 8; a byte has 8 bits, so there are fewer bytes than bits": n * bits * 8,
+        "your result is rounded down, but it may be a fraction; did you use //?": n * bits // 8,
+        "the size of each number is rounded down; did you use // on bits alone?": n * (bits // 8),
+        "you give each number whole bytes, but two numbers of 4 bits fit into one byte": (
+            n * math.ceil(bits / 8)
+        ),
+        "your result is rounded up, but it may be a fraction": math.ceil(n * bits / 8),
+        "you also divided by 1000, but bytes are wanted, not kilobytes": n * bits / 8 / 1000,
+        "you also divided by 1024, but bytes are wanted, not kibibytes": n * bits / 8 / 1024,
+    }
+
+
+@exercise("One number of 16 bits fills two bytes. How many bytes do five such numbers fill?")
 def bytes_of(answer: Callable[[int, int], float]) -> None:
     """Check the number of bytes for n numbers of `bits` bits, n * bits / 8."""
-    got = answer(1, 32)
-    expect(got != 32, "that is bits; a byte has 8 of them")
-    expect(got != 256, "you multiplied by 8; a byte has 8 bits, so there are fewer bytes than bits")
-    expect(got == 4, f"one number of 32 bits takes 4 bytes, not {got}")
-    expect(answer(10, 32) == 40, "one number is right, ten are not: does n appear in your formula?")
-    expect(
-        answer(3, 4) != 12,
-        "three 4-bit numbers take 1.5 bytes, not 12: does bits appear in your formula?",
-    )
-    expect(answer(3, 4) == 1.5, "three 4-bit numbers take 1.5 bytes; did you use //, which rounds?")
+    for n, bits in cases():
+        case = f"{n:,} number{'s' * (n != 1)} of {bits} bit{'s' * (bits != 1)} each"
+        expect_number(answer(n, bits), n * bits / 8, case, mistakes(n, bits))
