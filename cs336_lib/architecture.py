@@ -404,5 +404,5 @@ def model(name: str) -> Published:
     listed = models()
     wanted = name.lower().replace("_", "-")
     names = ", ".join(listed)
-    require(wanted in listed, f"model {name!r} is unknown; one of {names} expected")
+    require(wanted in listed, f"model {name!r:.60} is unknown; one of {names} expected")
     return listed[wanted]

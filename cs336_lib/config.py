@@ -253,10 +253,14 @@ class TrainConfig:
 class Estimate:
     """Estimate training days and the largest model that fits, and show the arithmetic."""
 
+    model: str = ""
+    """A published model such as llama3-405b, or a folder with a Hugging Face config.json."""
+    seq: int = 0
+    """Tokens in a training sequence of this model (0: its context, at most 8192)."""
     params: float | None = None
-    """Number of model parameters, such as 70e9."""
+    """Number of model parameters, such as 70e9, if no model is named."""
     tokens: float | None = None
-    """Number of training tokens, such as 15e12. The time estimate needs params and tokens."""
+    """Number of training tokens, such as 15e12. The time estimate needs it and a model."""
     gpus: int = 1
     """Number of GPUs."""
     hardware: str = "h100"
@@ -265,6 +269,8 @@ class Estimate:
     """Precision of the matmuls, which sets the peak: bf16, fp16, tf32, fp32 or fp8."""
     mfu: float = 0.5
     """Model FLOPs utilization, as a fraction of the peak. 0.5 is very good."""
+    price: float | None = None
+    """Dollars per GPU and hour, for the cost."""
     memory: float | None = None
     """Memory per GPU in bytes, such as 80e9 (None: from the datasheet)."""
     optimizer: str = "adamw"

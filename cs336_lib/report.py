@@ -3,11 +3,15 @@
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from cs336_lib import accounting
+from cs336_lib import accounting, architecture
+from cs336_lib.architecture import Architecture, Published
 from cs336_lib.config import Estimate, require
 from cs336_lib.hardware import DATASHEET, Device
+from cs336_lib.io import read_json
 
 
 def troubles(rows: list[dict[str, Any]]) -> str:
@@ -82,29 +86,108 @@ def gigabytes(value: float) -> str:
     return f"{value / 1e9:,.0f} GB" if value >= 1e10 else f"{value / 1e9:.3g} GB"
 
 
-def time_table(params: float, tokens: float, estimate: Estimate, device: Device) -> str:
-    """Format the training time and its calculation."""
-    gpus, mfu, day = estimate.gpus, estimate.mfu, accounting.SECONDS_PER_DAY
-    flops = accounting.training_flops(params, tokens)
-    peak = device.peak_flops[estimate.dtype]
-    seconds = accounting.training_seconds(flops, gpus, peak, mfu)
-    speed = f"{gpus} x {digits(peak)} FLOP/s (dense {estimate.dtype}) x MFU {mfu:g}"
+@dataclass(frozen=True)
+class Work:
+    """What a model costs, for `time_table`.
+
+    Attributes:
+        name: Name of the model, or its number of parameters.
+        parameters: Number of parameters.
+        flops_per_token: FLOPs per training token.
+        derivation: How `flops_per_token` comes about.
+    """
+
+    name: str
+    parameters: float
+    flops_per_token: float
+    derivation: str
+
+
+def find_model(name: str) -> Published:
+    """Return a published model by its name, or the model of a folder with a config.json.
+
+    Raises:
+        ValueError: If there is no such model, or config.json isn't that of a supported model.
+    """
+    path = Path(name) / "config.json"
+    if path.is_file():
+        shape = architecture.from_hugging_face(read_json(path), path)
+        return Published(name, str(path), shape, architecture.count_parameters(shape))
+    return architecture.model(name)
+
+
+def work_of(estimate: Estimate) -> Work | None:
+    """Return the work of the model that was named or given by its size, or `None` if none was."""
+    if estimate.model:
+        found = find_model(estimate.model)
+        seq = training_length(found.architecture, estimate.seq)
+        per_token = architecture.train_flops_per_token(found.architecture, seq)
+        return Work(found.title, found.parameters, per_token, f"{digits(per_token)} FLOPs a token")
+    if estimate.params is None:
+        return None
+    params, per_token = estimate.params, accounting.training_flops(estimate.params, 1)
+    return Work(
+        f"{short(params)} parameters", params, per_token, f"6 x {digits(params)} parameters"
+    )
+
+
+def training_length(shape: Architecture, seq: int) -> int:
+    """Return the sequence length to train at. 0 means the context, but at most 8192 tokens.
+
+    Models with a long context are trained on shorter sequences for most of their tokens.
+    """
+    message = f"seq is {seq}; 1 to {shape.block_size} expected, the context of this model"
+    require(0 <= seq <= shape.block_size, message)
+    return seq or min(shape.block_size, 8192)
+
+
+def model_table(estimate: Estimate) -> str:
+    """Format the parameters, FLOPs and cache of a published model."""
+    found = find_model(estimate.model)
+    shape = found.architecture
+    seq = training_length(shape, estimate.seq)
+    active = architecture.active_parameters(shape)
+    experts = f", of which {short(active)} process a token" if shape.n_expert else ""
+    attention = 3 * architecture.attention_flops(shape, seq)
+    per_token = architecture.train_flops_per_token(shape, seq)
+    one, all_of = (architecture.kv_cache_bytes(shape, n) for n in (1, shape.block_size))
     return f"""\
-Time to train {short(params)} parameters on {short(tokens)} tokens
-  work   6 x {digits(params)} parameters x {digits(tokens)} tokens = {digits(flops)} FLOPs
-  speed  {speed} = {digits(gpus * peak * mfu)} FLOP/s
-  time   {digits(flops)} / {digits(gpus * peak * mfu)} = {digits(seconds)} s
-         {digits(seconds)} s / {day:,} s a day = {seconds / day:,.1f} days
-  hire   {gpus} GPU{"s" if gpus > 1 else ""} x {digits(seconds / 3600)} h = \
-{gpus * seconds / 3600:,.0f} GPU hours
+{found.title}
+  source   {found.source}
+  counts   {found.parameters:,} parameters{experts}
+  FLOPs    6 x {digits(architecture.matmul_parameters(shape))} in matmuls + {digits(attention)} \
+of attention at {seq:,} tokens = {digits(per_token)} a token
+  cache    {one / 1000:,.1f} kB for a token in bf16, {gigabytes(all_of)} for {shape.block_size:,}
 
 """
 
 
-def memory_table(estimate: Estimate, memory: float) -> str:
+def time_table(work: Work, tokens: float, estimate: Estimate, device: Device) -> str:
+    """Format the training time and its calculation."""
+    gpus, mfu, day = estimate.gpus, estimate.mfu, accounting.SECONDS_PER_DAY
+    flops = work.flops_per_token * tokens
+    peak = device.peak_flops[estimate.dtype]
+    seconds = accounting.training_seconds(flops, gpus, peak, mfu)
+    speed = f"{gpus} x {digits(peak)} FLOP/s (dense {estimate.dtype}) x MFU {mfu:g}"
+    hours = gpus * seconds / 3600
+    text = f"""\
+Time to train {work.name} on {short(tokens)} tokens
+  work   {work.derivation} x {digits(tokens)} tokens = {digits(flops)} FLOPs
+  speed  {speed} = {digits(gpus * peak * mfu)} FLOP/s
+  time   {digits(flops)} / {digits(gpus * peak * mfu)} = {digits(seconds)} s
+         {digits(seconds)} s / {day:,} s a day = {seconds / day:,.1f} days
+  hire   {gpus} GPU{"s" if gpus > 1 else ""} x {digits(seconds / 3600)} h = {hours:,.0f} GPU hours
+"""
+    if estimate.price is not None:
+        cost = hours * estimate.price
+        text += f"  cost   {hours:,.0f} GPU hours x ${estimate.price:g} = ${short(cost)}\n"
+    return text + "\n"
+
+
+def memory_table(estimate: Estimate, memory: float, parameters: float | None) -> str:
     """Format the largest model that fits into `memory` bytes per GPU.
 
-    If `estimate.params` is given, also show whether that model fits.
+    If the number of parameters is given, also show whether that model fits.
     """
     gpus, optimizer, precision = estimate.gpus, estimate.optimizer, estimate.precision
     per = accounting.bytes_per_parameter(optimizer, precision)
@@ -116,11 +199,13 @@ Memory to train with {optimizer} in {precision}, activations left out
 weight + {digits(per.state)} state = {digits(per.total)} a parameter
   there    {gpus} x {gigabytes(memory)} = {gigabytes(total)}
   largest  {digits(total)} / {digits(per.total)} = {short(largest)} parameters"""
-    if estimate.params is not None:
-        need = estimate.params * per.total
-        product = f"{digits(estimate.params)} x {digits(per.total)} = {gigabytes(need)}"
+    if parameters is not None:
+        need = parameters * per.total
+        product = f"{digits(parameters)} x {digits(per.total)} = {gigabytes(need)}"
         least = f"{math.ceil(need / memory):,} such GPUs at least"
         text += f"\n  yours    {product}; {'it fits' if need <= total else f'too much: {least}'}"
+        if gpus > 1 and need <= total:
+            text += f"\n  each     {gigabytes(need)} / {gpus} GPUs = {gigabytes(need / gpus)}"
     if optimizer == "adafactor":
         text += "\n  note     Adafactor's row and column of state for each matrix count as 0"
     if gpus > 1:
@@ -148,13 +233,24 @@ def report(**options: Any) -> str:
         value = getattr(estimate, name)
         message = f"{name} is {value}; a number from 1 to {MAX_VALUE:g} expected"
         require(value is None or 1 <= value <= MAX_VALUE, message)
+    price = estimate.price
+    dollars = f"price is {price}; a number above 0 and up to {MAX_VALUE:g} expected"
+    require(price is None or 0 < price <= MAX_VALUE, dollars)
     require(MIN_MFU <= estimate.mfu <= 1, f"mfu is {estimate.mfu}; {MIN_MFU} to 1 expected")
-    peaks, params, tokens = device.peak_flops, estimate.params, estimate.tokens
+    peaks, tokens = device.peak_flops, estimate.tokens
     message = f"dtype {estimate.dtype!r} has no peak for the {device.name}"
     require(estimate.dtype in peaks, f"{message}; one of {', '.join(peaks)} expected")
-    need_both = f"tokens is {tokens} and params is missing; days of training need both"
-    require(tokens is None or params is not None, need_both)
+    both = f"params is {estimate.params} and model is {estimate.model}; give one of the two"
+    require(not (estimate.model and estimate.params), both)
+    alone = f"seq is {estimate.seq}, and it needs a model; name one with --model"
+    require(bool(estimate.model) or estimate.seq == 0, alone)
+    work = work_of(estimate)
+    need_both = f"tokens is {tokens} and params is missing; days of training need both, or a model"
+    require(tokens is None or work is not None, need_both)
     text = f"{estimate.gpus} x {device.name}\n  source   {device.source}\n\n"
-    if params is not None and tokens is not None:
-        text += time_table(params, tokens, estimate, device)
-    return text + memory_table(estimate, estimate.memory or device.memory)
+    if estimate.model:
+        text += model_table(estimate)
+    if work is not None and tokens is not None:
+        text += time_table(work, tokens, estimate, device)
+    parameters = work.parameters if work else None
+    return text + memory_table(estimate, estimate.memory or device.memory, parameters)

@@ -137,6 +137,8 @@ OWN: dict[str, dict[str, list[str]]] = {
         "shard_tokens": ["0", "1", str(2**31), HUGE],
     },
     "estimate": {
+        "model": ["missing", "file.txt", "a\nb", SHELL, LONG],
+        "price": ["0", "-1", "1e308"],
         "hardware": ["", "x", "\n", SHELL],
         "dtype": ["", "fp4", "\n"],
         "optimizer": ["", "x", "\n"],

@@ -1,6 +1,7 @@
 """What `cs336 estimate` prints, and what it refuses."""
 
 import itertools
+import json
 import math
 import re
 
@@ -57,7 +58,39 @@ def test_every_optimizer_and_precision():
         assert math.isclose(float(printed[1]), total, rel_tol=1e-3), names
 
 
+def test_a_published_model():
+    """DeepSeek-V3 states 2.664M GPU hours (arXiv 2412.19437) and an MFU of 0.3894 (2505.09343)."""
+    options = {"tokens": 14.8e12, "gpus": 2048, "seq": 4096, "mfu": 0.3894, "price": 2}
+    text = report.report(model="deepseek-v3", **options)
+    for line in (
+        "671,026,404,352 parameters, of which 37.55B process a token",
+        "6 x 3.662e10 in matmuls + 3.071e10 of attention at 4,096 tokens = 2.505e11 a token",
+        "70.3 kB for a token in bf16, 12 GB for 163,840",
+        "Time to train DeepSeek-V3 on 14.8T tokens",
+        "2.505e11 FLOPs a token x 1.48e13 tokens = 3.707e24 FLOPs",
+        "2,672,276 GPU hours x $2 = $5.345M",
+        "10,736 GB / 2048 GPUs = 5.24 GB",
+    ):
+        assert line in text
+    hours = float(re.search(r"= ([\d,]+) GPU hours", text)[1].replace(",", ""))
+    assert hours == pytest.approx(2.664e6, rel=0.05)
+    assert "at 8,192 tokens" in report.report(model="llama3-405b")
+
+
+def test_a_folder_with_a_config(tmp_path):
+    config = {"model_type": "gpt2", "n_layer": 12, "n_head": 12, "n_embd": 768}
+    config |= {"vocab_size": 50257, "n_positions": 1024}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    text = report.report(model=str(tmp_path), tokens=1e9)
+    assert "124,439,808 parameters\n" in text
+    assert f"Time to train {tmp_path} on 1B tokens" in text
+
+
 BAD_OPTIONS = [
+    ({"model": "gpt-9"}, "model 'gpt-9' is unknown; one of gpt2, gpt2-medium"),
+    ({"model": "gpt2", "params": 1e9}, "give one of the two"),
+    ({"model": "gpt2", "seq": 1025}, "seq is 1025; 1 to 1024 expected"),
+    ({"price": 0.0}, "price is 0.0; a number above 0"),
     ({"hardware": "v100"}, "hardware 'v100' is unknown; one of a100, h100"),
     ({"gpus": 0}, "gpus is 0"),
     ({"mfu": 50}, "mfu is 50"),
