@@ -4,7 +4,9 @@ import math
 import subprocess
 import sys
 from functools import partial
+from itertools import product
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -38,6 +40,7 @@ def attention(
     scale=None,
     forbidden=lambda ones: ones.triu(1),
     over=-1,
+    fill=-torch.inf,
 ):
     """Grouped-query attention, right unless told otherwise."""
     q = rearrange(q, f"batch seq {split} -> batch head seq dim", head=heads)
@@ -47,7 +50,7 @@ def attention(
     scores = einsum(q, k, "b h query d, b h key d -> b h query key")
     scores = scores * (scale or 1 / math.sqrt(q.size(-1)))
     mask = forbidden(torch.ones_like(scores, dtype=torch.bool))
-    mixed = torch.softmax(scores.masked_fill(mask, -torch.inf), over) @ v
+    mixed = torch.softmax(scores.masked_fill(mask, fill), over) @ v
     return rearrange(mixed, f"batch head seq dim -> {merge}")
 
 
@@ -64,24 +67,119 @@ def reshaped(q, k, v, heads, kv_heads):
     return mixed.reshape(q.shape)
 
 
+def looped_scores(q, k):
+    """One matrix product for each example and head."""
+    heads = range(q.size(2))
+    return torch.stack(
+        [torch.stack([a[:, h] @ b[:, h].T for h in heads]) for a, b in zip(q, k, strict=True)]
+    )
+
+
+def cut_patches(images, size):
+    """One slice for each patch."""
+    height, width = images.shape[2:]
+    corners = product(range(0, height, size), range(0, width, size))
+    cuts = [images[:, :, y : y + size, x : x + size] for y, x in corners]
+    return torch.stack([cut.permute(0, 2, 3, 1).reshape(len(images), -1) for cut in cuts], dim=1)
+
+
+def by_library(q, k, v, heads, kv_heads):
+    """PyTorch's attention, which shares keys and values itself."""
+    q = q.unflatten(-1, (heads, -1)).transpose(1, 2)
+    k, v = (x.unflatten(-1, (kv_heads, -1)).transpose(1, 2) for x in (k, v))
+    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    return mixed.transpose(1, 2).flatten(2)
+
+
+def by_query_head(q, k, v, heads, kv_heads):
+    """A loop over the query heads."""
+    dim, group = q.size(-1) // heads, heads // kv_heads
+    mixed = []
+    for head in range(heads):
+        shared = slice(head // group * dim, (head // group + 1) * dim)
+        scores = q[..., head * dim : (head + 1) * dim] @ k[..., shared].mT / dim**0.5
+        scores = scores + torch.full_like(scores, -torch.inf).triu(1)
+        mixed.append(scores.softmax(-1) @ v[..., shared])
+    return torch.cat(mixed, dim=-1)
+
+
+def masked_after_softmax(q, k, v, heads, kv_heads, divided=False):
+    """Attention whose weights, not scores, are masked."""
+    q = rearrange(q, "b s (kv g d) -> b kv g s d", kv=kv_heads, g=heads // kv_heads)
+    k, v = (rearrange(x, "b s (kv d) -> b kv 1 s d", kv=kv_heads) for x in (k, v))
+    weights = torch.softmax(q @ k.mT / q.size(-1) ** 0.5, dim=-1).tril()
+    if divided:
+        weights = weights / weights.sum(-1, keepdim=True)
+    return rearrange(weights @ v, "b kv g s d -> b s (kv g d)")
+
+
+def split_by_reshape(q, k, v, heads, kv_heads):
+    """Splitting with the head in front of seq, without a transpose."""
+    q = q.reshape(len(q), heads, q.size(1), -1)
+    k, v = (x.reshape(len(x), kv_heads, x.size(1), -1) for x in (k, v))
+    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    return rearrange(mixed, "b h s d -> b s (h d)")
+
+
+def padded_at_the_end(x, mask):
+    """The mean of as many tokens from the left as are kept."""
+    return torch.stack([row[:n].mean(0) for row, n in zip(x, mask.sum(1), strict=True)])
+
+
+def from_first_to_last(x, mask):
+    """The mean of all tokens between the first and the last that are kept."""
+    places = [keep.nonzero().flatten() for keep in mask]
+    return torch.stack([row[p[0] : p[-1] + 1].mean(0) for row, p in zip(x, places, strict=True)])
+
+
+def up_to_the_last(x, mask):
+    """The mean of all tokens up to the last that is kept."""
+    places = [keep.nonzero().flatten() for keep in mask]
+    return torch.stack([row[: p[-1] + 1].mean(0) for row, p in zip(x, places, strict=True)])
+
+
 RIGHT = {
     "head_scores": [
         lambda q, k: einsum(q, k, "b q h d, b k h d -> b h q k"),
         lambda q, k: q.transpose(1, 2) @ k.permute(0, 2, 3, 1),
+        lambda q, k: torch.from_numpy(np.einsum("bqhd,bkhd->bhqk", q.numpy(), k.numpy())),
+        lambda q, k: (q.transpose(1, 2)[..., None, :] * k.transpose(1, 2)[:, :, None]).sum(-1),
+        looped_scores,
     ],
     "masked_mean": [
         lambda x, mask: (
-            einsum(x, mask.float(), "b s h, b s -> b h") / reduce(mask.float(), "b s -> b 1", "sum")
+            einsum(x, mask.to(x.dtype), "b s h, b s -> b h")
+            / reduce(mask.float(), "b s -> b 1", "sum")
         ),
         lambda x, mask: torch.stack([row[keep].mean(0) for row, keep in zip(x, mask, strict=True)]),
+        lambda x, mask: x.masked_fill(~mask[..., None], torch.nan).nanmean(1),
+        lambda x, mask: (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True).clamp(min=1),
+        lambda x, mask: ((mask / mask.sum(1, keepdim=True)).to(x.dtype)[:, None] @ x).squeeze(1),
+        lambda x, mask: torch.where(mask[..., None], x, 0).sum(1) / mask.sum(1)[:, None],
     ],
     "image_to_patches": [
         patches("b (h w) (p1 p2 c)"),
         lambda images, size: (
-            F.unfold(images, size, stride=size).mT.unflatten(-1, (3, -1)).mT.flatten(-2)
+            F.unfold(images, size, stride=size)
+            .mT.unflatten(-1, (images.size(1), -1))
+            .mT.flatten(-2)
         ),
+        lambda images, size: (
+            images.unfold(2, size, size)
+            .unfold(3, size, size)
+            .permute(0, 2, 3, 4, 5, 1)
+            .flatten(3)
+            .flatten(1, 2)
+        ),
+        cut_patches,
     ],
-    "grouped_query_attention": [attention],
+    "grouped_query_attention": [
+        attention,
+        by_library,
+        by_query_head,
+        partial(attention, fill=-1e9),
+        partial(attention, fill=torch.finfo(torch.float32).min),
+    ],
 }
 
 WRONG = {
@@ -93,9 +191,33 @@ WRONG = {
         (lambda q, k: einsum(q, k, "b q h d, b k h d -> b q k"), "heads are summed"),
         (lambda q, k: einsum(q, k, "b q h d, b k h d -> h q k"), "examples of the"),
         (lambda q, k: einsum(q, k, "b q h d, b k h d -> b h q k") / 7**0.5, "scaled"),
-        (lambda q, k: einsum(q, k, "b s h d, b s h d -> b h s"), "the shape is"),
+        (lambda q, k: einsum(q, k, "b s h d, b s h d -> b h s"), "share one name"),
         (lambda q, k: einsum(q, k, "b q h d, b k h e -> b h q k"), "one name for both"),
-        (lambda q, k: einsum(q, k, "b q h d, b k g d -> b h q k"), "two names"),
+        (lambda q, k: einsum(q, k, "b q h d, b k g d -> b h q k"), "the heads have two names"),
+        (lambda q, k: einsum(q, k, "b q h d, c k h d -> b h q k"), "the batch has two names"),
+        (
+            lambda q, k: q.reshape(2, 5, -1, 7) @ k.reshape(2, 5, -1, 7).mT,
+            "reshape only counts the same elements",
+        ),
+        (lambda q, k: einsum(q, k, "b q h d, b k h d -> q k"), "the shape is"),
+        (
+            lambda q, k: einsum(q, k[:, : q.size(1)], "b q h d, b k h d -> b h q k"),
+            "not for more keys than queries",
+        ),
+        (
+            lambda q, k: einsum(q, k, "b q h d, b k h d -> b h q k").squeeze(),
+            "not for a single query",
+        ),
+        (
+            lambda q, k: einsum(q.float(), k.float(), "b q h d, b k h d -> b h q k"),
+            "returns float32; keep the inputs' dtype",
+        ),
+        (
+            lambda q, k: einsum(q.mul_(2), k, "b q h d, b k h d -> b h q k") / 2,
+            "changes its input q in place",
+        ),
+        (lambda q, k: (q @ k.transpose(-2, -1)).to("meta"), "the result is on meta"),
+        (lambda q, k: None, "return a tensor, not NoneType"),
     ],
     "masked_mean": [
         (lambda x, mask: x.mean(1), "the mask has no effect"),
@@ -108,18 +230,59 @@ WRONG = {
         ),
         (lambda x, mask: x[mask].mean(0), "pooled over the whole batch"),
         (lambda x, mask: x.masked_fill_(~mask[..., None], 0).mean(1), "divided by the sequence"),
-        (lambda x, mask: x.sum(1) / mask.sum(1, keepdim=True), "the numbers are not."),
+        (lambda x, mask: x.sum(1) / mask.sum(1, keepdim=True), "padding is in the sum"),
+        (lambda x, mask: x.flip(1)[:, 0], "the numbers are not."),
         (lambda x, mask: x.sum(1) / mask.sum(1, keepdim=True) * torch.nan, "there are NaNs in it"),
         (
             lambda x, mask: x.mul_(mask[..., None]).sum(1) / mask.sum(1, keepdim=True),
-            "changed its input",
+            "changes its input x",
         ),
         (
             lambda x, mask: (x * mask[..., None]).sum(1) / reduce(mask.float(), "b s -> b", "sum"),
             "keep an axis of size 1",
         ),
         (lambda x, mask: (x * mask).sum(1), "keep an axis of size 1"),
-        (lambda x, mask: einsum(x, mask, "b s h, b s -> b h"), "mask.float()"),
+        (lambda x, mask: einsum(x, mask, "b s h, b s -> b h"), "mask.to(x.dtype)"),
+        (
+            lambda x, mask: (x * mask[..., None]).sum(1) // mask.sum(1, keepdim=True),
+            "drops the fraction",
+        ),
+        (lambda x, mask: x.masked_fill(~mask[..., None], -torch.inf).amax(1), "the largest value"),
+        (
+            lambda x, mask: (
+                einsum(x, mask.float(), "b s h, b s -> b h") / mask.sum(1, keepdim=True)
+            ),
+            "mask.float() is float32",
+        ),
+        (
+            lambda x, mask: checks.mean_of_kept(x, mask[:1].expand_as(mask)),
+            "the first row's mask for all rows",
+        ),
+        (
+            lambda x, mask: (x * mask[..., None]).sum(1) / mask[0].sum(),
+            "first row's number of tokens",
+        ),
+        (padded_at_the_end, "assume that padding comes last"),
+        (from_first_to_last, "Padding may also stand between tokens"),
+        (up_to_the_last, "Padding may also come first"),
+        (
+            lambda x, mask: (x * mask[..., None]).sum(1) / (x * mask[..., None] != 0).sum(1),
+            "the number of values that aren't zero",
+        ),
+        (
+            lambda x, mask: (
+                (x * mask[..., None]).sum(1) / (x * mask[..., None]).any(-1).sum(1, keepdim=True)
+            ),
+            "may be all zeros",
+        ),
+        (
+            lambda x, mask: (x.float() * mask[..., None]).sum(1) / mask.sum(1, keepdim=True),
+            "returns float32; keep the inputs' dtype",
+        ),
+        (
+            lambda x, mask: checks.mean_of_kept(x, mask.logical_not_().logical_not()),
+            "its input mask",
+        ),
         (lambda x, mask: x.view(7), "your code raised RuntimeError"),
         (lambda x, mask: 3.0, "return a tensor, not float"),
     ],
@@ -137,6 +300,38 @@ WRONG = {
         (patches("b (h w) p1 p2 c"), "not flattened"),
         (patches("b h w (p1 p2 c)"), "still lie on a grid"),
         (lambda images, size: patches("b (h w) (p1 p2 c)")(images, 4), "`size` has no effect"),
+        (patches("(b h w) (p1 p2 c)"), "the patches of all images are in one axis"),
+        (patches("b (p1 p2 c) (h w)"), "the values come before the patches"),
+        (lambda images, size: F.unfold(images, size, stride=size).mT, "channel varies slowest"),
+        (
+            lambda images, size: rearrange(
+                images.unfold(2, size, 1).unfold(3, size, 1), "b c h w p q -> b (h w) (p q c)"
+            ),
+            "your patches overlap",
+        ),
+        (
+            lambda images, size: images.reshape(len(images), -1, size * size * images.size(1)),
+            "a reshape alone",
+        ),
+        (
+            lambda images, size: (
+                images.unfold(2, size, size).unfold(3, size, size).view(len(images), -1, 48)
+            ),
+            "`view` can't join axes",
+        ),
+        (lambda images, size: patches("b (h w) (p1 p2 c)")(images[:, :3], size), "five channels"),
+        (
+            lambda images, size: patches("b (h w) (p1 p2 c)")(images, size).squeeze(),
+            "not for one patch in each image",
+        ),
+        (
+            lambda images, size: patches("b (h w) (p1 p2 c)")(images.float(), size),
+            "returns float32",
+        ),
+        (
+            lambda images, size: patches("b (h w) (p1 p2 c)")(images.add_(1), size) - 1,
+            "changes its input images in place",
+        ),
     ],
     "grouped_query_attention": [
         (partial(attention, sharing="(group kv)"), "h % kv_heads"),
@@ -153,6 +348,35 @@ WRONG = {
         (split_inside_einsum, "Shape rearrangement is not yet supported in einsum"),
         (reshaped, "head and seq are mixed up"),
         (partial(attention, merge="batch head seq dim"), "are not merged"),
+        (split_by_reshape, "mixed up when splitting"),
+        (
+            partial(attention, split="(dim head)", merge="batch seq (dim head)"),
+            "split and merged as (dim head)",
+        ),
+        (partial(attention, scale=2.0), "you multiply by sqrt(dim)"),
+        (partial(attention, fill=0.0), "exp(0) is 1"),
+        (partial(attention, fill=-100.0), "lower than any other"),
+        (masked_after_softmax, "mask after the softmax"),
+        (partial(masked_after_softmax, divided=True), "only masked keys had weight"),
+        (partial(attention, over=1), "over the heads"),
+        (lambda q, k, v, *heads: attention(q, k, v.roll(4, -1), *heads), "the numbers are not."),
+        (partial(checks.attend, values="(group kv)"), "but values aren't"),
+        (partial(checks.attend, keys="(group kv)"), "but keys aren't"),
+        (lambda q, k, v, *heads: attention(q, k, v, 6, 2), "not for pairs of query heads"),
+        (lambda *case: attention(*case, scale=1 / 2), "not for one key head for all query heads"),
+        (lambda *case: attention(*case).squeeze(1), "not for a single token"),
+        (
+            lambda q, k, v, *heads: attention(q.float(), k.float(), v.float(), *heads),
+            "returns float32; keep the inputs' dtype",
+        ),
+        (
+            lambda q, k, v, *heads: (
+                attention(q.mul_(2), k, v, *heads, scale=(6 / q.size(-1)) ** 0.5 / 2)
+                if heads == (6, 2)
+                else None
+            ),
+            "changes its input q in place",
+        ),
     ],
 }
 
@@ -171,7 +395,7 @@ def test_reference_attention_is_pytorchs_own():
     )
     expected = rearrange(by_torch, "batch head seq dim -> batch seq (head dim)")
     assert torch.allclose(checks.reference_attention(q, k, v, 6, 2), expected, atol=1e-5)
-    assert torch.allclose(checks.attend(q, k, v), expected, atol=1e-5)
+    assert torch.allclose(checks.attend(q, k, v, 6, 2), expected, atol=1e-5)
 
 
 ANNOTATED = '''

@@ -1,56 +1,118 @@
 """Exercise checks for notebook 03 on named dimensions and the order of elements."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
 from einops import rearrange, reduce, repeat
 from torch import Tensor
 
-from cs336_lib.classroom.checks.draws import normal
-from cs336_lib.classroom.checks.report import exercise, expect
+from cs336_lib.classroom.checks.draws import normal, sizes
+from cs336_lib.classroom.checks.report import DiagnosisError, exercise, expect
+
+Mistakes = Mapping[str, Tensor]
 
 
-def same(result: object, target: Tensor) -> bool:
-    """Return whether `result` is a tensor and equals `target` up to rounding errors."""
-    return (
-        isinstance(result, Tensor)
-        and result.shape == target.shape
-        and torch.allclose(result.to(target), target, atol=1e-5, equal_nan=True)
-    )
+@dataclass(frozen=True)
+class Case:
+    """Inputs of an exercise.
 
-
-def compare(result: object, target: Tensor, mistakes: dict[str, Tensor], names: str) -> None:
-    """Fail unless `result` equals `target`.
-
-    `mistakes` maps a diagnosis to the tensor that a known mistake produces. If `result` equals one
-    of these tensors, the error message is the diagnosis. Messages about a wrong shape use the axis
-    names in `names`.
+    Attributes:
+        inputs: Tensors by name.
+        target: The right result.
+        numbers: Numbers that follow the tensors as arguments.
+        what: Describes the inputs, as in "a single token". It is empty for the first case.
+        mistakes: Maps a diagnosis to the tensor that a known mistake produces.
+        errors: Maps a part of an error message to a diagnosis.
+        nan: Diagnosis of NaNs that no known mistake explains.
     """
+
+    inputs: Mapping[str, Tensor]
+    target: Tensor
+    numbers: tuple[int, ...] = ()
+    what: str = ""
+    mistakes: Mistakes = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
+    nan: str = "there are NaNs in it, from a softmax over an empty row or a division by 0."
+
+
+def same(result: Tensor, target: Tensor) -> bool:
+    """Return whether two tensors are equal up to rounding errors."""
+    return result.shape == target.shape and torch.allclose(
+        result.to(target), target, atol=1e-5, equal_nan=True
+    )
+
+
+def compare(result: object, case: Case, names: str) -> None:
+    """Fail unless `result` equals the case's target. `names` are the axes of the target."""
     expect(isinstance(result, Tensor), f"return a tensor, not {type(result).__name__}.")
-    if same(result, target):
-        return
-    for diagnosis, produced in mistakes.items():
-        expect(not same(result, produced), diagnosis)
-    expect(
-        result.shape == target.shape,
-        f"the shape is {tuple(result.shape)}; it should be {names} = {tuple(target.shape)}.",
-    )
-    expect(
-        not result.isnan().any(),
-        "there are NaNs in it, from a softmax over an empty row or a division by 0.",
-    )
-    expect(False, "the shape is right, but the numbers are not.")
+    target = case.target
+    expect(result.device == target.device, f"the result is on {result.device}, unlike the inputs.")
+    if not same(result, target):
+        for diagnosis, produced in case.mistakes.items():
+            expect(not same(result, produced), diagnosis)
+        expect(
+            result.shape == target.shape,
+            f"the shape is {tuple(result.shape)}; it should be {names} = {tuple(target.shape)}.",
+        )
+        expect(not result.isnan().any(), case.nan)
+        raise DiagnosisError("the shape is right, but the numbers are not.")
+    got, kept = (str(x.dtype).removeprefix("torch.") for x in (result, target))
+    expect(got == kept, f"your function returns {got}; keep the inputs' dtype, which is {kept}.")
 
 
-@exercise("")
-def head_scores(function: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """Check the attention scores of each head for queries and keys [batch, seq, head, dim]."""
-    q, k = normal(2, 3, 5, 7), normal(2, 3, 5, 7, seed=1)
-    target = torch.einsum("bqhd,bkhd->bhqk", q, k)
-    result = function(q, k)
-    mistakes = {
+def call(function: Callable[..., object], case: Case) -> object:
+    """Return the answer's result for a case, and fail if a known mistake raises an error."""
+    try:
+        return function(*case.inputs.values(), *case.numbers)
+    except RuntimeError as error:
+        for part, diagnosis in case.errors.items():
+            expect(part not in str(error), diagnosis)
+        raise
+
+
+def judge(function: Callable[..., object], cases: Iterator[Case], names: str) -> None:
+    """Fail unless an answer is right for every case and leaves its inputs as they are.
+
+    Args:
+        function: The answer.
+        cases: The inputs with their targets.
+        names: Axes of the result, as in "batch head query key".
+    """
+    for case in cases:
+        before = [x.clone() for x in case.inputs.values()]
+        try:
+            compare(call(function, case), case, names)
+        except Exception as error:
+            if not case.what:
+                raise
+            raise DiagnosisError(f"{where(case)}. {reason(error, case)}") from error
+        for name, x, copy in zip(case.inputs, case.inputs.values(), before, strict=True):
+            expect(torch.equal(x, copy), f"your function changes its input {name} in place.")
+
+
+def where(case: Case) -> str:
+    """Tell for which inputs an answer is wrong that was right for others."""
+    shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in case.inputs.items())
+    return f"it is right for the first inputs, but not for {case.what} ({shapes})"
+
+
+def reason(error: Exception, case: Case) -> str:
+    """Return a diagnosis, or the last line of any other error."""
+    if isinstance(error, DiagnosisError):
+        return str(error)[:1].upper() + str(error)[1:]
+    last = (str(error).strip() or "no message").splitlines()[-1].strip()
+    return f"Your code raised {type(error).__name__}: {last}"
+
+
+# head_scores
+
+
+def score_mistakes(q: Tensor, k: Tensor, target: Tensor) -> Mistakes:
+    """Return what typical mistakes in the attention scores produce."""
+    return {
         "you still multiply the last two axes; in batch seq head dim those are head and dim, so "
         "heads are compared with heads, and tokens are never compared with "
         "each other.": q @ k.transpose(-2, -1),
@@ -69,6 +131,13 @@ def head_scores(function: Callable[[Tensor, Tensor], Tensor]) -> None:
         "the examples of the batch are summed up: keep `batch` to the right of the arrow.": (
             target.sum(0)
         ),
+        "queries and keys share one name, so each query meets only the key at its own position; "
+        "give them two names.": target.diagonal(dim1=-2, dim2=-1),
+        "you reshaped where axes must change places; a transpose moves head in front of seq, and a "
+        "reshape only counts the same elements in other rows.": (
+            q.reshape(len(q), q.size(2), -1, q.size(3))
+            @ k.reshape(len(k), k.size(2), -1, k.size(3)).mT
+        ),
         "`dim` has two names in your pattern, so queries and keys are summed separately; use one "
         "name for both.": (
             rearrange(q.sum(-1), "b q h -> b h q 1") * rearrange(k.sum(-1), "b k h -> b h 1 k")
@@ -76,110 +145,283 @@ def head_scores(function: Callable[[Tensor, Tensor], Tensor]) -> None:
         "the heads have two names, so the keys' heads are summed; use one name for both.": (
             torch.einsum("bqhd,bkgd->bhqk", q, k)
         ),
+        "the batch has two names, so each query meets the keys of all examples; use one name for "
+        "both.": torch.einsum("bqhd,ckhd->bhqk", q, k),
         "you scaled the scores by 1/sqrt(dim); attention does, but this exercise doesn't.": (
             target / math.sqrt(q.size(-1))
         ),
     }
-    compare(result, target, mistakes, "batch head query key")
-    longer = normal(2, 4, 5, 7, seed=2)  # more keys than queries, as with a KV cache
-    target = torch.einsum("bqhd,bkhd->bhqk", q, longer)
-    compare(function(q, longer), target, {}, "batch head query key")
 
 
-@exercise("")
-def masked_mean(function: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """Check the mean over all tokens that aren't padding."""
-    x = normal(2, 5, 3)
-    mask = torch.tensor([[True, True, True, True, False], [True, True, False, False, False]])
-    before = x.clone()
-    kept = before * rearrange(mask, "batch seq -> batch seq 1")
+def score_cases() -> Iterator[Case]:
+    """Yield queries and keys [batch, seq, head, dim]."""
+
+    def case(q: Tensor, k: Tensor, what: str = "") -> Case:
+        target = torch.einsum("bqhd,bkhd->bhqk", q, k)
+        mistakes = {} if what else score_mistakes(q, k, target)
+        return Case({"q": q, "k": k}, target, what=what, mistakes=mistakes)
+
+    yield case(normal(2, 3, 5, 7), normal(2, 3, 5, 7, seed=1))
+    yield case(normal(2, 3, 5, 7), normal(2, 4, 5, 7, seed=2), "more keys than queries")
+    yield case(normal(3, 1, 2, 5), normal(3, 6, 2, 5, seed=3), "a single query")
+    yield case(normal(1, 4, 3, 2), normal(1, 4, 3, 2, seed=4), "a batch of one")
+    yield case(normal(2, 3, 1, 4), normal(2, 5, 1, 4, seed=5), "one head")
+    yield case(normal(2, 2, 3, 1), normal(2, 4, 3, 1, seed=6), "heads of one number")
+    yield case(normal(1, 1, 1, 1), normal(1, 1, 1, 1, seed=7), "one number in all")
+    moved, shared = normal(3, 2, 4, 5).transpose(1, 2), normal(1, 6, 2, 5, seed=8)
+    yield case(moved, shared.expand(3, -1, -1, -1), "inputs that aren't contiguous")
+    for size in sizes(2, batch=(2, 4), seq=(2, 6), more=(0, 3), head=(2, 5), dim=(2, 9)):
+        q = normal(size.batch, size.seq, size.head, size.dim, seed=9)
+        k = normal(size.batch, size.seq + size.more, size.head, size.dim, seed=10)
+        yield case(q, k, "other sizes")
+        yield case(q.double(), k.double(), "inputs in float64")
+
+
+@exercise(
+    "One head has 2 queries and 4 keys of 3 numbers. How many scores are there, and what does each "
+    "sum over?"
+)
+def head_scores(function: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Check the attention scores of each head for queries and keys [batch, seq, head, dim]."""
+    judge(function, score_cases(), "batch head query key")
+
+
+# masked_mean
+
+
+def mean_of_kept(x: Tensor, mask: Tensor) -> Tensor:
+    """Compute the mean of each row's tokens whose mask is True."""
+    return torch.stack([row[keep].mean(0) for row, keep in zip(x, mask, strict=True)])
+
+
+def mean_mistakes(x: Tensor, mask: Tensor) -> Mistakes:
+    """Return what typical mistakes in the mean over tokens produce."""
+    kept = x * rearrange(mask, "batch seq -> batch seq 1")
     counts = reduce(mask.float(), "batch seq -> batch 1", "sum")
-    try:
-        result = function(x, mask)
-    except RuntimeError as error:
-        text = str(error)
-        expect(
-            "size of tensor" not in text,
-            "two shapes do not fit together; they are matched from the right, so keep an axis of "
-            "size 1 where one is missing: `batch 1` to divide by, `batch seq 1` to multiply with.",
-        )
-        expect(
-            "bool" not in text.lower(),
-            "the mask is boolean, and this needs numbers: mask.float() has ones and zeros.",
-        )
-        raise
-    mistakes = {
-        "you averaged over all tokens, padding included: the mask has no effect.": before.mean(1),
+    return {
+        "you averaged over all tokens, padding included: the mask has no effect.": x.mean(1),
         "you set the padding to zero but divided by the sequence length: divide by the number of "
         "tokens that are kept.": kept.mean(1),
         "that is the sum of the kept tokens; divide by how many there are.": kept.sum(1),
+        "you divide by the number of kept tokens, but padding is in the sum.": x.sum(1) / counts,
         "you divided by the kept tokens of the whole batch: each row has its own number of them.": (
             kept.sum(1) / mask.sum()
         ),
         "you averaged the padding and dropped the tokens: True marks a token that counts.": (
-            reduce(before * ~mask[..., None], "batch seq hidden -> batch hidden", "sum")
-            / (5 - counts)
+            reduce(x * ~mask[..., None], "batch seq hidden -> batch hidden", "sum")
+            / (x.size(1) - counts)
         ),
         "you pooled over the whole batch; return one vector for each row.": (
             kept.sum((0, 1)) / mask.sum()
         ),
+        "that is the largest value of the kept tokens; the mean is expected.": (
+            x.masked_fill(~mask[..., None], -torch.inf).amax(1)
+        ),
+        "a division with // drops the fraction; use /.": kept.sum(1) // counts,
+        "you use the first row's mask for all rows.": mean_of_kept(x, mask[:1].expand_as(mask)),
+        "you divide every row by the first row's number of tokens.": kept.sum(1) / counts[0],
     }
-    compare(result, kept.sum(1) / counts, mistakes, "batch hidden")
-    expect(torch.equal(x, before), "your function changed its input x in place.")
 
 
-@exercise("")
-def image_to_patches(function: Callable[[Tensor, int], Tensor]) -> None:
-    """Check the conversion of images to flattened patches with the channel as last dimension."""
-    images = normal(2, 3, 8, 12)
+def place_mistakes(x: Tensor, mask: Tensor) -> Mistakes:
+    """Return what mistakes about the place of the padding produce."""
+    places = torch.arange(x.size(1))
+    from_left = places < mask.sum(1, keepdim=True)
+    last = mask.long().cumsum(1).argmax(1, keepdim=True)
+    first = mask.long().argmax(1, keepdim=True)
+    kept = x * mask[..., None]
+    return {
+        "you assume that padding comes last, but the mask may begin with False: use its positions, "
+        "not only their number.": mean_of_kept(x, from_left),
+        "padding may also stand between tokens: use every position of the mask, not the first and "
+        "the last.": mean_of_kept(x, (places >= first) & (places <= last)),
+        "padding may also come first: you average from the beginning to the last kept token.": (
+            mean_of_kept(x, places <= last)
+        ),
+        "you divide by the number of values that aren't zero; a kept token may have "
+        "zeros.": kept.sum(1) / (kept != 0).sum(1),
+        "a token that counts may be all zeros; count the mask, not the vectors.": kept.sum(1)
+        / (kept != 0).any(-1).sum(1, keepdim=True),
+    }
 
-    def cut(output: str) -> Tensor:
-        return rearrange(images, f"b c (h p1) (w p2) -> {output}", p1=4, p2=4)
 
+def mean_cases() -> Iterator[Case]:
+    """Yield tokens [batch, seq, hidden] and masks [batch, seq]."""
+    x = normal(2, 5, 3)
+    mask = torch.tensor([[True, True, True, True, False], [True, True, False, False, False]])
+    errors = {
+        "scalar type": "x may be float64, but mask.float() is float32; mask.to(x.dtype) fits both.",
+        "ize of tensor": "two shapes do not fit together; they are matched from the right, so keep "
+        "an axis of size 1 where one is missing: `batch 1` to divide by, `batch seq 1` to multiply "
+        "with.",
+        "ool": "the mask is boolean, and this needs numbers: mask.to(x.dtype) has ones and zeros.",
+    }
+    yield Case(
+        {"x": x, "mask": mask},
+        mean_of_kept(x, mask),
+        mistakes=mean_mistakes(x, mask),
+        errors=errors,
+    )
+
+    def case(x: Tensor, mask: Tensor, what: str) -> Case:
+        return Case(
+            {"x": x, "mask": mask},
+            mean_of_kept(x, mask),
+            what=what,
+            mistakes=place_mistakes(x, mask),
+            errors=errors,
+        )
+
+    left = torch.tensor([[0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1], [0, 1, 1, 1, 1, 1]]).bool()
+    yield case(normal(3, 6, 4), left, "padding on the left")
+    holes = torch.tensor([[1, 0, 1, 0, 0], [0, 1, 0, 0, 1], [1, 0, 0, 1, 1]]).bool()
+    yield case(normal(3, 5, 2, seed=1), holes, "padding between tokens")
+    yield case(normal(4, 4, 3, seed=2), torch.eye(4).bool(), "one token in each row")
+    yield case(normal(2, 3, 5, seed=3), torch.ones(2, 3).bool(), "a batch without padding")
+    zeros = normal(2, 4, 3, seed=4)
+    zeros[:, 1], zeros[:, 0, 0] = 0, 0
+    yield case(zeros, torch.tensor([[1, 1, 0, 1], [1, 1, 1, 0]]).bool(), "a token of zeros")
+    yield case(normal(1, 1, 1), torch.ones(1, 1).bool(), "one number in all")
+    moved = normal(5, 3, 4, seed=5).transpose(0, 1)
+    yield case(moved, moved[..., 0] < 1, "an x that isn't contiguous")
+    yield case(normal(1, 5, 2, seed=6).expand(3, -1, -1), holes, "an expanded x")
+    for size in sizes(3, batch=(1, 4), seq=(2, 9), hidden=(1, 6)):
+        x = normal(size.batch, size.seq, size.hidden, seed=7)
+        mask = normal(size.batch, size.seq, seed=8) > 0
+        mask[:, size.seq // 2] = True  # every row has a token
+        yield case(x, mask, "other sizes")
+        yield case(x.double(), mask, "inputs in float64")
+
+
+@exercise(
+    "A row's tokens are [2, 4, 9], and its mask is [True, False, True]. What do you sum, and what "
+    "do you divide by?"
+)
+def masked_mean(function: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Check the mean over all tokens that aren't padding."""
+    judge(function, mean_cases(), "batch hidden")
+
+
+# image_to_patches
+
+VIEW = (
+    "`view` can't join axes that a transpose has moved apart; `rearrange` and `reshape` copy where "
+    "they must."
+)
+
+
+def cut(images: Tensor, size: int, output: str = "b (h w) (p1 p2 c)") -> Tensor:
+    """Cut images into patches, and arrange the values by the pattern `output`."""
+    return rearrange(images, f"b c (h p1) (w p2) -> {output}", p1=size, p2=size)
+
+
+def patch_mistakes(images: Tensor, size: int) -> Mistakes:
+    """Return what typical mistakes in cutting patches produce."""
+    by_number = "b c (h p1) (w p2) -> b (h w) (p1 p2 c)"
     strided = "b c (p1 h) (p2 w) -> b (h w) (p1 p2 c)"
-    mistakes = {
+    sliding = images.unfold(2, size, 1).unfold(3, size, 1)
+    return {
         "the channel varies slowest inside a patch; it should come last, as in (p1 p2 c).": (
-            cut("b (h w) (c p1 p2)")
+            cut(images, size, "b (h w) (c p1 p2)")
         ),
         "the patches come column by column; make `h` the slow axis to go row by row.": (
-            cut("b (w h) (p1 p2 c)")
+            cut(images, size, "b (w h) (p1 p2 c)")
         ),
-        "inside a patch, rows and columns are swapped: p1 before p2.": cut("b (h w) (p2 p1 c)"),
+        "inside a patch, rows and columns are swapped: p1 before p2.": (
+            cut(images, size, "b (h w) (p2 p1 c)")
+        ),
         "every patch is a thinned-out image; in (h p1) the left name is the slow one, so the "
         "patch index comes first and the place inside the "
-        "patch second.": (rearrange(images, strided, p1=4, p2=4)),
+        "patch second.": rearrange(images, strided, p1=size, p2=size),
         "`size` is the size of a patch, p1 and p2; you gave it to h and w, the number of them.": (
-            rearrange(images, "b c (h p1) (w p2) -> b (h w) (p1 p2 c)", h=4, w=4)
+            rearrange(images, by_number, h=size, w=size)
         ),
-        "the patches are right but not flattened into vectors.": cut("b (h w) p1 p2 c"),
+        "the patches are right but not flattened into vectors.": (
+            cut(images, size, "b (h w) p1 p2 c")
+        ),
         "the patches still lie on a grid: join `h` and `w` into one axis.": (
-            cut("b h w (p1 p2 c)")
+            cut(images, size, "b h w (p1 p2 c)")
         ),
+        "the patches of all images are in one axis; keep `batch` apart.": (
+            cut(images, size, "(b h w) (p1 p2 c)")
+        ),
+        "the values come before the patches; the order should be batch patch value.": (
+            cut(images, size, "b (p1 p2 c) (h w)")
+        ),
+        "your patches overlap; each begins `size` pixels after the one before it.": (
+            rearrange(sliding, "b c h w p1 p2 -> b (h w) (p1 p2 c)")
+        ),
+        "a reshape alone keeps the elements in their old order; a patch's pixels don't lie next to "
+        "each other.": images.reshape(cut(images, size).shape),
     }
-    compare(function(images, 4), cut("b (h w) (p1 p2 c)"), mistakes, "batch patch value")
-    fixed = {"`size` has no effect; your patches are always 4 x 4.": cut("b (h w) (p1 p2 c)")}
-    small = rearrange(images, "b c (h p1) (w p2) -> b (h w) (p1 p2 c)", p1=2, p2=2)
-    compare(function(images, 2), small, fixed, "batch patch value")
+
+
+def patch_cases() -> Iterator[Case]:
+    """Yield images [batch, channel, height, width] and sizes of patches."""
+
+    def case(images: Tensor, size: int, what: str = "", fixed: bool = False) -> Case:
+        mistakes = {} if what else patch_mistakes(images, size)
+        if fixed:
+            message = "`size` has no effect; your patches are always 4 x 4."
+            mistakes = {message: cut(images, 4)}
+        errors = {"view size is not compatible": VIEW}
+        target = cut(images, size)
+        return Case({"images": images}, target, (size,), what, mistakes, errors)
+
+    images = normal(2, 3, 8, 12)
+    yield case(images, 4)
+    yield case(images, 2, "another size on the same images", fixed=True)
+    yield case(normal(2, 3, 12, 6, seed=1), 3, "images that are taller than wide, and size 3")
+    yield case(normal(2, 1, 4, 6, seed=2), 2, "one channel")
+    yield case(normal(3, 5, 4, 4, seed=3), 2, "five channels and square images")
+    yield case(normal(2, 3, 5, 5, seed=4), 5, "one patch in each image")
+    yield case(normal(2, 3, 2, 3, seed=5), 1, "patches of one pixel")
+    yield case(normal(1, 1, 1, 1), 1, "one pixel in all")
+    last = images.contiguous(memory_format=torch.channels_last)
+    yield case(last, 4, "images that are stored channels last")
+    yield case(normal(1, 2, 6, 3, seed=6).expand(4, -1, -1, -1), 3, "expanded images")
+    for size in sizes(3, batch=(1, 3), channel=(1, 4), h=(1, 4), w=(1, 4), patch=(2, 5)):
+        shape = size.batch, size.channel, size.h * size.patch, size.w * size.patch
+        yield case(normal(*shape, seed=7), size.patch, "other sizes")
+    yield case(normal(2, 2, 4, 6, seed=8).double(), 2, "inputs in float64")
+
+
+@exercise("A 2 x 2 image is red 1, 2, 3, 4 and green 5, 6, 7, 8. What is its one patch of size 2?")
+def image_to_patches(function: Callable[[Tensor, int], Tensor]) -> None:
+    """Check the conversion of images to flattened patches with the channel as last dimension."""
+    judge(function, patch_cases(), "batch patch value")
+
+
+# grouped_query_attention
 
 
 def attend(
     q: Tensor,
     k: Tensor,
     v: Tensor,
+    heads: int,
+    kv_heads: int,
     *,
     split: str = "batch seq (head dim) -> batch head seq dim",
     merge: str = "batch head seq dim -> batch seq (head dim)",
-    groups: str = "batch kv seq dim -> batch (kv group) seq dim",
+    keys: str = "(kv group)",
+    values: str = "(kv group)",
     scale: float | None = None,
     masked: str = "future",
+    fill: float = -torch.inf,
+    mask_weights: bool = False,
     softmax_over: int = -1,
 ) -> Tensor:
-    """Compute grouped-query attention (6 query heads, 2 key and value heads).
+    """Compute grouped-query attention.
 
     The default arguments are correct. Each argument can reproduce a typical mistake.
     """
-    q = rearrange(q, split, head=6)
-    k, v = (repeat(rearrange(t, split, head=2), groups, group=3) for t in (k, v))
+    group = heads // kv_heads
+    q = rearrange(q, split, head=heads)
+    k, v = (
+        repeat(rearrange(x, split, head=kv_heads), f"b kv s d -> b {order} s d", group=group)
+        for x, order in ((k, keys), (v, values))
+    )
     scores = q @ k.mT * (q.size(-1) ** -0.5 if scale is None else scale)
     ones = torch.ones(scores.shape[-2:], dtype=torch.bool)
     masks = {
@@ -190,55 +432,145 @@ def attend(
         "none": ~ones,
     }
     forbidden = masks[masked]
-    weights = torch.softmax(scores.masked_fill(forbidden, -torch.inf), softmax_over)
+    if mask_weights:
+        weights = torch.softmax(scores, softmax_over).masked_fill(forbidden, 0.0)
+    else:
+        weights = torch.softmax(scores.masked_fill(forbidden, fill), softmax_over)
     return rearrange(weights @ v, merge)
 
 
-@exercise("")
-def grouped_query_attention(function: Callable[..., Tensor]) -> None:
-    """Check causal grouped-query attention, with several query heads per key and value head."""
-    heads, kv_heads, dim = 6, 2, 4
-    q, k, v = (
-        3 * normal(2, 5, count * dim, seed=seed)
-        for seed, count in enumerate((heads, kv_heads, kv_heads))
-    )
-    unmerged = attend(q, k, v, merge="batch head seq dim -> batch head seq dim")
-    result = function(q, k, v, heads, kv_heads)
-    mistakes = {
-        "query head h reads key head h % kv_heads; neighbouring heads share one, so split the "
+def head_mistakes(q: Tensor, k: Tensor, v: Tensor, heads: int, kv_heads: int) -> Mistakes:
+    """Return what mistakes in splitting, sharing and merging heads produce."""
+    case = q, k, v, heads, kv_heads
+    unmerged = attend(*case, merge="batch head seq dim -> batch head seq dim")
+
+    def misread(x: Tensor, count: int) -> Tensor:
+        """Read the elements as if they came by head, then by token."""
+        by_head = x.reshape(len(x), count, x.size(1), -1)
+        return rearrange(by_head, "batch head seq dim -> batch seq (head dim)")
+
+    return {
+        "query head h reads key head h % kv_heads; neighboring heads share one, so split the "
         "query heads as (kv group), not (group kv).": (
-            attend(q, k, v, groups="batch kv seq dim -> batch (group kv) seq dim")
+            attend(*case, keys="(group kv)", values="(group kv)")
         ),
-        "the scores are not scaled: divide them by sqrt(dim).": attend(q, k, v, scale=1.0),
-        "the scale uses the width of all heads; use the dim of one head.": (
-            attend(q, k, v, scale=(heads * dim) ** -0.5)
+        "keys are shared by neighboring query heads, but values aren't; both are (kv group).": (
+            attend(*case, values="(group kv)")
         ),
-        "you divided by dim; use its square root.": attend(q, k, v, scale=1 / dim),
-        "there is no causal mask: tokens look at the future.": attend(q, k, v, masked="none"),
-        "that mask is inverted; each token looks at the future instead of the past.": (
-            attend(q, k, v, masked="past")
-        ),
-        "each token sees one position too far; the future begins at triu(1).": (
-            attend(q, k, v, masked="too little")
-        ),
-        "a token sees itself, so the future is triu(1); here the first token's row is empty, "
-        "and its "
-        "softmax is NaN.": attend(q, k, v, masked="itself"),
-        "softmax runs over the queries; the weights of one query over all keys add up to 1.": (
-            attend(q, k, v, softmax_over=-2)
+        "values are shared by neighboring query heads, but keys aren't; both are (kv group).": (
+            attend(*case, keys="(group kv)")
         ),
         "the heads are merged as (dim head); the order they were split in is (head dim).": (
-            attend(q, k, v, merge="batch head seq dim -> batch seq (dim head)")
+            attend(*case, merge="batch head seq dim -> batch seq (dim head)")
         ),
-        "the heads are split as (dim head); a head's numbers are neighbours: (head dim).": (
-            attend(q, k, v, split="batch seq (dim head) -> batch head seq dim")
+        "the heads are split as (dim head); a head's numbers are neighbors: (head dim).": (
+            attend(*case, split="batch seq (dim head) -> batch head seq dim")
+        ),
+        "the heads are split and merged as (dim head); a head's numbers are neighbors, so both are "
+        "(head dim).": attend(
+            *case,
+            split="batch seq (dim head) -> batch head seq dim",
+            merge="batch head seq dim -> batch seq (dim head)",
+        ),
+        "head and seq are mixed up when splitting: split the width into (head dim) first, then "
+        "bring head in front of seq.": (
+            attend(*map(misread, (q, k, v), (heads, kv_heads, kv_heads)), heads, kv_heads)
         ),
         "head and seq are mixed up when merging: bring seq in front of head, then join.": (
-            unmerged.reshape(2, 5, heads * dim)
+            unmerged.reshape(q.shape)
         ),
-        "the heads are not merged; the result should be batch seq (head dim).": (unmerged),
+        "the heads are not merged; the result should be batch seq (head dim).": unmerged,
     }
-    compare(result, reference_attention(q, k, v, heads, kv_heads), mistakes, "batch seq width")
+
+
+def softmax_mistakes(q: Tensor, k: Tensor, v: Tensor, heads: int, kv_heads: int) -> Mistakes:
+    """Return what mistakes in the scale, the mask and the softmax produce."""
+    case = q, k, v, heads, kv_heads
+    dim = q.size(-1) // heads
+    return {
+        "the scores are not scaled: divide them by sqrt(dim).": attend(*case, scale=1.0),
+        "the scale uses the width of all heads; use the dim of one head.": (
+            attend(*case, scale=(heads * dim) ** -0.5)
+        ),
+        "you divided by dim; use its square root.": attend(*case, scale=1 / dim),
+        "you multiply by sqrt(dim); divide by it.": attend(*case, scale=dim**0.5),
+        "there is no causal mask: tokens look at the future.": attend(*case, masked="none"),
+        "that mask is inverted; each token looks at the future instead of the past.": (
+            attend(*case, masked="past")
+        ),
+        "each token sees one position too far; the future begins at triu(1).": (
+            attend(*case, masked="too little")
+        ),
+        "a token sees itself, so the future is triu(1); here the first token's row is empty, and "
+        "its softmax is NaN.": attend(*case, masked="itself"),
+        "the future's scores are 0, but exp(0) is 1, so softmax still gives them weight; set them "
+        "to -inf.": attend(*case, fill=0.0),
+        "you mask after the softmax, so the weights of a query no longer add up to 1; set the "
+        "scores to -inf before it.": attend(*case, mask_weights=True),
+        "softmax runs over the queries; the weights of one query over all keys add up to 1.": (
+            attend(*case, softmax_over=-2)
+        ),
+        "softmax runs over the heads; the weights of one query over all keys add up to 1.": (
+            attend(*case, softmax_over=1)
+        ),
+    }
+
+
+def attention_cases() -> Iterator[Case]:
+    """Yield queries, keys and values [batch, seq, width] with the numbers of heads."""
+
+    def case(q: Tensor, k: Tensor, v: Tensor, heads: int, kv_heads: int, what: str = "") -> Case:
+        numbers = heads, kv_heads
+        mistakes: Mistakes = {}
+        if not what:
+            mistakes = head_mistakes(q, k, v, *numbers) | softmax_mistakes(q, k, v, *numbers)
+        target = reference_attention(q, k, v, *numbers)
+        errors = {"view size is not compatible": VIEW}
+        return Case({"q": q, "k": k, "v": v}, target, numbers, what, mistakes, errors)
+
+    def drawn(
+        batch: int, seq: int, heads: int, kv_heads: int, dim: int, what: str = "", seed: int = 0
+    ) -> Case:
+        widths = heads * dim, kv_heads * dim, kv_heads * dim
+        q, k, v = (3 * normal(batch, seq, width, seed=seed + n) for n, width in enumerate(widths))
+        return case(q, k, v, heads, kv_heads, what)
+
+    yield drawn(2, 5, 6, 2, 4)
+    yield drawn(2, 5, 6, 3, 4, "pairs of query heads", seed=1)
+    yield drawn(3, 4, 5, 1, 3, "one key head for all query heads", seed=2)
+    yield drawn(2, 3, 4, 4, 5, "as many key heads as query heads", seed=3)
+    yield drawn(2, 4, 1, 1, 6, "one head", seed=4)
+    yield drawn(3, 1, 4, 2, 2, "a single token", seed=5)
+    yield drawn(1, 7, 4, 2, 3, "a batch of one", seed=6)
+    yield drawn(2, 3, 6, 2, 1, "heads of one number", seed=7)
+    yield drawn(1, 1, 1, 1, 1, "one number in all", seed=8)
+    for size in sizes(2, batch=(1, 4), seq=(2, 8), kv=(2, 3), group=(2, 4), dim=(2, 7)):
+        heads = size.kv * size.group
+        yield drawn(size.batch, size.seq, heads, size.kv, size.dim, "other sizes", seed=9)
+    q, k, v = normal(2, 6, 24).split((16, 4, 4), dim=-1)
+    yield case(q, k, v, 4, 1, "inputs that are slices of one tensor")
+    expanded = normal(1, 4, 6).expand(3, -1, -1)
+    yield case(expanded, expanded, expanded, 2, 2, "one expanded tensor for q, k and v")
+    yield case(q.double(), k.double(), v.double(), 4, 1, "inputs in float64")
+    # Whole numbers and dim 4 make the scores exact, however they are computed.
+    q, k = (16 * normal(2, 6, width, seed=width).round() for width in (16, 8))
+    low = "a masked score must be lower than any other, so set it to -inf."
+    big = case(q, k, normal(2, 6, 8), 4, 2, "scores of several hundred")
+    yield replace(
+        big,
+        mistakes={low: attend(*big.inputs.values(), 4, 2, fill=-100.0)},
+        nan="there are NaNs: exp overflows, or only masked keys had weight; set the future to -inf "
+        "before the softmax, and let the softmax subtract the maximum.",
+    )
+
+
+@exercise(
+    "With 4 query heads and 2 key heads, which key head does each query head read, and which "
+    "tokens does the second token see?"
+)
+def grouped_query_attention(function: Callable[..., Tensor]) -> None:
+    """Check causal grouped-query attention, with several query heads per key and value head."""
+    judge(function, attention_cases(), "batch seq width")
 
 
 def reference_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, kv_heads: int) -> Tensor:
