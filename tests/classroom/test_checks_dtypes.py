@@ -1,10 +1,13 @@
 """Checks of notebook 01: the right answer passes, each typical mistake gets its own diagnosis."""
 
 import math
+from fractions import Fraction
 
+import numpy as np
 import torch
 from verdicts import assert_untouched, assert_verdicts
 
+from cs336_lib.classroom.bits import BF16, E4M3, FP32
 from cs336_lib.classroom.checks import dtypes as checks
 
 FUNCTIONS = ("decode_e4m3", "to_bf16", "int8_round_trip")
@@ -15,17 +18,24 @@ def test_untouched_stubs():
 
 
 def test_decode_by_hand():
+    right = (-11, -11.0, np.float32(-11), Fraction(-11), torch.tensor(-11.0), -(0b1011))
     cases = [
-        (-5.5, "passed"),
-        (5.5, "sign bit is 1"),
-        (-2.75, "bias is 128"),
-        (-1.375 * 2.0**-126, "255"),
-        (-1.5, "implicit leading one"),
-        (-1.375, "power of two"),
-        (-7.0, "first mantissa bit is worth 1/2"),
-        (-1.011 * 4, "1.011 is in base two"),
-        (3, "Read the exponent field"),
-        ("-5.5", "A number is expected"),
+        *((answer, "passed") for answer in right),
+        (11.0, "sign bit is 1"),
+        (-5.5, "half of the right one"),
+        (-1.375 * 2.0**-125, "255"),
+        (-1.375 * 2.0**130, "you left out the bias"),
+        (-1.375 / 8, "the other way round"),
+        (-1.375 * 2 * 3, "2 to the power of the exponent"),
+        (-3.0, "implicit leading one"),
+        (-1.375, "you left out the power of two"),
+        (-32, "011 isn't 3"),
+        (-14.0, "first mantissa bit is worth 1/2, so"),
+        (-9.5, "not 1/4"),
+        (-1.011 * 8, "1.011 is in base two"),
+        (3, "the number is off for the bits"),
+        ("-11", "a number is expected"),
+        (None, "put a number"),
     ]
     assert_verdicts(checks.decode_by_hand, cases)
 
@@ -55,26 +65,113 @@ def e4m3(
     return decode
 
 
+def e4m3_by_ldexp(code):
+    """Shifts the exponent of a whole number of eighths."""
+    field, mantissa = divmod(code & 127, 8)
+    if code & 127 == 127:
+        return float("nan")
+    magnitude = math.ldexp(mantissa + 8 * (field > 0), max(field, 1) - 10)
+    return math.copysign(magnitude, -(code >> 7))
+
+
+def e4m3_from_text(code):
+    """Reads the fields from the digits."""
+    digits = f"{code:08b}"
+    sign, field, mantissa = digits[0], int(digits[1:5], 2), digits[5:]
+    if digits[1:] == "1111111":
+        return math.nan
+    value = sum(int(bit) / 2**n for n, bit in enumerate(mantissa, 1)) + (field > 0)
+    value *= 2.0 ** (max(field, 1) - 7)
+    return 0 if value == 0 else value * {"0": 1, "1": -1}[sign]
+
+
+def e4m3_from_fp16(code):
+    """Moves the bits into fp16, whose bias is larger by 8."""
+    if code in (0x7F, 0xFF):
+        return np.nan
+    half = np.array((code & 0x80) << 8 | (code & 0x7F) << 7, np.uint16).view(np.float16)
+    return np.float64(half) * 2**8
+
+
+def e5m2(code):
+    """Cuts the byte in the wrong place."""
+    sign, exponent, mantissa = code >> 7, code >> 2 & 31, code & 3
+    return (-1) ** sign * (1 + mantissa / 4) * 2.0 ** (exponent - 15)
+
+
+def changed(code, value):
+    """The right decoder, but for one code."""
+    return lambda given: value if given == code else e4m3()(given)
+
+
+def scaled_mantissa(part):
+    """A decoder of normal numbers whose mantissa is worth `part(mantissa)`."""
+
+    def decode(code):
+        normal = code & 127 != 127 and code >> 3 & 15
+        value = (1 + part(code & 7)) * 2.0 ** ((code >> 3 & 15) - 7)
+        return (-1) ** (code >> 7) * value if normal else e4m3()(code)
+
+    return decode
+
+
 def test_decode_e4m3():
+    right = (e4m3(), e4m3_by_ldexp, e4m3_from_text, e4m3_from_fp16, changed(0x80, 0.0))
     cases = [
-        (e4m3(), "passed"),
-        (e4m3(bias=8), "your bias is 8"),
-        (e4m3(bias=15), "your bias is 2^4 - 1 = 15"),
+        *((answer, "passed") for answer in right),
+        (e4m3(bias=8), "Is your bias 8"),
+        (e4m3(bias=15), "Is your bias 2^4 - 1?"),
+        (e4m3(bias=6), "0x38, which is 0 0111 000, is off"),
         (e4m3(hidden=0.0), "implicit leading one is missing"),
-        (e4m3(signed=False), "sign bit set"),
+        (lambda code: (code >> 7) * abs(e4m3()(code)), "you multiply by the sign bit"),
+        (e4m3(signed=False), "you lose the sign"),
         (e4m3(mask=-1), "stayed in your exponent"),
         (e4m3(mask=-1, signed=False), "stayed in your exponent"),
+        (changed(0xB8, -2.0), "0xb8, which is 1 0111 000, is off"),
+        (e5m2, "you cut the byte like E5M2"),
+        (scaled_mantissa(lambda mantissa: mantissa // 8), "with //, which rounds"),
+        (scaled_mantissa(lambda mantissa: mantissa / 4), "divide it by 2^3"),
+        (scaled_mantissa(lambda mantissa: mantissa / 7), "divide it by 2^3"),
         (e4m3(subnormal_one=1.0), "without the leading one"),
-        (e4m3(subnormal_exponent=-7), "half of what they should be"),
-        (e4m3(subnormal_exponent=-5), "the smallest value"),
-        (e4m3(ieee=True), "top exponent holds ordinary numbers"),
-        (lambda code: 480.0 if code == 0x7F else e4m3()(code), "0x7F and 0xFF are NaN"),
-        (lambda code: 0.0 if code == 0x55 else e4m3()(code), "0x55"),
-        (lambda code: torch.tensor(1.0), "not a tensor"),
+        (lambda code: e4m3()(code) if code & 0x78 else 0.0, "not 0"),
+        (e4m3(subnormal_exponent=-7), "half as large as they should be"),
+        (e4m3(subnormal_exponent=-5), "0x01, which is 0 0000 001, is off"),
+        (e4m3(ieee=True), "makes ordinary numbers"),
+        (changed(0x7F, 480.0), "0x7F and 0xFF are NaN"),
+        (changed(0x55, 0.0), "0x55"),
+        (changed(0x80, math.nan), "0x80"),
+        (lambda code: torch.tensor(1.0), "uses torch"),
+        (E4M3.decode, "write it by hand"),
+        (lambda code: E4M3.decode(code), "write it by hand"),
+        (lambda code: str(e4m3()(code)), "not str"),
         (lambda code: 1 / 0, "your code raised ZeroDivisionError"),
-        (lambda code: None if code == 0x7F else e4m3()(code), "cannot be used as the task says"),
+        (changed(0x7F, None), "returns None for 0x7f"),
     ]
     assert_verdicts(checks.decode_e4m3, cases)
+
+
+def bf16_by_cases(code):
+    """Compares what is cut off with a half."""
+    upper, cut_off = divmod(code, 2**16)
+    is_up = cut_off > 0x8000 or (cut_off == 0x8000 and upper % 2 == 1)
+    return upper + int(is_up)
+
+
+def bf16_by_distance(code):
+    """Chooses the nearer of two neighbors."""
+    below = code >> 16
+    candidates = (below, below + 1)
+    return min(candidates, key=lambda other: (abs((other << 16) - code), other & 1))
+
+
+def bf16_in_numpy(code):
+    """Computes with unsigned integers of 32 bits."""
+    bits = np.uint32(code)
+    return (bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
+
+
+def bf16(code):
+    return code + 0x7FFF + (code >> 16 & 1) >> 16
 
 
 def no_infinity(code):
@@ -92,17 +189,26 @@ def carry_lost(code):
 
 def test_to_bf16():
     cases = [
-        (lambda code: code + 0x7FFF + (code >> 16 & 1) >> 16, "passed"),
-        (lambda code: code >> 16, "You truncate"),
-        (lambda code: code + 0x8000 >> 16, "You round ties up"),
-        (lambda code: code + 0x7FFF >> 16, "You round ties down"),
-        (lambda code: code + 0x8000 - (code >> 16 & 1) >> 16, "You round ties to odd"),
-        (lambda code: float(code + 0x7FFF + (code >> 16 & 1) >> 16), "Return an int"),
+        *((answer, "passed") for answer in (bf16, bf16_by_cases, bf16_by_distance, bf16_in_numpy)),
+        (lambda code: code >> 16, "you truncate"),
+        (lambda code: code + 0x8000 >> 16, "you round ties up"),
+        (lambda code: code + 0x7FFF >> 16, "you round ties down"),
+        (lambda code: code + 0x8000 - (code >> 16 & 1) >> 16, "you round ties to odd"),
+        (lambda code: (code >> 16) + (code >> 15 & 1 and code >> 14 & 7 != 2), "just above half"),
+        (lambda code: (code >> 16) + (code & 0xFFFF > 0x7FF0), "you round ties up"),
+        (lambda code: round(code / 2**16), "no floats"),
+        (lambda code: float(bf16(code)), "not float"),
         (lambda code: code & 0xFFFF0000, "more than 16 bits"),
         (lambda code: (code >> 16) + 1, "rounds down to 1"),
         (carry_lost, "carry into the exponent"),
-        (lambda code: (code + 0x7FFF + (code >> 16 & 1) >> 16) & 0x7FFF, "has to become 0x"),
-        (no_infinity, "0x7f7fffff has to become 0x7f80; you get 0x7f7f"),
+        (lambda code: bf16(code) & 0x7FFF, "negative numbers lose their sign bit"),
+        (lambda code: bf16(code & 0x7FFFFFFF) + (code >> 31), "a negative number, is off"),
+        (no_infinity, "beyond the largest bf16 number, so it becomes infinity"),
+        (lambda code: bf16(code) if code >> 23 & 255 else 0, "a subnormal number or zero, is off"),
+        (lambda code: bf16(code) if code >> 31 == 0 else code >> 16, "a negative number, is off"),
+        (lambda code: None if code == 0 else bf16(code), "returns None for 0x0"),
+        (lambda code: BF16.encode(FP32.decode(code)), "write it by hand"),
+        (lambda code: int(torch.tensor(code) >> 16), "uses torch"),
     ]
     assert_verdicts(checks.to_bf16, cases)
 
@@ -119,20 +225,80 @@ def quantizer(divisor=127.0, rounding=torch.round, guard=True, low=False, upside
     return quantize
 
 
+def in_numpy(x):
+    scale = np.abs(x.numpy()).max() / 127 or 1.0
+    return torch.from_numpy(np.rint(x.numpy() / scale).astype(np.int8)), scale
+
+
+def in_a_loop(x):
+    scale = max(abs(value) for value in x.flatten().tolist()) / 127
+    scale = scale if scale > 0 else 0.5
+    rounded = [round(value / scale) for value in x.flatten().tolist()]
+    return torch.tensor(rounded, dtype=torch.int8).view(x.shape), scale
+
+
+def by_factor(x):
+    amax = max(x.max().item(), -x.min().item())
+    factor = 127 / amax if amax else 1e9
+    return (x.double() * factor).round().clamp(-128, 127).char(), 1 / factor
+
+
+def scale_as_tensor(x):
+    scale = x.abs().amax() / 127
+    scale = torch.where(scale == 0, 1, scale)
+    return [x.div(scale).round().clamp(-127, 127).char(), scale]
+
+
+def with_scale(change):
+    """A quantizer whose scale is changed, and whose codes belong to that scale."""
+
+    def quantize(x):
+        scale = change(x.abs().max().item() / 127) or 1.0
+        return torch.round(x / scale).to(torch.int8), scale
+
+    return quantize
+
+
+def in_place(x):
+    scale = x.abs().max().item() / 127 or 1.0
+    return x.div_(scale).round_().to(torch.int8), scale
+
+
+def by_row(x):
+    scale = x.abs().amax(-1, keepdim=True) / 127
+    return torch.round(x / scale).to(torch.int8), scale
+
+
 def test_int8_round_trip():
+    right = (
+        quantizer(),
+        quantizer(rounding=lambda x: torch.floor(x + 0.5)),
+        *(in_numpy, in_a_loop, by_factor, scale_as_tensor),
+    )
     cases = [
-        (quantizer(), "passed"),
-        (quantizer(rounding=lambda x: torch.floor(x + 0.5)), "passed"),
+        *((answer, "passed") for answer in right),
         (quantizer(divisor=128.0), "the largest int8 is 127"),
         (quantizer(divisor=255.0), "max|x| / 255"),
         (quantizer(divisor=127.5), "max - min over 255 steps"),
-        (quantizer(divisor=100.0), "The scale is max|x| / 127"),
-        (quantizer(rounding=lambda x: x), "You truncate"),
-        (quantizer(rounding=torch.floor), "q is ["),
-        (quantizer(guard=False), "If x is all zeros"),
+        (quantizer(divisor=1.0), "divide it by the largest int8"),
+        (quantizer(divisor=100.0), "the number is off for the scale of numbers from -2 to 2"),
+        (quantizer(rounding=lambda x: x), "you truncate"),
+        (quantizer(rounding=lambda x: x + 0.5), "rounds negative numbers up"),
+        (quantizer(rounding=torch.floor), "you round down with floor"),
+        (quantizer(rounding=torch.ceil), "you round up with ceil"),
+        (quantizer(rounding=lambda x: x.abs().round()), "lost their signs"),
+        (quantizer(rounding=lambda x: -x.round()), "the wrong sign"),
+        (quantizer(rounding=lambda x: x.round() + 1), "the scale is right, but q is off"),
+        (quantizer(guard=False), "if x is all zeros"),
         (quantizer(low=True), "max|x| may come from a negative value"),
         (quantizer(upside_down=True), "upside down"),
+        (with_scale(lambda scale: scale + 1e-8), "an added eps"),
+        (with_scale(lambda scale: max(scale, 1e-12)), "a lower bound"),
+        (in_place, "changes its input x in place"),
+        (by_row, "the whole tensor has a single scale"),
+        (lambda x: (quantizer()(x)[0].flatten(), quantizer()(x)[1]), "but x has shape"),
         (lambda x: (torch.round(x * 63.5), 2 / 127), "torch.int8; yours is torch.float32"),
-        (lambda x: quantizer()(x)[0], "cannot be used as the task says"),
+        (lambda x: (quantizer()(x)[0].tolist(), 2 / 127), "yours is list"),
+        (lambda x: quantizer()(x)[0], "return the pair"),
     ]
     assert_verdicts(checks.int8_round_trip, cases)
