@@ -5,8 +5,10 @@ import copy
 import io
 import math
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import nn
 from verdicts import assert_untouched, assert_verdicts, stub
 
 from cs336_lib import optim
@@ -23,38 +25,91 @@ def rate(ms, tokens):
     return tokens / ms * 1e3
 
 
-SPEEDS = {
-    "passed": lambda ms, n, f, p: (rate(ms, n), rate(ms, n) * f / p),
-    "is the `return` missing": lambda ms, n, f, p: None,
-    "return a pair": lambda ms, n, f, p: rate(ms, n),
-    "a number is expected": lambda ms, n, f, p: ("fast", 1.0),
-    "that is per millisecond": lambda ms, n, f, p: (n / ms, 0.5),
-    "not by multiplying": lambda ms, n, f, p: (n / (ms * 1e3), 0.5),
-    "you multiplied by the time": lambda ms, n, f, p: (n * ms / 1e3, 0.5),
-    "a step does them for every token": lambda ms, n, f, p: (rate(ms, n), f / (ms / 1e3) / p),
-    "the time is in milliseconds": lambda ms, n, f, p: (rate(ms, n), n * f / ms / p),
-    "a whole step's FLOPs by it": lambda ms, n, f, p: (rate(ms, n), n * f / p),
-    "multiply by tokens per second": lambda ms, n, f, p: (rate(ms, n), f / p),
-    "you return a percentage": lambda ms, n, f, p: (rate(ms, n), 100 * rate(ms, n) * f / p),
-    "that is inverted": lambda ms, n, f, p: (rate(ms, n), p / (rate(ms, n) * f)),
-    "tokens per second is": lambda ms, n, f, p: (1.0, 1.0),
-}
+def flop_rate(ms, n, f):
+    return rate(ms, n) * f
+
+
+def in_seconds(ms, tokens, flops, peak):
+    """Right, and the time of the ideal step divided by the measured time."""
+    seconds = ms / 1e3
+    return [tokens / seconds, tokens * flops / peak / seconds]
+
+
+def with_tensors(ms, tokens, flops, peak):
+    found = torch.tensor(tokens, dtype=torch.float64) * 1000 / ms
+    return found, found * flops / peak
+
+
+SPEEDS = [
+    (lambda ms, n, f, p: (rate(ms, n), flop_rate(ms, n, f) / p), "passed"),
+    (in_seconds, "passed"),
+    (with_tensors, "passed"),
+    (lambda ms, n, f, p: (np.float64(n) * 1e3 / ms, np.float64(n) * f / (ms * p) * 1e3), "passed"),
+    (lambda ms, n, f, p: None, "is the `return` missing"),
+    (lambda ms, n, f, p: rate(ms, n), "return a pair"),
+    (lambda ms, n, f, p: ("fast", 1.0), "a number is expected"),
+    (lambda ms, n, f, p: (flop_rate(ms, n, f) / p, rate(ms, n)), "tokens per second come first"),
+    (lambda ms, n, f, p: (n / ms, 0.5), "that is per millisecond"),
+    (lambda ms, n, f, p: (n / (ms * 1e3), 0.5), "not by multiplying"),
+    (lambda ms, n, f, p: (n * ms / 1e3, 0.5), "you multiplied by the time"),
+    (lambda ms, n, f, p: (ms / 1e3 / n, 0.5), "the time of one token"),
+    (lambda ms, n, f, p: (n / (ms / 1e6), 0.5), "for microseconds"),
+    (lambda ms, n, f, p: (n // (ms / 1e3), 0.5), "divide with / instead of //"),
+    (lambda ms, n, f, p: (rate(ms, n), f / (ms / 1e3) / p), "a step does them for every token"),
+    (lambda ms, n, f, p: (rate(ms, n), n * f / ms / p), "the time is in milliseconds"),
+    (lambda ms, n, f, p: (rate(ms, n), n * f / p), "a whole step's FLOPs by it"),
+    (lambda ms, n, f, p: (rate(ms, n), f / p), "multiply the FLOPs of one token by tokens"),
+    (lambda ms, n, f, p: (rate(ms, n), flop_rate(ms, n, f)), "divide them by the peak"),
+    (lambda ms, n, f, p: (rate(ms, n), 3 * flop_rate(ms, n, f) / p), "includes the backward pass"),
+    (lambda ms, n, f, p: (rate(ms, n), flop_rate(ms, n, f) / p / 3), "what training costs"),
+    (lambda ms, n, f, p: (rate(ms, n), flop_rate(ms, n, f) / p / 1e12), "not in TFLOPs"),
+    (lambda ms, n, f, p: (rate(ms, n), 2 * flop_rate(ms, n, f) / p), "a multiply-add as two"),
+    (lambda ms, n, f, p: (rate(ms, n), round(flop_rate(ms, n, f) / p, 2)), "don't round the MFU"),
+    (lambda ms, n, f, p: (rate(ms, n), 100 * flop_rate(ms, n, f) / p), "you return a percentage"),
+    (lambda ms, n, f, p: (rate(ms, n), p / flop_rate(ms, n, f)), "is inverted"),
+    (lambda ms, n, f, p: (1.0, 1.0), "off for the tokens per second of 8,192 tokens in 240 ms."),
+    (lambda ms, n, f, p: (rate(ms, n), 0.9), "off for the MFU of 8,192 tokens in 240 ms"),
+]
 
 
 def test_speed():
     assert_verdicts(checks.speed, SPEEDS)
 
 
-PADDED = {
-    "passed": lambda n, m: -(-n // m) * m,
-    "is the `return` missing": lambda n, m: None,
-    "50240 is smaller": lambda n, m: n // m * m,
-    "786 is how many multiples": lambda n, m: -(-n // m),
-    "not 50257": lambda n, m: n,
-    "don't pad it further": lambda n, m: (n // m + 1) * m,
-    "padded(1, 128) is 128, not 50304": lambda n, m: 50304,
-    "use integer division": lambda n, m: math.ceil(n / m) * float(m),
-}
+def counted_up(n, multiple):
+    size = multiple
+    while size < n:
+        size += multiple
+    return size
+
+
+PADDED = [
+    (lambda n, m: -(-n // m) * m, "passed"),
+    (lambda n, m: (n + m - 1) // m * m, "passed"),
+    (lambda n, m: math.ceil(n / m) * m, "passed"),
+    (lambda n, m: n + -n % m, "passed"),
+    (lambda n, m: n if n % m == 0 else n + m - n % m, "passed"),
+    (lambda n, m: np.int64(np.ceil(n / m) * m), "passed"),
+    (counted_up, "passed"),
+    (lambda n, m: None, "is the `return` missing"),
+    (lambda n, m: n // m * m, "50240 is smaller"),
+    (lambda n, m: round(n / m) * m, "50240 is smaller"),
+    (lambda n, m: -(-n // m), "that is how many multiples"),
+    (lambda n, m: n // m, "round up, not down, and multiply"),
+    (lambda n, m: n, "50257 itself isn't a multiple of 64"),
+    (lambda n, m: n + m, "that adds 64 to 50257"),
+    (lambda n, m: -n % m, "how many are missing"),
+    (lambda n, m: (n // m + 1) * m, "50304 is already a multiple of 64; don't pad it further"),
+    (lambda n, m: n + m - n % m, "don't pad it further"),
+    (lambda n, m: (-(-n // m) + 1) * m, "but not the smallest one"),
+    (lambda n, m: 1 << (n - 1).bit_length(), "the next power of 2"),
+    (lambda n, m: n + m - 1 & -m, "your bits work for powers of 2, but"),
+    (lambda n, m: n + -n % 64, "the next multiple of 64, but `multiple` is 128"),
+    (lambda n, m: 50304, "GPT-2's vocabulary only, and `n` is 1"),
+    (lambda n, m: 7, "off for padded(50257, 64)"),
+    (lambda n, m: math.ceil(n / m) * float(m), "use integer division"),
+    (lambda n, m: str(-(-n // m) * m), "a number is expected, not str"),
+]
 
 
 def test_padded():
@@ -68,7 +123,7 @@ def by_hand(q, k, v):
 
 
 def one_by_one(q, k, v):
-    """Right, and one query at a time: no T x T tensor."""
+    """Right, and one query at a time, so there's no T x T tensor and no fast kernel."""
     rows = []
     for t in range(q.size(2)):
         weights = (q[:, :, t : t + 1] @ k[:, :, : t + 1].mT / math.sqrt(q.size(-1))).softmax(-1)
@@ -90,43 +145,92 @@ def no_gradient(q, k, v):
     return checks.library_attention(q, k, v.detach())
 
 
+def row_by_row(q, k, v):
+    """Right, and one call for each row of the batch."""
+    rows = zip(q.split(1), k.split(1), v.split(1), strict=True)
+    return torch.cat([F.scaled_dot_product_attention(*row, is_causal=True) for row in rows])
+
+
+def scaled_first(q, k, v):
+    """Right, and scales q instead of the scores."""
+    return F.scaled_dot_product_attention(q / q.size(-1) ** 0.5, k, v, is_causal=True, scale=1)
+
+
+def over_flat_heads(q, k, v):
+    """Right, and takes the heads as a part of the batch."""
+    flat = (x.reshape(-1, 1, *x.shape[2:]) for x in (q, k, v))
+    return F.scaled_dot_product_attention(*flat, is_causal=True).view(q.shape)
+
+
+def three_axes(q, k, v):
+    """The slip of folding heads into the batch, for which PyTorch has no fast kernel."""
+    return CAUSAL(*(x.flatten(0, 1) for x in (q, k, v))).view(q.shape)
+
+
+def scaled_in_place(q, k, v):
+    with torch.no_grad():
+        q /= q.size(-1) ** 0.5
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1)
+
+
+def added_mask(q, k, v):
+    """The slip of a mask of ones and zeros, which are added to the scores."""
+    ones = torch.ones(q.size(2), q.size(2), dtype=q.dtype).tril()
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=ones)
+
+
+def over_heads(q, k, v):
+    return CAUSAL(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2)
+
+
+def by_d(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1 / q.size(-1))
+
+
+def small_only(q, k, v):
+    return CAUSAL(q.clamp(-9, 9), k, v)
+
+
 CAUSAL = checks.library_attention
 ATTENTION = [
     (CAUSAL, "passed"),
     (sdpa(is_causal=True, dropout_p=0.0), "passed"),
-    (one_by_one, "passed"),
+    (row_by_row, "passed"),
+    (scaled_first, "passed"),
+    (over_flat_heads, "passed"),
     (lambda q, k, v: None, "is the `return` missing"),
     (lambda q, k, v: (v, v), "return a tensor, not tuple"),
     (lambda q, k, v: CAUSAL(q, k, v).transpose(1, 2), "should have that shape too"),
+    (lambda q, k, v: CAUSAL(q, k, v).double(), "float64 for inputs in float32"),
+    (lambda q, k, v: CAUSAL(q.float(), k.float(), v.float()), "float32 for inputs in bfloat16"),
+    (scaled_in_place, "changes its input q in place"),
     (sdpa(), "pass is_causal=True"),
     (sdpa(is_causal=True, scale=1.0), "not divided by sqrt(d)"),
-    (
-        lambda q, k, v: sdpa(is_causal=True, scale=1 / q.size(-1))(q, k, v),
-        "divided by d; the function",
-    ),
+    (by_d, "divided by d; the function"),
     (lambda q, k, v: CAUSAL(q / math.sqrt(q.size(-1)), k, v), "divided by d; the function"),
     (lambda q, k, v: CAUSAL(k, q, v), "the order is q, k, v"),
-    (
-        lambda q, k, v: CAUSAL(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2),
-        "you mix heads",
-    ),
+    (lambda q, k, v: CAUSAL(q, v, k), "the order is q, k, v"),
+    (over_heads, "you mix heads"),
     (lambda q, k, v: with_mask(q, k, v, upper=True), "your mask is inverted"),
-    (
-        lambda q, k, v: with_mask(q, k, v, -1),
-        "there is a nan|does each position see itself|not that",
-    ),
+    (lambda q, k, v: with_mask(q, k, v, 1, upper=True), "your mask is inverted"),
+    (lambda q, k, v: with_mask(q, k, v, -1), "hides each position from itself"),
+    (lambda q, k, v: with_mask(q, k, v, 1), "see the next one"),
+    (added_mask, "a mask of numbers is added"),
     (sdpa(is_causal=True, dropout_p=0.5), "leave dropout out"),
+    (lambda q, k, v: CAUSAL(q, k, v) / 0 * 0, "there is a nan"),
     (lambda q, k, v: CAUSAL(q, k, v) + 1, "not that of causal attention"),
+    (small_only, "with scores of hundreds the result is not"),
     (lambda q, k, v: CAUSAL(q, k, v).detach(), "the result has no gradient"),
     (no_gradient, "the gradient of v is not"),
+    (three_axes, "fast kernels for four axes only"),
     (by_hand, "all scores or a mask"),
     (with_mask, "all scores or a mask"),
+    (one_by_one, "right, but without F.scaled_dot_product_attention"),
 ]
 
 
 def test_fused_attention():
-    cases = [(answer, expected.split("|")[-1]) for answer, expected in ATTENTION]
-    assert_verdicts(checks.fused_attention, cases)
+    assert_verdicts(checks.fused_attention, ATTENTION)
 
 
 def adamw(model, config, kind=torch.optim.AdamW, groups=optim.parameter_groups, **changed):
@@ -155,6 +259,16 @@ def one_group_each(model, decay):
     ]
 
 
+class Lazy(torch.optim.AdamW):
+    """AdamW that only makes every second step."""
+
+    calls = 0
+
+    def step(self, closure=None):
+        self.calls += 1
+        return super().step(closure) if self.calls % 2 else None
+
+
 def unused(model, config):
     """The slip of the published script."""
     extra = {"fused": True}
@@ -162,27 +276,82 @@ def unused(model, config):
     return adamw(model, config, fused=None)
 
 
+def by_name(model, decay):
+    """Take the weights of norms for matrices."""
+    named = list(model.named_parameters())
+    return [
+        {"params": [p for name, p in named if "bias" not in name], "weight_decay": decay},
+        {"params": [p for name, p in named if "bias" in name], "weight_decay": 0.0},
+    ]
+
+
+def two_axes_only(model, decay):
+    found = list(model.parameters())
+    return [
+        {"params": [p for p in found if p.dim() == 2], "weight_decay": decay},
+        {"params": [p for p in found if p.dim() != 2], "weight_decay": 0.0},
+    ]
+
+
+def first_fused(model, config):
+    optimizer = adamw(model, config, fused=None)
+    optimizer.param_groups[0]["fused"] = True
+    return optimizer
+
+
+def built_later(model, config):
+    """Right, and adds the second group afterwards."""
+    decayed, others = optim.parameter_groups(model, config.weight_decay)
+    optimizer = torch.optim.AdamW([decayed], config.learning_rate, (0.9, 0.95), fused=True)
+    optimizer.add_param_group(others)
+    return optimizer
+
+
+def initialized(model, config):
+    for p in model.parameters():
+        nn.init.normal_(p, std=0.02)
+    return adamw(model, config)
+
+
+def halved(model, config):
+    config.weight_decay /= 2
+    return adamw(model, config)
+
+
 OPTIMIZERS = [
     (adamw, "passed"),
+    (built_later, "passed"),
+    (lambda m, c: adamw(m, c, groups=lambda m, d: optim.parameter_groups(m, d)[::-1]), "passed"),
+    (lambda m, c: adamw(m, c, betas=[0.9, 0.95], foreach=False), "passed"),
     (checks.library_optimizer, "passed"),
     (lambda m, c: adamw(m, c, groups=one_group_each, fused=None), "passed"),
     (lambda m, c: adamw(m, c, weight_decay=c.weight_decay, eps=1e-8), "passed"),
     (lambda m, c: None, "is the `return` missing"),
     (lambda m, c: adamw(m, c, kind=torch.optim.Adam), "not Adam"),
-    (unused, "isn't fused: its groups have fused=None"),
+    (unused, "Its groups have fused=None"),
+    (first_fused, "Its groups have fused=None"),
+    (lambda m, c: adamw(m, c, fused=next(m.parameters()).is_cuda), "fused=False"),
+    (initialized, "changes the model's weights"),
+    (halved, "changes the config"),
     (lambda m, c: adamw(m, c, fused=False), "isn't fused"),
     (lambda m, c: adamw(m, c, lr=6e-4), "config.learning_rate is 0.002, but"),
     (lambda m, c: adamw(m, c, betas=(0.9, 0.999)), "GPT-3's are (0.9, 0.95)"),
-    (lambda m, c: adamw(m, c, betas=(0.95, 0.9)), "not (0.95, 0.9)"),
+    (lambda m, c: adamw(m, c, betas=(0.95, 0.9)), "the betas are swapped"),
     (lambda m, c: adamw(m, c, eps=1e-5), "AdamW's default, 1e-8"),
     (lambda m, c: adamw(m, c, groups=one_group), "biases and gains decay too"),
+    (lambda m, c: adamw(m, c, betas=(0.9, 0.99)), "not (0.9, 0.99)"),
+    (lambda m, c: adamw(m, c, groups=by_name), "vectors by 0.0 and 0.3"),
+    (lambda m, c: adamw(m, c, groups=two_axes_only), "for a model with a weight of three axes"),
+    (lambda m, c: adamw(copy.deepcopy(m), c), "don't hold each"),
     (lambda m, c: adamw(m, c, groups=swapped), "the groups are swapped"),
     (lambda m, c: adamw(m, c, groups=matrices_only), "don't hold each"),
     (
         lambda m, c: adamw(m, c, groups=lambda m, _: optim.parameter_groups(m, 0.1)),
-        "matrices decay by [0.1]",
+        "two axes or more decay by 0.1 and vectors by 0.0",
     ),
-    (lambda m, c: adamw(m, c, amsgrad=True), "leave other options out"),
+    (lambda m, c: adamw(m, c, amsgrad=True), "amsgrad=True is another algorithm"),
+    (lambda m, c: adamw(m, c, maximize=True), "climbs up the loss"),
+    (lambda m, c: adamw(m, c, kind=Lazy), "leave other options out"),
 ]
 
 
@@ -260,14 +429,98 @@ def another(model, config):
     return torch.compile(copy.deepcopy(model)) if config.compile else model, tuned(model, config)[1]
 
 
+def never_disabled(model, config):
+    """Right, with torch.compile's own switch, the embedding's device and an inner function."""
+    torch.backends.cuda.matmul.allow_tf32 = True
+    device = model.transformer.wte.weight.device.type
+    autocast = torch.amp.autocast(device, torch.bfloat16, config.bf16)
+    return torch.compile(model, disable=not config.compile), autocast
+
+
+def optimized(model, config):
+    """Right, and calls the first weight's device and PyTorch's wrapper by other names."""
+    autocast = tuned(model, config)[1]
+    return [torch.compile(model, mode="max-autotune") if config.compile else model, autocast]
+
+
+def newer(model, config):
+    torch.backends.fp32_precision = "tf32"
+    return model, torch.autocast("cpu", torch.bfloat16, config.bf16)
+
+
+def mixed(model, config):
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    return model, torch.autocast("cpu", torch.bfloat16, config.bf16)
+
+
+def tf32_without_bf16(model, config):
+    return tuned(model, config, precision="highest" if config.bf16 else "high")
+
+
+def tf32_with_bf16(model, config):
+    return tuned(model, config, precision="high" if config.bf16 else "highest")
+
+
+def tf32_when_compiled(model, config):
+    return tuned(model, config, precision="high" if config.compile else "highest")
+
+
+def one_or_the_other(model, config):
+    if config.bf16 and config.compile:
+        return model, tuned(model, config)[1]
+    return tuned(model, config)
+
+
+def default_dtype(model, config):
+    """The slip that autocast uses bf16 on a CPU, but fp16 on a GPU."""
+    model, _ = tuned(model, config)
+    kind = model.lm_head.weight.device.type
+    return model, torch.autocast(kind, enabled=config.bf16)
+
+
+def rounded(model, config):
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(p.bfloat16())
+    return tuned(model, config)
+
+
+def frozen(model, config):
+    return tuned(model.requires_grad_(False), config)
+
+
+def function_only(model, config):
+    model, autocast = tuned(model, config)
+    return torch.compile(lambda x: model(x)), autocast
+
+
+def eager(model, config):
+    autocast = tuned(model, config)[1]
+    return torch.compile(model, backend="eager") if config.compile else model, autocast
+
+
 FAST = [
     (tuned, "passed"),
+    (never_disabled, "passed"),
+    (optimized, "passed"),
+    (newer, "fp32_precision can't be mixed"),
+    (mixed, "fp32_precision can't be mixed"),
+    (tf32_without_bf16, "if config.bf16 is True and config.compile is False"),
+    (tf32_with_bf16, "if config.bf16 is False and config.compile is False"),
+    (tf32_when_compiled, "if config.bf16 is True and config.compile is False"),
+    (one_or_the_other, "each setting works alone"),
+    (default_dtype, "autocast's default on a GPU"),
+    (rounded, "changes the model's weights"),
+    (frozen, "freezes the weights"),
+    (lambda m, c: tuned(m.eval(), c), "calls model.eval()"),
+    (eager, "an eager backend"),
     (checks.library_fast, "passed"),
     (with_null_context, "passed"),
     (allowed, "passed"),
     (lambda m, c: None, "is the `return` missing"),
     (lambda m, c: m, "return a pair"),
     (lambda m, c: tuned(m, c)[::-1], "return the model first"),
+    (function_only, "a module, not a function"),
     (lambda m, c: (m, torch.bfloat16), "usable in `with`, and dtype is not"),
     (lambda m, c: tuned(m, c, precision="highest"), "don't use TF32"),
     (lambda m, c: tuned(m, c, precision="medium"), "run in bf16; TF32 is"),
@@ -299,7 +552,8 @@ def test_a_part_that_fails_is_the_librarys():
     with contextlib.redirect_stdout(io.StringIO()):
         assert checks.fast(stub) is checks.library_fast
         assert checks.fused_attention(stub) is checks.library_attention
-        assert checks.fused_attention(one_by_one) is one_by_one
+        assert checks.fused_attention(row_by_row) is row_by_row
+        assert checks.fused_attention(one_by_one) is checks.library_attention
         assert checks.make_optimizer(lambda model, config: None) is checks.library_optimizer
 
 
@@ -311,6 +565,12 @@ def at_once(q, k, v, block):
     return F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True)[0] + 0 * (
         (q @ k.T).sum()
     )
+
+
+def all_scores(q, k, v, block):
+    """Right, and ignores the blocks."""
+    scores = q @ k.T / math.sqrt(q.size(1))
+    return scores.masked_fill(torch.ones_like(scores).triu(1).bool(), -math.inf).softmax(1) @ v
 
 
 def without_maximum(q, k, v, block, floor=None):
@@ -350,30 +610,153 @@ def last_block_padded(q, k, v, block):
     return checks.block_softmax(q, k, v, block, "")
 
 
-FLASH = {
-    "passed": blocks(""),
-    "is the `return` missing": lambda *args: None,
-    "the result should be (96, 8)": lambda q, k, v, block: v[:4],
-    "sees the future": blocks("causal"),
-    "not divided by sqrt(d)": blocks("scale"),
-    "do not add up to 1": blocks("divide"),
-    "multiplied by exp(old maximum - new maximum)": blocks("rescale"),
-    "rescale the result but not the total": blocks("rescale total"),
-    "rescale the total but not the result": blocks("rescale result"),
-    "you divide the scores by d": blocks("no root"),
-    "is -inf, not 0": blocks("zero"),
-    "counted from 0 again": blocks("offset"),
-    "take exp(m - new)": nan_for(slice(None)),
-    "not its own": nan_for(slice(1)),
-    "the wrong way round": nan_for(slice(16, None)),
-    "there is a nan": nan_for(slice(80)),
-    "not that of attention": lambda q, k, v, block: v + 1,
-    "with all scores at once": at_once,
-    "Subtract each query's own": without_maximum,
-    "starting from -inf": lambda q, k, v, block: without_maximum(q, k, v, block, floor=0.0),
-    "where the last one is short": whole_blocks_only,
-    "end at min(start + block, T)": last_block_padded,
-}
+def merged(q, k, v, block):
+    """Right, and merges each block's own softmax by its logsumexp, without -inf - (-inf)."""
+    result, lse = torch.zeros_like(v), torch.full((len(q), 1), -math.inf)
+    for ks, vs, numbers in zip(
+        k.split(block), v.split(block), torch.arange(len(k)).split(block), strict=True
+    ):
+        scores = torch.einsum("td,sd->ts", q, ks) / q.shape[1] ** 0.5
+        scores = torch.where(numbers <= torch.arange(len(q))[:, None], scores, -math.inf)
+        own = scores.logsumexp(1, keepdim=True)
+        both = torch.logaddexp(lse, own)
+        weights = torch.nan_to_num(scores.softmax(1))
+        result, lse = (lse - both).exp() * result + (own - both).exp() * (weights @ vs), both
+    return result
+
+
+def query_by_query(q, k, v, block):
+    """Right, and blocks of keys for one query, only as far as it sees."""
+    rows = []
+    for t in range(len(q)):
+        m, total, result = torch.tensor(-math.inf), torch.tensor(0.0), torch.zeros(v.shape[1])
+        for start in range(0, t + 1, block):
+            seen = slice(start, min(start + block, t + 1))
+            scores = k[seen] @ q[t] * q.size(1) ** -0.5
+            new = torch.maximum(m, scores.max())
+            weights = (scores - new).exp()
+            result = result * (m - new).exp() + weights @ v[seen]
+            total, m = total * (m - new).exp() + weights.sum(), new
+        rows.append(result / total)
+    return torch.stack(rows)
+
+
+def skipping_blocks(q, k, v, block):
+    """Right, with blocks of queries, sums in place, and no block that is masked entirely."""
+    seq, result = len(q), torch.empty_like(v)
+    for first in range(0, seq, block):
+        rows = torch.arange(first, min(first + block, seq))
+        m, sums = torch.full((len(rows), 1), -1e30), torch.zeros(len(rows), v.size(1) + 1)
+        for start in range(0, first + 1, block):
+            keys = torch.arange(start, min(start + block, seq))
+            scores = (q[rows, None] * k[keys]).sum(-1).div_(math.sqrt(q.size(1)))
+            scores[keys > rows[:, None]] = -math.inf
+            new = m.maximum(scores.max(1, keepdim=True).values)
+            weights = (scores - new).exp_()
+            sums *= (m - new).exp()
+            sums += torch.cat([weights @ v[keys], weights.sum(1, keepdim=True)], 1)
+            m = new
+        result[rows] = sums[:, :-1] / sums[:, -1:]
+    return result
+
+
+def softmax_of_a_query(q, k, v, block):
+    """Right, and ignores the blocks."""
+    return torch.cat(
+        [
+            (q[t : t + 1] @ k[: t + 1].T / q.size(1) ** 0.5).softmax(1) @ v[: t + 1]
+            for t in range(len(q))
+        ]
+    )
+
+
+def in_one_call(q, k, v, block):
+    return F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True)[0]
+
+
+def in_one_imported_call(q, k, v, block):
+    """Calls the function without its name in F."""
+    q, k, v = q[None, None], k[None, None], v[None, None]
+    return torch._C._nn.scaled_dot_product_attention(q, k, v, is_causal=True)[0, 0]
+
+
+def late_mask(q, k, v, block):
+    """The slip of a maximum over scores that are masked only afterwards."""
+    queries, result = torch.arange(len(q))[:, None], torch.zeros_like(v)
+    m, total = torch.full((len(q), 1), -math.inf), torch.zeros(len(q), 1)
+    for keys in torch.arange(len(k)).split(block):
+        scores = q @ k[keys].T / math.sqrt(q.size(1))
+        new = torch.maximum(m, scores.amax(1, keepdim=True))
+        weights = (scores - new).exp() * (keys <= queries)
+        result = (m - new).exp() * result + weights @ v[keys]
+        total, m = (m - new).exp() * total + weights.sum(1, keepdim=True), new
+    return result / total
+
+
+def blocks_of_16(q, k, v, block):
+    return checks.block_softmax(q, k, v, 16)
+
+
+def scaled_q_in_place(q, k, v, block):
+    result = checks.block_softmax(q, k, v, block)
+    q /= math.sqrt(q.size(1))
+    return result
+
+
+def without(shape):
+    """Fail for the inputs that `shape` describes by their sequence and block."""
+
+    def attend(q, k, v, block):
+        right = checks.block_softmax(q, k, v, block)
+        return right + 1 if shape(len(q), block) else right
+
+    return attend
+
+
+FLASH = [
+    (blocks(""), "passed"),
+    (merged, "passed"),
+    (query_by_query, "passed"),
+    (skipping_blocks, "passed"),
+    (lambda *args: None, "is the `return` missing"),
+    (lambda q, k, v, block: v[:4], "the result should be (96, 5)"),
+    (lambda *args: checks.block_softmax(*args).double(), "float64 for inputs in float32"),
+    (scaled_q_in_place, "changes its input q in place"),
+    (blocks("causal"), "sees the future"),
+    (blocks("scale"), "not divided by sqrt(d)"),
+    (blocks("divide"), "do not add up to 1"),
+    (blocks("rescale"), "multiplied by exp(old maximum - new maximum)"),
+    (blocks("rescale total"), "rescale the result but not the total"),
+    (blocks("rescale result"), "rescale the total but not the result"),
+    (blocks("no root"), "you divide the scores by d"),
+    (blocks("length"), "by the root of T"),
+    (blocks("width"), "by the root of the block's size"),
+    (blocks("zero"), "is -inf, not 0"),
+    (blocks("offset"), "counted from 0 again"),
+    (blocks("first values"), "take the values of the same keys"),
+    (nan_for(slice(None)), "take exp(m - new)"),
+    (nan_for(slice(1)), "not its own"),
+    (nan_for(slice(16, None)), "the wrong way round"),
+    (nan_for(slice(80)), "there is a nan"),
+    (lambda q, k, v, block: v + 1, "not that of attention"),
+    (in_one_call, "functional.scaled_dot_product_attention does all the work"),
+    (in_one_imported_call, "you combine 96 keys at once"),
+    (at_once, "functional.scaled_dot_product_attention does all the work"),
+    (all_scores, "with all scores at once"),
+    (softmax_of_a_query, "you combine 96 keys at once"),
+    (
+        blocks_of_16,
+        "T = 7, d = 1 and block = 1, with one key per block, you combine 7 keys at once",
+    ),
+    (without_maximum, "Subtract each query's own"),
+    (lambda *args: without_maximum(*args, floor=0.0), "starting from -inf"),
+    (late_mask, "Mask it before you take the maximum"),
+    (whole_blocks_only, "where the last one is short"),
+    (last_block_padded, "end at min(start + block, T)"),
+    (without(lambda seq, block: seq == 1), "with a single token"),
+    (without(lambda seq, block: seq < block), "with a single token"),
+    (without(lambda seq, block: block == 1), "with one key per block"),
+]
 
 
 def test_flash_attention():

@@ -1,10 +1,14 @@
 """Checks of notebook 09 on throughput, attention, padding, AdamW and `fast`."""
 
+import copy
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from numbers import Integral
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -13,92 +17,171 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from cs336_lib import hardware, optim
-from cs336_lib.classroom.checks.report import DiagnosisError, exercise, expect, part
+from cs336_lib.classroom.checks.draws import normal, sizes
+from cs336_lib.classroom.checks.report import (
+    DiagnosisError,
+    by_hand,
+    exercise,
+    expect,
+    expect_number,
+    part,
+)
 
 NO_RETURN = "your function returns None; is the `return` missing?"
 
 
-def expect_number(got: object, want: float, what: str, mistakes: Mapping[str, float]) -> None:
-    """Fail unless `got` is `want`, with the diagnosis of a known mistake if one fits."""
-    expect(got is not None, "your function returns None; is the `return` missing?")
-    number = isinstance(got, int | float) and not isinstance(got, bool)
-    expect(number, f"a number is expected, not {type(got).__name__}.")
-    if math.isclose(got, want, rel_tol=1e-6):
-        return
-    for diagnosis, wrong in mistakes.items():
-        if math.isclose(got, wrong, rel_tol=1e-6):
-            raise DiagnosisError(diagnosis)
-    raise DiagnosisError(f"{what} is {want:,.6g}, and you get {got:,.6g}.")
+def rate_slips(ms: float, tokens: int) -> dict[str, float]:
+    """Return the tokens per second of typical mistakes, by diagnosis."""
+    return {
+        "that is per millisecond; a second has 1000 of them.": tokens / ms,
+        "you multiplied by the time; a rate is divided by it.": tokens * ms / 1e3,
+        "milliseconds become seconds by dividing by 1000, not by multiplying.": tokens / ms / 1e3,
+        "you take the time for microseconds; a second has 1000 milliseconds.": tokens / ms * 1e6,
+        "that is the time of one token; divide the tokens by the time.": ms / 1e3 / tokens,
+        "don't round the tokens per second; divide with / instead of //.": tokens * 1e3 // ms,
+    }
 
 
-@exercise("")
+def mfu_slips(share: float, tokens: int, flops: float, peak: float) -> dict[str, float]:
+    """Return the MFU of typical mistakes, by diagnosis."""
+    return {
+        "the FLOPs in your MFU are those of one token; a step does them for every token.": (
+            share / tokens
+        ),
+        "in your MFU the time is in milliseconds, but the peak is in FLOPs per second.": (
+            share / 1e3
+        ),
+        "your MFU divides a whole step's FLOPs by it, but the peak is in FLOPs per second.": (
+            tokens * flops / peak
+        ),
+        "your MFU has no time in it; multiply the FLOPs of one token by tokens per second.": (
+            flops / peak
+        ),
+        "MFU is a fraction between 0 and 1; you return a percentage.": 100 * share,
+        "your MFU is inverted; divide what the model needs by what the chip could do.": 1 / share,
+        "your second number is the FLOPs per second that the step reaches; divide them by the "
+        "peak.": share * peak,
+        "your MFU counts too much; flops_per_token already includes the backward pass.": 3 * share,
+        "your MFU counts too little; flops_per_token is what training costs.": share / 3,
+        "peak is in FLOPs per second already, not in TFLOPs per second.": share / 1e12,
+        "your MFU is doubled; flops_per_token already counts a multiply-add as two FLOPs.": (
+            2 * share
+        ),
+        "don't round the MFU.": round(share, 2),
+    }
+
+
+@exercise(
+    "A step of 500 ms processes 1,000 tokens. How many tokens is that in one second? Each needs "
+    "6 FLOPs, so how many FLOPs is it?"
+)
 def speed(answer: Callable[[float, int, float, float], tuple[float, float]]) -> None:
     """Check tokens per second and MFU, computed from milliseconds per step."""
-    for ms, tokens, flops, peak in ((250.0, 8192, 1e9, 100e12), (40.0, 512, 3e7, 2e12)):
+    cases = [(240.0, 8192, 1e9, 100e12)]
+    for case in sizes(6, ms=(10, 9000), tokens=(100, 30_000), flops=(7, 900), percent=(2, 95)):
+        ms, flops = case.ms / 7, case.flops * 1e6
+        cases.append(
+            (ms, case.tokens, flops, case.tokens * flops / ms * 1e5 / (case.percent + 0.3))
+        )
+    for ms, tokens, flops, peak in cases:
         got = answer(ms, tokens, flops, peak)
-        expect(got is not None, "your function returns None; is the `return` missing?")
-        pair = isinstance(got, tuple | list) and len(got) == 2
-        expect(pair, "return a pair: tokens per second, and MFU.")
+        expect(got is not None, NO_RETURN)
+        is_pair = isinstance(got, tuple | list) and len(got) == 2
+        expect(is_pair, "return a pair of the tokens per second and the MFU.")
         rate, share = tokens / (ms / 1e3), tokens * flops / (ms / 1e3) / peak
-        case = f"for {tokens} tokens in {ms:g} ms"
-        slips = {
-            "that is per millisecond; a second has 1000 of them.": tokens / ms,
-            "you multiplied by the time; a rate is divided by it.": tokens * ms / 1e3,
-            "milliseconds become seconds by dividing by 1000, not by multiplying.": tokens
-            / ms
-            / 1e3,
-        }
-        expect_number(got[0], rate, f"{case}: tokens per second", slips)
-        slips = {
-            "MFU: the FLOPs you were given are per token; a step does them for every token.": (
-                share / tokens
-            ),
-            "MFU: the time is in milliseconds, the peak in FLOPs per second.": share / 1e3,
-            "MFU: the peak is in FLOPs per second; you divide a whole step's FLOPs by it.": (
-                tokens * flops / peak
-            ),
-            "MFU: those are the FLOPs of one token in no time; multiply by tokens per second.": (
-                flops / peak
-            ),
-            "MFU is a share, from 0 to 1; you return a percentage.": 100 * share,
-            "MFU: that is inverted; divide what the model needs by what the chip could do.": 1
-            / share,
-        }
-        expect_number(got[1], share, f"{case}: MFU", slips)
+        step = f"{tokens:,} tokens in {ms:.6g} ms"
+        slips = {"the tokens per second come first, and the MFU second.": share}
+        slips |= rate_slips(ms, tokens)
+        expect_number(got[0], rate, f"the tokens per second of {step}", slips)
+        slips = mfu_slips(share, tokens, flops, peak)
+        costs = f"{flops:.6g} FLOPs per token and a peak of {peak:.6g}"
+        expect_number(got[1], share, f"the MFU of {step}, with {costs}", slips)
 
 
-@exercise("")
+def padding_slips(n: int, multiple: int) -> dict[str, int]:
+    """Return typical mistakes of rounding up, by diagnosis."""
+    down, count = n // multiple * multiple, -(-n // multiple)
+    spare = f"{n} is already a multiple of {multiple}; don't pad it further."
+    if n % multiple:
+        spare = "your result is a multiple, but not the smallest one that is at least n."
+    return {
+        f"{down} is smaller than {n}, so the last ids would have no column.": down,
+        f"{n} itself isn't a multiple of {multiple}.": n,
+        f"that is how many multiples of {multiple} fit; multiply by {multiple} again.": count,
+        "round up, not down, and multiply by `multiple` again.": n // multiple,
+        spare: (count + 1) * multiple,
+        f"that adds {multiple} to {n}, and the sum needn't be a multiple of {multiple}.": (
+            n + multiple
+        ),
+        f"that is how many are missing; add them to {n}.": -n % multiple,
+        f"your bits work for powers of 2, but {multiple} isn't one.": (
+            (n + multiple - 1) & ~(multiple - 1)
+        ),
+        f"that is the next power of 2; the next multiple of {multiple} is smaller.": (
+            1 << (n - 1).bit_length()
+        ),
+        f"that is the next multiple of 64, but `multiple` is {multiple}.": -(-n // 64) * 64,
+        f"50304 is right for GPT-2's vocabulary only, and `n` is {n}.": 50304,
+    }
+
+
+@exercise(
+    "How many boxes of 8 eggs do you need for 17 eggs, and how many for 16? How many eggs fit into "
+    "those boxes?"
+)
 def padded(answer: Callable[[int, int], int]) -> None:
     """Check the smallest multiple of `multiple` that is at least n."""
-    got = answer(50257, 64)
-    expect(got is not None, "your function returns None; is the `return` missing?")
-    expect(got != 50240, "50240 is smaller than 50257, so the last ids would have no column.")
-    expect(got not in (785, 786), f"{got} is how many multiples; multiply by `multiple` again.")
-    expect(got == 50304, f"padded(50257, 64) is 50304, not {got}.")
-    expect(
-        answer(50304, 64) != 50368,
-        "50304 is already a multiple of 64; don't pad it further.",
-    )
-    for n, multiple in ((50304, 64), (50250, 64), (1, 128), (257, 8)):
-        want = -(-n // multiple) * multiple
+    fixed = [(50257, 64), (50304, 64), (50250, 64), (1, 128), (257, 8), (13, 1), (24, 24)]
+    drawn = sizes(12, n=(1, 60_000), multiple=(2, 300))
+    for n, multiple in [*fixed, *((case.n, case.multiple) for case in drawn)]:
+        got, want = answer(n, multiple), -(-n // multiple) * multiple
+        expect_number(got, want, f"padded({n}, {multiple})", padding_slips(n, multiple))
         expect(
-            answer(n, multiple) == want,
-            f"padded({n}, {multiple}) is {want}, not {answer(n, multiple)}.",
+            isinstance(got, Integral),
+            f"a size is an int, and you return a {type(got).__name__}; use integer division.",
         )
-    expect(isinstance(answer(257, 8), int), "a size is an int; use integer division.")
 
 
-class LargestTensor(TorchDispatchMode):
-    """Record the size of the largest tensor that is made within the block."""
+# Position of a matmul's first matrix among the arguments, by operator
+MATMULS = {"mm": 0, "bmm": 0, "mv": 0, "dot": 0, "addmm": 1, "addmv": 1, "baddbmm": 1}
+REDUCTIONS = {"_softmax", "amax", "logsumexp", "max.dim", "sum.dim_IntList"}
 
-    numel = 0
+
+class Operators(TorchDispatchMode):
+    """Record the operators that run within the block.
+
+    Attributes:
+        names: Names of the operators, such as "mm".
+        largest: Number of elements of the largest result.
+        terms: Largest number of values that a matmul, sum, maximum or softmax combines.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.largest = self.terms = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator and measure its results."""
+        """Run the operator, and record it with its sizes."""
         made = func(*args, **(kwargs or {}))
-        sizes = [leaf.numel() for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
-        self.numel = max(self.numel, *sizes, 0)
+        name = func.name().removeprefix("aten::")
+        self.names.add(name)
+        tensors = [leaf.numel() for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
+        self.largest = max(self.largest, *tensors, 0)
+        if self.is_fused(name):
+            self.terms = max(self.terms, args[1].size(-2))
+        elif name in MATMULS:
+            self.terms = max(self.terms, args[MATMULS[name]].size(-1))
+        elif name in REDUCTIONS and len(args) > 1:
+            axes = [args[1]] if isinstance(args[1], int) else args[1]
+            axes = axes or range(args[0].dim())  # no axes are all axes
+            self.terms = max(self.terms, math.prod(args[0].size(axis) for axis in axes))
         return made
+
+    @staticmethod
+    def is_fused(name: str) -> bool:
+        """Return whether an operator computes the whole attention."""
+        return "scaled_dot_product" in name
 
 
 def library_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -106,76 +189,157 @@ def library_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-def wrong_attention(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
-    """Return the results of typical mistakes in attention, by diagnosis."""
-    attend, d = F.scaled_dot_product_attention, q.size(-1)
-    over_heads = attend(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=True)
-    future = torch.ones(q.size(2), q.size(2), dtype=torch.bool).triu()
-    return {
-        "every position sees the future; pass is_causal=True.": attend(q, k, v),
-        "the scores are divided by d; the function divides by sqrt(d) itself.": attend(
-            q, k, v, is_causal=True, scale=1 / d
+def wrong_attention(q: Tensor, k: Tensor, v: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield the results of typical mistakes in attention, with their diagnoses."""
+    attend, d, seq = F.scaled_dot_product_attention, q.size(-1), q.size(2)
+    yield "every position sees the future; pass is_causal=True.", attend(q, k, v)
+    twice = "the scores are divided by d; the function divides by sqrt(d) itself."
+    yield twice, attend(q, k, v, is_causal=True, scale=1 / d)
+    never = "the scores are not divided by sqrt(d); leave the argument `scale` out."
+    yield never, attend(q, k, v, is_causal=True, scale=1.0)
+    for order in ((k, q, v), (q, v, k), (v, k, q), (k, v, q), (v, q, k)):
+        yield (
+            "queries, keys and values are mixed up; the order is q, k, v.",
+            attend(*order, is_causal=True),
+        )
+    others = (x.transpose(1, 2) for x in (q, k, v))
+    over_heads = attend(next(others), next(others), next(others), is_causal=True)
+    heads = "you mix heads, not positions; q, k and v already are (batch, head, seq, head_dim)."
+    yield heads, over_heads.transpose(1, 2)
+    ones = torch.ones(seq, seq)
+    masks = {
+        "your mask is inverted; in attn_mask, True means that a key may be used.": (
+            ones.triu().bool(),
+            ones.triu(1).bool(),
         ),
-        "the scores are not divided by sqrt(d); leave the argument `scale` out.": attend(
-            q, k, v, is_causal=True, scale=1.0
+        "your mask hides each position from itself; it may see itself and all earlier ones.": (
+            ones.tril(-1).bool(),
         ),
-        "queries and keys are swapped; the order is q, k, v.": attend(k, q, v, is_causal=True),
-        "you mix heads, not positions; q, k and v already are (batch, head, seq, head_dim).": (
-            over_heads.transpose(1, 2)
-        ),
-        "your mask is inverted: in attn_mask, True means that a key may be used.": attend(
-            q, k, v, attn_mask=future
+        "your mask lets each position see the next one.": (ones.tril(1).bool(),),
+        "a mask of numbers is added to the scores, so 0 masks nothing; pass is_causal=True.": (
+            ones.tril(),
+            ones.triu(1),
         ),
     }
+    for diagnosis, wrong in masks.items():
+        for mask in wrong:
+            yield diagnosis, attend(q, k, v, attn_mask=mask)
 
 
-@part(library_attention, "")
+QKV = tuple[Tensor, Tensor, Tensor]
+
+
+def attention_inputs() -> Iterator[tuple[str, QKV]]:
+    """Yield q, k and v for fused attention, and what is special about them."""
+
+    def drawn(*shape: int, seed: int) -> QKV:
+        q, k, v = normal(3, *shape, seed=seed)
+        return q, k, v
+
+    yield "", drawn(2, 3, 37, 6, seed=0)
+    yield "", drawn(1, 1, 50, 4, seed=1)
+    yield " with a single position", drawn(3, 2, 1, 6, seed=2)
+    yield " with one number per head", drawn(1, 4, 7, 1, seed=3)
+    for seed, case in enumerate(sizes(3, batch=(1, 4), head=(1, 5), seq=(2, 40), d=(2, 9)), 4):
+        q, k, v = drawn(case.batch, case.seq, case.head, case.d, seed=seed)
+        yield " made by a transpose", (q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
+    q, k, v = drawn(2, 2, 9, 5, seed=7)
+    yield " with scores of hundreds", (20 * q, 20 * k, v)
+    shared = v[:1].expand(2, -1, -1, -1)
+    yield " that all rows of the batch share", (q, k[:1].expand(2, -1, -1, -1), shared)
+
+
+@part(
+    library_attention,
+    "Four positions attend. Which of them may position 1 see, counted from 0? Which argument of "
+    "the function says so?",
+)
 def fused_attention(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
     """Check the output, gradients and memory of fused causal attention."""
-    for seed, shape in enumerate(((2, 3, 37, 8), (1, 1, 50, 4), (3, 2, 1, 6))):
-        generator = torch.Generator().manual_seed(seed)
-        q, k, v, g = (torch.randn(shape, generator=generator) for _ in range(4))
-        got, want = answer(q, k, v), library_attention(q, k, v)
+    for special, inputs in attention_inputs():
+        q, k, v = inputs
+        copies = [x.clone() for x in inputs]
+        got, want = answer(q, k, v), library_attention(*copies)
         expect(got is not None, NO_RETURN)
         expect(isinstance(got, Tensor), f"return a tensor, not {type(got).__name__}.")
+        shape = tuple(q.shape)
         expect(
             got.shape == want.shape,
             f"for inputs of {shape} the result should have that shape too, not {tuple(got.shape)}.",
         )
-        expect(not got.isnan().any(), "there is a nan: does each position see itself?")
-        if not torch.allclose(got, want, rtol=1e-4, atol=1e-5):
-            expect(
-                torch.equal(torch.nan_to_num(got), torch.nan_to_num(answer(q, k, v))),
-                "two calls with equal inputs differ; leave dropout out.",
-            )
-            for diagnosis, wrong in wrong_attention(q, k, v).items():
-                expect(not torch.allclose(got, wrong, rtol=1e-4, atol=1e-5), diagnosis)
-            raise DiagnosisError("the result is not that of causal attention.")
-        inputs = [x.clone().requires_grad_() for x in (q, k, v)]
-        copies = [x.clone().requires_grad_() for x in (q, k, v)]
-        made = answer(*inputs)
-        expect(made.requires_grad, "the result has no gradient; don't detach it.")
-        gradients = torch.autograd.grad(made, inputs, g, allow_unused=True)
-        for name, ours, theirs in zip(
-            "qkv",
-            gradients,
-            torch.autograd.grad(library_attention(*copies), copies, g),
-            strict=True,
-        ):
-            same = ours is not None and torch.allclose(ours, theirs, rtol=1e-3, atol=1e-5)
-            expect(same, f"the values are right, but the gradient of {name} is not.")
-    expect_small(answer)
+        expect_unchanged("qkv", inputs, copies)
+        expect_dtype(got, q)
+        expect_attention(answer, got, (q, k, v), f"{shape}{special}")
+        expect_gradients(answer, inputs)
+    low = (x.bfloat16() for x in inputs)
+    expect_dtype(answer(*low), torch.empty(0, dtype=torch.bfloat16))
+    expect_fused(answer)
 
 
-def expect_small(attention: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
-    """Fail if attention makes a T x T tensor."""
-    q, k, v = (torch.randn(1, 1, 96, 4, requires_grad=True) for _ in range(3))
-    with LargestTensor() as made:
+def expect_unchanged(names: str, inputs: Sequence[Tensor], copies: Sequence[Tensor]) -> None:
+    """Fail if an input differs from its copy."""
+    for name, x, before in zip(names, inputs, copies, strict=True):
+        expect(torch.equal(x, before), f"your function changes its input {name} in place.")
+
+
+def expect_dtype(got: Tensor, like: Tensor) -> None:
+    """Fail unless the result has the dtype of the inputs."""
+    kept, found = (str(x.dtype).removeprefix("torch.") for x in (like, got))
+    expect(kept == found, f"your function returns {found} for inputs in {kept}; keep their dtype.")
+
+
+def expect_attention(answer: Callable[..., Tensor], got: Tensor, qkv: QKV, case: str) -> None:
+    """Fail with the likely reason unless `got` is causal attention."""
+    if close(got, library_attention(*qkv)):
+        return
+    again = answer(*qkv)
+    expect(
+        torch.equal(got.nan_to_num(), again.nan_to_num()),
+        "two calls with equal inputs differ; leave dropout out.",
+    )
+    for diagnosis, wrong in wrong_attention(*qkv):
+        expect(not close(got, wrong), diagnosis)
+    expect(not got.isnan().any(), "there is a nan; does each position see itself?")
+    raise DiagnosisError(f"for inputs of {case} the result is not that of causal attention.")
+
+
+def close(got: Tensor, want: Tensor) -> bool:
+    """Return whether two results of attention are equal up to fp32's rounding."""
+    return torch.allclose(got, want, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+def expect_gradients(answer: Callable[..., Tensor], qkv: QKV) -> None:
+    """Fail unless q, k and v get the gradients of attention."""
+    inputs, copies = ([x.clone().requires_grad_() for x in qkv] for _ in range(2))
+    made, right = answer(*inputs), library_attention(*copies)
+    expect(made.requires_grad, "the result has no gradient; don't detach it.")
+    upstream = normal(*made.shape, seed=9)
+    ours = torch.autograd.grad(made, inputs, upstream, allow_unused=True)
+    theirs = torch.autograd.grad(right, copies, upstream)
+    for name, x, y in zip("qkv", ours, theirs, strict=True):
+        same = x is not None and torch.allclose(x, y, rtol=1e-3, atol=1e-4)
+        expect(same, f"the values are right, but the gradient of {name} is not.")
+
+
+def expect_fused(attention: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+    """Fail if attention makes a T x T tensor, or never calls PyTorch's function."""
+    q, k, v = (x.requires_grad_() for x in normal(3, 1, 1, 96, 4))
+    call = "scaled_dot_product_attention"
+    with mock.patch.object(F, call, wraps=getattr(F, call)) as calls, Operators() as made:
         attention(q, k, v).sum().backward()
     expect(
-        made.numel < 96 * 96,
-        f"right, but for 96 tokens you make a tensor of {made.numel} = 96 x 96 numbers, all scores "
-        "or a mask. F.scaled_dot_product_attention with is_causal=True makes neither.",
+        all(x.dim() == 4 for used in calls.call_args_list for x in used.args[:1]),
+        "right, but PyTorch has fast kernels for four axes only, (batch, head, seq, head_dim); "
+        "with other axes it makes a T x T tensor.",
+    )
+    expect(
+        made.largest < 96 * 96,
+        f"right, but for 96 tokens you make a tensor of {made.largest} = 96 x 96 numbers, all "
+        "scores or a mask. F.scaled_dot_product_attention with is_causal=True makes neither.",
+    )
+    expect(
+        any(map(made.is_fused, made.names)),
+        "right, but without F.scaled_dot_product_attention, which does all of it in one fast call.",
     )
 
 
@@ -185,59 +349,105 @@ def library_optimizer(model: nn.Module, config: Any) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95), fused=True)
 
 
-@part(library_optimizer, "")
+def optimized_models() -> Iterator[tuple[str, Callable[[], nn.Module]]]:
+    """Yield functions that build a model, and what is special about each."""
+
+    def tied() -> nn.Module:
+        model = nn.Sequential(nn.Embedding(7, 5), nn.LayerNorm(5), nn.Linear(5, 7, bias=False))
+        model[2].weight = model[0].weight
+        return model
+
+    yield "", lambda: nn.Sequential(nn.Embedding(7, 5), nn.LayerNorm(5), nn.Linear(5, 3))
+    yield "whose output layer shares the embedding's weight", tied
+    yield "with a matrix of one row", lambda: nn.Sequential(nn.Linear(4, 1), nn.Linear(1, 3))
+    yield "without biases", lambda: nn.Sequential(nn.Linear(4, 6, bias=False))
+    yield "with a weight of three axes", lambda: nn.Conv1d(3, 4, 2)
+
+
+@part(
+    library_optimizer,
+    "Which settings are the same for matrices and for biases, and which one differs? Where does "
+    "AdamW take the settings that are the same?",
+)
 def make_optimizer(answer: Callable[[nn.Module, Any], torch.optim.Optimizer]) -> None:
     """Check that AdamW is fused, has two groups, and makes the right updates."""
-    for seed, rate, decay in ((0, 2e-3, 0.3), (1, 7e-4, 0.05)):
-        config = SimpleNamespace(learning_rate=rate, weight_decay=decay)
+    drawn = sizes(4, seed=1, rate=(1, 99), decay=(1, 99))
+    configs = [SimpleNamespace(learning_rate=2e-3, weight_decay=0.3)]
+    configs += [
+        SimpleNamespace(learning_rate=c.rate / 1e4, weight_decay=c.decay / 1e2) for c in drawn
+    ]
+    for seed, ((special, build), config) in enumerate(
+        zip(optimized_models(), configs, strict=True)
+    ):
         torch.manual_seed(seed)
-        model = nn.Sequential(nn.Embedding(7, 5), nn.LayerNorm(5), nn.Linear(5, 3))
+        model, before = build(), SimpleNamespace(**vars(config))
+        weights = [p.detach().clone() for p in model.parameters()]
         optimizer = answer(model, config)
         expect(optimizer is not None, NO_RETURN)
         is_adamw = isinstance(optimizer, torch.optim.AdamW)
         expect(is_adamw, f"return a torch.optim.AdamW, not {type(optimizer).__name__}.")
-        expect_groups(optimizer, model, config)
-        for group in optimizer.param_groups:
-            expect(
-                group["fused"],
-                f"the optimizer isn't fused: its groups have fused={group['fused']}. Pass "
-                "fused=True to AdamW itself.",
-            )
-            expect(
-                math.isclose(group["lr"], rate),
-                f"config.learning_rate is {rate:g}, but a group has lr={group['lr']:g}.",
-            )
-            expect(
-                tuple(group["betas"]) != (0.9, 0.999),
-                "the betas are AdamW's defaults, (0.9, 0.999); GPT-3's are (0.9, 0.95).",
-            )
-            betas = tuple(group["betas"])
-            expect(betas == (0.9, 0.95), f"the betas should be (0.9, 0.95), not {betas}.")
-            expect(
-                math.isclose(group["eps"], 1e-8),
-                f"eps should be AdamW's default, 1e-8, not {group['eps']:g}.",
-            )
-        torch.manual_seed(seed)
-        twin = nn.Sequential(nn.Embedding(7, 5), nn.LayerNorm(5), nn.Linear(5, 3))
-        steppers = ((model, optimizer), (twin, library_optimizer(twin, config)))
-        for number in range(3):
-            for net, stepper in steppers:
-                generator = torch.Generator().manual_seed(number)
-                for p in net.parameters():
-                    p.grad = torch.randn(p.shape, generator=generator)
-                stepper.step()
-        ours, theirs = (nn.utils.parameters_to_vector(n.parameters()) for n, _ in steppers)
-        same = torch.allclose(ours, theirs, rtol=1e-5, atol=1e-7)
-        expect(same, "after three steps the weights differ from AdamW's; leave other options out.")
+        expect(config == before, "your function changes the config.")
+        kept = all(map(torch.equal, weights, model.parameters()))
+        expect(kept, "your function changes the model's weights; only a step may.")
+        case = f"for a model {special}, " if special else ""
+        expect_groups(optimizer, model, config, case)
+        expect_settings(optimizer, config)
+        expect_updates(optimizer, model, config, case)
 
 
-def expect_groups(optimizer: torch.optim.Optimizer, model: nn.Module, config: Any) -> None:
+def expect_settings(optimizer: torch.optim.Optimizer, config: Any) -> None:
+    """Fail unless every group is fused and has GPT-2's settings."""
+    for group in optimizer.param_groups:
+        expect(
+            group["fused"],
+            f"the optimizer isn't fused. Its groups have fused={group['fused']}; pass fused=True "
+            "to AdamW itself.",
+        )
+        rate, betas = config.learning_rate, tuple(group["betas"])
+        expect(
+            math.isclose(group["lr"], rate),
+            f"config.learning_rate is {rate:g}, but a group has lr={group['lr']:g}.",
+        )
+        expect(
+            betas != (0.9, 0.999),
+            "the betas are AdamW's defaults, (0.9, 0.999); GPT-3's are (0.9, 0.95).",
+        )
+        expect(betas != (0.95, 0.9), "the betas are swapped; the first is 0.9.")
+        expect(betas == (0.9, 0.95), f"the betas should be (0.9, 0.95), not {betas}.")
+        expect(
+            math.isclose(group["eps"], 1e-8),
+            f"eps should be AdamW's default, 1e-8, not {group['eps']:g}.",
+        )
+        expect(not group["maximize"], "maximize=True climbs up the loss; leave it out.")
+        expect(not group["amsgrad"], "amsgrad=True is another algorithm; leave it out.")
+
+
+def expect_updates(
+    optimizer: torch.optim.Optimizer, model: nn.Module, config: Any, case: str
+) -> None:
+    """Fail unless three steps change the weights as AdamW does."""
+    twin = copy.deepcopy(model)
+    for net, stepper in ((model, optimizer), (twin, library_optimizer(twin, config))):
+        for step in range(3):
+            for number, p in enumerate(net.parameters()):
+                p.grad = normal(*p.shape, seed=10 * step + number)
+            stepper.step()
+    ours, theirs = (nn.utils.parameters_to_vector(net.parameters()) for net in (model, twin))
+    same = torch.allclose(ours, theirs, rtol=1e-5, atol=1e-7)
+    expect(
+        same, f"{case}after three steps the weights differ from AdamW's; leave other options out."
+    )
+
+
+def expect_groups(
+    optimizer: torch.optim.Optimizer, model: nn.Module, config: Any, case: str
+) -> None:
     """Fail unless matrices decay by the config's weight decay and vectors don't."""
     groups = optimizer.param_groups
     held = [p for group in groups for p in group["params"]]
     expect(
         {id(p) for p in held} == {id(p) for p in model.parameters()},
-        "the groups don't hold each of the model's parameters.",
+        "the groups don't hold each of the model's parameters, and nothing else.",
     )
     decays = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
     matrices = {decays[id(p)] for p in model.parameters() if p.dim() >= 2}
@@ -249,13 +459,18 @@ def expect_groups(optimizer: torch.optim.Optimizer, model: nn.Module, config: An
     )
     expect(
         not (vectors == {decay} and matrices == {0.0}),
-        "the groups are swapped: matrices decay, biases and gains don't.",
+        "the groups are swapped; matrices decay, and biases and gains don't.",
     )
     expect(
-        matrices == {decay} and vectors == {0.0},
-        f"config.weight_decay is {decay:g}, but matrices decay by {sorted(matrices)} and vectors "
-        f"by {sorted(vectors)}; {decay:g} and 0 are expected.",
+        matrices == {decay} and vectors <= {0.0},
+        f"{case}config.weight_decay is {decay:g}, but parameters of two axes or more decay by "
+        f"{listed(matrices)} and vectors by {listed(vectors)}. Vectors shouldn't decay.",
     )
+
+
+def listed(decays: Collection[object]) -> str:
+    """Format weight decays, which the learner may have set to None."""
+    return " and ".join(sorted(map(str, decays))) or "nothing"
 
 
 def library_fast(model: nn.Module, config: Any) -> tuple[nn.Module, torch.autocast]:
@@ -269,41 +484,57 @@ def library_fast(model: nn.Module, config: Any) -> tuple[nn.Module, torch.autoca
 class OnGPU(nn.Parameter):
     """A parameter that says it is on the second GPU."""
 
-    device = property(lambda self: torch.device("cuda", 1))  # type: ignore[assignment]
+    device = property(lambda self: torch.device("cuda", 1))
 
 
-class Head(nn.Module):
-    """A model that consists of a single output layer."""
+class Tied(nn.Module):
+    """A model with an embedding and an output layer that share their weight, as GPT's do."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.transformer = nn.ModuleDict({"wte": nn.Embedding(2, 3)})
         self.lm_head = nn.Linear(3, 2, bias=False)
+        self.tie(self.lm_head.weight)
+
+    def tie(self, weight: Tensor) -> None:
+        """Use a weight for both layers."""
+        self.lm_head.weight = self.transformer["wte"].weight = weight
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits."""
-        return self.lm_head(x)
+        return self.lm_head(self.transformer["wte"](x))
 
 
 Fast = Callable[[nn.Module, Any], tuple[nn.Module, Any]]
 
 
-@part(library_fast, "")
+@contextmanager
+def slow_defaults() -> Iterator[None]:
+    """Switch TF32 off and make fp16 autocast's default within the block, as on a GPU."""
+    default, newer = torch.get_autocast_dtype("cpu"), torch.backends.fp32_precision
+    with hardware.tf32(False), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # autocast for a GPU that isn't there warns
+        torch.set_autocast_dtype("cpu", torch.float16)
+        try:
+            yield
+        finally:
+            torch.set_autocast_dtype("cpu", default)
+            torch.backends.fp32_precision = newer
+
+
+@part(
+    library_fast,
+    "Write down the two values to return for each of the four combinations of config.bf16 and "
+    "config.compile. When is TF32 on?",
+)
 def fast(answer: Fast) -> None:
     """Check TF32, the autocast and the compiled model."""
-    with hardware.tf32(False), warnings.catch_warnings():  # restores the precision at the end
-        warnings.simplefilter("ignore")  # autocast for a GPU that isn't there warns
-        low, plain = (pair(answer, Head(), bf16, False)[1] for bf16 in (True, False))
-        expect(
-            torch.get_float32_matmul_precision() != "medium",
-            '"medium" lets fp32 matmuls run in bf16; TF32 is "high".',
-        )
-        expect(
-            torch.get_float32_matmul_precision() == "high",
-            'fp32 matmuls don\'t use TF32; call torch.set_float32_matmul_precision("high").',
-        )
+    with slow_defaults():
+        low, plain = (pair(answer, Tied(), bf16, False)[1] for bf16 in (True, False))
         expect_autocast(low, plain)
         expect_device(answer)
         expect_compiled(answer)
+        expect_both(answer)
 
 
 def autocast_depth() -> int:
@@ -328,9 +559,10 @@ def leave_autocasts(depth: int) -> bool:
     return True
 
 
-def pair(answer: Fast, model: nn.Module, bf16: bool, compiled: bool) -> tuple[Any, Any]:
+def pair(answer: Fast, model: Tied, bf16: bool, compiled: bool) -> tuple[Any, Any]:
     """Return the model and the autocast that the answer gives."""
-    depth = autocast_depth()
+    depth, weight = autocast_depth(), model.lm_head.weight.detach().clone()
+    torch.set_float32_matmul_precision("highest")
     try:
         got = answer(model, SimpleNamespace(bf16=bf16, compile=compiled))
     except (RuntimeError, ValueError) as error:
@@ -346,8 +578,11 @@ def pair(answer: Fast, model: nn.Module, bf16: bool, compiled: bool) -> tuple[An
     expect(got is not None, NO_RETURN)
     is_pair = isinstance(got, tuple | list) and len(got) == 2
     expect(is_pair, "return a pair: the model, and the autocast.")
+    expect(not isinstance(got[1], nn.Module), "return the model first, and then the autocast.")
     expect(
-        isinstance(got[0], nn.Module), "return the model first, then the autocast: model, autocast."
+        isinstance(got[0], nn.Module),
+        f"the first value should be a module, not a {type(got[0]).__name__}; "
+        "pass the model itself to torch.compile.",
     )
     expect(
         hasattr(got[1], "__enter__"),
@@ -355,7 +590,30 @@ def pair(answer: Fast, model: nn.Module, bf16: bool, compiled: bool) -> tuple[An
     )
     for p in model.parameters():
         expect(p.dtype == torch.float32, "the weights stay fp32; autocast casts what it needs.")
+        expect(torch.equal(p, weight), "your function changes the model's weights.")
+        expect(p.requires_grad, "your function freezes the weights, so they can't be trained.")
+    expect(model.training, "your function calls model.eval(); the model stays in training mode.")
+    expect_tf32(f"if config.bf16 is {bf16} and config.compile is {compiled}")
     return got[0], got[1]
+
+
+def expect_tf32(case: str) -> None:
+    """Fail unless fp32 matmuls run in TF32, as PyTorch's older setting shows it."""
+    try:
+        precision = torch.get_float32_matmul_precision()
+    except RuntimeError:  # PyTorch refuses to mix its two settings
+        precision = "mixed"
+    expect(
+        precision != "mixed" and torch.backends.fp32_precision != "tf32",
+        "PyTorch's fp32_precision can't be mixed with the setting that this notebook uses; call "
+        'torch.set_float32_matmul_precision("high").',
+    )
+    expect(precision != "medium", '"medium" lets fp32 matmuls run in bf16; TF32 is "high".')
+    expect(
+        precision == "high",
+        f"fp32 matmuls don't use TF32 {case}; always call "
+        'torch.set_float32_matmul_precision("high").',
+    )
 
 
 def expect_autocast(low: Any, plain: Any) -> None:
@@ -372,7 +630,10 @@ def expect_autocast(low: Any, plain: Any) -> None:
         raise DiagnosisError(
             "your autocast can be entered only once, and a step enters it for every micro-batch."
         ) from error
-    expect(seen != {torch.float16}, "matmuls run in fp16; pass dtype=torch.bfloat16.")
+    expect(
+        seen != {torch.float16},
+        "matmuls run in fp16, which is autocast's default on a GPU; pass dtype=torch.bfloat16.",
+    )
     kind = getattr(low, "device", "cpu")
     expect(
         kind == "cpu",
@@ -391,8 +652,8 @@ def expect_autocast(low: Any, plain: Any) -> None:
 
 def expect_device(answer: Fast) -> None:
     """Fail unless the autocast of a model on cuda:1 is for "cuda"."""
-    model, far = Head(), torch.cuda.is_available() and not hardware.has_bf16(torch.device("cuda"))
-    model.lm_head.weight = OnGPU(model.lm_head.weight.detach())
+    model, far = Tied(), torch.cuda.is_available() and not hardware.has_bf16(torch.device("cuda"))
+    model.tie(OnGPU(model.lm_head.weight.detach()))
     _, autocast = pair(answer, model, not far, False)
     kind = getattr(autocast, "device", "cuda")
     expect(
@@ -409,11 +670,12 @@ def expect_device(answer: Fast) -> None:
 
 def expect_compiled(answer: Fast) -> None:
     """Fail unless the model is compiled exactly if the config requests it."""
-    model = Head()
+    model = Tied()
     got, _ = pair(answer, model, False, False)
     expect(not is_compiled(got), "config.compile is off, but you return a compiled model.")
     expect(got is model, "config.compile is off; return the model itself.")
-    got, _ = pair(answer, model, False, True)
+    with mock.patch.object(torch, "compile", wraps=torch.compile) as compiler:
+        got, _ = pair(answer, model, False, True)
     expect(
         not is_compiled(model),
         "model.compile() changes the model itself, so evaluation would be compiled for each of its "
@@ -424,6 +686,19 @@ def expect_compiled(answer: Fast) -> None:
         {id(p) for p in got.parameters()} == {id(p) for p in model.parameters()},
         "the compiled model has other parameters, so the optimizer would update the wrong ones.",
     )
+    eager = any("eager" in str(call.kwargs.get("backend")) for call in compiler.call_args_list)
+    expect(not eager, "an eager backend traces the model without compiling it; leave it out.")
+
+
+def expect_both(answer: Fast) -> None:
+    """Fail unless bf16 and the compiler can be on together."""
+    model = Tied()
+    got, low = pair(answer, model, True, True)
+    x = torch.ones(2, 2)
+    with low:
+        seen = (x @ x).dtype
+    both = seen == torch.bfloat16 and is_compiled(got)
+    expect(both, "each setting works alone, but not config.bf16 and config.compile together.")
 
 
 def is_compiled(model: nn.Module) -> bool:
@@ -432,12 +707,12 @@ def is_compiled(model: nn.Module) -> bool:
     return in_place or hasattr(model, "_orig_mod")
 
 
-def block_softmax(q: Tensor, k: Tensor, v: Tensor, block: int, mistake: str) -> Tensor:
+def block_softmax(q: Tensor, k: Tensor, v: Tensor, block: int, mistake: str = "") -> Tensor:
     """Compute attention over blocks of keys, with one mistake built in."""
-    causal = mistake != "causal"
-    scale = {"scale": 1.0, "no root": 1 / q.size(-1)}.get(mistake, q.size(-1) ** -0.5)
+    causal, seq = mistake != "causal", len(q)
+    scales = {"scale": 1.0, "no root": 1 / q.size(-1), "length": seq**-0.5, "width": block**-0.5}
+    scale = scales.get(mistake, q.size(-1) ** -0.5)
     masked = 0.0 if mistake == "zero" else -math.inf
-    seq = len(q)
     highest, total = torch.full((seq, 1), -math.inf), torch.zeros(seq, 1)
     result = torch.zeros_like(v)
     for start in range(0, seq, block):
@@ -450,62 +725,131 @@ def block_softmax(q: Tensor, k: Tensor, v: Tensor, block: int, mistake: str) -> 
         rescale = torch.exp(highest - now) if mistake != "rescale" else torch.ones_like(now)
         weights = torch.exp(scores - now)
         kept = result if mistake == "rescale result" else rescale * result
-        result, highest = kept + weights @ v[keys], now
+        values = v[: len(keys)] if mistake == "first values" else v[keys]
+        result, highest = kept + weights @ values, now
         total = (1.0 if mistake == "rescale total" else rescale) * total
         total = total + weights.sum(1, keepdim=True)
     return result if mistake == "divide" else result / total
 
 
 BLOCK_SLIPS = {
-    "causal": "every position sees the future: mask keys that come after their query.",
+    "causal": "every position sees the future; mask keys that come after their query.",
     "scale": "the scores are not divided by sqrt(d).",
-    "divide": "the weights do not add up to 1: divide by their total at the end.",
+    "divide": "the weights do not add up to 1; divide by their total at the end.",
     "rescale": "when a block brings a higher maximum, what was summed before must be "
-    "multiplied by exp(old maximum - new maximum): the result and the total.",
+    "multiplied by exp(old maximum - new maximum), both the result and the total.",
     "rescale total": "you rescale the result but not the total.",
     "rescale result": "you rescale the total but not the result.",
     "no root": "you divide the scores by d; divide by its root, sqrt(d).",
+    "length": "you divide the scores by the root of T; divide by sqrt(d).",
+    "width": "you divide the scores by the root of the block's size; divide by sqrt(d).",
     "zero": "a masked score is -inf, not 0, because exp(0) is still a weight.",
     "offset": "in the mask, the keys of each block are counted from 0 again; its first key is "
     "number `start` of the sequence.",
+    "first values": "every block uses the first values; take the values of the same keys.",
 }
 
 
-@exercise("")
+def block_inputs() -> Iterator[tuple[str, QKV, int]]:
+    """Yield q, k and v of one head and the size of a block, and what is special about them."""
+
+    def drawn(seq: int, d: int, seed: int) -> QKV:
+        q, k, v = normal(3, seq, d, seed=seed)
+        return q, k, v
+
+    yield "a single token", drawn(1, 3, seed=1), 4
+    yield "one block that is longer than the sequence", drawn(5, 2, seed=2), 8
+    yield "one key per block", drawn(7, 1, seed=3), 1
+    for seed, case in enumerate(sizes(4, blocks=(2, 6), block=(3, 9), d=(1, 3)), 4):
+        q, k, v = drawn(case.blocks * case.block, case.d, seed)
+        yield "blocks of equal length", (q, k, v), case.block
+        rows = len(q) - 1
+        yield "a short last block", (q[:rows], k[:rows], v[:rows]), case.block
+    q, k, v = (x.T for x in normal(3, 3, 20, seed=8))
+    yield "inputs made by a transpose", (q, k, v), 5
+    yield "equal keys", (q, k[:1].expand(20, -1), v), 5
+
+
+@exercise(
+    "One query has the scores 1 and 3, in two blocks. After the first block its total is exp(0). "
+    "What is it after the second?"
+)
 def flash_attention(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor]) -> None:
     """Check causal attention of one head that processes one block of keys at a time."""
-    generator = torch.Generator().manual_seed(0)
-    q, k, v = (2 * torch.randn(96, 8, generator=generator) for _ in range(3))
-    q, k = q + torch.linspace(0, 2, 96)[:, None], k + torch.linspace(0, 2, 96)[:, None]
-    want = F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True)[0]
-    with LargestTensor() as made:
+    q, k, v = 2 * normal(3, 96, 5)
+    growing = torch.linspace(0, 2, 96)[:, None]
+    q, k = q + growing, k + growing
+    expect_blocks(answer, q, k, v)
+    expect_far(answer, q, k, v)
+    short = (
+        "right for 96 = 6 blocks of 16, but wrong for blocks of 40, where the last one is short."
+    )
+    try:
+        got = answer(q, k, v, 40)
+    except (RuntimeError, IndexError) as error:
+        raise DiagnosisError(f"{short} It has 16 keys; end at min(start + block, T).") from error
+    expect(attended(got, q, k, v), short)
+    for special, inputs, block in block_inputs():
+        q, k, v = inputs
+        case = f"T = {len(q)}, d = {q.size(1)} and block = {block}, with {special}"
+        with Operators() as made:
+            got = answer(q, k, v, block)
+        right = isinstance(got, Tensor) and got.shape == v.shape and attended(got, q, k, v)
+        expect(right, f"right for 96 queries with blocks of 16, but wrong for {case}.")
+        expect_few(made, max(block, q.size(1)), f"for {case},")
+
+
+def expect_blocks(answer: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Fail with the likely reason unless 96 queries are right with blocks of 16."""
+    copies = [x.clone() for x in (q, k, v)]
+    with by_hand(F, "scaled_dot_product_attention"), Operators() as made:
         got = answer(q, k, v, 16)
     expect(isinstance(got, Tensor), "return a tensor; is the `return` missing?")
     expect(got.shape == v.shape, f"the result should be {tuple(v.shape)}, not {tuple(got.shape)}.")
+    expect_unchanged("qkv", (q, k, v), copies)
+    expect_dtype(got, v)
     for mistake, diagnosis in BLOCK_SLIPS.items():
         wrong = block_softmax(q, k, v, 16, mistake)
         expect(not torch.allclose(got, wrong, rtol=1e-3, atol=1e-4), diagnosis)
     expect_no_nan(got)
-    expect(torch.allclose(got, want, rtol=1e-3, atol=1e-4), "the result is not that of attention.")
+    expect(attended(got, q, k, v), "the result is not that of attention.")
     expect(
-        made.numel < 96 * 96,
-        f"right, but you made a T x T tensor of {made.numel} numbers, with all scores at once or a "
-        "mask for all of them. Make both for `block` keys at a time.",
+        made.largest < 96 * 96,
+        f"right, but you made a T x T tensor of {made.largest} numbers, with all scores at once "
+        "or a mask for all of them. Make both for `block` keys at a time.",
     )
-    sign = torch.tensor([1.0, -1.0]).repeat(48)[:, None]  # makes every other query oppose all keys
-    far_q, far_k = q / 10 + 10 * sign, k / 10 + 10  # scores of 300 and of -300
-    want_far = F.scaled_dot_product_attention(far_q[None], far_k[None], v[None], is_causal=True)[0]
+    expect_few(made, 16, "for blocks of 16 keys")
+
+
+def expect_few(made: Operators, block: int, case: str) -> None:
+    """Fail if the answer sums over more keys than a block has."""
     expect(
-        torch.allclose(answer(far_q, far_k, v, 16), want_far, rtol=1e-3, atol=1e-3),
+        made.terms <= block,
+        f"right, but {case} you combine {made.terms} keys at once. Take `block` keys at a time.",
+    )
+
+
+def expect_far(answer: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Fail if scores of hundreds overflow."""
+    sign = torch.tensor([1.0, -1.0]).repeat(48)[:, None]  # makes every other query oppose all keys
+    far_q, far_k = q / 10 + 15 * sign, k / 10 + 10  # scores of 300 and of -300
+    expect(
+        attended(answer(far_q, far_k, v, 16), far_q, far_k, v),
         "right for small scores, but exp(300) is infinite and exp(-300) is 0. Subtract each "
         "query's own highest score so far, starting from -inf.",
     )
-    ragged = "right for 96 = 6 blocks of 16, wrong for blocks of 40, where the last one is short."
-    try:
-        got = answer(q, k, v, 40)
-    except (RuntimeError, IndexError) as error:
-        raise DiagnosisError(f"{ragged} It has 16 keys: end at min(start + block, T).") from error
-    expect(torch.allclose(got, want, rtol=1e-3, atol=1e-4), ragged)
+    steep = 10 * torch.arange(96.0)[:, None].expand_as(k)  # each key is far better than the last
+    expect(
+        attended(answer(torch.ones_like(q), steep, v, 16), torch.ones_like(q), steep, v),
+        "right until a later key has a much higher score. Mask it before you take the maximum, "
+        "which otherwise includes the future.",
+    )
+
+
+def attended(got: Tensor, q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Return whether `got` is the causal attention of one head."""
+    want = F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True)[0]
+    return torch.allclose(got, want, rtol=1e-3, atol=1e-3)
 
 
 def expect_no_nan(got: Tensor) -> None:
@@ -513,11 +857,11 @@ def expect_no_nan(got: Tensor) -> None:
     lost = got.isnan().any(1)  # queries
     expect(
         not lost.all(),
-        "every row is nan: as m begins at -inf, exp(new - m) is infinite; take exp(m - new).",
+        "every row is nan. Since m begins at -inf, exp(new - m) is infinite; take exp(m - new).",
     )
     expect(
         not lost[0] or lost[1:].any(),
-        "query 0 is nan, so it has no key left: mask the keys *after* each query, not its own.",
+        "query 0 is nan, so it has no key left; mask the keys *after* each query, not its own.",
     )
     expect(
         not lost[-1] or lost[0],
