@@ -2,114 +2,242 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Generator, Tensor
 
-from cs336_lib.classroom.checks.report import by_hand, exercise, expect
+from cs336_lib.classroom.checks import draws
+from cs336_lib.classroom.checks.report import (
+    DiagnosisError,
+    by_hand,
+    exercise,
+    expect,
+    expect_number,
+)
 
-
-def same(a: object, b: object) -> bool:
-    """Return whether two finite values agree to five digits."""
-    try:
-        a, b = torch.as_tensor(a).float(), torch.as_tensor(b).float()
-    except (TypeError, ValueError, RuntimeError):
-        return False
-    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-5, atol=1e-7)
-
-
-def refuse(answer: object, mistakes: dict[str, object]) -> None:
-    """Fail with a diagnosis if `answer` results from one of the known mistakes."""
-    for diagnosis, wrong in mistakes.items():
-        expect(not same(answer, wrong), diagnosis)
+Init = Callable[[int, int, Generator], Tensor]
 
 
-@exercise("")
-def unit_output(init: Callable[[int, int, torch.Generator], Tensor]) -> None:
+def call(answer: Callable[..., Any], **inputs: Any) -> Any:
+    """Call an answer with the inputs in this order, and expect that it changes none of them."""
+    tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
+    before = {name: value.clone() for name, value in tensors.items()}
+    result = answer(*inputs.values())
+    for name, value in tensors.items():
+        expect(
+            torch.equal(value, before[name]),
+            f"your function changes its input {name} in place; compute a new tensor instead.",
+        )
+    return result
+
+
+# unit_output
+
+
+@exercise("You add 16 independent numbers with a variance of 1. What is the std of the sum?")
+def unit_output(init: Init) -> None:
     """Check `init(d_in, d_out, generator)`. The weights must preserve the scale of the input."""
     d_in, d_out = 1024, 256
-    w = init(d_in, d_out, torch.Generator().manual_seed(0))
+    w = init_weights(init, d_in, d_out)
+    expect_draws_from_generator(init, d_in, d_out)
+    expect(
+        w.min() < 0,
+        "no weight is negative, because torch.rand is uniform in [0, 1). So all outputs of a row "
+        "are about the same multiple of its sum. Draw around 0, as torch.randn does.",
+    )
+    expect_scale(w)
+    expect_independent(w)
+    shapes = [(256, 256), (d_in, 1), (5, 4096)]
+    drawn = draws.sizes(4, d_in=(2, 40), d_out=(3000, 6000))
+    for d_in, d_out in [*shapes, *((case.d_in, case.d_out) for case in drawn)]:
+        expect_scale(
+            init_weights(init, d_in, d_out),
+            "the scale is right for d_in = 1024 and d_out = 256, but not for "
+            f"d_in = {d_in} and d_out = {d_out}. Compute it from the arguments, without rounding.",
+        )
+
+
+def init_weights(init: Init, d_in: int, d_out: int, seed: int = 0) -> Tensor:
+    """Draw weights with the answer, and expect a tensor that a layer can use."""
+    w = init(d_in, d_out, Generator().manual_seed(seed))
     expect(isinstance(w, Tensor), f"return a tensor; this is a {type(w).__name__}.")
     expect(
         tuple(w.shape) == (d_in, d_out),
         f"the shape should be (d_in, d_out) = ({d_in}, {d_out}), since y = x @ w; "
         f"yours is {tuple(w.shape)}.",
     )
-    again = init(d_in, d_out, torch.Generator().manual_seed(0))
+    x = draws.normal(1, d_in)
     expect(
-        torch.equal(w, again),
+        w.dtype == x.dtype,
+        f"the weights are {w.dtype}, so x @ w raises an error; keep torch.randn's {x.dtype}.",
+    )
+    return w
+
+
+def expect_draws_from_generator(init: Init, d_in: int, d_out: int) -> None:
+    """Expect that the weights depend on the generator's state, and on nothing else."""
+    one, again, other = (init(d_in, d_out, Generator().manual_seed(seed)) for seed in (0, 0, 1))
+    expect(
+        torch.equal(one, again),
         "two calls with equal generators differ; pass generator=generator to the random function.",
     )
-    other = init(d_in, d_out, torch.Generator().manual_seed(1))
     expect(
-        not torch.equal(w, other),
+        not torch.equal(one, other),
         "another generator gives the same weights; draw from `generator` and do not seed one.",
     )
+    generator = Generator().manual_seed(0)
+    first, second = (init(d_in, d_out, generator) for _ in range(2))
     expect(
-        w.min() < 0,
-        "no weight is negative: torch.rand is uniform in [0, 1). Signs must be mixed, or the "
-        "terms of the sum do not cancel and it grows as d_in; use torch.randn.",
+        not torch.equal(first, second),
+        "two layers drawn from one generator get equal weights. Don't start the generator again; "
+        "a draw moves it on.",
     )
+
+
+def expect_scale(w: Tensor, otherwise: str = "the output's std is not 1.") -> None:
+    """Expect that `x @ w` has a std of 1."""
+    d_in, d_out = w.shape
     rms = w.pow(2).mean().sqrt().item()
     mistakes = {
         "you multiply by sqrt(d_in); divide by it.": math.sqrt(d_in),
-        "the weights have std 1, so the output has sqrt(d_in); divide them by that.": 1.0,
-        "you divide by d_in. Variances add up, stds do not: divide by its square root.": 1 / d_in,
-        "you divide by sqrt(d_out); what is summed over is d_in.": d_out**-0.5,
+        "the weights have a std of 1, so the output has sqrt(d_in); divide them by that.": 1.0,
+        "you divide by d_in. Variances add up, but stds don't, so divide by its square root.": 1
+        / d_in,
+        "you divide by sqrt(d_out), but each output is a sum over d_in.": d_out**-0.5,
         "this is Xavier's compromise 2 / (d_in + d_out), which gives an output std of 1 only for "
         "square matrices; divide by sqrt(d_in).": math.sqrt(2 / (d_in + d_out)),
         "this is He's factor sqrt(2 / d_in), which makes up for a ReLU; there is none here.": (
             math.sqrt(2 / d_in)
         ),
+        "numbers uniform in [-1, 1) have a variance of 1/3; multiply them by sqrt(3), too.": (
+            math.sqrt(1 / 3 / d_in)
+        ),
+        "you divide by the norm of the whole matrix; each column should have a norm of about 1.": (
+            1 / math.sqrt(d_in * d_out)
+        ),
     }
+    if abs(rms * math.sqrt(d_in) - 1) < 0.03:
+        return
     for diagnosis, wrong in mistakes.items():
         expect(abs(rms / wrong - 1) > 0.03, diagnosis)
+    figures = f"Your output would have a std of {rms * math.sqrt(d_in):.2f}, and 1 is right."
+    raise DiagnosisError(otherwise, figures)
+
+
+def expect_independent(w: Tensor) -> None:
+    """Expect that the outputs of a single row have a std of 1, too."""
+    row = draws.normal(1, len(w), seed=99) @ w
     expect(
-        abs(rms * math.sqrt(d_in) - 1) < 0.03,
-        f"the output's std would be {rms * math.sqrt(d_in):.2f}; it should be 1.",
+        abs(row.std() - 1) < 0.2,
+        "the outputs of a single row of x are too much alike. Draw each weight separately, and "
+        "around 0.",
     )
 
 
-@exercise("")
+# cross_entropy
+
+
+@exercise("A position has the logits 0 and ln 3, and its target is the second. What is its loss?")
 def cross_entropy(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
     """Check `loss(logits[B, T, V], targets[B, T])`, the mean negative log-likelihood."""
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(2, 5, 7, generator=generator)
-    targets = torch.randint(0, 7, (2, 5), generator=generator)
     with by_hand(F, "cross_entropy", "nll_loss"):
-        answer = loss(logits.clone(), targets.clone())
-    chosen = logits.gather(-1, targets[..., None])
-    log_p = logits.log_softmax(-1).gather(-1, targets[..., None])
-    right = -log_p.mean()
+        logits, targets = scores(2, 5, 7, seed=0)
+        expect_mean_nll(loss, logits, targets, "random logits")
+        for case in draws.sizes(6, batch=(1, 4), seq=(1, 6), vocab=(2, 9)):
+            shape = (case.batch, case.seq, case.vocab)
+            logits, targets = scores(*shape, seed=sum(shape))
+            expect_mean_nll(loss, logits, targets, f"logits of shape {shape}, not (2, 5, 7)")
+        smallest = torch.zeros(2, 3, dtype=torch.int64)
+        expect_mean_nll(loss, draws.normal(2, 3, 4), smallest, "targets that are all 0")
+        expect_stable(loss)
+
+
+def scores(batch: int, seq: int, vocab: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Draw logits, which are not contiguous, and targets."""
+    logits = 2 * draws.normal(batch, vocab, seq, seed=seed).transpose(1, 2)
+    generator = Generator().manual_seed(seed)
+    return logits, torch.randint(vocab, (batch, seq), generator=generator)
+
+
+def expect_mean_nll(
+    loss: Callable[[Tensor, Tensor], Tensor], logits: Tensor, targets: Tensor, case: str
+) -> None:
+    """Expect the mean negative log-likelihood."""
+    answer = call(loss, logits=logits, targets=targets)
+    shape = tuple(getattr(answer, "shape", ()))
     expect(
-        torch.as_tensor(answer).dim() == 0,
-        f"a loss is one number; yours has shape {tuple(torch.as_tensor(answer).shape)}. "
-        f"Take the mean over all B * T positions.",
+        shape == (),
+        f"a loss is one number; yours has shape {shape}. Take the mean over all B * T positions.",
     )
+    nll = -logits.log_softmax(-1).gather(-1, targets[..., None])
+    mistakes = wrong_losses(logits, targets, nll)
+    expect_number(answer, nll.mean().item(), case, mistakes, rel_tol=1e-5)
+
+
+def wrong_losses(logits: Tensor, targets: Tensor, nll: Tensor) -> dict[str, float]:
+    """Map a diagnosis to the loss that a known mistake gives."""
+    batch, seq, vocab = logits.shape
+    right = nll.mean()
+    chosen = logits.gather(-1, targets[..., None])
+    over_time = logits.log_softmax(1).gather(-1, targets[..., None])
+    over_batch = logits.log_softmax(0).gather(-1, targets[..., None])
+    shifted = logits[:, :-1].log_softmax(-1).gather(-1, targets[:, 1:, None])
     mistakes = {
-        "the sign is wrong: log-probabilities are negative, the loss is minus their mean.": -right,
-        "you sum over the positions; take the mean.": right * targets.numel(),
-        "you take the mean over the vocabulary, too: divide by B * T, not by B * T * V.": (
-            right / logits.size(-1)
+        "the sign is wrong. The loss is minus the mean of the log-probabilities.": -right,
+        "you sum over the positions; take the mean.": nll.sum(),
+        "you take the mean over the vocabulary, too. Divide by B * T, not by B * T * V.": (
+            right / vocab
         ),
-        "you divide by B only; the mean is over all B * T positions.": right * targets.size(1),
-        "you take the targets' logits as if they were log-probabilities: subtract the logsumexp "
+        "you divide by B only; the mean is over all B * T positions.": nll.sum() / batch,
+        "you divide by T only; the mean is over all B * T positions.": nll.sum() / seq,
+        "you take the targets' logits as if they were log-probabilities. Subtract the logsumexp "
         "over the vocabulary (log_softmax).": -chosen.mean(),
-        "your softmax is over the positions (dim=1); the vocabulary is the last dimension.": (
-            -logits.log_softmax(1).gather(-1, targets[..., None]).mean()
+        "you subtract the largest logit only; subtract the logsumexp of all logits.": (
+            (logits.amax(-1, keepdim=True) - chosen).mean()
         ),
-        "the logarithm is missing: you average the probabilities.": -log_p.exp().mean(),
+        "your softmax is over the positions (dim=1); the vocabulary is the last dimension.": (
+            -over_time.mean()
+        ),
+        "your softmax is over the batch (dim=0); the vocabulary is the last dimension.": (
+            -over_batch.mean()
+        ),
+        "the logarithm is missing, so you average the probabilities.": -(-nll).exp().mean(),
         "you take the log of the mean probability; take the mean of the logs.": (
-            -log_p.exp().mean().log()
+            -(-nll).exp().mean().log()
         ),
         "your logarithm has base 2 (bits); use the natural one (nats).": right / math.log(2),
+        "you shift the targets. `targets[b, t]` already belongs to `logits[b, t]`.": (
+            -shifted.mean()
+        ),
+        "you leave out the targets that are 0; here, 0 is a token like any other.": (
+            nll.squeeze(-1)[targets != 0].mean()
+        ),
+        "that is the loss at the last position only; take the mean over all T.": nll[:, -1].mean(),
+        "that is the loss of the first row only; take the mean over the batch.": nll[0].mean(),
     }
-    refuse(answer, mistakes)
-    expect(same(answer, right), f"for random logits it should be {right:.4f}, not {answer:.4f}.")
-    large = torch.tensor([[[1000.0, 0.0]]])
+    return {diagnosis: float(wrong) for diagnosis, wrong in mistakes.items()}
+
+
+def expect_stable(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Expect that large logits neither overflow nor underflow."""
+    large = float(loss(torch.tensor([[[1000.0, 0.0]]]), torch.tensor([[1]])))
     expect(
-        same(loss(large, torch.tensor([[1]])), 1000.0),
-        "a logit of 1000 breaks it: exp overflows, or a probability rounds to 0, whose log is "
-        "infinite. Use log_softmax or logsumexp, which subtract the largest logit first.",
+        math.isfinite(large),
+        "a logit of 1000 breaks it. Either exp overflows, or a probability rounds to 0, whose log "
+        "is infinite. Use log_softmax or logsumexp, which subtract the largest logit first.",
+    )
+    expect(
+        math.isclose(large, 1000, rel_tol=1e-5),
+        "a loss of 1000 comes out smaller. An eps inside the log, or a clamp, limits it; use "
+        "log_softmax or logsumexp.",
+    )
+    apart = torch.tensor([[[1000.0, 0.0], [-1000.0, -1001.0]], [[3.0, 0.0], [0.0, 900.0]]])
+    got = float(loss(apart, torch.tensor([[0, 0], [0, 1]])))
+    want = (math.log1p(math.exp(-1)) + math.log1p(math.exp(-3))) / 4
+    expect(
+        math.isclose(got, want, rel_tol=1e-3),
+        "it fails when the positions' logits lie far apart. Subtract each position's own largest "
+        "logit (dim=-1, keepdim=True), not one maximum for all.",
     )
