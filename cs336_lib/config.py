@@ -264,9 +264,9 @@ class Estimate:
     gpus: int = 1
     """Number of GPUs."""
     hardware: str = "h100"
-    """a100, h100, h200, b200, a6000 or rtx-4090."""
+    """A device of data/devices.json, such as h100, gb300, mi355x, tpu-v5p or rtx-4090."""
     dtype: str = "bf16"
-    """Precision of the matmuls, which sets the peak: bf16, fp16, tf32, fp32 or fp8."""
+    """Precision of the matmuls, which sets the peak: bf16, fp16, tf32, fp32, fp8 or fp4."""
     mfu: float = 0.5
     """Model FLOPs utilization, as a fraction of the peak. 0.5 is very good."""
     price: float | None = None

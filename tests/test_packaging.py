@@ -131,7 +131,7 @@ def test_modules_import_only_downwards():
         ["data.corpus", "data.shards"],
         ["accounting", "hardware", "data.tokenizer"],
         ["data.documents", "architecture"],
-        ["data.loader", "data.prepare", "schedule", "optim", "trackers"],
+        ["data.loader", "data.prepare", "schedule", "optim", "trackers", "published"],
         ["distributed"],
         ["hf", "report"],
         ["checkpoint", "generate", "evals.loss", "evals.hellaswag"],
