@@ -54,6 +54,7 @@ SPEEDS = [
     (lambda ms, n, f, p: (n * ms / 1e3, 0.5), "you multiplied by the time"),
     (lambda ms, n, f, p: (ms / 1e3 / n, 0.5), "the time of one token"),
     (lambda ms, n, f, p: (n / (ms / 1e6), 0.5), "for microseconds"),
+    (lambda ms, n, f, p: (round(rate(ms, n), 2), flop_rate(ms, n, f) / p), "of 3 tokens"),
     (lambda ms, n, f, p: (n // (ms / 1e3), 0.5), "divide with / instead of //"),
     (lambda ms, n, f, p: (rate(ms, n), f / (ms / 1e3) / p), "a step does them for every token"),
     (lambda ms, n, f, p: (rate(ms, n), n * f / ms / p), "the time is in milliseconds"),
@@ -187,6 +188,11 @@ def by_d(q, k, v):
     return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1 / q.size(-1))
 
 
+def in_a_window(q, k, v):
+    """The slip of a block size that is read from a small model."""
+    return CAUSAL(q[:, :, -64:], k[:, :, -64:], v[:, :, -64:])
+
+
 def small_only(q, k, v):
     return CAUSAL(q.clamp(-9, 9), k, v)
 
@@ -219,6 +225,7 @@ ATTENTION = [
     (sdpa(is_causal=True, dropout_p=0.5), "leave dropout out"),
     (lambda q, k, v: CAUSAL(q, k, v) / 0 * 0, "there is a nan"),
     (lambda q, k, v: CAUSAL(q, k, v) + 1, "not that of causal attention"),
+    (in_a_window, "for inputs of (1, 1, 150, 3) the result should have that shape"),
     (small_only, "with scores of hundreds the result is not"),
     (lambda q, k, v: CAUSAL(q, k, v).detach(), "the result has no gradient"),
     (no_gradient, "the gradient of v is not"),
@@ -489,6 +496,16 @@ def frozen(model, config):
     return tuned(model.requires_grad_(False), config)
 
 
+def switched_on(model, config):
+    torch.set_autocast_enabled("cpu", config.bf16)
+    return tuned(model, config)
+
+
+def bf16_everywhere(model, config):
+    torch.set_default_dtype(torch.bfloat16 if config.bf16 else torch.float32)
+    return tuned(model, config)
+
+
 def function_only(model, config):
     model, autocast = tuned(model, config)
     return torch.compile(lambda x: model(x)), autocast
@@ -513,6 +530,8 @@ FAST = [
     (rounded, "changes the model's weights"),
     (frozen, "freezes the weights"),
     (lambda m, c: tuned(m.eval(), c), "calls model.eval()"),
+    (switched_on, "don't enter the autocast"),
+    (bf16_everywhere, "PyTorch's default dtype"),
     (eager, "an eager backend"),
     (checks.library_fast, "passed"),
     (with_null_context, "passed"),
@@ -651,7 +670,7 @@ def skipping_blocks(q, k, v, block):
             keys = torch.arange(start, min(start + block, seq))
             scores = (q[rows, None] * k[keys]).sum(-1).div_(math.sqrt(q.size(1)))
             scores[keys > rows[:, None]] = -math.inf
-            new = m.maximum(scores.max(1, keepdim=True).values)
+            new = torch.cat([m, scores], 1).max(1, keepdim=True).values
             weights = (scores - new).exp_()
             sums *= (m - new).exp()
             sums += torch.cat([weights @ v[keys], weights.sum(1, keepdim=True)], 1)
@@ -678,6 +697,21 @@ def in_one_imported_call(q, k, v, block):
     """Calls the function without its name in F."""
     q, k, v = q[None, None], k[None, None], v[None, None]
     return torch._C._nn.scaled_dot_product_attention(q, k, v, is_causal=True)[0, 0]
+
+
+def two_passes(q, k, v, block):
+    """Right, and keeps all scores until their maximum is known."""
+    queries, scores = torch.arange(len(q))[:, None], []
+    for keys in torch.arange(len(k)).split(block):
+        scores.append((q @ k[keys].T / q.size(1) ** 0.5).masked_fill(keys > queries, -math.inf))
+    highest = torch.full((len(q), 1), -math.inf)
+    for part in scores:
+        highest = torch.maximum(highest, part.amax(1, keepdim=True))
+    result, total = torch.zeros_like(v), torch.zeros(len(q), 1)
+    for part, values in zip(scores, v.split(block), strict=True):
+        weights = (part - highest).exp()
+        result, total = result + weights @ values, total + weights.sum(1, keepdim=True)
+    return result / total
 
 
 def late_mask(q, k, v, block):
@@ -719,6 +753,7 @@ FLASH = [
     (query_by_query, "passed"),
     (skipping_blocks, "passed"),
     (lambda *args: None, "is the `return` missing"),
+    (lambda q, k, v, block: (v, v), "return a tensor, not tuple"),
     (lambda q, k, v, block: v[:4], "the result should be (96, 5)"),
     (lambda *args: checks.block_softmax(*args).double(), "float64 for inputs in float32"),
     (scaled_q_in_place, "changes its input q in place"),
@@ -743,6 +778,7 @@ FLASH = [
     (in_one_imported_call, "you combine 96 keys at once"),
     (at_once, "functional.scaled_dot_product_attention does all the work"),
     (all_scores, "with all scores at once"),
+    (two_passes, "you keep the scores of all blocks"),
     (softmax_of_a_query, "you combine 96 keys at once"),
     (
         blocks_of_16,
@@ -767,3 +803,13 @@ def test_an_autocast_that_an_answer_enters_is_left_again():
     checks.fast(entered)
     assert checks.autocast_depth() == 0
     assert not torch.is_autocast_enabled("cpu")
+
+
+def test_settings_that_an_answer_changes_are_restored():
+    before = torch.backends.fp32_precision, torch.get_autocast_dtype("cpu")
+    for answer in (newer, mixed, switched_on, bf16_everywhere, default_dtype):
+        checks.fast(answer)
+    assert (torch.backends.fp32_precision, torch.get_autocast_dtype("cpu")) == before
+    assert torch.get_default_dtype() == torch.float32
+    assert not torch.is_autocast_enabled("cpu")
+    assert torch.get_float32_matmul_precision() in {"highest", "high", "medium"}

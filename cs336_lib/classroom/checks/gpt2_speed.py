@@ -26,6 +26,7 @@ from cs336_lib.classroom.checks.report import (
     expect_number,
     part,
 )
+from cs336_lib.classroom.tensor_bytes import LiveBytes
 
 NO_RETURN = "your function returns None; is the `return` missing?"
 
@@ -72,17 +73,14 @@ def mfu_slips(share: float, tokens: int, flops: float, peak: float) -> dict[str,
 
 
 @exercise(
-    "A step of 500 ms processes 1,000 tokens. How many tokens is that in one second? Each needs "
-    "6 FLOPs, so how many FLOPs is it?"
+    "A step of 500 ms processes 1,000 tokens of 6 FLOPs each, so how many FLOPs per second is that?"
 )
 def speed(answer: Callable[[float, int, float, float], tuple[float, float]]) -> None:
     """Check tokens per second and MFU, computed from milliseconds per step."""
-    cases = [(240.0, 8192, 1e9, 100e12)]
+    cases = [(240.0, 8192, 1e9, 100e12), (1700.0, 3, 5e11, 4e12)]
     for case in sizes(6, ms=(10, 9000), tokens=(100, 30_000), flops=(7, 900), percent=(2, 95)):
-        ms, flops = case.ms / 7, case.flops * 1e6
-        cases.append(
-            (ms, case.tokens, flops, case.tokens * flops / ms * 1e5 / (case.percent + 0.3))
-        )
+        ms, flops, share = case.ms / 7, case.flops * 1e6, (case.percent + 0.3) / 100
+        cases.append((ms, case.tokens, flops, case.tokens * flops / (ms / 1e3) / share))
     for ms, tokens, flops, peak in cases:
         got = answer(ms, tokens, flops, peak)
         expect(got is not None, NO_RETURN)
@@ -125,10 +123,7 @@ def padding_slips(n: int, multiple: int) -> dict[str, int]:
     }
 
 
-@exercise(
-    "How many boxes of 8 eggs do you need for 17 eggs, and how many for 16? How many eggs fit into "
-    "those boxes?"
-)
+@exercise("How many eggs fit into the boxes of 8 that you need for 17 eggs, and how many for 16?")
 def padded(answer: Callable[[int, int], int]) -> None:
     """Check the smallest multiple of `multiple` that is at least n."""
     fixed = [(50257, 64), (50304, 64), (50250, 64), (1, 128), (257, 8), (13, 1), (24, 24)]
@@ -238,6 +233,7 @@ def attention_inputs() -> Iterator[tuple[str, QKV]]:
 
     yield "", drawn(2, 3, 37, 6, seed=0)
     yield "", drawn(1, 1, 50, 4, seed=1)
+    yield " with many positions", drawn(1, 1, 150, 3, seed=10)
     yield " with a single position", drawn(3, 2, 1, 6, seed=2)
     yield " with one number per head", drawn(1, 4, 7, 1, seed=3)
     for seed, case in enumerate(sizes(3, batch=(1, 4), head=(1, 5), seq=(2, 40), d=(2, 9)), 4):
@@ -251,8 +247,7 @@ def attention_inputs() -> Iterator[tuple[str, QKV]]:
 
 @part(
     library_attention,
-    "Four positions attend. Which of them may position 1 see, counted from 0? Which argument of "
-    "the function says so?",
+    "Which of the positions 0, 1, 2 and 3 may position 1 see, and which argument says so?",
 )
 def fused_attention(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
     """Check the output, gradients and memory of fused causal attention."""
@@ -366,8 +361,7 @@ def optimized_models() -> Iterator[tuple[str, Callable[[], nn.Module]]]:
 
 @part(
     library_optimizer,
-    "Which settings are the same for matrices and for biases, and which one differs? Where does "
-    "AdamW take the settings that are the same?",
+    "Which settings of AdamW are the same for matrices and biases, and which do the groups set?",
 )
 def make_optimizer(answer: Callable[[nn.Module, Any], torch.optim.Optimizer]) -> None:
     """Check that AdamW is fused, has two groups, and makes the right updates."""
@@ -376,9 +370,8 @@ def make_optimizer(answer: Callable[[nn.Module, Any], torch.optim.Optimizer]) ->
     configs += [
         SimpleNamespace(learning_rate=c.rate / 1e4, weight_decay=c.decay / 1e2) for c in drawn
     ]
-    for seed, ((special, build), config) in enumerate(
-        zip(optimized_models(), configs, strict=True)
-    ):
+    cases = zip(optimized_models(), configs, strict=True)
+    for seed, ((special, build), config) in enumerate(cases):
         torch.manual_seed(seed)
         model, before = build(), SimpleNamespace(**vars(config))
         weights = [p.detach().clone() for p in model.parameters()]
@@ -524,8 +517,8 @@ def slow_defaults() -> Iterator[None]:
 
 @part(
     library_fast,
-    "Write down the two values to return for each of the four combinations of config.bf16 and "
-    "config.compile. When is TF32 on?",
+    "Which two values do you return for each of the four combinations of config.bf16 and "
+    "config.compile?",
 )
 def fast(answer: Fast) -> None:
     """Check TF32, the autocast and the compiled model."""
@@ -544,12 +537,12 @@ def autocast_depth() -> int:
 
 
 def leave_autocasts(depth: int) -> bool:
-    """Leave the autocast blocks that are open beyond `depth`, and return whether there are any.
+    """Leave the autocast that an answer has entered, and return whether it has.
 
     PyTorch keeps its bf16 copies of the weights until the outermost block ends. A block that stays
     open would make later training steps compute with old weights.
     """
-    if autocast_depth() == depth:
+    if autocast_depth() == depth and not torch.is_autocast_enabled("cpu"):
         return False
     while autocast_depth() > depth:
         torch.autocast_decrement_nesting()
@@ -573,8 +566,13 @@ def pair(answer: Fast, model: Tied, bf16: bool, compiled: bool) -> tuple[Any, An
             "use the `.type` of the weights' device."
         ) from error
     finally:
-        entered = leave_autocasts(depth)
+        entered, default = leave_autocasts(depth), torch.get_default_dtype()
+        torch.set_default_dtype(torch.float32)
     expect(not entered, "don't enter the autocast; return it.")
+    expect(
+        default == torch.float32,
+        "don't change PyTorch's default dtype; autocast casts what a matmul needs.",
+    )
     expect(got is not None, NO_RETURN)
     is_pair = isinstance(got, tuple | list) and len(got) == 2
     expect(is_pair, "return a pair: the model, and the autocast.")
@@ -771,8 +769,7 @@ def block_inputs() -> Iterator[tuple[str, QKV, int]]:
 
 
 @exercise(
-    "One query has the scores 1 and 3, in two blocks. After the first block its total is exp(0). "
-    "What is it after the second?"
+    "A query has score 1 in the first block and 3 in the second, so what are m and total after it?"
 )
 def flash_attention(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor]) -> None:
     """Check causal attention of one head that processes one block of keys at a time."""
@@ -797,6 +794,7 @@ def flash_attention(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor]) -> 
         right = isinstance(got, Tensor) and got.shape == v.shape and attended(got, q, k, v)
         expect(right, f"right for 96 queries with blocks of 16, but wrong for {case}.")
         expect_few(made, max(block, q.size(1)), f"for {case},")
+    expect_small(answer)
 
 
 def expect_blocks(answer: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -804,7 +802,8 @@ def expect_blocks(answer: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor
     copies = [x.clone() for x in (q, k, v)]
     with by_hand(F, "scaled_dot_product_attention"), Operators() as made:
         got = answer(q, k, v, 16)
-    expect(isinstance(got, Tensor), "return a tensor; is the `return` missing?")
+    expect(got is not None, NO_RETURN)
+    expect(isinstance(got, Tensor), f"return a tensor, not {type(got).__name__}.")
     expect(got.shape == v.shape, f"the result should be {tuple(v.shape)}, not {tuple(got.shape)}.")
     expect_unchanged("qkv", (q, k, v), copies)
     expect_dtype(got, v)
@@ -822,10 +821,22 @@ def expect_blocks(answer: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor
 
 
 def expect_few(made: Operators, block: int, case: str) -> None:
-    """Fail if the answer sums over more keys than a block has."""
+    """Fail if the answer sums over more keys than a block has, such as all keys of a query."""
     expect(
-        made.terms <= block,
+        made.terms <= block + 2,  # a running maximum or sum may be among them
         f"right, but {case} you combine {made.terms} keys at once. Take `block` keys at a time.",
+    )
+
+
+def expect_small(answer: Callable[..., Tensor]) -> None:
+    """Fail if the answer keeps the scores of all blocks."""
+    q, k, v = normal(3, 128, 2)
+    with LiveBytes() as live:
+        answer(q, k, v, 8)
+    expect(
+        live.peak < 128 * 128 * q.element_size(),
+        "right, but you keep the scores of all blocks, which are T x T together. Use up a block "
+        "before you compute the next one.",
     )
 
 

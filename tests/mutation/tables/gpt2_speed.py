@@ -90,6 +90,10 @@ ATTENTION_IDEAS: dict[str, str | list[tuple[str, str]]] = {
 }
 
 FLASH_IDEAS: dict[str, str | list[tuple[str, str]]] = {
+    "scores of all blocks kept": [
+        ("    for start", "    kept = []\n    for start"),
+        ("        m = new", "        m = new\n        kept.append(scores)"),
+    ],
     "no blocks": [("block):", "seq):"), ("start + block", "start + seq")],
     "one call": [
         (
@@ -271,6 +275,12 @@ FAST_IDEAS: dict[str, str | list[tuple[str, str]]] = {
     "compiled by an eager backend": [("(model) if", "(model, backend='eager') if")],
     "compiled without bf16": [("config.compile else", "config.compile and not config.bf16 else")],
     "evaluation mode": [("torch.compile(model)", "torch.compile(model.eval())")],
+    "bf16 as the default": [
+        (PRECISION, PRECISION + "\n    torch.set_default_dtype(torch.bfloat16)")
+    ],
+    "autocast switched on": [
+        (PRECISION, PRECISION + "\n    torch.set_autocast_enabled('cpu', config.bf16)")
+    ],
     "swapped results": [(COMPILED + ", autocast", f"autocast, ({COMPILED})")],
 }
 
