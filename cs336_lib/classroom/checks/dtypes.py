@@ -57,7 +57,9 @@ def decode_by_hand(answer: float) -> None:
             sign * 1.011 * power
         ),
     }
-    expect_number(answer, FP32.decode(BITS), "the bits 1 10000010 011000...", mistakes)
+    expect_number(
+        answer, FP32.decode(BITS), "the bits 1 10000010 01100000000000000000000", mistakes
+    )
 
 
 def expect_normals(answer: Mapping[int, float]) -> None:

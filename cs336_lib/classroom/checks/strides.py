@@ -1,13 +1,15 @@
 """Exercise checks for notebook 02 on strides, views and masks."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cs336_lib.classroom.checks.report import exercise, expect
+from cs336_lib.classroom.checks import draws
+from cs336_lib.classroom.checks.report import DiagnosisError, exercise, expect
+from cs336_lib.classroom.checks.without_torch import WithoutTorch
 from cs336_lib.classroom.storage import (
     Run,
     Shape,
@@ -30,8 +32,8 @@ VIEWS: dict[str, tuple[Shape, int]] = {
 # The result of a typical misconception, with its explanation.
 WRONG_STRIDES: dict[tuple[str, Shape], str] = {
     ("x[:, 2]", (4, 1)): (
-        "those are the strides of a fresh (2, 4) tensor; a view keeps x's steps, and from one "
-        "block of x to the next it is still 12 slots"
+        "those are the strides of a fresh (2, 4) tensor; a view keeps x's steps, so the next "
+        "block of x is as far away as before"
     ),
     ("x[:, 2]", (12, 4)): (
         "the index 2 removed dimension 1, so dimension 1's stride goes, not the last one's"
@@ -48,7 +50,8 @@ WRONG_STRIDES: dict[tuple[str, Shape], str] = {
     ("x.transpose(0, 2)", (4, 1, 12)): (
         "transpose(0, 2) swaps the first stride and the last; the middle one stays"
     ),
-    ("x[1, 1:, 3]", (1,)): "the dimension that is left is x's dimension 1, which steps by 4",
+    ("x[1, 1:, 3]", (1,)): "the dimension that is left is x's dimension 1, which keeps its stride",
+    ("x[1, 1:, 3]", (12,)): "the dimension that is left is x's dimension 1, not 0",
     ("x[:, :1].expand(2, 5, 4)", (12, 4, 1)): "an expanded dimension doesn't move in memory, so "
     "its stride is 0",
     ("x[:, :1].expand(2, 5, 4)", (20, 4, 1)): (
@@ -56,24 +59,35 @@ WRONG_STRIDES: dict[tuple[str, Shape], str] = {
         "0"
     ),
 }
+# The same for offsets
+WRONG_OFFSETS: dict[tuple[str, int], str] = {
+    ("x[1]", 1): "the index 1 skips a whole block, so multiply it by the stride of dimension 0",
+    ("x[1]", 4): "1 is an index of dimension 0, so multiply it by the stride of that dimension",
+    ("x[:, 2]", 2): "the index 2 skips two rows, so multiply it by the stride of dimension 1",
+    ("x[:, 2]", 24): "2 is an index of dimension 1, so multiply it by the stride of that dimension",
+    ("x[1, 1:, 3]", 5): "multiply each index by the stride of its dimension, and add the products",
+    ("x[1, 1:, 3]", 15): "the slice begins at 1, which moves the first element, too",
+    ("x[1, 1:, 3]", 16): "the last index moves the first element, too",
+    ("x[1, 1:, 3]", 7): "the first index moves the first element, too",
+}
 
 
-@exercise("")
+@exercise("Which slots of x hold x[0, 2, 0] and x[1, 2, 0]?")
 def predicted_strides(answer: Mapping[str, tuple[Shape, int]]) -> None:
     """Check the predicted (strides, offset) of each view of arange(24.).view(2, 3, 4)."""
+    expect(isinstance(answer, Mapping), "keep the dictionary, and replace each `...` in it.")
     if all(value is ... for value in answer.values()):
         raise NotImplementedError
     for name, (stride, offset) in VIEWS.items():
+        given = answer.get(name, ...)
+        expect(given is not ..., f"{name} has no answer yet; every answer above it is right.")
         expect(
-            answer.get(name, ...) is not ...,
-            f"{name} has no answer yet; every answer above it is right.",
-        )
-        given = answer[name]
-        expect(
-            isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], tuple),
+            isinstance(given, tuple | list)
+            and len(given) == 2
+            and isinstance(given[0], tuple | list),
             f"{name}: give a pair (strides, offset) such as ((4, 1), 0); a single stride is (4,).",
         )
-        got, got_offset = given
+        got, got_offset = tuple(given[0]), given[1]
         expect(
             len(got) == len(stride),
             f"{name} has {len(stride)} dimension(s), so as many strides; you gave {len(got)}. "
@@ -85,15 +99,17 @@ def predicted_strides(answer: Mapping[str, tuple[Shape, int]]) -> None:
         )
         expect((name, got) not in WRONG_STRIDES, f"{name}: {WRONG_STRIDES.get((name, got))}.")
         expect(got == stride, f"{name}: {got} are not its strides.")
-        expect(
-            got_offset != 0 or offset == 0,
-            f"{name}: the strides are right, but its first element is not in slot 0.",
-        )
-        expect(
-            got_offset == offset,
-            f"{name}: the strides are right; the offset is the slot of its first element, "
-            f"not {got_offset}.",
-        )
+        if got_offset == offset:
+            continue
+        right = f"{name}: the strides are right"
+        expect(got_offset != 0, f"{right}, but its first element is not in slot 0.")
+        expect(got_offset != 4 * offset, f"{right}, but the offset counts elements, not bytes.")
+        why = WRONG_OFFSETS.get((name, got_offset))
+        expect(not why, f"{right}, but not the offset: {why}.")
+        expect(False, f"{right}; the offset is the slot of its first element, not {got_offset}.")
+
+
+Case = tuple[Shape, Shape, Shape]  # shape, strides and new shape
 
 
 def counts_size_one(shape: Shape, stride: Shape) -> list[Run]:
@@ -107,125 +123,237 @@ def counts_size_one(shape: Shape, stride: Shape) -> list[Run]:
     return runs
 
 
-@exercise("")
+def stays_between(breaks: Sequence[int], new_shape: Shape) -> bool:
+    """Return whether `new_shape` also has a border at each border between sizes in `breaks`."""
+    borders = {prod(breaks[n:]) for n in range(len(breaks) + 1)}
+    return borders <= {prod(new_shape[n:]) for n in range(len(new_shape) + 1)}
+
+
+# Rules that learners confuse with the right one. Each also compares the numbers of elements.
+TYPICAL_RULES: dict[str, Callable[[Shape, Shape, Shape], bool]] = {
+    "You ask for contiguity. That is enough, but not needed: a non-contiguous tensor can be "
+    "viewed as long as no new dimension straddles a break (try splitting a dimension).": (
+        lambda shape, stride, _: is_row_major(shape, stride)
+    ),
+    "You ask for the strides of a fresh tensor. That is enough, but not needed: others can be "
+    "viewed, too, as long as no new dimension straddles a break.": (
+        lambda shape, stride, _: stride == row_major_strides(shape)
+    ),
+    "You only compare the numbers of elements; the strides decide.": lambda *_: True,
+    "You ask whether everything merges into one run. It need not: a break may stay where it "
+    "is, as long as no new dimension has to cross it.": (
+        lambda shape, stride, _: len(merge_dimensions(shape, stride)) <= 1
+    ),
+    "You ask whether everything merges into one run, and count dimensions of size 1; a break "
+    "may stay where it is, and the stride of a size-1 dimension is never used.": (
+        lambda shape, stride, _: len(counts_size_one(shape, stride)) <= 1
+    ),
+    "You ask whether the strides fall from left to right. Gaps between rows break a run, too, and "
+    "a transpose can still be viewed as long as no new dimension straddles a break.": (
+        lambda _, stride, __: list(stride) == sorted(stride, reverse=True)
+    ),
+    "You split dimensions, but never join two of them. Dimensions join if the left stride is the "
+    "right stride times the right size.": lambda shape, _, new: stays_between(shape, new),
+    "You refuse strides of 0, but they follow the same rule as others.": (
+        lambda shape, stride, new: (
+            0 not in stride
+            and stays_between([run.size for run in merge_dimensions(shape, stride)], new)
+        )
+    ),
+}
+
+
+def same_count(case: Case) -> bool:
+    """Return whether both shapes have the same number of elements."""
+    return prod(case[0]) == prod(case[2])
+
+
+def told(case: Case) -> str:
+    """Format a case for a diagnosis."""
+    shape, stride, new_shape = case
+    return f"shape {shape}, strides {stride}, view{new_shape}"
+
+
+@exercise(
+    "A tensor of shape (4, 4) has strides (6, 1). Which slots does it use, and where are gaps?"
+)
 def can_view(rule: Callable[[Shape, Shape, Shape], bool]) -> None:
     """Check `rule(shape, stride, new_shape)` against `torch.Tensor.view`."""
     cases = view_cases()
-    expect(rule(*cases[0]) is not None, "your function returns None; it must return True or False.")
     truth = [torch_views(*case) for case in cases]
-    answers = [bool(rule(*case)) for case in cases]
-
-    def same_count(case: tuple[Shape, Shape, Shape]) -> bool:
-        return prod(case[0]) == prod(case[2])
-
-    typical = {
-        "You ask for contiguity. That is enough, but not needed: a non-contiguous tensor can be "
-        "viewed as long as no new dimension straddles a break (try splitting a dimension).": (
-            lambda case: same_count(case) and is_row_major(case[0], case[1])
-        ),
-        "You ask for the strides of a fresh tensor. That is enough, but not needed: others can be "
-        "viewed, too, as long as no new dimension straddles a break.": (
-            lambda case: same_count(case) and case[1] == row_major_strides(case[0])
-        ),
-        "You only compare the numbers of elements; the strides decide.": same_count,
-        "You ask whether everything merges into one run. It need not: a break may stay where it "
-        "is, as long as no new dimension has to cross it.": (
-            lambda case: same_count(case) and len(merge_dimensions(case[0], case[1])) <= 1
-        ),
-        "You ask whether everything merges into one run, and count dimensions of size 1; a break "
-        "may stay where it is, and the stride of a size-1 dimension is never used.": (
-            lambda case: same_count(case) and len(counts_size_one(case[0], case[1])) <= 1
-        ),
-    }
-    for diagnosis, wrong in typical.items():
-        expect(answers == truth or answers != [wrong(case) for case in cases], diagnosis)
+    results = []
+    for case in cases:
+        try:
+            with WithoutTorch():
+                results.append(rule(*case))
+        except (IndexError, ZeroDivisionError) as error:
+            raise DiagnosisError(f"{told(case)}: your code raised {error!r}.") from error
+    expect(None not in results, "your function returns None; it must return True or False.")
+    answers = [bool(result) for result in results]
+    if answers == truth:
+        return
+    for diagnosis, wrong in TYPICAL_RULES.items():
+        expect(answers != [same_count(case) and wrong(*case) for case in cases], diagnosis)
     for case, want, got in zip(cases, truth, answers, strict=True):
-        shape, stride, new_shape = case
-        told = f"shape {shape}, strides {stride}, view{new_shape}"
+        if want == got:
+            continue
+        shape, stride, _ = case
         expect(
-            want == got or same_count(case),
-            f"{told}: the number of elements must stay the same; check that first.",
+            same_count(case),
+            f"{told(case)}: the number of elements must stay the same; check that first.",
         )
         expect(
-            want == got or 1 not in shape,
-            f"{told}: torch says {want}. Drop dimensions of size 1 first; their stride is unused.",
+            1 not in shape,
+            f"{told(case)}: torch says {want}. Drop dimensions of size 1 first; their stride is "
+            "unused.",
         )
+        runs = [tuple(run) for run in merge_dimensions(shape, stride)]
         expect(
-            want == got,
-            f"{told}: torch says {want}, you say {got}. Its runs are "
-            f"{[tuple(run) for run in merge_dimensions(shape, stride)]} as (size, step); fill them "
-            "from the right, one at a time.",
+            False,
+            f"{told(case)}: torch says {want}, you say {got}. Its runs are {runs} as (size, step); "
+            "fill them from the right, one at a time.",
         )
 
 
-@exercise("")
+def heads(qkv: Tensor, n_head: int) -> list[Tensor]:
+    """Return copies of q, k and v as (batch, head, seq, head_dim).
+
+    The channels are chosen by index instead of by views, so that a learner's mistake can't be here.
+    """
+    channels = torch.arange(qkv.size(-1)).reshape(3, n_head, -1)
+    return [torch.stack([qkv[..., head] for head in part], dim=1) for part in channels]
+
+
+def qkv_cases() -> Iterator[tuple[str, Tensor, int]]:
+    """Yield what is special about qkv, qkv and the number of heads."""
+    for case in draws.sizes(3, batch=(1, 4), seq=(2, 6), n_head=(2, 5), head_dim=(2, 5)):
+        qkv = draws.normal(case.batch, case.seq, 3 * case.n_head * case.head_dim)
+        yield f"a qkv of {tuple(qkv.shape)} and {case.n_head} heads", qkv, case.n_head
+    yield "a single head", draws.normal(2, 4, 3 * 5), 1
+    yield "a single channel in each head", draws.normal(2, 3, 3 * 4), 4
+    yield "a single token", draws.normal(3, 1, 3 * 2 * 2), 2
+    yield "a slice of a longer sequence", draws.normal(3, 9, 3 * 2 * 4)[:, 2:6], 2
+    yield "a qkv whose batch and seq are transposed", draws.normal(4, 3, 18).transpose(0, 1), 2
+    yield "every second channel of a tensor", draws.normal(2, 3, 2 * 18)[..., 1::2], 3
+
+
+@exercise("With 2 heads of 3 channels each, which channels of qkv hold the keys of head 1?")
 def split_heads(split: Callable[[Tensor, int], tuple[Tensor, Tensor, Tensor]]) -> None:
     """Check that `split(qkv, n_head)` returns q, k and v as views (batch, head, seq, head_dim)."""
     batch, seq, n_head, head_dim = 2, 5, 3, 4
-    channels = n_head * head_dim
-    qkv = torch.arange(float(batch * seq * 3 * channels)).view(batch, seq, 3 * channels)
+    width = 3 * n_head * head_dim
+    qkv = torch.arange(float(batch * seq * width)).view(batch, seq, width)
+    parts = three_parts(split, qkv, n_head)
+    for number, name in enumerate("qkv"):
+        expect_head_part(name, parts, number, qkv, n_head)
+    for case, qkv, n_head in qkv_cases():
+        try:
+            parts = three_parts(split, qkv, n_head)
+        except RuntimeError as error:
+            said = f"right for 3 heads of 4 channels, but not for {case}. Your code raised {error}"
+            raise DiagnosisError(said) from error
+        for name, got, want in zip("qkv", parts, heads(qkv, n_head), strict=True):
+            expect(
+                isinstance(got, Tensor) and got.shape == want.shape,
+                f"right for 3 heads of 4 channels, but {name} has the wrong shape for {case}.",
+            )
+            expect(
+                torch.equal(got, want),
+                f"right for 3 heads of 4 channels, but {name} has the wrong numbers for {case}.",
+            )
+            expect(same_storage(got, qkv), f"{name} is a copy for {case}.")
+
+
+def three_parts(split: Callable[[Tensor, int], Sequence[Tensor]], qkv: Tensor, n_head: int) -> list:
+    """Return q, k and v, and fail the check if there aren't three or if qkv has changed."""
+    before = qkv.clone()
     parts = split(qkv, n_head)
+    expect(torch.equal(qkv, before), "your function changes its input qkv in place.")
+    is_stack = isinstance(parts, Tensor) and parts.dim() == 5
+    is_three = (is_stack or isinstance(parts, tuple | list)) and len(parts) == 3
+    expect(is_three, "return three tensors: q, k and v.")
+    return list(parts)
+
+
+def expect_head_part(name: str, parts: list, number: int, qkv: Tensor, n_head: int) -> None:
+    """Check one of q, k and v by its shape, then for each typical mistake, then for a copy."""
+    got, want = parts[number], heads(qkv, n_head)[number]
+    batch, _, seq, head_dim = want.shape
+    expect(isinstance(got, Tensor), f"{name} is not a tensor; is a `return` missing?")
     expect(
-        isinstance(parts, (tuple, list)) and len(parts) == 3, "return three tensors: q, k and v."
+        got.shape != (batch, seq, n_head, head_dim),
+        f"{name} is (batch, seq, head, head_dim): the head axis must come before seq; "
+        "transpose(1, 2).",
     )
-    # Written with indices instead of views, so that it cannot share a learner's mistake.
-    index = torch.arange(channels).reshape(n_head, head_dim)
-    for number, (name, got) in enumerate(zip("qkv", parts, strict=True)):
-        expect(isinstance(got, Tensor), f"{name} is not a tensor; is a `return` missing?")
-        flat = qkv[..., number * channels : (number + 1) * channels]
-        want = torch.stack([flat[..., channel] for channel in index], dim=1)
-        expect(
-            got.shape != (batch, seq, n_head, head_dim),
-            f"{name} is (batch, seq, head, head_dim): the head axis must come before seq; "
-            "transpose(1, 2).",
-        )
-        expect(
-            got.shape == want.shape,
-            f"{name} has shape {tuple(got.shape)}; it should be {tuple(want.shape)}, "
-            "(batch, head, seq, head_dim).",
-        )
-        chopped = flat.reshape(batch, n_head, seq, head_dim)
-        expect(
-            not torch.equal(got, chopped),
-            f"{name} has the right shape but the wrong numbers; reshaping straight to "
-            "(batch, head, seq, head_dim) chops each row up. Split channels into (head, head_dim) "
-            "first, then transpose.",
-        )
-        woven = flat.reshape(batch, seq, head_dim, n_head).permute(0, 3, 1, 2)
-        expect(
-            not torch.equal(got, woven),
-            f"{name}: head h owns channels h * head_dim to (h + 1) * head_dim; yours takes every "
-            "n_head-th channel. View the channels as (head, head_dim), in that order.",
-        )
-        mixed = qkv.view(batch, seq, n_head, 3, head_dim)[..., number, :].transpose(1, 2)
-        expect(
-            not torch.equal(got, mixed),
-            f"{name}: you cut the channels as (head, three, head_dim). All queries come first, "
-            "then all keys, then all values: (three, head, head_dim).",
-        )
-        third = [torch.equal(got, other) for other in (parts[n] for n in range(3) if n != number)]
-        expect(not any(third), f"{name} equals another of your three tensors; check the slices.")
-        expect(
-            torch.equal(got, want), f"{name} holds the wrong numbers; are q, k, v in that order?"
-        )
-        expect(
-            same_storage(got, qkv),
-            f"{name} is right, but a copy. A slice or chunk, view and transpose need none; "
-            "leave out reshape, contiguous and clone.",
-        )
+    expect(
+        got.shape == want.shape,
+        f"{name} has shape {tuple(got.shape)}; it should be {tuple(want.shape)}, "
+        "(batch, head, seq, head_dim).",
+    )
+    flat = qkv.chunk(3, dim=-1)[number]
+    chopped = flat.reshape(batch, n_head, seq, head_dim)
+    expect(
+        not torch.equal(got, chopped),
+        f"{name} has the right shape but the wrong numbers; reshaping straight to "
+        "(batch, head, seq, head_dim) chops each row up. Split channels into (head, head_dim) "
+        "first, then transpose.",
+    )
+    woven = flat.reshape(batch, seq, head_dim, n_head).permute(0, 3, 1, 2)
+    expect(
+        not torch.equal(got, woven),
+        f"{name}: head h owns channels h * head_dim to (h + 1) * head_dim; yours takes every "
+        "n_head-th channel. View the channels as (head, head_dim), in that order.",
+    )
+    mixed = qkv.view(batch, seq, n_head, 3, head_dim)[..., number, :].transpose(1, 2)
+    expect(
+        not torch.equal(got, mixed),
+        f"{name}: you cut the channels as (head, three, head_dim). All queries come first, "
+        "then all keys, then all values: (three, head, head_dim).",
+    )
+    third = qkv.view(batch, seq, n_head, head_dim, 3)[..., number].transpose(1, 2)
+    expect(
+        not torch.equal(got, third),
+        f"{name}: you take every third channel. All queries come first, then all keys, then all "
+        "values.",
+    )
+    others = [parts[n] for n in range(3) if n != number]
+    is_double = any(isinstance(other, Tensor) and torch.equal(got, other) for other in others)
+    expect(not is_double, f"{name} equals another of your three tensors; check the slices.")
+    expect(torch.equal(got, want), f"{name} holds the wrong numbers; are q, k, v in that order?")
+    expect(
+        same_storage(got, qkv),
+        f"{name} is right, but a copy. A slice or chunk, view and transpose need none; "
+        "leave out reshape, contiguous and clone.",
+    )
 
 
-@exercise("")
+def images() -> Iterator[tuple[Tensor, int]]:
+    """Yield images and window sizes.
+
+    Most storages are longer than needed, so that wrong strides get a diagnosis and no index error.
+    """
+    yield torch.arange(240.0).view(40, 6)[:5], 3
+    yield torch.arange(60.0).view(12, 5)[:6].T, 3
+    yield torch.arange(80.0).view(8, 10)[2:7, 3:9], 3
+    for case in draws.sizes(4, k=(1, 4), below=(0, 4), right=(0, 4)):
+        height, width = case.k + case.below, case.k + case.right
+        yield draws.normal(2 * height + 2, width)[:height], case.k
+    yield draws.normal(9, 14)[1:7:2, ::3], 2
+    yield draws.normal(1, 6).expand(4, 6), 2
+    yield draws.normal(6, 4)[:4], 4
+    yield torch.arange(24).view(4, 6), 1
+
+
+@exercise(
+    "Which pixels are result[0, 0, 0, 0] and result[1, 0, 0, 0], and how many slots apart are they?"
+)
 def im2col(windows: Callable[[Tensor, int], Tensor]) -> None:
     """Check that `windows(image, k)` returns every k x k patch as a view (rows, columns, k, k)."""
-    k = 3
-    # The storages are longer than needed, so wrong strides get a diagnosis and no index error.
-    plain = torch.arange(60.0).view(10, 6)[:5]
-    column_major = torch.arange(60.0).view(12, 5)[:6].T
-    inside = torch.arange(80.0).view(8, 10)[2:7, 3:9]
-    for image in (plain, column_major, inside):
+    for image, k in images():
+        before = image.clone()
         got = windows(image, k)
         expect(isinstance(got, Tensor), "return a tensor; is the `return` missing?")
+        expect(torch.equal(image, before), "your function changes its input image in place.")
         rows, columns = image.size(0) - k + 1, image.size(1) - k + 1
         expect(
             got.shape != (rows - 1, columns - 1, k, k),
@@ -233,39 +361,18 @@ def im2col(windows: Callable[[Tensor, int], Tensor]) -> None:
             "height - k + 1.",
         )
         expect(
+            got.shape != (k, k, rows, columns) or rows == columns == k,
+            "the last two dimensions belong to the pixels of a window; yours are the windows.",
+        )
+        expect(
             got.shape == (rows, columns, k, k),
-            f"the shape is {tuple(got.shape)}; it should be {(rows, columns, k, k)} for an "
-            "image of "
-            f"{tuple(image.shape)}.",
+            f"the shape is {tuple(got.shape)}; it should be {(rows, columns, k, k)} for an image "
+            f"of {tuple(image.shape)} and k = {k}.",
         )
         corners = [(i, j) for i in range(rows) for j in range(columns)]
         want = torch.stack([image[i : i + k, j : j + k] for i, j in corners])
-        want = want.reshape(rows, columns, k, k)
-        if not torch.equal(got, want):
-            stride = got.stride()
-            down, right = image.stride()
-            expect(
-                stride != (right, down, right, down),
-                "rows and columns are swapped: a step down in the image goes with dimensions 0 "
-                "and 2, a step right with 1 and 3.",
-            )
-            width = image.size(1)
-            expect(
-                stride != (width, 1, width, 1) or (down, right) == (width, 1),
-                "right for a fresh image, wrong for a view of one (here strides "
-                f"{(down, right)}): you wrote (width, 1); read image.stride().",
-            )
-            expect(
-                stride != (k * down, k * right, down, right),
-                "your windows are tiles that jump by k; the next window should start one pixel "
-                "further.",
-            )
-            expect(
-                got.storage_offset() == image.storage_offset(),
-                "wrong for a crop: its first pixel is not in slot 0. as_strided's storage_offset "
-                "counts from the storage's start; leave it out to keep the image's own.",
-            )
-            expect(False, f"the windows hold wrong numbers; your strides are {stride}.")
+        if not torch.equal(got, want.reshape(rows, columns, k, k)):
+            raise wrong_windows(got, image, k)
         expect(
             same_storage(got, image),
             "the windows are right, but they are a copy; as_strided (or Tensor.unfold) gives them "
@@ -273,53 +380,100 @@ def im2col(windows: Callable[[Tensor, int], Tensor]) -> None:
         )
 
 
-@exercise("")
-def causal_mask(mask: Callable[[int, int], Tensor]) -> None:
-    """Check `mask(queries, keys)`, which is True where a query may attend to a key.
+def wrong_windows(got: Tensor, image: Tensor, k: int) -> DiagnosisError:
+    """Return the diagnosis of windows with the right shape and wrong numbers."""
+    stride = got.stride()
+    (down, right), width = image.stride(), image.size(1)
+    if stride == (right, down, right, down):
+        return DiagnosisError(
+            "rows and columns are swapped: a step down in the image goes with dimensions 0 and 2, "
+            "a step right with 1 and 3."
+        )
+    if stride == (down, right, right, down):
+        return DiagnosisError(
+            "each window is transposed; a step in dimension 2 goes down in the image."
+        )
+    if stride == (width, 1, width, 1) != (down, right, down, right):
+        return DiagnosisError(
+            f"right for a fresh image, wrong for a view of one (here strides {(down, right)}): you "
+            "wrote (width, 1); read image.stride()."
+        )
+    if stride == (k * down, k * right, down, right):
+        return DiagnosisError(
+            "your windows are tiles that jump by k; the next window should start one pixel further."
+        )
+    if stride == tuple(image.element_size() * step for step in (down, right, down, right)):
+        return DiagnosisError("your strides count bytes, as in NumPy; torch counts elements.")
+    if got.storage_offset() != image.storage_offset():
+        return DiagnosisError(
+            "wrong for a crop: its first pixel is not in slot 0. as_strided's storage_offset "
+            "counts from the storage's start; leave it out to keep the image's own."
+        )
+    return DiagnosisError(f"the windows hold wrong numbers; your strides are {stride}.")
 
-    The queries are the last tokens of the sequence of keys.
-    """
-    got = mask(4, 4)
+
+def shaped_mask(mask: Callable[[int, int], Tensor], queries: int, keys: int) -> Tensor:
+    """Return a mask, and fail the check if it isn't a tensor (queries, keys)."""
+    got = mask(queries, keys)
     expect(isinstance(got, Tensor), "return a tensor; is the `return` missing?")
-    expect(got.shape == (4, 4), f"mask(4, 4) has shape {tuple(got.shape)}, not (4, 4).")
+    expect(
+        got.shape == (queries, keys),
+        f"mask({queries}, {keys}) has shape {tuple(got.shape)}, not {(queries, keys)}.",
+    )
+    return got
+
+
+def expect_square(got: Tensor) -> None:
+    """Check a mask of 4 queries and 4 keys."""
     square = torch.ones(4, 4, dtype=torch.bool)
     expect(
         not (got.is_floating_point() and got.isinf().any()),
         "that is a mask to add (0 and -inf); return a boolean one, True where a query may look.",
     )
     values = got != 0
-    expect(
-        not torch.equal(values, square.triu()),
-        "that is triu: row i looks at itself and the future. scores[query, key] needs tril.",
-    )
-    expect(
-        not torch.equal(values, square.triu(1)),
-        "that marks what to hide. Here, as in scaled_dot_product_attention, True means 'may look'.",
-    )
-    expect(
-        not torch.equal(values, square.tril(-1)),
+    mistakes = {
+        "that is triu: row i looks at itself and the future. scores[query, key] needs tril.": (
+            square.triu()
+        ),
+        "that marks what to hide. Here, as in scaled_dot_product_attention, True means 'may "
+        "look'.": square.triu(1),
         "a token must see itself, so include the diagonal; your first row is empty, and its "
-        "softmax "
-        "is nan.",
-    )
-    expect(
-        not torch.equal(values, square.tril(1)),
+        "softmax is nan.": square.tril(-1),
         "each row reaches one token too far: it sees the token after it. diagonal=0 is the main "
-        "diagonal, where a token sees itself.",
-    )
-    expect(torch.equal(values, square.tril()), f"mask(4, 4) is wrong: {values.int().tolist()}.")
+        "diagonal, where a token sees itself.": square.tril(1),
+        "every query sees every key, so the mask hides nothing.": square,
+    }
+    for diagnosis, wrong in mistakes.items():
+        expect(not torch.equal(values, wrong), diagnosis)
+    expect_values("mask(4, 4) is wrong.", values, square.tril())
     expect(
         got.dtype == torch.bool,
         f"the pattern is right, the dtype is {got.dtype}: scaled_dot_product_attention adds "
         "floats to the scores and rejects integers. Start from dtype=torch.bool.",
     )
-    q, k, v = torch.randn(3, 4, 8, generator=torch.Generator().manual_seed(0)).double().unbind(0)
+    q, k, v = draws.normal(3, 4, 8).double().unbind(0)
     ours = F.scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=got)
     theirs = F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True)
     expect(torch.allclose(ours, theirs), "scaled_dot_product_attention disagrees with is_causal.")
-    longer = mask(2, 5)
-    expect(longer.shape == (2, 5), f"mask(2, 5) has shape {tuple(longer.shape)}, not (2, 5).")
-    oblong = torch.ones(2, 5, dtype=torch.bool)
+
+
+def expect_values(diagnosis: str, got: Tensor, want: Tensor) -> None:
+    """Fail the check unless two masks are equal."""
+    if not torch.equal(got, want):
+        figures = f"You get {got.int().tolist()}, and {want.int().tolist()} is right."
+        raise DiagnosisError(diagnosis, figures)
+
+
+@exercise(
+    "The keys are tokens 0 to 4, and the queries are tokens 3 and 4. Which tokens may each see?"
+)
+def causal_mask(mask: Callable[[int, int], Tensor]) -> None:
+    """Check `mask(queries, keys)`, which is True where a query may attend to a key.
+
+    The queries are the last tokens of the sequence of keys.
+    """
+    expect_square(shaped_mask(mask, 4, 4))
+    longer, oblong = shaped_mask(mask, 2, 5), torch.ones(2, 5, dtype=torch.bool)
     expect(
         not torch.equal(longer, oblong.tril()),
         "right for a square. With 2 queries and 5 keys the queries are the LAST two tokens, so "
@@ -327,8 +481,21 @@ def causal_mask(mask: Callable[[int, int], Tensor]) -> None:
     )
     expect(
         not torch.equal(longer, oblong.tril(-3)),
-        "right for a square, but with 2 queries and 5 keys every row is empty, because the "
-        "shift has "
-        "the wrong sign. More keys than queries move the diagonal right by keys - queries.",
+        "right for a square, but with 2 queries and 5 keys every row is empty, because the shift "
+        "has the wrong sign. More keys than queries move the diagonal right by keys - queries.",
     )
-    expect(torch.equal(longer, oblong.tril(3)), f"mask(2, 5) is wrong: {longer.int().tolist()}.")
+    expect(
+        not torch.equal(longer, oblong),
+        "right for a square, but with 2 queries and 5 keys the first query sees the next token.",
+    )
+    expect_values("right for a square, but mask(2, 5) is wrong.", longer, oblong.tril(3))
+    drawn = [(c.q, c.q + c.earlier) for c in draws.sizes(6, q=(1, 7), earlier=(0, 7))]
+    for queries, keys in [(1, 1), (1, 7), (7, 7), (5, 6), *drawn]:
+        got = shaped_mask(mask, queries, keys)
+        want = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+        expect(
+            queries > 1 or torch.equal(got, want),
+            f"mask({queries}, {keys}) is wrong. A single query is the last token, so it sees all "
+            "keys.",
+        )
+        expect_values(f"right for 2 queries, but mask({queries}, {keys}) is wrong.", got, want)
