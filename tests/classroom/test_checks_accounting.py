@@ -1,10 +1,17 @@
 """Each check of notebook 04 passes the right answer and names the mistake of a wrong one."""
 
 import itertools
+from collections import Counter, defaultdict, namedtuple
+from fractions import Fraction
 
+import numpy as np
+import pytest
+import torch
 from verdicts import assert_verdicts, stub, verdict
 
 from cs336_lib.classroom.checks import accounting as checks
+from cs336_lib.classroom.checks.report import DiagnosisError
+from cs336_lib.classroom.roofline import roofline
 
 # The right answers.
 
@@ -42,25 +49,133 @@ def explain(step, peak, bandwidth, found_by=lambda op, best: op.seconds - best, 
 
 
 def sharded(per, gpus, stage):
-    return per.sharded(gpus, stage)
+    parts = (per.master + per.state, per.gradient, per.weights)
+    return sum(part / gpus for part in parts[:stage]) + sum(parts[stage:])
+
+
+# Right answers that are written differently
+
+
+def backward_by_layer(batch, widths):
+    flops = 0
+    for layer in range(len(widths) - 1):
+        matmuls = 1 if layer == 0 else 2
+        flops += matmuls * 2 * batch * widths[layer] * widths[layer + 1]
+    return flops
+
+
+def backward_from_the_end(batch, widths):
+    *hidden, first = forward(batch, widths)[::-1]
+    return np.int64(2 * sum(hidden)) + first
+
+
+Bill = namedtuple("Bill", "parameters flops bytes")
+
+
+def cost_by_matrix(n_layer, n_embd, vocab_size, seq):
+    c = n_embd
+    matrices = [(c, 3 * c), (c, c), (c, 4 * c), (4 * c, c)] * n_layer + [(c, vocab_size)]
+    flops = sum(2 * a * b for a, b in matrices) + n_layer * 2 * (2 * seq * c)
+    parameters = sum(a * b for a, b in matrices) + seq * c
+    weights = gradients = 4 * parameters
+    return Bill(parameters, flops, weights + gradients + 2 * 4 * parameters)
+
+
+def explain_by_kind(operations, peak, bandwidth):
+    """The speed by the roofline, and a list for each kind."""
+    gaps, least = defaultdict(list), []
+    for op in operations:
+        seconds = op.work.flops / roofline(op.work.intensity, peak, bandwidth)
+        least.append(seconds)
+        gaps[op.kind].append(op.seconds - seconds)
+    return [np.float64(np.sum(least)), sorted(gaps, key=lambda kind: -sum(gaps[kind]))[0]]
+
+
+def explain_by_counter(operations, peak, bandwidth):
+    """An operator faster than its roofline loses nothing."""
+    lost, least = Counter(), torch.tensor(0.0, dtype=torch.float64)
+    for op in reversed(operations):
+        seconds = max(op.work.flops / peak, op.work.bytes / bandwidth)
+        least += seconds
+        lost[op.kind] += max(0, op.seconds - seconds)
+    return least, lost.most_common(1)[0][0]
+
+
+def sharded_by_branches(per, gpus, stage):
+    if stage == 0:
+        return per.total
+    if stage == 1:
+        return per.weights + per.gradient + (per.master + per.state) / gpus
+    if stage == 2:
+        return per.weights + (per.total - per.weights) / gpus
+    return per.total / gpus
+
+
+def sharded_by_saving(per, gpus, stage):
+    saved = 0
+    for part in (per.master + per.state, per.gradient, per.weights)[:stage]:
+        saved += part - part / gpus
+    return np.float64(per.total - saved)
 
 
 RIGHT = {
-    checks.backward_flops: backward,
-    checks.transformer_cost: cost,
-    checks.step_gap: explain,
-    checks.zero_bytes: sharded,
+    checks.backward_flops: [
+        backward,
+        backward_by_layer,
+        backward_from_the_end,
+        lambda batch, widths: torch.tensor(backward(batch, widths)),
+        lambda batch, widths: float(backward(batch, widths)),
+    ],
+    checks.transformer_cost: [
+        cost,
+        cost_by_matrix,
+        lambda *shape: list(cost(*shape)),
+        lambda *shape: np.array(cost(*shape)),
+        lambda *shape: torch.tensor(cost(*shape)),
+    ],
+    checks.step_gap: [explain, explain_by_kind, explain_by_counter],
+    checks.zero_bytes: [
+        sharded,
+        sharded_by_branches,
+        sharded_by_saving,
+        lambda per, gpus, stage: sharded(per, Fraction(gpus), stage),
+    ],
 }
 
 
-def test_a_whole_number_is_shown_to_its_last_digit():
-    shown = [checks.shown(value) for value in (2_654_208, 2_654_209.0, 0.1234567, 1e20)]
-    assert shown == ["2,654,208", "2,654,209", "0.123457", "1e+20"]
+@pytest.mark.parametrize("check", RIGHT)
+def test_answers_that_are_written_differently(check):
+    assert_verdicts(check, [(answer, "passed") for answer in RIGHT[check]])
+
+
+def test_no_two_mistakes_give_the_same_number_for_the_first_inputs():
+    batch, widths = next(checks.chains())
+    step, peak, bandwidth = next(checks.steps())
+    shape = next(checks.shapes())
+    per, gpus = next(checks.shardings())
+    tables = {
+        "backward_flops": (
+            checks.backward_mistakes(forward(batch, widths), batch),
+            backward(batch, widths),
+        ),
+        "parameters": (checks.parameter_mistakes(*shape), parameters(*shape)),
+        "flops": (checks.flop_mistakes(*shape), flops(*shape)),
+        "bytes": (checks.byte_mistakes(parameters(*shape)), 16 * parameters(*shape)),
+        "step_gap": (
+            checks.time_mistakes(step, peak, bandwidth),
+            explain(step, peak, bandwidth)[0],
+        ),
+    }
+    for name, (mistakes, right) in tables.items():
+        numbers = [float(f"{number:.6g}") for number in (*mistakes.values(), right)]
+        assert len(set(numbers)) == len(numbers), name
+    assert per.weights != per.gradient != per.master != per.state
+    assert gpus > 1
 
 
 def test_right_untouched_and_broken():
     different = []
-    for check, answer in RIGHT.items():
+    for check, (answer, *_) in RIGHT.items():
         cases = {
             "passed": answer,
             "not attempted yet": stub,
@@ -70,6 +185,11 @@ def test_right_untouched_and_broken():
         said = {expected: verdict(check, answer) for expected, answer in cases.items()}
         different += [line for expected, line in said.items() if f": {expected}" not in line]
     assert different == []
+
+
+def in_32_bits(batch, widths):
+    flops = backward(batch, widths)
+    return (flops + 2**31) % 2**32 - 2**31
 
 
 def test_backward_flops():
@@ -83,8 +203,13 @@ def test_backward_flops():
         (lambda b, w: 3 * sum(forward(b, w)), "3 x forward"),
         (lambda b, w: backward(1, w), "for one example"),
         (lambda b, w: sum(forward(b, w)[1:]), "those layers have two"),
-        (lambda b, w: 7, "and you get 7"),
+        (lambda b, w: 7, "the number is off for batch 8 and widths (4, 16, 16, 3)."),
         (lambda b, w: "many", "not str"),
+        (lambda b, w: (backward(b, w), b), "not tuple"),
+        (lambda b, w: 2 * sum(forward(b, w)) - max(forward(b, w)), "at the largest layer"),
+        (lambda b, w: b * backward(b, w), "multiply by the batch twice"),
+        (lambda b, w: backward(8, w), "the number is off for batch 7 and widths (5, 3, 2)."),
+        (in_32_bits, "the number is off for batch 65536"),
     ]
     assert_verdicts(checks.backward_flops, cases)
 
@@ -100,6 +225,14 @@ def test_transformer_parameters():
         (lambda n, c, v, t: parameters(n, c, v, t) - n * c * c, "its output projection"),
         (lambda n, c, v, t: parameters(n, c, v, t) - 4 * n * c * c, "it has two"),
         (lambda n, c, v, t: parameters(1, c, v, t), "there are n_layer of them"),
+        (lambda n, c, v, t: parameters(n, c, v, t) - v * c, "The token embedding is missing"),
+        (lambda n, c, v, t: n * parameters(1, c, v, t), "aren't in every block"),
+        (lambda n, c, v, t: parameters(n, c, v, t) + 9 * n * c, "You count biases; this"),
+        (lambda n, c, v, t: parameters(n, c, v, t) + 13 * n * c + 2 * c, "biases and norms"),
+        (lambda n, c, v, t: parameters(n, c, v, t) + n * t * t, "T x T scores"),
+        (lambda n, c, v, t: parameters(n, c, v, 1024), "There are `seq` positions"),
+        (lambda n, c, v, t: flops(n, c, v, t), "The parameters come first"),
+        (lambda n, c, v, t: parameters(n, c, v, 32), "off for the parameters of n_layer=12"),
     ]
     assert_verdicts(checks.transformer_cost, [(answer(wrong), said) for wrong, said in cases])
 
@@ -124,6 +257,8 @@ def test_transformer_flops():
         (lambda n, c, v, t: 2 * (n * 12 * c * c + v * c) + 4 * t * c, "you count them once"),
         (lambda n, c, v, t: 2 * (n * 12 * c * c + v * c) + 4 * n * t * t * c, "seq x seq"),
         (lambda n, c, v, t: flops(n, c, v, t) - 2 * n * t * c, "two matmuls a block"),
+        (lambda n, c, v, t: flops(n, c, v, t) + 8 * n * t * c, "three times too much"),
+        (lambda n, c, v, t: n * (12 * c * c + 4 * t * c) + v * c, "two there, too"),
     ]
     assert_verdicts(checks.transformer_cost, [(answer(wrong), said) for wrong, said in cases])
 
@@ -137,8 +272,31 @@ def test_transformer_bytes():
         (12, "gradient's or one of AdamW's two"),
         (8, "state is missing"),
         (32, "twice too much"),
+        (20, "needs no master copy"),
+        (1, "the number of parameters"),
+        (128, "a byte has 8"),
+        (7, "the number is off for the bytes of n_layer=3"),
     ]
     assert_verdicts(checks.transformer_cost, [(answer(factor), said) for factor, said in cases])
+
+
+def test_three_numbers():
+    cases = [
+        (lambda *shape: parameters(*shape), "Return three numbers"),
+        (lambda *shape: cost(*shape)[:2], "Return three numbers"),
+        (lambda *shape: dict(enumerate(cost(*shape))), "Return three numbers"),
+        (lambda *shape: (cost(*shape), 0, 0), "a number is expected, not tuple"),
+    ]
+    assert_verdicts(checks.transformer_cost, cases)
+
+
+def by_kinds(step, peak, bandwidth):
+    totals = 0
+    for kind in {op.kind for op in step}:
+        work = [op.work for op in step if op.kind == kind]
+        computing, moving = sum(w.flops for w in work), sum(w.bytes for w in work)
+        totals += max(computing / peak, moving / bandwidth)
+    return totals
 
 
 def test_seconds_of_a_step():
@@ -157,9 +315,53 @@ def test_seconds_of_a_step():
         (lambda s, p, b: sum(o.seconds for o in s), "that were measured"),
         (lambda s, p, b: sum(o.seconds - at_best(o, p, b) for o in s), "That is the gap"),
         (lambda s, p, b: 1e3 * explain(s, p, b)[0], "milliseconds"),
-        (lambda s, p, b: 1.0, "you get 1"),
+        (lambda s, p, b: 1.0, "the number is off for 12 operators"),
+        (lambda s, p, b: sum(at_best(o, b, p) for o in s), "swapped peak and bandwidth"),
+        (lambda s, p, b: max(at_best(o, p, b) for o in s), "the longest operator"),
+        (by_kinds, "each kind's two totals"),
+        (lambda s, p, b: sum(at_best(o, 100e12, 2e12) for o in s), "2.5e+11 FLOP/s"),
     ]
     assert_verdicts(checks.step_gap, [(answer(wrong), said) for wrong, said in cases])
+
+
+def by_name(step, peak, bandwidth):
+    lost = Counter()
+    for op in step:
+        lost[op.name] += op.seconds - at_best(op, peak, bandwidth)
+    return explain(step, peak, bandwidth)[0], lost.most_common(1)[0][0]
+
+
+def emptied(step, peak, bandwidth):
+    found = explain(step, peak, bandwidth)
+    step.clear()
+    return found
+
+
+def test_each_mistake_finds_another_kind_in_the_first_step():
+    step, peak, bandwidth = next(checks.steps())
+    gaps, took, ratios = defaultdict(list), Counter(), Counter()
+    for op in step:
+        best = at_best(op, peak, bandwidth)
+        gaps[op.kind].append(op.seconds - best)
+        took[op.kind] += op.seconds
+        ratios[op.kind] = max(ratios[op.kind], op.seconds / best)
+    found = [max(figures, key=figures.get) for figures in (took, ratios)]
+    found += [max(gaps, key=lambda kind: by(gaps[kind])) for by in (sum, max, np.mean)]
+    found += [
+        max(gaps, key=lambda kind: gaps[kind][-1]),
+        min(gaps, key=lambda kind: sum(gaps[kind])),
+    ]
+    assert len(set(found)) == len(found)
+
+
+def test_the_seconds_that_kinds_lose_are_figures_for_a_later_attempt():
+    rows = [("A", 0.3), ("A", 0.3), ("B", 3.35), ("C", 0.25), ("D", 0.06)]
+    step = [checks.operation(kind, 1e6, 1e8, milliseconds) for kind, milliseconds in rows]
+    best = [0.05e-3, 0.05e-3, 3.05e-3, 0.05e-3, 0.05e-3]
+    with pytest.raises(DiagnosisError, match=r"^C isn't the kind that loses the most") as error:
+        checks.expect_kind("C", step, best)
+    assert error.value.figures == "C loses 0.20 ms, and A 0.50 ms."
+    assert checks.expect_kind("A", step, best) is None
 
 
 def test_kind_that_explains_a_step():
@@ -173,7 +375,14 @@ def test_kind_that_explains_a_step():
         (by(lambda op, best: op.seconds), "takes the longest"),
         (by(lambda op, best: op.seconds / best, max), "largest ratio"),
         (by(lambda op, best: op.seconds - best, max), "longest gap"),
-        (by(lambda op, best: best - op.seconds), "loses"),
+        (by(lambda op, best: op.seconds - best, np.mean), "largest mean gap"),
+        (by(lambda op, best: op.seconds - best, lambda gaps: gaps[-1]), "only the last operator"),
+        (by(lambda op, best: abs(op.seconds - best)), "but it's faster"),
+        (by(lambda op, best: best - op.seconds), "loses the least"),
+        (lambda *step: (explain(*step)[0], "matmul"), "takes the longest"),
+        (lambda *step: (explain(*step)[0], "norms"), "One of the kinds AdamW, matmul, loss"),
+        (by_name, "is expected, not 'aten_no'"),
+        (emptied, "changes its list of operations"),
     ]
     assert_verdicts(checks.step_gap, cases)
 
@@ -190,17 +399,30 @@ def gradients_before_master_weights(per, gpus, stage):
     return moments + master + per.weights / (gpus if stage >= 3 else 1)
 
 
+def whole_bytes(per, gpus, stage):
+    parts = (per.master + per.state, per.gradient, per.weights)
+    return sum(part // gpus for part in parts[:stage]) + sum(parts[stage:])
+
+
 def test_zero_bytes():
     cases = [
         (lambda per, n, s: per.total / n, "divide everything at every stage"),
-        (lambda per, n, s: per.sharded(n, min(s + 1, 3)), "stage 0 doesn't shard"),
-        (lambda per, n, s: per.sharded(n, max(s - 1, 0)), "stage 1 shards the optimizer's part"),
-        (lambda per, n, s: per.sharded(n, s) * n, "sum over all GPUs"),
+        (lambda per, n, s: per.sharded(n, s), "write it by hand"),
+        (lambda per, n, s: sharded(per, n, min(s + 1, 3)), "stage 0 doesn't shard"),
+        (lambda per, n, s: sharded(per, n, max(s - 1, 0)), "stage 1 shards the optimizer's part"),
+        (lambda per, n, s: sharded(per, n, s) * n, "sum over all GPUs"),
+        (lambda per, n, s: per.total - sharded(per, n, s), "what sharding saves"),
         (
-            lambda per, n, s: per.sharded(n, s) if s != 1 else per.total - 8 + 8 / n,
+            lambda per, n, s: (
+                sharded(per, n, s) if s != 1 else per.total - per.state + per.state / n
+            ),
             "the master weights as well",
         ),
-        (lambda per, n, s: per.sharded(n, s) - per.master / (n if s else 1), "are missing"),
+        (lambda per, n, s: sharded(per, n, s) - per.master / (n if s else 1), "are missing"),
+        (lambda per, n, s: sharded(per, n, s) - per.state / (n if s else 1), "state is missing"),
+        (whole_bytes, "// drops the fraction"),
+        (lambda per, n, s: sharded(per, 8, s), "off for stage=1, gpus=1"),
+        (lambda per, n, s: "whole", "not str"),
         (
             lambda per, n, s: (
                 (per.master + per.state) / (n if s == 1 else 1)

@@ -1,180 +1,218 @@
 """Exercise checks for notebook 04 on FLOPs, the roofline of a step, and sharding."""
 
 import itertools
-import math
-from collections.abc import Callable, Mapping, Sequence
-from numbers import Real
+import random
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from torch import Tensor
 
 from cs336_lib.accounting import BytesPerParameter
-from cs336_lib.classroom.checks.report import DiagnosisError, exercise, expect
+from cs336_lib.classroom.checks.draws import sizes
+from cs336_lib.classroom.checks.report import DiagnosisError, exercise, expect, expect_number
 from cs336_lib.classroom.operator_times import Operation
 from cs336_lib.classroom.roofline import Work
 
-
-def close(got: float, want: float) -> bool:
-    """Return whether two numbers agree to nine digits.
-
-    The tolerance permits a different order of arithmetic operations.
-    """
-    return math.isclose(got, want, rel_tol=1e-9)
+Mistakes = dict[str, float]
 
 
-def expect_number(got: object, want: float, case: str, mistakes: Mapping[str, float]) -> None:
-    """Fail unless `got` equals `want`. If a known mistake gives `got`, explain the mistake."""
-    expect(got is not None, "Your function returns None; is the `return` missing?")
-    expect(
-        isinstance(got, Real) and not isinstance(got, bool),
-        f"A number is expected, not {type(got).__name__}.",
-    )
-    if close(got, want):
-        return
-    for diagnosis, wrong in mistakes.items():
-        if close(got, wrong):
-            raise DiagnosisError(diagnosis)
-    raise DiagnosisError(f"For {case} it is {shown(want)}, and you get {shown(got)}.")
+def items(got: object, count: int, wish: str) -> list:
+    """Return the items of a tuple, list or array, and fail with `wish` unless there are `count`."""
+    expect(isinstance(got, tuple | list | np.ndarray | Tensor), wish)
+    found = list(got)  # type: ignore[call-overload]
+    expect(len(found) == count, wish)
+    return found
 
 
-def shown(value: float) -> str:
-    """Format a whole number with all digits, and any other number with six digits.
-
-    With all digits, an error in the last digit is visible.
-    """
-    whole = abs(value) < 1e15 and float(value).is_integer()
-    return f"{value:,.0f}" if whole else f"{value:,.6g}"
+# backward_flops
 
 
-@exercise("")
+def backward_mistakes(forward: Sequence[int], batch: int) -> Mistakes:
+    """Return the FLOPs that typical mistakes give, from the forward FLOPs of each layer."""
+    total = sum(forward)
+    want = 2 * total - forward[0]
+    return {
+        "You compute the input's gradient too, but we don't need it, so the first layer has one "
+        "matmul in backward, not two.": 2 * total,
+        "That is the forward pass. Each layer but the first has two matmuls in backward.": total,
+        "You left the first layer out altogether; its weights need their gradient.": 2
+        * sum(forward[1:]),
+        "You save the matmul at the last layer; it is the first whose input needs no gradient.": 2
+        * total
+        - forward[-1],
+        "You save the matmul at the largest layer; it is the first whose input needs no "
+        "gradient.": 2 * total - max(forward),
+        "You count a multiplication and an addition as one; each is a FLOP, so 2 m n p.": want / 2,
+        "That is forward and backward together; count only backward.": want + total,
+        "That is forward and backward together, 3 x forward; count only backward, where the first "
+        "layer has one matmul.": 3 * total,
+        "That is for one example; there are `batch` of them.": want / batch,
+        "You multiply by the batch twice; each matmul has it once.": want * batch,
+        "You count one matmul for each layer but the first; those layers have two, and the first "
+        "has one.": sum(forward[1:]),
+    }
+
+
+def chains() -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Yield batches with the widths of linear layers."""
+    yield 8, (4, 16, 16, 3)  # the first, the last and the largest layer differ
+    yield 7, (5, 3, 2)
+    yield 2, (3, 5, 7, 11)
+    yield 3, (5, 7)
+    yield 1, (9, 2, 2, 1, 6)
+    yield 65_536, (12_288, 49_152, 12_288)  # more FLOPs than a 32-bit integer can count
+    for size in sizes(4, batch=(2, 50), layers=(1, 6)):
+        drawn = sizes(size.layers + 1, seed=size.batch, width=(2, 40))
+        yield size.batch, tuple(one.width for one in drawn)
+
+
+@exercise(
+    "A layer maps 3 inputs to 5 outputs, for a batch of 8. Which gradients need a matmul, and how "
+    "many FLOPs does each take?"
+)
 def backward_flops(count: Callable[[int, Sequence[int]], int]) -> None:
     """Check the FLOPs of the backward pass.
 
     The first layer needs one matmul, and every other layer needs two.
     """
-    for batch, widths in ((8, (16, 16, 4)), (2, (3, 5, 7, 11)), (3, (5, 7))):
-        pairs = list(itertools.pairwise(widths))
-        forward = [2 * batch * rows * columns for rows, columns in pairs]
+    for batch, widths in chains():
+        forward = [2 * batch * rows * columns for rows, columns in itertools.pairwise(widths)]
         want = 2 * sum(forward) - forward[0]
-        mistakes = {
-            "You compute the input's gradient too, but we don't need it, so the first layer has "
-            "one matmul in backward, not two.": 2 * sum(forward),
-            "That is the forward pass. Each layer but the first has two matmuls in backward.": sum(
-                forward
-            ),
-            "You left the first layer out altogether; its weights need their gradient.": 2
-            * sum(forward[1:]),
-            "You save the matmul at the last layer; it is the first whose input needs no "
-            "gradient.": 2 * sum(forward) - forward[-1],
-            "You count a multiplication and an addition as one; each is a FLOP, so 2 m n p.": want
-            / 2,
-            "That is forward and backward together; count only backward.": want + sum(forward),
-            "That is forward and backward together, 3 x forward; count only backward, where "
-            "the first layer has one matmul.": 3 * sum(forward),
-            "That is for one example; there are `batch` of them.": want / batch,
-            "You count one matmul for each layer but the first; those layers have two, and the "
-            "first has one.": sum(forward[1:]),
-        }
-        expect_number(
-            count(batch, widths), want, f"batch {batch} and widths {tuple(widths)}", mistakes
-        )
+        case = f"batch {batch} and widths {widths}"
+        expect_number(count(batch, widths), want, case, backward_mistakes(forward, batch))
 
 
-@exercise("")
+# transformer_cost
+
+
+def parameter_mistakes(layers: int, width: int, vocab: int, seq: int) -> Mistakes:
+    """Return the numbers of parameters that typical mistakes give."""
+    blocks, output, positions = layers * 12 * width**2, vocab * width, seq * width
+    parameters = blocks + output + positions
+    return {
+        "The position embedding (seq x n_embd) has parameters too.": blocks + output,
+        "The output matrix is the token embedding (tied): count it once.": parameters + output,
+        "The embeddings are missing: vocab_size x n_embd and seq x n_embd.": blocks,
+        "The token embedding is missing: vocab_size x n_embd.": blocks + positions,
+        "Your attention has 3 C^2; its output projection makes it 4 C^2.": parameters
+        - layers * width**2,
+        "Your MLP has one matrix; it has two, each 4 C^2.": parameters - layers * 4 * width**2,
+        "Those are one block's; there are n_layer of them.": blocks // layers + output + positions,
+        "The embeddings aren't in every block; add them once.": layers
+        * (12 * width**2 + output + positions),
+        "You count biases; this model has none.": parameters + layers * 9 * width,
+        "You count biases and norms; this model has neither.": parameters
+        + (layers * 13 + 2) * width,
+        "There are `seq` positions, whatever GPT-2 has.": blocks + output + 1024 * width,
+        "Attention's T x T scores aren't parameters.": parameters + layers * seq**2,
+    }
+
+
+def flop_mistakes(layers: int, width: int, vocab: int, seq: int) -> Mistakes:
+    """Return the forward FLOPs per token that typical mistakes give."""
+    blocks, output = layers * 12 * width**2, vocab * width
+    parameters = blocks + output + seq * width
+    attention = layers * 4 * seq * width
+    flops = 2 * (blocks + output) + attention
+    lookup = "You count 2 FLOPs for each parameter, but a position look-up isn't a matmul"
+    return {
+        "Attention's own matmuls are missing: each block adds 2 seq C for the scores and 2 seq C "
+        "for the weighted values.": 2 * (blocks + output),
+        f"{lookup}.": 2 * parameters + attention,
+        f"{lookup}, and attention's own matmuls have no parameters.": 2 * parameters,
+        "A token look-up isn't a matmul; only the output matrix costs FLOPs.": flops + 2 * output,
+        "The output matrix is missing: every token is multiplied by vocab_size x n_embd.": (
+            2 * blocks + attention
+        ),
+        "That is a training step (3 x forward); count only the forward pass.": 3 * flops,
+        "6 N is a training step without attention; count the forward pass, with attention.": 6
+        * parameters,
+        "Attention's matmuls run in every block; you count them once.": flops
+        - attention
+        + attention // layers,
+        "A token's query meets `seq` keys; seq x seq is for the whole sequence.": flops
+        - attention
+        + attention * seq,
+        "A multiply-add is two FLOPs, so 2 for each parameter of a matmul.": flops / 2,
+        "You count a multiply-add as one FLOP in the matrices; it is two there, too.": blocks
+        + output
+        + attention,
+        "That is for the whole sequence; divide by seq.": flops * seq,
+        "Attention has two matmuls a block (scores, and weights times values), and the causal half "
+        "is not subtracted; you count half.": flops - attention / 2,
+        "Attention's share is three times too much: 12 layers seq C is for training, and forward "
+        "takes a third.": flops + 2 * attention,
+    }
+
+
+def byte_mistakes(parameters: int) -> Mistakes:
+    """Return the bytes that typical mistakes give."""
+    return {
+        "Those are the weights alone; gradients and AdamW's two moments come on top.": 4
+        * parameters,
+        "Four bytes are missing, the gradient's or one of AdamW's two: 4 + 4 + 8.": 12 * parameters,
+        "The optimizer's state is missing: 4 + 4 + 8 bytes.": 8 * parameters,
+        "That is twice too much; each parameter takes 4 + 4 + 8 = 16 bytes.": 32 * parameters,
+        "fp32 needs no master copy; each parameter takes 4 + 4 + 8 bytes.": 20 * parameters,
+        "That is the number of parameters; each takes 4 + 4 + 8 bytes.": parameters,
+        "Those are bits; a byte has 8.": 128 * parameters,
+    }
+
+
+def shapes() -> Iterator[tuple[int, int, int, int]]:
+    """Yield the layers, width, vocabulary and sequence length of a model."""
+    yield 3, 64, 256, 32
+    yield 12, 768, 50304, 1024
+    yield 1, 5, 3, 1
+    yield 2, 7, 11, 300  # longer than wide
+    yield 96, 12288, 50257, 2048  # more than a 32-bit integer can count
+    for size in sizes(4, layers=(1, 9), width=(2, 99), vocab=(2, 999), seq=(1, 99)):
+        yield size.layers, size.width, size.vocab, size.seq
+
+
+@exercise(
+    "Take n_layer = 1, n_embd = 2, vocab_size = 5 and seq = 3. Which matrices are there, and which "
+    "of them multiplies a token?"
+)
 def transformer_cost(
     cost: Callable[[int, int, int, int], tuple[int, int, int]],
 ) -> None:
     """Check the parameters, the forward FLOPs per token, and the bytes of fp32 AdamW training."""
-    for layers, width, vocab, seq in ((3, 64, 256, 32), (12, 768, 50304, 1024)):
-        got = cost(layers, width, vocab, seq)
-        expect(
-            isinstance(got, tuple | list) and len(got) == 3,
-            "Return three numbers: parameters, FLOPs per token, bytes.",
-        )
-        blocks, output, attention = (
-            layers * 12 * width**2,
-            vocab * width,
-            layers * 4 * seq * width,
-        )
-        case = f" at n_layer={layers}, n_embd={width}, vocab_size={vocab}, seq={seq}"
+    for layers, width, vocab, seq in shapes():
+        wish = "Return three numbers: parameters, FLOPs per token, bytes."
+        got = items(cost(layers, width, vocab, seq), 3, wish)
+        blocks, output = layers * 12 * width**2, vocab * width
         parameters = blocks + output + seq * width
-        expect_number(
-            got[0],
-            parameters,
-            "the number of parameters" + case,
-            {
-                "The position embedding (seq x n_embd) has parameters too.": blocks + output,
-                "The output matrix is the token embedding (tied): count it once.": parameters
-                + output,
-                "The embeddings are missing: vocab_size x n_embd and seq x n_embd.": blocks,
-                "Your attention has 3 C^2; its output projection makes it 4 C^2.": parameters
-                - layers * width**2,
-                "Your MLP has one matrix; it has two, each 4 C^2.": parameters
-                - layers * 4 * width**2,
-                "Those are one block's; there are n_layer of them.": blocks // layers
-                + output
-                + seq * width,
-            },
-        )
-        flops = 2 * (blocks + output) + attention
-        expect_number(
-            got[1],
-            flops,
-            "the forward FLOPs per token" + case,
-            {
-                "Attention's own matmuls are missing: each block adds 2 seq C for the scores and "
-                "2 seq C for the weighted values.": 2 * (blocks + output),
-                "You count 2 FLOPs for each parameter, but a position look-up isn't a matmul.": 2
-                * parameters
-                + attention,
-                "You count 2 FLOPs for each parameter, but a position look-up isn't a matmul, and "
-                "attention's own matmuls have no parameters.": 2 * parameters,
-                "A token look-up isn't a matmul; only the output matrix costs FLOPs.": flops
-                + 2 * output,
-                "The output matrix is missing: every token is multiplied by vocab_size x n_embd.": (
-                    2 * blocks + attention
-                ),
-                "That is a training step (3 x forward); count only the forward pass.": 3 * flops,
-                "6 N is a training step without attention; count the forward pass, with "
-                "attention.": 6 * parameters,
-                "Attention's matmuls run in every block; you count them once.": flops
-                - attention
-                + attention // layers,
-                "A token's query meets `seq` keys; seq x seq is for the whole sequence.": flops
-                - attention
-                + attention * seq,
-                "A multiply-add is two FLOPs, so 2 for each parameter of a matmul.": blocks
-                + output
-                + attention // 2,
-                "That is for the whole sequence; divide by seq.": flops * seq,
-                "Attention has two matmuls a block (scores, and weights times values), and the "
-                "causal half is not subtracted; you count half.": flops - attention // 2,
-            },
-        )
-        expect_number(
-            got[2],
-            16 * parameters,
-            "the bytes" + case,
-            {
-                "Those are the weights alone; gradients and AdamW's two moments come on top.": 4
-                * parameters,
-                "Four bytes are missing, the gradient's or one of AdamW's two: 4 + 4 + 8.": (
-                    12 * parameters
-                ),
-                "The optimizer's state is missing: 4 + 4 + 8 bytes.": 8 * parameters,
-                "That is twice too much; each parameter takes 4 + 4 + 8 = 16 bytes.": 32
-                * parameters,
-            },
-        )
+        flops = 2 * (blocks + output) + layers * 4 * seq * width
+        case = f"n_layer={layers}, n_embd={width}, vocab_size={vocab}, seq={seq}"
+        shape = layers, width, vocab, seq
+        what = f"the parameters of {case}"
+        swapped = {"The parameters come first, then the FLOPs, then the bytes.": flops}
+        expect_number(got[0], parameters, what, parameter_mistakes(*shape) | swapped)
+        what = f"the forward FLOPs per token of {case}"
+        expect_number(got[1], flops, what, flop_mistakes(*shape))
+        what = f"the bytes of {case}"
+        expect_number(got[2], 16 * parameters, what, byte_mistakes(parameters))
 
 
-# Kind, FLOPs, bytes and milliseconds of each operator. The kinds that one finds by the longest
-# time, by the largest ratio, by the longest single gap and by the largest sum of gaps differ.
+# step_gap
+
+# Kind, FLOPs, bytes and milliseconds of each operator, for 1e14 FLOP/s and 2e12 B/s, so 1e10 FLOPs
+# or 2e8 bytes take 0.1 ms. In the first step, each mistake of `expect_kind` finds another kind.
 STEPS = (
     (
         ("matmul", 8e10, 2e8, 1.0),
         ("norms", 1e6, 2e8, 0.3),
+        ("AdamW", 1e7, 4e8, 0.46),
+        ("attention", 2e10, 1e8, 0.21),
         ("norms", 1e6, 2e8, 0.3),
+        ("matmul", 1e10, 4e8, 0.21),
         ("loss", 1e6, 2e7, 0.1),
-        ("embedding", 1e6, 2e7, 0.011),
-        ("AdamW", 1e7, 4e8, 0.45),
+        ("embedding", 1e6, 2.2e8, 0.33),
+        ("attention", 2e10, 1e8, 0.44),
+        ("dropout", 1e6, 1e8, 0.1),
+        ("norms", 1e6, 2e8, 0.2),
+        ("AdamW", 1e7, 2e8, 0.14),
     ),
     (
         ("AdamW", 1e6, 1e8, 0.06),
@@ -182,56 +220,82 @@ STEPS = (
         ("matmul", 5e9, 1e7, 0.1),
         ("loss", 1e6, 2e6, 0.05),
     ),
+    (  # AdamW is faster than its roofline, as with weights in a cache.
+        ("embedding", 1e6, 2e8, 0.3),
+        ("attention", 1e10, 1e7, 0.2),
+        ("embedding", 1e6, 2e8, 0.15),
+        ("matmul", 4e10, 1e8, 0.55),
+        ("AdamW", 1e7, 2e9, 0.3),
+        ("attention", 1e10, 1e7, 0.28),
+    ),
+    (("one", 3e10, 1e8, 0.7),),
 )
 
 
-@exercise("")
-def step_gap(explain: Callable[[Sequence[Operation], float, float], tuple[float, str]]) -> None:
-    """Check the roofline time of a step, and the kind of operator that loses the most time."""
-    peak, bandwidth = 100e12, 2e12  # 1e10 FLOPs or 2e8 bytes take 0.1 ms
+def steps() -> Iterator[tuple[list[Operation], float, float]]:
+    """Yield the operators of a step with a peak and a bandwidth."""
     for rows in STEPS:
-        step = [Operation("op", kind, Work(f, b), ms / 1e3) for kind, f, b, ms in rows]
-        got = explain(step, peak, bandwidth)
-        expect(
-            isinstance(got, tuple | list) and len(got) == 2,
-            'Return a pair, such as (0.002, "AdamW").',
-        )
-        least, kind = got
-        expect(not isinstance(least, str), "The other way round: first the seconds, then the kind.")
-        computing = [op.work.flops / peak for op in step]
-        moving = [op.work.bytes / bandwidth for op in step]
-        at_best = [max(pair) for pair in zip(computing, moving, strict=True)]
-        measured = sum(op.seconds for op in step)
-        mistakes = {
-            "You add the two times of an operator; computing and moving overlap, so the longer "
-            "one counts.": sum(computing) + sum(moving),
-            "You take the shorter of an operator's two times; it ends when the slower is done.": (
-                sum(map(min, computing, moving))
-            ),
-            "You count only the computing, or the longer of the step's two totals; each operator "
-            "has its own limit, so take the longer time of each and then the sum.": sum(computing),
-            "You count only the moving, or the longer of the step's two totals; each operator "
-            "has its own limit, so take the longer time of each and then the sum.": sum(moving),
-            "Those are the seconds that were measured; the roofline's are expected.": measured,
-            "That is the gap; first return the seconds by the roofline.": measured - sum(at_best),
-            "Those are milliseconds; seconds are expected.": 1e3 * sum(at_best),
-        }
-        case = f"{len(step)} operators at {peak:g} FLOP/s and {bandwidth:g} B/s"
-        expect_number(least, sum(at_best), case, mistakes)
-        expect_kind(kind, step, at_best)
+        yield [operation(*row) for row in rows], 100e12, 2e12
+    drawn = random.Random(0)
+    for peak, bandwidth in ((2.5e11, 3e10), (989.5e12, 3.35e12), (60e12, 9e11)):
+        step = []
+        for _ in range(drawn.randint(12, 20)):
+            kind = drawn.choice(("matmul", "attention", "loss", "element-wise, norms", "AdamW"))
+            computing, moving = (10 ** drawn.uniform(-6, -3) for _ in range(2))
+            milliseconds = 1e3 * drawn.uniform(1, 3) * max(computing, moving)
+            step.append(operation(kind, computing * peak, moving * bandwidth, milliseconds))
+        yield step, peak, bandwidth
+
+
+def operation(kind: str, flops: float, moved: float, milliseconds: float) -> Operation:
+    """Return an operator, whose name isn't its kind."""
+    return Operation(f"aten_{kind[:2]}", kind, Work(flops, moved), milliseconds / 1e3)
+
+
+def time_mistakes(step: Sequence[Operation], peak: float, bandwidth: float) -> Mistakes:
+    """Return the seconds that typical mistakes give."""
+    computing = [op.work.flops / peak for op in step]
+    moving = [op.work.bytes / bandwidth for op in step]
+    at_best = [max(pair) for pair in zip(computing, moving, strict=True)]
+    measured = sum(op.seconds for op in step)
+    by_kind = 0.0
+    for kind in dict.fromkeys(op.kind for op in step):
+        mine = [number for number, op in enumerate(step) if op.kind == kind]
+        by_kind += max(sum(computing[n] for n in mine), sum(moving[n] for n in mine))
+    own_limit = (
+        "or the longer of the step's two totals; each operator has its own limit, so take the "
+        "longer time of each and then the sum."
+    )
+    return {
+        "You add the two times of an operator; computing and moving overlap, so the longer one "
+        "counts.": sum(computing) + sum(moving),
+        "You take the shorter of an operator's two times; it ends when the slower is done.": (
+            sum(map(min, computing, moving))
+        ),
+        f"You count only the computing, {own_limit}": sum(computing),
+        f"You count only the moving, {own_limit}": sum(moving),
+        "You take the longer of each kind's two totals; each operator has its own limit.": by_kind,
+        "That is the longest operator; the step runs them one after the other.": max(at_best),
+        "Those are the seconds that were measured; the roofline's are expected.": measured,
+        "That is the gap; first return the seconds by the roofline.": measured - sum(at_best),
+        "Those are milliseconds; seconds are expected.": 1e3 * sum(at_best),
+        "You swapped peak and bandwidth: FLOPs are divided by the peak, bytes by the bandwidth.": (
+            sum(max(op.work.flops / bandwidth, op.work.bytes / peak) for op in step)
+        ),
+    }
 
 
 def expect_kind(kind: object, step: Sequence[Operation], at_best: Sequence[float]) -> None:
     """Fail unless operators of the kind `kind` lose the most time in total."""
     kinds = dict.fromkeys(op.kind for op in step)
     expect(kind in kinds, f"One of the kinds {', '.join(kinds)} is expected, not {kind!r}.")
-    lost, took, least = (dict.fromkeys(kinds, 0.0) for _ in range(3))
-    single: dict[str, float] = dict.fromkeys(kinds, 0.0)
+    gaps: dict[str, list[float]] = {name: [] for name in kinds}
+    took, least = (dict.fromkeys(kinds, 0.0) for _ in range(2))
     for op, seconds in zip(step, at_best, strict=True):
-        lost[op.kind] += op.seconds - seconds
+        gaps[op.kind].append(op.seconds - seconds)
         took[op.kind] += op.seconds
         least[op.kind] += seconds
-        single[op.kind] = max(single[op.kind], op.seconds - seconds)
+    lost = {name: sum(gaps[name]) for name in kinds}
     most = max(kinds, key=lambda name: lost[name])
     if kind == most:
         return
@@ -240,46 +304,121 @@ def expect_kind(kind: object, step: Sequence[Operation], at_best: Sequence[float
         "has the largest ratio of measured to roofline; ask for the most seconds lost": {
             name: took[name] / least[name] for name in kinds
         },
-        "has the operator with the longest gap; add up the gaps of each kind": single,
+        "has the operator with the longest gap; add up the gaps of each kind": {
+            name: max(gaps[name]) for name in kinds
+        },
+        "has the largest mean gap; add up the gaps of each kind, and don't divide": {
+            name: lost[name] / len(gaps[name]) for name in kinds
+        },
+        "leads if only the last operator of each kind counts; add up their gaps": {
+            name: gaps[name][-1] for name in kinds
+        },
+        "is farthest from its roofline, but it's faster; ask for the seconds lost": {
+            name: sum(map(abs, gaps[name])) for name in kinds
+        },
+        "loses the least": {name: -lost[name] for name in kinds},
     }
     for diagnosis, figures in wrong.items():
         expect(kind != max(kinds, key=lambda name: figures[name]), f"{kind} {diagnosis}.")
-    raise DiagnosisError(
-        f"{kind} loses {1e3 * lost[str(kind)]:.2f} ms, and {most} {1e3 * lost[most]:.2f} ms."
-    )
+    loses = f"{kind} loses {1e3 * lost[str(kind)]:.2f} ms, and {most} {1e3 * lost[most]:.2f} ms."
+    raise DiagnosisError(f"{kind} isn't the kind that loses the most seconds.", loses)
 
 
-@exercise("")
+@exercise(
+    "An operator takes 3 s. Its FLOPs need 1 s, its bytes 2 s. How long must it take, and how much "
+    "is lost?"
+)
+def step_gap(explain: Callable[[Sequence[Operation], float, float], tuple[float, str]]) -> None:
+    """Check the roofline time of a step, and the kind of operator that loses the most time."""
+    for step, peak, bandwidth in steps():
+        before = list(step)
+        got = explain(step, peak, bandwidth)
+        least, kind = items(got, 2, 'Return a pair, such as (0.002, "AdamW").')
+        expect(not isinstance(least, str), "The other way round: first the seconds, then the kind.")
+        at_best = [max(op.work.flops / peak, op.work.bytes / bandwidth) for op in before]
+        case = f"{len(before)} operators at {peak:g} FLOP/s and {bandwidth:g} B/s"
+        mistakes = time_mistakes(before, peak, bandwidth)
+        expect_number(least, sum(at_best), case, mistakes)
+        expect_kind(kind, before, at_best)
+        expect(step == before, "Your function changes its list of operations; work on a copy.")
+
+
+# zero_bytes
+
+
+class ByHand(BytesPerParameter):
+    """Bytes per parameter without the library's answer."""
+
+    def sharded(self, devices: int, stage: int) -> float:
+        """Refuse the call."""
+        raise DiagnosisError("`per.sharded` does all the work here; write it by hand.")
+
+
+def share(per: BytesPerParameter, gpus: int, stage: int) -> float:
+    """Compute the bytes per parameter on one GPU."""
+    parts = (per.master + per.state, per.gradient, per.weights)
+    return sum(part / gpus for part in parts[:stage]) + sum(parts[stage:])
+
+
+def sharding_mistakes(per: BytesPerParameter, gpus: int, stage: int) -> Mistakes:
+    """Return the bytes that typical mistakes give."""
+    want = share(per, gpus, stage)
+    parts = (per.master + per.state, per.gradient, per.weights)
+    return {
+        "The master weights are missing; they belong to the optimizer.": want
+        - per.master / (gpus if stage >= 1 else 1),
+        "The optimizer's state is missing.": want - per.state / (gpus if stage >= 1 else 1),
+        "Stages build on each other; each shards one part more than the stage before it.": (
+            per.total - sum(part * (1 - 1 / gpus) for part in parts[max(stage - 1, 0) : stage])
+        ),
+        "Stage 1 shards the master weights as well as the moments: both belong to the "
+        "optimizer.": per.weights + per.gradient + per.master + per.state / gpus,
+        "Your stages are off by one; stage 0 doesn't shard.": share(per, gpus, min(stage + 1, 3)),
+        "Your stages are off by one; stage 1 shards the optimizer's part.": share(
+            per, gpus, max(stage - 1, 0)
+        ),
+        "Stage 2 shards gradients, stage 3 the weights; you have them the other way round.": (
+            per.master + per.state + per.weights
+        )
+        / gpus
+        + per.gradient,
+        "Stage 1 shards the optimizer's part; you begin with the weights.": sum(
+            part / gpus for part in parts[::-1][:stage]
+        )
+        + sum(parts[::-1][stage:]),
+        "You divide everything at every stage; what a stage does not shard stays whole on each "
+        "GPU.": per.total / gpus,
+        "That is the sum over all GPUs; return one GPU's share.": want * gpus,
+        "That is what sharding saves; return what a GPU still holds.": per.total - want,
+        "// drops the fraction of a byte; divide with /.": sum(
+            part // gpus for part in parts[:stage]
+        )
+        + sum(parts[stage:]),
+    }
+
+
+def shardings() -> Iterator[tuple[BytesPerParameter, int]]:
+    """Yield bytes per parameter with a number of GPUs."""
+    first = ByHand(weights=2, gradient=3, master=5, state=9)  # all sizes differ
+    yield from ((first, gpus) for gpus in (8, 1, 64, 7))
+    yield ByHand(weights=4, gradient=4, master=0, state=8), 3  # fp32
+    yield ByHand(weights=2, gradient=2, master=4, state=2.03125), 5  # 8-bit AdamW
+    bounds = (1, 16)
+    drawn = sizes(2, gpus=(2, 99), weights=bounds, gradient=bounds, master=bounds, state=bounds)
+    for size in drawn:
+        yield ByHand(size.weights, size.gradient, size.master, size.state), size.gpus
+
+
+@exercise(
+    "Weights, gradient, master and state take 2, 2, 4 and 8 bytes. With 4 GPUs, which of them does "
+    "stage 1 divide?"
+)
 def zero_bytes(sharded: Callable[[BytesPerParameter, int, int], float]) -> None:
     """Check the bytes per parameter and GPU for each ZeRO stage."""
-    per = BytesPerParameter(weights=2, gradient=3, master=4, state=8)  # all sizes differ
-    for gpus in (1, 8, 64):
+    for per, gpus in shardings():
         for stage in (0, 1, 2, 3):
-            want = per.sharded(gpus, stage)
-            parts = (per.master + per.state, per.gradient, per.weights)
-            held = {
-                "The master weights are missing; they belong to the optimizer.": want
-                - per.master / (gpus if stage >= 1 else 1),
-                "Stages build on each other; each shards one part more than the stage before it.": (
-                    per.total
-                    - sum(part * (1 - 1 / gpus) for part in parts[max(stage - 1, 0) : stage])
-                ),
-                "Stage 1 shards the master weights as well as the moments: both belong to the "
-                "optimizer.": per.weights + per.gradient + per.master + per.state / gpus,
-                "Your stages are off by one; stage 0 doesn't shard.": per.sharded(
-                    gpus, min(stage + 1, 3)
-                ),
-                "Your stages are off by one; stage 1 shards the optimizer's part.": per.sharded(
-                    gpus, max(stage - 1, 0)
-                ),
-                "Stage 2 shards gradients, stage 3 the weights; you have them the other way "
-                "round.": (per.master + per.state + per.weights) / gpus + per.gradient,
-                "Stage 1 shards the optimizer's part; you begin with the weights.": sum(
-                    part / gpus for part in parts[::-1][:stage]
-                )
-                + sum(parts[::-1][stage:]),
-                "You divide everything at every stage; what a stage does not shard stays whole on "
-                "each GPU.": per.total / gpus,
-                "That is the sum over all GPUs; return one GPU's share.": want * gpus,
-            }
-            expect_number(sharded(per, gpus, stage), want, f"stage {stage}, {gpus} GPUs", held)
+            fields = f"{per.weights:g}, {per.gradient:g}, {per.master:g} and {per.state:g} bytes"
+            case = f"stage={stage}, gpus={gpus} and a per of {fields}"
+            mistakes = sharding_mistakes(per, gpus, stage)
+            got = sharded(per, gpus, stage)
+            expect_number(got, share(per, gpus, stage), case, mistakes)

@@ -12,7 +12,7 @@ from torch import Tensor
 from cs336_lib.classroom.checks.draws import normal, sizes
 from cs336_lib.classroom.checks.report import DiagnosisError, exercise, expect
 
-Mistakes = Mapping[str, Tensor]
+Mistakes = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ def same(result: Tensor, target: Tensor) -> bool:
 
 def compare(result: object, case: Case, names: str) -> None:
     """Fail unless `result` equals the case's target. `names` are the axes of the target."""
-    expect(isinstance(result, Tensor), f"return a tensor, not {type(result).__name__}.")
+    if not isinstance(result, Tensor):
+        raise DiagnosisError(f"return a tensor, not {type(result).__name__}.")
     target = case.target
     expect(result.device == target.device, f"the result is on {result.device}, unlike the inputs.")
     if not same(result, target):
@@ -474,7 +475,7 @@ def head_mistakes(q: Tensor, k: Tensor, v: Tensor, heads: int, kv_heads: int) ->
         ),
         "head and seq are mixed up when splitting: split the width into (head dim) first, then "
         "bring head in front of seq.": (
-            attend(*map(misread, (q, k, v), (heads, kv_heads, kv_heads)), heads, kv_heads)
+            attend(misread(q, heads), misread(k, kv_heads), misread(v, kv_heads), heads, kv_heads)
         ),
         "head and seq are mixed up when merging: bring seq in front of head, then join.": (
             unmerged.reshape(q.shape)
@@ -554,11 +555,14 @@ def attention_cases() -> Iterator[Case]:
     yield case(q.double(), k.double(), v.double(), 4, 1, "inputs in float64")
     # Whole numbers and dim 4 make the scores exact, however they are computed.
     q, k = (16 * normal(2, 6, width, seed=width).round() for width in (16, 8))
-    low = "a masked score must be lower than any other, so set it to -inf."
-    big = case(q, k, normal(2, 6, 8), 4, 2, "scores of several hundred")
+    v = normal(2, 6, 8)
     yield replace(
-        big,
-        mistakes={low: attend(*big.inputs.values(), 4, 2, fill=-100.0)},
+        case(q, k, v, 4, 2, "scores of several hundred"),
+        mistakes={
+            "a masked score must be lower than any other, so set it to -inf.": (
+                attend(q, k, v, 4, 2, fill=-100.0)
+            )
+        },
         nan="there are NaNs: exp overflows, or only masked keys had weight; set the future to -inf "
         "before the softmax, and let the softmax subtract the maximum.",
     )
