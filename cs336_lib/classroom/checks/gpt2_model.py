@@ -1,9 +1,8 @@
-"""Checks of notebook 07's parts of GPT-2 and of top-p sampling."""
+"""Checks of notebook 07's parts of GPT-2. Those of sampling are in gpt2_sampling.py."""
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -12,9 +11,30 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from cs336_lib import model as library
-from cs336_lib.classroom.checks.report import DiagnosisError, by_hand, exercise, expect, part
+from cs336_lib.classroom.checks import draws
+from cs336_lib.classroom.checks.gpt2_sampling import generate, nucleus
+from cs336_lib.classroom.checks.parts import (
+    NO_FORWARD,
+    ON_CPU,
+    NoFusedAttention,
+    and_then,
+    described,
+    expect_agreement,
+    expect_device,
+    expect_gradients,
+    expect_like,
+    expect_none_of,
+    expect_stable,
+    module_cases,
+    named_parameters,
+    same,
+    seeded,
+    shape,
+    twins,
+    unchanged,
+)
+from cs336_lib.classroom.checks.report import DiagnosisError, expect, part, shown
 from cs336_lib.config import GPTConfig
-from cs336_lib.generate import filter_logits
 from cs336_lib.hf import hugging_face_tensors
 
 __all__ = [
@@ -30,151 +50,8 @@ __all__ = [
     "nucleus",
 ]
 
-NO_RETURN = "your function returns None; is the `return` missing?"
-NO_FORWARD = "`forward` returns None; is its `return` missing?"
-ON_CPU = (
-    "right on the CPU, but it would fail on a GPU: create new tensors on the inputs' device, as in "
-    "torch.arange(..., device=x.device)."
-)
 QKV = "batch seq (three head dim) -> three batch head seq dim"
 MERGED = "batch head seq dim -> batch seq (head dim)"
-
-
-def same(got: Tensor, right: Tensor) -> bool:
-    """Return whether two tensors are equal up to float32's rounding."""
-    return got.shape == right.shape and torch.allclose(got.double(), right.double(), 1e-4, 1e-5)
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seed torch's global generator within the block, and restore it afterwards."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield
-
-
-def expect_tensor(got: object, shape: tuple[int, ...], none: str = NO_RETURN) -> None:
-    """Expect a tensor of this shape."""
-    expect(got is not None, none)
-    expect(isinstance(got, Tensor), f"a tensor expected, not {type(got).__name__}.")
-    found = tuple(got.shape)  # type: ignore[attr-defined]
-    expect(found == shape, f"the shape is {found}; {shape} expected.")
-
-
-def expect_none_of(got: Tensor, slips: Mapping[str, Tensor], right: Tensor) -> None:
-    """Fail with a diagnosis if `got` equals the result of a known mistake in `slips`."""
-    for diagnosis, wrong in slips.items():
-        expect(same(wrong, right) or not same(got, wrong), diagnosis)
-
-
-def expect_gradients(pairs: Mapping[str, tuple[Tensor, Tensor]], got: Tensor, want: Tensor) -> None:
-    """Fail unless `got` and `want` have equal gradients with respect to the tensors in `pairs`."""
-    weights = torch.linspace(-1, 1, want.numel()).reshape(want.shape).to(want)
-    expect(got.requires_grad, "no gradient flows through; is something detached or in no_grad?")
-    mine = torch.autograd.grad(got, [a for a, _ in pairs.values()], weights, allow_unused=True)
-    theirs = torch.autograd.grad(want, [b for _, b in pairs.values()], weights, allow_unused=True)
-    for name, a, b in zip(pairs, mine, theirs, strict=True):
-        is_right = b is None or (a is not None and same(a, b))
-        expect(
-            is_right,
-            f"the values are right, but the gradient of {name} isn't; is something detached, or "
-            "computed under no_grad?",
-        )
-
-
-def expect_device(answer: Callable[..., Any], *inputs: Any) -> None:
-    """Fail unless a function works for inputs that aren't on the CPU."""
-    try:
-        device = answer(*inputs).device.type
-    except (RuntimeError, NotImplementedError, TypeError, ValueError):
-        device = "cpu"
-    expect(
-        device == "meta",
-        ON_CPU,
-    )
-
-
-# Modules
-
-
-def named_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Return a module's parameters by name."""
-    return dict(module.named_parameters())
-
-
-def expect_names(mine: nn.Module, theirs: nn.Module) -> None:
-    """Expect the names and shapes of GPT-2's checkpoint."""
-    ours, right = named_parameters(mine), named_parameters(theirs)
-    for name, parameter in right.items():
-        is_bias = name.endswith("bias") and name.replace("bias", "weight") in ours
-        expect(
-            name in ours or not is_bias,
-            f"{name} is missing: GPT-2's linear layers and norms have a bias.",
-        )
-        expect(
-            name in ours,
-            f"there is no parameter {name}. Checkpoints are read by name, so use GPT-2's names. "
-            f"Yours are {', '.join(list(ours)[:6]) or 'none'}.",
-        )
-        found, wanted = tuple(ours[name].shape), tuple(parameter.shape)
-        expect(found == wanted, f"{name} has the shape {found}; {wanted} expected.")
-    extra = [name for name in ours if name not in right]
-    expect(not extra, f"{extra[:1]} is a parameter that GPT-2 doesn't have.")
-
-
-def twins(
-    answer: Callable[..., Any],
-    theirs: Callable[..., nn.Module],
-    config: GPTConfig,
-    seed: int,
-    before: Callable[[Any], None] = lambda mine: None,
-) -> tuple[Any, Any]:
-    """Create the learner's module and the reference module with equal random weights.
-
-    Args:
-        answer: The learner's class.
-        theirs: The library's class.
-        config: The shape of both.
-        seed: Seed of the weights.
-        before: Further expectations of the learner's module, checked before its names.
-    """
-    with seeded(seed):
-        mine, right = answer(config), theirs(config)
-        expect(isinstance(mine, nn.Module), "make it a class derived from nn.Module.")
-        before(mine)
-        expect_names(mine, right)
-        ours = named_parameters(mine)
-        with torch.no_grad():
-            for name, parameter in right.named_parameters():
-                parameter.add_(torch.randn(parameter.shape), alpha=0.2)
-                ours[name].copy_(parameter)
-    return mine, right
-
-
-def expect_agreement(
-    mine: nn.Module,
-    right: nn.Module,
-    x: Tensor,
-    slips: Mapping[str, Callable[[Any, Tensor], Tensor]],
-) -> None:
-    """Fail unless the outputs and gradients of both modules agree. Diagnose known mistakes."""
-    a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
-    want = right(b)
-    try:
-        got = mine(a)
-    except RuntimeError as error:
-        expect("leaf Variable" not in str(error), "you change x in place; write x = x + ...")
-        raise
-    expect_tensor(got, tuple(want.shape), NO_FORWARD)
-    with torch.no_grad():
-        expect_none_of(got, {text: wrong(right, x) for text, wrong in slips.items()}, want)
-    again = mine(a)
-    expect(
-        same(got, again), "two calls differ. GPT-2 is trained without dropout here; leave it out."
-    )
-    expect(same(got, want), "with GPT-2's weights the outputs differ from the library's.")
-    ours, theirs = named_parameters(mine), named_parameters(right)
-    expect_gradients({"x": (a, b)} | {n: (ours[n], theirs[n]) for n in theirs}, got, want)
 
 
 # Each part comes with the library's version, which the notebook continues with if the learner's is
@@ -186,54 +63,96 @@ def library_embed(idx: Tensor, wte: nn.Embedding, wpe: nn.Embedding) -> Tensor:
     return wte(idx) + wpe(torch.arange(idx.size(1), device=idx.device))
 
 
-@part(library_embed, "")
+CROSSED = "count positions along the text (axis 1), not along the batch (axis 0)."
+
+
+def embed_slips(idx: Tensor, wte: nn.Embedding, wpe: nn.Embedding) -> dict[str, Tensor]:
+    """Return the results of typical mistakes in `embed`, by diagnosis."""
+    places, (batch, seq) = wpe.num_embeddings, idx.shape
+    order, token = torch.arange(seq), wte(idx)
+    return {
+        "the positions are missing; add rows of wpe.": token,
+        "the tokens are missing; add rows of wte.": wpe(order).expand(token.shape),
+        "wpe is looked up by the place in the text (0, 1, 2, ...), not by the token.": (
+            token + wpe(idx % places)
+        ),
+        "positions begin at 0, not at 1.": token + wpe((order + 1) % places),
+        "positions count from the front of the text.": token + wpe(order.flip(0)),
+        "every place in the text has its own row; you add row 0 to all.": token + wpe.weight[0],
+        "every place in the text has its own row; you add one row to all.": (
+            token + wpe.weight[seq - 1]
+        ),
+        "add the two, don't multiply them.": token * wpe(order),
+        "every text begins at position 0; you continue to count in the next text.": (
+            token + wpe(torch.arange(idx.numel()).view(idx.shape) % places)
+        ),
+        CROSSED: token + wpe(torch.arange(batch) % places)[:, None],
+    }
+
+
+@part(
+    library_embed,
+    "A text has 3 tokens. Which rows of wpe do you need, and does it matter which tokens they are?",
+)
 def embed(answer: Callable[[Tensor, nn.Embedding, nn.Embedding], Tensor]) -> None:
     """Check `embed(idx, wte, wpe)` on values, gradients and another device."""
-    places = 13
-    for seed, (batch, seq, width) in enumerate(((3, 5, 7), (6, 2, 9), (1, 13, 4))):
+    bounds = {"batch": (1, 5), "seq": (2, 12), "width": (2, 9), "vocab": (2, 40), "spare": (1, 9)}
+    drawn = [(c.batch, c.seq, c.width, c.vocab, c.seq + c.spare) for c in draws.sizes(2, **bounds)]
+    # batch, seq, width, and the rows of wte and wpe
+    cases = [(3, 5, 7, 13, 13), (1, 1, 4, 23, 6), (2, 6, 1, 9, 6), *drawn]
+    texts = and_then(cases, lambda case: f"a batch of shape {case[:2]} and {case[4]} positions")
+    for seed, ((batch, seq, width, vocab, places), wrong) in enumerate(texts):
         with seeded(seed):
-            wte, wpe = nn.Embedding(23, width), nn.Embedding(places, width)
-            idx = torch.randint(places, (batch, seq))
-        order = torch.arange(seq)
-        token, right = wte(idx), library_embed(idx, wte, wpe)
+            wte, wpe = nn.Embedding(vocab, width), nn.Embedding(places, width)
+            idx = torch.randint(vocab, (seq, batch)).T
+        right = library_embed(idx, wte, wpe)
         try:
-            got = answer(idx, wte, wpe)
+            with unchanged(idx=idx, wte=wte.weight, wpe=wpe.weight):
+                got = answer(idx, wte, wpe)
         except RuntimeError as error:
-            expect(
-                f"({places})" not in str(error),
-                "the text is shorter than wpe: take its first rows.",
-            )
+            whole, crossed = (f"tensor b ({size})" in str(error) for size in (places, batch))
+            expect(not whole, "the text is shorter than wpe; take its first rows.")
+            expect(not crossed, CROSSED)
             raise
-        expect_tensor(got, tuple(right.shape))
-        slips = {
-            "the positions are missing: add rows of wpe.": token,
-            "the tokens are missing: add rows of wte.": wpe(order).expand(right.shape),
-            "wpe is looked up by the place in the text (0, 1, 2, ...), not by the token.": (
-                token + wpe(idx)
-            ),
-            "positions begin at 0, not at 1.": token + wpe((order + 1) % places),
-            "positions count from the front of the text.": token + wpe(order.flip(0)),
-            "add the two, don't multiply them.": token * wpe(order),
-            "count positions along the text (axis 1), not along the batch (axis 0).": (
-                token + wpe(torch.arange(batch))[:, None]
-            ),
-        }
-        expect_none_of(got, slips, right)
-        expect(same(got, right), f"wrong for a batch of shape {(batch, seq)}.")
+        expect_like(got, right)
+        expect_none_of(got, embed_slips(idx, wte, wpe), right)
+        expect(same(got, right), wrong)
         pairs = {"wte": (wte.weight, wte.weight), "wpe": (wpe.weight, wpe.weight)}
         expect_gradients(pairs, got, right)
-    # A meta embedding takes ids from any device, so we look at the ids that it gets.
+    tables = [nn.Embedding(rows, 4, device="meta") for rows in (23, 13)]
+    expect_device_of_ids(lambda ids: answer(ids, *tables), tables)
+
+
+def expect_device_of_ids(call: Callable[[Tensor], Any], tables: list[nn.Embedding]) -> None:
+    """Fail if code for ids on another device looks up ids on the CPU, which meta tables allow."""
     devices: set[str] = set()
-    tables = [nn.Embedding(rows, 4, device="meta") for rows in (23, places)]
     for table in tables:
         table.register_forward_pre_hook(lambda _, inputs: devices.add(inputs[0].device.type))
-    answer(torch.zeros(2, 3, dtype=torch.long, device="meta"), *tables)
+    ids = torch.zeros(2, 3, dtype=torch.long, device="meta")
+    expect_device(lambda: call(ids), reads_values=True)
     expect("cpu" not in devices, ON_CPU)
 
 
 def library_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Compute causal attention for tensors of shape (batch, head, seq, head_dim)."""
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def scale_slips(raw: Tensor, masked: Callable[..., Tensor], dim: int) -> dict[str, Tensor]:
+    """Return the results of wrong scales, by diagnosis."""
+    _, head, seq, _ = raw.shape
+    other = "head_dim is the last axis of q; you scale by the size of another axis"
+    return {
+        "divide the scores by the square root of head_dim.": masked(raw),
+        "divide by the square root of head_dim, not by head_dim itself.": masked(raw / dim),
+        "divide the scores by the root; you multiply.": masked(raw * math.sqrt(dim)),
+        f"{other} (seq).": masked(raw / math.sqrt(seq)),
+        f"{other} (head).": masked(raw / math.sqrt(head)),
+        "each head scales by its own width, head_dim, not by the width of all heads.": (
+            masked(raw / math.sqrt(head * dim))
+        ),
+        "head_dim isn't always 64; read it from q.": masked(raw / 8),
+    }
 
 
 def attention_slips(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
@@ -246,65 +165,78 @@ def attention_slips(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
     def masked(scores: Tensor, mask: Tensor = future, axis: int = -1) -> Tensor:
         return scores.masked_fill(mask, -math.inf).softmax(axis) @ v
 
-    zeros = (
-        "a score of 0 isn't a weight of 0, since exp(0) = 1: fill the future's scores with -inf."
-    )
-    return {
-        "divide the scores by the square root of head_dim.": masked(raw),
-        "divide by the square root of head_dim, not by head_dim itself.": masked(raw / dim),
-        "divide the scores by the root; you multiply.": masked(raw * math.sqrt(dim)),
-        "head_dim is the last axis of q; you scale by the size of another axis (seq).": (
-            masked(raw / math.sqrt(q.size(2)))
-        ),
-        "head_dim is the last axis of q; you scale by the size of another axis (head).": (
-            masked(raw / math.sqrt(q.size(1)))
-        ),
-        "each head scales by its own width, head_dim, not by the width of all heads.": (
-            masked(raw / math.sqrt(q.size(1) * dim))
-        ),
-        "there is no mask: each position sees the future.": scores.softmax(-1) @ v,
+    return scale_slips(raw, masked, dim) | {
+        "there is no mask, so each position sees the future.": scores.softmax(-1) @ v,
         "mask before the softmax. Afterwards, a row of weights no longer adds up to 1.": (
             scores.softmax(-1).masked_fill(future, 0) @ v
         ),
-        zeros: scores.tril().softmax(-1) @ v,
-        "that is inverted: you mask the past and keep the future.": masked(scores, ones.tril(-1)),
-        "each position also sees the next one: mask triu(1), not triu(2).": (
+        "a score of 0 isn't a weight of 0, since exp(0) = 1. Fill the future's scores with -inf.": (
+            scores.tril().softmax(-1) @ v
+        ),
+        "that is inverted, since you mask the past and keep the future.": (
+            masked(scores, ones.tril(-1))
+        ),
+        "each position also sees the next one; mask triu(1), not triu(2).": (
             masked(scores, ones.triu(2))
         ),
         "the softmax runs over the keys, which are the last axis of q @ k.mT.": (
             masked(scores, axis=-2)
         ),
-        "rows must be queries and columns keys: q @ k.mT, not k @ q.mT.": masked(scores.mT),
+        "rows must be queries and columns keys, as in q @ k.mT, not k @ q.mT.": masked(scores.mT),
+        "every text needs its own scores; you use those of the first text.": masked(scores[:1]),
+        "every head needs its own scores; you use those of the first head.": masked(scores[:, :1]),
     }
 
 
-@part(library_attention, "")
+def expect_large_scores(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+    """Expect the right result for scores near 30,000, which are whole numbers without rounding."""
+    with seeded(3):
+        q, k, v = (size * torch.randn(2, 2, 5, 4) for size in (1000, 30, 1))
+    q, k = q.round(), k.round()
+    got, right = answer(q, k, v), library_attention(q, k, v)
+    expect(
+        got.isfinite().all(),
+        "nan for large scores. Take the softmax of the masked scores; exp alone overflows, and a "
+        "mask after the softmax may leave weights of 0 only.",
+    )
+    expect(
+        same(got, right),
+        "right for small scores, but not for scores near 10,000. Fill the future with -inf, which "
+        "is below every score.",
+    )
+
+
+@part(
+    library_attention,
+    "A text has 2 tokens. Write down its 2 x 2 scores. Which of the weights must be 0?",
+)
 def attention(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
     """Check `attention(q, k, v)`, which is written by hand."""
-    cases = ((2, 3, 5, 4, 1.0), (1, 2, 9, 6, 1.0), (3, 1, 1, 8, 1.0), (1, 2, 4, 3, 400.0))
-    for seed, (batch, head, seq, dim, size) in enumerate(cases):
+    bounds = {"batch": (1, 4), "head": (1, 5), "seq": (2, 14), "dim": (2, 9)}
+    drawn = [(c.batch, c.head, c.seq, c.dim) for c in draws.sizes(2, **bounds)]
+    cases = [(2, 3, 5, 4), (1, 2, 9, 6), (3, 1, 1, 8), (1, 4, 3, 1), *drawn]
+    texts = and_then(cases, lambda case: f"q of shape {case}")
+    for seed, ((batch, head, seq, dim), wrong) in enumerate(texts):
         with seeded(seed):  # transposed, so not contiguous
             parts = [torch.randn(batch, seq, head, dim).transpose(1, 2) for _ in range(3)]
-        q, k, v = (size * parts[0]).requires_grad_(), parts[1].requires_grad_(), parts[2]
-        v.requires_grad_()
-        with by_hand(F, "scaled_dot_product_attention"):
+        q, k, v = (tensor.requires_grad_() for tensor in parts)
+        with NoFusedAttention(), unchanged(q=q, k=k, v=v):
             got = answer(q, k, v)
         right = library_attention(q, k, v)
-        is_square = isinstance(got, Tensor) and got.shape == (batch, head, seq, seq) != right.shape
+        square = (batch, head, seq, seq)
+        is_square = isinstance(got, Tensor) and got.shape == square != right.shape
         expect(not is_square, "you return the weights of the mean; multiply them with v.")
-        expect_tensor(got, tuple(right.shape))
-        if got.isnan().any():
-            expect(size == 1, "exp overflows for large scores; softmax doesn't.")
-            raise DiagnosisError(
-                "nan: somewhere a softmax sees only -inf. A position may look at itself, so mask "
-                "triu(1), and take the softmax over the last axis."
-            )
-        if size == 1:
-            expect_none_of(got, attention_slips(q, k, v), right)
-        expect(same(got, right), f"wrong for q of shape {tuple(q.shape)}.")
-        if size == 1:  # a softmax that is nearly 0 or 1 has no gradient to speak of
-            expect_gradients({"q": (q, q), "k": (k, k), "v": (v, v)}, got, right)
-    expect_device(answer, *torch.zeros(3, 2, 2, 3, 4, device="meta"))
+        expect_like(got, right)
+        expect(
+            not got.isnan().any(),
+            "nan: somewhere a softmax sees only -inf. A position may look at itself, so mask "
+            "triu(1), and take the softmax over the last axis.",
+        )
+        expect_none_of(got, attention_slips(q, k, v), right)
+        expect(same(got, right), wrong)
+        expect_gradients({"q": (q, q), "k": (k, k), "v": (v, v)}, got, right)
+    expect_large_scores(answer)
+    expect_device(lambda: answer(*torch.zeros(3, 2, 2, 3, 4, device="meta")))
 
 
 def mixed(
@@ -341,6 +273,9 @@ ATTENTION_SLIPS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "c_attn's output holds the queries, then the keys, then the values: q, k, v.": (
         lambda layer, x: layer.c_proj(mixed(layer, x, order=(2, 1, 0)))
     ),
+    "c_attn's output holds the keys before the values; you swapped them.": (
+        lambda layer, x: layer.c_proj(mixed(layer, x, order=(0, 2, 1)))
+    ),
     "in c_attn's output all queries come first, then all keys: (three head head_dim).": (
         lambda layer, x: layer.c_proj(
             mixed(layer, x, "batch seq (head three dim) -> three batch head seq dim")
@@ -371,40 +306,51 @@ ATTENTION_SLIPS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "that is a single head; split c_attn's output into n_head heads.": lambda layer, x: (
         layer.c_proj(mixed(layer, x, heads=1))
     ),
+    "n_head isn't always 12; read it from the config.": lambda layer, x: layer.c_proj(
+        mixed(layer, x, heads=layer.n_head if x.size(-1) % 12 else 12)
+    ),
     "each head scales by its own width, head_dim, not by n_embd.": lambda layer, x: layer.c_proj(
         mixed(layer, x, scale=x.size(-1) ** -0.5)
     ),
     "the scores aren't scaled; `attention` does it for you.": lambda layer, x: layer.c_proj(
         mixed(layer, x, scale=1.0)
     ),
+    "the scores are scaled twice; `attention` does it already.": lambda layer, x: layer.c_proj(
+        mixed(layer, x, scale=layer.n_head / x.size(-1))
+    ),
     "you add x; the block does that.": lambda layer, x: x + layer.c_proj(mixed(layer, x)),
 }
 
 
-def shape(n_head: int, n_embd: int, n_layer: int = 2) -> GPTConfig:
-    """Return a small config with a padded vocabulary."""
-    return GPTConfig(block_size=11, vocab_size=50, n_layer=n_layer, n_head=n_head, n_embd=n_embd)
-
-
-@part(library.CausalSelfAttention, "")
+@part(
+    library.CausalSelfAttention,
+    "With n_embd 4 and n_head 2, c_attn gives 12 numbers per token. Which of them are the keys of "
+    "head 1?",
+)
 def causal_self_attention(answer: Callable[[GPTConfig], nn.Module]) -> None:
     """Check the class `CausalSelfAttention` on names, values and gradients."""
-    for seed, (config, batch, seq) in enumerate(((shape(3, 24), 2, 7), (shape(5, 20), 3, 11))):
+    cases = and_then(module_cases(0), described)
+    for seed, ((config, batch, seq), wrong) in enumerate(cases):
         mine, right = twins(answer, library.CausalSelfAttention, config, seed)
-        with seeded(seed):
-            x = torch.randn(batch, seq, config.n_embd)
-        expect_agreement(mine, right, x, ATTENTION_SLIPS)
+        x = draws.normal(batch, seq, config.n_embd, seed=seed)
+        expect_agreement(mine, right, x, ATTENTION_SLIPS, wrong)
 
 
 MLP_SLIPS: dict[str, Callable[[Any, Tensor], Tensor]] = {
-    "GPT-2 was trained with GELU's tanh formula: F.gelu(..., approximate='tanh').": lambda mlp, x: (
+    "GPT-2 was trained with GELU's tanh formula, F.gelu(..., approximate='tanh').": lambda mlp, x: (
         mlp.c_proj(F.gelu(mlp.c_fc(x)))
+    ),
+    "that is the sigmoid formula of GELU; GPT-2 has the tanh formula.": lambda mlp, x: mlp.c_proj(
+        mlp.c_fc(x) * (1.702 * mlp.c_fc(x)).sigmoid()
     ),
     "the nonlinearity is ReLU; GPT-2 has GELU.": lambda mlp, x: mlp.c_proj(mlp.c_fc(x).relu()),
     "that is SiLU; GPT-2 has GELU.": lambda mlp, x: mlp.c_proj(F.silu(mlp.c_fc(x))),
     "there is no nonlinearity between the two layers.": lambda mlp, x: mlp.c_proj(mlp.c_fc(x)),
     "GELU belongs between the two layers, not after them.": lambda mlp, x: F.gelu(
         mlp.c_proj(mlp.c_fc(x)), approximate="tanh"
+    ),
+    "GELU belongs between the two layers, not before them.": lambda mlp, x: mlp.c_proj(
+        mlp.c_fc(F.gelu(x, approximate="tanh"))
     ),
     "there is one GELU, between the layers; you have a second one.": lambda mlp, x: F.gelu(
         mlp(x), approximate="tanh"
@@ -413,18 +359,25 @@ MLP_SLIPS: dict[str, Callable[[Any, Tensor], Tensor]] = {
 }
 
 
-@part(library.MLP, "")
+@part(
+    library.MLP,
+    "With n_embd 2, how many numbers does a token have after c_fc, and how many after c_proj?",
+)
 def mlp(answer: Callable[[GPTConfig], nn.Module]) -> None:
     """Check the class `MLP` on names, values and gradients."""
-    for seed, config in enumerate((shape(3, 24), shape(1, 7))):
+    others = [(shape(1, 1), 2, 1), (shape(1, 7), 1, 4), *list(module_cases(1))[2:]]
+    cases = and_then(
+        [(shape(3, 24), 3, 5), *others],
+        lambda case: f"x of shape {(*case[1:], case[0].n_embd)}",
+    )
+    for seed, ((config, batch, seq), wrong) in enumerate(cases):
         mine, right = (each.double() for each in twins(answer, library.MLP, config, seed))
-        with seeded(seed):
-            x = 2 * torch.randn(3, 5, config.n_embd, dtype=torch.float64)
+        x = 2 * draws.normal(batch, seq, config.n_embd, seed=seed).double()
         got = mine(x)
-        expect_tensor(got, tuple(x.shape), NO_FORWARD)
+        expect_like(got, x, NO_FORWARD)
         exact = right.c_proj(F.gelu(right.c_fc(x)))  # less than fp32's tolerance away
         expect(not torch.allclose(got, exact, 1e-9, 1e-9), next(iter(MLP_SLIPS)))
-        expect_agreement(mine, right, x, MLP_SLIPS)
+        expect_agreement(mine, right, x, MLP_SLIPS, wrong)
 
 
 def post_norm(block: Any, x: Tensor) -> Tensor:
@@ -449,7 +402,9 @@ BLOCK_SLIPS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "those norms stand on the stream (post-norm); GPT-2 normalizes what a sub-layer reads.": (
         post_norm
     ),
-    "nothing is added: each sub-layer adds to x.": lambda b, x: b.mlp(b.ln_2(b.attn(b.ln_1(x)))),
+    "the MLP is never applied.": after,
+    "attention is never applied.": lambda b, x: x + b.mlp(b.ln_2(x)),
+    "nothing is added; each sub-layer adds to x.": lambda b, x: b.mlp(b.ln_2(b.attn(b.ln_1(x)))),
     "attention's output replaces x; add it.": lambda b, x: (
         b.attn(b.ln_1(x)) + b.mlp(b.ln_2(b.attn(b.ln_1(x))))
     ),
@@ -470,20 +425,23 @@ BLOCK_SLIPS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "attention comes first, then the MLP.": lambda b, x: (
         x + b.mlp(b.ln_2(x)) + b.attn(b.ln_1(x + b.mlp(b.ln_2(x))))
     ),
-    "the norms are swapped: attention reads ln_1, the MLP ln_2.": lambda b, x: (
+    "the norms are swapped; attention reads ln_1, and the MLP reads ln_2.": lambda b, x: (
         x + b.attn(b.ln_2(x)) + b.mlp(b.ln_1(x + b.attn(b.ln_2(x))))
     ),
 }
 
 
-@part(library.Block, "")
+@part(
+    library.Block,
+    "Suppose attention and the MLP both return 0. What should the block return for x?",
+)
 def block(answer: Callable[[GPTConfig], nn.Module]) -> None:
     """Check the class `Block` on names, values and gradients."""
-    for seed, (config, batch, seq) in enumerate(((shape(3, 24), 2, 7), (shape(5, 20), 1, 11))):
+    cases = and_then(module_cases(2), described)
+    for seed, ((config, batch, seq), wrong) in enumerate(cases):
         mine, right = twins(answer, library.Block, config, seed)
-        with seeded(seed):
-            x = 2 * torch.randn(batch, seq, config.n_embd) + 1
-        expect_agreement(mine, right, x, BLOCK_SLIPS)
+        x = 2 * draws.normal(batch, seq, config.n_embd, seed=seed) + 1
+        expect_agreement(mine, right, x, BLOCK_SLIPS, wrong)
 
 
 def library_init_weights(model: library.GPT) -> None:
@@ -492,40 +450,85 @@ def library_init_weights(model: library.GPT) -> None:
         library.GPT.init_parameter(model, name, parameter)
 
 
+def std_slips(n_layer: int) -> dict[float, str]:
+    """Return the diagnoses of wrong stds of a c_proj weight, by std."""
+    return {
+        0.02: "writes to the stream, so its 0.02 is divided by sqrt(2 n_layer).",
+        0.02 / math.sqrt(n_layer): "a block writes to the stream twice, so take sqrt(2 n_layer).",
+        0.02 / (2 * n_layer): "variances add, so divide by the square root of 2 n_layer.",
+        0.02 / n_layer: "divide by the square root of 2 n_layer, not by n_layer.",
+        0.02 * math.sqrt(2 * n_layer): "divide by sqrt(2 n_layer); you multiply.",
+        0.02 / math.sqrt(24): "n_layer isn't always 12; read it from model.config.",
+    }
+
+
 def expect_std(name: str, tensor: Tensor, n_layer: int) -> None:
     """Fail unless a random weight has the expected std. Diagnose known mistakes."""
-    std, right = tensor.std().item(), 0.02
-    if "c_proj" in name:
-        right /= math.sqrt(2 * n_layer)
-        slips = {
-            0.02: "writes to the stream, so its 0.02 is divided by sqrt(2 n_layer).",
-            0.02 / math.sqrt(n_layer): "a block writes to the stream twice: sqrt(2 n_layer).",
-            0.02 / (2 * n_layer): "variances add, so divide by the square root of 2 n_layer.",
-            0.02 / n_layer: "divide by the square root of 2 n_layer, not by n_layer.",
-            0.02 * math.sqrt(2 * n_layer): "divide by sqrt(2 n_layer); you multiply.",
-        }
-        for wrong, diagnosis in slips.items():
-            expect(abs(std / wrong - 1) > 0.06, f"{name}: {diagnosis}")
-    else:
-        shrunk = 0.02 / math.sqrt(2 * n_layer)
-        expect(
-            abs(std / shrunk - 1) > 0.06,
-            f"{name} doesn't write to the stream; only the c_proj weights are smaller.",
-        )
-    expect(abs(std / 0.02**2 - 1) > 0.06, f"{name}: normal_ takes the std, not the variance.")
+    std, shrunk = tensor.std().item(), 0.02 / math.sqrt(2 * n_layer)
+    right = shrunk if "c_proj" in name else 0.02
+
+    def is_near(other: float) -> bool:
+        return abs(std / other - 1) < 0.06
+
     expect(std > 0, f"{name} is the same number everywhere; draw it.")
-    expect(abs(std / right - 1) < 0.06, f"{name} has the std {std:.4f}; {right:.4f} expected.")
+    if not is_near(right):
+        if "c_proj" in name:
+            for wrong, diagnosis in std_slips(n_layer).items():
+                expect(not is_near(wrong), f"{name}: {diagnosis}")
+        elif is_near(shrunk):
+            raise DiagnosisError(
+                f"{name} doesn't write to the stream; only the c_proj weights are smaller."
+            )
+        expect(not is_near(right**2), f"{name}: normal_ takes the std, not the variance.")
+        figures = f"You get {shown(round(std, 4))}, and {shown(round(right, 4))} is right."
+        raise DiagnosisError(f"the std of {name} is off for n_layer = {n_layer}.", figures)
+    is_drawn = tensor.unique().numel() > tensor.numel() / 2
+    expect(is_drawn, f"numbers repeat within {name}; draw each of them.")
     expect(abs(tensor.mean().item()) < 0.2 * right, f"{name}: the mean should be 0.")
     is_normal = tensor.abs().max() > 2.7 * std
     expect(is_normal, f"{name} has no large numbers; draw it from a normal distribution.")
 
 
-@part(library_init_weights, "")
+def expect_initialized(model: library.GPT) -> None:
+    """Fail unless every parameter is GPT-2's, given that all were 7 before."""
+    config = model.config
+    starts: list[Tensor] = []
+    for name, parameter in model.named_parameters():
+        tensor = parameter.detach()
+        is_drawn = name.endswith("bias") and tensor.numel() > 1 and tensor.std() > 0
+        expect(not is_drawn, f"{name} is drawn; every bias begins at 0.")
+        expect(not (tensor == 7).all(), f"{name} is left as it was.")
+        expect(not (tensor == 7).any(), f"a part of {name} is left as it was.")
+        expect(tensor.dtype == torch.float32, f"{name} is {tensor.dtype} now; keep its dtype.")
+        if name.endswith("bias"):
+            expect((tensor == 0).all(), f"{name} should be 0.")
+        elif ".ln_" in name:
+            expect((tensor == 1).all(), f"{name} is a norm's gain; it begins at 1.")
+        else:
+            expect_std(name, tensor[: config.vocab_size], config.n_layer)
+            start = tensor.flatten()[:8] / tensor.flatten()[0]
+            repeated = any(same(start, earlier) for earlier in starts)
+            expect(
+                not repeated,
+                f"{name} gets the numbers of another weight; don't seed within the function.",
+            )
+            starts.append(start)
+    tied = model.lm_head.weight is model.transformer.wte.weight
+    expect(tied, "lm_head and wte are no longer one tensor; change the weights in place.")
+    trained = all(parameter.requires_grad for parameter in model.parameters())
+    expect(trained, "the parameters no longer require gradients; change them in place.")
+
+
+@part(
+    library_init_weights,
+    "Each block adds to the stream twice, each time with variance 1. What variance do n_layer "
+    "blocks add?",
+)
 def init_weights(answer: Callable[[nn.Module], None]) -> None:
-    """Check `init_weights(model)` by the spread of every parameter, at two depths."""
-    for seed, n_layer in enumerate((3, 5)):
+    """Check `init_weights(model)` by the spread of every parameter, at three depths."""
+    for seed, (n_layer, n_embd) in enumerate(((3, 64), (1, 68), (5, 66))):
         with seeded(seed):
-            config = GPTConfig(block_size=60, vocab_size=90, n_layer=n_layer, n_head=2, n_embd=64)
+            config = shape(2, n_embd, n_layer, block_size=70, vocab_size=90)
             model = library.GPT(config)
             with torch.no_grad():
                 for parameter in model.parameters():
@@ -536,46 +539,32 @@ def init_weights(answer: Callable[[nn.Module], None]) -> None:
                 in_place = "in-place" in str(error)
                 expect(not in_place, "keep @torch.no_grad(), since weights are changed in place.")
                 raise
+            expect_initialized(model)
             first = model.lm_head.weight[: config.vocab_size].clone()
-            for name, parameter in model.named_parameters():
-                tensor = parameter.detach()
-                expect(
-                    not (name.endswith("bias") and tensor.std() > 0),
-                    f"{name} is drawn; every bias begins at 0.",
-                )
-                expect(not (tensor == 7).all(), f"{name} is left as it was.")
-                if name.endswith("bias"):
-                    expect((tensor == 0).all(), f"{name} should be 0.")
-                elif ".ln_" in name:
-                    expect((tensor == 1).all(), f"{name} is a norm's gain; it begins at 1.")
-                else:
-                    expect_std(name, tensor[: config.vocab_size], n_layer)
-            blocks: Any = model.transformer.h
-            equal = torch.equal(blocks[0].attn.c_attn.weight, blocks[1].attn.c_attn.weight)
-            expect(not equal, "all blocks get the same numbers; don't seed within the function.")
-            tied = model.lm_head.weight is model.transformer.wte.weight
-            expect(tied, "lm_head and wte are no longer one tensor; change the weights in place.")
             answer(model)
             expect(
                 not torch.equal(first, model.lm_head.weight[: config.vocab_size]),
                 "two calls give the same numbers; leave the seed to the caller.",
             )
+    with torch.device("meta"):
+        elsewhere = library.GPT(config)
+    expect_device(lambda: answer(elsewhere))
 
 
 def expect_assembly(model: Any) -> None:
-    """Expect that a new GPT has distinct blocks and a tied output matrix."""
+    """Expect that a new GPT has distinct blocks, a tied output matrix and GPT-2's first weights."""
     expect(hasattr(model, "transformer"), "self.transformer is missing.")
     expect(hasattr(model, "lm_head"), "self.lm_head is missing.")
     expect(hasattr(model, "config"), "keep the config as self.config; `generate` reads it.")
     names = named_parameters(model)
-    expect("lm_head.bias" not in names, "lm_head has no bias in GPT-2: bias=False.")
+    expect("lm_head.bias" not in names, "lm_head has no bias in GPT-2; pass bias=False.")
     for name in ("wte", "wpe", "h", "ln_f"):
         present = name in dict(model.transformer.named_children())
         expect(present, f"self.transformer has no {name}; blocks belong into an nn.ModuleList.")
     wte, head = model.transformer.wte.weight, model.lm_head.weight
     rows = model.config.padded_vocab_size
     expect(len(wte) == rows, f"wte has {len(wte)} rows; padded_vocab_size is {rows}.")
-    expect(head is wte, "lm_head and wte must be one matrix: self.lm_head.weight = wte.weight.")
+    expect(head is wte, "lm_head and wte must be one matrix, so self.lm_head.weight = wte.weight.")
     expect("transformer.wte.weight" in names, "create self.transformer before self.lm_head.")
     blocks = list(model.transformer.h)
     n_layer = model.config.n_layer
@@ -583,11 +572,15 @@ def expect_assembly(model: Any) -> None:
     distinct = len({id(block) for block in blocks})
     expect(distinct == n_layer, "all blocks are one object; call Block(config) for each.")
     std = wte[: model.config.vocab_size].std().item()
-    expect(0.017 < std < 0.023, f"wte has the std {std:.3f}; call init_weights at the end.")
+    expect(0.012 < std < 0.03, "wte doesn't have GPT-2's std; call init_weights at the end.")
+    for name, parameter in names.items():
+        if name.endswith("bias"):
+            at_zero = not parameter.any()
+            expect(at_zero, f"{name} isn't 0 at first; call init_weights when all parts exist.")
 
 
 def gpt_slips(model: Any, idx: Tensor) -> dict[str, Tensor]:
-    """Return the logits of a GPT with one part missing, by diagnosis."""
+    """Return the logits of a GPT with a known mistake, by diagnosis."""
     tree = model.transformer
     tokens, start = tree.wte(idx), library_embed(idx, tree.wte, tree.wpe)
 
@@ -598,11 +591,18 @@ def gpt_slips(model: Any, idx: Tensor) -> dict[str, Tensor]:
 
     return {
         "ln_f, the norm after the last block, is missing.": logits(start, norm=lambda x: x),
-        "the blocks' outputs are not used: x = block(x).": logits(start, ()),
-        "only the last block counts: x = block(x).": logits(start, tree.h[-1:]),
+        "ln_f stands after the last block, not before the first.": (
+            logits(tree.ln_f(start), norm=lambda x: x)
+        ),
+        "the blocks' outputs are not used; write x = block(x).": logits(start, ()),
+        "only the last block counts; write x = block(x).": logits(start, tree.h[-1:]),
         "the blocks run in the reverse order.": logits(start, list(tree.h)[::-1]),
         "the positions are missing; use `embed`.": logits(tokens),
+        "GPT-2 doesn't multiply the embeddings by the root of n_embd.": (
+            logits(start + (math.sqrt(model.config.n_embd) - 1) * tokens)
+        ),
         "probabilities are returned; return the logits.": logits(start).softmax(-1),
+        "log-probabilities are returned; return the logits.": logits(start).log_softmax(-1),
     }
 
 
@@ -622,44 +622,87 @@ def loss_slips(model: Any, idx: Tensor, targets: Tensor) -> dict[str, Tensor]:
             padded.flatten(0, 1), right
         ),
         "the sign is wrong.": -F.cross_entropy(flat, right),
+        "the loss counts the last position only.": F.cross_entropy(logits[:, -1], targets[:, -1]),
+        "id 0 is a token as any other; don't ignore it.": (
+            F.cross_entropy(flat, right, ignore_index=0)
+        ),
+        "the loss is in bits; leave it in nats.": F.cross_entropy(flat, right) / math.log(2),
     }
 
 
-@part(library.GPT, "")
+def expect_logits(mine: Any, right: Any, idx: Tensor, wrong: str) -> None:
+    """Fail unless the logits of two models agree."""
+    with unchanged(idx=idx):
+        got = mine(idx)
+    want, config = right(idx), right.config
+    expect(not isinstance(got, tuple), "without targets return the logits alone, not a pair.")
+    found = tuple(got.shape) if isinstance(got, Tensor) else ()
+    batch, seq = idx.shape
+    is_padded = found == (batch, seq, config.padded_vocab_size) != want.shape
+    expect(
+        not is_padded,
+        "the logits have the padded vocabulary's size; cut them to config.vocab_size.",
+    )
+    is_last = found in {(batch, 1, config.vocab_size), (batch, config.vocab_size)} and seq > 1
+    expect(not is_last, "return the logits of all positions, not only of the last.")
+    expect_like(got, want, NO_FORWARD)
+    expect_none_of(got, gpt_slips(right, idx), want)
+    expect_stable(lambda: mine(idx), mine, got)
+    expect(same(got, want), f"with GPT-2's weights the logits are {wrong}")
+    expect(
+        same(mine(idx.flip(1)), right(idx.flip(1))),
+        "right for the first text, but not for a second one; keep nothing of an earlier call.",
+    )
+
+
+def expect_loss(mine: Any, right: Any, idx: Tensor, targets: Tensor, wrong: str) -> None:
+    """Fail unless the losses and gradients of two models agree."""
+    try:
+        with unchanged(idx=idx, targets=targets):
+            loss = mine(idx, targets)
+    except RuntimeError as error:
+        expect(".reshape" not in str(error), "targets may be a slice; use flatten, not view.")
+        raise
+    expect(not isinstance(loss, tuple), "with targets return the loss alone, not a pair.")
+    want = right(idx, targets)
+    expect_like(loss, want, "with targets `forward` returns None.")
+    expect_none_of(loss, loss_slips(right, idx, targets), want)
+    figures = f"You get {shown(loss.item())}, and {shown(want.item())} is right."
+    if not same(loss, want):
+        raise DiagnosisError(f"the loss is {wrong}", figures)
+    ours, theirs = named_parameters(mine), named_parameters(right)
+    expect_gradients({name: (ours[name], theirs[name]) for name in theirs}, loss, want)
+
+
+@part(
+    library.GPT,
+    "With batch 2, seq 3, n_embd 4 and vocab_size 5, which shapes do the embeddings, each block's "
+    "output and the logits have?",
+)
 def gpt(answer: Callable[[GPTConfig], nn.Module]) -> None:
     """Check the class `GPT` on names, tying, logits, loss and gradients."""
-    cases = ((shape(3, 24), 2, 7), (shape(5, 20, n_layer=3), 3, 11))
-    for seed, (config, batch, seq) in enumerate(cases):
+    exact = shape(1, 6, n_layer=1, block_size=5, vocab_size=64)  # no padded rows
+    more = (shape(5, 20, n_layer=3), 3, 11), (exact, 1, 1), *list(module_cases(3))[2:]
+    cases = and_then(
+        [(shape(3, 24), 2, 7), *more],
+        lambda case: (
+            f"ids of shape {case[1:]}, n_layer {case[0].n_layer} and n_head {case[0].n_head}"
+        ),
+    )
+    for seed, ((config, batch, seq), wrong) in enumerate(cases):
         mine, right = twins(answer, library.GPT, config, seed, expect_assembly)
         with torch.no_grad():  # padded rows count in neither
             right.lm_head.weight[config.vocab_size :] = 0
             mine.get_parameter("lm_head.weight").copy_(right.lm_head.weight)
         with seeded(seed):
             tokens = torch.randint(config.vocab_size, (batch, seq + 1))
-        idx, targets = tokens[:, :-1], tokens[:, 1:]  # neither is contiguous
-        got, want = mine(idx), right(idx)
-        expect(not isinstance(got, tuple), "without targets return the logits alone, not a pair.")
-        padded = (batch, seq, config.padded_vocab_size)
-        expect(
-            not isinstance(got, Tensor) or got.shape != padded,
-            "the logits have the padded vocabulary's size; cut them to config.vocab_size.",
-        )
-        expect_tensor(got, tuple(want.shape), NO_FORWARD)
-        expect_none_of(got, gpt_slips(right, idx), want)
-        expect(same(got, want), "with GPT-2's weights the logits differ from the library's.")
-        try:
-            loss = mine(idx, targets)
-        except RuntimeError as error:
-            expect(".reshape" not in str(error), "targets may be a slice; use flatten, not view.")
-            raise
-        expect(not isinstance(loss, tuple), "with targets return the loss alone, not a pair.")
-        expect(same(got, mine(idx)), "two calls differ; leave dropout out.")
-        expect_tensor(loss, (), "with targets `forward` returns None.")
-        want = right(idx, targets)
-        expect_none_of(loss, loss_slips(right, idx, targets), want)
-        expect(same(loss, want), f"the loss is {loss.item():.4f}; {want.item():.4f} expected.")
-        ours, theirs = named_parameters(mine), named_parameters(right)
-        expect_gradients({name: (ours[name], theirs[name]) for name in theirs}, loss, want)
+            tokens[0, 1] = 0
+        idx, targets = tokens[:, :-1], tokens.clone()[:, 1:]  # neither is contiguous
+        expect_logits(mine, right, idx, wrong)
+        expect_loss(mine, right, idx, targets, wrong)
+    mine.to("meta")
+    tables = [module for module in mine.modules() if isinstance(module, nn.Embedding)]
+    expect_device_of_ids(lambda ids: mine(ids, ids), tables)
 
 
 @torch.no_grad()
@@ -684,41 +727,53 @@ def expect_loaded(model: library.GPT, published: Mapping[str, Tensor]) -> None:
         got = parameter.detach()
         expect(got.shape[1:] == right.shape[1:], f"{name} has the shape {tuple(got.shape)} now.")
         expect(len(got) >= len(right), f"{name} has only {len(got)} rows now.")
+        expect(got.dtype == torch.float32, f"{name} is {got.dtype} now; keep its dtype.")
+        expect(parameter.requires_grad, f"{name} no longer requires a gradient.")
         got = got[: len(right)]
         expect(
             not (is_linear and right.shape[0] == right.shape[1] and torch.equal(got, theirs)),
-            f"{name} isn't transposed. It is square, so comparing shapes doesn't show it: go by "
+            f"{name} isn't transposed. It is square, so comparing shapes doesn't show it; go by "
             "the name.",
         )
+        if not is_linear and right.ndim == 2 and right.shape[0] == right.shape[1]:
+            turned = torch.equal(got, right.t())
+            expect(not turned, f"{name} is a square table, not a linear layer; go by the name.")
         reshaped = theirs.reshape(right.shape) if is_linear else theirs
         expect(
             not (is_linear and torch.equal(got, reshaped)),
             f"{name} has the right shape, but a reshape isn't a transpose.",
         )
+        expect(
+            "c_attn.bias" not in name or got.any(),
+            f"{name} isn't copied. It ends with attn.bias, too, but it isn't a mask.",
+        )
         expect(torch.equal(got, right), f"{name} doesn't hold the published numbers.")
 
 
-def loading_error(error: Exception) -> str:
+def loading_error(error: Exception, theirs: GPTConfig, ours: GPTConfig) -> str:
     """Return the diagnosis for an error in `load_weights`, or "" if its cause is unknown."""
     text = str(error)
-    numbers = set(re.findall(r"\d+", text))
     if isinstance(error, KeyError):
         if "attn.bias" in text or "masked_bias" in text:
             return f"{text} is a causal mask, not a weight; leave it out."
         if "lm_head" in text:
             return "lm_head.weight is wte once more; leave it out."
+        if "score" in text:
+            return f"your model has no {text}; skip what named_parameters() doesn't list."
         return f"there is no {text}. Names may come with or without 'transformer.' in front."
     if "leaf Variable" in text:
         return "keep @torch.no_grad(), since weights are changed in place."
-    if numbers & {"72", "96"}:
+    numbers, width = set(map(int, re.findall(r"\d+", text))), ours.n_embd
+    if numbers & {3 * width, 4 * width}:
         return (
             "linear layers are stored as (in, out), and nn.Linear's weight is (out, in). Transpose "
             "those, and no others."
         )
-    if numbers & {"50", "64", "11"}:
-        if "dimension 1" in text or "[24, " in text:
+    rows = {theirs.vocab_size, ours.padded_vocab_size, theirs.block_size, ours.block_size}
+    if numbers & rows:
+        if "dimension 1" in text or f"[{width}, " in text:
             return "wte and wpe are tables, not linear layers; don't transpose them."
-        return "tables may have another number of rows: copy the rows that both have."
+        return "tables may have another number of rows; copy the rows that both have."
     return ""
 
 
@@ -737,219 +792,58 @@ def published_tensors(source: library.GPT, prefix: str) -> dict[str, Tensor]:
         theirs[f"{prefix}h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
     if prefix:
         theirs["lm_head.weight"] = theirs[f"{prefix}wte.weight"].clone()
+        theirs["score.weight"] = torch.ones(2, source.config.n_embd)  # of a classifier
     return theirs
 
 
-@part(library_load_weights, "")
+def expect_loading(
+    answer: Callable[..., None], prefix: str, file: GPTConfig, own: GPTConfig
+) -> None:
+    """Fail unless `load_weights` copies a file's tensors into a model with the shape `own`."""
+    theirs = published_tensors(library.GPT(file), prefix)
+    model = library.GPT(own)
+    before = {name: tensor.clone() for name, tensor in theirs.items()}
+    first = model.lm_head.weight.detach().clone()
+    try:
+        answer(model, theirs)
+    except (KeyError, RuntimeError) as error:
+        diagnosis = loading_error(error, file, own)
+        expect(not diagnosis, diagnosis)
+        raise
+    unchanged = list(theirs) == list(before) and all(
+        torch.equal(theirs[name], tensor) for name, tensor in before.items()
+    )
+    expect(unchanged, "you changed the dictionary `theirs` or its tensors; leave them alone.")
+    copied = not torch.equal(model.transformer.wte.weight, first)
+    expect(copied, "wte isn't copied. Names may come with or without 'transformer.' in front.")
+    expect_loaded(model, {name.removeprefix("transformer."): t for name, t in before.items()})
+    for tensor in theirs.values():
+        tensor.zero_()
+    shared = not all(bool(parameter.any()) for parameter in model.parameters())
+    expect(
+        not shared, "the model shares memory with `theirs`, so training would change both; copy."
+    )
+
+
+@part(
+    library_load_weights,
+    "A file stores h.0.attn.c_proj.weight as (768, 768) and h.0.mlp.c_fc.weight as (768, 3072). "
+    "Which of them do you transpose?",
+)
 def load_weights(answer: Callable[[nn.Module, dict[str, Tensor]], None]) -> None:
     """Check `load_weights(model, theirs)` on names with and without a prefix, and on tables."""
-    for seed, (prefix, block_size) in enumerate((("", 11), ("transformer.", 11), ("", 6))):
+    file = shape(2, 24, n_layer=3)
+    short = shape(2, 24, n_layer=3, block_size=6)
+    deep = shape(2, 4, n_layer=11, block_size=5, vocab_size=130)
+    square = shape(2, 16, block_size=16, vocab_size=16)  # wpe and wte of the file are square
+    cases = (
+        ("", file, file),
+        ("transformer.", file, file),
+        ("", file, short),
+        ("transformer.", short, file),
+        ("", deep, shape(2, 4, n_layer=11)),
+        ("transformer.", square, square),
+    )
+    for seed, (prefix, theirs, own) in enumerate(cases):
         with seeded(seed):
-            theirs = published_tensors(library.GPT(shape(2, 24, n_layer=3)), prefix)
-            model = library.GPT(GPTConfig(block_size, 50, n_layer=3, n_head=2, n_embd=24))
-        before = {name: tensor.clone() for name, tensor in theirs.items()}
-        first = model.lm_head.weight.detach().clone()
-        try:
-            answer(model, theirs)
-        except (KeyError, RuntimeError) as error:
-            diagnosis = loading_error(error)
-            expect(not diagnosis, diagnosis)
-            raise
-        unchanged = list(theirs) == list(before) and all(
-            torch.equal(theirs[name], tensor) for name, tensor in before.items()
-        )
-        expect(unchanged, "you changed the dictionary `theirs` or its tensors; leave them alone.")
-        copied = not torch.equal(model.transformer.wte.weight, first)
-        expect(copied, "wte isn't copied. Names may come with or without 'transformer.' in front.")
-        expect_loaded(model, {name.removeprefix("transformer."): t for name, t in before.items()})
-        for tensor in theirs.values():
-            tensor.zero_()
-        own = all(bool(parameter.any()) for parameter in model.parameters())
-        expect(own, "the model shares memory with `theirs`, so training would change both; copy.")
-
-
-@torch.no_grad()
-def library_generate(model: Any, idx: Tensor, new_tokens: int, top_k: int = 50) -> Tensor:
-    """Continue token ids (batch, seq), drawing from the `top_k` likeliest tokens."""
-    for _ in range(new_tokens):
-        logits = model(idx[:, -model.config.block_size :])[:, -1]
-        probabilities = filter_logits(logits, top_k=top_k).softmax(-1)
-        idx = torch.cat((idx, torch.multinomial(probabilities, 1)), dim=1)
-    return idx
-
-
-class Scripted(nn.Module):
-    """A model whose last logits are those of a table, by the last token.
-
-    At all earlier positions it prefers the last token, which a right `generate` never sees.
-
-    Args:
-        table: Logits (vocab, vocab) of the next token, by the last one.
-        block_size: The longest text that it reads.
-    """
-
-    def __init__(self, table: Tensor, block_size: int):
-        super().__init__()
-        self.table = table
-        self.config = GPTConfig(block_size, len(table), n_layer=1, n_head=1, n_embd=1)
-        self.lengths: list[int] = []
-
-    def forward(self, idx: Tensor) -> Tensor:
-        """Return the logits, and note the length of the text."""
-        expect(
-            idx.dim() == 2,
-            f"the model gets ids of shape {tuple(idx.shape)}; (batch, seq) expected.",
-        )
-        expect(
-            idx.size(1) <= self.config.block_size,
-            f"the model gets {idx.size(1)} tokens, and its block_size is {self.config.block_size}. "
-            "Give it the last block_size tokens only.",
-        )
-        self.lengths.append(idx.size(1))
-        logits = torch.zeros(*idx.shape, len(self.table))
-        logits[..., -1] = 50.0
-        logits[:, -1] = self.table[idx[:, -1]]
-        return logits
-
-
-def continued(
-    answer: Callable[..., Tensor], model: Scripted, idx: Tensor, new: int, **k: int
-) -> Tensor:
-    """Call the learner's `generate`, and fail unless the result has the right form."""
-    before = idx.clone()
-    try:
-        got = answer(model, idx, new, **k)
-    except RuntimeError as error:
-        negative = "probability tensor contains" in str(error)
-        expect(not negative, "torch.multinomial takes probabilities; apply softmax to the logits.")
-        unaligned = f"({len(model.table)}) must match the size" in str(error)
-        expect(
-            not unaligned,
-            "the k-th logits of all texts need the shape (batch, 1), so that each is compared with "
-            "its own text: .values[:, -1:].",
-        )
-        raise
-    batch, seq = idx.shape
-    is_tensor = isinstance(got, Tensor)
-    expect(not (is_tensor and got.shape == (batch, new) and seq), "return the prompt as well.")
-    one_more = is_tensor and got.shape == (batch, seq + 1) and new != 1
-    expect(not one_more, "one token was added; repeat it `new_tokens` times.")
-    expect_tensor(got, (batch, seq + new))
-    expect(torch.equal(idx, before), "you changed the ids that were given to you.")
-    expect(torch.equal(got[:, :seq], idx), "the result must begin with the prompt.")
-    return got
-
-
-def expect_growing_text(answer: Callable[..., Tensor]) -> None:
-    """Expect that the model reads the text so far, up to its context length."""
-    vocab = 97
-    follow = -1e4 * (1 - torch.eye(vocab)).roll(1, 1)  # after token n comes n + 1
-    start = torch.tensor([[5, 9, 2], [40, 1, 30]])
-    model = Scripted(follow, block_size=6)
-    got = continued(answer, model, start, 11)
-    right = torch.cat((start, start[:, -1:] + torch.arange(1, 12)), dim=1)
-    places = "those are places in topk's list; use the ids in .indices."
-    expect(not (got[:, 3] == 0).all(), places)
-    expect(not (got[:, 3] == vocab - 1).any(), "use the logits of the last position only: [:, -1].")
-    expect(max(model.lengths) > 1, "the model reads the last token only; give it the whole text.")
-    expect(
-        model.lengths[1] > model.lengths[0],
-        "the text that the model reads doesn't grow; append each token before the next call.",
-    )
-    expect(
-        torch.equal(got, right),
-        "the new tokens aren't those that the model wants. Apply one softmax to the logits of the "
-        "last position, and draw by its probabilities.",
-    )
-    expect(max(model.lengths) == 6, "give the model the last block_size tokens, not fewer.")
-    expect(torch.equal(continued(answer, model, start, 0), start), "new_tokens=0 adds nothing.")
-
-
-def expect_top_k(answer: Callable[..., Tensor]) -> None:
-    """Expect draws from the top_k likeliest tokens, which differ between texts and calls."""
-    vocab, texts = 97, torch.full((800, 1), 3)
-    nearly_flat = 0.001 * torch.arange(vocab).expand(vocab, vocab)
-    with seeded(0):
-        drawn, again = (
-            continued(answer, Scripted(nearly_flat, 4), texts, 2, top_k=5)[:, 1:] for _ in "12"
-        )
-    seen = set(drawn.flatten().tolist())
-    expect(len(seen) > 1, "every text gets the same token: draw with torch.multinomial.")
-    expect(
-        seen != set(range(vocab - 4, vocab)),
-        "top_k=5 keeps five tokens and you keep four; mask what is below the fifth, not the fifth.",
-    )
-    expect(len(seen) <= 5, "top_k=5, but more than five different tokens are drawn.")
-    expect(seen == set(range(vocab - 5, vocab)), "those aren't the top_k likeliest tokens.")
-    expect(not torch.equal(drawn, again), "two calls draw the same; leave the seed to the caller.")
-
-
-@part(library_generate, "")
-def generate(answer: Callable[..., Tensor]) -> None:
-    """Check `generate(model, idx, new_tokens, top_k=50)` on models with known probabilities."""
-    expect_growing_text(answer)
-    expect_top_k(answer)
-    unequal = torch.full((97, 97), -1e4)
-    unequal[:, [20, 60]] = torch.tensor([math.log(0.9), math.log(0.1)])
-    with seeded(1):
-        drawn = continued(answer, Scripted(unequal, 4), torch.full((800, 1), 3), 1)[:, 1]
-    share = (drawn == 20).float().mean().item()
-    expect(share < 0.97, f"a token of 90 % is drawn in {share:.0%} of the texts; draw at random.")
-    expect(
-        share > 0.83,
-        f"a token of 90 % is drawn in {share:.0%} of the texts. Apply one softmax to the logits, "
-        "and draw by its probabilities.",
-    )
-
-
-@exercise("")
-def nucleus(answer: Callable[[Tensor, float], Tensor]) -> None:
-    """Check top-p by `nucleus(probabilities, p)`, whose kept probabilities add up to 1."""
-    p = torch.tensor([0.1, 0.5, 0.05, 0.3, 0.05])
-    given = p.clone()
-    got = answer(given, 0.7)
-    expect(got is not None, NO_RETURN)
-    expect(isinstance(got, Tensor), f"a tensor expected, not {type(got).__name__}.")
-    expect(torch.equal(given, p), "you changed the tensor that was given to you; work on a copy.")
-    expect(got.shape == p.shape, f"the shape is {tuple(got.shape)}; keep all {len(p)} tokens.")
-    right = torch.tensor([0, 0.625, 0, 0.375, 0])
-    expect(
-        not same(got, torch.tensor([0, 0.5, 0, 0.3, 0])),
-        "the right tokens, but they add up to 0.8: divide by their sum.",
-    )
-    expect(
-        not same(got, torch.tensor([0.625, 0.375, 0, 0, 0])),
-        "you return the probabilities sorted; each must go back to its own token.",
-    )
-    only = torch.tensor([0.0, 1, 0, 0, 0])
-    expect(
-        not same(got, only),
-        "the token that crosses p is missing: 0.5 alone does not reach 0.7, so 0.3 is kept too.",
-    )
-    expect(
-        not same(got, torch.tensor([1, 5, 0, 3, 0]) / 9),
-        "one token too many: 0.5 + 0.3 reaches 0.7 already. Compare the sum BEFORE each token.",
-    )
-    expect(
-        not same(got, torch.tensor([2, 0, 1, 0, 1]) / 4),
-        "you kept the unlikely ones: sort with descending=True.",
-    )
-    expect(
-        not same(got, torch.tensor([0.375, 0, 0.625, 0, 0])),
-        "indexing with `order` sorts once more; to undo the sorting, assign result[order] = ...",
-    )
-    expect(
-        same(got, right),
-        f"for p = 0.7 you return {[round(v, 3) for v in got.tolist()]}, not {right.tolist()}.",
-    )
-    expect(
-        same(answer(p, 0.3), only),
-        "p = 0.3: the likeliest token alone is more than p, and it must always stay.",
-    )
-    exact = torch.tensor([0.125, 0.5, 0.125, 0.25])  # sums without rounding
-    expect(
-        same(answer(exact, 0.5), torch.tensor([0.0, 1, 0, 0])),
-        "p = 0.5: a token of 0.5 reaches it alone, so the next one, with 0.5 before it, is out: "
-        "< p, not <= p.",
-    )
-    expect(same(answer(p, 1.0), p), "p = 1 keeps every token.")
+            expect_loading(answer, prefix, theirs, own)
