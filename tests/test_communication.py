@@ -1,0 +1,224 @@
+"""The traffic of a layout equals what PyTorch's DDP, FSDP2 and tensor parallelism send."""
+
+import re
+from collections import Counter
+from contextlib import contextmanager
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cs336_lib import architecture as arch
+from cs336_lib import communication as comm
+from cs336_lib import distributed
+from cs336_lib.communication import Layout
+from cs336_lib.config import GPTConfig
+from cs336_lib.distributed import World
+from cs336_lib.model import GPT
+
+CPU = torch.device("cpu")
+SMALL = GPTConfig(block_size=16, vocab_size=128, n_layer=2, n_head=4, n_embd=64)
+
+
+def shape_of(config: GPTConfig) -> arch.Architecture:
+    """Return our GPT's shape. Its output matrix is tied, and its vocabulary a multiple of 64."""
+    raw = {"model_type": "gpt2", "n_positions": config.block_size}
+    names = ("n_layer", "n_head", "n_embd", "vocab_size")
+    return arch.from_hugging_face(raw | {name: getattr(config, name) for name in names})
+
+
+class Sent(TorchDispatchMode):
+    """Count the bytes that a rank sends in rings of `n` ranks, by collective."""
+
+    def __init__(self, n: int):
+        super().__init__()
+        self.n = n
+        self.bytes: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        name = str(function).split(".")[1]
+        ring = (self.n - 1) / self.n
+        if name in ("_allgather_base_", "all_gather_into_tensor"):
+            whole = args[0] if name == "_allgather_base_" else result
+            self.bytes["all_gather"] += ring * whole.nbytes
+        elif name in ("_reduce_scatter_base_", "reduce_scatter_tensor"):
+            whole = args[1] if name == "_reduce_scatter_base_" else args[0]
+            self.bytes["reduce_scatter"] += ring * whole.nbytes
+        elif name in ("allreduce_", "all_reduce", "all_reduce_"):
+            tensors = args[0] if isinstance(args[0], (list, tuple)) else [args[0]]
+            self.bytes["all_reduce"] += 2 * ring * sum(t.nbytes for t in tensors)
+        return result
+
+
+@contextmanager
+def pretended(ranks: int):
+    """Pretend to be rank 0 of many, which need no network."""
+    dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def step(model: nn.Module, micro_batches: int = 1) -> None:
+    for _ in range(micro_batches):
+        idx = torch.zeros(1, SMALL.block_size, dtype=torch.long)
+        model(idx, idx).backward()
+
+
+@pytest.mark.parametrize("ranks", [2, 1024])
+def test_ddp_sends_each_gradient_once(ranks):
+    sent: list[float] = []
+
+    def count(_, bucket):
+        sent.append(comm.all_reduce_bytes(bucket.buffer().nbytes, ranks))
+        done: torch.futures.Future = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    with pretended(ranks):
+        model = DistributedDataParallel(GPT(SMALL))
+        model.register_comm_hook(None, count)
+        with model.no_sync():
+            step(model)
+        step(model)
+    layout = Layout(dp=ranks, micro_batches=2)
+    assert sum(sent) == comm.traffic(shape_of(SMALL), layout, 16)["data"]
+
+
+@pytest.mark.parametrize(("ranks", "micro_batches"), [(2, 1), (16, 3)])
+def test_fsdp_sends_weights_twice_and_gradients_once_per_micro_batch(ranks, micro_batches):
+    with pretended(ranks), Sent(ranks) as sent:
+        model = GPT(SMALL)
+        distributed.shard(model, CPU, World(size=ranks), torch.bfloat16, 0)
+        step(model, micro_batches)
+    layout = Layout(dp=ranks, zero=3, micro_batches=micro_batches)
+    assert sum(sent.bytes.values()) == comm.traffic(shape_of(SMALL), layout, 16)["data"]
+    assert not sent.bytes["all_reduce"]
+
+
+class Block(nn.Module):
+    """A Llama block's matrices without the mixing of tokens."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.norms = nn.ModuleList(nn.RMSNorm(width) for _ in range(2))
+        self.up = nn.ModuleList(nn.Linear(width, 4 * width, bias=False) for _ in range(2))
+        self.down = nn.ModuleList(nn.Linear(4 * width, width, bias=False) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for norm, up, down in zip(self.norms, self.up, self.down, strict=True):
+            x = x + down(up(norm(x)))
+        return x
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+def test_tensor_parallelism_sends_four_sums_in_a_block(sequence):
+    ranks, layers, width, seq = 8, 3, 64, 32
+    x = torch.randn(1, seq, width, dtype=torch.bfloat16, requires_grad=True)
+    with pretended(ranks):
+        mesh = init_device_mesh("cpu", (ranks,))
+        blocks = nn.Sequential(*(Block(width).bfloat16() for _ in range(layers)))
+        spread = Shard(1) if sequence else Replicate()
+        for block in blocks:
+            plan = {f"up.{i}": ColwiseParallel(input_layouts=spread) for i in (0, 1)}
+            plan |= {f"down.{i}": RowwiseParallel(output_layouts=spread) for i in (0, 1)}
+            if sequence:
+                plan |= {f"norms.{i}": SequenceParallel(use_local_output=True) for i in (0, 1)}
+            parallelize_module(block, mesh, plan)
+        local = x[:, : seq // ranks].detach().requires_grad_() if sequence else x
+        with Sent(ranks) as sent:
+            blocks(local).sum().backward()
+    shape = arch.Architecture(
+        n_layer=layers, n_embd=width, n_head=8, n_kv_head=8, head_dim=8, vocab_size=64,
+        block_size=seq, mlp_width=4 * width,
+    )  # fmt: skip
+    expected = comm.traffic(shape, Layout(tp=ranks), seq)["tensor"]
+    assert sum(sent.bytes.values()) == expected
+
+
+def test_pipeline_context_and_experts():
+    shape = arch.model("mixtral-8x7b").architecture
+    residual = 2 * 4096 * 4096  # bytes of bf16 for 4,096 tokens
+    pipeline = comm.traffic(shape, Layout(pp=4, micro_batches=8), 4096)["pipeline"]
+    assert pipeline == 8 * 2 * residual  # a stage in the middle
+    chunked = Layout(pp=4, micro_batches=8, schedule="interleaved", chunks=2)
+    assert comm.traffic(shape, chunked, 4096)["pipeline"] == 2 * pipeline
+    expert = comm.traffic(shape, Layout(dp=8, ep=8), 4096)["expert"]
+    assert expert == 32 * 4 * 2 * residual * 7 / 8  # two experts per token
+    context = comm.traffic(shape, Layout(cp=4), 4096)["context"]
+    assert context == 32 * 3 * 3 * 2 * 1024 * (2 * 8 * 128)
+    assert comm.traffic(shape, Layout(), 4096) == dict.fromkeys(
+        ("data", "tensor", "pipeline", "context", "expert"), 0
+    )
+
+
+def test_experts_have_fewer_replicas():
+    shape, dp = arch.model("mixtral-8x7b").architecture, Layout(dp=16)
+    whole = comm.traffic(shape, dp, 4096)["data"]
+    assert whole == pytest.approx(2 * 15 / 16 * 4 * arch.count_parameters(shape), rel=1e-9)
+    counts = arch.parameter_counts(shape)
+    rest = arch.count_parameters(shape) - counts["experts"]
+    shared = comm.traffic(shape, Layout(dp=16, ep=8), 4096)["data"]
+    expected = 2 * 4 * (15 / 16 * rest + 1 / 2 * counts["experts"] / 8)
+    assert shared == pytest.approx(expected, rel=1e-9)
+
+
+def test_zero_sends_less_than_ddp_until_stage_three():
+    shape = arch.model("llama3-8b").architecture
+    sent = [comm.traffic(shape, Layout(dp=8, zero=z), 8192)["data"] for z in range(4)]
+    gradients = 7 / 8 * 4 * arch.count_parameters(shape)
+    assert sent[0] == pytest.approx(2 * gradients)
+    assert sent[1] == sent[2] == pytest.approx(1.5 * gradients)
+    assert 1.9 * gradients < sent[3] < 2 * gradients  # the embedding is gathered once
+
+
+@pytest.mark.parametrize(
+    ("layout", "expected"),
+    [
+        (Layout(pp=4, micro_batches=8), 3 / 8),
+        (Layout(pp=4, micro_batches=8, schedule="gpipe"), 3 / 8),
+        (Layout(pp=4, micro_batches=8, schedule="interleaved", chunks=3), 1 / 8),
+        (Layout(pp=4, micro_batches=8, schedule="zero bubble"), 0),
+        (Layout(micro_batches=8), 0),
+    ],
+)
+def test_bubble(layout, expected):
+    assert comm.bubble(layout) == expected
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        (Layout(tp=5), "32 query heads can't be split over tp 5; the nearest is 4"),
+        (Layout(pp=6), "32 layers can't be split over pp times chunks 6; the nearest is 4"),
+        (Layout(dp=8, ep=3), "8 experts can't be split over ep 3; the nearest is 2"),
+        (Layout(dp=2, ep=4), "2 replicas can't be split over ep 4; the nearest is 2"),
+        (
+            Layout(cp=3),
+            "4096 tokens in a sequence can't be split over twice cp 6; the nearest is 4",
+        ),
+        (Layout(zero=4), "zero is 4; 0, 1, 2 or 3 expected"),
+    ],
+)
+def test_a_layout_that_does_not_fit_is_one_line(layout, message):
+    shape = arch.model("mixtral-8x7b").architecture
+    with pytest.raises(ValueError, match=re.escape(message)):
+        comm.traffic(shape, layout, 4096)
+
+
+def test_links_have_sources():
+    assert all(link.source and link.bandwidth > 1e9 for link in comm.LINKS.values())
