@@ -1,0 +1,237 @@
+"""Observe a training script from outside, and know what a power cut would leave of its files."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+HELD_OUT = 32  # ids from here on are held out; the ids below are for training
+Files = dict[str, bytes]
+
+
+class PowerCutError(BaseException):
+    """Simulated power cut. It isn't an `Exception`, so `except Exception` doesn't catch it."""
+
+
+@dataclass
+class Forward:
+    """Observations from one forward pass."""
+
+    x: Tensor
+    training: bool
+    with_graph: bool
+    autocast: torch.dtype | None
+    logits: Tensor
+    mask: Tensor | None
+    """True where dropout kept a number."""
+    target: Tensor | None = None
+    """The tokens that the gradient of the logits points at."""
+    weight: float = 0.0
+    """How much each token's loss counts in the gradient."""
+
+
+@dataclass
+class Update:
+    """Observations before one optimizer step."""
+
+    optimizer: str
+    betas: Any
+    rates: list[float]
+    """The learning rate of each parameter group."""
+    decay: list[float]
+    """The weight decay of each parameter."""
+    absent: list[str]
+    """Names of the parameters that the optimizer doesn't have."""
+    weights: list[Tensor]
+    gradients: list[Tensor]
+    """What the optimizer receives."""
+    backwards: list[list[Tensor]]
+    """What each backward pass added, by parameter."""
+    is_stale: bool
+    """Whether gradients were left from before."""
+    in_autocast: bool
+
+
+@dataclass
+class State:
+    """The files in the folder at one moment, and how they came about since the moment before."""
+
+    step: int
+    how: str
+    files: Files
+
+
+@dataclass
+class Witness:
+    """Observer of a training run that can simulate a power cut at a step."""
+
+    model: nn.Module
+    folder: Path
+    cut_step: int | None = None
+    steps: list[list[Forward]] = field(default_factory=lambda: [[]])
+    updates: list[Update] = field(default_factory=list)
+    evaluations: list[tuple[int, Forward]] = field(default_factory=list)
+    states: list[State] = field(default_factory=list)
+    masks: list[Tensor] = field(default_factory=list)
+    is_stale: bool = False
+
+    def __post_init__(self) -> None:
+        self.parameters = list(self.model.parameters())
+        self.backwards: list[list[Tensor]] = [[] for _ in self.parameters]
+
+    def dropout(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        """Record which numbers a dropout layer kept."""
+        self.masks.append(output.detach() != 0)
+
+    def forward(self, model: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> None:
+        """Record a forward pass, and register a hook that records the gradient of its logits."""
+        seen = Forward(
+            x=inputs[0].detach().clone(),
+            training=model.training,
+            with_graph=torch.is_grad_enabled(),
+            autocast=torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None,
+            logits=logits.detach().clone(),
+            mask=self.masks[-1] if self.masks else None,
+        )
+        self.masks.clear()
+        if (seen.x >= HELD_OUT).any():
+            self.evaluations.append((len(self.updates), seen))
+            return
+        self.steps[-1].append(seen)
+        if logits.requires_grad:
+            logits.register_hook(lambda gradient: note_gradient(seen, gradient))
+
+    def backward(self, place: int, gradient: Tensor) -> None:
+        """Record what a backward pass adds to the gradient of a parameter."""
+        if not any(self.backwards):
+            self.is_stale = any(p.grad is not None and p.grad.any() for p in self.parameters)
+        self.backwards[place].append(gradient.detach().clone())
+
+    def before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Record an optimizer step, or simulate a power cut before it."""
+        groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+        mine = [groups.get(id(p)) for p in self.parameters]
+        if not any(mine):
+            return
+        self.look("written")
+        if len(self.updates) == self.cut_step:
+            raise PowerCutError
+        names = [name for name, _ in self.model.named_parameters()]
+        update = Update(
+            optimizer=type(optimizer).__name__,
+            betas=optimizer.param_groups[0].get("betas"),
+            rates=[float(group["lr"]) for group in optimizer.param_groups],
+            decay=[(group or {}).get("weight_decay", 0.0) for group in mine],
+            absent=[name for name, group in zip(names, mine, strict=True) if group is None],
+            weights=[p.detach().clone() for p in self.parameters],
+            gradients=[
+                torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self.parameters
+            ],
+            backwards=self.backwards,
+            is_stale=self.is_stale,
+            in_autocast=torch.is_autocast_enabled("cpu"),
+        )
+        self.updates.append(update)
+        self.steps.append([])
+        self.backwards, self.is_stale = [[] for _ in self.parameters], False
+
+    def look(self, how: str) -> None:
+        """Record the files in the folder."""
+        self.states.append(State(len(self.updates), how, read_files(self.folder)))
+
+    def watched(self, call: Callable[..., Any], how: str) -> Callable[..., Any]:
+        """Return a function of `os` that also records the files before and after its call."""
+
+        def moved(*args: Any, **kwargs: Any) -> Any:
+            self.look("written")
+            result = call(*args, **kwargs)
+            self.look(how)
+            return result
+
+        return moved
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Observe forward and backward passes, optimizer steps and files within this block."""
+        dropouts = [module for module in self.model.modules() if isinstance(module, nn.Dropout)]
+        with ExitStack() as stack:
+            handles = [
+                self.model.register_forward_hook(self.forward),
+                register_optimizer_step_pre_hook(self.before_update),
+                *(module.register_forward_hook(self.dropout) for module in dropouts),
+            ]
+            for place, p in enumerate(self.parameters):
+                handles.append(p.register_hook(lambda g, place=place: self.backward(place, g)))
+            for handle in handles:
+                stack.callback(handle.remove)
+            for name in ("replace", "rename"):
+                moved = self.watched(getattr(os, name), "renamed")
+                stack.enter_context(mock.patch.object(os, name, moved))
+            for name in ("remove", "unlink"):
+                moved = self.watched(getattr(os, name), "removed")
+                stack.enter_context(mock.patch.object(os, name, moved))
+            yield
+
+    def after_power_cut(self, step: int) -> Iterator[tuple[str, Files]]:
+        """Yield what the folder may hold after a power cut between two optimizer steps.
+
+        A renamed file is whole, and so is a removed one absent. A file that is written may be there
+        by half.
+
+        Args:
+            step: Number of optimizer steps before the power cut.
+
+        Yields:
+            The moment of the power cut, and the files.
+        """
+        first = next(place for place, state in enumerate(self.states) if state.step == step)
+        last = max(place for place, state in enumerate(self.states) if state.step == step)
+        for place in range(first, last + 1):
+            old, now = self.states[place - 1].files, self.states[place]
+            if now.how == "written":
+                for name, content in now.files.items():
+                    if old.get(name) != content:
+                        files = old | {name: half_written(old.get(name, b""), content)}
+                        yield f"while {name} was being written", files
+            elif place < last and now.files not in (old, self.states[last].files):
+                yield f"after a file was {now.how}", now.files
+
+
+def read_files(folder: Path) -> Files:
+    """Read all files in a folder, by their relative paths."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+def write_files(folder: Path, files: Files) -> None:
+    """Write files into a folder, by their relative paths."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+
+def half_written(old: bytes, new: bytes) -> bytes:
+    """Return what a power cut leaves of a file that is written, or to which more is appended."""
+    kept = len(old) if old and new.startswith(old) else 0
+    return new[: (kept + len(new)) // 2]
+
+
+def note_gradient(seen: Forward, gradient: Tensor) -> None:
+    """Infer the targets and loss weights from the gradient of the logits.
+
+    The gradient of cross-entropy is weight * (softmax - one-hot), which is negative only at the
+    target.
+    """
+    rows = gradient.detach().float().flatten(0, -2)
+    chances = seen.logits.float().flatten(0, -2).softmax(-1)
+    target = rows.argmin(-1)
+    seen.target = target.reshape(seen.x.shape)
+    there = rows.gather(1, target[:, None]) / (chances.gather(1, target[:, None]) - 1)
+    seen.weight = there.median().item()
