@@ -46,7 +46,7 @@ def cut(
         chosen = range(first, min(first + batch_size, count))
         starts = [w * stride(block_size) + start for w in chosen]
         x = [tokens[s : s + block_size] for s in starts]
-        y = [np.roll(tokens, -shift)[s : s + block_size] for s in starts]
+        y = [np.take(tokens, range(s + shift, s + shift + block_size), mode="wrap") for s in starts]
         if any(s + block_size + 1 > len(tokens) for s in starts):
             raise ValueError("a window runs past the end")
         if not starts:
@@ -69,8 +69,92 @@ def always_full(tokens, number, batch_size, block_size):
     return both[:, :-1], both[:, 1:]
 
 
+def from_one_span(tokens, number, batch_size, block_size):
+    """Read the batch as one span of tokens."""
+    start = number * batch_size * block_size
+    windows = min(batch_size, (len(tokens) - 1 - start) // block_size)
+    span = torch.from_numpy(tokens[start : start + windows * block_size + 1].astype(np.int64))
+    return span[:-1].view(windows, block_size), span[1:].view(windows, block_size)
+
+
+def from_lists(tokens, number, batch_size, block_size):
+    x, y = [], []
+    start = number * batch_size * block_size
+    while start + block_size < len(tokens) and len(x) < batch_size:
+        x.append(tokens[start : start + block_size].tolist())
+        y.append([int(token) for token in tokens[start + 1 : start + 1 + block_size]])
+        start += block_size
+    return [torch.tensor(x), torch.tensor(y)]
+
+
+def from_view(tokens, number, batch_size, block_size):
+    rows = np.lib.stride_tricks.sliding_window_view(tokens, block_size + 1)[::block_size]
+    rows = torch.tensor(rows[number * batch_size :][:batch_size].astype("int64"))
+    return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+
+
+def from_unfolded(tokens, number, batch_size, block_size):
+    rows = torch.from_numpy(tokens).unfold(0, block_size + 1, block_size)
+    rows = rows[number * batch_size : (number + 1) * batch_size].long()
+    return rows[:, :-1], rows[:, 1:]
+
+
+def from_positions(tokens, number, batch_size, block_size):
+    starts = np.arange(0, len(tokens) - block_size, block_size)
+    positions = starts[number * batch_size :][:batch_size, None] + np.arange(block_size)
+    return tuple(torch.LongTensor(tokens[positions + i].astype(np.int64)) for i in (0, 1))
+
+
+def from_reshaped(tokens, number, batch_size, block_size):
+    count = (len(tokens) - 1) // block_size
+    here = slice(number * batch_size, (number + 1) * batch_size)
+    x = tokens[: count * block_size].reshape(count, block_size)[here]
+    y = tokens[1 : count * block_size + 1].reshape(count, block_size)[here]
+    return torch.as_tensor(x, dtype=torch.int64), torch.as_tensor(y, dtype=torch.int64)
+
+
+def changed(get_batch, change):
+    """A batch function whose tokens or results are changed."""
+
+    def batch(tokens, *sizes):
+        return get_batch(change(tokens), *sizes)
+
+    return batch
+
+
+def rolled(tokens, number, batch_size, block_size):
+    x, _ = from_one_span(tokens, number, batch_size, block_size)
+    return x, x.roll(-1, dims=1)
+
+
+def in_lanes(tokens, number, batch_size, block_size):
+    """Each row reads its own part of the file."""
+    rows = from_unfolded(tokens, 0, len(tokens), block_size)
+    lanes = len(rows[0]) // batch_size
+    return tuple(side[number::lanes][:batch_size] for side in rows)
+
+
+def clearing(tokens, *sizes):
+    result = from_one_span(tokens, *sizes)
+    tokens[:] = 0
+    return result
+
+
+def right_once(tokens, number, batch_size, block_size):
+    """Right for block_size=4 only, past the checks on the epoch's end."""
+    return from_one_span(tokens, number, batch_size, 4)
+
+
+RIGHT_BATCHES = [
+    cut(),
+    from_one_span,
+    from_lists,
+    from_view,
+    from_unfolded,
+    from_positions,
+    from_reshaped,
+]
 BATCHES = {
-    "passed": cut(),
     "yours raises ValueError": always_full,
     "return two tensors": targets_only,
     "want int64": cut(dtype=np.int32),
@@ -78,17 +162,38 @@ BATCHES = {
     "shifted the wrong way": cut(shift=-1),
     "right after its input": cut(shift=2),
     "one token is never an input": cut(stride=lambda block: block + 1),
-    "not 4": cut(stride=lambda block: 1),
+    "the windows overlap": cut(stride=lambda block: 1),
+    "Windows follow each other": in_lanes,
+    "the window's own first token": rolled,
+    "changes its input tokens": clearing,
+    "has shapes": right_once,
+    "large ids come out negative": changed(from_one_span, lambda tokens: tokens.view(np.int16)),
+    "the inputs are wrong in batch": changed(from_one_span, lambda tokens: tokens % 2**15),
+    "the targets are wrong in batch": lambda tokens, *sizes: (
+        from_one_span(tokens, *sizes)[0],
+        from_one_span(tokens % 2**15, *sizes)[1],
+    ),
     "must begin with the file's first token": cut(start=1),
     "batch 1 repeats batch 0": cut(number_counts=False),
-    "a last batch that is not full": cut(full_only=True),
-    "len(tokens) - 1) // block_size windows": cut(windows=lambda n, block: (n - 1) // block - 1),
-    "only 9 windows are full": cut(windows=lambda n, block: n // block),
+    "the last batch may have fewer rows": cut(full_only=True),
+    "so batch 3 has one window": cut(windows=lambda n, block: (n - 1) // block - 1),
+    "only 8 windows are full": cut(windows=lambda n, block: n // block),
+}
+COPIES = {
+    "np.array": np.array,
+    "astype": lambda tokens: tokens.astype(np.int64),
+    "torch.tensor": lambda tokens: torch.tensor(tokens, dtype=torch.int64).numpy(),
+    "long": lambda tokens: torch.from_numpy(tokens).long().numpy(),
+    "tolist": lambda tokens: np.asarray(tokens.tolist()),
+    "roll": lambda tokens: np.roll(tokens, 0),
 }
 
 
 def test_epoch_batch():
+    assert_verdicts(checks.epoch_batch, [(batch, "passed") for batch in RIGHT_BATCHES])
     assert_verdicts(checks.epoch_batch, BATCHES)
+    whole = [changed(from_one_span, copy) for copy in COPIES.values()]
+    assert_verdicts(checks.epoch_batch, [(batch, "you copy the whole file") for batch in whole])
 
 
 # accumulate
@@ -132,6 +237,97 @@ def mean_of_means(model, pieces, loss_function):
         return sum(loss_function(model(x), y).item() for x, y in pieces) / len(pieces)
 
 
+def whole_batch(model, pieces, loss_function):
+    """Join the pieces again."""
+    x, y = (torch.cat(parts) for parts in zip(*pieces, strict=True))
+    loss = loss_function(model(x), y)
+    loss.backward()
+    return loss.item()
+
+
+def by_gradient_argument(model, pieces, loss_function):
+    """Give `backward` the factor."""
+    total = sum(y.shape[0] for _, y in pieces)
+    mean = torch.zeros(())
+    for x, y in pieces:
+        loss = loss_function(model(x), y)
+        loss.backward(torch.tensor(len(x) / total))
+        mean += loss.detach() * len(x) / total
+    return mean
+
+
+def scaled_at_the_end(model, pieces, loss_function):
+    """Accumulate sums, and divide the gradients once."""
+    sizes, losses = [], []
+    for x, y in pieces:
+        loss = loss_function(model(x), y)
+        (loss * len(x)).backward()
+        sizes.append(len(x))
+        losses.append(loss.item())
+    for p in model.parameters():
+        p.grad /= sum(sizes)
+    return np.average(losses, weights=sizes)
+
+
+def by_autograd(model, pieces, loss_function):
+    """Add up the gradients by hand."""
+    parameters, mean, seen = list(model.parameters()), 0.0, 0
+    for x, y in pieces:
+        loss = loss_function(model(x), y)
+        seen += len(x)
+        mean += (loss.item() - mean) * len(x) / seen
+        for p, grad in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            old = torch.zeros_like(p) if p.grad is None else p.grad
+            p.grad = old + (grad - old) * len(x) / seen
+    return np.float32(mean)
+
+
+def popping(model, pieces, loss_function):
+    """Takes the pieces out of the list."""
+    rest = list(pieces)
+    pieces.clear()
+    return by_gradient_argument(model, rest, loss_function)
+
+
+def mean_squares(model, pieces, loss_function):
+    """Takes another loss than the one it is given."""
+    return by_gradient_argument(model, pieces, torch.nn.functional.mse_loss)
+
+
+def first_parameter(model, pieces, loss_function):
+    """Scales the gradient of one parameter, as if there were no other."""
+    loss = scaled_at_the_end(model, pieces, loss_function)
+    for p in list(model.parameters())[1:]:
+        p.grad *= sum(len(x) for x, _ in pieces)
+    return loss
+
+
+def returning(value):
+    """The right gradient, and this value of the losses and sizes."""
+
+    def run(model, pieces, loss_function):
+        by_gradient_argument(model, pieces, loss_function)
+        with torch.no_grad():
+            losses = [loss_function(model(x), y).item() for x, y in pieces]
+        return value(losses, [len(x) for x, _ in pieces])
+
+    return run
+
+
+def without_last(model, pieces, loss_function):
+    total = sum(len(x) for x, _ in pieces)
+    for x, y in pieces[:-1]:
+        (loss_function(model(x), y) * len(x) / total).backward()
+    return 0.0
+
+
+RIGHT_ACCUMULATIONS = [
+    accumulating(lambda count, pieces, total: count / total, returned=lambda mean: mean.item()),
+    accumulating(lambda count, pieces, total: count / total, returned=lambda mean: mean.detach()),
+    by_gradient_argument,
+    scaled_at_the_end,
+    by_autograd,
+]
 ACCUMULATIONS = {
     "all pieces were in memory at once": all_at_once,
     "take no optimizer step": stepping,
@@ -142,20 +338,40 @@ ACCUMULATIONS = {
     "by the number of micro-batches": accumulating(lambda count, pieces, total: 1 / pieces),
     "multiplied by count as well": accumulating(lambda count, pieces, total: 1 / total),
     "not divided by the total": accumulating(lambda count, pieces, total: count),
-    "only the last micro-batch is left:": accumulating(lambda *a: 1.0, zero=True),
+    "only the last micro-batch is left;": accumulating(lambda *a: 1.0, zero=True),
     "only the last micro-batch is left (weighed": accumulating(
         lambda count, pieces, total: count / total, zero=True
     ),
     "return the batch's mean loss": accumulating(lambda c, p, t: c / t, returned=lambda m: None),
     "the mean of the pieces' means": mean_of_means,
+    "the sum of the pieces' means": returning(lambda losses, sizes: sum(losses)),
+    "the sum over all examples; divide": returning(np.dot),
+    "that of the last piece": returning(lambda losses, sizes: losses[-1]),
+    "the last piece's share": returning(lambda losses, sizes: losses[-1] * sizes[-1] / sum(sizes)),
+    "by its own piece's count": accumulating(lambda count, pieces, total: 1 / count),
+    "divide by the number of pieces, too": accumulating(
+        lambda count, pieces, total: count / total / pieces
+    ),
+    "as if it were as long as the first": accumulating(lambda count, pieces, total: 4 / total),
+    "the last micro-batch is missing": without_last,
+    "off for this batch": accumulating(lambda count, pieces, total: count**2 / total),
+    "off for a single piece and an L1 loss": mean_squares,
+    "the right direction for this batch": accumulating(lambda count, pieces, total: count / 12),
+    "off for two layers": first_parameter,
+    "changes its input micro_batches": popping,
+    "a number is expected": returning(lambda losses, sizes: losses),
     "still holds the graph": accumulating(lambda count, pieces, total: count / total),
-    "you return 0.0000": accumulating(lambda c, p, t: c / t, returned=lambda mean: 0.0),
+    "off for the loss of this batch": accumulating(
+        lambda c, p, t: c / t, returned=lambda mean: 0.0
+    ),
     "call backward": lambda model, pieces, loss_function: 0.0,
 }
 
 
 def test_accumulate():
+    assert_verdicts(checks.accumulate, [(run, "passed") for run in RIGHT_ACCUMULATIONS])
     assert_verdicts(checks.accumulate, ACCUMULATIONS)
+    assert_verdicts(checks.accumulate, {"all pieces were in memory at once": whole_batch})
 
 
 # loading

@@ -1,154 +1,348 @@
 """Exercise checks for notebook 06 on batches and gradient accumulation."""
 
-import math
+import copy
+import tracemalloc
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from cs336_lib.classroom.checks.report import exercise, expect
+from cs336_lib.classroom.checks import draws
+from cs336_lib.classroom.checks.report import DiagnosisError, exercise, expect, expect_number
 
 Batch = tuple[Tensor, Tensor]
+GetBatch = Callable[[np.ndarray, int, int, int], Batch]
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 
-@exercise("")
-def epoch_batch(batch: Callable[[np.ndarray, int, int, int], Batch]) -> None:
+# epoch_batch
+
+
+@exercise("How many windows of 4 inputs do 9 tokens hold, and how many do 8 tokens hold?")
+def epoch_batch(batch: GetBatch) -> None:
     """Check `batch(tokens, number, batch_size, block_size)`, which returns inputs and targets."""
     block = 4
-    exact = np.arange(1000, 1041, dtype=np.uint16)  # exactly 10 windows and the last target
-    got = batch(exact, 0, 3, block)
-    expect(isinstance(got, (tuple, list)) and len(got) == 2, "return two tensors: inputs, targets.")
+    tokens = np.arange(1000, 1041, dtype=np.uint16)  # exactly 10 windows and the last target
+    x, y = read(batch, tokens, 0, 3, block)
+    expect_first_batch(x, y, block)
+    second, _ = read(batch, tokens, 1, 3, block)
+    expect(not torch.equal(second, x), "batch 1 repeats batch 0, so `number` is ignored.")
+    expect(
+        second[0, 0] == 1000 + 3 * block,
+        f"batch 1 must continue where batch 0 ended, at token {3 * block}; yours begins at "
+        f"{int(second[0, 0]) - 1000}.",
+    )
+    expect_last_window(batch, tokens, block)
+    for seed, case in enumerate(draws.sizes(12, more=(1, 60), rows=(1, 5), block=(1, 7))):
+        ids = np.random.default_rng(seed).integers(0, 2**16, case.block + case.more)
+        expect_epoch(batch, ids.astype(np.uint16), case.rows, case.block)
+    expect_small_copies(batch)
+
+
+def read(batch: GetBatch, tokens: np.ndarray, number: int, rows: int, block: int) -> Batch:
+    """Call the answer, and expect two int64 tensors and unchanged tokens."""
+    before = tokens.copy()
+    got = batch(tokens, number, rows, block)
+    expect(isinstance(got, tuple | list) and len(got) == 2, "return two tensors: inputs, targets.")
     x, y = got
     expect(isinstance(x, Tensor) and isinstance(y, Tensor), "inputs and targets must be tensors.")
     expect(
         x.dtype == y.dtype == torch.int64,
         f"the dtypes are {x.dtype} and {y.dtype}; embeddings and cross-entropy want int64.",
     )
+    expect(np.array_equal(tokens, before), "your function changes its input tokens in place.")
+    return x, y
+
+
+def expect_first_batch(x: Tensor, y: Tensor, block: int) -> None:
+    """Expect the first three windows of the tokens 1000, 1001 and so on."""
     expect(
         x.shape == (3, block) and y.shape == (3, block),
         f"shapes {tuple(x.shape)} and {tuple(y.shape)}; both must be (3, {block}) here.",
     )
     expect(x[0, 0] == 1000, "the first window must begin with the file's first token.")
-    expect(not torch.equal(x, y), "the targets equal the inputs: shift them by one.")
+    expect(not torch.equal(x, y), "the targets equal the inputs; shift them by one.")
     expect(
         not torch.equal(y[:, 1:], x[:, :-1]),
-        "the targets are shifted the wrong way: y[t] must be what comes AFTER x[t].",
+        "the targets are shifted the wrong way; y[t] must be what comes after x[t].",
+    )
+    expect(
+        not (torch.equal(y[:, :-1], x[:, 1:]) and torch.equal(y[:, -1], x[:, 0])),
+        "the last target of a window is the window's own first token, as torch.roll leaves it. It "
+        "must be the next token of the file, so read block_size + 1 tokens.",
     )
     expect(torch.equal(y, x + 1), "a target must be the token right after its input.")
     step = int(x[1, 0] - x[0, 0])
     expect(
         step != block + 1,
-        f"the second window begins {step} tokens after the first: one token is never an input. A "
-        "window reads block_size + 1 tokens, but the next one begins block_size on; its first "
+        f"the second window begins {step} tokens after the first, so one token is never an input. "
+        "A window reads block_size + 1 tokens, but the next one begins block_size on; its first "
         "input is the last one's last target.",
     )
-    expect(step == block, f"the second window begins {step} tokens after the first, not {block}.")
-    second = batch(exact, 1, 3, block)[0]
-    expect(not torch.equal(second, x), "batch 1 repeats batch 0: `number` is ignored.")
     expect(
-        second[0, 0] == 1000 + 3 * block,
-        f"batch 1 must continue where batch 0 ended, at token {3 * block}; yours begins at "
-        f"{int(second[0, 0]) - 1000}.",
+        step != 1,
+        "the second window begins 1 token after the first, so the windows overlap. Each one begins "
+        "where the inputs of the one before ended.",
     )
+    expect(
+        step == block,
+        f"the second window begins {step} tokens after the first. Windows follow each other in the "
+        "batch as in the file.",
+    )
+
+
+def expect_last_window(batch: GetBatch, tokens: np.ndarray, block: int) -> None:
+    """Expect that an epoch ends with the last window that has all its targets."""
     last = None
     try:
-        last = batch(exact, 3, 3, block)
+        last = read(batch, tokens, 3, 3, block)
         yours = f"has {len(last[0])}"
     except (ValueError, RuntimeError, IndexError) as error:
         yours = f"raises {type(error).__name__} ({error})"
     expect(
         last is not None and len(last[0]) == 1,
         f"41 tokens hold 10 windows of {block} inputs and a target, so batch 3 has one window; "
-        f"yours {yours}. Window 9 ends with the file's very last token as its target: "
-        "(len(tokens) - 1) // block_size windows, and a last batch that is not full.",
+        f"yours {yours}. Window 9 ends with the file's very last token as its target, and the last "
+        "batch may have fewer rows.",
     )
     expect(torch.equal(last[1][0], torch.arange(1037, 1041)), "the last window is wrong.")
-    short = exact[:40]
     try:
-        ends = batch(short, 2, 4, block)
-        fits = ends[0].shape == ends[1].shape == (1, block)
+        ends = read(batch, tokens[:36], 2, 3, block)
+        fits = ends[0].shape == ends[1].shape == (2, block)
     except (ValueError, RuntimeError, IndexError):
         fits = False
     expect(
         fits,
-        "with 40 tokens the tenth window has no last target: only 9 windows are full. "
-        "len(tokens) // block_size counts one too many; (len(tokens) - 1) // block_size.",
+        "with 36 tokens the ninth window has no last target, so only 8 windows are full. "
+        "len(tokens) // block_size counts one too many.",
     )
 
 
-@exercise("")
-def accumulate(run: Callable[[nn.Module, list[Batch], Callable], float]) -> None:
-    """Check `run(model, micro_batches, loss_function)`, which accumulates gradients."""
-    generator = torch.Generator().manual_seed(6)
-    x, y = (torch.randn(8, 3, generator=generator) for _ in range(2))
-    y = y[:, :1] * torch.arange(1.0, 9.0)[:, None]  # so that the pieces' losses differ a lot
-    weight = torch.randn(1, 3, generator=generator)
-    pieces = list(zip(x.split([4, 3, 1]), y.split([4, 3, 1]), strict=True))
+def expect_epoch(batch: GetBatch, tokens: np.ndarray, rows: int, block: int) -> None:
+    """Expect all batches of an epoch."""
+    case = f"{len(tokens)} tokens with batch_size={rows} and block_size={block}"
+    windows = (len(tokens) - 1) // block
+    ids = torch.from_numpy(tokens.astype(np.int64))
+    inputs, targets = (ids[i : i + windows * block].view(-1, block) for i in range(2))
+    for number in range(-(-windows // rows)):
+        x, y = read(batch, tokens, number, rows, block)
+        here = slice(number * rows, (number + 1) * rows)
+        where = f"batch {number} of {case}"
+        expect(
+            x.shape == inputs[here].shape and y.shape == inputs[here].shape,
+            f"{where} has shapes {tuple(x.shape)} and {tuple(y.shape)}; both should be "
+            f"{tuple(inputs[here].shape)}.",
+        )
+        expect(
+            min(x.min(), y.min()) >= 0,
+            "large ids come out negative. The tokens are uint16, so convert them to int64 at once, "
+            "and not by way of int16.",
+        )
+        expect(torch.equal(x, inputs[here]), f"the inputs are wrong in {where}.")
+        expect(torch.equal(y, targets[here]), f"the targets are wrong in {where}.")
 
-    def fresh() -> nn.Linear:
-        model = nn.Linear(3, 1, bias=False)
-        model.weight.data.copy_(weight)
-        return model
 
-    def gradient(factor: Callable[[int], float]) -> Tensor:
-        """Accumulate the gradients of all micro-batch losses, each multiplied by `factor(size)`."""
-        model = fresh()
-        for a, b in pieces:
-            (F.mse_loss(model(a), b) * factor(len(a))).backward()
-        return model.weight.grad
+class Copies(TorchFunctionMode):
+    """Note the largest tensor that doesn't share the memory of an array."""
 
-    model, passes = fresh(), []
-    model.register_forward_hook(lambda *_: passes.extend(["forward"] * torch.is_grad_enabled()))
-    model.weight.register_hook(lambda _: passes.append("backward"))
-    loss = run(model, pieces, F.mse_loss)
-    got = model.weight.grad
-    expect(got is not None, "model.weight.grad is None: call backward, and leave the gradients.")
-    alone = fresh()
-    F.mse_loss(alone(pieces[-1][0]), pieces[-1][1]).backward()
-    wrong = {
-        "that is the sum of the pieces' mean gradients: each loss must be scaled down before "
-        "backward.": gradient(lambda count: 1.0),
-        "you divide by the number of micro-batches, so the last one's single example counts as "
-        "much as the first one's four. Weigh by size: count / total.": gradient(
-            lambda count: 1 / 3
-        ),
-        "you divide each mean by the number of examples; a mean of `count` examples must be "
-        "multiplied by count as well.": gradient(lambda count: 1 / 8),
-        "that is the sum over all examples: multiplied by count, but not divided by the total.": (
-            gradient(lambda count: float(count))
-        ),
-        "only the last micro-batch is left: do not zero the gradients in between.": (
-            alone.weight.grad
-        ),
-        "only the last micro-batch is left (weighed by its size): do not zero the gradients in "
-        "between.": alone.weight.grad / 8,
-    }
-    want = gradient(lambda count: count / 8)
-    for diagnosis, value in wrong.items():
-        expect(not torch.allclose(got, value, rtol=1e-4), diagnosis)
-    expect(torch.allclose(got, want, rtol=1e-4), f"the gradient is {got}; it should be {want}.")
+    def __init__(self, array: np.ndarray):
+        super().__init__()
+        self.shared, self.largest = array.ctypes.data, 0
+
+    def __torch_function__(
+        self, func: Callable, types: Any, args: tuple = (), kwargs: Any = None
+    ) -> Any:
+        """Run a function of PyTorch."""
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, Tensor) and out.untyped_storage().data_ptr() != self.shared:
+            self.largest = max(self.largest, out.untyped_storage().nbytes())
+        return out
+
+
+def expect_small_copies(batch: GetBatch) -> None:
+    """Expect that a batch copies its own tokens, and not the whole file."""
+    tokens = np.zeros(1_000_001, dtype=np.uint16)
+    tracemalloc.start()  # which sees NumPy's arrays and Python's lists
+    try:
+        with Copies(tokens) as copies:
+            batch(tokens, 3, 2, 1000)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
     expect(
-        passes == ["forward", "backward"] * len(pieces),
-        "the gradient is right, but all pieces were in memory at once: call backward for each one "
+        max(peak, copies.largest) < tokens.nbytes // 2,
+        "the batches are right, but you copy the whole file for each of them. Slice the tokens "
+        "first, and convert only the slices.",
+    )
+
+
+# accumulate
+
+
+@dataclass(frozen=True)
+class Accumulation:
+    """A model, pieces of a batch and a loss.
+
+    Attributes:
+        model: The model. An answer gets a copy.
+        pieces: Micro-batches.
+        loss_function: Returns the mean loss over a piece.
+        name: What is special about them.
+    """
+
+    model: nn.Module
+    pieces: list[Batch]
+    loss_function: Loss
+    name: str
+
+    @property
+    def sizes(self) -> list[int]:
+        """Number of examples in each piece."""
+        return [len(x) for x, _ in self.pieces]
+
+    def losses(self) -> list[float]:
+        """Return the mean loss of each piece."""
+        with torch.no_grad():
+            return [self.loss_function(self.model(x), y).item() for x, y in self.pieces]
+
+    def gradient(self, factors: list[float]) -> Tensor:
+        """Return the gradient of the pieces' losses, each multiplied by its factor."""
+        model = copy.deepcopy(self.model)
+        for (x, y), factor in zip(self.pieces, factors, strict=True):
+            (self.loss_function(model(x), y) * factor).backward()
+        return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+@exercise(
+    "The pieces have losses (1, 3) and (8). Which weights turn their means, 2 and 8, into the mean "
+    "of all three?"
+)
+def accumulate(run: Callable[[nn.Module, list[Batch], Loss], float]) -> None:
+    """Check `run(model, micro_batches, loss_function)`, which accumulates gradients."""
+    line = filled(nn.Linear(3, 1, bias=False), seed=0)
+    x, y = draws.normal(8, 3, seed=1), draws.normal(8, 1, seed=2)
+    y = y * torch.arange(1.0, 9.0)[:, None]  # so that the pieces' losses differ a lot
+    expect_accumulated(run, Accumulation(line, split(x, y, [4, 3, 1]), F.mse_loss, "this batch"))
+    x, y = draws.normal(6, 2, 3, seed=5), draws.normal(6, 2, 1, seed=6)
+    for sizes, name in (([6], "a single piece"), ([2, 2, 2], "pieces of one length")):
+        pieces = split(x, y, sizes)
+        expect_accumulated(run, Accumulation(line, pieces, F.l1_loss, f"{name} and an L1 loss"))
+    for seed, case in enumerate(draws.sizes(3, pieces=(2, 5), inputs=(1, 4), classes=(2, 5))):
+        net = nn.Sequential(nn.Linear(case.inputs, 3), nn.Tanh(), nn.Linear(3, case.classes))
+        sizes = [size.length for size in draws.sizes(case.pieces, seed, length=(1, 6))]
+        x = draws.normal(sum(sizes), case.inputs, seed=seed)
+        y = torch.arange(len(x)) % case.classes
+        name = f"two layers, cross-entropy and pieces of {sizes}"
+        pieces = split(x, y, sizes)
+        expect_accumulated(run, Accumulation(filled(net, seed), pieces, F.cross_entropy, name))
+
+
+def filled(model: nn.Module, seed: int) -> nn.Module:
+    """Fill the parameters with numbers that are the same in every run."""
+    for number, p in enumerate(model.parameters()):
+        p.data.copy_(draws.normal(*p.shape, seed=10 * seed + number))
+    return model
+
+
+def split(x: Tensor, y: Tensor, sizes: list[int]) -> list[Batch]:
+    """Split a batch into pieces of these sizes."""
+    return list(zip(x.split(sizes), y.split(sizes), strict=True))
+
+
+def expect_accumulated(
+    run: Callable[[nn.Module, list[Batch], Loss], float], case: Accumulation
+) -> None:
+    """Expect the gradient and the loss of the whole batch."""
+    model, pieces, passes = copy.deepcopy(case.model), copy.deepcopy(case.pieces), []
+    model.register_forward_hook(lambda *_: passes.extend(["forward"] * torch.is_grad_enabled()))
+    next(model.parameters()).register_hook(lambda _: passes.append("backward"))
+    loss = run(model, pieces, case.loss_function)
+    parameters = dict(model.named_parameters())
+    for name, p in parameters.items():
+        expect(p.grad is not None, f"{name}.grad is None; call backward, and keep the gradients.")
+    expect_gradient(torch.cat([p.grad.flatten() for p in parameters.values()]), case)
+    expect(
+        passes == ["forward", "backward"] * len(case.pieces),
+        "the gradient is right, but all pieces were in memory at once. Call backward for each one "
         "before the next goes forward.",
     )
-    expect(torch.equal(model.weight, weight), "the weights have moved: take no optimizer step.")
+    for p, before in zip(parameters.values(), case.model.parameters(), strict=True):
+        expect(torch.equal(p, before), "the weights have moved; take no optimizer step.")
+    same_pieces = len(pieces) == len(case.pieces) and all(
+        torch.equal(got, before)
+        for piece, old in zip(pieces, case.pieces, strict=True)
+        for got, before in zip(piece, old, strict=True)
+    )
+    expect(same_pieces, "your function changes its input micro_batches in place.")
+    expect_mean_loss(loss, case)
+
+
+def expect_gradient(got: Tensor, case: Accumulation) -> None:
+    """Expect the gradient of the mean over all examples."""
+    sizes, total, count = case.sizes, sum(case.sizes), len(case.sizes)
+    want = case.gradient([n / total for n in sizes])
+    if torch.allclose(got, want, rtol=1e-4, atol=1e-6):
+        return
+    mistakes = {
+        "that is the sum of the pieces' mean gradients. Each loss must be scaled down before "
+        "backward.": [1.0] * count,
+        "you divide by the number of micro-batches, so an example in a short piece counts more "
+        "than one in a long piece. Weigh by size, count / total.": [1 / count] * count,
+        "you divide each mean by the number of examples. A mean of `count` examples must be "
+        "multiplied by count as well.": [1 / total] * count,
+        "you divide each mean by its own piece's count; multiply by it, and divide by the total.": [
+            1 / n for n in sizes
+        ],
+        "that is the sum over all examples, multiplied by count, but not divided by the total.": (
+            sizes
+        ),
+        "you weigh each piece by count / total and divide by the number of pieces, too; the "
+        "weights already add up to 1.": [n / total / count for n in sizes],
+        "every piece is weighed as if it were as long as the first.": [sizes[0] / total] * count,
+        "only the last micro-batch is left; do not zero the gradients in between.": (
+            [0.0] * (count - 1) + [1.0]
+        ),
+        "only the last micro-batch is left (weighed by its size); do not zero the gradients in "
+        "between.": [0.0] * (count - 1) + [sizes[-1] / total],
+        "the last micro-batch is missing.": [*(n / total for n in sizes[:-1]), 0.0],
+    }
+    for diagnosis, factors in mistakes.items():
+        expect(not torch.allclose(got, case.gradient(factors), rtol=1e-4), diagnosis)
+    factor = (got @ want) / (want @ want)
+    expect(
+        not torch.allclose(got, factor * want, rtol=1e-4, atol=1e-6),
+        f"the gradient has the right direction for {case.name}, but not the right length. Is your "
+        "total the number of all examples, and do you leave the gradient unclipped?",
+    )
+    raise DiagnosisError(f"the gradient is off for {case.name}.")
+
+
+def expect_mean_loss(loss: object, case: Accumulation) -> None:
+    """Expect the mean loss over all examples, as a number."""
     expect(loss is not None, "the gradient is right; return the batch's mean loss as well.")
     expect(
         not (isinstance(loss, Tensor) and loss.requires_grad),
         "the gradient is right, but the loss you return still holds the graph and all "
-        "activations: add up loss.item() (or loss.detach()).",
+        "activations. Add up loss.item() (or loss.detach()).",
     )
-    true_loss = F.mse_loss(fresh()(x), y).item()
-    of_means = sum(F.mse_loss(fresh()(a), b).item() for a, b in pieces) / len(pieces)
-    expect(
-        not math.isclose(float(loss), of_means, rel_tol=1e-4),
-        "the gradient is right; the loss you return is the mean of the pieces' means: weigh each "
-        "by its size here, too.",
-    )
-    expect(
-        math.isclose(float(loss), true_loss, rel_tol=1e-4),
-        f"the gradient is right; the loss is {true_loss:.4f}, you return {float(loss):.4f}.",
-    )
+    losses, total = case.losses(), sum(case.sizes)
+    summed = sum(n * value for n, value in zip(case.sizes, losses, strict=True))
+    mistakes = {
+        "the gradient is right, but the loss you return is the mean of the pieces' means. Weigh "
+        "each by its size here, too.": sum(losses) / len(losses),
+        "the gradient is right, but the loss you return is the sum of the pieces' means.": (
+            sum(losses)
+        ),
+        "the gradient is right, but the loss you return is the sum over all examples; divide it by "
+        "their number.": summed,
+        "the gradient is right, but the loss you return is that of the last piece.": losses[-1],
+        "the gradient is right, but the loss you return is the last piece's share of the mean; add "
+        "up all of them.": losses[-1] * case.sizes[-1] / total,
+    }
+    where = f"the loss of {case.name}, though the gradient is right"
+    expect_number(loss, summed / total, where, mistakes, rel_tol=1e-4)
