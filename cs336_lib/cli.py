@@ -287,7 +287,28 @@ class Assemble:
         print(f"{self.out}: now python {self.out} --help")
 
 
-Command = Train | Sample | Eval | Prepare | Estimate | Export | Compare | Check | Assemble
+@dataclass(frozen=True)
+class Grade:
+    """Grade a class: run the answers in each learner's notebooks, and write a CSV file."""
+
+    folder: tyro.conf.Positional[Path]
+    """Folder with a folder of notebooks for each learner."""
+    out: Path = Path("grades.csv")
+    """File to write. Diagnoses are written to a second file next to it."""
+    seconds: float = 120
+    """Time limit of an answer in seconds."""
+    memory_gb: float = 8
+    """Memory limit of an answer in GB."""
+
+    def run(self) -> None:
+        """Run `cs336 grade`."""
+        from cs336_lib.classroom import grade
+
+        for line in grade.grade(self.folder, self.out, grade.Limits(self.seconds, self.memory_gb)):
+            print(line, flush=True)
+
+
+Command = Train | Sample | Eval | Prepare | Estimate | Export | Compare | Check | Assemble | Grade
 
 
 def parse(arguments: list[str]) -> Any:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -161,6 +162,12 @@ OWN: dict[str, dict[str, list[str]]] = {
         "runs": ["", "missing", "taken", "file.txt", "/dev/null", "a\nb", SHELL, LONG],
         "out": ["", ".", "taken", "file.txt", "new.jpeg", "/proc/a.png", "file.txt/a.png", LONG],
     },
+    "grade": {
+        "folder": ["", "missing", "taken", "file.txt", "/dev/null", "a\nb", SHELL, LONG],
+        "out": ["", ".", "taken", "file.txt", "/proc/a.csv", "file.txt/a.csv", LONG + ".csv"],
+        "seconds": ["0", "1e7"],
+        "memory_gb": ["0", "1e7"],
+    },
 }
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 # Very many of these are fine. Where there are fewer, all are taken, and samples come one by one.
@@ -177,6 +184,7 @@ COMMANDS = {
     "export": cli.Export,
     "assemble": cli.Assemble,
     "compare": cli.Compare,
+    "grade": cli.Grade,
 }
 
 
@@ -199,9 +207,11 @@ def bad_values(command: str, field: str, kind: Any) -> list[str]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run for the commands that need one."""
+    """A run for the commands that need one, next to a class of one learner."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     cli.main([*TRAIN, "--run-dir", str(folder)])
+    (folder.parent / "class" / "ada").mkdir(parents=True)
+    shutil.copy(NOTEBOOKS / "00_start_here.ipynb", folder.parent / "class" / "ada")
     return folder
 
 
@@ -256,6 +266,7 @@ def base(command: str, trained: Path) -> list[str]:
         "export": ["export", "--run-dir", str(trained), "--out", "new"],
         "assemble": ["assemble", "--notebooks", str(NOTEBOOKS), "--out", "new"],
         "compare": ["compare", str(trained)],
+        "grade": ["grade", str(trained.parent / "class")],
     }[command]
 
 
@@ -268,7 +279,7 @@ def test_every_flag(command, trained, here, capsys):
     for name in names:
         flag = f"--{name.replace('_', '-')}"
         for value in bad_values(command, name, kinds[name]):
-            if name in ("files", "runs"):  # positional, at the end
+            if name in ("files", "runs", "folder"):  # positional, at the end
                 arguments = [*good[:-1], value]
             elif kinds[name] is bool:
                 arguments = [*good, flag, value]

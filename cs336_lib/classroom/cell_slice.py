@@ -1,0 +1,249 @@
+"""Find an exercise's answer in a learner's notebook, and the earlier code that it needs."""
+
+import ast
+import re
+import symtable
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from IPython.core.inputtransformer2 import TransformerManager
+
+# The body of a cell with one of these magics is Python. Other cells with a magic are skipped.
+TRANSPARENT = {"time", "timeit", "capture", "prun"}
+STAR = "*"
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A top-level statement of a notebook.
+
+    Attributes:
+        node: The statement.
+        binds: Names that it assigns, or whose items or attributes it assigns.
+        uses: Names that it needs when it runs.
+        later: Names that its functions need when they are called.
+    """
+
+    node: ast.stmt
+    binds: frozenset[str]
+    uses: frozenset[str]
+    later: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The code of an answer.
+
+    Attributes:
+        setup: Statements of other cells that the answer needs, in order.
+        body: Statements of the answer's own cell, without calls of checks.
+        arguments: What the learner passes to the check, or the course's arguments.
+    """
+
+    setup: Sequence[ast.stmt]
+    body: Sequence[ast.stmt]
+    arguments: Sequence[ast.expr]
+
+
+@dataclass(frozen=True)
+class Course:
+    """The course's definitions before an exercise.
+
+    Attributes:
+        given: Statements that have already run, in the form of `ast.dump`.
+        names: Names that the learner's notebook doesn't redefine.
+        modules: Names of modules.
+    """
+
+    given: Collection[str]
+    names: Collection[str]
+    modules: Collection[str]
+
+
+def code_cells(notebook: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the source of each code cell, and the name of its exercise or "".
+
+    Raises:
+        ValueError: If this isn't a notebook.
+    """
+    try:
+        return [
+            ("".join(cell["source"]), str(cell["metadata"].get("cs336", {}).get("exercise", "")))
+            for cell in notebook["cells"]
+            if cell["cell_type"] == "code"
+        ]
+    except (KeyError, TypeError, AttributeError):
+        raise ValueError("not a notebook") from None
+
+
+def locate(cells: Sequence[tuple[str, str]], name: str, stub: str) -> int | None:
+    """Return the index of an exercise's cell, or None if the notebook has none.
+
+    Some platforms remove the metadata of cells, so a cell that calls the check also counts. Among
+    several cells, the last one that differs from the stub is used.
+    """
+    call = re.compile(rf"\bchecks\.{name}\s*\(")
+    found = [i for i, (source, mark) in enumerate(cells) if mark == name or call.search(source)]
+    edited = [i for i in found if cells[i][0].split() != stub.split()]
+    return (edited or found or [None])[-1]
+
+
+def plain(source: str) -> str:
+    """Return a cell's code as Python. Magics become calls of `get_ipython()`."""
+    if source.lstrip().startswith("%%"):
+        first, _, source = source.lstrip().partition("\n")
+        if first[2:].split(" ")[0] not in TRANSPARENT:
+            return ""
+    source = re.sub(r"(?m)^%time ", "", source)
+    return TransformerManager().transform_cell(source)
+
+
+def parse(source: str) -> list[ast.stmt]:
+    """Parse a cell into top-level statements, without magics.
+
+    Raises:
+        SyntaxError: If the cell isn't Python.
+    """
+    nodes = ast.parse(plain(source)).body
+    return [node for node in nodes if not (isinstance(node, ast.Expr) and is_magic(node.value))]
+
+
+def is_magic(node: ast.expr) -> bool:
+    """Return whether an expression is a magic or a shell command."""
+    return isinstance(node, ast.Call) and ast.unparse(node.func).startswith("get_ipython().")
+
+
+def check_call(node: ast.stmt) -> ast.Call | None:
+    """Return the call in `checks.name(answer)` or `answer = checks.name(answer)`."""
+    value = node.value if isinstance(node, (ast.Expr, ast.Assign)) else None
+    is_call = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
+    return value if is_call and ast.unparse(value.func.value) == "checks" else None
+
+
+def names_in(nodes: Sequence[ast.expr]) -> set[str]:
+    """Return the names in expressions."""
+    return {x.id for node in nodes for x in ast.walk(node) if isinstance(x, ast.Name)}
+
+
+def describe(node: ast.stmt, modules: Collection[str]) -> Statement:
+    """Find the names that a statement binds and uses.
+
+    Args:
+        node: The statement.
+        modules: Names of modules. Assigning an attribute of a module doesn't bind its name, because
+            an exercise shouldn't change the modules that other exercises use.
+
+    Raises:
+        SyntaxError: If the statement is only allowed inside a function.
+    """
+    binds, uses, later = mutated(node).difference(modules), set(), set()
+    top = symtable.symtable(ast.unparse(node), "<cell>", "exec")
+    for symbol in top.get_symbols():
+        if symbol.is_assigned() or symbol.is_imported():
+            binds.add(symbol.get_name())
+        if symbol.is_referenced():
+            uses.add(symbol.get_name())
+    todo = [(table, False) for table in top.get_children()]
+    while todo:
+        table, is_deferred = todo.pop()
+        is_deferred |= table.get_type() == "function"
+        free = {s.get_name() for s in table.get_symbols() if s.is_global()}
+        (later if is_deferred else uses).update(free)
+        todo += [(child, is_deferred) for child in table.get_children()]
+    if isinstance(node, ast.ImportFrom) and node.names[0].name == STAR:
+        binds.add(STAR)
+    return Statement(node, frozenset(binds), frozenset(uses), frozenset(later))
+
+
+def mutated(node: ast.stmt) -> set[str]:
+    """Return the names whose items or attributes a statement assigns."""
+    found = set()
+    for target in ast.walk(node):
+        if isinstance(target, (ast.Attribute, ast.Subscript)) and isinstance(target.ctx, ast.Store):
+            root: ast.expr = target
+            while isinstance(root, (ast.Attribute, ast.Subscript)):
+                root = root.value
+            if isinstance(root, ast.Name):
+                found.add(root.id)
+    return found
+
+
+def read(sources: Sequence[str], course: Course) -> list[Statement]:
+    """Read the definitions in cells that the course hasn't run. Invalid cells are skipped."""
+    found = []
+    for source in sources:
+        try:
+            nodes = [node for node in parse(source) if not check_call(node)]
+            described = [describe(node, course.modules) for node in nodes]
+        except (SyntaxError, ValueError, RecursionError):
+            continue
+        found += [s for s in described if s.binds and not s.binds <= {*course.names, "checks"}]
+    return [statement for statement in found if ast.dump(statement.node) not in course.given]
+
+
+def needed(statements: Sequence[Statement], body: range, names: Collection[str]) -> list[int]:
+    """Return the indices of the statements that an answer needs, without its own.
+
+    A name is taken from its last definition before the statement that uses it. Without one, it is
+    taken from the cells below the answer.
+
+    Args:
+        statements: Statements of the notebook, in order.
+        body: Indices of the answer's own statements.
+        names: Names in the call of the check.
+    """
+    end, chosen = body.stop, set(body)
+    chosen |= {i for i in range(end) if STAR in statements[i].binds}
+    todo = [(name, end) for name in names]
+    todo += [use for i in chosen for use in uses_of(statements[i], i, end)]
+    while todo:
+        name, until = todo.pop()
+        found = last(statements[:until], name)
+        if found is None and until == end:
+            found = last(statements, name)
+        if found is not None and found not in chosen:
+            chosen.add(found)
+            todo += uses_of(statements[found], found, end)
+    return sorted(chosen - set(body))
+
+
+def uses_of(statement: Statement, i: int, end: int) -> list[tuple[str, int]]:
+    """Return the names that a statement uses, and the index before which each is defined.
+
+    A function finds its names when it is called, so their last definition counts, too.
+    """
+    return [(name, i) for name in statement.uses | statement.later] + [
+        (name, end) for name in statement.later
+    ]
+
+
+def last(statements: Sequence[Statement], name: str) -> int | None:
+    """Return the index of the last statement that binds a name, or None."""
+    indices = reversed(range(len(statements)))
+    return next((i for i in indices if name in statements[i].binds), None)
+
+
+def answer(sources: Sequence[str], at: int, default: ast.Call, course: Course) -> Answer:
+    """Return the code of the answer in cell `at`.
+
+    Args:
+        sources: Code of the notebook's cells.
+        at: Index of the answer's cell.
+        default: The course's call of the check.
+        course: Definitions of the course.
+
+    Raises:
+        SyntaxError: If the cell isn't Python.
+    """
+    nodes = parse(sources[at])
+    calls = [call for node in nodes if (call := check_call(node))]
+    same = [call for call in calls if ast.unparse(call.func) == ast.unparse(default.func)]
+    call = same[-1] if same else default
+    arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+    own = [describe(node, course.modules) for node in nodes if not check_call(node)]
+    before = read(sources[:at], course)
+    statements = [*before, *own, *read(sources[at + 1 :], course)]
+    body = range(len(before), len(before) + len(own))
+    setup = [statements[i].node for i in needed(statements, body, names_in(arguments))]
+    return Answer(setup, [statement.node for statement in own], arguments)

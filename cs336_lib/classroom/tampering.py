@@ -1,0 +1,173 @@
+"""Detect answers that replace parts of a check, or that make a check accept anything."""
+
+import ast
+import builtins
+import functools
+import sys
+from collections.abc import Callable, Iterable
+from numbers import Number
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+PACKAGE = "cs336_lib"
+# Methods with which an object decides how it is compared
+COMPARISONS = {
+    *("__eq__", "__ne__", "__bool__", "__instancecheck__", "__subclasscheck__"),
+    *("__torch_function__", "__torch_dispatch__", "__array_function__", "__array_ufunc__"),
+}
+
+
+class Snapshot:
+    """Record of the functions, classes and constants that checks use.
+
+    It covers the loaded modules of `cs336_lib`, the modules that these import, and the classes in
+    all of them. `sys` is left out, because PyTorch itself changes it.
+    """
+
+    def __init__(self) -> None:
+        ours = [m for name, m in sys.modules.items() if name.partition(".")[0] == PACKAGE]
+        values = [value for module in ours for value in vars(module).values()]
+        imported = [value for value in values if isinstance(value, ModuleType) and value is not sys]
+        owners: dict[int, tuple[str, Any]] = {}
+        for module in (builtins, *imported, *ours):
+            owners[id(module)] = (module.__name__, module)
+            for value in vars(module).values():
+                if is_class(value):
+                    owners[id(value)] = (f"{value.__module__}.{value.__qualname__}", value)
+        self.entries = [
+            (f"{owner_name}.{name}", vars(owner), name, value, parts(value))
+            for owner_name, owner in owners.values()
+            for name, value in vars(owner).items()
+            if is_watched(name, value, owner_name)
+        ]
+        self.classes = [
+            (name, owner, len(vars(owner)), set(vars(owner)))
+            for name, owner in owners.values()
+            if is_class(owner)
+        ]
+        self.namespaces = [(vars(module), set(vars(module))) for module in ours]
+        self.builtins = set(vars(builtins))
+
+    def changed(self) -> str:
+        """Return the name of something that was replaced after the record was made, or ""."""
+        for name, owner, key, value, before in self.entries:
+            if owner.get(key) is not value or not same(parts(value), before):
+                return name
+        for name, owner, size, names in self.classes:
+            if len(vars(owner)) > size:  # a new name that hides an inherited one
+                for key in vars(owner):
+                    if key not in names and hasattr(owner.__base__, key):
+                        return f"{name}.{key}"
+        for namespace, names in self.namespaces:
+            for name in namespace:  # a new name that hides a builtin
+                if name in self.builtins and name not in names:
+                    return f"{namespace['__name__']}.{name}"
+        return "sys.settrace" if sys.gettrace() or sys.getprofile() else ""
+
+
+def is_class(value: object) -> bool:
+    """Return whether a value is a class, without asking the value itself."""
+    return issubclass(type(value), type)
+
+
+def is_watched(name: str, value: object, owner: str) -> bool:
+    """Return whether a name is recorded. Other packages may change their own variables."""
+    is_ours = owner.startswith(f"{PACKAGE}.") and not name.startswith("__")
+    return callable(value) or type(value) is property or is_ours
+
+
+def parts(value: Any) -> list[object]:
+    """Return the replaceable parts of a function or constant."""
+    if type(value) in (dict, list, set):
+        return [repr(value)]
+    found: list[object] = []
+    while type(value) is FunctionType:
+        found += [value.__code__, value.__defaults__, value.__kwdefaults__]
+        value = value.__dict__.get("__wrapped__")
+    return found
+
+
+def same(found: list[object], before: list[object]) -> bool:
+    """Return whether two lists hold the same objects or equal texts.
+
+    It calls no builtin, because an answer can replace them.
+    """
+    for a, b in zip(found, before, strict=True):
+        if a is not b and not (a.__class__ is str and b.__class__ is str and a == b):
+            return False
+    return True
+
+
+def own_comparison(nodes: Iterable[ast.AST]) -> str:
+    """Return a method in this code with which an object decides how it is compared, or ""."""
+    for node in nodes:
+        for inner in ast.walk(node):
+            name = getattr(inner, "name", getattr(inner, "id", getattr(inner, "attr", "")))
+            if name in COMPARISONS:
+                return str(name)
+    return ""
+
+
+class Spoiler:
+    """Makes wrong answers from an accepted one.
+
+    Attributes:
+        count: Number of results that were changed.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def spoil(self, answer: Any) -> Any:
+        """Return an answer whose results are wrong."""
+        if isinstance(answer, type):
+            return self.spoil_class(answer)
+        if isinstance(answer, tuple) and all(callable(part) for part in answer):
+            return tuple(self.spoil(part) for part in answer)
+        if not callable(answer):
+            return self.shift(answer)
+
+        @functools.wraps(answer)
+        def wrong(*arguments: Any, **keywords: Any) -> Any:
+            return self.shift(answer(*arguments, **keywords))
+
+        return wrong
+
+    def spoil_class(self, answer: type) -> type:
+        """Return a subclass whose `forward` is wrong."""
+        forward = getattr(answer, "forward", None)
+        return type(answer.__name__, (answer,), {"forward": self.spoil(forward)})
+
+    def shift(self, value: Any) -> Any:
+        """Return a value of the same type that differs. Other types stay as they are."""
+        if isinstance(value, (list, tuple)):
+            return type(value)([self.shift(item) for item in value])
+        if isinstance(value, dict):
+            return {name: self.shift(item) for name, item in value.items()}
+        self.count += isinstance(value, (torch.Tensor, str, Number))
+        if isinstance(value, torch.Tensor):
+            return ~value if value.dtype == torch.bool else value + 1
+        if isinstance(value, bool):
+            return not value
+        if isinstance(value, str):
+            return value + "?"
+        return value + 1 if isinstance(value, Number) else value  # type: ignore[operator]
+
+
+def accepts_anything(check: Callable[..., None], answers: list[Any]) -> bool:
+    """Return whether a check accepts a wrong version of an answer that it has accepted."""
+    spoiler = Spoiler()
+    spoiled = [spoiler.spoil(answers[0]), *answers[1:]]
+    try:
+        check(*spoiled)
+    except Exception:
+        return False
+    if spoiler.count:
+        return True
+    try:  # the answer returns nothing, so it must have an effect
+        check(lambda *_, **__: None, *answers[1:])
+    except Exception:
+        return False
+    return True

@@ -1,0 +1,359 @@
+"""Grade a class in which every learner does something else with the same exercises."""
+
+import csv
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cs336_lib.classroom import cell_slice, grade, graded_run
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+DTYPES, EINOPS, MODEL = STEMS = ("01_dtypes", "03_einops", "07_gpt2_model")
+SECONDS = 4
+
+
+def course(stem: str) -> dict[str, Any]:
+    """A notebook of the course."""
+    return json.loads((NOTEBOOKS / f"{stem}.ipynb").read_text())
+
+
+def named(notebook: dict[str, Any], name: str) -> dict[str, Any]:
+    """The cell of an exercise."""
+    cells = notebook["cells"]
+    return next(c for c in cells if c["metadata"].get("cs336", {}).get("exercise") == name)
+
+
+def solutions(stem: str) -> dict[str, str]:
+    """The code of every exercise with the printed solution."""
+    cells, found = course(stem)["cells"], {}
+    for number, cell in enumerate(cells):
+        if name := cell["metadata"].get("cs336", {}).get("exercise"):
+            later = cells[number + 1 : number + 4]
+            texts = [
+                "".join(c["source"]) for c in later if "solution" in c["metadata"].get("tags", [])
+            ]
+            (code,) = re.findall(r"```python\n(.*?)```", texts[0], flags=re.S)
+            found[name] = code + "\n" + "".join(cell["source"]).strip().splitlines()[-1]
+    return found
+
+
+def hand_in(path: Path, answers: Mapping[str, str], more: str = "") -> None:
+    """Write a learner's notebook, with the code of `more` in a cell after the imports."""
+    notebook = course(next(stem for stem in STEMS if path.stem.startswith(stem)))
+    for name, code in answers.items():
+        named(notebook, name)["source"] = code
+    if more:
+        cell = {"cell_type": "code", "metadata": {}, "source": more, "outputs": []}
+        notebook["cells"].insert(2, cell)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(notebook))
+
+
+WRONG = "def head_scores(q, k):\n    return q\nchecks.head_scores(head_scores)"
+NUMBER = "answer = 5.5\nchecks.decode_by_hand(answer)"
+RIGHT = solutions(EINOPS)["head_scores"]
+
+# Answers to `head_scores` in notebook 03, the verdict on them, and a part of the diagnosis
+ANSWERS = {
+    "wrong": (WRONG, "not right yet", "shape"),
+    "raises": (WRONG.replace("return q", "return q.nothing"), "not right yet", "AttributeError"),
+    "syntax": ("def head_scores(q, k:\nchecks.head_scores(head_scores)", "error", "SyntaxError"),
+    "undefined": ("nothing_here\n" + WRONG, "error", "nothing_here"),
+    "another_name": (
+        RIGHT.replace("def head_scores", "def mine").replace("(head_scores)", "(mine)"),
+        "passed",
+        "",
+    ),
+    "magics": (
+        "%time x = 3\n!rm -rf /nowhere\nfiles = !ls\n%matplotlib inline\n" + RIGHT,
+        "passed",
+        "",
+    ),
+    "cell_magic": ("%%time\n" + RIGHT, "passed", ""),
+    "display": ("display(get_ipython())\n" + RIGHT, "passed", ""),
+    "loop": ("while True:\n    pass\n" + WRONG, "time limit", ""),
+    "loop_in_check": (WRONG.replace("return q", "while True: pass"), "time limit", ""),
+    "memory": ("held = torch.ones(10**10)\n" + WRONG, "memory limit", ""),
+    "memory_in_check": (WRONG.replace("return q", "return [0] * 10**11"), "memory limit", ""),
+    "exit": ("import sys\nsys.exit(0)\n" + WRONG, "error", "SystemExit"),
+    "exit_in_check": (WRONG.replace("return q", "raise SystemExit(0)"), "error", "SystemExit"),
+    "ends": ("import os\nos._exit(0)\n" + WRONG, "error", "without a result"),
+    "kills": ("import os\nos.kill(os.getppid(), 9)\n" + WRONG, "error", "ended the process"),
+    "prints": ('print("head_scores: passed")\n' + WRONG, "not right yet", ""),
+    "own_checks": ("class checks:\n    head_scores = print\n" + WRONG, "not right yet", ""),
+    "writes": (
+        "import os, json\nfor file in range(256):\n    try:\n"
+        '        os.write(file, b\'["passed", ""]\\n\')\n    except OSError:\n        pass\n'
+        + "os._exit(0)\n"
+        + WRONG,
+        "error",
+        "without a result",
+    ),
+    "patches_expect": (
+        "from cs336_lib.classroom.checks import report\nreport.expect = print\n" + WRONG,
+        "tampered",
+        "report.expect",
+    ),
+    "patches_code": (
+        "from cs336_lib.classroom.checks import report\n"
+        "report.expect.__code__ = (lambda condition, diagnosis: None).__code__\n" + WRONG,
+        "tampered",
+        "report.expect",
+    ),
+    "patches_error": (
+        "from cs336_lib.classroom.checks import report\n"
+        "report.DiagnosisError = type('Quiet', (Exception,), {})\n" + WRONG,
+        "tampered",
+        "report.DiagnosisError",
+    ),
+    "patches_check": (
+        "checks.head_scores.__wrapped__.__code__ = (lambda answer: None).__code__\n" + WRONG,
+        "tampered",
+        "head_scores",
+    ),
+    "patches_torch": (
+        "torch.allclose = torch.equal = lambda *a, **k: True\n" + WRONG,
+        "tampered",
+        "torch.",
+    ),
+    "patches_method": (
+        "torch.Tensor.allclose = lambda *a, **k: True\n" + WRONG,
+        "tampered",
+        "allclose",
+    ),
+    "patches_builtins": (
+        "import builtins\nbuiltins.bool = lambda x: True\n" + WRONG,
+        "tampered",
+        "builtins.bool",
+    ),
+    "hides_builtin": (
+        "from cs336_lib.classroom.checks import report\nreport.bool = lambda x: True\n" + WRONG,
+        "tampered",
+        "report.bool",
+    ),
+    "patches_later": (
+        "def head_scores(q, k):\n    torch.allclose = lambda *a, **k: True\n"
+        "    return torch.zeros(len(q), q.shape[2], q.shape[1], k.shape[1])\n"
+        "checks.head_scores(head_scores)",
+        "tampered",
+        "torch.allclose",
+    ),
+    "mode": (
+        "class Yes(torch.overrides.TorchFunctionMode):\n"
+        "    def __torch_function__(self, function, types, args=(), kwargs=None):\n"
+        "        name = function.__name__\n"
+        "        same = name in ('allclose', 'equal')\n"
+        "        return same or function(*args, **(kwargs or {}))\n"
+        "Yes().__enter__()\n" + RIGHT,
+        "tampered",
+        "",
+    ),
+    "network": (
+        "import socket\nsocket.create_connection(('192.0.2.1', 80), timeout=60)\n" + RIGHT,
+        "error",
+        "Error",
+    ),
+    "environment": (
+        "import os, pathlib\nassert 'SECRET' not in os.environ\n"
+        "assert str(pathlib.Path.home()).startswith(os.environ['TMPDIR'])\n" + RIGHT,
+        "passed",
+        "",
+    ),
+    "folder": ("open('mine.txt', 'w').write('x')\nfrom helper import one\n" + RIGHT, "passed", ""),
+    "later_cell": (RIGHT, "passed", ""),
+}
+
+
+def make_class(folder: Path) -> None:
+    """Make a class with a learner for each kind of answer, and some with other notebooks."""
+    for name, (code, _, _) in ANSWERS.items():
+        hand_in(folder / name / f"{EINOPS}.ipynb", {"head_scores": code})
+    (folder / "folder" / "helper.py").write_text("one = 1\n")
+    hand_in(folder / "solved" / f"{DTYPES}.ipynb", solutions(DTYPES))
+    hand_in(folder / "solved" / "week 2" / f"{EINOPS} (1).ipynb", solutions(EINOPS))
+
+    untouched = course(EINOPS)
+    text = {"output_type": "stream", "name": "stdout", "text": "head_scores: passed\n"}
+    named(untouched, "head_scores")["outputs"] = [text]
+    (folder / "untouched").mkdir()
+    (folder / "untouched" / f"{EINOPS}-2.ipynb").write_text(json.dumps(untouched))
+
+    stripped = course(EINOPS)
+    named(stripped, "head_scores")["source"] = RIGHT.splitlines(keepends=True)
+    for cell in stripped["cells"]:
+        cell["metadata"] = {}
+    (folder / "stripped").mkdir()
+    (folder / "stripped" / f"{EINOPS}.ipynb").write_text(json.dumps(stripped))
+
+    one_wrong = solutions(EINOPS) | {"head_scores": ANSWERS["patches_torch"][0]}
+    hand_in(folder / "one_wrong" / f"{EINOPS}.ipynb", one_wrong)
+    helper = "from torch import einsum as summed\nx = 1 / 0\nPLAN = 'bqhd,bkhd->bhqk'\n"
+    helper += "def dots(x, y):\n    return summed(PLAN, x, y)"
+    helped = "def head_scores(q, k):\n    return dots(q, k)\nchecks.head_scores(head_scores)"
+    hand_in(folder / "helped" / f"{EINOPS}.ipynb", {"head_scores": helped}, helper)
+    moved = RIGHT.rsplit("\n", 1)
+    hand_in(folder / "moved" / f"{EINOPS}.ipynb", {"head_scores": moved[1]}, moved[0])
+
+    parts = solutions(MODEL)
+    wrong = "def attention(q, k, v):\n    return q\nattention = checks.attention(attention)"
+    hand_in(folder / "wrong_part" / f"{MODEL}.ipynb", parts | {"attention": wrong})
+    own = parts["attention"].replace("v: Tensor)", "v: Tensor, own=0)")
+    used = re.sub(r"\battention\((.*)\)", r"attention(\1, 1)", parts["causal_self_attention"])
+    own_parts = {"attention": own, "causal_self_attention": used}
+    hand_in(folder / "own_part" / f"{MODEL}.ipynb", own_parts)
+
+    (folder / "=1+1").mkdir()
+    (folder / "broken").mkdir()
+    (folder / "broken" / f"{EINOPS}.ipynb").write_text("[" * 100_000)
+    (folder / ".git").mkdir()
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory) -> dict[str, Any]:
+    """The rows of both CSV files by learner, and what the command prints."""
+    folder = tmp_path_factory.mktemp("class")
+    make_class(folder / "class")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("SECRET", "token")
+        limits = grade.Limits(SECONDS, 2)
+        printed = list(grade.grade(folder / "class", folder / "grades.csv", limits))
+    after = {path: path.read_bytes() for path in (folder / "class").rglob("*") if path.is_file()}
+    with open(folder / "grades.csv") as file:
+        verdicts = {row["learner"]: row for row in csv.DictReader(file)}
+    with open(folder / "grades_diagnoses.csv") as file:
+        said = {(row["learner"], row["exercise"]): row for row in csv.DictReader(file)}
+    return {"verdicts": verdicts, "said": said, "printed": printed, "same": before == after}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer(graded, name):
+    _, verdict, diagnosis = ANSWERS[name]
+    said = graded["said"].get((name, "head_scores"), {"diagnosis": ""})["diagnosis"]
+    assert (graded["verdicts"][name]["03 head_scores"], diagnosis) == (verdict, diagnosis), said
+    assert diagnosis in said
+
+
+def of(graded: dict[str, Any], name: str, number: str) -> list[str]:
+    """The verdicts of a learner in a notebook."""
+    return [v for column, v in graded["verdicts"][name].items() if column.startswith(number)]
+
+
+def test_solved_notebooks_pass(graded):
+    assert of(graded, "solved", "01 ") + of(graded, "solved", "03 ") == ["passed"] * 8
+    assert graded["verdicts"]["solved"]["passed"] == "8"
+    assert set(of(graded, "solved", "02 ")) == {"missing"}
+
+
+def test_stored_outputs_do_not_count(graded):
+    assert of(graded, "untouched", "03 ") == ["not attempted"] * 4
+
+
+def test_answers_are_found_without_metadata_and_in_other_cells(graded):
+    for name in ("stripped", "helped", "moved"):
+        assert of(graded, name, "03 ") == ["passed", *["not attempted"] * 3], graded["said"]
+
+
+def test_an_exercise_does_not_affect_another(graded):
+    assert of(graded, "one_wrong", "03 ") == ["tampered", *["passed"] * 3]
+    for name, (_, verdict, _) in ANSWERS.items():
+        assert of(graded, name, "03 ") == [verdict, *["not attempted"] * 3]
+
+
+def test_a_wrong_part_is_replaced_and_a_right_one_is_used(graded):
+    wrong = of(graded, "wrong_part", "07 ")
+    assert [verdict for verdict in wrong if verdict != "passed"] == ["not right yet"]
+    own = graded["verdicts"]["own_part"]
+    assert own["07 attention"] == own["07 causal_self_attention"] == "passed", graded["said"]
+
+
+def test_bad_folders_are_rows(graded):
+    assert set(of(graded, "'=1+1", "0")) == {"missing"}
+    assert of(graded, "broken", "03 ") == ["error"] * 4
+    assert (
+        graded["said"]["broken", "head_scores"]["diagnosis"] == f"{EINOPS}.ipynb is not a notebook"
+    )
+    assert ".git" not in graded["verdicts"]
+
+
+def test_a_line_per_learner(graded):
+    (line,) = (line for line in graded["printed"] if line.startswith("one_wrong "))
+    assert line.partition("  ")[2].strip() == "3 of 55 passed, 51 missing, 1 tampered"
+    assert len(graded["printed"]) == len(graded["verdicts"]) + 2
+
+
+def test_nothing_is_written_into_the_folder(graded):
+    assert graded["same"]
+
+
+def refused(tmp_path: Path, folder: str, *arguments: str) -> str:
+    """The one line that the command prints about bad input."""
+    command = [sys.executable, "-m", "cs336_lib", "grade", folder, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    return done.stderr
+
+
+def test_bad_input_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(NOTEBOOKS.parent))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "no_notebooks" / "ada").mkdir(parents=True)
+    hand_in(tmp_path / "class" / "ada" / f"{EINOPS}.ipynb", {})
+    (tmp_path / "old.csv").write_text("")
+    assert "no such folder" in refused(tmp_path, "nowhere")
+    assert "a folder for each learner" in refused(tmp_path, "empty")
+    assert "no notebooks" in refused(tmp_path, "no_notebooks")
+    assert "exists" in refused(tmp_path, "class", "--out", "old.csv")
+    assert "seconds" in refused(tmp_path, "class", "--seconds", "0")
+    assert "memory_gb" in refused(tmp_path, "class", "--memory-gb", "nan")
+
+
+def test_the_newest_copy_is_graded(tmp_path):
+    import os
+
+    for age, name in enumerate(["03_einops.ipynb", "03_einops (1).ipynb", "03_einopsx.ipynb"]):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (age, age))
+    (tmp_path / ".ipynb_checkpoints").mkdir()
+    shutil.copy(tmp_path / "03_einops.ipynb", tmp_path / ".ipynb_checkpoints")
+    assert grade.find(tmp_path, EINOPS) == tmp_path / "03_einops (1).ipynb"
+    assert grade.find(tmp_path, DTYPES) is None
+
+
+def test_without_a_namespace_python_refuses_connections():
+    for address in (("192.0.2.1", 80), ("example.org", 80)):
+        with pytest.raises(PermissionError):
+            graded_run.refuse_connections("socket.connect", (None, address))
+    with pytest.raises(PermissionError):
+        graded_run.refuse_connections("socket.getaddrinfo", ("example.org", 80))
+    graded_run.refuse_connections("socket.connect", (None, ("127.0.0.1", 80)))
+    graded_run.refuse_connections("open", ("file", "r", 0))
+
+
+def sliced(*cells: str) -> str:
+    """The setup of an answer in the last cell."""
+    import ast
+
+    course = cell_slice.Course(frozenset(), frozenset(), frozenset())
+    call = ast.parse("checks.f(f)").body[0].value  # type: ignore[attr-defined]
+    return "; ".join(map(ast.unparse, cell_slice.answer(cells, len(cells) - 1, call, course).setup))
+
+
+def test_a_slice_has_what_an_answer_needs():
+    assert sliced("x = 1\ny = 2\nprint(x)", "f = x") == "x = 1"
+    assert sliced("a = 1\nb = a\na = 2", "f = b") == "a = 1; b = a"
+    assert sliced("a = 1\ndef g():\n    return a\na = 2", "def f():\n    return g()") == (
+        "a = 1; def g():\n    return a; a = 2"
+    )
+    assert sliced("t = {}\nt['x'] = 1\nt2 = {}", "f = t") == "t = {}; t['x'] = 1"
+    assert sliced("x = slow()", "def f(x):\n    return [x for x in x]") == ""
+    assert sliced("x = = 1", "%%bash\nx = 1", "%%time\nx = 2", "f = x") == "x = 2"
+    assert sliced("from os import *", "f = 1") == "from os import *"
+    assert sliced("f = 3", "checks.f(f)") == "f = 3"
