@@ -293,7 +293,7 @@ def inputs() -> Iterator[tuple[str, Tensor]]:
     yield "a transposed matrix", draws.normal(5, 8)[:, ::2].T
     yield "an expanded row", draws.normal(1, 4).expand(3, 4)
     yield "a tensor of three dimensions", draws.normal(2, 3, 4)
-    yield "float64", draws.normal(9).double()
+    yield "numbers in float64", draws.normal(9).double()
     yield "large numbers", draws.normal(30) * 1e6
     yield TINY, draws.normal(30) * 1e-6
     yield TINY, draws.normal(30) * 1e-15
