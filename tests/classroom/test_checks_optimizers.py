@@ -314,7 +314,11 @@ def with_old_state(which):
     return step
 
 
-RIGHT_ADAMS = [adam(), fused, corrected_rate, by_loop, by_pytorch]
+def with_tensors(w, grad, m, v, *settings):
+    return adam()(w, grad, m, v, *map(torch.tensor, settings))
+
+
+RIGHT_ADAMS = [adam(), with_tensors, fused, corrected_rate, by_loop, by_pytorch]
 ADAMS = {
     "m lacks the factor": adam(mean=lambda m, g, b1, b2: b1 * m + g),
     "in m, beta1 and 1 - beta1": adam(mean=lambda m, g, b1, b2: (1 - b1) * m + b1 * g),

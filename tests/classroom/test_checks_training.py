@@ -294,6 +294,13 @@ def mean_squares(model, pieces, loss_function):
     return by_gradient_argument(model, pieces, torch.nn.functional.mse_loss)
 
 
+def zeroing(model, pieces, loss_function):
+    """Accumulates, and zeroes the gradient."""
+    loss = by_gradient_argument(model, pieces, loss_function)
+    model.zero_grad(set_to_none=False)
+    return loss
+
+
 def first_parameter(model, pieces, loss_function):
     """Scales the gradient of one parameter, as if there were no other."""
     loss = scaled_at_the_end(model, pieces, loss_function)
@@ -356,6 +363,7 @@ ACCUMULATIONS = {
     "the last micro-batch is missing": without_last,
     "off for this batch": accumulating(lambda count, pieces, total: count**2 / total),
     "off for a single piece and an L1 loss": mean_squares,
+    "the gradients are all 0": zeroing,
     "the right direction for this batch": accumulating(lambda count, pieces, total: count / 12),
     "off for two layers": first_parameter,
     "changes its input micro_batches": popping,

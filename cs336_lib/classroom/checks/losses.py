@@ -49,8 +49,8 @@ def unit_output(init: Init) -> None:
     )
     expect_scale(w)
     expect_independent(w)
-    shapes = [(256, 256), (d_in, 1), (5, 4096)]
-    drawn = draws.sizes(4, d_in=(2, 40), d_out=(3000, 6000))
+    shapes = [(256, 256), (20_000, 1), (5, 4096)]  # enough weights for a precise std
+    drawn = draws.sizes(4, d_in=(2, 40), d_out=(9000, 12_000))
     for d_in, d_out in [*shapes, *((case.d_in, case.d_out) for case in drawn)]:
         expect_scale(
             init_weights(init, d_in, d_out),
@@ -103,8 +103,7 @@ def expect_scale(w: Tensor, otherwise: str = "the output's std is not 1.") -> No
     mistakes = {
         "you multiply by sqrt(d_in); divide by it.": math.sqrt(d_in),
         "the weights have a std of 1, so the output has sqrt(d_in); divide them by that.": 1.0,
-        "you divide by d_in. Variances add up, but stds don't, so divide by its square root.": 1
-        / d_in,
+        "you divide by d_in. Variances add up and stds don't, so divide by its root.": 1 / d_in,
         "you divide by sqrt(d_out), but each output is a sum over d_in.": d_out**-0.5,
         "this is Xavier's compromise 2 / (d_in + d_out), which gives an output std of 1 only for "
         "square matrices; divide by sqrt(d_in).": math.sqrt(2 / (d_in + d_out)),

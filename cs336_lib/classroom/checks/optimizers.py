@@ -24,8 +24,8 @@ __all__ = [
 
 
 def same(a: Tensor, b: Tensor) -> bool:
-    """Return whether two tensors of finite numbers agree to five digits."""
-    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-5, atol=1e-6)
+    """Return whether two tensors of finite numbers agree to four digits."""
+    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
 def expect_tensor(
@@ -89,9 +89,7 @@ def wrong_weights() -> dict[str, float]:
         return 1 - lr * sum(g / d for g, d in zip((8, 15, 144), denominators, strict=False))
 
     return {
-        "the sign is wrong, because a positive gradient lowers the weight.": walk(
-            8, 17, 145, lr=-0.1
-        ),
+        "the sign is wrong; a positive gradient lowers the weight.": walk(8, 17, 145, lr=-0.1),
         "you used the final sum for every step; each step divides by the root of the sum so "
         "far.": walk(145, 145, 145),
         "the root is missing, so you divided by the sums themselves.": walk(64, 289, 21025),
@@ -109,7 +107,7 @@ def wrong_weights() -> dict[str, float]:
         "that is SGD, which has no denominator.": walk(1, 1, 1),
         "the learning rate is missing.": walk(8, 17, 145, lr=1),
         "that is how far the weight moves; it starts at 1.": walk(8, 17, 145) - 1,
-        "that is how far the weight moves; it starts at 1, and moves down.": (1 - walk(8, 17, 145)),
+        "that is how far the weight moves; it starts at 1, and moves down.": 1 - walk(8, 17, 145),
         "give four decimals.": 0.71,
     }
 
@@ -159,7 +157,7 @@ def adam_step(step: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> None:
     w, grad = torch.tensor([1.0, -2.0, 0.5]), torch.tensor([0.3, -4.0, 0.05])
     m, v = torch.tensor([0.2, 1.0, -0.1]), torch.tensor([0.01, 2.0, 0.003])
     expect_adam(step, AdamCase(w, grad, m, v), "")
-    bounds = {"lr": (10, 300), "beta1": (500, 950), "beta2": (900, 999), "eps": (5, 100)}
+    bounds = {"lr": (10, 300), "beta1": (500, 950), "beta2": (900, 990), "eps": (5, 100)}
     for seed, case in enumerate(draws.sizes(6, rows=(1, 4), cols=(1, 5), t=(1, 40), **bounds)):
         w, m, v = draws.normal(3, case.rows, case.cols, seed=seed)
         grad = draws.normal(case.cols, case.rows, seed=100 + seed).T  # not contiguous
@@ -247,6 +245,7 @@ def wrong_steps(case: AdamCase) -> dict[str, Tensor]:
     late, early = case.corrections(case.t - 1), case.corrections(case.t + 1)
     mean, root = m / c1, (v / c2).sqrt()
     right = case.moved(mean, root)
+    inside, inside_uncorrected = (v / c2 + eps).sqrt(), (v + eps).sqrt()
     return {
         "the sign is wrong, so you climb.": 2 * w - right,
         "bias correction is missing; divide m by 1 - beta1**t and v by 1 - beta2**t.": (
@@ -261,12 +260,14 @@ def wrong_steps(case: AdamCase) -> dict[str, Tensor]:
             case.moved(m / (1 - case.beta1), (v / (1 - case.beta2)).sqrt())
         ),
         "your eps is inside the root; it belongs outside, as in sqrt(v) + eps.": (
-            w - lr * mean / (v / c2 + eps).sqrt()
+            w - lr * mean / inside
         ),
-        "your eps is inside the root and bias correction is missing.": w
-        - lr * m / (v + eps).sqrt(),
-        "eps has no effect in your step; add the argument eps to the root of v.": w
-        - lr * mean / root,
+        "your eps is inside the root and bias correction is missing.": (
+            w - lr * m / inside_uncorrected
+        ),
+        "eps has no effect in your step; add the argument eps to the root of v.": (
+            w - lr * mean / root
+        ),
         "you divide the gradient, which is RMSProp; Adam divides its running mean m.": (
             case.moved(case.grad, root)
         ),
