@@ -33,6 +33,10 @@ def epoch_batch(batch: GetBatch) -> None:
     second, _ = read(batch, tokens, 1, 3, block)
     expect(not torch.equal(second, x), "batch 1 repeats batch 0, so `number` is ignored.")
     expect(
+        second.shape == x.shape,
+        f"batch 1 has shape {tuple(second.shape)}; 41 tokens are enough for {tuple(x.shape)}.",
+    )
+    expect(
         second[0, 0] == 1000 + 3 * block,
         f"batch 1 must continue where batch 0 ended, at token {3 * block}; yours begins at "
         f"{int(second[0, 0]) - 1000}.",
