@@ -1,17 +1,20 @@
 """Checks of notebook 08 on the parts of GPT-2's trainer, from batches to evaluation."""
 
-import copy
 import math
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from numbers import Real
+from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from cs336_lib import optim, schedule
-from cs336_lib.classroom.checks.report import expect, part
+from cs336_lib.classroom.checks.draws import normal, sizes
+from cs336_lib.classroom.checks.report import DiagnosisError, expect, expect_number, part, shown
 from cs336_lib.config import GPTConfig, TrainConfig
 from cs336_lib.model import GPT
 
@@ -28,13 +31,39 @@ Piece = tuple[Tensor, Tensor]  # inputs and targets of a micro-batch
 Pieces = Iterable[Piece]
 
 NO_RETURN = "your function returns None; is the `return` missing?"
+NO_WINDOW = "this process has no window, because there are too few; its share is a tensor of 0."
+
+
+@contextmanager
+def later(case: str) -> Iterator[None]:
+    """Name the case at the start of a diagnosis. All cases before it were right."""
+    try:
+        yield
+    except DiagnosisError as error:
+        raise DiagnosisError(f"right so far, but {case}, {error}", error.figures) from None
+
+
+def compared(got: float, right: float) -> str:
+    """Compare the learner's number with the right one, for the third attempt."""
+    return f"You get {shown(got)}, and {shown(right)} is right."
+
+
+def little_gpt(seed: int, device: str = "cpu", **changes: Any) -> GPT:
+    """Make a GPT of odd sizes with large weights, so that the losses of windows differ."""
+    shape = {"block_size": 7, "vocab_size": 23, "n_layer": 1, "n_head": 3, "n_embd": 12}
+    with torch.random.fork_rng(devices=[]), torch.device(device), torch.no_grad():
+        torch.manual_seed(seed)
+        model = GPT(GPTConfig(**{**shape, **changes}))
+        for p in model.parameters():
+            p *= 6
+    return model
 
 
 # windows
 
 
 class Stream:
-    """Tokens in two shards with the methods of the notebook's `Tokens`, which notes every read.
+    """Tokens with the methods of the notebook's `Tokens`. It counts the tokens that are read.
 
     Args:
         ids: The tokens.
@@ -42,10 +71,8 @@ class Stream:
     """
 
     def __init__(self, ids: np.ndarray, too_far: str):
-        cut = len(ids) // 3
         self.ids, self.too_far = ids, too_far
-        self.shards, self.begins = [ids[:cut], ids[cut:]], [0, cut, len(ids)]
-        self.reads: list[int] = []  # the position of each one
+        self.taken = 0
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -53,8 +80,14 @@ class Stream:
     def read(self, start: int, count: int) -> np.ndarray:
         """Return `count` tokens from position `start` on."""
         expect(start >= 0 and start + count <= len(self), self.too_far)
-        self.reads.append(int(start))
+        self.taken += count
         return self.ids[start : start + count].copy()
+
+
+def different_tokens(count: int, below: int = 2**16) -> np.ndarray:
+    """Draw different tokens, which tell their position."""
+    order = torch.randperm(below, generator=torch.Generator().manual_seed(count))
+    return order[:count].numpy().astype(np.uint16)
 
 
 def windows_of(tokens: Any, starts: Sequence[int], block_size: int) -> tuple[Tensor, Tensor]:
@@ -64,173 +97,260 @@ def windows_of(tokens: Any, starts: Sequence[int], block_size: int) -> tuple[Ten
     return both[:, :-1], both[:, 1:]
 
 
-def batch_of(answer: Callable, tokens: Stream, starts: list[int], block_size: int) -> Any:
-    """Call the learner's `windows`, and diagnose shards that are read without `read`."""
+@part(
+    windows_of,
+    "A stream is 5, 8, 2, 9, 4. With block_size 3 and start 1, which tokens are the inputs, and "
+    "which are the targets?",
+)
+def windows(answer: Callable[[Stream, list[int], int], tuple[Tensor, Tensor]]) -> None:
+    """Check inputs and targets of windows, which are shifted by one token, as int64."""
+    check_windows(answer, 101, [7, 31, 0, 95], 5)
+    with later("with one window of one token"):
+        check_windows(answer, 9, [4], 1)
+    with later("with a window that takes the whole stream"):
+        check_windows(answer, 7, [0], 6)
+    with later("with a start that occurs twice"):
+        check_windows(answer, 120, [3, 60, 3], 40)
+    for n, case in enumerate(sizes(3, rows=(2, 6), size=(2, 9), spare=(1, 80))):
+        drawn = normal(case.rows, seed=n).sigmoid() * (case.spare + 1)
+        with later(f"with {case.rows} windows of {case.size} tokens"):
+            check_windows(answer, case.size + 1 + case.spare, drawn.int().tolist(), case.size)
+
+
+def check_windows(answer: Callable, length: int, starts: list[int], size: int) -> None:
+    """Check a batch of windows from a stream of this length."""
+    ids = different_tokens(length)
+    too_far = (
+        "you read past the end of the tokens. `starts` are positions, not window numbers, and a "
+        "window takes block_size + 1 tokens."
+    )
+    tokens, given = Stream(ids, too_far), list(starts)
+    x, y = batch_of(answer, tokens, given, size)
+    right_x, right_y = windows_of(Stream(ids, too_far), starts, size)
+    expect(min(x.min(), y.min()) >= 0, "a token became negative; int16 ends at 32,767.")
+    expect(
+        not torch.equal(x, right_y),
+        "inputs and targets are swapped: a target comes one token after its input.",
+    )
+    expect(not torch.equal(y, right_x), "the targets are the inputs; shift them by one token.")
+    expect(
+        torch.equal(x[:, 0], right_x[:, 0]),
+        "a row doesn't begin at its position in `starts`, in the given order.",
+    )
+    expect(torch.equal(x, right_x), "the inputs of a row must be consecutive tokens.")
+    expect(torch.equal(y, right_y), "a target must be the token right after its input.")
+    expect(given == starts, "your function changes its input `starts` in place.")
+    expect(
+        tokens.taken <= 2 * len(starts) * (size + 1),
+        f"you read {tokens.taken} tokens for a batch of {x.numel()}. A stream may hold ten "
+        "billion, so read only block_size + 1 for each window.",
+    )
+
+
+def batch_of(answer: Callable, tokens: Stream, starts: list[int], size: int) -> Piece:
+    """Call the learner's `windows`, and check types and shapes of the result."""
+    use_read = "call tokens.read(start, count), which also reads across two shards."
+    wanted = (len(starts), size)
     try:
-        got = answer(tokens, starts, block_size)
-    except NotImplementedError:
-        raise
-    except (ValueError, RuntimeError, AttributeError, TypeError, IndexError):
-        expect(tokens.reads, "call tokens.read(start, count), which also reads across two shards.")
+        got = answer(tokens, starts, size)
+    except (ValueError, AttributeError, TypeError, IndexError):
+        expect(tokens.taken, use_read)
         raise
     expect(got is not None, NO_RETURN)
     expect(
         isinstance(got, (tuple, list)) and len(got) == 2,
         "return two tensors, the inputs and the targets.",
     )
-    return got
-
-
-@part(windows_of, "")
-def windows(answer: Callable[[Stream, list[int], int], tuple[Tensor, Tensor]]) -> None:
-    """Check inputs and targets of windows, which are shifted by one token, as int64."""
-    ids = np.arange(40_000, 40_101, dtype=np.uint16)  # tokens that tell their position
-    too_far = (
-        "you read past the end of the tokens. `starts` are positions, not window numbers, and a "
-        "window takes block_size + 1 tokens."
+    x, y = got
+    expect(
+        isinstance(x, Tensor) and isinstance(y, Tensor),
+        "inputs and targets must be tensors; torch.from_numpy makes one of an array.",
     )
-    for starts, block_size in (([7, 31, 0, 95], 5), ([2, 90], 7), ([12], 1), ([3, 3, 60], 40)):
-        tokens = Stream(ids, too_far)
-        x, y = batch_of(answer, tokens, list(starts), block_size)
-        expect(
-            isinstance(x, Tensor) and isinstance(y, Tensor),
-            "inputs and targets must be tensors; torch.from_numpy makes one of an array.",
-        )
-        expect(
-            x.dtype == y.dtype == torch.int64,
-            f"the dtypes are {x.dtype} and {y.dtype}; embeddings and cross_entropy need int64.",
-        )
-        wanted = (len(starts), block_size)
-        expect(
-            x.shape == y.shape == wanted,
-            f"shapes {tuple(x.shape)} and {tuple(y.shape)}; both must be {wanted} here, and each "
-            "row reads block_size + 1 tokens.",
-        )
-        expect(min(x.min(), y.min()) >= 0, "a token became negative; int16 ends at 32,767.")
-        right_x, right_y = windows_of(Stream(ids, too_far), starts, block_size)
-        expect(
-            not torch.equal(x, right_y),
-            "inputs and targets are swapped: a target comes one token after its input.",
-        )
-        expect(not torch.equal(y, right_x), "the targets are the inputs; shift them by one token.")
-        expect(
-            torch.equal(x[:, 0], right_x[:, 0]),
-            "a row doesn't begin at its position in `starts`, in the given order.",
-        )
-        expect(torch.equal(x, right_x), "the inputs of a row must be consecutive tokens.")
-        expect(torch.equal(y, right_y), "a target must be the token right after its input.")
+    expect(
+        x.dtype == y.dtype == torch.int64,
+        f"the dtypes are {x.dtype} and {y.dtype}; embeddings and cross_entropy need int64.",
+    )
+    expect(
+        x.shape == y.shape == wanted,
+        f"shapes {tuple(x.shape)} and {tuple(y.shape)}; both must be {wanted} here, and each "
+        "row reads block_size + 1 tokens.",
+    )
+    expect(tokens.taken, use_read)
+    return x, y
 
 
 # learning_rate
 
 
-@part(schedule.learning_rate, "")
+@part(
+    schedule.learning_rate,
+    "With max_steps=5, warmup_steps=2, a peak of 4 and a minimum of 0, which rates do steps 0 to "
+    "4 have?",
+)
 def learning_rate(answer: Callable[[int, TrainConfig], float]) -> None:
     """Check the rate of every step, with a warm-up, half a cosine, and the minimum after it."""
-    base = {"learning_rate": 3e-3, "min_learning_rate": 5e-4}
-    config = TrainConfig(max_steps=31, warmup_steps=7, **base)
-    given = [answer(step, config) for step in range(31)]
-    expect(None not in given, "your function returns None for a step; is a `return` missing?")
-    rates = [float(rate) for rate in given]
-    right = [schedule.learning_rate(step, config) for step in range(31)]
+    config = TrainConfig(max_steps=31, warmup_steps=7, learning_rate=3e-3, min_learning_rate=5e-4)
+    rates = [rate_of(answer, step, config) for step in range(31)]
     check_warmup(rates, config)
-    check_decay(rates, right, config)
-    beyond = float(answer(40, config))
-    expect(
-        math.isclose(beyond, 5e-4, rel_tol=1e-9),
-        f"step 40 of 31 has the rate {beyond:.2e}; after the last step the rate stays at the "
-        "minimum. A cosine rises again, so limit the progress to 1.",
+    check_decay(rates, config)
+    for step in (31, 40, 54, 300):
+        expect(
+            math.isclose(rate_of(answer, step, config), 5e-4, rel_tol=1e-6),
+            "after the last step the rate isn't the minimum. A cosine rises again, so limit the "
+            "progress to 1.",
+        )
+    runs = {
+        "without a warm-up": (20, 0),
+        "with one step of warm-up": (20, 1),
+        "when all steps are warm-up": (5, 5),
+        "when only one step follows the warm-up": (8, 7),
+        "in a run of one step": (1, 0),
+        "in a run of one step, which is the warm-up": (1, 1),
+        "in a run of two steps": (2, 0),
+    }
+    for number, (case, (steps, warmup)) in enumerate(runs.items()):
+        with later(case):
+            check_run(answer, number, steps, warmup)
+    for number, run in enumerate(sizes(4, seed=1, warmup=(2, 30), rest=(2, 90))):
+        with later("with other numbers"):
+            check_run(answer, 20 + number, run.warmup + run.rest, run.warmup)
+
+
+def check_run(answer: Callable, number: int, steps: int, warmup: int) -> None:
+    """Check the rates of all steps of a run, and of steps after its end."""
+    config = TrainConfig(
+        max_steps=steps,
+        warmup_steps=warmup,
+        learning_rate=2.0 + number,
+        min_learning_rate=1.5 + number / 2,
     )
-    shapes = ((20, 0), (20, 1), (5, 5), (1, 0), (1, 1), (103, 12))
-    for steps, warmup in shapes:
-        other = TrainConfig(max_steps=steps, warmup_steps=warmup, learning_rate=2.0)
-        for step in range(steps):
-            wanted = schedule.learning_rate(step, other)
-            where = f"with max_steps={steps} and warmup_steps={warmup}, step {step}"
-            try:
-                rate = float(answer(step, other))
-            except ZeroDivisionError:
-                expect(False, f"{where} divides by zero.")
-            expect(
-                math.isclose(rate, wanted, rel_tol=1e-9),
-                f"{where} should have {wanted:.4g}, not {rate:.4g}.",
-            )
+    decays = steps > max(warmup, 1)  # otherwise the peak is at the last step
+    for step in (*range(steps), *((steps, 2 * steps, 5 * steps + 3) if decays else ())):
+        where = f"step {step} with max_steps={steps} and warmup_steps={warmup}"
+        wanted = schedule.learning_rate(step, config)
+        expect_number(rate_of(answer, step, config), wanted, where, {})
+
+
+def rate_of(answer: Callable, step: int, config: TrainConfig) -> float:
+    """Return a step's rate by the learner's schedule."""
+    try:
+        rate = answer(step, config)
+    except ZeroDivisionError:
+        raise DiagnosisError(f"step {step} divides by zero.") from None
+    expect(rate is not None, "your function returns None for a step; is a `return` missing?")
+    if isinstance(rate, (Tensor, np.ndarray)) and rate.ndim == 0:
+        rate = rate.item()
+    is_number = isinstance(rate, Real) and not isinstance(rate, bool)
+    expect(is_number, f"a rate is a number, not {type(rate).__name__}.")
+    return float(rate)
 
 
 def check_warmup(rates: list[float], config: TrainConfig) -> None:
     """Check the steps of a warm-up of 7 steps, and that the next one has a lower rate."""
     peak = config.learning_rate
+    recipe = TrainConfig()
+    expect(
+        not math.isclose(rates[0], peak / recipe.warmup_steps, rel_tol=1e-6)
+        and not math.isclose(rates[6], recipe.learning_rate, rel_tol=1e-6)
+        and not math.isclose(rates[30], recipe.min_learning_rate, rel_tol=1e-6),
+        "you use numbers of the recipe; the schedule must take all of them from `config`.",
+    )
+    expect(any(rates[:6]), "the warm-up is 0 before its last step; // rounds down, so use /.")
     expect(rates[0] != 0, "step 0 has the rate 0, so it is wasted; let it have peak / 7.")
     expect(
-        not math.isclose(rates[6], peak * 7 / 8) and not math.isclose(rates[7] / rates[6], 7 / 6),
+        not math.isclose(rates[6], peak * 7 / 8, rel_tol=1e-6)
+        and not math.isclose(rates[7] / rates[6], 7 / 6, rel_tol=1e-6),
         "the warm-up ends a step late: of 7 warm-up steps, the last is step 6 and has the peak.",
     )
     expect(
-        not any(rate > peak * (1 + 1e-9) for rate in rates),
+        not any(rate > peak * (1 + 1e-6) for rate in rates),
         "a rate is above the peak. The factor (1 + cos) / 2 goes from 1 to 0, and it scales "
         "peak - minimum.",
     )
-    expect(
-        math.isclose(rates[6], peak, rel_tol=1e-9),
-        f"of 7 warm-up steps, step 6 is the last and has the peak, not {rates[6]:.3g}.",
-    )
+    late = "of 7 warm-up steps, step 6 is the last and has the peak."
+    if not math.isclose(rates[6], peak, rel_tol=1e-6):
+        raise DiagnosisError(late, compared(rates[6], peak))
     for step in range(7):
         wanted = peak * (step + 1) / 7
-        expect(
-            math.isclose(rates[step], wanted, rel_tol=1e-9),
-            f"the warm-up is a straight line; step {step} has {wanted:.3g}, not {rates[step]:.3g}.",
-        )
+        if not math.isclose(rates[step], wanted, rel_tol=1e-6):
+            line = f"the warm-up is a straight line, but step {step} is not on it."
+            raise DiagnosisError(line, compared(rates[step], wanted))
     expect(
-        not math.isclose(rates[7], peak, rel_tol=1e-9),
+        min(rates[6:30]) < peak * 0.99,
+        "after the warm-up, the rate stays at the peak. Is there a // for /, or another number of "
+        "steps than config.max_steps?",
+    )
+    expect(
+        not math.isclose(rates[7], peak, rel_tol=1e-6),
         "steps 6 and 7 both have the peak; the cosine begins at step 6, the last of the warm-up.",
     )
 
 
-def check_decay(rates: list[float], right: list[float], config: TrainConfig) -> None:
+def check_decay(rates: list[float], config: TrainConfig) -> None:
     """Check that the rates follow half a cosine, of which the last step has the minimum."""
     peak, lowest = config.learning_rate, config.min_learning_rate
     line = [peak + (lowest - peak) * (step - 6) / 24 for step in range(6, 31)]
     expect(
-        not np.allclose(rates[6:], line, rtol=1e-9),
+        not np.allclose(rates[6:], line, rtol=1e-6),
         "the rate falls in a straight line; use (1 + cos(pi * progress)) / 2.",
     )
-    expect(rates[30] > lowest / 2, "the last step has the rate 0; it should have the minimum.")
+    expect(rates[30] >= 0, "a rate is negative, because cos goes from 1 to -1; use (1 + cos) / 2.")
     expect(
-        math.isclose(rates[30], lowest, rel_tol=1e-9),
-        f"the last step, 30, has {rates[30]:.4g}, and not the minimum {lowest:.4g}. From step 6 "
-        "to step 30 there are 24 steps.",
+        rates[30] > lowest / 1000,
+        "the last step has the rate 0; it should have config.min_learning_rate.",
     )
-    for step, (rate, wanted) in enumerate(zip(rates, right, strict=True)):
-        expect(
-            math.isclose(rate, wanted, rel_tol=1e-9),
-            f"step {step} should have {wanted:.4g}, not {rate:.4g}.",
-        )
+
+    def at(angle: float) -> float:
+        return lowest + (peak - lowest) * (1 + math.cos(angle)) / 2
+
+    steps = "from step 6 to step 30 there are 24 steps, so the progress of step 30 must be 1."
+    mistakes = {
+        "the last step has a tenth of the peak; use config.min_learning_rate.": peak / 10,
+        "math.cos takes radians, in which half a turn is math.pi.": at(180),
+        steps: at(math.pi * 24 / 25),
+        f"right up to the peak, but {steps}": at(math.pi * 23 / 24),
+    }
+    expect_number(rates[30], lowest, "the last step, which has the minimum", mistakes)
+    middle = {
+        "the cosine begins at step 0, but it must begin at the peak, which is at step 6.": (
+            at(math.pi * 18 / 30)
+        ),
+        "the rate falls along a quarter of a cosine; use (1 + cos(pi * progress)) / 2.": (
+            lowest + (peak - lowest) * math.cos(math.pi / 4)
+        ),
+        "the cosine ends at 0 and is cut off at the minimum; it must end at the minimum.": peak / 2,
+    }
+    expect_number(rates[18], at(math.pi / 2), "step 18, which is half-way", middle)
+    for step, rate in enumerate(rates):
+        expect_number(rate, schedule.learning_rate(step, config), f"step {step}", {})
 
 
 # parameter_groups
 
 
-def names_of(parameters: Iterable[nn.Parameter], model: nn.Module) -> list[str]:
-    """Return the names of parameters. A parameter that occurs twice gives two names."""
-    names = {id(p): name for name, p in model.named_parameters()}
-    return [names.get(id(p), "?") for p in parameters]
-
-
-@part(optim.parameter_groups, "")
+@part(
+    optim.parameter_groups,
+    "How many dimensions do a LayerNorm's weight, a linear layer's weight and its bias have? "
+    "Which of them should shrink?",
+)
 def parameter_groups(answer: Callable[[nn.Module, float], list[dict]]) -> None:
     """Check the groups, where matrices and larger are decayed but biases and norms are not."""
-    model = GPT(GPTConfig(block_size=5, vocab_size=9, n_layer=2, n_head=1, n_embd=6))
+    check_groups(answer, little_gpt(0, n_layer=2), 0.3)
+    with later("with a weight decay of 0.25"):
+        check_groups(answer, little_gpt(1, n_layer=2), 0.25)
+    with later("with block_size=1, where wpe is a matrix of one row"):
+        check_groups(answer, little_gpt(2, block_size=1, n_layer=3), 0.125)
+    with later("in a model that is one number wide"):
+        check_groups(answer, little_gpt(3, n_embd=1, n_head=1), 2.0)
+    with later("in a larger model"):
+        check_groups(answer, little_gpt(4, vocab_size=301, n_embd=48, n_layer=4), 0.5)
+
+
+def check_groups(answer: Callable, model: GPT, weight_decay: float) -> None:
+    """Check the groups of a model."""
     everything = dict(model.named_parameters())
-    groups = answer(model, 0.3)
-    expect(groups is not None, NO_RETURN)
-    expect(
-        isinstance(groups, (list, tuple)) and all(isinstance(group, dict) for group in groups),
-        'return a list of dicts, such as {"params": [...], "weight_decay": 0.1}.',
-    )
-    expect(
-        all("params" in group and "weight_decay" in group for group in groups),
-        'each group needs the keys "params" and "weight_decay".',
-    )
+    groups = answer(model, weight_decay)
+    check_form(groups)
     groups = [{**group, "params": list(group["params"])} for group in groups]
     expect(
         all(isinstance(p, Tensor) for group in groups for p in group["params"]),
@@ -247,22 +367,48 @@ def parameter_groups(answer: Callable[[nn.Module, float], list[dict]]) -> None:
         name: group["weight_decay"] for group in groups for name in names_of(group["params"], model)
     }
     missing = [name for name in everything if name not in decay]
-    expect(not missing, f"these are not in a group, so they never train: {', '.join(missing[:3])}.")
-    check_decayed({name: (p.dim(), decay[name]) for name, p in everything.items()})
     expect(
-        {group["weight_decay"] for group in answer(model, 0.25)} == {0.25, 0.0},
-        "the decay is always the same; use the argument weight_decay.",
+        missing != [name for name, p in everything.items() if p.dim() < 2],
+        "the vectors are in no group. model.parameters() is an iterator that ends after the first "
+        "loop; make a list of it.",
+    )
+    expect(not missing, f"these are not in a group, so they never train: {', '.join(missing[:3])}.")
+    check_decayed({name: (p.dim(), decay[name]) for name, p in everything.items()}, weight_decay)
+
+
+def check_form(groups: Any) -> None:
+    """Check that the groups are dicts with the right keys."""
+    expect(groups is not None, NO_RETURN)
+    expect(
+        isinstance(groups, (list, tuple)) and all(isinstance(group, dict) for group in groups),
+        'return a list of dicts, such as {"params": [...], "weight_decay": 0.1}.',
+    )
+    expect(
+        all("params" in group and "weight_decay" in group for group in groups),
+        'each group needs the keys "params" and "weight_decay".',
+    )
+    expect(
+        not any(isinstance(group["params"], (set, frozenset)) for group in groups),
+        "AdamW refuses a set of parameters, because it has no order; use a list.",
     )
 
 
-def check_decayed(found: dict[str, tuple[int, float]]) -> None:
-    """Check the weight decay of each parameter for a config value of 0.3."""
+def names_of(parameters: Iterable[nn.Parameter], model: nn.Module) -> list[str]:
+    """Return the names of parameters. A parameter that occurs twice gives two names."""
+    names = {id(p): name for name, p in model.named_parameters()}
+    return [names.get(id(p), "?") for p in parameters]
+
+
+def check_decayed(found: dict[str, tuple[int, float]], weight_decay: float) -> None:
+    """Check the weight decay of each parameter. `found` has its dimensions and decay by name."""
     matrices = {name: decay for name, (dim, decay) in found.items() if dim >= 2}
     vectors = {name: decay for name, (dim, decay) in found.items() if dim < 2}
     expect(
         any(matrices.values()) or not all(vectors.values()),
         "the groups are swapped: decay the matrices, leave the vectors.",
     )
+    expect(any(matrices.values()), "no matrix is decayed; give them the argument weight_decay.")
+    expect(not all(vectors.values()), "gains and biases are decayed, too; give them 0.")
     norms = [decay for name, decay in vectors.items() if name.endswith("weight")]
     expect(
         any(decay == 0 for decay in norms),
@@ -276,10 +422,12 @@ def check_decayed(found: dict[str, tuple[int, float]]) -> None:
         all(decay > 0 for decay in embeddings),
         "the embeddings are not decayed; GPT-2's recipe decays every matrix, these two as well.",
     )
+    expect(all(matrices.values()), "a matrix is not decayed; every parameter of two dimensions is.")
     expect(
-        set(matrices.values()) == {0.3} and set(vectors.values()) == {0.0},
-        "every matrix should have the weight decay 0.3 that was passed, every vector 0.0.",
+        all(math.isclose(decay, weight_decay, rel_tol=1e-6) for decay in matrices.values()),
+        "the decay of the matrices is not the one that was passed; use the argument weight_decay.",
     )
+    expect(set(vectors.values()) == {0}, "every vector should have the weight decay 0.")
 
 
 # backward
@@ -297,11 +445,11 @@ class Autocast(AbstractContextManager):
         self.is_open = False
 
 
-def little_gpt(seed: int, dropout: float = 0.0) -> GPT:
-    """Make a GPT of odd sizes."""
-    torch.manual_seed(seed)
-    shape = {"block_size": 7, "vocab_size": 23, "n_layer": 1, "n_head": 3, "n_embd": 12}
-    return GPT(GPTConfig(**shape, dropout=dropout))
+class Kept:
+    """An activation that a graph keeps for its backward pass."""
+
+    def __init__(self, value: Tensor):
+        self.value = value.detach()  # an output's own graph would keep it forever
 
 
 def flat_gradient(model: nn.Module) -> Tensor:
@@ -324,69 +472,124 @@ def backward_of(
     return torch.stack(losses).sum()
 
 
-@part(backward_of, "")
+@part(
+    backward_of,
+    "A batch has two pieces with the mean losses 2 and 4. What does each piece contribute to the "
+    "mean loss of the batch?",
+)
 def backward(answer: Callable[[nn.Module, Pieces, int, AbstractContextManager], Tensor]) -> None:
     """Check the gradient and the loss of micro-batches, of a whole batch and of a share of it."""
-    for seed, number, rows, count in ((0, 3, 2, 3), (1, 2, 3, 5), (2, 1, 1, 1)):
-        model, autocast, graphs = little_gpt(seed), Autocast(), []
-        drawn = torch.randint(23, (number, 2, rows, 7))
-        pieces = [(x, y) for x, y in drawn]
+    check_backward(answer, 0, SimpleNamespace(pieces=3, others=0, rows=2, seq=7))
+    with later("with 2 of the batch's 5 pieces"):
+        check_backward(answer, 1, SimpleNamespace(pieces=2, others=3, rows=3, seq=5))
+    with later("with one piece of one token"):
+        check_backward(answer, 2, SimpleNamespace(pieces=1, others=0, rows=1, seq=1))
+    drawn = sizes(3, pieces=(1, 5), others=(0, 6), rows=(1, 4), seq=(2, 7))
+    for seed, case in enumerate(drawn, start=3):
+        with later(f"with {case.pieces} of the batch's {case.pieces + case.others} pieces"):
+            check_backward(answer, seed, case)
+    check_device(lambda model: answer(model, iter(pieces_of(0, case)), 9, Autocast()))
 
-        def look(model: GPT, *_: object, autocast=autocast, graphs=graphs) -> None:
-            expect(autocast.is_open, "the forward pass must be inside `with autocast:`.")
-            expect(torch.is_grad_enabled(), "no_grad is on, so there is no gradient to add up.")
-            graphs.append(model.lm_head.weight.grad is None)
 
-        model.register_forward_pre_hook(look)
-        try:
-            loss = answer(model, iter(pieces), count, autocast)
-        except TypeError as error:
-            expect(
-                "len()" not in str(error) and "subscriptable" not in str(error),
-                "`pieces` is an iterator without a length; loop over it, and divide by `count`.",
-            )
-            raise
-        check_gradient(flat_gradient(model), seed, pieces, count)
+def pieces_of(seed: int, case: SimpleNamespace) -> list[Piece]:
+    """Draw micro-batches of little GPT's tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(23, (case.pieces, 2, case.rows, case.seq), generator=generator)
+    return [(x.clone(), y.clone()) for x, y in drawn]
+
+
+def check_backward(answer: Callable, seed: int, case: SimpleNamespace) -> None:
+    """Check the gradient and the loss of some pieces, and what is in memory at once."""
+    model, autocast, alive = little_gpt(seed), Autocast(), WeakSet()
+    pieces, count = pieces_of(seed, case), case.pieces + case.others
+
+    def look(model: GPT, *_: object) -> None:
+        expect(autocast.is_open, "the forward pass must be inside `with autocast:`.")
+        expect(torch.is_grad_enabled(), "no_grad is on, so there is no gradient to add up.")
+        expect(model.training, "model.eval() turns dropout off; train in training mode.")
         expect(
-            not any(graphs[1:]),
-            "you go backward only after the last forward pass, so the activations of all pieces "
-            "are in memory at once. Go backward after each piece.",
+            not alive,
+            "a forward pass begins while the activations of the last piece are still in memory. "
+            "Go backward right after each piece, without retain_graph.",
         )
-        check_loss(loss, backward_of(little_gpt(seed), pieces, count, Autocast()), count)
 
+    def pack(value: Tensor) -> Kept:
+        alive.add(kept := Kept(value))
+        return kept
 
-def check_gradient(got: Tensor, seed: int, pieces: list[Piece], count: int) -> None:
-    """Compare the accumulated gradient with the correct gradient."""
-    right = {}
-    for name, given in {"all": pieces, "last": pieces[-1:]}.items():
-        model = little_gpt(seed)
-        backward_of(model, given, count, Autocast())
-        right[name] = flat_gradient(model)
-    expect(got.any(), "there is no gradient. Does every piece go backward, without a zero_grad?")
-    times = (got.norm() / right["all"].norm()).item()
+    model.register_forward_pre_hook(look)
+    before = [p.detach().clone() for p in model.parameters()]
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.value):
+            loss = answer(model, iter(pieces), count, autocast)
+    except TypeError as error:
+        expect(
+            "len()" not in str(error) and "subscriptable" not in str(error),
+            "`pieces` is an iterator without a length; loop over it, and divide by `count`.",
+        )
+        raise
     expect(
-        count == 1 or not math.isclose(times, count, rel_tol=1e-3),
+        all(map(torch.equal, before, model.parameters())),
+        "the weights have moved; only the update in exercise 4 may change them.",
+    )
+    given = pieces_of(seed, case)
+    right, last = right_of(seed, given, count), right_of(seed, given[-1:], count)
+    check_gradient(flat_gradient(model), right[0], last[0], case.pieces, count)
+    check_loss(loss, right[1], last[1], case.pieces, count)
+    expect(
+        all(map(torch.equal, sum(pieces, ()), sum(given, ()))),
+        "your function changes the tokens in its input `pieces` in place.",
+    )
+
+
+def right_of(seed: int, pieces: list[Piece], count: int) -> tuple[Tensor, float]:
+    """Return the right gradient and loss of some pieces."""
+    model = little_gpt(seed)
+    loss = backward_of(model, pieces, count, Autocast())
+    return flat_gradient(model), loss.item()
+
+
+def is_close(got: Tensor, right: Tensor) -> bool:
+    """Return whether two vectors are equal, up to rounding errors."""
+    return bool((got - right).norm() <= 1e-4 * right.norm())
+
+
+def check_gradient(got: Tensor, right: Tensor, last: Tensor, pieces: int, count: int) -> None:
+    """Compare a gradient with the right one, and with the one of the last piece alone."""
+    expect(got.any(), "there is no gradient. Does every piece go backward, without a zero_grad?")
+    expect(
+        count == 1 or not is_close(got, right * count),
         f"the gradient of {count} micro-batches is {count} times too long; divide each loss by "
         "`count`.",
     )
     expect(
-        count == len(pieces) or not math.isclose(times, count / len(pieces), rel_tol=1e-3),
-        f"your process got {len(pieces)} of the batch's {count} micro-batches, and the gradient is "
-        f"{times:.1f} times too long. Divide by `count`, not by the number of pieces you got.",
+        count == pieces or not is_close(got, right * count / pieces),
+        f"your process got {pieces} of the batch's {count} micro-batches, and the gradient is "
+        f"{count / pieces:.1f} times too long. Divide by `count`, not by the number of pieces you "
+        "got.",
     )
     expect(
-        len(pieces) == 1 or not torch.allclose(got, right["last"], rtol=1e-4, atol=1e-7),
+        pieces == 1 or not is_close(got, last),
         "only the last micro-batch's gradient is left. Let .grad add up; don't zero it here.",
     )
     expect(
-        torch.allclose(got, right["all"], rtol=1e-4, atol=1e-6),
-        f"with {len(pieces)} of {count} micro-batches, the gradient isn't the sum of the gradients "
-        "of loss / count.",
+        count == 1 or not is_close(got * count, right),
+        f"the gradient is {count} times too short. Divide the loss by `count` once.",
+    )
+    expect(
+        is_close(got, right) or not is_close(got / got.norm(), right / right.norm()),
+        "the gradient has the right direction and the wrong length. Dividing each loss by `count` "
+        "is enough, and clipping comes in the update.",
+    )
+    expect(
+        is_close(got, right),
+        f"with {pieces} of {count} micro-batches, the gradient isn't the sum of the gradients of "
+        "loss / count.",
     )
 
 
-def check_loss(got: Any, right: Tensor, count: int) -> None:
-    """Compare the returned loss with the right one."""
+def check_loss(got: Any, right: float, last: float, pieces: int, count: int) -> None:
+    """Compare the returned loss with the right one, and with the one of the last piece alone."""
     expect(got is not None, "your function returns None; return the sum of the losses / count.")
     expect(
         isinstance(got, Tensor),
@@ -398,13 +601,48 @@ def check_loss(got: Any, right: Tensor, count: int) -> None:
         "the returned loss still holds a graph, and with it the activations; add loss.detach().",
     )
     expect(got.numel() == 1, f"return one number, not a tensor of shape {tuple(got.shape)}.")
-    expect(
-        count == 1 or not math.isclose(got.item(), right.item() * count, rel_tol=1e-3),
-        f"the returned loss is {count} times too large; return the sum of loss / count.",
+    mistakes = {
+        f"the returned loss is {count} times too large; return the sum of loss / count.": (
+            right * count
+        ),
+        f"the returned loss is {count} times too small; divide by `count` once.": right / count,
+        "you return the loss of the last piece only; add up the losses of all pieces.": last,
+        "you return the mean loss of the last piece; return the sum of all loss / count.": (
+            last * count
+        ),
+        "you divide the returned loss by the number of pieces you got, not by `count`.": (
+            right * count / pieces
+        ),
+    }
+    expect_number(got.item(), right, "the returned sum of loss / count", mistakes, 1e-4)
+
+
+def check_device(call: Callable[[GPT], Any]) -> None:
+    """Run an answer with a model on the meta device, whose tensors have no numbers.
+
+    Args:
+        call: Calls the answer with the model. An answer that needs a number from a tensor isn't
+            judged here.
+    """
+    model = little_gpt(0, device="meta")
+    stays = (
+        "on a GPU this fails, because a tensor stays on the CPU; move x and y to the model's "
+        "device."
     )
+
+    def look(model: GPT, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        tensors = [x for x in (*given, *named.values()) if isinstance(x, Tensor)]
+        expect(all(x.is_meta for x in tensors), stays)
+
+    model.register_forward_pre_hook(look, with_kwargs=True)
+    try:
+        loss = call(model)
+    except (RuntimeError, NotImplementedError) as error:
+        expect("expected device" not in str(error), stays)
+        return
     expect(
-        math.isclose(got.item(), right.item(), rel_tol=1e-4),
-        f"you return {got.item():.4f}, and the sum of loss / count is {right.item():.4f}.",
+        loss.is_meta,
+        "on a GPU this fails, because your total is on the CPU; create it on the model's device.",
     )
 
 
@@ -425,9 +663,10 @@ def update_of(
 class TwoGroups:
     """A small model, an optimizer with two groups of it, and gradients of a given norm."""
 
-    def __init__(self, make: Callable[..., torch.optim.Optimizer]):
-        torch.manual_seed(3)
-        self.model = nn.Sequential(nn.Linear(5, 3), nn.LayerNorm(3))
+    def __init__(self, make: Callable[..., torch.optim.Optimizer], size: int = 5):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            self.model = nn.Sequential(nn.Linear(size, 3), nn.LayerNorm(3))
         matrix, *vectors = self.model.parameters()
         self.optimizer = make([{"params": [matrix]}, {"params": vectors}], lr=7.0)
 
@@ -437,61 +676,87 @@ class TwoGroups:
 
     def give_gradient(self, norm: float, seed: int) -> Tensor:
         """Set gradients that have this norm together, and return them as one vector."""
-        torch.manual_seed(seed)
-        for p in self.model.parameters():
-            p.grad = torch.randn_like(p)
+        for n, p in enumerate(self.model.parameters()):
+            p.grad = normal(*p.shape, seed=10 * seed + n)
         long = flat_gradient(self.model)
         for p in self.model.parameters():
             p.grad *= norm / long.norm()
         return flat_gradient(self.model)
 
 
-@part(update_of, "")
+@part(
+    update_of,
+    "A gradient is (3, 4), and the limit is 1. What is its norm, and which gradient is left after "
+    "clipping?",
+)
 def update(answer: Callable[[nn.Module, torch.optim.Optimizer, float, float], Tensor]) -> None:
-    """Check one step of SGD with a long gradient, one with a short one, and three of AdamW."""
+    """Check one step with a long gradient, and steps of SGD and AdamW with other gradients."""
     two = TwoGroups(torch.optim.SGD)
     before, gradient = two.weights(), two.give_gradient(6.0, seed=0)
     norm = answer(two.model, two.optimizer, 0.25, 2.0)
-    check_norm(norm)
+    check_norm(norm, gradient, before)
     check_move(before - two.weights(), gradient)
     expect(
         not flat_gradient(two.model).any(),
         "the gradient is still there, so the next one would add to it; call optimizer.zero_grad().",
     )
-    before, gradient = two.weights(), two.give_gradient(0.5, seed=1)
-    answer(two.model, two.optimizer, 0.125, 2.0)
+    steps = {
+        "for a gradient shorter than the limit, which must stay as it is": (0.5, 0.125, 2.0),
+        "for another long gradient and another limit": (40.0, 0.5, 3.0),
+        "for a gradient of zeros": (0.0, 1.0, 1.0),
+        "for a gradient as long as the limit": (1.0, 2.0, 1.0),
+        "for a learning rate of 0": (2.0, 0.0, 1.5),
+        "for the last of six steps": (30.0, 0.03, 9.0),
+    }
+    for size, make in ((5, torch.optim.SGD), (1, torch.optim.AdamW)):
+        mine, right = TwoGroups(make, size), TwoGroups(make, size)
+        for seed, (case, (length, rate, limit)) in enumerate(steps.items(), start=1):
+            mine.give_gradient(length, seed)
+            right.give_gradient(length, seed)
+            with later(f"{case}, with {make.__name__}"):
+                norm = answer(mine.model, mine.optimizer, rate, limit)
+                wanted = update_of(right.model, right.optimizer, rate, limit)
+                check_next(norm, wanted, mine.weights(), right.weights())
+
+
+def check_next(norm: Any, wanted: Tensor, weights: Tensor, right: Tensor) -> None:
+    """Compare a later step's norm and weights with the right ones."""
+    expect(isinstance(norm, Tensor), "return the norm as a tensor.")
+    if not torch.allclose(norm.float(), wanted, rtol=1e-4):
+        figures = compared(norm.item(), wanted.item())
+        raise DiagnosisError("the returned norm is off.", figures)
+    expect(not weights.isnan().any(), "the weights become NaN; is there a division by the norm?")
     expect(
-        torch.allclose(before - two.weights(), 0.125 * gradient, atol=1e-6),
-        "right for a gradient of norm 6, but not for one of 0.5, which is shorter than the limit "
-        "of 2. Clipping must leave it as it is, and each step has its own rate.",
-    )
-    mine, theirs = TwoGroups(torch.optim.AdamW), TwoGroups(torch.optim.AdamW)
-    for step, rate in enumerate((0.1, 0.2, 0.05)):
-        for pair, function in ((mine, answer), (theirs, update_of)):
-            pair.give_gradient(3.0 * (step + 1), seed=step)
-            function(pair.model, pair.optimizer, rate, 5.0)
-    expect(
-        torch.allclose(mine.weights(), theirs.weights(), atol=1e-5),
-        "right for SGD, but three steps of AdamW end elsewhere. Is there one optimizer.step()?",
+        torch.allclose(weights, right, atol=1e-5),
+        "the weights end elsewhere. Each call clips at its own limit, sets its own rate, and takes "
+        "one optimizer.step().",
     )
 
 
-def check_norm(norm: Any) -> None:
+def check_norm(norm: Any, gradient: Tensor, weights: Tensor) -> None:
     """Check the returned gradient norm. It must be 6, the norm before clipping."""
     expect(norm is not None, "your function returns None; return the norm before clipping.")
     expect(
         isinstance(norm, Tensor),
         "return a tensor. A number from .item() would make the GPU wait in every step.",
     )
-    expect(
-        not math.isclose(norm.item(), 2.0, rel_tol=1e-3),
+    expect(norm.numel() == 1, f"return one number, not a tensor of shape {tuple(norm.shape)}.")
+    mistakes = {
         "you return the norm after clipping, which is never above the limit. "
-        "clip_grad_norm_ returns the one before.",
-    )
-    expect(
-        math.isclose(norm.item(), 6.0, rel_tol=1e-4),
-        f"the gradient's norm over all parameters was 6, and you return {norm.item():.3f}.",
-    )
+        "clip_grad_norm_ returns the one before.": 2.0,
+        "you return the square of the norm; take the root of the sum of squares.": 36.0,
+        "you return the sum of the gradient's absolute values; the norm is the root of the sum of "
+        "squares.": gradient.abs().sum().item(),
+        "you return the largest gradient; the norm is the root of the sum of squares.": (
+            gradient.abs().max().item()
+        ),
+        "you return the norm of the first parameter's gradient; take all parameters together.": (
+            gradient[:15].norm().item()
+        ),
+        "you return the norm of the weights; take the gradients.": weights.norm().item(),
+        "the norm is 0; call zero_grad() at the end.": 0.0,
+    }
+    expect_number(norm.item(), 6.0, "the gradient's norm over all parameters", mistakes, 1e-4)
 
 
 def check_move(moved: Tensor, gradient: Tensor) -> None:
@@ -517,21 +782,21 @@ def check_move(moved: Tensor, gradient: Tensor) -> None:
     expect(
         cosine > 0.9999,
         "the step has another direction than the gradient. Clip the norm over all parameters "
-        "together, not each number or each tensor.",
+        "together, not each number, tensor or group.",
     )
-    expect(
-        not math.isclose(times[0], 0.25, rel_tol=1e-3),
-        "the gradient wasn't clipped before the step; clip first, then call optimizer.step().",
-    )
-    expect(
-        not math.isclose(times[0], 0.25 / 6, rel_tol=1e-3),
-        "the gradient was clipped at 1 although the limit is 2; use the argument grad_clip.",
-    )
-    expect(
-        math.isclose(times[0], 0.25 / 3, rel_tol=1e-3),
-        f"the weights should move by rate x gradient x 2/6, which is 0.083 x gradient, and not by "
-        f"{times[0]:.3f} x gradient.",
-    )
+    mistakes = {
+        "the gradient wasn't clipped before the step; clip first, then call optimizer.step().": (
+            0.25
+        ),
+        "the gradient was clipped at 1 although the limit is 2; use the argument grad_clip.": (
+            0.25 / 6
+        ),
+        "the weights moved twice as far as they should. Clip at grad_clip, and call "
+        "optimizer.step() once.": 0.25 * 4 / 6,
+        "the step uses the old rate times the new one; replace the old rate.": 0.25 * 7 * 2 / 6,
+    }
+    case = "the step's length, which is rate x clipped gradient"
+    expect_number(times[0], 0.25 * 2 / 6, case, mistakes, 1e-3)
 
 
 # evaluate
@@ -546,10 +811,16 @@ def evaluate_of(
     world: int = 1,
 ) -> Tensor:
     """Return this process's share of the mean loss over evenly spaced windows."""
-    available = (len(tokens) - 1) // config.block_size
+    starts = starts_of(len(tokens), config)
+    mine = starts[rank::world]
+    return mean_loss(model, tokens, mine, config, autocast) * len(mine) / len(starts)
+
+
+def starts_of(length: int, config: TrainConfig) -> list[int]:
+    """Return where the windows of all processes begin."""
+    available = (length - 1) // config.block_size
     count = max(1, min(available, config.eval_tokens // config.block_size))
-    starts = [i * available // count * config.block_size for i in range(rank, count, world)]
-    return mean_loss(model, tokens, starts, config, autocast) * len(starts) / count
+    return [i * available // count * config.block_size for i in range(count)]
 
 
 @torch.no_grad()
@@ -578,10 +849,10 @@ class Evaluation:
 
     Args:
         answer: The learner's function.
-        ids: The validation tokens.
-        windows: How many windows `eval_tokens` asks for.
+        case: Number of `tokens`, `size` of a window, windows of a micro-batch (`micro`), and the
+            `windows` that eval_tokens asks for, with the `rest` of a window.
         rank: This process.
-        world: The number of processes.
+        world: Number of processes.
     """
 
     too_far = (
@@ -589,23 +860,35 @@ class Evaluation:
         "(len(tokens) - 1) // block_size windows."
     )
 
-    def __init__(self, answer: Callable, ids: int, windows: int, rank: int = 0, world: int = 1):
-        shape = {"block_size": 7, "batch_tokens": 21, "micro_batch_size": 3, "warmup_steps": 0}
-        self.config = TrainConfig(eval_tokens=7 * windows + 2, **shape)
-        numbers = torch.randint(23, (ids,), generator=torch.Generator().manual_seed(ids))
-        self.ids = numbers.numpy().astype(np.uint16)
-        self.model, self.autocast = little_gpt(4, dropout=0.4), Autocast()
-        with torch.no_grad():  # losses of windows should differ by more than rounding
-            for p in self.model.parameters():
-                p *= 6
-        self.sizes: list[int] = []
-        self.model.register_forward_pre_hook(self.look)
-        self.stream = Stream(self.ids, self.too_far)
-        where = (rank, world) if world > 1 else ()
-        self.loss = answer(self.model.train(), self.stream, self.config, self.autocast, *where)
+    def __init__(self, answer: Callable, case: SimpleNamespace, rank: int = 0, world: int = 1):
+        self.config = TrainConfig(
+            block_size=case.size,
+            micro_batch_size=case.micro,
+            batch_tokens=case.size * case.micro,
+            eval_tokens=case.size * case.windows + case.rest,
+            warmup_steps=0,
+        )
+        self.ids = different_tokens(case.tokens, below=case.tokens)
+        self.model = little_gpt(4, block_size=case.size, vocab_size=case.tokens, dropout=0.4)
+        self.autocast, self.world = Autocast(), world
+        self.starts = starts_of(case.tokens, self.config)
+        self.mine = self.starts[rank::world]
+        self.seen: list[list[int]] = []  # where the windows of each micro-batch begin
+        hook = self.model.register_forward_pre_hook(self.look, with_kwargs=True)
+        stream, where = Stream(self.ids, self.too_far), (rank, world) if world > 1 else ()
+        try:
+            self.loss = answer(self.model.train(), stream, self.config, self.autocast, *where)
+        except (RuntimeError, ValueError, IndexError, ZeroDivisionError) as error:
+            expect(
+                self.mine,
+                f"your function raises {type(error).__name__}. {NO_WINDOW.capitalize()}",
+            )
+            raise
+        hook.remove()
+        self.trains = self.model.training
 
-    def look(self, model: GPT, given: tuple[Tensor, ...]) -> None:
-        """Note the size of a micro-batch, and check the state in which the model is called."""
+    def look(self, model: GPT, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Note the windows of a micro-batch, and check the state in which the model is called."""
         expect(
             not model.training,
             "the model is in training mode, so dropout changes its loss; call model.eval() first.",
@@ -615,93 +898,145 @@ class Evaluation:
             "every forward pass keeps its activations for a backward pass; use torch.no_grad().",
         )
         expect(self.autocast.is_open, "the forward pass must be inside `with autocast:`.")
-        self.sizes.append(len(given[0]))
+        x = [*given, *named.values()][0]
+        places = {token: place for place, token in enumerate(self.ids.tolist())}
+        self.seen.append([places[token] for token in x[:, 0].tolist()])
 
     def of(self, starts: Sequence[int]) -> float:
         """Return the mean loss of the windows at these positions."""
-        model = copy.deepcopy(self.model)
-        model._forward_pre_hooks.clear()
         stream = Stream(self.ids, self.too_far)
-        return mean_loss(model, stream, starts, self.config, Autocast()).item()
+        return mean_loss(self.model, stream, starts, self.config, Autocast()).item()
 
 
-@part(evaluate_of, "")
+@part(
+    evaluate_of,
+    "A stream has 20 tokens, block_size is 3 and eval_tokens is 9. How many windows fit, and where "
+    "do the chosen ones begin?",
+)
 def evaluate(answer: Callable[..., Tensor]) -> None:
     """Check the mean loss over evenly spaced windows, whole and as the shares of processes."""
-    for ids, wanted in ((200, 8), (147, 100), (30, 0)):  # some, all 20, at least one
-        check_evaluation(Evaluation(answer, ids, wanted))
-    whole = Evaluation(evaluate_of, 200, 8)
-    shares = [float(Evaluation(answer, 200, 8, rank, 3).loss) for rank in range(3)]
-    expect(
-        len({round(share, 5) for share in shares}) > 1,
-        "each of three processes returns the same loss; process `rank` takes windows rank, "
-        "rank + world, rank + 2 * world and so on.",
-    )
-    expect(
-        sum(shares) < 2 * float(whole.loss),
-        "the losses of three processes add up to about three times the mean. Divide by the number "
-        "of all windows, not of this process's windows.",
-    )
-    expect(
-        math.isclose(sum(shares), float(whole.loss), rel_tol=1e-4),
-        f"the shares of three processes add up to {sum(shares):.4f}, and the mean loss is "
-        f"{float(whole.loss):.4f}.",
-    )
+    some = SimpleNamespace(tokens=200, size=7, micro=3, windows=8, rest=2)
+    check_evaluation(Evaluation(answer, some))
+    special = {
+        "with 147 tokens, of which the last 7 lack a target": (147, 7, 3, 100, 2),
+        "with 148 tokens, which hold exactly 21 windows of 7": (148, 7, 3, 100, 2),
+        "with eval_tokens smaller than a window": (30, 7, 3, 0, 2),
+        "with windows of one token": (12, 1, 2, 5, 0),
+        "with micro-batches of one window": (90, 6, 1, 4, 5),
+        "with tokens for one window only": (6, 5, 2, 3, 1),
+    }
+    for where, numbers in special.items():
+        case = SimpleNamespace(**dict(zip(vars(some), numbers, strict=True)))
+        with later(where):
+            check_evaluation(Evaluation(answer, case))
+    check_shares(answer, some, 3)
+    check_shares(answer, SimpleNamespace(**{**vars(some), "windows": 3}), 5)
+    drawn = sizes(3, tokens=(40, 150), size=(2, 7), micro=(1, 5), windows=(3, 30), world=(2, 4))
+    for case in drawn:
+        case.rest = case.size - 1
+        with later(f"with {case.tokens} tokens and block_size={case.size}"):
+            check_evaluation(Evaluation(answer, case))
+        check_shares(answer, case, case.world)
+    config = Evaluation(evaluate_of, SimpleNamespace(**{**vars(some), "windows": 3})).config
+    stream = Stream(different_tokens(23, below=23), Evaluation.too_far)
+    check_device(lambda model: answer(model, stream, config, Autocast(), 1, 2))
+
+
+def check_shares(answer: Callable, case: SimpleNamespace, world: int) -> None:
+    """Check the share of each process."""
+    for rank in range(world):
+        with later(f"in process {rank} of {world}"):
+            check_evaluation(Evaluation(answer, case, rank, world))
 
 
 def check_evaluation(run: Evaluation) -> None:
     """Compare an evaluation by one process with the right one."""
-    loss, block = run.loss, run.config.block_size
-    available = (len(run.ids) - 1) // block
-    count = max(1, min(available, run.config.eval_tokens // block))
-    starts = [i * available // count * block for i in range(count)]
+    loss, config = run.loss, run.config
+    expect(run.mine or run.seen or isinstance(loss, Tensor), NO_WINDOW)
     expect(loss is not None, NO_RETURN)
     expect(
         isinstance(loss, Tensor) and loss.numel() == 1,
         "return the loss as a tensor with one number; other processes' shares are added to it.",
     )
     expect(
-        run.sizes or run.config.eval_tokens >= block,
-        "eval_tokens is smaller than a window here, and you evaluated no window; take at least 1.",
+        run.seen or config.eval_tokens >= config.block_size,
+        "you evaluated no window; take at least 1.",
     )
-    expect(run.sizes, "the model was never called.")
+    expect(run.seen or not run.mine, "the model was never called.")
+    most = max(map(len, run.seen), default=0)
     expect(
-        max(run.sizes) <= run.config.micro_batch_size,
-        f"{max(run.sizes)} windows went through the model at once; take at most "
-        f"config.micro_batch_size, which is {run.config.micro_batch_size}.",
+        most <= config.micro_batch_size,
+        f"{most} windows went through the model at once; take at most "
+        f"config.micro_batch_size, which is {config.micro_batch_size}.",
     )
-    expect(run.model.training, "the model is left in evaluation mode; call model.train() again.")
+    expect(run.trains, "the model is left in evaluation mode; call model.train() again.")
+    check_places(run)
+    check_mean(run)
+
+
+def check_places(run: Evaluation) -> None:
+    """Check which windows were evaluated."""
+    seen = sorted(start for starts in run.seen for start in starts)
+    first = [i * run.config.block_size for i in range(len(run.starts))]
+    expect(run.mine or not seen, NO_WINDOW)
     expect(
-        sum(run.sizes) == count,
-        f"{sum(run.sizes)} windows were evaluated, and it should be {count}: at least 1 and at "
-        f"most {available}, else eval_tokens // block_size. The last micro-batch may be smaller.",
+        run.world == 1 or seen != run.starts or seen == run.mine,
+        "you evaluate the windows of all processes; process `rank` takes windows rank, "
+        "rank + world, rank + 2 * world and so on.",
     )
-    reads = set(run.stream.reads)
-    begun = sorted(at for at in reads if at - 1 not in reads)  # targets may be read separately
-    first = [i * block for i in range(count)]
     expect(
-        begun != first or first == starts,
+        run.world == 1 or seen == run.mine,
+        "these aren't the windows of this process, which are every `world`-th one from `rank` on.",
+    )
+    if len(seen) != len(run.mine):
+        many = (
+            "the number of windows is not right. Take eval_tokens // block_size, but at least 1 "
+            "and at most all. The last micro-batch may be smaller."
+        )
+        raise DiagnosisError(many, compared(len(seen), len(run.mine)))
+    expect(
+        seen != first or seen == run.mine,
         "you took the first windows of the stream; spread them evenly over it.",
     )
     expect(
-        begun == starts,
-        f"the windows begin at {begun[:4]}..., and it should be {starts[:4]}...: window i at "
-        "i * available // count * block_size.",
+        seen == run.mine,
+        f"the windows begin at {seen[:4]}..., but window i is at i * available // count * "
+        "block_size.",
     )
-    by_batch = [starts[i : i + 3] for i in range(0, count, 3)]
-    mean_of_means = sum(run.of(batch) for batch in by_batch) / len(by_batch)
-    right, got = run.of(starts), loss.item()
-    expect(
-        math.isclose(right, mean_of_means, rel_tol=1e-4)
-        or not math.isclose(got, mean_of_means, rel_tol=1e-5),
+
+
+def check_mean(run: Evaluation) -> None:
+    """Compare the returned share of the mean loss with the right one."""
+    size, all_windows = run.config.micro_batch_size, len(run.starts)
+    by_batch = [run.mine[i : i + size] for i in range(0, len(run.mine), size)]
+    means = [run.of(batch) for batch in by_batch]
+    mean = run.of(run.mine)
+    right = mean * len(run.mine) / all_windows
+    if not run.mine:
+        return expect(not run.loss.item(), NO_WINDOW)
+    mistakes = {
+        f"the loss of {all_windows} windows is {all_windows} times too large; divide by the number "
+        "of windows.": right * all_windows,
+        "you return the mean over this process's windows. Divide by `count`, which counts the "
+        "windows of all processes.": mean,
+        "the shares have different numbers of windows, so don't divide their means by `world`; "
+        "divide the sum of losses by `count`.": mean / run.world,
         "you took the mean of the micro-batches' means, but the last one has fewer windows; weight "
-        "each mean by its number of windows.",
-    )
-    expect(
-        count == 1 or not math.isclose(got, right * count, rel_tol=1e-4),
-        f"the loss of {count} windows is {count} times too large; divide by the number of windows.",
-    )
-    expect(
-        math.isclose(got, right, rel_tol=1e-4),
-        f"the mean loss over {count} windows is {right:.4f}, and yours is {got:.4f}.",
-    )
+        "each mean by its number of windows.": sum(means) / len(means),
+        "you add up the means of the micro-batches; weight each by its number of windows and "
+        "divide by `count`.": sum(means),
+        "you divide the sum of the micro-batches' means by `count`; weight each mean by its number "
+        "of windows.": sum(means) / all_windows,
+        "you weight each micro-batch by micro_batch_size, but the last one has fewer windows.": (
+            sum(means) * size / all_windows
+        ),
+        "you return the loss of the last micro-batch only.": means[-1],
+        "you return only the last micro-batch's share; add up all.": (
+            means[-1] * len(by_batch[-1]) / all_windows
+        ),
+    }
+    case = f"the share of {len(run.mine)} of {all_windows} windows"
+    if run.world == 1:
+        case = f"the mean loss of {all_windows} windows"
+    expect_number(run.loss.item(), right, case, mistakes, 1e-4)
+    return None
