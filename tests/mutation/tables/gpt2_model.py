@@ -45,6 +45,7 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
             (SUM, "return torch.cat((wte(idx), wpe(positions).expand(*idx.shape, -1)), -1)")
         ],
         "tables without gradient": [(SUM, "return wte.weight.data[idx] + wpe(positions)")],
+        "id 0 as padding": [(SUM, f"{SUM.replace('return ', 'return (')}) * (idx > 0)[..., None]")],
         "ids changed": [(SUM, f"idx %= len(wte.weight)\n    idx += 0 * idx + 1\n    {SUM}")],
         "positions on the CPU": [(", device=idx.device", "")],
     },
@@ -116,6 +117,10 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
     },
     "causal_self_attention": {
         "GPT-2's head_dim": [(HEADS, "head=x.size(-1) // 64)")],
+        "heads in a global": [
+            ("self.n_head = config", "global N_HEAD\n        N_HEAD = config"),
+            ("self.n_head", "N_HEAD"),
+        ],
         "twelve heads": [("config.n_head", "12")],
         "causal only in training": [
             (CALL, "y = F.scaled_dot_product_attention(q, k, v, is_causal=self.training)")
@@ -224,6 +229,15 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         "another dtype": [
             (OTHER, "            parameter.data = 0.02 * torch.randn_like(parameter).double()\n")
         ],
+        "Laplace": [
+            (
+                OTHER,
+                "            laplace = torch.distributions.Laplace(0.0, 0.02 / math.sqrt(2))\n"
+                "            parameter.copy_(laplace.sample(parameter.shape))\n",
+            )
+        ],
+        "heads times layers": [("2 * model.config", "model.config.n_head * model.config")],
+        "Xavier": [(OTHER, "            nn.init.xavier_normal_(parameter)\n")],
         "untied": [
             (
                 "    for name",
@@ -249,6 +263,9 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         ],
         "twelve blocks": [("range(config.n_layer)", "range(12)")],
         "no last norm": [("self.transformer.ln_f(x)", "x")],
+        "config of the class": [("self.config = config", "GPT.config = config")],
+        "clamped logits": [("self.config.vocab_size]\n", "self.config.vocab_size].clamp(-9, 9)\n")],
+        "one text's loss": [(LOSS, "return F.cross_entropy(logits.float()[0], targets[0])")],
         "no positions": [(START, "x = self.transformer.wte(idx)")],
         "embeddings scaled": [
             (
@@ -367,6 +384,14 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         "uniform among the likeliest": [
             (DRAW, "torch.multinomial((probabilities > 0).float(), 1)")
         ],
+        "nanoGPT's temperature": [(".softmax(-1)", ".div(0.8).softmax(-1)")],
+        "end at token 0": [
+            (
+                "    return idx",
+                "        if (idx[:, -1] == 0).all():\n            break\n    return idx",
+            )
+        ],
+        "last text's threshold": [(KTH, "kth = logits.topk(top_k).values[-1, -1]")],
         "two softmaxes": [(".softmax(-1)", ".softmax(-1).softmax(-1)")],
         "places in the list": [
             (KTH, "kth = logits.topk(top_k).values"),
@@ -375,7 +400,7 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         "one draw for all texts": [
             (DRAW, "torch.multinomial(probabilities[:1], 1).expand(len(idx), 1)")
         ],
-        "one draw per token of a text": [
+        "own generator": [
             (
                 DRAW,
                 "torch.multinomial(probabilities, 1, generator=torch.Generator().manual_seed(0))",
