@@ -1,6 +1,7 @@
 """Notebook 10's checks: untouched stubs, typical mistakes by their diagnosis, right answers."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -107,6 +108,25 @@ def in_tokens(tokens, step, config, rank, world):
         yield windows(tokens, range(first, first + size), config)
 
 
+def of_the_first_epoch(n, config):
+    """Begin where the window of the same number in the first epoch begins."""
+    recipe = checks.Recipe(1, config.block_size, config.block_size, config.seed)
+    tokens = checks.Positions(100)
+    return checks.starts_of(n % (99 // config.block_size), 1, tokens, recipe)[0]
+
+
+def blocks_backwards(*arguments):
+    """Rotate the ranks, and yield lists."""
+    tokens, step, config, rank, world = arguments
+    pieces = checks.library_micro_batches(tokens, step, config, (rank + step) % world, world)
+    return [[x.clone(), y.clone()] for x, y in reversed(list(pieces))]
+
+
+def small_ids(*arguments):
+    for x, y in checks.library_micro_batches(*arguments):
+        yield x.int(), y.int()
+
+
 def without_shift(*arguments):
     for x, _ in checks.library_micro_batches(*arguments):
         yield x, x
@@ -116,6 +136,8 @@ MICRO_BATCHES = [
     (checks.library_micro_batches, "passed"),
     (neighbours, "passed"),
     (dealt, "passed"),
+    (blocks_backwards, "passed"),
+    (small_ids, "ids of torch.int32"),
     (lambda *a: None, "`yield` each micro-batch"),
     (lambda *a: next(iter(checks.library_micro_batches(*a))), "you return the first micro-batch"),
     (lambda *a: (x for x, _ in checks.library_micro_batches(*a)), "a pair of inputs and targets"),
@@ -236,12 +258,43 @@ def weights(parameter):
         dist.all_reduce(parameter.data)
 
 
+def asynchronous(tensor, waits=True):
+    work = dist.all_reduce(tensor, async_op=True)
+    if waits:
+        work.wait()
+    return tensor
+
+
+def sum_all_at_once(model):
+    """Start all sums, and wait for them afterwards."""
+    if dist.is_initialized():
+        works = [dist.all_reduce(p.grad, async_op=True) for p in model.parameters()]
+        for work in works:
+            work.wait()
+
+
+def broadcast(tensor):
+    dist.broadcast(tensor, 0)
+    return tensor
+
+
 GRADIENTS = checks.library_sum_gradients
 SUM = checks.library_sum
 DATA_PARALLEL = [
     ((SUM, GRADIENTS), "passed"),
     ((by_size, each_gradient(assigned)), "passed"),
     ((summing(by_gathering), in_one_message), "passed"),
+    ((summing(asynchronous), sum_all_at_once), "passed"),
+    ((SUM, each_gradient(lambda p: SUM(p.grad.data))), "passed"),
+    (
+        (SUM, lambda model: [SUM(p.grad) for p in model.parameters() if p.grad is not None]),
+        "passed",
+    ),
+    ((summing(lambda t: asynchronous(t, waits=False)), GRADIENTS), "call `wait()`"),
+    ((summing(lambda t: reduced(t, op=dist.ReduceOp.MAX)), GRADIENTS), "ReduceOp.SUM adds up"),
+    ((summing(broadcast), GRADIENTS), "isn't the sum"),
+    ((summing(lambda t: t.data.float() + reduced(t).zero_()), GRADIENTS), "isn't the sum"),
+    ((SUM, each_gradient(lambda p: SUM(p.grad) if p.dim() else None)), "a number's gradient"),
     ((lambda tensor: reduced(tensor), GRADIENTS), "Ask dist.is_initialized() first"),
     (
         (summing(lambda tensor: dist.all_reduce(tensor)), GRADIENTS),
@@ -262,7 +315,7 @@ DATA_PARALLEL = [
     ((SUM, each_gradient(lambda p: SUM(p.grad), by_name)), "added up twice, once by each"),
     ((SUM, each_gradient(weights)), "changes the weights"),
     (
-        (SUM, each_gradient(lambda p: SUM(p.grad) if p.dim() > 1 else None)),
+        (SUM, each_gradient(lambda p: SUM(p.grad) if p.dim() != 1 else None)),
         "a bias's gradient: each process still has its own",
     ),
     ((SUM, each_gradient(lambda p: SUM(p))), "changes the weights"),
@@ -284,6 +337,7 @@ def test_threads_stand_in_for_processes():
 
 def rows_of(model, context, ending):
     row = torch.tensor([context + ending])[:, -model.config.block_size - 1 :]
+    row = row.to(model.lm_head.weight.device)
     return row[:, :-1], row[:, 1:]
 
 
@@ -297,6 +351,40 @@ def choosing(loss, pick=min):
     return most_likely
 
 
+def token_by_token(model, context, endings):
+    """Add up the probabilities of one token after the other, and keep the best ending so far."""
+    best, lowest = None, math.inf
+    for place, ending in enumerate(endings):
+        row = (*context, *ending)[-model.config.block_size - 1 :]
+        ids = torch.tensor(row, device=model.lm_head.weight.device)
+        logits = model(ids[None, :-1])[0]
+        total = 0.0
+        for back in range(1, len(ending) + 1):
+            total -= logits[-back].softmax(-1)[row[-back]].log().item()
+        if total / len(ending) < lowest:
+            best, lowest = place, total / len(ending)
+    return np.int64(best)
+
+
+def five_endings(model, context, endings):
+    return checks.library_most_likely(model, context, endings[:5])
+
+
+def of_14_tokens(model, context, endings):
+    losses = [
+        checks.losses_of(model, (context + ending)[-14 : -len(ending)], ending).mean()
+        if len(ending) < 14 and model.config.block_size == 13
+        else model(torch.tensor([(context + ending)[-14:-1]])).mean()
+        for ending in endings
+    ]
+    return losses.index(min(losses))
+
+
+def on_the_cpu(model, context, endings):
+    model(torch.tensor([context[:1]]))
+    return checks.library_most_likely(model, context, endings)
+
+
 def all_at_once(model, context, endings):
     """Score all endings in one padded batch, which masks what isn't an ending."""
     rows = [torch.tensor(context + ending)[-model.config.block_size - 1 :] for ending in endings]
@@ -304,6 +392,7 @@ def all_at_once(model, context, endings):
     targets = tokens[:, 1:].clone()
     for target, row, ending in zip(targets, rows, endings, strict=True):
         target[: len(row) - 1 - len(ending)] = target[len(row) - 1 :] = -100
+    tokens, targets = (ids.to(next(model.parameters()).device) for ids in (tokens, targets))
     logits = model(tokens[:, :-1]).transpose(1, 2)
     losses = F.cross_entropy(logits, targets, reduction="none").sum(1)
     return (losses / (targets >= 0).sum(1)).argmin()
@@ -369,6 +458,10 @@ CHOICES = [
     (checks.library_most_likely, "passed"),
     (all_at_once, "passed"),
     (choosing(by_log_softmax), "passed"),
+    (token_by_token, "passed"),
+    (on_the_cpu, "the ids stay on the CPU when the model is on a GPU"),
+    (five_endings, "not for another with block_size 8"),
+    (of_14_tokens, "is longer than block_size 8"),
     (lambda *a: None, "is the `return` missing"),
     (lambda *a: 1.5, "return the number of the ending"),
     (choosing(by_sum), "compare the sums"),
@@ -379,7 +472,7 @@ CHOICES = [
     (choosing(unshifted), "the logits at its own place"),
     (choosing(alone), "without their context"),
     (choosing(without_first), "the ending's first token is missing"),
-    (choosing(uncropped), "Keep the row's last block_size + 1 tokens"),
+    (choosing(uncropped), "because the ending is there. Your code raises an error (a sequence of"),
     (choosing(first_tokens), "because the ending is there"),
     (lambda *a: checks.library_most_likely(*a) + 1, "count the endings from 1"),
     (lambda *a: 0, "choices are not the ending"),
@@ -405,13 +498,24 @@ SCALES = {
     "neither size nor world": lambda size, total, world: 1 / total,
     "divides by the number of processes": lambda size, total, world: size / world,
     "not that of the whole batch": lambda size, total, world: size * world,
-    "for scale(3, 12, 2) it is 0.5": lambda size, total, world: 7.0,
-    "times the batch's": lambda size, total, world: 0.5,  # right for one call only
+    "// rounds down": lambda size, total, world: size // total * world,
+    "the number is off for scale(3, 12, 2)": lambda size, total, world: 7.0,
+    "with micro-batches of different sizes on 3 process(es)": lambda size, total, world: (
+        0.5 if total == 12 else 7.0
+    ),
 }
+RIGHT_SCALES = [
+    lambda size, total, world: world * size / total,
+    lambda size, total, world: size / (total / world),
+    lambda size, total, world: Fraction(size * world, total),
+    lambda size, total, world: np.float64(size) / total * world,
+    lambda size, total, world: torch.tensor(size / total * world, dtype=torch.float64),
+]
 
 
 def test_loss_scale():
     assert_verdicts(checks.loss_scale, SCALES)
+    assert_verdicts(checks.loss_scale, [(answer, "passed") for answer in RIGHT_SCALES])
 
 
 def test_a_gradient_is_measured_in_units_of_the_batchs():
@@ -439,16 +543,26 @@ GPUS = {
     "reserve that much only once": lambda n, memory, reserved: math.ceil(
         (16 * n + reserved) / memory
     ),
-    "16e9 bytes exactly; that is 1 GPU": lambda n, memory, reserved: (
-        2 if reserved == 0.0 and n == 1e9 else needing(16)(n, memory, reserved)
-    ),
-    "for 1.9e+10 parameters, 4e+10 bytes of which 1e+10 are reserved: you round down": needing(
-        16, rounding=round
+    "for 1.9e+10 parameters, 4e+10 bytes of which 1e+10 are reserved: you round down": (
+        needing(16, rounding=round)
     ),
     "it fits exactly": needing(16, rounding=lambda gpus: int(gpus) + 1),
-    "it is 23, and you get 99": lambda *a: 99,
+    "you add the reserve": needing(16, reserve=lambda memory, reserved: memory + reserved),
+    "GPUs needn't come in whole machines": needing(16, rounding=lambda n: 8 * math.ceil(n / 8)),
+    "the number is off for 1e+11 parameters": lambda *a: 99,
+    "the number is off for 7e+09 parameters": lambda *a: 25 if a[0] == 100e9 else 11,
 }
+RIGHT_GPUS = [
+    lambda n, memory, reserved: -(-16 * n // (memory - reserved)),
+    lambda n, memory, reserved: np.ceil(16 * n / (memory - reserved)),
+    lambda n, memory, reserved: math.ceil(sum([4 * n] * 4) / (memory - reserved)),
+    lambda *a: torch.tensor(needing(16)(*a)),
+    lambda n, memory, reserved: next(
+        gpus for gpus in range(1, 10**6) if gpus * (memory - reserved) >= 16 * n
+    ),
+]
 
 
 def test_fewest_gpus():
     assert_verdicts(checks.fewest_gpus, GPUS)
+    assert_verdicts(checks.fewest_gpus, [(answer, "passed") for answer in RIGHT_GPUS])

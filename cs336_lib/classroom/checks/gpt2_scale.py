@@ -2,10 +2,13 @@
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from operator import index
+from types import SimpleNamespace
 from typing import Any, TypeVar
+from unittest import mock
 
 import numpy as np
 import torch
@@ -13,12 +16,21 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cs336_lib.classroom.checks.report import DiagnosisError, exercise, expect, part
+from cs336_lib.classroom.checks import draws
+from cs336_lib.classroom.checks.report import (
+    DiagnosisError,
+    exercise,
+    expect,
+    expect_number,
+    part,
+)
 from cs336_lib.config import GPTConfig
 from cs336_lib.data.loader import window_starts
 from cs336_lib.model import GPT
 
 T = TypeVar("T")
+Ranks = list[list[list[int]]]  # the windows of each rank's micro-batches
+Scene = tuple[list[int], list[list[int]]]  # a context and its endings
 MicroBatches = Callable[..., Iterable[tuple[Tensor, Tensor]]]
 
 __all__ = [
@@ -30,14 +42,10 @@ __all__ = [
 ]
 
 
-def close(got: float, want: float) -> bool:
-    """Return whether two numbers are equal up to rounding."""
-    return math.isclose(got, want, rel_tol=1e-6)
-
-
 def near(got: Tensor, want: Tensor) -> bool:
-    """Return whether two tensors are equal up to rounding."""
-    return got.shape == want.shape and torch.allclose(got, want, rtol=1e-4, atol=1e-5)
+    """Return whether two tensors have the same shape and dtype, and numbers up to rounding."""
+    is_alike = got.shape == want.shape and got.dtype == want.dtype
+    return is_alike and torch.allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
 class Positions:
@@ -107,60 +115,118 @@ def read_pieces(answer: MicroBatches, *arguments: Any) -> list[list[int]]:
             f"inputs of shape {tuple(x.shape)} and targets of {tuple(y.shape)}; both are "
             f"(micro_batch_size, block_size), here {(config.micro_batch_size, config.block_size)}.",
         )
+        expect(
+            x.dtype == y.dtype == torch.int64,
+            f"ids of {x.dtype} and {y.dtype}; the model and its loss take int64, as `windows` "
+            "returns them.",
+        )
         expect(torch.equal(y, x + 1), "your targets are not the inputs moved by one token.")
         found.append(x[:, 0].tolist())
     return found
 
 
-@part(library_micro_batches, "")
+@part(
+    library_micro_batches,
+    "A step has 12 windows, in micro-batches of 2. Two processes share it. Which windows does "
+    "process 1 read in step 0, and which in step 1?",
+)
 def micro_batches(answer: MicroBatches) -> None:
     """Check `micro_batches(tokens, step, config, rank, world)`, a process's share of a batch."""
-    for world, step, config, length in (
+    first = [
         (1, 0, Recipe(3, 5, 30, seed=1), 211),
         (1, 2, Recipe(2, 7, 56, seed=5), 499),
         (2, 3, Recipe(3, 5, 60, seed=2), 400),
         (3, 1, Recipe(2, 4, 72, seed=3), 333),
         (4, 5, Recipe(1, 6, 48, seed=4), 100),  # more than one epoch
-    ):
-        tokens, batch = Positions(length), config.windows
+    ]
+    drawn = draws.sizes(
+        8, world=(1, 5), step=(0, 9), size=(1, 4), block=(1, 9), each=(1, 3), length=(60, 900)
+    )
+    for world, step, config, length in [*first, *map(share_of, drawn)]:
+        tokens = Positions(length)
         ranks = [read_pieces(answer, tokens, step, config, rank, world) for rank in range(world)]
+        batch = config.windows
         case = f"step {step} of a batch of {batch} windows on {world} process(es)"
-        diagnose_share(ranks, tokens, step, config, case)
+        if batch * step + batch > (length - 1) // config.block_size:
+            case += ", in more than one epoch"
+        whole = starts_of(step * batch, batch, tokens, config)
+        diagnose_ranks(ranks, whole, case)
+        diagnose_order(ranks, whole, tokens, step, config, case)
+        diagnose_number(ranks, whole, config, case)
+        expect(
+            flat(ranks) == sorted(whole),
+            f"{case}: the windows aren't those of numbers {step * batch} to "
+            f"{(step + 1) * batch - 1}.",
+        )
+        counts = [len(pieces) for pieces in ranks]
+        expect(
+            len(set(counts)) == 1,
+            f"{case}: the processes get {counts} micro-batches. All must get equally many, because "
+            "they wait for each other.",
+        )
 
 
-def diagnose_share(
-    ranks: list[list[list[int]]], tokens: Positions, step: int, config: Recipe, case: str
-) -> None:
-    """Fail unless the micro-batches of all ranks together form the batch of the step."""
-    batch, world, size = config.windows, len(ranks), config.micro_batch_size
-    whole = starts_of(step * batch, batch, tokens, config)
-    read = sorted(start for pieces in ranks for piece in pieces for start in piece)
-    own = [sorted(start for piece in pieces for start in piece) for pieces in ranks]
-    numbers = [config.block_size * (step * batch + n) for n in range(batch)]
+def share_of(case: SimpleNamespace) -> tuple[int, int, Recipe, int]:
+    """Return the world, the step, the recipe and the tokens of a drawn case."""
+    tokens = case.size * case.world * case.each * case.block
+    recipe = Recipe(case.size, case.block, tokens, seed=case.step + case.block)
+    return case.world, case.step, recipe, case.length
+
+
+def flat(ranks: Ranks) -> list[int]:
+    """Return the sorted start positions of all windows of all ranks."""
+    return sorted(start for pieces in ranks for piece in pieces for start in piece)
+
+
+def diagnose_ranks(ranks: Ranks, whole: list[int], case: str) -> None:
+    """Fail if ranks read the same windows."""
+    own, world = [flat([pieces]) for pieces in ranks], len(ranks)
+    is_new = len(set(whole)) == len(whole)
     expect(
         world == 1 or any(each != sorted(whole) for each in own),
         f"{case}: every process reads the whole batch, so each window counts {world} times.",
     )
     expect(
-        world == 1 or own[0] != own[1],
+        world == 1 or not is_new or own[0] != own[1],
         f"{case}: all processes read the same windows; `rank` must say which are theirs.",
     )
+
+
+def diagnose_order(
+    ranks: Ranks, whole: list[int], tokens: Positions, step: int, config: Recipe, case: str
+) -> None:
+    """Fail if the windows are those of another step, epoch or order."""
+    batch, read = config.windows, flat(ranks)
+    numbers = range(step * batch, (step + 1) * batch)
     expect(
-        not step or read != sorted(starts_of(0, batch, tokens, config)),
+        not step or read != sorted(starts_of(0, batch, tokens, config)) or read == sorted(whole),
         f"{case}: those are the windows of step 0. Each step begins {batch} windows later.",
     )
+    in_file = [config.block_size * number for number in numbers]
     expect(
-        read != numbers and read != list(range(step * batch, (step + 1) * batch)),
+        read not in (in_file, list(numbers)) or read == sorted(whole),
         f"{case}: you read windows in the order of the file. `window_start(number, len(tokens), "
         "config)` is where a window begins in training's order.",
     )
+    an_epoch = max(1, (len(tokens) - 1) // config.block_size)
+    again = [starts_of(number % an_epoch, 1, tokens, config)[0] for number in numbers]
     expect(
-        world == 1 or len(read) != world * batch,
+        read != sorted(again) or read == sorted(whole),
+        f"{case}: you repeat the order of the first epoch. `window_start` takes numbers of later "
+        "epochs, too, and shuffles each anew.",
+    )
+
+
+def diagnose_number(ranks: Ranks, whole: list[int], config: Recipe, case: str) -> None:
+    """Fail if windows are missing, or read too often."""
+    world, size, read = len(ranks), config.micro_batch_size, flat(ranks)
+    expect(
+        world == 1 or len(read) != world * config.windows,
         f"{case}: the processes read {len(read)} windows. The batch doesn't grow with `world`, so "
         "each process takes its part of it.",
     )
     expect(
-        len(read) != config.batch_tokens,
+        len(read) != config.batch_tokens or config.block_size == 1,
         f"{case}: {len(read)} windows are read. batch_tokens counts tokens, and a step has "
         "batch_tokens // block_size windows.",
     )
@@ -184,26 +250,24 @@ def diagnose_share(
         len(read) <= len(whole),
         f"{case}: {len(read) - len(whole)} windows too many are read.",
     )
-    expect(
-        read == sorted(whole),
-        f"{case}: the windows aren't those of numbers {step * batch} to {(step + 1) * batch - 1}.",
-    )
-    counts = [len(pieces) for pieces in ranks]
-    expect(
-        len(set(counts)) == 1,
-        f"{case}: the processes get {counts} micro-batches. All must get equally many, because "
-        "they wait for each other.",
-    )
 
 
 class Tied(nn.Module):
-    """A model with a tied matrix, as GPT-2 has, and a bias."""
+    """A model with a tied matrix, as GPT-2 has, a bias and a number."""
 
     def __init__(self) -> None:
         super().__init__()
         self.wte = nn.Embedding(5, 3)
         self.lm_head = nn.Linear(3, 5)
         self.lm_head.weight = self.wte.weight
+        self.scale = nn.Parameter(torch.ones(()))
+
+
+def gradients_of(model: nn.Module) -> list[Tensor]:
+    """Return the gradients of all parameters."""
+    gradients = [parameter.grad for parameter in model.parameters()]
+    expect(all(g is not None for g in gradients), "after your function, a gradient is missing.")
+    return [gradient for gradient in gradients if gradient is not None]
 
 
 def library_sum(tensor: Tensor) -> Tensor:
@@ -218,6 +282,28 @@ def library_sum_gradients(model: nn.Module) -> None:
     for parameter in model.parameters():
         if parameter.grad is not None:
             library_sum(parameter.grad)
+
+
+@contextmanager
+def expecting_waits() -> Iterator[None]:
+    """Fail if an asynchronous all-reduce within this block isn't waited for."""
+    works: list[mock.Mock] = []
+    original = dist.all_reduce
+
+    def all_reduce(*args: Any, **kwargs: Any) -> Any:
+        work = original(*args, **kwargs)
+        if work is None:
+            return None
+        works.append(mock.Mock(wraps=work))
+        return works[-1]
+
+    with mock.patch.object(dist, "all_reduce", all_reduce):
+        yield
+    expect(
+        all(work.wait.called for work in works),
+        "all_reduce(..., async_op=True) returns before the sum is there; call `wait()` on what it "
+        "returns.",
+    )
 
 
 def on_processes(world: int, work: Callable[[int], T], seconds: float = 6) -> list[T]:
@@ -279,8 +365,13 @@ def diagnose_sum(own: list[Tensor], after: list[Tensor], what: str, mean: str) -
     total, world = torch.stack(own).sum(0), len(own)
     if all(near(got, total) for got in after):
         return
+    highest = torch.stack(own).amax(0)
     expect(
-        not all(near(got, total / world) for got in after),
+        not all(near(got, highest) for got in after),
+        f"{what}: each process has the largest numbers of all processes. ReduceOp.SUM adds up.",
+    )
+    expect(
+        not all(near(got, (total / world).to(got.dtype)) for got in after),
         f"{what}: each process has the mean over the processes. {mean}",
     )
     expect(
@@ -300,44 +391,59 @@ def diagnose_sum(own: list[Tensor], after: list[Tensor], what: str, mean: str) -
     raise DiagnosisError(f"{what}: after the call it isn't the sum over the {world} processes.")
 
 
-@part((library_sum, library_sum_gradients), "")
+@part(
+    (library_sum, library_sum_gradients),
+    "Rank 0 has [1, 2], and rank 1 has [10, 20]. What does each of them have after "
+    "dist.all_reduce, and what does the call return?",
+)
 def data_parallel(
     answers: tuple[Callable[[Tensor], Tensor], Callable[[nn.Module], None]],
 ) -> None:
     """Check `sum_over_processes(tensor)` and `sum_gradients(model)` on one and more processes."""
     sum_over_processes, sum_gradients = answers
     check_alone(sum_over_processes, sum_gradients)
-    for world, shape in ((2, ()), (3, (4, 1)), (2, (3, 5))):
-        torch.manual_seed(world)
-        own = [torch.randn(shape) for _ in range(world)]
+    drawn = [
+        (case.world, (case.rows, case.columns))
+        for case in draws.sizes(2, world=(2, 4), rows=(1, 5), columns=(1, 5))
+    ]
+    with expecting_waits():
+        for world, shape in ((2, (3,)), (3, (4, 1)), (2, ()), (2, (0,)), *drawn):
+            check_sum(sum_over_processes, world, shape, torch.float32)
+        check_sum(sum_over_processes, 2, (3,), torch.int64)
+        for world in (2, 3):
+            check_gradients(sum_gradients, world)
 
-        def share(rank: int, own: list[Tensor] = own) -> tuple[Tensor, Tensor]:
-            mine = own[rank].clone()
-            return mine, sum_over_processes(mine)
 
-        pairs = on_processes(world, share)
-        expect(
-            all(returned is not None for _, returned in pairs),
-            "sum_over_processes returns None; the loop uses `loss = sum_over_processes(...)`.",
-        )
-        diagnose_sum(
-            own,
-            [tensor for tensor, _ in pairs],
-            "sum_over_processes",
-            "The task asks for the sum.",
-        )
-        diagnose_sum(
-            own, [got for _, got in pairs], "the tensor that sum_over_processes returns", ""
-        )
-    for world in (2, 3):
-        check_gradients(sum_gradients, world)
+def check_sum(
+    sum_over_processes: Callable[[Tensor], Tensor],
+    world: int,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+) -> None:
+    """Check that each rank has the sum of all tensors, and returns it."""
+    own = [(10 * draws.normal(1, *shape, seed=rank)[0]).to(dtype) for rank in range(world)]
+
+    def share(rank: int) -> tuple[Tensor, Tensor]:
+        mine = own[rank].clone()
+        return mine, sum_over_processes(mine)
+
+    pairs = on_processes(world, share)
+    expect(
+        all(returned is not None for _, returned in pairs),
+        "sum_over_processes returns None; the loop uses `loss = sum_over_processes(...)`.",
+    )
+    name = "sum_over_processes"
+    name += "" if dtype == torch.float32 else f", with a tensor of {dtype}"
+    diagnose_sum(own, [tensor for tensor, _ in pairs], name, "The task asks for the sum.")
+    diagnose_sum(own, [got for _, got in pairs], "the tensor that sum_over_processes returns", "")
 
 
 def check_alone(sum_over_processes: Callable, sum_gradients: Callable) -> None:
     """Check both functions in a process that torchrun did not start."""
     tensor, model = torch.tensor([2.0, -1.0]), Tied()
-    F.cross_entropy(model.lm_head(model.wte(torch.arange(4))), torch.arange(4)).backward()
-    before = [parameter.grad.clone() for parameter in model.parameters()]
+    logits = model.lm_head(model.wte(torch.arange(4))) * model.scale
+    F.cross_entropy(logits, torch.arange(4)).backward()
+    before = [gradient.clone() for gradient in gradients_of(model)]
     try:
         got = sum_over_processes(tensor)
         sum_gradients(model)
@@ -355,8 +461,7 @@ def check_alone(sum_over_processes: Callable, sum_gradients: Callable) -> None:
     expect(
         near(got, torch.tensor([2.0, -1.0]))
         and all(
-            near(parameter.grad, old)
-            for parameter, old in zip(model.parameters(), before, strict=True)
+            near(gradient, old) for gradient, old in zip(gradients_of(model), before, strict=True)
         ),
         "on one process, the sum over all processes is the tensor itself; yours changes it.",
     )
@@ -375,8 +480,7 @@ def check_gradients(sum_gradients: Callable[[nn.Module], None], world: int) -> N
             parameter.data.copy_(weight)
             parameter.grad = gradient.clone()
         sum_gradients(model)
-        parameters = list(model.parameters())
-        return [p.detach() for p in parameters], [p.grad for p in parameters]
+        return [p.detach() for p in model.parameters()], gradients_of(model)
 
     found = on_processes(world, step)
     expect(
@@ -387,9 +491,11 @@ def check_gradients(sum_gradients: Callable[[nn.Module], None], world: int) -> N
         ),
         "sum_gradients changes the weights; add up `parameter.grad`, not the parameter.",
     )
-    for number, name in enumerate(("a tied matrix's gradient", "a bias's gradient")):
+    names = {1: "a tied matrix's gradient", 2: "a bias's gradient", 0: "a number's gradient"}
+    for number, name in names.items():
         gradients = [after[number] for _, after in found]
-        if number == 0 and near(gradients[0], world * sum(each[0] for each in own)):
+        twice = world * torch.stack([each[number] for each in own]).sum(0)
+        if number == 1 and near(gradients[0], twice):
             raise DiagnosisError(
                 "the tied matrix is added up twice, once by each of its names; "
                 "model.parameters() lists it once."
@@ -455,47 +561,100 @@ def slip_losses(model: Any, context: list[int], ending: list[int]) -> dict[str, 
     }
 
 
-def scenes(lengths: tuple[int, int], count: int, seed: int) -> list[tuple[list[int], list]]:
-    """Draw contexts, with lengths in this range, and endings of 2 to 6 tokens."""
+def scenes(
+    lengths: tuple[int, int],
+    count: int,
+    seed: int,
+    ends: tuple[int, int] = (2, 6),
+    choices: tuple[int, int] = (3, 5),
+) -> list[Scene]:
+    """Draw contexts and endings, with lengths and numbers of choices in these ranges."""
     generator = np.random.default_rng(seed)
 
     def tokens(low: int, high: int) -> list[int]:
         return generator.integers(0, 37, generator.integers(low, high + 1)).tolist()
 
     return [
-        (tokens(*lengths), [tokens(2, 6) for _ in range(generator.integers(3, 6))])
+        (
+            tokens(*lengths),
+            [tokens(*ends) for _ in range(generator.integers(choices[0], choices[1] + 1))],
+        )
         for _ in range(count)
     ]
 
 
-@part(library_most_likely, "")
+def small_model(block_size: int, seed: int) -> GPT:
+    """Create a model whose choices depend on the whole context."""
+    torch.manual_seed(seed)
+    model = GPT(GPTConfig(block_size, vocab_size=37, n_layer=1, n_head=2, n_embd=24)).eval()
+    for parameter in model.parameters():
+        parameter.data.normal_(0, 1)
+    return model
+
+
+class ElsewhereError(Exception):
+    """Error of a model on another device, which ends the learner's call."""
+
+
+class Elsewhere(nn.Module):
+    """A model on another device. It notes the device of its ids, and computes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(block_size=13)
+        self.lm_head = nn.Linear(4, 37, bias=False, device="meta")
+        self.devices: list[torch.device] = []
+
+    def forward(self, idx: Tensor) -> Tensor:
+        """Note the device of the ids."""
+        self.devices.append(idx.device)
+        raise ElsewhereError
+
+
+@part(
+    library_most_likely,
+    "The context is [5, 7], and an ending is [2, 9]. Which ids go into the model, and which of its "
+    "logits predict 2 and 9?",
+)
 def most_likely(answer: Callable[[nn.Module, list[int], list[list[int]]], int]) -> None:
     """Check `most_likely(model, context, endings)`, which returns the index of an ending."""
-    torch.manual_seed(0)
-    model = GPT(GPTConfig(block_size=13, vocab_size=37, n_layer=1, n_head=2, n_embd=24)).eval()
+    with torch.random.fork_rng(devices=[]):
+        model, other = small_model(13, seed=0), small_model(8, seed=1)
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(0, 0.5)  # so that endings differ in more than their lengths
-        short, long = scenes((1, 7), 25, seed=1), scenes((11, 25), 40, seed=2)
-        right, chosen = choices(model, answer, short)
+        short, long = scenes((1, 7), 25, seed=1), scenes((8, 25), 20, seed=2)
+        right, chosen = judged(model, answer, short)
         if chosen != right:
             diagnose_choice(model, short, right, chosen)
-        try:
-            right, chosen = choices(model, answer, long)
-        except (ValueError, IndexError, RuntimeError) as error:
-            raise DiagnosisError(
-                "a context and ending of more than block_size + 1 tokens raise an error "
-                f"({error}). Keep the row's last block_size + 1 tokens."
-            ) from error
-        expect(
-            chosen == right,
-            "with rows of more than block_size + 1 tokens your choices are wrong. Keep the last "
-            "block_size + 1 tokens, because the ending is there.",
-        )
+        for its_model, examples, case in (
+            (
+                model,
+                long,
+                "your choices are wrong for rows of more than block_size + 1 tokens. Keep the last "
+                "block_size + 1 tokens, because the ending is there.",
+            ),
+            (
+                other,
+                scenes((1, 12), 15, seed=3, ends=(1, 4), choices=(1, 7)),
+                "right for one model, but not for another with block_size 8, with 1 to 7 endings "
+                "of 1 to 4 tokens.",
+            ),
+        ):
+            try:
+                right, chosen = judged(its_model, answer, examples)
+            except (ValueError, IndexError, RuntimeError) as error:
+                raise DiagnosisError(f"{case} Your code raises an error ({error}).") from error
+            expect(chosen == right, case)
+    elsewhere = Elsewhere()
+    with suppress(ElsewhereError):
+        answer(elsewhere, [1, 2], [[3], [4, 5]])
+    expect(
+        all(device.type == "meta" for device in elsewhere.devices),
+        "the ids stay on the CPU when the model is on a GPU: device=model.lm_head.weight.device.",
+    )
 
 
-def choices(
-    model: GPT, answer: Callable[..., int], examples: list[tuple[list[int], list]]
+def judged(
+    model: GPT, answer: Callable[..., int], examples: list[Scene]
 ) -> tuple[list[int], list[int]]:
     """Return the right choices and the learner's."""
     right, chosen = [], []
@@ -514,9 +673,7 @@ def choices(
     return right, chosen
 
 
-def diagnose_choice(
-    model: GPT, examples: list[tuple[list[int], list]], right: list[int], chosen: list[int]
-) -> None:
+def diagnose_choice(model: GPT, examples: list[Scene], right: list[int], chosen: list[int]) -> None:
     """Fail with a diagnosis if a known mistake leads to the same choices."""
     by_slip: dict[str, list[int]] = {}
     for context, endings in examples:
@@ -536,45 +693,35 @@ def diagnose_choice(
     )
 
 
-def expect_number(got: object, want: float, case: str, mistakes: Mapping[str, float]) -> None:
-    """Fail unless `got` is `want`, with the diagnosis of a known mistake if one fits."""
-    expect(got is not None, "your function returns None; is the `return` missing?")
-    expect(
-        isinstance(got, int | float) and not isinstance(got, bool),
-        f"a number is expected, not {type(got).__name__}.",
-    )
-    if close(got, want):
-        return
-    for diagnosis, wrong in mistakes.items():
-        if close(got, wrong):
-            raise DiagnosisError(diagnosis)
-    raise DiagnosisError(f"for {case} it is {want:,.6g}, and you get {got:,.6g}.")
-
-
 def averaged_gradient(scale: Callable[[int, int, int], float], sizes: list[list[int]]) -> float:
     """Return the gradient after DDP's average, in units of the whole batch's gradient.
 
     `sizes` holds each rank's micro-batches. Every example has a gradient of 1, and so does the
     batch.
     """
-    weight = nn.Parameter(torch.zeros(()))
     total, world = sum(map(sum, sizes)), len(sizes)
-    per_rank = []
-    for pieces in sizes:
-        weight.grad = None
-        for size in pieces:
-            loss = (weight * torch.ones(size)).mean()
-            (loss * scale(size, total, world)).backward()
-        per_rank.append(weight.grad.item())
+    # The mean over a micro-batch has a gradient of 1, too, so its factor is what remains.
+    per_rank = [sum(float(scale(size, total, world)) for size in pieces) for pieces in sizes]
     return sum(per_rank) / world  # what DDP does
 
 
-@exercise("")
+def drawn_sizes() -> list[list[list[int]]]:
+    """Draw the micro-batches of each rank, of different sizes and numbers."""
+    drawn = draws.sizes(6, world=(1, 5), pieces=(1, 4), size=(1, 40))
+    return [
+        [[case.size + 3 * rank + n for n in range(case.pieces)] for rank in range(case.world)]
+        for case in drawn
+    ]
+
+
+@exercise(
+    "Two processes have one window each, with gradients 2 and 4. What is the gradient of the mean "
+    "loss over both? What does DDP's average give?"
+)
 def loss_scale(scale: Callable[[int, int, int], float]) -> None:
     """Check `scale(size, total, world)`, the factor of a micro-batch's mean loss on a rank."""
-    got = scale(3, 12, 2)
     expect_number(
-        got,
+        scale(3, 12, 2),
         3 / 12 * 2,
         "scale(3, 12, 2)",
         {
@@ -594,53 +741,70 @@ def loss_scale(scale: Callable[[int, int, int], float]) -> None:
             "that divides by the number of processes; the micro-batch is a part of `total`.": (
                 3 / 2
             ),
+            "// rounds down to a whole number; the factor is a fraction, so use /.": 0.0,
         },
     )
-    for sizes in ([[3, 3], [3, 3]], [[4, 2], [3, 3]], [[2], [2], [1]], [[5, 5, 2]]):
+    cases = [[[3, 3], [3, 3]], [[4, 2], [3, 3]], [[2], [2], [1]], [[5, 5, 2]], *drawn_sizes()]
+    for sizes in cases:
         length = averaged_gradient(scale, sizes)
+        is_even = len({size for pieces in sizes for size in pieces}) == 1
+        what = "equally large micro-batches" if is_even else "micro-batches of different sizes"
         expect(
-            close(length, 1.0),
-            f"with micro-batches of {sizes} the gradient is {length:.3g} times the batch's.",
+            math.isclose(length, 1.0, rel_tol=1e-6),
+            f"with {what} on {len(sizes)} process(es), {sizes}, the gradient is {length:.3g} times "
+            "the batch's.",
         )
 
 
-@exercise("")
+def wrong_gpus(parameters: float, memory: float, reserved: float) -> dict[str, float]:
+    """Return the numbers of GPUs that known mistakes lead to, by diagnosis."""
+    per, room = 16 * parameters, memory - reserved
+    return {
+        "you forgot what is reserved on each GPU for activations.": math.ceil(per / memory),
+        "you round down, so a little does not fit; round up.": per // room,
+        "it fits exactly; one more than the quotient is one too many. Use math.ceil.": per // room
+        + 1,
+        "you reserve that much only once; reserve it on every GPU.": math.ceil(
+            (per + reserved) / memory
+        ),
+        "you add the reserve to the memory; it is a part of it.": math.ceil(
+            per / (memory + reserved)
+        ),
+        "4 bytes a parameter are the weights alone; AdamW in fp32 has a gradient and two moments "
+        "as well: 16.": math.ceil(4 * parameters / room),
+        "8 bytes a parameter leave out the two moments.": math.ceil(8 * parameters / room),
+        "12 bytes a parameter leave something out: weights, gradient and two moments are 16.": (
+            math.ceil(12 * parameters / room)
+        ),
+        "the number of GPUs must be whole; round up.": per / room,
+        "a model that fits needs one GPU, not eight: GPUs needn't come in whole machines.": (
+            8 * math.ceil(per / room / 8)
+        ),
+    }
+
+
+@exercise(
+    "A model has 3 billion parameters, and a GPU has 20 GB for its share. How many bytes does the "
+    "model need, and how many GPUs?"
+)
 def fewest_gpus(gpus: Callable[[float, float, float], int]) -> None:
     """Check `gpus(parameters, memory, reserved)`, the fewest GPUs for FSDP with fp32 AdamW."""
-    for parameters, memory, reserved in (
-        (100e9, 80e9, 10e9),
+    first = [
+        (100e9, 80e9, 15e9),
         (19e9, 40e9, 10e9),  # 10.1 GPUs, so rounding to the nearest number gives too few
         (7e9, 80e9, 20e9),
         (5e9, 80e9, 0),
-    ):
-        per = 16 * parameters
-        room = memory - reserved
-        want = math.ceil(per / room)
+        (1e9, 16e9, 0.0),  # exactly one
+        (12e9, 80e9, 16e9),  # exactly three
+        (1e6, 80e9, 1e9),  # a small part of one
+    ]
+    drawn = [
+        (case.millions * 1e6, case.memory * 1e9, case.reserved * 1e9)
+        for case in draws.sizes(8, millions=(100, 90_000), memory=(12, 192), reserved=(0, 11))
+    ]
+    for parameters, memory, reserved in [*first, *drawn]:
+        want = math.ceil(16 * parameters / (memory - reserved))
         case = f"{parameters:g} parameters, {memory:g} bytes of which {reserved:g} are reserved"
-        got = gpus(parameters, memory, reserved)
-        expect_number(
-            got,
-            want,
-            case,
-            {
-                f"for {case}: you forgot what is reserved on each GPU for activations.": (
-                    math.ceil(per / memory) if reserved else -1
-                ),
-                f"for {case}: you round down, so a little does not fit; round up.": per // room,
-                f"for {case}: it fits exactly; one more than the quotient is one too many. Use "
-                "math.ceil.": per // room + 1,
-                f"for {case}: you reserve that much only once; reserve it on every GPU.": math.ceil(
-                    (per + reserved) / memory
-                ),
-                f"for {case}: 4 bytes a parameter are the weights alone; AdamW in fp32 has a "
-                "gradient and two moments as well: 16.": math.ceil(4 * parameters / room),
-                f"for {case}: 8 bytes a parameter leave out the two moments.": math.ceil(
-                    8 * parameters / room
-                ),
-                f"for {case}: 12 bytes a parameter leave something out: weights, gradient and two "
-                "moments are 16.": math.ceil(12 * parameters / room),
-                f"for {case}: the number of GPUs must be whole; round up.": per / room,
-            },
-        )
-    whole = gpus(1e9, 16e9, 0.0)
-    expect(whole == 1, f"1e9 parameters fill 16e9 bytes exactly; that is 1 GPU, not {whole}.")
+        wrong = wrong_gpus(parameters, memory, reserved)
+        mistakes = {f"for {case}: {text}": number for text, number in wrong.items()}
+        expect_number(gpus(parameters, memory, reserved), want, case, mistakes)
