@@ -87,7 +87,11 @@ def by_hand(module: ModuleType, *names: str) -> AbstractContextManager:
 def complaint(error: Exception, check: Callable[..., None]) -> str:
     """Format an error, including whether the learner's code or the check raised it."""
     what = f"{type(error).__name__}: {error}"
-    if traceback.extract_tb(error.__traceback__)[-1].filename != check.__code__.co_filename:
+    raised, ours = (
+        traceback.extract_tb(error.__traceback__)[-1].filename,
+        check.__code__.co_filename,
+    )
+    if Path(raised).parent != Path(ours).parent:
         return f"your code raised {what}"
     return (
         f"your code cannot be used as the task says ({what}). "
