@@ -85,7 +85,9 @@ class Runner:
         environment = {name: os.environ[name] for name in kept if name in os.environ} | {
             "HOME": str(self.home),
             "TMPDIR": str(self.home),
-            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "PYTHONPATH": os.pathsep.join(
+                [str(Path(__file__).parents[2]), *filter(None, sys.path)]
+            ),
             "MPLBACKEND": "agg",
             "OMP_NUM_THREADS": "1",
             "CUDA_VISIBLE_DEVICES": "",  # every answer runs on the CPU
@@ -93,7 +95,7 @@ class Runner:
         errors = self.home / "errors.txt"
         with open(errors, "w") as file:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-c", RUN],
+                [sys.executable, "-Ps", "-c", RUN],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,

@@ -19,6 +19,7 @@ import signal
 import socket
 import struct
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -65,6 +66,13 @@ class Task:
     namespace: Mapping[str, Any]
     given: frozenset[str]
     parts: Mapping[str, frozenset[str]]
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the answer is a value, or a function that returns one."""
+        nodes = [node for node in ast.parse(self.stub).body if isinstance(node, ast.FunctionDef)]
+        results = [ast.unparse(node.returns) for node in nodes if node.returns]
+        return not results or any(result != "None" for result in results)
 
 
 @functools.cache
@@ -123,7 +131,7 @@ def grade(job: Mapping[str, Any], task: Task, snapshot: Snapshot) -> Verdict:
     if verdict[0] == study.PASSED:
         if method := own_comparison([*code.setup, *code.body]):
             verdict = TAMPERED, f"the code defines {method}, which can make a comparison true"
-        elif accepts_anything(task.check, answers):
+        elif accepts_anything(task.check, answers, task.has_result):
             verdict = TAMPERED, "after this answer, the check also accepts wrong ones"
     if name := changed():
         return TAMPERED, f"the answer replaces {name}"
@@ -212,8 +220,11 @@ def child(job: Mapping[str, Any], task: Task, snapshot: Snapshot, pipe: int, tok
         os.dup2(nowhere, descriptor)
     os.dup2(pipe, 3)
     os.closerange(4, 1024)
-    os.chdir(job["folder"])
-    sys.path.append(job["folder"])  # at the end, so that no file replaces a module
+    here = Path(job["folder"])
+    os.chdir(here)
+    sys.path.append(str(here))  # at the end, so that no file replaces a module
+    os.environ |= {"HOME": str(here.parent), "TMPDIR": str(here.parent)}
+    tempfile.tempdir = None  # a value that it has already read from TMPDIR
     limit_memory(job["memory_gb"])
     verdict, said = grade(job, task, snapshot)
     os.write(3, f"{token}{json.dumps([verdict, said[:SAID]])}".encode())
@@ -251,12 +262,18 @@ def supervise(job: Mapping[str, Any], task: Task, snapshot: Snapshot) -> Verdict
     return verdict, said
 
 
+def settle() -> None:
+    """Make PyTorch replace the functions that it replaces on first use, before a snapshot."""
+    for name in LATE:
+        importlib.import_module(name)
+    torch.compile(torch.nn.Identity(), backend="eager")(torch.ones(1))
+
+
 def main() -> None:
     """Grade the jobs on stdin. The working directory has the course's notebooks."""
     is_enforced = offline()
     torch.set_num_threads(1)  # other threads wouldn't exist in a forked process
-    for name in LATE:
-        importlib.import_module(name)
+    settle()
     results = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # nothing else is written to the results
     course = {path.stem: tasks(path) for path in study.originals(Path.cwd())}

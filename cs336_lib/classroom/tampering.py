@@ -104,9 +104,10 @@ def own_comparison(nodes: Iterable[ast.AST]) -> str:
     """Return a method in this code with which an object decides how it is compared, or ""."""
     for node in nodes:
         for inner in ast.walk(node):
-            name = getattr(inner, "name", getattr(inner, "id", getattr(inner, "attr", "")))
-            if name in COMPARISONS:
-                return str(name)
+            for field in ("name", "id", "attr", "value"):  # also a name in a string
+                name = getattr(inner, field, None)
+                if type(name) is str and name in COMPARISONS:
+                    return name
     return ""
 
 
@@ -156,18 +157,26 @@ class Spoiler:
         return value + 1 if isinstance(value, Number) else value  # type: ignore[operator]
 
 
-def accepts_anything(check: Callable[..., None], answers: list[Any]) -> bool:
-    """Return whether a check accepts a wrong version of an answer that it has accepted."""
+def accepts_anything(check: Callable[..., None], answers: list[Any], has_result: bool) -> bool:
+    """Return whether a check accepts a wrong version of an answer that it has accepted.
+
+    Args:
+        check: The check.
+        answers: The accepted answer, and further arguments of the check.
+        has_result: Whether the exercise asks for a result, which is then changed.
+    """
     spoiler = Spoiler()
-    spoiled = [spoiler.spoil(answers[0]), *answers[1:]]
+    spoiled = spoiler.spoil(answers[0])
+    is_spoiled = has_result and accepts(check, [spoiled, *answers[1:]])
+    if spoiler.count and has_result:
+        return is_spoiled
+    return accepts(check, [lambda *_, **__: None, *answers[1:]])  # without the expected effect
+
+
+def accepts(check: Callable[..., None], answers: list[Any]) -> bool:
+    """Return whether a check accepts these answers."""
     try:
-        check(*spoiled)
-    except Exception:
-        return False
-    if spoiler.count:
-        return True
-    try:  # the answer returns nothing, so it must have an effect
-        check(lambda *_, **__: None, *answers[1:])
+        check(*answers)
     except Exception:
         return False
     return True

@@ -16,7 +16,7 @@ from cs336_lib.classroom import cell_slice, grade, graded_run
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 DTYPES, EINOPS, MODEL = STEMS = ("01_dtypes", "03_einops", "07_gpt2_model")
-SECONDS = 4
+SECONDS = 3
 
 
 def course(stem: str) -> dict[str, Any]:
@@ -155,6 +155,16 @@ ANSWERS = {
         "tampered",
         "",
     ),
+    "string": (
+        "Yes = type('Yes', (torch.Tensor,), {'__eq__': lambda *_: True})\n" + RIGHT,
+        "tampered",
+        "__eq__",
+    ),
+    "compiles": (
+        "torch.compile(torch.sin, backend='eager')(torch.ones(3))\n" + RIGHT,
+        "passed",
+        "",
+    ),
     "network": (
         "import socket\nsocket.create_connection(('192.0.2.1', 80), timeout=60)\n" + RIGHT,
         "error",
@@ -206,7 +216,8 @@ def make_class(folder: Path) -> None:
     hand_in(folder / "wrong_part" / f"{MODEL}.ipynb", parts | {"attention": wrong})
     own = parts["attention"].replace("v: Tensor)", "v: Tensor, own=0)")
     used = re.sub(r"\battention\((.*)\)", r"attention(\1, 1)", parts["causal_self_attention"])
-    own_parts = {"attention": own, "causal_self_attention": used}
+    more = re.sub(r"\n+init_weights = ", "\n    return 3\n\ninit_weights = ", parts["init_weights"])
+    own_parts = {"attention": own, "causal_self_attention": used, "init_weights": more}
     hand_in(folder / "own_part" / f"{MODEL}.ipynb", own_parts)
 
     (folder / "=1+1").mkdir()
@@ -271,7 +282,8 @@ def test_a_wrong_part_is_replaced_and_a_right_one_is_used(graded):
     wrong = of(graded, "wrong_part", "07 ")
     assert [verdict for verdict in wrong if verdict != "passed"] == ["not right yet"]
     own = graded["verdicts"]["own_part"]
-    assert own["07 attention"] == own["07 causal_self_attention"] == "passed", graded["said"]
+    for name in ("attention", "causal_self_attention", "init_weights"):
+        assert own[f"07 {name}"] == "passed", graded["said"]
 
 
 def test_bad_folders_are_rows(graded):
