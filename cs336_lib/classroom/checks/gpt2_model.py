@@ -196,8 +196,8 @@ def expect_large_scores(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> N
     got, right = answer(q, k, v), library_attention(q, k, v)
     expect(
         got.isfinite().all(),
-        "nan for large scores. Take the softmax of the masked scores; exp alone overflows, and a "
-        "mask after the softmax may leave weights of 0 only.",
+        "you get nan for large scores. Take the softmax of the masked scores; exp alone overflows, "
+        "and a mask after the softmax may leave weights of 0 only.",
     )
     expect(
         same(got, right),
@@ -229,8 +229,8 @@ def attention(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
         expect_like(got, right)
         expect(
             not got.isnan().any(),
-            "nan: somewhere a softmax sees only -inf. A position may look at itself, so mask "
-            "triu(1), and take the softmax over the last axis.",
+            "you get nan, so somewhere a softmax sees only -inf. A position may look at itself, so "
+            "mask triu(1), and take the softmax over the last axis.",
         )
         expect_none_of(got, attention_slips(q, k, v), right)
         expect(same(got, right), wrong)
