@@ -133,7 +133,7 @@ WINDOWS = [
     ),
     (windows_unfold, "you read 101 tokens for a batch of 20"),
     (windows_from_the_rest, "read only block_size + 1 for each window"),
-    (windows_from_a_copy, "call tokens.read"),
+    (windows_from_a_copy, "never copies a whole one"),
     (windows_sorted, "changes its input `starts`"),
     (windows_of_different_starts, "with a start that occurs twice"),
     (windows(y=lambda row: row[:-1] + 1), "the token right after"),
@@ -429,7 +429,7 @@ def test_parameter_groups():
 def on_device(model, x, y):
     """Call the model on its device."""
     device = next(model.parameters()).device
-    return model(x.to(device), y.to(device))
+    return model(targets=y.to(device), idx=x.to(device))
 
 
 def backward(divide=lambda count, got: count, keep=lambda loss: loss.detach(), zero=False):
@@ -509,6 +509,12 @@ def backward_without_moving(model, pieces, count, autocast):
         loss.backward()
         total = total + loss.detach()
     return total
+
+
+def backward_sum_of_numbers(*args):
+    numbers = []
+    backward(keep=lambda loss: numbers.append(loss.item()) or 0)(*args)
+    return torch.tensor(sum(numbers))
 
 
 def backward_total_on_cpu(model, pieces, count, autocast):
@@ -604,7 +610,9 @@ BACKWARD = [
     (backward_by_row, "passed"),
     (backward_with_number, "passed"),
     (backward_without_moving, "on a GPU this fails, because a tensor stays on the CPU"),
-    (backward_total_on_cpu, "your total is on the CPU"),
+    (backward_total_on_cpu, "the result is on the CPU"),
+    (backward_sum_of_numbers, "the result is on the CPU"),
+    (lambda *a: backward()(*a).cpu(), "the result is on the CPU"),
     (backward_retained, "without retain_graph"),
     (backward_clipped, "clipping comes in the update"),
     (backward_and_step, "the weights have moved"),
@@ -854,6 +862,7 @@ def evaluate_window_by_window(model, tokens, config, autocast, rank=0, world=1):
 @torch.inference_mode()
 def evaluate_from_the_end(model, tokens, config, autocast, rank=0, world=1):
     """Micro-batches of other sizes in another order, by hand."""
+    mode = model.training
     model.train(mode=False)
     available = (len(tokens) - 1) // config.block_size
     count = int(np.clip(config.eval_tokens // config.block_size, 1, available))
@@ -864,7 +873,7 @@ def evaluate_from_the_end(model, tokens, config, autocast, rank=0, world=1):
         if autocast.__enter__() is None and len(some)
     )
     autocast.__exit__(None, None, None)
-    model.train()
+    model.train(mode)
     return torch.as_tensor(share, device=next(model.parameters()).device)
 
 
@@ -920,7 +929,8 @@ EVALUATIONS = [
     (evaluate_from_the_end, "passed"),
     (evaluate(largest=lambda config: 2), "with micro-batches of one window, 2 windows went"),
     (evaluate_without_moving, "on a GPU this fails, because a tensor stays on the CPU"),
-    (evaluate_total_on_cpu, "your total is on the CPU"),
+    (evaluate_total_on_cpu, "the result is on the CPU"),
+    (evaluate(result=lambda total: torch.tensor(total.item())), "the result is on the CPU"),
     (evaluate_stacked, "your function raises RuntimeError"),
     (evaluate(start=lambda i, available, count: i * (available // count)), "the windows begin at"),
     (evaluate(count=lambda asked, available: min(asked + 1, available)), "the number of windows"),

@@ -342,6 +342,11 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         "inputs in the CPU's memory": [("x.to(total.device)", "x")],
         "targets in the CPU's memory": [("y.to(total.device)", "y")],
         "the notebook's device": [("total.device", "torch.device('cpu')")],
+        "sum of numbers": [
+            ("total += loss.detach()", "total += loss.item()"),
+            ("return total", "return torch.tensor(total.item())"),
+        ],
+        "result on the CPU": [("return total", "return total.cpu()")],
         "half precision": [
             ("loss.backward()", "loss.backward()" + EACH_GRADIENT + ".copy_(p.grad.bfloat16())")
         ],
@@ -432,6 +437,8 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         "inputs in the CPU's memory": [("x.to(total.device)", "x")],
         "the notebook's device": [("total.device", "torch.device('cpu')")],
         "a number returned": [("return total", "return total.item()")],
+        "sum of numbers": [("return total", "return torch.tensor(total.item())")],
+        "result on the CPU": [("return total", "return total.cpu()")],
         "perplexity": [("return total", "return total.exp()")],
         "bits": [("return total", "return total / math.log(2)")],
         "targets are the inputs": [("y.to(total.device)", "x.to(total.device)")],
