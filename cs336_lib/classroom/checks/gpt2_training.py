@@ -150,7 +150,9 @@ def check_windows(answer: Callable, length: int, starts: list[int], size: int) -
 
 def batch_of(answer: Callable, tokens: Stream, starts: list[int], size: int) -> Piece:
     """Call the learner's `windows`, and check types and shapes of the result."""
-    use_read = "call tokens.read(start, count), which reads across two shards, and never copies a whole one."
+    use_read = (
+        "call tokens.read(start, count), which reads across shards and never copies a whole one."
+    )
     wanted = (len(starts), size)
     try:
         got = answer(tokens, starts, size)
