@@ -17,7 +17,7 @@ MINE = "def double(x):\n    return x + x"
 CHECK = "\n\n\ndouble = checks.double(double)"
 
 
-@part(library=lambda x: 2 * x)
+@part(lambda x: 2 * x, "")
 def double(answer):
     """Check `double(x)`."""
     expect(answer(3) == 6, "double(3) is not 6.")
