@@ -282,6 +282,9 @@ MISTAKES = {
     "Your cosine falls to 0": [("return LOWEST + (PEAK - LOWEST)", "return PEAK")],
     "Only what is above 1e-3 falls": [("(PEAK - LOWEST)", "PEAK")],
     "That is a straight line": [("(1 + math.cos(math.pi * progress)) / 2", "(1 - progress)")],
+    "Your schedule advances with every micro-batch": [
+        ("= rate(step)\n", "= rate(min(4 * step, 23))\n")
+    ],
     "Your rate stays at the peak": [
         ("if step < WARMUP:", "if step >= WARMUP:\n        return PEAK\n    if True:")
     ],
@@ -343,8 +346,12 @@ MISTAKES = {
         ("*cut_windows(held_out, AT)", "*[cut_windows(held_out, AT)[0]] * 2"),
     ],
     "val_loss is a sum": [("    return loss.item()\n", "    return loss.item() * 16\n")],
-    "val_loss isn't the mean loss": [
+    "val_loss is a perplexity": [
         ("    return loss.item()\n", "    return math.exp(loss.item())\n")
+    ],
+    "val_loss isn't the mean loss": [("    return loss.item()\n", "    return loss.item() + 1\n")],
+    "after 8 steps, an evaluation reads training tokens": [
+        ("evaluate(model, held_out)\n        if", "evaluate(model, tokens)\n        if")
     ],
     "right for one text, but not for another of 300 and 600 tokens": [
         ("randint(len(tokens) - LENGTH", "randint(6500 - LENGTH")

@@ -438,6 +438,14 @@ def without_first(model, context, ending):
     return F.cross_entropy(model(x)[0, -last:], y[0, -last:]).item()
 
 
+def last_token(model, context, ending):
+    return checks.losses_of(model, context, ending)[-1].item()
+
+
+def short_context(model, context, ending):
+    return checks.losses_of(model, context[-1:], ending).mean().item()
+
+
 def uncropped(model, context, ending):
     row = torch.tensor([context + ending])
     return F.cross_entropy(model(row[:, :-1])[0, -len(ending) :], row[0, -len(ending) :]).item()
@@ -472,6 +480,8 @@ CHOICES = [
     (choosing(unshifted), "the logits at its own place"),
     (choosing(alone), "without their context"),
     (choosing(without_first), "the ending's first token is missing"),
+    (choosing(last_token), "only the ending's last token counts"),
+    (choosing(short_context), "the model must see all of it"),
     (choosing(uncropped), "because the ending is there. Your code raises an error (a sequence of"),
     (choosing(first_tokens), "because the ending is there"),
     (lambda *a: checks.library_most_likely(*a) + 1, "count the endings from 1"),
@@ -499,9 +509,9 @@ SCALES = {
     "divides by the number of processes": lambda size, total, world: size / world,
     "not that of the whole batch": lambda size, total, world: size * world,
     "// rounds down": lambda size, total, world: size // total * world,
-    "the number is off for scale(3, 12, 2)": lambda size, total, world: 7.0,
+    "the number is off for scale(3, 24, 4)": lambda size, total, world: 7.0,
     "with micro-batches of different sizes on 3 process(es)": lambda size, total, world: (
-        0.5 if total == 12 else 7.0
+        0.5 if total in (12, 24) else 7.0
     ),
 }
 RIGHT_SCALES = [
@@ -538,17 +548,16 @@ GPUS = {
     "you round down": needing(16, rounding=math.floor),
     "the number of GPUs must be whole": needing(16, rounding=float),
     "the weights alone": needing(4),
+    "weights in bf16": needing(2),
     "leave out the two moments": needing(8),
     "leave something out": needing(12),
     "reserve that much only once": lambda n, memory, reserved: math.ceil(
         (16 * n + reserved) / memory
     ),
-    "for 1.9e+10 parameters, 4e+10 bytes of which 1e+10 are reserved: you round down": (
-        needing(16, rounding=round)
-    ),
+    "are reserved: you round down": (needing(16, rounding=round)),
     "it fits exactly": needing(16, rounding=lambda gpus: int(gpus) + 1),
     "you add the reserve": needing(16, reserve=lambda memory, reserved: memory + reserved),
-    "GPUs needn't come in whole machines": needing(16, rounding=lambda n: 8 * math.ceil(n / 8)),
+    "GPUs needn't come in eights": needing(16, rounding=lambda n: 8 * math.ceil(n / 8)),
     "the number is off for 1e+11 parameters": lambda *a: 99,
     "the number is off for 7e+09 parameters": lambda *a: 25 if a[0] == 100e9 else 11,
 }

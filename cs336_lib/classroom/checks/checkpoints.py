@@ -122,6 +122,10 @@ WRONG_RATES: dict[str, tuple[Schedule, Schedule]] = {
         lambda n: falling(n, top=PEAK + LOWEST),
     ),
     "That is a straight line; the task asks for half a cosine.": (rate, line),
+    "Your schedule advances with every micro-batch.": (
+        lambda n: rate(4 * n),
+        lambda n: rate(min(4 * n, STEPS - 1)),
+    ),
     "Your rate stays at the peak.": (rate, lambda n: PEAK),
 }
 
@@ -215,6 +219,10 @@ def expect_batches(seen: Witness, tokens: np.ndarray) -> None:
     found: dict[bytes, int] = {}
     for number, pieces in enumerate(seen.steps[:STEPS]):
         expect(pieces or number not in held_out, f"step {number} trains on the held-out tokens.")
+        expect(
+            all(piece.with_graph for piece in pieces),
+            f"after {number} steps, an evaluation reads training tokens. It must read `held_out`.",
+        )
         shapes = [tuple(piece.x.shape) for piece in pieces]
         expect(
             shapes == [(PIECE, LENGTH)] * (WINDOWS // PIECE),
@@ -515,6 +523,7 @@ def expect_val_loss(passes: list[Forward], logged: Any, held_out: np.ndarray) ->
         not is_close(got, loss_on(logits, x)),
         "val_loss compares with the inputs; the targets are the next tokens.",
     )
+    expect(not is_close(got, math.exp(want)), "val_loss is a perplexity; log the loss itself.")
     expect(
         not is_close(got, want * len(passes)) and not is_close(got, want * EVALUATION),
         "val_loss is a sum; log the mean over all windows.",
@@ -602,7 +611,10 @@ def expect_no_pickle(files: Sequence[Path]) -> None:
             try:
                 torch.load(path, weights_only=True)
             except Exception as error:
-                expect(False, f"{path.name} doesn't load with weights_only=True ({error}).")
+                raise DiagnosisError(
+                    f"{path.name} doesn't load with weights_only=True. Save only tensors, numbers, "
+                    "strings, lists and dicts."
+                ) from error
 
 
 def compare(straight: Witness, resumed: Witness, start: int) -> None:

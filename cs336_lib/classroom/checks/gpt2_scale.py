@@ -558,6 +558,12 @@ def slip_losses(model: Any, context: list[int], ending: list[int]) -> dict[str, 
         "the loss of the ending's first token is missing. The context's last logits predict it.": (
             right[1:].mean().item() if len(ending) > 1 else math.inf
         ),
+        "only the ending's last token counts. Take the mean over all of its tokens.": (
+            right[-1].item()
+        ),
+        "your endings follow the context's last token only; the model must see all of it.": (
+            losses_of(model, context[-1:], ending).mean().item()
+        ),
     }
 
 
@@ -721,25 +727,25 @@ def drawn_sizes() -> list[list[list[int]]]:
 def loss_scale(scale: Callable[[int, int, int], float]) -> None:
     """Check `scale(size, total, world)`, the factor of a micro-batch's mean loss on a rank."""
     expect_number(
-        scale(3, 12, 2),
-        3 / 12 * 2,
-        "scale(3, 12, 2)",
+        scale(3, 24, 4),
+        3 / 24 * 4,
+        "scale(3, 24, 4)",
         {
-            "size / total is right on one process. DDP then divides the sum over the ranks by "
-            "their number, so the gradient comes out `world` times too small: undo that.": 3 / 12,
-            "you divide by the number of processes; DDP does that already, so undo it instead: "
-            "multiply.": 3 / 12 / 2,
+            "size / total is right on one process. DDP also divides the sum over the processes by "
+            "their number, so the gradient comes out `world` times too small.": 3 / 24,
+            "you divide by the number of processes, but DDP does that already. Multiply to undo "
+            "it.": 3 / 24 / 4,
             "that weighs all micro-batches alike, which is right only if their sizes "
             "are equal.": 1.0,
-            "that is total / size, which is inverted; a small micro-batch must count little.": 12
+            "that is total / size, which is inverted. A small micro-batch must count little.": 24
             / 3,
-            "that has the size of the micro-batch, but not that of the whole batch.": 3 * 2,
-            "that has the whole batch, but not the micro-batch: its loss is a mean, so one of "
-            "`size` windows must count `size` times.": 2 / 12,
-            "neither size nor world: the micro-batch's loss is a mean already (of `size` windows), "
-            "and DDP divides once more.": 1 / 12,
-            "that divides by the number of processes; the micro-batch is a part of `total`.": (
-                3 / 2
+            "that has the size of the micro-batch, but not that of the whole batch.": 3 * 4,
+            "that has the whole batch, but not the micro-batch. Its loss is a mean, so it must "
+            "count `size` times.": 4 / 24,
+            "that has neither size nor world. The loss is a mean over `size` windows already, and "
+            "DDP divides once more.": 1 / 24,
+            "that divides by the number of processes, but the micro-batch is a part of `total`.": (
+                3 / 4
             ),
             "// rounds down to a whole number; the factor is a fraction, so use /.": 0.0,
         },
@@ -777,8 +783,9 @@ def wrong_gpus(parameters: float, memory: float, reserved: float) -> dict[str, f
             math.ceil(12 * parameters / room)
         ),
         "the number of GPUs must be whole; round up.": per / room,
-        "a model that fits needs one GPU, not eight: GPUs needn't come in whole machines.": (
-            8 * math.ceil(per / room / 8)
+        "GPUs needn't come in eights or powers of two.": 8 * math.ceil(per / room / 8),
+        "2 bytes a parameter are weights in bf16; AdamW in fp32 needs 16.": math.ceil(
+            2 * parameters / room
         ),
     }
 
@@ -790,7 +797,7 @@ def wrong_gpus(parameters: float, memory: float, reserved: float) -> dict[str, f
 def fewest_gpus(gpus: Callable[[float, float, float], int]) -> None:
     """Check `gpus(parameters, memory, reserved)`, the fewest GPUs for FSDP with fp32 AdamW."""
     first = [
-        (100e9, 80e9, 15e9),
+        (100e9, 80e9, 14e9),
         (19e9, 40e9, 10e9),  # 10.1 GPUs, so rounding to the nearest number gives too few
         (7e9, 80e9, 20e9),
         (5e9, 80e9, 0),
