@@ -54,11 +54,13 @@ class Course:
         given: Statements that have already run, in the form of `ast.dump`.
         names: Names that the learner's notebook doesn't redefine.
         modules: Names of modules.
+        known: All names that are defined.
     """
 
     given: Collection[str]
     names: Collection[str]
     modules: Collection[str]
+    known: Collection[str]
 
 
 def code_cells(notebook: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -182,16 +184,19 @@ def read(sources: Sequence[str], course: Course) -> list[Statement]:
     return [statement for statement in found if ast.dump(statement.node) not in course.given]
 
 
-def needed(statements: Sequence[Statement], body: range, names: Collection[str]) -> list[int]:
+def needed(
+    statements: Sequence[Statement], body: range, names: Collection[str], known: Collection[str]
+) -> list[int]:
     """Return the indices of the statements that an answer needs, without its own.
 
-    A name is taken from its last definition before the statement that uses it. Without one, it is
-    taken from the cells below the answer.
+    A name is taken from its last definition before the statement that uses it. If there is none and
+    the course doesn't define the name, it is taken from the cells below the answer.
 
     Args:
         statements: Statements of the notebook, in order.
         body: Indices of the answer's own statements.
         names: Names in the call of the check.
+        known: Names that the course defines.
     """
     end, chosen = body.stop, set(body)
     chosen |= {i for i in range(end) if STAR in statements[i].binds}
@@ -200,7 +205,7 @@ def needed(statements: Sequence[Statement], body: range, names: Collection[str])
     while todo:
         name, until = todo.pop()
         found = last(statements[:until], name)
-        if found is None and until == end:
+        if found is None and until >= body.start and name not in known:
             found = last(statements, name)
         if found is not None and found not in chosen:
             chosen.add(found)
@@ -245,5 +250,6 @@ def answer(sources: Sequence[str], at: int, default: ast.Call, course: Course) -
     before = read(sources[:at], course)
     statements = [*before, *own, *read(sources[at + 1 :], course)]
     body = range(len(before), len(before) + len(own))
-    setup = [statements[i].node for i in needed(statements, body, names_in(arguments))]
+    indices = needed(statements, body, names_in(arguments), course.known)
+    setup = [statements[i].node for i in indices]
     return Answer(setup, [statement.node for statement in own], arguments)

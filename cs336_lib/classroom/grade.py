@@ -274,15 +274,15 @@ def to_csv(rows: Sequence[Sequence[str]]) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     for row in rows:
-        cells = [" ".join(printable(cell).split()) for cell in row]
+        cells = [printable(cell) for cell in row]
         writer.writerow([f"'{cell}" if cell[:1] in "=+-@" and cell else cell for cell in cells])
     return file.getvalue()
 
 
 def printable(text: str) -> str:
-    """Escape control characters, which could change a terminal, except for white space."""
+    """Return text on one line, with escaped control characters, which could change a terminal."""
     shown = (c if c.isprintable() or c.isspace() else repr(c)[1:-1] for c in text)
-    return "".join(shown).encode(errors="backslashreplace").decode()
+    return " ".join("".join(shown).encode(errors="backslashreplace").decode().split())
 
 
 def check_out(out: Path) -> Path:
@@ -320,7 +320,7 @@ def grade(folder: Path, out: Path, limits: Limits) -> Iterator[str]:
     originals = study.originals(course)
     width = max(len(printable(path.name)) for path in found)
     grades: dict[str, list[Result]] = {}
-    yield f"grading {len(found)} learners"
+    yield f"grading {len(found)} learner{'s' if len(found) > 1 else ''}"
     with runner(course.resolve()) as process:
         if not process.is_offline:
             yield "This system can't cut answers off from the network; see docs/presenting.md."

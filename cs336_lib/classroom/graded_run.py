@@ -5,6 +5,7 @@ once, because importing PyTorch takes longer than most checks.
 """
 
 import ast
+import builtins
 import contextlib
 import ctypes
 import functools
@@ -42,6 +43,7 @@ LATE = ("torch._dynamo", "torch.testing._internal.distributed.multi_threaded_pg"
 SAID = 1000  # characters of a diagnosis
 NEW_USER, NEW_NETWORK = 0x10000000, 0x40000000  # Linux's CLONE_NEWUSER and CLONE_NEWNET
 SET_FLAGS, UP = 0x8914, 1  # Linux's SIOCSIFFLAGS and IFF_UP
+END_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
 HERE = ("localhost", "127.0.0.1", "::1", "")
 
 Verdict = tuple[str, str]  # the verdict, and the diagnosis or ""
@@ -112,7 +114,7 @@ def grade(job: Mapping[str, Any], task: Task, snapshot: Snapshot) -> Verdict:
     withheld = {name for part, names in task.parts.items() if part not in passed for name in names}
     namespace = dict(task.namespace)
     modules = {name for name, value in namespace.items() if isinstance(value, ModuleType)}
-    course = cell_slice.Course(task.given, withheld, modules)
+    course = cell_slice.Course(task.given, withheld, modules, {*namespace, *dir(builtins)})
     for seed in (torch.manual_seed, random.seed, np.random.seed):
         seed(0)
     try:
@@ -215,6 +217,8 @@ def limit_memory(gigabytes: float) -> None:
 def child(job: Mapping[str, Any], task: Task, snapshot: Snapshot, pipe: int, token: str) -> None:
     """Grade an answer in a forked process, write the result to a pipe, and end."""
     os.setsid()  # so that programs that it starts can be ended with it
+    if prctl := getattr(ctypes.CDLL(None), "prctl", None):
+        prctl(END_WITH_PARENT, signal.SIGKILL)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
@@ -243,12 +247,14 @@ def supervise(job: Mapping[str, Any], task: Task, snapshot: Snapshot) -> Verdict
             os._exit(1)
     os.close(writing)
     deadline, status = time.monotonic() + job["seconds"], None
-    while status is None and time.monotonic() < deadline:
-        done, code = os.waitpid(process, os.WNOHANG)
-        status = code if done else None
-        time.sleep(0 if done else 0.005)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process, signal.SIGKILL)
+    try:
+        while status is None and time.monotonic() < deadline:
+            done, code = os.waitpid(process, os.WNOHANG)
+            status = code if done else None
+            time.sleep(0 if done else 0.005)
+    finally:  # also after Ctrl-C
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process, signal.SIGKILL)
     if status is None:
         os.waitpid(process, 0)
     os.set_blocking(reading, False)

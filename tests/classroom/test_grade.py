@@ -1,7 +1,9 @@
 """Grade a class in which every learner does something else with the same exercises."""
 
+import ast
 import csv
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -80,8 +82,12 @@ ANSWERS = {
     "display": ("display(get_ipython())\n" + RIGHT, "passed", ""),
     "loop": ("while True:\n    pass\n" + WRONG, "time limit", ""),
     "loop_in_check": (WRONG.replace("return q", "while True: pass"), "time limit", ""),
-    "memory": ("held = torch.ones(10**10)\n" + WRONG, "memory limit", ""),
-    "memory_in_check": (WRONG.replace("return q", "return [0] * 10**11"), "memory limit", ""),
+    "memory": ("held = torch.empty(10**9)\n" + WRONG, "memory limit", ""),
+    "memory_in_check": (
+        WRONG.replace("return q", "return bytearray(4 * 10**9)"),
+        "memory limit",
+        "",
+    ),
     "exit": ("import sys\nsys.exit(0)\n" + WRONG, "error", "SystemExit"),
     "exit_in_check": (WRONG.replace("return q", "raise SystemExit(0)"), "error", "SystemExit"),
     "ends": ("import os\nos._exit(0)\n" + WRONG, "error", "without a result"),
@@ -146,14 +152,13 @@ ANSWERS = {
         "torch.allclose",
     ),
     "mode": (
-        "class Yes(torch.overrides.TorchFunctionMode):\n"
-        "    def __torch_function__(self, function, types, args=(), kwargs=None):\n"
-        "        name = function.__name__\n"
-        "        same = name in ('allclose', 'equal')\n"
-        "        return same or function(*args, **(kwargs or {}))\n"
-        "Yes().__enter__()\n" + RIGHT,
+        "def yes(self, function, types, args=(), kwargs=None):\n"
+        "    same = function.__name__ in ('allclose', 'equal', 'all')\n"
+        "    return same or function(*args, **(kwargs or {}))\n"
+        "name = '__torch' + '_function__'\n"
+        "type('Yes', (torch.overrides.TorchFunctionMode,), {name: yes})().__enter__()\n" + RIGHT,
         "tampered",
-        "",
+        "also accepts wrong ones",
     ),
     "string": (
         "Yes = type('Yes', (torch.Tensor,), {'__eq__': lambda *_: True})\n" + RIGHT,
@@ -327,9 +332,12 @@ def test_bad_input_is_one_line(tmp_path, monkeypatch):
     assert "memory_gb" in refused(tmp_path, "class", "--memory-gb", "nan")
 
 
-def test_the_newest_copy_is_graded(tmp_path):
-    import os
+def test_a_name_cannot_change_the_terminal_or_be_a_formula():
+    assert grade.printable("a\x1b[2J\n b\u202ec") == "a\\x1b[2J b\\u202ec"
+    assert grade.to_csv([["=1", "-1", "Zoë, A.", ""]]) == "'=1,'-1,\"Zoë, A.\",\n"
 
+
+def test_the_newest_copy_is_graded(tmp_path):
     for age, name in enumerate(["03_einops.ipynb", "03_einops (1).ipynb", "03_einopsx.ipynb"]):
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (age, age))
@@ -350,12 +358,11 @@ def test_without_a_namespace_python_refuses_connections():
 
 
 def sliced(*cells: str) -> str:
-    """The setup of an answer in the last cell."""
-    import ast
-
-    course = cell_slice.Course(frozenset(), frozenset(), frozenset())
+    """The setup of an answer in the last cell with an f."""
+    course = cell_slice.Course((), (), (), ("len",))
     call = ast.parse("checks.f(f)").body[0].value  # type: ignore[attr-defined]
-    return "; ".join(map(ast.unparse, cell_slice.answer(cells, len(cells) - 1, call, course).setup))
+    at = [i for i, cell in enumerate(cells) if "f" in cell][-1]
+    return "; ".join(map(ast.unparse, cell_slice.answer(cells, at, call, course).setup))
 
 
 def test_a_slice_has_what_an_answer_needs():
@@ -368,4 +375,6 @@ def test_a_slice_has_what_an_answer_needs():
     assert sliced("x = slow()", "def f(x):\n    return [x for x in x]") == ""
     assert sliced("x = = 1", "%%bash\nx = 1", "%%time\nx = 2", "f = x") == "x = 2"
     assert sliced("from os import *", "f = 1") == "from os import *"
+    assert sliced("z = 3", "f = a", "a = 1") == "a = 1"
+    assert sliced("z = 3", "f = len(z)", "len = 1") == "z = 3"
     assert sliced("f = 3", "checks.f(f)") == "f = 3"
