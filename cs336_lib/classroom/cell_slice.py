@@ -141,7 +141,10 @@ def describe(node: ast.stmt, modules: Collection[str]) -> Statement:
     """
     binds, uses, later = mutated(node).difference(modules), set(), set()
     top = symtable.symtable(ast.unparse(node), "<cell>", "exec")
+    inner = loop_names(node)
     for symbol in top.get_symbols():
+        if symbol.get_name() in inner:
+            continue
         if symbol.is_assigned() or symbol.is_imported():
             binds.add(symbol.get_name())
         if symbol.is_referenced():
@@ -156,6 +159,19 @@ def describe(node: ast.stmt, modules: Collection[str]) -> Statement:
     if isinstance(node, ast.ImportFrom) and node.names[0].name == STAR:
         binds.add(STAR)
     return Statement(node, frozenset(binds), frozenset(uses), frozenset(later))
+
+
+def loop_names(node: ast.stmt) -> set[str]:
+    """Return the names that only comprehensions bind. Python 3.12 lists them in the outer scope."""
+    inside = [
+        name
+        for loop in ast.walk(node)
+        if isinstance(loop, ast.comprehension)
+        for name in ast.walk(loop.target)
+    ]
+    names = [name for name in ast.walk(node) if isinstance(name, ast.Name)]
+    stored = [name for name in names if isinstance(name.ctx, ast.Store)]
+    return {n.id for n in stored if n in inside} - {n.id for n in stored if n not in inside}
 
 
 def mutated(node: ast.stmt) -> set[str]:

@@ -357,6 +357,26 @@ def test_without_a_namespace_python_refuses_connections():
     graded_run.refuse_connections("open", ("file", "r", 0))
 
 
+OFFLINE = """
+import socket
+from cs336_lib.classroom import graded_run
+if graded_run.offline():
+    assert [name for _, name in socket.if_nameindex()] == ["lo"]
+else:
+    try:
+        socket.create_connection(("192.0.2.1", 80), timeout=5)
+    except PermissionError:
+        pass
+server = socket.create_server(("127.0.0.1", 0))
+socket.create_connection(server.getsockname())
+"""
+
+
+def test_only_the_loopback_is_left():
+    done = subprocess.run([sys.executable, "-c", OFFLINE], cwd=NOTEBOOKS.parent, check=False)
+    assert done.returncode == 0
+
+
 def sliced(*cells: str) -> str:
     """The setup of an answer in the last cell with an f."""
     course = cell_slice.Course((), (), (), ("len",))
@@ -375,6 +395,8 @@ def test_a_slice_has_what_an_answer_needs():
     assert sliced("x = slow()", "def f(x):\n    return [x for x in x]") == ""
     assert sliced("x = = 1", "%%bash\nx = 1", "%%time\nx = 2", "f = x") == "x = 2"
     assert sliced("from os import *", "f = 1") == "from os import *"
+    assert sliced("i = 1\nx = [i for i in 'ab']", "f = i") == "i = 1"
+    assert sliced("i = slow()", "f = [i for i in 'ab']") == ""
     assert sliced("z = 3", "f = a", "a = 1") == "a = 1"
     assert sliced("z = 3", "f = len(z)", "len = 1") == "z = 3"
     assert sliced("f = 3", "checks.f(f)") == "f = 3"
