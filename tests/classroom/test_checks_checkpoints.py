@@ -192,7 +192,8 @@ VARIANTS = {
     "weight decay for matrices only": [
         (
             "AdamW(model.parameters(), lr=PEAK,",
-            "AdamW([{'params': [p], 'weight_decay': p.dim() / 9} for p in model.parameters()],",
+            "AdamW([{'params': [p], 'weight_decay': p.dim() / 9} for p in model.parameters()],"
+            " eps=1e-4,",
         ),
         (
             '    optimizer.param_groups[0]["lr"] = rate(step)',
@@ -218,6 +219,21 @@ VARIANTS = {
     ],
     "a file for each step, of which the last one stays": ONE_FILE_PER_STEP,
     "older files if the last one can't be read": TRYING_OLDER_FILES,
+    "a log that is read again, up to its last whole line": [
+        (
+            "    rows = []",
+            "    rows, log = [], folder / 'log.jsonl'\n"
+            "    lines = log.read_text().splitlines() if log.exists() else []\n"
+            "    old = [json.loads(line) for line in lines[:-1]]\n"
+            "    assert [row['step'] for row in old] == list(range(len(old)))",
+        ),
+        (
+            "        if (step + 1) % EVALUATE_EVERY",
+            "        with log.open('w' if step == 0 else 'a') as file:\n"
+            "            file.write(json.dumps(rows[-1]) + '\\n')\n"
+            "        if (step + 1) % EVALUATE_EVERY",
+        ),
+    ],
 }
 # The diagnosis, and edits of the printed solution
 MISTAKES = {

@@ -51,8 +51,8 @@ CONFUSED = {
 
 
 @exercise(
-    "Only AdamW's state is missing, and everything else is restored. Which comes first in a step, "
-    "the loss or the update, and which one needs this state?"
+    "Only AdamW's state is missing. In the first step after the resume, is the loss right? Is the "
+    "update?"
 )
 def missing_pieces(answer: Mapping[str, str]) -> None:
     """Check the answer to which state was missing from the checkpoint in attempts A to F."""
@@ -157,8 +157,8 @@ def make_tokens(seed: int = 0, sizes: tuple[int, int] = (6500, 1000)) -> Text:
 
 
 @exercise(
-    "After step 12 of your run, someone pulls the plug. You may look at one file only. Which "
-    "numbers must be in it so that step 13 comes out the same?"
+    "You stop after step 9, and another process makes step 10. Which numbers does it need to make "
+    "exactly the same update?"
 )
 def training_script(train: Script) -> None:
     """Check `train(folder, model, tokens, held_out)`, a complete run that survives a power cut."""
@@ -188,8 +188,8 @@ def run(train: Script, witness: Witness, texts: Text) -> Any:
         try:
             return train(witness.folder, witness.model, *given)
         finally:
-            is_same = all(map(np.array_equal, given, texts))
-            expect(is_same, "your function changes the tokens that it gets; change a copy.")
+            is_kept = all(map(np.array_equal, given, texts))
+            expect(is_kept, "your function changes the tokens that it gets; change a copy.")
 
 
 def expect_rows(rows: Any) -> None:
@@ -441,13 +441,12 @@ def loss_on(logits: Tensor, target: Any) -> float:
 def expect_adamw(seen: Witness) -> None:
     """Fail unless the weights change as AdamW with the specified betas changes them.
 
-    The task leaves weight decay open.
+    The task leaves weight decay and eps open.
     """
     first = seen.updates[0]
     parameters = [nn.Parameter(weight.clone()) for weight in first.weights]
     groups = [
-        {"params": [p], "weight_decay": decay}
-        for p, decay in zip(parameters, first.decay, strict=True)
+        {"params": [p], **options} for p, options in zip(parameters, first.options, strict=True)
     ]
     reference = torch.optim.AdamW(groups, betas=BETAS)
     for number, (update, after) in enumerate(pairwise(seen.updates)):
@@ -677,8 +676,8 @@ EXPLAINED = {
 
 
 @exercise(
-    "Take `no_zero_grad` alone. In which row of the table must it show, upwards or downwards, and "
-    "which case is furthest off in that row?"
+    "Take `no_zero_grad` alone. Which number of the table must it change, and in which case is "
+    "that number furthest off?"
 )
 def bug_hunt(answer: Mapping[str, str]) -> None:
     """Check the learner's diagnosis for each of the ten cases, A to J."""

@@ -127,8 +127,8 @@ def read_pieces(answer: MicroBatches, *arguments: Any) -> list[list[int]]:
 
 @part(
     library_micro_batches,
-    "A step has 12 windows, in micro-batches of 2. Two processes share it. Which windows does "
-    "process 1 read in step 0, and which in step 1?",
+    "A step has 12 windows, in micro-batches of 2. Two processes share it. Which windows can "
+    "process 1 read in step 0? In step 1?",
 )
 def micro_batches(answer: MicroBatches) -> None:
     """Check `micro_batches(tokens, step, config, rank, world)`, a process's share of a batch."""
@@ -619,7 +619,7 @@ class Elsewhere(nn.Module):
 
 @part(
     library_most_likely,
-    "The context is [5, 7], and an ending is [2, 9]. Which ids go into the model, and which of its "
+    "The context is [5, 7], an ending is [2, 9]. Which ids go into the model, and which of its "
     "logits predict 2 and 9?",
 )
 def most_likely(answer: Callable[[nn.Module, list[int], list[list[int]]], int]) -> None:
@@ -722,7 +722,7 @@ def drawn_sizes() -> list[list[list[int]]]:
 
 @exercise(
     "Two processes have one window each, with gradients 2 and 4. What is the gradient of the mean "
-    "loss over both? What does DDP's average give?"
+    "loss? What does DDP's average give?"
 )
 def loss_scale(scale: Callable[[int, int, int], float]) -> None:
     """Check `scale(size, total, world)`, the factor of a micro-batch's mean loss on a rank."""
@@ -791,8 +791,8 @@ def wrong_gpus(parameters: float, memory: float, reserved: float) -> dict[str, f
 
 
 @exercise(
-    "A model has 3 billion parameters, and a GPU has 20 GB for its share. How many bytes does the "
-    "model need, and how many GPUs?"
+    "A model has 3 billion parameters, and a GPU has 20 GB for it. How many bytes does it need, "
+    "and how many GPUs?"
 )
 def fewest_gpus(gpus: Callable[[float, float, float], int]) -> None:
     """Check `gpus(parameters, memory, reserved)`, the fewest GPUs for FSDP with fp32 AdamW."""

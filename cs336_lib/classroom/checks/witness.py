@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 HELD_OUT = 32  # ids from here on are held out; the ids below are for training
+OPTIONS = {"weight_decay": 0.0, "eps": 1e-8}
 Files = dict[str, bytes]
 
 
@@ -45,8 +46,8 @@ class Update:
     betas: Any
     rates: list[float]
     """The learning rate of each parameter group."""
-    decay: list[float]
-    """The weight decay of each parameter."""
+    options: list[dict[str, float]]
+    """The weight decay and eps of each parameter."""
     absent: list[str]
     """Names of the parameters that the optimizer doesn't have."""
     weights: list[Tensor]
@@ -128,7 +129,10 @@ class Witness:
             optimizer=type(optimizer).__name__,
             betas=optimizer.param_groups[0].get("betas"),
             rates=[float(group["lr"]) for group in optimizer.param_groups],
-            decay=[(group or {}).get("weight_decay", 0.0) for group in mine],
+            options=[
+                {name: (group or {}).get(name, default) for name, default in OPTIONS.items()}
+                for group in mine
+            ],
             absent=[name for name, group in zip(names, mine, strict=True) if group is None],
             weights=[p.detach().clone() for p in self.parameters],
             gradients=[
