@@ -209,6 +209,17 @@ class Estimate(config.Estimate):
 
 
 @dataclass(frozen=True)
+class Simulate(config.Simulate):
+    """Simulate a training step on a cluster, or find its fastest layout if none is given."""
+
+    def run(self) -> None:
+        """Run `cs336 simulate`."""
+        from cs336_lib.step_report import simulation
+
+        print(simulation(**dataclasses.asdict(self)))
+
+
+@dataclass(frozen=True)
 class Export:
     """Export the model and tokenizer of a run to a folder for Hugging Face transformers."""
 
@@ -308,7 +319,19 @@ class Grade:
             print(line, flush=True)
 
 
-Command = Train | Sample | Eval | Prepare | Estimate | Export | Compare | Check | Assemble | Grade
+Command = (
+    Train
+    | Sample
+    | Eval
+    | Prepare
+    | Estimate
+    | Simulate
+    | Export
+    | Compare
+    | Check
+    | Assemble
+    | Grade
+)
 
 
 def parse(arguments: list[str]) -> Any:

@@ -70,7 +70,6 @@ def require_fit(a: Architecture, layout: Layout, seq: int) -> None:
     """Raise `ValueError` if a model can't be spread in this way, with the nearest that can."""
     for what, count, parts, name in (
         ("query heads", a.n_head, layout.tp, "tp"),
-        ("layers", a.n_layer, layout.pp * layout.chunks, "pp times chunks"),
         ("tokens in a sequence", seq, 2 * layout.cp if layout.cp > 1 else 1, "twice cp"),
         ("experts", a.n_expert, layout.ep, "ep"),
         ("replicas", layout.dp, layout.ep, "ep"),
@@ -78,6 +77,10 @@ def require_fit(a: Architecture, layout: Layout, seq: int) -> None:
         below = next(n for n in range(parts, 0, -1) if count % n == 0)
         message = f"{count} {what} can't be split over {name} {parts}; the nearest is {below}"
         require(count % parts == 0, message)
+    stages = layout.pp * layout.chunks
+    message = f"{a.n_layer} layers can't be split over pp times chunks {stages}; use at most"
+    # The first and the last chunk may have only the embedding and the output matrix.
+    require(stages <= a.n_layer + 2, f"{message} {a.n_layer + 2}")
     require(layout.zero in (0, 1, 2, 3), f"zero is {layout.zero}; 0, 1, 2 or 3 expected")
 
 
@@ -160,7 +163,7 @@ def traffic(a: Architecture, layout: Layout, seq: int) -> dict[str, float]:
     edges = layout.chunks if layout.pp > 1 else 0
     pipeline = passes * edges * 2 * residual / layout.tp
     # Each device sends its keys and values around the ring, and their gradients on the way back.
-    pair = LOW * tokens * (a.n_head * (a.qk_dim + a.value_dim) if a.kv_rank else kv_width(a))
+    pair = LOW * tokens * kv_width(a)
     context = passes * layers * 3 * (layout.cp - 1) * pair / layout.tp
     # Tokens travel to their experts and back, forward and backward.
     chosen = a.n_active * residual / layout.tp
@@ -175,7 +178,9 @@ def traffic(a: Architecture, layout: Layout, seq: int) -> dict[str, float]:
 
 
 def kv_width(a: Architecture) -> int:
-    """Return the numbers in a token's keys and values in one layer."""
+    """Return the numbers in a token's keys and values in one layer, expanded per head in MLA."""
+    if a.kv_rank:
+        return a.n_head * (a.qk_dim + a.value_dim)
     return 2 * a.n_kv_head * a.head_dim
 
 

@@ -279,6 +279,48 @@ class Estimate:
     """Precision of stored weights: fp32, mixed (bf16 plus an fp32 copy) or bf16."""
 
 
+@dataclass(frozen=True)
+class Simulate:
+    """Simulate a training step on a cluster, or find its fastest layout if none is given."""
+
+    model: str = "llama3-8b"
+    """A published model such as llama3-405b, or a folder with a Hugging Face config.json."""
+    gpus: int = 8
+    """Number of devices."""
+    hardware: str = "h100"
+    """A device of data/devices.json, such as a100, h100 or b200."""
+    inner: str = "nvlink4"
+    """Link between the devices of a machine, from data/links.json."""
+    outer: str = "infiniband-ndr"
+    """Link of a device to other machines, from data/links.json."""
+    batch: int = 0
+    """Sequences in a step over all devices (0: two for each device)."""
+    seq: int = 0
+    """Tokens in a sequence (0: the model's context, at most 8192)."""
+    tp: int = 0
+    """Devices that share each matrix. With 0 for tp and pp, the fastest layouts are listed."""
+    pp: int = 0
+    """Pipeline stages."""
+    cp: int = 1
+    """Devices that share each sequence."""
+    ep: int = 1
+    """Devices that share the experts."""
+    zero: int = 3
+    """ZeRO stage: 0 shards nothing, 1 the optimizer state, 2 also gradients, 3 also weights."""
+    chunks: int = 1
+    """Parts of the model on each stage. More than one is an interleaved schedule."""
+    micro_batch: int = 1
+    """Sequences in a forward pass of a replica."""
+    recompute: Literal["none", "selective", "full"] = "selective"
+    """What the backward pass computes again."""
+    straggler: float = 1.0
+    """Factor by which the devices of one stage are slower than the others."""
+    save: float = 60.0
+    """Seconds that a checkpoint stops the run."""
+    restart: float = 600.0
+    """Seconds from a failure until the run continues."""
+
+
 def gpt2(n_layer: int, n_head: int, n_embd: int, micro_batch_size: int, rate: float) -> TrainConfig:
     """Return the config to train a GPT-2 (Radford et al. 2019, table 2) on 10B tokens.
 

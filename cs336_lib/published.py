@@ -1,12 +1,14 @@
-"""Predict the time of published training runs from their stated MFU."""
+"""Predict the time of published training runs from their stated MFU, and their MFU from scratch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cs336_lib import accounting, architecture
 from cs336_lib.architecture import Architecture
+from cs336_lib.communication import LINKS, Layout
 from cs336_lib.data.corpus import DATA
 from cs336_lib.hardware import DATASHEET
 from cs336_lib.io import read_json
+from cs336_lib.simulate import Cluster, Work, simulate
 
 # What a paper's "FLOPs" are, as a multiple of our count of forward and backward passes.
 # "recomputed" adds the second forward pass of full activation checkpointing.
@@ -126,3 +128,57 @@ def table() -> str:
 def speed(value: float | None) -> str:
     """Format a speed with four digits, or a dash."""
     return "-" if value is None else f"{value:,.0f}" if value >= 1000 else f"{value:.1f}"
+
+
+def step_table() -> str:
+    """Format the published steps as a Markdown table, with the simulated and the stated MFU."""
+    rows = [
+        "| step | devices | layout | simulated | stated | off by |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, step in steps().items():
+        layout = step.work.layout
+        found = simulate(step.work, step.cluster).mfu
+        ways = (("tensor", layout.tp), ("pipeline", layout.pp), ("context", layout.cp))
+        parts = [f"{count}-way {way}" for way, count in (*ways, ("data", layout.dp)) if count > 1]
+        devices = f"{layout.devices:,} x {step.cluster.device.name.split()[1]}"
+        cells = [name, devices, ", ".join(parts), f"{found:.1%}", f"{step.mfu:.1%}"]
+        rows.append(f"| {' | '.join(cells)} | {found / step.mfu - 1:+.1%} |")
+    return "\n".join(rows)
+
+
+@dataclass(frozen=True)
+class PublishedStep:
+    """A training step whose layout and speed were published.
+
+    Attributes:
+        source: Where the figures come from.
+        work: The model and its layout.
+        cluster: The devices and links.
+        mfu: Utilization as stated, or computed from the stated speed. It counts all keys.
+    """
+
+    source: str
+    work: Work
+    cluster: Cluster
+    mfu: float
+
+
+def steps() -> dict[str, PublishedStep]:
+    """Return the published steps of data/layouts.json by name."""
+    found = {}
+    for name, entry in read_json(DATA / "layouts.json").items():
+        fields = dict(entry)
+        source, mfu = fields.pop("source"), fields.pop("mfu")
+        model, shape = fields.pop("model", ""), fields.pop("shape", None)
+        a = architecture.model(model).architecture if model else Architecture(**shape)
+        device = DATASHEET[fields.pop("device")]
+        device = replace(device, bandwidth=fields.pop("bandwidth", device.bandwidth))
+        cluster = Cluster(device, LINKS[fields.pop("inner")], LINKS[fields.pop("outer")])
+        passes = ("seq", "recompute", "fused_attention", "sequence")
+        rest = {key: fields.pop(key) for key in passes if key in fields}
+        layout = Layout(**fields)
+        if layout.chunks > 1:
+            layout = replace(layout, schedule="interleaved")
+        found[name] = PublishedStep(source, Work(a, layout, **rest), cluster, mfu)
+    return found

@@ -1,0 +1,471 @@
+"""Simulate a training step on a cluster, event by event."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Literal, NamedTuple
+
+from cs336_lib import architecture, communication
+from cs336_lib.architecture import Architecture
+from cs336_lib.communication import Layout, Link
+from cs336_lib.hardware import Device
+
+Recompute = Literal["none", "selective", "full"]
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """Fractions of a datasheet's speeds that a well-written program reaches.
+
+    The defaults are fitted to the published steps of data/layouts.json in even places, and judged
+    on those in odd places (see docs/decisions.md).
+
+    Attributes:
+        matmul: Fraction of the peak FLOP/s in large matmuls.
+        hopper: Further fraction on an H100, H200 or H800, whose clock falls under full load.
+        attention: Fraction of the peak FLOP/s in fused attention, relative to `matmul`.
+        memory: Fraction of the memory bandwidth in elementwise operations.
+        inner: Fraction of the bandwidth between the devices of a machine.
+        outer: Fraction of the bandwidth between machines.
+        overlap: Fraction of the passes during which gradients and weights travel for free.
+    """
+
+    matmul: float = 0.75
+    hopper: float = 0.83
+    attention: float = 0.35
+    memory: float = 0.9
+    inner: float = 0.52
+    outer: float = 0.9
+    overlap: float = 0.95
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Devices and the links between them.
+
+    Attributes:
+        device: Datasheet of a device.
+        inner: Link between the devices of a machine.
+        outer: Link of a device to other machines.
+        machine: Number of devices in a machine.
+        efficiency: Fractions of these speeds that are reached.
+    """
+
+    device: Device
+    inner: Link
+    outer: Link
+    machine: int = 8
+    efficiency: Efficiency = field(default_factory=Efficiency)
+
+    @property
+    def matmul_speed(self) -> float:
+        """FLOP/s that a device reaches in large matmuls."""
+        is_hopper = any(name in self.device.name for name in ("H100", "H200", "H800"))
+        fraction = self.efficiency.matmul * (self.efficiency.hopper if is_hopper else 1)
+        return self.device.peak_flops["bf16"] * fraction
+
+    def link_speed(self, group: int) -> float:
+        """Bytes per second of a device to the others in a group of this size."""
+        if group <= self.machine:
+            return self.inner.bandwidth * self.efficiency.inner
+        return self.outer.bandwidth * self.efficiency.outer
+
+
+@dataclass(frozen=True)
+class Work:
+    """A step's model and passes.
+
+    Attributes:
+        architecture: Shape of the model.
+        layout: How it is spread over the devices.
+        seq: Tokens in a sequence.
+        recompute: What the backward pass computes again: nothing, attention, or each block.
+        fused_attention: Whether attention never stores its scores (Dao et al. 2022).
+        sequence: Whether tensor parallelism also splits norms and residuals.
+        straggler: Factor by which the devices of one stage are slower than the others.
+    """
+
+    architecture: Architecture
+    layout: Layout
+    seq: int
+    recompute: Recompute = "none"
+    fused_attention: bool = True
+    sequence: bool = True
+    straggler: float = 1.0
+
+
+class Pass(NamedTuple):
+    """Seconds of one block for one micro-batch: computing, and waiting for other devices."""
+
+    matmul: float
+    elementwise: float
+    waiting: float
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return sum(self)
+
+
+# Reads and writes of numbers of the residual stream's width in a block's forward pass: two norms
+# (read, write), two residual sums (two reads, write), and casts and layouts of attention's inputs.
+RESIDUAL_ACCESSES, INNER_ACCESSES = 12, 5  # and around the MLP's inner activation, and q, k, v
+SCORE_ACCESSES = 7  # scale, mask, softmax and dropout of stored scores, and their matmuls
+LOGIT_BYTES = 12  # a logit is written in bf16, and its fp32 softmax is written and read
+UPDATE_BYTES = 30  # AdamW reads and writes fp32 weights and moments, and writes bf16 weights
+
+
+def block_pass(work: Work, cluster: Cluster) -> Pass:
+    """Return the seconds of the forward pass of one block for one micro-batch."""
+    a, layout, speed = work.architecture, work.layout, cluster.efficiency
+    tokens = layout.micro_batch * work.seq / layout.cp
+    matrices = architecture.matmul_parameters(a) - a.vocab_size * a.n_embd
+    count: architecture.Count = "computed" if work.fused_attention else "full"
+    scores = architecture.attention_flops(a, work.seq, count) / a.n_layer
+    kernel = speed.attention if work.fused_attention else 1.0
+    flops = tokens * (2 * matrices / a.n_layer + scores / kernel) / layout.tp
+    width = a.n_head * a.qk_dim + 2 * a.n_kv_head * a.head_dim + 3 * inner_width(a)
+    split = layout.tp if work.sequence else 1
+    values = RESIDUAL_ACCESSES * a.n_embd / split + INNER_ACCESSES / 2 * width / layout.tp
+    if not work.fused_attention:
+        values += SCORE_ACCESSES * a.n_head * work.seq / layout.tp
+    return Pass(
+        flops / cluster.matmul_speed,
+        communication.LOW * tokens * values / (cluster.device.bandwidth * speed.memory),
+        waiting_seconds(work, cluster, flops / cluster.matmul_speed),
+    )
+
+
+def waiting_seconds(work: Work, cluster: Cluster, matmul: float) -> float:
+    """Return the seconds that one block's forward pass waits for other devices.
+
+    Sums of tensor parallelism and the way to experts and back can't overlap. The keys and values of
+    other parts of the sequence travel during the matmuls.
+    """
+    a, layout = work.architecture, work.layout
+    tokens = layout.micro_batch * work.seq / layout.cp
+    residual = communication.LOW * tokens * a.n_embd
+    sums = 2 * communication.all_reduce_bytes(residual, layout.tp)
+    chosen = a.n_active * residual / layout.tp * a.expert_layers / a.n_layer
+    experts = 2 * communication.all_gather_bytes(chosen, layout.ep)
+    pair = communication.LOW * tokens * communication.kv_width(a)
+    others = (layout.cp - 1) * pair / layout.tp
+    hidden = cluster.efficiency.overlap * matmul
+    return (
+        sums / cluster.link_speed(layout.tp)
+        + experts / cluster.link_speed(layout.tp * layout.ep)
+        + max(0.0, others / cluster.link_speed(layout.tp * layout.cp) - hidden)
+    )
+
+
+def inner_width(a: Architecture) -> float:
+    """Return the mean inner width of a layer's MLPs that one token meets."""
+    experts = (a.n_active + a.n_shared) * a.expert_width
+    return (a.dense_layers * a.mlp_width + a.expert_layers * experts) / a.n_layer
+
+
+def layers_of(n_layer: int, places: int) -> list[int]:
+    """Return the layers in each chunk of the model, with fewer at its ends.
+
+    The ends also have the embedding and the output matrix.
+    """
+    layers, more = divmod(n_layer, places)
+    first = (places - more) // 2
+    return [layers + (first <= place < first + more) for place in range(places)]
+
+
+def layer_seconds(work: Work, cluster: Cluster) -> tuple[float, float, float, float]:
+    """Return the forward and backward seconds of a layer, and those of the output matrix."""
+    a, layout = work.architecture, work.layout
+    one = block_pass(work, cluster)
+    again = {"none": 0.0, "full": one.seconds}.get(work.recompute, 0.0)
+    if work.recompute == "selective" and work.fused_attention:
+        again = one.matmul / 2 + one.elementwise  # as torchtitan does
+    elif work.recompute == "selective":
+        plain = block_pass(replace(work, fused_attention=True), cluster)
+        again = one.elementwise - plain.elementwise
+    backward = 2 * (one.matmul + one.elementwise) + one.waiting + again
+    tokens = layout.micro_batch * work.seq / layout.cp
+    flops = 2 * tokens * a.n_embd * a.vocab_size / layout.tp
+    output = flops / cluster.matmul_speed
+    moved = LOGIT_BYTES * tokens * a.vocab_size / layout.tp
+    output += moved / (cluster.device.bandwidth * cluster.efficiency.memory)
+    return one.seconds, backward, output, 2 * output
+
+
+class Operation(NamedTuple):
+    """A pass of one micro-batch through one chunk of a stage."""
+
+    forward: bool
+    micro_batch: int
+    chunk: int
+
+
+def order(layout: Layout, stage: int) -> Iterator[Operation]:
+    """Yield the passes of a stage in the order of its schedule.
+
+    1F1B and its interleaved form follow Narayanan et al. (2021, section 2.2). Interleaving needs a
+    multiple of `pp` micro-batches.
+    """
+    total = layout.micro_batches * layout.chunks
+
+    def operation(number: int, forward: bool) -> Operation:
+        group, place = divmod(number, layout.pp * layout.chunks)
+        chunk, within = divmod(place, layout.pp)
+        chunk = chunk if forward else layout.chunks - 1 - chunk
+        return Operation(forward, group * layout.pp + within, chunk)
+
+    def plain(number: int, forward: bool) -> Operation:
+        return Operation(forward, number, 0)
+
+    make = operation if layout.chunks > 1 else plain
+    ahead = layout.pp - stage - 1
+    if layout.chunks > 1:
+        ahead = 2 * ahead + (layout.chunks - 1) * layout.pp
+    ahead = total if layout.schedule == "gpipe" else min(ahead, total)
+    for number in range(ahead):
+        yield make(number, True)
+    for number in range(ahead, total):
+        yield make(number, True)
+        yield make(number - ahead, False)
+    for number in range(total - ahead, total):
+        yield make(number, False)
+
+
+def pipeline_seconds(work: Work, cluster: Cluster) -> float:
+    """Run the passes of a step on all stages, and return when the last one ends.
+
+    A pass starts when its stage is free and its input has arrived.
+    """
+    layout = work.layout
+    forward, backward, output, output_back = layer_seconds(work, cluster)
+    stages, chunks = layout.pp, layout.chunks
+    residual = communication.LOW * layout.micro_batch * work.seq / layout.cp
+    residual *= work.architecture.n_embd / layout.tp
+    hop = 0.0
+    if stages > 1:
+        hop = residual / cluster.link_speed(layout.devices)
+    ended: dict[tuple[bool, int, int], float] = {}  # by pass, micro-batch and place in the model
+    layers = layers_of(work.architecture.n_layer, stages * chunks)
+    queues = [list(order(layout, stage)) for stage in range(stages)]
+    position, free = [0] * stages, [0.0] * stages
+    last = stages * chunks - 1
+    moved = True
+    while moved:
+        moved = False
+        for stage in range(stages):
+            while position[stage] < len(queues[stage]):
+                is_forward, number, chunk = queues[stage][position[stage]]
+                place = chunk * stages + stage
+                before = (True, number, place - 1) if is_forward else (False, number, place + 1)
+                if is_forward and place == 0:
+                    ready = 0.0
+                elif not is_forward and place == last:
+                    ready = ended.get((True, number, place), -1.0)
+                else:
+                    ready = ended.get(before, -1.0)
+                    ready += hop if ready >= 0 else 0.0
+                if ready < 0:
+                    break
+                seconds = layers[place] * (forward if is_forward else backward)
+                if place == last:
+                    seconds += output if is_forward else output_back
+                seconds *= work.straggler if stage == stages // 2 else 1
+                free[stage] = max(free[stage], ready) + seconds
+                ended[is_forward, number, place] = free[stage]
+                position[stage] += 1
+                moved = True
+    return max(free)
+
+
+def data_seconds(work: Work, cluster: Cluster) -> float:
+    """Return the seconds in which gradients and weights travel between replicas.
+
+    Replicas in the same machine share its links to other machines, so each link carries only a part
+    of the ring's bytes.
+    """
+    layout = work.layout
+    sent = communication.traffic(work.architecture, layout, work.seq)["data"]
+    within = sent / cluster.link_speed(1)
+    if layout.devices <= cluster.machine:
+        return within
+    neighbors = max(1, cluster.machine // (layout.tp * layout.cp))
+    return sent / neighbors / cluster.link_speed(layout.devices) + within * (neighbors > 1)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Seconds of a training step by part, and its MFU.
+
+    Attributes:
+        passes: Forward and backward passes without a pipeline's idle time.
+        bubble: Idle time of the pipeline.
+        data: Gradients and weights that travel while no device computes.
+        update: The optimizer.
+        mfu: Model FLOPs utilization, with attention counted in full.
+    """
+
+    passes: float
+    bubble: float
+    data: float
+    update: float
+    mfu: float
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the whole step."""
+        return self.passes + self.bubble + self.data + self.update
+
+
+def simulate(work: Work, cluster: Cluster) -> Step:
+    """Simulate a step.
+
+    Raises:
+        ValueError: If the model doesn't fit the layout.
+    """
+    a, layout, speed = work.architecture, work.layout, cluster.efficiency
+    communication.require_fit(a, layout, work.seq)
+    forward, backward, output, output_back = layer_seconds(work, cluster)
+    busy = a.n_layer * (forward + backward) + output + output_back
+    busy *= layout.micro_batches / layout.pp
+    passes = pipeline_seconds(work, cluster)
+    data = data_seconds(work, cluster)
+    hidden = speed.overlap * (busy if layout.zero == 3 else busy / layout.micro_batches * 2 / 3)
+    parameters = sum(communication.layer_parameters(a, layout))
+    parameters += a.vocab_size * a.n_embd / layout.tp
+    held = parameters / (layout.dp * layout.cp if layout.zero else 1)
+    update = UPDATE_BYTES * held / (cluster.device.bandwidth * speed.memory)
+    exposed = max(data - hidden, 0.0)
+    seconds = passes + exposed + update
+    tokens = layout.dp * layout.micro_batch * layout.micro_batches * work.seq
+    flops = tokens * architecture.train_flops_per_token(a, work.seq, "full")
+    mfu = flops / (seconds * layout.devices * cluster.device.peak_flops["bf16"])
+    return Step(min(busy, passes), max(passes - busy, 0.0), exposed, update, mfu)
+
+
+# Memory of a device
+
+
+def activation_values(a: Architecture) -> float:
+    """Return the numbers that a block keeps of one token for the backward pass.
+
+    They are the inputs of the norms and of the matrices, queries, keys, values and the result of
+    fused attention, and the MLP's inner activations before and after the nonlinearity (compare
+    Korthikanti et al. 2022, section 4.1).
+    """
+    queries, pairs = a.n_head * a.qk_dim, a.n_kv_head * (a.head_dim + a.value_dim)
+    inner = (3 if a.gated else 2) * inner_width(a)
+    return 4 * a.n_embd + queries + pairs + a.n_head * a.value_dim + inner
+
+
+def memory(work: Work) -> dict[str, float]:
+    """Return the peak bytes of a device of the first stage, by kind.
+
+    Weights are in bf16, gradients and AdamW's master weights and moments in fp32. ZeRO shards the
+    state (1), gradients (2) and weights (3). A pipeline's first stage keeps the activations of
+    `pp` micro-batches, and interleaving keeps a few more (Narayanan et al. 2021, section 2.2).
+    """
+    a, layout = work.architecture, work.layout
+    outside, experts = communication.layer_parameters(a, layout)
+    outside += a.vocab_size * a.n_embd / layout.tp * (1 if layout.pp > 1 or a.tied else 2)
+    shared = layout.dp * layout.cp
+
+    def held(size: float, stage: int) -> float:
+        if layout.zero < stage:
+            return size * (outside + experts)
+        return size * (outside / shared + experts * layout.ep / shared)
+
+    tokens = layout.micro_batch * work.seq / layout.cp / layout.tp
+    values = a.n_embd if work.recompute == "full" else activation_values(a)
+    if work.recompute != "full" and not work.fused_attention and work.recompute == "none":
+        values += 2.5 * a.n_head * work.seq  # scores, probabilities and a mask of one byte
+    if work.recompute == "selective" and work.fused_attention:
+        values /= 2
+    alive = min(layout.micro_batches, layout.pp * (1 + (layout.chunks > 1) * (1 - 1 / layout.pp)))
+    activations = communication.LOW * tokens * values * a.n_layer / layout.pp * alive
+    logits = 0.0 if layout.pp > 1 else 6 * tokens * a.vocab_size
+    return {
+        "weights": held(communication.LOW, 3),
+        "gradients": held(communication.HIGH, 2),
+        "state": held(12, 1),
+        "activations": activations,
+        "logits": logits,
+    }
+
+
+# Failures
+
+# Llama 3 405B had 419 unexpected interruptions in 54 days on 16,384 H100s (Llama team 2024,
+# section 3.3.4).
+FAILURES_PER_DEVICE_HOUR = 419 / (54 * 24 * 16384)
+
+
+def best_interval(devices: int, save: float, rate: float = FAILURES_PER_DEVICE_HOUR) -> float:
+    """Return the seconds between checkpoints that lose least time (Young 1974).
+
+    Args:
+        devices: Number of devices.
+        save: Seconds that writing a checkpoint stops the run.
+        rate: Failures per device and hour.
+    """
+    return (2 * save * 3600 / (rate * devices)) ** 0.5
+
+
+def goodput(
+    devices: int,
+    save: float,
+    restart: float,
+    interval: float,
+    rate: float = FAILURES_PER_DEVICE_HOUR,
+) -> float:
+    """Return the share of the time in which a run makes progress that lasts.
+
+    Each failure costs a restart and on average half the time since the last checkpoint.
+    """
+    between = 3600 / (rate * devices)  # seconds from a failure to the next
+    lost = save / interval + (restart + interval / 2) / between
+    return 1 / (1 + lost)
+
+
+def candidates(work: Work, cluster: Cluster, devices: int, batch: int) -> Iterator[Work]:
+    """Yield the layouts of a model on a number of devices that fit into memory.
+
+    Args:
+        work: The model. Its layout is replaced.
+        cluster: The devices.
+        devices: Number of devices.
+        batch: Sequences in a step.
+    """
+    a = work.architecture
+    for tp in (1, 2, 4, 8):
+        for pp in (n for n in range(1, min(64, a.n_layer) + 1) if devices % (tp * n) == 0):
+            dp = devices // tp // pp
+            if a.n_head % tp or batch % dp:
+                continue
+            experts = max(n for n in range(1, dp + 1) if dp % n == 0 and a.n_expert % n == 0)
+            shared = [1] if not a.n_expert else [min(experts, 8), experts]
+            for size, chunks, zero, ep in product((1, 2, 4), (1, 2, 4), (1, 3), shared):
+                fits = batch // dp % size == 0 and (chunks == 1 or batch // dp // size % pp == 0)
+                if (
+                    not fits
+                    or chunks > 1 == pp
+                    or pp * chunks > a.n_layer
+                    or (zero == 3 and pp > 1)
+                ):
+                    continue
+                layout = Layout(
+                    dp=dp, tp=tp, pp=pp, ep=ep, zero=zero, micro_batch=size, chunks=chunks,
+                    micro_batches=batch // dp // size,
+                    schedule="interleaved" if chunks > 1 else "1f1b",
+                )  # fmt: skip
+                for recompute in ("none", "selective", "full"):
+                    tried = replace(work, layout=layout, recompute=recompute)
+                    if sum(memory(tried).values()) <= 0.9 * cluster.device.memory:
+                        yield tried
+                        break  # recomputing more is slower
+
+
+def sweep(work: Work, cluster: Cluster, devices: int, batch: int) -> list[tuple[Work, Step]]:
+    """Return the layouts that fit with their steps, the fastest first."""
+    found = [(w, simulate(w, cluster)) for w in candidates(work, cluster, devices, batch)]
+    return sorted(found, key=lambda pair: pair[1].seconds)

@@ -1,0 +1,136 @@
+"""Format a simulated training step, or the fastest layouts of a model."""
+
+from dataclasses import replace
+from typing import Any
+
+from cs336_lib import accounting, communication
+from cs336_lib.communication import LINKS, Layout
+from cs336_lib.config import Simulate, require
+from cs336_lib.report import digits, find_device, find_model, gigabytes, table, training_length
+from cs336_lib.simulate import (
+    FAILURES_PER_DEVICE_HOUR,
+    Cluster,
+    Work,
+    best_interval,
+    goodput,
+    memory,
+    simulate,
+    sweep,
+)
+
+
+def simulation(**options: Any) -> str:
+    """Simulate a training step, or list the fastest layouts if none is given.
+
+    Args:
+        **options: Fields of `config.Simulate`.
+
+    Raises:
+        ValueError: If a value is out of range, a name is unknown, or a layout doesn't fit.
+
+    Example:
+        print(simulation(model="llama3-70b", gpus=256, tp=8, batch=512))
+    """
+    wanted = Simulate(**options)
+    for name in ("gpus", "cp", "ep", "chunks", "micro_batch"):
+        value = getattr(wanted, name)
+        require(1 <= value <= 10**6, f"{name} is {value}; a number from 1 to 1000000 expected")
+    for name in ("save", "restart", "straggler"):
+        value = getattr(wanted, name)
+        low = 1 if name == "straggler" else 1e-3
+        require(low <= value <= 1e6, f"{name} is {value}; {low:g} to 1000000 expected")
+    for name in ("tp", "pp", "batch"):
+        value = getattr(wanted, name)
+        require(0 <= value <= 10**6, f"{name} is {value}; a number from 0 to 1000000 expected")
+    found = find_model(wanted.model)
+    for name in ("inner", "outer"):
+        accounting.require_choice(name, getattr(wanted, name), LINKS)
+    cluster = Cluster(find_device(wanted.hardware), LINKS[wanted.inner], LINKS[wanted.outer])
+    seq = training_length(found.architecture, wanted.seq)
+    batch = wanted.batch or 2 * wanted.gpus
+    work = Work(found.architecture, Layout(), seq, wanted.recompute, straggler=wanted.straggler)
+    if wanted.tp == wanted.pp == 0:
+        return sweep_table(found.title, work, cluster, wanted.gpus, batch)
+    layout = layout_of(wanted, batch)
+    return step_report(found.title, replace(work, layout=layout), cluster, wanted)
+
+
+def layout_of(wanted: Simulate, batch: int) -> Layout:
+    """Return the layout of a simulation.
+
+    Raises:
+        ValueError: If the devices or the batch can't be divided in this way.
+    """
+    tp, pp = max(1, wanted.tp), max(1, wanted.pp)
+    one = tp * pp * wanted.cp
+    nearest = max(1, round(wanted.gpus / one)) * one
+    message = f"{wanted.gpus} GPUs can't be divided by tp {tp} x pp {pp} x cp {wanted.cp} = {one}"
+    require(wanted.gpus % one == 0, f"{message}; {nearest} can")
+    dp = wanted.gpus // one
+    step = dp * wanted.micro_batch * (pp if wanted.chunks > 1 else 1)
+    nearest = max(1, round(batch / step)) * step
+    message = f"batch {batch} isn't a multiple of {step}, which {dp} replicas take at a time"
+    require(batch % step == 0, f"{message}; {nearest} is")
+    return Layout(
+        dp=dp,
+        tp=tp,
+        pp=pp,
+        cp=wanted.cp,
+        ep=wanted.ep,
+        zero=wanted.zero,
+        micro_batch=wanted.micro_batch,
+        micro_batches=batch // dp // wanted.micro_batch,
+        schedule="interleaved" if wanted.chunks > 1 else "1f1b",
+        chunks=wanted.chunks,
+    )
+
+
+def step_report(title: str, work: Work, cluster: Cluster, wanted: Simulate) -> str:
+    """Format a simulated step with its memory, traffic and goodput."""
+    layout, devices = work.layout, work.layout.devices
+    step = simulate(work, cluster)
+    tokens = layout.dp * layout.micro_batch * layout.micro_batches * work.seq
+    held = memory(work)
+    total, there = sum(held.values()), cluster.device.memory
+    kinds = ", ".join(f"{gigabytes(size)} {kind}" for kind, size in held.items())
+    sent = communication.traffic(work.architecture, layout, work.seq)
+    moved = ", ".join(f"{gigabytes(size)} {kind}" for kind, size in sent.items() if size)
+    interval = best_interval(devices, wanted.save)
+    good = goodput(devices, wanted.save, wanted.restart, interval)
+    ways = f"dp {layout.dp}, tp {layout.tp}, pp {layout.pp}, cp {layout.cp}, ep {layout.ep}"
+    return f"""\
+{title} on {devices:,} x {cluster.device.name}
+  layout   {ways}, ZeRO-{layout.zero}, {layout.micro_batches} micro-batches of \
+{layout.micro_batch} x {work.seq:,} tokens
+  step     {digits(step.seconds)} s = {digits(step.passes)} passes + {digits(step.bubble)} bubble \
++ {digits(step.data)} waiting for data + {digits(step.update)} update
+  speed    {step.mfu:.1%} MFU, {tokens / step.seconds:,.0f} tokens/s
+  memory   {kinds}
+           {gigabytes(total)} of {gigabytes(there)}; {"it fits" if total <= there else "too much"}
+  sends    {moved or "nothing"} from each device in a step
+  failures one in {accounting.duration(3600 / FAILURES_PER_DEVICE_HOUR / devices)}, so a \
+checkpoint every {accounting.duration(interval)}: {good:.0%} of the time counts"""
+
+
+def sweep_table(title: str, work: Work, cluster: Cluster, gpus: int, batch: int) -> str:
+    """Format the fastest layouts that fit into memory.
+
+    Raises:
+        ValueError: If no layout fits.
+    """
+    found = sweep(work, cluster, gpus, batch)
+    advice = "use more GPUs, a shorter --seq or another --batch"
+    message = f"no layout of {title} fits on {gpus} x {cluster.device.name} with batch {batch}"
+    require(bool(found), f"{message}; {advice}")
+    rows: list[tuple[str, ...]] = [
+        ("tp", "pp", "dp", "ep", "chunks", "ZeRO", "micro-batch", "recompute", "step", "MFU")
+    ]
+    for tried, step in found[:10]:
+        at = tried.layout
+        cells = (at.tp, at.pp, at.dp, at.ep, at.chunks, at.zero, at.micro_batch, tried.recompute)
+        rows.append((*map(str, cells), f"{step.seconds:.3g} s", f"{step.mfu:.1%}"))
+    lines = "\n".join(table(rows))
+    head = (
+        f"{title} on {gpus:,} x {cluster.device.name}, {batch:,} sequences of {work.seq:,} tokens"
+    )
+    return f"{head}\n{lines}\n{len(found)} layouts fit"
