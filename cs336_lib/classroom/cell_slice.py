@@ -102,18 +102,12 @@ def plain(source: str) -> str:
 
 
 def parse(source: str) -> list[ast.stmt]:
-    """Parse a cell into top-level statements, without magics.
+    """Parse a cell into top-level statements.
 
     Raises:
         SyntaxError: If the cell isn't Python.
     """
-    nodes = ast.parse(plain(source)).body
-    return [node for node in nodes if not (isinstance(node, ast.Expr) and is_magic(node.value))]
-
-
-def is_magic(node: ast.expr) -> bool:
-    """Return whether an expression is a magic or a shell command."""
-    return isinstance(node, ast.Call) and ast.unparse(node.func).startswith("get_ipython().")
+    return ast.parse(plain(source)).body
 
 
 def check_call(node: ast.stmt) -> ast.Call | None:

@@ -85,6 +85,7 @@ def tasks(path: Path) -> dict[str, Task]:
     """
     notebook = json.loads(path.read_text(encoding="utf-8"))
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    # Magics and shell commands become calls of `get_ipython()`, which do nothing.
     namespace: dict[str, Any] = {"__name__": "__main__", "get_ipython": mock.MagicMock}
     namespace["display"] = print
     given: set[str] = set()
