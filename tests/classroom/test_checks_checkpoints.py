@@ -183,6 +183,9 @@ VARIANTS = {
             "    for step in range(start, STEPS):",
         ),
     ],
+    "consecutive windows": [
+        ("starts.tolist()", "[(WINDOWS * step + n) * LENGTH for n in range(WINDOWS)]")
+    ],
     "consecutive windows, and again from the first one": [
         (
             "starts.tolist()",
@@ -369,7 +372,7 @@ MISTAKES = {
     "after 8 steps, an evaluation reads training tokens": [
         ("evaluate(model, held_out)\n        if", "evaluate(model, tokens)\n        if")
     ],
-    "right for one text, but not for another of 300 and 600 tokens": [
+    "right for one text, but not for another of 3000 and 600 tokens": [
         ("randint(len(tokens) - LENGTH", "randint(6500 - LENGTH")
     ],
     "the folder is empty": [("            save(", "            (")],

@@ -533,7 +533,7 @@ def expect_val_loss(passes: list[Forward], logged: Any, held_out: np.ndarray) ->
 
 def expect_other_texts(train: Script, folder: Path) -> None:
     """Fail unless a run on shorter texts reads those, and not what the first run read."""
-    tokens, held_out = make_tokens(seed=1, sizes=(300, 600))
+    tokens, held_out = make_tokens(seed=1, sizes=(3000, 600))
     others = Witness(make_model(seed=1), folder, cut_step=EVALUATED + 1)
     follows = following(tokens)
     try:
