@@ -204,7 +204,10 @@ def test_bubble(layout, expected):
     ("layout", "message"),
     [
         (Layout(tp=5), "32 query heads can't be split over tp 5; the nearest is 4"),
-        (Layout(pp=18, chunks=2), "32 layers can't be split over pp times chunks 36; use at most 34"),
+        (
+            Layout(pp=18, chunks=2),
+            "32 layers can't be split over pp times chunks 36; use at most 34",
+        ),
         (Layout(dp=8, ep=3), "8 experts can't be split over ep 3; the nearest is 2"),
         (Layout(dp=2, ep=4), "2 replicas can't be split over ep 4; the nearest is 2"),
         (

@@ -230,7 +230,7 @@ def test_verdicts_are_noted_in_a_learners_folder(mine, monkeypatch, capsys):
     assert state() == (study.PASSED, "")
     double(lambda x: x * x)
     assert state() == (study.PASSED, "")  # passed once is passed
-    assert capsys.readouterr().out.splitlines()[-1] == "double: not right yet. that is the square"
+    assert capsys.readouterr().out.splitlines()[-1] == "double: not right yet. That is the square"
 
 
 @exercise("What is 2 / 2?")
@@ -254,12 +254,12 @@ def test_help_grows_with_each_different_wrong_answer(mine, monkeypatch, capsys):
         monkeypatch.setattr(report, "cell", lambda source=str(answer): source)
         halve(answer)
         said.append(capsys.readouterr().out.removeprefix("halve: not right yet. ").splitlines())
-    off, figures = "the number is off for two.", "You get {}, and 1 is right."
+    off, figures = "The number is off for two.", "You get {}, and 1 is right."
     assert said == [
         [off],
         [off],  # the same cell again
         [off, "Attempt 2. There is a hint below this cell."],
-        ["you doubled it.", "Attempt 3. There is a hint below this cell."],
+        ["You doubled it.", "Attempt 3. There is a hint below this cell."],
         [off, f"Attempt 4. {figures.format(5)} A smaller question first: What is 2 / 2?"],
     ]
     halve(1)
@@ -271,6 +271,21 @@ def test_help_grows_with_each_different_wrong_answer(mine, monkeypatch, capsys):
 @pytest.mark.parametrize("number", [1, 1.0, np.float32(1), np.int64(1), torch.tensor(1.0)])
 def test_a_scalar_of_numpy_or_torch_is_a_number(number):
     expect_number(number, 1.0, "two", {})
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("that is the square", "That is the square"),
+        ("a dot is missing", "A dot is missing"),
+        ("F.softmax does all the work", "F.softmax does all the work"),
+        ("m and v are swapped", "m and v are swapped"),
+        ("`dim` has two names", "`dim` has two names"),
+        ("it's off", "It's off"),
+    ],
+)
+def test_a_diagnosis_begins_like_a_sentence(said, shown):
+    assert report.sentence(said) == shown
 
 
 def test_check_names_the_section_of_a_wrong_answer(mine):

@@ -118,6 +118,13 @@ def growing_help(attempt: int, has_hint: bool, figures: str, smaller: str) -> st
     return f"Attempt {attempt}. {' '.join(said)}" if said else ""
 
 
+def sentence(said: str) -> str:
+    """Begin a diagnosis with a capital, unless it begins with a name such as `m` or `F.softmax`."""
+    word = said.split(" ")[0].rstrip(",;:")
+    is_name = len(word) < 2 or not word.replace("'", "").isalpha()
+    return said if is_name and word != "a" else said[:1].upper() + said[1:]
+
+
 def judge(check: Callable[..., None], answers: tuple[object, ...], smaller: str) -> bool:
     """Run a check, print its verdict, and return whether the answer is correct."""
     name, folder, figures = check.__name__, Path.cwd(), ""
@@ -127,7 +134,7 @@ def judge(check: Callable[..., None], answers: tuple[object, ...], smaller: str)
         check(*answers)
     except DiagnosisError as diagnosis:
         said, figures = str(diagnosis), diagnosis.figures
-        print(f"{name}: not right yet. {said}")
+        print(f"{name}: not right yet. {sentence(said)}")
     except Exception as error:  # the learner's own code may raise anything
         if isinstance(error, NotImplementedError) and not str(error):
             print(f"{name}: not attempted yet")  # only a stub's error has no message
