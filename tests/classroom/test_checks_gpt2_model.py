@@ -180,7 +180,27 @@ ATTENTION_SLIPS = {
     "softmax runs over the keys": (".softmax(-1)", ".softmax(-2)"),
     "as in q @ k.mT": ("q @ k.mT", "k @ q.mT"),
     "multiply them with v": (" @ v", ""),
-    "somewhere a softmax sees only -inf": (".triu(1)", ".triu()"),
+    "the first position may see nothing": (".triu(1)", ".triu()"),
+    "somewhere a softmax sees only -inf": (".triu(1)", ".tril()"),
+    "-inf times a negative score": (MASKED, "(scores * torch.where(future, -math.inf, 1.0))"),
+    "0 times -inf is nan": (MASKED, "(scores + future * -math.inf)"),
+    "mask by the place": (MASKED, "scores.masked_fill(scores.tril() == 0, -math.inf)"),
+    "an error in bf16": (
+        MASKED,
+        "(scores + torch.full(future.shape, -math.inf, device=q.device).triu(1))",
+    ),
+    "the result is torch.float32; keep torch.bfloat16": (
+        f"{MASKED}.softmax(-1) @ v",
+        f"{MASKED}.float().softmax(-1) @ v.float()",
+    ),
+    "(1, 1, 270, 2)": (
+        ".triu(1)",
+        ".triu(1) | torch.ones_like(scores[0, 0], dtype=torch.bool).tril(-64)",
+    ),
+    "nearly right": (
+        f"return {MASKED}.softmax(-1) @ v",
+        "w = scores.softmax(-1).tril()\n    return w / (w.sum(-1, keepdim=True) + 1e-6) @ v",
+    ),
     "write it by hand": (
         f"{MASKED}.softmax(-1) @ v",
         "F.scaled_dot_product_attention(q, k, v)",
@@ -266,6 +286,20 @@ class ByKernel(library.CausalSelfAttention):
         return self.c_proj(y.movedim(1, 2).flatten(2))
 
 
+MASK_BUFFER = edited(
+    "causal_self_attention",
+    (
+        "        self.c_proj",
+        "        ones = torch.ones(config.block_size, config.block_size)\n"
+        "        self.register_buffer('bias', ones.tril())\n        self.c_proj",
+    ),
+    (
+        "y = attention(q, k, v)",
+        "seen = self.bias[: x.size(1), : x.size(1)]\n"
+        "        scores = q @ k.mT / math.sqrt(q.size(-1))\n"
+        "        y = scores.masked_fill(seen == 0, -math.inf).softmax(-1) @ v",
+    ),
+)
 SPLIT = "batch seq (three head head_dim) ->"
 CALL = "attention(q, k, v)"
 LAYER_SLIPS = {
@@ -361,6 +395,10 @@ class ByFunction(Sequenced):
 
 GELU = 'F.gelu(self.c_fc(x), approximate="tanh")'
 MLP_SLIPS = {
+    "a constant of GELU": (
+        GELU,
+        "0.5 * (h := self.c_fc(x)) * (1 + torch.tanh((2 / math.pi) ** 0.5 * (h + 0.0447 * h**3)))",
+    ),
     "GELU's tanh formula": (', approximate="tanh"', ""),
     "GPT-2 has GELU": (GELU, "self.c_fc(x).relu()"),
     "sigmoid formula": (GELU, "self.c_fc(x) * torch.sigmoid(1.702 * self.c_fc(x))"),
@@ -818,11 +856,11 @@ LOAD_SLIPS = {
         ('name = "transformer." + name.removeprefix("transformer.")', "pass"),
         ("if name in ours:  # there are also causal masks", "if '.attn.' not in name:"),
     ),
-    "wte isn't copied": (
+    "not even wte": (
         '"transformer." + name.removeprefix("transformer.")',
         '"transformer." + name',
     ),
-    "isn't copied. Names may come": (
+    "is copied, not even wte. Names may come": (
         'name = "transformer." + name.removeprefix("transformer.")',
         "pass",
     ),
@@ -831,7 +869,36 @@ LOAD_SLIPS = {
         "if name in ours and 'ln_' not in name:",
     ),
     "copy the rows that both have": (COPIED, "ours[name].copy_(tensor)"),
-    "shares memory": (COPIED, "ours[name].data = tensor"),
+    "rows now": (COPIED, "ours[name].data = tensor"),
+    "shares memory": (
+        COPIED,
+        "if len(tensor) == len(ours[name]):\n"
+        "                ours[name].data = tensor\n"
+        f"            {COPIED}",
+    ),
+    "Copy the rows that both have": (
+        "if name in ours:",
+        "if name in ours and tensor.numel() == ours[name].numel():",
+    ),
+    "should stay as they were": (COPIED, f"ours[name].zero_()\n            {COPIED}"),
+    "nothing is copied, not even wte": (
+        (
+            "    for name",
+            "    bare = not next(iter(theirs)).startswith('transformer.')\n    for name",
+        ),
+        (
+            'name = "transformer." + name.removeprefix("transformer.")',
+            'name = "transformer." * bare + name',
+        ),
+    ),
+    "holds the file's lm_head.weight": (
+        ("ours = dict(model.named_parameters())", "ours = model.state_dict()"),
+        (
+            'name = "transformer." + name.removeprefix("transformer.")',
+            'name = name if "lm_" in name else "transformer." + name.removeprefix("transformer.")',
+        ),
+    ),
+    "calls model.eval()": ("    for name", "    model.eval()\n    for name"),
     "keep @torch.no_grad()": (
         ("@torch.no_grad()\n", ""),
         (COPIED, "ours[name][: len(tensor)].copy_(tensor)"),
@@ -952,7 +1019,21 @@ GENERATE_SLIPS = {
     "draw by its probabilities": (".softmax(-1)", ".div(2).softmax(-1)"),
     "without a temperature": (".softmax(-1)", ".div(0.8).softmax(-1)"),
     "keep some token of every text": ("values[:, -1:]", "values[:, -1:].max()"),
-    "draw at random": (".softmax(-1)", ".mul(3).softmax(-1)"),
+    "draw at random": (".softmax(-1)", ".mul(20).softmax(-1)"),
+    "or a power": (".softmax(-1)", ".softmax(-1) ** 2"),
+    "keep @torch.no_grad()": ("@torch.no_grad()\n", ""),
+    "calls model.train()": ("    for _ in", "    model.train()\n    for _ in"),
+    "You keep one token too many": ("topk(top_k)", "topk(min(top_k + 1, logits.size(-1)))"),
+    "the model is called once": (
+        ("    for _", f"    logits = model({CROP})[:, -1]\n    for _"),
+        (f"        logits = model({CROP})[:, -1]\n", ""),
+    ),
+    "the prompt isn't counted": ("range(new_tokens)", "range(new_tokens - idx.size(1))"),
+    "the logits of the last position only": (f"model({CROP})[:, -1]", f"model({CROP}).mean(1)"),
+    "but a token of 40 %": (
+        DRAW,
+        "(probabilities * torch.empty_like(probabilities).exponential_()).argmax(-1, True)",
+    ),
     "return the prompt as well": ("return idx", "return idx[:, -new_tokens:]"),
     "repeat it `new_tokens` times": ("range(new_tokens)", "range(1)"),
     "begin with the prompt": ("return idx", "return idx.flip(1)"),
@@ -1002,7 +1083,7 @@ def in_plain_python(probabilities, p):
         if total < p:
             kept[i] = probabilities[i].item()
             total += kept[i]
-    return torch.tensor([value / total for value in kept])
+    return torch.tensor([value / total for value in kept], dtype=probabilities.dtype)
 
 
 def by_mask(probabilities, p):
@@ -1063,6 +1144,11 @@ NUCLEI = {
         probabilities, p if len(probabilities) < 9 else 0.5
     ),
     "a tensor is expected": lambda probabilities, p: 1,
+    "Don't round": kept_if(lambda before, total, p: before.round(decimals=2) < p),
+    "below p = 1": lambda probabilities, p: kept_if(
+        lambda before, total, p: torch.arange(len(total)) <= (total >= p).int().argmax()
+    )(probabilities, p),
+    "keep torch.float64": lambda probabilities, p: kept_if(before_p)(probabilities, p).float(),
 }
 
 
@@ -1082,7 +1168,7 @@ SLIPS = {
 RIGHT = {
     "embed": [by_rows, one_hot_embed, by_function, token_by_token],
     "attention": [looped, by_einsum, stable_exp, negative],
-    "causal_self_attention": [Chunked, HeadByHead, ByKernel],
+    "causal_self_attention": [Chunked, HeadByHead, ByKernel, MASK_BUFFER],
     "mlp": [Sequenced, WithModule, ByFunction],
     "block": [Written, InLoop, NormByFunction],
     "init_weights": [by_module, by_table, in_two_rounds],

@@ -103,7 +103,9 @@ def embed(answer: Callable[[Tensor, nn.Embedding, nn.Embedding], Tensor]) -> Non
     texts = and_then(cases, lambda case: f"a batch of shape {case[:2]} and {case[4]} positions")
     for seed, ((batch, seq, width, vocab, places), wrong) in enumerate(texts):
         with seeded(seed):
-            wte, wpe = nn.Embedding(vocab, width), nn.Embedding(places, width)
+            dtype = torch.float64 if seed == 1 else torch.float32
+            tables = (nn.Embedding(rows, width, dtype=dtype) for rows in (vocab, places))
+            wte, wpe = tables
             idx = torch.randint(vocab, (seq, batch)).T
         right = library_embed(idx, wte, wpe)
         try:
@@ -188,6 +190,62 @@ def attention_slips(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
     }
 
 
+def expect_no_nan(got: Tensor, q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Fail if there is nan in the result of attention. Diagnose known mistakes."""
+    if not got.isnan().any():
+        return
+    scores = q @ k.mT / math.sqrt(q.size(-1))
+    ones = torch.ones_like(scores[0, 0], dtype=torch.bool)
+    slips = {
+        "you get nan, since the first position may see nothing at all. Each may look at itself, so "
+        "mask triu(1).": scores.masked_fill(ones.triu(0), -math.inf),
+        "you get nan, since -inf times a negative score is +inf. Set the future's scores to -inf, "
+        "as masked_fill does.": scores * torch.where(ones.triu(1), -math.inf, 1.0),
+        "you get nan, since 0 times -inf is nan. Set the future's scores to -inf, as masked_fill "
+        "does.": scores + ones.triu(1) * -math.inf,
+    }
+    for diagnosis, masked in slips.items():
+        wrong = masked.softmax(-1) @ v
+        expect(not same(got.nan_to_num(99.0), wrong.nan_to_num(99.0)), diagnosis)
+    raise DiagnosisError(
+        "you get nan, so somewhere a softmax sees only -inf, or +inf. Look at your scores after "
+        "the mask."
+    )
+
+
+def expect_zero_scores(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+    """Expect the right result where scores of the past are 0 by chance."""
+    with seeded(4):
+        q, k, v = torch.randn(3, 2, 2, 5, 4)
+    q[0, 0, 2], k[1, 1, 1] = 0, 0
+    expect(
+        same(answer(q, k, v), library_attention(q, k, v)),
+        "right, until a score of the past is exactly 0. Such a score counts, too; mask by the "
+        "place, not by the value.",
+    )
+
+
+def expect_half(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+    """Expect that attention in bf16 works, and returns bf16."""
+    with seeded(5):
+        q, k, v = torch.randn(3, 2, 2, 5, 4).bfloat16()
+    try:
+        got = answer(q, k, v)
+    except RuntimeError as error:
+        words = "dtype", "data type", "scalar type"
+        mixed_dtypes = any(each in str(error) for each in words)
+        expect(
+            not mixed_dtypes,
+            "right in fp32, but an error in bf16, where something you create is fp32. Use a mask "
+            "of bool, or one with the dtype of the scores.",
+        )
+        raise
+    right = library_attention(q, k, v)
+    expect_like(got, right)
+    near = (got - right).abs().max() < 0.1
+    expect(near, "right in fp32, but far off in bf16.")
+
+
 def expect_large_scores(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
     """Expect the right result for scores near 30,000, which are whole numbers without rounding."""
     with seeded(3):
@@ -214,7 +272,7 @@ def attention(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
     """Check `attention(q, k, v)`, which is written by hand."""
     bounds = {"batch": (1, 4), "head": (1, 5), "seq": (2, 14), "dim": (2, 9)}
     drawn = [(c.batch, c.head, c.seq, c.dim) for c in draws.sizes(2, **bounds)]
-    cases = [(2, 3, 5, 4), (1, 2, 9, 6), (3, 1, 1, 8), (1, 4, 3, 1), *drawn]
+    cases = [(2, 3, 5, 4), (1, 2, 9, 6), (3, 1, 1, 8), (1, 4, 3, 1), *drawn, (1, 1, 270, 2)]
     texts = and_then(cases, lambda case: f"q of shape {case}")
     for seed, ((batch, head, seq, dim), wrong) in enumerate(texts):
         with seeded(seed):  # transposed, so not contiguous
@@ -227,15 +285,13 @@ def attention(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
         is_square = isinstance(got, Tensor) and got.shape == square != right.shape
         expect(not is_square, "you return the weights of the mean; multiply them with v.")
         expect_like(got, right)
-        expect(
-            not got.isnan().any(),
-            "you get nan, so somewhere a softmax sees only -inf. A position may look at itself, so "
-            "mask triu(1), and take the softmax over the last axis.",
-        )
+        expect_no_nan(got, q, k, v)
         expect_none_of(got, attention_slips(q, k, v), right)
         expect(same(got, right), wrong)
         expect_gradients({"q": (q, q), "k": (k, k), "v": (v, v)}, got, right)
+    expect_zero_scores(answer)
     expect_large_scores(answer)
+    expect_half(answer)
     expect_device(lambda: answer(*torch.zeros(3, 2, 2, 3, 4, device="meta")))
 
 
@@ -377,6 +433,12 @@ def mlp(answer: Callable[[GPTConfig], nn.Module]) -> None:
         expect_like(got, x, NO_FORWARD)
         exact = right.c_proj(F.gelu(right.c_fc(x)))  # less than fp32's tolerance away
         expect(not torch.allclose(got, exact, 1e-9, 1e-9), next(iter(MLP_SLIPS)))
+        want = right(x)
+        expect(
+            not same(got, want) or torch.allclose(got, want, 1e-6, 1e-6),
+            "nearly right, so a constant of GELU is slightly off. They are sqrt(2 / pi) and "
+            "0.044715.",
+        )
         expect_agreement(mine, right, x, MLP_SLIPS, wrong)
 
 
@@ -442,6 +504,12 @@ def block(answer: Callable[[GPTConfig], nn.Module]) -> None:
         mine, right = twins(answer, library.Block, config, seed)
         x = 2 * draws.normal(batch, seq, config.n_embd, seed=seed) + 1
         expect_agreement(mine, right, x, BLOCK_SLIPS, wrong)
+
+
+def expect_mode(model: nn.Module, training: bool) -> None:
+    """Fail if a function has switched a model between training and evaluation."""
+    is_same = all(module.training == training for module in model.modules())
+    expect(is_same, "your function calls model.eval() or model.train(); leave that to the caller.")
 
 
 def library_init_weights(model: library.GPT) -> None:
@@ -541,6 +609,7 @@ def init_weights(answer: Callable[[nn.Module], None]) -> None:
                 expect(not in_place, "keep @torch.no_grad(), since weights are changed in place.")
                 raise
             expect_initialized(model)
+            expect_mode(model, True)
             first = model.lm_head.weight[: config.vocab_size].clone()
             answer(model)
             expect(
@@ -702,6 +771,12 @@ def gpt(answer: Callable[[GPTConfig], nn.Module]) -> None:
         idx, targets = tokens[:, :-1], tokens.clone()[:, 1:]  # neither is contiguous
         expect_logits(mine, right, idx, wrong)
         expect_loss(mine, right, idx, targets, wrong)
+    with seeded(0):
+        one, two = answer(config), answer(config)
+    expect(
+        not torch.equal(one.lm_head.weight, two.lm_head.weight),
+        "two new models have the same weights; leave the seed to the caller.",
+    )
     mine.to("meta")
     tables = [module for module in mine.modules() if isinstance(module, nn.Embedding)]
     expect_device_of_ids(lambda ids: mine(ids, ids), tables)
@@ -718,8 +793,31 @@ def library_load_weights(model: nn.Module, theirs: Mapping[str, Tensor]) -> None
             ours[name][: len(tensor)] = tensor[: len(ours[name])]
 
 
-def expect_loaded(model: library.GPT, published: Mapping[str, Tensor]) -> None:
-    """Fail unless the model contains the published tensors. Diagnose known mistakes."""
+def expect_rows(name: str, got: Tensor, before: Tensor, rows: int, theirs: Tensor) -> None:
+    """Fail if a table wasn't copied at all, or its rows beyond the published ones changed."""
+    expect(
+        len(theirs) == len(before) or not torch.equal(got, before),
+        f"{name} isn't copied. The file has {len(theirs)} rows, and the model {len(before)}. Copy "
+        "the rows that both have.",
+    )
+    lm_head = (got[:rows] == 1).all()
+    expect(not lm_head, f"{name} holds the file's lm_head.weight; skip that, as the task says.")
+    expect(
+        torch.equal(got[rows:], before[rows:]),
+        f"the rows of {name} that the file doesn't have should stay as they were.",
+    )
+
+
+def expect_loaded(
+    model: library.GPT, published: Mapping[str, Tensor], before: Mapping[str, Tensor]
+) -> None:
+    """Fail unless the model contains the published tensors. Diagnose known mistakes.
+
+    Args:
+        model: The learner's loaded model.
+        published: The file's tensors by name, without a prefix.
+        before: The model's parameters before loading.
+    """
     tied = model.lm_head.weight is model.transformer.wte.weight
     expect(tied, "lm_head and wte are no longer one tensor; copy into the parameters in place.")
     for name, parameter in model.named_parameters():
@@ -728,9 +826,14 @@ def expect_loaded(model: library.GPT, published: Mapping[str, Tensor]) -> None:
         right = (theirs.t() if is_linear else theirs)[: len(parameter)]
         got = parameter.detach()
         expect(got.shape[1:] == right.shape[1:], f"{name} has the shape {tuple(got.shape)} now.")
-        expect(len(got) >= len(right), f"{name} has only {len(got)} rows now.")
+        expect(
+            len(got) == len(before[name]),
+            f"{name} has {len(got)} rows now, not {len(before[name])}. Copy into your own tensor.",
+        )
         expect(got.dtype == torch.float32, f"{name} is {got.dtype} now; keep its dtype.")
         expect(parameter.requires_grad, f"{name} no longer requires a gradient.")
+        if name in ("transformer.wte.weight", "transformer.wpe.weight"):
+            expect_rows(name, got, before[name], len(right), theirs)
         got = got[: len(right)]
         expect(
             not (is_linear and right.shape[0] == right.shape[1] and torch.equal(got, theirs)),
@@ -746,7 +849,7 @@ def expect_loaded(model: library.GPT, published: Mapping[str, Tensor]) -> None:
             f"{name} has the right shape, but a reshape isn't a transpose.",
         )
         expect(
-            "c_attn.bias" not in name or got.any(),
+            "c_attn.bias" not in name or not torch.equal(got, before[name]),
             f"{name} isn't copied. It ends with attn.bias, too, but it isn't a mask.",
         )
         expect(torch.equal(got, right), f"{name} doesn't hold the published numbers.")
@@ -779,11 +882,16 @@ def loading_error(error: Exception, theirs: GPTConfig, ours: GPTConfig) -> str:
     return ""
 
 
-def published_tensors(source: library.GPT, prefix: str) -> dict[str, Tensor]:
+@torch.no_grad()
+def move(model: nn.Module) -> None:
+    """Add random numbers to all parameters."""
+    for parameter in model.parameters():
+        parameter.add_(torch.randn(parameter.shape), alpha=0.1)
+
+
+def published_tensors(source: library.GPT, prefix: str, head_first: bool) -> dict[str, Tensor]:
     """Return a model's tensors as files have them, with causal masks and perhaps lm_head."""
-    with torch.no_grad():
-        for parameter in source.parameters():
-            parameter.add_(torch.randn(parameter.shape), alpha=0.1)
+    move(source)
     found = hugging_face_tensors(source).items()
     theirs = {
         prefix + name.removeprefix("transformer."): t.detach().clone().contiguous()
@@ -793,7 +901,8 @@ def published_tensors(source: library.GPT, prefix: str) -> dict[str, Tensor]:
         theirs[f"{prefix}h.{layer}.attn.bias"] = torch.ones(11, 11).tril()[None, None]
         theirs[f"{prefix}h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
     if prefix:
-        theirs["lm_head.weight"] = theirs[f"{prefix}wte.weight"].clone()
+        head = {"lm_head.weight": torch.ones_like(theirs[f"{prefix}wte.weight"])}
+        theirs = head | theirs if head_first else theirs | head
         theirs["score.weight"] = torch.ones(2, source.config.n_embd)  # of a classifier
     return theirs
 
@@ -802,10 +911,11 @@ def expect_loading(
     answer: Callable[..., None], prefix: str, file: GPTConfig, own: GPTConfig
 ) -> None:
     """Fail unless `load_weights` copies a file's tensors into a model with the shape `own`."""
-    theirs = published_tensors(library.GPT(file), prefix)
+    theirs = published_tensors(library.GPT(file), prefix, head_first=file == own)
     model = library.GPT(own)
+    move(model)
     before = {name: tensor.clone() for name, tensor in theirs.items()}
-    first = model.lm_head.weight.detach().clone()
+    first = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     try:
         answer(model, theirs)
     except (KeyError, RuntimeError) as error:
@@ -816,9 +926,16 @@ def expect_loading(
         torch.equal(theirs[name], tensor) for name, tensor in before.items()
     )
     expect(unchanged, "you changed the dictionary `theirs` or its tensors; leave them alone.")
-    copied = not torch.equal(model.transformer.wte.weight, first)
-    expect(copied, "wte isn't copied. Names may come with or without 'transformer.' in front.")
-    expect_loaded(model, {name.removeprefix("transformer."): t for name, t in before.items()})
+    now = named_parameters(model)
+    copied = any(name not in now or not torch.equal(now[name], first[name]) for name in first)
+    expect(
+        copied,
+        "nothing is copied, not even wte. Names may come with or without 'transformer.' in front; "
+        "look at each, not only at the first.",
+    )
+    published = {name.removeprefix("transformer."): tensor for name, tensor in before.items()}
+    expect_loaded(model, published, first)
+    expect_mode(model, True)
     for tensor in theirs.values():
         tensor.zero_()
     shared = not all(bool(parameter.any()) for parameter in model.parameters())

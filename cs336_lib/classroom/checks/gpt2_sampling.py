@@ -42,6 +42,7 @@ class Scripted(nn.Module):
         self.table = table
         self.config = GPTConfig(block_size, len(table), n_layer=1, n_head=1, n_embd=1)
         self.texts: list[Tensor] = []
+        self.eval()
 
     def forward(self, idx: Tensor) -> Tensor:
         """Return the logits, and keep the texts."""
@@ -54,9 +55,11 @@ class Scripted(nn.Module):
             f"the model gets {idx.size(1)} tokens, and its block_size is {self.config.block_size}. "
             "Give it the last block_size tokens only.",
         )
+        expect(not torch.is_grad_enabled(), "keep @torch.no_grad(); drawing needs no gradient.")
+        expect(not self.training, "your function calls model.train(); leave that to the caller.")
         self.texts.append(idx.clone())
         logits = torch.zeros(*idx.shape, len(self.table), device=idx.device)
-        logits[..., -1] = 50.0
+        logits[..., -1] = 1e6
         logits[:, -1] = self.table[idx[:, -1]]
         return logits
 
@@ -98,7 +101,12 @@ def continued(
         raise
     batch, seq = idx.shape
     is_tensor = isinstance(got, Tensor)
-    expect(not (is_tensor and got.shape == (batch, new) and seq), "return the prompt as well.")
+    if is_tensor and got.shape == (batch, new) and seq:
+        counted = new > seq and torch.equal(got[:, :seq], idx)
+        expect(
+            not counted, "`new_tokens` is the number of tokens to add; the prompt isn't counted."
+        )
+        raise DiagnosisError("return the prompt as well.")
     one_more = is_tensor and got.shape == (batch, seq + 1) and new != 1
     expect(not one_more, "one token was added; repeat it `new_tokens` times.")
     expect_like(got, torch.zeros(batch, seq + new, dtype=idx.dtype))
@@ -117,6 +125,9 @@ def expect_growing_text(answer: Callable[..., Tensor]) -> None:
     expect(not (got[:, 3] == 0).all(), places)
     expect(not (got[:, 3] == VOCAB - 1).any(), "use the logits of the last position only, [:, -1].")
     lengths = [text.size(1) for text in model.texts]
+    expect(
+        len(lengths) > 1, "the model is called once; each new token needs the logits of a new call."
+    )
     expect(max(lengths) > 1, "the model reads the last token only; give it the whole text.")
     expect(
         lengths[1] > lengths[0],
@@ -164,7 +175,11 @@ def expect_ranks(ranks: Tensor, k: int, given: str) -> None:
     expect(seen != set(range(50)) or k == 50, f"{given}. You always keep 50 tokens.")
     first_text = ranks[::VOCAB]  # texts that end in token 0, as the first one does
     expect(
-        max(seen) < k or max(first_text) >= k,
+        k == VOCAB or seen != set(range(k + 1)),
+        f"{given}. You keep one token too many; the k-th is the last one to keep.",
+    )
+    expect(
+        max(seen) < k + 5 or max(first_text) >= k,
         f"{given}. Each text has its own k-th logit; you compare all with that of the first.",
     )
     expect(max(seen) < k, f"{given}, but more different tokens are drawn; mask all others.")
@@ -206,10 +221,23 @@ def expect_shares(answer: Callable[..., Tensor]) -> None:
         drawn = continued(answer, Scripted(unequal, 4), torch.full((4000, 1), 3), 1)[:, 1]
     share = (drawn == 20).float().mean().item()
     found = f"a token of 90 % is drawn in {share:.0%} of the texts"
-    expect(share < 0.97, f"{found}; draw at random.")
-    expect(share < 0.921, f"{found}; leave the logits as they are, without a temperature.")
+    expect(share < 0.9995, f"{found}; draw at random.")
+    expect(
+        share < 0.921,
+        f"{found}; take the softmax of the logits as it is, without a temperature or a power.",
+    )
     expect(
         share > 0.879, f"{found}. Apply one softmax to the logits, and draw by its probabilities."
+    )
+    unequal = torch.full((VOCAB, VOCAB), -1e4)
+    unequal[:, 20:27] = torch.tensor([0.4] + 6 * [0.1]).log()
+    with seeded(2):
+        drawn = continued(answer, Scripted(unequal, 4), torch.full((4000, 1), 3), 1)[:, 1]
+    share = (drawn == 20).float().mean().item()
+    expect(
+        abs(share - 0.4) < 0.04,
+        f"right for two tokens, but a token of 40 % among six of 10 % is drawn in {share:.0%} of "
+        "the texts; draw with torch.multinomial.",
     )
 
 
@@ -287,6 +315,22 @@ def expect_nucleus(
     expect(is_right and same(got, own / own.sum()), wrong)
 
 
+def expect_near_p(answer: Callable[[Tensor, float], Tensor]) -> None:
+    """Expect right results where a sum is just below p."""
+    close, kept = torch.tensor([0.698, 0.202, 0.1]), torch.tensor([0.698, 0.202, 0])
+    expect(
+        same(answer(close, 0.7), kept / 0.9),
+        "0.698 is below p = 0.7, so the next token stays, too. Don't round.",
+    )
+    rounded = draws.normal(50).softmax(0) * (1 - 2**-20)  # their sum is below 1
+    below = "rounding may leave the sum of all tokens just below p = 1. Keep all of them then."
+    try:
+        got = answer(rounded, 1.0)
+    except (IndexError, RuntimeError, StopIteration, ValueError) as error:
+        raise DiagnosisError(below) from error
+    expect(same(got, rounded), below)
+
+
 @exercise(
     "The probabilities are 0.2, 0.5 and 0.3, and p is 0.6. Which tokens stay, and with which "
     "probabilities?"
@@ -321,6 +365,7 @@ def nucleus(answer: Callable[[Tensor, float], Tensor]) -> None:
         "out. Write < p, not <= p.",
     )
     expect(same(answer(p, 1.0), p), "p = 1 keeps every token.")
+    expect_like(answer(dyadic.double(), 0.75), dyadic.double())
     expect_nucleus(answer, torch.ones(1), 0.25, "one token keeps its probability of 1.")
     equal = torch.tensor(0.125).expand(8)
     expect_nucleus(answer, equal, 0.5, "wrong for eight tokens with equal probabilities.")
@@ -332,3 +377,4 @@ def nucleus(answer: Callable[[Tensor, float], Tensor]) -> None:
             f"right for {len(LETTERS)} tokens, but not for {len(counts)} and p = {case.eighths}/8."
         )
         expect_nucleus(answer, counts / 256, case.eighths / 8, text)
+    expect_near_p(answer)

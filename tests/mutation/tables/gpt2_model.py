@@ -21,6 +21,8 @@ KTH = "kth = logits.topk(top_k).values[:, -1:]"
 PROBABILITIES = "probabilities = logits.masked_fill(logits < kth, -math.inf).softmax(-1)"
 WINDOW = "model(idx[:, -model.config.block_size :])"
 DRAW = "torch.multinomial(probabilities, 1)"
+PREFIXED = '"transformer." + name.removeprefix("transformer.")'
+UNPREFIXED_HEAD = f'name if name.startswith("lm_head") else {PREFIXED}'
 KEPT = "kept[order] = ordered.where(before < p, 0.0)"
 
 # By exercise: the idea, and edits of the solution or the code of the whole answer
@@ -48,6 +50,7 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         "id 0 as padding": [(SUM, f"{SUM.replace('return ', 'return (')}) * (idx > 0)[..., None]")],
         "ids changed": [(SUM, f"idx %= len(wte.weight)\n    idx += 0 * idx + 1\n    {SUM}")],
         "positions on the CPU": [(", device=idx.device", "")],
+        "single precision": [(SUM, "return wte(idx).float() + wpe(positions).float()")],
     },
     "mlp": {
         "width of GPT-2": [("4 * config.n_embd", "3072")],
@@ -78,6 +81,13 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         "no bias": [("4 * config.n_embd)", "4 * config.n_embd, bias=False)")],
         "tied layers": [(f"self.c_proj({GELU})", f"{GELU} @ self.c_fc.weight")],
         "eval without nonlinearity": [(GELU, f"({GELU} if self.training else self.c_fc(x))")],
+        "rounded constant": [
+            (
+                GELU,
+                "0.5 * (h := self.c_fc(x)) * (1 + torch.tanh((2 / math.pi) ** 0.5 "
+                "* (h + 0.0447 * h**3)))",
+            )
+        ],
     },
     "attention": {
         "library call": [
@@ -114,6 +124,33 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         "scaled in place": [(SCORES, "scores = q.data.div_(math.sqrt(q.size(-1))) @ k.mT")],
         "no gradient of the weights": [(WEIGHTS, f"{WEIGHTS}.detach()")],
         "dropout": [(WEIGHTS, f"F.dropout({WEIGHTS}, 0.1)")],
+        "zeros taken for the mask": [
+            (WEIGHTS, "scores.masked_fill(scores.tril() == 0, -math.inf).softmax(-1)")
+        ],
+        "zeros taken for the mask, after tril": [
+            (SCORES, f"{SCORES.replace('= ', '= (')}).tril()"),
+            (WEIGHTS, "scores.masked_fill(scores == 0, -math.inf).softmax(-1)"),
+        ],
+        "mask in fp32": [
+            (
+                WEIGHTS,
+                "(scores + torch.full_like(scores, -math.inf, dtype=torch.float32).triu(1))"
+                ".softmax(-1)",
+            )
+        ],
+        "scores in fp32": [(f"{WEIGHTS} @ v", f"{WEIGHTS}.float() @ v")],
+        "scores and values in fp32": [(f"{WEIGHTS} @ v", f"{WEIGHTS}.float() @ v.float()")],
+        "a window of 64": [(FUTURE, f"{FUTURE}\n    future |= torch.ones_like(future).tril(-64)")],
+        "-inf as a factor": [
+            (WEIGHTS, "(scores * torch.where(future, -math.inf, 1.0)).softmax(-1)")
+        ],
+        "a small number in the denominator": [
+            (
+                f"return {WEIGHTS} @ v",
+                "w = scores.softmax(-1).tril()\n"
+                "    return w / (w.sum(-1, keepdim=True) + 1e-6) @ v",
+            )
+        ],
     },
     "causal_self_attention": {
         "GPT-2's head_dim": [(HEADS, "head=x.size(-1) // 64)")],
@@ -245,6 +282,7 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
                 "    for name",
             )
         ],
+        "eval mode": [("    for name", "    model.eval()\n    for name")],
     },
     "gpt": {
         "copied head": [
@@ -309,6 +347,7 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         ],
         "embeddings without gradient": [(START, f"{START}.detach()")],
         "targets in place": [(LOSS, f"targets.clamp_(min=1)\n        {LOSS}")],
+        "seeded": [("        super()", "        torch.manual_seed(1337)\n        super()")],
     },
     "load_weights": {
         "by shape": [
@@ -359,6 +398,36 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         ],
         "frozen": [("    for name", "    model.requires_grad_(False)\n    for name")],
         "no norms": [("if name in ours:", 'if name in ours and "ln_" not in name:')],
+        "prefix from the first name": [
+            (
+                "    for name",
+                '    prefix = "transformer."\n'
+                "    if next(iter(theirs)).startswith(prefix):\n"
+                '        prefix = ""\n'
+                "    for name",
+            ),
+            ('"transformer." + name.removeprefix("transformer.")', "prefix + name"),
+        ],
+        "lm_head from state_dict": [
+            ("dict(model.named_parameters())", "model.state_dict()"),
+            (PREFIXED, UNPREFIXED_HEAD),
+        ],
+        "lm_head from all names": [
+            ("model.named_parameters()", "model.named_parameters(remove_duplicate=False)"),
+            (PREFIXED, UNPREFIXED_HEAD),
+        ],
+        "zeros first": [(COPY, f"ours[name].zero_()\n            {COPY}")],
+        "eval mode": [("    for name", "    model.eval()\n    for name")],
+        "equal shapes only": [
+            ("if name in ours:", "if name in ours and tensor.numel() == ours[name].numel():")
+        ],
+        "errors ignored": [
+            (
+                COPY,
+                "try:\n                ours[name].copy_(tensor)\n"
+                "            except RuntimeError:\n                pass",
+            )
+        ],
     },
     "generate": {
         "greedy": [(DRAW, "probabilities.argmax(-1, keepdim=True)")],
@@ -423,6 +492,22 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
                 "    idx = torch.cat((empty, idx), 1)\n    for _",
             )
         ],
+        "exponential numbers as factors": [
+            (
+                DRAW,
+                "(probabilities.log() + torch.empty_like(probabilities).exponential_().log())"
+                ".argmax(-1, keepdim=True)",
+            )
+        ],
+        "training mode": [("    for _", "    model.train()\n    for _")],
+        "with gradients": [("@torch.no_grad()\n", "")],
+        "one token too many": [("topk(top_k)", "topk(min(top_k + 1, logits.size(-1)))")],
+        "logits before the loop": [
+            ("    for _", f"    logits = {WINDOW}[:, -1]\n    for _"),
+            (f"        logits = {WINDOW}[:, -1]\n", ""),
+        ],
+        "mean over the positions": [("[:, -1]\n", ".mean(1)\n")],
+        "squared probabilities": [(".softmax(-1)", ".softmax(-1) ** 2")],
     },
     "nucleus": {
         "threshold": [
@@ -454,6 +539,26 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         "five tokens": [("torch.zeros_like(probabilities)", "torch.zeros(5)")],
         "double": [("kept / kept.sum()", "kept.double() / kept.sum()")],
         "only the kept": [("return kept / kept.sum()", "return (kept / kept.sum())[kept > 0]")],
+        "a new tensor in fp32": [
+            ("torch.zeros_like(probabilities)", "torch.zeros(len(probabilities))"),
+            ("ordered.where(before < p, 0.0)", "ordered.where(before < p, 0.0).float()"),
+        ],
+        "single precision": [("return kept / kept.sum()", "return (kept / kept.sum()).float()")],
+        "first sum that reaches p, by argmax": [
+            (
+                KEPT,
+                "count = int((ordered.cumsum(0) >= p).int().argmax()) + 1\n"
+                "    kept[order[:count]] = ordered[:count]",
+            )
+        ],
+        "first sum that reaches p, by nonzero": [
+            (
+                KEPT,
+                "count = int((ordered.cumsum(0) >= p).nonzero()[0]) + 1\n"
+                "    kept[order[:count]] = ordered[:count]",
+            )
+        ],
+        "rounded": [("before < p", "before.round(decimals=2) < p")],
     },
 }
 
