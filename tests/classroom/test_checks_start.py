@@ -4,6 +4,7 @@ import math
 from fractions import Fraction
 
 import numpy as np
+import torch
 from verdicts import assert_verdicts
 
 from cs336_lib.classroom.checks import start
@@ -14,6 +15,7 @@ RIGHT = [
     lambda n, bits: 0.125 * n * bits,
     lambda n, bits: np.float64(n) * bits / 8,
     lambda n, bits: Fraction(n * bits, 8),
+    lambda n, bits: torch.tensor(n, dtype=torch.float64) * bits / 8,
     lambda n, bits: n * bits // 8 if n * bits % 8 == 0 else n * bits / 8,
     lambda n, bits: n * bits // 8 + n * bits % 8 / 8,
 ]
@@ -42,6 +44,8 @@ def test_bytes_of():
         "the number is off for 124,439,808 numbers of 16 bits each": lambda n, bits: (
             n / 8 * min(bits, 15) if n > 1000 else n * bits / 8
         ),
+        "24 bits of float32": lambda n, bits: (torch.tensor(float(n)) * bits / 8).item(),
+        "doesn't fit into an int32": lambda n, bits: float(np.int64(n * bits).astype(np.int32)) / 8,
         "`return` missing": lambda n, bits: None,
         "not str": lambda n, bits: f"{n * bits / 8} bytes",
         "your code raised ZeroDivisionError": lambda n, bits: n / 0,

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable, Iterator
 
+import torch
+
 from cs336_lib.classroom.checks import draws
 from cs336_lib.classroom.checks.report import exercise, expect_number
 
@@ -10,12 +12,15 @@ from cs336_lib.classroom.checks.report import exercise, expect_number
 def cases() -> Iterator[tuple[int, int]]:
     """Yield pairs (n, bits). The first ones tell the typical slips apart."""
     yield from ((1, 32), (10, 32), (3, 4), (5, 12), (0, 16), (1, 1), (124_439_808, 16))
+    yield from ((2**24 + 1, 12), (175_000_000_001, 4))
     for case in draws.sizes(5, n=(2, 999), bits=(2, 130)):
         yield case.n, case.bits
 
 
 def mistakes(n: int, bits: int) -> dict[str, float]:
     """Return the result of each typical slip by its diagnosis."""
+    single = torch.tensor(n, dtype=torch.float32).item()
+    wrapped = (n * bits + 2**31) % 2**32 - 2**31
     return {
         "one number is right, ten are not; does n appear in your formula?": bits / 8,
         "each of your numbers takes 4 bytes; does bits appear in your formula?": n * 4,
@@ -29,6 +34,9 @@ def mistakes(n: int, bits: int) -> dict[str, float]:
         "your result is rounded up, but it may be a fraction": math.ceil(n * bits / 8),
         "you also divided by 1000, but bytes are wanted, not kilobytes": n * bits / 8 / 1000,
         "you also divided by 1024, but bytes are wanted, not kibibytes": n * bits / 8 / 1024,
+        "your result has only the 24 bits of float32, which are too few here; Python's own numbers "
+        "are exact enough": single * bits / 8,
+        "your n * bits doesn't fit into an int32; Python's own int has no limit": wrapped / 8,
     }
 
 
@@ -37,4 +45,4 @@ def bytes_of(answer: Callable[[int, int], float]) -> None:
     """Check the number of bytes for n numbers of `bits` bits, n * bits / 8."""
     for n, bits in cases():
         case = f"{n:,} number{'s' * (n != 1)} of {bits} bit{'s' * (bits != 1)} each"
-        expect_number(answer(n, bits), n * bits / 8, case, mistakes(n, bits))
+        expect_number(answer(n, bits), n * bits / 8, case, mistakes(n, bits), rel_tol=1e-12)

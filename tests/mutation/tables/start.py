@@ -16,6 +16,8 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         "at least one byte": [("n * bits / 8", "max(1, n * bits / 8)")],
         "bits padded to a power of two": [("bits / 8", "2 ** (bits - 1).bit_length() / 8")],
         "kilobytes": [("/ 8", "/ 8 / 1000")],
+        "float32": [("n * bits", "torch.tensor(float(n)).item() * bits")],
+        "int32": [("n * bits", "((n * bits + 2**31) % 2**32 - 2**31)")],
         "a sentence": [("n * bits / 8", 'f"{n * bits / 8} bytes"')],
     },
 }
