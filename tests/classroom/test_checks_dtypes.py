@@ -1,6 +1,7 @@
 """Checks of notebook 01: the right answer passes, each typical mistake gets its own diagnosis."""
 
 import math
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -19,8 +20,11 @@ def test_untouched_stubs():
 
 def test_decode_by_hand():
     right = (-11, -11.0, np.float32(-11), Fraction(-11), torch.tensor(-11.0), -(0b1011))
+    right += (Decimal(-11), torch.tensor([-11.0]), np.array([[-11]]))
     cases = [
         *((answer, "passed") for answer in right),
+        (torch.tensor([-11.0, 3.0]), "a number is expected"),
+        (-11.00001, "the number is off"),
         (11.0, "sign bit is 1"),
         (-5.5, "half of the right one"),
         (-1.375 * 2.0**-125, "255"),
@@ -117,6 +121,7 @@ def scaled_mantissa(part):
 
 def test_decode_e4m3():
     right = (e4m3(), e4m3_by_ldexp, e4m3_from_text, e4m3_from_fp16, changed(0x80, 0.0))
+    right += (lambda code: np.float32(e4m3()(code)), changed(0x50, 8))
     cases = [
         *((answer, "passed") for answer in right),
         (e4m3(bias=8), "Is your bias 8"),
@@ -196,6 +201,14 @@ def test_to_bf16():
         (lambda code: code + 0x8000 - (code >> 16 & 1) >> 16, "you round ties to odd"),
         (lambda code: (code >> 16) + (code >> 15 & 1 and code >> 14 & 7 != 2), "just above half"),
         (lambda code: (code >> 16) + (code & 0xFFFF > 0x7FF0), "you round ties up"),
+        (
+            lambda code: (code >> 16) + bool(code >> 15 & 1 and (code & 0x3FFF or code >> 16 & 1)),
+            "you round 1 + 2^-7 - 2^-9 down",
+        ),
+        (
+            lambda code: (code >> 16) + (code >> 15 & code >> 16 & 1),
+            "Look at all 16 bits",
+        ),
         (lambda code: round(code / 2**16), "no floats"),
         (lambda code: float(bf16(code)), "not float"),
         (lambda code: code & 0xFFFF0000, "more than 16 bits"),
@@ -259,6 +272,26 @@ def with_scale(change):
     return quantize
 
 
+def unless(is_zero):
+    """A quantizer with a wrong test for zeros."""
+
+    def quantize(x):
+        scale = 1.0 if is_zero(x) else x.abs().max().item() / 127
+        return torch.round(x / scale).to(torch.int8), scale
+
+    return quantize
+
+
+def by_squares(x):
+    scale = x.square().max().sqrt().item() / 127 or 1.0
+    return torch.round(x / scale).to(torch.int8), scale
+
+
+def by_range(x):
+    scale = (x.max() - x.min()).item() / 255 or 1.0
+    return torch.round(x / scale).to(torch.int8), scale
+
+
 def in_place(x):
     scale = x.abs().max().item() / 127 or 1.0
     return x.div_(scale).round_().to(torch.int8), scale
@@ -273,15 +306,16 @@ def test_int8_round_trip():
     right = (
         quantizer(),
         quantizer(rounding=lambda x: torch.floor(x + 0.5)),
-        *(in_numpy, in_a_loop, by_factor, scale_as_tensor),
+        *(in_numpy, in_a_loop, by_factor, scale_as_tensor, unless(lambda x: not x.any())),
     )
     cases = [
         *((answer, "passed") for answer in right),
         (quantizer(divisor=128.0), "the largest int8 is 127"),
         (quantizer(divisor=255.0), "max|x| / 255"),
-        (quantizer(divisor=127.5), "max - min over 255 steps"),
+        (quantizer(divisor=127.5), "max|x| / 127.5, but the largest int8 is 127"),
+        (by_range, "max - min over 255 steps"),
         (quantizer(divisor=1.0), "divide it by the largest int8"),
-        (quantizer(divisor=100.0), "the number is off for the scale of numbers from -2 to 2"),
+        (quantizer(divisor=100.0), "the number is off for the scale of numbers from -2 to 1.8"),
         (quantizer(rounding=lambda x: x), "you truncate"),
         (quantizer(rounding=lambda x: x + 0.5), "rounds negative numbers up"),
         (quantizer(rounding=torch.floor), "you round down with floor"),
@@ -294,6 +328,14 @@ def test_int8_round_trip():
         (quantizer(upside_down=True), "upside down"),
         (with_scale(lambda scale: scale + 1e-8), "an added eps"),
         (with_scale(lambda scale: max(scale, 1e-12)), "a lower bound"),
+        (unless(lambda x: x.sum() == 0), "x holds numbers that add up to 0"),
+        (unless(lambda x: x.mean() == 0), "x holds numbers that add up to 0"),
+        (unless(lambda x: x.flatten()[0] == 0), "x holds numbers that begin with a 0"),
+        (unless(lambda x: x.min() == 0), "x holds numbers that begin with a 0"),
+        (unless(lambda x: x.max() == 0), "x holds negative numbers and a 0"),
+        (unless(lambda x: x.flatten()[-1] == 0), "x holds numbers that end with a 0"),
+        (unless(lambda x: x.max() == x.min() and x.numel() > 1), "x holds equal numbers"),
+        (by_squares, "x holds numbers whose squares underflow"),
         (in_place, "changes its input x in place"),
         (by_row, "the whole tensor has a single scale"),
         (lambda x: (quantizer()(x)[0].flatten(), quantizer()(x)[1]), "but x has shape"),

@@ -2,8 +2,11 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
 from numbers import Integral, Real
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,9 +26,12 @@ BITS = 0b1_10000010_01100000000000000000000
 
 
 @exercise("Which number do the bits 0 10000000 10000000000000000000000 stand for?")
-def decode_by_hand(answer: float) -> None:
+def decode_by_hand(answer: Any) -> None:
     """Check the value of the bits 1 10000010 011000..., which is -11."""
     expect(answer is not None, "put a number such as -0.75 into `answer`.")
+    if isinstance(answer, Tensor | np.ndarray) and math.prod(answer.shape) == 1:
+        answer = answer.item()
+    answer = float(answer) if isinstance(answer, Decimal) else answer
     sign, field, fraction = -1, 130, 0.375
     power, significand = 2.0 ** (field - 127), 1 + fraction
     mistakes = {
@@ -57,9 +63,8 @@ def decode_by_hand(answer: float) -> None:
             sign * 1.011 * power
         ),
     }
-    expect_number(
-        answer, FP32.decode(BITS), "the bits 1 10000010 01100000000000000000000", mistakes
-    )
+    case = "the bits 1 10000010 01100000000000000000000"
+    expect_number(answer, FP32.decode(BITS), case, mistakes, rel_tol=1e-9)
 
 
 def expect_normals(answer: Mapping[int, float]) -> None:
@@ -177,9 +182,15 @@ def expect_rounding(answer: Mapping[int, int]) -> None:
         "your code has more than 16 bits; shift down the upper half of the fp32 code.",
     )
     expect(answer[DOWN] == ONE, "1 + 2^-9 is a quarter of a step above 1, so it rounds down to 1.")
+    rounds_up = any(got > code >> 16 for code, got in answer.items())
+    expect(
+        answer[UP] != ONE or rounds_up,
+        "you truncate. 1 + 2^-7 - 2^-9 lies three quarters of a step above 1 and has to round up.",
+    )
     expect(
         answer[UP] != ONE,
-        "you truncate. 1 + 2^-7 - 2^-9 lies three quarters of a step above 1 and has to round up.",
+        "you round 1 + 2^-7 - 2^-9 down, but it lies three quarters of a step above 1. Look at all "
+        "16 bits that you cut off.",
     )
     ties = (answer[TIE_DOWN] - ONE, answer[TIE_UP] - ONE)
     expect(
@@ -299,16 +310,28 @@ def inputs() -> Iterator[tuple[str, Tensor]]:
     yield TINY, draws.normal(30) * 1e-15
 
 
+def nearly_zeros() -> Iterator[tuple[str, Tensor]]:
+    """Yield tensors that a wrong test takes for zeros, and what is special about each."""
+    yield "numbers that add up to 0", torch.tensor([3.0, -3.0])
+    yield "numbers that begin with a 0", torch.tensor([0.0, 5.0])
+    yield "negative numbers and a 0", torch.tensor([0.0, -5.0])
+    yield "numbers that end with a 0", torch.tensor([[5.0, 0.0], [0.0, 0.0]])
+    yield "equal numbers", torch.tensor([2.0, 2.0])
+    yield "numbers whose squares underflow", draws.normal(6) * 1e-24
+
+
 @exercise("The largest magnitude in x is 2. Which int8 should it become, and by which scale?")
 def int8_round_trip(quantize: Callable[[Tensor], tuple[Tensor, float]]) -> None:
     """Check symmetric int8 quantization with q = round(x / scale) and scale = max|x| / 127."""
-    x, case = torch.tensor([-2.0, -1.1, -0.3, 0.0, 0.36, 1.3, 2.0]), "numbers from -2 to 2"
+    x, case = torch.tensor([-2.0, -1.1, -0.3, 0.0, 0.36, 1.3, 1.8]), "numbers from -2 to 1.8"
     q, scale = quantized(quantize, x, case)
     mistakes = {
         "your scale is max|x| / 128, but the largest int8 is 127, so the largest value is clipped "
         "or wraps.": 2 / 128,
         "your scale spreads max - min over 255 steps, but a symmetric one is max|x| / 127, and "
-        "has no zero point.": 4 / 255,
+        "has no zero point.": 3.8 / 255,
+        "your scale is max|x| / 127.5, but the largest int8 is 127.": 2 / 127.5,
+        "max|x| may come from a negative value, so take magnitudes first.": 1.8 / 127,
         "your scale is max|x| / 255, but int8 reaches from -128 to 127.": 2 / 255,
         "your scale is upside down; x is about q * scale.": 127 / 2,
         "your scale is max|x|; divide it by the largest int8.": 2.0,
@@ -328,8 +351,17 @@ def int8_round_trip(quantize: Callable[[Tensor], tuple[Tensor, float]]) -> None:
         expect_number(scale, want, f"the scale of {case}", mistakes, rel_tol=1e-5)
         expect_codes(q, x, scale, case)
     for shape in ((3,), (2, 2)):
-        q, scale = quantized(quantize, torch.zeros(shape), "zeros")
+        q, of_zeros = quantized(quantize, torch.zeros(shape), "zeros")
         expect(
-            math.isfinite(scale) and scale > 0 and not q.any(),
+            math.isfinite(of_zeros) and of_zeros > 0 and not q.any(),
             "if x is all zeros, your scale is 0 and x / scale is NaN; use any positive scale then.",
         )
+    for case, x in nearly_zeros():
+        q, scale = quantized(quantize, x, case)
+        mistakes = {
+            "these numbers aren't all 0, but they get the scale of zeros; replace the scale only "
+            f"if max|x| is 0. x holds {case}.": of_zeros,
+        }
+        want = x.abs().max().item() / 127
+        expect_number(scale, want, f"the scale of {case}", mistakes, rel_tol=1e-5)
+        expect_codes(q, x, scale, case)

@@ -17,6 +17,7 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         "whole pattern as an integer": "answer = 0b11000001001100000000000000000000",
         "whole pattern in two's complement": "answer = 0b11000001001100000000000000000000 - 2**32",
         "text": 'answer = "-11"',
+        "nearly": "answer = -11.000001",
     },
     "decode_e4m3": {
         "NaN by the rules of fp16": [(" and mantissa == 7", "")],
@@ -68,6 +69,12 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
                 "return (code + 0x7FFF + last_kept) >> 16",
                 "cut_off = code >> 14 & 3\n"
                 "    return (code >> 16) + (cut_off == 3 or (cut_off == 2 and last_kept))",
+            )
+        ],
+        "14 bits are looked at below the first": [
+            (
+                "return (code + 0x7FFF + last_kept) >> 16",
+                "return (code >> 16) + bool(code >> 15 & 1 and (code & 0x3FFF or last_kept))",
             )
         ],
         "half-way is 0x7FFF": [("0x7FFF", "0x7FFE")],
@@ -133,6 +140,17 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         "codes in another dtype": [("torch.int8", "torch.int16")],
         "restored instead of q": [(".to(torch.int8), scale", ".to(torch.int8) * scale, scale")],
         "in place": [("x / scale", "x.div_(scale)")],
+        "zeros if the sum is 0": [(" or 1.0", " if x.sum() != 0 else 1.0")],
+        "zeros if the mean is 0": [(" or 1.0", " if x.mean() != 0 else 1.0")],
+        "zeros if the least number is 0": [(" or 1.0", " if x.min() != 0 else 1.0")],
+        "zeros if the largest number is 0": [(" or 1.0", " if x.max() != 0 else 1.0")],
+        "zeros if the first number is 0": [(" or 1.0", " if x.flatten()[0] != 0 else 1.0")],
+        "zeros if the last number is 0": [(" or 1.0", " if x.flatten()[-1] != 0 else 1.0")],
+        "zeros if no number differs": [
+            (" or 1.0", " if x.max() != x.min() or x.numel() == 1 else 1.0")
+        ],
+        "magnitudes by squares": [("x.abs().max()", "x.square().max().sqrt()")],
+        "127.5 steps": [("127", "127.5")],
         "zeros give scale 0": [(" or 1.0", ""), ("x / scale", "x / (scale or 1.0)")],
     },
 }
