@@ -68,6 +68,8 @@ def test_predicted_strides_may_be_lists_or_torchs():
         {name: [list(stride), offset] for name, (stride, offset) in checks.VIEWS.items()},
         {name: (view.stride(), view.storage_offset()) for name, view in views.items()},
         {name: (tuple(np.array(s)), np.int64(o)) for name, (s, o) in checks.VIEWS.items()},
+        {name: (np.array(s), o) for name, (s, o) in checks.VIEWS.items()},
+        {name: (torch.tensor(s), torch.tensor(o)) for name, (s, o) in checks.VIEWS.items()},
     )
     assert_verdicts(checks.predicted_strides, [(answer, "passed") for answer in right])
     assert_verdicts(checks.predicted_strides, {"keep the dictionary": list(checks.VIEWS.values())})
@@ -147,6 +149,8 @@ def like_torch(shape, stride, new):
     """The right rule, by the same steps as computeStride in ATen."""
     if not same_count(shape, stride, new):
         return 0
+    if not shape:
+        return 1
     at, base, count, done = len(new) - 1, stride[-1], 1, 1
     for d in reversed(range(len(shape))):
         count *= shape[d]
@@ -195,6 +199,24 @@ def test_can_view():
         (lambda s, t, n: 0 not in t and like_numpy(s, t, n), "You refuse strides of 0"),
         (forgets_to_count, "view(3,): the number of elements must stay the same"),
         (forgets_size_one, "Drop dimensions of size 1 first"),
+        (lambda s, t, n: len(n) <= 4 and like_numpy(s, t, n), "you say False"),
+        (
+            lambda s, t, n: (
+                like_numpy(s, t, n) if len(s) > 1 else t == (1,) and same_count(s, t, n)
+            ),
+            "shape (6,), strides (2,), view(2, 3): torch says True",
+        ),
+        (lambda s, t, n: t[-1] >= 0 and like_numpy(s, t, n), "view(): your code raised IndexError"),
+        (
+            lambda s, t, n: like_numpy(s, t, n) and (n != () or s == ()),
+            "shape (1,), strides (5,), view()",
+        ),
+        (
+            lambda s, t, n: like_numpy(s, t, n) and (math.prod(n) > 1 or len(s) == len(n)),
+            "view(1,)",
+        ),
+        (lambda s, t, n: like_numpy(s, t, n) and len(s) <= 4, "shape (2, 1, 2, 3, 2)"),
+        (lambda s, t, n: like_numpy(s, t, n) and math.prod(s) <= 100, "shape (12, 30)"),
         (lambda s, t, n: True, "number of elements must stay the same"),
         (lambda s, t, n: False, "torch says True, you say False"),
         (lambda s, t, n: None, "returns None"),
@@ -232,6 +254,11 @@ def by_as_strided(qkv, n_head):
     return [qkv.as_strided(shape, stride, start) for start in starts]
 
 
+def by_numpy(qkv, n_head):
+    views = np.split(qkv.numpy(), 3, axis=-1)
+    return [right(torch.from_numpy(view), n_head) for view in views]
+
+
 def by_stack(qkv, n_head):
     return einops.rearrange(qkv, "b t (n h d) -> n b h t d", n=3, h=n_head)
 
@@ -241,7 +268,7 @@ def without_gradient(qkv, n_head):
 
 
 def test_split_heads_passes_right_answers():
-    answers = (by_slices, by_as_strided, by_stack, without_gradient, parts_by(right))
+    answers = (by_slices, by_as_strided, by_stack, by_numpy, without_gradient, parts_by(right))
     assert_verdicts(checks.split_heads, [(answer, "passed") for answer in answers])
 
 
@@ -261,6 +288,8 @@ def test_split_heads_is_right_for_every_qkv():
             lambda x, h: parts_by(right)(x.as_strided(x.shape, (*x.stride()[:2], 1)), h),
             "wrong numbers for every second channel",
         ),
+        (lambda x, h: parts_by(right)(x.squeeze(0), h), "a batch of one sequence"),
+        (lambda x, h: parts_by(right)(x.float(), h), "a copy for numbers in float64"),
         (lambda x, h: parts_by(right)(x.add_(1), h), "changes its input qkv in place"),
     ]
     assert_verdicts(checks.split_heads, cases)
@@ -308,6 +337,11 @@ def strided(stride_of, *, offset=None, size_of=lambda n, k: n - k + 1):
     return windows
 
 
+def offset_by_address(image, k):
+    offset = (image.data_ptr() - image.untyped_storage().data_ptr()) // 4
+    return strided(lambda x, k: x.stride() * 2, offset=offset)(image, k)
+
+
 def test_im2col():
     cases = [
         (strided(lambda x, k: (x.size(1), 1, x.size(1), 1)), "you wrote (width, 1)"),
@@ -332,13 +366,27 @@ def test_im2col():
         (lambda x, k: x.sub_(1).unfold(0, k, 1).unfold(1, k, 1), "changes its input image"),
         (lambda x, k: x.unfold(0, k, 1).unfold(1, k, 1).clone(), "but they are a copy"),
         (lambda x, k: x.unfold(0, k, 1).unfold(1, k, 1)[0], "(4, 3, 3); it should be (3, 4, 3, 3)"),
-        (lambda x, k: None, "return a tensor"),
+        (offset_by_address, "storage_offset counts elements"),
+        (lambda x, k: x.unfold(0, k, 1).unfold(1, k, 1).numpy(), "yours is of type ndarray"),
+        (lambda x, k: None, "is the `return` missing"),
     ]
     assert_verdicts(checks.im2col, cases)
 
 
+def numpy_strided(image, k):
+    x = image.numpy()
+    shape = (x.shape[0] - k + 1, x.shape[1] - k + 1, k, k)
+    return torch.from_numpy(np.lib.stride_tricks.as_strided(x, shape, x.strides * 2))
+
+
+def numpy_windows(image, k):
+    view = np.lib.stride_tricks.sliding_window_view(image.numpy(), (k, k), writeable=True)
+    return torch.from_numpy(view)
+
+
 def test_im2col_passes_right_answers():
     answers = (
+        *(numpy_strided, numpy_windows),
         strided(lambda x, k: x.stride() * 2),
         strided(lambda x, k: [x.stride(d) for d in (0, 1, 0, 1)]),
         lambda x, k: x.unfold(0, k, 1).unfold(1, k, 1),
@@ -370,7 +418,11 @@ def test_causal_mask():
         (lambda q, k: ones(q, k).tril(k - q if q > 1 else 0), "so it sees all keys"),
         (lambda q, k: ones(q, k).tril(min(k - q, 3)), "mask(1, 7) is wrong"),
         (lambda q, k: ones(q, k).tril(k - q if q < 5 else 1), "but mask(7, 7) is wrong"),
-        (lambda q, k: None, "return a tensor"),
+        (lambda q, k: ones(1024, 1024).tril()[k - q : k, :k], "(0, 1024), not (3, 2100)"),
+        (lambda q, k: ones(q, k).tril(min(k - q, 1024)), "right for a few keys"),
+        (lambda q, k: np.tri(q, k, k - q, dtype=bool), "yours is of type ndarray"),
+        (lambda q, k: in_loops(q, k).tolist(), "yours is of type list"),
+        (lambda q, k: None, "is the `return` missing"),
         (lambda q, k: ones(q, q).tril(), "(2, 2), not (2, 5)"),
         (lambda q, k: ones(q + 1, k), "(5, 4), not (4, 4)"),
         (lambda q: ones(q, q).tril(), "cannot be used as the task says (TypeError"),

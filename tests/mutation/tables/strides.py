@@ -54,6 +54,41 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
                 "sorted(zip(shape, stride), key=lambda d: d[1])",
             )
         ],
+        "one dimension needs stride 1": [
+            (
+                "runs = []",
+                "if len(shape) == 1 and stride[0] != 1:\n        return False\n    runs = []",
+            )
+        ],
+        "one dimension without stride 0": [
+            (
+                "runs = []",
+                "if len(shape) == 1 and stride[0] == 0:\n        return False\n    runs = []",
+            )
+        ],
+        "no dimensions can't be viewed": [
+            ("runs = []", "if not shape:\n        return False\n    runs = []")
+        ],
+        "a last dimension is needed": [("runs = []", "last = stride[-1]\n    runs = []")],
+        "no dimensions come from none": [
+            ("runs = []", "if not new_shape:\n        return shape == ()\n    runs = []")
+        ],
+        "sizes of 1 keep their number": [
+            (
+                "runs = []",
+                "if math.prod(shape) == 1:\n        return len(shape) == len(new_shape)\n"
+                "    runs = []",
+            )
+        ],
+        "at most 4 old dimensions": [
+            ("runs = []", "if len(shape) > 4:\n        return False\n    runs = []")
+        ],
+        "at most 4 new dimensions": [
+            ("runs = []", "if len(new_shape) > 4:\n        return False\n    runs = []")
+        ],
+        "at most 100 elements": [
+            ("runs = []", "if math.prod(shape) > 100:\n        return False\n    runs = []")
+        ],
         "more dimensions always work": [
             ("runs = []", "if len(new_shape) >= len(shape):\n        return True\n    runs = []")
         ],
@@ -125,6 +160,10 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         "the first sequence for the batch": [
             ("qkv.view(batch, seq", "qkv[:1].expand(batch, -1, -1).view(batch, seq")
         ],
+        "always float32": [("qkv.view", "qkv.float().view")],
+        "a batch of one is squeezed": [
+            ("batch, seq, channels = qkv", "qkv = qkv.squeeze(0)\n    batch, seq, channels = qkv")
+        ],
         "scaled in place": [("parts = qkv.view", "parts = qkv.mul_(1.5).div_(1.5).view")],
     },
     "im2col": {
@@ -148,6 +187,12 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         "last stride is 1": [("down, right = image.stride()", "down, right = image.stride(0), 1")],
         "strides in bytes": [
             ("image.stride()", "(image.element_size() * step for step in image.stride())")
+        ],
+        "offset in steps of 4 bytes": [
+            (
+                "right))",
+                "right), (image.data_ptr() - image.untyped_storage().data_ptr()) // 4)",
+            )
         ],
         "centered in place": [("height, width", "image.sub_(1)\n    height, width")],
     },
@@ -183,6 +228,25 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         "everything if there is a cache": [
             ("keys - queries", "keys - queries if keys == queries else keys")
         ],
+        "rows of a mask of 16": [
+            (
+                "torch.ones(queries, keys, dtype=torch.bool).tril(diagonal=keys - queries)",
+                "torch.ones(16, 16, dtype=torch.bool).tril()[keys - queries : keys, :keys]",
+            )
+        ],
+        "rows of a mask of 128": [
+            (
+                "torch.ones(queries, keys, dtype=torch.bool).tril(diagonal=keys - queries)",
+                "torch.ones(128, 128, dtype=torch.bool).tril()[keys - queries : keys, :keys]",
+            )
+        ],
+        "rows of a mask of 1024": [
+            (
+                "torch.ones(queries, keys, dtype=torch.bool).tril(diagonal=keys - queries)",
+                "torch.ones(1024, 1024, dtype=torch.bool).tril()[keys - queries : keys, :keys]",
+            )
+        ],
+        "as an array": [("queries)", "queries).numpy()")],
         "window of 4 tokens": [("queries)", "queries).triu(keys - queries - 3)")],
         "batch and head axes": [("queries)", "queries)[None, None]")],
     },
