@@ -148,29 +148,28 @@ def test_answers_that_are_written_differently(check):
     assert_verdicts(check, [(answer, "passed") for answer in RIGHT[check]])
 
 
-def test_no_two_mistakes_give_the_same_number_for_the_first_inputs():
-    batch, widths = next(checks.chains())
-    step, peak, bandwidth = next(checks.steps())
-    shape = next(checks.shapes())
-    per, gpus = next(checks.shardings())
+def test_no_two_mistakes_give_the_same_numbers_for_all_inputs():
+    shapes, shardings = list(checks.shapes()), itertools.product(checks.shardings(), (0, 1, 2, 3))
     tables = {
-        "backward_flops": (
-            checks.backward_mistakes(forward(batch, widths), batch),
-            backward(batch, widths),
-        ),
-        "parameters": (checks.parameter_mistakes(*shape), parameters(*shape)),
-        "flops": (checks.flop_mistakes(*shape), flops(*shape)),
-        "bytes": (checks.byte_mistakes(parameters(*shape)), 16 * parameters(*shape)),
-        "step_gap": (
-            checks.time_mistakes(step, peak, bandwidth),
-            explain(step, peak, bandwidth)[0],
-        ),
+        "backward_flops": [
+            checks.backward_mistakes(forward(b, w), b) | {"": backward(b, w)}
+            for b, w in checks.chains()
+        ],
+        "parameters": [checks.parameter_mistakes(*s) | {"": parameters(*s)} for s in shapes],
+        "flops": [checks.flop_mistakes(*s) | {"": flops(*s)} for s in shapes],
+        "bytes": [checks.byte_mistakes(parameters(*s)) | {"": 16 * parameters(*s)} for s in shapes],
+        "step_gap": [
+            checks.time_mistakes(*step) | {"": explain(*step)[0]} for step in checks.steps()
+        ],
+        "zero_bytes": [
+            checks.sharding_mistakes(per, gpus, stage) | {"": sharded(per, gpus, stage)}
+            for (per, gpus), stage in shardings
+        ],
     }
-    for name, (mistakes, right) in tables.items():
-        numbers = [float(f"{number:.6g}") for number in (*mistakes.values(), right)]
-        assert len(set(numbers)) == len(numbers), name
-    assert per.weights != per.gradient != per.master != per.state
-    assert gpus > 1
+    for name, cases in tables.items():
+        diagnoses = {diagnosis for mistakes in cases for diagnosis in mistakes}
+        columns = [tuple(m.get(diagnosis) for m in cases) for diagnosis in diagnoses]
+        assert len(set(columns)) == len(columns) > 5, name
 
 
 def test_right_untouched_and_broken():
@@ -192,6 +191,16 @@ def in_32_bits(batch, widths):
     return (flops + 2**31) % 2**32 - 2**31
 
 
+def by_first_size(batch, widths):
+    flops = forward(batch, widths)
+    return sum(layer if layer == flops[0] else 2 * layer for layer in flops)
+
+
+def by_first_width(batch, widths):
+    pairs = itertools.pairwise(widths)
+    return sum((2 if a == widths[0] else 4) * batch * a * b for a, b in pairs)
+
+
 def test_backward_flops():
     cases = [
         (lambda b, w: 2 * sum(forward(b, w)), "we don't need it"),
@@ -210,6 +219,15 @@ def test_backward_flops():
         (lambda b, w: b * backward(b, w), "multiply by the batch twice"),
         (lambda b, w: backward(8, w), "the number is off for batch 7 and widths (5, 3, 2)."),
         (in_32_bits, "the number is off for batch 65536"),
+        (lambda b, w: int(np.float32(backward(b, w))), "the number is off for batch 65536"),
+        (lambda b, w: backward(b, w) * (1 + 1e-7), "the number is off for batch 8"),
+        (by_first_size, "go by its position"),
+        (by_first_width, "off for batch 1 and widths (32, 32, 16)"),
+        (lambda b, w: 2 * sum(set(forward(b, w))) - forward(b, w)[0], "Layers of the same size"),
+        (lambda b, w: 2 * sum(forward(b, w)) - min(forward(b, w)), "at the smallest layer"),
+        (lambda b, w: backward(64, w), "off for batch 8 and widths (4, 16, 16, 3)"),
+        (lambda b, w: backward(b, w[:4]), "off for batch 1 and widths (9, 2, 2, 1, 6)"),
+        (lambda b, w: backward(b, w) if len(w) > 2 else 0, "off for batch 3 and widths (5, 7)"),
     ]
     assert_verdicts(checks.backward_flops, cases)
 
@@ -275,6 +293,7 @@ def test_transformer_bytes():
         (20, "needs no master copy"),
         (1, "the number of parameters"),
         (128, "a byte has 8"),
+        (8, "or your numbers take 2 bytes"),
         (7, "the number is off for the bytes of n_layer=3"),
     ]
     assert_verdicts(checks.transformer_cost, [(answer(factor), said) for factor, said in cases])
@@ -299,6 +318,17 @@ def by_kinds(step, peak, bandwidth):
     return totals
 
 
+def by_intensity(op, peak, bandwidth):
+    """The seconds if the ridge were at one FLOP per byte."""
+    return op.work.flops / peak if op.work.intensity > 1 else op.work.bytes / bandwidth
+
+
+def by_its_kind(op, peak, bandwidth):
+    """The seconds if matmuls only compute, and everything else only moves."""
+    is_matmul = op.kind in ("matmul", "attention")
+    return op.work.flops / peak if is_matmul else op.work.bytes / bandwidth
+
+
 def test_seconds_of_a_step():
     def answer(seconds):
         return lambda step, p, b: (seconds(step, p, b), explain(step, p, b)[1])
@@ -321,7 +351,29 @@ def test_seconds_of_a_step():
         (by_kinds, "each kind's two totals"),
         (lambda s, p, b: sum(at_best(o, 100e12, 2e12) for o in s), "2.5e+11 FLOP/s"),
     ]
+    first = "the number is off for 12 operators at 1e+14"
+    cases += [
+        (lambda s, p, b: explain(s[:-1] or s, p, b)[0], first),
+        (lambda s, p, b: sum(by_intensity(o, p, b) for o in s), first),
+        (lambda s, p, b: sum(by_its_kind(o, p, b) for o in s), first),
+    ]
     assert_verdicts(checks.step_gap, [(answer(wrong), said) for wrong, said in cases])
+
+
+def of_kinds(step, peak, bandwidth):
+    """The kind that loses the most if each kind has one roofline."""
+    lost = {}
+    for kind in {op.kind for op in step}:
+        ops = [op for op in step if op.kind == kind]
+        lost[kind] = sum(op.seconds for op in ops) - by_kinds(ops, peak, bandwidth)
+    return max(lost, key=lost.get)
+
+
+def nothing_lost(step, peak, bandwidth):
+    """Explain a step in which some kind is slower than its roofline."""
+    least, kind = explain(step, peak, bandwidth)
+    gaps = [op.seconds - at_best(op, peak, bandwidth) for op in step if op.kind == kind]
+    return least, kind if sum(gaps) > 0 else ""
 
 
 def by_name(step, peak, bandwidth):
@@ -359,9 +411,9 @@ def test_the_seconds_that_kinds_lose_are_figures_for_a_later_attempt():
     step = [checks.operation(kind, 1e6, 1e8, milliseconds) for kind, milliseconds in rows]
     best = [0.05e-3, 0.05e-3, 3.05e-3, 0.05e-3, 0.05e-3]
     with pytest.raises(DiagnosisError, match=r"^C isn't the kind that loses the most") as error:
-        checks.expect_kind("C", step, best)
+        checks.expect_kind("C", step, best, {"takes the longest": "B"})
     assert error.value.figures == "C loses 0.20 ms, and A 0.50 ms."
-    assert checks.expect_kind("A", step, best) is None
+    assert checks.expect_kind("A", step, best, {}) is None
 
 
 def test_kind_that_explains_a_step():
@@ -379,7 +431,9 @@ def test_kind_that_explains_a_step():
         (by(lambda op, best: op.seconds - best, lambda gaps: gaps[-1]), "only the last operator"),
         (by(lambda op, best: abs(op.seconds - best)), "but it's faster"),
         (by(lambda op, best: best - op.seconds), "loses the least"),
-        (lambda *step: (explain(*step)[0], "matmul"), "takes the longest"),
+        (lambda *step: (explain(*step)[0], "matmul"), "isn't the kind that loses the most"),
+        (lambda *step: (explain(*step)[0], of_kinds(*step)), "if each kind has one roofline"),
+        (nothing_lost, "One of the kinds one is expected, not ''"),
         (lambda *step: (explain(*step)[0], "norms"), "One of the kinds AdamW, matmul, loss"),
         (by_name, "is expected, not 'aten_no'"),
         (emptied, "changes its list of operations"),
@@ -402,6 +456,11 @@ def gradients_before_master_weights(per, gpus, stage):
 def whole_bytes(per, gpus, stage):
     parts = (per.master + per.state, per.gradient, per.weights)
     return sum(part // gpus for part in parts[:stage]) + sum(parts[stage:])
+
+
+def whole_gradient(per, gpus, is_whole):
+    """The bytes that a GPU holds more if the gradient isn't sharded."""
+    return per.gradient * (1 - 1 / gpus) if is_whole else 0
 
 
 def test_zero_bytes():
@@ -440,6 +499,11 @@ def test_zero_bytes():
             "you begin with the weights",
         ),
         (weights_before_gradients, "the other way round"),
-        (gradients_before_master_weights, "not right yet"),
+        (gradients_before_master_weights, "the number is off for stage=1"),
+        (lambda per, n, s: checks.BytesPerParameter.sharded(per, n, s), "write it by hand"),
+        (lambda per, n, s: sharded(per, min(n, 64), s), "off for stage=1, gpus=1024"),
+        (lambda per, n, s: int(sharded(per, n, s)), "round to whole bytes"),
+        (lambda per, n, s: sharded(per, n, s) + whole_gradient(per, n, s >= 2), "never sharded"),
+        (lambda per, n, s: sharded(per, n, s) + whole_gradient(per, n, s == 3), "at stage 2 only"),
     ]
     assert_verdicts(checks.zero_bytes, cases)

@@ -138,6 +138,28 @@ def up_to_the_last(x, mask):
     return torch.stack([row[: p[-1] + 1].mean(0) for row, p in zip(x, places, strict=True)])
 
 
+def masked_in_float32(q, k, v, heads, kv_heads):
+    """Attention that adds a mask of float32."""
+    q = rearrange(q, "b s (kv g d) -> b kv g s d", kv=kv_heads, g=heads // kv_heads)
+    k, v = (rearrange(x, "b s (kv d) -> b kv 1 s d", kv=kv_heads) for x in (k, v))
+    future = torch.full((q.size(-2), q.size(-2)), -torch.inf).triu(1)
+    weights = torch.softmax(q @ k.mT / q.size(-1) ** 0.5 + future, dim=-1)
+    return rearrange(weights @ v, "b kv g s d -> b s (kv g d)")
+
+
+def up_to_eight_tokens(q, k, v, heads, kv_heads):
+    """Attention whose mask has a fixed size."""
+    mask = torch.ones(8, 8, dtype=torch.bool).triu(1)
+    tokens = q.size(1)
+    return attention(q, k, v, heads, kv_heads, forbidden=lambda _: mask[:tokens, :tokens])
+
+
+def by_numbers_of_float32(x, mask):
+    """The mean whose weights are always float32."""
+    weight = mask.float()
+    return (x * weight[..., None]).sum(1) / weight.sum(1, keepdim=True)
+
+
 RIGHT = {
     "head_scores": [
         lambda q, k: einsum(q, k, "b q h d, b k h d -> b h q k"),
@@ -149,7 +171,7 @@ RIGHT = {
     "masked_mean": [
         lambda x, mask: (
             einsum(x, mask.to(x.dtype), "b s h, b s -> b h")
-            / reduce(mask.float(), "b s -> b 1", "sum")
+            / reduce(mask.to(x.dtype), "b s -> b 1", "sum")
         ),
         lambda x, mask: torch.stack([row[keep].mean(0) for row, keep in zip(x, mask, strict=True)]),
         lambda x, mask: x.masked_fill(~mask[..., None], torch.nan).nanmean(1),
@@ -177,8 +199,7 @@ RIGHT = {
         attention,
         by_library,
         by_query_head,
-        partial(attention, fill=-1e9),
-        partial(attention, fill=torch.finfo(torch.float32).min),
+        lambda q, *rest: attention(q, *rest, fill=torch.finfo(q.dtype).min),
     ],
 }
 
@@ -215,6 +236,10 @@ WRONG = {
         (
             lambda q, k: einsum(q.mul_(2), k, "b q h d, b k h d -> b h q k") / 2,
             "changes its input q in place",
+        ),
+        (
+            lambda q, k: einsum(q, k, "b q h d, b k h d -> b h q k").clamp(-50, 50),
+            "not for scores of several thousand",
         ),
         (lambda q, k: (q @ k.transpose(-2, -1)).to("meta"), "the result is on meta"),
         (lambda q, k: None, "return a tensor, not NoneType"),
@@ -261,6 +286,17 @@ WRONG = {
         (
             lambda x, mask: (x * mask[..., None]).sum(1) / mask[0].sum(),
             "first row's number of tokens",
+        ),
+        (
+            lambda x, mask: (x * mask[..., None]).sum(1) / mask.sum(1).max(),
+            "the largest number of tokens in the batch",
+        ),
+        (by_numbers_of_float32, "returns float32; keep the inputs' dtype, which is float16"),
+        (
+            lambda x, mask: (
+                (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True, dtype=torch.uint8)
+            ),
+            "not for 300 tokens",
         ),
         (padded_at_the_end, "assume that padding comes last"),
         (from_first_to_last, "Padding may also stand between tokens"),
@@ -356,6 +392,10 @@ WRONG = {
         (partial(attention, scale=2.0), "you multiply by sqrt(dim)"),
         (partial(attention, fill=0.0), "exp(0) is 1"),
         (partial(attention, fill=-100.0), "lower than any other"),
+        (partial(attention, fill=-1e4), "lower than any other"),
+        (partial(attention, fill=-1e9), "doesn't fit into float16"),
+        (masked_in_float32, "a new tensor is float32"),
+        (up_to_eight_tokens, "not for 70 tokens"),
         (masked_after_softmax, "mask after the softmax"),
         (partial(masked_after_softmax, divided=True), "only masked keys had weight"),
         (partial(attention, over=1), "over the heads"),

@@ -1,8 +1,11 @@
 """Exercise checks for notebook 04 on FLOPs, the roofline of a step, and sharding."""
 
 import itertools
+import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+from unittest import mock
 
 import numpy as np
 from torch import Tensor
@@ -13,7 +16,62 @@ from cs336_lib.classroom.checks.report import DiagnosisError, exercise, expect, 
 from cs336_lib.classroom.operator_times import Operation
 from cs336_lib.classroom.roofline import Work
 
+T = TypeVar("T")
 Mistakes = dict[str, float]
+COUNTS = 1e-12  # the relative tolerance of whole numbers, which float32 would round
+
+
+class Found(NamedTuple):
+    """An answer's number for a case.
+
+    Attributes:
+        got: The learner's number.
+        want: The right number.
+        case: The inputs, as in "batch 8 and widths (4, 3)".
+        mistakes: Maps a diagnosis to the number that a known mistake gives for this case.
+    """
+
+    got: object
+    want: float
+    case: str
+    mistakes: Mistakes
+
+
+def is_number(got: object, want: float, rel_tol: float) -> bool:
+    """Return whether `got` is the number `want`."""
+    try:
+        expect_number(got, want, "", {}, rel_tol)
+    except DiagnosisError:
+        return False
+    return True
+
+
+def expect_numbers(found: Sequence[Found], rel_tol: float = 1e-6) -> None:
+    """Fail the check at the first wrong number.
+
+    Two mistakes may give the same number by chance, so a mistake is named only if it gives the
+    learner's number in every case that lists it.
+    """
+    excluded = {
+        diagnosis
+        for one in found
+        for diagnosis, wrong in one.mistakes.items()
+        if not is_number(one.got, wrong, rel_tol)
+    }
+    for got, want, case, mistakes in found:
+        fitting = {key: wrong for key, wrong in mistakes.items() if key not in excluded}
+        expect_number(got, want, case, fitting, rel_tol)
+
+
+def gather(answers: Iterable[T]) -> tuple[list[T], Exception | None]:
+    """Return the answers for all cases up to the first that raises an error, and that error."""
+    got: list[T] = []
+    try:
+        for answer in answers:
+            got.append(answer)
+    except Exception as error:  # the learner's own code may raise anything
+        return got, error
+    return got, None
 
 
 def items(got: object, count: int, wish: str) -> list:
@@ -31,6 +89,7 @@ def backward_mistakes(forward: Sequence[int], batch: int) -> Mistakes:
     """Return the FLOPs that typical mistakes give, from the forward FLOPs of each layer."""
     total = sum(forward)
     want = 2 * total - forward[0]
+    like_the_first = [flops for flops in forward if flops == forward[0]]
     return {
         "You compute the input's gradient too, but we don't need it, so the first layer has one "
         "matmul in backward, not two.": 2 * total,
@@ -42,6 +101,12 @@ def backward_mistakes(forward: Sequence[int], batch: int) -> Mistakes:
         - forward[-1],
         "You save the matmul at the largest layer; it is the first whose input needs no "
         "gradient.": 2 * total - max(forward),
+        "You save the matmul at the smallest layer; it is the first whose input needs no "
+        "gradient.": 2 * total - min(forward),
+        "You recognize the first layer by its size, but a later layer may be as large; go by its "
+        "position.": 2 * total - sum(like_the_first),
+        "Layers of the same size are different layers; count each of them.": 2 * sum(set(forward))
+        - forward[0],
         "You count a multiplication and an addition as one; each is a FLOP, so 2 m n p.": want / 2,
         "That is forward and backward together; count only backward.": want + total,
         "That is forward and backward together, 3 x forward; count only backward, where the first "
@@ -60,7 +125,10 @@ def chains() -> Iterator[tuple[int, tuple[int, ...]]]:
     yield 2, (3, 5, 7, 11)
     yield 3, (5, 7)
     yield 1, (9, 2, 2, 1, 6)
-    yield 65_536, (12_288, 49_152, 12_288)  # more FLOPs than a 32-bit integer can count
+    yield 1, (32, 32, 16)
+    yield 5, (8, 4, 8, 4)
+    yield 3, (64, 64, 64, 64)
+    yield 65_536, (12_289, 49_157, 12_301)  # more FLOPs than 32-bit numbers can count
     for size in sizes(4, batch=(2, 50), layers=(1, 6)):
         drawn = sizes(size.layers + 1, seed=size.batch, width=(2, 40))
         yield size.batch, tuple(one.width for one in drawn)
@@ -75,11 +143,19 @@ def backward_flops(count: Callable[[int, Sequence[int]], int]) -> None:
 
     The first layer needs one matmul, and every other layer needs two.
     """
-    for batch, widths in chains():
-        forward = [2 * batch * rows * columns for rows, columns in itertools.pairwise(widths)]
-        want = 2 * sum(forward) - forward[0]
-        case = f"batch {batch} and widths {widths}"
-        expect_number(count(batch, widths), want, case, backward_mistakes(forward, batch))
+
+    def answers() -> Iterator[Found]:
+        for batch, widths in chains():
+            forward = [2 * batch * rows * columns for rows, columns in itertools.pairwise(widths)]
+            want = 2 * sum(forward) - forward[0]
+            case = f"batch {batch} and widths {widths}"
+            mistakes = backward_mistakes(forward, batch)
+            yield Found(count(batch, widths), want, case, mistakes)
+
+    found, error = gather(answers())
+    expect_numbers(found, COUNTS)
+    if error:
+        raise error
 
 
 # transformer_cost
@@ -151,7 +227,8 @@ def byte_mistakes(parameters: int) -> Mistakes:
         "Those are the weights alone; gradients and AdamW's two moments come on top.": 4
         * parameters,
         "Four bytes are missing, the gradient's or one of AdamW's two: 4 + 4 + 8.": 12 * parameters,
-        "The optimizer's state is missing: 4 + 4 + 8 bytes.": 8 * parameters,
+        "The optimizer's state is missing, or your numbers take 2 bytes; in fp32 each parameter "
+        "takes 4 + 4 + 8.": 8 * parameters,
         "That is twice too much; each parameter takes 4 + 4 + 8 = 16 bytes.": 32 * parameters,
         "fp32 needs no master copy; each parameter takes 4 + 4 + 8 bytes.": 20 * parameters,
         "That is the number of parameters; each takes 4 + 4 + 8 bytes.": parameters,
@@ -165,7 +242,7 @@ def shapes() -> Iterator[tuple[int, int, int, int]]:
     yield 12, 768, 50304, 1024
     yield 1, 5, 3, 1
     yield 2, 7, 11, 300  # longer than wide
-    yield 96, 12288, 50257, 2048  # more than a 32-bit integer can count
+    yield 96, 12289, 50257, 2048  # more than 32-bit numbers can count
     for size in sizes(4, layers=(1, 9), width=(2, 99), vocab=(2, 999), seq=(1, 99)):
         yield size.layers, size.width, size.vocab, size.seq
 
@@ -178,21 +255,31 @@ def transformer_cost(
     cost: Callable[[int, int, int, int], tuple[int, int, int]],
 ) -> None:
     """Check the parameters, the forward FLOPs per token, and the bytes of fp32 AdamW training."""
-    for layers, width, vocab, seq in shapes():
-        wish = "Return three numbers: parameters, FLOPs per token, bytes."
-        got = items(cost(layers, width, vocab, seq), 3, wish)
-        blocks, output = layers * 12 * width**2, vocab * width
-        parameters = blocks + output + seq * width
-        flops = 2 * (blocks + output) + layers * 4 * seq * width
-        case = f"n_layer={layers}, n_embd={width}, vocab_size={vocab}, seq={seq}"
-        shape = layers, width, vocab, seq
-        what = f"the parameters of {case}"
-        swapped = {"The parameters come first, then the FLOPs, then the bytes.": flops}
-        expect_number(got[0], parameters, what, parameter_mistakes(*shape) | swapped)
-        what = f"the forward FLOPs per token of {case}"
-        expect_number(got[1], flops, what, flop_mistakes(*shape))
-        what = f"the bytes of {case}"
-        expect_number(got[2], 16 * parameters, what, byte_mistakes(parameters))
+
+    def answers() -> Iterator[tuple[Found, ...]]:
+        for layers, width, vocab, seq in shapes():
+            wish = "Return three numbers: parameters, FLOPs per token, bytes."
+            got = items(cost(layers, width, vocab, seq), 3, wish)
+            blocks, output = layers * 12 * width**2, vocab * width
+            parameters = blocks + output + seq * width
+            flops = 2 * (blocks + output) + layers * 4 * seq * width
+            case = f"n_layer={layers}, n_embd={width}, vocab_size={vocab}, seq={seq}"
+            shape = layers, width, vocab, seq
+            swapped = {"The parameters come first, then the FLOPs, then the bytes.": flops}
+            mistakes = parameter_mistakes(*shape) | swapped
+            yield (
+                Found(got[0], parameters, f"the parameters of {case}", mistakes),
+                Found(
+                    got[1], flops, f"the forward FLOPs per token of {case}", flop_mistakes(*shape)
+                ),
+                Found(got[2], 16 * parameters, f"the bytes of {case}", byte_mistakes(parameters)),
+            )
+
+    found, error = gather(answers())
+    for column in zip(*found, strict=True):
+        expect_numbers(column, COUNTS)
+    if error:
+        raise error
 
 
 # step_gap
@@ -229,6 +316,7 @@ STEPS = (
         ("attention", 1e10, 1e7, 0.28),
     ),
     (("one", 3e10, 1e8, 0.7),),
+    (("one", 3e10, 1e8, 0.2),),  # nothing is slower than its roofline
 )
 
 
@@ -262,18 +350,18 @@ def time_mistakes(step: Sequence[Operation], peak: float, bandwidth: float) -> M
     for kind in dict.fromkeys(op.kind for op in step):
         mine = [number for number, op in enumerate(step) if op.kind == kind]
         by_kind += max(sum(computing[n] for n in mine), sum(moving[n] for n in mine))
-    own_limit = (
-        "or the longer of the step's two totals; each operator has its own limit, so take the "
-        "longer time of each and then the sum."
-    )
+    own_limit = "each operator has its own limit, so take the longer time of each and then the sum."
     return {
         "You add the two times of an operator; computing and moving overlap, so the longer one "
         "counts.": sum(computing) + sum(moving),
         "You take the shorter of an operator's two times; it ends when the slower is done.": (
             sum(map(min, computing, moving))
         ),
-        f"You count only the computing, {own_limit}": sum(computing),
-        f"You count only the moving, {own_limit}": sum(moving),
+        f"You count only the computing; {own_limit}": sum(computing),
+        f"You count only the moving; {own_limit}": sum(moving),
+        f"You take the longer of the step's two totals; {own_limit}": max(
+            sum(computing), sum(moving)
+        ),
         "You take the longer of each kind's two totals; each operator has its own limit.": by_kind,
         "That is the longest operator; the step runs them one after the other.": max(at_best),
         "Those are the seconds that were measured; the roofline's are expected.": measured,
@@ -285,41 +373,72 @@ def time_mistakes(step: Sequence[Operation], peak: float, bandwidth: float) -> M
     }
 
 
-def expect_kind(kind: object, step: Sequence[Operation], at_best: Sequence[float]) -> None:
-    """Fail unless operators of the kind `kind` lose the most time in total."""
-    kinds = dict.fromkeys(op.kind for op in step)
-    expect(kind in kinds, f"One of the kinds {', '.join(kinds)} is expected, not {kind!r}.")
-    gaps: dict[str, list[float]] = {name: [] for name in kinds}
-    took, least = (dict.fromkeys(kinds, 0.0) for _ in range(2))
+def lost_seconds(step: Sequence[Operation], at_best: Sequence[float]) -> dict[str, list[float]]:
+    """Return the seconds that each operator loses, by kind."""
+    gaps: dict[str, list[float]] = {op.kind: [] for op in step}
     for op, seconds in zip(step, at_best, strict=True):
         gaps[op.kind].append(op.seconds - seconds)
+    return gaps
+
+
+def kind_mistakes(
+    step: Sequence[Operation], at_best: Sequence[float], peak: float, bandwidth: float
+) -> dict[str, str]:
+    """Return the kinds that typical mistakes find."""
+    gaps = lost_seconds(step, at_best)
+    took, least, computing, moving = (dict.fromkeys(gaps, 0.0) for _ in range(4))
+    ratios: dict[str, list[float]] = {kind: [] for kind in gaps}
+    for op, seconds in zip(step, at_best, strict=True):
         took[op.kind] += op.seconds
         least[op.kind] += seconds
-    lost = {name: sum(gaps[name]) for name in kinds}
-    most = max(kinds, key=lambda name: lost[name])
+        computing[op.kind] += op.work.flops / peak
+        moving[op.kind] += op.work.bytes / bandwidth
+        ratios[op.kind].append(op.seconds / seconds)
+    figures: dict[str, Callable[[str], float]] = {
+        "takes the longest; ask which loses the most, measured less roofline": took.__getitem__,
+        "has the largest ratio of measured to roofline; ask for the most seconds lost": (
+            lambda kind: took[kind] / least[kind]
+        ),
+        "has the operator with the largest ratio of measured to roofline; ask for the most seconds "
+        "lost": lambda kind: max(ratios[kind]),
+        "has the operator with the longest gap; add up the gaps of each kind": (
+            lambda kind: max(gaps[kind])
+        ),
+        "has the largest mean gap; add up the gaps of each kind, and don't divide": (
+            lambda kind: sum(gaps[kind]) / len(gaps[kind])
+        ),
+        "leads if only the last operator of each kind counts; add up their gaps": (
+            lambda kind: gaps[kind][-1]
+        ),
+        "is farthest from its roofline, but it's faster; ask for the seconds lost": (
+            lambda kind: sum(map(abs, gaps[kind]))
+        ),
+        "leads if each kind has one roofline; take each operator's, and add up the gaps": (
+            lambda kind: took[kind] - max(computing[kind], moving[kind])
+        ),
+        "loses the least": lambda kind: -sum(gaps[kind]),
+    }
+    return {diagnosis: max(gaps, key=figure) for diagnosis, figure in figures.items()}
+
+
+def expect_kind(
+    kind: object, step: Sequence[Operation], at_best: Sequence[float], mistakes: Mapping[str, str]
+) -> None:
+    """Fail unless operators of the kind `kind` lose the most time in total.
+
+    Args:
+        kind: The learner's answer.
+        step: The operators.
+        at_best: Their seconds by the roofline.
+        mistakes: Maps a diagnosis to the kind that a known mistake finds.
+    """
+    lost = {name: sum(gaps) for name, gaps in lost_seconds(step, at_best).items()}
+    expect(kind in lost, f"One of the kinds {', '.join(lost)} is expected, not {kind!r}.")
+    most = max(lost, key=lost.__getitem__)
     if kind == most:
         return
-    wrong = {
-        "takes the longest; ask which loses the most, measured less roofline": took,
-        "has the largest ratio of measured to roofline; ask for the most seconds lost": {
-            name: took[name] / least[name] for name in kinds
-        },
-        "has the operator with the longest gap; add up the gaps of each kind": {
-            name: max(gaps[name]) for name in kinds
-        },
-        "has the largest mean gap; add up the gaps of each kind, and don't divide": {
-            name: lost[name] / len(gaps[name]) for name in kinds
-        },
-        "leads if only the last operator of each kind counts; add up their gaps": {
-            name: gaps[name][-1] for name in kinds
-        },
-        "is farthest from its roofline, but it's faster; ask for the seconds lost": {
-            name: sum(map(abs, gaps[name])) for name in kinds
-        },
-        "loses the least": {name: -lost[name] for name in kinds},
-    }
-    for diagnosis, figures in wrong.items():
-        expect(kind != max(kinds, key=lambda name: figures[name]), f"{kind} {diagnosis}.")
+    for diagnosis, wrong in mistakes.items():
+        expect(kind != wrong, f"{kind} {diagnosis}.")
     loses = f"{kind} loses {1e3 * lost[str(kind)]:.2f} ms, and {most} {1e3 * lost[most]:.2f} ms."
     raise DiagnosisError(f"{kind} isn't the kind that loses the most seconds.", loses)
 
@@ -330,28 +449,36 @@ def expect_kind(kind: object, step: Sequence[Operation], at_best: Sequence[float
 )
 def step_gap(explain: Callable[[Sequence[Operation], float, float], tuple[float, str]]) -> None:
     """Check the roofline time of a step, and the kind of operator that loses the most time."""
-    for step, peak, bandwidth in steps():
-        before = list(step)
-        got = explain(step, peak, bandwidth)
-        least, kind = items(got, 2, 'Return a pair, such as (0.002, "AdamW").')
-        expect(not isinstance(least, str), "The other way round: first the seconds, then the kind.")
-        at_best = [max(op.work.flops / peak, op.work.bytes / bandwidth) for op in before]
-        case = f"{len(before)} operators at {peak:g} FLOP/s and {bandwidth:g} B/s"
-        mistakes = time_mistakes(before, peak, bandwidth)
-        expect_number(least, sum(at_best), case, mistakes)
-        expect_kind(kind, before, at_best)
-        expect(step == before, "Your function changes its list of operations; work on a copy.")
+
+    def answers() -> Iterator[tuple[Found, object, list[Operation], list[float], dict[str, str]]]:
+        for step, peak, bandwidth in steps():
+            before = list(step)
+            got = explain(step, peak, bandwidth)
+            least, kind = items(got, 2, 'Return a pair, such as (0.002, "AdamW").')
+            swapped = "The other way round: first the seconds, then the kind."
+            expect(not isinstance(least, str), swapped)
+            expect(step == before, "Your function changes its list of operations; work on a copy.")
+            at_best = [max(op.work.flops / peak, op.work.bytes / bandwidth) for op in step]
+            case = f"{len(step)} operators at {peak:g} FLOP/s and {bandwidth:g} B/s"
+            seconds = Found(least, sum(at_best), case, time_mistakes(step, peak, bandwidth))
+            yield seconds, kind, step, at_best, kind_mistakes(step, at_best, peak, bandwidth)
+
+    found, error = gather(answers())
+    expect_numbers([seconds for seconds, *_ in found])
+    excluded = {
+        diagnosis
+        for _, kind, *_, mistakes in found
+        for diagnosis, wrong in mistakes.items()
+        if kind != wrong
+    }
+    for _, kind, step, at_best, mistakes in found:
+        fitting = {key: wrong for key, wrong in mistakes.items() if key not in excluded}
+        expect_kind(kind, step, at_best, fitting)
+    if error:
+        raise error
 
 
 # zero_bytes
-
-
-class ByHand(BytesPerParameter):
-    """Bytes per parameter without the library's answer."""
-
-    def sharded(self, devices: int, stage: int) -> float:
-        """Refuse the call."""
-        raise DiagnosisError("`per.sharded` does all the work here; write it by hand.")
 
 
 def share(per: BytesPerParameter, gpus: int, stage: int) -> float:
@@ -364,24 +491,17 @@ def sharding_mistakes(per: BytesPerParameter, gpus: int, stage: int) -> Mistakes
     """Return the bytes that typical mistakes give."""
     want = share(per, gpus, stage)
     parts = (per.master + per.state, per.gradient, per.weights)
-    return {
+    mistakes = {
         "The master weights are missing; they belong to the optimizer.": want
         - per.master / (gpus if stage >= 1 else 1),
         "The optimizer's state is missing.": want - per.state / (gpus if stage >= 1 else 1),
         "Stages build on each other; each shards one part more than the stage before it.": (
             per.total - sum(part * (1 - 1 / gpus) for part in parts[max(stage - 1, 0) : stage])
         ),
-        "Stage 1 shards the master weights as well as the moments: both belong to the "
-        "optimizer.": per.weights + per.gradient + per.master + per.state / gpus,
         "Your stages are off by one; stage 0 doesn't shard.": share(per, gpus, min(stage + 1, 3)),
         "Your stages are off by one; stage 1 shards the optimizer's part.": share(
             per, gpus, max(stage - 1, 0)
         ),
-        "Stage 2 shards gradients, stage 3 the weights; you have them the other way round.": (
-            per.master + per.state + per.weights
-        )
-        / gpus
-        + per.gradient,
         "Stage 1 shards the optimizer's part; you begin with the weights.": sum(
             part / gpus for part in parts[::-1][:stage]
         )
@@ -394,19 +514,36 @@ def sharding_mistakes(per: BytesPerParameter, gpus: int, stage: int) -> Mistakes
             part // gpus for part in parts[:stage]
         )
         + sum(parts[stage:]),
+        "You round to whole bytes; keep the fraction.": math.floor(want),
+        "Your gradients are never sharded; they are from stage 2 on.": want
+        + (per.gradient * (1 - 1 / gpus) if stage >= 2 else 0),
+        "Your gradients are sharded at stage 2 only; stages build on each other.": want
+        + (per.gradient * (1 - 1 / gpus) if stage == 3 else 0),
     }
+    if stage == 1:
+        wrong = per.weights + per.gradient + per.master + per.state / gpus
+        mistakes[
+            "Stage 1 shards the master weights as well as the moments: both belong to the "
+            "optimizer."
+        ] = wrong
+    if stage == 2:
+        wrong = (per.master + per.state + per.weights) / gpus + per.gradient
+        mistakes[
+            "Stage 2 shards gradients, stage 3 the weights; you have them the other way round."
+        ] = wrong
+    return mistakes
 
 
 def shardings() -> Iterator[tuple[BytesPerParameter, int]]:
     """Yield bytes per parameter with a number of GPUs."""
-    first = ByHand(weights=2, gradient=3, master=5, state=9)  # all sizes differ
-    yield from ((first, gpus) for gpus in (8, 1, 64, 7))
-    yield ByHand(weights=4, gradient=4, master=0, state=8), 3  # fp32
-    yield ByHand(weights=2, gradient=2, master=4, state=2.03125), 5  # 8-bit AdamW
+    first = BytesPerParameter(weights=2, gradient=3, master=5, state=9)  # all sizes differ
+    yield from ((first, gpus) for gpus in (8, 1, 64, 7, 1024))
+    yield BytesPerParameter(weights=4, gradient=4, master=0, state=8), 3  # fp32
+    yield BytesPerParameter(weights=2, gradient=2, master=4, state=2.03125), 5  # 8-bit AdamW
     bounds = (1, 16)
     drawn = sizes(2, gpus=(2, 99), weights=bounds, gradient=bounds, master=bounds, state=bounds)
     for size in drawn:
-        yield ByHand(size.weights, size.gradient, size.master, size.state), size.gpus
+        yield BytesPerParameter(size.weights, size.gradient, size.master, size.state), size.gpus
 
 
 @exercise(
@@ -415,10 +552,21 @@ def shardings() -> Iterator[tuple[BytesPerParameter, int]]:
 )
 def zero_bytes(sharded: Callable[[BytesPerParameter, int, int], float]) -> None:
     """Check the bytes per parameter and GPU for each ZeRO stage."""
-    for per, gpus in shardings():
-        for stage in (0, 1, 2, 3):
-            fields = f"{per.weights:g}, {per.gradient:g}, {per.master:g} and {per.state:g} bytes"
-            case = f"stage={stage}, gpus={gpus} and a per of {fields}"
-            mistakes = sharding_mistakes(per, gpus, stage)
-            got = sharded(per, gpus, stage)
-            expect_number(got, share(per, gpus, stage), case, mistakes)
+
+    def answers() -> Iterator[Found]:
+        for per, gpus in shardings():
+            for stage in (0, 1, 2, 3):
+                fields = (
+                    f"{per.weights:g}, {per.gradient:g}, {per.master:g} and {per.state:g} bytes"
+                )
+                case = f"stage={stage}, gpus={gpus} and a per of {fields}"
+                mistakes = sharding_mistakes(per, gpus, stage)
+                got = sharded(per, gpus, stage)
+                yield Found(got, share(per, gpus, stage), case, mistakes)
+
+    refusal = DiagnosisError("`per.sharded` does all the work here; write it by hand.")
+    with mock.patch.object(BytesPerParameter, "sharded", side_effect=refusal):
+        found, error = gather(answers())
+    expect_numbers(found)
+    if error:
+        raise error

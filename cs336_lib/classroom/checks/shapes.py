@@ -40,8 +40,9 @@ class Case:
 
 def same(result: Tensor, target: Tensor) -> bool:
     """Return whether two tensors are equal up to rounding errors."""
+    tolerance = 1e-2 if target.dtype == torch.float16 else 1e-5
     return result.shape == target.shape and torch.allclose(
-        result.to(target), target, atol=1e-5, equal_nan=True
+        result.to(target), target, rtol=tolerance, atol=tolerance, equal_nan=True
     )
 
 
@@ -176,6 +177,9 @@ def score_cases() -> Iterator[Case]:
         k = normal(size.batch, size.seq + size.more, size.head, size.dim, seed=10)
         yield case(q, k, "other sizes")
         yield case(q.double(), k.double(), "inputs in float64")
+    q, k = (normal(2, 3, 2, 4, seed=seed).round() for seed in (11, 12))
+    yield case(q.half(), k.half(), "inputs in float16")
+    yield case(100 * q, 100 * k, "scores of several thousand")
 
 
 @exercise(
@@ -221,6 +225,9 @@ def mean_mistakes(x: Tensor, mask: Tensor) -> Mistakes:
         "a division with // drops the fraction; use /.": kept.sum(1) // counts,
         "you use the first row's mask for all rows.": mean_of_kept(x, mask[:1].expand_as(mask)),
         "you divide every row by the first row's number of tokens.": kept.sum(1) / counts[0],
+        "you divide every row by the largest number of tokens in the batch.": (
+            kept.sum(1) / counts.max()
+        ),
     }
 
 
@@ -248,8 +255,8 @@ def place_mistakes(x: Tensor, mask: Tensor) -> Mistakes:
 
 def mean_cases() -> Iterator[Case]:
     """Yield tokens [batch, seq, hidden] and masks [batch, seq]."""
-    x = normal(2, 5, 3)
-    mask = torch.tensor([[True, True, True, True, False], [True, True, False, False, False]])
+    x = normal(3, 5, 4)
+    mask = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 0, 0, 0, 0]]).bool()
     errors = {
         "scalar type": "x may be float64, but mask.float() is float32; mask.to(x.dtype) fits both.",
         "ize of tensor": "two shapes do not fit together; they are matched from the right, so keep "
@@ -292,6 +299,12 @@ def mean_cases() -> Iterator[Case]:
         mask[:, size.seq // 2] = True  # every row has a token
         yield case(x, mask, "other sizes")
         yield case(x.double(), mask, "inputs in float64")
+    x, mask = (4 * normal(2, 5, 3, seed=8)).round(), torch.zeros(2, 5).bool()
+    mask[0, 1:], mask[1, 2:4] = True, True
+    yield case(x.half(), mask, "inputs in float16")
+    long = torch.ones(2, 300).bool()
+    long[1, 100:260] = False
+    yield case(normal(2, 300, 3, seed=9), long, "300 tokens")
 
 
 @exercise(
@@ -384,7 +397,9 @@ def patch_cases() -> Iterator[Case]:
     for size in sizes(3, batch=(1, 3), channel=(1, 4), h=(1, 4), w=(1, 4), patch=(2, 5)):
         shape = size.batch, size.channel, size.h * size.patch, size.w * size.patch
         yield case(normal(*shape, seed=7), size.patch, "other sizes")
-    yield case(normal(2, 2, 4, 6, seed=8).double(), 2, "inputs in float64")
+    images = normal(2, 2, 4, 6, seed=8)
+    yield case(images.double(), 2, "inputs in float64")
+    yield case(images.half(), 2, "inputs in float16")
 
 
 @exercise("A 2 x 2 image is red 1, 2, 3, 4 and green 5, 6, 7, 8. What is its one patch of size 2?")
@@ -394,6 +409,8 @@ def image_to_patches(function: Callable[[Tensor, int], Tensor]) -> None:
 
 
 # grouped_query_attention
+
+ONE_DTYPE = "everything must have one dtype; a new tensor is float32 unless you say dtype=q.dtype."
 
 
 def attend(
@@ -526,7 +543,12 @@ def attention_cases() -> Iterator[Case]:
         if not what:
             mistakes = head_mistakes(q, k, v, *numbers) | softmax_mistakes(q, k, v, *numbers)
         target = reference_attention(q, k, v, *numbers)
-        errors = {"view size is not compatible": VIEW}
+        errors = {
+            "view size is not compatible": VIEW,
+            "without overflow": "your lowest score doesn't fit into float16; use -torch.inf.",
+            "scalar type": ONE_DTYPE,
+            "same dtype": ONE_DTYPE,
+        }
         return Case({"q": q, "k": k, "v": v}, target, numbers, what, mistakes, errors)
 
     def drawn(
@@ -553,19 +575,24 @@ def attention_cases() -> Iterator[Case]:
     expanded = normal(1, 4, 6).expand(3, -1, -1)
     yield case(expanded, expanded, expanded, 2, 2, "one expanded tensor for q, k and v")
     yield case(q.double(), k.double(), v.double(), 4, 1, "inputs in float64")
+    yield drawn(1, 70, 2, 1, 4, "70 tokens", seed=10)
+    q, k, v = (normal(2, 5, width, seed=width) for width in (16, 8, 8))
+    yield case(q.half(), k.half(), v.half(), 4, 2, "inputs in float16")
     # Whole numbers and dim 4 make the scores exact, however they are computed.
-    q, k = (16 * normal(2, 6, width, seed=width).round() for width in (16, 8))
-    v = normal(2, 6, 8)
-    yield replace(
-        case(q, k, v, 4, 2, "scores of several hundred"),
-        mistakes={
-            "a masked score must be lower than any other, so set it to -inf.": (
-                attend(q, k, v, 4, 2, fill=-100.0)
-            )
-        },
-        nan="there are NaNs: exp overflows, or only masked keys had weight; set the future to -inf "
-        "before the softmax, and let the softmax subtract the maximum.",
-    )
+    large = (16, -100.0, "scores of several hundred"), (200, -1e4, "scores of many thousands")
+    for factor, fill, what in large:
+        q, k = (factor * normal(2, 6, width, seed=width).round() for width in (16, 8))
+        v = normal(2, 6, 8)
+        yield replace(
+            case(q, k, v, 4, 2, what),
+            mistakes={
+                "a masked score must be lower than any other, so set it to -inf.": (
+                    attend(q, k, v, 4, 2, fill=fill)
+                )
+            },
+            nan="there are NaNs: exp overflows, or only masked keys had weight; set the future to "
+            "-inf before the softmax, and let the softmax subtract the maximum.",
+        )
 
 
 @exercise(

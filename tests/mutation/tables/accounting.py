@@ -44,6 +44,44 @@ def backward(batch, widths):
     return 2 * forward.sum() - forward[0]
 """,
         "biases": [("d_in * d_out", "(d_in + 1) * d_out")],
+        "every layer as wide as the first": """
+def backward(batch, widths):
+    return sum((2 if a == widths[0] else 4) * batch * a * b for a, b in pairwise(widths))
+""",
+        "the position of the width": """
+def backward(batch, widths):
+    return sum((2 if widths.index(a) == 0 else 4) * batch * a * b for a, b in pairwise(widths))
+""",
+        "the first layer and those of other widths": """
+def backward(batch, widths):
+    flops = 2 * batch * widths[0] * widths[1]
+    return flops + sum(4 * batch * a * b for a, b in pairwise(widths) if a != widths[0])
+""",
+        "every layer like the first": """
+def backward(batch, widths):
+    first = widths[0], widths[1]
+    return sum((2 if (a, b) == first else 4) * batch * a * b for a, b in pairwise(widths))
+""",
+        "layers of one shape counted once": """
+def backward(batch, widths):
+    forward = list({(a, b): 2 * batch * a * b for a, b in pairwise(widths)}.values())
+    return 2 * sum(forward) - forward[0]
+""",
+        "FLOPs that are those of the first": [
+            (
+                "2 * sum(forward) - forward[0]",
+                "sum(x if x == forward[0] else 2 * x for x in forward)",
+            )
+        ],
+        "the smallest layer has one": [("forward[0]", "min(forward)")],
+        "float32": [
+            (
+                "2 * sum(forward) - forward[0]",
+                "int(torch.tensor(forward).float().sum() * 2) - forward[0]",
+            ),
+        ],
+        "almost": [("2 * sum(forward)", "(1 + 1e-7) * 2 * sum(forward)")],
+        "five widths at most": [("pairwise(widths)", "pairwise(widths[:4])")],
     },
     "transformer_cost": {
         "6 N": [
@@ -93,6 +131,11 @@ def backward(batch, widths):
         "32-bit integers": [
             ("    blocks =", "    import numpy as np\n    n_embd = np.int32(n_embd)\n    blocks ="),
         ],
+        "parameters in float32": [
+            ("return parameters,", "return int(torch.tensor(float(parameters))),")
+        ],
+        "a width of 64": [("4 * seq * n_embd", "4 * seq * 64")],
+        "numbers of 2 bytes": [("(4 + 4 + 8)", "(2 + 2 + 4)")],
         "as wide as long": [("4 * seq * n_embd", "4 * n_embd * n_embd")],
     },
     "step_gap": {
@@ -175,6 +218,42 @@ def explain(operations, peak, bandwidth):
         "always the matmuls": [("max(lost, key=lost.get)", '"matmul"')],
         "the alphabet": [("max(lost, key=lost.get)", "max(lost)")],
         "the most calls": [("op.seconds - at_best\n", "1\n")],
+        "only a kind above its roofline": [
+            (
+                "    return least, max(lost, key=lost.get)",
+                '    worst, most = "", 0\n    for kind, seconds in lost.items():\n'
+                "        if seconds > most:\n            worst, most = kind, seconds\n"
+                "    return least, worst",
+            ),
+        ],
+        "the loss by each kind's roofline": """
+def explain(operations, peak, bandwidth):
+    least, flops, moved, took = 0.0, {}, {}, {}
+    for op in operations:
+        least += max(op.work.flops / peak, op.work.bytes / bandwidth)
+        flops[op.kind] = flops.get(op.kind, 0.0) + op.work.flops
+        moved[op.kind] = moved.get(op.kind, 0.0) + op.work.bytes
+        took[op.kind] = took.get(op.kind, 0.0) + op.seconds
+    lost = {k: took[k] - max(flops[k] / peak, moved[k] / bandwidth) for k in took}
+    return least, max(lost, key=lost.get)
+""",
+        "losses are kept between calls": """
+lost = {}
+def explain(operations, peak, bandwidth):
+    least = 0.0
+    for op in operations:
+        at_best = max(op.work.flops / peak, op.work.bytes / bandwidth)
+        least += at_best
+        lost[op.kind] = lost.get(op.kind, 0.0) + op.seconds - at_best
+    return least, max(lost, key=lost.get)
+""",
+        "the last operator is left out": [("in operations:", "in operations[:-1]:")],
+        "a ridge at 1": [
+            (
+                "max(op.work.flops / peak, op.work.bytes / bandwidth)",
+                "op.work.flops / peak if op.work.intensity > 1 else op.work.bytes / bandwidth",
+            ),
+        ],
         "the list is emptied": [("    return", "    operations.clear()\n    return")],
         "the list is sorted": [
             ("    least, lost", "    operations.sort(key=lambda op: op.kind)\n    least, lost"),
@@ -198,6 +277,21 @@ def on_each_gpu(per, gpus, stage):
 def on_each_gpu(per, gpus, stage):
     return per.sharded(gpus, stage)
 """,
+        "the library's method of the class": """
+def on_each_gpu(per, gpus, stage):
+    return accounting.BytesPerParameter.sharded(per, gpus, stage)
+""",
+        "the library's method of a copy": """
+def on_each_gpu(per, gpus, stage):
+    fields = per.weights, per.gradient, per.master, per.state
+    return accounting.BytesPerParameter(*fields).sharded(gpus, stage)
+""",
+        "64 GPUs at most": [("gpus if", "min(gpus, 64) if")],
+        "gradients are never sharded": [("stage >= 2", "stage >= 4")],
+        "gradients at stage 2 only": [("stage >= 2", "stage == 2")],
+        "rounded down": [
+            ("return optimizer + gradient + weight", "return int(optimizer + gradient + weight)")
+        ],
         "each stage alone": [(">=", "==")],
         "one stage early": [
             ("stage >= 1", "stage >= 0"),

@@ -43,6 +43,14 @@ def head_scores(q, k):
             ('head query key")', 'head query key").to(q.dtype)'),
         ],
         "always float32": [("einsum(q, k,", "einsum(q.float(), k.float(),")],
+        "float32 for half precision": [
+            (
+                "    return einsum(",
+                "    if q.element_size() < 4:\n        q, k = q.float(), k.float()\n"
+                "    return einsum(",
+            ),
+        ],
+        "clamped": [('head query key")', 'head query key").clamp(-50, 50)')],
         "queries scaled in place": [
             ("    return einsum(", "    q /= q.norm()\n    return q.norm() * einsum("),
         ],
@@ -108,6 +116,35 @@ def masked_mean(x, mask):
             ("mask.to(x.dtype)", "mask.float()"),
             ("einsum(x,", "einsum(x.float(),"),
         ],
+        "a mask of float32": """
+def masked_mean(x, mask):
+    weight = mask.float()
+    return (x * weight[..., None]).sum(1) / weight.sum(1, keepdim=True)
+""",
+        "an epsilon of float32": """
+def masked_mean(x, mask):
+    return (x * mask[..., None]).sum(1) / (mask.sum(1, keepdim=True) + 1e-9)
+""",
+        "a count of 8 bits": """
+def masked_mean(x, mask):
+    return (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True, dtype=torch.uint8)
+""",
+        "a signed count of 8 bits": """
+def masked_mean(x, mask):
+    return (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True, dtype=torch.int8)
+""",
+        "the first of many tokens doesn't count": [
+            (
+                "    weight =",
+                "    mask = mask.clone()\n    mask[:, 0] &= x.size(1) < 20\n    weight =",
+            ),
+        ],
+        "the largest count for all": [
+            (
+                'reduce(weight, "batch seq -> batch 1", "sum")',
+                "weight.sum(1).max()",
+            ),
+        ],
         "a view of contiguous memory": [("einsum(x,", "einsum(x.view(-1).view(x.shape),")],
         "axes of one are dropped": [
             ('"batch seq -> batch 1", "sum")', '"batch seq -> batch 1", "sum").squeeze()')
@@ -165,6 +202,12 @@ def to_patches(images, size):
         "axes of one are dropped": [("p2=size)", "p2=size).squeeze()")],
         "one value too few channels": [("rearrange(images,", "rearrange(images[:, :3],")],
         "always float32": [("rearrange(images,", "rearrange(images.float(),")],
+        "float32 for half precision": [
+            (
+                "    return ",
+                "    images = images.float() if images.element_size() < 4 else images\n    return ",
+            ),
+        ],
         "values scaled in place": [("    return ", "    images /= 2\n    return 2 * ")],
     },
     "grouped_query_attention": {
@@ -184,6 +227,36 @@ def to_patches(images, size):
         "the smallest positive number": [("-torch.inf", "torch.finfo(scores.dtype).tiny")],
         "a mask of -10": [("-torch.inf", "-10.0")],
         "a mask of -100": [("-torch.inf", "-100.0")],
+        "a mask of -1e4": [("-torch.inf", "-1e4")],
+        "a mask of -1e9": [("-torch.inf", "-1e9")],
+        "the future lowered by 1,000": [
+            ("scores.masked_fill(future, -torch.inf)", "scores - 1000 * future"),
+        ],
+        "a mask of float32": [
+            (
+                "scores.masked_fill(future, -torch.inf)",
+                "scores + torch.full(scores.shape[-2:], -torch.inf).triu(1)",
+            ),
+        ],
+        "float32 for half precision": [
+            (
+                "    sizes =",
+                "    if q.element_size() < 4:\n        q, k, v = q.float(), k.float(), v.float()\n"
+                "    sizes =",
+            ),
+        ],
+        "a mask for 8 tokens": [
+            (
+                "torch.ones_like(scores, dtype=torch.bool).triu(1)",
+                "torch.ones(8, 8).bool().triu(1)[: q.size(-2), : q.size(-2)]",
+            ),
+        ],
+        "a mask for 64 tokens": [
+            (
+                "torch.ones_like(scores, dtype=torch.bool).triu(1)",
+                "torch.ones(64, 64).bool().triu(1)[: q.size(-2), : q.size(-2)]",
+            ),
+        ],
         "masked after the softmax": [
             (
                 "torch.softmax(scores.masked_fill(future, -torch.inf), dim=-1)",
