@@ -348,6 +348,21 @@ MISTAKES = {
         ("EVALUATE_EVERY, SAVE_EVERY = 8", "EVALUATE_EVERY, SAVE_EVERY = 6")
     ],
     "runs with dropout": [("    model.eval()\n", "")],
+    "the evaluation's forward pass isn't in bf16": [
+        (
+            "    loss = loss_of(model, *cut_windows(",
+            "    def loss_of(model, x, y):\n"
+            "        return F.cross_entropy(model(x).flatten(0, 1), y.flatten())\n\n"
+            "    loss = loss_of(model, *cut_windows(",
+        )
+    ],
+    "An unfinished checkpoint.tmp may be left in the folder. Don't load it": [
+        (
+            "    if not path.exists():",
+            "    found = sorted(path.parent.glob('checkpoint*'))\n    if not found:",
+        ),
+        ("torch.load(path,", "torch.load(found[-1],"),
+    ],
     "keeps a graph": [("@torch.no_grad()\n", "")],
     "val_loss must be in the rows": [('rows[-1]["val_loss"] = evaluate', "evaluate")],
     "val_loss is None": [("    return loss.item()\n\n\ndef save", "\n\ndef save")],

@@ -28,6 +28,12 @@ def column_norms(i, o, g):
     return F.normalize(torch.randn(i, o, generator=g), dim=0)
 
 
+def by_own_std(i, o, g):
+    w = torch.randn(i, o, generator=g)
+    variance = (w - w.mean()).square().sum() / (w.numel() - 1)
+    return w / variance.sqrt() / math.sqrt(i)
+
+
 def signs(i, o, g):
     """Weights of one size and random signs."""
     return (2 * torch.randint(2, (i, o), generator=g) - 1) / i**0.5
@@ -38,7 +44,7 @@ RIGHT_INITS = [
     lambda i, o, g: torch.normal(0.0, i**-0.5, (i, o), generator=g),
     lambda i, o, g: torch.empty(i, o).normal_(std=1 / math.sqrt(i), generator=g),
     lambda i, o, g: nn.init.normal_(torch.empty(i, o), std=float(np.sqrt(1 / i)), generator=g),
-    lambda i, o, g: nn.init.trunc_normal_(torch.empty(i, o), std=i**-0.5, generator=g),
+    lambda i, o, g: nn.init.trunc_normal_(torch.empty(i, o), 0.0, i**-0.5, -9.0, 9.0, g),
     lambda i, o, g: torch.randn(o, i, generator=g).T / torch.tensor(i).sqrt(),
     lambda i, o, g: (2 * torch.rand(i, o, generator=g) - 1) * math.sqrt(3 / i),
     lambda i, o, g: torch.stack([torch.randn(o, generator=g) for _ in range(i)]) / i**0.5,
@@ -61,6 +67,10 @@ INITS = {
     ),
     "the output's std is not 1": draw(lambda i, o: 3 / math.sqrt(i)),
     "not for d_in = 256 and d_out = 256": draw(lambda i, o: 1 / math.sqrt(1024)),
+    "not for d_in = 1 and d_out = 20000": lambda i, o, g: nn.init.trunc_normal_(
+        torch.empty(i, o), std=i**-0.5, generator=g
+    ),
+    "a matrix of shape (1, 1) gets the weight nan": lambda i, o, g: by_own_std(i, o, g),
     "not for d_in = 5 and d_out = 4096": draw(lambda i, o: 1 / math.isqrt(i)),
     "variance of 1/3": lambda i, o, g: (2 * torch.rand(i, o, generator=g) - 1) / math.sqrt(i),
     "the norm of the whole matrix": lambda i, o, g: F.normalize(
@@ -78,6 +88,18 @@ INITS = {
 def test_unit_output():
     assert_verdicts(checks.unit_output, [(init, "passed") for init in RIGHT_INITS])
     assert_verdicts(checks.unit_output, INITS)
+    # At 1024 x 256 these are the scales of He or of a division by sqrt(d_out), or right
+    coincidences = [
+        (draw(lambda i, o: (i * o) ** -0.25), "the output's std is not 1"),
+        (draw(lambda i, o: min(i, o) ** -0.5), "the output's std is not 1"),
+        (draw(lambda i, o: 256**-0.5), "the output's std is not 1"),
+        (draw(lambda i, o: max(i, o) ** -0.5), "not for d_in = 5 and d_out = 4096"),
+        (
+            lambda i, o, g: nn.init.orthogonal_(torch.empty(i, o), generator=g),
+            "not for d_in = 5 and d_out = 4096",
+        ),
+    ]
+    assert_verdicts(checks.unit_output, coincidences)
 
 
 # --- cross_entropy -----------------------------------------------------------------------------
@@ -89,6 +111,10 @@ def chosen(values, targets):
 
 def nll(logits, targets):
     return -chosen(logits.log_softmax(-1), targets)
+
+
+def top(x):
+    return x.abs().amax(-1, keepdim=True)
 
 
 def one_hot_loss(x, y):
@@ -160,6 +186,16 @@ LOSSES = {
     ).mean(),
     "changes its input logits": lambda x, y: nll(x.sub_(x.amax(-1, keepdim=True)), y).mean(),
     "is the `return` missing": lambda x, y: None,
+    "one of 200 is not": lambda x, y: (
+        -chosen(x.softmax(-1), y).log().nan_to_num(neginf=-1000).mean()
+    ),
+    "not the largest absolute value": lambda x, y: (
+        (x - top(x)).exp().sum(-1, keepdim=True).log() - chosen(x - top(x), y)
+    ).mean(),
+    "limit nothing": lambda x, y: nll(x.clamp(-1000, 1000), y).mean(),
+    "don't add it back": lambda x, y: (nll(x, y) - x.amax(-1, keepdim=True)).mean(),
+    "that is the perplexity": lambda x, y: nll(x, y).mean().exp(),
+    "use .reshape": lambda x, y: nll(x, y).mean() + 0 * y.view(-1)[0],
 }
 
 
@@ -177,7 +213,7 @@ RIGHT_PAIRS = [
     (np.int64(21025), np.float32(RIGHT_WEIGHT)),
     torch.tensor([21025, RIGHT_WEIGHT]),
     (8 * 8 + 15 * 15 + 144 * 144, torch.tensor(0.9 - 0.1 * (15 / 17 + 144 / 145))),
-    (145**2, 0.7124),
+    (145**2, 0.7125),
 ]
 BY_HAND = {
     "you averaged the squares": (21025 / 3, RIGHT_WEIGHT),
@@ -205,6 +241,8 @@ BY_HAND = {
     "it starts at 1.": (21025, RIGHT_WEIGHT - 1),
     "it starts at 1, and moves down": (21025, 1 - RIGHT_WEIGHT),
     "give four decimals": (21025, 0.71),
+    "you cut off the fifth decimal": (21025, 0.7124),
+    "off for the state.": (21026, RIGHT_WEIGHT),
     "give two numbers": 21025,
     "give two numbers, the accumulated": (21025, ...),
     "the two are swapped": (0.7125, 21025),
@@ -362,6 +400,15 @@ ADAMS = {
         move=lambda g, m, v, c1, c2, e: direction(g, m, v, c2, c1, e)
     ),
     "eps has no effect": adam(move=lambda g, m, v, c1, c2, e: direction(g, m, v, c1, c2, 0)),
+    "as a lower limit of the root": adam(
+        move=lambda g, m, v, c1, c2, e: (m / c1) / (v / c2).sqrt().clamp(min=e)
+    ),
+    "m should be beta1 * m + (1 - beta1) * grad; yours is not where a gradient is 0": adam(
+        mean=lambda m, g, b1, b2: torch.where(g == 0, m, first_moment(m, g, b1, b2))
+    ),
+    "(sqrt(v^) + eps) where a gradient is 0": adam(
+        move=lambda g, m, v, c1, c2, e: direction(g, m, v, c1, c2, e) * (g != 0)
+    ),
     "become nan": adam(move=lambda g, m, v, c1, c2, e: direction(g, m, v, c1, c2, round(e, 3))),
     "the power t is missing": with_corrections(lambda beta, t: 1 - beta),
     "not finite": with_corrections(lambda beta, t: 1 - beta * t),
@@ -453,6 +500,9 @@ SCHULZES = {
     "the largest singular value": variant(divide=lambda x: torch.linalg.matrix_norm(x, 2)),
     "not all singular values are 1": variant(fixed=3),
     "not the matrix's own": lambda matrix, steps: torch.eye(*matrix.shape),
+    "with steps=0 you skip the division": lambda matrix, steps: (
+        iterate(matrix, steps) if steps else matrix
+    ),
     "return a matrix of the shape": lambda matrix, steps: matrix.T,
 }
 

@@ -122,6 +122,12 @@ def changed(get_batch, change):
     return batch
 
 
+def from_the_start(tokens, number, batch_size, block_size):
+    """Convert all tokens up to the batch's last one."""
+    end = (number + 1) * batch_size * block_size + 1
+    return from_one_span(tokens[:end].astype(np.int64), number, batch_size, block_size)
+
+
 def rolled(tokens, number, batch_size, block_size):
     x, _ = from_one_span(tokens, number, batch_size, block_size)
     return x, x.roll(-1, dims=1)
@@ -173,7 +179,10 @@ BATCHES = {
         from_one_span(tokens, *sizes)[0],
         from_one_span(tokens % 2**15, *sizes)[1],
     ),
-    "must begin with the file's first token": cut(start=1),
+    "must begin with the file's first token": cut(start=2),
+    "inputs and the targets are swapped": lambda *inputs: from_one_span(*inputs)[::-1],
+    "by way of uint8": changed(from_one_span, np.uint8),
+    "both must be (1, 4)": lambda *inputs: [side.squeeze() for side in from_one_span(*inputs)],
     "batch 1 repeats batch 0": cut(number_counts=False),
     "batch 1 has shape (0, 4)": lambda tokens, number, *sizes: tuple(
         side[: 10 * (number != 1)] for side in from_one_span(tokens, number, *sizes)
@@ -197,6 +206,7 @@ def test_epoch_batch():
     assert_verdicts(checks.epoch_batch, BATCHES)
     whole = [changed(from_one_span, copy) for copy in COPIES.values()]
     assert_verdicts(checks.epoch_batch, [(batch, "you copy the whole file") for batch in whole])
+    assert_verdicts(checks.epoch_batch, {"you copy everything before it": from_the_start})
 
 
 # accumulate
@@ -268,20 +278,24 @@ def scaled_at_the_end(model, pieces, loss_function):
         sizes.append(len(x))
         losses.append(loss.item())
     for p in model.parameters():
-        p.grad /= sum(sizes)
+        if p.grad is not None:
+            p.grad /= sum(sizes)
     return np.average(losses, weights=sizes)
 
 
 def by_autograd(model, pieces, loss_function):
     """Add up the gradients by hand."""
-    parameters, mean, seen = list(model.parameters()), 0.0, 0
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    mean, seen = 0.0, 0
     for x, y in pieces:
         loss = loss_function(model(x), y)
         seen += len(x)
         mean += (loss.item() - mean) * len(x) / seen
-        for p, grad in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-            old = torch.zeros_like(p) if p.grad is None else p.grad
-            p.grad = old + (grad - old) * len(x) / seen
+        grads = torch.autograd.grad(loss, parameters, allow_unused=True)
+        for p, grad in zip(parameters, grads, strict=True):
+            if grad is not None:
+                old = torch.zeros_like(p) if p.grad is None else p.grad
+                p.grad = old + (grad - old) * len(x) / seen
     return np.float32(mean)
 
 
@@ -331,12 +345,72 @@ def without_last(model, pieces, loss_function):
     return 0.0
 
 
+def with_names(model, pieces, loss_function):
+    """Name everything, and keep the losses, whose graphs backward frees."""
+    total, losses = sum(len(x) for x, _ in pieces), []
+    for x, y in pieces:
+        inputs = x.clone()
+        weight = torch.tensor(len(x) / total)
+        output = model(inputs)
+        loss = loss_function(output, y) * weight
+        loss.backward()
+        losses.append(loss)
+    return torch.stack(losses).sum().item()
+
+
+def keeping(retain=False, outputs=False):
+    """Keep graphs or outputs of the pieces."""
+
+    def run(model, pieces, loss_function):
+        total, kept = sum(len(x) for x, _ in pieces), []
+        for x, y in pieces:
+            output = model(x)
+            loss = loss_function(output, y) * len(x) / total
+            loss.backward(retain_graph=retain)
+            kept.append((loss, output if outputs else None))
+        return sum(loss.item() for loss, _ in kept)
+
+    return run
+
+
+def in_mode(training):
+    """Change the model's mode."""
+    return lambda model, *rest: by_gradient_argument(model.train(training), *rest)
+
+
+def without_asking(model, pieces, loss_function):
+    """Divide the gradient of every parameter, whether it has one or not."""
+    total = sum(len(x) for x, _ in pieces)
+    mean = 0.0
+    for x, y in pieces:
+        loss = loss_function(model(x), y) * len(x)
+        loss.backward()
+        mean += loss.item() / total
+    for p in model.parameters():
+        p.grad /= total
+    return mean
+
+
+def inputs_with_gradient(model, pieces, loss_function):
+    for x, _ in pieces:
+        x.requires_grad_()
+    return by_gradient_argument(model, pieces, loss_function)
+
+
+def loss_of_a_second_pass(model, pieces, loss_function):
+    by_gradient_argument(model, pieces, loss_function)
+    total = sum(len(x) for x, _ in pieces)
+    with torch.no_grad():
+        return sum(loss_function(model(x), y).item() * len(x) / total for x, y in pieces)
+
+
 RIGHT_ACCUMULATIONS = [
     accumulating(lambda count, pieces, total: count / total, returned=lambda mean: mean.item()),
     accumulating(lambda count, pieces, total: count / total, returned=lambda mean: mean.detach()),
     by_gradient_argument,
     scaled_at_the_end,
     by_autograd,
+    with_names,
 ]
 ACCUMULATIONS = {
     "all pieces were in memory at once": all_at_once,
@@ -382,7 +456,17 @@ ACCUMULATIONS = {
 def test_accumulate():
     assert_verdicts(checks.accumulate, [(run, "passed") for run in RIGHT_ACCUMULATIONS])
     assert_verdicts(checks.accumulate, ACCUMULATIONS)
-    assert_verdicts(checks.accumulate, {"all pieces were in memory at once": whole_batch})
+    cases = [
+        (whole_batch, "all pieces were in memory at once"),
+        (keeping(retain=True), "activations of earlier pieces stay in memory"),
+        (keeping(outputs=True), "activations of earlier pieces stay in memory"),
+        (in_mode(training=False), "you change the model's mode"),
+        (in_mode(training=True), "you change the model's mode"),
+        (without_asking, "your code raises TypeError for a model with a frozen and an unused"),
+        (inputs_with_gradient, "lets the inputs require a gradient"),
+        (loss_of_a_second_pass, "Go forward once per piece"),
+    ]
+    assert_verdicts(checks.accumulate, cases)
 
 
 # loading

@@ -478,6 +478,10 @@ def expect_evaluation(seen: Witness, rows: Rows, held_out: np.ndarray) -> None:
     for _, forward in seen.evaluations:
         expect(not forward.training, "the evaluation runs with dropout; call model.eval() first.")
         expect(not forward.with_graph, "the evaluation keeps a graph; use torch.no_grad().")
+        expect(
+            forward.autocast is torch.bfloat16,
+            "the evaluation's forward pass isn't in bf16: torch.autocast('cpu', torch.bfloat16).",
+        )
     logged = [row["step"] + 1 for row in rows if "val_loss" in row]
     expect(logged == wanted, f"val_loss must be in the rows of steps {[n - 1 for n in wanted]}.")
     for after in wanted:
@@ -649,18 +653,23 @@ def compare(straight: Witness, resumed: Witness, start: int) -> None:
 
 def expect_whole_files(train: Script, straight: Witness, cut: Witness, folder: Path) -> None:
     """Fail if the previous checkpoint is lost when the power is cut during a save."""
-    for number, (moment, files) in enumerate(cut.after_power_cut(2 * SAVED)):
+    saved = [state for state in cut.states if state.step == 2 * SAVED][-1].files
+    for number, (moment, torn, files) in enumerate(cut.after_power_cut(2 * SAVED)):
         resumed = Witness(make_model(seed=2), folder / f"torn{number}")
         write_files(resumed.folder, files)
         case = f"the power was cut {moment}"
+        advice = (
+            f"An unfinished {torn} may be left in the folder. Don't load it, and write over it."
+            if torn and torn not in saved
+            else "Save under another name, then os.replace it."
+        )
         try:
             later = run(train, resumed, make_tokens())
         except DiagnosisError:
             raise
         except Exception as error:
             raise DiagnosisError(
-                f"{case}, and your run can't resume ({type(error).__name__}). Save under another "
-                "name, then os.replace it."
+                f"{case}, and your run can't resume ({type(error).__name__}). {advice}"
             ) from error
         expect(later and later[0]["step"], f"{case}, and your run begins again with step 0.")
         expect(

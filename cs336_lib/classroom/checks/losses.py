@@ -47,16 +47,14 @@ def unit_output(init: Init) -> None:
         "no weight is negative, because torch.rand is uniform in [0, 1). So all outputs of a row "
         "are about the same multiple of its sum. Draw around 0, as torch.randn does.",
     )
-    expect_scale(w)
     expect_independent(w)
-    shapes = [(256, 256), (20_000, 1), (5, 4096)]  # enough weights for a precise std
-    drawn = draws.sizes(4, d_in=(2, 40), d_out=(9000, 12_000))
-    for d_in, d_out in [*shapes, *((case.d_in, case.d_out) for case in drawn)]:
-        expect_scale(
-            init_weights(init, d_in, d_out),
-            "the scale is right for d_in = 1024 and d_out = 256, but not for "
-            f"d_in = {d_in} and d_out = {d_out}. Compute it from the arguments, without rounding.",
-        )
+    expect_scales(init)
+    single = init_weights(init, 1, 1)
+    expect(
+        single.isfinite().all(),
+        f"a matrix of shape (1, 1) gets the weight {single.item():.3g}. Take the scale from the "
+        "arguments; the std of the drawn numbers may be nan.",
+    )
 
 
 def init_weights(init: Init, d_in: int, d_out: int, seed: int = 0) -> Tensor:
@@ -96,40 +94,69 @@ def expect_draws_from_generator(init: Init, d_in: int, d_out: int) -> None:
     )
 
 
-def expect_scale(w: Tensor, otherwise: str = "the output's std is not 1.") -> None:
-    """Expect that `x @ w` has a std of 1."""
-    d_in, d_out = w.shape
-    rms = w.pow(2).mean().sqrt().item()
-    mistakes = {
-        "you multiply by sqrt(d_in); divide by it.": math.sqrt(d_in),
-        "the weights have a std of 1, so the output has sqrt(d_in); divide them by that.": 1.0,
-        "you divide by d_in. Variances add up and stds don't, so divide by its root.": 1 / d_in,
-        "you divide by sqrt(d_out), but each output is a sum over d_in.": d_out**-0.5,
+def expect_scales(init: Init) -> None:
+    """Expect that `x @ w` has a std of 1 for every shape of w.
+
+    A mistake is named only if it explains the scale of all shapes.
+    """
+    shapes = [(1024, 256), (256, 256), (20_000, 1), (5, 4096)]  # enough weights for a precise std
+    drawn = draws.sizes(4, d_in=(2, 40), d_out=(9000, 12_000))
+    shapes += [*((case.d_in, case.d_out) for case in drawn), (1, 20_000)]
+    found = {shape: init_weights(init, *shape).pow(2).mean().sqrt().item() for shape in shapes}
+
+    def is_scale(scale: Callable[[int, int], float]) -> bool:
+        return all(abs(rms / scale(*shape) - 1) <= 0.03 for shape, rms in found.items())
+
+    if is_scale(lambda d_in, d_out: 1 / math.sqrt(d_in)):
+        return
+    for diagnosis, wrong in wrong_scales().items():
+        expect(not is_scale(wrong), diagnosis)
+    stds = {shape: rms / (1 / math.sqrt(shape[0])) for shape, rms in found.items()}
+    d_in, d_out = next(shape for shape, std in stds.items() if not abs(std - 1) <= 0.03)
+    figures = f"Your output would have a std of {stds[d_in, d_out]:.2f}, and 1 is right."
+    if (d_in, d_out) == shapes[0]:
+        raise DiagnosisError("the output's std is not 1.", figures)
+    raise DiagnosisError(
+        "the scale is right for d_in = 1024 and d_out = 256, but not for "
+        f"d_in = {d_in} and d_out = {d_out}. Compute it from d_in, and neither round nor cut "
+        "anything off.",
+        figures,
+    )
+
+
+def wrong_scales() -> dict[str, Callable[[int, int], float]]:
+    """Map a diagnosis to the std of the weights that a known mistake gives."""
+    return {
+        "you multiply by sqrt(d_in); divide by it.": lambda d_in, d_out: math.sqrt(d_in),
+        "the weights have a std of 1, so the output has sqrt(d_in); divide them by that.": (
+            lambda d_in, d_out: 1.0
+        ),
+        "you divide by d_in. Variances add up and stds don't, so divide by its root.": (
+            lambda d_in, d_out: 1 / d_in
+        ),
+        "you divide by sqrt(d_out), but each output is a sum over d_in.": (
+            lambda d_in, d_out: d_out**-0.5
+        ),
         "this is Xavier's compromise 2 / (d_in + d_out), which gives an output std of 1 only for "
-        "square matrices; divide by sqrt(d_in).": math.sqrt(2 / (d_in + d_out)),
+        "square matrices; divide by sqrt(d_in).": lambda d_in, d_out: math.sqrt(2 / (d_in + d_out)),
         "this is He's factor sqrt(2 / d_in), which makes up for a ReLU; there is none here.": (
-            math.sqrt(2 / d_in)
+            lambda d_in, d_out: math.sqrt(2 / d_in)
         ),
         "numbers uniform in [-1, 1) have a variance of 1/3; multiply them by sqrt(3), too.": (
-            math.sqrt(1 / 3 / d_in)
+            lambda d_in, d_out: math.sqrt(1 / 3 / d_in)
         ),
         "you divide by the norm of the whole matrix; each column should have a norm of about 1.": (
-            1 / math.sqrt(d_in * d_out)
+            lambda d_in, d_out: 1 / math.sqrt(d_in * d_out)
         ),
     }
-    if abs(rms * math.sqrt(d_in) - 1) < 0.03:
-        return
-    for diagnosis, wrong in mistakes.items():
-        expect(abs(rms / wrong - 1) > 0.03, diagnosis)
-    figures = f"Your output would have a std of {rms * math.sqrt(d_in):.2f}, and 1 is right."
-    raise DiagnosisError(otherwise, figures)
 
 
 def expect_independent(w: Tensor) -> None:
-    """Expect that the outputs of a single row have a std of 1, too."""
+    """Expect that the outputs of a single row vary as much as those of many rows."""
     row = draws.normal(1, len(w), seed=99) @ w
+    many = w.pow(2).sum(0).mean().sqrt()
     expect(
-        abs(row.std() - 1) < 0.2,
+        abs(row.std() / many - 1) < 0.2,
         "the outputs of a single row of x are too much alike. Draw each weight separately, and "
         "around 0.",
     )
@@ -154,10 +181,10 @@ def cross_entropy(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
 
 
 def scores(batch: int, seq: int, vocab: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Draw logits, which are not contiguous, and targets."""
+    """Draw logits and targets, which are not contiguous."""
     logits = 2 * draws.normal(batch, vocab, seq, seed=seed).transpose(1, 2)
     generator = Generator().manual_seed(seed)
-    return logits, torch.randint(vocab, (batch, seq), generator=generator)
+    return logits, torch.randint(vocab, (seq, batch), generator=generator).T
 
 
 def expect_mean_nll(
@@ -196,6 +223,9 @@ def wrong_losses(logits: Tensor, targets: Tensor, nll: Tensor) -> dict[str, floa
         "you subtract the largest logit only; subtract the logsumexp of all logits.": (
             (logits.amax(-1, keepdim=True) - chosen).mean()
         ),
+        "you subtract the largest logit before exp, but don't add it back after the log.": (
+            (logits.logsumexp(-1, keepdim=True) - logits.amax(-1, keepdim=True) - chosen).mean()
+        ),
         "your softmax is over the positions (dim=1); the vocabulary is the last dimension.": (
             -over_time.mean()
         ),
@@ -207,6 +237,7 @@ def wrong_losses(logits: Tensor, targets: Tensor, nll: Tensor) -> dict[str, floa
             -(-nll).exp().mean().log()
         ),
         "your logarithm has base 2 (bits); use the natural one (nats).": right / math.log(2),
+        "that is the perplexity, the exp of the loss; leave out the exp.": right.exp(),
         "you shift the targets. `targets[b, t]` already belongs to `logits[b, t]`.": (
             -shifted.mean()
         ),
@@ -221,7 +252,8 @@ def wrong_losses(logits: Tensor, targets: Tensor, nll: Tensor) -> dict[str, floa
 
 def expect_stable(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
     """Expect that large logits neither overflow nor underflow."""
-    large = float(loss(torch.tensor([[[1000.0, 0.0]]]), torch.tensor([[1]])))
+    second = torch.tensor([[1]])
+    large, less = (float(loss(torch.tensor([[[top, 0.0]]]), second)) for top in (1000.0, 200.0))
     expect(
         math.isfinite(large),
         "a logit of 1000 breaks it. Either exp overflows, or a probability rounds to 0, whose log "
@@ -231,6 +263,17 @@ def expect_stable(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
         math.isclose(large, 1000, rel_tol=1e-5),
         "a loss of 1000 comes out smaller. An eps inside the log, or a clamp, limits it; use "
         "log_softmax or logsumexp.",
+    )
+    expect(
+        math.isclose(less, 200, rel_tol=1e-5),
+        "a loss of 1000 is right, but one of 200 is not. Don't replace an infinite loss by a fixed "
+        "number; use log_softmax or logsumexp, which subtract the largest logit first.",
+    )
+    low = float(loss(torch.tensor([[[-1000.0, -1001.0]]]), second))
+    expect(
+        math.isclose(low, 1 + math.log1p(math.exp(-1)), rel_tol=1e-3),
+        "it fails when all logits of a position are about -1000. Subtract the largest logit "
+        "itself, not the largest absolute value, and limit nothing.",
     )
     apart = torch.tensor([[[1000.0, 0.0], [-1000.0, -1001.0]], [[3.0, 0.0], [0.0, 900.0]]])
     got = float(loss(apart, torch.tensor([[0, 0], [0, 1]])))

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
 from cs336_lib.classroom.checks import draws
@@ -69,6 +71,16 @@ def expect_first_batch(x: Tensor, y: Tensor, block: int) -> None:
         x.shape == (3, block) and y.shape == (3, block),
         f"shapes {tuple(x.shape)} and {tuple(y.shape)}; both must be (3, {block}) here.",
     )
+    ids = torch.arange(1000, 1000 + 3 * block).view(3, block)
+    expect(
+        not torch.equal(x, ids % 256),
+        "ids above 255 come out too small. The tokens are uint16, so convert them to int64 at "
+        "once, and not by way of uint8.",
+    )
+    expect(
+        not (torch.equal(x, ids + 1) and torch.equal(y, ids)),
+        "the inputs and the targets are swapped; return the inputs first.",
+    )
     expect(x[0, 0] == 1000, "the first window must begin with the file's first token.")
     expect(not torch.equal(x, y), "the targets equal the inputs; shift them by one.")
     expect(
@@ -108,6 +120,12 @@ def expect_last_window(batch: GetBatch, tokens: np.ndarray, block: int) -> None:
         yours = f"has {len(last[0])}"
     except (ValueError, RuntimeError, IndexError) as error:
         yours = f"raises {type(error).__name__} ({error})"
+    else:
+        expect(
+            last[0].dim() == last[1].dim() == 2,
+            f"batch 3 has shapes {tuple(last[0].shape)} and {tuple(last[1].shape)}; with a single "
+            f"window both must be (1, {block}). Does `squeeze` remove the axis?",
+        )
     expect(
         last is not None and len(last[0]) == 1,
         f"41 tokens hold 10 windows of {block} inputs and a target, so batch 3 has one window; "
@@ -171,18 +189,19 @@ class Copies(TorchFunctionMode):
 def expect_small_copies(batch: GetBatch) -> None:
     """Expect that a batch copies its own tokens, and not the whole file."""
     tokens = np.zeros(1_000_001, dtype=np.uint16)
-    tracemalloc.start()  # which sees NumPy's arrays and Python's lists
-    try:
-        with Copies(tokens) as copies:
-            batch(tokens, 3, 2, 1000)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    expect(
-        max(peak, copies.largest) < tokens.nbytes // 2,
-        "the batches are right, but you copy the whole file for each of them. Slice the tokens "
-        "first, and convert only the slices.",
-    )
+    for number, what in ((3, "the whole file"), (490, "everything before it")):
+        tracemalloc.start()  # which sees NumPy's arrays and Python's lists
+        try:
+            with Copies(tokens) as copies:
+                batch(tokens, number, 2, 1000)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        expect(
+            max(peak, copies.largest) < tokens.nbytes // 2,
+            f"the batches are right, but for batch {number} you copy {what}. Slice the tokens at "
+            "both ends first, and convert only the slices.",
+        )
 
 
 # accumulate
@@ -219,7 +238,46 @@ class Accumulation:
         model = copy.deepcopy(self.model)
         for (x, y), factor in zip(self.pieces, factors, strict=True):
             (self.loss_function(model(x), y) * factor).backward()
-        return torch.cat([p.grad.flatten() for p in model.parameters()])
+        return gradient_of(model)
+
+
+def gradient_of(model: nn.Module) -> Tensor:
+    """Return the gradient of all parameters as one vector, with 0 where there is none."""
+    grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
+    return torch.cat([grad.flatten() for grad in grads])
+
+
+class Activations:
+    """Note whether activations stay in memory while a later piece goes forward."""
+
+    def __init__(self, model: nn.Module):
+        self.weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+        self.is_inside, self.is_kept = False, False
+        self.saved: list[StorageWeakRef] = []
+        self.outputs: list[StorageWeakRef] = []
+        model.register_forward_pre_hook(self.before)
+        model.register_forward_hook(self.after)
+
+    def before(self, model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        """Look at what is left of the earlier pieces."""
+        # The last output may still have a name, until the next one takes it
+        left = [ref for ref in [*self.saved, *self.outputs[:-1]] if not ref.expired()]
+        self.is_kept |= bool(left)
+        self.given = self.weights | {x.untyped_storage().data_ptr() for x in inputs}
+        self.is_inside = True
+
+    def after(self, model: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        """Note the output."""
+        self.is_inside = False
+        if output.requires_grad:
+            self.outputs.append(StorageWeakRef(output.untyped_storage()))
+
+    def save(self, tensor: Tensor) -> Tensor:
+        """Note what the model saves for its backward pass."""
+        storage = tensor.untyped_storage()
+        if self.is_inside and storage.data_ptr() not in self.given:
+            self.saved.append(StorageWeakRef(storage))
+        return tensor
 
 
 @exercise(
@@ -244,6 +302,13 @@ def accumulate(run: Callable[[nn.Module, list[Batch], Loss], float]) -> None:
         name = f"two layers, cross-entropy and pieces of {sizes}"
         pieces = split(x, y, sizes)
         expect_accumulated(run, Accumulation(filled(net, seed), pieces, F.cross_entropy, name))
+    net = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 1))
+    pieces = split(draws.normal(6, 3, seed=5), draws.normal(6, 1, seed=6), [3, 1, 2])
+    expect_accumulated(
+        run, Accumulation(filled(net, 7).eval(), pieces, F.mse_loss, "a model in eval mode")
+    )
+    expect_one_mask(run, net.train(), pieces)
+    expect_parts_without_gradient(run, pieces)
 
 
 def filled(model: nn.Module, seed: int) -> nn.Module:
@@ -263,17 +328,29 @@ def expect_accumulated(
 ) -> None:
     """Expect the gradient and the loss of the whole batch."""
     model, pieces, passes = copy.deepcopy(case.model), copy.deepcopy(case.pieces), []
+    activations, modes = Activations(model), set()
+    model.register_forward_hook(lambda *_: modes.add(model.training))
     model.register_forward_hook(lambda *_: passes.extend(["forward"] * torch.is_grad_enabled()))
     next(model.parameters()).register_hook(lambda _: passes.append("backward"))
-    loss = run(model, pieces, case.loss_function)
+    with saved_tensors_hooks(activations.save, lambda tensor: tensor):
+        loss = run(model, pieces, case.loss_function)
     parameters = dict(model.named_parameters())
-    for name, p in parameters.items():
-        expect(p.grad is not None, f"{name}.grad is None; call backward, and keep the gradients.")
-    expect_gradient(torch.cat([p.grad.flatten() for p in parameters.values()]), case)
+    if all(p.grad is None for p in parameters.values()):
+        raise DiagnosisError("every .grad is None; call backward, and keep the gradients.")
+    expect(
+        modes <= {case.model.training},
+        "you change the model's mode. Leave model.train() and model.eval() to the caller.",
+    )
+    expect_gradient(gradient_of(model), case)
     expect(
         passes == ["forward", "backward"] * len(case.pieces),
         "the gradient is right, but all pieces were in memory at once. Call backward for each one "
         "before the next goes forward.",
+    )
+    expect(
+        not activations.is_kept,
+        "the gradient is right, but activations of earlier pieces stay in memory. Collect neither "
+        "outputs nor graphs, and call backward without retain_graph.",
     )
     for p, before in zip(parameters.values(), case.model.parameters(), strict=True):
         expect(torch.equal(p, before), "the weights have moved; take no optimizer step.")
@@ -283,6 +360,10 @@ def expect_accumulated(
         for got, before in zip(piece, old, strict=True)
     )
     expect(same_pieces, "your function changes its input micro_batches in place.")
+    expect(
+        not any(x.requires_grad or y.requires_grad for x, y in pieces),
+        "your function lets the inputs require a gradient; only the parameters need one.",
+    )
     expect_mean_loss(loss, case)
 
 
@@ -351,3 +432,49 @@ def expect_mean_loss(loss: object, case: Accumulation) -> None:
     }
     where = f"the loss of {case.name}, though the gradient is right"
     expect_number(loss, summed / total, where, mistakes, rel_tol=1e-4)
+
+
+def expect_one_mask(
+    run: Callable[[nn.Module, list[Batch], Loss], float], model: nn.Module, pieces: list[Batch]
+) -> None:
+    """Expect the loss of those dropout masks that the gradient belongs to."""
+    weighed, modes = [], set()
+    total = sum(len(x) for x, _ in pieces)
+
+    def noted(output: Tensor, y: Tensor) -> Tensor:
+        loss = F.mse_loss(output, y)
+        modes.add(model.training)
+        if loss.requires_grad:
+            weighed.append(loss.item() * len(y) / total)
+        return loss
+
+    loss = float(run(model, pieces, noted))
+    expect(
+        modes == {True},
+        "you change the model's mode, which switches dropout off. Leave model.train() and "
+        "model.eval() to the caller.",
+    )
+    expect(
+        abs(loss - sum(weighed)) < 1e-4 * sum(weighed),
+        "with dropout, the loss you return isn't the one whose gradient you take, since each pass "
+        "has another mask. Go forward once per piece.",
+    )
+
+
+def expect_parts_without_gradient(
+    run: Callable[[nn.Module, list[Batch], Loss], float], pieces: list[Batch]
+) -> None:
+    """Expect that a frozen parameter and an unused one do no harm."""
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    net[0].bias.requires_grad_(False)
+    net[1].register_parameter("unused", nn.Parameter(torch.ones(2)))
+    name = "a model with a frozen and an unused parameter"
+    try:
+        expect_accumulated(run, Accumulation(filled(net, 8), pieces, F.mse_loss, name))
+    except DiagnosisError:
+        raise
+    except Exception as error:
+        raise DiagnosisError(
+            f"your code raises {type(error).__name__} for {name}. Their .grad stays None; leave "
+            "them out."
+        ) from error

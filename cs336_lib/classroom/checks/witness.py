@@ -183,7 +183,7 @@ class Witness:
                 stack.enter_context(mock.patch.object(os, name, moved))
             yield
 
-    def after_power_cut(self, step: int) -> Iterator[tuple[str, Files]]:
+    def after_power_cut(self, step: int) -> Iterator[tuple[str, str, Files]]:
         """Yield what the folder may hold after a power cut between two optimizer steps.
 
         A renamed file is whole, and so is a removed one absent. A file that is written may be there
@@ -193,7 +193,7 @@ class Witness:
             step: Number of optimizer steps before the power cut.
 
         Yields:
-            The moment of the power cut, and the files.
+            The moment of the power cut, the name of the torn file or "", and the files.
         """
         first = next(place for place, state in enumerate(self.states) if state.step == step)
         last = max(place for place, state in enumerate(self.states) if state.step == step)
@@ -203,9 +203,9 @@ class Witness:
                 for name, content in now.files.items():
                     if old.get(name) != content:
                         files = old | {name: half_written(old.get(name, b""), content)}
-                        yield f"while {name} was being written", files
+                        yield f"while {name} was being written", name, files
             elif place < last and now.files not in (old, self.states[last].files):
-                yield f"after a file was {now.how}", now.files
+                yield f"after a file was {now.how}", "", now.files
 
 
 def read_files(folder: Path) -> Files:

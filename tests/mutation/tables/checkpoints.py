@@ -109,6 +109,21 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
             ("range(0, 16 * LENGTH, LENGTH)", "torch.randint(900, (16,)).tolist()")
         ],
         "evaluates on windows that overlap": [("range(0, 16 * LENGTH, LENGTH)", "range(16)")],
+        "evaluates in fp32": [
+            (
+                "    loss = loss_of(model, *cut_windows(held_out, ",
+                "    def loss_of(model, x, y):\n"
+                "        return F.cross_entropy(model(x).flatten(0, 1), y.flatten())\n\n"
+                "    loss = loss_of(model, *cut_windows(held_out, ",
+            )
+        ],
+        "loads the newest name, finished or not": [
+            (
+                "    if not path.exists():",
+                "    found = sorted(path.parent.glob('checkpoint*'))\n    if not found:",
+            ),
+            ("torch.load(path,", "torch.load(found[-1],"),
+        ],
         "evaluates before the step": [
             ("if (step + 1) % EVALUATE_EVERY", "if step % EVALUATE_EVERY")
         ],

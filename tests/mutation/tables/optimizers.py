@@ -46,6 +46,19 @@ def init(d_in, d_out, generator):
             (", generator=generator", ""),
         ],
         "clipped weights": [("generator=generator)", "generator=generator).clamp(-1, 1)")],
+        "std of the drawn numbers": """
+def init(d_in, d_out, generator):
+    w = torch.randn(d_in, d_out, generator=generator)
+    return w / w.std() / math.sqrt(d_in)
+""",
+        "absolute bounds": """
+def init(d_in, d_out, generator):
+    w = torch.empty(d_in, d_out)
+    return torch.nn.init.trunc_normal_(w, std=d_in**-0.5, generator=generator)
+""",
+        "longer side": [("math.sqrt(d_in)", "math.sqrt(max(d_in, d_out))")],
+        "shorter side": [("math.sqrt(d_in)", "math.sqrt(min(d_in, d_out))")],
+        "both sides": [("math.sqrt(d_in)", "(d_in * d_out) ** 0.25")],
         "float64": [("generator=generator", "generator=generator, dtype=torch.float64")],
     },
     "cross_entropy": {
@@ -62,6 +75,28 @@ def init(d_in, d_out, generator):
                 "return -(logits.softmax(-1).gather(-1, targets[..., None]) + 1e-9).log().mean()",
             )
         ],
+        "infinite losses replaced": [
+            (
+                SOLVED_LOSS,
+                "chance = logits.softmax(-1).gather(-1, targets[..., None])\n"
+                "    return -chance.log().nan_to_num(neginf=-1000).mean()",
+            )
+        ],
+        "targets contiguous": """
+def loss(logits, targets):
+    rows, ids = logits.reshape(-1, logits.size(-1)), targets.view(-1)
+    return (rows.logsumexp(1) - rows[torch.arange(len(ids)), ids]).mean()
+""",
+        "largest absolute value": [
+            (
+                SOLVED_LOSS,
+                "top = logits.abs().amax(-1)\n"
+                "    lse = (logits - top[..., None]).exp().sum(-1).log() + top\n"
+                "    return (lse - chosen).mean()",
+            )
+        ],
+        "clamped at 1000": [("chosen =", "logits = logits.clamp(-1000, 1000)\n    chosen =")],
+        "perplexity": [(SOLVED_LOSS, f"{SOLVED_LOSS}.exp()")],
         "clamped logits": [
             (
                 SOLVED_LOSS,
@@ -124,6 +159,8 @@ def loss(logits, targets):
         "distance": [("1 - 0.1", "0.1")],
         "uphill": [("1 - 0.1", "1 + 0.1")],
         "two decimals": "answer = (21025, 0.71)",
+        "cut off after four decimals": "answer = (21025, 0.7124)",
+        "state off by one": "answer = (21026, 0.7125)",
     },
     "adam_step": {
         "corrections swapped": [
@@ -166,6 +203,15 @@ def loss(logits, targets):
         "square of m": [("grad**2", "m**2")],
         "second moment by norm": [("grad**2", "grad.norm() ** 2")],
         "AMSGrad": [("    m_hat", "    old, v = v, v\n    v = v.maximum(old / beta2)\n    m_hat")],
+        "no step where the gradient is 0": [
+            ("return w - lr * m_hat", "return w - lr * (grad != 0) * m_hat")
+        ],
+        "no new m where the gradient is 0": [
+            (SOLVED_M, f"old = m\n    {SOLVED_M}\n    m = torch.where(grad == 0, old, m)")
+        ],
+        "no new v where the gradient is 0": [
+            (SOLVED_V, f"old = v\n    {SOLVED_V}\n    v = torch.where(grad == 0, old, v)")
+        ],
         "weight decay": [("return w -", "return w * (1 - 0.1 * lr) -")],
         "clipped gradient": [(SOLVED_M, f"grad = grad.clamp(-1, 1)\n    {SOLVED_M}")],
         "in place": """
@@ -192,6 +238,7 @@ def adam_step(w, grad, m, v, t, lr, beta1, beta2, eps):
         "not more than five rounds": [("range(steps)", "range(min(steps, 5))")],
         "one round too few": [("range(steps)", "range(1, steps)")],
         "one round at least": [("range(steps)", "range(max(1, steps))")],
+        "no division without rounds": [(DIVIDED, f"{DIVIDED} if steps else matrix")],
         "norm in every round": [(SOLVED_ROUND, f"{SOLVED_ROUND}\n        x = x / x.norm()")],
         "norm after the rounds": [(DIVIDED, "x = matrix"), ("return x", "return x / x.norm()")],
         "norm multiplied back": [("return x", "return x * matrix.norm()")],

@@ -60,6 +60,20 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         "whole file as a list": [
             ("windows =", "tokens = np.array(tokens.tolist())\n    windows =")
         ],
+        "everything before the batch copied": [
+            (
+                "windows =",
+                "end = (number + 1) * batch_size * block_size + 1\n"
+                "    tokens = tokens[:end].astype(np.int64)\n    windows =",
+            )
+        ],
+        "uint8": [("rows.astype(np.int64)", "rows.astype(np.uint8).astype(np.int64)")],
+        "axis of a single row removed": [
+            (
+                "return both[:, :-1], both[:, 1:]",
+                "return both[:, :-1].squeeze(), both[:, 1:].squeeze()",
+            )
+        ],
         "both in one tensor": [("return both[:, :-1], both[:, 1:]", "return both")],
     },
     "accumulate": {
@@ -129,6 +143,36 @@ def run(model, micro_batches, loss_function):
             )
         ],
         "inputs changed": [("loss =", "x -= x.mean()\n        loss =")],
+        "graphs kept": [("loss.backward()", "loss.backward(retain_graph=True)")],
+        "outputs kept": [
+            ("mean = 0.0", "mean, kept = 0.0, []"),
+            ("loss_function(model(x), y)", "loss_function(kept.append(model(x)) or kept[-1], y)"),
+        ],
+        "eval mode": [("mean = 0.0", "mean = 0.0\n    model.eval()")],
+        "train mode": [("mean = 0.0", "mean = 0.0\n    model.train()")],
+        "loss of a second pass": [
+            (
+                "mean += loss.item()",
+                "with torch.no_grad():\n"
+                "            mean += loss_function(model(x), y).item() * len(x) / total",
+            )
+        ],
+        "every parameter has a gradient": [
+            (" * (len(x) / total)", " * len(x)"),
+            (
+                "return mean",
+                "for p in model.parameters():\n        p.grad /= total\n    return mean / total",
+            ),
+        ],
+        "every trainable parameter has a gradient": [
+            (" * (len(x) / total)", " * len(x)"),
+            (
+                "return mean",
+                "for p in model.parameters():\n        if p.requires_grad:\n"
+                "            p.grad /= total\n    return mean / total",
+            ),
+        ],
+        "inputs with a gradient": [("loss =", "x.requires_grad_()\n        loss =")],
         "loss forgotten": [("return mean", "return None")],
     },
 }
