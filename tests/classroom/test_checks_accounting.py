@@ -458,6 +458,12 @@ def whole_bytes(per, gpus, stage):
     return sum(part // gpus for part in parts[:stage]) + sum(parts[stage:])
 
 
+def whole_bytes_of_each_part(per, gpus, stage):
+    optimizer = (per.master + per.state) // (gpus if stage >= 1 else 1)
+    gradient = per.gradient // (gpus if stage >= 2 else 1)
+    return optimizer + gradient + per.weights // (gpus if stage >= 3 else 1)
+
+
 def whole_gradient(per, gpus, is_whole):
     """The bytes that a GPU holds more if the gradient isn't sharded."""
     return per.gradient * (1 - 1 / gpus) if is_whole else 0
@@ -480,6 +486,7 @@ def test_zero_bytes():
         (lambda per, n, s: sharded(per, n, s) - per.master / (n if s else 1), "are missing"),
         (lambda per, n, s: sharded(per, n, s) - per.state / (n if s else 1), "state is missing"),
         (whole_bytes, "// drops the fraction"),
+        (whole_bytes_of_each_part, "// drops the fraction"),
         (lambda per, n, s: sharded(per, 8, s), "off for stage=1, gpus=1"),
         (lambda per, n, s: "whole", "not str"),
         (

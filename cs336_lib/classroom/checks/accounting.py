@@ -510,16 +510,15 @@ def sharding_mistakes(per: BytesPerParameter, gpus: int, stage: int) -> Mistakes
         "GPU.": per.total / gpus,
         "That is the sum over all GPUs; return one GPU's share.": want * gpus,
         "That is what sharding saves; return what a GPU still holds.": per.total - want,
-        "// drops the fraction of a byte; divide with /.": sum(
-            part // gpus for part in parts[:stage]
-        )
-        + sum(parts[stage:]),
         "You round to whole bytes; keep the fraction.": math.floor(want),
         "Your gradients are never sharded; they are from stage 2 on.": want
         + (per.gradient * (1 - 1 / gpus) if stage >= 2 else 0),
         "Your gradients are sharded at stage 2 only; stages build on each other.": want
         + (per.gradient * (1 - 1 / gpus) if stage == 3 else 0),
     }
+    if all(float(part).is_integer() for part in parts):  # "// 1" drops a fraction, too
+        wrong = sum(part // gpus for part in parts[:stage]) + sum(parts[stage:])
+        mistakes["// drops the fraction of a byte; divide with /."] = wrong
     if stage == 1:
         wrong = per.weights + per.gradient + per.master + per.state / gpus
         mistakes[
