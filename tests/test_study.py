@@ -2,6 +2,7 @@ import json
 import re
 import subprocess
 import sys
+from decimal import Decimal
 from pathlib import Path
 
 import nbformat
@@ -268,7 +269,10 @@ def test_help_grows_with_each_different_wrong_answer(mine, monkeypatch, capsys):
     assert "passed         halve (4 attempts)" in study.report(study.progress(mine))
 
 
-@pytest.mark.parametrize("number", [1, 1.0, np.float32(1), np.int64(1), torch.tensor(1.0)])
+@pytest.mark.parametrize(
+    "number",
+    [1, 1.0, np.float32(1), np.int64(1), torch.tensor(1.0), torch.ones(1), np.ones(1), Decimal(1)],
+)
 def test_a_scalar_of_numpy_or_torch_is_a_number(number):
     expect_number(number, 1.0, "two", {})
 
@@ -282,6 +286,7 @@ def test_a_scalar_of_numpy_or_torch_is_a_number(number):
         ("m and v are swapped", "m and v are swapped"),
         ("`dim` has two names", "`dim` has two names"),
         ("it's off", "It's off"),
+        ("wte isn't copied", "wte isn't copied"),
     ],
 )
 def test_a_diagnosis_begins_like_a_sentence(said, shown):

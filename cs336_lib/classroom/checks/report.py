@@ -6,16 +6,21 @@ import math
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from decimal import Decimal
 from numbers import Real
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 from unittest import mock
 
+import numpy as np
 from IPython.core.getipython import get_ipython
 from torch import Tensor
 
 from cs336_lib.classroom import study
+
+# Names of code that look like words, at the beginning of a diagnosis
+NAMES = {"eps", "idx", "mask", "params", "qkv", "wpe", "wte"}
 
 # Wrong attempts after which a learner is told more
 HINT_AFTER, FIGURES_AFTER, SMALLER_AFTER = 2, 3, 4
@@ -54,8 +59,9 @@ def expect_number(
         rel_tol: Relative tolerance.
     """
     expect(got is not None, "your function returns None; is the `return` missing?")
-    got = got.item() if isinstance(got, Tensor) and got.dim() == 0 else got
-    is_number = isinstance(got, Real) and not isinstance(got, bool)
+    if isinstance(got, (Tensor, np.ndarray)) and math.prod(got.shape) == 1:
+        got = got.item()
+    is_number = isinstance(got, (Real, Decimal)) and not isinstance(got, bool)
     if not is_number:
         raise DiagnosisError(f"a number is expected, not {type(got).__name__}.")
     number = float(got)  # type: ignore[arg-type]
@@ -121,7 +127,7 @@ def growing_help(attempt: int, has_hint: bool, figures: str, smaller: str) -> st
 def sentence(said: str) -> str:
     """Begin a diagnosis with a capital, unless it begins with a name such as `m` or `F.softmax`."""
     word = said.split(" ")[0].rstrip(",;:")
-    is_name = len(word) < 2 or not word.replace("'", "").isalpha()
+    is_name = len(word) < 2 or not word.replace("'", "").isalpha() or word in NAMES
     return said if is_name and word != "a" else said[:1].upper() + said[1:]
 
 
