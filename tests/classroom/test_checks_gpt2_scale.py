@@ -122,6 +122,34 @@ def blocks_backwards(*arguments):
     return [[x.clone(), y.clone()] for x, y in reversed(list(pieces))]
 
 
+def all_ranks_read(tokens, step, config, rank, world):
+    """Read every process's micro-batches, and yield a part of them."""
+    size, batch = config.micro_batch_size, config.batch_tokens // config.block_size
+    firsts = range(step * batch, (step + 1) * batch, size)
+    pieces = [windows(tokens, range(n, n + size), config) for n in firsts]
+    yield from pieces[rank::world]
+
+
+def sliced(tokens, step, config, rank, world):
+    """Read the whole step at once, and yield slices of it."""
+    size, batch = config.micro_batch_size, config.batch_tokens // config.block_size
+    x, y = windows(tokens, range(step * batch, (step + 1) * batch), config)
+    for first in range(rank * size, batch, world * size):
+        yield x[first : first + size], y[first : first + size]
+
+
+def inputs_and_targets_apart(tokens, step, config, rank, world):
+    """Read each input and its targets with two calls."""
+    for x, _ in checks.library_micro_batches(
+        checks.Positions(len(tokens)), step, config, rank, world
+    ):
+        halves = [
+            np.stack([tokens.read(start + by, config.block_size) for start in x[:, 0].tolist()])
+            for by in (0, 1)
+        ]
+        yield tuple(torch.from_numpy(half.astype(np.int64)) for half in halves)
+
+
 def small_ids(*arguments):
     for x, y in checks.library_micro_batches(*arguments):
         yield x.int(), y.int()
@@ -137,6 +165,9 @@ MICRO_BATCHES = [
     (neighbours, "passed"),
     (dealt, "passed"),
     (blocks_backwards, "passed"),
+    (inputs_and_targets_apart, "passed"),
+    (all_ranks_read, "but it reads others"),
+    (sliced, "read only those windows"),
     (small_ids, "ids of torch.int32"),
     (lambda *a: None, "`yield` each micro-batch"),
     (lambda *a: next(iter(checks.library_micro_batches(*a))), "you return the first micro-batch"),

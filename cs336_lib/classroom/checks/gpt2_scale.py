@@ -49,10 +49,15 @@ def near(got: Tensor, want: Tensor) -> bool:
 
 
 class Positions:
-    """Token stream in which the value of each token is its position."""
+    """Token stream in which the value of each token is its position.
+
+    Attributes:
+        seen: Positions of the tokens that were read.
+    """
 
     def __init__(self, length: int):
         self.length = length
+        self.seen: set[int] = set()
 
     def __len__(self) -> int:
         return self.length
@@ -60,6 +65,7 @@ class Positions:
     def read(self, start: int, count: int) -> np.ndarray:
         """Return `count` tokens from position `start` on."""
         expect(start >= 0 and start + count <= self.length, "you read past the end of the tokens.")
+        self.seen.update(range(start, start + count))
         return np.arange(start, start + count, dtype=np.uint16)
 
 
@@ -143,8 +149,11 @@ def micro_batches(answer: MicroBatches) -> None:
         8, world=(1, 5), step=(0, 9), size=(1, 4), block=(1, 9), each=(1, 3), length=(60, 900)
     )
     for world, step, config, length in [*first, *map(share_of, drawn)]:
-        tokens = Positions(length)
-        ranks = [read_pieces(answer, tokens, step, config, rank, world) for rank in range(world)]
+        tokens, streams = Positions(length), [Positions(length) for _ in range(world)]
+        ranks = [
+            read_pieces(answer, stream, step, config, rank, world)
+            for rank, stream in enumerate(streams)
+        ]
         batch = config.windows
         case = f"step {step} of a batch of {batch} windows on {world} process(es)"
         if batch * step + batch > (length - 1) // config.block_size:
@@ -163,6 +172,19 @@ def micro_batches(answer: MicroBatches) -> None:
             len(set(counts)) == 1,
             f"{case}: the processes get {counts} micro-batches. All must get equally many, because "
             "they wait for each other.",
+        )
+        expect_own_reads(ranks, streams, config, case)
+
+
+def expect_own_reads(ranks: Ranks, streams: list[Positions], config: Recipe, case: str) -> None:
+    """Fail if a process reads tokens outside the windows that it yields."""
+    for rank, (pieces, stream) in enumerate(zip(ranks, streams, strict=True)):
+        starts = flat([pieces])
+        own = {start + place for start in starts for place in range(config.block_size + 1)}
+        expect(
+            stream.seen <= own,
+            f"{case}: process {rank} yields its own {len(starts)} windows, but it reads others, "
+            "too. Choose its numbers first, and read only those windows.",
         )
 
 

@@ -1,6 +1,17 @@
 """Wrong ideas for the exercises of 10_gpt2_scale, and mutants that are right."""
 
 FIRST = "range(step * batch + rank * size, (step + 1) * batch, world * size)"
+PIECES = (
+    "pieces.append(windows(tokens, starts, config.block_size))\n    yield from pieces[rank::world]"
+)
+READ_AT_ONCE = """def micro_batches(tokens, step, config, rank, world):
+    size, batch = config.micro_batch_size, config.batch_tokens // config.block_size
+    numbers = range(step * batch, (step + 1) * batch)
+    starts = [window_start(number, len(tokens), config) for number in numbers]
+    x, y = windows(tokens, starts, config.block_size)
+    for first in range(rank * size, batch, world * size):
+        yield x[first : first + size], y[first : first + size]
+"""
 SUM = "        dist.all_reduce(tensor)\n"
 ROW = "row[:, -model.config.block_size - 1 :]"
 MEAN = "F.cross_entropy(logits, row[0, -len(ending) :]).item()"
@@ -57,6 +68,12 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
                 "            yield windows(tokens, [start], config.block_size)",
             )
         ],
+        "every rank's windows are read": [
+            (FIRST, "range(step * batch, (step + 1) * batch, size)"),
+            ("    size, batch", "    pieces = []\n    size, batch"),
+            ("yield windows(tokens, starts, config.block_size)", PIECES),
+        ],
+        "one read of the step, and slices of it": READ_AT_ONCE,
         "only the first micro-batch": [
             ("        yield windows", "        return [windows"),
             ("block_size)\n", "block_size)]\n"),
