@@ -1,5 +1,6 @@
 """Notebook 08's checks: untouched stubs, right answers however written, and typical slips."""
 
+import itertools
 import math
 
 import numpy as np
@@ -207,7 +208,7 @@ def rate_by_torch(step, config):
     decay = torch.optim.lr_scheduler.CosineAnnealingLR(
         optimizer, max(config.max_steps - 1 - first, 1), config.min_learning_rate
     )
-    for _ in range(min(step, config.max_steps - 1) - first):
+    for _ in range(min(step - first, max(config.max_steps - 1 - first, 1))):
         optimizer.step()
         decay.step()
     return decay.get_last_lr()[0]
@@ -251,6 +252,13 @@ def forgot_to_subtract(step, config):
     return rate if step < config.warmup_steps else rate + config.min_learning_rate
 
 
+def rate_of_the_peak_for_ever(step, config):
+    """A run that is all warm-up never gets to the minimum."""
+    if config.max_steps <= max(config.warmup_steps, 1) <= step:
+        return config.learning_rate
+    return rates()(step, config)
+
+
 RATES = [
     (rates(), "passed"),
     (rate_in_pieces, "passed"),
@@ -283,6 +291,8 @@ RATES = [
     (rates(down=lambda p: math.cos(math.pi * p)), "a rate is negative"),
     (rates(low=lambda config: 0.0), "the last step has the rate 0"),
     (rates(low=lambda config: 5e-4), "with max_steps=20 and warmup_steps=0"),
+    (rates(low=lambda c: c.min_learning_rate or c.learning_rate / 10), "with a minimum of 0"),
+    (rate_of_the_peak_for_ever, "when all steps are warm-up, the number is off for step 5"),
     (rates(most=9.0), "limit the progress to 1"),
     (rates(down=lambda p: (1 + math.cos(math.pi * p**2)) / 2), "off for step 18"),
     (rates(first=lambda warmup: warmup - 1), "with max_steps=20 and warmup_steps=0"),
@@ -578,6 +588,22 @@ def backward_at_the_end(model, pieces, count, autocast):
     return loss.detach()
 
 
+def backward_joined(model, pieces, count, autocast):
+    xs, ys = zip(*pieces, strict=True)
+    with autocast:
+        loss = on_device(model, torch.cat(xs), torch.cat(ys)) * len(xs) / count
+    loss.backward()
+    return loss.detach()
+
+
+def backward_in_pairs(model, pieces, count, autocast):
+    total = 0
+    for piece in pieces:
+        both = [piece, *itertools.islice(pieces, 1)]
+        total = total + backward_joined(model, both, count, autocast)
+    return total
+
+
 def backward_without_autocast(model, pieces, count, autocast):
     for x, y in pieces:
         (on_device(model, x, y) / count).backward()
@@ -627,6 +653,8 @@ BACKWARD = [
     (backward(zero=True), "only the last micro-batch"),
     (backward(divide=lambda count, got: count**0.5), "the right direction and the wrong length"),
     (backward_at_the_end, "Go backward right after each piece"),
+    (backward_joined, "6 rows went through the model at once, but a piece has 2"),
+    (backward_in_pairs, "4 rows went through the model at once, but a piece has 2"),
     (backward_without_autocast, "inside `with autocast:`"),
     (backward_by_length, "an iterator without a length"),
     (torch.no_grad()(backward()), "no_grad is on"),

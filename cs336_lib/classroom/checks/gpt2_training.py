@@ -214,24 +214,36 @@ def learning_rate(answer: Callable[[int, TrainConfig], float]) -> None:
     for number, (case, (steps, warmup)) in enumerate(runs.items()):
         with later(case):
             check_run(answer, number, steps, warmup)
+    with later("with a minimum of 0"):
+        check_run(answer, 10, 24, 4, lowest=0.0)
     for number, run in enumerate(sizes(4, seed=1, warmup=(2, 30), rest=(2, 90))):
         with later("with other numbers"):
             check_run(answer, 20 + number, run.warmup + run.rest, run.warmup)
 
 
-def check_run(answer: Callable, number: int, steps: int, warmup: int) -> None:
-    """Check the rates of all steps of a run, and of steps after its end."""
+def check_run(answer: Callable, number: int, steps: int, warmup: int, lowest: float = 0.75) -> None:
+    """Check the rates of all steps of a run, and of steps after its end.
+
+    Args:
+        answer: The learner's schedule.
+        number: Every run has another number, and with it another peak.
+        steps: Number of steps.
+        warmup: Number of steps in the warm-up.
+        lowest: The minimum divided by the peak.
+    """
+    peak = 2.0 + number
     config = TrainConfig(
         max_steps=steps,
         warmup_steps=warmup,
-        learning_rate=2.0 + number,
-        min_learning_rate=1.5 + number / 2,
+        learning_rate=peak,
+        min_learning_rate=lowest * peak,
     )
-    decays = steps > max(warmup, 1)  # otherwise the peak is at the last step
-    for step in (*range(steps), *((steps, 2 * steps, 5 * steps + 3) if decays else ())):
+    for step in (*range(steps), steps, 2 * steps, 5 * steps + 3):
         where = f"step {step} with max_steps={steps} and warmup_steps={warmup}"
         wanted = schedule.learning_rate(step, config)
-        expect_number(rate_of(answer, step, config), wanted, where, {})
+        rate = rate_of(answer, step, config)
+        if not math.isclose(rate, wanted, abs_tol=1e-6 * peak):
+            expect_number(rate, wanted, where, {})
 
 
 def rate_of(answer: Callable, step: int, config: TrainConfig) -> float:
@@ -506,7 +518,13 @@ def check_backward(answer: Callable, seed: int, case: SimpleNamespace) -> None:
     model, autocast, alive = little_gpt(seed), Autocast(), WeakSet()
     pieces, count = pieces_of(seed, case), case.pieces + case.others
 
-    def look(model: GPT, *_: object) -> None:
+    def look(model: GPT, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        rows = len(named["idx"] if "idx" in named else given[0])
+        expect(
+            rows <= case.rows,
+            f"{rows} rows went through the model at once, but a piece has {case.rows}. Give the "
+            "model one piece at a time, because joined pieces keep all their activations.",
+        )
         expect(autocast.is_open, "the forward pass must be inside `with autocast:`.")
         expect(torch.is_grad_enabled(), "no_grad is on, so there is no gradient to add up.")
         expect(model.training, "model.eval() turns dropout off; train in training mode.")
@@ -520,7 +538,7 @@ def check_backward(answer: Callable, seed: int, case: SimpleNamespace) -> None:
         alive.add(kept := Kept(value))
         return kept
 
-    model.register_forward_pre_hook(look)
+    model.register_forward_pre_hook(look, with_kwargs=True)
     before = [p.detach().clone() for p in model.parameters()]
     try:
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.value):

@@ -110,6 +110,20 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         "no care for a run of warm-up": [
             ("max(config.max_steps - 1 - first, 1)", "(config.max_steps - 1 - first)")
         ],
+        "peak after a run of warm-up": [
+            (PROGRESS, "(step - first) / (config.max_steps - 1 - first)"),
+            (
+                "    progress =",
+                "    if config.max_steps - 1 <= first:\n        return peak\n    progress =",
+            ),
+        ],
+        "a minimum of 0 taken for none": [
+            ("config.min_learning_rate", "(config.min_learning_rate or 0.1 * peak)"),
+            (
+                "    peak, lowest, warmup",
+                "    peak = config.learning_rate\n    peak, lowest, warmup",
+            ),
+        ],
         "minimum at the last step in any case": [
             (
                 "    if step <",
@@ -290,6 +304,28 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
                 "        total = total + loss\n    total.backward()\n    return total.detach()",
             )
         ],
+        "pieces joined": """
+def backward(model, pieces, count, autocast):
+    xs, ys = zip(*pieces)
+    device = model.lm_head.weight.device
+    with autocast:
+        loss = model(torch.cat(xs).to(device), torch.cat(ys).to(device)) * len(xs) / count
+    loss.backward()
+    return loss.detach()
+""",
+        "pieces joined in pairs": """
+def backward(model, pieces, count, autocast):
+    total = torch.zeros((), device=model.lm_head.weight.device)
+    for piece in pieces:
+        second = next(pieces, None)
+        both = [piece] if second is None else [piece, second]
+        x, y = (torch.cat(part).to(total.device) for part in zip(*both))
+        with autocast:
+            loss = model(x, y) * len(both) / count
+        loss.backward()
+        total += loss.detach()
+    return total
+""",
         "backward a piece late": [
             ("    for x", "    late = None\n    for x"),
             (
