@@ -107,6 +107,7 @@ PADDED = [
     (lambda n, m: n + m - 1 & -m, "your bits work for powers of 2, but"),
     (lambda n, m: n + -n % 64, "the next multiple of 64, but `multiple` is 128"),
     (lambda n, m: 50304, "GPT-2's vocabulary only, and `n` is 1"),
+    (lambda n, m: int(n / m + 0.999) * m, "2048 is smaller than 2049"),
     (lambda n, m: 7, "off for padded(50257, 64)"),
     (lambda n, m: math.ceil(n / m) * float(m), "use integer division"),
     (lambda n, m: str(-(-n // m) * m), "a number is expected, not str"),
@@ -341,6 +342,11 @@ OPTIMIZERS = [
     (initialized, "changes the model's weights"),
     (halved, "changes the config"),
     (lambda m, c: adamw(m, c, fused=False), "isn't fused"),
+    (lambda m, c: adamw(m, c, lr=c.learning_rate or 6e-4), "config.learning_rate is 0, but"),
+    (
+        lambda m, c: adamw(m, c, groups=lambda m, d: optim.parameter_groups(m, d or 0.1)),
+        "for a model without decay, config.weight_decay is 0, but",
+    ),
     (lambda m, c: adamw(m, c, lr=6e-4), "config.learning_rate is 0.002, but"),
     (lambda m, c: adamw(m, c, betas=(0.9, 0.999)), "GPT-3's are (0.9, 0.95)"),
     (lambda m, c: adamw(m, c, betas=(0.95, 0.9)), "the betas are swapped"),
@@ -354,7 +360,7 @@ OPTIMIZERS = [
     (lambda m, c: adamw(m, c, groups=matrices_only), "don't hold each"),
     (
         lambda m, c: adamw(m, c, groups=lambda m, _: optim.parameter_groups(m, 0.1)),
-        "two axes or more decay by 0.1 and vectors by 0.0",
+        "two axes or more decay by 0.1. Use parameter_groups(model, config.weight_decay)",
     ),
     (lambda m, c: adamw(m, c, amsgrad=True), "amsgrad=True is another algorithm"),
     (lambda m, c: adamw(m, c, maximize=True), "climbs up the loss"),
@@ -534,7 +540,8 @@ FAST = [
     (bf16_everywhere, "PyTorch's default dtype"),
     (eager, "an eager backend"),
     (checks.library_fast, "passed"),
-    (with_null_context, "passed"),
+    (with_null_context, "if config.bf16 is False, you return a nullcontext"),
+    (lambda m, c: tuned(m, c, enabled=c.bf16 or c.compile), "config.compile switches bf16 on"),
     (allowed, "passed"),
     (lambda m, c: None, "is the `return` missing"),
     (lambda m, c: m, "return a pair"),
@@ -699,6 +706,19 @@ def in_one_imported_call(q, k, v, block):
     return torch._C._nn.scaled_dot_product_attention(q, k, v, is_causal=True)[0, 0]
 
 
+def last_block_first(q, k, v, block):
+    """The slip of an order in which the first blocks of a query are masked entirely."""
+    queries, result = torch.arange(len(q))[:, None], torch.zeros_like(v)
+    m, total = torch.full((len(q), 1), -math.inf), torch.zeros(len(q), 1)
+    for keys in reversed(torch.arange(len(k)).split(block)):
+        scores = (q @ k[keys].T / math.sqrt(q.size(1))).masked_fill(keys > queries, -math.inf)
+        new = torch.maximum(m, scores.amax(1, keepdim=True))
+        old, weights = (m - new).exp(), (scores - new).exp()
+        result = old * result + weights @ v[keys]
+        total, m = old * total + weights.sum(1, keepdim=True), new
+    return result / total
+
+
 def two_passes(q, k, v, block):
     """Right, and keeps all scores until their maximum is known."""
     queries, scores = torch.arange(len(q))[:, None], []
@@ -772,7 +792,8 @@ FLASH = [
     (nan_for(slice(None)), "take exp(m - new)"),
     (nan_for(slice(1)), "not its own"),
     (nan_for(slice(16, None)), "the wrong way round"),
-    (nan_for(slice(80)), "there is a nan"),
+    (nan_for(slice(80)), "Begin with the first block"),
+    (last_block_first, "Begin with the first block"),
     (lambda q, k, v, block: v + 1, "not that of attention"),
     (in_one_call, "functional.scaled_dot_product_attention does all the work"),
     (in_one_imported_call, "you combine 96 keys at once"),

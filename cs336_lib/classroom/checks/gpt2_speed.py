@@ -4,7 +4,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from numbers import Integral
 from types import SimpleNamespace
 from typing import Any
@@ -127,6 +127,7 @@ def padding_slips(n: int, multiple: int) -> dict[str, int]:
 def padded(answer: Callable[[int, int], int]) -> None:
     """Check the smallest multiple of `multiple` that is at least n."""
     fixed = [(50257, 64), (50304, 64), (50250, 64), (1, 128), (257, 8), (13, 1), (24, 24)]
+    fixed += [(2049, 2048), (1_000_001, 1_000_000)]  # a fraction that is nearly 0 still counts
     drawn = sizes(12, n=(1, 60_000), multiple=(2, 300))
     for n, multiple in [*fixed, *((case.n, case.multiple) for case in drawn)]:
         got, want = answer(n, multiple), -(-n // multiple) * multiple
@@ -357,6 +358,8 @@ def optimized_models() -> Iterator[tuple[str, Callable[[], nn.Module]]]:
     yield "with a matrix of one row", lambda: nn.Sequential(nn.Linear(4, 1), nn.Linear(1, 3))
     yield "without biases", lambda: nn.Sequential(nn.Linear(4, 6, bias=False))
     yield "with a weight of three axes", lambda: nn.Conv1d(3, 4, 2)
+    yield "without decay", lambda: nn.Linear(3, 2)
+    yield "with a learning rate of 0", lambda: nn.Linear(3, 2)
 
 
 @part(
@@ -370,6 +373,8 @@ def make_optimizer(answer: Callable[[nn.Module, Any], torch.optim.Optimizer]) ->
     configs += [
         SimpleNamespace(learning_rate=c.rate / 1e4, weight_decay=c.decay / 1e2) for c in drawn
     ]
+    configs.append(SimpleNamespace(learning_rate=3e-3, weight_decay=0.0))
+    configs.append(SimpleNamespace(learning_rate=0.0, weight_decay=0.2))
     cases = zip(optimized_models(), configs, strict=True)
     for seed, ((special, build), config) in enumerate(cases):
         torch.manual_seed(seed)
@@ -447,17 +452,22 @@ def expect_groups(
     vectors = {decays[id(p)] for p in model.parameters() if p.dim() < 2}
     decay = config.weight_decay
     expect(
-        not (vectors == matrices == {decay}),
+        not decay or not (vectors == matrices == {decay}),
         "biases and gains decay too; parameter_groups(model, config.weight_decay) separates them.",
     )
     expect(
-        not (vectors == {decay} and matrices == {0.0}),
+        not decay or not (vectors == {decay} and matrices == {0.0}),
         "the groups are swapped; matrices decay, and biases and gains don't.",
     )
     expect(
-        matrices == {decay} and vectors <= {0.0},
+        vectors <= {0.0},
         f"{case}config.weight_decay is {decay:g}, but parameters of two axes or more decay by "
         f"{listed(matrices)} and vectors by {listed(vectors)}. Vectors shouldn't decay.",
+    )
+    expect(
+        matrices == {decay},
+        f"{case}config.weight_decay is {decay:g}, but parameters of two axes or more decay by "
+        f"{listed(matrices)}. Use parameter_groups(model, config.weight_decay).",
     )
 
 
@@ -586,6 +596,11 @@ def pair(answer: Fast, model: Tied, bf16: bool, compiled: bool) -> tuple[Any, An
         hasattr(got[1], "__enter__"),
         f"the second value should be usable in `with`, and {type(got[1]).__name__} is not.",
     )
+    expect(
+        not isinstance(got[1], nullcontext),
+        f"if config.bf16 is {bf16}, you return a nullcontext. Always return an autocast, and "
+        "enable it only if config.bf16 is set.",
+    )
     for p in model.parameters():
         expect(p.dtype == torch.float32, "the weights stay fp32; autocast casts what it needs.")
         expect(torch.equal(p, weight), "your function changes the model's weights.")
@@ -614,16 +629,17 @@ def expect_tf32(case: str) -> None:
     )
 
 
+def product_dtype(context: Any) -> torch.dtype:
+    """Return the dtype of a matmul's result within a context."""
+    x = torch.ones(2, 2)
+    with context:
+        return (x @ x).dtype
+
+
 def expect_autocast(low: Any, plain: Any) -> None:
     """Fail unless matmuls run in bf16 under `low` every time, and in fp32 under `plain`."""
-    x = torch.ones(2, 2)
-
-    def dtype(context: Any) -> torch.dtype:
-        with context:
-            return (x @ x).dtype
-
     try:
-        seen, plainly = {dtype(low), dtype(low)}, dtype(plain)
+        seen, plainly = {product_dtype(low), product_dtype(low)}, product_dtype(plain)
     except (RuntimeError, AttributeError) as error:
         raise DiagnosisError(
             "your autocast can be entered only once, and a step enters it for every micro-batch."
@@ -673,7 +689,7 @@ def expect_compiled(answer: Fast) -> None:
     expect(not is_compiled(got), "config.compile is off, but you return a compiled model.")
     expect(got is model, "config.compile is off; return the model itself.")
     with mock.patch.object(torch, "compile", wraps=torch.compile) as compiler:
-        got, _ = pair(answer, model, False, True)
+        got, plain = pair(answer, model, False, True)
     expect(
         not is_compiled(model),
         "model.compile() changes the model itself, so evaluation would be compiled for each of its "
@@ -686,16 +702,17 @@ def expect_compiled(answer: Fast) -> None:
     )
     eager = any("eager" in str(call.kwargs.get("backend")) for call in compiler.call_args_list)
     expect(not eager, "an eager backend traces the model without compiling it; leave it out.")
+    expect(
+        product_dtype(plain) == torch.float32,
+        "config.compile switches bf16 on although config.bf16 is off; pass enabled=config.bf16.",
+    )
 
 
 def expect_both(answer: Fast) -> None:
     """Fail unless bf16 and the compiler can be on together."""
     model = Tied()
     got, low = pair(answer, model, True, True)
-    x = torch.ones(2, 2)
-    with low:
-        seen = (x @ x).dtype
-    both = seen == torch.bfloat16 and is_compiled(got)
+    both = product_dtype(low) == torch.bfloat16 and is_compiled(got)
     expect(both, "each setting works alone, but not config.bf16 and config.compile together.")
 
 
@@ -880,6 +897,6 @@ def expect_no_nan(got: Tensor) -> None:
     )
     expect(
         not lost.any(),
-        "there is a nan, because a whole masked block gives exp(-inf - (-inf)); keep the old "
-        "maximum, which is finite from the first block on.",
+        "there is a nan, because a whole masked block gives exp(-inf - (-inf)). Begin with the "
+        "first block, in which every query has a key, and never let m fall again.",
     )

@@ -146,6 +146,7 @@ FLASH_IDEAS: dict[str, str | list[tuple[str, str]]] = {
         (".T / math.sqrt(d)", ".T"),
     ],
     "first values for every block": [("v[keys]", "v[: len(keys)]")],
+    "last block first": [("range(0, seq, block)", "reversed(range(0, seq, block))")],
     "keys in fp64": [
         ("k[keys].T", "k[keys].double().T"),
         ("(q @", "(q.double() @"),
@@ -168,6 +169,7 @@ PADDED_IDEAS: dict[str, str | list[tuple[str, str]]] = {
     "GPT-2's vocabulary": [("-(-n // multiple) * multiple", "50304")],
     "at least one more column": [("-n //", "-(n + 1) //")],
     "sum": [("-(-n // multiple) * multiple", "n + multiple")],
+    "nearly one multiple more": [("-(-n // multiple)", "int(n / multiple + 0.999)")],
     "larger of both": [
         ("-(-n // multiple) * multiple", "n if n % multiple == 0 else max(n, multiple)")
     ],
@@ -186,6 +188,8 @@ OPTIMIZER_IDEAS: dict[str, str | list[tuple[str, str]]] = {
     "GPT-2's learning rate fixed": [("config.learning_rate", "6e-4")],
     "no learning rate": [("lr=config.learning_rate, ", "")],
     "decay fixed": [("config.weight_decay)", "0.1)")],
+    "a decay of 0 replaced": [("config.weight_decay)", "config.weight_decay or 0.1)")],
+    "a learning rate of 0 replaced": [("config.learning_rate", "config.learning_rate or 6e-4")],
     "everything decays": [
         ("(groups, ", "(model.parameters(), weight_decay=config.weight_decay, "),
     ],
@@ -255,6 +259,15 @@ FAST_IDEAS: dict[str, str | list[tuple[str, str]]] = {
     "autocast always on": [("enabled=config.bf16", "enabled=True")],
     "autocast without the compiler": [("config.bf16)", "config.bf16 and not config.compile)")],
     "autocast if compiled": [("enabled=config.bf16", "enabled=config.compile")],
+    "autocast for either setting": [
+        ("enabled=config.bf16", "enabled=config.bf16 or config.compile")
+    ],
+    "nullcontext without bf16": [
+        (
+            COMPILED + ", autocast",
+            COMPILED + ", autocast if config.bf16 else __import__('contextlib').nullcontext()",
+        )
+    ],
     "no autocast without bf16": [
         (COMPILED + ", autocast", COMPILED + ", autocast if config.bf16 else None")
     ],
