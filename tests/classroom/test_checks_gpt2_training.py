@@ -639,6 +639,7 @@ BACKWARD = [
     (backward_total_on_cpu, "the result is on the CPU"),
     (backward_sum_of_numbers, "the result is on the CPU"),
     (lambda *a: backward()(*a).cpu(), "the result is on the CPU"),
+    (lambda *a: backward()(*a).to("cpu"), "the result is on the CPU"),
     (backward_retained, "without retain_graph"),
     (backward_clipped, "clipping comes in the update"),
     (backward_and_step, "the weights have moved"),
@@ -752,7 +753,7 @@ def update_by_group(model, optimizer, rate, grad_clip):
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     norm = nn.utils.get_total_norm(p.grad for p in parameters)
     nn.utils.clip_grads_with_norm_(parameters, grad_clip, norm)
-    optimizer.param_groups[0]["lr"] = optimizer.param_groups[1]["lr"] = rate
+    optimizer.param_groups = [{**group, "lr": rate} for group in optimizer.param_groups]
     optimizer.step()
     for p in parameters:
         p.grad = None
@@ -764,6 +765,13 @@ def update_norm_of(change):
         return change(update()(*args))
 
     return run
+
+
+def update_of_two_groups(model, optimizer, rate, grad_clip):
+    two = [p for group in optimizer.param_groups[:2] for p in group["params"]]
+    norm = nn.utils.clip_grad_norm_(two, grad_clip)
+    update(order=("rate", "step", "zero"))(model, optimizer, rate, grad_clip)
+    return norm
 
 
 def update_of_the_first_group(model, optimizer, rate, grad_clip):
@@ -806,6 +814,12 @@ UPDATES = [
     (update_of_the_first_group, "the norm of the first parameter"),
     (update_of_sgd, "with AdamW, the weights end elsewhere"),
     (update_divided_by_zero, "for a gradient of zeros, with SGD, the weights become NaN"),
+    (update(groups=slice(2)), "with four groups of parameters, the weights end elsewhere"),
+    (update(groups=slice(None, None, 3)), "one group kept"),
+    (update_of_two_groups, "with four groups of parameters, the returned norm is off"),
+    (update_norm_of(lambda norm: torch.tensor(norm.item())), "a copy of the norm on the CPU"),
+    (update_norm_of(lambda norm: norm.cpu()), "a copy of the norm on the CPU"),
+    (update_norm_of(lambda norm: norm.to("cpu")), "a copy of the norm on the CPU"),
     (update_once_set, "for another long gradient and another limit"),
     (lambda *a: update()(*a).repeat(3), "return one number"),
     (lambda *a: update()(*a) * 1.5, "off for the gradient's norm over all parameters"),
@@ -959,6 +973,7 @@ EVALUATIONS = [
     (evaluate_without_moving, "on a GPU this fails, because a tensor stays on the CPU"),
     (evaluate_total_on_cpu, "the result is on the CPU"),
     (evaluate(result=lambda total: torch.tensor(total.item())), "the result is on the CPU"),
+    (evaluate(result=lambda total: total.to("cpu")), "the result is on the CPU"),
     (evaluate_stacked, "your function raises RuntimeError"),
     (evaluate(start=lambda i, available, count: i * (available // count)), "the windows begin at"),
     (evaluate(count=lambda asked, available: min(asked + 1, available)), "the number of windows"),

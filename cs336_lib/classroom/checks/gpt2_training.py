@@ -638,36 +638,52 @@ def check_loss(got: Any, right: float, last: float, pieces: int, count: int) -> 
     expect_number(got.item(), right, "the returned sum of loss / count", mistakes, 1e-4)
 
 
-def check_device(call: Callable[[GPT], Any]) -> None:
-    """Run an answer with a model on the meta device, whose tensors have a shape but no numbers.
+STAYS = (
+    "on a GPU this fails, because a tensor stays on the CPU; move x and y to the model's device."
+)
 
-    Where the answer asks for a number, it gets 1, so an answer that ends in an error isn't judged.
+
+def without_numbers(call: Callable[[], Any]) -> Any:
+    """Call an answer on the meta device, whose tensors have a shape but no numbers.
+
+    Where the answer asks for a number, it gets 1, so an answer that ends in an error isn't judged;
+    its result is None.
+    """
+    move = Tensor.to
+
+    def to(x: Tensor, *where: Any, **named: Any) -> Tensor:
+        try:
+            return move(x, *where, **named)
+        except NotImplementedError:  # from the meta device to the CPU
+            return torch.ones(x.shape)
+
+    asked = {"item": lambda x: 1.0, "__float__": lambda x: 1.0, "__bool__": lambda x: True}
+    try:
+        with mock.patch.multiple(Tensor, **asked, cpu=lambda x: torch.ones(x.shape), to=to):
+            return call()
+    except DiagnosisError:
+        raise
+    except Exception as error:
+        expect("expected device" not in str(error), STAYS)
+        return None
+
+
+def check_device(call: Callable[[GPT], Any]) -> None:
+    """Run an answer with a model on the meta device, and check where its tensors are.
 
     Args:
         call: Calls the answer with the model.
     """
     model = little_gpt(0, device="meta")
-    stays = (
-        "on a GPU this fails, because a tensor stays on the CPU; move x and y to the model's "
-        "device."
-    )
 
     def look(model: GPT, given: tuple[Any, ...], named: dict[str, Any]) -> None:
         tensors = [x for x in (*given, *named.values()) if isinstance(x, Tensor)]
-        expect(all(x.is_meta for x in tensors), stays)
+        expect(all(x.is_meta for x in tensors), STAYS)
 
     model.register_forward_pre_hook(look, with_kwargs=True)
-    numbers = {"item": lambda x: 1.0, "__float__": lambda x: 1.0, "__bool__": lambda x: True}
-    try:
-        with mock.patch.multiple(Tensor, **numbers, cpu=lambda x: torch.ones(x.shape)):
-            loss = call(model)
-    except DiagnosisError:
-        raise
-    except Exception as error:
-        expect("expected device" not in str(error), stays)
-        return
+    loss = without_numbers(lambda: call(model))
     expect(
-        loss.is_meta,
+        loss is None or loss.is_meta,
         "the result is on the CPU, though the model may be on a GPU; add the losses up on the "
         "model's device.",
     )
@@ -687,15 +703,22 @@ def update_of(
     return norm
 
 
-class TwoGroups:
-    """A small model, an optimizer with two groups of it, and gradients of a given norm."""
+class Groups:
+    """A small model, an optimizer with groups of it, and gradients of a given norm.
 
-    def __init__(self, make: Callable[..., torch.optim.Optimizer], size: int = 5):
+    Args:
+        make: The optimizer's class.
+        size: Number of inputs.
+        count: Number of groups, at most 4. The last one has the rest of the parameters.
+    """
+
+    def __init__(self, make: Callable[..., torch.optim.Optimizer], size: int = 5, count: int = 2):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(3)
             self.model = nn.Sequential(nn.Linear(size, 3), nn.LayerNorm(3))
-        matrix, *vectors = self.model.parameters()
-        self.optimizer = make([{"params": [matrix]}, {"params": vectors}], lr=7.0)
+        parameters, last = list(self.model.parameters()), count - 1
+        parts = [*([p] for p in parameters[:last]), parameters[last:]]
+        self.optimizer = make([{"params": part} for part in parts], lr=7.0)
 
     def weights(self) -> Tensor:
         """Return all weights as one vector."""
@@ -718,7 +741,7 @@ class TwoGroups:
 )
 def update(answer: Callable[[nn.Module, torch.optim.Optimizer, float, float], Tensor]) -> None:
     """Check one step with a long gradient, and steps of SGD and AdamW with other gradients."""
-    two = TwoGroups(torch.optim.SGD)
+    two = Groups(torch.optim.SGD)
     before, gradient = two.weights(), two.give_gradient(6.0, seed=0)
     norm = answer(two.model, two.optimizer, 0.25, 2.0)
     check_norm(norm, gradient, before)
@@ -735,15 +758,31 @@ def update(answer: Callable[[nn.Module, torch.optim.Optimizer, float, float], Te
         "for a learning rate of 0": (2.0, 0.0, 1.5),
         "for the last of six steps": (30.0, 0.03, 9.0),
     }
-    for size, make in ((5, torch.optim.SGD), (1, torch.optim.AdamW)):
-        mine, right = TwoGroups(make, size), TwoGroups(make, size)
-        for seed, (case, (length, rate, limit)) in enumerate(steps.items(), start=1):
-            mine.give_gradient(length, seed)
-            right.give_gradient(length, seed)
-            with later(f"{case}, with {make.__name__}"):
-                norm = answer(mine.model, mine.optimizer, rate, limit)
-                wanted = update_of(right.model, right.optimizer, rate, limit)
-                check_next(norm, wanted, mine.weights(), right.weights())
+    for where, size, make, count in (
+        ("with SGD", 5, torch.optim.SGD, 2),
+        ("with AdamW", 1, torch.optim.AdamW, 2),
+        ("with four groups of parameters", 2, torch.optim.SGD, 4),
+    ):
+        mine, right = Groups(make, size, count), Groups(make, size, count)
+        check_calls(answer, steps, where, mine, right)
+    check_waiting(answer)
+
+
+def check_calls(
+    answer: Callable,
+    steps: dict[str, tuple[float, float, float]],
+    where: str,
+    mine: Groups,
+    right: Groups,
+) -> None:
+    """Check calls one after the other, which have a gradient's norm, a rate and a limit each."""
+    for seed, (case, (length, rate, limit)) in enumerate(steps.items(), start=1):
+        mine.give_gradient(length, seed)
+        right.give_gradient(length, seed)
+        with later(f"{case}, {where}"):
+            norm = answer(mine.model, mine.optimizer, rate, limit)
+            wanted = update_of(right.model, right.optimizer, rate, limit)
+            check_next(norm, wanted, mine.weights(), right.weights())
 
 
 def check_next(norm: Any, wanted: Tensor, weights: Tensor, right: Tensor) -> None:
@@ -757,6 +796,20 @@ def check_next(norm: Any, wanted: Tensor, weights: Tensor, right: Tensor) -> Non
         torch.allclose(weights, right, atol=1e-5),
         "the weights end elsewhere. Each call clips at its own limit, sets its own rate, and takes "
         "one optimizer.step().",
+    )
+
+
+def check_waiting(answer: Callable) -> None:
+    """Check on the meta device that the returned norm doesn't leave the model's device."""
+    with torch.device("meta"):
+        run = Groups(torch.optim.SGD)
+    for p in run.model.parameters():
+        p.grad = torch.zeros_like(p)
+    norm = without_numbers(lambda: answer(run.model, run.optimizer, 0.25, 2.0))
+    expect(
+        norm is None or norm.is_meta,
+        "you return a copy of the norm on the CPU, for which a GPU would have to wait in every "
+        "step; return the tensor itself.",
     )
 
 

@@ -209,6 +209,21 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         "zeroed first": [("    norm =", "    optimizer.zero_grad()\n    norm =")],
         "never zeroed": [("    optimizer.zero_grad()\n", "")],
         "first group only": [("optimizer.param_groups:", "optimizer.param_groups[:1]:")],
+        "two groups only": [("optimizer.param_groups:", "optimizer.param_groups[:2]:")],
+        "first and last group only": [
+            (
+                "optimizer.param_groups:",
+                "(optimizer.param_groups[0], optimizer.param_groups[-1]):",
+            )
+        ],
+        "two groups clipped": [
+            (
+                "clip_grad_norm_(model.parameters()",
+                "clip_grad_norm_([p for g in optimizer.param_groups[:2] for p in g['params']]",
+            )
+        ],
+        "a copy of the norm on the CPU": [("return norm", "return torch.tensor(norm.item())")],
+        "norm moved to the CPU": [("return norm", "return norm.to('cpu')")],
         "last group only": [("optimizer.param_groups:", "optimizer.param_groups[-1:]:")],
         "rate as the optimizer's default": [
             ('group["lr"] = rate', 'optimizer.defaults["lr"] = rate')
@@ -383,6 +398,7 @@ def backward(model, pieces, count, autocast):
             ("return total", "return torch.tensor(total.item())"),
         ],
         "result on the CPU": [("return total", "return total.cpu()")],
+        "result moved to the CPU": [("return total", "return total.to('cpu')")],
         "half precision": [
             ("loss.backward()", "loss.backward()" + EACH_GRADIENT + ".copy_(p.grad.bfloat16())")
         ],
@@ -475,6 +491,7 @@ def backward(model, pieces, count, autocast):
         "a number returned": [("return total", "return total.item()")],
         "sum of numbers": [("return total", "return torch.tensor(total.item())")],
         "result on the CPU": [("return total", "return total.cpu()")],
+        "result moved to the CPU": [("return total", "return total.to('cpu')")],
         "perplexity": [("return total", "return total.exp()")],
         "bits": [("return total", "return total / math.log(2)")],
         "targets are the inputs": [("y.to(total.device)", "x.to(total.device)")],
