@@ -304,6 +304,25 @@ def sum_all_at_once(model):
             work.wait()
 
 
+def to_rank_0_and_back(tensor):
+    dist.reduce(tensor, 0)
+    dist.broadcast(tensor, 0)
+    return tensor
+
+
+def only_reduced(tensor):
+    dist.reduce(tensor, dst=0, op=dist.ReduceOp.SUM)
+    return tensor
+
+
+def one_of_each_shape(model):
+    seen = set()
+    for parameter in model.parameters():
+        if parameter.shape not in seen:
+            seen.add(parameter.shape)
+            SUM(parameter.grad)
+
+
 def broadcast(tensor):
     dist.broadcast(tensor, 0)
     return tensor
@@ -316,6 +335,9 @@ DATA_PARALLEL = [
     ((by_size, each_gradient(assigned)), "passed"),
     ((summing(by_gathering), in_one_message), "passed"),
     ((summing(asynchronous), sum_all_at_once), "passed"),
+    ((summing(to_rank_0_and_back), GRADIENTS), "passed"),
+    ((summing(only_reduced), GRADIENTS), "only rank 0 has the sum of all 2"),
+    ((SUM, one_of_each_shape), "the gradient of a gain, which has the shape of a bias"),
     ((SUM, each_gradient(lambda p: SUM(p.grad.data))), "passed"),
     (
         (SUM, lambda model: [SUM(p.grad) for p in model.parameters() if p.grad is not None]),
@@ -435,6 +457,12 @@ def by_log_softmax(model, context, ending):
     return -every[0, -len(ending) :].mean().item()
 
 
+def in_bf16(model, context, ending):
+    x, y = rows_of(model, context, ending)
+    logits = model(x)[0, -len(ending) :].bfloat16()
+    return F.cross_entropy(logits, y[0, -len(ending) :]).item()
+
+
 def by_sum(model, context, ending):
     return by_log_softmax(model, context, ending) * len(ending)
 
@@ -499,6 +527,8 @@ CHOICES = [
     (choosing(by_log_softmax), "passed"),
     (token_by_token, "passed"),
     (on_the_cpu, "the ids stay on the CPU when the model is on a GPU"),
+    (choosing(in_bf16), "nearly equally likely"),
+    (choosing(lambda *a: round(by_log_softmax(*a), 2)), "don't round them"),
     (five_endings, "not for another with block_size 8"),
     (of_14_tokens, "is longer than block_size 8"),
     (lambda *a: None, "is the `return` missing"),
@@ -541,6 +571,9 @@ SCALES = {
     "not that of the whole batch": lambda size, total, world: size * world,
     "// rounds down": lambda size, total, world: size // total * world,
     "the number is off for scale(3, 24, 4)": lambda size, total, world: 7.0,
+    "times the batch's. Don't round the factor.": lambda size, total, world: round(
+        size / total * world, 3
+    ),
     "with micro-batches of different sizes on 3 process(es)": lambda size, total, world: (
         0.5 if total in (12, 24) else 7.0
     ),
@@ -587,14 +620,15 @@ GPUS = {
     ),
     "are reserved: you round down": (needing(16, rounding=round)),
     "it fits exactly": needing(16, rounding=lambda gpus: int(gpus) + 1),
+    "math.ceil returns an int": needing(16, rounding=np.ceil),
     "you add the reserve": needing(16, reserve=lambda memory, reserved: memory + reserved),
     "GPUs needn't come in eights": needing(16, rounding=lambda n: 8 * math.ceil(n / 8)),
     "the number is off for 1e+11 parameters": lambda *a: 99,
     "the number is off for 7e+09 parameters": lambda *a: 25 if a[0] == 100e9 else 11,
 }
 RIGHT_GPUS = [
-    lambda n, memory, reserved: -(-16 * n // (memory - reserved)),
-    lambda n, memory, reserved: np.ceil(16 * n / (memory - reserved)),
+    lambda n, memory, reserved: int(-(-16 * n // (memory - reserved))),
+    lambda n, memory, reserved: np.int64(np.ceil(16 * n / (memory - reserved))),
     lambda n, memory, reserved: math.ceil(sum([4 * n] * 4) / (memory - reserved)),
     lambda *a: torch.tensor(needing(16)(*a)),
     lambda n, memory, reserved: next(

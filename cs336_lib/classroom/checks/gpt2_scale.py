@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from numbers import Integral
 from operator import index
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -275,7 +276,7 @@ def diagnose_number(ranks: Ranks, whole: list[int], config: Recipe, case: str) -
 
 
 class Tied(nn.Module):
-    """A model with a tied matrix, as GPT-2 has, a bias and a number."""
+    """A model with a tied matrix, as GPT-2 has, a bias, a number and a gain."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -283,6 +284,7 @@ class Tied(nn.Module):
         self.lm_head = nn.Linear(3, 5)
         self.lm_head.weight = self.wte.weight
         self.scale = nn.Parameter(torch.ones(()))
+        self.norm = nn.RMSNorm(5)  # its weight has the shape of the bias
 
 
 def gradients_of(model: nn.Module) -> list[Tensor]:
@@ -306,6 +308,16 @@ def library_sum_gradients(model: nn.Module) -> None:
             library_sum(parameter.grad)
 
 
+def threads_reduce(
+    tensor: Tensor, dst: int, op: Any = dist.ReduceOp.SUM, group: Any = None, **_: Any
+) -> None:
+    """Stand in for dist.reduce, which the group of threads lacks."""
+    total = tensor.clone()
+    dist.all_reduce(total, op, group)
+    if dist.get_rank(group) == dst:
+        tensor.copy_(total)
+
+
 @contextmanager
 def expecting_waits() -> Iterator[None]:
     """Fail if an asynchronous all-reduce within this block isn't waited for."""
@@ -319,7 +331,7 @@ def expecting_waits() -> Iterator[None]:
         works.append(mock.Mock(wraps=work))
         return works[-1]
 
-    with mock.patch.object(dist, "all_reduce", all_reduce):
+    with mock.patch.multiple(dist, all_reduce=all_reduce, reduce=threads_reduce):
         yield
     expect(
         all(work.wait.called for work in works),
@@ -463,7 +475,7 @@ def check_sum(
 def check_alone(sum_over_processes: Callable, sum_gradients: Callable) -> None:
     """Check both functions in a process that torchrun did not start."""
     tensor, model = torch.tensor([2.0, -1.0]), Tied()
-    logits = model.lm_head(model.wte(torch.arange(4))) * model.scale
+    logits = model.norm(model.lm_head(model.wte(torch.arange(4)))) * model.scale
     F.cross_entropy(logits, torch.arange(4)).backward()
     before = [gradient.clone() for gradient in gradients_of(model)]
     try:
@@ -513,7 +525,12 @@ def check_gradients(sum_gradients: Callable[[nn.Module], None], world: int) -> N
         ),
         "sum_gradients changes the weights; add up `parameter.grad`, not the parameter.",
     )
-    names = {1: "a tied matrix's gradient", 2: "a bias's gradient", 0: "a number's gradient"}
+    names = {
+        1: "a tied matrix's gradient",
+        2: "a bias's gradient",
+        0: "a number's gradient",
+        3: "the gradient of a gain, which has the shape of a bias",
+    }
     for number, name in names.items():
         gradients = [after[number] for _, after in found]
         twice = world * torch.stack([each[number] for each in own]).sum(0)
@@ -620,6 +637,22 @@ def small_model(block_size: int, seed: int) -> GPT:
     return model
 
 
+def close_scenes(model: GPT, count: int, seed: int) -> list[Scene]:
+    """Draw contexts with two endings of one token whose losses nearly tie; the second is lower."""
+    found = []
+    for context, _ in scenes((1, 7), count, seed):
+        losses, tokens = losses_of_all(model, context).sort()
+        gaps = losses.diff()
+        for place in ((gaps > 1e-3) & (gaps < 4e-3)).nonzero().flatten().tolist():
+            found.append((context, [[int(tokens[place + 1])], [int(tokens[place])]]))
+    return found
+
+
+def losses_of_all(model: GPT, context: list[int]) -> Tensor:
+    """Return the loss of each token of the vocabulary as the one after the context."""
+    return -model(torch.tensor([context]))[0, -1].log_softmax(-1)
+
+
 class ElsewhereError(Exception):
     """Error of a model on another device, which ends the learner's call."""
 
@@ -665,6 +698,12 @@ def most_likely(answer: Callable[[nn.Module, list[int], list[list[int]]], int]) 
                 scenes((1, 12), 15, seed=3, ends=(1, 4), choices=(1, 7)),
                 "right for one model, but not for another with block_size 8, with 1 to 7 endings "
                 "of 1 to 4 tokens.",
+            ),
+            (
+                model,
+                close_scenes(model, 40, seed=4),
+                "right, but not for two endings that are nearly equally likely. Compare their "
+                "losses in fp32, and don't round them.",
             ),
         ):
             try:
@@ -777,10 +816,11 @@ def loss_scale(scale: Callable[[int, int, int], float]) -> None:
         length = averaged_gradient(scale, sizes)
         is_even = len({size for pieces in sizes for size in pieces}) == 1
         what = "equally large micro-batches" if is_even else "micro-batches of different sizes"
+        advice = " Don't round the factor." if math.isclose(length, 1.0, rel_tol=2e-2) else ""
         expect(
             math.isclose(length, 1.0, rel_tol=1e-6),
-            f"with {what} on {len(sizes)} process(es), {sizes}, the gradient is {length:.3g} times "
-            "the batch's.",
+            f"with {what} on {len(sizes)} process(es), {sizes}, the gradient is {length:.7g} times "
+            f"the batch's.{advice}",
         )
 
 
@@ -836,4 +876,11 @@ def fewest_gpus(gpus: Callable[[float, float, float], int]) -> None:
         case = f"{parameters:g} parameters, {memory:g} bytes of which {reserved:g} are reserved"
         wrong = wrong_gpus(parameters, memory, reserved)
         mistakes = {f"for {case}: {text}": number for text, number in wrong.items()}
-        expect_number(gpus(parameters, memory, reserved), want, case, mistakes)
+        got: Any = gpus(parameters, memory, reserved)
+        expect_number(got, want, case, mistakes)
+        number = got.item() if isinstance(got, (Tensor, np.ndarray)) else got
+        expect(
+            isinstance(number, Integral),
+            f"right, but a number of GPUs is an int, and you return a {type(number).__name__}; "
+            "math.ceil returns an int.",
+        )

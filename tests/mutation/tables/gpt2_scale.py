@@ -114,6 +114,12 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         ],
         "the weights are summed": [("parameter.grad", "parameter.data")],
         "the gradient's copy is summed": [("parameter.grad)", "parameter.grad.clone())")],
+        "one parameter of each shape": [
+            (
+                "parameter in model.parameters()",
+                "parameter in {p.shape: p for p in [*model.parameters()][::-1]}.values()",
+            )
+        ],
         "matrices only": [
             ("        sum_over", "        if parameter.dim() > 1:\n            sum_over")
         ],
@@ -150,6 +156,7 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
     },
     "loss_scale": {
         "one process": [(" * world", "")],
+        "rounded to three digits": [("size / total * world", "round(size / total * world, 3)")],
         "DDP's mean once more": [("* world", "/ world")],
         "the world squared": [("* world", "* world**2")],
         "the mean of micro-batches": [("size / total * world", "1 / total * world")],
@@ -163,6 +170,8 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         "inverted": [("size / total * world", "total / size / world")],
     },
     "most_likely": {
+        "bf16 logits": [(".float()", ".bfloat16()")],
+        "losses of two digits": [(MEAN, f"round({MEAN}, 2)")],
         "the sum": [
             (MEAN, "F.cross_entropy(logits, row[0, -len(ending) :], reduction='sum').item()")
         ],
@@ -198,6 +207,7 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
     "fewest_gpus": {
         "rounded down": [("math.ceil", "math.floor")],
         "rounded": [("math.ceil", "round")],
+        "a float": [("math.ceil", "float(math.ceil"), ("reserved))", "reserved)))")],
         "one more": [(QUOTIENT, "int(needed / (memory - reserved)) + 1")],
         "not rounded": [(QUOTIENT, "needed / (memory - reserved)")],
         "nothing reserved": [("(memory - reserved)", "memory")],
