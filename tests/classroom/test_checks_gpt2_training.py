@@ -333,7 +333,7 @@ def matrix(name, p):
 
 def one_group_each(model, weight_decay):
     return tuple(
-        {"params": iter([p]), "weight_decay": weight_decay if len(p.shape) > 1 else 0}
+        {"params": (p,), "weight_decay": weight_decay if len(p.shape) > 1 else 0}
         for p in model.parameters()
     )
 
@@ -390,9 +390,12 @@ def groups_of_an_iterator(model, weight_decay):
 GROUPS = [
     (split(matrix), "passed"),
     (one_group_each, "passed"),
-    (split(lambda name, p: "ln_" not in name and not name.endswith("bias")), "passed"),
+    (
+        split(lambda name, p: "ln_" not in name and not name.endswith("bias")),
+        "with a LayerNorm that is named mlp.1, the norms' weights are decayed",
+    ),
     (groups_by_module, "passed"),
-    (groups_of_generators, "passed"),
+    (groups_of_generators, "params must be a list. A generator"),
     (split(lambda name, p: p.squeeze().dim() > 1), "with block_size=1, where wpe"),
     (split(lambda name, p: p.numel() > len(p)), "in a model that is one number wide"),
     (split(lambda name, p: p.numel() > 48), "with block_size=1"),
@@ -976,6 +979,14 @@ EVALUATIONS = [
     (evaluate(result=lambda total: total.to("cpu")), "the result is on the CPU"),
     (evaluate_stacked, "your function raises RuntimeError"),
     (evaluate(start=lambda i, available, count: i * (available // count)), "the windows begin at"),
+    (
+        evaluate(start=lambda i, available, count: int(i * (available / count))),
+        "with 22 of 30 windows, the windows begin at",
+    ),
+    (
+        evaluate(start=lambda i, available, count: int(i / count * available)),
+        "with all of 22 windows, the windows begin at",
+    ),
     (evaluate(count=lambda asked, available: min(asked + 1, available)), "the number of windows"),
     (evaluate(weight=lambda x, batches, count, mine: 1), "add up the means"),
     (evaluate(result=lambda total: total * 1.5), "off for the mean loss of 8 windows"),

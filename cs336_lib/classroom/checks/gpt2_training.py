@@ -359,6 +359,12 @@ def parameter_groups(answer: Callable[[nn.Module, float], list[dict]]) -> None:
         check_groups(answer, little_gpt(3, n_embd=1, n_head=1), 2.0)
     with later("in a larger model"):
         check_groups(answer, little_gpt(4, vocab_size=301, n_embd=48, n_layer=4), 0.5)
+    model = little_gpt(5)
+    with torch.random.fork_rng(devices=[]):
+        mlp = nn.Sequential(nn.Linear(12, 3), nn.LayerNorm(3), nn.Linear(3, 12))
+    model.get_submodule("transformer.h.0").mlp = mlp
+    with later("with a LayerNorm that is named mlp.1"):
+        check_groups(answer, model, 0.5)
 
 
 def check_groups(answer: Callable, model: GPT, weight_decay: float) -> None:
@@ -406,6 +412,11 @@ def check_form(groups: Any) -> None:
         not any(isinstance(group["params"], (set, frozenset)) for group in groups),
         "AdamW refuses a set of parameters, because it has no order; use a list.",
     )
+    expect(
+        all(isinstance(group["params"], (list, tuple)) for group in groups),
+        "params must be a list. A generator or filter object is empty after the first loop over "
+        "it.",
+    )
 
 
 def names_of(parameters: Iterable[nn.Parameter], model: nn.Module) -> list[str]:
@@ -426,7 +437,7 @@ def check_decayed(found: dict[str, tuple[int, float]], weight_decay: float) -> N
     expect(not all(vectors.values()), "gains and biases are decayed, too; give them 0.")
     norms = [decay for name, decay in vectors.items() if name.endswith("weight")]
     expect(
-        any(decay == 0 for decay in norms),
+        all(decay == 0 for decay in norms),
         "the norms' weights are decayed. They are called weight but are vectors, so go by dim(), "
         "not by the name.",
     )
@@ -1004,6 +1015,8 @@ def evaluate(answer: Callable[..., Tensor]) -> None:
         "with windows of one token": (12, 1, 2, 5, 0),
         "with micro-batches of one window": (90, 6, 1, 4, 5),
         "with tokens for one window only": (6, 5, 2, 3, 1),
+        "with 22 of 30 windows": (62, 2, 5, 22, 1),
+        "with all of 22 windows": (45, 2, 5, 22, 0),
     }
     for where, numbers in special.items():
         case = SimpleNamespace(**dict(zip(vars(some), numbers, strict=True)))

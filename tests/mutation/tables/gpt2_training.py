@@ -171,6 +171,18 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
             ("model.parameters()", "model.named_parameters()"),
             ("p.dim()", "p[1].dim()"),
         ],
+        "generators": [
+            (DECAYED, "(p for p in parameters if p.dim() >= 2)"),
+            (OTHERS, "(p for p in parameters if p.dim() < 2)"),
+        ],
+        "filter objects": [
+            (DECAYED, "filter(lambda p: p.dim() >= 2, parameters)"),
+            (OTHERS, "filter(lambda p: p.dim() < 2, parameters)"),
+        ],
+        "by the names bias and ln": [
+            (DECAYED, named("not (n.endswith('bias') or 'ln_' in n)")),
+            (OTHERS, named("n.endswith('bias') or 'ln_' in n")),
+        ],
         "sets": [
             (
                 '"params": [p for p in parameters if p.dim() >= 2]',
@@ -436,6 +448,8 @@ def backward(model, pieces, count, autocast):
         "first windows": [("i * available // count", "i")],
         "last windows": [("i * available // count", "(available - count + i)")],
         "equal gaps": [("i * available // count", "i * (available // count)")],
+        "places by a gap of floats": [("i * available // count", "int(i * (available / count))")],
+        "places by a share of floats": [("i * available // count", "int(i / count * available)")],
         "rounded places": [("i * available // count", "round(i * available / count)")],
         "up to the last window": [
             ("i * available // count", "round(i * (available - 1) / max(count - 1, 1))")
