@@ -167,7 +167,7 @@ MICRO_BATCHES = [
     (blocks_backwards, "passed"),
     (inputs_and_targets_apart, "passed"),
     (all_ranks_read, "but it reads others"),
-    (sliced, "read only those windows"),
+    (sliced, "then read only those"),
     (small_ids, "ids of torch.int32"),
     (lambda *a: None, "`yield` each micro-batch"),
     (lambda *a: next(iter(checks.library_micro_batches(*a))), "you return the first micro-batch"),
@@ -305,7 +305,7 @@ def sum_all_at_once(model):
 
 
 def to_rank_0_and_back(tensor):
-    dist.reduce(tensor, 0)
+    dist.reduce(tensor, 0, async_op=True).wait()
     dist.broadcast(tensor, 0)
     return tensor
 

@@ -185,7 +185,7 @@ def expect_own_reads(ranks: Ranks, streams: list[Positions], config: Recipe, cas
         expect(
             stream.seen <= own,
             f"{case}: process {rank} yields its own {len(starts)} windows, but it reads others, "
-            "too. Choose its numbers first, and read only those windows.",
+            "too. First choose the numbers of its windows, then read only those.",
         )
 
 
@@ -309,13 +309,18 @@ def library_sum_gradients(model: nn.Module) -> None:
 
 
 def threads_reduce(
-    tensor: Tensor, dst: int, op: Any = dist.ReduceOp.SUM, group: Any = None, **_: Any
-) -> None:
+    tensor: Tensor,
+    dst: int,
+    op: Any = dist.ReduceOp.SUM,
+    group: Any = None,
+    async_op: bool = False,
+) -> Any:
     """Stand in for dist.reduce, which the group of threads lacks."""
     total = tensor.clone()
     dist.all_reduce(total, op, group)
     if dist.get_rank(group) == dst:
         tensor.copy_(total)
+    return SimpleNamespace(wait=lambda: True) if async_op else None
 
 
 @contextmanager
