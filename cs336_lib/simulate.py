@@ -178,8 +178,10 @@ def layer_seconds(work: Work, cluster: Cluster) -> tuple[float, float, float, fl
     """Return the forward and backward seconds of a layer, and those of the output matrix."""
     a, layout = work.architecture, work.layout
     one = block_pass(work, cluster)
-    again = {"none": 0.0, "full": one.seconds}.get(work.recompute, 0.0)
-    if work.recompute == "selective" and work.fused_attention:
+    again = 0.0
+    if work.recompute == "full":
+        again = one.seconds
+    elif work.recompute == "selective" and work.fused_attention:
         again = one.matmul / 2 + one.elementwise  # as torchtitan does
     elif work.recompute == "selective":
         plain = block_pass(replace(work, fused_attention=True), cluster)
@@ -377,7 +379,7 @@ def memory(work: Work) -> dict[str, float]:
 
     tokens = layout.micro_batch * work.seq / layout.cp / layout.tp
     values = a.n_embd if work.recompute == "full" else activation_values(a)
-    if work.recompute != "full" and not work.fused_attention and work.recompute == "none":
+    if work.recompute == "none" and not work.fused_attention:
         values += 2.5 * a.n_head * work.seq  # scores, probabilities and a mask of one byte
     if work.recompute == "selective" and work.fused_attention:
         values /= 2
