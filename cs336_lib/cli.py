@@ -210,7 +210,7 @@ class Estimate(config.Estimate):
 
 @dataclass(frozen=True)
 class Simulate(config.Simulate):
-    """Simulate a training step on a cluster, or find its fastest layout if none is given."""
+    """Simulate a training step on a cluster, or find its fastest layout without --tp and --pp."""
 
     def run(self) -> None:
         """Run `cs336 simulate`."""

@@ -117,7 +117,7 @@ def find_model(name: str) -> Published:
 
 
 def work_of(estimate: Estimate) -> Work | None:
-    """Return the work of the model that was named or given by its size, or `None` if none was."""
+    """Return the work of the model that was named or given by its size, or `None` without one."""
     if estimate.model:
         found = find_model(estimate.model)
         seq = training_length(found.architecture, estimate.seq)

@@ -20,7 +20,7 @@ from cs336_lib.simulate import (
 
 
 def simulation(**options: Any) -> str:
-    """Simulate a training step, or list the fastest layouts if none is given.
+    """Simulate a training step, or list the fastest layouts without `tp` and `pp`.
 
     Args:
         **options: Fields of `config.Simulate`.

@@ -80,7 +80,7 @@ def code_cells(notebook: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def locate(cells: Sequence[tuple[str, str]], name: str, stub: str) -> int | None:
-    """Return the index of an exercise's cell, or None if the notebook has none.
+    """Return the index of an exercise's cell, or `None` if the notebook doesn't have it.
 
     Some platforms remove the metadata of cells, so a cell that calls the check also counts. Among
     several cells, the last one that differs from the stub is used.
@@ -234,7 +234,7 @@ def uses_of(statement: Statement, i: int, end: int) -> list[tuple[str, int]]:
 
 
 def last(statements: Sequence[Statement], name: str) -> int | None:
-    """Return the index of the last statement that binds a name, or None."""
+    """Return the index of the last statement that binds a name, or `None`."""
     indices = reversed(range(len(statements)))
     return next((i for i in indices if name in statements[i].binds), None)
 

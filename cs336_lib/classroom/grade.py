@@ -163,7 +163,7 @@ def learners(folder: Path) -> list[Path]:
 
 
 def is_visible(path: Path) -> bool:
-    """Return whether a path is none of the folders that systems add, such as .git."""
+    """Return whether a path isn't one of the folders that systems add, such as .git."""
     return not path.name.startswith((".", "__MACOSX"))
 
 

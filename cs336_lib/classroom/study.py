@@ -93,7 +93,7 @@ def describe(path: Path) -> dict[str, Any]:
 
 
 def section_of(cells: Sequence[Mapping[str, Any]]) -> str:
-    """Return the last section heading in the cells, or "" if there is none."""
+    """Return the last section heading in the cells, or "" without one."""
     text = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
     return next(reversed(re.findall(r"^## (.+)", text, flags=re.MULTILINE)), "")
 

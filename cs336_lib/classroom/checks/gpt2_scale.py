@@ -663,7 +663,7 @@ class ElsewhereError(Exception):
 
 
 class Elsewhere(nn.Module):
-    """A model on another device. It notes the device of its ids, and computes nothing."""
+    """A model on another device. It notes the device of its ids, and doesn't compute anything."""
 
     def __init__(self) -> None:
         super().__init__()

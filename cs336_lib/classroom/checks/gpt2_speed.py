@@ -472,7 +472,7 @@ def expect_groups(
 
 
 def listed(decays: Collection[object]) -> str:
-    """Format weight decays, which the learner may have set to None."""
+    """Format weight decays, which the learner may have set to `None`."""
     return " and ".join(sorted(map(str, decays))) or "nothing"
 
 

@@ -21,7 +21,7 @@ Init = Callable[[int, int, Generator], Tensor]
 
 
 def call(answer: Callable[..., Any], **inputs: Any) -> Any:
-    """Call an answer with the inputs in this order, and expect that it changes none of them."""
+    """Call an answer with the inputs in this order, and expect that it doesn't change them."""
     tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
     before = {name: value.clone() for name, value in tensors.items()}
     result = answer(*inputs.values())
@@ -75,7 +75,7 @@ def init_weights(init: Init, d_in: int, d_out: int, seed: int = 0) -> Tensor:
 
 
 def expect_draws_from_generator(init: Init, d_in: int, d_out: int) -> None:
-    """Expect that the weights depend on the generator's state, and on nothing else."""
+    """Expect that the weights depend only on the generator's state."""
     one, again, other = (init(d_in, d_out, Generator().manual_seed(seed)) for seed in (0, 0, 1))
     expect(
         torch.equal(one, again),

@@ -242,7 +242,7 @@ class Accumulation:
 
 
 def gradient_of(model: nn.Module) -> Tensor:
-    """Return the gradient of all parameters as one vector, with 0 where there is none."""
+    """Return the gradient of all parameters as one vector, with 0 for a missing gradient."""
     grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
     return torch.cat([grad.flatten() for grad in grads])
 
