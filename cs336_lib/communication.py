@@ -1,6 +1,7 @@
 """Count the bytes that each device sends in a training step, by kind of parallelism."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from cs336_lib.architecture import (
@@ -15,7 +16,7 @@ from cs336_lib.config import require
 from cs336_lib.data.corpus import DATA
 from cs336_lib.io import read_json
 
-Schedule = Literal["gpipe", "1f1b", "interleaved", "zero bubble"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1"]
 
 LOW, HIGH = 2, 4  # bytes of bf16 activations and weights, and of fp32 gradients
 
@@ -65,23 +66,64 @@ class Layout:
         """Number of devices."""
         return self.dp * self.tp * self.pp * self.cp
 
+    @property
+    def batch(self) -> int:
+        """Sequences in a step."""
+        return self.dp * self.micro_batch * self.micro_batches
+
+    def __str__(self) -> str:
+        ways = ("tp", "pp", "cp", "ep", "chunks")
+        parts = [f"{way} {getattr(self, way)}" for way in ways if getattr(self, way) > 1]
+        return ", ".join(
+            [f"{self.devices:,} GPUs", f"batch {self.batch:,}", f"dp {self.dp}", *parts]
+        )
+
 
 def require_fit(a: Architecture, layout: Layout, seq: int) -> None:
-    """Raise `ValueError` if a model can't be spread in this way, with the nearest that can."""
-    for what, count, parts, name in (
-        ("query heads", a.n_head, layout.tp, "tp"),
-        ("tokens in a sequence", seq, 2 * layout.cp if layout.cp > 1 else 1, "twice cp"),
-        ("experts", a.n_expert, layout.ep, "ep"),
-        ("replicas", layout.dp, layout.ep, "ep"),
-    ):
-        below = next(n for n in range(parts, 0, -1) if count % n == 0)
-        message = f"{count} {what} can't be split over {name} {parts}; the nearest is {below}"
-        require(count % parts == 0, message)
+    """Raise `ValueError` with the nearest layout if a model can't be spread in this way."""
     stages = layout.pp * layout.chunks
-    message = f"{a.n_layer} layers can't be split over pp times chunks {stages}; use at most"
     # The first and the last chunk may have only the embedding and the output matrix.
-    require(stages <= a.n_layer + 2, f"{message} {a.n_layer + 2}")
+    most = a.n_layer + 2
+    problems = {
+        f"{a.n_head} query heads can't be split over tp {layout.tp}": a.n_head % layout.tp,
+        f"{seq} tokens in a sequence can't be split over twice cp {layout.cp}": layout.cp > 1
+        and seq % (2 * layout.cp),
+        "a model without experts has ep 1": layout.ep > 1 and not a.n_expert,
+        f"{a.n_expert} experts can't be split over ep {layout.ep}": a.n_expert % layout.ep,
+        f"{layout.dp} replicas can't be split over ep {layout.ep}": layout.dp % layout.ep,
+        f"{a.n_layer} layers have at most {most} chunks; pp x chunks is {stages}": stages > most,
+        f"{layout.micro_batches} micro-batches can't be interleaved over pp {layout.pp}": (
+            layout.chunks > 1 and layout.micro_batches % layout.pp
+        ),
+        "zb-h1 has one chunk on each stage": layout.schedule == "zb-h1" and layout.chunks > 1,
+    }
+    for problem, found in problems.items():
+        if found:
+            raise ValueError(f"{problem}; the nearest layout is {nearest_fit(a, layout, seq)}")
     require(layout.zero in (0, 1, 2, 3), f"zero is {layout.zero}; 0, 1, 2 or 3 expected")
+
+
+def nearest_fit(a: Architecture, layout: Layout, seq: int) -> Layout:
+    """Return the layout nearest to this one in which a model fits.
+
+    Each way to split takes the nearest number that divides, and the smaller of two. The number of
+    devices and the batch then stay as near as possible.
+    """
+
+    def nearest(wanted: float, choices: Iterable[int]) -> int:
+        return min(choices, key=lambda n: (abs(n - wanted), n))
+
+    tp = nearest(layout.tp, (n for n in range(1, a.n_head + 1) if a.n_head % n == 0))
+    cp = nearest(layout.cp, (n for n in range(1, seq + 1) if n == 1 or seq % (2 * n) == 0))
+    chunks = 1 if layout.schedule == "zb-h1" else min(layout.chunks, a.n_layer + 2)
+    pp = min(layout.pp, (a.n_layer + 2) // chunks)
+    dp = max(1, round(layout.devices / (tp * pp * cp)))
+    ep = nearest(layout.ep, (n for n in range(1, dp + 1) if dp % n == 0 == a.n_expert % n))
+    if not a.n_expert:
+        ep = 1
+    together = pp if chunks > 1 else 1
+    passes = max(1, round(layout.batch / (dp * layout.micro_batch * together))) * together
+    return replace(layout, dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, chunks=chunks, micro_batches=passes)
 
 
 # Bytes that a device sends in a ring of n devices, for a tensor of `size` bytes in all
@@ -188,10 +230,9 @@ def bubble(layout: Layout) -> float:
     """Return the idle share of a pipeline's step, as a fraction of the busy time.
 
     GPipe and 1F1B wait for p - 1 of m micro-batches (Huang et al. 2019; Narayanan et al. 2021,
-    section 2.2). Interleaving divides this by the chunks. Zero-bubble schedules fill it with the
-    gradients of weights (Qi et al. 2023).
+    section 2.2). Interleaving divides this by the chunks. ZB-H1 postpones the gradients of weights
+    and waits for (p - 1) (F + B - W) (Qi et al. 2023, table 2). A forward pass F and the gradients
+    of inputs B and of weights W take equally long, so a third of the wait remains.
     """
-    if layout.schedule == "zero bubble":
-        return 0.0
-    chunks = layout.chunks if layout.schedule == "interleaved" else 1
-    return (layout.pp - 1) / layout.micro_batches / chunks
+    parts = {"interleaved": layout.chunks, "zb-h1": 3}.get(layout.schedule, 1)
+    return (layout.pp - 1) / layout.micro_batches / parts

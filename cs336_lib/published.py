@@ -139,8 +139,9 @@ def step_table() -> str:
     for name, step in steps().items():
         layout = step.work.layout
         found = simulate(step.work, step.cluster).mfu
-        ways = (("tensor", layout.tp), ("pipeline", layout.pp), ("context", layout.cp))
-        parts = [f"{count}-way {way}" for way, count in (*ways, ("data", layout.dp)) if count > 1]
+        counts = (layout.tp, layout.pp, layout.cp, layout.ep, layout.dp)
+        ways = zip(("tensor", "pipeline", "context", "expert", "data"), counts, strict=True)
+        parts = [f"{count}-way {way}" for way, count in ways if count > 1]
         devices = f"{layout.devices:,} x {step.cluster.device.name.split()[1]}"
         cells = [name, devices, ", ".join(parts), f"{found:.1%}", f"{step.mfu:.1%}"]
         rows.append(f"| {' | '.join(cells)} | {found / step.mfu - 1:+.1%} |")

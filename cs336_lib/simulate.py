@@ -1,5 +1,6 @@
 """Simulate a training step on a cluster, event by event."""
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -95,16 +96,31 @@ class Work:
 
 
 class Pass(NamedTuple):
-    """Seconds of one block for one micro-batch: computing, and waiting for other devices."""
+    """Seconds of a pass of one micro-batch, by what the device does.
 
-    matmul: float
-    elementwise: float
-    waiting: float
+    Attributes:
+        matrices: Matmuls with weights.
+        attention: Matmuls of queries, keys and values.
+        elementwise: Operators that are limited by the memory bandwidth.
+        tensor: Waiting for the sums of tensor parallelism.
+        expert: Waiting for tokens on the way to experts and back.
+        context: Waiting for the keys and values of other parts of the sequence.
+    """
 
-    @property
-    def seconds(self) -> float:
-        """All of it."""
-        return sum(self)
+    matrices: float = 0.0
+    attention: float = 0.0
+    elementwise: float = 0.0
+    tensor: float = 0.0
+    expert: float = 0.0
+    context: float = 0.0
+
+    def times(self, factor: float) -> "Pass":
+        """Return this pass, repeated."""
+        return Pass(*(factor * seconds for seconds in self))
+
+    def plus(self, other: "Pass") -> "Pass":
+        """Return this pass followed by another."""
+        return Pass(*map(sum, zip(self, other, strict=True)))
 
 
 # Reads and writes of numbers of the residual stream's width in a block's forward pass: two norms
@@ -123,20 +139,22 @@ def block_pass(work: Work, cluster: Cluster) -> Pass:
     count: architecture.Count = "computed" if work.fused_attention else "full"
     scores = architecture.attention_flops(a, work.seq, count) / a.n_layer
     kernel = speed.attention if work.fused_attention else 1.0
-    flops = tokens * (2 * matrices / a.n_layer + scores / kernel) / layout.tp
     width = a.n_head * a.qk_dim + 2 * a.n_kv_head * a.head_dim + 3 * inner_width(a)
     split = layout.tp if work.sequence else 1
     values = RESIDUAL_ACCESSES * a.n_embd / split + INNER_ACCESSES / 2 * width / layout.tp
     if not work.fused_attention:
         values += SCORE_ACCESSES * a.n_head * work.seq / layout.tp
-    return Pass(
-        flops / cluster.matmul_speed,
-        communication.LOW * tokens * values / (cluster.device.bandwidth * speed.memory),
-        waiting_seconds(work, cluster, flops / cluster.matmul_speed),
+    moved = communication.LOW * tokens * values
+    flop = tokens / layout.tp / cluster.matmul_speed  # seconds for one FLOP per token
+    computed = Pass(
+        matrices=flop * 2 * matrices / a.n_layer,
+        attention=flop * scores / kernel,
+        elementwise=moved / (cluster.device.bandwidth * speed.memory),
     )
+    return computed.plus(waiting_pass(work, cluster, computed.matrices + computed.attention))
 
 
-def waiting_seconds(work: Work, cluster: Cluster, matmul: float) -> float:
+def waiting_pass(work: Work, cluster: Cluster, matmul: float) -> Pass:
     """Return the seconds that one block's forward pass waits for other devices.
 
     Sums of tensor parallelism and the way to experts and back can't overlap. The keys and values of
@@ -149,12 +167,11 @@ def waiting_seconds(work: Work, cluster: Cluster, matmul: float) -> float:
     chosen = a.n_active * residual / layout.tp * a.expert_layers / a.n_layer
     experts = 2 * communication.all_gather_bytes(chosen, layout.ep)
     pair = communication.LOW * tokens * communication.kv_width(a)
-    others = (layout.cp - 1) * pair / layout.tp
-    hidden = cluster.efficiency.overlap * matmul
-    return (
-        sums / cluster.link_speed(layout.tp)
-        + experts / cluster.link_speed(layout.tp * layout.ep)
-        + max(0.0, others / cluster.link_speed(layout.tp * layout.cp) - hidden)
+    others = (layout.cp - 1) * pair / layout.tp / cluster.link_speed(layout.tp * layout.cp)
+    return Pass(
+        tensor=sums / cluster.link_speed(layout.tp),
+        expert=experts / cluster.link_speed(layout.tp * layout.ep),
+        context=max(0.0, others - cluster.efficiency.overlap * matmul),
     )
 
 
@@ -174,31 +191,52 @@ def layers_of(n_layer: int, places: int) -> list[int]:
     return [layers + (first <= place < first + more) for place in range(places)]
 
 
-def layer_seconds(work: Work, cluster: Cluster) -> tuple[float, float, float, float]:
-    """Return the forward and backward seconds of a layer, and those of the output matrix."""
+class Passes(NamedTuple):
+    """Passes of a layer and of the output matrix."""
+
+    forward: Pass
+    backward: Pass
+    output: Pass
+    output_back: Pass
+
+
+def passes(work: Work, cluster: Cluster) -> Passes:
+    """Return the passes of a layer and of the output matrix for one micro-batch.
+
+    The backward pass computes gradients of inputs and of weights. Sums and experts wait in it as
+    often as in the forward pass. Keys and values travel again, and so do their gradients.
+    """
     a, layout = work.architecture, work.layout
     one = block_pass(work, cluster)
-    again = 0.0
+    again = Pass()
     if work.recompute == "full":
-        again = one.seconds
+        again = one
     elif work.recompute == "selective" and work.fused_attention:
-        again = one.matmul / 2 + one.elementwise  # as torchtitan does
+        # As torchtitan does
+        again = Pass(one.matrices / 2, one.attention / 2, one.elementwise)
     elif work.recompute == "selective":
         plain = block_pass(replace(work, fused_attention=True), cluster)
-        again = one.elementwise - plain.elementwise
-    backward = 2 * (one.matmul + one.elementwise) + one.waiting + again
+        again = Pass(elementwise=one.elementwise - plain.elementwise)
+    backward = one.times(2)._replace(tensor=one.tensor, expert=one.expert).plus(again)
     tokens = layout.micro_batch * work.seq / layout.cp
-    flops = 2 * tokens * a.n_embd * a.vocab_size / layout.tp
-    output = flops / cluster.matmul_speed
     moved = LOGIT_BYTES * tokens * a.vocab_size / layout.tp
-    output += moved / (cluster.device.bandwidth * cluster.efficiency.memory)
-    return one.seconds, backward, output, 2 * output
+    output = Pass(
+        2 * tokens * a.n_embd * a.vocab_size / layout.tp / cluster.matmul_speed,
+        elementwise=moved / (cluster.device.bandwidth * cluster.efficiency.memory),
+    )
+    return Passes(one, backward, output, output.times(2))
+
+
+Kind = Literal["forward", "backward", "weights"]
 
 
 class Operation(NamedTuple):
-    """A pass of one micro-batch through one chunk of a stage."""
+    """A pass of one micro-batch through one chunk of a stage.
 
-    forward: bool
+    A pass of kind "weights" computes only gradients of weights, which the backward pass left out.
+    """
+
+    kind: Kind
     micro_batch: int
     chunk: int
 
@@ -209,29 +247,75 @@ def order(layout: Layout, stage: int) -> Iterator[Operation]:
     1F1B and its interleaved form follow Narayanan et al. (2021, section 2.2). Interleaving needs a
     multiple of `pp` micro-batches.
     """
+    if layout.schedule == "zb-h1":
+        yield from zero_bubble_order(layout, stage)
+        return
     total = layout.micro_batches * layout.chunks
 
-    def operation(number: int, forward: bool) -> Operation:
+    def operation(number: int, kind: Kind) -> Operation:
+        if layout.chunks == 1:
+            return Operation(kind, number, 0)
         group, place = divmod(number, layout.pp * layout.chunks)
         chunk, within = divmod(place, layout.pp)
-        chunk = chunk if forward else layout.chunks - 1 - chunk
-        return Operation(forward, group * layout.pp + within, chunk)
+        chunk = chunk if kind == "forward" else layout.chunks - 1 - chunk
+        return Operation(kind, group * layout.pp + within, chunk)
 
-    def plain(number: int, forward: bool) -> Operation:
-        return Operation(forward, number, 0)
-
-    make = operation if layout.chunks > 1 else plain
     ahead = layout.pp - stage - 1
     if layout.chunks > 1:
         ahead = 2 * ahead + (layout.chunks - 1) * layout.pp
     ahead = total if layout.schedule == "gpipe" else min(ahead, total)
     for number in range(ahead):
-        yield make(number, True)
+        yield operation(number, "forward")
     for number in range(ahead, total):
-        yield make(number, True)
-        yield make(number - ahead, False)
+        yield operation(number, "forward")
+        yield operation(number - ahead, "backward")
     for number in range(total - ahead, total):
-        yield make(number, False)
+        yield operation(number, "backward")
+
+
+def zero_bubble_order(layout: Layout, stage: int) -> Iterator[Operation]:
+    """Yield the passes of a stage in the schedule ZB-H1 of Qi et al. (2023, section 2.1).
+
+    It is 1F1B, but a later stage postpones more gradients of weights, and computes them while it
+    would wait for its last backward passes.
+    """
+    total = layout.micro_batches
+    ahead = min(layout.pp - stage - 1, total)
+    for number in range(ahead):
+        yield Operation("forward", number, 0)
+    done = 0
+    for number in range(total):
+        if number + ahead < total:
+            yield Operation("forward", number + ahead, 0)
+        yield Operation("backward", number, 0)
+        if number - done >= stage or number + ahead >= total:
+            yield Operation("weights", done, 0)
+            done += 1
+    for number in range(done, total):
+        yield Operation("weights", number, 0)
+
+
+def pass_seconds(work: Work, cluster: Cluster) -> dict[Kind, list[float]]:
+    """Return the seconds of each kind of pass through each chunk of the model."""
+    stages, found = work.layout.pp, passes(work, cluster)
+    layers = layers_of(work.architecture.n_layer, stages * work.layout.chunks)
+
+    def at_places(layer: float, output: float) -> list[float]:
+        seconds = [count * layer for count in layers]
+        seconds[-1] += output
+        for place in range(stages // 2, len(seconds), stages):
+            seconds[place] *= work.straggler
+        return seconds
+
+    forward, backward, output, output_back = map(sum, found)
+    weights = output_weights = 0.0
+    if work.layout.schedule == "zb-h1":  # the gradient of a matrix takes as long as its product
+        weights, output_weights = found.forward.matrices, found.output.matrices
+    return {
+        "forward": at_places(forward, output),
+        "backward": at_places(backward - weights, output_back - output_weights),
+        "weights": at_places(weights, output_weights),
+    }
 
 
 def pipeline_seconds(work: Work, cluster: Cluster) -> float:
@@ -239,44 +323,34 @@ def pipeline_seconds(work: Work, cluster: Cluster) -> float:
 
     A pass starts when its stage is free and its input has arrived.
     """
-    layout = work.layout
-    forward, backward, output, output_back = layer_seconds(work, cluster)
-    stages, chunks = layout.pp, layout.chunks
+    layout, seconds = work.layout, pass_seconds(work, cluster)
     residual = communication.LOW * layout.micro_batch * work.seq / layout.cp
     residual *= work.architecture.n_embd / layout.tp
-    hop = 0.0
-    if stages > 1:
-        hop = residual / cluster.link_speed(layout.devices)
-    ended: dict[tuple[bool, int, int], float] = {}  # by pass, micro-batch and place in the model
-    layers = layers_of(work.architecture.n_layer, stages * chunks)
-    queues = [list(order(layout, stage)) for stage in range(stages)]
-    position, free = [0] * stages, [0.0] * stages
-    last = stages * chunks - 1
-    moved = True
-    while moved:
-        moved = False
-        for stage in range(stages):
-            while position[stage] < len(queues[stage]):
-                is_forward, number, chunk = queues[stage][position[stage]]
-                place = chunk * stages + stage
-                before = (True, number, place - 1) if is_forward else (False, number, place + 1)
-                if is_forward and place == 0:
-                    ready = 0.0
-                elif not is_forward and place == last:
-                    ready = ended.get((True, number, place), -1.0)
-                else:
-                    ready = ended.get(before, -1.0)
-                    ready += hop if ready >= 0 else 0.0
-                if ready < 0:
+    hop = residual / cluster.link_speed(layout.devices) if layout.pp > 1 else 0.0
+    last = layout.pp * layout.chunks - 1
+    ended: dict[tuple[Kind, int, int], float] = {}  # by pass, micro-batch and place in the model
+
+    def arrival(kind: Kind, number: int, place: int) -> float | None:
+        if kind == "weights" or (kind == "forward" and place == 0):
+            return 0.0
+        if kind == "backward" and place == last:
+            return ended.get(("forward", number, place))
+        sent = ended.get((kind, number, place - 1 if kind == "forward" else place + 1))
+        return None if sent is None else sent + hop
+
+    queues = [deque(order(layout, stage)) for stage in range(layout.pp)]
+    free = [0.0] * layout.pp
+    while any(queues):
+        for stage, queue in enumerate(queues):
+            while queue:
+                kind, number, chunk = queue[0]
+                place = chunk * layout.pp + stage
+                ready = arrival(kind, number, place)
+                if ready is None:
                     break
-                seconds = layers[place] * (forward if is_forward else backward)
-                if place == last:
-                    seconds += output if is_forward else output_back
-                seconds *= work.straggler if stage == stages // 2 else 1
-                free[stage] = max(free[stage], ready) + seconds
-                ended[is_forward, number, place] = free[stage]
-                position[stage] += 1
-                moved = True
+                queue.popleft()
+                free[stage] = max(free[stage], ready) + seconds[kind][place]
+                ended[kind, number, place] = free[stage]
     return max(free)
 
 
@@ -297,26 +371,23 @@ def data_seconds(work: Work, cluster: Cluster) -> float:
 
 @dataclass(frozen=True)
 class Step:
-    """Seconds of a training step by part, and its MFU.
+    """A simulated training step.
 
     Attributes:
-        passes: Forward and backward passes without a pipeline's idle time.
-        bubble: Idle time of the pipeline.
-        data: Gradients and weights that travel while no device computes.
-        update: The optimizer.
+        parts: Seconds of a device, by kind. It computes "matmuls" and "elementwise" operators,
+            waits for "tensor", "expert" and "context" parallelism inside of passes, for the
+            "pipeline", and for "data" parallelism while no device computes. The "update" is the
+            optimizer's.
         mfu: Model FLOPs utilization, with attention counted in full.
     """
 
-    passes: float
-    bubble: float
-    data: float
-    update: float
+    parts: dict[str, float]
     mfu: float
 
     @property
     def seconds(self) -> float:
         """Seconds of the whole step."""
-        return self.passes + self.bubble + self.data + self.update
+        return sum(self.parts.values())
 
 
 def simulate(work: Work, cluster: Cluster) -> Step:
@@ -327,22 +398,28 @@ def simulate(work: Work, cluster: Cluster) -> Step:
     """
     a, layout, speed = work.architecture, work.layout, cluster.efficiency
     communication.require_fit(a, layout, work.seq)
-    forward, backward, output, output_back = layer_seconds(work, cluster)
-    busy = a.n_layer * (forward + backward) + output + output_back
-    busy *= layout.micro_batches / layout.pp
-    passes = pipeline_seconds(work, cluster)
+    forward, backward, output, output_back = passes(work, cluster)
+    busy = forward.plus(backward).times(a.n_layer).plus(output).plus(output_back)
+    busy = busy.times(layout.micro_batches / layout.pp)
+    idle = pipeline_seconds(work, cluster) - sum(busy)
     data = data_seconds(work, cluster)
-    hidden = speed.overlap * (busy if layout.zero == 3 else busy / layout.micro_batches * 2 / 3)
+    hidden = sum(busy) if layout.zero == 3 else sum(busy) / layout.micro_batches * 2 / 3
     parameters = sum(communication.layer_parameters(a, layout))
     parameters += a.vocab_size * a.n_embd / layout.tp
     held = parameters / (layout.dp * layout.cp if layout.zero else 1)
-    update = UPDATE_BYTES * held / (cluster.device.bandwidth * speed.memory)
-    exposed = max(data - hidden, 0.0)
-    seconds = passes + exposed + update
-    tokens = layout.dp * layout.micro_batch * layout.micro_batches * work.seq
-    flops = tokens * architecture.train_flops_per_token(a, work.seq, "full")
-    mfu = flops / (seconds * layout.devices * cluster.device.peak_flops["bf16"])
-    return Step(min(busy, passes), max(passes - busy, 0.0), exposed, update, mfu)
+    parts = {
+        "matmuls": busy.matrices + busy.attention,
+        "elementwise": busy.elementwise,
+        "tensor": busy.tensor,
+        "expert": busy.expert,
+        "context": busy.context,
+        "pipeline": idle if idle > 1e-9 * sum(busy) else 0.0,  # less is rounding
+        "data": max(data - speed.overlap * hidden, 0.0),
+        "update": UPDATE_BYTES * held / (cluster.device.bandwidth * speed.memory),
+    }
+    flops = layout.batch * work.seq * architecture.train_flops_per_token(a, work.seq, "full")
+    peak = layout.devices * cluster.device.peak_flops["bf16"]
+    return Step(parts, flops / (sum(parts.values()) * peak))
 
 
 # Memory of a device

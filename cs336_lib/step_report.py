@@ -4,12 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 from cs336_lib import accounting, communication
+from cs336_lib.architecture import Architecture
 from cs336_lib.communication import LINKS, Layout
 from cs336_lib.config import Simulate, require
 from cs336_lib.report import digits, find_device, find_model, gigabytes, table, training_length
 from cs336_lib.simulate import (
     FAILURES_PER_DEVICE_HOUR,
     Cluster,
+    Step,
     Work,
     best_interval,
     goodput,
@@ -17,6 +19,8 @@ from cs336_lib.simulate import (
     simulate,
     sweep,
 )
+
+WAITS = ("tensor", "expert", "context", "pipeline", "data")
 
 
 def simulation(**options: Any) -> str:
@@ -51,27 +55,23 @@ def simulation(**options: Any) -> str:
     work = Work(found.architecture, Layout(), seq, wanted.recompute, straggler=wanted.straggler)
     if wanted.tp == wanted.pp == 0:
         return sweep_table(found.title, work, cluster, wanted.gpus, batch)
-    layout = layout_of(wanted, batch)
+    layout = layout_of(wanted, found.architecture, batch, seq)
     return step_report(found.title, replace(work, layout=layout), cluster, wanted)
 
 
-def layout_of(wanted: Simulate, batch: int) -> Layout:
+def layout_of(wanted: Simulate, a: Architecture, batch: int, seq: int) -> Layout:
     """Return the layout of a simulation.
 
     Raises:
-        ValueError: If the devices or the batch can't be divided in this way.
+        ValueError: If the devices, the batch or the model can't be divided in this way. The message
+            has the nearest layout that fits.
     """
     tp, pp = max(1, wanted.tp), max(1, wanted.pp)
     one = tp * pp * wanted.cp
-    nearest = max(1, round(wanted.gpus / one)) * one
-    message = f"{wanted.gpus} GPUs can't be divided by tp {tp} x pp {pp} x cp {wanted.cp} = {one}"
-    require(wanted.gpus % one == 0, f"{message}; {nearest} can")
-    dp = wanted.gpus // one
+    dp = max(1, round(wanted.gpus / one))
     step = dp * wanted.micro_batch * (pp if wanted.chunks > 1 else 1)
-    nearest = max(1, round(batch / step)) * step
-    message = f"batch {batch} isn't a multiple of {step}, which {dp} replicas take at a time"
-    require(batch % step == 0, f"{message}; {nearest} is")
-    return Layout(
+    interleaved = wanted.chunks > 1 and wanted.schedule == "1f1b"
+    layout = Layout(
         dp=dp,
         tp=tp,
         pp=pp,
@@ -79,17 +79,23 @@ def layout_of(wanted: Simulate, batch: int) -> Layout:
         ep=wanted.ep,
         zero=wanted.zero,
         micro_batch=wanted.micro_batch,
-        micro_batches=batch // dp // wanted.micro_batch,
-        schedule="interleaved" if wanted.chunks > 1 else "1f1b",
+        micro_batches=max(1, round(batch / step)) * step // dp // wanted.micro_batch,
+        schedule="interleaved" if interleaved else wanted.schedule,
         chunks=wanted.chunks,
     )
+    nearest = f"the nearest layout is {communication.nearest_fit(a, layout, seq)}"
+    message = f"{wanted.gpus} GPUs can't be divided by tp {tp} x pp {pp} x cp {wanted.cp} = {one}"
+    require(wanted.gpus % one == 0, f"{message}; {nearest}")
+    message = f"batch {batch} isn't a multiple of {step}, which {dp} replicas take at a time"
+    require(batch % step == 0, f"{message}; {nearest}")
+    communication.require_fit(a, layout, seq)
+    return layout
 
 
 def step_report(title: str, work: Work, cluster: Cluster, wanted: Simulate) -> str:
     """Format a simulated step with its memory, traffic and goodput."""
     layout, devices = work.layout, work.layout.devices
     step = simulate(work, cluster)
-    tokens = layout.dp * layout.micro_batch * layout.micro_batches * work.seq
     held = memory(work)
     total, there = sum(held.values()), cluster.device.memory
     kinds = ", ".join(f"{gigabytes(size)} {kind}" for kind, size in held.items())
@@ -98,18 +104,28 @@ def step_report(title: str, work: Work, cluster: Cluster, wanted: Simulate) -> s
     interval = best_interval(devices, wanted.save)
     good = goodput(devices, wanted.save, wanted.restart, interval)
     ways = f"dp {layout.dp}, tp {layout.tp}, pp {layout.pp}, cp {layout.cp}, ep {layout.ep}"
-    return f"""\
+    text = f"""\
 {title} on {devices:,} x {cluster.device.name}
-  layout   {ways}, ZeRO-{layout.zero}, {layout.micro_batches} micro-batches of \
+  layout   {ways}, ZeRO-{layout.zero}, {layout.schedule}, {layout.micro_batches} micro-batches of \
 {layout.micro_batch} x {work.seq:,} tokens
-  step     {digits(step.seconds)} s = {digits(step.passes)} passes + {digits(step.bubble)} bubble \
-+ {digits(step.data)} waiting for data + {digits(step.update)} update
-  speed    {step.mfu:.1%} MFU, {tokens / step.seconds:,.0f} tokens/s
+  step     {digits(step.seconds)} s: {seconds(step, ("matmuls", "elementwise", "update"))}
+  waits    {seconds(step, WAITS) or "never"}
+  speed    {step.mfu:.1%} MFU, {layout.batch * work.seq / step.seconds:,.0f} tokens/s
   memory   {kinds}
            {gigabytes(total)} of {gigabytes(there)}; {"it fits" if total <= there else "too much"}
   sends    {moved or "nothing"} from each device in a step
   failures one in {accounting.duration(3600 / FAILURES_PER_DEVICE_HOUR / devices)}, so a \
 checkpoint every {accounting.duration(interval)}: {good:.0%} of the time counts"""
+    if wanted.straggler > 1:
+        usual = simulate(replace(work, straggler=1.0), cluster)
+        text += f"\n  slow     a stage {wanted.straggler:g} times as slow makes the step "
+        text += f"{step.seconds / usual.seconds:.2f} times as long"
+    return text
+
+
+def seconds(step: Step, kinds: tuple[str, ...]) -> str:
+    """Format the seconds of a step that these kinds take."""
+    return ", ".join(f"{digits(step.parts[kind])} s {kind}" for kind in kinds if step.parts[kind])
 
 
 def sweep_table(title: str, work: Work, cluster: Cluster, gpus: int, batch: int) -> str:

@@ -192,7 +192,7 @@ def test_zero_sends_less_than_ddp_until_stage_three():
         (Layout(pp=4, micro_batches=8), 3 / 8),
         (Layout(pp=4, micro_batches=8, schedule="gpipe"), 3 / 8),
         (Layout(pp=4, micro_batches=8, schedule="interleaved", chunks=3), 1 / 8),
-        (Layout(pp=4, micro_batches=8, schedule="zero bubble"), 0),
+        (Layout(pp=4, micro_batches=8, schedule="zb-h1"), 1 / 8),
         (Layout(micro_batches=8), 0),
     ],
 )
@@ -203,17 +203,24 @@ def test_bubble(layout, expected):
 @pytest.mark.parametrize(
     ("layout", "message"),
     [
-        (Layout(tp=5), "32 query heads can't be split over tp 5; the nearest is 4"),
         (
-            Layout(pp=18, chunks=2),
-            "32 layers can't be split over pp times chunks 36; use at most 34",
+            Layout(dp=2, tp=15),
+            "32 query heads can't be split over tp 15; the nearest layout is 32 GPUs, batch 2, "
+            "dp 2, tp 16",
         ),
-        (Layout(dp=8, ep=3), "8 experts can't be split over ep 3; the nearest is 2"),
-        (Layout(dp=2, ep=4), "2 replicas can't be split over ep 4; the nearest is 2"),
         (
-            Layout(cp=3),
-            "4096 tokens in a sequence can't be split over twice cp 6; the nearest is 4",
+            Layout(pp=18, chunks=2, micro_batches=18),
+            "32 layers have at most 34 chunks; pp x chunks is 36; the nearest layout is 17 GPUs, "
+            "batch 17, dp 1, pp 17, chunks 2",
         ),
+        (Layout(dp=8, ep=3), "8 experts can't be split over ep 3; the nearest layout is 8 GPUs"),
+        (Layout(dp=2, ep=4), "2 replicas can't be split over ep 4; the nearest layout is 2 GPUs"),
+        (Layout(cp=3), "4096 tokens in a sequence can't be split over twice cp 3; the nearest"),
+        (
+            Layout(pp=4, chunks=2, micro_batches=6),
+            "6 micro-batches can't be interleaved over pp 4; the nearest layout is 4 GPUs, batch 8",
+        ),
+        (Layout(pp=4, chunks=2, schedule="zb-h1", micro_batches=4), "zb-h1 has one chunk on"),
         (Layout(zero=4), "zero is 4; 0, 1, 2 or 3 expected"),
     ],
 )
@@ -221,6 +228,8 @@ def test_a_layout_that_does_not_fit_is_one_line(layout, message):
     shape = arch.model("mixtral-8x7b").architecture
     with pytest.raises(ValueError, match=re.escape(message)):
         comm.traffic(shape, layout, 4096)
+    if layout.zero < 4:
+        comm.require_fit(shape, comm.nearest_fit(shape, layout, 4096), 4096)
 
 
 def test_links_have_sources():

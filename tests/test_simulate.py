@@ -1,11 +1,12 @@
 """Simulated steps agree with published ones, and their pipelines with the theory."""
 
+import re
 import statistics
 from dataclasses import replace
 
 import pytest
 
-from cs336_lib import architecture, cli, published, simulate, step_report
+from cs336_lib import architecture, cli, communication, published, simulate, step_report
 from cs336_lib.communication import LINKS, Layout, bubble
 from cs336_lib.hardware import DATASHEET
 from cs336_lib.simulate import Cluster, Work
@@ -24,10 +25,11 @@ def errors() -> dict[str, float]:
 
 
 def test_the_median_error_is_small_on_steps_that_were_not_fitted(errors):
-    fitted, judged = list(errors.values())[::2], list(errors.values())[1::2]
-    assert len(judged) == 13
+    values = list(errors.values())
+    fitted, judged = values[:26:2], [*values[1:26:2], *values[26:]]
     assert statistics.median(map(abs, fitted)) < 0.05
     assert statistics.median(map(abs, judged)) < 0.05
+    assert abs(errors["megatron-mixtral-8x7b"]) < 0.05  # experts, added after the fit
 
 
 def test_no_step_is_hidden(errors):
@@ -64,19 +66,53 @@ def work_of(layout: Layout, **settings) -> Work:
 def test_the_bubble_of_the_events_is_the_one_of_the_formula(layout):
     instant = replace(LINKS["nvlink4"], bandwidth=1e18)
     fast = Cluster(DATASHEET["h100"], instant, instant)
-    step = simulate.simulate(work_of(layout), fast)
-    assert step.bubble / step.passes == pytest.approx(bubble(layout), rel=1e-3, abs=1e-9)
+    parts = simulate.simulate(work_of(layout), fast).parts
+    computed = parts["matmuls"] + parts["elementwise"]
+    assert parts["pipeline"] / computed == pytest.approx(bubble(layout), rel=1e-3, abs=1e-9)
 
 
-def test_every_pass_runs_once_on_every_stage():
-    layout = Layout(pp=4, micro_batches=8, schedule="interleaved", chunks=2)
+def test_zb_h1_waits_as_in_the_paper(monkeypatch):
+    """Qi et al. 2023, table 2: (p - 1) (F + B - W), where 1F1B waits (p - 1) (F + B + W)."""
+    layout = Layout(pp=4, micro_batches=8, schedule="zb-h1")
+    instant = replace(LINKS["nvlink4"], bandwidth=1e18)
+    fast = Cluster(DATASHEET["h100"], instant, instant)
+    for forward, backward, weights in ((1, 1, 1), (6, 7, 5)):
+        seconds = {"forward": forward, "backward": backward, "weights": weights}
+        monkeypatch.setattr(
+            simulate, "pass_seconds", lambda *_, s=seconds: {kind: [s[kind]] * 4 for kind in s}
+        )
+        idle = simulate.pipeline_seconds(work_of(layout), fast) - 8 * sum(seconds.values())
+        assert idle == pytest.approx(3 * (forward + backward - weights))
+    monkeypatch.undo()
+    usual = simulate.simulate(work_of(replace(layout, schedule="1f1b")), fast)
+    assert simulate.simulate(work_of(layout), fast).seconds < usual.seconds
+
+
+@pytest.mark.parametrize("schedule", ["interleaved", "zb-h1"])
+def test_every_pass_runs_once_on_every_stage(schedule):
+    chunks = 2 if schedule == "interleaved" else 1
+    layout = Layout(pp=4, micro_batches=8, schedule=schedule, chunks=chunks)
     for stage in range(4):
         passes = list(simulate.order(layout, stage))
-        assert len(passes) == len(set(passes)) == 2 * 8 * 2
+        assert len(passes) == len(set(passes)) == 2 * 8 * chunks + 8 * (schedule == "zb-h1")
         seen = set()
-        for one in passes:  # the backward pass comes after its forward pass
+        before = {"backward": "forward", "weights": "backward"}
+        for one in passes:  # gradients come after what they need
             seen.add(one)
-            assert one.forward or one._replace(forward=True) in seen
+            assert one.kind == "forward" or one._replace(kind=before[one.kind]) in seen
+
+
+def test_waiting_by_kind():
+    """Each kind of parallelism sends the bytes of its traffic at the speed of its link."""
+    shape, seq = architecture.model("mixtral-8x7b").architecture, 32768
+    layout = Layout(dp=2, tp=2, ep=2, cp=2, micro_batches=3)
+    speed = H100S.link_speed(8)
+    slow = replace(H100S, efficiency=replace(H100S.efficiency, overlap=0.0))
+    parts = simulate.simulate(Work(shape, layout, seq), slow).parts
+    for kind in ("tensor", "expert", "context"):
+        expected = communication.traffic(shape, layout, seq)[kind] / speed
+        assert parts[kind] == pytest.approx(expected), kind
+    assert simulate.simulate(Work(shape, layout, seq), H100S).parts["context"] == 0  # hidden
 
 
 def test_a_slow_stage_delays_the_step():
@@ -100,6 +136,14 @@ def test_goodput_is_best_at_youngs_interval():
     assert simulate.goodput(8, 60, 600, simulate.best_interval(8, 60)) > 0.99
     between = 1 / simulate.FAILURES_PER_DEVICE_HOUR / 16384
     assert between == pytest.approx(54 * 24 / 419)  # hours
+
+
+def test_llama_3_trained_for_nine_tenths_of_its_time():
+    """More than 90% with one failure in three hours (Llama team 2024, section 3.3.4)."""
+    checkpoint = 16 * 405e9  # bytes, written at Tectonic's 2 TB/s (section 3.3.1)
+    save = checkpoint / 2e12
+    interval = simulate.best_interval(16384, save)
+    assert 0.90 < simulate.goodput(16384, save, 600, interval) < 0.95
 
 
 def test_the_sweep_keeps_within_memory_and_sorts_by_time():
@@ -132,6 +176,11 @@ def test_the_command_prints_a_step_and_a_sweep(capsys):
     text = capsys.readouterr().out
     for line in ("dp 128, tp 8, pp 16", "MFU", "it fits", "one in 3.1 hours"):
         assert line in text
+    assert re.search(r"waits    1\.01\d* s tensor, 0\.8\d* s pipeline, 0\.2\d* s data", text)
+    cli.main(
+        ["simulate", "--pp", "2", "--batch", "32", "--straggler", "1.5", "--schedule", "zb-h1"]
+    )
+    assert "a stage 1.5 times as slow makes the step 1.4" in capsys.readouterr().out
     cli.main(["simulate", "--model", "llama3-8b", "--gpus", "8"])
     assert "layouts fit" in capsys.readouterr().out
 
@@ -139,9 +188,14 @@ def test_the_command_prints_a_step_and_a_sweep(capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"gpus": 10, "tp": 4}, r"10 GPUs can't be divided by tp 4 x pp 1 x cp 1 = 4; 8 can"),
-        ({"gpus": 8, "tp": 1, "batch": 20}, "batch 20 isn't a multiple of 8.*; 16 is"),
-        ({"gpus": 3, "tp": 3}, "32 query heads can't be split over tp 3; the nearest is 2"),
+        (
+            {"gpus": 100, "tp": 8},
+            "100 GPUs can't .* = 8; the nearest layout is 96 GPUs.* dp 12, tp 8",
+        ),
+        ({"gpus": 8, "tp": 1, "batch": 20}, "batch 20 isn't a multiple of 8.*8 GPUs, batch 16"),
+        ({"gpus": 3, "tp": 3}, "32 query heads can't be split over tp 3; .* 4 GPUs.* tp 2"),
+        ({"gpus": 8, "tp": 1, "ep": 2}, "a model without experts has ep 1; .* 8 GPUs"),
+        ({"model": "lama", "tp": 1}, "model 'lama' is unknown; one of gpt2"),
         ({"model": "llama3-405b", "gpus": 8}, "no layout of Llama 3.1 405B fits on 8 x NVIDIA"),
         ({"inner": "string"}, "inner 'string' is unknown; one of nvlink3"),
         ({"straggler": 0.5}, "straggler is 0.5; 1 to 1000000 expected"),
