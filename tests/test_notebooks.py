@@ -8,6 +8,7 @@ import contextlib
 import io
 import re
 import statistics
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,6 +25,13 @@ NOTEBOOKS = {
     path.stem: nbformat.read(path, as_version=4)
     for path in sorted((ROOT / "notebooks").glob("*.ipynb"))
 }
+REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+SETUP = """from importlib.util import find_spec
+
+if find_spec("cs336_lib") is None:  # as in Colab, whose PyTorch stays
+    course = "'cs336-lib[notebook] @ git+{repository}'"
+    get_ipython().run_line_magic("pip", f"install -q {{course}}")
+"""
 SLIDES = {"slide", "subslide", "fragment", "skip", "notes", "-"}
 TAGS = {"imports", "exercise", "hint", "solution", "nbval-ignore-output", "raises-exception"}
 
@@ -81,6 +89,14 @@ def test_cells_have_known_tags_and_slide_types():
     assert_kept(rule)
 
 
+def test_every_notebook_opens_in_the_cloud():
+    owner = REPOSITORY.removeprefix("https://github.com/")
+    for name, notebook in NOTEBOOKS.items():
+        colab = f"https://colab.research.google.com/github/{owner}/blob/main/notebooks/{name}.ipynb"
+        links = f"[Colab]({colab}) · [Codespaces](https://codespaces.new/{owner})"
+        assert f"**Open in:** {links}." in notebook.cells[0].source, name
+
+
 def test_opening():
     titles = {f"# {lecture.number} · {' '.join(lecture.title.split())}" for lecture in COURSE}
 
@@ -94,6 +110,8 @@ def test_opening():
         imports = [cell for cell in notebook.cells if "imports" in tags(cell)]
         if imports != code_cells(notebook)[:1]:
             yield "the first code cell alone must have the tag imports"
+        if not imports[0].source.startswith(SETUP.format(repository=REPOSITORY)):
+            yield "the imports don't begin with the installation, as in 00"
 
     assert_kept(rule)
 
