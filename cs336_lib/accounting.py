@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cs336_lib.config import GPTConfig, require
+from cs336_lib.data.corpus import DATA
+from cs336_lib.io import read_json
 
 SECONDS_PER_DAY = 86_400
 
@@ -100,27 +102,38 @@ def training_seconds(flops: float, devices: int, peak: float, mfu: float) -> flo
 
 @dataclass(frozen=True)
 class BytesPerParameter:
-    """Training memory in bytes per parameter, without activations."""
+    """Training memory in bytes per parameter, without activations.
+
+    Attributes:
+        weights: Weights that the model stores.
+        gradient: Gradients, also those of earlier micro-batches.
+        master: The fp32 copy that updates are added to, if `weights` aren't in fp32.
+        state: State of the optimizer.
+        copies: Copies of the weights in the format of the matmuls, which live as long as
+            activations.
+    """
 
     weights: float
     gradient: float
     master: float
     state: float
+    copies: float = 0
 
     @property
     def total(self) -> float:
         """The total number of bytes per parameter."""
-        return self.weights + self.gradient + self.master + self.state
+        return self.weights + self.gradient + self.master + self.state + self.copies
 
     def sharded(self, devices: int, stage: int) -> float:
         """Return the bytes per parameter on each device under ZeRO.
 
         Stage 0 is plain data parallelism. Stage 1 shards the optimizer state and the master
         weights. Stage 2 also shards gradients, and stage 3 also shards weights (Rajbhandari et al.
-        2020, figure 1). Raises `ValueError` if the stage isn't 0, 1, 2 or 3.
+        2020, figure 1). Copies have the life of weights. Raises `ValueError` if the stage isn't 0,
+        1, 2 or 3.
         """
         require(stage in (0, 1, 2, 3), f"ZeRO stage is {stage}; 0, 1, 2 or 3 expected")
-        parts = (self.master + self.state, self.gradient, self.weights)
+        parts = (self.master + self.state, self.gradient, self.weights + self.copies)
         return sum(part / devices for part in parts[:stage]) + sum(parts[stage:])
 
 
@@ -143,12 +156,33 @@ STATE_BYTES: dict[str, float] = {
     "adamw8bit": 2 * INT8_STATE_BYTES,
 }
 
-# Weights, gradient, and the fp32 copy that updates are added to.
-PRECISION_BYTES = {
-    "fp32": (4, 4, 0),  # also under autocast, whose bf16 copies live as long as activations
-    "mixed": (2, 2, 4),  # bf16 for the matmuls beside fp32 master weights
-    "bf16": (2, 2, 0),  # no master weights: small updates are lost
-}
+
+@dataclass(frozen=True)
+class Recipe:
+    """Bytes per number in training with one number format.
+
+    Attributes:
+        weights: Weights that the model stores.
+        gradient: Gradients.
+        master: fp32 master weights, or 0.
+        copies: Copies of the weights for the matmuls, also those for the backward pass.
+        residual: The residual stream.
+        compute: Results of matmuls, and queries, keys and values.
+        saved: Inputs of matmuls, as the forward pass saves them.
+        source: Where the recipe comes from.
+    """
+
+    weights: float
+    gradient: float
+    master: float
+    copies: float
+    residual: float
+    compute: float
+    saved: float
+    source: str
+
+
+PRECISIONS = {key: Recipe(**recipe) for key, recipe in read_json(DATA / "precisions.json").items()}
 
 
 def require_choice(what: str, value: str, choices: Iterable[str]) -> None:
@@ -163,8 +197,9 @@ def bytes_per_parameter(optimizer: str = "adamw", precision: str = "fp32") -> By
     Raises `ValueError` if the optimizer or the precision is unknown.
     """
     require_choice("optimizer", optimizer, STATE_BYTES)
-    require_choice("precision", precision, PRECISION_BYTES)
-    return BytesPerParameter(*PRECISION_BYTES[precision], STATE_BYTES[optimizer])
+    require_choice("precision", precision, PRECISIONS)
+    of = PRECISIONS[precision]
+    return BytesPerParameter(of.weights, of.gradient, of.master, STATE_BYTES[optimizer], of.copies)
 
 
 def largest_model(memory: float, optimizer: str = "adamw", precision: str = "fp32") -> float:

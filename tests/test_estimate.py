@@ -51,7 +51,7 @@ def test_every_device():
 
 
 def test_every_optimizer_and_precision():
-    for names in itertools.product(accounting.STATE_BYTES, accounting.PRECISION_BYTES):
+    for names in itertools.product(accounting.STATE_BYTES, accounting.PRECISIONS):
         text = report.report(optimizer=names[0], precision=names[1], memory=1e9)
         total = accounting.bytes_per_parameter(*names).total
         printed = re.search(r"state = ([\d.]+) a parameter", text)

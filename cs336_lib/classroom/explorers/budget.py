@@ -78,7 +78,7 @@ def budget(
         hardware: A key of DATASHEET. Its dense bf16 peak is used.
         mfu: Model FLOPs utilization, as a fraction of the peak.
         optimizer: A key of accounting.STATE_BYTES.
-        precision: A key of accounting.PRECISION_BYTES.
+        precision: A key of accounting.PRECISIONS.
         stage: ZeRO stage, 0 to 3 (see `BytesPerParameter.sharded`).
         price: Dollars per hour of one device.
 
@@ -120,7 +120,11 @@ class TrainingBudget(Explorer):
             slider("mfu", "MFU", list(UTILISATION)),
             slider("price", "per device-hour", list(PRICES)),
             choice("optimizer", "optimizer", list(accounting.STATE_BYTES)),
-            choice("precision", "precision", list(accounting.PRECISION_BYTES)),
+            choice(
+                "precision",
+                "precision",
+                [n for n, of in accounting.PRECISIONS.items() if not of.copies],
+            ),
             choice("sharded", "sharded", SHARDING),
         ]
         super().__init__("training-budget", "Training budget", controls, values)
