@@ -370,9 +370,10 @@ def test_the_bill_of_llama_is_near_the_published_one():
 def test_the_bill_names_the_bottleneck():
     widget = explorers.model_bill()
     assert widget.said.endswith("the most time goes to pipeline bubble (19% of a step)")
-    turn(widget, schedule="zero bubble (ZB-H1)", batch="8,192", cluster="H100, 100 Gb/s Ethernet")
-    assert "waiting for" in widget.said.rpartition("goes to ")[2]
-    turn(widget, model="DeepSeek-V3", cluster="H800, InfiniBand NDR", tensor="1", recompute="all")
+    turn(widget, batch="8,192")
+    assert "waiting for tensor parallelism" in widget.said
+    turn(widget, cluster="H800, InfiniBand NDR", devices="2,048", tensor="1", recompute="all")
+    turn(widget, model="DeepSeek-V3")
     assert "waiting for experts" in widget.said
 
 
@@ -389,7 +390,7 @@ def test_a_layout_that_does_not_fit_is_explained_and_the_view_stays():
     turn(widget, batch="2,048", model="GPT-2 124M")
     assert "12 query heads can't be split over tp 8; the nearest layout is" in widget.problem
     assert widget.html == before
-    turn(widget, tensor="4", pipeline="1")
+    turn(widget, tensor="4", pipeline="1", batch="4,096")
     assert widget.problem == ""
     assert widget.html != before
 
