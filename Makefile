@@ -2,6 +2,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# uv installs faster, and takes PyTorch's CPU build where there is no GPU. It reads neither pip's settings nor the packages
+# below a virtual environment, so pip installs where one of these is used, and where uv is missing.
+UV := $(if $(TORCH)$(PIP_INDEX_URL)$(PIP_EXTRA_INDEX_URL)$(PIP_FIND_LINKS),,$(shell command -v uv))
+KEEPS_TORCH = grep -qs 'include-system-site-packages = true' $(VENV)/pyvenv.cfg
+INSTALL = $(if $(UV),$(shell $(KEEPS_TORCH) || echo $(UV) pip install --python $(BIN)/python))
+ifeq ($(UV_INDEX)$(UV_DEFAULT_INDEX)$(UV_FIND_LINKS),)  # else PyTorch comes from there
+export UV_TORCH_BACKEND ?= auto
+endif
 LAB_SETTINGS := $(VENV)/share/jupyter/lab/settings/overrides.json
 # Threads sleep while they wait, so that a busy machine stays usable (see cs336_lib/__init__.py).
 export OMP_WAIT_POLICY ?= PASSIVE
@@ -10,7 +18,7 @@ export PYTHONUNBUFFERED := 1
 TWO_AT_A_TIME := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help lab reset test test-slow e2e notebooks slides handout site lint clean
+.PHONY: help lab reset test test-slow e2e notebooks slides handout site lint lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -50,41 +58,53 @@ lint: $(VENV)/.test ## check format, style, spelling and types, as CI does first
 	$(BIN)/codespell
 	$(BIN)/mypy
 
+lock: ## choose the versions again with uv, and export them to constraints.txt (UPGRADE=--upgrade takes the newest)
+	uv lock $(UPGRADE)
+	@echo "# The versions in uv.lock, exported by \`make lock\`. CUDA packages are left out, because each PyTorch pins its own." > constraints.txt
+	@uv export --quiet --frozen --all-extras --no-emit-project --no-hashes --no-annotate --no-header \
+	| sed 's/ ;.*//' | grep -Ev '^(cuda|nvidia|triton)' >> constraints.txt
+
 clean: ## remove the environment and everything built (runs/ stays)
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # One environment holds several extras. Each has a stamp, and it is installed again when its sources are newer.
 $(VENV)/.lab: pyproject.toml constraints.txt | $(VENV)/constraints.txt
-	$(PIP) install --quiet --constraint $(VENV)/constraints.txt --editable '.[lab]'
+	$(or $(INSTALL),$(PIP) install) --quiet --constraint $(VENV)/constraints.txt --editable '.[lab]'
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/constraints.txt
-	$(PIP) install --quiet --constraint $(VENV)/constraints.txt --editable '.[lab,test]'
+	$(or $(INSTALL),$(PIP) install) --quiet --constraint $(VENV)/constraints.txt --editable '.[lab,test]'
 	@touch $@ $(VENV)/.lab
 
 $(VENV)/.site: pyproject.toml constraints.txt | $(VENV)/constraints.txt
-	$(PIP) install --quiet --constraint $(VENV)/constraints.txt --editable '.[lab,site]'
+	$(or $(INSTALL),$(PIP) install) --quiet --constraint $(VENV)/constraints.txt --editable '.[lab,site]'
 	@touch $@ $(VENV)/.lab
 
 $(VENV)/.e2e: pyproject.toml constraints.txt | $(VENV)/constraints.txt
-	$(PIP) install --quiet --constraint $(VENV)/constraints.txt --editable '.[lab,test,site,e2e]'
+	$(or $(INSTALL),$(PIP) install) --quiet --constraint $(VENV)/constraints.txt --editable '.[lab,test,site,e2e]'
 	@touch $@ $(VENV)/.lab $(VENV)/.test $(VENV)/.site
 
+# uv finds or downloads a Python in the range of pyproject.toml, unless PYTHON names one.
 $(VENV)/bin/python:
+ifeq ($(if $(UV),$(origin PYTHON)),file)
+	@echo "Installing the course into $(VENV) with uv (once; PyTorch is the large part) ..."
+	@$(UV) venv --quiet --seed $(VENV)
+else
 	@$(PYTHON) -c 'import sys; v = sys.version_info; ok = (3, 11) <= v[:2] <= (3, 14); \
 	ok or sys.exit(f"This course needs Python 3.11 to 3.14, and $(PYTHON) is {v[0]}.{v[1]}. Name another: make lab PYTHON=python3.12")'
 	@echo "Installing the course into $(VENV) (once; PyTorch is the large part) ..."
 	@$(PYTHON) -m venv $(if $(filter keep,$(TORCH)),--system-site-packages) $(VENV)
 	@test '$(TORCH)' != keep || $(BIN)/python -c 'import importlib.util, sys; importlib.util.find_spec("torch") \
 	or sys.exit("TORCH=keep, but $(PYTHON) has no PyTorch: install it there, or leave TORCH out")' || { rm -rf $(VENV); exit 1; }
+endif
 	@mkdir -p $(VENV)/etc/jupyter/labconfig  # switch off JupyterLab's question about news
 	@echo '{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}' \
 	> $(VENV)/etc/jupyter/labconfig/page_config.json
 
 # TORCH=keep uses the PyTorch of PYTHON, because a GPU machine may need its own build. Everything else is pinned.
 $(VENV)/constraints.txt: constraints.txt | $(VENV)/bin/python
-	@if grep -q 'include-system-site-packages = true' $(VENV)/pyvenv.cfg; then grep -v '^torch==' $<; else cat $<; fi > $@
+	@if $(KEEPS_TORCH); then grep -v '^torch==' $<; else cat $<; fi > $@
 
 # The page renders every cell, so that the browser's search and links to cells find those that are out of view.
 $(LAB_SETTINGS): $(firstword $(MAKEFILE_LIST)) | $(VENV)/bin/python

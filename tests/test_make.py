@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[1]
 
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    """Run our Makefile in an empty folder."""
-    command = ["make", "-f", str(ROOT / "Makefile"), *arguments]
+    """Run our Makefile in an empty folder, without uv if the arguments don't name one."""
+    command = ["make", "-f", str(ROOT / "Makefile"), "UV=", *arguments]
     return subprocess.run(
         command, cwd=folder, capture_output=True, text=True, timeout=60, check=False
     )
@@ -106,6 +106,57 @@ def test_every_version_is_pinned_but_a_torch_to_keep(tmp_path, fake, arguments, 
     assert constraints == "numpy==2.5.0\n" + "torch==2.14.0\n" * pinned
 
 
+FAKE_UV = """#!/bin/sh
+# Makes an environment whose Python does nothing, and says what it was told.
+if [ "$1" = venv ]; then
+    mkdir -p .venv/bin && ln -s /bin/true .venv/bin/python && touch .venv/pyvenv.cfg
+fi
+echo uv "$@" "torch from ${UV_TORCH_BACKEND:-elsewhere}"
+"""
+
+
+def test_uv_installs_the_same_versions(tmp_path, fake, monkeypatch):
+    for name in ("UV_INDEX", "UV_DEFAULT_INDEX", "UV_FIND_LINKS", "UV_TORCH_BACKEND"):
+        monkeypatch.delenv(name, raising=False)
+    uv = tmp_path / "uv"
+    uv.write_text(FAKE_UV)
+    uv.chmod(0o755)
+    done = make(tmp_path, ".venv/.test", f"UV={uv}")
+    assert done.returncode == 0, done.stderr
+    assert "uv venv --quiet --seed .venv" in done.stdout
+    assert (
+        "uv pip install --python .venv/bin/python --quiet --constraint .venv/constraints.txt "
+        "--editable .[lab,test] torch from auto\n" in done.stdout
+    )
+    constraints = tmp_path / ".venv" / "constraints.txt"
+    assert constraints.read_text() == (tmp_path / "constraints.txt").read_text()
+    monkeypatch.setenv("UV_FIND_LINKS", "wheels")
+    assert "torch from elsewhere" in make(tmp_path, ".venv/.site", f"UV={uv}").stdout
+    (tmp_path / ".venv" / "pyvenv.cfg").write_text("include-system-site-packages = true\n")
+    assert "uv pip" not in make(tmp_path, ".venv/.e2e", f"UV={uv}").stdout  # made by TORCH=keep
+
+
+@pytest.mark.parametrize("setting", ["PIP_FIND_LINKS=wheels", "PIP_INDEX_URL=mirror", "TORCH=keep"])
+def test_pip_installs_where_uv_would_ignore_a_setting(tmp_path, setting, monkeypatch):
+    for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS"):
+        monkeypatch.delenv(name, raising=False)
+    uv = tmp_path / "uv"
+    uv.write_text("#!/bin/sh\n")
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    command = [
+        "make",
+        "-f",
+        str(ROOT / "Makefile"),
+        "--eval",
+        "which: ; @echo \"'$(UV)'\"",
+        "which",
+    ]
+    for arguments, found in (((), str(uv)), ((setting,), "")):
+        done = subprocess.run([*command, *arguments], cwd=tmp_path, capture_output=True, text=True)
+        assert done.stdout == f"'{found}'\n"
+
+
 def test_a_torch_to_keep_must_be_there(tmp_path, fake):
     fake.write_text(FAKE.replace("{python}", f"{sys.executable} -S"))  # without site-packages
     done = make(tmp_path, ".venv/.test", f"PYTHON={fake}", "TORCH=keep")
@@ -118,7 +169,17 @@ def test_a_torch_to_keep_must_be_there(tmp_path, fake):
 def test_help_names_every_target(tmp_path):
     text = make(tmp_path).stdout
     publishing = ("slides", "handout", "site")
-    for target in ("lab", "reset", "test", "test-slow", "e2e", "notebooks", *publishing, "lint"):
+    for target in (
+        "lab",
+        "reset",
+        "test",
+        "test-slow",
+        "e2e",
+        "notebooks",
+        *publishing,
+        "lint",
+        "lock",
+    ):
         assert f"\n{target} " in f"\n{text}"
 
 

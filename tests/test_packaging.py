@@ -1,4 +1,4 @@
-"""Test that pyproject.toml, constraints.txt and environment.yml agree, and the order of imports."""
+"""Test that pyproject.toml, uv.lock, constraints.txt and environment.yml agree, and the imports."""
 
 import re
 import sys
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -31,11 +32,38 @@ def pins(path: Path = ROOT / "constraints.txt") -> dict[str, str]:
     return found
 
 
-def requirements() -> list[Requirement]:
+def test_the_pins_are_those_of_the_lock():
+    """Test that `make lock` has exported uv.lock, whose links lead to PyPI only."""
+    text = (ROOT / "uv.lock").read_text()
+    packages = tomllib.loads(text)["package"]
+    locked = {package["name"]: package["version"] for package in packages}
+    assert len(locked) == len(packages), "two versions of a package"
+    ours = {name: version for name, version in locked.items() if not brought_by_torch(name)}
+    del ours[PROJECT["name"]]
+    assert pins() == ours, "run `make lock`"
+    hosts = set(re.findall(r'"\w+://([^/"]+)', text))
+    assert hosts == {"pypi.org", "files.pythonhosted.org"}
+    (itself,) = (package for package in packages if package["name"] == PROJECT["name"])
+    declared = itself["metadata"]["requires-dist"]
+    assert {(one["name"], SpecifierSet(one.get("specifier", ""))) for one in declared} == {
+        (canonicalize_name(one.name), one.specifier) for one in all_requirements()
+    }, "run `make lock`"
+
+
+def brought_by_torch(name: str) -> bool:
+    """Return whether a package is pinned by a CUDA build of PyTorch."""
+    return name.startswith(("cuda-", "nvidia-")) or name == "triton"
+
+
+def all_requirements() -> list[Requirement]:
     """Everything that pyproject.toml asks for, extras included."""
     extras = (r for listed in PROJECT["optional-dependencies"].values() for r in listed)
-    found = [Requirement(text) for text in (*PROJECT["dependencies"], *extras)]
-    return [requirement for requirement in found if requirement.name != PROJECT["name"]]
+    return [Requirement(text) for text in (*PROJECT["dependencies"], *extras)]
+
+
+def requirements() -> list[Requirement]:
+    """Return everything that pyproject.toml asks for, other than its own extras."""
+    return [one for one in all_requirements() if one.name != PROJECT["name"]]
 
 
 def test_every_requirement_is_pinned_within_its_range():
@@ -53,8 +81,8 @@ def test_what_those_require_is_pinned_too():
         if name in seen:
             continue
         seen.add(name)
-        if name.startswith(("nvidia-", "cuda-")) or name == "triton":
-            continue  # a CUDA build of torch pins its own
+        if brought_by_torch(name):
+            continue
         assert name in pinned, f"{name} is missing in constraints.txt"
         try:
             required = metadata.requires(name) or []

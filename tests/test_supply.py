@@ -26,7 +26,7 @@ def test_everything_is_installed_at_the_pinned_version():
     found = 0
     for path in (ROOT / "Makefile", *WORKFLOWS):
         for line in path.read_text().splitlines():
-            if re.search(r"pip install|\$\(PIP\) install", line):
+            if re.search(r"pip install |\$\(PIP\) install", line):
                 assert re.search(r"--constraint (\$\(VENV\)/)?constraints.txt ", line), line
                 found += 1
     assert found >= 3
