@@ -1,28 +1,19 @@
 """The traffic of a layout equals what PyTorch's DDP, FSDP2 and tensor parallelism send."""
 
 import re
-from collections import Counter
 from contextlib import contextmanager
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate, Shard
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    SequenceParallel,
-    parallelize_module,
-)
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from cs336_lib import architecture as arch
 from cs336_lib import communication as comm
 from cs336_lib import distributed
+from cs336_lib.classroom import fake_ranks
 from cs336_lib.communication import Layout
 from cs336_lib.config import GPTConfig
 from cs336_lib.distributed import World
@@ -37,30 +28,6 @@ def shape_of(config: GPTConfig) -> arch.Architecture:
     raw = {"model_type": "gpt2", "n_positions": config.block_size}
     names = ("n_layer", "n_head", "n_embd", "vocab_size")
     return arch.from_hugging_face(raw | {name: getattr(config, name) for name in names})
-
-
-class Sent(TorchDispatchMode):
-    """Count the bytes that a rank sends in rings of `n` ranks, by collective."""
-
-    def __init__(self, n: int):
-        super().__init__()
-        self.n = n
-        self.bytes: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        name = str(function).split(".")[1]
-        ring = (self.n - 1) / self.n
-        if name in ("_allgather_base_", "all_gather_into_tensor"):
-            whole = args[0] if name == "_allgather_base_" else result
-            self.bytes["all_gather"] += ring * whole.nbytes
-        elif name in ("_reduce_scatter_base_", "reduce_scatter_tensor"):
-            whole = args[1] if name == "_reduce_scatter_base_" else args[0]
-            self.bytes["reduce_scatter"] += ring * whole.nbytes
-        elif name in ("allreduce_", "all_reduce", "all_reduce_"):
-            tensors = args[0] if isinstance(args[0], (list, tuple)) else [args[0]]
-            self.bytes["all_reduce"] += 2 * ring * sum(t.nbytes for t in tensors)
-        return result
 
 
 @contextmanager
@@ -101,53 +68,42 @@ def test_ddp_sends_each_gradient_once(ranks):
 
 @pytest.mark.parametrize(("ranks", "micro_batches"), [(2, 1), (16, 3)])
 def test_fsdp_sends_weights_twice_and_gradients_once_per_micro_batch(ranks, micro_batches):
-    with pretended(ranks), Sent(ranks) as sent:
+    with pretended(ranks), fake_ranks.Sent(ranks) as sent:
         model = GPT(SMALL)
         distributed.shard(model, CPU, World(size=ranks), torch.bfloat16, 0)
         step(model, micro_batches)
     layout = Layout(dp=ranks, zero=3, micro_batches=micro_batches)
     assert sum(sent.bytes.values()) == comm.traffic(shape_of(SMALL), layout, 16)["data"]
-    assert not sent.bytes["all_reduce"]
+    assert set(sent.calls) == {"all-gather", "reduce-scatter"}
 
 
-class Block(nn.Module):
-    """A Llama block's matrices without the mixing of tokens."""
+@pytest.mark.parametrize(
+    ("layout", "sequence"),
+    [
+        (Layout(dp=4, micro_batches=2), False),
+        (Layout(tp=8, micro_batches=2), False),
+        (Layout(tp=8), True),
+        (Layout(dp=1024, zero=3), False),
+        (Layout(dp=128, tp=8, zero=3, micro_batches=2), True),
+        (Layout(tp=8, pp=128, micro_batches=4), True),
+    ],
+)
+def test_fake_ranks_send_the_traffic(layout, sequence):
+    sends = fake_ranks.count(layout, sequence)
+    expected = comm.traffic(fake_ranks.shape(layout), layout, fake_ranks.SEQ)
+    assert sum(size for _, size in sends.values()) == sum(expected.values())
+    assert sends.get("send", (0, 0))[1] == expected["pipeline"]
 
-    def __init__(self, width: int):
-        super().__init__()
-        self.norms = nn.ModuleList(nn.RMSNorm(width) for _ in range(2))
-        self.up = nn.ModuleList(nn.Linear(width, 4 * width, bias=False) for _ in range(2))
-        self.down = nn.ModuleList(nn.Linear(4 * width, width, bias=False) for _ in range(2))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for norm, up, down in zip(self.norms, self.up, self.down, strict=True):
-            x = x + down(up(norm(x)))
-        return x
-
-
-@pytest.mark.parametrize("sequence", [False, True])
-def test_tensor_parallelism_sends_four_sums_in_a_block(sequence):
-    ranks, layers, width, seq = 8, 3, 64, 32
-    x = torch.randn(1, seq, width, dtype=torch.bfloat16, requires_grad=True)
-    with pretended(ranks):
-        mesh = init_device_mesh("cpu", (ranks,))
-        blocks = nn.Sequential(*(Block(width).bfloat16() for _ in range(layers)))
-        spread = Shard(1) if sequence else Replicate()
-        for block in blocks:
-            plan = {f"up.{i}": ColwiseParallel(input_layouts=spread) for i in (0, 1)}
-            plan |= {f"down.{i}": RowwiseParallel(output_layouts=spread) for i in (0, 1)}
-            if sequence:
-                plan |= {f"norms.{i}": SequenceParallel(use_local_output=True) for i in (0, 1)}
-            parallelize_module(block, mesh, plan)
-        local = x[:, : seq // ranks].detach().requires_grad_() if sequence else x
-        with Sent(ranks) as sent:
-            blocks(local).sum().backward()
-    shape = arch.Architecture(
-        n_layer=layers, n_embd=width, n_head=8, n_kv_head=8, head_dim=8, vocab_size=64,
-        block_size=seq, mlp_width=4 * width,
-    )  # fmt: skip
-    expected = comm.traffic(shape, Layout(tp=ranks), seq)["tensor"]
-    assert sum(sent.bytes.values()) == expected
+def test_fake_ranks_leave_no_process_group():
+    for layout in (Layout(cp=2), Layout(dp=2, zero=1), Layout(dp=4096)):
+        with pytest.raises(ValueError, match=r"expected|can't be counted"):
+            fake_ranks.count(layout)
+        assert not dist.is_initialized()
+    for layout in (Layout(dp=2, tp=2, zero=3), Layout(tp=2, pp=2)):  # no group of the first
+        assert fake_ranks.count(layout, sequence=True)
+    with pretended(2), pytest.raises(ValueError, match="a process group exists"):
+        fake_ranks.count(Layout(dp=2))
 
 
 def test_pipeline_context_and_experts():
