@@ -168,6 +168,8 @@ def test_modules_import_only_downwards():
             "trackers",
             "published",
             "communication",
+            "cost",
+            "scaling",
         ],
         ["memory"],
         ["distributed", "simulate"],

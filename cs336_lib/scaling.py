@@ -1,0 +1,349 @@
+"""Fit and use scaling laws: the best model for a budget, over-training, and the critical batch."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cs336_lib.accounting import training_flops
+from cs336_lib.config import require
+from cs336_lib.data.corpus import DATA
+from cs336_lib.io import read_json
+
+Count = Literal["parameters", "non_embedding"]
+
+
+@dataclass(frozen=True)
+class ScalingLaw:
+    """Loss of a model of N parameters after D tokens, L = e + a / N^alpha + b / D^beta.
+
+    Attributes:
+        e: Loss in nats per token that remains with any model and any amount of data.
+        a: Factor of the model's term.
+        b: Factor of the data's term.
+        alpha: Exponent of the parameters.
+        beta: Exponent of the tokens.
+        source: Where the numbers come from.
+    """
+
+    e: float
+    a: float
+    b: float
+    alpha: float
+    beta: float
+    source: str = ""
+
+    def loss(self, parameters: float, tokens: float) -> float:
+        """Return the predicted loss in nats per token."""
+        return self.e + self.a / parameters**self.alpha + self.b / tokens**self.beta
+
+    @property
+    def exponent(self) -> float:
+        """Exponent of the best number of parameters as a power of the budget."""
+        return self.beta / (self.alpha + self.beta)
+
+    def optimum(self, flops: float) -> tuple[float, float]:
+        """Return the parameters and tokens with the lowest loss for 6 N D training FLOPs.
+
+        Hoffmann et al. (2022, equation 4) derive the formula.
+        """
+        ratio = self.alpha * self.a / (self.beta * self.b)
+        parameters = ratio ** (1 / (self.alpha + self.beta)) * (flops / 6) ** self.exponent
+        return parameters, flops / 6 / parameters
+
+    def tokens_for(self, parameters: float, loss: float) -> float:
+        """Return the tokens after which a model of this size reaches a loss.
+
+        Raises:
+            ValueError: If the model is too small to reach the loss with any amount of data.
+        """
+        floor = self.e + self.a / parameters**self.alpha
+        model = f"a model of {parameters:.3g} parameters stays above a loss of {floor:.4f}"
+        require(loss > floor, f"{model}, and {loss:.4f} was asked for; choose a larger model")
+        return (self.b / (loss - floor)) ** (1 / self.beta)
+
+
+# Hoffmann et al. printed rounded exponents, and rounding 0.2849 to 0.28 matters at 1e12 tokens.
+# Their optimizer also stopped too early, so Besiroglu et al. fitted the runs of figure 4 again.
+FITS = {
+    "hoffmann": ScalingLaw(
+        *(1.69, 406.4, 410.7, 0.34, 0.28),
+        source="Hoffmann et al. 2022 (arXiv 2203.15556), equation 10",
+    ),
+    "hoffmann-unrounded": ScalingLaw(
+        *(1.6934, 406.4, 410.7, 0.3392, 0.2849),
+        source="the TeX source of Hoffmann et al. 2022, by Besiroglu et al. 2024, table 1",
+    ),
+    "besiroglu": ScalingLaw(
+        *(1.8172, 482.01, 2085.43, 0.3478, 0.3658),
+        source="Besiroglu et al. 2024 (arXiv 2404.10102), table 1",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Overtrained:
+    """A model smaller than the best for its budget, trained longer to the same loss.
+
+    Attributes:
+        parameters: Parameters of the smaller model.
+        tokens: Tokens it is trained on.
+        flops: Training FLOPs, 6 N D.
+        extra: Training FLOPs divided by those of the best model, minus 1.
+        break_even: Tokens served after which both cost the same in training and serving together.
+    """
+
+    parameters: float
+    tokens: float
+    flops: float
+    extra: float
+    break_even: float
+
+
+def overtrained(law: ScalingLaw, flops: float, times: float) -> Overtrained:
+    """Shrink the best model for a budget, and train it until it reaches the same loss.
+
+    Args:
+        law: The scaling law.
+        flops: Training FLOPs of the best model.
+        times: How many times smaller the model becomes. It is greater than 1.
+
+    Returns:
+        The smaller model. A token served costs 2 N FLOPs, so the saving is twice the difference in
+        parameters (Sardana et al. 2024, arXiv 2401.00448).
+
+    Raises:
+        ValueError: If the smaller model can't reach the loss, or isn't smaller.
+    """
+    require(times > 1, f"times is {times:g}; a number above 1 expected")
+    best, tokens = law.optimum(flops)
+    small = best / times
+    longer = law.tokens_for(small, law.loss(best, tokens))
+    spent = training_flops(small, longer)
+    return Overtrained(
+        small, longer, spent, spent / flops - 1, (spent - flops) / (2 * (best - small))
+    )
+
+
+# Runs that ship
+
+
+@dataclass(frozen=True)
+class ScalingRun:
+    """A run of data/scaling_runs.json.
+
+    Attributes:
+        budget: Training FLOPs that were planned.
+        n_layer: Number of blocks.
+        n_embd: Width.
+        parameters: All parameters.
+        non_embedding: Parameters without token and position embeddings.
+        tokens: Training tokens.
+        flops: Training FLOPs by `accounting.train_flops_per_token`.
+        val_loss: Validation loss in nats per token after the last step.
+        command: The command that trained it.
+    """
+
+    budget: float
+    n_layer: int
+    n_embd: int
+    parameters: int
+    non_embedding: int
+    tokens: int
+    flops: int
+    val_loss: float
+    command: str
+
+
+def runs() -> list[ScalingRun]:
+    """Return the small runs that ship, by budget and width."""
+    return [ScalingRun(**row) for row in read_json(DATA / "scaling_runs.json")["isoflop"]]
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """The lowest point of a parabola through the losses of one budget.
+
+    Attributes:
+        budget: Training FLOPs.
+        parameters: Number of parameters at the lowest point.
+        loss: Loss at the lowest point, in nats per token.
+        parabola: Coefficients for powers 2, 1 and 0 of the natural logarithm of the parameters.
+    """
+
+    budget: float
+    parameters: float
+    loss: float
+    parabola: tuple[float, float, float]
+
+
+def isoflop(listed: Sequence[ScalingRun], count: Count = "parameters") -> list[Optimum]:
+    """Fit a parabola to the losses of each budget over the logarithm of the model's size.
+
+    This is approach 2 of Hoffmann et al. (2022, section 3.2). `count` selects which parameters are
+    the model's size.
+
+    Raises:
+        ValueError: If a budget has fewer than three sizes, or its parabola has no lowest point.
+    """
+    found = []
+    for budget in sorted({run.budget for run in listed}):
+        these = [run for run in listed if run.budget == budget]
+        sizes = [getattr(run, count) for run in these]
+        enough = f"budget {budget:g}: {len(set(sizes))} sizes; at least 3 expected"
+        require(len(set(sizes)) >= 3, enough)
+        curve = np.polyfit(np.log(sizes), [run.val_loss for run in these], 2)
+        second, first, constant = (float(c) for c in curve)
+        require(second > 0, f"budget {budget:g}: the losses have no minimum; add other sizes")
+        middle = -first / (2 * second)
+        lowest = constant - second * middle**2
+        found.append(Optimum(budget, math.exp(middle), lowest, (second, first, constant)))
+    return found
+
+
+def power_law(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
+    """Fit y = factor * x^exponent by least squares of logarithms. Return exponent and factor."""
+    exponent, constant = np.polyfit(np.log(x), np.log(y), 1)
+    return float(exponent), math.exp(constant)
+
+
+def size_exponent(listed: Sequence[ScalingRun], count: Count = "parameters") -> float:
+    """Return the exponent of the best model size as a power of the budget."""
+    optima = isoflop(listed, count)
+    return power_law([o.budget for o in optima], [o.parameters for o in optima])[0]
+
+
+def exponent_interval(
+    listed: Sequence[ScalingRun], count: Count = "parameters", rounds: int = 500
+) -> tuple[float, float]:
+    """Return a 95% bootstrap interval of `size_exponent`.
+
+    Each round draws the runs of each budget again with replacement. A round is repeated if a budget
+    has no parabola with a minimum.
+    """
+    random, budgets = np.random.default_rng(0), sorted({run.budget for run in listed})
+    groups = [[run for run in listed if run.budget == budget] for budget in budgets]
+    exponents: list[float] = []
+    while len(exponents) < rounds:
+        drawn = [group[i] for group in groups for i in random.integers(len(group), size=len(group))]
+        try:
+            exponents.append(size_exponent(drawn, count))
+        except ValueError:
+            continue
+    low, high = np.quantile(exponents, (0.025, 0.975))
+    return float(low), float(high)
+
+
+HUBER = 1e-3  # residuals of log losses beyond this count linearly (Hoffmann et al. 2022, 3.3)
+
+
+def fit(listed: Sequence[ScalingRun], count: Count = "parameters") -> ScalingLaw:
+    """Fit a scaling law to runs by approach 3 of Hoffmann et al. (2022, section 3.3).
+
+    L-BFGS minimizes the Huber loss of log losses from several starts. As Besiroglu et al. (2024)
+    advise, the loss is a sum instead of a mean, so that the optimizer doesn't stop too early. Sizes
+    and tokens are divided by their geometric means, which separates factors from exponents.
+    """
+    sizes = torch.tensor([getattr(run, count) for run in listed], dtype=torch.float64).log()
+    tokens = torch.tensor([run.tokens for run in listed], dtype=torch.float64).log()
+    losses = torch.tensor([run.val_loss for run in listed], dtype=torch.float64).log()
+    size, data = sizes.mean(), tokens.mean()
+
+    def error(p: Tensor) -> Tensor:
+        terms = [p[0] - p[3] * (sizes - size), p[1] - p[4] * (tokens - data), p[2].expand_as(sizes)]
+        predicted = torch.logsumexp(torch.stack(terms), dim=0)
+        return torch.nn.functional.huber_loss(predicted, losses, reduction="sum", delta=HUBER)
+
+    starts = [(alpha, beta) for alpha in (0.3, 0.6) for beta in (0.3, 0.6)]
+    best = min((minimized(error, *start) for start in starts), key=lambda p: error(p).item())
+    a, b, e, alpha, beta = best.tolist()
+    a, b = a + alpha * size.item(), b + beta * data.item()
+    return ScalingLaw(math.exp(e), math.exp(a), math.exp(b), alpha, beta)
+
+
+def minimized(error, alpha: float, beta: float) -> Tensor:
+    """Minimize `error` from a start with these exponents."""
+    p = torch.tensor([-1.0, -1.0, 0.3, alpha, beta], dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS(
+        [p],
+        max_iter=500,
+        tolerance_grad=1e-12,
+        tolerance_change=1e-15,
+        line_search_fn="strong_wolfe",
+    )
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        value = error(p)
+        value.backward()
+        return value
+
+    optimizer.step(closure)
+    return p.detach()
+
+
+# Critical batch size
+
+
+def gradient_noise(
+    small_squared: float, big_squared: float, small: float, big: float
+) -> tuple[float, float]:
+    """Estimate the gradient and its noise from squared norms at two batch sizes.
+
+    A batch of B tokens has a gradient whose expected squared norm is |G|^2 + tr(Sigma) / B, so two
+    batch sizes give two equations. The estimates are unbiased (McCandlish et al. 2018, arXiv
+    1812.06162, appendix A.1).
+
+    Args:
+        small_squared: Mean squared gradient norm over batches of `small` tokens.
+        big_squared: Mean squared gradient norm over batches of `big` tokens.
+        small: Tokens or sequences in a small batch.
+        big: Tokens or sequences in a big batch, more than `small`.
+
+    Returns:
+        |G|^2 and tr(Sigma). The ratio tr(Sigma) / |G|^2 estimates the critical batch size, in the
+        unit of `small` and `big`.
+    """
+    require(big > small > 0, f"batches of {small:g} and {big:g}; the second must be larger")
+    squared = (big * big_squared - small * small_squared) / (big - small)
+    return squared, (small_squared - big_squared) / (1 / small - 1 / big)
+
+
+def critical_batch(batches: Sequence[float], steps: Sequence[float]) -> tuple[float, float]:
+    """Fit steps = least * (1 + critical / batch) to the steps that reach the same loss.
+
+    At the critical batch size, a run takes twice the fewest steps and twice the fewest tokens
+    (McCandlish et al. 2018, section 2.3). The fit minimizes relative errors.
+
+    Returns:
+        The fewest steps, and the critical batch size in the unit of `batches`.
+    """
+    b, s = np.array(batches, dtype=float), np.array(steps, dtype=float)
+    terms = np.stack([1 / s, 1 / (b * s)], axis=1)
+    least, product = np.linalg.lstsq(terms, np.ones(len(s)), rcond=None)[0]
+    return float(least), float(product / least)
+
+
+def noise_scales() -> list[tuple[int, float, float]]:
+    """Return the step, validation loss and tr(Sigma) / |G|^2 in tokens, along a run that ships."""
+    found = []
+    for row in read_json(DATA / "scaling_runs.json")["gradient_noise"]:
+        norms = row["small_squared_norm"], row["big_squared_norm"]
+        squared, spread = gradient_noise(*norms, row["small"], row["big"])
+        found.append((row["step"], row["val_loss"], spread / squared))
+    return found
+
+
+def steps_to_loss() -> dict[int, float]:
+    """Return the steps to the same loss by tokens per step, with the best rate that was tried."""
+    rows = read_json(DATA / "scaling_runs.json")["batch_size"]
+    found: dict[int, float] = {}
+    for row in rows:
+        if row["steps"] is not None:
+            batch = row["batch_tokens"]
+            found[batch] = min(row["steps"], found.get(batch, row["steps"]))
+    return found
