@@ -38,6 +38,14 @@ def test_rooflines_bend_at_the_ridge():
     assert {"ReLU", "matmul", "memory-bound", "compute-bound"} <= set(words(drawing))
 
 
+def test_sending_rooflines_bend_where_gradients_hide():
+    drawing = plots.sending_rooflines("chip", 1e12, {"fast": 1e9, "slow": 1e8})
+    for line, bandwidth in zip(drawing.axes[0].lines, (1e9, 1e8), strict=True):
+        assert line.get_xdata()[1] == pytest.approx(1e12 / bandwidth * 8 / 6)
+        assert line.get_ydata()[1] == line.get_ydata()[2] == pytest.approx(1e12)
+    assert {"fast", "slow", "1,333", "13,333"} <= set(words(drawing))
+
+
 def test_peak_dots_leave_out_what_a_device_lacks():
     drawing = plots.peak_dots(
         {"A": {"bf16": 2e12, "fp32": 1e12}, "B": {"fp32": 3e12}}, ("bf16", "fp32")

@@ -3,6 +3,7 @@
 import pytest
 
 from cs336_lib.classroom import roofline
+from cs336_lib.communication import LINKS, all_reduce_bytes
 from cs336_lib.hardware import DATASHEET
 
 
@@ -22,3 +23,13 @@ def test_roofline_of_an_h100():
     assert round(corner) == 295
     assert roofline.roofline(corner * 2, peak, bandwidth) == peak
     assert roofline.roofline(1, peak, bandwidth) == bandwidth
+
+
+def test_tokens_that_hide_the_gradients():
+    peak, link = DATASHEET["h100"].peak_flops["bf16"], LINKS["infiniband-ndr"].bandwidth
+    tokens = roofline.least_tokens(peak, link)
+    assert round(tokens) == 26387
+    parameters, many = 1e9, 10**9  # ranks
+    sent = all_reduce_bytes(4 * parameters, many)
+    assert sent / link == pytest.approx(6 * parameters * tokens / peak, rel=1e-6)
+    assert roofline.roofline(roofline.sent_intensity(tokens), peak, link) == pytest.approx(peak)

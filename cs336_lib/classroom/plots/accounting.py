@@ -20,7 +20,7 @@ from cs336_lib.classroom.plots.style import (
     figure,
     label,
 )
-from cs336_lib.classroom.roofline import ridge, roofline
+from cs336_lib.classroom.roofline import least_tokens, ridge, roofline, sent_intensity
 
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 DARK = (BLUE, RED, BLACK)  # white text is legible on these
@@ -60,6 +60,44 @@ def rooflines(panels: Sequence[tuple[Roof, Mapping[str, tuple[float, float]], st
         )
         title = f"{roof.name}: ridge at {corner:.3g} FLOP/B"
         label(axes, title, "arithmetic intensity [FLOP/B]", "speed [FLOP/s]")
+    return fig
+
+
+def sending_rooflines(device: str, peak: float, links: Mapping[str, float]) -> Figure:
+    """Draw the speed of a data-parallel step over its tokens per device, with a line per link.
+
+    Left of its dot, a device waits for the link, even if it sends while it computes.
+
+    Args:
+        device: Name of the device.
+        peak: Its FLOP/s.
+        links: Bytes per second that a device can send, by the link's name.
+    """
+    fig, axes = figure(12, 5)
+    least, most = 100, 10_000_000
+    for (name, bandwidth), colour, style in zip(
+        links.items(), (BLUE, ORANGE, GREEN, RED), ("-", "--", "-.", ":"), strict=False
+    ):
+        corner = least_tokens(peak, bandwidth)
+        tokens = np.array([least, corner, most])  # straight lines on logarithmic axes
+        speeds = [roofline(sent_intensity(x), peak, bandwidth) for x in tokens]
+        axes.plot(
+            *(tokens, speeds, style),
+            color=colour,
+            lw=2.5,
+            marker="o",
+            ms=11,
+            markevery=[1],
+            label=name,
+        )
+        axes.annotate(
+            digits(corner), (corner, peak), (0, 12), textcoords="offset points", ha="center"
+        )
+    axes.set(xscale="log", yscale="log", xlim=(least, most), ylim=(peak / 1000, 3 * peak))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.legend(loc="lower right")
+    title = f"{device}: tokens above which gradients hide behind the compute"
+    label(axes, title, "tokens per device and step", "speed [FLOP/s]")
     return fig
 
 
