@@ -1,14 +1,15 @@
 """Plots of what models of today cost."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
-from cs336_lib.classroom.plots.style import BLACK, BLUE, PALETTE, SKY, figure, label
+from cs336_lib.classroom.plots.style import BLACK, BLUE, ORANGE, PALETTE, SKY, figure, label
 from cs336_lib.report import digits
 
-__all__ = ["PALETTE", "bill", "ratios"]
+__all__ = ["PALETTE", "bill", "ratios", "simulated"]
 
 
 def bill(
@@ -60,4 +61,28 @@ def ratios(ratio: Mapping[str, float], title: str) -> Figure:
     axes.set_xlim(0.6, 1.1)
     axes.legend(loc="upper left")
     label(axes, title, "predicted / stated", "")
+    return fig
+
+
+def simulated(stated: Sequence[float], found: Sequence[float]) -> Figure:
+    """Draw the simulated MFU of published steps over the stated one.
+
+    Args:
+        stated: MFU as published. The constants were fitted to every other step from the first on.
+        found: Simulated MFU.
+    """
+    fig, axes = figure(9.5, 5)
+    low, high = 0.15, 0.65
+    axes.plot([low, high], [low, high], color=BLACK, lw=1.5)
+    axes.fill_between(
+        [low, high], [0.85 * low, 0.85 * high], [1.15 * low, 1.15 * high], color=SKY, alpha=0.3,
+        label="within 15 %",
+    )  # fmt: skip
+    for start, name, colour, marker in ((0, "fitted", ORANGE, "o"), (1, "judged", BLUE, "s")):
+        axes.plot(stated[start::2], found[start::2], marker, color=colour, ms=10, label=name)
+    axes.set(xlim=(low, high), ylim=(low, high))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axes.legend(loc="upper left")
+    label(axes, "MFU of 26 published steps", "stated", "simulated")
     return fig
