@@ -10,13 +10,14 @@ from cs336_lib.classroom.plots.style import BLACK, GREY, PALETTE, figure, label
 from cs336_lib.scaling import Optimum, ScalingRun, power_law
 
 MARKERS = "osD^vP*X"
+KAPLAN = 0.73  # exponent of the best size before Hoffmann et al. (2022) corrected it
 
 
 def isoflop(runs: Sequence[ScalingRun], optima: Sequence[Optimum], title: str) -> Figure:
     """Plot the losses and the parabola of each budget, and the best sizes against the budget.
 
-    A black star is the lowest point of a parabola. The line through the stars on the right is their
-    power law, and the dotted line has the exponent 0.5.
+    A black star is the lowest point of a parabola. The line on the right is the power law of these
+    points, and the dotted line has the exponent of Kaplan et al. (2020).
     """
     drawing, (left, right) = figure(13, 5.6, ncols=2, width_ratios=[1.35, 1])
     for optimum, colour, marker in zip(optima, PALETTE, MARKERS, strict=False):
@@ -37,19 +38,20 @@ def isoflop(runs: Sequence[ScalingRun], optima: Sequence[Optimum], title: str) -
     exponent, factor = power_law(budgets, best)
     ends = np.array([min(budgets) / 1.5, max(budgets) * 1.5])
     right.plot(ends, factor * ends**exponent, color=BLACK, label=f"exponent {exponent:.2f}")
-    half = float(np.exp(np.mean(np.log(best) - 0.5 * np.log(budgets))))
-    right.plot(ends, half * ends**0.5, color=GREY, linestyle=":", label="exponent 0.50")
+    other = float(np.exp(np.mean(np.log(best) - KAPLAN * np.log(budgets))))
+    dotted = {"color": GREY, "linestyle": ":", "label": f"exponent {KAPLAN} (Kaplan 2020)"}
+    right.plot(ends, other * ends**KAPLAN, **dotted)
     left.set_xscale("log")
     right.set_xscale("log")
     right.set_yscale("log")
     for axis in (left.xaxis, right.yaxis):
         axis.set_major_formatter(EngFormatter(sep=""))
         axis.set_minor_formatter(NullFormatter())
-    left.set_xlim(right=left.get_xlim()[1] * 1.9)  # room for the names
+    left.set_xlim(right=left.get_xlim()[1] * 3.6)  # room for the names
     right.set_xticks(budgets, [short(budget) for budget in budgets])
     right.xaxis.set_minor_formatter(NullFormatter())
     left.set_xticks([5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5])
-    right.set_yticks([1e4, 2e4, 5e4, 1e5, 2e5])
+    right.set_yticks([5e3, 1e4, 2e4, 5e4, 1e5, 2e5])
     label(left, title, "parameters (log)", "validation loss [nats/character]")
     label(right, "Best size for a budget", "training FLOPs (log)", "parameters (log)")
     right.legend(loc="upper left")
