@@ -265,6 +265,42 @@ class Compare:
 
 
 @dataclass(frozen=True)
+class Lab:
+    """Open your copy of the course's notebooks in JupyterLab, in the folder my_notebooks."""
+
+    port: int = 8888
+    """Port of the server. If it is taken, the next free one is used."""
+    browser: bool = True
+    """Open a browser. A server without a screen prints an address instead."""
+    reset: str = ""
+    """Restore a notebook such as 03_einops and keep yours under another name, instead of opening
+    JupyterLab."""
+
+    def run(self) -> None:
+        """Run `cs336 lab`."""
+        from cs336_lib.classroom import lab, study
+
+        require(0 < self.port < 65536, f"port is {self.port}; 1 to 65535 expected")
+        if self.reset:
+            study.reset_and_report(self.reset, study.find_course())
+        else:
+            sys.exit(lab.start(self.port, self.browser))
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Describe this machine for a bug report, and show what is wrong with it."""
+
+    def run(self) -> None:
+        """Run `cs336 doctor`, which exits with code 1 if it finds a problem."""
+        from cs336_lib.classroom import doctor
+
+        machine = doctor.examine()
+        print(doctor.report(machine))
+        sys.exit(any(problem.serious for problem in doctor.problems(machine)))
+
+
+@dataclass(frozen=True)
 class Check:
     """Show which course exercises you have passed and what is wrong with the others."""
 
@@ -328,6 +364,8 @@ Command = (
     | Simulate
     | Export
     | Compare
+    | Lab
+    | Doctor
     | Check
     | Assemble
     | Grade

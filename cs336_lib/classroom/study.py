@@ -19,9 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from cs336_lib.config import require
+from cs336_lib.data.corpus import DATA
 from cs336_lib.io import read_json, sha256, write_atomic
 
 COURSE, MINE = Path("notebooks"), Path("my_notebooks")
+# A wheel has the notebooks among its data, the repository beside them.
+SHIPPED = next(f for f in (DATA / COURSE, DATA.parent / COURSE) if f.is_dir())
 COPIES = ".copies.json"  # records what was copied, and marks a folder as a learner's
 VERDICTS = ".verdicts.jsonl"  # results of the exercise checks, one per line
 GUESSES = ".guesses.jsonl"  # the learner's predictions, one per line
@@ -179,7 +182,7 @@ def reset(name: str, course: Path = COURSE, mine: Path = MINE) -> tuple[Path, Pa
         stem in names,
         f"no notebook {name!r}; use NOTEBOOK=03_einops, or another of {', '.join(names)}",
     )
-    require(mine.is_dir(), f"{mine}: no such folder; create it with `make lab`")
+    require(mine.is_dir(), f"{mine}: no such folder; create it with `make lab` or `cs336 lab`")
     source, copy = course / f"{stem}.ipynb", mine / f"{stem}.ipynb"
     kept = None
     if copy.exists() and not is_fresh(copy, source):
@@ -209,6 +212,11 @@ def replace_whole(target: Path, content: bytes) -> None:
     temporary = target.with_name(f".tmp-{target.name}")
     temporary.write_bytes(content)
     os.replace(temporary, target)
+
+
+def find_course() -> Path:
+    """Return the notebooks of the clone in the current folder, or else those of the package."""
+    return COURSE if any(COURSE.glob("00_*.ipynb")) else SHIPPED
 
 
 def originals(course: Path) -> list[Path]:
@@ -383,7 +391,23 @@ def find() -> Path:
     for folder in (Path.cwd(), Path.cwd() / MINE):
         if (folder / COPIES).exists():
             return folder
-    raise ValueError(f"no {MINE} here; create it with `make lab` in the folder of the course")
+    raise ValueError(f"no {MINE} here; create it with `cs336 lab`, or `make lab` in a clone")
+
+
+def update_and_report(course: Path) -> None:
+    """Update the learner's copy, and print which edited notebooks have a newer version."""
+    if kept := update(course):
+        command = "make reset NOTEBOOK=" if course == COURSE else "cs336 lab --reset "
+        print(
+            f"Yours, though the course has newer ones: {', '.join(kept)}. "
+            f"`{command}{kept[0]}` takes the new one and keeps your copy."
+        )
+
+
+def reset_and_report(name: str, course: Path) -> None:
+    """Restore a notebook, and print where the edited one is."""
+    fresh, old = reset(name, course)
+    print(f"{fresh} is as the course has it" + (f"; yours is now {old}" if old else ""))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -393,13 +417,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     name = parser.parse_args(arguments).reset
     try:
         if name is not None:
-            fresh, old = reset(name)
-            print(f"{fresh} is as the course has it" + (f"; yours is now {old}" if old else ""))
-        elif kept := update():
-            print(
-                f"Yours, though the course has newer ones: {', '.join(kept)}. "
-                f"`make reset NOTEBOOK={kept[0]}` takes the new one and keeps your copy."
-            )
+            reset_and_report(name, find_course())
+        else:
+            update_and_report(find_course())
     except ValueError as error:
         sys.exit(str(error))
 
