@@ -1,7 +1,7 @@
 """Fit and use scaling laws: the best model for a budget, over-training, and the critical batch."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -224,7 +224,11 @@ def exponent_interval(
 
     Each round draws the runs of each budget again with replacement. A round is repeated if a budget
     has no parabola with a minimum.
+
+    Raises:
+        ValueError: If the runs themselves have such a budget.
     """
+    isoflop(listed, count)
     random, budgets = np.random.default_rng(0), sorted({run.budget for run in listed})
     groups = [[run for run in listed if run.budget == budget] for budget in budgets]
     exponents: list[float] = []
@@ -265,7 +269,7 @@ def fit(listed: Sequence[ScalingRun], count: Count = "parameters") -> ScalingLaw
     return ScalingLaw(math.exp(e), math.exp(a), math.exp(b), alpha, beta)
 
 
-def minimized(error, alpha: float, beta: float) -> Tensor:
+def minimized(error: Callable[[Tensor], Tensor], alpha: float, beta: float) -> Tensor:
     """Minimize `error` from a start with these exponents."""
     p = torch.tensor([-1.0, -1.0, 0.3, alpha, beta], dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS(
