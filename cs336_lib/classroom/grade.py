@@ -20,7 +20,7 @@ from cs336_lib.io import temporary_path, write_atomic, writing
 
 MISSING, ERROR = "missing", "error"
 NOTEBOOK_BYTES = 100 * 2**20
-COURSE = Path(__file__).parents[2] / study.COURSE
+COURSE = study.SHIPPED
 RUN = "from cs336_lib.classroom import graded_run; graded_run.main()"
 
 
@@ -316,12 +316,11 @@ def grade(folder: Path, out: Path, limits: Limits) -> Iterator[str]:
     require(hasattr(os, "fork"), "cs336 grade needs Linux, macOS or WSL")
     details = check_out(out)
     found = learners(folder)
-    course = COURSE if COURSE.is_dir() else study.COURSE
-    originals = study.originals(course)
+    originals = study.originals(COURSE)
     width = max(len(printable(path.name)) for path in found)
     grades: dict[str, list[Result]] = {}
     yield f"grading {len(found)} learner{'s' if len(found) > 1 else ''}"
-    with runner(course.resolve()) as process:
+    with runner(COURSE) as process:
         if not process.is_offline:
             yield "This system can't cut answers off from the network; see docs/presenting.md."
         for learner in found:
