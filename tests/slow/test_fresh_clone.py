@@ -45,6 +45,11 @@ def open_lab(clone: Path, limit: float) -> tuple[subprocess.Popen, str, float]:
         text=True,
         start_new_session=True,
     )
+    return server, wait_for_address(server, limit), time.monotonic() - start
+
+
+def wait_for_address(server: subprocess.Popen, limit: float) -> str:
+    """Read what a server says until it names the first notebook's address with its token."""
     alarm = threading.Timer(limit, stop, [server])  # ends the wait for a line that never comes
     alarm.start()
     said = []
@@ -53,7 +58,7 @@ def open_lab(clone: Path, limit: float) -> tuple[subprocess.Popen, str, float]:
         found = re.search(rf"http://localhost:{PORT}/\S*00_start_here.ipynb\?token=\w+", line)
         if found:
             alarm.cancel()
-            return server, found[0], time.monotonic() - start
+            return found[0]
     raise AssertionError(f"no address within {limit} s:\n" + "".join(said))
 
 
@@ -104,15 +109,21 @@ def test_make_lab_opens_the_course_twice(clone):
     assert status.stdout == ""
 
 
-def test_a_wheel_carries_the_data_and_works_elsewhere(clone, tmp_path):
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", tmp_path, str(clone)],
-        check=True,
-    )
-    (wheel,) = tmp_path.glob("cs336_lib-*.whl")
-    target = tmp_path / "elsewhere"
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", target]
-    subprocess.run([*install, wheel], check=True)
+@pytest.fixture(scope="module")
+def unpacked(clone, tmp_path_factory) -> Path:
+    """The package as it comes from a wheel, without the packages that it needs."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip"]
+    subprocess.run([*pip, "wheel", "--quiet", "--no-deps", "-w", folder, str(clone)], check=True)
+    (wheel,) = folder.glob("cs336_lib-*.whl")
+    assert wheel.stat().st_size < 15e6
+    target = folder / "elsewhere"
+    install = [*pip, "install", "--quiet", "--no-deps", "--target", target, wheel]
+    subprocess.run(install, check=True)
+    return target
+
+
+def test_a_wheel_carries_the_data_and_works_elsewhere(unpacked, tmp_path):
     code = (
         "import cs336_lib; from cs336_lib.data.corpus import shakespeare; "
         "from cs336_lib.data.tokenizer import gpt2_encoding; "
@@ -123,9 +134,53 @@ def test_a_wheel_carries_the_data_and_works_elsewhere(clone, tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(target)},
+        env={**os.environ, "PYTHONPATH": str(unpacked)},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout.startswith(str(target))
+    assert done.stdout.startswith(str(unpacked))
+    (description,) = unpacked.glob("cs336_lib-*.dist-info/METADATA")
+    links = re.findall(r"\]\(([^)]*)\)", description.read_text())
+    assert len(links) > 20
+    assert all(link.startswith("https://") for link in links)  # PyPI has no files beside it
+
+
+def test_cs336_lab_opens_the_course_without_a_clone(clone, unpacked, tmp_path):
+    settings = '{"ServerApp": {"allow_root": true}}'  # in a container; a learner is not root
+    (tmp_path / "settings").mkdir()
+    (tmp_path / "settings" / "jupyter_server_config.json").write_text(settings)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(unpacked),
+        "JUPYTER_CONFIG_DIR": str(tmp_path / "settings"),
+    }
+    (tmp_path / "course").mkdir()
+    server = subprocess.Popen(
+        [sys.executable, "-m", "cs336_lib", "lab", "--no-browser", "--port", str(PORT)],
+        cwd=tmp_path / "course",
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    address = wait_for_address(server, limit=60)
+    try:
+        fetch(address)
+        token = address.split("token=")[1]
+        api = f"http://localhost:{PORT}/{{}}?token={token}"
+        name = "00_start_here.ipynb"
+        shown = json.loads(fetch(api.format(f"api/contents/my_notebooks/{name}")))["content"]
+        assert not any(cell.get("outputs") for cell in shown["cells"])
+        course = json.loads((clone / "notebooks" / name).read_text())
+        assert [cell["source"] for cell in shown["cells"]] == [
+            "".join(cell["source"]) for cell in course["cells"]
+        ]
+        page = fetch(api.format("lab"))
+        assert "@jupyterlab/apputils-extension:announcements" in page  # among those switched off
+        tracker = api.format("lab/api/settings/@jupyterlab/notebook-extension:tracker")
+        schema = json.loads(fetch(tracker))["schema"]["properties"]
+        assert schema["windowingMode"]["default"] == "none"
+    finally:
+        stop(server)
