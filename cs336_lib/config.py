@@ -276,7 +276,8 @@ class Estimate:
     optimizer: str = "adamw"
     """sgd, momentum, adagrad, rmsprop, adam, adamw, lion, muon, adafactor or adamw8bit."""
     precision: str = "fp32"
-    """Precision of stored weights: fp32, mixed (bf16 plus an fp32 copy) or bf16."""
+    """Number formats of data/precisions.json: fp32, autocast, mixed (bf16 plus fp32 master
+    weights), bf16, fp8, fp8-block, mxfp8, mxfp4 or nvfp4."""
 
 
 @dataclass(frozen=True)
