@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -189,4 +190,10 @@ def test_ci_runs_what_the_readme_says():
     assert run.endswith("\nmake e2e\n")
     readme = (ROOT / "README.md").read_text()
     assert "make lab " in readme
+    # Everything in the README's block for Windows but the start of JupyterLab runs there.
+    windows = re.search(r"<summary>Windows.*?```(.*?)```", readme, re.DOTALL)[1]
+    workflow = (ROOT / ".github" / "workflows" / "cpu.yml").read_text()
+    commands = [line for line in windows.split("\n") if re.search("pip install|pytest", line)]
+    assert len(commands) == 3
+    assert all(f"- run: {command}\n" in workflow for command in commands)
     assert "make test " in readme
