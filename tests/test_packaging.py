@@ -177,6 +177,8 @@ def test_modules_import_only_downwards():
         ["step_report", "checkpoint", "generate", "evals.loss", "evals.hellaswag"],
         ["run", "evals.subject"],
         ["train"],
+        ["here"],
+        ["machine_report"],
         ["cli"],
     ]
     floor_of = {name: number for number, names in enumerate(floors) for name in names}
@@ -200,3 +202,8 @@ def test_the_citation_names_this_version():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == PROJECT["version"]
     assert citation["license"] == PROJECT["license"]
+    repository = PROJECT["urls"]["Repository"]
+    assert citation["repository-code"] == repository
+    readme = (ROOT / "README.md").read_text()
+    assert f"lib[lab] @ git+{repository}" in readme
+    assert f"codespaces.new/{repository.removeprefix('https://github.com/')})" in readme
