@@ -1,0 +1,98 @@
+"""Processes of torchrun send the bytes of `communication.traffic`, and so do fake ranks."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cs336_lib import architecture, communication
+from cs336_lib.classroom import fake_ranks
+from cs336_lib.communication import Layout
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and runs unshare")
+
+LAYOUTS = {  # by name: a layout, and whether tensor parallelism splits the residual stream
+    2: {
+        "ddp": (Layout(dp=2, micro_batches=2), False),
+        "fsdp": (Layout(dp=2, zero=3, micro_batches=2), False),
+        "tensor": (Layout(tp=2), False),
+        "sequence": (Layout(tp=2), True),
+        "pipeline": (Layout(pp=2, micro_batches=3), False),
+    },
+    4: {
+        "ddp": (Layout(dp=4), False),
+        "fsdp": (Layout(dp=4, zero=3), False),
+        "fsdp and tensor": (Layout(dp=2, tp=2, zero=3), False),
+        "tensor and pipeline": (Layout(tp=2, pp=2, micro_batches=2), True),
+    },
+}
+
+PROGRAM = '''
+import json, sys
+from pathlib import Path
+import torch.distributed as dist
+from cs336_lib.classroom import fake_ranks
+from cs336_lib.communication import Layout
+
+def wire():
+    """Bytes that the loopback device has carried."""
+    dist.barrier()
+    lines = Path("/proc/net/dev").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.strip().startswith("lo:"))
+
+dist.init_process_group("gloo")
+found = {}
+for name, (fields, sequence) in json.loads(Path(sys.argv[1], "layouts.json").read_text()).items():
+    before = wire()
+    found[name] = fake_ranks.run_step(Layout(**fields), sequence), wire() - before
+Path(sys.argv[1], f"{dist.get_rank()}.json").write_text(json.dumps(found))
+dist.destroy_process_group()
+'''
+
+
+# A network namespace, so that its loopback device carries only the bytes of these processes
+ALONE = ["unshare", "-rn", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+
+
+def launch(folder: Path, ranks: int, layouts: dict, before: list[str]) -> list[dict]:
+    """Run a step of each layout under torchrun, and return what each rank sent."""
+    fields = {name: (dataclasses.asdict(layout), s) for name, (layout, s) in layouts.items()}
+    (folder / "layouts.json").write_text(json.dumps(fields))
+    (folder / "program.py").write_text(PROGRAM)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*torchrun, f"--nproc_per_node={ranks}", str(folder / "program.py"), str(folder)]
+    done = subprocess.run([*before, *command], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def wire(name: str, ranks: int, sent: dict, layout: Layout) -> float:
+    """Bytes that all ranks should send, with what the counter doesn't see."""
+    if name == "ddp":  # starts with a broadcast of the weights
+        weights = 4 * architecture.count_parameters(fake_ranks.shape(layout))
+        return ranks * sent["all-reduce"][1] + (ranks - 1) * weights
+    # Gloo reduce-scatters by an all-reduce, which sends twice as much.
+    return ranks * (sent["all-gather"][1] + 2 * sent["reduce-scatter"][1])
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_processes_send_the_traffic(tmp_path, ranks):
+    layouts = LAYOUTS[ranks]
+    alone = ALONE if subprocess.run([*ALONE, "true"], check=False).returncode == 0 else []
+    of_ranks = launch(tmp_path, ranks, layouts, alone)
+    for name, (layout, sequence) in layouts.items():
+        expected = communication.traffic(fake_ranks.shape(layout), layout, fake_ranks.SEQ)
+        edges = expected.pop("pipeline")
+        fake = fake_ranks.count(layout, sequence)
+        (first, _), (last, carried) = of_ranks[0][name], of_ranks[-1][name]
+        if alone and name in ("ddp", "fsdp"):
+            assert carried == pytest.approx(wire(name, ranks, first, layout), rel=0.05), name
+        # A device in the middle sends in both directions, and these have one direction each.
+        assert sum(rank.pop("send", (0, 0))[1] for rank in (first, last)) == edges, name
+        fake.pop("send", None)
+        for rank in (first, last):
+            assert sum(size for _, size in rank.values()) == sum(expected.values()), name
+            assert rank == {key: list(value) for key, value in fake.items()}, name
