@@ -1,8 +1,8 @@
 """Prepare the notebooks and the README for the package index.
 
 The wheel and the sdist have the notebooks without outputs. The pictures would make the files half
-as large again, and learners see them when they run the cells. The links of the README become
-absolute, because the index doesn't have the files that they lead to.
+as large again, and learners see them when they run the cells. Links to files that the package and
+the index don't have lead to the repository.
 """
 
 import json
@@ -26,7 +26,7 @@ class NotebooksHook(BuildHookInterface):
         if version == "editable":  # uses the notebooks of the clone
             return
         self.folder = Path(tempfile.mkdtemp(prefix="notebooks_"))
-        source = Path(self.root) / "notebooks"
+        source, repository = Path(self.root) / "notebooks", self.metadata.core.urls["Repository"]
         shutil.copyfile(source / "rise.css", self.folder / "rise.css")
         for path in source.glob("*.ipynb"):
             notebook = json.loads(path.read_text(encoding="utf-8"))
@@ -34,6 +34,7 @@ class NotebooksHook(BuildHookInterface):
                 if cell["cell_type"] == "code":
                     cell |= {"outputs": [], "execution_count": None}
             text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True)
+            text = text.replace("](../docs/", f"]({repository}/blob/main/docs/")
             (self.folder / path.name).write_text(f"{text}\n", encoding="utf-8")
         build_data["force_include"][str(self.folder)] = TARGETS[self.target_name]
 

@@ -144,6 +144,8 @@ def test_a_wheel_carries_the_data_and_works_elsewhere(unpacked, tmp_path):
     links = re.findall(r"\]\(([^)]*)\)", description.read_text())
     assert len(links) > 20
     assert all(link.startswith("https://") for link in links)  # PyPI has no files beside it
+    for notebook in (unpacked / "cs336_lib" / "shipped" / "notebooks").glob("*.ipynb"):
+        assert "](../" not in notebook.read_text(), notebook
 
 
 def test_cs336_lab_opens_the_course_without_a_clone(clone, unpacked, tmp_path):
