@@ -39,12 +39,15 @@ ISOFLOP: dict[float, tuple[int, float, tuple[int, ...]]] = {
 
 # Steps to a loss at a constant learning rate. The rate grows with the square root of the batch.
 BATCHES = (256, 512, 1024, 2048, 4096, 8192)
-RATES = (0.00125, 0.0025, 0.005, 0.01)  # at 1024 tokens
+RATES = (0.0025, 0.005, 0.01)  # at 1024 tokens
+LOWEST = 0.00125  # also tried with the largest batch, where the lowest of RATES was the best
 LOSS = 2.1  # validation loss to reach
 CONSTANT = f"--n-embd 32 --optimizer adamw --eval-tokens 32768 {SAME}"
 
-NOISE_RATE, NOISE_STEPS = 0.005, (15, 30, 60, 120, 240, 480, 960)
-SMALL, BIG, REPEATS = 1, 256, 4  # sequences in a batch, and number of big batches
+# Norms are averaged over the checkpoints of a window, because the true gradient oscillates at a
+# constant rate. Windows end at these steps.
+NOISE_RATE, NOISE_EVERY, NOISE_STEPS = 0.005, 15, (60, 120, 240, 480, 960)
+SMALL, BIG = 1, 256  # sequences in a batch
 
 
 def config_of(width: int) -> GPTConfig:
@@ -111,26 +114,31 @@ def batch_size_run(batch: int, rate: float, runs: Path) -> dict:
 
 def gradient_noise(runs: Path) -> list[dict]:
     """Measure squared gradient norms of small and big batches at checkpoints of one run."""
-    every = NOISE_STEPS[0]
+    every = f"{NOISE_EVERY} --keep-every {NOISE_EVERY}"
     flags = (
         f"--max-steps {NOISE_STEPS[-1]} --learning-rate {NOISE_RATE} --min-learning-rate "
-        f"{NOISE_RATE} --eval-every {every} {CONSTANT}"
-    ).replace("--checkpoint-every 0", f"--checkpoint-every {every} --keep-every {every}")
+        f"{NOISE_RATE} --eval-every {NOISE_EVERY} {CONSTANT}"
+    ).replace("--checkpoint-every 0", f"--checkpoint-every {every}")
     rows = train(flags, runs / "noise")
     losses = {row["step"] + 1: row["val_loss"] for row in rows if "val_loss" in row}
     config = config_of(32)
     data, _, tokenizer = open_data("", "", "char")
     loader = Loader(data, config.block_size, tokenizer.vocab_size, seed=0)
-    found = []
-    for step in NOISE_STEPS:
-        model = GPT(config)
-        folder = checkpoint.path_of(runs / "noise" / "checkpoints", step)
-        checkpoint.load_weights(folder / checkpoint.MODEL, model)
-        small, big = squared_norms(model, loader)
+    found, first = [], NOISE_EVERY
+    for last in NOISE_STEPS:
+        steps = range(first, last + 1, NOISE_EVERY)
+        norms = []
+        for step in steps:
+            model = GPT(config)
+            folder = checkpoint.path_of(runs / "noise" / "checkpoints", step)
+            checkpoint.load_weights(folder / checkpoint.MODEL, model)
+            norms.append(squared_norms(model, loader, step))
+        small, big = np.mean(norms, axis=0)
         found.append(
             {
-                "step": step,
-                "val_loss": round(losses[step], 4),
+                "first_step": first,
+                "step": last,
+                "val_loss": round(float(np.mean([losses[step] for step in steps])), 4),
                 "small": SMALL * config.block_size,
                 "big": BIG * config.block_size,
                 "small_squared_norm": float(f"{small:.5g}"),
@@ -138,22 +146,24 @@ def gradient_noise(runs: Path) -> list[dict]:
                 "command": f"cs336 train shakespeare-char {flags}",
             }
         )
+        first = last + NOISE_EVERY
     return found
 
 
-def squared_norms(model: GPT, loader: Loader) -> tuple[float, float]:
-    """Return the mean squared gradient norm of batches of one sequence, and of BIG sequences."""
-    small, big = [], []
-    for number in range(REPEATS):
-        total: torch.Tensor | float = 0.0
-        for first in range(number * BIG, (number + 1) * BIG):
-            model.zero_grad()
-            model(*loader.batch(first, SMALL)).backward()
-            gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
-            small.append(gradient.square().sum().item())
-            total = total + gradient / BIG
-        big.append(total.square().sum().item())
-    return float(np.mean(small)), float(np.mean(big))
+def squared_norms(model: GPT, loader: Loader, number: int) -> tuple[float, float]:
+    """Return the mean squared gradient norm of batches of one sequence, and that of BIG together.
+
+    `number` selects the sequences.
+    """
+    small = []
+    total: torch.Tensor | float = 0.0
+    for first in range(number * BIG, (number + 1) * BIG):
+        model.zero_grad()
+        model(*loader.batch(first, SMALL)).backward()
+        gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
+        small.append(gradient.square().sum().item())
+        total = total + gradient / BIG
+    return float(np.mean(small)), total.square().sum().item()
 
 
 def add(part: str, rows: list[dict]) -> None:
@@ -182,7 +192,8 @@ def main(runs: Path, part: str) -> None:
         add(part, gradient_noise(runs))
     elif part == "batch_size":
         for batch in BATCHES:
-            for rate in (r * (batch / 1024) ** 0.5 for r in RATES):
+            tried = RATES if batch < BATCHES[-1] else (LOWEST, *RATES)
+            for rate in (r * (batch / 1024) ** 0.5 for r in tried):
                 if (batch, rate) not in done:
                     add(part, [batch_size_run(batch, rate, runs)])
     else:

@@ -1,0 +1,185 @@
+"""Test scaling laws and their fits, the gradient noise, and the cost of a token."""
+
+import itertools
+import shlex
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from cs336_lib import accounting, published, scaling
+from cs336_lib.architecture import Architecture, count_parameters, model
+from cs336_lib.config import GPTConfig
+from cs336_lib.cost import Rental, decode_cost, decode_seconds, training_cost, weight_bytes
+from cs336_lib.data.loader import open_data
+from cs336_lib.hardware import DATASHEET
+from cs336_lib.scaling import FITS, ScalingLaw, ScalingRun
+
+BUDGETS = (1e19, 1e20, 1e21, 1e22)
+
+
+def made_runs(law: ScalingLaw) -> list[ScalingRun]:
+    """Runs without noise whose losses follow a law, around the best size of each budget."""
+    made = []
+    for budget in BUDGETS:
+        for times in (0.25, 0.5, 1, 2, 4):
+            n = int(law.optimum(budget)[0] * times)
+            d = int(budget / 6 / n)
+            made.append(ScalingRun(budget, 1, 1, n, n, d, 6 * n * d, law.loss(n, d), ""))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "exponent", "billions", "tolerance"),
+    [
+        ("hoffmann-unrounded", 0.46, 40, 0.02),  # Hoffmann et al. 2022, table 2 and figure 4
+        ("besiroglu", 0.51, 70, 0.05),  # Besiroglu et al. 2024; Chinchilla itself has 70B
+    ],
+)
+def test_corrected_fits_give_the_published_optimum(name, exponent, billions, tolerance):
+    law, budget = FITS[name], 5.76e23  # of Gopher and Chinchilla
+    parameters, tokens = law.optimum(budget)
+    assert round(law.exponent, 2) == exponent
+    assert parameters == pytest.approx(billions * 1e9, rel=tolerance)
+    assert accounting.training_flops(parameters, tokens) == pytest.approx(budget)
+    sizes = parameters * np.linspace(0.9, 1.1, 21)
+    assert np.argmin([law.loss(n, budget / 6 / n) for n in sizes]) == 10
+
+
+def test_an_overtrained_model_reaches_the_same_loss_and_pays_off_when_served():
+    law = FITS["besiroglu"]
+    best, tokens = law.optimum(1e23)
+    small = scaling.overtrained(law, 1e23, times=2)
+    assert small.parameters == best / 2
+    assert law.loss(small.parameters, small.tokens) == pytest.approx(law.loss(best, tokens))
+    assert small.flops == pytest.approx(1e23 * (1 + small.extra))
+    served = 2 * small.break_even
+    assert small.flops + served * small.parameters == pytest.approx(1e23 + served * best)
+
+
+def test_a_model_that_is_too_small_never_reaches_the_loss():
+    with pytest.raises(ValueError, match="stays above a loss of"):
+        scaling.overtrained(FITS["besiroglu"], 1e23, times=30)
+    with pytest.raises(ValueError, match="above 1 expected"):
+        scaling.overtrained(FITS["besiroglu"], 1e23, times=1)
+
+
+def test_both_fits_recover_a_known_law():
+    law = FITS["besiroglu"]
+    runs = made_runs(law)
+    found = scaling.fit(runs)
+    assert (found.alpha, found.beta) == pytest.approx((law.alpha, law.beta), rel=1e-3)
+    assert found.e == pytest.approx(law.e, rel=1e-3)
+    assert scaling.size_exponent(runs) == pytest.approx(law.exponent, abs=0.01)
+    for optimum in scaling.isoflop(runs):
+        assert optimum.parameters == pytest.approx(law.optimum(optimum.budget)[0], rel=0.1)
+    low, high = scaling.exponent_interval(runs, rounds=50)
+    assert low < law.exponent < high
+
+
+def test_losses_without_a_minimum_are_refused():
+    runs = made_runs(FITS["besiroglu"])
+    with pytest.raises(ValueError, match="no minimum"):
+        scaling.isoflop([replace(run, val_loss=-run.val_loss) for run in runs])
+    with pytest.raises(ValueError, match="2 sizes; at least 3"):
+        scaling.exponent_interval(runs[:2])
+
+
+def test_shipped_runs_are_counted_as_their_commands_say():
+    stream = open_data("", "", "char")[0]
+    for run in scaling.runs():
+        words = shlex.split(run.command)
+        flags = dict(zip(words[3::2], words[4::2], strict=True))
+        assert words[:3] == ["cs336", "train", "shakespeare-char"]
+        assert int(flags["--n-embd"]) == run.n_embd
+        assert int(flags["--max-steps"]) * int(flags["--batch-tokens"]) == run.tokens
+        config = GPTConfig(64, 62, run.n_layer, 2, run.n_embd)
+        assert run.parameters == accounting.count_parameters(config)
+        assert run.flops == run.tokens * accounting.train_flops_per_token(config)
+        assert run.flops == pytest.approx(run.budget, rel=0.02)
+        assert run.tokens < 4 * len(stream)
+
+
+def test_shipped_budgets_have_a_best_size_inside_their_range():
+    runs = scaling.runs()
+    optima = scaling.isoflop(runs)
+    assert len(optima) >= 4
+    for optimum in optima:
+        sizes = sorted(run.parameters for run in runs if run.budget == optimum.budget)
+        assert len(sizes) >= 5
+        assert sizes[0] < optimum.parameters < sizes[-1]
+
+
+def test_gradient_noise_is_exact_over_all_batches():
+    torch.manual_seed(0)
+    gradients = torch.randn(6, 4, dtype=torch.float64) + 0.5
+    mean = gradients.mean(0)
+    spread = gradients.var(0, correction=0).sum().item()  # the trace of the covariance
+    pairs = itertools.product(gradients, repeat=2)  # all batches of two, with replacement
+    big = torch.stack([(a + b) / 2 for a, b in pairs]).square().sum(1).mean().item()
+    small = gradients.square().sum(1).mean().item()
+    found = scaling.gradient_noise(small, big, small=1, big=2)
+    assert found == pytest.approx((mean.square().sum().item(), spread))
+
+
+def test_critical_batch_recovers_the_trade_off():
+    batches = [1, 2, 8, 64]
+    least, critical = scaling.critical_batch(batches, [100 * (1 + 16 / b) for b in batches])
+    assert (least, critical) == pytest.approx((100, 16))
+
+
+def test_shipped_gradients_get_noisier_as_the_loss_falls():
+    steps, losses, scales = zip(*scaling.noise_scales(), strict=True)
+    assert len(steps) >= 5
+    assert losses[-1] < losses[0]
+    assert min(scales) > 0
+    assert scales[-1] > 2 * scales[0]
+
+
+def test_shipped_runs_with_large_batches_need_fewer_steps_and_more_tokens():
+    steps = scaling.steps_to_loss()
+    batches = sorted(steps)
+    assert [steps[b] for b in batches] == sorted(steps.values(), reverse=True)
+    assert steps[batches[-1]] * batches[-1] > 1.5 * min(n * b for b, n in steps.items())
+
+
+LLAMA_2_7B = Architecture(32, 4096, 32, 32, 128, 32000, 4096, 11008)
+
+
+def test_decoding_reads_the_bytes_that_gpt_fast_measured():
+    # gpt-fast's README: 104.9 tokens/s at 1397.31 GB/s for Llama 2 7B in bf16, one sequence
+    a100 = DATASHEET["a100"]
+    rental = Rental(a100, price=1, bandwidth_share=1397.31e9 / a100.bandwidth)
+    seconds = decode_seconds(LLAMA_2_7B, rental, batch=1, context=100)
+    assert 1 / seconds == pytest.approx(104.9, rel=0.01)
+
+
+def test_training_costs_what_deepseek_states():
+    run = published.runs()["deepseek-v3"]
+    rental = Rental(DATASHEET["h100"], price=2, mfu=run.mfu)  # an H800 computes like an H100
+    stated = 2 * run.stated["device_hours"] / run.tokens * 1e6
+    assert training_cost(run.architecture, rental, run.seq) == pytest.approx(stated, rel=0.05)
+
+
+def test_a_large_batch_is_limited_by_compute_and_must_fit():
+    rental = Rental(DATASHEET["h100"], price=2, devices=8)
+    a = model("llama3-8b").architecture
+    costs = [decode_cost(a, rental, batch, context=1024) for batch in (1, 16, 256)]
+    assert costs == sorted(costs, reverse=True)
+    assert costs[1] == pytest.approx(costs[0] / 16, rel=0.15)  # the weights are read once
+    assert training_cost(a, rental, 1) == pytest.approx(3 * decode_compute(a, rental), rel=1e-3)
+    with pytest.raises(ValueError, match="the devices have 640; use more devices"):
+        decode_seconds(a, rental, batch=10_000, context=8192)
+
+
+def decode_compute(a: Architecture, rental: Rental) -> float:
+    """Dollars per million tokens of a forward pass without memory."""
+    fast = replace(rental, device=replace(rental.device, bandwidth=1e20))
+    return decode_cost(a, fast, batch=8, context=1)
+
+
+def test_a_batch_reads_more_experts_than_a_token():
+    a = model("mixtral-8x7b").architecture
+    assert weight_bytes(a, 1) < 0.5 * weight_bytes(a, 64)
+    assert weight_bytes(a, 64) == pytest.approx(2 * count_parameters(a), rel=0.01)
