@@ -84,5 +84,5 @@ def simulated(stated: Sequence[float], found: Sequence[float]) -> Figure:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes.legend(loc="upper left")
-    label(axes, "MFU of 26 published steps", "stated", "simulated")
+    label(axes, f"MFU of {len(stated)} published steps", "stated", "simulated")
     return fig
