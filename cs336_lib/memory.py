@@ -1,8 +1,9 @@
 """Compute the peak memory of a training step of an `Architecture`, by kind.
 
 Activations are those of a trainer that fuses norms, rotary positions and SwiGLU, so each saves its
-inputs only. Tokens are spread evenly over experts. The loss is PyTorch's cross-entropy in fp32. The
-optimizer is fused, so its update has no temporary tensors.
+inputs only. Without fusion, PyTorch saves another `mlp_width` values of a SwiGLU and `n_embd` of
+each RMSNorm. All experts of a layer share one grouped matmul, and each has as many tokens. The loss
+is PyTorch's cross-entropy in fp32. The optimizer is fused, so its update has no temporary tensors.
 """
 
 from collections.abc import Iterator
@@ -72,6 +73,7 @@ def attention_part(a: Architecture, of: Recipe, attention: Attention, keys: int)
     if a.kv_rank:
         ranks = a.q_rank + a.kv_rank
         saved += of.compute * (ranks + a.rope_dim) + of.saved * ranks + 2 * 4
+        saved += of.compute * a.n_head * a.head_dim  # values are a view, beside keys not yet whole
         outputs = [a.q_rank, q, a.kv_rank + a.rope_dim, a.n_head * a.head_dim + v, c]
     if a.qk_norm:
         saved += of.compute * (q + k)
@@ -120,12 +122,12 @@ def experts_part(a: Architecture, of: Recipe, ep: int) -> Part:
     saved = norm_bytes(a, of) + of.saved * c + 4 * a.n_expert + 24 * slots
     saved += slots * (ends + inner + result) + a.n_shared * (inner + result)
     shared = (of.compute * a.n_shared * width,) * branches + (of.compute * c,)
-    routed = (of.compute * slots * width,) * branches + (of.compute * slots * c,)
+    routed = (of.compute * slots * branches * width, of.compute * slots * c)
     more = of.compute * width - result
     matrix = a.n_expert // ep * c * width
     return Part(
         saved,
-        (of.compute * a.n_expert, *(shared if a.n_shared else ()), *routed),
+        (of.compute * a.n_expert, *routed, *(shared if a.n_shared else ())),
         (
             (slots * 2 * of.compute * c, 0),
             (slots * of.compute * width, matrix),

@@ -114,7 +114,7 @@ def test_unknown_names_are_listed():
         ValueError, match=r"optimizer 'adamx' is unknown; one of .*adamw.* expected"
     ):
         accounting.bytes_per_parameter("adamx")
-    with pytest.raises(ValueError, match=r"precision 'fp64' is unknown; one of fp32, mixed, bf16"):
+    with pytest.raises(ValueError, match=r"precision 'fp64' is unknown; one of fp32, autocast, mixed, bf16"):
         accounting.bytes_per_parameter("adamw", "fp64")
     with pytest.raises(ValueError, match="attention 'fast' is unknown; one of flash, eager"):
         accounting.peak_memory(GPTConfig(), 1, attention="fast")
