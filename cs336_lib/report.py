@@ -9,9 +9,11 @@ from typing import Any
 
 from cs336_lib import accounting, architecture
 from cs336_lib.architecture import Architecture, Published
+from cs336_lib.communication import Layout
 from cs336_lib.config import Estimate, require
 from cs336_lib.hardware import DATASHEET, Device
 from cs336_lib.io import read_json
+from cs336_lib.memory import peak
 
 
 def troubles(rows: list[dict[str, Any]]) -> str:
@@ -193,10 +195,11 @@ def memory_table(estimate: Estimate, memory: float, parameters: float | None) ->
     per = accounting.bytes_per_parameter(optimizer, precision)
     total = gpus * memory
     largest = accounting.largest_model(total, optimizer, precision)
+    copies = f" + {digits(per.copies)} copies" if per.copies else ""
     text = f"""\
 Memory to train with {optimizer} in {precision}, activations left out
   bytes    {per.weights:g} weight + {per.gradient:g} gradient + {per.master:g} master \
-weight + {digits(per.state)} state = {digits(per.total)} a parameter
+weight + {digits(per.state)} state{copies} = {digits(per.total)} a parameter
   there    {gpus} x {gigabytes(memory)} = {gigabytes(total)}
   largest  {digits(total)} / {digits(per.total)} = {short(largest)} parameters"""
     if parameters is not None:
@@ -206,6 +209,8 @@ weight + {digits(per.state)} state = {digits(per.total)} a parameter
         text += f"\n  yours    {product}; {'it fits' if need <= total else f'too much: {least}'}"
         if gpus > 1 and need <= total:
             text += f"\n  each     {gigabytes(need)} / {gpus} GPUs = {gigabytes(need / gpus)}"
+    if estimate.model:
+        text += peak_lines(estimate, memory)
     if optimizer == "adafactor":
         text += "\n  note     Adafactor's row and column of state for each matrix count as 0"
     if gpus > 1:
@@ -213,6 +218,27 @@ weight + {digits(per.state)} state = {digits(per.total)} a parameter
   note     spread over {gpus} GPUs (ZeRO-3, FSDP); plain data parallelism has one \
 GPU's {gigabytes(memory)}: {short(largest / gpus)} parameters"""
     return text
+
+
+def peak_lines(estimate: Estimate, memory: float) -> str:
+    """Format the least memory of a training step: one sequence, and each block computed again."""
+    shape = find_model(estimate.model).architecture
+    seq = training_length(shape, estimate.seq)
+    kinds = peak(
+        shape,
+        Layout(dp=estimate.gpus, zero=3),
+        seq,
+        recompute="full",
+        precision=estimate.precision,
+        optimizer=estimate.optimizer,
+    )
+    parts = " + ".join(f"{gigabytes(size)} {kind}" for kind, size in kinds.items() if size)
+    total = sum(kinds.values())
+    fits = "it fits" if total <= memory else "too much: split the model too (cs336 simulate --tp)"
+    return f"""
+  peak     with ZeRO-3, {seq:,} tokens on each GPU and full recomputation:
+           {parts}
+           = {gigabytes(total)} of {gigabytes(memory)}; {fits}"""
 
 
 def report(**options: Any) -> str:
