@@ -72,15 +72,15 @@ class ScalingLaw:
 FITS = {
     "hoffmann": ScalingLaw(
         *(1.69, 406.4, 410.7, 0.34, 0.28),
-        source="Hoffmann et al. 2022 (arXiv 2203.15556), equation 10",
+        source="Hoffmann et al. 2022 (arXiv 2203.15556), appendix D.3",
     ),
     "hoffmann-unrounded": ScalingLaw(
         *(1.6934, 406.4, 410.7, 0.3392, 0.2849),
-        source="the TeX source of Hoffmann et al. 2022, by Besiroglu et al. 2024, table 1",
+        source="the TeX source of Hoffmann et al. 2022, by Besiroglu et al. 2024",
     ),
     "besiroglu": ScalingLaw(
         *(1.8172, 482.01, 2085.43, 0.3478, 0.3658),
-        source="Besiroglu et al. 2024 (arXiv 2404.10102), table 1",
+        source="Besiroglu et al. 2024 (arXiv 2404.10102)",
     ),
 }
 

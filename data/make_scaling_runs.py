@@ -44,8 +44,8 @@ LOWEST = 0.00125  # also tried with the largest batch, where the lowest of RATES
 LOSS = 2.1  # validation loss to reach
 CONSTANT = f"--n-embd 32 --optimizer adamw --eval-tokens 32768 {SAME}"
 
-# Norms are averaged over the checkpoints of a window, because the true gradient oscillates at a
-# constant rate. Windows end at these steps.
+# Norms are averaged over the checkpoints of a window, because the ratios of single checkpoints
+# scattered by a factor of ten. Windows end at these steps.
 NOISE_RATE, NOISE_EVERY, NOISE_STEPS = 0.005, 15, (60, 120, 240, 480, 960)
 SMALL, BIG = 1, 256  # sequences in a batch
 
