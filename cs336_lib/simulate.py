@@ -10,8 +10,7 @@ from cs336_lib import architecture, communication
 from cs336_lib.architecture import Architecture
 from cs336_lib.communication import Layout, Link
 from cs336_lib.hardware import Device
-
-Recompute = Literal["none", "selective", "full"]
+from cs336_lib.memory import Recompute, peak
 
 
 @dataclass(frozen=True)
@@ -425,51 +424,15 @@ def simulate(work: Work, cluster: Cluster) -> Step:
 # Memory of a device
 
 
-def activation_values(a: Architecture) -> float:
-    """Return the numbers that a block keeps of one token for the backward pass.
-
-    They are the inputs of the norms and of the matrices, queries, keys, values and the result of
-    fused attention, and the MLP's inner activations before and after the nonlinearity (compare
-    Korthikanti et al. 2022, section 4.1).
-    """
-    queries, pairs = a.n_head * a.qk_dim, a.n_kv_head * (a.head_dim + a.value_dim)
-    inner = (3 if a.gated else 2) * inner_width(a)
-    return 4 * a.n_embd + queries + pairs + a.n_head * a.value_dim + inner
-
-
 def memory(work: Work) -> dict[str, float]:
-    """Return the peak bytes of a device of the first stage, by kind.
-
-    Weights are in bf16, gradients and AdamW's master weights and moments in fp32. ZeRO shards the
-    state (1), gradients (2) and weights (3). A pipeline's first stage keeps the activations of
-    `pp` micro-batches, and interleaving keeps a few more (Narayanan et al. 2021, section 2.2).
-    """
-    a, layout = work.architecture, work.layout
-    outside, experts = communication.layer_parameters(a, layout)
-    outside += a.vocab_size * a.n_embd / layout.tp * (1 if layout.pp > 1 or a.tied else 2)
-    shared = layout.dp * layout.cp
-
-    def held(size: float, stage: int) -> float:
-        if layout.zero < stage:
-            return size * (outside + experts)
-        return size * (outside / shared + experts * layout.ep / shared)
-
-    tokens = layout.micro_batch * work.seq / layout.cp / layout.tp
-    values = a.n_embd if work.recompute == "full" else activation_values(a)
-    if work.recompute == "none" and not work.fused_attention:
-        values += 2.5 * a.n_head * work.seq  # scores, probabilities and a mask of one byte
-    if work.recompute == "selective" and work.fused_attention:
-        values /= 2
-    alive = min(layout.micro_batches, layout.pp * (1 + (layout.chunks > 1) * (1 - 1 / layout.pp)))
-    activations = communication.LOW * tokens * values * a.n_layer / layout.pp * alive
-    logits = 0.0 if layout.pp > 1 else 6 * tokens * a.vocab_size
-    return {
-        "weights": held(communication.LOW, 3),
-        "gradients": held(communication.HIGH, 2),
-        "state": held(12, 1),
-        "activations": activations,
-        "logits": logits,
-    }
+    """Return the peak bytes of a device by kind, in mixed precision and with AdamW."""
+    return peak(
+        work.architecture,
+        work.layout,
+        work.seq,
+        recompute=work.recompute,
+        attention="flash" if work.fused_attention else "eager",
+    )
 
 
 # Failures

@@ -98,7 +98,8 @@ def step_report(title: str, work: Work, cluster: Cluster, wanted: Simulate) -> s
     step = simulate(work, cluster)
     held = memory(work)
     total, there = sum(held.values()), cluster.device.memory
-    kinds = ", ".join(f"{gigabytes(size)} {kind}" for kind, size in held.items())
+    kinds = ", ".join(f"{gigabytes(size)} {kind}" for kind, size in held.items() if size)
+    fits = "it fits" if total <= there else f"too much; {remedy(work, there)}"
     sent = communication.traffic(work.architecture, layout, work.seq)
     moved = ", ".join(f"{gigabytes(size)} {kind}" for kind, size in sent.items() if size)
     interval = best_interval(devices, wanted.save)
@@ -112,7 +113,7 @@ def step_report(title: str, work: Work, cluster: Cluster, wanted: Simulate) -> s
   waits    {seconds(step, WAITS) or "never"}
   speed    {step.mfu:.1%} MFU, {layout.batch * work.seq / step.seconds:,.0f} tokens/s
   memory   {kinds}
-           {gigabytes(total)} of {gigabytes(there)}; {"it fits" if total <= there else "too much"}
+           {gigabytes(total)} of {gigabytes(there)}; {fits}
   sends    {moved or "nothing"} from each device in a step
   failures one in {accounting.duration(3600 / FAILURES_PER_DEVICE_HOUR / devices)}, so a \
 checkpoint every {accounting.duration(interval)}: {good:.0%} of the time counts"""
@@ -121,6 +122,26 @@ checkpoint every {accounting.duration(interval)}: {good:.0%} of the time counts"
         text += f"\n  slow     a stage {wanted.straggler:g} times as slow makes the step "
         text += f"{step.seconds / usual.seconds:.2f} times as long"
     return text
+
+
+def remedy(work: Work, there: float) -> str:
+    """Name the smallest change with which a step fits into `there` bytes of each device."""
+    layout, full = work.layout, replace(work, recompute="full")
+    small = replace(layout, micro_batch=1, micro_batches=layout.batch // layout.dp)
+    tried = {
+        "--recompute selective": replace(work, recompute="selective"),
+        "--recompute full": full,
+        "--recompute full --micro-batch 1": replace(full, layout=small),
+        "--recompute full --micro-batch 1 --zero 3": replace(full, layout=replace(small, zero=3)),
+    }
+    for tp in (2, 4, 8):
+        if tp > layout.tp and layout.dp * layout.tp % tp == work.architecture.n_head % tp == 0:
+            wider = replace(small, zero=3, tp=tp, dp=layout.dp * layout.tp // tp)
+            flags = f"--recompute full --micro-batch 1 --zero 3 --tp {tp}"
+            tried[flags] = replace(full, layout=wider)
+    fitting = (flags for flags, way in tried.items() if sum(memory(way).values()) <= there)
+    found = next(fitting, "")
+    return f"it fits with {found}" if found else "use more or larger GPUs, or a shorter --seq"
 
 
 def seconds(step: Step, kinds: tuple[str, ...]) -> str:

@@ -156,17 +156,15 @@ def test_the_sweep_keeps_within_memory_and_sorts_by_time():
     assert all(work.layout.devices == 16 for work, _ in found)
 
 
-def test_memory_is_sharded_by_stage():
-    shape = architecture.model("llama3-8b").architecture
-    by_stage = [
-        simulate.memory(Work(shape, Layout(dp=8, zero=zero), 8192)) for zero in (0, 1, 2, 3)
-    ]
-    parameters = architecture.count_parameters(shape)
-    assert by_stage[0]["weights"] == pytest.approx(2 * parameters, rel=1e-3)
-    assert by_stage[0]["state"] == pytest.approx(12 * parameters, rel=1e-3)
-    for zero, kind in ((1, "state"), (2, "gradients"), (3, "weights")):
-        assert by_stage[zero][kind] == by_stage[0][kind] / 8
-        assert by_stage[zero - 1][kind] == by_stage[0][kind]
+def test_a_step_that_is_too_large_names_the_nearest_that_fits():
+    options = {"model": "llama3-70b", "batch": 512, "recompute": "none"}
+    text = step_report.simulation(gpus=64, tp=1, **options)
+    assert "too much; it fits with --recompute full" in text
+    text = step_report.simulation(gpus=64, tp=1, **options | {"recompute": "full"})
+    assert "it fits" in text
+    assert "too much" not in text
+    text = step_report.simulation(gpus=8, tp=8, **options)
+    assert "too much; use more or larger GPUs" in text
 
 
 def test_the_command_prints_a_step_and_a_sweep(capsys):
