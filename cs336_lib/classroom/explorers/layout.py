@@ -51,7 +51,9 @@ def evaluate(expression: str, x: Tensor) -> Tensor:
     except SyntaxError as error:
         raise ValueError(f"not valid Python yet: {error.msg}") from None
     for node in ast.walk(tree):
-        require(isinstance(node, SYNTAX), "use only indexing and view methods of x here")
+        text = isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)
+        message = "use only indexing and view methods of x here"
+        require(isinstance(node, SYNTAX) and not text, message)
         if isinstance(node, ast.Name):
             require(node.id == "x", f"{node.id!r} is unknown; the tensor is called x")
         if isinstance(node, ast.Attribute):
