@@ -203,6 +203,14 @@ class Estimate(config.Estimate):
 
     def run(self) -> None:
         """Run `cs336 estimate`."""
+        if self.here:
+            alone = Estimate(here=True, config=self.config)
+            require(self == alone, "--here measures this machine, so it takes only --config")
+            from cs336_lib import machine_report
+
+            print(machine_report.report(self.config))
+            return
+        require(not self.config, f"config is {self.config!r}, and it needs --here")
         from cs336_lib.report import report
 
         print(report(**dataclasses.asdict(self)))

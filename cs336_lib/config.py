@@ -278,6 +278,12 @@ class Estimate:
     precision: str = "fp32"
     """Number formats of data/precisions.json: fp32, autocast, mixed (bf16 plus fp32 master
     weights), bf16, fp8, fp8-block, mxfp8, mxfp4 or nvfp4."""
+    here: bool = False
+    """Measure this machine instead, for about two minutes, and predict the steps of every preset.
+    The measurement is kept for a day."""
+    config: str = ""
+    """With --here, also predict a run of your own, from a JSON file with flags of `cs336 train`,
+    such as the config.json of a run."""
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,15 @@ def cpu_flags() -> frozenset[str]:
     return frozenset(cpuinfo.read_text().split() if cpuinfo.exists() else ())
 
 
+@cache
+def cpu_model() -> str:
+    """Return the model name of the CPU, or its architecture if the name is unknown."""
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text() if cpuinfo.exists() else ""
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1] if found else platform.processor() or platform.machine()
+
+
 def has_bf16(device: torch.device) -> bool:
     """Return whether bf16 matmuls are fast on this device.
 

@@ -149,6 +149,7 @@ OWN: dict[str, dict[str, list[str]]] = {
         "gpus": ["0", "9" * 400],
         "mfu": ["0", "1.1", "1e-320"],
         "memory": ["0", "1e-300", "1e308"],
+        "config": ["missing", "a\nb", SHELL, LONG],  # without --here
     },
     "simulate": {
         "model": ["missing", "file.txt", "a\nb", SHELL, LONG],
@@ -333,6 +334,8 @@ CONTRADICTIONS = [
     (["prepare", "a.bin", "--out", "new", "--raw", "--tokenizer", "char"], "--tokenizer gpt2"),
     (["estimate", "--tokens", "1e9"], "days of training need both"),
     (["estimate", "--hardware", "a100", "--dtype", "fp8"], "no peak"),
+    (["estimate", "--here", "--gpus", "8"], "takes only --config"),
+    (["estimate", "--here", "--config", "file.txt"], "file.txt: not JSON"),
 ]
 
 

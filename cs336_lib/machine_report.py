@@ -1,0 +1,120 @@
+"""Format and cache the measurement of this machine for `cs336 estimate --here`."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cs336_lib import accounting, hardware, here
+from cs336_lib.config import TrainConfig, from_json
+from cs336_lib.here import Machine, Row
+from cs336_lib.io import Log, read_json, write_atomic
+from cs336_lib.report import digits, gigabytes, table
+
+DAY = 86_400.0
+
+
+def cache_file(device: torch.device) -> Path:
+    """Return the file in the user's cache folder for this device, CPU, thread count and torch."""
+    key = (
+        *(hardware.device_name(device), hardware.cpu_model(), os.cpu_count()),
+        *(torch.get_num_threads(), torch.__version__, os.environ.get("CS336_CPU_BF16")),
+    )
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cs336"
+    return folder / f"here-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.json"
+
+
+def this_machine(device: torch.device) -> Machine:
+    """Return the measurement of this machine, or measure it if the last one is a day old."""
+    file = cache_file(device)
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        if time.time() - file.stat().st_mtime < DAY:
+            stored = read_json(file)
+            return Machine(**{**stored, "rows": [Row(**row) for row in stored["rows"]]})
+    if hasattr(os, "getloadavg") and (load := os.getloadavg()[0]) > 0.5:
+        Log().write(f"other programs are running (load {load:.1f}), so times may be too long\n")
+    found = here.measure(device)
+    with suppress(OSError):  # without a cache, it is measured again next time
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(file, json.dumps(dataclasses.asdict(found)) + "\n")
+    return found
+
+
+def cells(row: Row) -> list[str]:
+    """Format the prediction for a run as the cells of a table."""
+    start, memory = [row.name, row.precision], gigabytes(row.memory)
+    if row.seconds is None:
+        return [*start, "too large", "", memory, ""]
+    step, rate = f"{digits(1000 * row.seconds)} ms", f"{row.tokens / row.seconds:,.0f}"
+    return [*start, step, rate, memory, accounting.duration(row.steps * row.seconds)]
+
+
+def matmul_table(machine: Machine) -> list[str]:
+    """Format the speed of GPT-2's matmuls in GFLOP/s."""
+    header = ["GFLOP/s of matmuls, 1,024 tokens", "forward", "input grad", "weight grad"]
+    rows = [
+        [f"  {precision}  {shape}", *(f"{rate / 1e9:,.0f}" for rate in rates)]
+        for precision, shapes in machine.matmuls.items()
+        for shape, rates in shapes.items()
+    ]
+    return table([header, *rows])
+
+
+def choices(machine: Machine) -> list[str]:
+    """Format the fastest precision, number of threads and data type of the weights."""
+    sampling = {name: 1000 * seconds for name, seconds in machine.sampling.items()}
+    best = min(sampling, key=sampling.__getitem__)
+    times = ", ".join(f"{name} {value:.1f}" for name, value in sampling.items())
+    note = "" if best == "fp32" else "; 16 bits may change the text"
+    trained = next(row.precision for row in machine.rows if row.name == "gpt2-124m")
+    return [
+        f"precision  {trained} to train GPT-2 124M (--precision {trained})",
+        f"threads    {machine.threads} of {torch.get_num_threads()} "
+        f"(OMP_NUM_THREADS={machine.threads})",
+        f"weights    {best} to sample (--weights {best}): {times} ms a token{note}",
+    ]
+
+
+def report(config: str = "") -> str:
+    """Measure this machine, predict the training steps of every preset, and format the result.
+
+    Args:
+        config: JSON file with fields of `TrainConfig`, such as the config.json of a run. This run
+            is predicted too.
+
+    Raises:
+        OSError: If the config can't be read.
+        ValueError: If the config is invalid.
+    """
+    device = hardware.select_device()
+    own: dict[str, Any] = {config: read_json(Path(config))} if config else {}
+    configs = {name: from_json(TrainConfig, content, name) for name, content in own.items()}
+    machine = this_machine(device)
+    rows = list(machine.rows)
+    for name, chosen in configs.items():
+        rows.append(here.predict(name, chosen, here.precisions_of(chosen, device), device))
+    peaks = (f"{name} {peak / 1e9:,.0f} GFLOP/s" for name, peak in machine.peaks.items() if peak)
+    header = ["run", "precision", "step", "tokens/s", "memory", "all steps"]
+    total = hardware.memory(device)
+    return "\n".join(
+        [
+            f"{hardware.cpu_model()}; {hardware.device_name(device)}; torch {torch.__version__}",
+            f"peak       {', '.join(peaks) or 'unknown'}",
+            f"memory     {gigabytes(total) if total else 'unknown'}, "
+            f"read at {machine.bandwidth / 1e9:.1f} GB/s",
+            "",
+            *matmul_table(machine),
+            "",
+            *choices(machine),
+            "",
+            *table([header, *map(cells, rows)]),
+            "",
+            "All steps take this long without validation and checkpoints.",
+        ]
+    )
