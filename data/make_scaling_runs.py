@@ -42,11 +42,11 @@ BATCHES = (256, 512, 1024, 2048, 4096, 8192)
 RATES = (0.0025, 0.005, 0.01)  # at 1024 tokens
 LOWEST = 0.00125  # also tried with the largest batch, where the lowest of RATES was the best
 LOSS = 2.1  # validation loss to reach
-CONSTANT = f"--n-embd 32 --optimizer adamw --eval-tokens 32768 {SAME}"
+NARROW = f"--n-embd 32 --optimizer adamw --eval-tokens 32768 {SAME}"
 
 # Norms are averaged over the checkpoints of a window, because the ratios of single checkpoints
 # scattered by a factor of ten. Windows end at these steps.
-NOISE_RATE, NOISE_EVERY, NOISE_STEPS = 0.005, 15, (60, 120, 240, 480, 960)
+NOISE_EVERY, NOISE_STEPS = 15, (60, 120, 240, 480, 720, 840, 900, 945)
 SMALL, BIG = 1, 256  # sequences in a batch
 
 
@@ -95,7 +95,7 @@ def batch_size_run(batch: int, rate: float, runs: Path) -> dict:
     steps, every = 400 + 1_300_000 // batch, max(2, 20_480 // batch)
     flags = (
         f"--batch-tokens {batch} --max-steps {steps} --learning-rate {rate:.3g} "
-        f"--min-learning-rate {rate:.3g} --eval-every {every} {CONSTANT}"
+        f"--min-learning-rate {rate:.3g} --eval-every {every} {NARROW}"
     )
     rows = train(flags, runs / f"batch_{batch}_{rate:.3g}")
     curve = [(row["step"] + 1, row["val_loss"]) for row in rows if "val_loss" in row]
@@ -116,8 +116,8 @@ def gradient_noise(runs: Path) -> list[dict]:
     """Measure squared gradient norms of small and big batches at checkpoints of one run."""
     every = f"{NOISE_EVERY} --keep-every {NOISE_EVERY}"
     flags = (
-        f"--max-steps {NOISE_STEPS[-1]} --learning-rate {NOISE_RATE} --min-learning-rate "
-        f"{NOISE_RATE} --eval-every {NOISE_EVERY} {CONSTANT}"
+        f"--max-steps 960 --learning-rate 0.005 --min-learning-rate 0 --eval-every {NOISE_EVERY} "
+        f"{NARROW}"
     ).replace("--checkpoint-every 0", f"--checkpoint-every {every}")
     rows = train(flags, runs / "noise")
     losses = {row["step"] + 1: row["val_loss"] for row in rows if "val_loss" in row}

@@ -134,7 +134,7 @@ def test_shipped_gradients_get_noisier_as_the_loss_falls():
     assert len(steps) >= 5
     assert losses[-1] < losses[0]
     assert min(scales) > 0
-    assert scales[-1] > 2 * scales[0]
+    assert scales[-1] > 10 * scales[0]
 
 
 def test_shipped_runs_with_large_batches_need_fewer_steps_and_more_tokens():
