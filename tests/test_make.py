@@ -145,17 +145,11 @@ def test_pip_installs_where_uv_would_ignore_a_setting(tmp_path, setting, monkeyp
     uv.write_text("#!/bin/sh\n")
     uv.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    command = [
-        "make",
-        "-f",
-        str(ROOT / "Makefile"),
-        "--eval",
-        "which: ; @echo \"'$(UV)'\"",
-        "which",
-    ]
+    (tmp_path / "Makefile").write_text(f"include {ROOT}/Makefile\nwhich: ; @echo '$(UV)'\n")
     for arguments, found in (((), str(uv)), ((setting,), "")):
-        done = subprocess.run([*command, *arguments], cwd=tmp_path, capture_output=True, text=True)
-        assert done.stdout == f"'{found}'\n"
+        command = ["make", "which", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert done.stdout == f"{found}\n"
 
 
 def test_a_torch_to_keep_must_be_there(tmp_path, fake):
