@@ -39,14 +39,15 @@ COURSE = (
     Lecture("08_gpt2_training", "GPT-2,\ntrained", 110, ("06", "07"), (5, 1), GPT2),
     Lecture("09_gpt2_speed", "GPT-2,\nfast", 112, ("08",), (6, 2), GPT2),
     Lecture("10_gpt2_scale", "GPT-2, at\nfull scale", 105, ("09",), (6, 0), GPT2),
+    Lecture("10b_models_of_today", "Models\nof today", 90, ("10",), (7, 1), GPT2),
     Lecture("11_errata", "Errata", 20, ("00",), (0, 0), GREY),
 )
 
 
 def course_map(notebooks: Path) -> Figure:
     """Draw the course as boxes and arrows. Boxes of missing notebooks are dashed."""
-    fig, axes = figure(14, 5)
-    axes.set(xlim=(-0.5, 6.6), ylim=(-0.6, 2.6))
+    fig, axes = figure(15, 5)
+    axes.set(xlim=(-0.5, 7.5), ylim=(-0.6, 2.6))
     axes.axis("off")
     boxes = {}
     for lecture in COURSE:
