@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
@@ -64,25 +65,23 @@ def ratios(ratio: Mapping[str, float], title: str) -> Figure:
     return fig
 
 
-def simulated(stated: Sequence[float], found: Sequence[float]) -> Figure:
+def simulated(halves: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
     """Draw the simulated MFU of published steps over the stated one.
 
     Args:
-        stated: MFU as published. The constants were fitted to every other step from the first on.
-        found: Simulated MFU.
+        halves: Stated and simulated MFU of each step, by name of a group of steps.
     """
     fig, axes = figure(9.5, 5)
-    low, high = 0.15, 0.65
-    axes.plot([low, high], [low, high], color=BLACK, lw=1.5)
-    axes.fill_between(
-        [low, high], [0.85 * low, 0.85 * high], [1.15 * low, 1.15 * high], color=SKY, alpha=0.3,
-        label="within 15 %",
-    )  # fmt: skip
-    for start, name, colour, marker in ((0, "fitted", ORANGE, "o"), (1, "judged", BLUE, "s")):
-        axes.plot(stated[start::2], found[start::2], marker, color=colour, ms=10, label=name)
-    axes.set(xlim=(low, high), ylim=(low, high))
+    ends = np.array([0.15, 0.65])
+    axes.plot(ends, ends, color=BLACK, lw=1.5)
+    axes.fill_between(ends, 0.85 * ends, 1.15 * ends, color=SKY, alpha=0.3, label="within 15 %")
+    for (name, pairs), colour, marker in zip(halves.items(), (ORANGE, BLUE), "os", strict=False):
+        stated, found = zip(*pairs, strict=True)
+        axes.plot(stated, found, marker, color=colour, ms=10, label=name)
+    axes.set(xlim=ends, ylim=ends)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes.legend(loc="upper left")
-    label(axes, f"MFU of {len(stated)} published steps", "stated", "simulated")
+    count = sum(map(len, halves.values()))
+    label(axes, f"MFU of {count} published steps", "stated", "simulated")
     return fig
