@@ -288,7 +288,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Simulate:
-    """Simulate a training step on a cluster, or find its fastest layout without --tp and --pp."""
+    """Simulate a training step on a cluster, or find its fastest layout without --tp, --pp and --dp."""
 
     model: str = "llama3-8b"
     """A published model such as llama3-405b, or a folder with a Hugging Face config.json."""
@@ -305,9 +305,11 @@ class Simulate:
     seq: int = 0
     """Tokens in a sequence (0: the model's context, at most 8192)."""
     tp: int = 0
-    """Devices that share each matrix. With 0 for tp and pp, the fastest layouts are listed."""
+    """Devices that share each matrix. With 0 for tp, pp and dp, the fastest layouts are listed."""
     pp: int = 0
     """Pipeline stages."""
+    dp: int = 0
+    """Copies of the model (0: as many as the devices allow)."""
     cp: int = 1
     """Devices that share each sequence."""
     ep: int = 1

@@ -43,7 +43,7 @@ def simulation(**options: Any) -> str:
         value = getattr(wanted, name)
         low = 1 if name == "straggler" else 1e-3
         require(low <= value <= 1e6, f"{name} is {value}; {low:g} to 1000000 expected")
-    for name in ("tp", "pp", "batch"):
+    for name in ("tp", "pp", "dp", "batch"):
         value = getattr(wanted, name)
         require(0 <= value <= 10**6, f"{name} is {value}; a number from 0 to 1000000 expected")
     found = find_model(wanted.model)
@@ -53,7 +53,7 @@ def simulation(**options: Any) -> str:
     seq = training_length(found.architecture, wanted.seq)
     batch = wanted.batch or 2 * wanted.gpus
     work = Work(found.architecture, Layout(), seq, wanted.recompute, straggler=wanted.straggler)
-    if wanted.tp == wanted.pp == 0:
+    if wanted.tp == wanted.pp == wanted.dp == 0:
         return sweep_table(found.title, work, cluster, wanted.gpus, batch)
     layout = layout_of(wanted, found.architecture, batch, seq)
     return step_report(found.title, replace(work, layout=layout), cluster, wanted)
@@ -68,7 +68,7 @@ def layout_of(wanted: Simulate, a: Architecture, batch: int, seq: int) -> Layout
     """
     tp, pp = max(1, wanted.tp), max(1, wanted.pp)
     one = tp * pp * wanted.cp
-    dp = max(1, round(wanted.gpus / one))
+    dp = wanted.dp or max(1, round(wanted.gpus / one))
     step = dp * wanted.micro_batch * (pp if wanted.chunks > 1 else 1)
     interleaved = wanted.chunks > 1 and wanted.schedule == "1f1b"
     layout = Layout(
@@ -86,6 +86,8 @@ def layout_of(wanted: Simulate, a: Architecture, batch: int, seq: int) -> Layout
     nearest = f"the nearest layout is {communication.nearest_fit(a, layout, seq)}"
     message = f"{wanted.gpus} GPUs can't be divided by tp {tp} x pp {pp} x cp {wanted.cp} = {one}"
     require(wanted.gpus % one == 0, f"{message}; {nearest}")
+    message = f"dp {dp} x tp {tp} x pp {pp} x cp {wanted.cp} = {dp * one}, not {wanted.gpus} GPUs"
+    require(dp * one == wanted.gpus, f"{message}; use --dp {wanted.gpus // one} or leave it out")
     message = f"batch {batch} isn't a multiple of {step}, which {dp} replicas take at a time"
     require(batch % step == 0, f"{message}; {nearest}")
     communication.require_fit(a, layout, seq)

@@ -197,6 +197,10 @@ def test_the_command_prints_a_step_and_a_sweep(capsys):
         ({"model": "llama3-405b", "gpus": 8}, "no layout of Llama 3.1 405B fits on 8 x NVIDIA"),
         ({"inner": "string"}, "inner 'string' is unknown; one of nvlink3"),
         ({"straggler": 0.5}, "straggler is 0.5; 1 to 1000000 expected"),
+        (
+            {"gpus": 64, "dp": 4, "tp": 8, "pp": 4},
+            "dp 4 x tp 8 x pp 4 x cp 1 = 128, not 64 GPUs; use --dp 2 or leave it out",
+        ),
     ],
 )
 def test_what_does_not_fit_is_one_line(options, message):
