@@ -218,7 +218,7 @@ class Estimate(config.Estimate):
 
 @dataclass(frozen=True)
 class Simulate(config.Simulate):
-    """Simulate a training step on a cluster, or find its fastest layout without --tp, --pp and --dp."""
+    """Simulate a step on a cluster, or find its fastest layout without --tp, --pp and --dp."""
 
     def run(self) -> None:
         """Run `cs336 simulate`."""

@@ -288,7 +288,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Simulate:
-    """Simulate a training step on a cluster, or find its fastest layout without --tp, --pp and --dp."""
+    """Simulate a step on a cluster, or find its fastest layout without --tp, --pp and --dp."""
 
     model: str = "llama3-8b"
     """A published model such as llama3-405b, or a folder with a Hugging Face config.json."""
