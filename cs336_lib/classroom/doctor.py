@@ -20,8 +20,8 @@ from cs336_lib.data.tokenizer import gpt2_encoding
 from cs336_lib.io import sha256
 
 GB = 1e9
-# The kernel of notebook 07 takes 1.7 GB on a CPU, beside JupyterLab, a browser and the system. On
-# disk, `cs336 train gpt2-124m` keeps two checkpoints (weights and two moments in fp32).
+# Notebook 10 takes 2.0 GB on a CPU, beside JupyterLab, a browser and the system. On disk,
+# `cs336 train gpt2-124m` keeps two checkpoints (weights and two moments in fp32).
 ENOUGH_MEMORY, ENOUGH_DISK = 4 * GB, 2 * 12 * 124.4e6
 OLDEST_TORCH = (2, 11)  # as in pyproject.toml
 PACKAGES = ("numpy", "einops", "jaxtyping", "safetensors", "tiktoken", "tyro", "matplotlib")
