@@ -141,7 +141,7 @@ class ModelBill(Explorer):
         message = f"{dp:,} copies of the model can't share {batch:,} sequences"
         require(batch >= dp, f"{message}; take {dp:,} sequences or more")
         schedule = SCHEDULES[values["schedule"]] if pp > 1 else "1f1b"
-        chunks = max(1, min(4, (a.n_layer + 2) // pp)) if schedule == "interleaved" else 1
+        chunks = max(1, min(8, (a.n_layer + 2) // pp)) if schedule == "interleaved" else 1
         layout = Layout(
             dp=dp,
             tp=tp,
