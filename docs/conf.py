@@ -1,5 +1,9 @@
 """Sphinx settings of `make site`; publish.py lays out the sources that it reads."""
 
+import re
+
+from docutils import nodes
+
 project = "What training a language model costs, and GPT-2 reproduced"
 html_title = "GPT-2, from bits to the full run"
 author = "the authors of the course"
@@ -7,7 +11,9 @@ author = "the authors of the course"
 extensions = ["myst_nb", "sphinx.ext.mathjax", "sphinx-mathjax-offline"]
 html_theme = "furo"
 html_static_path = ["_static"]
-html_css_files = ["course.css"]
+html_css_files = ["explorer.css", "course.css"]
+html_js_files = ["explorers.js", "course.js"]
+templates_path = ["_templates"]
 html_copy_source = False
 html_show_copyright = False
 
@@ -16,3 +22,15 @@ nb_merge_streams = True
 myst_enable_extensions = ["dollarmath"]
 myst_dmath_allow_digits = False  # "$21 to $28" are prices
 myst_heading_anchors = 3
+
+
+def put_names_first(_, document):
+    """Link to an exercise by its name, because the number in its title can change."""
+    for section in document.findall(nodes.section):
+        section["ids"].sort(key=lambda found: bool(re.match(r"exercise-\d", found)))
+
+
+def setup(app):
+    """Add the files that publish.py has made, and the anchors of the exercises."""
+    app.config.html_static_path.append(str(app.srcdir / "_static"))
+    app.connect("doctree-read", put_names_first, priority=100)  # before the contents are collected

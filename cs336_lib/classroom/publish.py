@@ -1,22 +1,29 @@
 """Build offline slides, an offline web site, and a handout without solutions."""
 
 import argparse
+import base64
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from importlib import metadata, resources
 from pathlib import Path
 
 import nbformat
 from nbconvert import SlidesExporter
 from nbformat import NotebookNode
+from nbformat.v4 import new_output
 from tqdm import tqdm
 from traitlets.config import Config
 
+from cs336_lib.classroom.explorers import browser
+
 NOTEBOOKS, DOCS, BUILD = Path("notebooks"), Path("docs"), Path("build")
-ONLY_FOR_BUILDING = shutil.ignore_patterns("_*", "slides", "conf.py")  # files in docs
+ONLY_FOR_BUILDING = shutil.ignore_patterns(
+    "_*", "explorers", "site", "slides", "conf.py"
+)  # files in docs
 MATHJAX = ("tex-chtml.js", "input/tex/extensions", "output/chtml/fonts")
 
 
@@ -38,6 +45,25 @@ def with_alt_texts(notebook: NotebookNode) -> NotebookNode:
         found = [o.get("metadata", {}).get("image/png", {}).get("alt", "") for o in outputs]
         if texts := [text for text in found if text]:
             cell.metadata["mystnb"] = {"image": {"alt": " ".join(texts)}}
+    return notebook
+
+
+def with_exercise_names(notebook: NotebookNode) -> NotebookNode:
+    """Put the name of each exercise before its heading, as a target such as `exercise-to_bf16`."""
+    heading = None
+    for cell in notebook.cells:
+        if cell.source.startswith("### Exercise"):
+            heading = cell
+        if heading and (name := cell.metadata.get("cs336", {}).get("exercise")):
+            heading.source = f"(exercise-{name})=\n{heading.source}"
+    return notebook
+
+
+def with_live_explorers(notebook: NotebookNode) -> NotebookNode:
+    """Add the explorers that need no kernel to the outputs of their cells."""
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and (html := browser.element(cell.source)):
+            cell.outputs.append(new_output("display_data", {"text/html": html}))
     return notebook
 
 
@@ -107,25 +133,58 @@ def slides(notebooks: list[Path], folder: Path) -> None:
     )
 
 
-def lay_out(notebooks: list[Path], folder: Path) -> None:
-    """Copy the pages of the site. Relative links work because the folder structure is kept.
+def landing(folder: Path) -> str:
+    """Return the first page in Markdown, and write its picture to `folder`.
 
-    The README becomes the index page.
+    The links to hosted notebooks and the table of the course are those of the README.
     """
-    top = map(Path, ("CHANGELOG.md", "CONTRIBUTING.md", "data/README.md"))
-    pages = sorted([*DOCS.glob("*.md"), *top])
+    readme = Path("README.md").read_text(encoding="utf-8")
+    launch = re.findall(r"^\[!\[Open in .*", readme, re.M)
+    row = r"^\| (\d\d\w?) \| \[(.+?)\]\((.+?)\) \| (.+?) \| (\d+) \|$"
+    path = [
+        f"- [{number} · {name}]({link}), {minutes} minutes\\\n  You'll {ability}."
+        for number, name, link, ability, minutes in re.findall(row, readme, re.M)
+    ]
+    cells = nbformat.read(NOTEBOOKS / "04_flops_and_memory.ipynb", as_version=4).cells
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    alts = [output.get("metadata", {}).get("image/png", {}).get("alt", "") for output in outputs]
+    which = next(i for i, alt in enumerate(alts) if alt.startswith("Memory through one training"))
+    (folder / "memory.png").write_bytes(base64.b64decode(outputs[which].data["image/png"]))
+    url = tomllib.loads(Path("pyproject.toml").read_text())["project"]["urls"]["Repository"]
+    page = (DOCS / "site" / "landing.md").read_text(encoding="utf-8")
+    for word, text in {
+        "LAUNCH": "\n".join(launch),
+        "EXPLORER": browser.element("explorers.training_budget()"),
+        "PICTURE": f"![{alts[which]}](memory.png)",
+        "PATH": "\n".join(path),
+        "INSTALL": f"git clone {url} course\ncd course\nmake lab",
+    }.items():
+        page = page.replace(word, text, 1)
+    return page
+
+
+def lay_out(notebooks: list[Path], folder: Path) -> None:
+    """Copy the pages of the site. Relative links work because the folder structure is kept."""
+    top = map(Path, ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "data/README.md"))
+    pages = [*top, *sorted(DOCS.glob("*.md"))]
     linked = []
-    for page in (Path("README.md"), *pages):
+    for page in pages:
         for target in re.findall(r"\]\(([^)#:]+)", page.read_text(encoding="utf-8")):
             linked.append(Path(os.path.relpath(page.parent / target)))
     for path in {*notebooks, *pages, *(path for path in linked if path.is_file())}:
         (folder / path.parent).mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, folder / path)
     for path in notebooks:
-        nbformat.write(with_alt_texts(nbformat.read(path, as_version=4)), folder / path)
-    parts = [Path("README.md").read_text(encoding="utf-8")]
+        notebook = with_alt_texts(nbformat.read(path, as_version=4))
+        nbformat.write(with_exercise_names(with_live_explorers(notebook)), folder / path)
+    (folder / "_static").mkdir()
+    script = browser.script(DOCS / "explorers")
+    (folder / "_static" / "explorers.js").write_text(script, encoding="utf-8")
+    shutil.copyfile(browser.HERE / "explorer.css", folder / "_static" / "explorer.css")
+    parts = [landing(folder)]
     for caption, listed in (("The course", notebooks), ("About it", pages)):
         names = "\n".join(path.with_suffix("").as_posix() for path in listed)
+        names = re.sub("^README$", "Install and use <README>", names, flags=re.M)
         parts.append(f"```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{names}\n```\n")
     (folder / "index.md").write_text("\n".join(parts), encoding="utf-8")
 

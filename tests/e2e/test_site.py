@@ -6,11 +6,20 @@ from urllib.parse import unquote, urlsplit
 
 import nbformat
 import pytest
+from accessibility import severe
 from bs4 import BeautifulSoup
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+LOOKED_AT = (
+    "index",
+    "README",
+    "docs/symptoms",
+    "docs/decisions",
+    "search",
+    f"notebooks/{NAMES[1]}",
+)
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
 
 
@@ -50,10 +59,15 @@ def test_nothing_is_loaded_from_elsewhere(pages, site):
     assert not re.search(r"(@import|url\()\s*[\"']?(https?:)?//", styles)
 
 
-def test_the_start_page_is_the_readme_and_reaches_everything(pages, site):
+def test_the_start_page_shows_the_course_and_reaches_everything(pages, site):
     start = pages[site / "index.html"]
     assert "What training a language model costs" in start.h1.text
+    path = start.find(id="your-path").find_all("li")
+    assert [item.a["href"] for item in path] == [f"notebooks/{name}.html" for name in NAMES]
     links = {link["href"] for link in start.find_all("a", href=True)}
+    opened = [link for link in links if link.startswith(("https://colab", "https://codespaces"))]
+    assert len(opened) == 2
+    assert "make lab" in start.find("pre").text
     assert {f"notebooks/{name}.html" for name in NAMES} <= links
     documents = {f"docs/{path.stem}.html" for path in (ROOT / "docs").glob("*.md")}
     assert documents <= links
@@ -73,6 +87,53 @@ def test_a_notebook_is_whole(name, pages, site):
     assert len(pictures) == figures
     assert all(len(picture["alt"]) >= 40 for picture in pictures)
     assert bool(page.select("div.cell_output pre")) == bool(outputs)
+
+
+def test_an_exercise_is_linked_by_its_name(pages, site):
+    count = 0
+    for name in NAMES:
+        page = pages[site / "notebooks" / f"{name}.html"]
+        for cell in nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4).cells:
+            if exercise := cell.metadata.get("cs336", {}).get("exercise"):
+                anchor = page.find(id="exercise-" + exercise.replace("_", "-"))
+                assert "Exercise" in anchor.get_text()[:40], exercise
+                count += 1
+    link = pages[site / "notebooks" / "01_dtypes.html"].find(id="exercise-decode-by-hand")
+    assert link.h3.a["href"] == "#exercise-decode-by-hand"
+    assert count > 40
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("index", "training-budget"),
+        ("notebooks/01_dtypes", "float-bits"),
+        ("notebooks/02_strides_and_views", "strides"),
+        ("notebooks/04_flops_and_memory", "training-budget"),
+    ],
+)
+def test_an_explorer_runs_without_a_kernel(path, kind, site, page: Page):
+    page.goto((site / f"{path}.html").as_uri())
+    root = page.locator(f".cs336-{kind}")
+    expect(root).to_have_count(1)
+    assert not page.locator(".cell_output", has=root).locator("img").count()
+    before = root.locator(".cs336-said").inner_text()
+    if kind == "training-budget":
+        root.get_by_label("devices").press("ArrowLeft")
+    else:
+        root.locator("[data-arrows] button").first.focus()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("Enter")
+    expect(root.locator(".cs336-said")).not_to_have_text(before)
+    expect(root.locator(".cs336-problem")).to_have_text("")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_are_accessible(scheme, site, page: Page):
+    page.emulate_media(color_scheme=scheme)
+    for name in LOOKED_AT:
+        page.goto((site / f"{name}.html").as_uri())
+        assert severe(page) == [], name
 
 
 @pytest.mark.parametrize("width", [390, 1440])

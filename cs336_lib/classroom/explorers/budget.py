@@ -182,7 +182,7 @@ class TrainingBudget(Explorer):
         note = "Each device's memory; the stroke is what it has. Activations come on top."
         return View(
             self.sentence(values),
-            tag("div", table(facts) + table(kinds), class_="cs336-row", style="gap: 50px")
+            tag("div", table(facts) + table(kinds), class_="cs336-row", style="gap: 6px 50px")
             + tag("div", pieces + limit, class_="cs336-track", role="img", aria_label="memory")
             + tag("div", note, class_="cs336-faint"),
         )
