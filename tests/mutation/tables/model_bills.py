@@ -39,15 +39,15 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         ],
         "one head of keys": [('config["num_key_value_heads"] * head', "head")],
         "heads of keys are the queries of a group": [
-            ("pairs =", 'pairs = config["num_attention_heads"] //')
+            ("kv_width =", 'kv_width = config["num_attention_heads"] //')
         ],
         "heads as wide as in Llama": [
             ('config["head_dim"]', 'config["hidden_size"] // config["num_attention_heads"]')
         ],
-        "square queries": [("(queries + 2 * pairs)", "(width + 2 * pairs)")],
+        "square queries": [("(queries + 2 * kv_width)", "(width + 2 * kv_width)")],
         "a square output": [("+ queries * width", "+ width * width")],
         "no output": [(" + queries * width", "")],
-        "keys without values": [("2 * pairs", "pairs")],
+        "keys without values": [("2 * kv_width", "kv_width")],
         "heads of 128": [('config["head_dim"]', "128")],
         "128 experts, of which 8 are chosen": [(RETURN, "return count(128), count(8)")],
         "the dense width": [('config["moe_intermediate_size"]', 'config["intermediate_size"]')],
@@ -106,7 +106,7 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         "norms": [(LAYER, f"{LAYER} + 2 * width")],
         "norms of queries and keys": [(LAYER, f"{LAYER} + 2 * head")],
         "a last norm": [("+ embeddings\n", "+ embeddings + width\n")],
-        "biases of queries, keys and values": [(LAYER, f"{LAYER} + queries + 2 * pairs")],
+        "biases of queries, keys and values": [(LAYER, f"{LAYER} + queries + 2 * kv_width")],
         "bytes": [("    return config", "    return 2 * config"), ("+ emb", "+ 2 * emb")],
         "billions": [
             ("* layer + embeddings", "* layer / 1e9 + embeddings / 1e9"),
