@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from cs336_lib.hardware import device_name
+from cs336_lib.io import write_atomic
 
 RESULTS = Path(__file__).parent / "results"
 ROOT = RESULTS.parent.parent
@@ -117,5 +118,5 @@ def write(name: str, result: dict[str, Any]) -> Path:
     """Store a result as JSON in results/ and return where."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    write_atomic(path, json.dumps(result, indent=2) + "\n")
     return path

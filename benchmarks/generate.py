@@ -24,7 +24,7 @@ import tyro
 from torch import Tensor
 
 from benchmarks import common, peers
-from cs336_lib import hardware
+from cs336_lib import accounting, hardware
 from cs336_lib.classroom import timing
 from cs336_lib.config import GPTConfig
 from cs336_lib.generate import generate, store_weights
@@ -48,31 +48,28 @@ def nanogpt_contender(checkout: Path, model: GPT, idx: Tensor, new_tokens: int) 
     return lambda: theirs.generate(idx, new_tokens, top_k=1)
 
 
-def main(
-    nanogpt: Path | None = None,
+def measure(
+    where: torch.device,
+    config: GPTConfig,
     prompt_tokens: int = 16,
     new_tokens: int = 128,
     rounds: int = 5,
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32",
-    device: str = "cpu",
-    threads: int | None = None,
-) -> None:
-    """Measure how fast one text grows.
+    dtype: str = "float32",
+    nanogpt: Path | None = None,
+) -> dict[str, Any]:
+    """Measure and print how fast each contender samples.
 
     Args:
-        nanogpt: a checkout of karpathy/nanoGPT; left out, it is not measured.
-        prompt_tokens: how long the text is at the beginning.
-        new_tokens: how many tokens are added.
-        rounds: how often each contender runs, after one round of warm-up.
-        dtype: what weights are kept in, in all contenders, as each of them does it.
-        device: auto, cpu, cuda or mps.
-        threads: how many the CPU uses (None: one per core).
+        where: Device of the models.
+        config: Shape of the models.
+        prompt_tokens: Tokens in the prompt.
+        new_tokens: Tokens that are sampled.
+        rounds: Measured texts of each contender, after one of warm-up.
+        dtype: Data type of the weights.
+        nanogpt: A checkout of karpathy/nanoGPT, or `None` to leave nanoGPT out.
     """
-    where = hardware.select_device(device)
-    if threads is not None:
-        torch.set_num_threads(threads)
     torch.manual_seed(0)
-    model = GPT(GPTConfig()).to(where).eval()
+    model = GPT(config).to(where).eval()
     idx = torch.randint(model.config.vocab_size, (1, prompt_tokens), device=where)
     as_loaded = copy.deepcopy(model).to(getattr(torch, dtype))
     store_weights(model, getattr(torch, dtype))  # as `cs336 sample --weights` does
@@ -100,7 +97,8 @@ def main(
     ratios = {name: common.ratio(per_token[name], per_token["ours"]) for name in contenders}
     spreads = {name: common.spread(values) for name, values in per_token.items()}
 
-    print(f"GPT-2 124M, {dtype}, {hardware.device_name(where)}, batch 1, greedy")
+    size = f"{accounting.count_parameters(config):,} parameters"
+    print(f"{size}, {dtype}, {hardware.device_name(where)}, batch 1, greedy")
     print(f"{prompt_tokens} tokens + {new_tokens} new ones; {rounds} alternating rounds, medians")
     for name, found in spreads.items():
         same = "same tokens" if torch.equal(texts[name], texts["ours"]) else "OTHER TOKENS"
@@ -115,10 +113,10 @@ def main(
         f"{bandwidth / 1e9:.1f} GB/s, as a sum reads; ours reaches "
         f"{limit / spreads['ours']['median']:.0%} of this speed"
     )
-    result = {
+    return {
         "machine": common.machine(where, ("transformers",)),
         "setup": {
-            "model": "GPT-2 124M, random weights",
+            "model": f"{size}, random weights",
             "dtype": dtype,
             "prompt_tokens": prompt_tokens,
             "new_tokens": new_tokens,
@@ -131,8 +129,34 @@ def main(
         "read_bytes_per_second": bandwidth,
         "limit_ms_per_token": limit,
     }
+
+
+def main(
+    nanogpt: Path | None = None,
+    prompt_tokens: int = 16,
+    new_tokens: int = 128,
+    rounds: int = 5,
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+    device: str = "cpu",
+    threads: int | None = None,
+) -> None:
+    """Measure how fast one text grows.
+
+    Args:
+        nanogpt: a checkout of karpathy/nanoGPT; left out, it is not measured.
+        prompt_tokens: how long the text is at the beginning.
+        new_tokens: how many tokens are added.
+        rounds: how often each contender runs, after one round of warm-up.
+        dtype: what weights are kept in, in all contenders, as each of them does it.
+        device: auto, cpu, cuda or mps.
+        threads: how many the CPU uses (None: one per core).
+    """
+    where = hardware.select_device(device)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    result = measure(where, GPTConfig(), prompt_tokens, new_tokens, rounds, dtype, nanogpt=nanogpt)
     print(common.write(f"generate_{where.type}_{dtype}_prompt{prompt_tokens}", result))
-    print(f"ratio {ratios['transformers']:.2f}")
+    print(f"ratio {result['times_ours']['transformers']:.2f}")
 
 
 if __name__ == "__main__":

@@ -1,44 +1,166 @@
-"""Everything that is worth measuring on a GPU, by one command.
+"""Measure everything that is worth measuring on a GPU.
 
-    python -m benchmarks.gpu [--nanogpt PATH] [--device cuda]
+    python -m benchmarks.gpu [--nanogpt PATH] [--device cuda] [--parts step memory ...]
 
-The training step of GPT-2 124M at 16 x 1024 tokens beside its peers, the ladder of notebook 09 rung
-by rung (with the parts from the notebooks' solutions), the memory of a step by kind beside
-`accounting`'s prediction, and generation. The last line, `ratio R`, is the training step's: how
-many times as long transformers takes.
+Each part runs in a separate process. When it ends, its result is stored in
+results/gpu_<device>.json. If the program is interrupted, run the same command again. It runs only
+the parts that are missing or have failed. Delete the file to measure everything again. A fast GPU
+trains GPT-2 124M with 16 x 1024 tokens, and other devices train a small model. The last line,
+`ratio R`, says how many times as long a training step of transformers takes.
 """
 
+import itertools
+import json
+import os
 import re
+import statistics
+import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import cs336_lib  # noqa: F401  (before torch: it decides how torch's threads wait)
 
 # isort: split
+import numpy as np
 import torch
 import tyro
 
 from benchmarks import common, generate, train_step
-from cs336_lib import accounting, hardware
-from cs336_lib.classroom import assemble, ladder
-from cs336_lib.classroom.speed_step import Parts, Shape, shape_for, training_batch
+from cs336_lib import accounting, hardware, here, train
+from cs336_lib.classroom import assemble, ladder, timing
+from cs336_lib.classroom.speed_step import Parts, Settings, Shape, Step, shape_for, training_batch
 from cs336_lib.classroom.tensor_bytes import SavedTensors
-from cs336_lib.config import TrainConfig
+from cs336_lib.config import PRESETS, TrainConfig, require
+from cs336_lib.data.shards import write_shard
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer
 
+Result = dict[str, Any]
+PartName = Literal["step", "training", "memory", "prediction", "sampling", "ladder", "notebooks"]
+NOTEBOOKS = common.ROOT / "notebooks"
+CORES_PER_NOTEBOOK = 4  # a machine with more cores runs several notebooks at a time
+
+# By name: lowest and highest value.
+GOALS = {
+    "transformers' time / ours": (1.3, None),
+    "peak memory / predicted": (0.9, 1.1),
+    "tokens/s on an H100": (460_000, None),
+    "notebooks that fail": (None, 0),
+}
+
 
 def slug(device: torch.device) -> str:
-    """The device's name, fit for a file's: nvidia-h100-80gb-hbm3."""
+    """Return the device's name for use in a file name, such as nvidia-h100-80gb-hbm3."""
     return re.sub(r"[^a-z0-9]+", "-", hardware.device_name(device).lower()).strip("-")
 
 
-def memory_by_kind(shape: Shape, device: torch.device) -> dict[str, dict[str, float]]:
-    """Bytes when the backward pass begins, measured and predicted, of an uncompiled step.
+# The parts
 
-    Gradients are those of the step before, as in `accounting.training_memory`; what autograd keeps
-    is counted storage by storage.
+
+def step(device: torch.device, shape: Shape, nanogpt: Path | None) -> Result:
+    """Measure a training step beside transformers and nanoGPT, which are compiled on a GPU."""
+    size, layers = shape.config.block_size, shape.config.n_layer
+    return train_step.measure(device, shape.batch, size, n_layer=layers, nanogpt=nanogpt)
+
+
+def run_config(device: torch.device, shape: Shape) -> TrainConfig:
+    """Return the preset gpt2-124m for a model of this shape.
+
+    The small model has a shorter batch than GPT-2.
+    """
+    c, preset = shape.config, PRESETS["gpt2-124m"][1]
+    return replace(
+        preset,
+        n_layer=c.n_layer,
+        n_head=c.n_head,
+        n_embd=c.n_embd,
+        block_size=c.block_size,
+        micro_batch_size=shape.batch,
+        batch_tokens=min(preset.batch_tokens, 32 * shape.tokens),
+        log_every=10,  # the host doesn't wait for each step
+        device=str(device),
+    )
+
+
+def training(device: torch.device, shape: Shape, _: Path | None) -> Result:
+    """Measure whole steps of `cs336 train`, and how well they overlap with the loader.
+
+    A step with the loader is compared with a step on batches that are on the device already. If
+    they overlap, both take the same time. The tokens are random.
+    """
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        tokens = np.random.default_rng(0).integers(0, 50257, 20_000_000, dtype=np.uint16)
+        for split, part in (("train", tokens), ("val", tokens[:2_000_000])):
+            write_shard(Path(folder) / f"{split}_000000.bin", part)
+        patterns = {f"{split}_data": f"{folder}/{split}_*.bin" for split in ("train", "val")}
+        config = replace(run_config(device, shape), run_dir=f"{folder}/run", **patterns)
+        job = train.Job(config, stack)
+        loaded, numbers = job.batches(), itertools.count()
+        stack.callback(loaded.close)  # type: ignore[attr-defined]
+        ready = itertools.repeat(next(loaded))
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        ways: dict[str, Callable[[], object]] = {
+            "loader and step": lambda: train.train_step(job, loaded, next(numbers)),
+            "step": lambda: train.train_step(job, ready, next(numbers)),
+            "loader": lambda: list(job.micro_batches(next(numbers))),
+        }
+        seconds = timing.seconds_in_turns(ways, device, rounds=5, warmup=2)
+        peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+    median = {name: statistics.median(values) for name, values in seconds.items()}
+    rate = config.batch_tokens / median["loader and step"]
+    added = median["loader and step"] - median["step"]
+    print(
+        f"cs336 train    {rate:,.0f} tok/s; the loader's {1000 * median['loader']:.1f} ms make a "
+        f"step of {1000 * median['step']:.1f} ms {1000 * added:.1f} ms longer"
+    )
+    flops = accounting.train_flops_per_token(job.raw_model.config)
+    return {
+        "seconds": {name: common.spread(values) for name, values in seconds.items()},
+        "tokens_per_second": rate,
+        "mfu": accounting.mfu(rate * flops, job.peak),
+        "loader_adds_seconds": added,
+        "peak_bytes": peak,
+    }
+
+
+def memory(device: torch.device, shape: Shape, _: Path | None) -> Result:
+    """Measure the memory of an uncompiled step, and predict it with `accounting`."""
+    by_kind = memory_by_kind(shape, device)
+    settings = Settings(
+        precision="bf16" if hardware.has_bf16(device) else "fp32",
+        attention="flash",
+        padded=True,
+        fused=True,
+        library=True,
+    )
+    uncompiled = Step(settings, shape, device, learned_parts())
+    for _ in range(2):  # creates the optimizer's state
+        uncompiled()
+    kinds = accounting.peak_memory(shape.config, shape.batch, autocast=settings.precision == "bf16")
+    kinds.pop("gradients")  # they don't exist yet when the only backward pass starts
+    by_kind["measured"]["peak"] = ladder.peak_bytes(uncompiled)
+    by_kind["predicted"]["peak"] = sum(kinds.values())
+    print(f"{'':28}{'measured':>12}{'predicted':>12}")
+    for kind, measured in by_kind["measured"].items():
+        predicted = by_kind["predicted"][kind]
+        print(f"{kind:28}{measured / 1e9:9.3f} GB{predicted / 1e9:9.3f} GB")
+    return by_kind
+
+
+def memory_by_kind(shape: Shape, device: torch.device) -> dict[str, dict[str, float]]:
+    """Return the bytes at the start of the backward pass, measured and predicted.
+
+    The step isn't compiled. The gradients are those of the step before, as in
+    `accounting.training_memory`. Saved tensors are counted storage by storage.
     """
     dtype = hardware.autocast_dtype(device, "auto")
     model = GPT(shape.config).to(device)
@@ -67,11 +189,31 @@ def memory_by_kind(shape: Shape, device: torch.device) -> dict[str, dict[str, fl
     return {"measured": measured, "predicted": predicted}
 
 
-def climb(device: torch.device) -> dict[str, Any]:
-    """The whole ladder, printed rung by rung."""
-    notebooks = common.ROOT / "notebooks"
-    parts = Parts(assemble.module("08", notebooks), assemble.module("09", notebooks))
-    climbing = ladder.Ladder(shape_for(device), device, parts)
+def prediction(device: torch.device, shape: Shape, _: Path | None) -> Result:
+    """Predict the step of `training` as `cs336 estimate --here` does."""
+    config = run_config(device, shape)
+    seconds = here.step_seconds(config, here.vocabulary(config), device)
+    print(f"cs336 estimate --here: {1000 * seconds:.1f} ms for {config.batch_tokens:,} tokens")
+    return {"seconds": seconds, "tokens_per_second": config.batch_tokens / seconds}
+
+
+def sampling(device: torch.device, shape: Shape, nanogpt: Path | None) -> Result:
+    """Measure the sampler beside transformers and nanoGPT."""
+    dtype = "bfloat16" if hardware.has_bf16(device) else "float32"
+    new_tokens = min(128, shape.config.block_size - 16)
+    return generate.measure(
+        device, shape.config, new_tokens=new_tokens, dtype=dtype, nanogpt=nanogpt
+    )
+
+
+def learned_parts() -> Parts:
+    """Return the model of the notebooks' solutions, before and after notebook 09."""
+    return Parts(assemble.module("08", NOTEBOOKS), assemble.module("09", NOTEBOOKS))
+
+
+def climb(device: torch.device, shape: Shape, _: Path | None) -> Result:
+    """Measure the ladder of notebook 09."""
+    climbing = ladder.Ladder(shape, device, learned_parts())
     for _ in ladder.RUNGS:
         row = climbing.climb()
         said = row.note if row.ms is None else f"{row.ms:9.1f} ms {row.tokens_per_sec:11,.0f} tok/s"
@@ -79,28 +221,139 @@ def climb(device: torch.device) -> dict[str, Any]:
     return ladder.report(climbing)
 
 
-def main(nanogpt: Path | None = None, device: str = "cuda") -> None:
+PARTS = {
+    "step": step,
+    "training": training,
+    "memory": memory,
+    "prediction": prediction,
+    "sampling": sampling,
+    "ladder": climb,
+}
+
+
+def run_part(part: Callable[..., Result], *arguments: Any) -> Result:
+    """Run a part in a separate process, so that it starts with an empty device."""
+    with common.own_process(partial(partial, part, *arguments)) as work:
+        return work()
+
+
+def run_notebook(path: Path) -> Result:
+    """Run the cells of a notebook and compare their outputs with the stored ones.
+
+    Raises:
+        ValueError: Outputs differ.
+    """
+    threads = {"OMP_NUM_THREADS": str(CORES_PER_NOTEBOOK)} if workers() > 1 else {}
+    command = [sys.executable, "-m", "pytest", "--nbval", str(path)]
+    done = subprocess.run(
+        command,
+        cwd=common.ROOT,
+        env=os.environ | threads,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    require(done.returncode == 0, f"{path.name}: {(done.stdout + done.stderr)[-3000:]}")
+    return {"summary": done.stdout.splitlines()[-1]}
+
+
+def workers() -> int:
+    """Return the number of notebooks that run at a time."""
+    return max(1, (os.cpu_count() or 1) // CORES_PER_NOTEBOOK)
+
+
+# Running and storing the parts
+
+
+def measured(work: Callable[[], Result]) -> Result:
+    """Return the result of a part, or its error as "failed", with the seconds it took."""
+    start = time.perf_counter()
+    try:
+        found = work()
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        found = {"failed": str(error)}
+    return found | {"part_seconds": time.perf_counter() - start, "commit": common.commit()}
+
+
+def missing(
+    parts: Sequence[str], found: dict[str, Result], *arguments: Any
+) -> Iterator[tuple[str, Result]]:
+    """Run the parts without a result, and yield the name and result of each when it ends."""
+
+    def is_missing(name: str) -> bool:
+        return "failed" in found.get(name, {"failed": ""})
+
+    for name in filter(is_missing, parts):
+        if name != "notebooks":
+            print(f"\n{name}", flush=True)
+            yield name, measured(partial(run_part, PARTS[name], *arguments))
+    if "notebooks" in parts:
+        paths = [path for path in sorted(NOTEBOOKS.glob("*.ipynb")) if is_missing(path.stem)]
+        with ThreadPoolExecutor(workers()) as pool:
+            jobs = [pool.submit(measured, partial(run_notebook, path)) for path in paths]
+            for path, job in zip(paths, jobs, strict=True):
+                result = job.result()
+                print(f"{path.stem:28} {result['part_seconds']:.0f} s", flush=True)
+                yield path.stem, result
+
+
+def against_goals(device: str, parts: dict[str, Result]) -> dict[str, Result]:
+    """Compare the results with GOALS. Goals whose parts have no result are left out."""
+    good = {name: part for name, part in parts.items() if "failed" not in part}
+    found: dict[str, float] = {}
+    if "step" in good:
+        found["transformers' time / ours"] = good["step"]["times_ours"]["transformers"]
+    if "memory" in good:
+        kinds = good["memory"]
+        found["peak memory / predicted"] = kinds["measured"]["peak"] / kinds["predicted"]["peak"]
+    if "training" in good and "h100" in device:
+        found["tokens/s on an H100"] = good["training"]["tokens_per_second"]
+    notebooks = parts.keys() - PARTS.keys()
+    if notebooks:
+        found["notebooks that fail"] = len(notebooks - good.keys())
+    table = {}
+    for name, value in found.items():
+        low, high = GOALS[name]
+        reached = (low is None or value >= low) and (high is None or value <= high)
+        table[name] = {"found": value, "lowest": low, "highest": high, "reached": reached}
+    return table
+
+
+def main(
+    nanogpt: Path | None = None,
+    device: str = "cuda",
+    parts: tuple[PartName, ...] = get_args(PartName),
+) -> None:
     """Measure a GPU.
 
     Args:
         nanogpt: a checkout of karpathy/nanoGPT; left out, it is not measured.
-        device: cuda or cuda:1; cpu climbs the small ladder and trains a small batch.
+        device: cuda or cuda:1; cpu measures a small model.
+        parts: what to measure.
     """
     where = hardware.select_device(device)
-    shape = shape_for(where)
-    result = climb(where) | {"machine": common.machine(where)}
-    result["memory"] = memory = memory_by_kind(shape, where)
-    print(f"{'bytes when backward begins':28}{'measured':>12}{'predicted':>12}")
-    for kind, measured in memory["measured"].items():
-        predicted = memory["predicted"][kind]
-        print(f"{kind:28}{measured / 1e9:9.3f} GB{predicted / 1e9:9.3f} GB")
-    prefix = "gpu_ladder" if where.type == "cuda" else "ladder"
-    print(common.write(f"{prefix}_{slug(where)}", result))
-    generate.main(nanogpt=nanogpt, device=device)
-    full = where.type == "cuda"
-    train_step.main(
-        nanogpt=nanogpt, batch=16 if full else 1, seq=1024 if full else 128, device=device
-    )
+    name = f"gpu_{slug(where)}"
+    path = common.RESULTS / f"{name}.json"
+    found: dict[str, Result] = {}
+    if path.exists():
+        found = json.loads(path.read_text(encoding="utf-8"))["parts"]
+    shape, machine = shape_for(where), common.machine(where, ("transformers",))
+    for part, result in missing(parts, found, where, shape, nanogpt):
+        found[part] = result
+        goals = against_goals(slug(where), found)
+        about = {"machine": machine, "shape": str(shape), "goals": goals}
+        common.write(name, {**about, "parts": found})
+    print(f"\n{path}: {sum(part['part_seconds'] for part in found.values()):.0f} s")
+    for goal, row in against_goals(slug(where), found).items():
+        bounds = f"{row['lowest'] or 0:,} to {'' if row['highest'] is None else row['highest']}"
+        print(
+            f"{goal:28}{row['found']:12,.2f}  {'reached' if row['reached'] else 'MISSED'}: {bounds}"
+        )
+    failed = [part for part, result in found.items() if "failed" in result]
+    require(not failed, f"{', '.join(failed)} failed; run the command again to repeat them")
+    if "step" in found:
+        print(f"ratio {found['step']['times_ours']['transformers']:.2f}")
 
 
 if __name__ == "__main__":

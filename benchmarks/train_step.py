@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import cs336_lib  # noqa: F401  (before torch: it decides how torch's threads wait)
 
@@ -109,25 +110,24 @@ def make_nanogpt(checkout: Path, device: torch.device, batch: int, seq: int, n_l
     return make_step(called, tokens, lambda m, x, y: m(x, y)[1], optimizer, context)
 
 
-def main(
-    nanogpt: Path | None = None,
-    batch: int = 4,
-    seq: int = 256,
+def measure(
+    where: torch.device,
+    batch: int,
+    seq: int,
     rounds: int = 5,
-    device: str = "cpu",
     n_layer: int = 12,
-) -> None:
-    """Measure a training step.
+    nanogpt: Path | None = None,
+) -> dict[str, Any]:
+    """Measure and print the steps of all contenders, each of which runs in its own process.
 
     Args:
-        nanogpt: a checkout of karpathy/nanoGPT; left out, it is not measured.
-        batch: sequences per step.
-        seq: tokens per sequence.
-        rounds: how many steps each contender makes, after two of warm-up.
-        device: cpu, cuda or mps.
-        n_layer: blocks; 12 is GPT-2 124M.
+        where: Device of the models.
+        batch: Sequences per step.
+        seq: Tokens per sequence.
+        rounds: Measured steps of each contender, after two of warm-up.
+        n_layer: Number of blocks.
+        nanogpt: A checkout of karpathy/nanoGPT, or `None` to leave nanoGPT out.
     """
-    where = hardware.select_device(device)
     dtype = hardware.autocast_dtype(where)
     makers: dict[str, Callable[..., Step]] = {"transformers": make_transformers, "ours": make_ours}
     if nanogpt:
@@ -160,7 +160,7 @@ def main(
         )
     if not nanogpt:
         print("nanoGPT        absent (--nanogpt PATH)")
-    result = {
+    return {
         "machine": common.machine(where, ("transformers",)),
         "setup": {
             "batch": batch,
@@ -177,8 +177,30 @@ def main(
         "losses": losses,
         "times_ours": ratios,
     }
+
+
+def main(
+    nanogpt: Path | None = None,
+    batch: int = 4,
+    seq: int = 256,
+    rounds: int = 5,
+    device: str = "cpu",
+    n_layer: int = 12,
+) -> None:
+    """Measure a training step.
+
+    Args:
+        nanogpt: a checkout of karpathy/nanoGPT; left out, it is not measured.
+        batch: sequences per step.
+        seq: tokens per sequence.
+        rounds: how many steps each contender makes, after two of warm-up.
+        device: cpu, cuda or mps.
+        n_layer: blocks; 12 is GPT-2 124M.
+    """
+    where = hardware.select_device(device)
+    result = measure(where, batch, seq, rounds, n_layer, nanogpt)
     print(common.write(f"train_step_{where.type}_{batch}x{seq}", result))
-    print(f"ratio {ratios['transformers']:.2f}")
+    print(f"ratio {result['times_ours']['transformers']:.2f}")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from benchmarks import common, generate, gpu, loader, peers, report, speedrun, train_step
+from cs336_lib import config
 from cs336_lib.classroom.speed_step import TINY
 from cs336_lib.model import GPT
 
@@ -100,12 +101,40 @@ def test_scoring_is_the_mean_over_all_whole_windows(tiny_config):
     assert found == pytest.approx(torch.stack(by_hand).mean().item(), rel=1e-5)
 
 
-def test_memory_by_kind_is_as_predicted():
-    memory = gpu.memory_by_kind(TINY, CPU)
+def test_the_memory_of_a_step_is_as_predicted():
+    memory = gpu.memory(CPU, TINY, None)
     measured, predicted = memory["measured"], memory["predicted"]
     assert measured.keys() == predicted.keys()
     for kind, found in measured.items():
         assert found == pytest.approx(predicted[kind], rel=0.1), kind
+
+
+def test_the_sampler_of_a_small_model_is_measured():
+    assert gpu.sampling(CPU, TINY, None)["same_tokens"]["transformers"]
+
+
+def test_a_second_run_repeats_only_what_failed_or_is_missing(results, capsys, monkeypatch):
+    called = []
+
+    def part(name: str, ratio: float, error: str = "") -> Callable[..., dict]:
+        def run(*_) -> dict:
+            called.append(name)
+            config.require(not error, error)
+            return {"times_ours": {"transformers": ratio}}
+
+        return run
+
+    monkeypatch.setattr(gpu, "run_part", lambda work, *_: work())
+    monkeypatch.setattr(gpu, "PARTS", {"step": part("step", 1.2), "ladder": part("ladder", 1, "!")})
+    with pytest.raises(ValueError, match="ladder failed; run the command again"):
+        gpu.main(device="cpu", parts=("step", "ladder"))
+    goal = read(results)["goals"]["transformers' time / ours"]
+    assert (goal["found"], goal["lowest"], goal["reached"]) == (1.2, 1.3, False)
+
+    monkeypatch.setattr(gpu, "PARTS", {"step": part("step", 9), "ladder": part("ladder", 1)})
+    gpu.main(device="cpu", parts=("step", "ladder"))
+    assert called == ["step", "ladder", "ladder"]
+    assert last_ratio(capsys.readouterr().out) == 1.2
 
 
 def test_generation_gives_the_same_tokens(results, capsys, monkeypatch):
