@@ -10,7 +10,7 @@ CHECK = """async scope => {
 }"""
 
 
-def severe(page: Page, scope: str = "html") -> list[str]:
-    """Return the serious and critical violations within the elements that match `scope`."""
+def severe(page: Page, scope: str | dict = "html") -> list[str]:
+    """Return the serious and critical violations within `scope`, which is a context of axe."""
     page.evaluate(AXE_SCRIPT)
     return page.evaluate(CHECK, scope)

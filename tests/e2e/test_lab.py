@@ -17,6 +17,7 @@ from typing import Any
 
 import nbformat
 import pytest
+from accessibility import severe
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from cs336_lib.classroom import explorers
@@ -252,6 +253,27 @@ def test_relative_links_lead_somewhere_from_the_copy(lab):
         assert lab.get(f"contents/{path}")["name"] == Path(link).name
 
 
+OUR_PARTS = {  # JupyterLab 4.6 leaves out the alternative text of figures, and a button's name
+    "include": [[".jp-RenderedHTMLCommon"], [".jp-OutputArea-output:not(.jp-RenderedImage)"]],
+    "exclude": [[".jp-collapseHeadingButton"]],
+}
+
+
+@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
+def test_a_notebook_is_accessible(theme, lab, tab):
+    name = "@jupyterlab/apputils-extension:themes"
+    settings = lab.course.parent / "settings" / Path(*name.split(":"))
+    settings.parent.mkdir(parents=True, exist_ok=True)
+    path = settings.with_suffix(".jupyterlab-settings")
+    path.write_text(json.dumps({"theme": theme}))
+    open_notebook(tab, lab, f"my_notebooks/{NAMES[0]}.ipynb")
+    assert tab.locator(f"body[data-jp-theme-name='{theme}']").count() == 1
+    found = severe(tab, OUR_PARTS)
+    path.unlink()
+    close(lab)
+    assert found == []
+
+
 def test_live_slides_advance_by_key(lab, tab):
     tab.goto(lab.address("my_notebooks/00_start_here.ipynb", view="rise"))
     present = tab.locator(".slides section.present:not(.stack)")
@@ -351,5 +373,6 @@ def test_every_explorer_reacts_to_a_click(lab, tab):
             tab.wait_for_timeout(250)
         assert picture.inner_html() != before, f"{title}: nothing happened"
         expect(root.locator(".cs336-problem")).to_have_text("")
+        assert severe(tab, f".cs336-{root.get_attribute('class').split('cs336-')[-1]}") == [], title
         root.screenshot(path=SHOTS / f"explorer_{re.sub(r'[^a-z]+', '_', title.lower())}.png")
     close(lab)

@@ -149,6 +149,11 @@ def test_pages_fit_the_screen(width, pages, page: Page):
     assert failed == []
 
 
+def test_an_error_message_is_found(site, page: Page):
+    page.goto((site / "search.html").as_uri() + "?q=all+checkpoints+are+corrupt")
+    expect(page.locator("#search-results a[href*='docs/symptoms.html']").first).to_be_visible()
+
+
 def test_maths_is_set(site, page: Page):
     page.goto((site / "notebooks" / "01_dtypes.html").as_uri())
     page.wait_for_selector("mjx-container")
