@@ -101,6 +101,7 @@ def locked(file: Path, timeout: float = 5.0) -> Iterator[None]:
     lock = FileLock(file, timeout=timeout, poll_interval=0.1)
     try:
         with writing(file):
+            file.touch()  # FileLock would wait for a file that can't be created
             lock.acquire()
     except Timeout:
         message = f"{file}: another process holds this lock; wait, or choose another folder"
