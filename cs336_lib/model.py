@@ -8,6 +8,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from cs336_lib import cpu_bf16
 from cs336_lib.config import GPTConfig, require
 
 
@@ -65,13 +66,16 @@ class CausalSelfAttention(nn.Module):
         self, x: Float[Tensor, "batch seq n_embd"], cache: KVCache | None = None
     ) -> Float[Tensor, "batch seq n_embd"]:
         """Apply attention. If a cache is given, `x` must contain only the new tokens."""
+        qkv = self.c_attn(x)
+        dropout = self.dropout if self.training else 0.0
+        if cpu_bf16.applies(x) and cache is None and dropout == 0:
+            return self.c_proj(cpu_bf16.causal_attention(qkv, self.n_head))
         pattern = "batch seq (three head head_dim) -> three batch head seq head_dim"
-        q, k, v = rearrange(self.c_attn(x), pattern, three=3, head=self.n_head).unbind(0)
+        q, k, v = rearrange(qkv, pattern, three=3, head=self.n_head).unbind(0)
         mask = cache.mask if cache else None
         if cache:
             k, v = cache.extend(self.layer, k, v)
         causal = mask is None and q.size(2) == k.size(2)
-        dropout = self.dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=causal, dropout_p=dropout
         )
@@ -200,14 +204,14 @@ class GPT(nn.Module):
         for block in self.transformer.h:
             x = block(x, cache)
         x = self.transformer.ln_f(x[:, -1:] if last_only else x)
-        logits = self.lm_head(x)[..., : self.config.vocab_size]
+        logits, vocab_size = self.lm_head(x), self.config.vocab_size
         if targets is None:
-            return logits
-        return F.cross_entropy(
-            rearrange(logits, "batch seq vocab -> (batch seq) vocab").float(),
-            rearrange(targets, "batch seq -> (batch seq)"),
-            ignore_index=-1,
-        )
+            return logits[..., :vocab_size]
+        logits = rearrange(logits, "batch seq vocab -> (batch seq) vocab")
+        targets = rearrange(targets, "batch seq -> (batch seq)")
+        if cpu_bf16.applies(logits):
+            return cpu_bf16.cross_entropy(logits, targets, vocab_size)
+        return F.cross_entropy(logits[:, :vocab_size].float(), targets, ignore_index=-1)
 
     @property
     def device(self) -> torch.device:

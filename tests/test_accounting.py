@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from cs336_lib import accounting
+from cs336_lib import accounting, cpu_bf16
 from cs336_lib.accounting import BytesPerParameter
 from cs336_lib.classroom import optimizers
 from cs336_lib.classroom.tensor_bytes import LiveBytes, SavedTensors
@@ -114,7 +114,9 @@ def test_unknown_names_are_listed():
         ValueError, match=r"optimizer 'adamx' is unknown; one of .*adamw.* expected"
     ):
         accounting.bytes_per_parameter("adamx")
-    with pytest.raises(ValueError, match=r"precision 'fp64' is unknown; one of fp32, autocast, mixed, bf16"):
+    with pytest.raises(
+        ValueError, match=r"precision 'fp64' is unknown; one of fp32, autocast, mixed, bf16"
+    ):
         accounting.bytes_per_parameter("adamw", "fp64")
     with pytest.raises(ValueError, match="attention 'fast' is unknown; one of flash, eager"):
         accounting.peak_memory(GPTConfig(), 1, attention="fast")
@@ -161,6 +163,13 @@ def test_zero_stages():
 # Activations
 
 
+@pytest.fixture
+def pytorchs_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use PyTorch's attention and loss, which accounting describes, on a CPU in bf16 too."""
+    monkeypatch.setattr(cpu_bf16, "applies", lambda x: False)
+
+
+@pytest.mark.usefixtures("pytorchs_operators")
 @pytest.mark.parametrize(
     ("shape", "autocast", "attention"),
     [(0, True, "eager"), (1, False, "flash"), (1, True, "flash"), (2, True, "eager")],
@@ -224,6 +233,7 @@ PEAKS = {  # the peak is in the loss, in an MLP, or in the T x T scores
 }
 
 
+@pytest.mark.usefixtures("pytorchs_operators")
 @pytest.mark.parametrize(("config", "batch", "autocast", "attention"), PEAKS.values(), ids=PEAKS)
 def test_peak_is_what_a_step_holds_at_most(
     config: GPTConfig, batch: int, autocast: bool, attention: accounting.Attention

@@ -1,0 +1,150 @@
+"""Attention and loss for training under bf16 autocast on a CPU.
+
+PyTorch's own operators lose time there. The flash attention doesn't use the CPU's bf16 instructions
+well, and the cross-entropy converts all logits to fp32 (docs/decisions.md).
+"""
+
+from typing import Any
+
+import torch
+from einops import rearrange
+from jaxtyping import BFloat16, Float, Int
+from torch import Tensor
+
+QUERIES = 256  # in one tile of attention
+CHUNK = 2**21  # fp32 probabilities at a time, which fit into the cache
+
+in_bf16 = torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.bfloat16)
+as_in_forward = torch.amp.custom_bwd(device_type="cpu")
+
+
+def applies(x: Tensor) -> bool:
+    """Return whether the operators in this module apply to `x`.
+
+    `x` must be on a CPU, and bf16 autocast must be active. The compiler has its own operators.
+    """
+    return (
+        x.device.type == "cpu"
+        and torch.is_autocast_enabled("cpu")
+        and torch.get_autocast_dtype("cpu") == torch.bfloat16
+        and not torch.compiler.is_compiling()
+    )
+
+
+def causal_attention(
+    qkv: Float[Tensor, "batch seq three_n_embd"], n_head: int
+) -> BFloat16[Tensor, "batch seq n_embd"]:
+    """Apply causal self-attention to the output of c_attn, with all heads.
+
+    The backward pass recomputes the attention weights, so memory grows linearly with `seq`.
+    """
+    batch = qkv.size(0)
+    pattern = "batch seq (three head head_dim) -> three (batch head) seq head_dim"
+    y = CausalAttention.apply(rearrange(qkv, pattern, three=3, head=n_head).contiguous())
+    return rearrange(y, "(batch head) seq head_dim -> batch seq (head head_dim)", batch=batch)
+
+
+def attention_weights(
+    q: Float[Tensor, "heads queries head_dim"], k: Float[Tensor, "heads keys head_dim"]
+) -> Float[Tensor, "heads queries keys"]:
+    """Return the attention weights of the last positions. The last query is at the last key."""
+    scores = torch.bmm(q * q.size(-1) ** -0.5, k.mT)
+    queries = q.size(1)
+    future = torch.full((queries, queries), float("-inf"), dtype=q.dtype).triu_(1)
+    scores[:, :, -queries:] += future
+    return scores.softmax(-1)
+
+
+class CausalAttention(torch.autograd.Function):
+    """Causal attention by batched matmuls of tiles, which skips the tiles above the diagonal."""
+
+    @staticmethod
+    @in_bf16
+    def forward(
+        ctx: Any, qkv: Float[Tensor, "3 heads seq head_dim"]
+    ) -> Float[Tensor, "heads seq head_dim"]:
+        """Compute the output, and save only `qkv`."""
+        ctx.save_for_backward(qkv)
+        q, k, v = qkv
+        y = torch.empty_like(q)
+        for first in range(0, q.size(1), QUERIES):
+            rows, keys = slice(first, first + QUERIES), slice(first + QUERIES)
+            y[:, rows] = torch.bmm(attention_weights(q[:, rows], k[:, keys]), v[:, keys])
+        return y
+
+    @staticmethod
+    @as_in_forward
+    def backward(
+        ctx: Any, grad: Float[Tensor, "heads seq head_dim"]
+    ) -> Float[Tensor, "3 heads seq head_dim"]:
+        """Compute the gradients tile by tile. Sums over tiles are in fp32."""
+        (qkv,) = ctx.saved_tensors
+        q, k, v = qkv
+        sums = torch.zeros_like(qkv, dtype=torch.float32)
+        dq, dk, dv = sums
+        for first in range(0, q.size(1), QUERIES):
+            rows, keys = slice(first, first + QUERIES), slice(first + QUERIES)
+            weights = attention_weights(q[:, rows], k[:, keys])
+            dv[:, keys] += torch.bmm(weights.mT, grad[:, rows])
+            dweights = torch.bmm(grad[:, rows], v[:, keys].mT)
+            dscores = torch._softmax_backward_data(dweights, weights, -1, weights.dtype)
+            dq[:, rows] = torch.bmm(dscores, k[:, keys])
+            dk[:, keys] += torch.bmm(dscores.mT, q[:, rows])
+        sums[:2] *= q.size(-1) ** -0.5
+        return sums.to(qkv.dtype)
+
+
+def cross_entropy(
+    logits: Float[Tensor, "tokens padded_vocab_size"],
+    targets: Int[Tensor, " tokens"],
+    vocab_size: int,
+) -> Float[Tensor, ""]:
+    """Return the mean cross-entropy in nats per token, in fp32. Targets of -1 are ignored.
+
+    If a gradient is needed, it overwrites `logits`.
+    """
+    return CrossEntropy.apply(logits, targets, vocab_size)
+
+
+class CrossEntropy(torch.autograd.Function):
+    """Cross-entropy that computes the gradient of the logits in the forward pass.
+
+    The softmax is in fp32, a few tokens at a time, so it stays in the cache. Only the gradient of
+    the logits is saved, in bf16. This takes a quarter of the memory that F.cross_entropy needs.
+    """
+
+    @staticmethod
+    @in_bf16
+    def forward(
+        ctx: Any,
+        logits: Float[Tensor, "tokens padded_vocab_size"],
+        targets: Int[Tensor, " tokens"],
+        vocab_size: int,
+    ) -> Float[Tensor, ""]:
+        """Compute the loss, and replace the logits by the gradient if it is needed."""
+        needs_grad = ctx.needs_input_grad[0]
+        counted = targets >= 0
+        shares = counted / counted.sum()  # weight of each token in the mean
+        losses = torch.empty_like(shares)
+        rows = -(-CHUNK // vocab_size)
+        tensors = logits, targets.clamp(min=0), shares, losses
+        for low, target, share, loss in zip(*(t.split(rows) for t in tensors), strict=True):
+            at_target = torch.arange(len(target)), target
+            x = low[:, :vocab_size].float()
+            p = x.softmax(-1)
+            # The largest p is 1 / sum(exp(x - max)). The target's own p may underflow.
+            torch.sub(x.amax(-1) - x[at_target], p.amax(-1).log(), out=loss)
+            if needs_grad:
+                p[at_target] -= 1
+                low[:, :vocab_size] = p.mul_(share[:, None])
+                low[:, vocab_size:] = 0
+        if needs_grad:
+            ctx.save_for_backward(logits)
+        return losses[counted].mean()
+
+    @staticmethod
+    @as_in_forward
+    def backward(ctx: Any, grad: Float[Tensor, ""]) -> tuple[Tensor, None, None]:
+        """Scale the gradient, unless `grad` is 1."""
+        (saved,) = ctx.saved_tensors
+        return (saved if grad == 1 else saved * grad), None, None

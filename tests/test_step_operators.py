@@ -1,0 +1,169 @@
+"""Count the operators and the bytes of a training step under bf16 autocast on a CPU.
+
+The counts are the same on a CPU without native bf16, where only the time differs.
+"""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cs336_lib import accounting, cpu_bf16
+from cs336_lib.classroom.tensor_bytes import LiveBytes, SavedTensors
+from cs336_lib.config import GPTConfig, TrainConfig
+from cs336_lib.model import GPT
+from cs336_lib.optim import make_optimizer
+
+CONFIG = GPTConfig(n_layer=2, n_head=2, n_embd=64, block_size=160, vocab_size=2000)
+BATCH = 2
+
+
+class Operators(TorchDispatchMode):
+    """Record for each operator how many elements its outputs have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[str, int]] = []
+        self.largest_fp32 = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, Tensor):
+            self.calls.append((func.overloadpacket.__name__, out.numel()))
+            if out.dtype == torch.float32:
+                self.largest_fp32 = max(self.largest_fp32, out.numel())
+        return out
+
+    def elements(self, *names: str) -> int:
+        """Return how many elements these operators wrote."""
+        return sum(size for name, size in self.calls if name in names)
+
+
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use PyTorch's attention and loss, as on other devices."""
+    monkeypatch.setattr(cpu_bf16, "applies", lambda x: False)
+
+
+def training_step(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor) -> float:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(tokens[:, :-1], tokens[:, 1:])
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return loss.item()
+
+
+def tokens_of(config: GPTConfig, batch: int = BATCH) -> Tensor:
+    return torch.randint(config.vocab_size, (batch, config.block_size + 1))
+
+
+def watched() -> Operators:
+    """Run a second step, which allocates no optimizer state, and return its operators."""
+    model, tokens = GPT(CONFIG), tokens_of(CONFIG)
+    optimizer = make_optimizer(model, TrainConfig())
+    training_step(model, optimizer, tokens)
+    with Operators() as seen:
+        training_step(model, optimizer, tokens)
+    return seen
+
+
+VIEWS = {"view", "_unsafe_view", "reshape", "slice", "t", "detach", "split", "transpose"}
+
+
+def test_a_step_passes_over_the_logits_once(monkeypatch):
+    """Only the output layer writes all logits. Every weight is cast once in each direction."""
+    monkeypatch.setattr(cpu_bf16, "CHUNK", 2**16)
+    logits = BATCH * CONFIG.block_size * CONFIG.vocab_size
+    passes = [name for name, size in watched().calls if size >= logits and name not in VIEWS]
+    assert passes == ["mm"]
+    seen = watched()
+    assert seen.elements("zeros", "zero_", "fill_", "new_zeros") < logits / 4
+    weights = [CONFIG.padded_vocab_size * CONFIG.n_embd] + [
+        factor * CONFIG.n_embd**2 for factor in (3, 1, 4, 4) for _ in range(CONFIG.n_layer)
+    ]
+    for size in set(weights):  # to bf16, and the gradient to fp32; activations differ in size
+        assert seen.calls.count(("_to_copy", size)) == 2 * weights.count(size), size
+    plain(monkeypatch)
+    before = watched()
+    passes = [name for name, size in before.calls if size >= logits and name not in VIEWS]
+    assert Counter(passes) > Counter(["mm", "_to_copy", "_log_softmax"])
+
+
+def test_no_fp32_tensor_is_as_large_as_the_logits(monkeypatch):
+    monkeypatch.setattr(cpu_bf16, "CHUNK", 2**16)
+    logits = BATCH * CONFIG.block_size * CONFIG.vocab_size
+    assert watched().largest_fp32 < logits / 3
+    plain(monkeypatch)
+    assert watched().largest_fp32 == logits
+
+
+@pytest.mark.parametrize("seq", [1, 128, 200])
+def test_gradients_are_as_exact_as_pytorchs(seq, monkeypatch):
+    """Against fp32, with targets that are ignored and a part of the last tile."""
+    config = GPTConfig(n_layer=1, n_head=2, n_embd=64, block_size=seq, vocab_size=300)
+    model, tokens = GPT(config), tokens_of(config)
+    x, y = tokens[:, :-1], tokens[:, 1:].clone()
+    y[0, : seq // 2] = -1
+
+    def gradients(enabled: bool) -> tuple[Tensor, list[Tensor]]:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            loss = model(x, y)
+        return loss, list(torch.autograd.grad(loss * 0.3, list(model.parameters())))
+
+    (exact, expected), (loss, ours) = gradients(False), gradients(True)
+    plain(monkeypatch)
+    theirs = gradients(True)[1]
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(exact.item(), rel=1e-3)
+    for want, mine, other in zip(expected, ours, theirs, strict=True):
+        assert (mine - want).norm() <= 1.25 * (other - want).norm() + 1e-6
+
+
+def test_the_losses_of_a_run_are_those_of_pytorchs_operators(monkeypatch):
+    config = GPTConfig(n_layer=1, n_head=2, n_embd=32, block_size=140, vocab_size=65)
+    tokens = tokens_of(config)
+
+    def losses() -> list[float]:
+        torch.manual_seed(1)
+        model = GPT(config)
+        optimizer = make_optimizer(model, TrainConfig(learning_rate=3e-3))
+        return [training_step(model, optimizer, tokens) for _ in range(12)]
+
+    ours = losses()
+    assert losses() == ours  # the same bits
+    plain(monkeypatch)
+    assert ours == pytest.approx(losses(), rel=2e-3)
+    assert ours[-1] < ours[0] - 0.2
+
+
+def test_a_loss_beyond_the_range_of_exp():
+    logits = torch.tensor([[500.0, 0.0, 0.0], [1.0, 1.0, 9.0]]).bfloat16()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = cpu_bf16.cross_entropy(logits, torch.tensor([1, -1]), 2)
+    assert loss.item() == 500
+
+
+def test_a_step_needs_less_memory_than_accounting_predicts():
+    """`accounting` describes PyTorch's operators, so it is an upper bound here."""
+    model, tokens = GPT(CONFIG), tokens_of(CONFIG).unsqueeze(0)
+    x, y = tokens[0, :, :-1].contiguous(), tokens[0, :, 1:].contiguous()
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        SavedTensors(model.parameters()) as saved,
+    ):
+        loss = model(x, y)
+    kinds = accounting.activation_bytes(CONFIG, BATCH, autocast=True)
+    tokens_seen = x.numel()
+    attention = 4 * CONFIG.n_layer * tokens_seen * CONFIG.n_head  # flash attention's statistics
+    output = tokens_seen * (4 * CONFIG.vocab_size - 2 * CONFIG.padded_vocab_size) + 4
+    assert saved.bytes == sum(kinds.values()) - attention - output - y.nbytes
+    loss.backward()
+    known = [*model.parameters(), *(p.grad for p in model.parameters()), x, y]
+    with LiveBytes(known) as live, torch.autocast("cpu", dtype=torch.bfloat16):
+        model(x, y).backward()
+    peak = sum(accounting.peak_memory(CONFIG, BATCH, optimizer="sgd", autocast=True).values())
+    assert live.peak < 0.95 * peak
