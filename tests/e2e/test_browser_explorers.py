@@ -107,7 +107,8 @@ x[0, 0].flatten() | x.view(2, 2, 3).mT.flatten(0, 1) | x.view(1, 12).T.view(12) 
 x.view(3, 1, 4).permute(2, 1, 0).reshape(12) | x.T() | x.t | x.sum() | x + 1 | y.T | x.reshape(0)
 x.view(2, 2, 3)[:, 1] | x.view(1, 3, 2, 2) | x. | x[ | x.view( | x[] | x[0
 x.view(2, 6)[:, 1:5].reshape(2, 2, 2) | x.view(2, 2, 3)[0].t() | x['a'] | x.view(12)[::5] | (x)
-(x.T)[0] | x, x | - x"""
+(x.T)[0] | x, x | - x | - x[:, ::2]
+x.view(3, 1, 4)[:, :, ::2].view(3, 2) | x.view(3, 1, 4)[:, :, 0].view(3)"""
 
 MORE_STEPS = """[:, 1:]|[::2]|[0]|[None]|.unsqueeze(-1)|.clone()|.reshape(-1)|.flip(0)|.roll(1, -1)\
 |.view(-1, 2)|.squeeze()|.unfold(0, 2, 1)|.repeat(1, 2)|.mT"""
