@@ -147,7 +147,7 @@ from cs336_lib import hardware
 
 def page_faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(40):  # so many that where the first happen to lie does not matter
+    for _ in range(16):  # so many that where the first happen to lie does not matter
         torch.ones(2**24)  # 64 MiB: more than glibc ever keeps by itself
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 

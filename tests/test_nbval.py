@@ -16,52 +16,28 @@ from cs336_lib.classroom import nbval
 ROOT = Path(__file__).parents[1]
 
 
-def run_nbval(
-    folder: Path, *cells: dict, arguments: tuple[str, ...] = ()
-) -> tuple[int, str, float]:
-    """Run nbval on these cells under a copy of our conftest; return code, output, seconds."""
+def run_nbval(folder: Path, notebooks: dict[str, list[dict]], *arguments: str) -> tuple[str, float]:
+    """Run nbval on these cells under a copy of our conftest; return its output and seconds."""
     shutil.copy(ROOT / "conftest.py", folder)
-    numbered = [new_code_cell(**{"execution_count": 1, **cell}) for cell in cells]
-    nbformat.write(new_notebook(cells=numbered), folder / "case.ipynb")
+    for name, cells in notebooks.items():
+        numbered = [new_code_cell(**{"execution_count": 1, **cell}) for cell in cells]
+        nbformat.write(new_notebook(cells=numbered), folder / f"{name}.ipynb")
     start = time.perf_counter()
-    command = [sys.executable, "-m", "pytest", "-q", "--nbval", "case.ipynb", *arguments]
+    command = [sys.executable, "-m", "pytest", "-q", "--color=no", "-rA", "--nbval", *arguments]
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, timeout=120, check=False
     )
-    return done.returncode, done.stdout + done.stderr, time.perf_counter() - start
+    return done.stdout + done.stderr, time.perf_counter() - start
+
+
+def outcomes(text: str, name: str) -> list[str]:
+    """The outcome of each cell of a notebook, in the order of the cells."""
+    found = re.findall(rf"^(PASSED|FAILED|ERROR) {name}\.ipynb::Cell (\d+)", text, re.MULTILINE)
+    return [outcome for outcome, _ in sorted(found, key=lambda pair: int(pair[1]))]
 
 
 def stdout(text: str) -> list:
     return [new_output("stream", name="stdout", text=text)]
-
-
-def test_a_wrong_stored_output_fails(tmp_path):
-    code, text, _ = run_nbval(tmp_path, {"source": "print(1 + 1)", "outputs": stdout("3\n")})
-    assert code == 1
-    assert "Cell outputs differ" in text
-
-
-def test_progress_bars_and_addresses_do_not(tmp_path):
-    source = "import sys; print('50%', file=sys.stderr); print(object())"
-    stored = stdout("<object object at 0x123456789abc>\n")
-    assert run_nbval(tmp_path, {"source": source, "outputs": stored})[0] == 0
-
-
-def test_a_dead_kernel_fails_in_seconds(tmp_path):
-    cells = {"source": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"}, {"source": "1"}
-    code, text, seconds = run_nbval(tmp_path, *cells)
-    assert code == 1
-    assert "the kernel died" in text
-    assert seconds < 60  # starting Python, pytest and a kernel on a busy machine included
-
-
-def test_a_hung_cell_is_interrupted(tmp_path):
-    cell = {"source": "import time\ntime.sleep(600)"}
-    limit = ("--nbval-cell-timeout", "3")
-    code, text, seconds = run_nbval(tmp_path, cell, arguments=limit)
-    assert code == 1
-    assert "Timeout of 3 seconds exceeded" in text
-    assert seconds < 60
 
 
 # As on a busy machine: what follows the kernel's reply, which ends the cell, is 7 seconds late.
@@ -77,27 +53,66 @@ def sent(stream, message, *arguments, **named):
     return result
 session.send = sent
 """
+NOISE = "import sys; print('50%', file=sys.stderr); print(object())"
+LATE = "print('loss 1.2346 after 10 steps')"
+STORED = stdout("loss   1.2345 after 10 steps\n")
+TOLERANT = {"cs336": {"rtol": 1e-3}}
+NOTEBOOKS = {
+    "plain": [
+        {"source": "print(1 + 1)", "outputs": stdout("3\n")},
+        {"source": NOISE, "outputs": stdout("<object object at 0x123456789abc>\n")},
+    ],
+    "dead": [
+        {"source": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"},
+        {"source": "1"},
+    ],
+    "slow": [
+        {"source": SLOW_AFTER_REPLY},
+        {"source": "print(1 + 1)", "outputs": stdout("2\n")},
+    ],
+    "tolerant": [
+        {"source": LATE, "outputs": STORED, "metadata": TOLERANT},
+        {"source": LATE, "outputs": STORED},
+        {"source": LATE.replace("6 ", "9 "), "outputs": STORED, "metadata": TOLERANT},
+        {"source": LATE.replace("2346", "2446"), "outputs": STORED, "metadata": TOLERANT},
+    ],
+}
 
 
-def test_outputs_that_come_late_are_waited_for(tmp_path):
-    cells = {"source": SLOW_AFTER_REPLY}, {"source": "print(1 + 1)", "outputs": stdout("2\n")}
-    code, text, _ = run_nbval(tmp_path, *cells)
-    assert code == 0, text
+@pytest.fixture(scope="module")
+def nbval_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, float]:
+    """Output and seconds of one run over all of NOTEBOOKS, because starting pytest is slow."""
+    return run_nbval(tmp_path_factory.mktemp("nbval"), NOTEBOOKS)
 
 
-def test_a_tolerance_in_the_metadata_forgives_late_digits(tmp_path):
-    stored = stdout("loss   1.2345 after 10 steps\n")
-    late = "print('loss 1.2346 after 10 steps')"
-    tolerant = {"cs336": {"rtol": 1e-3}}
-    cells = (
-        {"source": late, "outputs": stored, "metadata": tolerant},
-        {"source": late, "outputs": stored},
-        {"source": late.replace("6 ", "9 "), "outputs": stored, "metadata": tolerant},
-        {"source": late.replace("2346", "2446"), "outputs": stored, "metadata": tolerant},
-    )
-    code, text, _ = run_nbval(tmp_path, *cells, arguments=("--color=no",))
-    assert code == 1
-    assert re.findall(r"FAILED \S+::Cell (\d)", text) == ["1", "3"]
+def test_a_wrong_stored_output_fails_and_progress_bars_and_addresses_do_not(nbval_run):
+    text, _ = nbval_run
+    assert "Cell outputs differ" in text
+    assert outcomes(text, "plain") == ["FAILED", "PASSED"]
+
+
+def test_a_dead_kernel_fails_in_seconds(nbval_run):
+    text, seconds = nbval_run
+    assert "the kernel died" in text
+    assert outcomes(text, "dead")[0] == "FAILED"
+    assert seconds < 60  # starting Python, pytest and kernels on a busy machine included
+
+
+def test_outputs_that_come_late_are_waited_for(nbval_run):
+    text, _ = nbval_run
+    assert outcomes(text, "slow") == ["PASSED", "PASSED"], text
+
+
+def test_a_tolerance_in_the_metadata_forgives_late_digits(nbval_run):
+    assert outcomes(nbval_run[0], "tolerant") == ["PASSED", "FAILED", "PASSED", "FAILED"]
+
+
+def test_a_hung_cell_is_interrupted(tmp_path):
+    hung = {"hung": [{"source": "import time\ntime.sleep(600)"}]}
+    text, seconds = run_nbval(tmp_path, hung, "--nbval-cell-timeout", "3")
+    assert "Timeout of 3 seconds exceeded" in text
+    assert outcomes(text, "hung") == ["FAILED"]
+    assert seconds < 60
 
 
 @pytest.mark.parametrize(
