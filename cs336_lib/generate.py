@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from cs336_lib import CallableModule
+from cs336_lib import CallableModule, hardware
 from cs336_lib.config import require
 from cs336_lib.data.tokenizer import Tokenizer
 from cs336_lib.io import Bar
@@ -22,7 +22,12 @@ from cs336_lib.model import GPT, KVCache
 
 MAX_NEW_TOKENS = 2**20  # their memory is allocated before the first one is drawn
 MIN_TEMPERATURE = 1e-6  # dividing by less could overflow
-WEIGHTS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+WEIGHTS = {
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "int8": torch.int8,
+}
 
 
 @dataclass(frozen=True)
@@ -205,20 +210,83 @@ class HalfLinear(nn.Module):
         return F.linear(x, self.weight.to(x.dtype), bias)
 
 
+class OneDNNLinear(nn.Module):
+    """Linear layer of oneDNN, which PyTorch's compiler uses. It takes and returns fp32.
+
+    fp32 weights keep their memory, so the output layer still shares it with the embedding. bf16
+    weights are copied to the layout that oneDNN prefers.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, linear: nn.Linear, dtype: torch.dtype):
+        super().__init__()
+        self.weight, self.bias = linear.weight, linear.bias
+        if dtype != torch.float32:
+            packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.to(dtype), 1)
+            self.weight = nn.Parameter(packed, requires_grad=False)
+            self.bias = None if linear.bias is None else nn.Parameter(linear.bias.to(dtype))
+
+    def forward(self, x: Float[Tensor, "batch seq n_in"]) -> Float[Tensor, "batch seq n_out"]:
+        """Apply the layer. The result has the same dtype as `x`."""
+        rounded = x.to(self.weight.dtype)
+        y = torch.ops.mkldnn._linear_pointwise(rounded, self.weight, self.bias, "none", [], "")
+        return y.to(x.dtype)
+
+
+class Int8Linear(nn.Module):
+    """Linear layer with int8 weights and one scale per output.
+
+    A single input row is rounded to bf16. With several rows, the weights are first converted.
+    """
+
+    weight: Tensor
+    scales: Tensor
+    bias: Tensor | None
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        scales = (linear.weight.abs().amax(1) / 127).clamp_min(1e-12)
+        rounded = (linear.weight / scales[:, None]).round()
+        self.register_buffer("weight", rounded.to(torch.int8))
+        self.register_buffer("scales", scales.bfloat16())
+        self.register_buffer("bias", linear.bias)
+
+    def forward(self, x: Float[Tensor, "batch seq n_in"]) -> Float[Tensor, "batch seq n_out"]:
+        """Apply the layer. The result has the same dtype as `x`."""
+        if x.numel() > x.size(-1):
+            weight = self.weight.to(x.dtype) * self.scales[:, None].to(x.dtype)
+            return F.linear(x, weight, self.bias)
+        y = torch._weight_int8pack_mm(x[0].bfloat16(), self.weight, self.scales)
+        return y[None].to(x.dtype) + (0 if self.bias is None else self.bias)
+
+
 @torch.no_grad()
 def store_weights(model: GPT, dtype: torch.dtype = torch.float32) -> None:
     """Convert the weights to `dtype`, in the fastest memory layout for generating a single text.
 
-    After this call, use the model only for generation. On a CPU, fp32 weights with at least as many
-    outputs as inputs are stored in column-major order, which is 1.5 times as fast as row-major
-    order. 16-bit weights are fastest in row-major order (docs/decisions.md).
+    After this call, use the model only for generation. A CPU with native bf16 multiplies fp32 and
+    bf16 weights with oneDNN. On other CPUs, fp32 weights with at least as many outputs as inputs
+    are stored in column-major order. fp16 weights are fastest in row-major order
+    (docs/decisions.md).
+
+    Raises:
+        ValueError: If `dtype` is int8 and the model isn't on a CPU.
     """
-    if model.device.type != "cpu":
+    on_cpu = model.device.type == "cpu"
+    require(on_cpu or dtype != torch.int8, "int8 weights need --device cpu; use fp16")
+    if not on_cpu:
         model.to(dtype)
         return
+    onednn = dtype in (torch.float32, torch.bfloat16) and hardware.has_bf16(model.device)
     linear_layers = [(n, m) for n, m in model.named_modules() if isinstance(m, nn.Linear)]
     for name, layer in linear_layers:
-        if dtype != torch.float32:
+        if dtype == torch.int8:
+            model.set_submodule(name, Int8Linear(layer))
+        elif onednn and torch.backends.mkldnn.is_available():
+            model.set_submodule(name, OneDNNLinear(layer, dtype))
+        elif dtype != torch.float32:
             model.set_submodule(name, HalfLinear(layer, dtype))
         elif layer.out_features >= layer.in_features:
             layer.weight.data = layer.weight.T.contiguous().T

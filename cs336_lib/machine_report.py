@@ -71,7 +71,7 @@ def choices(machine: Machine) -> list[str]:
     sampling = {name: 1000 * seconds for name, seconds in machine.sampling.items()}
     best = min(sampling, key=sampling.__getitem__)
     times = ", ".join(f"{name} {value:.1f}" for name, value in sampling.items())
-    note = "" if best == "fp32" else "; 16 bits may change the text"
+    note = "" if best == "fp32" else "; fewer bits may change the text"
     trained = next(row.precision for row in machine.rows if row.name == "gpt2-124m")
     return [
         f"precision  {trained} to train GPT-2 124M (--precision {trained})",

@@ -8,6 +8,8 @@ from cs336_lib import cli, hf
 from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer
 from cs336_lib.generate import (
     HalfLinear,
+    Int8Linear,
+    OneDNNLinear,
     SamplingConfig,
     complete,
     context_start,
@@ -264,6 +266,33 @@ def test_weights_of_16_bits_change_logits_by_rounding_only(model, dtype, digits)
     assert torch.equal(cached, uncached)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "layer", "digits"),
+    [
+        (torch.float32, OneDNNLinear, 1e-5),
+        (torch.bfloat16, OneDNNLinear, 2e-2),
+        (torch.int8, Int8Linear, 5e-2),
+    ],
+)
+def test_layers_of_other_libraries_change_logits_by_rounding_only(
+    model, monkeypatch, dtype, layer, digits
+):
+    monkeypatch.setenv("CS336_CPU_BF16", "1")
+    several, single = torch.randint(50, (2, 9)), torch.randint(50, (1, 1))
+    expected = [model(idx) for idx in (several, single)]
+    store_weights(model, dtype)
+    assert sum(isinstance(part, layer) for part in model.modules()) == 4 * model.config.n_layer + 1
+    for idx, exact in zip((several, single), expected, strict=True):
+        error = (model(idx) - exact).abs().max() / exact.abs().max()
+        assert error < digits
+        assert error > 0 or dtype == torch.float32
+
+
+def test_int8_needs_a_cpu(model):
+    with pytest.raises(ValueError, match="int8 weights need --device cpu"):
+        store_weights(model.to("meta"), torch.int8)
+
+
 def test_command_line_samples(tiny_run, capsys):
     train(dataclasses.replace(tiny_run, max_steps=3))
     command = ["sample", "--run-dir", tiny_run.run_dir, "--prompt", "To", "--max-new-tokens", "20"]
@@ -276,7 +305,7 @@ def test_command_line_samples(tiny_run, capsys):
     three = printed("--num-samples", "3", "--seed", "4").split("\n---------------\n")
     assert three == [printed("--seed", seed) for seed in ("4", "5", "6")]
     assert all(len(text) == 22 and text.startswith("To") for text in three)
-    for weights in ("fp16", "bf16"):
+    for weights in ("fp16", "bf16", "int8"):
         assert len(printed("--weights", weights, "--seed", "4")) == 22
     with pytest.raises(SystemExit):
         cli.main([*command, "--num-samples", "0"])
