@@ -72,13 +72,16 @@ class Sample:
     """Sample only from the most likely tokens with this total probability (None: all)."""
     seed: int | None = None
     """Random seed. Sample n uses seed + n - 1 (None: a random seed)."""
-    weights: Literal["fp32", "fp16", "bf16"] = "fp32"
-    """Data type of the weights. 16 bits are faster, but may change the text."""
+    weights: Literal["fp32", "fp16", "bf16", "int8"] = "fp32"
+    """Data type of the weights. Fewer bits are faster, but may change the text."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1 or mps."""
 
     def run(self) -> None:
         """Run `cs336 sample`."""
+        # A token takes about 50 short operations, so threads spin for a moment before they sleep.
+        # OpenMP reads this when torch is loaded.
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
         from cs336_lib import checkpoint, generate, hardware
 
         require(self.num_samples >= 1, f"num_samples is {self.num_samples}; at least 1 expected")
