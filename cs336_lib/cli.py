@@ -15,7 +15,7 @@ import tyro
 
 from cs336_lib import config
 from cs336_lib.config import PRESETS, TrainConfig, preset_for, require
-from cs336_lib.io import Log, atomic
+from cs336_lib.io import Log, atomic, write_atomic
 
 DESCRIPTION = "Train, sample, evaluate and export GPT-2 models, prepare data, estimate costs."
 
@@ -238,14 +238,26 @@ class Export:
     """Folder of a run made by `cs336 train`."""
     out: Path
     """Folder to create."""
+    license: str = ""
+    """Licence of the weights for the model card, such as mit or apache-2.0."""
+    data_license: str = ""
+    """Licence of the training data for the model card."""
+    push_to_hub: str = ""
+    """Also upload the folder to the Hugging Face hub under this name, such as me/my-gpt. A new
+    repository is public, unless your account's default is another."""
 
     def run(self) -> None:
         """Run `cs336 export`."""
-        from cs336_lib import checkpoint, hardware, hf
+        from cs336_lib import checkpoint, hardware, hf, run_report
 
+        if self.push_to_hub:
+            hf.require_login(self.push_to_hub)
         model, tokenizer = checkpoint.load_run(self.run_dir, hardware.select_device("cpu"))
-        hf.export(model, self.out, tokenizer)
+        card = run_report.model_card(self.run_dir, self.license, self.data_license)
+        hf.export(model, self.out, tokenizer, card)
         print(f"{self.out}: now transformers.GPT2LMHeadModel.from_pretrained({str(self.out)!r})")
+        if self.push_to_hub:
+            print(hf.push(self.out, self.push_to_hub))
 
 
 @dataclass(frozen=True)
@@ -273,6 +285,36 @@ class Compare:
             with atomic(out) as temporary:
                 figure.savefig(temporary)
         print(run_module.table(runs))
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write one web page about a run: curves, samples, cost, environment and config."""
+
+    run_dir: tyro.conf.Positional[Path]
+    """Folder of a run made by `cs336 train`, finished or not."""
+    out: Path | None = None
+    """File to write (default: report.html in the folder of the run)."""
+    price: float | None = None
+    """Dollars per device and hour, for the cost."""
+    overwrite: bool = False
+    """Replace the file if it exists."""
+
+    def run(self) -> None:
+        """Run `cs336 report`."""
+        from cs336_lib import run_report
+
+        out = self.out or self.run_dir / "report.html"
+        run_report.check(out, self.price, self.overwrite)
+        run, environment = run_report.read(self.run_dir)
+        try:
+            from cs336_lib.classroom.plots import runs
+        except ImportError:
+            raise ValueError("cs336 report needs matplotlib; pip install matplotlib") from None
+        figures = runs.progress(run.rows, run.config.grad_clip)
+        pictures = [runs.inline_svg(figure) for figure in figures]
+        write_atomic(out, run_report.page(run, environment, pictures, self.price))
+        print(f"{out}: {out.stat().st_size / 1000:,.0f} kB")
 
 
 @dataclass(frozen=True)
@@ -375,6 +417,7 @@ Command = (
     | Simulate
     | Export
     | Compare
+    | Report
     | Lab
     | Doctor
     | Check

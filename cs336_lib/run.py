@@ -21,6 +21,8 @@ from cs336_lib.io import inside, locked, read_json, sync, temporary_path, write_
 
 CONFIG, METRICS, TOKENIZER, LOCK = "config.json", "metrics.jsonl", "tokenizer.json", ".lock"
 
+ENVIRONMENT = "environment.json"
+
 SHAPE = ("n_layer", "n_head", "n_embd", "bias")  # set by `init_from`
 
 # A loss is a spike if it exceeds the median of the RECENT losses before it by SPIKE times their

@@ -1,6 +1,7 @@
 """Send metrics to experiment trackers."""
 
 import dataclasses
+import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from importlib import import_module
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cs336_lib.config import TrainConfig
+from cs336_lib.io import Log
 
 Send = Callable[[dict[str, Any]], None]
 
@@ -21,34 +23,84 @@ def require_tracker(config: TrainConfig) -> None:
 
 
 def open_tracker(config: TrainConfig, stack: ExitStack) -> Send | None:
-    """Open the tracker named by `config.log_to`. `stack` closes it.
+    """Open the tracker named by `config.log_to`, and send it the config. `stack` closes it.
 
-    TensorBoard event files are written to the subfolder `tensorboard` of the run folder. Weights &
-    Biases and trackio have the same interface.
+    A failing tracker doesn't stop the run. After the first error, a warning is printed, and nothing
+    more is sent.
 
     Returns:
-        A function that sends the numbers of a row to the tracker, or `None` if log_to is empty.
+        A function that sends the numbers and the sample of a row to the tracker, or `None` if
+        log_to is empty.
     """
     if not config.log_to:
         return None
-    folder = Path(config.run_dir)
-    if config.log_to == "tensorboard":
-        from torch.utils.tensorboard import SummaryWriter
+    broken = False
 
-        writer = stack.enter_context(SummaryWriter(str(folder / "tensorboard")))
+    def attempt(action: Callable[..., Any], *arguments: Any) -> Any:
+        nonlocal broken
+        if broken:
+            return None
+        try:
+            return action(*arguments)
+        except Exception as error:  # many kinds, from the client, the network and the disk
+            broken = True
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            advice = "the run continues without it, and metrics.jsonl has every row"
+            Log().write(f"Warning: {config.log_to} failed ({reason:.200}); {advice}\n")
+            return None
 
-        def send(row: dict[str, Any]) -> None:
-            for name, value in numbers(row).items():
-                writer.add_scalar(name, value, row["step"])
+    opened = attempt(open_tensorboard if config.log_to == "tensorboard" else open_client, config)
+    if opened is None:
+        return None
+    send, close = opened
+    stack.callback(attempt, close)
+    return lambda row: attempt(send, row)
 
-        return send
+
+def open_tensorboard(config: TrainConfig) -> tuple[Send, Callable[[], None]]:
+    """Open TensorBoard event files in the subfolder `tensorboard` of the run folder.
+
+    Returns:
+        Functions that send a row and close the files.
+    """
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(Path(config.run_dir) / "tensorboard"))
+    # TensorBoard shows text as Markdown, in which indented lines are code.
+    writer.add_text("config", indented(json.dumps(dataclasses.asdict(config), indent=1)), 0)
+
+    def send(row: dict[str, Any]) -> None:
+        for name, value in numbers(row).items():
+            writer.add_scalar(name, value, row["step"])
+        if "sample" in row:
+            writer.add_text("sample", indented(row["sample"]), row["step"])
+
+    return send, writer.close
+
+
+def open_client(config: TrainConfig) -> tuple[Send, Callable[[], None]]:
+    """Start a run of Weights & Biases or trackio, which have the same interface.
+
+    Returns:
+        Functions that send a row and finish the run.
+    """
     tracker = import_module(config.log_to)
-    tracker.init(project="cs336", name=folder.name, config=dataclasses.asdict(config))
-    stack.callback(tracker.finish)
-    return lambda row: tracker.log(numbers(row), step=row["step"])
+    name = Path(config.run_dir).name
+    tracker.init(project="cs336", name=name, config=dataclasses.asdict(config))
+
+    def send(row: dict[str, Any]) -> None:
+        text = {"sample": row["sample"]} if "sample" in row else {}
+        tracker.log(numbers(row) | text, step=row["step"])
+
+    return send, tracker.finish
 
 
 def numbers(row: dict[str, Any]) -> dict[str, float]:
     """Return the numeric values of a row, without the step."""
     values = row.items()
     return {k: float(v) for k, v in values if k != "step" and isinstance(v, (int, float))}
+
+
+def indented(text: str) -> str:
+    """Return a text as a code block in Markdown."""
+    return "\n".join(f"    {line}" for line in text.split("\n"))

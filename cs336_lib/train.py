@@ -1,7 +1,9 @@
 """Training loop for notebooks, the command line and torchrun."""
 
 import dataclasses
+import json
 import math
+import platform
 import signal
 import sys
 import threading
@@ -15,7 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cs336_lib import CallableModule, accounting, checkpoint, distributed, hardware, run, schedule
+from cs336_lib import (
+    CallableModule,
+    __version__,
+    accounting,
+    checkpoint,
+    distributed,
+    hardware,
+    run,
+    schedule,
+)
 from cs336_lib.config import TrainConfig, require
 from cs336_lib.data.loader import Loader, hash_key, open_data, prefetched
 from cs336_lib.data.tokenizer import Tokenizer, tokenizer_of
@@ -24,7 +35,7 @@ from cs336_lib.evals.hellaswag import load_examples
 from cs336_lib.evals.loss import validation_loss
 from cs336_lib.generate import complete, encode
 from cs336_lib.hf import load as load_hugging_face
-from cs336_lib.io import Bar, Log, draws_in_place
+from cs336_lib.io import Bar, Log, draws_in_place, write_atomic
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer
 from cs336_lib.report import summary, troubles
@@ -276,6 +287,8 @@ class Job:
         self.metrics = run.Metrics(self.run_dir / "metrics.jsonl", first_step, world)
         self.tracker = open_tracker(config, stack) if world.is_main else None
         if world.is_main:
+            text = json.dumps(environment(self), indent=1) + "\n"
+            write_atomic(self.run_dir / run.ENVIRONMENT, text)
             print(banner(self, peak))
 
     def build_model(self, resumed: Path | None) -> GPT:
@@ -340,6 +353,19 @@ class Job:
         """Yield the micro-batches of all steps on this rank, prefetched to the device."""
         pieces = (piece for step in self.steps for piece in self.micro_batches(step))
         return prefetched(pieces, self.device)
+
+
+def environment(job: Job) -> dict[str, str | int]:
+    """Describe the machine and the software of a run, for `cs336 report`."""
+    return {
+        "device": hardware.device_name(job.device),
+        "devices": job.world.size,
+        "precision": "bf16 autocast" if job.dtype else "fp32",
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cs336_lib": __version__,
+    }
 
 
 def banner(job: Job, peak: tuple[float | None, str]) -> str:

@@ -163,6 +163,9 @@ OWN: dict[str, dict[str, list[str]]] = {
     "export": {
         "run_dir": ["", "missing", "taken", "file.txt", "/dev/null", "a\nb", SHELL, LONG],
         "out": ["", ".", "taken", "file.txt", "/dev/null/out", "/proc/out", "file.txt/out", LONG],
+        "license": ["MIT License", "mit\n", "é", SHELL, LONG + "!"],
+        "data_license": [],
+        "push_to_hub": ["a/b/c", "a b", "a\nb", "..", SHELL, LONG],
     },
     "assemble": {
         "out": ["", ".", "taken", "file.txt", "/proc/out", "file.txt/out.py", LONG],
@@ -171,6 +174,11 @@ OWN: dict[str, dict[str, list[str]]] = {
     "compare": {
         "runs": ["", "missing", "taken", "file.txt", "/dev/null", "a\nb", SHELL, LONG],
         "out": ["", ".", "taken", "file.txt", "new.jpeg", "/proc/a.png", "file.txt/a.png", LONG],
+    },
+    "report": {
+        "run_dir": ["", "missing", "taken", "file.txt", "/dev/null", "a\nb", SHELL, LONG],
+        "out": ["", ".", "taken", "file.txt", "/proc/a.html", "file.txt/a.html", LONG],
+        "price": ["0", "1e7"],
     },
     "grade": {
         "folder": ["", "missing", "taken", "file.txt", "/dev/null", "a\nb", SHELL, LONG],
@@ -195,6 +203,7 @@ COMMANDS = {
     "export": cli.Export,
     "assemble": cli.Assemble,
     "compare": cli.Compare,
+    "report": cli.Report,
     "grade": cli.Grade,
 }
 
@@ -278,6 +287,7 @@ def base(command: str, trained: Path) -> list[str]:
         "export": ["export", "--run-dir", str(trained), "--out", "new"],
         "assemble": ["assemble", "--notebooks", str(NOTEBOOKS), "--out", "new"],
         "compare": ["compare", str(trained)],
+        "report": ["report", "--out", "new", str(trained)],
         "grade": ["grade", str(trained.parent / "class")],
     }[command]
 
@@ -291,7 +301,10 @@ def test_every_flag(command, trained, here, capsys):
     for name in names:
         flag = f"--{name.replace('_', '-')}"
         for value in bad_values(command, name, kinds[name]):
-            if name in ("files", "runs", "folder"):  # positional, at the end
+            if name in ("files", "runs", "folder") or (command, name) == (
+                "report",
+                "run_dir",
+            ):  # positional, at the end
                 arguments = [*good[:-1], value]
             elif kinds[name] is bool:
                 arguments = [*good, flag, value]

@@ -41,8 +41,9 @@ def installed(monkeypatch):
 def test_a_tracker_gets_every_row_and_is_finished(tiny_run, installed):
     tracker = FakeTracker("wandb")
     installed("wandb", tracker)
-    result = train(dataclasses.replace(tiny_run, log_to="wandb"))
+    result = train(dataclasses.replace(tiny_run, log_to="wandb", sample="To be"))
     assert tracker.finished
+    assert tracker.rows[-1][1]["sample"].startswith("To be")
     assert tracker.settings["config"]["n_layer"] == tiny_run.n_layer
     assert [step for step, _ in tracker.rows] == list(range(12))
     for row, (_, sent) in zip(result.metrics, tracker.rows, strict=True):
@@ -50,29 +51,50 @@ def test_a_tracker_gets_every_row_and_is_finished(tiny_run, installed):
         json.dumps(sent)
 
 
+@pytest.mark.parametrize("method", ["init", "log", "finish"])
+def test_a_failing_tracker_warns_once_and_the_run_continues(
+    tiny_run, installed, monkeypatch, capsys, method
+):
+    def fail(*arguments, **settings):
+        raise ConnectionError("the server\ndoesn't answer")
+
+    tracker = FakeTracker("wandb")
+    monkeypatch.setattr(tracker, method, fail)
+    installed("wandb", tracker)
+    assert train(dataclasses.replace(tiny_run, log_to="wandb")).finished
+    warning = (
+        "Warning: wandb failed (ConnectionError: the server doesn't answer); the run continues"
+    )
+    assert capsys.readouterr().err.count(warning) == 1
+
+
 def test_tensorboard_gets_every_row_and_is_closed(tiny_run, installed, monkeypatch):
     class SummaryWriter:
         def __init__(self, folder: str):
             assert Path(folder).parent == Path(tiny_run.run_dir)
 
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
+        def close(self):
             closed.append(True)
+
+        def add_text(self, name: str, text: str, step: int) -> None:
+            texts[name, step] = text
 
         def add_scalar(self, name: str, value: float, step: int) -> None:
             scalars[name, step] = value
 
-    scalars, closed = {}, []
+    scalars, texts, closed = {}, {}, []
     module = ModuleType("torch.utils.tensorboard")
     module.SummaryWriter = SummaryWriter
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
     installed("tensorboard", ModuleType("tensorboard"))
-    result = train(dataclasses.replace(tiny_run, log_to="tensorboard"))
+    result = train(dataclasses.replace(tiny_run, log_to="tensorboard", sample="To be"))
     assert closed == [True]
     assert scalars["train_loss", 7] == result.metrics[7]["train_loss"]
-    assert len(scalars) == sum(len(row) - 1 - (row["mfu"] is None) for row in result.metrics)
+    sampled = [row for row in result.metrics if "sample" in row]
+    others = sum(len(row) - 1 - (row["mfu"] is None) for row in result.metrics)
+    assert len(scalars) == others - len(sampled)
+    assert '"n_layer": 2' in texts["config", 0]
+    assert texts["sample", 11].startswith("    To be")
 
 
 def test_a_tracker_that_is_not_installed_is_refused_before_anything_is_written(

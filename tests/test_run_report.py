@@ -1,0 +1,108 @@
+"""The page of a run makes no request, runs no foreign code, and its commands work."""
+
+import dataclasses
+import json
+import re
+import shlex
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from cs336_lib import cli, run_report
+from cs336_lib.train import train
+
+HOSTILE = "</pre><script>alert(1)</script>\"'&"
+
+
+class Page(HTMLParser):
+    """The elements, attributes and text of a page."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.tags, self.attributes, self.text, self.open = [], [], "", []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += attributes
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.attributes += attributes
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@pytest.fixture
+def run_dir(tiny_run) -> Path:
+    """An unfinished run with samples, whose rows were then tampered with."""
+
+    def stop(row):
+        if row["step"] == 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(dataclasses.replace(tiny_run, sample="To be"), on_step=stop)
+    return Path(tiny_run.run_dir)
+
+
+def test_a_page_of_an_unfinished_run(run_dir, capsys):
+    metrics = run_dir / "metrics.jsonl"
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    rows = [row | {"mfu": 10**400} for row in rows]
+    rows[-1] |= {"sample": HOSTILE, "lr": HOSTILE, "hellaswag": [1]}
+    rows[2] |= {"skipped": True, "train_loss": None, "grad_norm": None}
+    metrics.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 9, "tok')
+    environment = run_dir / "environment.json"
+    environment.write_text(json.dumps(json.loads(environment.read_text()) | {"devices": 8}))
+    cli.main(["report", str(run_dir), "--price", "1e6"])
+    assert "report.html" in capsys.readouterr().out
+    text = (run_dir / "report.html").read_text()
+    page = Page(text)
+    assert not {"script", "img", "link", "iframe", "a"} & set(page.tags)
+    links = [v for k, v in page.attributes if k.endswith(("href", "src"))]
+    assert all(link.startswith("#") for link in links)
+    assert HOSTILE in page.text
+    assert "9 of 12" in page.text
+    assert "Unfinished" in page.text
+    assert "1 of 9 steps skipped for NaN or infinity: 2" in page.text
+    hours = 8 * sum(row["step_ms"] for row in rows) / 3.6e6
+    (dollars,) = re.findall(r"\$([\d,.]+) at \$1e\+06 per CPU", page.text)
+    assert float(dollars.replace(",", "")) == pytest.approx(hours * 1e6, abs=0.01)
+    labels = [v for k, v in page.attributes if k == "aria-label"]
+    assert [one.split(".")[0] for one in labels] == [
+        "Loss",
+        "Learning rate",
+        "Gradient norm before clipping",
+        "Throughput",
+    ]
+    with pytest.raises(SystemExit):
+        cli.main(["report", str(run_dir)])
+    assert "--overwrite" in capsys.readouterr().err
+
+
+def test_the_commands_on_the_page_parse(run_dir):
+    run, _ = run_report.read(run_dir)
+    resume, *others = run_report.commands(run)
+    words = shlex.split(resume)
+    wanted = dataclasses.replace(run.config, resume=True)
+    assert cli.parse(words[1:]).config == wanted
+    for command in others:
+        cli.parse(command.split()[1:])
+
+
+def test_a_run_without_an_environment_and_a_damaged_one(run_dir):
+    (run_dir / "environment.json").write_text('{"devices": 1e9}')
+    with pytest.raises(ValueError, match="a number of devices expected"):
+        run_report.read(run_dir)
+    (run_dir / "environment.json").unlink()
+    run, environment = run_report.read(run_dir)
+    assert "device hours" in run_report.costs(run, environment)
+    assert "didn't record" in run_report.page(run, environment, [])
