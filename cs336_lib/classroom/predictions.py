@@ -108,7 +108,7 @@ class Prediction(Explorer):
         if values["mode"] == LIVE and values["address"]:
             picture = tag("div", picture + invitation(values), class_="cs336-row")
             state = "Scan the code to vote." if values["open"] else "The vote is closed."
-            return View(f"{sum(counts)} votes. {state}", picture)
+            return View(f"Votes: {sum(counts)}. {state}", picture)
         if values["mode"] != MINE:
             return View(f"{sum(counts)} hands so far. Click an option for each hand.", picture)
         if values["guess"]:
@@ -156,7 +156,8 @@ def question(folder: Path, name: str) -> str:
             if cell["metadata"].get("cs336", {}).get("prediction") == name:
                 for old, new in SYMBOLS.items():
                     asked = asked.replace(old, new)
-                return re.sub(r"\*+(\w[^*]*)\*+", r"\1", " ".join(asked.split()))
+                asked = re.sub(r"\*+(\w[^*]*)\*+", r"\1", " ".join(asked.split()))
+                return asked[:1].upper() + asked[1:]
     return ""
 
 

@@ -165,14 +165,14 @@ def test_the_widget_shows_votes_and_hands(booth, monkeypatch, tmp_path):
         phone.ask()
         assert (await asyncio.to_thread(phone.vote, 1))[0] == 200
         for _ in range(50):
-            if widget.said.startswith("1 "):
+            if widget.said.startswith("Votes: 1"):
                 break
             await asyncio.sleep(0.1)
         widget.answer("pick", "256")  # a student without a phone
-        assert widget.said == "2 votes. Scan the code to vote."
+        assert widget.said == "Votes: 2. Scan the code to vote."
         widget.answer("open", "")
         assert phone.vote(0)[0] == 409
-        assert widget.said == "2 votes. The vote is closed."
+        assert widget.said == "Votes: 2. The vote is closed."
         widget.answer("open", "yes")
         assert phone.vote(0)[0] == 200
         widget.answer("mode", MINE)
