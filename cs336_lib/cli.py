@@ -79,9 +79,6 @@ class Sample:
 
     def run(self) -> None:
         """Run `cs336 sample`."""
-        # A token takes about 50 short operations, so threads spin for a moment before they sleep.
-        # OpenMP reads this when torch is loaded.
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
         from cs336_lib import checkpoint, generate, hardware
 
         require(self.num_samples >= 1, f"num_samples is {self.num_samples}; at least 1 expected")
