@@ -4,8 +4,9 @@
 
 Same weights, same batch; a step is forward, backward, clipping and the update. Each contender has a
 process of its own, and they take turns. Ours and transformers run with fused AdamW, and in bf16
-where the device multiplies it; nanoGPT at what its train.py chooses for the device. The last line,
-`ratio R`, says how many times as long transformers takes.
+where the device multiplies it; nanoGPT at what its train.py chooses for the device, and on a CPU
+with bf16 also with bf16 and fused AdamW. The last line, `ratio R`, says how many times as long
+transformers takes.
 """
 
 import sys
@@ -99,13 +100,23 @@ def make_transformers(device: torch.device, batch: int, seq: int, n_layer: int) 
     return make_step(called, tokens, loss_of_transformers, optimizer, bf16_where_fast(device))
 
 
-def make_nanogpt(checkout: Path, device: torch.device, batch: int, seq: int, n_layer: int) -> Step:
-    """nanoGPT as its train.py: on a GPU bf16, compiled and fused; on a CPU fp32 and neither."""
+def make_nanogpt(
+    checkout: Path, device: torch.device, batch: int, seq: int, n_layer: int, tuned: bool = False
+) -> Step:
+    """nanoGPT as its train.py: on a GPU bf16, compiled and fused; on a CPU fp32 and neither.
+
+    `tuned` takes bf16 and fused AdamW on a CPU too.
+    """
     ours, tokens = same_start(device, batch, seq, n_layer)
     model = peers.nanogpt_model(checkout, ours).train()
     on_gpu = device.type == "cuda"
     optimizer = model.configure_optimizers(0.1, 6e-4, (0.9, 0.95), device.type)
-    context = torch.autocast("cuda", torch.bfloat16) if on_gpu else nullcontext()
+    if tuned:
+        optimizer = torch.optim.AdamW(
+            optimizer.param_groups, lr=6e-4, betas=(0.9, 0.95), fused=True
+        )
+    in_bf16 = on_gpu or tuned
+    context = torch.autocast(device.type, torch.bfloat16) if in_bf16 else nullcontext()
     called = torch.compile(model) if on_gpu else model
     return make_step(called, tokens, lambda m, x, y: m(x, y)[1], optimizer, context)
 
@@ -132,6 +143,8 @@ def measure(
     makers: dict[str, Callable[..., Step]] = {"transformers": make_transformers, "ours": make_ours}
     if nanogpt:
         peers.nanogpt_file(nanogpt)  # before anything is started
+        if dtype and where.type == "cpu":
+            makers = {"nanoGPT, bf16": partial(make_nanogpt, nanogpt, tuned=True), **makers}
         makers = {"nanoGPT": partial(make_nanogpt, nanogpt), **makers}
     losses: dict[str, list[float]] = {name: [] for name in makers}
     with ExitStack() as processes:
@@ -199,7 +212,8 @@ def main(
     """
     where = hardware.select_device(device)
     result = measure(where, batch, seq, rounds, n_layer, nanogpt)
-    print(common.write(f"train_step_{where.type}_{batch}x{seq}", result))
+    precision = "_bf16" if where.type == "cpu" and result["setup"]["dtype"] == "bf16" else ""
+    print(common.write(f"train_step_{where.type}{precision}_{batch}x{seq}", result))
     print(f"ratio {result['times_ours']['transformers']:.2f}")
 
 
