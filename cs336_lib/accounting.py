@@ -319,5 +319,5 @@ def duration(seconds: float) -> str:
     """Format a time as seconds, minutes, hours or days."""
     for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
         if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
+            return f"{seconds / size:,.1f} {unit}"
     return f"{seconds:.0f} seconds"

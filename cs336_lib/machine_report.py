@@ -51,7 +51,9 @@ def cells(row: Row) -> list[str]:
     start, memory = [row.name, row.precision], gigabytes(row.memory)
     if row.seconds is None:
         return [*start, "too large", "", memory, ""]
-    step, rate = f"{digits(1000 * row.seconds)} ms", f"{row.tokens / row.seconds:,.0f}"
+    is_short = row.seconds < 10
+    step = f"{digits(1000 * row.seconds)} ms" if is_short else f"{digits(row.seconds)} s"
+    rate = f"{row.tokens / row.seconds:,.0f}"
     return [*start, step, rate, memory, accounting.duration(row.steps * row.seconds)]
 
 

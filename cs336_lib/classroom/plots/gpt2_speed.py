@@ -201,6 +201,6 @@ def beside_others(times: Mapping[str, Mapping[str, float]], title: str) -> Figur
     axes.set_ylim(place - 1.2, -0.8)
     axes.grid(False, axis="y")
     handles = [Patch(facecolor=colours[peer], label=peer) for peer in peers]
-    axes.legend(handles=handles, loc="lower right")
+    axes.legend(handles=handles, loc="upper right")
     label(axes, title, "time, in multiples of ours", "")
     return drawing
