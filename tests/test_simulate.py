@@ -193,7 +193,7 @@ def test_the_command_prints_a_step_and_a_sweep(capsys):
         ({"gpus": 8, "tp": 1, "batch": 20}, "batch 20 isn't a multiple of 8.*8 GPUs, batch 16"),
         ({"gpus": 3, "tp": 3}, "32 query heads can't be split over tp 3; .* 4 GPUs.* tp 2"),
         ({"gpus": 8, "tp": 1, "ep": 2}, "a model without experts has ep 1; .* 8 GPUs"),
-        ({"model": "lama", "tp": 1}, "model 'lama' is unknown; one of gpt2"),
+        ({"model": "llama9", "tp": 1}, "model 'llama9' is unknown; one of gpt2"),
         ({"model": "llama3-405b", "gpus": 8}, "no layout of Llama 3.1 405B fits on 8 x NVIDIA"),
         ({"inner": "string"}, "inner 'string' is unknown; one of nvlink3"),
         ({"straggler": 0.5}, "straggler is 0.5; 1 to 1000000 expected"),
