@@ -158,6 +158,7 @@ def test_the_loader_reads_shards_that_are_mostly_holes(results, capsys, monkeypa
 def test_a_peer_is_quoted_in_its_faster_precision(tmp_path):
     for dtype, ours, factor in (("float32", 30.0, 1.2), ("float16", 20.0, 12.0)):
         result = {
+            "machine": {"cpu": "a CPU", "cpu_capability": "AVX2"},
             "setup": {"dtype": dtype, "prompt_tokens": 16, "new_tokens": 128},
             "ms_per_token": {"ours": {"median": ours}},
             "times_ours": {"transformers": factor},

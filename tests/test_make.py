@@ -147,7 +147,7 @@ def test_pip_installs_where_uv_would_ignore_a_setting(tmp_path, setting, monkeyp
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     (tmp_path / "Makefile").write_text(f"include {ROOT}/Makefile\nwhich: ; @echo '$(UV)'\n")
     for arguments, found in (((), str(uv)), ((setting,), "")):
-        command = ["make", "which", *arguments]
+        command = ["make", "--no-print-directory", "which", *arguments]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
         assert done.stdout == f"{found}\n"
 
