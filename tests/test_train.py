@@ -3,9 +3,11 @@ import json
 import math
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from cs336_lib import accounting, checkpoint, hardware
 from cs336_lib import train as train_module
@@ -438,6 +440,35 @@ def test_rows_written_in_groups_are_the_same(tiny_run, tmp_path, monkeypatch):
         for name in ("tokens", "train_loss", "lr", "grad_norm"):
             assert one[name] == other[name]
     assert len(waits) == 1 + 2 * 2  # before the first step, and around the writing of each group
+
+
+class HostReads(TorchDispatchMode):
+    """Count the operators that make the host wait for a value on the device."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func.overloadpacket.__name__ in ("_local_scalar_dense", "nonzero", "equal")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize(("log_every", "reads"), [(1, 1), (6, 0)])
+def test_the_host_reads_no_value_between_logged_steps(
+    tiny_run, monkeypatch, optimizer, log_every, reads
+):
+    counts, step = [], train_module.train_step
+
+    def counted(*arguments):
+        with HostReads() as seen:
+            result = step(*arguments)
+        counts.append(seen.count)
+        return result
+
+    monkeypatch.setattr(train_module, "train_step", counted)
+    changes = {"log_every": log_every, "optimizer": optimizer, "precision": "fp32"}
+    train(dataclasses.replace(tiny_run, **changes))
+    assert counts == [reads] * 12
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
