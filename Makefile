@@ -25,7 +25,7 @@ help: ## list the targets
 
 lab: $(VENV)/.lab $(LAB_SETTINGS) ## open your own copy of the notebooks in JupyterLab (ARGS="--no-browser --port 8899" for a server)
 	@$(BIN)/python -m cs336_lib.classroom.study
-	$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/my_notebooks/00_start_here.ipynb $(ARGS)
+	$(BIN)/python -m cs336_lib.classroom.lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/my_notebooks/00_start_here.ipynb $(ARGS)
 
 reset: $(VENV)/.lab ## restore a notebook in my_notebooks and keep yours: make reset NOTEBOOK=03_einops
 	@$(BIN)/python -m cs336_lib.classroom.study --reset '$(NOTEBOOK)'

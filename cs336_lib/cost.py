@@ -13,7 +13,7 @@ from cs336_lib.architecture import (
     train_flops_per_token,
 )
 from cs336_lib.config import require
-from cs336_lib.hardware import Device
+from cs336_lib.datasheets import Device
 
 
 @dataclass(frozen=True)

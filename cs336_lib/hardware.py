@@ -7,7 +7,6 @@ import re
 import timeit
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePosixPath
 
@@ -15,28 +14,9 @@ import torch
 
 from cs336_lib.agreement import agrees_with_cpu
 from cs336_lib.config import require
-from cs336_lib.data.corpus import DATA
-from cs336_lib.io import read_json
+from cs336_lib.datasheets import DATASHEET, Device
 
 BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
-
-
-@dataclass(frozen=True)
-class Device:
-    """Datasheet of a device.
-
-    `peak_flops` maps a precision to the peak FLOP/s without sparsity. `bandwidth` is in bytes per
-    second, and `memory` is in bytes.
-    """
-
-    name: str
-    peak_flops: dict[str, float] = field(hash=False)
-    bandwidth: float
-    memory: float
-    source: str
-
-
-DATASHEET = {key: Device(**sheet) for key, sheet in read_json(DATA / "devices.json").items()}
 
 
 def select_device(name: str = "auto", local_rank: int = 0) -> torch.device:

@@ -6,7 +6,7 @@ from cs336_lib import accounting, architecture
 from cs336_lib.architecture import Architecture
 from cs336_lib.communication import LINKS, Layout
 from cs336_lib.data.corpus import DATA
-from cs336_lib.hardware import DATASHEET
+from cs336_lib.datasheets import DATASHEET
 from cs336_lib.io import read_json
 from cs336_lib.simulate import Cluster, Work, simulate
 

@@ -11,7 +11,7 @@ from cs336_lib import accounting, architecture
 from cs336_lib.architecture import Architecture, Published
 from cs336_lib.communication import Layout
 from cs336_lib.config import Estimate, require
-from cs336_lib.hardware import DATASHEET, Device
+from cs336_lib.datasheets import DATASHEET, Device
 from cs336_lib.io import read_json
 from cs336_lib.memory import peak
 

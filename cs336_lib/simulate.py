@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from cs336_lib import architecture, communication
 from cs336_lib.architecture import Architecture
 from cs336_lib.communication import Layout, Link
-from cs336_lib.hardware import Device
+from cs336_lib.datasheets import Device
 from cs336_lib.memory import Recompute, peak
 
 

@@ -29,7 +29,13 @@ print(generate(model, torch.tensor([[1, 2, 3]]), 4).shape)
     assert done.stdout.splitlines()[-1:] == ["torch.Size([1, 7])"], done.stderr
 
 
-def test_importing_the_package_does_not_load_torch():
-    program = "import sys, cs336_lib; print('torch' in sys.modules)"
+# What `cs336 --help`, estimate, simulate, check, lab and assemble import, which shouldn't wait for
+# PyTorch
+QUICK = ["cli", "report", "step_report", "classroom.study", "classroom.lab", "classroom.assemble"]
+
+
+def test_quick_commands_do_not_load_torch():
+    modules = ", ".join(f"cs336_lib.{name}" for name in QUICK)
+    program = f"import sys, {modules}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert done.stdout == b"False\n"

@@ -158,6 +158,7 @@ def test_modules_import_only_downwards():
         ["model"],
         ["agreement"],
         ["data.corpus", "data.shards"],
+        ["datasheets"],
         ["accounting", "hardware", "data.tokenizer"],
         ["data.documents", "architecture"],
         [

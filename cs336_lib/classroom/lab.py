@@ -1,4 +1,4 @@
-"""Open the learner's copy of the notebooks in JupyterLab (`cs336 lab`)."""
+"""Open the learner's copy of the notebooks in JupyterLab (`cs336 lab`, `make lab`)."""
 
 import subprocess
 import sys
@@ -26,10 +26,27 @@ def start(port: int = 8888, browser: bool = True) -> int:
     study.update_and_report(study.find_course())
     return subprocess.call(
         [
-            *(sys.executable, "-m", "jupyterlab", f"--port={port}"),
+            *(sys.executable, "-m", "cs336_lib.classroom.lab", f"--port={port}"),
             *([] if browser else ["--no-browser"]),
             "--ServerApp.root_dir=.",
             f"--LabApp.default_url=/lab/tree/{study.MINE}/00_start_here.ipynb",
             f"--LabApp.app_settings_dir={SETTINGS}",
         ]
     )
+
+
+def main() -> None:
+    """Start JupyterLab with the options of the command line, in half the time of `jupyter lab`.
+
+    jsonschema imports a parser of internationalized addresses, which takes more than a second. It
+    does without the parser if the import fails, and no schema of Jupyter has such addresses.
+    Source: https://github.com/jupyter-server/jupyter_server/issues/1559
+    """
+    sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
+    from jupyterlab.labapp import main as serve
+
+    serve()
+
+
+if __name__ == "__main__":
+    main()

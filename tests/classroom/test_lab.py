@@ -1,6 +1,8 @@
 """`cs336 lab` opens the learner's copy, in a clone and without one."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -22,6 +24,7 @@ def test_the_copy_comes_from_the_package(started, tmp_path):
         cli.main(["lab", "--port", "9000", "--no-browser"])
     assert ended.value.code == 3
     assert {"--port=9000", "--no-browser", "--ServerApp.root_dir=."} <= set(started)
+    assert "cs336_lib.classroom.lab" in started
     assert "--LabApp.default_url=/lab/tree/my_notebooks/00_start_here.ipynb" in started
     names = {path.name for path in (tmp_path / "my_notebooks").glob("*.ipynb")}
     assert names == {path.name for path in study.originals(study.SHIPPED)}
@@ -51,3 +54,11 @@ def test_jupyterlab_must_be_there(started, monkeypatch, capsys):
         cli.main(["lab"])
     said = capsys.readouterr().err
     assert said == "cs336: cs336 lab needs JupyterLab; pip install 'cs336-lib[lab]'\n"
+
+
+def test_jupyterlab_starts_without_the_slow_parser():
+    command = [sys.executable, "-X", "importtime", "-m", "cs336_lib.classroom.lab", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("4.")
+    assert "jsonschema._format" in done.stderr
+    assert "rfc3987_syntax.syntax_helpers" not in done.stderr
