@@ -13,10 +13,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import tyro
 from torch import nn
 
-from benchmarks import common, generate, gpu, loader, peers, report, speedrun, train_step
-from cs336_lib import config
+from benchmarks import (
+    common,
+    generate,
+    gpu,
+    loader,
+    nanogpt_with_ours,
+    peers,
+    report,
+    speedrun,
+    train_step,
+)
+from cs336_lib import config, schedule
 from cs336_lib.classroom.speed_step import TINY
 from cs336_lib.model import GPT
 
@@ -102,6 +113,95 @@ def test_scoring_is_the_mean_over_all_whole_windows(tiny_config):
         by_hand = [model(x[i : i + 16][None], x[i + 1 : i + 17][None]) for i in range(0, 128, 16)]
     found = speedrun.score(Sixteen(), tokens, lambda m, x, _: m(x))
     assert found == pytest.approx(torch.stack(by_hand).mean().item(), rel=1e-5)
+
+
+NANOGPT_MODEL = """
+from torch import nn
+
+class GPT(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.transformer = nn.ModuleDict({"h": nn.ModuleList([nn.Linear(4, 4)])})
+
+    def configure_optimizers(self, *_):
+        raise AssertionError("its own optimizer")
+"""
+NANOGPT_TRAIN = """
+from model import GPT
+
+model = GPT(None)
+first = model.transformer.h[0].weight.detach().clone()
+optimizer = model.configure_optimizers(0.1, 1e-3, (0.9, 0.99), "cpu")
+rates = []
+for _ in range(20):
+    optimizer.param_groups[0]["lr"] = 1e-3
+    model.transformer.h[0](model.transformer.h[0].weight).sum().backward()
+    optimizer.step()
+    rates.append(optimizer.param_groups[0]["lr"])
+"""
+
+
+def test_nanogpts_loop_gets_our_optimizer_rates_and_seed(tmp_path, monkeypatch):
+    (tmp_path / "model.py").write_text(NANOGPT_MODEL)
+    (tmp_path / "train.py").write_text(NANOGPT_TRAIN)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = []
+    for seed in (1, 1, 2):
+        nanogpt_with_ours.train(seed)
+        found.append(sys.modules.pop("train"))
+        del sys.modules["model"]
+    preset = config.PRESETS["shakespeare-char"][1]
+    rates = [schedule.learning_rate(step, preset) for step in range(20)]
+    assert found[0].rates == rates
+    assert "muon_momentum" in found[0].optimizer.param_groups[0]
+    assert torch.equal(found[0].first, found[1].first)
+    assert not torch.equal(found[0].first, found[2].first)
+
+
+def test_both_codes_get_the_same_recipe():
+    def flags(given: list[str]) -> dict[str, str]:
+        return dict(flag[2:].split("=") for flag in given if flag.startswith("--"))
+
+    theirs = flags(speedrun.NANOGPT_FLAGS)
+    preset = config.PRESETS["shakespeare-char"][1]
+    ours = tyro.cli(config.TrainConfig, default=preset, args=speedrun.SAME_FLAGS)
+    for name in ("n_layer", "n_head", "n_embd", "block_size"):
+        assert getattr(ours, name) == int(theirs[name])
+    assert ours.batch_windows == int(theirs["batch_size"])
+    assert ours.max_steps == int(theirs["max_iters"])
+    theirs = flags(speedrun.our_recipe())
+    assert int(theirs["batch_size"]) * int(theirs["block_size"]) == preset.batch_tokens
+    assert int(theirs["max_iters"]) % int(theirs["eval_interval"]) == 0  # it saves the last weights
+
+
+def test_an_interrupted_speedrun_continues(results, tmp_path, capsys, monkeypatch):
+    text, nanogpt = tmp_path / "text.txt", tmp_path / "nanoGPT"
+    text.write_text("To be")
+    nanogpt.mkdir()
+    (nanogpt / "train.py").touch()
+    called: list[tuple[str, str, int]] = []
+
+    def contender(code: str, seconds: float) -> Callable[..., tuple[float, float]]:
+        def run(recipe: str, _: Path, __: object, seed: int) -> tuple[float, float]:
+            called.append((code, recipe, seed))
+            if len(called) == 6:
+                raise KeyboardInterrupt
+            return seconds, 1.5
+
+        return run
+
+    monkeypatch.setattr(speedrun, "prepared", lambda *_: None)
+    monkeypatch.setattr(speedrun, "run_nanogpt", contender("theirs", 8.0))
+    monkeypatch.setattr(speedrun, "run_ours", contender("ours", 4.0))
+    with pytest.raises(KeyboardInterrupt):
+        speedrun.main(text, nanogpt, seeds=2)
+    speedrun.main(text, nanogpt, seeds=2)
+    assert last_ratio(capsys.readouterr().out) == 2
+    assert called[5] == called[6]
+    assert len(called) == 9
+    assert len(set(called)) == 8
+    assert set(map(len, read(results)["losses"].values())) == {2}
+    assert [path.name for path in results.iterdir()] == ["speedrun_text.json"]
 
 
 def test_the_memory_of_a_step_is_as_predicted():
