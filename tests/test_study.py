@@ -354,6 +354,25 @@ def test_cs336_check_tells_passed_wrong_and_open(mine, monkeypatch, capsys):
         ]
 
 
+def test_on_a_jupyterhub_a_pulled_course_is_a_learners(course, monkeypatch, capsys):
+    """Students of a hub work in the notebooks that nbgitpuller has pulled, without a copy."""
+    monkeypatch.setattr(study, "SHIPPED", course)
+    monkeypatch.chdir(course)
+    double(lambda x: 2 * x)
+    assert not (course / study.VERDICTS).exists()  # a developer's clone
+    monkeypatch.setenv("JUPYTERHUB_USER", "ada")
+    double(lambda x: 2 * x)
+    study.record_guess(course, "sum", "256")
+    assert (course / study.GUESSES).exists()
+    assert study.bars(study.progress(course)).startswith("00_start               ██████████ 1 of 1")
+    monkeypatch.chdir(course.parent)
+    capsys.readouterr()
+    cli.main(["check"])
+    assert "    passed         double" in capsys.readouterr().out.splitlines()
+    double(lambda x: 2 * x)
+    assert not (course.parent / study.VERDICTS).exists()
+
+
 def test_cs336_check_outside_the_course_is_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:

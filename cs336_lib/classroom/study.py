@@ -127,6 +127,19 @@ def write_copies(folder: Path, copies: Mapping[str, Any]) -> None:
     write_atomic(folder / COPIES, json.dumps(copies, indent=1) + "\n")
 
 
+def is_learners(folder: Path) -> bool:
+    """Return whether a learner works in a folder: a copy, or the course pulled to a JupyterHub."""
+    is_pulled = "JUPYTERHUB_USER" in os.environ and any(folder.glob("00_*.ipynb"))
+    return is_pulled or (folder / COPIES).exists()
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """Describe the notebooks in a learner's folder by name. It is empty for other folders."""
+    if (folder / COPIES).exists() or not is_learners(folder):
+        return read_copies(folder)
+    return {path.name: describe(path) for path in originals(SHIPPED)}
+
+
 def update(course: Path = COURSE, mine: Path = MINE) -> list[str]:
     """Update the learner's copy of the notebooks.
 
@@ -231,12 +244,12 @@ def originals(course: Path) -> list[Path]:
 
 
 def record(folder: Path, name: str, verdict: str, said: str = "", cell: str = "") -> None:
-    """Record the verdict of a check if `folder` is a learner's copy of the notebooks.
+    """Record the verdict of a check if a learner works in `folder`.
 
     `folder` is the working directory of the kernel, and `cell` is a checksum of the answer.
     Verdicts are appended as lines, so that several open notebooks can write to the same file.
     """
-    if not (folder / COPIES).exists():
+    if not is_learners(folder):
         return
     row = {"exercise": name, "verdict": verdict, "said": " ".join(said.split()), "cell": cell}
     append(folder / VERDICTS, row)
@@ -251,12 +264,12 @@ def wrong_attempts(folder: Path, name: str) -> int:
 
 def has_hint(folder: Path, name: str) -> bool:
     """Return whether a hint follows the exercise in the learner's copy."""
-    return any(name in copied.get("hints", []) for copied in read_copies(folder).values())
+    return any(name in copied.get("hints", []) for copied in contents(folder).values())
 
 
 def record_guess(folder: Path, name: str, guess: str) -> None:
-    """Record a prediction if `folder` is a learner's copy of the notebooks."""
-    if (folder / COPIES).exists():
+    """Record a prediction if a learner works in `folder`."""
+    if is_learners(folder):
         append(folder / GUESSES, {"prediction": name, "guess": guess})
 
 
@@ -291,7 +304,7 @@ def progress(folder: Path) -> Progress:
             )
             for exercise in copied["exercises"]
         ]
-        for name, copied in sorted(read_copies(folder).items())
+        for name, copied in sorted(contents(folder).items())
         if name.endswith(".ipynb")
     }
 
@@ -324,7 +337,7 @@ def intuition(folder: Path) -> str:
     for row in read_rows(folder / GUESSES, ("prediction", "guess")):
         first.setdefault(row["prediction"], row["guess"])
     right: dict[str, list[bool]] = {}
-    for copied in read_copies(folder).values():
+    for copied in contents(folder).values():
         for name, (answer, topic) in copied.get("predictions", {}).items():
             if name in first:
                 right.setdefault(topic, []).append(first[name] == answer)
@@ -381,15 +394,16 @@ def tries(exercise: Exercise) -> str:
 
 
 def find() -> Path:
-    """Find the learner's copy of the notebooks in the current folder.
+    """Find the learner's notebooks in the current folder.
 
-    The copy is the current folder itself, or the subfolder that `make lab` creates.
+    They are in the current folder itself, in the subfolder that `make lab` creates, or on a
+    JupyterHub in the folder of the course.
 
     Raises:
         ValueError: If there is no copy.
     """
-    for folder in (Path.cwd(), Path.cwd() / MINE):
-        if (folder / COPIES).exists():
+    for folder in (Path.cwd(), Path.cwd() / MINE, Path.cwd() / COURSE):
+        if is_learners(folder):
             return folder
     raise ValueError(f"no {MINE} here; create it with `cs336 lab`, or `make lab` in a clone")
 
