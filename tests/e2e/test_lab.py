@@ -341,6 +341,71 @@ def test_a_prediction_is_recorded_and_hands_are_counted(lab, tab):
     close(lab)
 
 
+ASKED = "**Predict:** you add 1 to a `bf16` number again and again. Where does it stop?"
+PHONE = {"viewport": {"width": 360, "height": 640}, "has_touch": True, "is_mobile": True}
+
+
+def votes_on(slide: Locator) -> list[str]:
+    """The numbers beside the bars of the histogram."""
+    return slide.locator(".cs336-bar + span").all_inner_texts()
+
+
+def test_a_class_votes_by_phone_and_the_slide_shows_it(lab, tab, browser):
+    source = "from cs336_lib.classroom.predictions import predict\n\npredict('ones', '4000', '256')"
+    asked = nbformat.v4.new_markdown_cell(ASKED, metadata={"slideshow": {"slide_type": "slide"}})
+    shown = nbformat.v4.new_code_cell(source, metadata={"cs336": {"prediction": "ones"}})
+    cells = [asked, shown]
+    path = lab.course / "my_notebooks" / "votes.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL}), path)
+    tab.goto(lab.address("my_notebooks/votes.ipynb", view="rise"))
+    slide = tab.locator(".slides section.present:not(.stack)")
+    slide.locator(".jp-CodeCell .cm-content").click()
+    tab.keyboard.press("Control+Enter")
+    slide.get_by_role("combobox").select_option("live votes")
+    expect(slide.locator(".cs336-said")).to_have_text("Votes: 0. Scan the code to vote.")
+    expect(slide.locator(".cs336-invitation svg")).to_be_visible()
+    place = slide.locator(".cs336-explorer").bounding_box()
+    assert place["y"] + place["height"] <= 800, "the code is below the slide"
+    address = slide.locator(".cs336-address").inner_text()
+
+    phones = []
+    for scheme in ("light", "dark"):
+        phone = browser.new_context(**PHONE, color_scheme=scheme).new_page()
+        phone.goto(address)
+        expect(phone.get_by_role("heading")).to_have_text(
+            "You add 1 to a bf16 number again and again. Where does it stop?"
+        )
+        assert phone.evaluate("document.documentElement.scrollWidth") <= 360
+        assert severe(phone) == [], scheme
+        phones.append(phone)
+    touched, typed = phones
+    touched.get_by_role("button", name="4000").tap()
+    expect(slide.locator(".cs336-said")).to_have_text("Votes: 1. Scan the code to vote.")
+    assert votes_on(slide) == ["1", "0"]
+    typed.keyboard.press("Tab")
+    typed.keyboard.press("Tab")
+    expect(typed.get_by_role("button", name="256")).to_be_focused()
+    typed.keyboard.press("Enter")
+    expect(slide.locator(".cs336-said")).to_have_text("Votes: 2. Scan the code to vote.")
+    assert votes_on(slide) == ["1", "1"]
+    touched.get_by_role("button", name="256").tap()  # another opinion
+    expect(slide.locator(".cs336-bar + span").first).to_have_text("0")
+    assert votes_on(slide) == ["0", "2"]
+    assert severe(tab, ".cs336-prediction") == []
+    tab.screenshot(path=SHOTS / "votes_slide.png")
+
+    slide.get_by_role("button", name="Close the vote").focus()
+    tab.keyboard.press("Enter")
+    expect(slide.locator(".cs336-said")).to_have_text("Votes: 2. The vote is closed.")
+    for name, phone in zip(("votes_phone", "votes_phone_dark"), phones, strict=True):
+        expect(phone.get_by_role("status")).to_contain_text("You chose B. The vote is closed.")
+        expect(phone.get_by_role("button", name="4000")).to_be_disabled()
+        assert severe(phone) == []
+        phone.screenshot(path=SHOTS / f"{name}.png")
+        phone.context.close()
+    close(lab)
+
+
 SHOWN = """
 from IPython.display import display
 from cs336_lib.checkpoint import load_shipped
