@@ -18,7 +18,7 @@ export PYTHONUNBUFFERED := 1
 TWO_AT_A_TIME := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help lab reset test test-slow e2e notebooks slides handout site lint lock clean
+.PHONY: help lab reset test test-slow e2e jupyterhub notebooks slides handout site lint lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -38,7 +38,10 @@ test-slow: $(VENV)/.test ## run the tests that take minutes (training, torchrun,
 	$(BIN)/python -m pytest tests/slow $(TWO_AT_A_TIME)
 
 e2e: $(VENV)/.e2e ## test JupyterLab, every slide and the site in a browser (needs Chromium)
-	$(BIN)/python -m pytest tests/e2e
+	$(BIN)/python -m pytest tests/e2e --ignore=tests/e2e/test_jupyterhub.py
+
+jupyterhub: $(VENV)/.jupyterhub ## test two students on a JupyterHub in a browser (needs Chromium and npm)
+	$(BIN)/python -m pytest tests/e2e/test_jupyterhub.py
 
 notebooks: $(VENV)/.test ## run every notebook and store its normalized outputs
 	$(BIN)/python -m cs336_lib.classroom.notebooks
@@ -84,6 +87,11 @@ $(VENV)/.site: pyproject.toml constraints.txt | $(VENV)/constraints.txt
 $(VENV)/.e2e: pyproject.toml constraints.txt | $(VENV)/constraints.txt
 	$(or $(INSTALL),$(PIP) install) --quiet --constraint $(VENV)/constraints.txt --editable '.[lab,test,site,e2e]'
 	@touch $@ $(VENV)/.lab $(VENV)/.test $(VENV)/.site
+
+$(VENV)/.jupyterhub: pyproject.toml constraints.txt | $(VENV)/.e2e
+	$(or $(INSTALL),$(PIP) install) --quiet --constraint $(VENV)/constraints.txt --editable '.[e2e,jupyterhub,lab]'
+	npm install --silent --global --prefix $(VENV) configurable-http-proxy@5.3.0
+	@touch $@
 
 # uv finds or downloads a Python in the range of pyproject.toml, unless PYTHON names one.
 $(VENV)/bin/python:

@@ -170,6 +170,7 @@ def test_help_names_every_target(tmp_path):
         "test",
         "test-slow",
         "e2e",
+        "jupyterhub",
         "notebooks",
         *publishing,
         "lint",
