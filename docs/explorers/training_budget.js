@@ -2,7 +2,7 @@
 
 function duration(seconds) {
   for (const [unit, size] of [["days", 86400], ["hours", 3600], ["minutes", 60]])
-    if (seconds >= 2 * size) return `${fixed(seconds / size, 1)} ${unit}`;
+    if (seconds >= 2 * size) return `${fixed(seconds / size, 1, ",")} ${unit}`;
   return `${fixed(seconds, 0)} seconds`;
 }
 
