@@ -74,6 +74,7 @@ def handout(notebooks: list[Path], folder: Path) -> None:
         copy = without_solutions(nbformat.read(path, as_version=4))
         nbformat.write(copy, folder / "notebooks" / path.name)
     shutil.copytree(DOCS, folder / "docs", ignore=ONLY_FOR_BUILDING)
+    shutil.copyfile(".gitattributes", folder / ".gitattributes")  # for a class that pulls it
 
 
 def exporter() -> SlidesExporter:
