@@ -83,6 +83,11 @@ def short(value: float) -> str:
     return digits(value)
 
 
+def plain(value: float) -> str:
+    """Format hours as a whole number from 100 on, and with three significant digits below."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def gigabytes(value: float) -> str:
     """Format a number of bytes in GB (1e9 bytes)."""
     return f"{value / 1e9:,.0f} GB" if value >= 1e10 else f"{value / 1e9:.3g} GB"
@@ -124,7 +129,9 @@ def work_of(estimate: Estimate) -> Work | None:
         found = find_model(estimate.model)
         seq = training_length(found.architecture, estimate.seq)
         per_token = architecture.train_flops_per_token(found.architecture, seq)
-        return Work(found.title, found.parameters, per_token, f"{digits(per_token)} FLOPs a token")
+        return Work(
+            found.title, found.parameters, per_token, f"{digits(per_token)} FLOPs per token"
+        )
     if estimate.params is None:
         return None
     params, per_token = estimate.params, accounting.training_flops(estimate.params, 1)
@@ -158,31 +165,36 @@ def model_table(estimate: Estimate) -> str:
   source   {found.source}
   counts   {found.parameters:,} parameters{experts}
   FLOPs    6 x {digits(architecture.matmul_parameters(shape))} in matmuls + {digits(attention)} \
-of attention at {seq:,} tokens = {digits(per_token)} a token
-  cache    {one / 1000:,.1f} kB for a token in bf16, {gigabytes(all_of)} for {shape.block_size:,}
+of attention at {seq:,} tokens = {digits(per_token)} per token
+  KV cache {one / 1000:,.1f} kB per token in bf16, {gigabytes(all_of)} for \
+{shape.block_size:,} tokens
 
 """
 
 
 def time_table(work: Work, tokens: float, estimate: Estimate, device: Device) -> str:
     """Format the training time and its calculation."""
-    gpus, mfu, day = estimate.gpus, estimate.mfu, accounting.SECONDS_PER_DAY
+    gpus, mfu = estimate.gpus, estimate.mfu
     flops = work.flops_per_token * tokens
     peak = device.peak_flops[estimate.dtype]
     seconds = accounting.training_seconds(flops, gpus, peak, mfu)
-    speed = f"{gpus} x {digits(peak)} FLOP/s (dense {estimate.dtype}) x MFU {mfu:g}"
+    speed = f"{gpus:,} x {digits(peak)} FLOP/s (dense {estimate.dtype}) x MFU {mfu:g}"
+    sizes = {"day": accounting.SECONDS_PER_DAY, "hour": 3600, "minute": 60}
+    unit = next((unit for unit, size in sizes.items() if seconds >= size), "minute")
     hours = gpus * seconds / 3600
     text = f"""\
 Time to train {work.name} on {short(tokens)} tokens
   work   {work.derivation} x {digits(tokens)} tokens = {digits(flops)} FLOPs
   speed  {speed} = {digits(gpus * peak * mfu)} FLOP/s
   time   {digits(flops)} / {digits(gpus * peak * mfu)} = {digits(seconds)} s
-         {digits(seconds)} s / {day:,} s a day = {seconds / day:,.1f} days
-  hire   {gpus} GPU{"s" if gpus > 1 else ""} x {digits(seconds / 3600)} h = {hours:,.0f} GPU hours
+         {digits(seconds)} s / {sizes[unit]:,} s per {unit} = {seconds / sizes[unit]:,.1f} {unit}s
+  rent   {gpus:,} GPU{"s" if gpus > 1 else ""} x {plain(seconds / 3600)} h = \
+{plain(hours)} GPU hours
 """
     if estimate.price is not None:
         cost = hours * estimate.price
-        text += f"  cost   {hours:,.0f} GPU hours x ${estimate.price:g} = ${short(cost)}\n"
+        dollars = short(cost) if cost >= 1e6 else f"{cost:,.{0 if cost >= 100 else 2}f}"
+        text += f"  cost   {plain(hours)} GPU hours x ${estimate.price:g} = ${dollars}\n"
     return text + "\n"
 
 
@@ -197,26 +209,23 @@ def memory_table(estimate: Estimate, memory: float, parameters: float | None) ->
     largest = accounting.largest_model(total, optimizer, precision)
     copies = f" + {digits(per.copies)} copies" if per.copies else ""
     text = f"""\
-Memory to train with {optimizer} in {precision}, activations left out
+Memory to train with {optimizer} in {precision}, without activations
   bytes    {per.weights:g} weight + {per.gradient:g} gradient + {per.master:g} master \
-weight + {digits(per.state)} state{copies} = {digits(per.total)} a parameter
-  there    {gpus} x {gigabytes(memory)} = {gigabytes(total)}
+weight + {digits(per.state)} state{copies} = {digits(per.total)} per parameter
+  total    {gpus:,} x {gigabytes(memory)} = {gigabytes(total)}
   largest  {digits(total)} / {digits(per.total)} = {short(largest)} parameters"""
+    if gpus > 1:
+        text += f""", sharded over all GPUs (ZeRO-3, FSDP)
+           {short(largest / gpus)} parameters, if every GPU holds the whole model (DDP)"""
+    if optimizer == "adafactor":
+        text += "\n           Adafactor's row and column of state for each matrix count as 0"
     if parameters is not None:
         need = parameters * per.total
-        product = f"{digits(parameters)} x {digits(per.total)} = {gigabytes(need)}"
-        least = f"{math.ceil(need / memory):,} such GPUs at least"
-        text += f"\n  yours    {product}; {'it fits' if need <= total else f'too much: {least}'}"
-        if gpus > 1 and need <= total:
-            text += f"\n  each     {gigabytes(need)} / {gpus} GPUs = {gigabytes(need / gpus)}"
-    if estimate.model:
-        text += peak_lines(estimate, memory)
-    if optimizer == "adafactor":
-        text += "\n  note     Adafactor's row and column of state for each matrix count as 0"
-    if gpus > 1:
-        text += f"""
-  note     spread over {gpus} GPUs (ZeRO-3, FSDP); plain data parallelism has one \
-GPU's {gigabytes(memory)}: {short(largest / gpus)} parameters"""
+        text += f"\n  needed   {digits(parameters)} x {digits(per.total)} = {gigabytes(need)}"
+        if need > total:
+            return f"{text}; too much, at least {math.ceil(need / memory):,} such GPUs are needed"
+        text += f", {gigabytes(need / gpus)} on each GPU" if gpus > 1 else ""
+        text += peak_lines(estimate, memory) if estimate.model else "; it fits"
     return text
 
 
@@ -234,7 +243,7 @@ def peak_lines(estimate: Estimate, memory: float) -> str:
     )
     parts = " + ".join(f"{gigabytes(size)} {kind}" for kind, size in kinds.items() if size)
     total = sum(kinds.values())
-    fits = "it fits" if total <= memory else "too much: split the model too (cs336 simulate --tp)"
+    fits = "it fits" if total <= memory else "too much; `cs336 simulate` lists layouts that fit"
     return f"""
   peak     with ZeRO-3, {seq:,} tokens on each GPU and full recomputation:
            {parts}
@@ -273,7 +282,7 @@ def report(**options: Any) -> str:
     work = work_of(estimate)
     need_both = f"tokens is {tokens} and params is missing; days of training need both, or a model"
     require(tokens is None or work is not None, need_both)
-    text = f"{estimate.gpus} x {device.name}\n  source   {device.source}\n\n"
+    text = f"{estimate.gpus:,} x {device.name}\n  source   {device.source}\n\n"
     if estimate.model:
         text += model_table(estimate)
     if work is not None and tokens is not None:

@@ -16,30 +16,45 @@ def test_days_with_their_arithmetic():
     for line in (
         "Time to train 70B parameters on 15T tokens",
         "6 x 7e10 parameters x 1.5e13 tokens = 6.3e24 FLOPs",
-        "1024 x 9.895e14 FLOP/s (dense bf16) x MFU 0.5 = 5.066e17 FLOP/s",
+        "1,024 x 9.895e14 FLOP/s (dense bf16) x MFU 0.5 = 5.066e17 FLOP/s",
         "6.3e24 / 5.066e17 = 1.244e7 s",
-        "/ 86,400 s a day = 143.9 days",
-        "7e10 x 16 = 1,120 GB; it fits",
+        "/ 86,400 s per day = 143.9 days",
+        "7e10 x 16 = 1,120 GB, 1.09 GB on each GPU; it fits",
     ):
         assert line in text
 
 
 def test_one_gpu_is_no_gpus():
     text = report.report(params=1e9, tokens=1e9)
-    assert "  hire   1 GPU x " in text
+    assert "  rent   1 GPU x " in text
     assert "1 GPUs" not in text
-    assert "  hire   2 GPUs x " in report.report(params=1e9, tokens=1e9, gpus=2)
+    assert "  rent   2 GPUs x " in report.report(params=1e9, tokens=1e9, gpus=2)
+
+
+def test_days_hours_and_dollars_keep_their_size():
+    small = report.report(params=124e6, tokens=10e9, mfu=0.4, price=2)
+    assert "/ 3,600 s per hour = 5.2 hours" in small
+    assert "5.22 GPU hours x $2 = $10.44" in small
+    large = report.report(params=8e9, tokens=1e12, gpus=8, price=2)
+    assert "26,950 GPU hours x $2 = $53,899" in large
+
+
+def test_no_verdict_without_the_activations():
+    """The state of DeepSeek-V3 fits on 2,048 GPUs, and a step doesn't."""
+    text = report.report(model="deepseek-v3", gpus=2048, seq=4096)
+    assert "it fits" not in text
+    assert "too much; `cs336 simulate` lists layouts that fit" in text
 
 
 def test_largest_model():
     text = report.report(gpus=8, memory=80e9, optimizer="adamw")
-    assert "4 weight + 4 gradient + 0 master weight + 8 state = 16 a parameter" in text
+    assert "4 weight + 4 gradient + 0 master weight + 8 state = 16 per parameter" in text
     assert "6.4e11 / 16 = 40B parameters" in text
-    assert "one GPU's 80 GB: 5B parameters" in text
+    assert "5B parameters, if every GPU holds the whole model (DDP)" in text
     assert "days" not in text
     assert "= 53.33B parameters" in report.report(gpus=8, precision="bf16")
     text = report.report(params=70e9)
-    assert "7e10 x 16 = 1,120 GB; too much: 14 such GPUs at least" in text
+    assert "7e10 x 16 = 1,120 GB; too much, at least 14 such GPUs are needed" in text
 
 
 def test_every_device():
@@ -47,14 +62,15 @@ def test_every_device():
         text = report.report(params=1e9, tokens=1e9, hardware=name.upper().replace(" ", "-"))
         assert device.name in text
         peak = device.peak_flops["bf16"]
-        assert f"{6e18 / (peak * 0.5) / 86_400:,.1f} days" in text
+        hours = 6e18 / (peak * 0.5) / 3600
+        assert f"{hours:,.1f} hours" in text or f"{hours / 24:,.1f} days" in text
 
 
 def test_every_optimizer_and_precision():
     for names in itertools.product(accounting.STATE_BYTES, accounting.PRECISIONS):
         text = report.report(optimizer=names[0], precision=names[1], memory=1e9)
         total = accounting.bytes_per_parameter(*names).total
-        printed = re.search(r"= ([\d.]+) a parameter", text)
+        printed = re.search(r"= ([\d.]+) per parameter", text)
         assert math.isclose(float(printed[1]), total, rel_tol=1e-3), names
 
 
@@ -64,12 +80,12 @@ def test_a_published_model():
     text = report.report(model="deepseek-v3", **options)
     for line in (
         "671,026,404,352 parameters, of which 37.55B process a token",
-        "6 x 3.662e10 in matmuls + 3.071e10 of attention at 4,096 tokens = 2.505e11 a token",
-        "70.3 kB for a token in bf16, 12 GB for 163,840",
+        "6 x 3.662e10 in matmuls + 3.071e10 of attention at 4,096 tokens = 2.505e11 per token",
+        "70.3 kB per token in bf16, 12 GB for 163,840 tokens",
         "Time to train DeepSeek-V3 on 14.8T tokens",
-        "2.505e11 FLOPs a token x 1.48e13 tokens = 3.707e24 FLOPs",
+        "2.505e11 FLOPs per token x 1.48e13 tokens = 3.707e24 FLOPs",
         "2,672,276 GPU hours x $2 = $5.345M",
-        "10,736 GB / 2048 GPUs = 5.24 GB",
+        "10,736 GB, 5.24 GB on each GPU\n",
         "peak     with ZeRO-3, 4,096 tokens on each GPU and full recomputation:",
     ):
         assert line in text
