@@ -110,9 +110,11 @@ endif
 	@echo '{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}' \
 	> $(VENV)/etc/jupyter/labconfig/page_config.json
 
-# TORCH=keep uses the PyTorch of PYTHON, because a GPU machine may need its own build. Everything else is pinned.
+# TORCH=keep uses the PyTorch of PYTHON, because a GPU machine may need its own build. It is pinned to what is there, so that pip
+# can't replace it. Everything else is pinned as usual, except setuptools: each PyTorch has its own limit for it.
+TORCH_VERSION = import importlib.metadata as installed; print("torch==" + installed.version("torch"))
 $(VENV)/constraints.txt: constraints.txt | $(VENV)/bin/python
-	@if $(KEEPS_TORCH); then grep -v '^torch==' $<; else cat $<; fi > $@
+	@if $(KEEPS_TORCH); then grep -Ev '^(torch|setuptools)==' $< && $(BIN)/python -c '$(TORCH_VERSION)'; else cat $<; fi > $@
 
 # The page renders every cell, so that the browser's search and links to cells find those that are out of view.
 $(LAB_SETTINGS): $(firstword $(MAKEFILE_LIST)) | $(VENV)/bin/python
