@@ -1,6 +1,7 @@
 """Format a simulated training step, or the fastest layouts of a model."""
 
-from dataclasses import replace
+import shlex
+from dataclasses import asdict, replace
 from typing import Any
 
 from cs336_lib import accounting, communication
@@ -54,7 +55,7 @@ def simulation(**options: Any) -> str:
     batch = wanted.batch or 2 * wanted.gpus
     work = Work(found.architecture, Layout(), seq, wanted.recompute, straggler=wanted.straggler)
     if wanted.tp == wanted.pp == wanted.dp == 0:
-        return sweep_table(found.title, work, cluster, wanted.gpus, batch)
+        return sweep_table(found.title, work, cluster, wanted, batch)
     layout = layout_of(wanted, found.architecture, batch, seq)
     return step_report(found.title, replace(work, layout=layout), cluster, wanted)
 
@@ -117,8 +118,8 @@ def step_report(title: str, work: Work, cluster: Cluster, wanted: Simulate) -> s
   memory   {kinds}
            {gigabytes(total)} of {gigabytes(there)}; {fits}
   sends    {moved or "nothing"} from each device in a step
-  failures one in {accounting.duration(3600 / FAILURES_PER_DEVICE_HOUR / devices)}, so a \
-checkpoint every {accounting.duration(interval)}: {good:.0%} of the time counts"""
+  failures one in {accounting.duration(3600 / FAILURES_PER_DEVICE_HOUR / devices)}, and with a \
+checkpoint every {accounting.duration(interval)}, {good:.0%} of the time counts"""
     if wanted.straggler > 1:
         usual = simulate(replace(work, straggler=1.0), cluster)
         text += f"\n  slow     a stage {wanted.straggler:g} times as slow makes the step "
@@ -151,12 +152,26 @@ def seconds(step: Step, kinds: tuple[str, ...]) -> str:
     return ", ".join(f"{digits(step.parts[kind])} s {kind}" for kind in kinds if step.parts[kind])
 
 
-def sweep_table(title: str, work: Work, cluster: Cluster, gpus: int, batch: int) -> str:
+def details_command(wanted: Simulate, first: Work) -> str:
+    """Return the command that shows the details of a layout from the table."""
+    at = first.layout
+    shown = {name: getattr(at, name) for name in ("tp", "pp", "ep", "chunks", "zero", "micro_batch")}
+    chosen, usual = asdict(wanted) | shown, asdict(Simulate())
+    chosen["recompute"] = first.recompute
+    words = ["cs336", "simulate"]
+    for name, value in chosen.items():
+        if value != usual[name]:
+            words += ["--" + name.replace("_", "-"), str(value)]
+    return shlex.join(words)
+
+
+def sweep_table(title: str, work: Work, cluster: Cluster, wanted: Simulate, batch: int) -> str:
     """Format the fastest layouts that fit into memory.
 
     Raises:
         ValueError: If no layout fits.
     """
+    gpus = wanted.gpus
     found = sweep(work, cluster, gpus, batch)
     advice = "use more GPUs, a shorter --seq or another --batch"
     message = f"no layout of {title} fits on {gpus} x {cluster.device.name} with batch {batch}"
@@ -172,4 +187,9 @@ def sweep_table(title: str, work: Work, cluster: Cluster, gpus: int, batch: int)
     head = (
         f"{title} on {gpus:,} x {cluster.device.name}, {batch:,} sequences of {work.seq:,} tokens"
     )
-    return f"{head}\n{lines}\n{len(found)} layouts fit"
+    return f"""\
+{head}
+{lines}
+{len(found)} layouts fit, and these are the fastest. tp x pp GPUs (tensor, pipeline) share a model,
+dp is the number of its copies, and ep GPUs share its experts. For details of the first, run
+{details_command(wanted, found[0][0])}"""

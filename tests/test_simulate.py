@@ -179,8 +179,15 @@ def test_the_command_prints_a_step_and_a_sweep(capsys):
         ["simulate", "--pp", "2", "--batch", "32", "--straggler", "1.5", "--schedule", "zb-h1"]
     )
     assert "a stage 1.5 times as slow makes the step 1.4" in capsys.readouterr().out
-    cli.main(["simulate", "--model", "llama3-8b", "--gpus", "8"])
-    assert "layouts fit" in capsys.readouterr().out
+    cli.main(["simulate", "--model", "mixtral-8x7b", "--gpus", "64", "--hardware", "h200"])
+    _, _, first, *_, counted, _, command = capsys.readouterr().out.splitlines()
+    assert "layouts fit" in counted
+    cli.main(command.split()[1:])
+    details = capsys.readouterr().out
+    assert float(re.search(r"step +([\d.]+) s", details)[1]) == pytest.approx(
+        float(first.split()[8]), rel=0.01
+    )
+    assert f"speed    {first.split()[-1]} MFU" in details
 
 
 @pytest.mark.parametrize(
