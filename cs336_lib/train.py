@@ -383,7 +383,7 @@ def banner(job: Job, peak: tuple[float | None, str]) -> str:
     expected = "unknown (no peak FLOP/s known for this device)"
     if speed is not None:
         seconds = accounting.training_seconds(flops, job.world.size, speed, EXPECTED_MFU)
-        expected = f"{accounting.duration(seconds)} at {EXPECTED_MFU:.0%} MFU"
+        expected = f"at least {accounting.duration(seconds)} (at {EXPECTED_MFU:.0%} MFU)"
         source = f"{accounting.human(speed)}FLOP/s, {source}"
     resumed = f", from step {first_step}" if first_step else ""
     return f"""\
