@@ -155,7 +155,9 @@ def seconds(step: Step, kinds: tuple[str, ...]) -> str:
 def details_command(wanted: Simulate, first: Work) -> str:
     """Return the command that shows the details of a layout from the table."""
     at = first.layout
-    shown = {name: getattr(at, name) for name in ("tp", "pp", "ep", "chunks", "zero", "micro_batch")}
+    shown = {
+        name: getattr(at, name) for name in ("tp", "pp", "ep", "chunks", "zero", "micro_batch")
+    }
     chosen, usual = asdict(wanted) | shown, asdict(Simulate())
     chosen["recompute"] = first.recompute
     words = ["cs336", "simulate"]
