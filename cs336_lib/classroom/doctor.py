@@ -214,7 +214,10 @@ def report(machine: Machine) -> str:
         "settings": " ".join(sorted(settings)) or "none",
     }
     lines = [f"{name:<10} {value}" for name, value in facts.items()]
-    for problem in problems(machine):
+    found = problems(machine)
+    if not found:
+        lines += ["", "No problems found."]
+    for problem in found:
         kind = "problem" if problem.serious else "slower"
         lines += ["", f"{kind:<10} {problem.what}", f"{'':10} {problem.remedy}"]
     return "\n".join(lines)

@@ -32,7 +32,10 @@ def test_each_problem_is_found_with_a_remedy(change, said, serious):
     (found,) = doctor.problems(replace(HEALTHY, **change))
     assert said in found.what
     assert found.serious == serious
-    assert found.remedy in doctor.report(replace(HEALTHY, **change))
+    report = doctor.report(replace(HEALTHY, **change))
+    assert found.remedy in report
+    assert "No problems" not in report
+    assert doctor.report(HEALTHY).endswith("\n\nNo problems found.")
 
 
 def cut_off():
