@@ -175,15 +175,29 @@ def notebooks(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def find(folder: Path, stem: str) -> Path | None:
-    """Return a learner's copy of a notebook, whose name begins with `stem`, or None.
+def is_edited(path: Path, course: Path) -> bool:
+    """Return whether the code of a learner's copy differs from the course's notebook."""
+    try:
+        return read(path) != read(course)
+    except ValueError:
+        return True
+
+
+def find(folder: Path, course: Path) -> Path | None:
+    """Return a learner's copy of the course's notebook, whose name begins like its, or None.
 
     Among several copies, such as "03_einops (1).ipynb", the one that was changed last is used.
+    A copy without edits is used only if there is no other, because pulling makes newer ones.
     """
+    stem = course.stem
     after = len(stem)
     names = [p for p in notebooks(folder) if p.stem.startswith(stem)]
     found = [path for path in names if not path.stem[after : after + 1].isalpha()]
-    return max(found, key=lambda path: (path.stat().st_mtime, path.stem == stem), default=None)
+
+    def rank(path: Path) -> tuple[bool, float, bool]:
+        return is_edited(path, course), path.stat().st_mtime, path.stem == stem
+
+    return max(found, key=rank, default=None)
 
 
 def read(path: Path) -> list[tuple[str, str]]:
@@ -212,7 +226,7 @@ def grade_notebook(
     """
     stem = course.stem
     stubs = {name: source for source, name in read(course) if name}
-    path = find(folder, stem)
+    path = find(folder, course)
     if path is None:
         yield from (Result(stem, name, MISSING) for name in stubs)
         return

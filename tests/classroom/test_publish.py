@@ -31,7 +31,7 @@ def test_a_handout_has_everything_but_the_solutions(tmp_path, course):
             c.id for c in cells if "hint" in c.metadata.get("tags", [])
         ]
     assert solutions > 40
-    assert "*.ipynb -merge\n" in (tmp_path / ".gitattributes").read_text()
+    assert "*.ipynb merge=notebook\n" in (tmp_path / ".gitattributes").read_text()
 
 
 def test_a_link_from_a_handout_leads_somewhere(tmp_path, course):

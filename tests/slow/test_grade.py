@@ -345,8 +345,13 @@ def test_the_newest_copy_is_graded(tmp_path):
         os.utime(tmp_path / name, (age, age))
     (tmp_path / ".ipynb_checkpoints").mkdir()
     shutil.copy(tmp_path / "03_einops.ipynb", tmp_path / ".ipynb_checkpoints")
-    assert grade.find(tmp_path, EINOPS) == tmp_path / "03_einops (1).ipynb"
-    assert grade.find(tmp_path, DTYPES) is None
+    original = NOTEBOOKS / f"{EINOPS}.ipynb"
+    assert grade.find(tmp_path, original) == tmp_path / "03_einops (1).ipynb"
+    assert grade.find(tmp_path, NOTEBOOKS / f"{DTYPES}.ipynb") is None
+    shutil.copyfile(original, tmp_path / "03_einops.ipynb")  # pulled again, and not edited
+    assert grade.find(tmp_path, original) == tmp_path / "03_einops (1).ipynb"
+    (tmp_path / "03_einops (1).ipynb").unlink()
+    assert grade.find(tmp_path, original) == tmp_path / "03_einops.ipynb"
 
 
 def test_without_a_namespace_python_refuses_connections():
