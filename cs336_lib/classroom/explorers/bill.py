@@ -217,7 +217,7 @@ def bar(name: str, parts: dict[str, float], unit: str, limit: float | None = Non
     """Return an HTML bar of the parts with a legend, and a stroke at the limit."""
     total = sum(parts.values())
     scale = 100 / max(total, limit or 0)
-    colours = dict(zip(parts, plots.PALETTE, strict=False))
+    colours = dict(zip(parts, plots.FILLS, strict=False))
     pieces = "".join(
         tag("span", style=f"width: {scale * size:.2f}%; background: {colours[kind]}", title=kind)
         for kind, size in parts.items()

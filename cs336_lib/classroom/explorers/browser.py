@@ -11,7 +11,7 @@ from typing import Any
 from cs336_lib.classroom import explorers
 from cs336_lib.classroom.explorers import budget, layout, number
 from cs336_lib.classroom.explorers.widget import HERE, Explorer, tag
-from cs336_lib.classroom.plots.accounting import PALETTE
+from cs336_lib.classroom.plots.accounting import FILLS
 from cs336_lib.hardware import DATASHEET
 
 SENT = ("kind", "title", "controls", "values", "said", "html", "problem")
@@ -64,7 +64,7 @@ def constants_of_budget(widget: Explorer) -> dict[str, Any]:
             for optimizer, precision in product(options["optimizer"], options["precision"])
         },
         "sharded": budget.SHARDING,
-        "palette": PALETTE,
+        "palette": FILLS,
     }
 
 

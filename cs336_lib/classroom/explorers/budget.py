@@ -164,7 +164,7 @@ class TrainingBudget(Explorer):
             ("cost", money(found.dollars)),
         ]
         scale = 100 / max(found.total, found.memory)
-        colours = dict(zip(found.bytes, plots.PALETTE, strict=False))
+        colours = dict(zip(found.bytes, plots.FILLS, strict=False))
         pieces = "".join(
             tag(
                 "span", style=f"width: {scale * size:.2f}%; background: {colours[kind]}", title=kind

@@ -98,7 +98,7 @@ def contours(name: str) -> str:
     height = ((height - height.min()) ** 0.5).numpy()
     lines = contour_generator(x.numpy(), y.numpy(), height)
     return "".join(
-        tag("polyline", points=place(course, line), fill="none", stroke="#bbb")
+        tag("polyline", points=place(course, line), fill="none", stroke="#949494", stroke_width=0.6)
         for level in np.linspace(0, height.max(), 16)[1:-1]
         for line in lines.lines(level)
     )

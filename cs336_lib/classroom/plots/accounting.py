@@ -11,19 +11,21 @@ from matplotlib.ticker import FuncFormatter
 from cs336_lib.classroom.plots.style import (
     BLACK,
     BLUE,
+    FILLS,
     GREEN,
     GREY,
+    LINES,
     ORANGE,
-    PALETTE,
     RED,
     SKY,
     figure,
+    ink,
     label,
 )
 from cs336_lib.classroom.roofline import least_tokens, ridge, roofline, sent_intensity
 
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
-DARK = (BLUE, RED, BLACK)  # white text is legible on these
+DARK = (BLUE, BLACK)  # white text is legible on these
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def rooflines(panels: Sequence[tuple[Roof, Mapping[str, tuple[float, float]], st
         bottom = min(heights[0], *(speed for _, speed in points.values())) / 3
         axes.text(corner / 1.15, bottom * 1.5, "memory-bound", ha="right", fontsize=13)
         axes.text(corner * 1.15, bottom * 1.5, "compute-bound", fontsize=13)
-        for (name, (x, y)), marker, colour in zip(points.items(), MARKERS, PALETTE, strict=False):
+        for (name, (x, y)), marker, colour in zip(points.items(), MARKERS, LINES, strict=False):
             axes.plot(x, y, marker, color=colour, ms=11, label=name, zorder=2)
         axes.set(xscale="log", yscale="log", xlim=(0.05, 20_000), ylim=(bottom, roof.peak * 4))
         axes.legend(
@@ -76,7 +78,7 @@ def sending_rooflines(device: str, peak: float, links: Mapping[str, float]) -> F
     fig, axes = figure(12, 5)
     least, most = 100, 10_000_000
     for (name, bandwidth), colour, style in zip(
-        links.items(), (BLUE, ORANGE, GREEN, RED), ("-", "--", "-.", ":"), strict=False
+        links.items(), LINES, ("-", "--", "-.", ":"), strict=False
     ):
         corner = least_tokens(peak, bandwidth)
         tokens = np.array([least, corner, most])  # straight lines on logarithmic axes
@@ -110,7 +112,7 @@ def peak_dots(peaks: Mapping[str, Mapping[str, float]], dtypes: Sequence[str]) -
     devices = list(peaks)[::-1]
     # Neighbours on an axis are labelled above and below, so that their numbers don't touch.
     heights = (11, -25) * len(dtypes)
-    for dtype, marker, colour, height in zip(dtypes, MARKERS, PALETTE, heights, strict=False):
+    for dtype, marker, colour, height in zip(dtypes, MARKERS, LINES, heights, strict=False):
         rows = [row for row, device in enumerate(devices) if dtype in peaks[device]]
         values = [peaks[devices[row]][dtype] / 1e12 for row in rows]
         axes.plot(values, rows, marker, color=colour, ms=14, label=dtype)
@@ -157,7 +159,7 @@ def days_against_gpus(
     """Plot training days against the number of GPUs on log-log axes, with one line per name."""
     fig, axes = figure(11, 4.8)
     for (name, values), style, colour in zip(
-        days.items(), ("-", "--", "-.", ":"), PALETTE, strict=False
+        days.items(), ("-", "--", "-.", ":"), LINES, strict=False
     ):
         axes.plot(gpus, values, style, color=colour, label=name)
     x, y, text = mark
@@ -196,10 +198,8 @@ def stacked(
     longest = max(max(sum(parts.values()) for parts in totals.values()), limit or 0)
     for number, kind in enumerate(kinds):
         widths = np.array([totals[name].get(kind, 0.0) for name in names])
-        colour = PALETTE[number % len(PALETTE)]
-        axes.barh(
-            names, widths, left=left, height=0.66, color=colour, edgecolor="white", label=kind
-        )
+        colour = FILLS[number % len(FILLS)]
+        axes.barh(names, widths, left=left, height=0.66, color=colour, label=kind)
         for place, (start, width) in enumerate(zip(left, widths, strict=True)):
             if len(kinds) > 1 and width > 0.05 * longest:  # wide enough for its number
                 ink = "white" if colour in DARK else "black"
@@ -239,7 +239,8 @@ def largest_models(bytes_per_parameter: Mapping[str, float], memory: float, goal
     for text in axes.bar_label(bars, texts, padding=5):
         text.set(bbox={"facecolor": "white", "edgecolor": "none", "pad": 1}, zorder=3)
     axes.axvline(goal / 1e9, color=RED, ls="--", lw=2, zorder=2)
-    axes.text(goal / 1e9, len(names) - 0.45, f" our {digits(goal / 1e9)}B", color=RED, va="bottom")
+    words = f" our {digits(goal / 1e9)}B"
+    axes.text(goal / 1e9, len(names) - 0.45, words, color=ink(RED), va="bottom")
     axes.set_xlim(0, max(largest) * 1.3)
     axes.set_ylim(top=len(names))
     axes.grid(False, axis="y")
@@ -254,7 +255,7 @@ def share_lines(
     """Plot fractions between 0 and 1 against a logarithmic x axis, with one line per name."""
     fig, axes = figure(10, 4.5)
     for (name, values), style, colour in zip(
-        shares.items(), ("-", "--", "-.", ":"), PALETTE, strict=False
+        shares.items(), ("-", "--", "-.", ":"), LINES, strict=False
     ):
         axes.plot(x, values, style, color=colour, label=name)
     axes.set_xscale("log", base=2)
@@ -297,7 +298,7 @@ def checkpointing(
     """
     fig, axes = figure(11, 5)
     for number, (depth, points) in enumerate(measured.items()):
-        colour = PALETTE[number % len(PALETTE)]
+        colour = LINES[number % len(LINES)]
         curve = predicted[depth]
         axes.plot(range(1, len(curve) + 1), curve, color=colour, lw=2)
         axes.plot(

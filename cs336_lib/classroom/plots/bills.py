@@ -7,10 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from cs336_lib.classroom.plots.style import BLACK, BLUE, ORANGE, PALETTE, SKY, figure, label
+from cs336_lib.classroom.plots.style import BLACK, BLUE, FILLS, RED, SKY, figure, label
 from cs336_lib.report import digits
 
-__all__ = ["PALETTE", "bill", "ratios", "simulated"]
+__all__ = ["FILLS", "bill", "ratios", "simulated"]
 
 
 def bill(
@@ -37,11 +37,11 @@ def bill(
 def stack(axes: Axes, parts: Mapping[str, float], unit: str) -> None:
     """Draw one stacked bar with a legend below it."""
     left, total = 0.0, sum(parts.values())
-    for (kind, size), colour in zip(parts.items(), PALETTE, strict=False):
+    for (kind, size), colour in zip(parts.items(), FILLS, strict=False):
         if size < 0.002 * total:
             continue
         name = f"{kind} {size:.3g}"
-        axes.barh(0, size, left=left, height=0.7, color=colour, edgecolor="white", label=name)
+        axes.barh(0, size, left=left, height=0.7, color=colour, label=name)
         left += size
     axes.text(left, 0, f" {total:.3g}", va="center", fontweight="bold", color=BLACK)
     axes.set(yticks=[], xlim=(0, 1.06 * total), ylim=(-0.5, 0.75), xlabel=unit)
@@ -75,7 +75,7 @@ def simulated(halves: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
     ends = np.array([0.15, 0.65])
     axes.plot(ends, ends, color=BLACK, lw=1.5)
     axes.fill_between(ends, 0.85 * ends, 1.15 * ends, color=SKY, alpha=0.3, label="within 15 %")
-    for (name, pairs), colour, marker in zip(halves.items(), (ORANGE, BLUE), "os", strict=False):
+    for (name, pairs), colour, marker in zip(halves.items(), (RED, BLUE), "os", strict=False):
         stated, found = zip(*pairs, strict=True)
         axes.plot(stated, found, marker, color=colour, ms=10, label=name)
     axes.set(xlim=ends, ylim=ends)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from cs336_lib.classroom.plots.style import BLUE, GREEN, GREY, ORANGE, figure
+from cs336_lib.classroom.plots.style import BLUE, GREEN, GREY, RED, figure
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Lecture:
         return self.name.partition("_")[0]
 
 
-NUMBERS, TRAINING, GPT2 = BLUE, GREEN, ORANGE
+NUMBERS, TRAINING, GPT2 = BLUE, GREEN, RED
 COURSE = (
     Lecture("00_start_here", "Start here", 25, (), (0, 1), GREY),
     Lecture("01_dtypes", "Number\nformats", 90, ("00",), (1, 2), NUMBERS),

@@ -15,11 +15,12 @@ from cs336_lib.classroom.plots.style import (
     BLUE,
     GREEN,
     GREY,
+    LINES,
     ORANGE,
-    PALETTE,
     RED,
     SKY,
     figure,
+    ink,
     label,
 )
 
@@ -43,9 +44,7 @@ def _fields(number: FloatFormat | IntFormat) -> list[tuple[str, int, str]]:
 
 def _box(axes: Axes, left: float, bottom: float, colour: str, **options) -> None:
     """Draw one bit as a square."""
-    axes.add_patch(
-        Rectangle((left + 0.03, bottom + 0.1), 0.94, 0.8, facecolor=colour, lw=0, **options)
-    )
+    axes.add_patch(Rectangle((left + 0.03, bottom + 0.1), 0.94, 0.8, facecolor=colour, **options))
 
 
 def _bare(axes: Axes) -> None:
@@ -123,13 +122,13 @@ def bit_fields(numbers: Sequence[FloatFormat | IntFormat]) -> Figure:
                 _box(axes, left, row, colour)
                 left += 1
         for unused in range(left, int(number.bytes * 8)):
-            _box(axes, unused, row, "none", edgecolor=GREY, hatch="////", linewidth=0)
+            _box(axes, unused, row, "none", edgecolor=GREY, hatch="////")
         axes.text(-0.5, row + 0.5, number.name, ha="right", va="center")
         widths = " + ".join(str(width) for _, width, _ in _fields(number))
         axes.text(32.7, row + 0.5, widths, va="center")
     handles = [
-        *(Patch(color=c, label=w) for w, c in (("sign", SIGN), ("exponent", EXPONENT))),
-        *(Patch(color=c, label=w) for w, c in (("mantissa", MANTISSA), ("integer", GREY))),
+        *(Patch(facecolor=c, label=w) for w, c in (("sign", SIGN), ("exponent", EXPONENT))),
+        *(Patch(facecolor=c, label=w) for w, c in (("mantissa", MANTISSA), ("integer", GREY))),
     ]
     axes.legend(
         handles=handles, loc="lower right", bbox_to_anchor=(0.87, 0.02), ncols=2, fontsize=16
@@ -152,7 +151,7 @@ def number_lines(
         else:
             values = np.array([0.0, *number.positive_values()])
         values = values[(values >= low) & (values <= high)]
-        colour = PALETTE[row % 4]
+        colour = LINES[row % 4]
         axes.hlines(row, low, high, color=GREY, lw=0.8)
         axes.vlines(values, row - 0.32, row + 0.32, color=colour, lw=2)
     axes.set_yticks(range(len(numbers)), [number.name for number in reversed(numbers)])
@@ -187,7 +186,7 @@ def ranges(numbers: Sequence[FloatFormat], marks: Sequence[float] = ()) -> Figur
     axes.set_yticks(range(len(numbers)), [number.name for number in reversed(numbers)])
     axes.tick_params(labelsize=17)
     axes.grid(False)
-    handles = [Patch(color=ORANGE, label="subnormal"), Patch(color=BLUE, label="normal")]
+    handles = [Patch(facecolor=ORANGE, label="subnormal"), Patch(facecolor=BLUE, label="normal")]
     axes.legend(handles=handles, loc="lower left", fontsize=16)
     axes.set_xlabel("positive value", fontsize=17)
     title = "Exponent bits buy range, mantissa bits buy precision"
@@ -201,7 +200,7 @@ def gaps(numbers: Sequence[FloatFormat], at: float | None = None) -> Figure:
     A dot marks the gap at the value `at` if the format can represent this magnitude.
     """
     fig, axes = figure(11, 5.2)
-    for number, colour in zip(numbers, (BLUE, ORANGE, GREEN, RED, SKY), strict=False):
+    for number, colour in zip(numbers, LINES, strict=False):
         values = 2.0 ** np.arange(-20, 17.01, 0.02)
         values = values[(values >= number.smallest_subnormal) & (values <= number.max)]
         axes.plot(values, [number.gap(v) for v in values], color=colour, lw=3, label=number.name)
@@ -226,7 +225,7 @@ def running_sums(sums: Mapping[str, Sequence[float]]) -> Figure:
         text = f"{name} stops at {values[-1]:,.0f}" if stuck else f"{name} is exact"
         place = {"xy": (len(values), values[-1]), "xytext": (10, 0)}
         axes.annotate(
-            text, **place, textcoords="offset points", color=colour, va="center", fontsize=18
+            text, **place, textcoords="offset points", color=ink(colour), va="center", fontsize=18
         )
     axes.margins(x=0)
     axes.tick_params(labelsize=15)
@@ -247,7 +246,8 @@ def gradient_histogram(
     for (name, values), colour in zip(magnitudes.items(), (RED, BLUE, GREEN), strict=False):
         counts, _ = np.histogram(values.abs().flatten().cpu().numpy(), bins=edges)
         share = 100 * counts / values.numel()
-        axes.stairs(share, edges, fill=True, alpha=0.55, color=colour, label=name)
+        axes.stairs(share, edges, fill=True, alpha=0.55, color=colour, lw=0, label=name)
+        axes.stairs(share, edges, color=colour, lw=1.5)
     lost, top = number.smallest_subnormal / 2, number.max
     axes.axvspan(edges[0], lost, color=GREY, alpha=0.25, lw=0)
     axes.axvspan(top, edges[-1], color=GREY, alpha=0.25, lw=0)

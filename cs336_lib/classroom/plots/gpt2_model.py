@@ -11,19 +11,21 @@ from numpy.typing import ArrayLike
 
 from cs336_lib.classroom.plots.style import (
     BLUE,
+    BROWN,
     GREEN,
     GREY,
+    LINES,
     ORANGE,
     PINK,
     RED,
     SKY,
     YELLOW,
     figure,
+    ink,
     label,
 )
 
 DASHES = ("-", "--", "-.", ":")  # distinct without colour, too
-COLOURS = (BLUE, RED, GREEN, ORANGE)
 MARKERS = ("o", "s", "D", "^")
 SHARES = ((BLUE, "", "white"), (PINK, "", "black"), (YELLOW, "", "black"), (GREEN, "", "black"))
 
@@ -54,7 +56,7 @@ def architecture(n_layer: int, n_embd: int, vocab_size: int) -> Figure:
     drawing, axes = figure(14, 4.6)
     axes.set(xlim=(0, 14), ylim=(-1.15, 3.0))
     axes.axis("off")
-    axes.plot([2.95, 10.6], [0, 0], color=ORANGE, lw=9, solid_capstyle="butt", zorder=0)
+    axes.plot([2.95, 10.6], [0, 0], color=BROWN, lw=9, solid_capstyle="butt", zorder=0)
     axes.text(3.3, -0.42, f"residual stream, {n_embd} numbers per token", size=14, va="top")
     box(axes, 0.75, 0, 1.2, "token ids", "white")
     box(axes, 2.3, 0.75, 1.65, "wte: token", SKY)
@@ -95,7 +97,7 @@ def parameter_share(models: Mapping[str, Mapping[str, int]], title: str) -> Figu
             share = 100 * counts[part] / total
             colour, hatch, ink = colours[part]
             name = part if height == 0 else None
-            axes.barh(height, share, left=left, color=colour, hatch=hatch, ec="black", label=name)
+            axes.barh(height, share, left=left, color=colour, hatch=hatch, label=name)
             if share > 3:
                 middle = {"ha": "center", "va": "center", "size": 14, "color": ink}
                 axes.text(left + share / 2, height, f"{share:.0f} %", **middle)
@@ -129,7 +131,7 @@ def positions(tables: Mapping[str, ArrayLike], title: str, directions: int = 1) 
         values = np.asarray(table)
         u, s, _ = np.linalg.svd(values - values.mean(0), full_matrices=False)
         curves = (u * s)[:, :directions]
-        for curve, colour, dashes in zip(curves.T, COLOURS, DASHES, strict=False):
+        for curve, colour, dashes in zip(curves.T, LINES, DASHES, strict=False):
             sign = np.sign(curve[0]) or 1  # a singular vector has no sign of its own
             upper.plot(sign * curve / np.abs(curves).max(), color=colour, ls=dashes, lw=2.2)
         upper.set_ylim(-1.1, 1.1)
@@ -150,7 +152,7 @@ def activations(
     """Plot activation functions on the left and their derivatives on the right."""
     drawing, (left, right) = figure(13, 4.6, ncols=2)
     for axes, curves in ((left, values), (right, slopes)):
-        for (name, y), colour, dashes in zip(curves.items(), COLOURS, DASHES, strict=False):
+        for (name, y), colour, dashes in zip(curves.items(), LINES, DASHES, strict=False):
             axes.plot(np.asarray(x), np.asarray(y), color=colour, ls=dashes, label=name)
         axes.axhline(0, color=GREY, lw=1)
         axes.legend(loc="upper left")
@@ -213,7 +215,7 @@ def stream_variance(
             places = range(len(values)) if x is None else x
             axes.plot(places, values, color=colour, ls=dashes, marker=marker, label=name)
             note = {"xytext": (0, 9), "textcoords": "offset points", "ha": "center", "size": 14}
-            axes.annotate(f"{values[-1]:.2g}", (places[-1], values[-1]), color=colour, **note)
+            axes.annotate(f"{values[-1]:.2g}", (places[-1], values[-1]), color=ink(colour), **note)
         axes.set_yscale("log")
         axes.margins(x=0.08, y=0.14)
     left.set_xticks(range(0, len(next(iter(by_block.values()))), 2))
@@ -246,7 +248,7 @@ def stream(
     ):
         place = blocks + (number - (len(sizes) - 1) / 2) * width
         hatch = ("", "//")[number % 2]
-        left.bar(place, values, width, color=colour, hatch=hatch, edgecolor="black", label=name)
+        left.bar(place, values, width, color=colour, hatch=hatch, label=name)
     left.legend()
     left.margins(y=0.3)
     left.set_xticks(blocks)
@@ -274,7 +276,7 @@ def next_token(panels: Mapping[str, Sequence[float]], names: Sequence[str], titl
         axes.bar(places, values, color=BLUE)
         for place, value in zip(places, values, strict=True):
             if value == 0:
-                middle = {"ha": "center", "va": "bottom", "size": 20, "color": RED}
+                middle = {"ha": "center", "va": "bottom", "size": 20, "color": ink(RED)}
                 axes.text(place, 0.01, "×", **middle)
         axes.set_xticks(places, [visible(name) for name in names], family="monospace")
         axes.set_title(caption, loc="left", fontsize=15, fontweight="bold")

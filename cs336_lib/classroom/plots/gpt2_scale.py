@@ -10,6 +10,7 @@ from matplotlib.patches import Patch, Rectangle
 from cs336_lib.classroom.plots.style import (
     BLACK,
     BLUE,
+    BROWN,
     GREEN,
     GREY,
     ORANGE,
@@ -17,6 +18,7 @@ from cs336_lib.classroom.plots.style import (
     RED,
     SKY,
     figure,
+    ink,
     label,
 )
 
@@ -61,7 +63,7 @@ def same_curve(
     drawing, (left, right) = figure(11.5, 4.6, ncols=2)
     size = {"linestyle": "none", "markersize": 9, "markeredgewidth": 2}
     looks = [
-        {"color": SKY, "linewidth": 9, "solid_capstyle": "round"},
+        {"color": GREEN, "linewidth": 9, "solid_capstyle": "round"},
         {"color": BLACK, "linewidth": 2.5},
         {"color": RED, "marker": "o", "fillstyle": "none", **size},
     ]
@@ -99,14 +101,14 @@ def bytes_per_gpu(
         axes.annotate(f"{left:.1f} GB", (left, y), **note, bbox=ground, zorder=5)
     for name, size in memory.items():
         axes.axvline(size / 1e9, color=RED, linestyle="--", linewidth=2)
-        note = {"xytext": (4, 5), "textcoords": "offset points", "size": 13, "color": RED}
+        note = {"xytext": (4, 5), "textcoords": "offset points", "size": 13, "color": ink(RED)}
         axes.annotate(name, (size / 1e9, 1), xycoords=("data", "axes fraction"), **note)
     axes.set_yticks(range(len(bars)), list(bars))
     axes.invert_yaxis()
     axes.margins(x=0.16)
     axes.grid(axis="y", visible=False)
     axes.legend(
-        handles=[Patch(color=colour, label=part) for part, colour in PART_COLOURS.items()],
+        handles=[Patch(facecolor=colour, label=part) for part, colour in PART_COLOURS.items()],
         loc="lower right",
     )
     label(axes, title, "memory on one GPU, activations left out [GB]", "")
@@ -159,7 +161,7 @@ def real_runs(runs: Mapping[str, Run], levels: tuple[float, float, float]) -> Fi
         levels: GPT-2's loss, GPT-2's accuracy, and the accuracy of guessing.
     """
     drawing, (left, right) = figure(12, 5, ncols=2)
-    looks = zip((BLUE, ORANGE, GREEN), "os^", strict=True)
+    looks = zip((BLUE, BROWN, GREEN), "os^", strict=True)
     for (name, (steps, losses, accuracies)), (colour, marker) in zip(
         runs.items(), looks, strict=False
     ):
@@ -180,7 +182,7 @@ def real_runs(runs: Mapping[str, Run], levels: tuple[float, float, float]) -> Fi
     ):
         right.axhline(level, color=colour, linestyle="--")
         place = {"xycoords": ("axes fraction", "data"), "ha": "left" if x < 0.5 else "right"}
-        right.annotate(name, (x, level), **place, **above)
+        right.annotate(name, (x, level), color=ink(colour), **place, **above)
     left.legend(loc="upper right")
     label(left, "Validation loss", "step of 524,288 tokens", "loss [nats/token]")
     label(right, "HellaSwag", "step of 524,288 tokens", "right answers [%]")

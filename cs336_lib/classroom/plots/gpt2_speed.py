@@ -11,21 +11,23 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 from cs336_lib.classroom.ladder import Row
 from cs336_lib.classroom.plots.style import (
     BLUE,
+    BROWN,
+    FILLS,
     GREEN,
     GREY,
+    LINES,
     ORANGE,
-    PALETTE,
-    PINK,
+    PURPLE,
     RED,
-    YELLOW,
     figure,
+    ink,
     label,
 )
 from cs336_lib.classroom.step_profile import KINDS, PHASES, Span
 
-KIND_COLOURS = dict(zip(KINDS, (BLUE, RED, PINK, YELLOW, GREEN), strict=True))
+KIND_COLOURS = dict(zip(KINDS, (BLUE, RED, PURPLE, BROWN, GREEN), strict=True))
 HATCHES = ("", "//", "..", "\\\\", "xx", "--", "++", "oo", "**")
-LINES = ("-", "--", "-.", ":")
+DASHES = ("-", "--", "-.", ":")
 
 
 def digits(value: float) -> str:
@@ -80,11 +82,11 @@ def step_timeline(spans: Sequence[Span], title: str) -> Figure:
     drawing, axes = figure(13, 3.8)
     for span in spans:
         lane = PHASES.index(span.phase)
-        axes.barh(lane, span.ms, left=span.start, height=0.7, color=KIND_COLOURS[span.kind])
+        axes.barh(lane, span.ms, left=span.start, height=0.7, color=KIND_COLOURS[span.kind], lw=0)
     axes.set_yticks(range(len(PHASES)), PHASES)
     axes.set_ylim(len(PHASES) - 0.45, -0.55)
     axes.grid(False, axis="y")
-    handles = [Patch(color=colour, label=kind) for kind, colour in KIND_COLOURS.items()]
+    handles = [Patch(facecolor=colour, label=kind) for kind, colour in KIND_COLOURS.items()]
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, -0.22), ncols=len(KINDS))
     label(axes, title, "time since the step began [ms]", "")
     return drawing
@@ -129,8 +131,8 @@ def memory_by_kind(ways: Mapping[str, Mapping[str, float]], title: str) -> Figur
         if any(parts[kind] > 0.01 * totals[name] for name, parts in ways.items())
     ]
     styles = {
-        kind: {"color": colour, "hatch": hatch, "edgecolor": "white", "label": kind}
-        for kind, colour, hatch in zip(kinds, (*PALETTE, GREY), HATCHES, strict=False)
+        kind: {"color": colour, "hatch": hatch, "label": kind}
+        for kind, colour, hatch in zip(kinds, (*FILLS, GREY), HATCHES, strict=False)
     }
     for place, (name, parts) in enumerate(ways.items()):
         left = 0.0
@@ -144,7 +146,7 @@ def memory_by_kind(ways: Mapping[str, Mapping[str, float]], title: str) -> Figur
     axes.set_xlim(0, 1.14 * max(totals.values()) / 1e9)
     axes.grid(False, axis="y")
     handles = [
-        Patch(facecolor=style["color"], edgecolor="white", hatch=style["hatch"], label=kind)
+        Patch(facecolor=style["color"], hatch=style["hatch"], label=kind)
         for kind, style in styles.items()
     ]
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, -0.24), ncols=4)
@@ -162,10 +164,10 @@ def scoreboard(runs: Mapping[str, Sequence[float]], title: str) -> Figure:
         height = max(ends[name], placed[-1] + spread if placed else ends[name])
         placed.append(height)
         number = list(runs).index(name)
-        style = {"color": PALETTE[number], "linestyle": LINES[number % len(LINES)]}
+        style = {"color": LINES[number], "linestyle": DASHES[number % len(DASHES)]}
         losses = smoothed(runs[name], 10)
         axes.plot(range(len(losses)), losses, label=name, **style)
-        axes.text(1.01 * len(losses), height, name, color=PALETTE[number], va="center", size=15)
+        axes.text(1.01 * len(losses), height, name, color=ink(LINES[number]), va="center", size=15)
     axes.set_xlim(0, 1.2 * max(map(len, runs.values())))
     label(axes, title, "step", "training loss [nats]")
     return drawing
@@ -180,7 +182,7 @@ def smoothed(values: Sequence[float], window: int) -> list[float]:
 def beside_others(times: Mapping[str, Mapping[str, float]], title: str) -> Figure:
     """Plot the time of others relative to ours for each job, on a logarithmic axis."""
     peers = list(dict.fromkeys(peer for found in times.values() for peer in found))
-    colours = dict(zip(peers, PALETTE, strict=False))
+    colours = dict(zip(peers, FILLS, strict=False))
     drawing, axes = figure(13, 1.6 + 0.4 * sum(len(found) for found in times.values()))
     place, ticks = 0.0, []
     for found in times.values():

@@ -13,13 +13,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from cs336_lib.classroom.plots.style import (
+    BLACK,
     BLUE,
     GREEN,
     GREY,
+    LINES,
     ORANGE,
     RED,
     SKY,
     figure,
+    ink,
     label,
 )
 
@@ -51,10 +54,11 @@ def loss_curves(
     drawing, axes = figure(11, 4.8)
     dashes = ("-", "--", "-.", ":")
     for number, (name, losses) in enumerate(curves.items()):
-        colour = (BLUE, RED, GREEN, ORANGE)[number % 4]
+        colour = LINES[number % 4]
         axes.plot(losses, color=colour, linestyle=dashes[number % 4])
-        place = {"xytext": (8, 0), "textcoords": "offset points", "va": "bottom", "color": colour}
-        axes.annotate(name, (len(losses) - 1, losses[-1]), **place, annotation_clip=False)
+        place = {"xytext": (8, 0), "textcoords": "offset points", "va": "bottom"}
+        end = len(losses) - 1, losses[-1]
+        axes.annotate(name, end, **place, color=ink(colour), annotation_clip=False)
     draw_levels(axes, levels)
     axes.set_ylim(bottom=0)
     label(axes, title, "step", "loss [nats per token]")
@@ -124,13 +128,13 @@ def gradient_error(
 def same_run(ours: Sequence[float], theirs: Sequence[float], title: str) -> Figure:
     """Plot two runs' losses over each other, and below them how far apart they are."""
     drawing, (top, bottom) = figure(11, 6, nrows=2, sharex=True, height_ratios=[1.4, 1])
-    top.plot(theirs, color=ORANGE, linewidth=9, alpha=0.6, label="production loop")
+    top.plot(theirs, color=GREEN, linewidth=9, label="production loop")
     top.plot(ours, color=BLUE, label="yours")
     top.legend()
     apart = np.abs(np.subtract(ours, theirs))
     one_ulp = float(np.spacing(np.float32(max(ours))))
     zero = one_ulp / 10  # where a difference of 0 is drawn
-    bottom.semilogy(np.maximum(apart, zero), color=GREEN, linestyle="", marker="o")
+    bottom.semilogy(np.maximum(apart, zero), color=BLACK, linestyle="", marker="o")
     bottom.axhline(one_ulp, color=GREY, linestyle="--", linewidth=2)
     place = {"xytext": (-4, 5), "textcoords": "offset points", "ha": "right", "va": "bottom"}
     note = f"one rounding of fp32 at {max(ours):.1f}"
@@ -149,7 +153,7 @@ def draw_run(axes: Axes, metrics: Sequence[Row], levels: Mapping[str, float]) ->
     if len(losses):
         width = max(1, len(losses) // 30)
         smooth = np.convolve(losses, np.ones(width) / width, mode="valid")
-        axes.plot(steps, losses, color=BLUE, alpha=0.4, linewidth=1.5)
+        axes.plot(steps, losses, color=BLUE, linewidth=0.8)
         middle = slice(width // 2, width // 2 + len(smooth))
         axes.plot(steps[middle], smooth, color=BLUE, label=f"training, mean of {width}")
     measured = [row for row in metrics if "val_loss" in row]
@@ -157,7 +161,7 @@ def draw_run(axes: Axes, metrics: Sequence[Row], levels: Mapping[str, float]) ->
         axes.plot(
             [row["step"] for row in measured],
             [row["val_loss"] for row in measured],
-            color=ORANGE,
+            color=RED,
             marker="o",
             label="validation",
         )
@@ -242,7 +246,7 @@ def run_panels(metrics: Sequence[Row], grad_clip: float, title: str) -> Figure:
     norms = [row["grad_norm"] for row in metrics]
     bottom.semilogy(steps, norms, color=GREEN, linewidth=1.5)
     bottom.axhline(grad_clip, color=RED, linestyle="--", linewidth=2)
-    beside = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "color": RED}
+    beside = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "color": ink(RED)}
     where = {"xycoords": ("axes fraction", "data"), "annotation_clip": False}
     bottom.annotate(f"limit {grad_clip:g}", (1, grad_clip), **where, **beside)
     ticks = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from cs336_lib.classroom.bug_hunt import EVALUATED_EVERY, Record
-from cs336_lib.classroom.plots.style import BLACK, BLUE, GREY, ORANGE, RED, figure, label
+from cs336_lib.classroom.plots.style import BLACK, BLUE, BROWN, GREY, RED, figure, ink, label
 
 
 def death(losses: np.ndarray, grad_norms: np.ndarray, last: int, title: str) -> Figure:
@@ -32,7 +32,7 @@ def death(losses: np.ndarray, grad_norms: np.ndarray, last: int, title: str) -> 
     near.plot(steps, losses[steps], color=BLUE, marker="o", markersize=5)
     mark_death(near, end, losses[end - 1], "nan")
     label(near, "the last losses", "step", "")
-    norms.plot(steps, grad_norms[steps], color=ORANGE, marker="o", markersize=5)
+    norms.plot(steps, grad_norms[steps], color=BROWN, marker="o", markersize=5)
     mark_death(norms, end - 1, np.nanmax(grad_norms[steps[:-1]]), "inf")
     norms.set_ylim(0, 1.15 * np.nanmax(grad_norms[steps[:-1]]))
     label(norms, "the last gradient norms", "step", "")
@@ -43,7 +43,7 @@ def death(losses: np.ndarray, grad_norms: np.ndarray, last: int, title: str) -> 
 def mark_death(axes: Axes, step: int, height: float, value: str) -> None:
     """Mark the first step with a non-finite value, and write the value next to the mark."""
     note = {"xytext": (12, 0), "textcoords": "offset points", "va": "center"}
-    axes.annotate(value, (step, height), **note, color=RED, size=16, fontweight="bold")
+    axes.annotate(value, (step, height), **note, color=ink(RED), size=16, fontweight="bold")
     axes.plot(step, height, marker="x", color=RED, markersize=14, markeredgewidth=4)
     axes.ticklabel_format(useOffset=False)
     axes.locator_params(axis="x", nbins=3)
@@ -67,12 +67,12 @@ def hunt(cases: Mapping[str, Record], healthy: Sequence[Record]) -> Figure:
     for row, (name, record) in zip(rows, cases.items(), strict=True):
         for axes, (what, field) in zip(row, PANELS.items(), strict=True):
             for run in healthy:
-                axes.plot(getattr(run, field), color=GREY, alpha=0.5, linewidth=1.5)
+                axes.plot(getattr(run, field), color=GREY, linewidth=1)
             axes.plot(getattr(record, field), color=BLUE, linewidth=2)
             label(axes, "", "step", what)
         steps = EVALUATED_EVERY * np.arange(len(record.val_loss))
         for run in healthy:
-            row[0].plot(steps, run.val_loss, "o", color=GREY, alpha=0.5, markersize=4)
+            row[0].plot(steps, run.val_loss, "o", color=GREY, markersize=4)
         row[0].plot(steps, record.val_loss, "o", color=BLACK, markersize=5)
         row[1].set(yscale="log", ylim=(0.1, 60))
         row[0].set_title(f"Case {name}", loc="left", fontweight="bold")

@@ -13,25 +13,26 @@ from cs336_lib.classroom import toys
 from cs336_lib.classroom.plots.style import (
     BLACK,
     BLUE,
+    BROWN,
     GREEN,
     GREY,
-    ORANGE,
-    PALETTE,
-    PINK,
+    LINES,
+    PURPLE,
     RED,
     SKY,
     figure,
+    ink,
     label,
 )
 
 # An optimizer looks the same in every figure, and dashes help where colours may not.
 LOOKS: dict[str, dict[str, object]] = {
     "SGD": {"color": GREY, "linestyle": "-", "marker": "o"},
-    "Momentum": {"color": ORANGE, "linestyle": "-", "marker": "s"},
+    "Momentum": {"color": BROWN, "linestyle": "-", "marker": "s"},
     "AdaGrad": {"color": BLUE, "linestyle": "-", "marker": "^"},
     "RMSProp": {"color": GREEN, "linestyle": "--", "marker": "D"},
     "Adam": {"color": RED, "linestyle": "-", "marker": "v"},
-    "AdamW": {"color": PINK, "linestyle": ":", "marker": "X"},
+    "AdamW": {"color": PURPLE, "linestyle": ":", "marker": "X"},
     "Muon": {"color": BLACK, "linestyle": "-", "marker": "*"},
 }
 
@@ -39,11 +40,11 @@ LOOKS: dict[str, dict[str, object]] = {
 def look(name: str, position: int) -> dict[str, object]:
     """Return the colour and line style of an optimizer.
 
-    An unknown optimizer gets the palette colour with index `position`."""
+    An unknown optimizer gets the line colour with index `position`."""
     for known in sorted(LOOKS, key=len, reverse=True):
         if name.startswith(known):
             return {key: LOOKS[known][key] for key in ("color", "linestyle")}
-    return {"color": PALETTE[position], "linestyle": ("-", "--", "-.", ":")[position % 4]}
+    return {"color": LINES[position], "linestyle": ("-", "--", "-.", ":")[position % 4]}
 
 
 def output_scale(d_in: Sequence[int], stds: Mapping[str, Sequence[float]]) -> Figure:
@@ -65,7 +66,7 @@ def signal_by_depth(curves: Mapping[str, Sequence[float]]) -> Figure:
     """Plot the RMS of the activations after each layer, on a logarithmic axis."""
     fig, axes = figure(10, 3.6)
     for position, (name, values) in enumerate(curves.items()):
-        style = {"color": PALETTE[position], "marker": "os^"[position]}
+        style = {"color": LINES[position], "marker": "os^"[position]}
         axes.semilogy(range(len(values)), values, label=name, **style)
     axes.xaxis.get_major_locator().set_params(integer=True)
     label(axes, "Signal through a deep ReLU network", "layer", "RMS of the activations")
@@ -91,7 +92,7 @@ def error_by_frequency(
     fig, axes = figure(10, 4.8)
     for position, (name, values) in enumerate(errors.items()):
         style = {**look(name, position), "linestyle": "", "marker": LOOKS[name]["marker"]}
-        axes.semilogx(seen, values, label=name, alpha=0.5, markersize=6, **style)
+        axes.semilogx(seen, values, label=name, alpha=0.8, markersize=5, **style)
     axes.axhline(1, color=BLACK, linestyle=":", linewidth=1.5)
     axes.text(max(seen), 1.03, "not learned at all", ha="right", va="bottom")
     axes.set_ylim(-0.05, 1.5)
@@ -152,7 +153,7 @@ def surface_panel(
     x, y = torch.linspace(*window[:2], 121), torch.linspace(*window[2:], 121)
     height = surface(torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1))
     height = (height - height.min()) ** 0.5  # more closely spaced lines near the bottom
-    axes.contour(x, y, height, levels=14, colors=GREY, alpha=0.35, linewidths=1)
+    axes.contour(x, y, height, levels=14, colors=GREY, alpha=0.8, linewidths=0.5)
     for position, (name, path) in enumerate(paths.items()):
         style = {**look(name, position), "linewidth": 2.8}
         axes.plot(*path.T, label=name, **style)
@@ -227,7 +228,7 @@ def singular_values(values: Mapping[str, Sequence[float]]) -> Figure:
     for position, (name, row) in enumerate(values.items()):
         color = (RED, BLUE, GREEN)[position]
         axes.semilogy(range(1, len(row) + 1), row, color=color, linewidth=4)
-        axes.text(len(row) + 1.5, row[-1], name, color=color, va="center", fontsize=17)
+        axes.text(len(row) + 1.5, row[-1], name, color=ink(color), va="center", fontsize=17)
     axes.axhline(1, color=BLACK, linestyle=":", linewidth=1.5)
     axes.set_xlim(0, 1.42 * longest)
     axes.set_xticks(range(0, longest + 1, 24))

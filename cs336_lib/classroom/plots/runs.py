@@ -13,7 +13,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter
 
 from cs336_lib.classroom.plots.alt import describe
-from cs336_lib.classroom.plots.style import BLACK, BLUE, PALETTE, PINK, RED, SKY, figure, label
+from cs336_lib.classroom.plots.style import BLACK, BLUE, LINES, PINK, RED, figure, label
 
 MARKERS = "osD^vP*X"
 
@@ -24,14 +24,14 @@ def compared(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     Training losses are drawn as thin lines, and validation losses as thick lines.
     """
     fig, axes = figure(12, 6)
-    looks = cycle(zip(PALETTE, MARKERS, strict=True))
+    looks = zip(cycle(LINES), cycle(MARKERS), strict=False)
     for (name, rows), (colour, marker) in zip(runs.items(), looks, strict=False):
         steps = [row for row in rows if row["train_loss"] is not None]
         tokens = np.array([row["tokens"] for row in steps])
         losses = np.array([row["train_loss"] for row in steps])
         width = max(1, len(losses) // 50)
         smooth = np.convolve(losses, np.ones(width) / width, mode="valid")
-        axes.plot(tokens[width - 1 :], smooth, color=colour, alpha=0.5, linewidth=1.5)
+        axes.plot(tokens[width - 1 :], smooth, color=colour, linewidth=0.8)
         measured = [row for row in rows if "val_loss" in row]
         axes.plot(
             [row["tokens"] for row in measured],
@@ -40,7 +40,7 @@ def compared(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
             marker=marker,
             label=name,
         )
-    axes.plot([], [], color=BLACK, alpha=0.5, linewidth=1.5, label="thin: in training, smoothed")
+    axes.plot([], [], color=BLACK, linewidth=0.8, label="thin: in training, smoothed")
     axes.xaxis.set_major_formatter(EngFormatter())
     label(axes, "Validation loss of each run", "tokens", "loss [nats per token]")
     axes.legend()
@@ -94,7 +94,7 @@ def progress(rows: Sequence[Mapping[str, Any]], grad_clip: float = 0) -> list[Fi
 def losses(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Plot the training and validation loss, and mark loss spikes and skipped steps."""
     fig, axes = figure(8, 4)
-    axes.plot(*curve(rows, "train_loss"), color=SKY, linewidth=1.5, label="training")
+    axes.plot(*curve(rows, "train_loss"), color=BLUE, linewidth=1.5, label="training")
     tokens, measured = curve([row for row in rows if "val_loss" in row], "val_loss")
     if len(measured):
         axes.plot(tokens, measured, "o-", color=RED, label="validation")

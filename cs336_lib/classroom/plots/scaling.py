@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, NullFormatter
 
-from cs336_lib.classroom.plots.style import BLACK, GREY, PALETTE, figure, label
+from cs336_lib.classroom.plots.style import BLACK, GREY, LINES, figure, ink, label
 from cs336_lib.scaling import Optimum, ScalingRun, power_law
 
 MARKERS = "osD^vP*X"
@@ -20,7 +20,7 @@ def isoflop(runs: Sequence[ScalingRun], optima: Sequence[Optimum], title: str) -
     points, and the dotted line has the exponent of Kaplan et al. (2020).
     """
     drawing, (left, right) = figure(13, 5.6, ncols=2, width_ratios=[1.35, 1])
-    for optimum, colour, marker in zip(optima, PALETTE, MARKERS, strict=False):
+    for optimum, colour, marker in zip(optima, LINES, MARKERS, strict=False):
         these = [run for run in runs if run.budget == optimum.budget]
         sizes = np.array([run.parameters for run in these])
         name = short(optimum.budget) + " FLOPs"
@@ -30,7 +30,7 @@ def isoflop(runs: Sequence[ScalingRun], optima: Sequence[Optimum], title: str) -
         left.plot(sizes, losses, color=colour, marker=marker, linestyle="none", label=name)
         note = {"xytext": (8, 0), "textcoords": "offset points", "va": "center", "size": 14}
         end = np.polyval(optimum.parabola, np.log(x[-1]))
-        left.annotate(name, (x[-1], end), color=colour, fontweight="bold", **note)
+        left.annotate(name, (x[-1], end), color=ink(colour), fontweight="bold", **note)
         right.plot(optimum.budget, optimum.parameters, color=colour, marker=marker, markersize=11)
     best, budgets = [o.parameters for o in optima], [o.budget for o in optima]
     star = {"color": BLACK, "marker": "*", "markersize": 15, "linestyle": "none", "zorder": 5}

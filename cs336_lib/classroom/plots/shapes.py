@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cs336_lib.classroom.plots.style import BLUE, GREY, PALETTE, figure, label
+from cs336_lib.classroom.plots.style import BLUE, FILLS, GREY, figure, label
 
 GAP = 0.7  # between two blocks, in cells
 WIDEST = 12.5  # inches that fit on a slide
@@ -41,7 +41,7 @@ def face_of(group: int) -> tuple[float, float, float]:
     """Return the colour of a group. It is light, so that black digits are readable."""
     if group == WHITE:
         return (1.0, 1.0, 1.0)
-    red, green, blue = (0.5 * part + 0.5 for part in to_rgb(PALETTE[group % len(PALETTE)]))
+    red, green, blue = (0.5 * part + 0.5 for part in to_rgb(FILLS[group % len(FILLS)]))
     return red, green, blue
 
 
@@ -152,7 +152,7 @@ def letters(word: str, size: int = 48) -> Tensor:
     for i, letter in enumerate(word):
         drawing = Figure(figsize=(1, 1), dpi=size, facecolor=face_of(i))
         canvas = FigureCanvasAgg(drawing)
-        dark = tuple(0.6 * part for part in to_rgb(PALETTE[i % len(PALETTE)]))
+        dark = tuple(0.6 * part for part in to_rgb(FILLS[i % len(FILLS)]))
         drawing.text(0.5, 0.52, letter, fontsize=60, weight="bold", color=dark, **CENTRED)
         canvas.draw()
         images.append(np.asarray(canvas.buffer_rgba())[..., :3] / 255)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 from torch import Tensor
 
-from cs336_lib.classroom.plots.style import BLACK, BLUE, GREY, ORANGE, RED, SKY, figure, label
+from cs336_lib.classroom.plots.style import BLACK, BLUE, GREY, ORANGE, RED, SKY, figure, ink, label
 
 SMALL, LARGE = 14, 17
 
@@ -20,14 +20,14 @@ def shade(slot: int, length: int) -> tuple[str | tuple[float, ...], str]:
     part = slot / max(1, length - 1)
     pale, dark = to_rgb("#E3F1FA"), to_rgb(BLUE)
     colour = tuple(a + part * (b - a) for a, b in zip(pale, dark, strict=True))
-    return colour, "white" if part > 0.6 else "black"
+    return colour, "white" if part > 0.93 else "black"
 
 
 def cell(axes: Axes, x: float, y: float, value: float, slot: int, length: int, seen: bool) -> None:
     """Draw a slot as a square with its value. Slots that the view doesn't read are hatched."""
     colour, ink = shade(slot, length) if seen else ("white", GREY)
     hatch = None if seen else "///"
-    axes.add_patch(Rectangle((x, y), 1, 1, facecolor=colour, edgecolor="#BBBBBB", hatch=hatch))
+    axes.add_patch(Rectangle((x, y), 1, 1, facecolor=colour, edgecolor=GREY, hatch=hatch))
     axes.add_patch(Rectangle((x, y), 1, 1, facecolor="none", edgecolor="black", linewidth=1.2))
     text = axes.text(x + 0.5, y + 0.5, f"{value:g}", size=LARGE, color=ink, ha="center")
     text.set(va="center")
@@ -113,7 +113,7 @@ def memory_layout(values: Tensor, slots: Tensor, title: str) -> Figure:
         (top - 1.6, down, RED, "one row down (dim 0)"),
     ):
         step = stops[1] - stops[0] if len(stops) > 1 else 0
-        text = axes.text(right, y, f"{words}: {move(step)}", size=LARGE, color=colour)
+        text = axes.text(right, y, f"{words}: {move(step)}", size=LARGE, color=ink(colour))
         text.set(va="center", fontweight="bold")
     if columns > 1:
         arrow(axes, (0.1, top + 0.25), (1.9, top + 0.25), BLACK)
@@ -155,12 +155,12 @@ def step_bars(steps: Sequence[int], nanoseconds: Sequence[float], line: int) -> 
     """Draw the time per element against the stride. Strides of at least a cache line are red."""
     drawing, axes = figure(10, 4.6)
     colours = [RED if step >= line else SKY for step in steps]
-    bars = axes.bar([str(step) for step in steps], nanoseconds, color=colours, edgecolor="black")
+    bars = axes.bar([str(step) for step in steps], nanoseconds, color=colours)
     axes.bar_label(bars, fmt="%.2g", padding=3, fontsize=LARGE)
     axes.margins(y=0.15)
     label(axes, "Numbers further and further apart", "stride [elements]", "time per number [ns]")
     axes.grid(axis="x", visible=False)
-    key = [Rectangle((0, 0), 1, 1, facecolor=c, edgecolor="black") for c in (SKY, RED)]
+    key = [Rectangle((0, 0), 1, 1, facecolor=c) for c in (SKY, RED)]
     words = ["several numbers per cache line", "a cache line for every number"]
     axes.legend(key, words, fontsize=LARGE)
     return drawing
@@ -172,7 +172,7 @@ def time_bars(milliseconds: Mapping[str, float], title: str) -> Figure:
     names, times = list(milliseconds), list(milliseconds.values())
     fastest = min(times)
     colours = [BLUE if time == fastest else ORANGE for time in times]
-    bars = axes.barh(names, times, color=colours, edgecolor="black")
+    bars = axes.barh(names, times, color=colours)
     words = [
         f"{time:.3g} ms, the fastest"
         if time == fastest
@@ -203,6 +203,6 @@ def masks(matrices: Mapping[str, Tensor], marked: str, blank: str) -> Figure:
         axes.tick_params(which="minor", length=0)
         axes.spines[:].set_visible(True)
         label(axes, caption, "key position", "query position")
-    key = [Rectangle((0, 0), 1, 1, facecolor=c, edgecolor="black") for c in (BLUE, "white")]
+    key = [Rectangle((0, 0), 1, 1, facecolor=c) for c in (BLUE, "white")]
     drawing.legend(key, [marked, blank], loc="outside lower center", ncols=2, fontsize=LARGE)
     return drawing

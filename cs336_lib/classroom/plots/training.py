@@ -9,18 +9,18 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from cs336_lib.classroom.plots.style import (
-    BLACK,
     BLUE,
     GREEN,
     GREY,
+    LINES,
     ORANGE,
     RED,
     SKY,
     figure,
+    ink,
     label,
 )
 
-COLOURS = (BLUE, RED, GREEN, ORANGE, BLACK)
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))  # distinct without colour, too
 DTYPE_COLOURS = {"float32": SKY, "bfloat16": ORANGE, "float16": "#F5C77E", "int64": "#DDDDDD"}
 
@@ -28,7 +28,7 @@ DTYPE_COLOURS = {"float32": SKY, "bfloat16": ORANGE, "float16": "#F5C77E", "int6
 def lines(axes: Axes, curves: Mapping[str, Sequence[float]], first: int = 0) -> None:
     """Plot each curve against the step, with a different colour and dash pattern per curve."""
     for (name, values), colour, dashes in zip(
-        curves.items(), cycle(COLOURS), cycle(DASHES), strict=False
+        curves.items(), cycle(LINES), cycle(DASHES), strict=False
     ):
         steps = range(first, first + len(values))
         axes.plot(steps, values, color=colour, linestyle=dashes, label=name)
@@ -85,7 +85,7 @@ def spike(
     drawing, (top, bottom) = figure(10, 6.4, nrows=2, sharex=True)
     top.semilogy(norms, color=BLUE)
     top.axhline(limit, color=RED, linestyle="--", linewidth=2)
-    note = {"xytext": (2, 5), "textcoords": "offset points", "size": 13, "color": RED}
+    note = {"xytext": (2, 5), "textcoords": "offset points", "size": 13, "color": ink(RED)}
     top.annotate(f"limit {limit:g}", (0, limit), **note)
     note = {"xytext": (10, -4), "textcoords": "offset points", "size": 14}
     top.annotate(f"{norms[bad_step]:.0f}", (bad_step, norms[bad_step]), **note)
@@ -140,7 +140,7 @@ def window_map(
             visits[start : start + block_size] += 1
         upper.set(xlim=(0, tokens), ylim=(len(starts) + 0.2, -0.4))
         label(upper, caption, "", "window number" if column == 0 else "")
-        lower.bar(range(tokens), visits, width=1.0, color=GREEN, align="edge")
+        lower.bar(range(tokens), visits, width=1.0, color=GREEN, lw=0, align="edge")
         lower.fill_between(range(tokens), 5, where=visits == 0, step="post", color=RED, alpha=0.35)
         lower.set_ylim(0, 5)
         lower.set_yticks([0, 1, 2, 3, 4])
@@ -164,7 +164,7 @@ def timeline(ways: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], ti
         for height, spans in enumerate(lanes.values()):
             colour = (ORANGE, BLUE)[height % 2]
             for number, (begin, end) in enumerate(spans):
-                axes.barh(height, end - begin, left=begin, color=colour, edgecolor="black")
+                axes.barh(height, end - begin, left=begin, color=colour)
                 ink = "black" if height == 0 else "white"
                 middle = {"ha": "center", "va": "center", "size": 13, "color": ink}
                 axes.text((begin + end) / 2, height, str(number), **middle)
@@ -213,8 +213,7 @@ def dtype_map(groups: Mapping[str, Sequence[tuple[str, str]]], title: str) -> Fi
         axes.text(-0.1, height, stage, ha="right", va="center", size=14, fontweight="bold")
         for place, (name, dtype) in enumerate(row):
             colour = DTYPE_COLOURS.get(dtype, "white")
-            box = {"facecolor": colour, "edgecolor": "black"}
-            axes.add_patch(Rectangle((place, height - 0.38), 0.94, 0.76, **box))
+            axes.add_patch(Rectangle((place, height - 0.38), 0.94, 0.76, facecolor=colour))
             axes.text(place + 0.47, height - 0.13, name, ha="center", va="center", size=13)
             axes.text(place + 0.47, height + 0.18, dtype, ha="center", va="center", size=13)
     axes.set(xlim=(-1.3, longest), ylim=(len(groups) - 0.5, -0.5))
