@@ -35,6 +35,7 @@ class Architecture:
         n_dense: Number of first layers with a dense MLP, if the others have experts.
         n_expert: Number of routed experts in a layer, or 0 for a dense model.
         n_active: Number of routed experts that process a token.
+        n_group: Number of groups that these experts are from at most, or 0 for any number.
         n_shared: Number of experts that process every token.
         expert_width: Inner width of an expert.
         router_bias: Whether the router has a bias that is trained.
@@ -66,6 +67,7 @@ class Architecture:
     n_dense: int = 0
     n_expert: int = 0
     n_active: int = 0
+    n_group: int = 0
     n_shared: int = 0
     expert_width: int = 0
     router_bias: bool = False
@@ -350,6 +352,7 @@ def deepseek_v3(raw: Mapping[str, Any]) -> dict[str, Any]:
         "n_expert": raw["n_routed_experts"],
         "n_active": raw["num_experts_per_tok"],
         "n_shared": raw["n_shared_experts"],
+        "n_group": raw.get("topk_group", 0),
         "expert_width": raw["moe_intermediate_size"],
     }
 

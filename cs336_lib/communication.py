@@ -16,7 +16,7 @@ from cs336_lib.config import require
 from cs336_lib.data.corpus import DATA
 from cs336_lib.io import read_json
 
-Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "dualpipe"]
 
 LOW, HIGH = 2, 4  # bytes of bf16 activations and weights, and of fp32 gradients
 
@@ -95,7 +95,11 @@ def require_fit(a: Architecture, layout: Layout, seq: int) -> None:
         f"{layout.micro_batches} micro-batches can't be interleaved over pp {layout.pp}": (
             layout.chunks > 1 and layout.micro_batches % layout.pp
         ),
-        "zb-h1 has one chunk on each stage": layout.schedule == "zb-h1" and layout.chunks > 1,
+        f"{layout.schedule} has one chunk on each stage": layout.chunks > 1
+        and layout.schedule in ("zb-h1", "dualpipe"),
+        f"dualpipe has an even pp and an even number of micro-batches, at least 2 x pp; pp is "
+        f"{layout.pp}, with {layout.micro_batches} micro-batches": layout.schedule == "dualpipe"
+        and (layout.pp % 2 or layout.micro_batches % 2 or layout.micro_batches < 2 * layout.pp),
     }
     for problem, found in problems.items():
         if found:
@@ -115,14 +119,17 @@ def nearest_fit(a: Architecture, layout: Layout, seq: int) -> Layout:
 
     tp = nearest(layout.tp, (n for n in range(1, a.n_head + 1) if a.n_head % n == 0))
     cp = nearest(layout.cp, (n for n in range(1, seq + 1) if n == 1 or seq % (2 * n) == 0))
-    chunks = 1 if layout.schedule == "zb-h1" else min(layout.chunks, a.n_layer + 2)
+    both_ways = layout.schedule == "dualpipe"
+    chunks = 1 if both_ways or layout.schedule == "zb-h1" else min(layout.chunks, a.n_layer + 2)
     pp = min(layout.pp, (a.n_layer + 2) // chunks)
+    pp = max(2, pp // 2 * 2) if both_ways else pp
     dp = max(1, round(layout.devices / (tp * pp * cp)))
     ep = nearest(layout.ep, (n for n in range(1, dp + 1) if dp % n == 0 == a.n_expert % n))
     if not a.n_expert:
         ep = 1
-    together = pp if chunks > 1 else 1
+    together = pp if chunks > 1 else 2 if both_ways else 1
     passes = max(1, round(layout.batch / (dp * layout.micro_batch * together))) * together
+    passes = max(passes, 2 * pp) if both_ways else passes
     return replace(layout, dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, chunks=chunks, micro_batches=passes)
 
 
@@ -232,7 +239,11 @@ def bubble(layout: Layout) -> float:
     GPipe and 1F1B wait for p - 1 of m micro-batches (Huang et al. 2019; Narayanan et al. 2021,
     section 2.2). Interleaving divides this by the chunks. ZB-H1 postpones the gradients of weights
     and waits for (p - 1) (F + B - W) (Qi et al. 2023, table 2). A forward pass F and the gradients
-    of inputs B and of weights W take equally long, so a third of the wait remains.
+    of inputs B and of weights W take equally long, so a third of the wait remains. DualPipe waits
+    for (p / 2 - 1) (F + 2 B - W), if its passes overlap and nothing waits for other devices
+    (DeepSeek-AI 2024, table 2).
     """
+    if layout.schedule == "dualpipe":
+        return (layout.pp - 2) / layout.micro_batches / 3
     parts = {"interleaved": layout.chunks, "zb-h1": 3}.get(layout.schedule, 1)
     return (layout.pp - 1) / layout.micro_batches / parts

@@ -318,8 +318,9 @@ class Simulate:
     """ZeRO stage: 0 shards nothing, 1 the optimizer state, 2 also gradients, 3 also weights."""
     chunks: int = 1
     """Parts of the model on each stage. More than one is an interleaved schedule."""
-    schedule: Literal["1f1b", "gpipe", "zb-h1"] = "1f1b"
-    """Order of the pipeline's passes. zb-h1 postpones the gradients of weights."""
+    schedule: Literal["1f1b", "gpipe", "zb-h1", "dualpipe"] = "1f1b"
+    """Order of the pipeline's passes. zb-h1 postpones the gradients of weights. dualpipe hides the
+    way to experts behind other passes."""
     micro_batch: int = 1
     """Sequences in a forward pass of a replica."""
     recompute: Literal["none", "selective", "full"] = "selective"

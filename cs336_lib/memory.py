@@ -141,7 +141,7 @@ def kept(parts: tuple[Part, Part], of: Recipe, width: int, recompute: Recompute)
     """Return the bytes that a block keeps for one token between its forward and backward pass.
 
     With "full" it keeps its input. "selective" drops stored scores (Korthikanti et al. 2022,
-    section 5). Flash attention stores none, so a block keeps its input, the result of attention,
+    equation 6). Flash attention stores none, so a block keeps its input, the result of attention,
     and the result of every second matmul, as torchtitan does.
     """
     if recompute == "full":
@@ -157,11 +157,14 @@ def in_flight(layout: Layout, last: bool) -> float:
     """Return how many micro-batches' activations the first or last stage keeps.
 
     1F1B keeps `pp` on the first stage and one on the last. Interleaving keeps (pp - 1) / chunks
-    more (Korthikanti et al. 2022, appendix B), and GPipe keeps all.
+    more (Korthikanti et al. 2022, equation 5 and the text after it), and GPipe keeps all. DualPipe
+    keeps `pp` + 1 on each stage (DeepSeek-AI 2024, table 2).
     """
     p, chunks = layout.pp, layout.chunks
     if layout.schedule == "gpipe":
         return layout.micro_batches
+    if layout.schedule == "dualpipe":
+        return p + 1
     before = 0 if last else p - 1
     alive = (2 * before + (chunks - 1) * p + 1) / chunks if chunks > 1 else before + 1
     return min(layout.micro_batches, alive)
@@ -170,7 +173,10 @@ def in_flight(layout: Layout, last: bool) -> float:
 def held_bytes(
     a: Architecture, layout: Layout, last: bool, optimizer: str, precision: str
 ) -> dict[str, float]:
-    """Return the bytes that persist between steps on a device of the first or the last stage."""
+    """Return the bytes that persist between steps on a device of the first or the last stage.
+
+    With DualPipe, each device has the weights and gradients of two stages.
+    """
     per, counts = bytes_per_parameter(optimizer, precision), parameter_counts(a)
     outside, experts = layer_parameters(a, layout)
     ends = (counts["embedding"] + counts["positions"]) / layout.tp
@@ -189,9 +195,10 @@ def held_bytes(
         return size * (others / shared + experts * layout.ep / shared)
 
     outside += ends
+    stages = 2 if layout.schedule == "dualpipe" else 1
     return {
-        "weights": held(per.weights, 3, outside) + held(per.copies, 3, matmuls),
-        "gradients": held(per.gradient, 2, outside),
+        "weights": stages * (held(per.weights, 3, outside) + held(per.copies, 3, matmuls)),
+        "gradients": stages * held(per.gradient, 2, outside),
         "master weights": held(per.master, 1, outside),
         "optimizer state": held(per.state, 1, outside),
     }

@@ -72,7 +72,7 @@ class ScalingLaw:
 FITS = {
     "hoffmann": ScalingLaw(
         *(1.69, 406.4, 410.7, 0.34, 0.28),
-        source="Hoffmann et al. 2022 (arXiv 2203.15556), appendix D.3",
+        source="Hoffmann et al. 2022 (arXiv 2203.15556), appendix D.2",
     ),
     "hoffmann-unrounded": ScalingLaw(
         *(1.6934, 406.4, 410.7, 0.3392, 0.2849),
@@ -321,7 +321,8 @@ def critical_batch(batches: Sequence[float], steps: Sequence[float]) -> tuple[fl
     """Fit steps = least * (1 + critical / batch) to the steps that reach the same loss.
 
     At the critical batch size, a run takes twice the fewest steps and twice the fewest tokens
-    (McCandlish et al. 2018, section 2.3). The fit minimizes relative errors.
+    (McCandlish et al. 2018, section 2, on data and time efficiency). The fit minimizes relative
+    errors.
 
     Returns:
         The fewest steps, and the critical batch size in the unit of `batches`.

@@ -156,14 +156,18 @@ def block_pass(work: Work, cluster: Cluster) -> Pass:
 def waiting_pass(work: Work, cluster: Cluster, matmul: float) -> Pass:
     """Return the seconds that one block's forward pass waits for other devices.
 
-    Sums of tensor parallelism and the way to experts and back can't overlap. The keys and values of
-    other parts of the sequence travel during the matmuls.
+    Sums of tensor parallelism and the way to experts and back can't overlap in one pass. The keys
+    and values of other parts of the sequence travel during the matmuls. If groups of experts are on
+    different machines, a token travels to each of its groups once, and then inside of the machine
+    at the same time (DeepSeek-AI 2024, section 3.2.2).
     """
     a, layout = work.architecture, work.layout
     tokens = layout.micro_batch * work.seq / layout.cp
     residual = communication.LOW * tokens * a.n_embd
     sums = 2 * communication.all_reduce_bytes(residual, layout.tp)
-    chosen = a.n_active * residual / layout.tp * a.expert_layers / a.n_layer
+    many = a.n_group and layout.tp * layout.ep > cluster.machine
+    copies = min(a.n_active, a.n_group) if many else a.n_active
+    chosen = copies * residual / layout.tp * a.expert_layers / a.n_layer
     experts = 2 * communication.all_gather_bytes(chosen, layout.ep)
     pair = communication.LOW * tokens * communication.kv_width(a)
     others = (layout.cp - 1) * pair / layout.tp / cluster.link_speed(layout.tp * layout.cp)
@@ -308,7 +312,10 @@ def pass_seconds(work: Work, cluster: Cluster) -> dict[Kind, list[float]]:
 
     forward, backward, output, output_back = map(sum, found)
     weights = output_weights = 0.0
-    if work.layout.schedule == "zb-h1":  # the gradient of a matrix takes as long as its product
+    if work.layout.schedule in (
+        "zb-h1",
+        "dualpipe",
+    ):  # the gradient of a matrix takes as long as its product
         weights, output_weights = found.forward.matrices, found.output.matrices
     return {
         "forward": at_places(forward, output),
@@ -351,6 +358,31 @@ def pipeline_seconds(work: Work, cluster: Cluster) -> float:
                 free[stage] = max(free[stage], ready) + seconds[kind][place]
                 ended[kind, number, place] = free[stage]
     return max(free)
+
+
+def dualpipe_seconds(work: Work, cluster: Cluster) -> float:
+    """Return the seconds of a step with DualPipe, for the slowest device.
+
+    A device has a stage of each half of the model, and the micro-batches enter from both ends. It
+    runs forward passes of one stage together with backward passes of the other, so that each
+    computes while tokens of the other travel to experts. `pp` passes of each kind remain alone.
+    The idle time is that of DeepSeek-AI (2024, table 2).
+    """
+    pp, total = work.layout.pp, work.layout.micro_batches
+    found, layers = passes(work, cluster), layers_of(work.architecture.n_layer, pp)
+    travel = found.forward.expert + found.backward.expert  # of a layer
+    slowest = 0.0
+    for stage in range(pp // 2):
+        pair = (stage, pp - 1 - stage)
+        forward, backward, weights = (
+            sum(places[one] for one in pair) / 2 for places in pass_seconds(work, cluster).values()
+        )
+        backward += weights
+        travels = travel * sum(layers[one] for one in pair) / 2
+        both = max(forward + backward - travels, travels)
+        idle = (pp / 2 - 1) * (both + backward - 3 * weights)
+        slowest = max(slowest, (total - pp) * both + pp * (forward + backward) + idle)
+    return slowest
 
 
 def data_seconds(work: Work, cluster: Cluster) -> float:
@@ -400,7 +432,12 @@ def simulate(work: Work, cluster: Cluster) -> Step:
     forward, backward, output, output_back = passes(work, cluster)
     busy = forward.plus(backward).times(a.n_layer).plus(output).plus(output_back)
     busy = busy.times(layout.micro_batches / layout.pp)
-    idle = pipeline_seconds(work, cluster) - sum(busy)
+    if layout.schedule == "dualpipe":
+        hidden = min(busy.expert, sum(busy) - busy.expert) * (1 - layout.pp / layout.micro_batches)
+        busy = busy._replace(expert=busy.expert - hidden)
+        idle = dualpipe_seconds(work, cluster) - sum(busy)
+    else:
+        idle = pipeline_seconds(work, cluster) - sum(busy)
     data = data_seconds(work, cluster)
     hidden = sum(busy) if layout.zero == 3 else sum(busy) / layout.micro_batches * 2 / 3
     parameters = sum(communication.layer_parameters(a, layout))

@@ -149,6 +149,7 @@ def test_zero_sends_less_than_ddp_until_stage_three():
         (Layout(pp=4, micro_batches=8, schedule="gpipe"), 3 / 8),
         (Layout(pp=4, micro_batches=8, schedule="interleaved", chunks=3), 1 / 8),
         (Layout(pp=4, micro_batches=8, schedule="zb-h1"), 1 / 8),
+        (Layout(pp=4, micro_batches=8, schedule="dualpipe"), 1 / 12),
         (Layout(micro_batches=8), 0),
     ],
 )
@@ -177,6 +178,15 @@ def test_bubble(layout, expected):
             "6 micro-batches can't be interleaved over pp 4; the nearest layout is 4 GPUs, batch 8",
         ),
         (Layout(pp=4, chunks=2, schedule="zb-h1", micro_batches=4), "zb-h1 has one chunk on"),
+        (
+            Layout(dp=2, pp=5, micro_batches=9, schedule="dualpipe"),
+            "dualpipe has an even pp and an even number of micro-batches, at least 2 x pp; pp is "
+            "5, with 9 micro-batches; the nearest layout is 8 GPUs, batch 16, dp 2, pp 4",
+        ),
+        (
+            Layout(pp=4, micro_batches=2, schedule="dualpipe"),
+            "with 2 micro-batches; the nearest layout is 4 GPUs, batch 8, dp 1, pp 4",
+        ),
         (Layout(zero=4), "zero is 4; 0, 1, 2 or 3 expected"),
     ],
 )

@@ -287,18 +287,23 @@ def test_experts_are_spread_over_devices():
 
 
 def test_published_steps_fit_into_their_devices():
-    """All but one, Llama 3's on 8,192 GPUs, whose first stages have a layer less."""
+    """Llama 3's step on 8,192 GPUs takes 83.0 GB, more than the datasheet's 80 GB of an H100.
+
+    PyTorch finds 79.11 GiB on an H100, which are 84.9 GB (github.com/vllm-project/vllm, issue
+    27508). DeepSeek-V3 caches activations in fp8 and recomputes norms, SwiGLU and MLA's
+    up-projections (DeepSeek-AI 2024, sections 3.2.3 and 3.3.3). "selective" is the nearest of ours.
+    """
     for name, step in published.steps().items():
         work = step.work
         kinds = memory.peak(
             work.architecture,
             work.layout,
             work.seq,
-            recompute=work.recompute,
+            recompute="selective" if name == "deepseek-v3" else work.recompute,
             attention="flash" if work.fused_attention else "eager",
         )
-        most = 1.05 if name == "llama3-405b-8k-8192" else 1
-        assert sum(kinds.values()) <= most * step.cluster.device.memory, name
+        assert step.cluster.device.memory == 80e9
+        assert sum(kinds.values()) <= 79.11 * 2**30, name
 
 
 def test_unknown_choices_are_listed():
