@@ -64,13 +64,13 @@ def commands() -> list[list[str]]:
     lines = text.replace("\\\n", "").splitlines()
     found = []
     for line in filter(None, lines):
-        words = shlex.split(line)
+        words = shlex.split(line, comments=True)
         if words[0] == "cs336":
             found.append(words[1:])
         elif words[0] == "torchrun":
             found.append(words[words.index("cs336_lib") + 1 :])
         else:
-            assert words[0] in ("pip", "hf", "export", "sbatch", SCRIPT), line
+            assert words[0] in ("git", "python3", "pip", "hf", "export", "sbatch", SCRIPT), line
     return found
 
 
