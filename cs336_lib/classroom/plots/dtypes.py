@@ -200,10 +200,12 @@ def gaps(numbers: Sequence[FloatFormat], at: float | None = None) -> Figure:
     A dot marks the gap at the value `at` if the format can represent this magnitude.
     """
     fig, axes = figure(11, 5.2)
-    for number, colour in zip(numbers, LINES, strict=False):
+    dashes = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+    for number, colour, dash in zip(numbers, LINES, dashes, strict=False):
         values = 2.0 ** np.arange(-20, 17.01, 0.02)
         values = values[(values >= number.smallest_subnormal) & (values <= number.max)]
-        axes.plot(values, [number.gap(v) for v in values], color=colour, lw=3, label=number.name)
+        gaps = [number.gap(v) for v in values]
+        axes.plot(values, gaps, color=colour, ls=dash, lw=3, label=number.name)
         if at is not None and at <= number.max:
             axes.plot(at, number.gap(at), "o", color=colour, ms=11)
     if at is not None:
