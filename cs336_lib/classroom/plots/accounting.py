@@ -281,7 +281,8 @@ def memory_timeline(live: Sequence[float], phases: Mapping[str, tuple[int, int]]
         axes.text((first + last) / 2, top * 0.97, name, ha="center", va="top", fontsize=15)
     axes.axhline(values[0], color=BLUE, ls="--", lw=1.5)
     right = 0.99 * len(values)
-    axes.text(right, values[0], "between steps", color=BLUE, ha="right", va="top", fontsize=15)
+    note = {"ha": "right", "va": "top", "fontsize": 15, "color": ink(BLUE)}
+    axes.text(right, values[0], "between steps", **note)
     axes.set(ylim=(0, top), xlim=(0, len(values) - 1))
     axes.grid(False, axis="x")
     label(axes, "Memory through one training step", "operators run so far", "alive [MB]")
