@@ -315,7 +315,7 @@ def load_model(run_dir: Path, device: torch.device) -> GPT:
         ValueError: If the weights don't match the model config in the checkpoint.
     """
     if not run_dir.is_dir():
-        raise FileNotFoundError(f"{run_dir}: no such run folder")
+        raise FileNotFoundError(f"{run_dir}: no such run folder; `cs336 train` makes one")
     checkpoint = newest_valid(run_dir / "checkpoints", (MODEL, STATE))
     if checkpoint is None:
         raise FileNotFoundError(f"{run_dir}: no valid checkpoint; train one with `cs336 train`")

@@ -2,14 +2,16 @@
 
 import contextlib
 import dataclasses
+import difflib
 import io
 import itertools
 import os
+import re
 import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn, get_args
 
 import tyro
 
@@ -194,7 +196,7 @@ class Prepare:
         print(f"{self.out}: {counts['train']:,} tokens to train on, {counts['val']:,} to validate")
         preset = preset_for(self.tokenizer, counts["train"])
         data, run_dir = shlex.quote(str(self.out)), shlex.quote(f"runs/{self.out.name}")
-        print(f"now: cs336 train {preset} --train-data {data} --run-dir {run_dir}")
+        print(f"next: cs336 train {preset} --train-data {data} --run-dir {run_dir}")
 
 
 @dataclass(frozen=True)
@@ -252,7 +254,7 @@ class Export:
         model, tokenizer = checkpoint.load_run(self.run_dir, hardware.select_device("cpu"))
         card = run_report.model_card(self.run_dir, self.license, self.data_license)
         hf.export(model, self.out, tokenizer, card)
-        print(f"{self.out}: now transformers.GPT2LMHeadModel.from_pretrained({str(self.out)!r})")
+        print(f"{self.out}: load it by GPT2LMHeadModel.from_pretrained({str(self.out)!r})")
         if self.push_to_hub:
             print(hf.push(self.out, self.push_to_hub))
 
@@ -381,7 +383,7 @@ class Assemble:
 
         folder = self.notebooks or study.find()
         print(assemble.describe(assemble.write(self.out, folder, self.overwrite)))
-        print(f"{self.out}: now python {self.out} --help")
+        print(f"{self.out}: try python {self.out} --help")
 
 
 @dataclass(frozen=True)
@@ -439,8 +441,14 @@ def parse(arguments: list[str]) -> Any:
         raise
 
 
+BAD_NUMBER = re.compile(
+    r"Error parsing (--\S+): (?:invalid literal|could not convert|no type matching).* "
+    r"\[?'(.*)'\]?\.?"
+)
+
+
 def one_line(boxed: str) -> str:
-    """Return the first paragraph of tyro's error box and the first suggested flag.
+    """Return the first paragraph of tyro's error box and the most similar flag or command.
 
     tyro 1.0 has no public function that returns an error without the box.
     """
@@ -448,8 +456,14 @@ def one_line(boxed: str) -> str:
     groups = itertools.groupby(lines, key=lambda line: line.strip("─-") == "")
     message, *others = (list(group) for is_rule, group in groups if not is_rule)
     flags = [rest[0].split()[0] for heading, *rest in others if heading == "Perhaps you meant:"]
-    suggestion = f"; perhaps you meant {flags[0]}" if flags else ""
-    return " ".join(message).removeprefix("Error parsing config: ") + suggestion
+    text = " ".join(message).removeprefix("Error parsing config: ")
+    if found := BAD_NUMBER.fullmatch(text):
+        kind = "whole number" if "int()" in text else "number"
+        return f"{found[1]} is {found[2]!r}; a {kind} expected"
+    if unknown := re.match(r"Unrecognized options: ([^-\s,]\S*)", text):
+        names = [command.__name__.lower() for command in get_args(Command)]
+        flags = difflib.get_close_matches(unknown[1], [*names, *PRESETS])
+    return text + (f"; perhaps you meant {flags[0]}" if flags else "")
 
 
 def fail(message: str) -> NoReturn:

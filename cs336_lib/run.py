@@ -273,7 +273,7 @@ def read_run(folder: Path) -> Run:
         ValueError: If a file is corrupt or contains no finished step.
     """
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: no such run folder")
+        raise FileNotFoundError(f"{folder}: no such run folder; `cs336 train` makes one")
     path, metrics = (inside(folder, name) for name in (CONFIG, METRICS))
     config = from_json(TrainConfig, read_json(path), path)
     if not metrics.exists():

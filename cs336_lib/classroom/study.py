@@ -193,9 +193,10 @@ def reset(name: str, course: Path = COURSE, mine: Path = MINE) -> tuple[Path, Pa
     stem = {stem.partition("_")[0]: stem for stem in names}.get(name, name).removesuffix(".ipynb")
     require(
         stem in names,
-        f"no notebook {name!r}; use NOTEBOOK=03_einops, or another of {', '.join(names)}",
+        f"no notebook {name!r}; one of {', '.join(names)} expected",
     )
-    require(mine.is_dir(), f"{mine}: no such folder; create it with `make lab` or `cs336 lab`")
+    missing = f"no {mine} here; create it with `cs336 lab`, or `make lab` in a clone"
+    require(mine.is_dir(), missing)
     source, copy = course / f"{stem}.ipynb", mine / f"{stem}.ipynb"
     kept = None
     if copy.exists() and not is_fresh(copy, source):
