@@ -6,12 +6,13 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from cs336_lib.classroom import study
 from cs336_lib.config import require
 from cs336_lib.io import write_atomic
 
@@ -107,11 +108,12 @@ class Part:
         return not self.given and not self.missing
 
 
-def parts(folder: Path, until: str = LAST) -> list[Part]:
+def parts(folder: Path | None, until: str = LAST) -> list[Part]:
     """Read the parts from notebooks 07 to `until` in `folder`.
 
     If the learner's code for an exercise passes the check, it is used. Otherwise, the reference
-    solution is used.
+    solution is used. Without a folder, the notebooks are those in the current folder, and the
+    course's for those that aren't there.
 
     Raises:
         FileNotFoundError: If a notebook is missing.
@@ -127,14 +129,14 @@ def parts(folder: Path, until: str = LAST) -> list[Part]:
     return list(found.values())
 
 
-def notebook_path(folder: Path, number: str) -> Path:
+def notebook_path(folder: Path | None, number: str) -> Path:
     """Return the path of a notebook by its number."""
-    paths = sorted(folder.glob(f"{number}_*.ipynb"))
-    if not paths:
-        raise FileNotFoundError(
-            f"{folder.resolve()}: no notebook {number}_*.ipynb; give the folder of the notebooks"
-        )
-    return paths[0]
+    for place in [folder] if folder else [Path.cwd(), study.SHIPPED]:
+        if paths := sorted(place.glob(f"{number}_*.ipynb")):
+            return paths[0]
+    raise FileNotFoundError(
+        f"{place.resolve()}: no notebook {number}_*.ipynb; give the folder of the notebooks"
+    )
 
 
 def fresh_namespace() -> dict[str, Any]:
@@ -169,13 +171,27 @@ def read_notebook(path: Path, namespace: dict[str, Any]) -> Iterator[Part]:
             continue
         code, last_line = source.rsplit("\n", 1)
         missing = reason(code, last_line, {**namespace, "checks": module})
-        solution = next(
-            text
-            for text, later in zip(sources[place:], cells[place:], strict=True)
-            if "solution" in later["metadata"].get("tags", [])
-        )
-        (block,) = re.findall(r"```python\n(.*?)```", solution, flags=re.S)
-        yield Part(name, number, (block if missing else code).strip(), False, missing)
+        if missing:
+            exercise = marks["exercise"]
+            code = solution(cells, exercise) or solution(course_cells(number), exercise)
+        yield Part(name, number, code.strip(), False, missing)
+
+
+def course_cells(number: str) -> list[dict[str, Any]]:
+    """Return the cells of a notebook of the course by its number."""
+    return json.loads(notebook_path(study.SHIPPED, number).read_text(encoding="utf-8"))["cells"]
+
+
+def solution(cells: Sequence[Mapping[str, Any]], exercise: str) -> str:
+    """Return the printed solution of an exercise, or "" if a handout leaves it out."""
+    found = False
+    for cell in cells:
+        name = cell["metadata"].get("cs336", {}).get("exercise")
+        found = name == exercise if name else found
+        if found and "solution" in cell["metadata"].get("tags", []):
+            (block,) = re.findall(r"```python\n(.*?)```", "".join(cell["source"]), flags=re.S)
+            return block
+    return ""
 
 
 def reason(code: str, last_line: str, namespace: dict[str, Any]) -> str:
@@ -218,7 +234,7 @@ def write(path: Path, folder: Path | None = None, overwrite: bool = False) -> li
 
     Args:
         path: File to write.
-        folder: Folder of the notebooks (default: the current folder).
+        folder: Folder of the notebooks (default: as in `parts`).
         overwrite: Whether to replace an existing file.
 
     Raises:
@@ -227,7 +243,7 @@ def write(path: Path, folder: Path | None = None, overwrite: bool = False) -> li
     """
     if path.exists() and not overwrite:
         raise FileExistsError(f"{path} exists; pass --overwrite, or another name with --out")
-    found = parts(folder or Path.cwd())
+    found = parts(folder)
     write_atomic(path, text(found))
     return found
 
@@ -241,7 +257,7 @@ def module(until: str = LAST, folder: Path | None = None) -> ModuleType:
     require(FIRST <= until <= LAST, f"until is {until!r}; a notebook from 07 to 10 expected")
     made = ModuleType("train_gpt2")
     sys.modules[made.__name__] = made
-    pieces = [HEADER, *(part.code for part in parts(folder or Path.cwd(), until))]
+    pieces = [HEADER, *(part.code for part in parts(folder, until))]
     sys.modules[made.__name__] = made
     exec("\n\n\n".join(pieces), made.__dict__)
     return made
@@ -249,7 +265,7 @@ def module(until: str = LAST, folder: Path | None = None) -> ModuleType:
 
 def progress(until: str = LAST, folder: Path | None = None) -> str:
     """Describe the length of the assembled file, and which parts the learner wrote."""
-    return describe(parts(folder or Path.cwd(), until))
+    return describe(parts(folder, until))
 
 
 def describe(found: list[Part]) -> str:

@@ -37,6 +37,7 @@ def cell(source: str, kind: str = "code", tags=(), **marks: str) -> dict:
 
 def course(folder: Path, double: str = STUB, later: str = "") -> Path:
     """Write notebooks 07 to 10, with an exercise and a given part in 07."""
+    folder.mkdir(exist_ok=True)
     marks = {"exercise": "double", "part": "double"}
     for number in ("07", "08", "09", "10"):
         cells = [cell(IMPORTS)]
@@ -103,6 +104,18 @@ def test_a_file_is_not_overwritten_by_accident(tmp_path):
     assemble.write(out, tmp_path, overwrite=True)
     assert out.read_text() == text
     compile(text, "file.py", "exec")
+
+
+def test_without_a_folder_the_course_has_what_is_missing(tmp_path, monkeypatch):
+    """Test a folder with one notebook, which has no solutions, as in Colab or a handout."""
+    monkeypatch.setattr(assemble.study, "SHIPPED", course(tmp_path / "course"))
+    marks = {"exercise": "double", "part": "double"}
+    cells = [cell(IMPORTS), cell(STUB, tags=["exercise"], **marks)]
+    (tmp_path / "07_toy.ipynb").write_text(json.dumps({"cells": cells}))
+    monkeypatch.chdir(tmp_path)
+    made = assemble.module("08")
+    assert made.double(2) == 4
+    assert not hasattr(made, "one")  # from the notebook in this folder
 
 
 def test_a_missing_notebook_is_named(tmp_path):
