@@ -8,7 +8,10 @@ import sys
 import time
 from pathlib import Path
 
+import nbformat
+
 from benchmarks import common
+from cs336_lib.classroom.notebooks import KERNEL
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(common.ROOT)}
 PROGRAM = """
@@ -36,8 +39,10 @@ def parts(folder: Path) -> dict:
 def test_a_killed_benchmark_goes_on_after_its_last_part(tmp_path):
     notebooks = tmp_path / "notebooks"
     notebooks.mkdir()
-    shown = common.ROOT / "notebooks" / "00_start_here.ipynb"
-    (notebooks / shown.name).write_bytes(shown.read_bytes())
+    outputs = [nbformat.v4.new_output("stream", text="42\n")]
+    cell = nbformat.v4.new_code_cell("print(6 * 7)", execution_count=1, outputs=outputs)
+    notebook = nbformat.v4.new_notebook(cells=[cell], metadata={"kernelspec": KERNEL})
+    nbformat.write(notebook, notebooks / "short.ipynb")
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     results = tmp_path / "results"
@@ -55,6 +60,6 @@ def test_a_killed_benchmark_goes_on_after_its_last_part(tmp_path):
     assert done.returncode == 0, done.stderr
     after = parts(results)
     assert after["prediction"] == before["prediction"]
-    assert after.keys() == {"prediction", "training", "00_start_here"}
+    assert after.keys() == {"prediction", "training", "short"}
     assert after["training"]["tokens_per_second"] > 0
     assert re.search("notebooks that fail +0.00  reached", done.stdout)

@@ -1,7 +1,6 @@
 """Training that is killed sixteen times ends like training that never was, to the last bit."""
 
 import json
-import multiprocessing
 import os
 import random
 import shutil
@@ -10,9 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
+from forked import CONTEXT
 
 SEED = 7  # decides which moments are aimed at; what a kill hits also depends on the machine
 KILLS = {"start": 3, "step": 5, "save": 8}
@@ -24,13 +25,10 @@ FLAGS = (
     "--eval-tokens 256 --checkpoint-every 3 --device cpu --precision fp32 "
     "--optimizer adamw --learning-rate 3e-3 --min-learning-rate 1e-4 --resume --run-dir"
 ).split()
-# Children of a process that has torch loaded: 0.5 seconds to the first step instead of 4.
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["cs336_lib.cli", "cs336_lib.train"])
 LIMIT = 120.0  # seconds that one life may take
 
 
-def start(run_dir: Path) -> multiprocessing.Process:
+def start(run_dir: Path) -> BaseProcess:
     """`cs336 train ... --resume` in a process of its own."""
     from cs336_lib.cli import main
 
@@ -39,7 +37,7 @@ def start(run_dir: Path) -> multiprocessing.Process:
     return process
 
 
-def wait(process: multiprocessing.Process, until: Callable[[], bool]) -> None:
+def wait(process: BaseProcess, until: Callable[[], bool]) -> None:
     """Look every half millisecond."""
     deadline = time.monotonic() + LIMIT
     while not until():
@@ -96,7 +94,9 @@ def test_killed_sixteen_times(undisturbed, tmp_path):
     for kind, target in zip(kinds, targets, strict=True):
         process = start(run_dir)
         if kind == "start":
-            time.sleep(rng.uniform(0, 1.0))
+            before, end = rows_written(run_dir), time.monotonic() + rng.uniform(0, 0.5)
+            while time.monotonic() < end and rows_written(run_dir) <= before:
+                time.sleep(0.0005)
         elif kind == "step":
             wait(process, lambda target=target: rows_written(run_dir) > target)
             time.sleep(rng.uniform(0, 0.03))

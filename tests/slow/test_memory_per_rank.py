@@ -1,15 +1,13 @@
 """What each rank holds during accumulation is what `accounting` says (gloo on CPUs)."""
 
 import json
-import subprocess
-import sys
 
+import forked
 import pytest
 
 from cs336_lib import accounting
 from cs336_lib.config import TrainConfig
 
-PROGRAM = ["-m", "cs336_lib.classroom.held_bytes"]
 # Four micro-batches a step on two ranks, so that gradients are accumulated.
 FLAGS = {
     "tokenizer": "char",
@@ -33,11 +31,10 @@ VOCAB_SIZE = 64  # 62 characters, padded
 )
 def test_a_rank_holds_what_accounting_says(tmp_path, processes, parallel, precision, stage):
     flags = FLAGS | {"parallel": parallel, "precision": precision}
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
-    command = [sys.executable, *launcher, *PROGRAM, str(tmp_path / "run"), json.dumps(flags)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("held ")]
-    assert len(lines) == processes, done.stderr[-3000:]
+    arguments = [str(tmp_path / "run"), json.dumps(flags)]
+    out, err = forked.run("cs336_lib.classroom.held_bytes", arguments, processes, tmp_path)
+    lines = [line for line in out.splitlines() if line.startswith("held ")]
+    assert len(lines) == processes, err[-3000:]
     parameters = accounting.count_parameters(TrainConfig(**FLAGS).model_config(VOCAB_SIZE))
     per = accounting.bytes_per_parameter("adamw")
     shards = processes if parallel == "fsdp" else 1

@@ -3,12 +3,11 @@
 import functools
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -21,14 +20,10 @@ FLAGS = (
 
 
 def run(run_dir: Path, processes: int, *flags: str) -> tuple[list[dict], dict]:
-    """Train under torchrun; return metrics and final weights."""
-    launcher = [sys.executable, "-m"]
-    if processes > 1:
-        launcher += ["torch.distributed.run", "--standalone", f"--nproc_per_node={processes}", "-m"]
-    command = [*launcher, "cs336_lib", *FLAGS, "--run-dir", str(run_dir), *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("parameters") == 1, "only rank 0 speaks"
+    """Train as under torchrun; return metrics and final weights."""
+    arguments = [*FLAGS, *flags, "--run-dir", str(run_dir)]
+    out, _ = forked.run("cs336_lib", arguments, processes, run_dir.parent)
+    assert out.count("parameters") == 1, "only rank 0 speaks"
     rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     return rows, load_file(run_dir / "checkpoints" / "step_00000030" / "model.safetensors")
 

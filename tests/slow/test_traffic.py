@@ -1,4 +1,4 @@
-"""Processes of torchrun send the bytes of `communication.traffic`, and so do fake ranks."""
+"""Processes send the bytes of `communication.traffic`, and so do fake ranks."""
 
 import dataclasses
 import json
@@ -30,10 +30,13 @@ LAYOUTS = {  # by name: a layout, and whether tensor parallelism splits the resi
     },
 }
 
+# The ranks are children of a process that has loaded PyTorch and its compiler, which DDP imports.
 PROGRAM = '''
 import json, sys
 from pathlib import Path
+import torch._dynamo
 import torch.distributed as dist
+import torch.multiprocessing
 from cs336_lib.classroom import fake_ranks
 from cs336_lib.communication import Layout
 
@@ -43,13 +46,19 @@ def wire():
     lines = Path("/proc/net/dev").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.strip().startswith("lo:"))
 
-dist.init_process_group("gloo")
-found = {}
-for name, (fields, sequence) in json.loads(Path(sys.argv[1], "layouts.json").read_text()).items():
-    before = wire()
-    found[name] = fake_ranks.run_step(Layout(**fields), sequence), wire() - before
-Path(sys.argv[1], f"{dist.get_rank()}.json").write_text(json.dumps(found))
-dist.destroy_process_group()
+def count(rank, ranks, folder):
+    """Write what this rank sends in a step of each layout."""
+    store = f"file://{folder / 'store'}"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
+    found = {}
+    for name, (fields, sequence) in json.loads((folder / "layouts.json").read_text()).items():
+        before = wire()
+        found[name] = fake_ranks.run_step(Layout(**fields), sequence), wire() - before
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+folder, ranks = Path(sys.argv[1]), int(sys.argv[2])
+torch.multiprocessing.start_processes(count, (ranks, folder), ranks, start_method="fork")
 '''
 
 
@@ -58,12 +67,11 @@ ALONE = ["unshare", "-rn", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
 
 
 def launch(folder: Path, ranks: int, layouts: dict, before: list[str]) -> list[dict]:
-    """Run a step of each layout under torchrun, and return what each rank sent."""
+    """Run a step of each layout, and return what each rank sent."""
     fields = {name: (dataclasses.asdict(layout), s) for name, (layout, s) in layouts.items()}
     (folder / "layouts.json").write_text(json.dumps(fields))
     (folder / "program.py").write_text(PROGRAM)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command = [*torchrun, f"--nproc_per_node={ranks}", str(folder / "program.py"), str(folder)]
+    command = [sys.executable, str(folder / "program.py"), str(folder), str(ranks)]
     done = subprocess.run([*before, *command], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
