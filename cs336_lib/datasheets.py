@@ -11,8 +11,8 @@ class Device:
     """Datasheet of a device.
 
     `peak_flops` maps a precision to the peak FLOP/s without sparsity. `bandwidth` is in bytes per
-    second. `memory` is the datasheet's number of GB in bytes, and a GPU often has more. PyTorch finds
-    84.9 GB on an H100 of 80 GB.
+    second. `memory` is the datasheet's number of GB in bytes, and a GPU often has more. PyTorch
+    finds 84.9 GB on an H100 of 80 GB.
     """
 
     name: str
