@@ -74,8 +74,9 @@ class Sample:
     """Sample only from the most likely tokens with this total probability (None: all)."""
     seed: int | None = None
     """Random seed. Sample n uses seed + n - 1 (None: a random seed)."""
-    weights: Literal["fp32", "fp16", "bf16", "int8"] = "fp32"
-    """Data type of the weights. Fewer bits are faster, but may change the text."""
+    weights: Literal["fp32", "fp16", "bf16", "int8", "auto"] = "fp32"
+    """Data type of the weights. Fewer bits are faster, but may change the text. auto measures
+    which type is fastest here, and repeats this after a day."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1 or mps."""
 
@@ -88,7 +89,12 @@ class Sample:
             self.max_new_tokens, self.temperature, self.top_k, self.top_p, self.seed
         )
         model, tokenizer = checkpoint.load_run(self.run_dir, hardware.select_device(self.device))
-        generate.store_weights(model, generate.WEIGHTS[self.weights])
+        weights: str = self.weights
+        if weights == "auto":
+            from cs336_lib import machine_report
+
+            weights = machine_report.fastest_weights(model)
+        generate.store_weights(model, generate.WEIGHTS[weights])
         prompt = self.prompt
         if prompt is None:
             prompt = generate.first_prompt(tokenizer, "\n")

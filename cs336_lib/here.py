@@ -237,6 +237,7 @@ def best_threads(device: torch.device) -> int:
 
 
 COURSE_TOKENS, COURSE_WIDTH = 1024, 768
+MOST_BLOCKS = 12  # more would only take more memory and time
 
 
 def matmul_flops(dtype: torch.dtype, device: torch.device) -> dict[str, list[float]]:
@@ -258,16 +259,24 @@ def matmul_flops(dtype: torch.dtype, device: torch.device) -> dict[str, list[flo
     return found
 
 
-def seconds_per_token(device: torch.device, tokens: int = 4) -> dict[str, float]:
-    """Measure the seconds to sample a token from GPT-2 124M, by the data type of the weights.
+def seconds_per_token(shape: GPTConfig, device: torch.device, tokens: int = 4) -> dict[str, float]:
+    """Measure the seconds to sample a token, by the data type of the weights.
 
-    The types take turns, and the shortest of several times counts.
+    The types take turns, and the shortest of several times counts. int8 weights need a CPU.
+
+    Args:
+        shape: Shape of the model. At most `MOST_BLOCKS` of its blocks are measured.
+        device: Device of the model.
+        tokens: Number of tokens in each of eight turns.
     """
+    measured = dataclasses.replace(shape, n_layer=min(shape.n_layer, MOST_BLOCKS))
     streams = {}
     for name, dtype in WEIGHTS.items():
-        model = GPT(GPTConfig()).to(device)
+        if dtype == torch.int8 and device.type != "cpu":
+            continue
+        model = GPT(measured).to(device)
         store_weights(model, dtype)
-        prompt = torch.zeros(1, 16, dtype=torch.long)
+        prompt = torch.zeros(1, 1, dtype=torch.long)
         streams[name] = stream(model, prompt, 1 + 8 * tokens, temperature=0.0)
         next(streams[name])  # reads the prompt
     times = dict.fromkeys(streams, math.inf)
@@ -319,7 +328,10 @@ def measure(device: torch.device) -> Machine:
             matmuls[precision] = matmul_flops(WEIGHTS[precision], device)
             peaks[precision] = hardware.peak_flops(device, WEIGHTS[precision])[0]
         bar.update()
-        bandwidth, sampling = hardware.read_bandwidth(device), seconds_per_token(device)
+        bandwidth, sampling = (
+            hardware.read_bandwidth(device),
+            seconds_per_token(GPTConfig(), device),
+        )
         bar.update()
         rows: list[Row] = []
         for name, (_, config) in PRESETS.items():

@@ -1,49 +1,92 @@
-"""Format and cache the measurement of this machine for `cs336 estimate --here`."""
+"""Format and cache measurements of this machine for `cs336 estimate --here` and `cs336 sample`."""
 
 import dataclasses
 import hashlib
 import json
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from cs336_lib import accounting, hardware, here
-from cs336_lib.config import TrainConfig, from_json
+from cs336_lib.config import GPTConfig, TrainConfig, from_json
 from cs336_lib.here import Machine, Row
 from cs336_lib.io import Log, read_json, write_atomic
+from cs336_lib.model import GPT
 from cs336_lib.report import digits, gigabytes, table
+
+Found = TypeVar("Found")
 
 DAY = 86_400.0
 
 
-def cache_file(device: torch.device) -> Path:
-    """Return the file in the user's cache folder for this device, CPU, thread count and torch."""
+def cache_file(device: torch.device, shape: GPTConfig | None = None) -> Path:
+    """Return the file in the user's cache folder for this device, CPU, thread count and torch.
+
+    With a shape, the file is for the weights of this model.
+    """
     key = (
         *(hardware.device_name(device), hardware.cpu_model(), os.cpu_count()),
         *(torch.get_num_threads(), torch.__version__, os.environ.get("CS336_CPU_BF16")),
+        *((shape,) if shape else ()),
     )
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cs336"
-    return folder / f"here-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.json"
+    name = "weights" if shape else "here"
+    return folder / f"{name}-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.json"
+
+
+def measured_once_a_day(
+    file: Path, parse: Callable[[Any], Found], measure: Callable[[], Found]
+) -> Found:
+    """Return the measurement in a cache file, or measure and store it if the last is a day old."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        if time.time() - file.stat().st_mtime < DAY:
+            return parse(read_json(file))
+    if hasattr(os, "getloadavg") and (load := os.getloadavg()[0]) > 0.5:
+        Log().write(f"other programs are running (load {load:.1f}), so times may be too long\n")
+    found = measure()
+    content = dataclasses.asdict(found) if isinstance(found, Machine) else found
+    with suppress(OSError):  # without a cache, it is measured again next time
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(file, json.dumps(content) + "\n")
+    return found
 
 
 def this_machine(device: torch.device) -> Machine:
-    """Return the measurement of this machine, or measure it if the last one is a day old."""
-    file = cache_file(device)
-    with suppress(OSError, ValueError, TypeError, KeyError):
-        if time.time() - file.stat().st_mtime < DAY:
-            stored = read_json(file)
-            return Machine(**{**stored, "rows": [Row(**row) for row in stored["rows"]]})
-    if hasattr(os, "getloadavg") and (load := os.getloadavg()[0]) > 0.5:
-        Log().write(f"other programs are running (load {load:.1f}), so times may be too long\n")
-    found = here.measure(device)
-    with suppress(OSError):  # without a cache, it is measured again next time
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(file, json.dumps(dataclasses.asdict(found)) + "\n")
-    return found
+    """Return the measurement of this machine."""
+    return measured_once_a_day(
+        cache_file(device),
+        lambda stored: Machine(**{**stored, "rows": [Row(**row) for row in stored["rows"]]}),
+        lambda: here.measure(device),
+    )
+
+
+def fastest_weights(model: GPT) -> str:
+    """Return the data type of weights that samples fastest from a model of this shape.
+
+    The reason is printed in one line.
+    """
+    sampling = measured_once_a_day(
+        cache_file(model.device, model.config),
+        lambda stored: {name: float(stored[name]) for name in stored},
+        lambda: here.seconds_per_token(model.config, model.device),
+    )
+    blocks, most = model.config.n_layer, here.MOST_BLOCKS
+    part = f" ({most} of {blocks} blocks)" if blocks > most else ""
+    Log().write(f"weights: {sampling_choice(sampling)}{part}\n")
+    return min(sampling, key=sampling.__getitem__)
+
+
+def sampling_choice(sampling: dict[str, float]) -> str:
+    """Format the fastest data type of the weights, and the times of all types."""
+    best = min(sampling, key=sampling.__getitem__)
+    times = ", ".join(f"{name} {1000 * seconds:.1f}" for name, seconds in sampling.items())
+    note = "" if best == "fp32" else "; fewer bits may change the text"
+    return f"{best} to sample (--weights {best}): {times} ms a token{note}"
 
 
 def cells(row: Row) -> list[str]:
@@ -70,16 +113,12 @@ def matmul_table(machine: Machine) -> list[str]:
 
 def choices(machine: Machine) -> list[str]:
     """Format the fastest precision, number of threads and data type of the weights."""
-    sampling = {name: 1000 * seconds for name, seconds in machine.sampling.items()}
-    best = min(sampling, key=sampling.__getitem__)
-    times = ", ".join(f"{name} {value:.1f}" for name, value in sampling.items())
-    note = "" if best == "fp32" else "; fewer bits may change the text"
     trained = next(row.precision for row in machine.rows if row.name == "gpt2-124m")
     return [
         f"precision  {trained} to train GPT-2 124M (--precision {trained})",
         f"threads    {machine.threads} of {torch.get_num_threads()} "
         f"(OMP_NUM_THREADS={machine.threads})",
-        f"weights    {best} to sample (--weights {best}): {times} ms a token{note}",
+        f"weights    {sampling_choice(machine.sampling)}",
     ]
 
 
