@@ -166,8 +166,8 @@ def landing(folder: Path) -> str:
 
 def lay_out(notebooks: list[Path], folder: Path) -> None:
     """Copy the pages of the site. Relative links work because the folder structure is kept."""
-    top = map(Path, ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "data/README.md"))
-    pages = [*top, *sorted(DOCS.glob("*.md"))]
+    last = map(Path, ("data/README.md", "CONTRIBUTING.md", "CHANGELOG.md"))
+    pages = [Path("README.md"), *sorted(DOCS.glob("*.md")), *last]
     linked = []
     for page in pages:
         for target in re.findall(r"\]\(([^)#:]+)", page.read_text(encoding="utf-8")):

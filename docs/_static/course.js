@@ -1,6 +1,6 @@
 // What scrolls sideways can be reached with Tab, so that the arrow keys scroll it.
 function reachScrolling() {
-  for (const block of document.querySelectorAll("pre, .table-wrapper, div.math, .cs336-explorer")) {
+  for (const block of document.querySelectorAll("pre, .table-wrapper, div.math, div.cell_output, .cs336-explorer")) {
     if (block.scrollWidth > block.clientWidth) block.tabIndex = 0;
     else block.removeAttribute("tabindex");
   }
@@ -10,5 +10,8 @@ document.addEventListener("DOMContentLoaded", () => {
   document.querySelector(".sidebar-drawer")?.setAttribute("aria-label", "Pages");
   reachScrolling();
 });
-addEventListener("load", reachScrolling);
+addEventListener("load", () => {
+  for (const image of document.querySelectorAll("div.cell_output img")) image.classList.toggle("wide", image.naturalWidth > 660);
+  reachScrolling();
+});
 addEventListener("resize", reachScrolling);

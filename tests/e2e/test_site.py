@@ -8,7 +8,7 @@ import nbformat
 import pytest
 from accessibility import severe
 from bs4 import BeautifulSoup
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
@@ -147,6 +147,25 @@ def test_pages_fit_the_screen(width, pages, page: Page):
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= width, f"{path.name} is {wide} pixels wide on a screen of {width}"
     assert failed == []
+
+
+def right_edge(part: Locator) -> float:
+    """The largest horizontal coordinate of a part of the page."""
+    box = part.bounding_box()
+    return box["x"] + box["width"]
+
+
+def test_figures_and_controls_are_readable_on_a_phone(site, page: Page):
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto((site / "notebooks" / "04_flops_and_memory.html").as_uri())
+    figure = page.locator("div.cell_output img.wide").first
+    expect(figure).to_have_css("width", "640px")
+    figure.locator("..").focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("document.activeElement.scrollLeft > 0")
+    page.goto((site / "notebooks" / "02_strides_and_views.html").as_uri())
+    explorer = page.locator(".cs336-strides")
+    assert right_edge(explorer.locator("input")) <= right_edge(explorer) <= 390
 
 
 def test_an_error_message_is_found(site, page: Page):
