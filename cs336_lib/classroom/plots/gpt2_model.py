@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 
 from cs336_lib.classroom.plots.style import (
     BLUE,
-    BROWN,
     GREEN,
     GREY,
     LINES,
@@ -56,7 +55,7 @@ def architecture(n_layer: int, n_embd: int, vocab_size: int) -> Figure:
     drawing, axes = figure(14, 4.6)
     axes.set(xlim=(0, 14), ylim=(-1.15, 3.0))
     axes.axis("off")
-    axes.plot([2.95, 10.6], [0, 0], color=BROWN, lw=9, solid_capstyle="butt", zorder=0)
+    axes.plot([2.95, 10.6], [0, 0], color=GREEN, lw=9, solid_capstyle="butt", zorder=0)
     axes.text(3.3, -0.42, f"residual stream, {n_embd} numbers per token", size=14, va="top")
     box(axes, 0.75, 0, 1.2, "token ids", "white")
     box(axes, 2.3, 0.75, 1.65, "wte: token", SKY)
