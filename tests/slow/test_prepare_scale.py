@@ -25,7 +25,11 @@ from cs336_lib.data.documents import Corpus
 preparing.SAVE_SECONDS = 0.2
 source, out, workers = Corpus((Path(sys.argv[1]),)), Path(sys.argv[2]), int(sys.argv[3])
 counts = preparing.prepare(source, out, workers=workers, shard_tokens=2_000_000)
-print(json.dumps([counts, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]))
+memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+status = Path("/proc/self/status")
+if status.exists():  # Linux, where ru_maxrss also counts the process that started this one
+    memory = int(status.read_text().split("VmHWM:")[1].split()[0])
+print(json.dumps([counts, memory]))
 """
 
 
