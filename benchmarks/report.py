@@ -1,12 +1,13 @@
-"""Write the measurements into README's table and draw them as docs/benchmarks.png.
+"""Write the measurements into README's tables and draw them as docs/benchmarks.png.
 
     python -m benchmarks.report
 
-The script reads results/*.json and replaces the table between README's two marks. Every row names
+The script reads results/*.json and replaces the tables between README's two marks. Every row names
 the command that measured it.
 """
 
 import json
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,10 @@ def generation(result: dict[str, Any], folder: Path) -> Line:
     if dtype and reference.exists():
         fp32 = json.loads(reference.read_text(encoding="utf-8"))
         scale = fp32["ms_per_token"]["ours"]["median"] / ours
-        in_fp32 = {peer: factor * scale for peer, factor in fp32["times_ours"].items()}
-        if any(in_fp32[peer] < times[peer] for peer in PEERS if peer in times):
-            times = {peer: min(in_fp32[peer], times[peer]) for peer in PEERS if peer in times}
+        factors = fp32["times_ours"]
+        in_fp32 = {peer: factors[peer] * scale for peer in PEERS if peer in factors}
+        if any(factor < times.get(peer, math.inf) for peer, factor in in_fp32.items()):
+            times = {peer: min(in_fp32[peer], times.get(peer, math.inf)) for peer in in_fp32}
             note = " weights (others float32)"
     return Line(
         f"generation, 124M, {setup['prompt_tokens']} + {setup['new_tokens']} tokens, "
@@ -141,6 +143,35 @@ def table(lines: list[Line], course: dict[str, Any]) -> str:
     return "\n".join(rows)
 
 
+def engine_table(result: dict[str, Any]) -> str:
+    """Return Markdown with the ms a token of each engine, by type of weights, and the limit."""
+    rows, setup = result["engines"], result["setup"]
+    names = list(dict.fromkeys(label.rpartition(" ")[0] for label in rows))
+    types = list(dict.fromkeys(label.rpartition(" ")[2] for label in rows))
+    found = {label: f"{row['ms_per_token']['median']:.1f}" for label, row in rows.items()}
+    limits = [rows[f"ours {kind}"]["limit_ms_per_token"] for kind in types]
+    shares = [
+        f"{limit / rows[f'ours {kind}']['ms_per_token']['median']:.0%} in {kind}"
+        for kind, limit in zip(types, limits, strict=True)
+    ]
+    lines = [
+        f"| ms a token, by weights | {' | '.join(types)} |",
+        f"|---{'|---' * len(types)}|",
+        *(
+            f"| {name} | {' | '.join(found.get(f'{name} {kind}', '') for kind in types)} |"
+            for name in names
+        ),
+        f"| memory bandwidth | {' | '.join(f'{limit:.1f}' for limit in limits)} |",
+        "",
+        f"`benchmarks.generate --peers` samples {setup['new_tokens']} tokens from a prompt of "
+        f"{setup['prompt_tokens']} with GPT-2 124M on {result['machine']['cpu']} "
+        f"({result['machine']['cpu_capability']}). The last row is the time to read the weights "
+        f"once, as fast as a sum does ({result['read_bytes_per_second']['median'] / 1e9:.0f} GB/s "
+        f"in these rounds). Our sampler reaches {', '.join(shares)} of this speed.",
+    ]
+    return "\n".join(lines)
+
+
 def draw(lines: list[Line]) -> Figure:
     """Draw each peer's time as a multiple of ours."""
     times = {
@@ -157,12 +188,21 @@ def with_table(readme: str, made: str) -> str:
     return f"{before}{BEGIN}\n{made}\n{END}{after}"
 
 
+def tables(lines: list[Line], folder: Path = common.RESULTS) -> str:
+    """Return the table of README, and that of the engines if they have been measured."""
+    course = json.loads((folder / "course.json").read_text(encoding="utf-8"))
+    engines = folder / "engines.json"
+    made = table(lines, course)
+    if engines.exists():
+        made += "\n\n" + engine_table(json.loads(engines.read_text(encoding="utf-8")))
+    return made
+
+
 def main() -> None:
-    """Write the table into README and draw the figure."""
+    """Write the tables into README and draw the figure."""
     lines = read_lines()
-    course = json.loads((common.RESULTS / "course.json").read_text(encoding="utf-8"))
     readme = common.ROOT / "README.md"
-    text = with_table(readme.read_text(encoding="utf-8"), table(lines, course))
+    text = with_table(readme.read_text(encoding="utf-8"), tables(lines))
     readme.write_text(text, encoding="utf-8")
     picture = common.ROOT / "docs" / "benchmarks.png"
     draw(lines).savefig(picture, dpi=100, metadata={"Software": None})

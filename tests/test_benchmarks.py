@@ -18,6 +18,7 @@ from torch import nn
 
 from benchmarks import (
     common,
+    engines,
     generate,
     gpu,
     loader,
@@ -248,6 +249,48 @@ def test_generation_gives_the_same_tokens(results, capsys, monkeypatch):
     assert all(read(results)["same_tokens"].values())
 
 
+def test_engines_are_measured_or_absent_with_the_reason(results, tmp_path, capsys, monkeypatch):
+    real = engines.run
+
+    def without_pip(*command) -> str:
+        config.require("pip" not in command, "no matching distribution")
+        return real(*command)
+
+    def empty(folder: Path, **_) -> None:
+        (folder / "lib" / "python3" / "site-packages").mkdir(parents=True)
+
+    monkeypatch.setattr(engines, "run", without_pip)
+    monkeypatch.setattr(engines.venv, "create", empty)
+    monkeypatch.setattr(engines, "FOLDER", tmp_path / "peers")
+    found = {
+        "ours": engines.Engine("ours", ("fp32",)),
+        "broken": engines.Engine("no_such_function", ("int8",)),
+        "missing": engines.Engine("missing", ("fp32",), ("no-such-package",)),
+    }
+    monkeypatch.setattr(engines, "ENGINES", found)
+    small = generate.GPTConfig(n_layer=1, n_head=1, n_embd=8, block_size=32)
+    monkeypatch.setattr(generate, "GPTConfig", lambda: small)
+    generate.main(prompt_tokens=4, new_tokens=8, rounds=2, peers=True)
+    result = read(results)
+    assert result["absent"] == {
+        "broken int8": "KeyError: 'no_such_function'",
+        "missing": "no matching distribution",
+    }
+    (row,) = result["engines"].values()
+    assert row["equal_tokens"] == 8
+    assert len(row["ms_per_token"]["rounds"]) == 2
+    weights = 4 * (50257 * 8 + 12 * 8 * 8 + 13 * 8 + 2 * 8)
+    limit = 1000 * weights / result["read_bytes_per_second"]["median"]
+    assert row["limit_ms_per_token"] == pytest.approx(limit)
+    assert "broken int8" in capsys.readouterr().out
+    assert "| ours | " in report.engine_table(result)
+
+
+def test_texts_are_compared_up_to_the_first_other_token():
+    assert engines.equal_tokens([1, 2, 3], [1, 2, 3]) == 3
+    assert engines.equal_tokens([1, 2, 3], [1, 4, 3]) == 1
+
+
 def test_the_loader_reads_shards_that_are_mostly_holes(results, capsys, monkeypatch):
     monkeypatch.setattr(loader, "SHARD_TOKENS", 100_000)
     loader.main(gigabytes=0.0004, count=2, block_size=16, rounds=3)
@@ -272,11 +315,10 @@ def test_a_peer_is_quoted_in_its_faster_precision(tmp_path):
 
 def test_the_readme_shows_what_was_measured():
     """Every number in README's table comes from a stored result and names its command."""
-    course = json.loads((report.common.RESULTS / "course.json").read_text(encoding="utf-8"))
     readme = (common.ROOT / "README.md").read_text(encoding="utf-8")
     lines = report.read_lines()
     assert len(lines) >= 5
-    assert report.with_table(readme, report.table(lines, course)) == readme
+    assert report.with_table(readme, report.tables(lines)) == readme
     for line in lines:
         module = line.command.strip("`").split()[0]
         assert (common.ROOT / f"{module.replace('.', '/')}.py").is_file(), line
