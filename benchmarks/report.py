@@ -68,7 +68,7 @@ def generation(result: dict[str, Any], folder: Path) -> Line:
     return Line(
         f"generation, 124M, {setup['prompt_tokens']} + {setup['new_tokens']} tokens, "
         f"{setup['dtype']}{note}",
-        f"{ours:.1f} ms a token, {result['limit_ms_per_token'] / ours:.0%} of the memory bandwidth",
+        f"{ours:.1f} ms a token",
         times,
         f"`benchmarks.generate --prompt-tokens {setup['prompt_tokens']}{dtype}`",
     )

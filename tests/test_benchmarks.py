@@ -305,7 +305,6 @@ def test_a_peer_is_quoted_in_its_faster_precision(tmp_path):
             "setup": {"dtype": dtype, "prompt_tokens": 16, "new_tokens": 128},
             "ms_per_token": {"ours": {"median": ours}},
             "times_ours": {"transformers": factor},
-            "limit_ms_per_token": 10.0,
         }
         (tmp_path / f"generate_cpu_{dtype}_prompt16.json").write_text(json.dumps(result))
     float16, float32 = report.read_lines(tmp_path)
