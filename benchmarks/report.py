@@ -8,6 +8,7 @@ the command that measured it.
 
 import json
 import math
+import statistics
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,13 @@ from cs336_lib.classroom.plots import gpt2_speed as plots
 BEGIN = "<!-- measured: python -m benchmarks.report -->"
 END = "<!-- end of what was measured -->"
 PEERS = ("transformers", "nanoGPT", "nanoGPT, bf16")
+
+CONTENDERS = {
+    "nanoGPT": "nanoGPT as its README says",
+    "nanoGPT, our recipe": "nanoGPT's code, our recipe",
+    "ours, nanoGPT's recipe": "our code, nanoGPT's recipe",
+    "ours": "our code, our recipe (`cs336 train shakespeare-char`)",
+}
 
 
 @dataclass(frozen=True)
@@ -139,6 +147,8 @@ def table(lines: list[Line], course: dict[str, Any]) -> str:
         "`import torch`, and `make lab` serves its page after "
         f"{course['lab_seconds']['median']:.1f} s (`benchmarks.course`).{notebooks} "
         f"We measured on shared machines with two cores: {' and '.join(machines)}.",
+        "",
+        *recipes(),
     ]
     return "\n".join(rows)
 
@@ -170,6 +180,38 @@ def engine_table(result: dict[str, Any]) -> str:
         f"in these rounds). Our sampler reaches {', '.join(shares)} of this speed.",
     ]
     return "\n".join(lines)
+
+
+def recipes(folder: Path = common.RESULTS) -> list[str]:
+    """Return Markdown lines with the time and loss of each recipe in each code, by text."""
+    paths = sorted(folder.glob("speedrun_*.json"), reverse=True)
+    results = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    names = [result["text"]["name"] for result in results]
+    rows = [f"| seconds, loss | {' | '.join(names)} |", f"|---{'|---' * len(names)}|"]
+    for name, what in CONTENDERS.items():
+        cells = [
+            f"{result['seconds'][name]['median']:.1f} s, "
+            f"{statistics.median(result['losses'][name]):.3f}"
+            for result in results
+        ]
+        rows.append(f"| {what} | {' | '.join(cells)} |")
+    texts = []
+    for result in results:
+        rounds = len(result["seconds"]["ours"]["rounds"])
+        texts.append(
+            f"{result['text']['name']} is {result['text']['source']}. The preset "
+            f"{'reaches' if result['reached'] else 'does not reach'} nanoGPT's loss there. The "
+            f"times are from {rounds} round{'s' * (rounds > 1)} at a load average of "
+            f"{result['machine']['load_average']:.1f}."
+        )
+    return [
+        *rows,
+        "",
+        "This table separates recipe and code (`benchmarks.speedrun`). A recipe is the shape, "
+        "batch, optimizer and schedule. Times include start-up, and losses are in nats per "
+        "character of the same validation text. Our recipe is the preset `shakespeare-char`, "
+        f"which we tuned on tiny-shakespeare.txt only. {' '.join(texts)}",
+    ]
 
 
 def draw(lines: list[Line]) -> Figure:

@@ -12,6 +12,10 @@ included, and scored by one function on the same validation windows of context 6
 while they wait (OMP_WAIT_POLICY=ACTIVE), which is faster on idle cores. By default, ours would let
 them sleep.
 
+On Debian with r-cran-janeaustenr, this command makes the text by Jane Austen that README names.
+
+    Rscript -e 'writeLines(janeaustenr::austen_books()$text)' | head -c 1115394 > austen.txt
+
 Each run is stored at once in results/speedrun_<text>.part. If the program is interrupted, run the
 same command again. It continues with the next run. The last line, `ratio R`, says how many times as
 long nanoGPT with its own recipe takes as ours.
