@@ -1,9 +1,9 @@
-"""Write the measurements into README's tables and draw them as docs/benchmarks.png.
+"""Write the measurements into README.md and docs/benchmarks.md, and draw docs/benchmarks.png.
 
     python -m benchmarks.report
 
-The script reads results/*.json and replaces the tables between README's two marks. Every row names
-the command that measured it.
+The script reads results/*.json and replaces the tables between the two marks of each page. Every
+row names the command that measured it.
 """
 
 import json
@@ -83,11 +83,11 @@ def generation(result: dict[str, Any], folder: Path) -> Line:
 
 
 def speedrun(result: dict[str, Any], _: Path) -> Line:
-    """Return the line for a result of speedrun."""
+    """Return the line for a result of speedrun, with the losses that were reached."""
+    ours, theirs = (statistics.median(result["losses"][name]) for name in ("ours", "nanoGPT"))
     return Line(
-        f"training to nanoGPT's loss on {result['text']['name']}",
-        f"{result['seconds']['ours']['median']:.1f} s with start-up"
-        + ("" if result["reached"] else ", goal NOT reached"),
+        f"the small preset on {result['text']['name']}",
+        f"{result['seconds']['ours']['median']:.1f} s, loss {ours:.3f} (nanoGPT {theirs:.3f})",
         {"nanoGPT": result["ratio"]},
         "`benchmarks.speedrun --text FILE`",
     )
@@ -106,7 +106,7 @@ def loading(result: dict[str, Any], _: Path) -> Line:
 KINDS = {
     "train_step_*": training_step,
     "generate_*": generation,
-    "speedrun": speedrun,
+    "speedrun*": speedrun,
     "loader": loading,
 }
 
@@ -118,37 +118,31 @@ def read_lines(folder: Path = common.RESULTS) -> list[Line]:
         for path in sorted(folder.glob(f"{pattern}.json")):
             result = json.loads(path.read_text(encoding="utf-8"))
             machine = result["machine"]
-            name = f"{machine['cpu']} ({machine['cpu_capability']})"
+            name = f"{machine['cpu']}, {machine['cpu_capability']}"
             lines.append(replace(line(result, folder), machine=name))
     return lines
 
 
 def table(lines: list[Line], course: dict[str, Any]) -> str:
-    """Return Markdown: the lines, then a sentence each on the units, the course and the machine."""
+    """Return Markdown with the lines by machine, and sentences on the units and the course."""
     rows = [
         f"| | ours | {' | '.join(PEERS)} | `python -m ...` |",
         f"|---|---{'|---' * len(PEERS)}|---|",
     ]
-    for line in lines:
-        peers = [f"{line.times[p]:.2f} x" if p in line.times else "" for p in PEERS]
-        rows.append(f"| {' | '.join((line.what, line.ours, *peers, line.command))} |")
-    machines = sorted({line.machine for line in lines})
-    notebooks = (
-        f" `pytest --nbval notebooks/` takes {course['notebooks_seconds'] / 60:.1f} minutes."
-        if "notebooks_seconds" in course
-        else ""
-    )
+    for machine in sorted({line.machine for line in lines}):
+        rows.append(f"| **{machine}** |{' |' * (len(PEERS) + 2)}")
+        for line in (line for line in lines if line.machine == machine):
+            peers = [f"{line.times[p]:.2f} x" if p in line.times else "" for p in PEERS]
+            rows.append(f"| {' | '.join((line.what, line.ours, *peers, line.command))} |")
     rows += [
         "",
         "A factor of 2.00 x means that the other program takes twice as long as ours. Each factor "
-        "is the median over alternating rounds. nanoGPT ran from a checkout (`--nanogpt PATH`), "
-        "with its own settings, and with bf16 and fused AdamW. "
+        "is the median over alternating rounds on a shared machine with two cores. nanoGPT ran "
+        "from a checkout (`--nanogpt PATH`), with its own settings, and with bf16 and fused AdamW. "
+        "The small preset was tuned on tiny-shakespeare.txt. "
         f"Importing `cs336_lib`'s modules adds {course['import_adds_seconds']:.2f} s to "
         "`import torch`, and `make lab` serves its page after "
-        f"{course['lab_seconds']['median']:.1f} s (`benchmarks.course`).{notebooks} "
-        f"We measured on shared machines with two cores: {' and '.join(machines)}.",
-        "",
-        *recipes(),
+        f"{course['lab_seconds']['median']:.1f} s (`benchmarks.course`).",
     ]
     return "\n".join(rows)
 
@@ -182,10 +176,8 @@ def engine_table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def recipes(folder: Path = common.RESULTS) -> list[str]:
-    """Return Markdown lines with the time and loss of each recipe in each code, by text."""
-    paths = sorted(folder.glob("speedrun_*.json"), reverse=True)
-    results = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+def recipes(results: list[dict[str, Any]]) -> str:
+    """Return Markdown with the time and loss of each recipe in each code, by text."""
     names = [result["text"]["name"] for result in results]
     rows = [f"| seconds, loss | {' | '.join(names)} |", f"|---{'|---' * len(names)}|"]
     for name, what in CONTENDERS.items():
@@ -204,51 +196,59 @@ def recipes(folder: Path = common.RESULTS) -> list[str]:
             f"times are from {rounds} round{'s' * (rounds > 1)} at a load average of "
             f"{result['machine']['load_average']:.1f}."
         )
-    return [
-        *rows,
+    rows += [
         "",
-        "This table separates recipe and code (`benchmarks.speedrun`). A recipe is the shape, "
-        "batch, optimizer and schedule. Times include start-up, and losses are in nats per "
-        "character of the same validation text. Our recipe is the preset `shakespeare-char`, "
-        f"which we tuned on tiny-shakespeare.txt only. {' '.join(texts)}",
+        "A recipe is the shape, batch, optimizer and schedule. Times include start-up, and losses "
+        "are in nats per character of the same validation text. Our recipe is the preset "
+        "`shakespeare-char`, which we tuned on tiny-shakespeare.txt only. " + " ".join(texts),
     ]
+    return "\n".join(rows)
 
 
 def draw(lines: list[Line]) -> Figure:
-    """Draw each peer's time as a multiple of ours."""
+    """Draw each peer's time as a multiple of ours. Labels end in the CPU's instruction set."""
     times = {
-        line.what: {peer: line.times[peer] for peer in PEERS if peer in line.times}
-        for line in lines
+        line.what + line.machine[line.machine.rfind(",") :]: {
+            peer: line.times[peer] for peer in PEERS if peer in line.times
+        }
+        for line in sorted(lines, key=lambda line: line.machine)
     }
     return plots.beside_others(times, "Time of the others, as a multiple of ours")
 
 
-def with_table(readme: str, made: str) -> str:
-    """Return README's text with this table between the marks."""
-    before, _, rest = readme.partition(BEGIN)
+def with_table(page: str, made: str) -> str:
+    """Return the page's text with this between the marks."""
+    before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{made}\n{END}{after}"
 
 
-def tables(lines: list[Line], folder: Path = common.RESULTS) -> str:
-    """Return the table of README, and that of the engines if they have been measured."""
-    course = json.loads((folder / "course.json").read_text(encoding="utf-8"))
-    engines = folder / "engines.json"
-    made = table(lines, course)
-    if engines.exists():
-        made += "\n\n" + engine_table(json.loads(engines.read_text(encoding="utf-8")))
-    return made
+def pages(lines: list[Line], folder: Path = common.RESULTS) -> dict[Path, str]:
+    """Return the tables of each page."""
+
+    def read(name: str) -> Any:
+        return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+
+    texts = [read(path.stem) for path in sorted(folder.glob("speedrun_*.json"), reverse=True)]
+    details = (
+        ("## Sampling beside other engines", engine_table(read("engines"))),
+        ("## Recipe and code", recipes(texts)),
+    )
+    return {
+        common.ROOT / "README.md": table(lines, read("course")),
+        common.ROOT / "docs" / "benchmarks.md": "\n\n".join(sum(details, ())),
+    }
 
 
 def main() -> None:
-    """Write the tables into README and draw the figure."""
+    """Write the tables into the pages and draw the figure."""
     lines = read_lines()
-    readme = common.ROOT / "README.md"
-    text = with_table(readme.read_text(encoding="utf-8"), tables(lines))
-    readme.write_text(text, encoding="utf-8")
+    for page, made in pages(lines).items():
+        page.write_text(with_table(page.read_text(encoding="utf-8"), made), encoding="utf-8")
+        print(page)
     picture = common.ROOT / "docs" / "benchmarks.png"
     draw(lines).savefig(picture, dpi=100, metadata={"Software": None})
-    print(f"{readme}: {len(lines)} rows; {picture}")
+    print(picture)
 
 
 if __name__ == "__main__":

@@ -314,10 +314,11 @@ def test_a_peer_is_quoted_in_its_faster_precision(tmp_path):
 
 def test_the_readme_shows_what_was_measured():
     """Every number in README's table comes from a stored result and names its command."""
-    readme = (common.ROOT / "README.md").read_text(encoding="utf-8")
     lines = report.read_lines()
     assert len(lines) >= 5
-    assert report.with_table(readme, report.tables(lines)) == readme
+    for page, made in report.pages(lines).items():
+        text = page.read_text(encoding="utf-8")
+        assert report.with_table(text, made) == text, f"{page}: python -m benchmarks.report"
     for line in lines:
         module = line.command.strip("`").split()[0]
         assert (common.ROOT / f"{module.replace('.', '/')}.py").is_file(), line
