@@ -32,13 +32,15 @@ def train(seed: int) -> None:
 
         def configure_optimizers(self, *_: Any) -> torch.optim.Optimizer:
             optimizer = make_optimizer(self, config)
-            steps = count()
+            steps, step = count(), optimizer.step
 
-            def set_learning_rate(*_: Any) -> None:
+            def scheduled_step(*_: Any) -> None:
                 rate = schedule.learning_rate(next(steps), config)
                 schedule.set_learning_rate(optimizer, rate)
+                step()
 
-            optimizer.register_step_pre_hook(set_learning_rate)
+            # Not as a hook of the optimizer: AdamW's step inside Muon's would call it once more.
+            optimizer.step = scheduled_step  # type: ignore[method-assign]
             return optimizer
 
     module.GPT = GPT
