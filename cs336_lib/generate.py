@@ -210,27 +210,57 @@ class HalfLinear(nn.Module):
         return F.linear(x, self.weight.to(x.dtype), bias)
 
 
-class OneDNNLinear(nn.Module):
-    """Linear layer of oneDNN, which PyTorch's compiler uses. It takes and returns fp32.
+class ColumnLinear(nn.Module):
+    """Linear layer with fp32 weights that are stored by column.
 
-    fp32 weights keep their memory, so the output layer still shares it with the embedding. bf16
-    weights are copied to the layout that oneDNN prefers.
+    For a single input row, the result is the sum of the columns, each weighted by an input. This is
+    what `embedding_bag` computes, and it reads the weights as fast as memory allows, which no
+    matrix-vector product of PyTorch does (docs/decisions.md). Each thread sums one bag of columns,
+    but a small layer has only one bag, because waking a thread takes longer than reading 1 MB.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    columns: Tensor
+    bags: Tensor
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        linear.weight.data = linear.weight.T.contiguous().T  # as does the embedding that shares it
+        self.weight, self.bias = linear.weight, linear.bias
+        bags = torch.get_num_threads() if linear.weight.nbytes > 2**20 else 1
+        self.register_buffer("columns", torch.arange(linear.in_features))
+        self.register_buffer("bags", torch.arange(bags) * linear.in_features // bags)
+
+    def forward(self, x: Float[Tensor, "batch seq n_in"]) -> Float[Tensor, "batch seq n_out"]:
+        """Apply the layer."""
+        if x.numel() > x.size(-1):
+            return F.linear(x, self.weight, self.bias)
+        sums = F.embedding_bag(
+            self.columns, self.weight.T, self.bags, mode="sum", per_sample_weights=x.flatten()
+        )
+        y = sums.sum(0) if self.bias is None else sums.sum(0) + self.bias
+        return y[None, None]
+
+
+class OneDNNLinear(nn.Module):
+    """Linear layer of oneDNN with bf16 weights, in the layout that oneDNN prefers.
+
+    PyTorch's compiler uses it, too. It takes and returns fp32.
     """
 
     weight: Tensor
     bias: Tensor | None
 
-    def __init__(self, linear: nn.Linear, dtype: torch.dtype):
+    def __init__(self, linear: nn.Linear):
         super().__init__()
-        self.weight, self.bias = linear.weight, linear.bias
-        if dtype != torch.float32:
-            packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.to(dtype), 1)
-            self.weight = nn.Parameter(packed, requires_grad=False)
-            self.bias = None if linear.bias is None else nn.Parameter(linear.bias.to(dtype))
+        packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.bfloat16(), 1)
+        self.register_buffer("weight", packed)
+        self.register_buffer("bias", None if linear.bias is None else linear.bias.bfloat16())
 
     def forward(self, x: Float[Tensor, "batch seq n_in"]) -> Float[Tensor, "batch seq n_out"]:
         """Apply the layer. The result has the same dtype as `x`."""
-        rounded = x.to(self.weight.dtype)
+        rounded = x.bfloat16()
         y = torch.ops.mkldnn._linear_pointwise(rounded, self.weight, self.bias, "none", [], "")
         return y.to(x.dtype)
 
@@ -266,10 +296,10 @@ class Int8Linear(nn.Module):
 def store_weights(model: GPT, dtype: torch.dtype = torch.float32) -> None:
     """Convert the weights to `dtype`, in the fastest memory layout for generating a single text.
 
-    After this call, use the model only for generation. A CPU with native bf16 multiplies fp32 and
-    bf16 weights with oneDNN. On other CPUs, fp32 weights with at least as many outputs as inputs
-    are stored in column-major order. fp16 weights are fastest in row-major order
-    (docs/decisions.md).
+    After this call, use the model only for generation. A CPU with native bf16 sums fp32 weights by
+    column, and multiplies bf16 weights with oneDNN. On other CPUs, fp32 weights with at least as
+    many outputs as inputs are stored in column-major order. fp16 weights are fastest in row-major
+    order (docs/decisions.md).
 
     Raises:
         ValueError: If `dtype` is int8 and the model isn't on a CPU.
@@ -279,13 +309,15 @@ def store_weights(model: GPT, dtype: torch.dtype = torch.float32) -> None:
     if not on_cpu:
         model.to(dtype)
         return
-    onednn = dtype in (torch.float32, torch.bfloat16) and hardware.has_bf16(model.device)
+    native = hardware.has_bf16(model.device)
     linear_layers = [(n, m) for n, m in model.named_modules() if isinstance(m, nn.Linear)]
     for name, layer in linear_layers:
         if dtype == torch.int8:
             model.set_submodule(name, Int8Linear(layer))
-        elif onednn and torch.backends.mkldnn.is_available():
-            model.set_submodule(name, OneDNNLinear(layer, dtype))
+        elif native and dtype == torch.float32:
+            model.set_submodule(name, ColumnLinear(layer))
+        elif native and dtype == torch.bfloat16 and torch.backends.mkldnn.is_available():
+            model.set_submodule(name, OneDNNLinear(layer))
         elif dtype != torch.float32:
             model.set_submodule(name, HalfLinear(layer, dtype))
         elif layer.out_features >= layer.in_features:
