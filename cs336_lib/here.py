@@ -38,13 +38,13 @@ class Passes:
         whole: A step with a single micro-batch.
         few: Forward and backward pass of a micro-batch with `FEW_TOKENS` tokens.
         later: The same for a later micro-batch, whose gradients are added to earlier ones.
-        update: Gradient clipping and the optimizer.
+        last: The same for the last micro-batch, with gradient clipping and the optimizer.
     """
 
     whole: float
     few: float
     later: float
-    update: float
+    last: float
 
 
 class Trial:
@@ -75,7 +75,7 @@ class Trial:
         (whole,) = self.step(self.x, self.y, 1)
         few = min(FEW_TOKENS, self.x.size(1))
         first, later, last = self.step(self.x[:1, :few], self.y[:1, :few], 3)
-        return Passes(whole, first, later, last - later)
+        return Passes(whole, first, later, last)
 
     def step(self, x: Tensor, y: Tensor, count: int) -> list[float]:
         """Run a training step with `count` micro-batches.
@@ -151,9 +151,10 @@ def step_seconds(config: TrainConfig, vocab_size: int, device: torch.device) -> 
         dataclasses.astuple(found) for found in measured_passes(single, vocab_size, device)
     )
     depth = (config.n_layer - DEPTHS[0]) / (DEPTHS[1] - DEPTHS[0])
-    whole, few, later, update = (
+    whole, few, later, last = (
         max(0.0, a + depth * (b - a)) for a, b in zip(low, high, strict=True)
     )
+    update = max(0.0, last - later)
     pieces = len(World().pieces(config.batch_windows, config.micro_batch_size))
     tokens, least = size * config.block_size, min(FEW_TOKENS, config.block_size)
     per_token = max(0.0, whole - update - few) / max(1, tokens - least)

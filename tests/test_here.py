@@ -24,7 +24,7 @@ def passes_of(config: TrainConfig, blocks: int) -> Passes:
     update = 0.003 + 0.001 * blocks
     slope = 1e-5 * (1 + blocks)
     few = first + slope * here.FEW_TOKENS
-    return Passes(first + slope * tokens + update, few, few + 0.004, update)
+    return Passes(first + slope * tokens + update, few, few + 0.004, few + 0.004 + update)
 
 
 @pytest.mark.parametrize(("micro", "pieces"), [(2, 1), (2, 3), (16, 1), (16, 4)])
