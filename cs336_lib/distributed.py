@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before a process group exists, which it would keep alive
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -146,7 +147,8 @@ def process_group(device: torch.device) -> Iterator[World]:
     """Initialize torch.distributed within this block, and destroy the process group at the end.
 
     The backend is NCCL for GPUs and gloo for CPUs. If a process hangs or dies, NCCL may terminate
-    the other processes instead of raising an error.
+    the other processes instead of raising an error. When the model is gone too, so are gloo's
+    threads, which can abort a process that exits (https://github.com/pytorch/pytorch/pull/179291).
 
     Raises:
         ValueError: If MASTER_ADDR or MASTER_PORT isn't set.

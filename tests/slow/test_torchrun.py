@@ -3,6 +3,8 @@
 import functools
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,3 +108,24 @@ def test_sharded_bf16_learns_what_autocast_learns(tmp_path):
     rows, weights = run(tmp_path / "two", 2, *bf16, "--parallel", "fsdp")
     assert rows[-1]["train_loss"] == pytest.approx(alone[-1]["train_loss"], abs=5e-3)
     assert {value.dtype for value in weights.values()} == {torch.float32}
+
+
+THREADS = """
+import sys
+from pathlib import Path
+from cs336_lib import cli
+cli.main(sys.argv[1:])
+print("alive:", *(path.read_text() for path in Path("/proc/self/task").glob("*/comm")))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the names of threads from /proc")
+def test_no_thread_of_gloo_outlives_the_training(tmp_path):
+    """Such a thread can abort a process that has done its work."""
+    (tmp_path / "threads.py").write_text(THREADS)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    flags = [*FLAGS, "--max-steps", "2", "--warmup-steps", "1", "--run-dir", tmp_path / "run"]
+    command = [*torchrun, tmp_path / "threads.py", *flags]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    assert done.stdout.count("alive:") == 2
+    assert "gloo" not in done.stdout
