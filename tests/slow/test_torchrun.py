@@ -128,4 +128,4 @@ def test_no_thread_of_gloo_outlives_the_training(tmp_path):
     command = [*torchrun, tmp_path / "threads.py", *flags]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
     assert done.stdout.count("alive:") == 2
-    assert "gloo" not in done.stdout
+    assert "pt_gloo" not in done.stdout
