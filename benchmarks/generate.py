@@ -172,7 +172,9 @@ def main(
         print(common.write("engines", result))
         return
     result = measure(where, GPTConfig(), prompt_tokens, new_tokens, rounds, dtype, nanogpt=nanogpt)
-    print(common.write(f"generate_{where.type}_{dtype}_prompt{prompt_tokens}", result))
+    capability = result["machine"]["cpu_capability"].lower()
+    place = capability if where.type == "cpu" else where.type
+    print(common.write(f"generate_{place}_{dtype}_prompt{prompt_tokens}", result))
     print(f"ratio {result['times_ours']['transformers']:.2f}")
 
 

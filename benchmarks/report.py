@@ -64,7 +64,8 @@ def generation(result: dict[str, Any], folder: Path) -> Line:
     setup, ours = result["setup"], result["ms_per_token"]["ours"]["median"]
     times, note = result["times_ours"], ""
     dtype = "" if setup["dtype"] == "float32" else f" --dtype {setup['dtype']}"
-    reference = folder / f"generate_cpu_float32_prompt{setup['prompt_tokens']}.json"
+    capability = result["machine"]["cpu_capability"].lower()
+    reference = folder / f"generate_{capability}_float32_prompt{setup['prompt_tokens']}.json"
     if dtype and reference.exists():
         fp32 = json.loads(reference.read_text(encoding="utf-8"))
         scale = fp32["ms_per_token"]["ours"]["median"] / ours

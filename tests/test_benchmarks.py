@@ -306,7 +306,7 @@ def test_a_peer_is_quoted_in_its_faster_precision(tmp_path):
             "ms_per_token": {"ours": {"median": ours}},
             "times_ours": {"transformers": factor},
         }
-        (tmp_path / f"generate_cpu_{dtype}_prompt16.json").write_text(json.dumps(result))
+        (tmp_path / f"generate_avx2_{dtype}_prompt16.json").write_text(json.dumps(result))
     float16, float32 = report.read_lines(tmp_path)
     assert float16.times["transformers"] == pytest.approx(36 / 20)
     assert float32.times["transformers"] == 1.2
