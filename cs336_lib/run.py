@@ -287,7 +287,7 @@ def outcome(run: Run) -> dict[str, str]:
     """Format a run's progress, losses (nats per token), speed and time for `table`."""
     losses = [row["train_loss"] for row in run.rows if row.get("train_loss") is not None]
     recent = losses[-max(1, len(losses) // 20) :]  # one batch is too noisy
-    measured = [(row["val_loss"], row["step"]) for row in run.rows if "val_loss" in row]
+    measured = [(row["val_loss"], row["step"] + 1) for row in run.rows if "val_loss" in row]
     best = min(measured, default=None)
     seconds = sum(row["step_ms"] for row in run.rows) / 1000
     return {

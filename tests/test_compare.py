@@ -55,7 +55,7 @@ def test_the_table_shows_differences_and_outcomes(runs, capsys):
     assert rows["tokens"] == ["256", "128"]
     assert rows["training loss (last 5%)"] == ["2.0000", "5.0000"]
     assert rows["validation loss, final"] == ["3.1000", "-"]
-    assert rows["validation loss, best"] == ["2.9000 (step 1)", "-"]
+    assert rows["validation loss, best"] == ["2.9000 (step 2)", "-"]
     assert rows["tokens/s (median)"] == ["128", "128"]
     assert rows["time in steps"] == ["2 seconds", "1 seconds"]
     assert len({len(line) for line in out.splitlines() if line}) == 1  # columns stand in line
@@ -100,7 +100,7 @@ def test_a_validation_loss_of_null_is_none(runs, capsys):
     rows[1]["val_loss"] = None
     damage(runs[0], "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     out = run(capsys, *runs, "--out", "compare.png")
-    assert "3.1000 (step 3)" in out
+    assert "3.1000 (step 4)" in out
     assert "2.9000" not in out
     rows[3]["val_loss"] = None
     damage(runs[0], "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
