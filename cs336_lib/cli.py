@@ -1,8 +1,10 @@
 """The `cs336` command line, with one dataclass per command."""
 
+import atexit
 import contextlib
 import dataclasses
 import difflib
+import gc
 import io
 import itertools
 import os
@@ -487,8 +489,11 @@ def main(arguments: list[str] | None = None) -> None:
 
     An error that a user can cause prints one line on stderr and exits with code 2.
     """
-    if arguments is None and isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # for terminals without Unicode
+    if arguments is None:
+        # Python exits 0.7 s faster if it doesn't search PyTorch's objects for garbage.
+        atexit.register(gc.freeze)
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")  # for terminals without Unicode
     try:
         parse(sys.argv[1:] if arguments is None else arguments).run()
     except BrokenPipeError:  # the reader, such as `| head`, has closed the pipe

@@ -172,3 +172,17 @@ def test_help_loads_no_torch():
 
     code = "import sys, cs336_lib.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_python_exits_without_a_search_for_garbage():
+    import subprocess
+
+    code = """
+import atexit, gc, sys
+atexit.register(lambda: print("frozen", gc.get_freeze_count() > 0))
+sys.argv = ["cs336", "doctor", "--help"]
+from cs336_lib import cli
+cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert "frozen True" in done.stdout

@@ -84,11 +84,11 @@ def test_cpu_peak_is_measured():
 
 
 def test_cpu_peak_is_the_best_of_several_sizes(monkeypatch):
-    speeds = {n: 9e11 + n for n in hardware.PEAK_SIZES}
+    speeds = {n: 9e12 + n for n in hardware.PEAK_SIZES}
     for fastest in speeds:
-        found = {**speeds, fastest: 1e12}
+        found = {**speeds, fastest: 1e13}
         monkeypatch.setattr(hardware, "_best_matmul_flops", lambda d, t, n, _, at=found: at[n])
-        assert hardware.peak_flops(CPU, torch.bfloat16)[0] == 1e12
+        assert hardware.peak_flops(CPU, torch.bfloat16)[0] == 1e13
     # A slow CPU doesn't multiply matrices for seconds before a run starts.
     slow = {256: 1e9, 512: 2e9}
     monkeypatch.setattr(hardware, "_best_matmul_flops", lambda d, t, n, _: slow[n])
