@@ -77,7 +77,8 @@ VIEWS = {"view", "_unsafe_view", "reshape", "slice", "t", "detach", "split", "tr
 def test_a_step_passes_over_the_logits_once(monkeypatch):
     """Only the output layer writes all logits. Every weight is cast once in each direction."""
     monkeypatch.setattr(cpu_bf16, "CHUNK", 2**16)
-    logits = BATCH * CONFIG.block_size * CONFIG.vocab_size
+    tokens = BATCH * CONFIG.block_size
+    logits = tokens * CONFIG.vocab_size
     passes = [name for name, size in watched().calls if size >= logits and name not in VIEWS]
     assert passes == ["mm"]
     seen = watched()
@@ -87,6 +88,10 @@ def test_a_step_passes_over_the_logits_once(monkeypatch):
     ]
     for size in set(weights):  # to bf16, and the gradient to fp32; activations differ in size
         assert seen.calls.count(("_to_copy", size)) == 2 * weights.count(size), size
+    rows = -(-cpu_bf16.CHUNK // CONFIG.vocab_size)
+    chunks = {rows * CONFIG.vocab_size, tokens % rows * CONFIG.vocab_size}
+    for names in ({"_to_copy", "clone"}, {"copy_"}):  # each logit to fp32, and its gradient back
+        assert sum(n for name, n in seen.calls if name in names and n in chunks) == logits
     plain(monkeypatch)
     before = watched()
     passes = [name for name, size in before.calls if size >= logits and name not in VIEWS]
