@@ -39,7 +39,7 @@ test-slow: $(VENV)/.test ## run the tests that take minutes (training, torchrun,
 	$(BIN)/python -m pytest tests/slow $(TWO_AT_A_TIME)
 
 e2e: $(VENV)/.e2e ## test JupyterLab, every slide and the site in a browser (needs Chromium)
-	$(BIN)/python -m pytest tests/e2e --ignore=tests/e2e/test_jupyterhub.py
+	$(BIN)/python -m pytest tests/e2e --ignore=tests/e2e/test_jupyterhub.py $(TWO_AT_A_TIME)
 
 jupyterhub: $(VENV)/.jupyterhub ## test two students on a JupyterHub in a browser (needs Chromium and npm)
 	$(BIN)/python -m pytest tests/e2e/test_jupyterhub.py

@@ -17,13 +17,13 @@ from cs336_lib.train import train
 ROOT = Path(__file__).parents[2]
 SHAPE = {"n_layer": 2, "n_head": 2, "n_embd": 64, "block_size": 64}
 RECIPE = SHAPE | {
-    "max_steps": 50,
+    "max_steps": 20,
     "batch_tokens": 1024,
     "micro_batch_size": 4,
     "learning_rate": 1e-3,
     "min_learning_rate": 1e-4,
     "warmup_steps": 5,
-    "eval_every": 25,
+    "eval_every": 10,
     "eval_tokens": 4096,
 }
 EXAMPLES = [
@@ -70,7 +70,8 @@ def test_losses_are_those_of_the_library(expected, tmp_path, launcher, tolerance
         assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-4)
         assert ("sample" in ours) == ("val_loss" in theirs)
         if "val_loss" in theirs:
-            assert ours["val_loss"] == pytest.approx(theirs["val_loss"], abs=tolerance)
+            # The file adds 16 losses in fp32, and each sum is rounded by up to 6e-8 of itself.
+            assert ours["val_loss"] == pytest.approx(theirs["val_loss"], rel=1e-6)
             assert ours["hellaswag"] == theirs["hellaswag"]
     assert len(list(tmp_path.glob("model_*.safetensors"))) == 2
 
