@@ -15,7 +15,7 @@ LAB_SETTINGS := $(VENV)/share/jupyter/lab/settings/overrides.json
 # Threads sleep while they wait, so that a busy machine stays usable (see cs336_lib/__init__.py).
 export OMP_WAIT_POLICY ?= PASSIVE
 export PYTHONUNBUFFERED := 1
-# Two test files run at a time, which saves a third of the time on two cores. Notebooks measure times, so they run alone.
+# Two test files run at a time, which saves up to a third of the time on two cores. Notebooks measure times, so they run alone.
 TWO_AT_A_TIME := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
