@@ -11,9 +11,10 @@ from typing import Any
 # PyTorch's CPU threads spin while they wait for each other. Where anything else wants the cores,
 # that made a small training step 20 times slower (docs/decisions.md); sleeping costs next to
 # nothing. GCC's OpenMP lets them spin for a moment first, which saves wake-ups between short
-# operations. OpenMP reads both once, when torch is loaded, so we set them before that.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+# operations. OpenMP reads both once, when torch is loaded, so we set them before that. With
+# OMP_WAIT_POLICY=ACTIVE they must spin on, and a count would end that.
+if os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE") == "PASSIVE":
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 # cuBLAS gives the same bits twice only with a fixed workspace (--deterministic on). It reads the
 # size at its first matmul, so it must be set before any. 8 buffers of 4096 KiB are 32 MiB, which

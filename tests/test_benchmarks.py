@@ -175,6 +175,15 @@ def test_both_codes_get_the_same_recipe():
     assert int(theirs["max_iters"]) % int(theirs["eval_interval"]) == 0  # it saves the last weights
 
 
+def test_the_timed_processes_of_a_speedrun_spin_without_a_limit(tmp_path):
+    program = (
+        "import os, cs336_lib\n"
+        "assert os.environ['OMP_WAIT_POLICY'] == 'ACTIVE'\n"
+        "assert 'GOMP_SPINCOUNT' not in os.environ"
+    )
+    assert speedrun.timed([sys.executable, "-c", program], tmp_path) > 0
+
+
 def test_an_interrupted_speedrun_continues(results, tmp_path, capsys, monkeypatch):
     text, nanogpt = tmp_path / "text.txt", tmp_path / "nanoGPT"
     text.write_text("To be")

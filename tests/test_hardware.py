@@ -238,13 +238,20 @@ def test_compiling_that_fails_gives_its_reason(monkeypatch):
         assert hardware.why_not_compiled(CPU).startswith(reason)
 
 
-def test_what_torch_reads_once_is_set_before_torch_is_loaded():
-    names = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "CUBLAS_WORKSPACE_CONFIG"}
+@pytest.mark.parametrize(
+    ("policy", "found"),
+    [(None, "False PASSIVE 1000 :4096:8"), ("ACTIVE", "False ACTIVE None :4096:8")],
+)
+def test_what_torch_reads_once_is_set_before_torch_is_loaded(policy, found):
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "CUBLAS_WORKSPACE_CONFIG")
     program = (
-        f"import os, sys, cs336_lib\nprint('torch' in sys.modules, {names} <= {{*os.environ}})"
+        "import os, sys, cs336_lib\n"
+        f"print('torch' in sys.modules, *(os.environ.get(name) for name in {names}))"
     )
     environment = {key: value for key, value in os.environ.items() if key not in names}
+    if policy:
+        environment["OMP_WAIT_POLICY"] = policy
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
     )
-    assert done.stdout.split() == ["False", "True"]
+    assert done.stdout.strip() == found
