@@ -172,7 +172,9 @@ def engine_table(result: dict[str, Any]) -> str:
         f"{setup['prompt_tokens']} with GPT-2 124M on {result['machine']['cpu']} "
         f"({result['machine']['cpu_capability']}). The last row is the time to read the weights "
         f"once, as fast as a sum does ({result['read_bytes_per_second']['median'] / 1e9:.0f} GB/s "
-        f"in these rounds). Our sampler reaches {', '.join(shares)} of this speed.",
+        f"in these rounds). Our sampler reaches {', '.join(shares)} of this speed. Its threads "
+        "soon sleep while they wait. In the second row they spin for longer, as PyTorch's threads "
+        "do by default. `OMP_WAIT_POLICY=ACTIVE cs336 sample` has this effect, too.",
     ]
     return "\n".join(lines)
 
