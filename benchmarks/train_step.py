@@ -5,10 +5,11 @@
 Same weights, same batch; a step is forward, backward, clipping and the update. Each contender has a
 process of its own, and they take turns. Ours and transformers run with fused AdamW, and in bf16
 where the device multiplies it; nanoGPT at what its train.py chooses for the device, and on a CPU
-with bf16 also with bf16 and fused AdamW. The last line, `ratio R`, says how many times as long
-transformers takes.
+with bf16 also with bf16 and fused AdamW. CPU threads spin for as long as they do by default in
+PyTorch. The last line, `ratio R`, says how many times as long transformers takes.
 """
 
+import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
@@ -16,6 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks import SPINS
+
+os.environ.setdefault("GOMP_SPINCOUNT", str(SPINS))  # OpenMP reads it once, when torch is loaded
+
+# isort: split
 import cs336_lib  # noqa: F401  (before torch: it decides how torch's threads wait)
 
 # isort: split
