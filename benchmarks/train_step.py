@@ -127,6 +127,23 @@ def make_nanogpt(
     return make_step(called, tokens, lambda m, x, y: m(x, y)[1], optimizer, context)
 
 
+def line(
+    name: str,
+    seconds: dict[str, Any],
+    tokens: int,
+    mfu: float | None,
+    ratio: float,
+    losses: list[float],
+) -> str:
+    """What is printed about a contender, whose steps have `tokens` tokens."""
+    share = "" if mfu is None else f"  MFU {mfu:.0%}"
+    return (
+        f"{name:14} {1000 * seconds['median']:9.1f} ms ({1000 * seconds['lowest']:.1f} to "
+        f"{1000 * seconds['highest']:.1f})  {tokens / seconds['median']:9,.0f} tok/s{share}  "
+        f"{ratio:.2f} x ours  loss {losses[0]:.4f} to {losses[-1]:.4f}"
+    )
+
+
 def measure(
     where: torch.device,
     batch: int,
@@ -153,6 +170,7 @@ def measure(
             makers = {"nanoGPT, bf16": partial(make_nanogpt, nanogpt, tuned=True), **makers}
         makers = {"nanoGPT": partial(make_nanogpt, nanogpt), **makers}
     losses: dict[str, list[float]] = {name: [] for name in makers}
+    peak_before, _ = hardware.peak_flops(where, dtype)
     with ExitStack() as processes:
         steps: dict[str, Callable[[], object]] = {}
         for name, make in makers.items():
@@ -161,7 +179,10 @@ def measure(
             steps[name] = lambda name=name, step=step: losses[name].append(step())
         seconds = timing.seconds_in_turns(steps, where, rounds=rounds, warmup=2)
     config = GPTConfig(n_layer=n_layer)
+    hardware._best_matmul_flops.cache_clear()
     peak, source = hardware.peak_flops(where, dtype)
+    if peak is not None and peak_before is not None:
+        peak = max(peak, peak_before)  # on a shared CPU, either may be too low
     flops = batch * seq * accounting.train_flops_per_token(config, seq)
     spreads = {name: common.spread(values) for name, values in seconds.items()}
     ratios = {name: common.ratio(values, seconds["ours"]) for name, values in seconds.items()}
@@ -171,12 +192,7 @@ def measure(
     print(f"{accounting.count_parameters(config):,} parameters, batch {batch} x {seq}, {place}")
     print(f"{'bf16' if dtype else 'fp32'}; {rounds} alternating rounds, medians; peak: {source}")
     for name, s in spreads.items():
-        mfu = "" if mfus[name] is None else f"  MFU {mfus[name]:.0%}"
-        print(
-            f"{name:14} {1000 * s['median']:9.1f} ms ({1000 * s['lowest']:.1f} to "
-            f"{1000 * s['highest']:.1f})  {batch * seq / s['median']:9,.0f} tok/s{mfu}  "
-            f"{ratios[name]:.2f} x ours  loss {losses[name][0]:.4f} to {losses[name][-1]:.4f}"
-        )
+        print(line(name, s, batch * seq, mfus[name], ratios[name], losses[name]))
     if not nanogpt:
         print("nanoGPT        absent (--nanogpt PATH)")
     return {
