@@ -51,7 +51,7 @@ class Engine:
 
 ENGINES = {
     "ours": Engine("ours", ("fp32", "fp16", "bf16", "int8")),
-    # OMP_WAIT_POLICY=ACTIVE has no limit, and would slow down the other engines.
+    # Not OMP_WAIT_POLICY=ACTIVE, because threads that never sleep would slow down the others.
     "ours, spinning": Engine("ours", ("fp32", "fp16", "bf16", "int8"), spins=SPINS),
     "transformers": Engine("transformers", ("fp32", "bf16")),
     "CTranslate2": Engine("ctranslate2", ("fp32", "bf16", "int8"), ("ctranslate2",)),

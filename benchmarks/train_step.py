@@ -179,10 +179,10 @@ def measure(
             steps[name] = lambda name=name, step=step: losses[name].append(step())
         seconds = timing.seconds_in_turns(steps, where, rounds=rounds, warmup=2)
     config = GPTConfig(n_layer=n_layer)
-    hardware._best_matmul_flops.cache_clear()
+    hardware._best_matmul_flops.cache_clear()  # on a shared CPU, either peak may be too low
     peak, source = hardware.peak_flops(where, dtype)
-    if peak is not None and peak_before is not None:
-        peak = max(peak, peak_before)  # on a shared CPU, either may be too low
+    if peak and peak_before:
+        peak = max(peak, peak_before)
     flops = batch * seq * accounting.train_flops_per_token(config, seq)
     spreads = {name: common.spread(values) for name, values in seconds.items()}
     ratios = {name: common.ratio(values, seconds["ours"]) for name, values in seconds.items()}
