@@ -190,7 +190,7 @@ class TrainConfig:
     """Also keep the checkpoint of every step divisible by this number. 0 disables this."""
 
     device: str = "auto"
-    """auto, cpu, cuda, cuda:1 or mps. auto selects the fastest available device."""
+    """auto, cpu, cuda, cuda:1 or mps. auto selects cuda if there is a GPU, and otherwise cpu."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Matmul precision under autocast. auto is bf16 if the hardware supports it, else fp32."""
     tf32: bool = False
