@@ -28,7 +28,6 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "keep_checkpoints": (1, 2**63),
     "n_layer": (1, 4097),  # each costs 100 kB even if it has no weights
     "max_steps": (1, 2**43),  # so that sequences in all are a 64-bit number
-    "batch_growth_steps": (0, 10**6 + 1),  # they are counted one by one
     **dict.fromkeys(("dropout", "beta1", "beta2", "momentum"), (0, 1)),
 }
 
@@ -190,7 +189,7 @@ class TrainConfig:
     """Also keep the checkpoint of every step divisible by this number. 0 disables this."""
 
     device: str = "auto"
-    """auto, cpu, cuda, cuda:1 or mps. auto selects the fastest available device."""
+    """auto, cpu, cuda, cuda:1 or mps. auto selects cuda if there is a GPU, and otherwise cpu."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Matmul precision under autocast. auto is bf16 if the hardware supports it, else fp32."""
     tf32: bool = False

@@ -101,9 +101,10 @@ def cross_entropy(
 ) -> Float[Tensor, ""]:
     """Return the mean cross-entropy in nats per token, in fp32. Targets of -1 are ignored.
 
-    If a gradient is needed, it overwrites `logits`.
+    If a gradient is needed, it overwrites `logits`, which must therefore be neither a leaf nor a
+    view. Raises `ValueError` in the backward pass if the logits were used again after this call.
     """
-    return CrossEntropy.apply(logits, targets, vocab_size)
+    return CrossEntropy.apply(logits.bfloat16(), targets, vocab_size)[0]
 
 
 class CrossEntropy(torch.autograd.Function):
@@ -120,7 +121,7 @@ class CrossEntropy(torch.autograd.Function):
         logits: Float[Tensor, "tokens padded_vocab_size"],
         targets: Int[Tensor, " tokens"],
         vocab_size: int,
-    ) -> Float[Tensor, ""]:
+    ) -> tuple[Float[Tensor, ""], Tensor | None]:
         """Compute the loss, and replace the logits by the gradient if it is needed."""
         needs_grad = ctx.needs_input_grad[0]
         counted = targets >= 0
@@ -138,13 +139,20 @@ class CrossEntropy(torch.autograd.Function):
                 p[at_target] -= 1
                 low[:, :vocab_size] = p.mul_(share[:, None])
                 low[:, vocab_size:] = 0
-        if needs_grad:
-            ctx.save_for_backward(logits)
-        return losses[counted].mean()
+        if not needs_grad:
+            return losses[counted].mean(), None
+        ctx.mark_dirty(logits)
+        ctx.set_materialize_grads(False)  # zeros for the logits would be as large as they are
+        ctx.save_for_backward(logits)
+        return losses[counted].mean(), logits
 
     @staticmethod
     @as_in_forward
-    def backward(ctx: Any, grad: Float[Tensor, ""]) -> tuple[Tensor, None, None]:
+    def backward(
+        ctx: Any, grad: Float[Tensor, ""], of_overwritten: Tensor | None
+    ) -> tuple[Tensor, None, None]:
         """Scale the gradient, unless `grad` is 1."""
+        if of_overwritten is not None:
+            raise ValueError("the logits hold their gradient now; pass a copy of them")
         (saved,) = ctx.saved_tensors
         return (saved if grad == 1 else saved * grad), None, None

@@ -162,13 +162,18 @@ def process_group(device: torch.device) -> Iterator[World]:
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     message = f"WORLD_SIZE is {world.size} but {' and '.join(missing)} not set; start with torchrun"
     require(not missing, f"{message}, or unset {' and '.join(VARIABLES)}")
-    backend = "nccl" if device.type == "cuda" else "gloo"
+    on_gpu = device.type == "cuda"
     seconds = timeout_seconds()
     timeout = timedelta(seconds=seconds)
     try:
         store = fresh_store(world, timeout)
         dist.init_process_group(
-            backend, store=store, rank=world.rank, world_size=world.size, timeout=timeout
+            "nccl" if on_gpu else "gloo",
+            store=store,
+            rank=world.rank,
+            world_size=world.size,
+            timeout=timeout,
+            device_id=device if on_gpu else None,  # only NCCL uses it
         )
         yield world
     except RuntimeError as error:

@@ -204,10 +204,11 @@ class GPT(nn.Module):
         for block in self.transformer.h:
             x = block(x, cache)
         x = self.transformer.ln_f(x[:, -1:] if last_only else x)
-        logits, vocab_size = self.lm_head(x), self.config.vocab_size
+        vocab_size = self.config.vocab_size
         if targets is None:
-            return logits[..., :vocab_size]
-        logits = rearrange(logits, "batch seq vocab -> (batch seq) vocab")
+            return self.lm_head(x)[..., :vocab_size]
+        # The logits may be overwritten by their gradient, so they aren't a view.
+        logits = self.lm_head(rearrange(x, "batch seq n_embd -> (batch seq) n_embd"))
         targets = rearrange(targets, "batch seq -> (batch seq)")
         if cpu_bf16.applies(logits):
             return cpu_bf16.cross_entropy(logits, targets, vocab_size)

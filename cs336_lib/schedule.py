@@ -37,9 +37,28 @@ def batch_windows(step: int, config: TrainConfig) -> int:
 def windows_before(step: int, config: TrainConfig) -> int:
     """Return the total number of sequences in all steps before `step`."""
     growing = min(step, config.batch_growth_steps)
-    return (step - growing) * config.batch_windows + sum(
-        batch_windows(earlier, config) for earlier in range(growing)
-    )
+    total = (step - growing) * config.batch_windows
+    if growing > 0:
+        first = config.initial_batch_tokens // config.block_size
+        grown = sum_of_quotients(growing, config.batch_windows - first, config.batch_growth_steps)
+        total += growing * first + grown
+    return total
+
+
+def sum_of_quotients(count: int, slope: int, divisor: int) -> int:
+    """Return the sum of slope * i // divisor over all i below `count`.
+
+    Whole multiples of `divisor` are summed by formulas. The rest counts the grid points below a
+    line of a slope less than 1. Seen from the other axis, they are below a line with fewer points,
+    as in Euclid's algorithm, so the time grows with the logarithm of the numbers.
+    """
+    total = offset = 0
+    while count > 0:
+        total += count * (count - 1) // 2 * (slope // divisor) + count * (offset // divisor)
+        slope, offset = slope % divisor, offset % divisor
+        count, offset = divmod(slope * count + offset, divisor)
+        slope, divisor = divisor, slope
+    return total
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:

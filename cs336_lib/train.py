@@ -146,9 +146,11 @@ def train(config: TrainConfig, on_step: Send | None = None) -> "TrainResult":
                 continue
             rows = log.read()
             stopping = job.world.sum(stop.is_set(), device=job.device)[0] > 0
-            if evaluates:
-                rows[-1] |= evaluate(job, step)
-            log.write(rows)
+            try:
+                if evaluates:
+                    rows[-1] |= evaluate(job, step)
+            finally:  # the steps are done, whatever becomes of the evaluation
+                log.write(rows)
             if saves or stopping:
                 save(job, step + 1, rows[-1].get("val_loss"))
             if stopping:
@@ -165,7 +167,9 @@ def is_due(step: int, every: int, config: TrainConfig) -> bool:
 def evaluate(job: "Job", step: int) -> dict[str, float | str]:
     """Measure the validation loss in nats per token.
 
-    If the config requests them, the result also includes a HellaSwag score and a text sample.
+    If the config requests them, the result also includes a HellaSwag score and a text sample. The
+    model runs without the compiler, which would compile anew for every layer of a KV cache and for
+    the lengths of texts. The compiled training step stays as it is.
 
     Raises:
         FloatingPointError: If the validation loss isn't finite.
@@ -173,18 +177,20 @@ def evaluate(job: "Job", step: int) -> dict[str, float | str]:
     config, tokens = job.config, job.config.eval_tokens
     place: dict[str, Any] = {"device": job.device, "autocast": job.autocast, "world": job.world}
     size = distributed.micro_batch(config, job.world)
-    loss = validation_loss(job.model, job.val_loader, tokens, micro_batch_size=size, **place)
-    if not math.isfinite(loss):
-        hint = run.nan_hint(job.run_dir)
-        raise FloatingPointError(f"step {step}: validation loss {loss}; {hint}")
-    found: dict[str, float | str] = {"val_loss": loss}
-    model = job.raw_model
-    if job.examples:
-        score = hellaswag.score(model, job.examples, config.block_size, **place)
-        found["hellaswag"] = score.acc_per_token
-    if config.sample:
-        seed = hash_key(config.seed, step) // 2  # as large as a seed may be
-        found["sample"] = complete(model, job.tokenizer, config.sample, SAMPLE_TOKENS, seed=seed)
+    with torch.compiler.set_stance("force_eager"):
+        loss = validation_loss(job.model, job.val_loader, tokens, micro_batch_size=size, **place)
+        if not math.isfinite(loss):
+            hint = run.nan_hint(job.run_dir)
+            raise FloatingPointError(f"step {step}: validation loss {loss}; {hint}")
+        found: dict[str, float | str] = {"val_loss": loss}
+        model = job.raw_model
+        if job.examples:
+            score = hellaswag.score(model, job.examples, config.block_size, **place)
+            found["hellaswag"] = score.acc_per_token
+        if config.sample:
+            seed = hash_key(config.seed, step) // 2  # as large as a seed may be
+            text = complete(model, job.tokenizer, config.sample, SAMPLE_TOKENS, seed=seed)
+            found["sample"] = text
     return found
 
 

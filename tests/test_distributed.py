@@ -86,6 +86,26 @@ def test_processes_need_a_place_to_meet(monkeypatch):
         pass
 
 
+@pytest.mark.parametrize(
+    ("device", "backend", "bound"),
+    [("cuda:1", "nccl", torch.device("cuda", 1)), ("cpu", "gloo", None), ("mps", "gloo", None)],
+)
+def test_a_gpus_process_group_knows_its_device(monkeypatch, device, backend, bound):
+    """Without it, NCCL guesses the GPU of a barrier, and connects only at the first collective."""
+    for name, value in zip(VARIABLES, ("1", "1", "2"), strict=True):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    given = []
+    monkeypatch.setattr("cs336_lib.distributed.fresh_store", lambda *_: None)
+    monkeypatch.setattr(
+        "torch.distributed.init_process_group", lambda *a, **k: given.append((a[0], k["device_id"]))
+    )
+    with process_group(torch.device(device)) as world:
+        assert world == World(rank=1, local_rank=1, size=2)
+    assert given == [(backend, bound)]
+
+
 def test_a_windows_wheel_uses_no_libuv(monkeypatch):
     """Without libuv, TCPStore raises unless use_libuv is False."""
     options = []

@@ -2,8 +2,11 @@ import dataclasses
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
+from cs336_lib import schedule
 from cs336_lib.config import TrainConfig
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer, orthogonalized, parameter_groups
@@ -158,3 +161,23 @@ def test_the_batch_grows_and_every_window_is_read_once():
     assert [windows_before(step, config) for step in range(9)] == [sum(sizes[:s]) for s in range(9)]
     constant = dataclasses.replace(config, initial_batch_tokens=0, batch_growth_steps=0)
     assert [windows_before(step, constant) for step in range(3)] == [0, 10, 20]
+
+
+@given(st.integers(1, 40), st.integers(1, 200), st.integers(1, 90), st.integers(0, 120))
+def test_windows_of_a_growing_batch_are_summed(first, more, growth, step):
+    config = TrainConfig(
+        block_size=8,
+        batch_tokens=8 * (first + more),
+        initial_batch_tokens=8 * first,
+        batch_growth_steps=growth,
+        max_steps=1000,
+    )
+    assert windows_before(step, config) == sum(batch_windows(n, config) for n in range(step))
+
+
+def test_windows_are_not_counted_step_by_step(monkeypatch):
+    growth = {"initial_batch_tokens": 2**10, "batch_growth_steps": 20_000}
+    config = TrainConfig(block_size=2**10, batch_tokens=2**19, max_steps=40_000, **growth)
+    expected = sum(batch_windows(step, config) for step in range(30_000))
+    monkeypatch.setattr(schedule, "batch_windows", None)
+    assert windows_before(30_000, config) == expected

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import json
 import math
 import signal
@@ -390,6 +391,37 @@ def test_a_validation_loss_of_nan_stops_the_run(tiny_run, monkeypatch):
     monkeypatch.setattr(train_module, "validation_loss", lambda *_, **__: next(losses))
     with pytest.raises(FloatingPointError, match=r"step 7: validation loss nan; .*step_00000005"):
         train(tiny_run)
+
+
+def test_a_validation_loss_of_nan_keeps_the_rows_before_it(tiny_run, monkeypatch):
+    losses = iter([2.0, math.nan])
+    monkeypatch.setattr(train_module, "validation_loss", lambda *_, **__: next(losses))
+    seen = []
+    with pytest.raises(FloatingPointError, match=r"step 11: validation loss nan"):
+        train(dataclasses.replace(tiny_run, log_every=12, eval_every=6), on_step=seen.append)
+    rows = read_metrics(Path(tiny_run.run_dir) / "metrics.jsonl")
+    assert [row["step"] for row in rows] == list(range(12))
+    assert [row["step"] for row in rows if "val_loss" in row] == [5]
+    assert seen == rows
+
+
+def test_evaluation_runs_without_the_compiler(scored_run, tmp_path, monkeypatch):
+    """The training step is compiled once, and a validation leaves it as it is."""
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(torch.is_grad_enabled())
+        return graph.forward
+
+    plain = train(dataclasses.replace(scored_run, compile="off"))
+    torch.compiler.reset()
+    monkeypatch.setattr(hardware, "why_not_compiled", lambda device: "")
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
+    folder = str(tmp_path / "compiled")
+    compiled = train(dataclasses.replace(scored_run, compile="on", run_dir=folder))
+    assert graphs == [True]
+    assert compiled.val_loss == pytest.approx(plain.val_loss, abs=1e-5)
+    assert compiled.metrics[-1]["sample"] == plain.metrics[-1]["sample"]
 
 
 def test_a_loss_spike_is_marked_also_after_a_resume(tiny_run, monkeypatch, capsys):

@@ -168,6 +168,9 @@ def prefetched(
     On CUDA, the thread also makes the batch contiguous and pins its memory, so the copy to the
     device is asynchronous. PyTorch would copy a non-contiguous tensor to pageable memory first. The
     copy runs on the same CUDA stream as the kernels, so it doesn't overlap with them.
+
+    Other devices copy from pageable memory, and the host waits for that. An asynchronous copy could
+    read a batch that has been freed (https://github.com/pytorch/pytorch/issues/189690).
     """
     batches = iter(batches)
 
@@ -181,7 +184,8 @@ def prefetched(
         coming = reader.submit(read)
         while (batch := coming.result()) is not None:
             coming = reader.submit(read)
-            yield batch[0].to(device, non_blocking=True), batch[1].to(device, non_blocking=True)
+            x, y = (tensor.to(device, non_blocking=tensor.is_pinned()) for tensor in batch)
+            yield x, y
 
 
 def open_data(

@@ -195,6 +195,28 @@ def test_prefetched_pins_contiguous_tensors(monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(batch, moved, strict=True))
 
 
+@pytest.mark.parametrize(("kind", "pinned"), [("mps", False), ("cuda", True)])
+def test_a_copy_that_nobody_waits_for_needs_pinned_memory(monkeypatch, kind, pinned):
+    """The source of such a copy is freed in the next iteration."""
+    batch = Loader(stream_of(1000), 10, 1000, seed=0).batch(0, 4)
+    copies, memory = [], []  # keeps the pinned tensors, so that no other gets their identity
+
+    def to(tensor, device, non_blocking=False):
+        copies.append((device.type, non_blocking))
+        return tensor
+
+    def pin_memory(tensor):
+        memory.append(tensor.clone())
+        return memory[-1]
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: any(tensor is m for m in memory))
+    list(prefetched([batch, batch], torch.device(kind)))
+    assert copies == [(kind, pinned)] * 4
+    assert len(memory) == 4 * pinned
+
+
 def test_the_corpus_splits_at_nine_tenths():
     train, val, tokenizer = open_data("", "", "char")
     assert abs(len(val) / (len(train) + len(val)) - 0.1) < 1e-5
