@@ -28,6 +28,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "keep_checkpoints": (1, 2**63),
     "n_layer": (1, 4097),  # each costs 100 kB even if it has no weights
     "max_steps": (1, 2**43),  # so that sequences in all are a 64-bit number
+    "batch_growth_steps": (0, 10**6 + 1),  # summed at each step
     **dict.fromkeys(("dropout", "beta1", "beta2", "momentum"), (0, 1)),
 }
 

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 
 from cs336_lib.config import TrainConfig
@@ -38,26 +39,10 @@ def windows_before(step: int, config: TrainConfig) -> int:
     """Return the total number of sequences in all steps before `step`."""
     growing = min(step, config.batch_growth_steps)
     total = (step - growing) * config.batch_windows
-    if growing > 0:
+    if growing > 0:  # the sum of `batch_windows`
         first = config.initial_batch_tokens // config.block_size
-        grown = sum_of_quotients(growing, config.batch_windows - first, config.batch_growth_steps)
-        total += growing * first + grown
-    return total
-
-
-def sum_of_quotients(count: int, slope: int, divisor: int) -> int:
-    """Return the sum of slope * i // divisor over all i below `count`.
-
-    Whole multiples of `divisor` are summed by formulas. The rest counts the grid points below a
-    line of a slope less than 1. Seen from the other axis, they are below a line with fewer points,
-    as in Euclid's algorithm, so the time grows with the logarithm of the numbers.
-    """
-    total = offset = 0
-    while count > 0:
-        total += count * (count - 1) // 2 * (slope // divisor) + count * (offset // divisor)
-        slope, offset = slope % divisor, offset % divisor
-        count, offset = divmod(slope * count + offset, divisor)
-        slope, divisor = divisor, slope
+        grown = np.arange(growing) * (config.batch_windows - first) // config.batch_growth_steps
+        total += growing * first + int(grown.sum())
     return total
 
 
