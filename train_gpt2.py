@@ -401,6 +401,21 @@ def gpt2_encoding() -> tiktoken.Encoding:
     return tiktoken.Encoding("gpt2", mergeable_ranks=ranks, **rules)
 
 
+def ready(config: Config) -> tuple[Tokens, Tokens]:
+    """Open the data, and stop a run now that couldn't end."""
+    out = Path(config.out)
+    if (out / "log.jsonl").exists() or (out / "model.safetensors").exists():
+        raise SystemExit(f"{out}: holds another run; choose a new folder with --out")
+    train_tokens = Tokens(config.train, config.vocab_size)
+    val_tokens = Tokens(config.val, config.vocab_size)
+    for path, n in ((config.train, len(train_tokens)), (config.val, len(val_tokens))):
+        if n <= config.block_size:
+            raise SystemExit(f"{path}: {n} tokens, but a window takes {config.block_size + 1}")
+    if config.hellaswag:
+        read_examples(config.hellaswag)  # so that a bad file stops us now
+    return train_tokens, val_tokens
+
+
 @torch.no_grad()
 def openai_layout(model: nn.Module) -> dict[str, Tensor]:
     """Return the weights as OpenAI stores them, with linear layers as (in, out) and no padding."""
@@ -452,17 +467,8 @@ def record(row: dict, model: nn.Module, out: Path) -> None:
 
 def train(config: Config) -> None:
     """Train GPT-2, and write weights and a line of numbers per step into `config.out`."""
-    out = Path(config.out)
-    if (out / "log.jsonl").exists() or (out / "model.safetensors").exists():
-        raise SystemExit(f"{out}: holds another run; choose a new folder with --out")
+    train_tokens, val_tokens = ready(config)
     rank, world, device = start()
-    train_tokens = Tokens(config.train, config.vocab_size)
-    val_tokens = Tokens(config.val, config.vocab_size)
-    for path, n in ((config.train, len(train_tokens)), (config.val, len(val_tokens))):
-        if n <= config.block_size:
-            raise SystemExit(f"{path}: {n} tokens, but a window takes {config.block_size + 1}")
-    if config.hellaswag:
-        read_examples(config.hellaswag)  # so that a bad file stops us now
     encoding = gpt2_encoding()
     raw_model, model, autocast, optimizer = build(config, device)
     count = config.batch_tokens // config.block_size // config.micro_batch_size
@@ -481,7 +487,7 @@ def train(config: Config) -> None:
         if is_last or (config.eval_every and (step + 1) % config.eval_every == 0):
             row |= judge(raw_model, val_tokens, config, encoding, autocast, rank, world)
         if rank == 0:
-            record(row, raw_model, out)
+            record(row, raw_model, Path(config.out))
     if world > 1:
         dist.destroy_process_group()
 
