@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # so that torch's waiting threads sleep
+
 import numpy as np
 import tiktoken
 import torch
@@ -22,7 +24,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 import tyro
 from einops import rearrange
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from tiktoken.load import load_tiktoken_bpe
 from tiktoken_ext.openai_public import r50k_pat_str
 from torch import Tensor, nn
@@ -35,7 +37,7 @@ class Config:
     train: str = "fineweb/train_*.bin"  # shards of GPT-2's tokens, in llm.c's format
     val: str = "fineweb/val_*.bin"
     out: str = "log"
-    init_from: str = ""  # model.safetensors of a Hugging Face GPT-2
+    init_from: str = ""  # model.safetensors of an earlier run or a Hugging Face GPT-2
     hellaswag: str = ""  # HellaSwag's examples, in JSON lines
     n_layer: int = 12
     n_head: int = 12
@@ -50,9 +52,9 @@ class Config:
     min_learning_rate: float = 6e-5
     warmup_steps: int = 715
     weight_decay: float = 0.1
-    grad_clip: float = 1.0
+    grad_clip: float = 1.0  # 0 doesn't clip
     seed: int = 1337
-    eval_every: int = 250  # steps between validations, scores, samples and saved weights
+    eval_every: int = 250  # steps between evaluations and saved weights; 0: only at the end
     eval_tokens: int = 1048576
     bf16: bool = True
     compile: bool = torch.cuda.is_available()
@@ -178,10 +180,14 @@ def generate(model: nn.Module, idx: Tensor, new_tokens: int, top_k: int = 50) ->
 class Tokens:
     """Shards of uint16 tokens after a header of 1,024 bytes, read as one stream."""
 
-    def __init__(self, pattern: str):
-        paths = sorted(glob.glob(pattern))
+    def __init__(self, pattern: str, vocab_size: int = 50257):
+        paths, self.vocab_size = sorted(glob.glob(pattern)), vocab_size
         if not paths:
             raise SystemExit(f"no shards match {pattern!r}; `cs336 prepare` writes them")
+        for path in paths:
+            length = (Path(path).stat().st_size - 1024) / 2
+            if np.fromfile(path, np.int32, 3).tolist() != [20240520, 1, length]:
+                raise SystemExit(f"{path}: not a whole llm.c shard; `cs336 prepare` writes them")
         self.shards = [np.memmap(path, np.uint16, "r", offset=1024) for path in paths]
         self.begins = np.cumsum([0, *map(len, self.shards)]).tolist()
 
@@ -192,7 +198,10 @@ class Tokens:
         """Return `count` tokens from position `start` on, perhaps from two shards."""
         places = ((max(start - begin, 0), start + count - begin) for begin in self.begins)
         pairs = zip(self.shards, places, strict=False)
-        return np.concatenate([shard[low:high] for shard, (low, high) in pairs if high > 0])
+        tokens = np.concatenate([shard[low:high] for shard, (low, high) in pairs if high > 0])
+        if tokens.max() >= self.vocab_size:
+            raise SystemExit(f"token {tokens.max()} is too large: vocab_size is {self.vocab_size}")
+        return tokens
 
 
 def windows(tokens: Tokens, starts: list[int], block_size: int) -> tuple[Tensor, Tensor]:
@@ -353,26 +362,67 @@ def most_likely(model: nn.Module, context: list[int], endings: list[list[int]]) 
     return losses.index(min(losses))
 
 
+@cache
+def read_examples(path: str) -> list[tuple[str, list[str], int]]:
+    """Read the context, the endings and the label of each of HellaSwag's examples."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            rows = [json.loads(line) for line in file if line.strip()]
+        found = [(row["ctx"], row["endings"], int(row["label"])) for row in rows]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SystemExit(f"{path}: {error!r}; lines of ctx, endings and label expected") from None
+    if not found:
+        raise SystemExit(f"{path}: no examples; lines of ctx, endings and label expected")
+    return found
+
+
 @torch.no_grad()
 def hellaswag(model: nn.Module, config, encoding, autocast, rank: int, world: int) -> float:
     """Return the share of examples whose true ending is the likeliest."""
-    examples = [json.loads(line) for line in Path(config.hellaswag).read_text().splitlines()]
-    encode = encoding.encode_ordinary
+    examples, encode = read_examples(config.hellaswag), encoding.encode_ordinary
     right = torch.zeros((), device=model.lm_head.weight.device)
-    for example in examples[rank::world]:
-        endings = [encode(" " + ending) for ending in example["endings"]]
+    for context, texts, label in examples[rank::world]:
+        endings = [encode(" " + ending) for ending in texts]
         with autocast:
-            right += most_likely(model, encode(example["ctx"]), endings) == int(example["label"])
+            right += most_likely(model, encode(context), endings) == label
     return sum_over_processes(right).item() / len(examples)
 
 
 def gpt2_encoding() -> tiktoken.Encoding:
     """Load GPT-2's tokenizer, without a download where the course's data folder is."""
     if not Path("data/gpt2.tiktoken").exists():
-        return tiktoken.get_encoding("gpt2")
+        try:
+            return tiktoken.get_encoding("gpt2")
+        except OSError as error:
+            problem = f"GPT-2's tokenizer can't be downloaded ({type(error).__name__})"
+            raise SystemExit(f"{problem}; copy the course's data/gpt2.tiktoken here") from None
     ranks = load_tiktoken_bpe("data/gpt2.tiktoken")
     rules = {"pat_str": r50k_pat_str, "special_tokens": {"<|endoftext|>": 50256}}
     return tiktoken.Encoding("gpt2", mergeable_ranks=ranks, **rules)
+
+
+def ready(config: Config) -> tuple[Tokens, Tokens]:
+    """Open the data, and stop a run now that couldn't end."""
+    out = Path(config.out)
+    if (out / "log.jsonl").exists() or (out / "model.safetensors").exists():
+        raise SystemExit(f"{out}: holds another run; choose a new folder with --out")
+    train_tokens = Tokens(config.train, config.vocab_size)
+    val_tokens = Tokens(config.val, config.vocab_size)
+    for path, n in ((config.train, len(train_tokens)), (config.val, len(val_tokens))):
+        if n <= config.block_size:
+            raise SystemExit(f"{path}: {n} tokens, but a window takes {config.block_size + 1}")
+    if config.hellaswag:
+        read_examples(config.hellaswag)  # so that a bad file stops us now
+    return train_tokens, val_tokens
+
+
+@torch.no_grad()
+def openai_layout(model: nn.Module) -> dict[str, Tensor]:
+    """Return the weights as OpenAI stores them, with linear layers as (in, out) and no padding."""
+    weights = dict(model.named_parameters())
+    weights["transformer.wte.weight"] = weights["transformer.wte.weight"][: model.config.vocab_size]
+    is_linear = {name: ".c_" in name and name.endswith("weight") for name in weights}
+    return {n: (w.t() if is_linear[n] else w).contiguous() for n, w in weights.items()}
 
 
 def build(config: Config, device: torch.device):
@@ -380,7 +430,15 @@ def build(config: Config, device: torch.device):
     torch.manual_seed(config.seed)
     raw_model = GPT(config)
     if config.init_from:
-        load_weights(raw_model, load_file(config.init_from))
+        theirs, ours = {}, openai_layout(raw_model)
+        for name, tensor in load_file(config.init_from).items():
+            if not name.endswith((".attn.bias", ".attn.masked_bias", "lm_head.weight")):
+                theirs["transformer." + name.removeprefix("transformer.")] = tensor
+        fit = {n for n in ours if n in theirs and theirs[n][: len(ours[n])].shape == ours[n].shape}
+        if wrong := sorted((theirs.keys() | ours.keys()) - fit):
+            problem = f"{len(wrong)} tensors are missing, unknown or of another shape"
+            raise SystemExit(f"{config.init_from}: {problem}, first {wrong[0]}")
+        load_weights(raw_model, theirs)  # the rows of tables may be more than ours
     model, autocast = fast(raw_model.to(device), config)
     return raw_model, model, autocast, make_optimizer(raw_model, config)
 
@@ -402,14 +460,17 @@ def record(row: dict, model: nn.Module, out: Path) -> None:
     with open(out / "log.jsonl", "a") as log:
         log.write(json.dumps(row) + "\n")
     if "val_loss" in row:
-        save_file(dict(model.named_parameters()), out / f"model_{row['step'] + 1:05}.safetensors")
+        data = save(openai_layout(model), metadata={"format": "pt"})  # which transformers wants
+        (out / "model.tmp").write_bytes(data)
+        os.replace(out / "model.tmp", out / "model.safetensors")  # so it's never half a file
 
 
 def train(config: Config) -> None:
     """Train GPT-2, and write weights and a line of numbers per step into `config.out`."""
+    train_tokens, val_tokens = ready(config)
     rank, world, device = start()
+    encoding = gpt2_encoding()
     raw_model, model, autocast, optimizer = build(config, device)
-    train_tokens, val_tokens, encoding = Tokens(config.train), Tokens(config.val), gpt2_encoding()
     count = config.batch_tokens // config.block_size // config.micro_batch_size
     if count % world or count * config.micro_batch_size * config.block_size != config.batch_tokens:
         raise SystemExit("batch_tokens must be a multiple of micro-batch x block_size x processes")
@@ -419,10 +480,11 @@ def train(config: Config) -> None:
         loss = sum_over_processes(backward(model, pieces, count, autocast))
         sum_gradients(raw_model)
         rate = learning_rate(step, config)
-        norm = update(raw_model, optimizer, rate, config.grad_clip)
+        norm = update(raw_model, optimizer, rate, config.grad_clip or math.inf)
         row = {"step": step, "loss": loss.item(), "lr": rate, "grad_norm": norm.item()}
         row["tokens_per_second"] = int(config.batch_tokens / (time.perf_counter() - begun))
-        if (step + 1) % config.eval_every == 0 or step + 1 == config.max_steps:
+        is_last = step + 1 == config.max_steps
+        if is_last or (config.eval_every and (step + 1) % config.eval_every == 0):
             row |= judge(raw_model, val_tokens, config, encoding, autocast, rank, world)
         if rank == 0:
             record(row, raw_model, Path(config.out))

@@ -36,6 +36,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # so that torch's waiting threads sleep
+
 import numpy as np
 import tiktoken
 import torch
@@ -43,7 +45,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 import tyro
 from einops import rearrange
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from tiktoken.load import load_tiktoken_bpe
 from tiktoken_ext.openai_public import r50k_pat_str
 from torch import Tensor, nn
@@ -56,7 +58,7 @@ class Config:
     train: str = "fineweb/train_*.bin"  # shards of GPT-2's tokens, in llm.c's format
     val: str = "fineweb/val_*.bin"
     out: str = "log"
-    init_from: str = ""  # model.safetensors of a Hugging Face GPT-2
+    init_from: str = ""  # model.safetensors of an earlier run or a Hugging Face GPT-2
     hellaswag: str = ""  # HellaSwag's examples, in JSON lines
     n_layer: int = 12
     n_head: int = 12
@@ -71,9 +73,9 @@ class Config:
     min_learning_rate: float = 6e-5
     warmup_steps: int = 715
     weight_decay: float = 0.1
-    grad_clip: float = 1.0
+    grad_clip: float = 1.0  # 0 doesn't clip
     seed: int = 1337
-    eval_every: int = 250  # steps between validations, scores, samples and saved weights
+    eval_every: int = 250  # steps between evaluations and saved weights; 0: only at the end
     eval_tokens: int = 1048576
     bf16: bool = True
     compile: bool = torch.cuda.is_available()

@@ -73,7 +73,7 @@ def test_losses_are_those_of_the_library(expected, tmp_path, launcher, tolerance
             # The file adds 16 losses in fp32, and each sum is rounded by up to 6e-8 of itself.
             assert ours["val_loss"] == pytest.approx(theirs["val_loss"], rel=1e-6)
             assert ours["hellaswag"] == theirs["hellaswag"]
-    assert len(list(tmp_path.glob("model_*.safetensors"))) == 2
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["log.jsonl", "model.safetensors"]
 
 
 def solve(folder: Path) -> None:
@@ -103,4 +103,4 @@ def test_the_file_that_ships_is_assembled_from_the_solutions():
     text = assemble.text(assemble.parts(ROOT / "notebooks"))
     assert (ROOT / "train_gpt2.py").read_text() == text, AGAIN
     lines = [line for line in text.splitlines() if line.strip()]
-    assert 250 <= len(lines) <= 350
+    assert 250 <= len(lines) <= 410
