@@ -145,12 +145,24 @@ def numpy_loss(x, y):
 
 RIGHT_LOSSES = [
     lambda x, y: nll(x, y).mean(),
-    lambda x, y: nll(x, y).mean().item(),
     lambda x, y: -torch.distributions.Categorical(logits=x).log_prob(y).mean(),
     one_hot_loss,
     shifted_loss,
     loop_loss,
-    numpy_loss,
+]
+FLAT_LOSSES = [
+    (lambda x, y: nll(x, y).mean().item(), "the gradient is lost"),
+    (lambda x, y: nll(x, y).mean().detach(), "the gradient is lost"),
+    (torch.no_grad()(shifted_loss), "the gradient is lost"),
+    (numpy_loss, "the gradient is lost, because NumPy"),
+    (
+        lambda x, y: (x.detach().logsumexp(-1) - chosen(x, y).squeeze(-1)).mean(),
+        "the values are right, but the gradient of logits isn't",
+    ),
+    (
+        lambda x, y: (x.logsumexp(-1) - chosen(x.detach(), y).squeeze(-1)).mean(),
+        "the values are right, but the gradient of logits isn't",
+    ),
 ]
 LOSSES = {
     "the sign is wrong": lambda x, y: -nll(x, y).mean(),
@@ -202,6 +214,7 @@ LOSSES = {
 def test_cross_entropy():
     assert_verdicts(checks.cross_entropy, [(loss, "passed") for loss in RIGHT_LOSSES])
     assert_verdicts(checks.cross_entropy, LOSSES)
+    assert_verdicts(checks.cross_entropy, FLAT_LOSSES)
 
 
 # --- adagrad_by_hand ---------------------------------------------------------------------------

@@ -164,7 +164,6 @@ RIGHT = {
     "head_scores": [
         lambda q, k: einsum(q, k, "b q h d, b k h d -> b h q k"),
         lambda q, k: q.transpose(1, 2) @ k.permute(0, 2, 3, 1),
-        lambda q, k: torch.from_numpy(np.einsum("bqhd,bkhd->bhqk", q.numpy(), k.numpy())),
         lambda q, k: (q.transpose(1, 2)[..., None, :] * k.transpose(1, 2)[:, :, None]).sum(-1),
         looped_scores,
     ],
@@ -419,6 +418,84 @@ WRONG = {
         ),
     ],
 }
+
+
+@torch.no_grad()
+def scores_in_a_buffer(q, k):
+    """Scores that are written into a tensor of their own."""
+    out = torch.empty(q.size(0), q.size(2), q.size(1), k.size(1), dtype=q.dtype)
+    return torch.matmul(q.transpose(1, 2), k.permute(0, 2, 3, 1), out=out)
+
+
+def masked_in_place(q, k, v, heads, kv_heads):
+    """Attention that zeroes the future's weights in place and divides by what is left."""
+    q = rearrange(q, "b s (kv g d) -> b kv g s d", kv=kv_heads, g=heads // kv_heads)
+    k, v = (rearrange(x, "b s (kv d) -> b kv 1 s d", kv=kv_heads) for x in (k, v))
+    future = torch.ones(q.size(-2), q.size(-2), dtype=torch.bool).triu(1)
+    scores = (q @ k.mT / q.size(-1) ** 0.5).masked_fill(future, -torch.inf)
+    weights = torch.softmax(scores, -1)
+    weights *= 1
+    return rearrange(weights @ v, "b kv g s d -> b s (kv g d)")
+
+
+LOST = "the gradient is lost"
+HALF = "isn't; is something detached"
+# The numbers are right, but no gradient or a wrong one flows back
+WITHOUT_GRADIENT = {
+    "head_scores": [
+        (
+            lambda q, k: torch.from_numpy(np.einsum("bqhd,bkhd->bhqk", q.numpy(), k.numpy())),
+            "the gradient is lost, because NumPy",
+        ),
+        (
+            lambda q, k: torch.from_numpy(
+                np.einsum("bqhd,bkhd->bhqk", q.detach().numpy(), k.detach().numpy())
+            ),
+            LOST,
+        ),
+        (
+            lambda q, k: einsum(q, k.detach(), "b q h d, b k h d -> b h q k"),
+            "gradient of k " + HALF,
+        ),
+        (lambda q, k: einsum(q.data, k.data, "b q h d, b k h d -> b h q k"), LOST),
+        (scores_in_a_buffer, LOST),
+        (
+            lambda q, k: torch.matmul(
+                q.transpose(1, 2),
+                k.permute(0, 2, 3, 1),
+                out=torch.empty(0, dtype=q.dtype),
+            ),
+            "a function with out=... isn't recorded",
+        ),
+    ],
+    "masked_mean": [
+        (lambda x, mask: torch.no_grad()(RIGHT["masked_mean"][0])(x, mask), LOST),
+        (
+            lambda x, mask: torch.stack(
+                [
+                    torch.tensor(row[keep].tolist(), dtype=x.dtype).mean(0)
+                    for row, keep in zip(x, mask)
+                ]
+            ),
+            LOST,
+        ),
+    ],
+    "image_to_patches": [
+        (lambda images, size: cut_patches(images.detach(), size), LOST),
+        (torch.inference_mode()(cut_patches), LOST),
+    ],
+    "grouped_query_attention": [
+        (lambda q, k, v, *heads: attention(q, k, v.detach(), *heads), "gradient of v " + HALF),
+        (lambda q, k, v, *heads: attention(q, k.detach(), v, *heads), "gradient of k " + HALF),
+        (torch.no_grad()(by_library), LOST),
+        (masked_in_place, "you change a value that its gradient needs"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_gradients_have_to_flow(name):
+    assert_verdicts(getattr(checks, name), WITHOUT_GRADIENT[name])
 
 
 @pytest.mark.parametrize("name", RIGHT)

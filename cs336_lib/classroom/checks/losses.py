@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from cs336_lib.classroom.checks import draws
+from cs336_lib.classroom.checks.gradients import expect_same_gradients
 from cs336_lib.classroom.checks.report import (
     DiagnosisError,
     by_hand,
@@ -178,6 +179,19 @@ def cross_entropy(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
         smallest = torch.zeros(2, 3, dtype=torch.int64)
         expect_mean_nll(loss, draws.normal(2, 3, 4), smallest, "targets that are all 0")
         expect_stable(loss)
+        for logits, targets in (scores(2, 5, 7, seed=0), far_apart()):
+            expect_same_gradients(loss, mean_nll, {"logits": logits, "targets": targets})
+
+
+def far_apart() -> tuple[Tensor, Tensor]:
+    """Return positions whose logits lie far apart, and their targets."""
+    logits = [[[1000.0, 0.0], [-1000.0, -1001.0]], [[3.0, 0.0], [0.0, 900.0]]]
+    return torch.tensor(logits), torch.tensor([[0, 0], [0, 1]])
+
+
+def mean_nll(logits: Tensor, targets: Tensor) -> Tensor:
+    """Compute the mean negative log-likelihood."""
+    return -logits.log_softmax(-1).gather(-1, targets[..., None]).mean()
 
 
 def scores(batch: int, seq: int, vocab: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -275,8 +289,7 @@ def expect_stable(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
         "it fails when all logits of a position are about -1000. Subtract the largest logit "
         "itself, not the largest absolute value, and limit nothing.",
     )
-    apart = torch.tensor([[[1000.0, 0.0], [-1000.0, -1001.0]], [[3.0, 0.0], [0.0, 900.0]]])
-    got = float(loss(apart, torch.tensor([[0, 0], [0, 1]])))
+    got = float(loss(*far_apart()))
     want = (math.log1p(math.exp(-1)) + math.log1p(math.exp(-3))) / 4
     expect(
         math.isclose(got, want, rel_tol=1e-3),

@@ -10,6 +10,7 @@ from einops import rearrange, reduce, repeat
 from torch import Tensor
 
 from cs336_lib.classroom.checks.draws import normal, sizes
+from cs336_lib.classroom.checks.gradients import expect_same_gradients
 from cs336_lib.classroom.checks.report import DiagnosisError, exercise, expect
 
 Mistakes = dict[str, Tensor]
@@ -75,15 +76,22 @@ def call(function: Callable[..., object], case: Case) -> object:
         raise
 
 
-def judge(function: Callable[..., object], cases: Iterator[Case], names: str) -> None:
+def judge(
+    function: Callable[..., object],
+    cases: Iterator[Case],
+    names: str,
+    right: Callable[..., Tensor],
+) -> None:
     """Fail unless an answer is right for every case and leaves its inputs as they are.
 
     Args:
         function: The answer.
         cases: The inputs with their targets.
         names: Axes of the result, as in "batch head query key".
+        right: A right answer, whose gradients are compared in the first case.
     """
-    for case in cases:
+    first, *others = cases
+    for case in (first, *others):
         before = [x.clone() for x in case.inputs.values()]
         try:
             compare(call(function, case), case, names)
@@ -93,6 +101,7 @@ def judge(function: Callable[..., object], cases: Iterator[Case], names: str) ->
             raise DiagnosisError(f"{where(case)}. {reason(error, case)}") from error
         for name, x, copy in zip(case.inputs, case.inputs.values(), before, strict=True):
             expect(torch.equal(x, copy), f"your function changes its input {name} in place.")
+    expect_same_gradients(function, right, first.inputs, *first.numbers)
 
 
 def where(case: Case) -> str:
@@ -110,6 +119,11 @@ def reason(error: Exception, case: Case) -> str:
 
 
 # head_scores
+
+
+def dot_products(q: Tensor, k: Tensor) -> Tensor:
+    """Compute the dot product of every query with every key, in each head."""
+    return torch.einsum("bqhd,bkhd->bhqk", q, k)
 
 
 def score_mistakes(q: Tensor, k: Tensor, target: Tensor) -> Mistakes:
@@ -159,7 +173,7 @@ def score_cases() -> Iterator[Case]:
     """Yield queries and keys [batch, seq, head, dim]."""
 
     def case(q: Tensor, k: Tensor, what: str = "") -> Case:
-        target = torch.einsum("bqhd,bkhd->bhqk", q, k)
+        target = dot_products(q, k)
         mistakes = {} if what else score_mistakes(q, k, target)
         return Case({"q": q, "k": k}, target, what=what, mistakes=mistakes)
 
@@ -188,7 +202,7 @@ def score_cases() -> Iterator[Case]:
 )
 def head_scores(function: Callable[[Tensor, Tensor], Tensor]) -> None:
     """Check the attention scores of each head for queries and keys [batch, seq, head, dim]."""
-    judge(function, score_cases(), "batch head query key")
+    judge(function, score_cases(), "batch head query key", dot_products)
 
 
 # masked_mean
@@ -313,7 +327,7 @@ def mean_cases() -> Iterator[Case]:
 )
 def masked_mean(function: Callable[[Tensor, Tensor], Tensor]) -> None:
     """Check the mean over all tokens that aren't padding."""
-    judge(function, mean_cases(), "batch hidden")
+    judge(function, mean_cases(), "batch hidden", mean_of_kept)
 
 
 # image_to_patches
@@ -405,7 +419,7 @@ def patch_cases() -> Iterator[Case]:
 @exercise("A 2 x 2 image is red 1, 2, 3, 4 and green 5, 6, 7, 8. What is its one patch of size 2?")
 def image_to_patches(function: Callable[[Tensor, int], Tensor]) -> None:
     """Check the conversion of images to flattened patches with the channel as last dimension."""
-    judge(function, patch_cases(), "batch patch value")
+    judge(function, patch_cases(), "batch patch value", cut)
 
 
 # grouped_query_attention
@@ -601,7 +615,7 @@ def attention_cases() -> Iterator[Case]:
 )
 def grouped_query_attention(function: Callable[..., Tensor]) -> None:
     """Check causal grouped-query attention, with several query heads per key and value head."""
-    judge(function, attention_cases(), "batch seq width")
+    judge(function, attention_cases(), "batch seq width", reference_attention)
 
 
 def reference_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, kv_heads: int) -> Tensor:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cs336_lib.classroom.checks import draws
+from cs336_lib.classroom.checks.gradients import expect_same_gradients
 from cs336_lib.classroom.checks.report import DiagnosisError, exercise, expect
 from cs336_lib.classroom.checks.without_torch import WithoutTorch
 from cs336_lib.classroom.storage import (
@@ -310,6 +311,7 @@ def split_heads(split: Callable[[Tensor, int], tuple[Tensor, Tensor, Tensor]]) -
                 f"right for 3 heads of 4 channels, but {name} has the wrong numbers for {case}.",
             )
             expect(shares_memory(got, qkv), f"{name} is a copy for {case}.")
+    expect_same_gradients(split, heads, {"qkv": draws.normal(2, 3, 3 * 2 * 4)}, 2)
 
 
 def three_parts(split: Callable[[Tensor, int], Sequence[Tensor]], qkv: Tensor, n_head: int) -> list:
@@ -418,15 +420,22 @@ def im2col(windows: Callable[[Tensor, int], Tensor]) -> None:
             f"the shape is {tuple(got.shape)}; it should be {(rows, columns, k, k)} for an image "
             f"of {tuple(image.shape)} and k = {k}.",
         )
-        corners = [(i, j) for i in range(rows) for j in range(columns)]
-        want = torch.stack([image[i : i + k, j : j + k] for i, j in corners])
-        if not torch.equal(got, want.reshape(rows, columns, k, k)):
+        if not torch.equal(got, patches(image, k)):
             raise wrong_windows(got, image, k)
         expect(
             shares_memory(got, image),
             "the windows are right, but they are a copy; as_strided (or Tensor.unfold) gives them "
             "as a view.",
         )
+    expect_same_gradients(windows, patches, {"image": draws.normal(5, 6)}, 3)
+
+
+def patches(image: Tensor, k: int) -> Tensor:
+    """Return a copy of every k x k patch, which is cut out by itself."""
+    rows, columns = (size - k + 1 for size in image.shape)
+    corners = [(i, j) for i in range(rows) for j in range(columns)]
+    cut = torch.stack([image[i : i + k, j : j + k] for i, j in corners])
+    return cut.reshape(rows, columns, k, k)
 
 
 def wrong_windows(got: Tensor, image: Tensor, k: int) -> DiagnosisError:

@@ -51,6 +51,11 @@ def head_scores(q, k):
             ),
         ],
         "clamped": [('head query key")', 'head query key").clamp(-50, 50)')],
+        "keys without a gradient": [("einsum(q, k,", "einsum(q, k.detach(),")],
+        "softmax": [('head query key")', 'head query key").softmax(-1)')],
+        "scaled and softmax": [
+            ('head query key")', 'head query key").div(q.size(-1) ** 0.5).softmax(-1)'),
+        ],
         "queries scaled in place": [
             ("    return einsum(", "    q /= q.norm()\n    return q.norm() * einsum("),
         ],
@@ -333,15 +338,9 @@ def grouped_query_attention(q, k, v, heads, kv_heads):
     },
 }
 
-NO_GRADIENT = "The exercise is about the order of numbers, and doesn't ask for a gradient."
-
 # By exercise: the name of a mutant that passes, and why its answer is right
 RIGHT: dict[str, dict[str, str]] = {
-    "head_scores": {"no gradient": NO_GRADIENT},
-    "masked_mean": {"no gradient": NO_GRADIENT},
-    "image_to_patches": {"no gradient": NO_GRADIENT},
     "grouped_query_attention": {
-        "no gradient": NO_GRADIENT,
         'sizes = {"kv": kv_heads, "group": heads // kv_heads}  =>  '
         'sizes = {"kv": kv_heads, "group": heads / kv_heads}': (
             "The division has no remainder, and einops takes 3.0 for 3."
