@@ -474,7 +474,7 @@ WITHOUT_GRADIENT = {
             lambda x, mask: torch.stack(
                 [
                     torch.tensor(row[keep].tolist(), dtype=x.dtype).mean(0)
-                    for row, keep in zip(x, mask)
+                    for row, keep in zip(x, mask, strict=True)
                 ]
             ),
             LOST,
