@@ -147,11 +147,11 @@ def masked_in_float32(q, k, v, heads, kv_heads):
     return rearrange(weights @ v, "b kv g s d -> b s (kv g d)")
 
 
-def up_to_eight_tokens(q, k, v, heads, kv_heads):
+def fixed_mask(q, k, v, heads, kv_heads, tokens):
     """Attention whose mask has a fixed size."""
-    mask = torch.ones(8, 8, dtype=torch.bool).triu(1)
-    tokens = q.size(1)
-    return attention(q, k, v, heads, kv_heads, forbidden=lambda _: mask[:tokens, :tokens])
+    mask = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
+    used = q.size(1)
+    return attention(q, k, v, heads, kv_heads, forbidden=lambda _: mask[:used, :used])
 
 
 def by_numbers_of_float32(x, mask):
@@ -241,6 +241,35 @@ WRONG = {
             "not for scores of several thousand",
         ),
         (lambda q, k: (q @ k.transpose(-2, -1)).to("meta"), "the result is on meta"),
+        (lambda q, k: einsum(q, k, "b q h d, b k h d -> b h q k").softmax(-1), "before a softmax"),
+        (
+            lambda q, k: (einsum(q, k, "b q h d, b k h d -> b h q k") / 7**0.5).softmax(-1),
+            "before a softmax",
+        ),
+        (
+            lambda q, k: (
+                F.normalize(q, dim=-1).transpose(1, 2) @ F.normalize(k, dim=-1).permute(0, 2, 3, 1)
+            ),
+            "you divide by the lengths",
+        ),
+        (
+            lambda q, k: einsum(q, k, "b q h d, b k h d -> b h q k").tril(),
+            "no mask",
+        ),
+        (
+            lambda q, k: einsum(q, k, "b q h d, b k h d -> b h q k").masked_fill(
+                torch.ones(q.size(1), k.size(1), dtype=torch.bool).triu(1), -torch.inf
+            ),
+            "no mask",
+        ),
+        (
+            lambda q, k: torch.cdist(q.transpose(1, 2), k.transpose(1, 2)),
+            "distance",
+        ),
+        (
+            lambda q, k: einsum(q, k, "b q h d, b k h d -> b h q k").mean(0, keepdim=True),
+            "the shape is",
+        ),
         (lambda q, k: None, "return a tensor, not NoneType"),
     ],
     "masked_mean": [
@@ -297,6 +326,17 @@ WRONG = {
             ),
             "not for 300 tokens",
         ),
+        *(
+            (
+                lambda x, mask, dtype=dtype: (
+                    (x * mask[..., None]).sum(1) / mask.to(dtype).sum(1, keepdim=True).to(x.dtype)
+                ),
+                f"not for {tokens} tokens",
+            )
+            for dtype, tokens in ((torch.bfloat16, 300), (torch.float16, "3,000"))
+        ),
+        (lambda x, mask: RIGHT["masked_mean"][0](x[:, :512], mask[:, :512]), "not for 3,000"),
+        (lambda x, mask: F.avg_pool1d(x[0], (1, 2, 3)), "your code raised RuntimeError"),
         (padded_at_the_end, "assume that padding comes last"),
         (from_first_to_last, "Padding may also stand between tokens"),
         (up_to_the_last, "Padding may also come first"),
@@ -394,7 +434,8 @@ WRONG = {
         (partial(attention, fill=-1e4), "lower than any other"),
         (partial(attention, fill=-1e9), "doesn't fit into float16"),
         (masked_in_float32, "a new tensor is float32"),
-        (up_to_eight_tokens, "not for 70 tokens"),
+        (partial(fixed_mask, tokens=8), "not for 70 tokens"),
+        (partial(fixed_mask, tokens=1024), "not for 1,100 tokens"),
         (masked_after_softmax, "mask after the softmax"),
         (partial(masked_after_softmax, divided=True), "only masked keys had weight"),
         (partial(attention, over=1), "over the heads"),

@@ -378,6 +378,25 @@ def in_mode(training):
     return lambda model, *rest: by_gradient_argument(model.train(training), *rest)
 
 
+def zeros_everywhere(model, pieces, loss_function):
+    """Give every parameter a gradient, also those that need none."""
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    return by_gradient_argument(model, pieces, loss_function)
+
+
+def thawed(model, pieces, loss_function):
+    """Let every parameter require a gradient."""
+    model.requires_grad_(True)
+    return by_gradient_argument(model, pieces, loss_function)
+
+
+def thawed_at_the_end(model, pieces, loss_function):
+    loss = by_gradient_argument(model, pieces, loss_function)
+    model.requires_grad_(True)
+    return loss
+
+
 def without_asking(model, pieces, loss_function):
     """Divide the gradient of every parameter, whether it has one or not."""
     total = sum(len(x) for x, _ in pieces)
@@ -463,6 +482,13 @@ def test_accumulate():
         (in_mode(training=False), "you change the model's mode"),
         (in_mode(training=True), "you change the model's mode"),
         (without_asking, "your code raises TypeError for a model with a frozen and an unused"),
+        (zeros_everywhere, "a frozen or unused parameter gets a .grad of zeros"),
+        (thawed, "a frozen parameter gets a gradient"),
+        (thawed_at_the_end, "requires_grad"),
+        (
+            accumulating(lambda c, p, t: c // t, returned=lambda mean: mean.item()),
+            "or is a factor rounded down to 0 by //?",
+        ),
         (inputs_with_gradient, "lets the inputs require a gradient"),
         (loss_of_a_second_pass, "Go forward once per piece"),
     ]

@@ -1,6 +1,7 @@
 """Exercise checks for notebook 03 on named dimensions and the order of elements."""
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -26,7 +27,7 @@ class Case:
         numbers: Numbers that follow the tensors as arguments.
         what: Describes the inputs, as in "a single token". It is empty for the first case.
         mistakes: Maps a diagnosis to the tensor that a known mistake produces.
-        errors: Maps a part of an error message to a diagnosis.
+        errors: Maps a pattern, which begins a word of an error message, to a diagnosis.
         nan: Diagnosis of NaNs that no known mistake explains.
     """
 
@@ -72,7 +73,7 @@ def call(function: Callable[..., object], case: Case) -> object:
         return function(*case.inputs.values(), *case.numbers)
     except RuntimeError as error:
         for part, diagnosis in case.errors.items():
-            expect(part not in str(error), diagnosis)
+            expect(not re.search(rf"\b{part}", str(error)), diagnosis)
         raise
 
 
@@ -166,6 +167,29 @@ def score_mistakes(q: Tensor, k: Tensor, target: Tensor) -> Mistakes:
         "you scaled the scores by 1/sqrt(dim); attention does, but this exercise doesn't.": (
             target / math.sqrt(q.size(-1))
         ),
+    } | further_steps(q, k, target)
+
+
+def further_steps(q: Tensor, k: Tensor, target: Tensor) -> Mistakes:
+    """Return what comes out if more is done than the dot products that the exercise asks for."""
+    scaled = target / math.sqrt(q.size(-1))
+    raw = "return the scores before a softmax; the weights are computed from them later."
+    lengths = q.norm(dim=-1).mT[..., None] * k.norm(dim=-1).mT[:, :, None]
+    past = torch.ones_like(target, dtype=torch.bool).tril()
+    only = "return the dot product of every query with every key; no mask is asked for."
+    return {
+        f"you apply a softmax; {raw}": target.softmax(-1),
+        f"you scale and apply a softmax; {raw}": scaled.softmax(-1),
+        f"you apply a softmax, and over the queries, too; {raw}": target.softmax(-2),
+        "you divide by the lengths of query and key, which gives cosines; leave the dot products "
+        "as they are.": target / lengths,
+        f"you set the future to 0; {only}": target.tril(),
+        f"you set the future to -inf; {only}": target.masked_fill(~past, -torch.inf),
+        "that is the distance between query and key; multiply them, and sum over dim.": (
+            torch.cdist(q.transpose(1, 2), k.transpose(1, 2))
+        ),
+        "you take the mean over dim; a dot product is the sum.": target / q.size(-1),
+        "the sign is wrong.": -target,
     }
 
 
@@ -273,10 +297,10 @@ def mean_cases() -> Iterator[Case]:
     mask = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 0, 0, 0, 0]]).bool()
     errors = {
         "scalar type": "x may be float64, but mask.float() is float32; mask.to(x.dtype) fits both.",
-        "ize of tensor": "two shapes do not fit together; they are matched from the right, so keep "
+        "[Ss]ize of tensor": "two shapes do not fit together; they are matched from the right, so keep "
         "an axis of size 1 where one is missing: `batch 1` to divide by, `batch seq 1` to multiply "
         "with.",
-        "ool": "the mask is boolean, and this needs numbers: mask.to(x.dtype) has ones and zeros.",
+        "[Bb]ool\\b": "the mask is boolean, and this needs numbers: mask.to(x.dtype) has ones and zeros.",
     }
     yield Case(
         {"x": x, "mask": mask},
@@ -316,9 +340,11 @@ def mean_cases() -> Iterator[Case]:
     x, mask = (4 * normal(2, 5, 3, seed=8)).round(), torch.zeros(2, 5).bool()
     mask[0, 1:], mask[1, 2:4] = True, True
     yield case(x.half(), mask, "inputs in float16")
-    long = torch.ones(2, 300).bool()
-    long[1, 100:260] = False
-    yield case(normal(2, 300, 3, seed=9), long, "300 tokens")
+    # A count in bf16 rounds 259 to 260, and one in fp16 rounds 2,571 to 2,572.
+    for tokens, first in ((300, 259), (3000, 2571)):
+        long = torch.ones(2, tokens).bool()
+        long[0, first:], long[1, 100:260] = False, False
+        yield case(normal(2, tokens, 3, seed=9) + 5, long, f"{tokens:,} tokens")
 
 
 @exercise(
@@ -590,6 +616,7 @@ def attention_cases() -> Iterator[Case]:
     yield case(expanded, expanded, expanded, 2, 2, "one expanded tensor for q, k and v")
     yield case(q.double(), k.double(), v.double(), 4, 1, "inputs in float64")
     yield drawn(1, 70, 2, 1, 4, "70 tokens", seed=10)
+    yield drawn(1, 1100, 2, 1, 4, "1,100 tokens", seed=10)  # more than GPT-2's context
     q, k, v = (normal(2, 5, width, seed=width) for width in (16, 8, 8))
     yield case(q.half(), k.half(), v.half(), 4, 2, "inputs in float16")
     # Whole numbers and dim 4 make the scores exact, however they are computed.

@@ -2,7 +2,7 @@
 
 import copy
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -341,7 +341,9 @@ def expect_accumulated(
         modes <= {case.model.training},
         "you change the model's mode. Leave model.train() and model.eval() to the caller.",
     )
+    expect_trainable(parameters, case)
     expect_gradient(gradient_of(model), case)
+    expect_missing(parameters, case)
     expect(
         passes == ["forward", "backward"] * len(case.pieces),
         "the gradient is right, but all pieces were in memory at once. Call backward for each one "
@@ -365,6 +367,32 @@ def expect_accumulated(
         "your function lets the inputs require a gradient; only the parameters need one.",
     )
     expect_mean_loss(loss, case)
+
+
+def expect_trainable(parameters: Mapping[str, nn.Parameter], case: Accumulation) -> None:
+    """Expect that as many parameters require a gradient as before."""
+    for (name, p), before in zip(parameters.items(), case.model.parameters(), strict=True):
+        said = (
+            "a frozen parameter gets a gradient" if p.grad is not None else "you change the model"
+        )
+        expect(
+            p.requires_grad == before.requires_grad,
+            f"{said}: {name}.requires_grad was {before.requires_grad} and is {p.requires_grad} "
+            "now. Leave it to the caller.",
+        )
+
+
+def expect_missing(parameters: Mapping[str, nn.Parameter], case: Accumulation) -> None:
+    """Expect that a parameter without a gradient keeps None, which an optimizer skips."""
+    model = copy.deepcopy(case.model)
+    for x, y in case.pieces:
+        case.loss_function(model(x), y).backward()
+    for (name, p), right in zip(parameters.items(), model.parameters(), strict=True):
+        expect(
+            right.grad is not None or p.grad is None,
+            f"a frozen or unused parameter gets a .grad of zeros ({name}). It should stay None, "
+            "because AdamW would still decay it.",
+        )
 
 
 def expect_gradient(got: Tensor, case: Accumulation) -> None:
@@ -395,7 +423,8 @@ def expect_gradient(got: Tensor, case: Accumulation) -> None:
         "only the last micro-batch is left (weighed by its size); do not zero the gradients in "
         "between.": [0.0] * (count - 1) + [sizes[-1] / total],
         "the last micro-batch is missing.": [*(n / total for n in sizes[:-1]), 0.0],
-        "the gradients are all 0; leave them in place for the optimizer.": [0.0] * count,
+        "the gradients are all 0. Do you zero them at the end, or is a factor rounded down to 0 by "
+        "//?": [0.0] * count,
     }
     for diagnosis, factors in mistakes.items():
         expect(not torch.allclose(got, case.gradient(factors), rtol=1e-4), diagnosis)
