@@ -297,10 +297,11 @@ def mean_cases() -> Iterator[Case]:
     mask = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 0, 0, 0, 0]]).bool()
     errors = {
         "scalar type": "x may be float64, but mask.float() is float32; mask.to(x.dtype) fits both.",
-        "[Ss]ize of tensor": "two shapes do not fit together; they are matched from the right, so keep "
-        "an axis of size 1 where one is missing: `batch 1` to divide by, `batch seq 1` to multiply "
+        "[Ss]ize of tensor": "two shapes do not fit together; they are matched from the right, so "
+        "keep an axis of size 1 where one is missing: `batch 1` to divide by, `batch seq 1` to multiply "
         "with.",
-        "[Bb]ool\\b": "the mask is boolean, and this needs numbers: mask.to(x.dtype) has ones and zeros.",
+        "[Bb]ool\\b": "the mask is boolean, and this needs numbers: mask.to(x.dtype) has ones and "
+        "zeros.",
     }
     yield Case(
         {"x": x, "mask": mask},
