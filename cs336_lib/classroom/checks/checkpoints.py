@@ -202,10 +202,19 @@ def expect_rows(rows: Any) -> None:
     for name in ("step", "loss", "lr", "grad_norm"):
         missing = [place for place, row in enumerate(rows) if name not in row]
         expect(not missing, f"row {missing[:1]} has no {name!r}.")
+        graph = [place for place, row in enumerate(rows) if holds_graph(row[name])]
+        expect(
+            not graph, f"the {name!r} of row {graph[:1]} holds the graph; log a number (.item())."
+        )
     expect(
         [row["step"] for row in rows] == list(range(STEPS)),
         f"the rows' steps must be 0 to {STEPS - 1}, in order.",
     )
+
+
+def holds_graph(value: Any) -> bool:
+    """Return whether a value is a tensor that keeps the graph of its gradient."""
+    return isinstance(value, Tensor) and value.requires_grad
 
 
 def expect_batches(seen: Witness, tokens: np.ndarray) -> None:
@@ -391,6 +400,11 @@ def expect_gradient(number: int, update: Update, pieces: list[Forward], row: Any
 
 def diagnose_gradient(number: int, given: Tensor, total: Tensor, last: Tensor, norm: float) -> None:
     """Fail with the mistake that leads to a wrong gradient at the optimizer's step."""
+    expect(
+        given.any(),
+        f"the optimizer gets no gradient at step {number}. Call zero_grad after optimizer.step(), "
+        "or before the step's first backward.",
+    )
     along, along_last = (F.cosine_similarity(given, x, dim=0) for x in (total, last))
     expect(
         along_last < 0.999 or along > 0.999,

@@ -298,8 +298,8 @@ def mean_cases() -> Iterator[Case]:
     errors = {
         "scalar type": "x may be float64, but mask.float() is float32; mask.to(x.dtype) fits both.",
         "[Ss]ize of tensor": "two shapes do not fit together; they are matched from the right, so "
-        "keep an axis of size 1 where one is missing: `batch 1` to divide by, `batch seq 1` to multiply "
-        "with.",
+        "keep an axis of size 1 where one is missing: `batch 1` to divide by, `batch seq 1` to "
+        "multiply with.",
         "[Bb]ool\\b": "the mask is boolean, and this needs numbers: mask.to(x.dtype) has ones and "
         "zeros.",
     }
