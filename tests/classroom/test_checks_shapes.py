@@ -262,6 +262,17 @@ WRONG = {
             ),
             "no mask",
         ),
+        (lambda q, k: einsum(q, k, "b q h d, b k h d -> b h q k") / 3**0.5, "number of queries"),
+        (
+            lambda q, k: einsum(q.half(), k.half(), "b q h d, b k h d -> b h q k").to(q.dtype),
+            "rounded to float16 on the way",
+        ),
+        (
+            lambda q, k: einsum(q.bfloat16(), k.bfloat16(), "b q h d, b k h d -> b h q k").float(),
+            "rounded to bfloat16 on the way",
+        ),
+        (lambda q, k: -einsum(q, k, "b q h d, b k h d -> b h q k"), "the sign is wrong"),
+        (lambda q, k: einsum(q, k, "b q h d, b k h d -> b h q k").relu(), "negative scores"),
         (
             lambda q, k: torch.cdist(q.transpose(1, 2), k.transpose(1, 2)),
             "distance",
@@ -319,6 +330,18 @@ WRONG = {
             lambda x, mask: (x * mask[..., None]).sum(1) / mask.sum(1).max(),
             "the largest number of tokens in the batch",
         ),
+        (lambda x, mask: (x * mask[..., None]).sum(1) / len(x), "the number of rows"),
+        (lambda x, mask: x[:, 0], "the first token's vector"),
+        (
+            lambda x, mask: torch.stack(
+                [row[keep].median(0).values for row, keep in zip(x, mask, strict=True)]
+            ),
+            "the median",
+        ),
+        (
+            lambda x, mask: (x * mask.to(x.dtype).softmax(1)[..., None]).sum(1),
+            "a softmax of the mask",
+        ),
         (by_numbers_of_float32, "returns float32; keep the inputs' dtype, which is float16"),
         (
             lambda x, mask: (
@@ -331,11 +354,14 @@ WRONG = {
                 lambda x, mask, dtype=dtype: (
                     (x * mask[..., None]).sum(1) / mask.to(dtype).sum(1, keepdim=True).to(x.dtype)
                 ),
-                f"not for {tokens} tokens",
+                f"a count of {tokens} doesn't fit into {str(dtype).removeprefix('torch.')}",
             )
-            for dtype, tokens in ((torch.bfloat16, 300), (torch.float16, "3,000"))
+            for dtype, tokens in ((torch.bfloat16, 259), (torch.float16, "2,571"))
         ),
-        (lambda x, mask: RIGHT["masked_mean"][0](x[:, :512], mask[:, :512]), "not for 3,000"),
+        (
+            lambda x, mask: RIGHT["masked_mean"][0](x[:, :512], mask[:, :512]),
+            "you use the first 512",
+        ),
         (lambda x, mask: F.avg_pool1d(x[0], (1, 2, 3)), "your code raised RuntimeError"),
         (padded_at_the_end, "assume that padding comes last"),
         (from_first_to_last, "Padding may also stand between tokens"),
@@ -366,6 +392,12 @@ WRONG = {
         (patches("b (w h) (p1 p2 c)"), "column by column"),
         (patches("b (h w) (p2 p1 c)"), "rows and columns are swapped"),
         (patches("b (h w) (p1 p2 c)", "b c (p1 h) (p2 w)"), "thinned-out"),
+        (
+            lambda images, size: images.permute(0, 2, 3, 1).reshape(
+                len(images), -1, size * size * images.size(1)
+            ),
+            "and then only reshape",
+        ),
         (
             lambda images, size: rearrange(
                 images, "b c (h p1) (w p2) -> b (h w) (p1 p2 c)", h=size, w=size
@@ -436,6 +468,25 @@ WRONG = {
         (masked_in_float32, "a new tensor is float32"),
         (partial(fixed_mask, tokens=8), "not for 70 tokens"),
         (partial(fixed_mask, tokens=1024), "not for 1,100 tokens"),
+        (partial(attention, forbidden=lambda ones: ones.tril()), "a token's past and itself"),
+        (partial(attention, scale=8**-0.5), "width of all key heads"),
+        (lambda q, k, v, *heads: attention(q, k, k, *heads), "you sum up keys"),
+        (
+            lambda q, k, v, *heads: attention(
+                q, checks.first_head(k, 2), checks.first_head(v, 2), *heads
+            ),
+            "all query heads read the first key head",
+        ),
+        (
+            lambda q, k, v, *heads: attention(q, checks.first_head(k, 2), v, *heads),
+            "as it has its values",
+        ),
+        (
+            lambda q, *rest: attention(
+                q, *rest, forbidden=lambda _: torch.ones(q.size(1), q.size(1)).triu(1).bool()
+            ),
+            "it would fail on a GPU",
+        ),
         (masked_after_softmax, "mask after the softmax"),
         (partial(masked_after_softmax, divided=True), "only masked keys had weight"),
         (partial(attention, over=1), "over the heads"),

@@ -335,7 +335,9 @@ def test_split_heads():
             lambda qkv, h: [right(p, h) for p in reversed(qkv.chunk(3, -1))],
             "are q, k, v in that order",
         ),
+        (lambda qkv, h: [2 * right(p, h) for p in qkv.chunk(3, -1)], "qkv's own, unchanged"),
         (lambda qkv, h: qkv, "return three tensors"),
+        (lambda qkv, h: (right(p, h) for p in qkv.chunk(3, -1)), "three tensors, not a generator"),
         (parts_by(lambda p, h: None), "q is not a tensor"),
         (parts_by(lambda p, h: p), "(2, 3, 5, 4), (batch, head, seq, head_dim)"),
     ]
@@ -376,6 +378,7 @@ def test_im2col():
         ),
         (strided(lambda x, k: [4 * step for step in x.stride()] * 2), "your strides count bytes"),
         (strided(lambda x, k: (1, 1, 1, 1)), "your strides are (1, 1, 1, 1)"),
+        (lambda x, k: x.unfold(0, k, k).unfold(1, k, k), "tiles that jump by k"),
         (lambda x, k: x.unfold(0, 3, 1).unfold(1, 3, 1), "and k = 4"),
         (lambda x, k: x.unfold(0, k, 1).unfold(1, k, 1).permute(2, 3, 0, 1), "yours are the win"),
         (lambda x, k: x.sub_(1).unfold(0, k, 1).unfold(1, k, 1), "changes its input image"),

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cs336_lib.classroom.checks.draws import normal, sizes
 from cs336_lib.classroom.checks.gradients import expect_same_gradients
+from cs336_lib.classroom.checks.parts import expect_device
 from cs336_lib.classroom.checks.report import DiagnosisError, exercise, expect
 
 Mistakes = dict[str, Tensor]
@@ -189,6 +190,18 @@ def further_steps(q: Tensor, k: Tensor, target: Tensor) -> Mistakes:
             torch.cdist(q.transpose(1, 2), k.transpose(1, 2))
         ),
         "you take the mean over dim; a dot product is the sum.": target / q.size(-1),
+        "you divide by the root of the number of queries; leave the dot products as they are.": (
+            target / math.sqrt(q.size(1))
+        ),
+        "your scores are rounded to float16 on the way; compute them in the inputs' dtype.": (
+            dot_products(q.half(), k.half()).to(q.dtype)
+        ),
+        "your scores are rounded to bfloat16 on the way; compute them in the inputs' dtype.": (
+            dot_products(q.bfloat16(), k.bfloat16()).to(q.dtype)
+        ),
+        "negative scores are missing; keep them, because softmax makes them small weights.": (
+            target.relu()
+        ),
         "the sign is wrong.": -target,
     }
 
@@ -266,6 +279,16 @@ def mean_mistakes(x: Tensor, mask: Tensor) -> Mistakes:
         "you divide every row by the largest number of tokens in the batch.": (
             kept.sum(1) / counts.max()
         ),
+        "you divide by the number of rows; divide by each row's number of kept tokens.": (
+            kept.sum(1) / len(x)
+        ),
+        "that is the first token's vector; the mean of the kept tokens is expected.": x[:, 0],
+        "that is the median of the kept tokens; the mean is expected.": torch.stack(
+            [row[keep].median(0).values for row, keep in zip(x, mask, strict=True)]
+        ),
+        "a softmax of the mask gives padding some weight, too; weigh it with 0.": (
+            x * mask.to(x.dtype).softmax(1)[..., None]
+        ).sum(1),
     }
 
 
@@ -291,10 +314,24 @@ def place_mistakes(x: Tensor, mask: Tensor) -> Mistakes:
     }
 
 
+def length_mistakes(x: Tensor, mask: Tensor) -> Mistakes:
+    """Return what mistakes with long sequences produce."""
+    total, counts = (x * mask[..., None]).sum(1), mask.sum(1, keepdim=True)
+    kinds = torch.bfloat16, torch.float16, torch.uint8, torch.int8
+    return {
+        f"a count of {int(counts[0]):,} doesn't fit into {str(kind).removeprefix('torch.')}; count "
+        "in int64 or float32.": total / counts.to(kind).to(x.dtype)
+        for kind in kinds
+    } | {
+        f"you use the first {most} tokens only.": mean_of_kept(x[:, :most], mask[:, :most])
+        for most in (128, 256, 512, 1024, 2048)
+    }
+
+
 def mean_cases() -> Iterator[Case]:
     """Yield tokens [batch, seq, hidden] and masks [batch, seq]."""
     x = normal(3, 5, 4)
-    mask = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 0, 0, 0, 0]]).bool()
+    mask = torch.tensor([[1, 1, 0, 0, 0], [1, 1, 1, 1, 0], [1, 0, 0, 0, 0]]).bool()
     errors = {
         "scalar type": "x may be float64, but mask.float() is float32; mask.to(x.dtype) fits both.",
         "[Ss]ize of tensor": "two shapes do not fit together; they are matched from the right, so "
@@ -345,7 +382,9 @@ def mean_cases() -> Iterator[Case]:
     for tokens, first in ((300, 259), (3000, 2571)):
         long = torch.ones(2, tokens).bool()
         long[0, first:], long[1, 100:260] = False, False
-        yield case(normal(2, tokens, 3, seed=9) + 5, long, f"{tokens:,} tokens")
+        x = normal(2, tokens, 3, seed=9) + 5
+        by_length = case(x, long, f"{tokens:,} tokens")
+        yield replace(by_length, mistakes=by_length.mistakes | length_mistakes(x, long))
 
 
 @exercise(
@@ -406,6 +445,8 @@ def patch_mistakes(images: Tensor, size: int) -> Mistakes:
         "your patches overlap; each begins `size` pixels after the one before it.": (
             rearrange(sliding, "b c h w p1 p2 -> b (h w) (p1 p2 c)")
         ),
+        "you move the channel to the end and then only reshape; a patch's pixels don't lie next to "
+        "each other.": images.permute(0, 2, 3, 1).reshape(cut(images, size).shape),
         "a reshape alone keeps the elements in their old order; a patch's pixels don't lie next to "
         "each other.": images.reshape(cut(images, size).shape),
     }
@@ -488,6 +529,7 @@ def attend(
         "too little": ones.triu(2),
         "itself": ones.triu(0),
         "past": ones.tril(-1),
+        "past and itself": ones.tril(0),
         "none": ~ones,
     }
     forbidden = masks[masked]
@@ -496,6 +538,11 @@ def attend(
     else:
         weights = torch.softmax(scores.masked_fill(forbidden, fill), softmax_over)
     return rearrange(weights @ v, merge)
+
+
+def first_head(x: Tensor, heads: int) -> Tensor:
+    """Return the first head's numbers for all heads."""
+    return x[..., : x.size(-1) // heads].repeat(1, 1, heads)
 
 
 def head_mistakes(q: Tensor, k: Tensor, v: Tensor, heads: int, kv_heads: int) -> Mistakes:
@@ -538,6 +585,13 @@ def head_mistakes(q: Tensor, k: Tensor, v: Tensor, heads: int, kv_heads: int) ->
         "head and seq are mixed up when merging: bring seq in front of head, then join.": (
             unmerged.reshape(q.shape)
         ),
+        "you sum up keys; the weights belong to the values.": attend(q, k, k, heads, kv_heads),
+        "all query heads read the first key head; each group has its own.": attend(
+            q, first_head(k, kv_heads), first_head(v, kv_heads), heads, kv_heads
+        ),
+        "all query heads read the first key head; each group has its own, as it has its values.": (
+            attend(q, first_head(k, kv_heads), v, heads, kv_heads)
+        ),
         "the heads are not merged; the result should be batch seq (head dim).": unmerged,
     }
 
@@ -551,11 +605,17 @@ def softmax_mistakes(q: Tensor, k: Tensor, v: Tensor, heads: int, kv_heads: int)
         "the scale uses the width of all heads; use the dim of one head.": (
             attend(*case, scale=(heads * dim) ** -0.5)
         ),
+        "the scale uses the width of all key heads; use the dim of one head.": (
+            attend(*case, scale=(kv_heads * dim) ** -0.5)
+        ),
         "you divided by dim; use its square root.": attend(*case, scale=1 / dim),
         "you multiply by sqrt(dim); divide by it.": attend(*case, scale=dim**0.5),
         "there is no causal mask: tokens look at the future.": attend(*case, masked="none"),
         "that mask is inverted; each token looks at the future instead of the past.": (
             attend(*case, masked="past")
+        ),
+        "that mask hides a token's past and itself; hide only its future, triu(1).": (
+            attend(*case, masked="past and itself")
         ),
         "each token sees one position too far; the future begins at triu(1).": (
             attend(*case, masked="too little")
@@ -644,6 +704,8 @@ def attention_cases() -> Iterator[Case]:
 def grouped_query_attention(function: Callable[..., Tensor]) -> None:
     """Check causal grouped-query attention, with several query heads per key and value head."""
     judge(function, attention_cases(), "batch seq width", reference_attention)
+    q, k, v = (torch.empty(2, 5, width, device="meta") for width in (16, 8, 8))
+    expect_device(lambda: function(q, k, v, 4, 2))
 
 
 def reference_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, kv_heads: int) -> Tensor:

@@ -321,7 +321,8 @@ def three_parts(split: Callable[[Tensor, int], Sequence[Tensor]], qkv: Tensor, n
     expect(torch.equal(qkv, before), "your function changes its input qkv in place.")
     is_stack = isinstance(parts, Tensor) and parts.dim() == 5
     is_three = (is_stack or isinstance(parts, tuple | list)) and len(parts) == 3
-    expect(is_three, "return three tensors: q, k and v.")
+    kind = "" if isinstance(parts, tuple | list | Tensor) else f", not a {type(parts).__name__}"
+    expect(is_three, f"return three tensors{kind}: q, k and v, as a tuple.")
     return list(parts)
 
 
@@ -369,12 +370,20 @@ def expect_head_part(name: str, parts: list, number: int, qkv: Tensor, n_head: i
     others = [parts[n] for n in range(3) if n != number]
     is_double = any(isinstance(other, Tensor) and torch.equal(got, other) for other in others)
     expect(not is_double, f"{name} equals another of your three tensors; check the slices.")
+    is_other = any(torch.equal(got, other) for other in heads(qkv, n_head))
+    expect(
+        is_other or torch.equal(got, want),
+        f"{name} holds the wrong numbers; they should be qkv's own, unchanged.",
+    )
     expect(torch.equal(got, want), f"{name} holds the wrong numbers; are q, k, v in that order?")
     expect(
         shares_memory(got, qkv),
         f"{name} is right, but a copy. A slice or chunk, view and transpose need none; "
         "leave out reshape, contiguous and clone.",
     )
+
+
+TILES = "your windows are tiles that jump by k; the next window should start one pixel further."
 
 
 def images() -> Iterator[tuple[Tensor, int]]:
@@ -415,6 +424,8 @@ def im2col(windows: Callable[[Tensor, int], Tensor]) -> None:
             got.shape != (k, k, rows, columns) or rows == columns == k,
             "the last two dimensions belong to the pixels of a window; yours are the windows.",
         )
+        tiles = (image.size(0) // k, image.size(1) // k, k, k)
+        expect(got.shape != tiles or tiles[:2] == (rows, columns), TILES)
         expect(
             got.shape == (rows, columns, k, k),
             f"the shape is {tuple(got.shape)}; it should be {(rows, columns, k, k)} for an image "
@@ -457,9 +468,7 @@ def wrong_windows(got: Tensor, image: Tensor, k: int) -> DiagnosisError:
             "wrote (width, 1); read image.stride()."
         )
     if stride == (k * down, k * right, down, right):
-        return DiagnosisError(
-            "your windows are tiles that jump by k; the next window should start one pixel further."
-        )
+        return DiagnosisError(TILES)
     if stride == tuple(image.element_size() * step for step in (down, right, down, right)):
         return DiagnosisError("your strides count bytes, as in NumPy; torch counts elements.")
     if got.storage_offset() != image.storage_offset():
