@@ -1,5 +1,6 @@
 """Notebook 06's checks: untouched stubs, typical mistakes by their diagnosis, right answers."""
 
+import copy
 import itertools
 import pickle
 from pathlib import Path
@@ -423,7 +424,13 @@ def loss_of_a_second_pass(model, pieces, loss_function):
         return sum(loss_function(model(x), y).item() * len(x) / total for x, y in pieces)
 
 
+def by_forward(model, pieces, loss_function):
+    """Call `model.forward`, which skips hooks."""
+    return by_gradient_argument(model.forward, pieces, loss_function)
+
+
 RIGHT_ACCUMULATIONS = [
+    by_forward,
     accumulating(lambda count, pieces, total: count / total, returned=lambda mean: mean.item()),
     accumulating(lambda count, pieces, total: count / total, returned=lambda mean: mean.detach()),
     by_gradient_argument,
@@ -449,6 +456,9 @@ ACCUMULATIONS = {
     "the mean of the pieces' means": mean_of_means,
     "the sum of the pieces' means": returning(lambda losses, sizes: sum(losses)),
     "the sum over all examples; divide": returning(np.dot),
+    "by the number of examples twice": returning(
+        lambda losses, sizes: np.dot(losses, sizes) / sum(sizes) ** 2
+    ),
     "that of the last piece": returning(lambda losses, sizes: losses[-1]),
     "the last piece's share": returning(lambda losses, sizes: losses[-1] * sizes[-1] / sum(sizes)),
     "by its own piece's count": accumulating(lambda count, pieces, total: 1 / count),
@@ -482,6 +492,7 @@ def test_accumulate():
         (in_mode(training=False), "you change the model's mode"),
         (in_mode(training=True), "you change the model's mode"),
         (without_asking, "your code raises TypeError for a model with a frozen and an unused"),
+        (lambda model, *rest: by_gradient_argument(copy.deepcopy(model), *rest), "call backward"),
         (zeros_everywhere, "a frozen or unused parameter gets a .grad of zeros"),
         (thawed, "a frozen parameter gets a gradient"),
         (thawed_at_the_end, "requires_grad"),

@@ -255,10 +255,8 @@ class Activations:
         self.is_inside, self.is_kept = False, False
         self.saved: list[StorageWeakRef] = []
         self.outputs: list[StorageWeakRef] = []
-        model.register_forward_pre_hook(self.before)
-        model.register_forward_hook(self.after)
 
-    def before(self, model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    def before(self, inputs: tuple[Tensor, ...]) -> None:
         """Look at what is left of the earlier pieces."""
         # The last output may still have a name, until the next one takes it
         left = [ref for ref in [*self.saved, *self.outputs[:-1]] if not ref.expired()]
@@ -266,7 +264,7 @@ class Activations:
         self.given = self.weights | {x.untyped_storage().data_ptr() for x in inputs}
         self.is_inside = True
 
-    def after(self, model: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def after(self, output: Tensor) -> None:
         """Note the output."""
         self.is_inside = False
         if output.requires_grad:
@@ -329,8 +327,18 @@ def expect_accumulated(
     """Expect the gradient and the loss of the whole batch."""
     model, pieces, passes = copy.deepcopy(case.model), copy.deepcopy(case.pieces), []
     activations, modes = Activations(model), set()
-    model.register_forward_hook(lambda *_: modes.add(model.training))
-    model.register_forward_hook(lambda *_: passes.extend(["forward"] * torch.is_grad_enabled()))
+    kind = type(model)
+
+    def observed(self: nn.Module, *inputs: Tensor) -> Tensor:
+        activations.before(inputs)
+        output = kind.forward(self, *inputs)
+        activations.after(output)
+        modes.add(self.training)
+        passes.extend(["forward"] * torch.is_grad_enabled())
+        return output
+
+    # A class of its own, because model.forward(x) would skip hooks
+    model.__class__ = type(kind.__name__, (kind,), {"forward": observed})
     next(model.parameters()).register_hook(lambda _: passes.append("backward"))
     with saved_tensors_hooks(activations.save, lambda tensor: tensor):
         loss = run(model, pieces, case.loss_function)
@@ -455,6 +463,9 @@ def expect_mean_loss(loss: object, case: Accumulation) -> None:
         ),
         "the gradient is right, but the loss you return is the sum over all examples; divide it by "
         "their number.": summed,
+        "the gradient is right, but you divide the loss by the number of examples twice.": (
+            summed / total**2
+        ),
         "the gradient is right, but the loss you return is that of the last piece.": losses[-1],
         "the gradient is right, but the loss you return is the last piece's share of the mean; add "
         "up all of them.": losses[-1] * case.sizes[-1] / total,
