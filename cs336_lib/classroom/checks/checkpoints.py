@@ -173,6 +173,11 @@ def training_script(train: Script) -> None:
             expect_batches(straight, make_tokens()[0])
             expect_updates(straight, rows)
             expect_evaluation(straight, rows, make_tokens()[1])
+            expect(
+                any(state.files for state in straight.states),
+                "the folder is empty during the whole run: save a checkpoint in `folder` every "
+                f"{SAVED} steps, and read it from there.",
+            )
             expect_other_texts(train, folder / "others")
             cut = expect_resume(train, straight, rows, folder / "cut")
             expect_whole_files(train, straight, cut, folder)
@@ -231,6 +236,11 @@ def expect_batches(seen: Witness, tokens: np.ndarray) -> None:
         expect(
             all(piece.with_graph for piece in pieces),
             f"after {number} steps, an evaluation reads training tokens. It must read `held_out`.",
+        )
+        expect(
+            pieces,
+            f"the model isn't called before the optimizer's step {number}; call model(x), not "
+            "model.forward(x), which skips hooks.",
         )
         shapes = [tuple(piece.x.shape) for piece in pieces]
         expect(
@@ -458,6 +468,7 @@ def expect_adamw(seen: Witness) -> None:
     The task leaves weight decay and eps open.
     """
     first = seen.updates[0]
+    expect(first.optimizer != "Adam", "your optimizer is Adam, not AdamW.")
     parameters = [nn.Parameter(weight.clone()) for weight in first.weights]
     groups = [
         {"params": [p], **options} for p, options in zip(parameters, first.options, strict=True)

@@ -84,6 +84,13 @@ def masked_mean(x, mask):
     kept = x * mask[..., None]
     return kept.sum(1) / (kept != 0).any(-1).sum(1, keepdim=True)
 """,
+        "count in bfloat16": [
+            (
+                'reduce(weight, "batch seq -> batch 1", "sum")',
+                'reduce(weight.bfloat16(), "batch seq -> batch 1", "sum").to(x.dtype)',
+            ),
+        ],
+        "at most 512 tokens": [("weight =", "x, mask = x[:, :512], mask[:, :512]\n    weight =")],
         "the mask is ignored in the sum": [("einsum(x, weight,", "einsum(x, weight * 0 + 1,")],
         "the mask is ignored in the count": [
             ('reduce(weight, "batch seq -> batch 1", "sum")', "x.size(1)"),
