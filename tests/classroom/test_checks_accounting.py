@@ -152,8 +152,7 @@ def test_no_two_mistakes_give_the_same_numbers_for_all_inputs():
     shapes, shardings = list(checks.shapes()), itertools.product(checks.shardings(), (0, 1, 2, 3))
     tables = {
         "backward_flops": [
-            checks.backward_mistakes(forward(b, w), b) | {"": backward(b, w)}
-            for b, w in checks.chains()
+            checks.backward_mistakes(b, w) | {"": backward(b, w)} for b, w in checks.chains()
         ],
         "parameters": [checks.parameter_mistakes(*s) | {"": parameters(*s)} for s in shapes],
         "flops": [checks.flop_mistakes(*s) | {"": flops(*s)} for s in shapes],
@@ -218,8 +217,20 @@ def test_backward_flops():
         (lambda b, w: 2 * sum(forward(b, w)) - max(forward(b, w)), "at the largest layer"),
         (lambda b, w: b * backward(b, w), "multiply by the batch twice"),
         (lambda b, w: backward(8, w), "the number is off for batch 7 and widths (5, 3, 2)."),
-        (in_32_bits, "the number is off for batch 65536"),
-        (lambda b, w: int(np.float32(backward(b, w))), "the number is off for batch 65536"),
+        (in_32_bits, "don't fit into an int32"),
+        (lambda b, w: int(np.float32(backward(b, w))), "only the 24 bits of float32"),
+        (lambda b, w: backward(b, w) + b * sum(w[1:]), "have no biases"),
+        (lambda b, w: backward(b, w) + b * sum(w[1:-1]), "leave out the activations"),
+        (
+            lambda b, w: sum(
+                (4 if n else 2) * b * x * y - (2 if n else 1) * b * y
+                for n, (x, y) in enumerate(itertools.pairwise(w))
+            ),
+            "By convention a matmul takes 2 m n p",
+        ),
+        (lambda b, w: 2 * sum(forward(1, w)), "for one example, and has the gradient"),
+        (lambda b, w: backward(b, w) + sum(forward(1, w)), "the optimizer's update"),
+        (lambda b, w: backward(b, w) - forward(b, w)[-1], "at the last layer, too"),
         (lambda b, w: backward(b, w) * (1 + 1e-7), "the number is off for batch 8"),
         (by_first_size, "go by its position"),
         (by_first_width, "off for batch 1 and widths (32, 32, 16)"),
@@ -250,6 +261,7 @@ def test_transformer_parameters():
         (lambda n, c, v, t: parameters(n, c, v, t) + n * t * t, "T x T scores"),
         (lambda n, c, v, t: parameters(n, c, v, 1024), "There are `seq` positions"),
         (lambda n, c, v, t: flops(n, c, v, t), "The parameters come first"),
+        (lambda *shape: int(np.float32(parameters(*shape))), "only the 24 bits of float32"),
         (lambda n, c, v, t: parameters(n, c, v, 32), "off for the parameters of n_layer=12"),
     ]
     assert_verdicts(checks.transformer_cost, [(answer(wrong), said) for wrong, said in cases])
@@ -277,6 +289,8 @@ def test_transformer_flops():
         (lambda n, c, v, t: flops(n, c, v, t) - 2 * n * t * c, "two matmuls a block"),
         (lambda n, c, v, t: flops(n, c, v, t) + 8 * n * t * c, "three times too much"),
         (lambda n, c, v, t: n * (12 * c * c + 4 * t * c) + v * c, "two there, too"),
+        (lambda n, c, v, t: flops(n, c, v, t) - 2 * n * (t - 1) * c, "sees on average"),
+        (lambda n, c, v, t: flops(n, c, v, t) + 5 * n * t, "the softmax of attention"),
     ]
     assert_verdicts(checks.transformer_cost, [(answer(wrong), said) for wrong, said in cases])
 
@@ -293,6 +307,9 @@ def test_transformer_bytes():
         (20, "needs no master copy"),
         (1, "the number of parameters"),
         (128, "a byte has 8"),
+        (18, "mixed precision"),
+        (16e-9, "billions of bytes"),
+        (2.0**-26, "GiB"),
         (8, "or your numbers take 2 bytes"),
         (7, "the number is off for the bytes of n_layer=3"),
     ]
@@ -433,6 +450,13 @@ def test_kind_that_explains_a_step():
         (by(lambda op, best: best - op.seconds), "loses the least"),
         (lambda *step: (explain(*step)[0], "matmul"), "isn't the kind that loses the most"),
         (lambda *step: (explain(*step)[0], of_kinds(*step)), "if each kind has one roofline"),
+        (by(lambda op, best: op.seconds, max), "has the slowest operator"),
+        (by(lambda op, best: op.seconds - best, lambda gaps: gaps[0]), "only the first operator"),
+        (by(lambda op, best: op.seconds / best), "add up the ratios"),
+        (by(lambda op, best: op.seconds, len), "has the most operators"),
+        (by(lambda op, best: op.work.flops), "has the most FLOPs"),
+        (lambda *step: (explain(*step)[0], max(op.kind for op in step[0])), "compares names"),
+        (lambda *step: (explain(*step)[0], {"matmul": 1.0}), "is expected, not {'matmul'"),
         (nothing_lost, "One of the kinds one is expected, not ''"),
         (lambda *step: (explain(*step)[0], "norms"), "One of the kinds AdamW, matmul, loss"),
         (by_name, "is expected, not 'aten_no'"),
@@ -464,6 +488,11 @@ def whole_bytes_of_each_part(per, gpus, stage):
     return optimizer + gradient + per.weights // (gpus if stage >= 3 else 1)
 
 
+def only_shards(per, gpus, stage):
+    parts = (per.master + per.state, per.gradient, per.weights)
+    return sum(parts[:stage]) / gpus if stage else per.total
+
+
 def whole_gradient(per, gpus, is_whole):
     """The bytes that a GPU holds more if the gradient isn't sharded."""
     return per.gradient * (1 - 1 / gpus) if is_whole else 0
@@ -472,6 +501,13 @@ def whole_gradient(per, gpus, is_whole):
 def test_zero_bytes():
     cases = [
         (lambda per, n, s: per.total / n, "divide everything at every stage"),
+        (lambda per, n, s: per.total / n if s else per.total, "divide everything from stage 1 on"),
+        (lambda per, n, s: per.total / n**s, "once more at each stage"),
+        (only_shards, "What your stage doesn't shard is missing"),
+        (lambda per, n, s: sharded(per, n, min(s, 2)), "Your weights are never sharded"),
+        (lambda per, n, s: 8 * sharded(per, n, s), "Those are bits"),
+        (lambda per, n, s: round(sharded(per, n, s), 2), "You round; keep"),
+        (lambda per, n, s: round(sharded(per, n, s)), "You round to whole numbers"),
         (lambda per, n, s: per.sharded(n, s), "write it by hand"),
         (lambda per, n, s: sharded(per, n, min(s + 1, 3)), "stage 0 doesn't shard"),
         (lambda per, n, s: sharded(per, n, max(s - 1, 0)), "stage 1 shards the optimizer's part"),

@@ -277,6 +277,15 @@ MISTAKES = {
             "        nn.utils.clip_grad_norm_(model.parameters(), 0.2)\n        total +=",
         )
     ],
+    "call model(x), not model.forward(x)": [("model(x)", "model.forward(x)")],
+    "your optimizer is Adam, not AdamW": [("torch.optim.AdamW", "torch.optim.Adam")],
+    "the folder is empty during the whole run": [
+        ('folder / "checkpoint.pt"', 'folder.parent / "checkpoint.pt"')
+    ],
+    "gets no gradient at step 0": [
+        ("    optimizer.step()", "    optimizer.zero_grad()\n    optimizer.step()")
+    ],
+    "'loss' of row [0] holds the graph": [("total += loss.item()", "total = total + loss")],
     "reads the batch of step 0 again": [
         ("manual_seed(step)\n    starts", "manual_seed(0)\n    starts"),
     ],

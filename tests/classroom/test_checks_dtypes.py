@@ -210,7 +210,10 @@ def test_to_bf16():
             "Look at all 16 bits",
         ),
         (lambda code: round(code / 2**16), "no floats"),
-        (lambda code: float(bf16(code)), "not float"),
+        (lambda code: round(code * 2.0**-16), "no floats"),
+        (lambda code: round((code & 0xFFFFFFFF) / 65536), "no floats"),
+        (lambda code: float(bf16(code)), "no floats"),
+        (lambda code: 16256.0, "not float"),
         (lambda code: code & 0xFFFF0000, "more than 16 bits"),
         (lambda code: (code >> 16) + 1, "rounds down to 1"),
         (carry_lost, "carry into the exponent"),
@@ -262,6 +265,16 @@ def scale_as_tensor(x):
     return [x.div(scale).round().clamp(-127, 127).char(), scale]
 
 
+def scale_of(kind):
+    """A quantizer whose scale is of another type."""
+
+    def quantize(x):
+        q, scale = quantizer()(x)
+        return q, kind(scale)
+
+    return quantize
+
+
 def with_scale(change):
     """A quantizer whose scale is changed, and whose codes belong to that scale."""
 
@@ -306,7 +319,8 @@ def test_int8_round_trip():
     right = (
         quantizer(),
         quantizer(rounding=lambda x: torch.floor(x + 0.5)),
-        *(in_numpy, in_a_loop, by_factor, scale_as_tensor, unless(lambda x: not x.any())),
+        *(in_numpy, in_a_loop, by_factor, unless(lambda x: not x.any())),
+        scale_of(np.float64),
     )
     cases = [
         *((answer, "passed") for answer in right),
@@ -337,6 +351,9 @@ def test_int8_round_trip():
         (unless(lambda x: x.max() == x.min() and x.numel() > 1), "x holds equal numbers"),
         (by_squares, "x holds numbers whose squares underflow"),
         (in_place, "changes its input x in place"),
+        (scale_as_tensor, "your scale is a tensor, but a Python float is expected"),
+        (scale_of(str), "your scale is of type str"),
+        (scale_of(lambda scale: None), "your scale is of type NoneType"),
         (by_row, "the whole tensor has a single scale"),
         (lambda x: (quantizer()(x)[0].flatten(), quantizer()(x)[1]), "but x has shape"),
         (lambda x: (torch.round(x * 63.5), 2 / 127), "torch.int8; yours is torch.float32"),

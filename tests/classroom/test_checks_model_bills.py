@@ -226,6 +226,11 @@ def test_parts_of_a_mixture():
         (attention(q, lambda c: 0), "left out the keys and values"),
         (part(attention=lambda c: attention_of(c, out=False)), "left out the one of the queries"),
         (part(attention=lambda c: 0), "Attention is missing"),
+        (
+            part(attention=lambda c: attention_of(c) + q(c) + 2 * kv(c)),
+            "biases of queries, keys and values",
+        ),
+        (part(attention=lambda c: attention_of(c) + 2 * c["head_dim"]), "the norms of queries"),
         (part(router=lambda c: 0), "The router is missing"),
         (
             part(router=lambda c: c["hidden_size"] * c["num_experts_per_tok"]),
@@ -342,6 +347,11 @@ def test_caches():
         (lambda c, n: cache(c, n) * 2, "twice too much"),
         (lambda c, n: cache(c, n) * 8, "a byte has 8"),
         (lambda c, n: cache(c, n) / 1e9, "GB"),
+        (lambda c, n: cache(c, n) / 2**20, "Those are MiB"),
+        (lambda c, n: cache(c, n) / 2**10, "Those are KiB"),
+        (lambda c, n: cache(c, n) / 1e6, "(MB)"),
+        (lambda c, n: cache(c, n) / 1e3, "Those are kB"),
+        (with_window(lambda tokens, window: tokens % window), "You keep the remainder"),
         (
             with_numbers(lambda c: 4 * c["num_attention_heads"] * c["head_dim"]),
             "one for each query",

@@ -6,6 +6,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.functional import cross_entropy as from_torch
+from torch.nn.functional import nll_loss as the_nll
 from verdicts import assert_untouched, assert_verdicts
 
 from cs336_lib.classroom.checks import optimizers as checks
@@ -145,12 +147,31 @@ def numpy_loss(x, y):
 
 RIGHT_LOSSES = [
     lambda x, y: nll(x, y).mean(),
-    lambda x, y: nll(x, y).mean().item(),
     lambda x, y: -torch.distributions.Categorical(logits=x).log_prob(y).mean(),
     one_hot_loss,
     shifted_loss,
     loop_loss,
-    numpy_loss,
+    lambda x, y: (x.logsumexp(-1) - chosen(x, y).squeeze()).mean(),
+]
+OTHER_LOSSES = [
+    (lambda x, y: from_torch(x.flatten(0, 1), y.flatten()), "cross_entropy does all"),
+    (lambda x, y: the_nll(x.log_softmax(-1).flatten(0, 1), y.flatten()), "nll_loss does all"),
+    (lambda x, y: x.logsumexp(-1).mean() - x[:, :, y].mean(), "takes all targets"),
+    (lambda x, y: nll(x.half(), y).mean().float(), "rounded to float16"),
+    (lambda x, y: nll(x.bfloat16(), y).mean().float(), "rounded to bfloat16"),
+    (lambda x, y: -chosen(x.sigmoid(), y).log().mean(), "a sigmoid"),
+    (lambda x, y: nll(x, y).mean().item(), "the gradient is lost"),
+    (lambda x, y: nll(x, y).mean().detach(), "the gradient is lost"),
+    (torch.no_grad()(shifted_loss), "the gradient is lost"),
+    (numpy_loss, "the gradient is lost, because NumPy"),
+    (
+        lambda x, y: (x.detach().logsumexp(-1) - chosen(x, y).squeeze(-1)).mean(),
+        "the values are right, but the gradient of logits isn't",
+    ),
+    (
+        lambda x, y: (x.logsumexp(-1) - chosen(x.detach(), y).squeeze(-1)).mean(),
+        "the values are right, but the gradient of logits isn't",
+    ),
 ]
 LOSSES = {
     "the sign is wrong": lambda x, y: -nll(x, y).mean(),
@@ -202,6 +223,7 @@ LOSSES = {
 def test_cross_entropy():
     assert_verdicts(checks.cross_entropy, [(loss, "passed") for loss in RIGHT_LOSSES])
     assert_verdicts(checks.cross_entropy, LOSSES)
+    assert_verdicts(checks.cross_entropy, OTHER_LOSSES)
 
 
 # --- adagrad_by_hand ---------------------------------------------------------------------------
@@ -243,6 +265,8 @@ BY_HAND = {
     "give four decimals": (21025, 0.71),
     "you cut off the fifth decimal": (21025, 0.7124),
     "off for the state.": (21026, RIGHT_WEIGHT),
+    "three decimals": (21025, 0.713),
+    "give two numbers, the": {"state": 21025, "weight": 0.7125},
     "give two numbers": 21025,
     "give two numbers, the accumulated": (21025, ...),
     "the two are swapped": (0.7125, 21025),
@@ -374,7 +398,16 @@ ADAMS = {
     "v uses beta1": adam(square=lambda v, g, b1, b2, m: b1 * v + (1 - b1) * g * g),
     "v squares m": adam(square=lambda v, g, b1, b2, m: b2 * v + (1 - b2) * m * m),
     "you return the old v": adam(square=lambda v, g, b1, b2, m: v),
-    "v should be": adam(square=lambda v, g, b1, b2, m: b2 * v + (1 - b2) * g.abs()),
+    "v should be": adam(square=lambda v, g, b1, b2, m: b2 * v + (1 - b2) * g**4),
+    "v takes the gradient's size": adam(square=lambda v, g, b1, b2, m: b2 * v + (1 - b2) * g.abs()),
+    "v sums up the squares": adam(square=lambda v, g, b1, b2, m: b2 * v + (1 - b2) * (g @ g)),
+    "m and v are swapped": lambda *case: tuple(adam()(*case)[n] for n in (0, 2, 1)),
+    "m is corrected with beta2": adam(
+        move=lambda g, m, v, c1, c2, e: direction(g, m, v, c2, c2, e)
+    ),
+    "v is corrected with beta1": adam(
+        move=lambda g, m, v, c1, c2, e: direction(g, m, v, c1, c1, e)
+    ),
     "v squares the factor": adam(square=lambda v, g, b1, b2, m: b2 * v + ((1 - b2) * g) ** 2),
     "you climb": adam(sign=-1),
     "bias correction is missing; divide": adam(
@@ -499,6 +532,10 @@ SCHULZES = {
     "one round fewer than": lambda matrix, steps: iterate(matrix, steps - 1),
     "the largest singular value": variant(divide=lambda x: torch.linalg.matrix_norm(x, 2)),
     "not all singular values are 1": variant(fixed=3),
+    "by the largest entry": variant(divide=lambda x: x.max()),
+    "by the largest magnitude": variant(divide=lambda x: x.abs().max()),
+    "by the sum of the magnitudes": variant(divide=lambda x: x.abs().sum()),
+    "by the sum of the squares": variant(divide=lambda x: x.square().sum()),
     "not the matrix's own": lambda matrix, steps: torch.eye(*matrix.shape),
     "with steps=0 you skip the division": lambda matrix, steps: (
         iterate(matrix, steps) if steps else matrix

@@ -147,11 +147,11 @@ def masked_in_float32(q, k, v, heads, kv_heads):
     return rearrange(weights @ v, "b kv g s d -> b s (kv g d)")
 
 
-def up_to_eight_tokens(q, k, v, heads, kv_heads):
+def fixed_mask(q, k, v, heads, kv_heads, tokens):
     """Attention whose mask has a fixed size."""
-    mask = torch.ones(8, 8, dtype=torch.bool).triu(1)
-    tokens = q.size(1)
-    return attention(q, k, v, heads, kv_heads, forbidden=lambda _: mask[:tokens, :tokens])
+    mask = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
+    used = q.size(1)
+    return attention(q, k, v, heads, kv_heads, forbidden=lambda _: mask[:used, :used])
 
 
 def by_numbers_of_float32(x, mask):
@@ -164,7 +164,6 @@ RIGHT = {
     "head_scores": [
         lambda q, k: einsum(q, k, "b q h d, b k h d -> b h q k"),
         lambda q, k: q.transpose(1, 2) @ k.permute(0, 2, 3, 1),
-        lambda q, k: torch.from_numpy(np.einsum("bqhd,bkhd->bhqk", q.numpy(), k.numpy())),
         lambda q, k: (q.transpose(1, 2)[..., None, :] * k.transpose(1, 2)[:, :, None]).sum(-1),
         looped_scores,
     ],
@@ -242,6 +241,46 @@ WRONG = {
             "not for scores of several thousand",
         ),
         (lambda q, k: (q @ k.transpose(-2, -1)).to("meta"), "the result is on meta"),
+        (lambda q, k: einsum(q, k, "b q h d, b k h d -> b h q k").softmax(-1), "before a softmax"),
+        (
+            lambda q, k: (einsum(q, k, "b q h d, b k h d -> b h q k") / 7**0.5).softmax(-1),
+            "before a softmax",
+        ),
+        (
+            lambda q, k: (
+                F.normalize(q, dim=-1).transpose(1, 2) @ F.normalize(k, dim=-1).permute(0, 2, 3, 1)
+            ),
+            "you divide by the lengths",
+        ),
+        (
+            lambda q, k: einsum(q, k, "b q h d, b k h d -> b h q k").tril(),
+            "no mask",
+        ),
+        (
+            lambda q, k: einsum(q, k, "b q h d, b k h d -> b h q k").masked_fill(
+                torch.ones(q.size(1), k.size(1), dtype=torch.bool).triu(1), -torch.inf
+            ),
+            "no mask",
+        ),
+        (lambda q, k: einsum(q, k, "b q h d, b k h d -> b h q k") / 3**0.5, "number of queries"),
+        (
+            lambda q, k: einsum(q.half(), k.half(), "b q h d, b k h d -> b h q k").to(q.dtype),
+            "rounded to float16 on the way",
+        ),
+        (
+            lambda q, k: einsum(q.bfloat16(), k.bfloat16(), "b q h d, b k h d -> b h q k").float(),
+            "rounded to bfloat16 on the way",
+        ),
+        (lambda q, k: -einsum(q, k, "b q h d, b k h d -> b h q k"), "the sign is wrong"),
+        (lambda q, k: einsum(q, k, "b q h d, b k h d -> b h q k").relu(), "negative scores"),
+        (
+            lambda q, k: torch.cdist(q.transpose(1, 2), k.transpose(1, 2)),
+            "distance",
+        ),
+        (
+            lambda q, k: einsum(q, k, "b q h d, b k h d -> b h q k").mean(0, keepdim=True),
+            "the shape is",
+        ),
         (lambda q, k: None, "return a tensor, not NoneType"),
     ],
     "masked_mean": [
@@ -291,6 +330,18 @@ WRONG = {
             lambda x, mask: (x * mask[..., None]).sum(1) / mask.sum(1).max(),
             "the largest number of tokens in the batch",
         ),
+        (lambda x, mask: (x * mask[..., None]).sum(1) / len(x), "the number of rows"),
+        (lambda x, mask: x[:, 0], "the first token's vector"),
+        (
+            lambda x, mask: torch.stack(
+                [row[keep].median(0).values for row, keep in zip(x, mask, strict=True)]
+            ),
+            "the median",
+        ),
+        (
+            lambda x, mask: (x * mask.to(x.dtype).softmax(1)[..., None]).sum(1),
+            "a softmax of the mask",
+        ),
         (by_numbers_of_float32, "returns float32; keep the inputs' dtype, which is float16"),
         (
             lambda x, mask: (
@@ -298,6 +349,20 @@ WRONG = {
             ),
             "not for 300 tokens",
         ),
+        *(
+            (
+                lambda x, mask, dtype=dtype: (
+                    (x * mask[..., None]).sum(1) / mask.to(dtype).sum(1, keepdim=True).to(x.dtype)
+                ),
+                f"a count of {tokens} doesn't fit into {str(dtype).removeprefix('torch.')}",
+            )
+            for dtype, tokens in ((torch.bfloat16, 259), (torch.float16, "2,571"))
+        ),
+        (
+            lambda x, mask: RIGHT["masked_mean"][0](x[:, :512], mask[:, :512]),
+            "you use the first 512",
+        ),
+        (lambda x, mask: F.avg_pool1d(x[0], (1, 2, 3)), "your code raised RuntimeError"),
         (padded_at_the_end, "assume that padding comes last"),
         (from_first_to_last, "Padding may also stand between tokens"),
         (up_to_the_last, "Padding may also come first"),
@@ -327,6 +392,12 @@ WRONG = {
         (patches("b (w h) (p1 p2 c)"), "column by column"),
         (patches("b (h w) (p2 p1 c)"), "rows and columns are swapped"),
         (patches("b (h w) (p1 p2 c)", "b c (p1 h) (p2 w)"), "thinned-out"),
+        (
+            lambda images, size: images.permute(0, 2, 3, 1).reshape(
+                len(images), -1, size * size * images.size(1)
+            ),
+            "and then only reshape",
+        ),
         (
             lambda images, size: rearrange(
                 images, "b c (h p1) (w p2) -> b (h w) (p1 p2 c)", h=size, w=size
@@ -395,7 +466,27 @@ WRONG = {
         (partial(attention, fill=-1e4), "lower than any other"),
         (partial(attention, fill=-1e9), "doesn't fit into float16"),
         (masked_in_float32, "a new tensor is float32"),
-        (up_to_eight_tokens, "not for 70 tokens"),
+        (partial(fixed_mask, tokens=8), "not for 70 tokens"),
+        (partial(fixed_mask, tokens=1024), "not for 1,100 tokens"),
+        (partial(attention, forbidden=lambda ones: ones.tril()), "a token's past and itself"),
+        (partial(attention, scale=8**-0.5), "width of all key heads"),
+        (lambda q, k, v, *heads: attention(q, k, k, *heads), "you sum up keys"),
+        (
+            lambda q, k, v, *heads: attention(
+                q, checks.first_head(k, 2), checks.first_head(v, 2), *heads
+            ),
+            "all query heads read the first key head",
+        ),
+        (
+            lambda q, k, v, *heads: attention(q, checks.first_head(k, 2), v, *heads),
+            "as it has its values",
+        ),
+        (
+            lambda q, *rest: attention(
+                q, *rest, forbidden=lambda _: torch.ones(q.size(1), q.size(1)).triu(1).bool()
+            ),
+            "it would fail on a GPU",
+        ),
         (masked_after_softmax, "mask after the softmax"),
         (partial(masked_after_softmax, divided=True), "only masked keys had weight"),
         (partial(attention, over=1), "over the heads"),
@@ -419,6 +510,84 @@ WRONG = {
         ),
     ],
 }
+
+
+@torch.no_grad()
+def scores_in_a_buffer(q, k):
+    """Scores that are written into a tensor of their own."""
+    out = torch.empty(q.size(0), q.size(2), q.size(1), k.size(1), dtype=q.dtype)
+    return torch.matmul(q.transpose(1, 2), k.permute(0, 2, 3, 1), out=out)
+
+
+def masked_in_place(q, k, v, heads, kv_heads):
+    """Attention that zeroes the future's weights in place and divides by what is left."""
+    q = rearrange(q, "b s (kv g d) -> b kv g s d", kv=kv_heads, g=heads // kv_heads)
+    k, v = (rearrange(x, "b s (kv d) -> b kv 1 s d", kv=kv_heads) for x in (k, v))
+    future = torch.ones(q.size(-2), q.size(-2), dtype=torch.bool).triu(1)
+    scores = (q @ k.mT / q.size(-1) ** 0.5).masked_fill(future, -torch.inf)
+    weights = torch.softmax(scores, -1)
+    weights *= 1
+    return rearrange(weights @ v, "b kv g s d -> b s (kv g d)")
+
+
+LOST = "the gradient is lost"
+HALF = "isn't; is something detached"
+# The numbers are right, but no gradient or a wrong one flows back
+WITHOUT_GRADIENT = {
+    "head_scores": [
+        (
+            lambda q, k: torch.from_numpy(np.einsum("bqhd,bkhd->bhqk", q.numpy(), k.numpy())),
+            "the gradient is lost, because NumPy",
+        ),
+        (
+            lambda q, k: torch.from_numpy(
+                np.einsum("bqhd,bkhd->bhqk", q.detach().numpy(), k.detach().numpy())
+            ),
+            LOST,
+        ),
+        (
+            lambda q, k: einsum(q, k.detach(), "b q h d, b k h d -> b h q k"),
+            "gradient of k " + HALF,
+        ),
+        (lambda q, k: einsum(q.data, k.data, "b q h d, b k h d -> b h q k"), LOST),
+        (scores_in_a_buffer, LOST),
+        (
+            lambda q, k: torch.matmul(
+                q.transpose(1, 2),
+                k.permute(0, 2, 3, 1),
+                out=torch.empty(0, dtype=q.dtype),
+            ),
+            "a function with out=... isn't recorded",
+        ),
+    ],
+    "masked_mean": [
+        (lambda x, mask: torch.no_grad()(RIGHT["masked_mean"][0])(x, mask), LOST),
+        (
+            lambda x, mask: torch.stack(
+                [
+                    torch.tensor(row[keep].tolist(), dtype=x.dtype).mean(0)
+                    for row, keep in zip(x, mask, strict=True)
+                ]
+            ),
+            LOST,
+        ),
+    ],
+    "image_to_patches": [
+        (lambda images, size: cut_patches(images.detach(), size), LOST),
+        (torch.inference_mode()(cut_patches), LOST),
+    ],
+    "grouped_query_attention": [
+        (lambda q, k, v, *heads: attention(q, k, v.detach(), *heads), "gradient of v " + HALF),
+        (lambda q, k, v, *heads: attention(q, k.detach(), v, *heads), "gradient of k " + HALF),
+        (torch.no_grad()(by_library), LOST),
+        (masked_in_place, "you change a value that its gradient needs"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_gradients_have_to_flow(name):
+    assert_verdicts(getattr(checks, name), WITHOUT_GRADIENT[name])
 
 
 @pytest.mark.parametrize("name", RIGHT)

@@ -45,6 +45,11 @@ def test_bytes_of():
             n / 8 * min(bits, 15) if n > 1000 else n * bits / 8
         ),
         "24 bits of float32": lambda n, bits: (torch.tensor(float(n)) * bits / 8).item(),
+        "result has only the 24 bits": lambda n, bits: torch.tensor(n * bits) / 8,
+        "0 numbers take 0 bytes": lambda n, bits: max(1, n * bits / 8),
+        "takes 1 bit": lambda n, bits: n / 8,
+        "takes 2 bytes": lambda n, bits: n * 2,
+        "is rounded, but": lambda n, bits: round(n * bits / 8, 1),
         "doesn't fit into an int32": lambda n, bits: float(np.int64(n * bits).astype(np.int32)) / 8,
         "`return` missing": lambda n, bits: None,
         "not str": lambda n, bits: f"{n * bits / 8} bytes",

@@ -1,5 +1,6 @@
 """Notebook 06's checks: untouched stubs, typical mistakes by their diagnosis, right answers."""
 
+import copy
 import itertools
 import pickle
 from pathlib import Path
@@ -378,6 +379,25 @@ def in_mode(training):
     return lambda model, *rest: by_gradient_argument(model.train(training), *rest)
 
 
+def zeros_everywhere(model, pieces, loss_function):
+    """Give every parameter a gradient, also those that need none."""
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    return by_gradient_argument(model, pieces, loss_function)
+
+
+def thawed(model, pieces, loss_function):
+    """Let every parameter require a gradient."""
+    model.requires_grad_(True)
+    return by_gradient_argument(model, pieces, loss_function)
+
+
+def thawed_at_the_end(model, pieces, loss_function):
+    loss = by_gradient_argument(model, pieces, loss_function)
+    model.requires_grad_(True)
+    return loss
+
+
 def without_asking(model, pieces, loss_function):
     """Divide the gradient of every parameter, whether it has one or not."""
     total = sum(len(x) for x, _ in pieces)
@@ -404,7 +424,13 @@ def loss_of_a_second_pass(model, pieces, loss_function):
         return sum(loss_function(model(x), y).item() * len(x) / total for x, y in pieces)
 
 
+def by_forward(model, pieces, loss_function):
+    """Call `model.forward`, which skips hooks."""
+    return by_gradient_argument(model.forward, pieces, loss_function)
+
+
 RIGHT_ACCUMULATIONS = [
+    by_forward,
     accumulating(lambda count, pieces, total: count / total, returned=lambda mean: mean.item()),
     accumulating(lambda count, pieces, total: count / total, returned=lambda mean: mean.detach()),
     by_gradient_argument,
@@ -430,6 +456,9 @@ ACCUMULATIONS = {
     "the mean of the pieces' means": mean_of_means,
     "the sum of the pieces' means": returning(lambda losses, sizes: sum(losses)),
     "the sum over all examples; divide": returning(np.dot),
+    "by the number of examples twice": returning(
+        lambda losses, sizes: np.dot(losses, sizes) / sum(sizes) ** 2
+    ),
     "that of the last piece": returning(lambda losses, sizes: losses[-1]),
     "the last piece's share": returning(lambda losses, sizes: losses[-1] * sizes[-1] / sum(sizes)),
     "by its own piece's count": accumulating(lambda count, pieces, total: 1 / count),
@@ -463,6 +492,14 @@ def test_accumulate():
         (in_mode(training=False), "you change the model's mode"),
         (in_mode(training=True), "you change the model's mode"),
         (without_asking, "your code raises TypeError for a model with a frozen and an unused"),
+        (lambda model, *rest: by_gradient_argument(copy.deepcopy(model), *rest), "call backward"),
+        (zeros_everywhere, "a frozen or unused parameter gets a .grad of zeros"),
+        (thawed, "a frozen parameter gets a gradient"),
+        (thawed_at_the_end, "requires_grad"),
+        (
+            accumulating(lambda c, p, t: c // t, returned=lambda mean: mean.item()),
+            "or is a factor rounded down to 0 by //?",
+        ),
         (inputs_with_gradient, "lets the inputs require a gradient"),
         (loss_of_a_second_pass, "Go forward once per piece"),
     ]

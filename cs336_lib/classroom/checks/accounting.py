@@ -82,12 +82,23 @@ def items(got: object, count: int, wish: str) -> list:
     return found
 
 
+def narrow_mistakes(want: int) -> Mistakes:
+    """Return what is left of a large whole number in 32 bits."""
+    single, wrapped = float(np.float32(want)), (want + 2**31) % 2**32 - 2**31
+    kept = {
+        "Your numbers have only the 24 bits of float32; Python's own integers are exact.": single,
+        "Your numbers don't fit into an int32; Python's own integers have no limit.": wrapped,
+    }
+    return {said: wrong for said, wrong in kept.items() if wrong != want}
+
+
 # backward_flops
 
 
-def backward_mistakes(forward: Sequence[int], batch: int) -> Mistakes:
-    """Return the FLOPs that typical mistakes give, from the forward FLOPs of each layer."""
-    total = sum(forward)
+def backward_mistakes(batch: int, widths: Sequence[int]) -> Mistakes:
+    """Return the FLOPs that typical mistakes give."""
+    forward = forward_flops(batch, widths)
+    total, outputs = sum(forward), batch * sum(widths[1:])
     want = 2 * total - forward[0]
     like_the_first = [flops for flops in forward if flops == forward[0]]
     return {
@@ -112,10 +123,27 @@ def backward_mistakes(forward: Sequence[int], batch: int) -> Mistakes:
         "That is forward and backward together, 3 x forward; count only backward, where the first "
         "layer has one matmul.": 3 * total,
         "That is for one example; there are `batch` of them.": want / batch,
+        "That is for one example, and has the gradient of the first layer's input, which nobody "
+        "needs.": 2 * total / batch,
+        "These layers have no biases, and only matmuls count.": want + outputs,
+        "Only matmuls count; leave out the activations between the layers.": want
+        + outputs
+        - batch * widths[-1],
+        "By convention a matmul takes 2 m n p; you take off one addition for each entry of a "
+        "forward matmul.": want - 2 * outputs + batch * widths[1],
+        "Only backward's matmuls count; you add the optimizer's update of the weights.": want
+        + total / batch,
+        "You save a matmul at the last layer, too; it is only the first whose input needs no "
+        "gradient.": want - forward[-1],
         "You multiply by the batch twice; each matmul has it once.": want * batch,
         "You count one matmul for each layer but the first; those layers have two, and the first "
         "has one.": sum(forward[1:]),
     }
+
+
+def forward_flops(batch: int, widths: Sequence[int]) -> list[int]:
+    """Return the forward FLOPs of each layer."""
+    return [2 * batch * rows * columns for rows, columns in itertools.pairwise(widths)]
 
 
 def chains() -> Iterator[tuple[int, tuple[int, ...]]]:
@@ -146,10 +174,10 @@ def backward_flops(count: Callable[[int, Sequence[int]], int]) -> None:
 
     def answers() -> Iterator[Found]:
         for batch, widths in chains():
-            forward = [2 * batch * rows * columns for rows, columns in itertools.pairwise(widths)]
+            forward = forward_flops(batch, widths)
             want = 2 * sum(forward) - forward[0]
             case = f"batch {batch} and widths {widths}"
-            mistakes = backward_mistakes(forward, batch)
+            mistakes = backward_mistakes(batch, widths) | narrow_mistakes(want)
             yield Found(count(batch, widths), want, case, mistakes)
 
     found, error = gather(answers())
@@ -181,6 +209,7 @@ def parameter_mistakes(layers: int, width: int, vocab: int, seq: int) -> Mistake
         + (layers * 13 + 2) * width,
         "There are `seq` positions, whatever GPT-2 has.": blocks + output + 1024 * width,
         "Attention's T x T scores aren't parameters.": parameters + layers * seq**2,
+        **narrow_mistakes(parameters),
     }
 
 
@@ -216,6 +245,9 @@ def flop_mistakes(layers: int, width: int, vocab: int, seq: int) -> Mistakes:
         "That is for the whole sequence; divide by seq.": flops * seq,
         "Attention has two matmuls a block (scores, and weights times values), and the causal half "
         "is not subtracted; you count half.": flops - attention / 2,
+        "You count the keys that a token sees on average, (seq + 1) / 2; the causal half is not "
+        "subtracted here.": flops - attention + layers * 2 * (seq + 1) * width,
+        "Only matmuls count; you count the softmax of attention, too.": flops + layers * 5 * seq,
         "Attention's share is three times too much: 12 layers seq C is for training, and forward "
         "takes a third.": flops + 2 * attention,
     }
@@ -233,6 +265,10 @@ def byte_mistakes(parameters: int) -> Mistakes:
         "fp32 needs no master copy; each parameter takes 4 + 4 + 8 bytes.": 20 * parameters,
         "That is the number of parameters; each takes 4 + 4 + 8 bytes.": parameters,
         "Those are bits; a byte has 8.": 128 * parameters,
+        "That is mixed precision with a copy in fp32; in fp32 each parameter takes 4 + 4 + 8.": 18
+        * parameters,
+        "Those are billions of bytes (GB); return bytes.": 16 * parameters / 1e9,
+        "Those are GiB; return bytes.": 16 * parameters / 2**30,
     }
 
 
@@ -417,6 +453,21 @@ def kind_mistakes(
             lambda kind: took[kind] - max(computing[kind], moving[kind])
         ),
         "loses the least": lambda kind: -sum(gaps[kind]),
+        "has the slowest operator; add up the seconds lost of each kind": (
+            lambda kind: max(op.seconds for op in step if op.kind == kind)
+        ),
+        "leads if only the first operator of each kind counts; add up their gaps": (
+            lambda kind: gaps[kind][0]
+        ),
+        "leads if you add up the ratios of measured to roofline; add up the seconds lost": (
+            lambda kind: sum(ratios[kind])
+        ),
+        "has the most operators; ask which loses the most seconds": lambda kind: len(gaps[kind]),
+        "has the most FLOPs; ask which loses the most seconds": (
+            lambda kind: sum(op.work.flops for op in step if op.kind == kind)
+        ),
+        "comes last in the alphabet; max(lost) compares names, max(lost, key=lost.get) "
+        "seconds": lambda kind: sorted(gaps).index(kind),
     }
     return {diagnosis: max(gaps, key=figure) for diagnosis, figure in figures.items()}
 
@@ -433,7 +484,8 @@ def expect_kind(
         mistakes: Maps a diagnosis to the kind that a known mistake finds.
     """
     lost = {name: sum(gaps) for name, gaps in lost_seconds(step, at_best).items()}
-    expect(kind in lost, f"One of the kinds {', '.join(lost)} is expected, not {kind!r}.")
+    is_kind = isinstance(kind, str) and kind in lost
+    expect(is_kind, f"One of the kinds {', '.join(lost)} is expected, not {kind!r}.")
     most = max(lost, key=lost.__getitem__)
     if kind == most:
         return
@@ -508,6 +560,18 @@ def sharding_mistakes(per: BytesPerParameter, gpus: int, stage: int) -> Mistakes
         + sum(parts[::-1][stage:]),
         "You divide everything at every stage; what a stage does not shard stays whole on each "
         "GPU.": per.total / gpus,
+        "You divide everything from stage 1 on; what a stage does not shard stays whole on each "
+        "GPU.": per.total / gpus if stage else per.total,
+        "You divide everything once more at each stage; a stage shards one part more, and each "
+        "part once.": per.total / gpus**stage,
+        "What your stage doesn't shard is missing; it stays whole on each GPU.": (
+            sum(part / gpus for part in parts[:stage]) if stage else per.total
+        ),
+        "Your weights are never sharded; they are at stage 3.": want
+        + (per.weights * (1 - 1 / gpus) if stage == 3 else 0),
+        "Those are bits; return bytes.": 8 * want,
+        "You round; keep the fraction.": round(want, 2),
+        "You round to whole numbers; keep the fraction.": round(want),
         "That is the sum over all GPUs; return one GPU's share.": want * gpus,
         "That is what sharding saves; return what a GPU still holds.": per.total - want,
         "You round to whole bytes; keep the fraction.": math.floor(want),

@@ -173,6 +173,11 @@ def training_script(train: Script) -> None:
             expect_batches(straight, make_tokens()[0])
             expect_updates(straight, rows)
             expect_evaluation(straight, rows, make_tokens()[1])
+            expect(
+                any(state.files for state in straight.states),
+                "the folder is empty during the whole run: save a checkpoint in `folder` every "
+                f"{SAVED} steps, and read it from there.",
+            )
             expect_other_texts(train, folder / "others")
             cut = expect_resume(train, straight, rows, folder / "cut")
             expect_whole_files(train, straight, cut, folder)
@@ -202,10 +207,19 @@ def expect_rows(rows: Any) -> None:
     for name in ("step", "loss", "lr", "grad_norm"):
         missing = [place for place, row in enumerate(rows) if name not in row]
         expect(not missing, f"row {missing[:1]} has no {name!r}.")
+        graph = [place for place, row in enumerate(rows) if holds_graph(row[name])]
+        expect(
+            not graph, f"the {name!r} of row {graph[:1]} holds the graph; log a number (.item())."
+        )
     expect(
         [row["step"] for row in rows] == list(range(STEPS)),
         f"the rows' steps must be 0 to {STEPS - 1}, in order.",
     )
+
+
+def holds_graph(value: Any) -> bool:
+    """Return whether a value is a tensor that keeps the graph of its gradient."""
+    return isinstance(value, Tensor) and value.requires_grad
 
 
 def expect_batches(seen: Witness, tokens: np.ndarray) -> None:
@@ -222,6 +236,11 @@ def expect_batches(seen: Witness, tokens: np.ndarray) -> None:
         expect(
             all(piece.with_graph for piece in pieces),
             f"after {number} steps, an evaluation reads training tokens. It must read `held_out`.",
+        )
+        expect(
+            pieces,
+            f"the model isn't called before the optimizer's step {number}; call model(x), not "
+            "model.forward(x), which skips hooks.",
         )
         shapes = [tuple(piece.x.shape) for piece in pieces]
         expect(
@@ -391,6 +410,11 @@ def expect_gradient(number: int, update: Update, pieces: list[Forward], row: Any
 
 def diagnose_gradient(number: int, given: Tensor, total: Tensor, last: Tensor, norm: float) -> None:
     """Fail with the mistake that leads to a wrong gradient at the optimizer's step."""
+    expect(
+        given.any(),
+        f"the optimizer gets no gradient at step {number}. Call zero_grad after optimizer.step(), "
+        "or before the step's first backward.",
+    )
     along, along_last = (F.cosine_similarity(given, x, dim=0) for x in (total, last))
     expect(
         along_last < 0.999 or along > 0.999,
@@ -444,6 +468,7 @@ def expect_adamw(seen: Witness) -> None:
     The task leaves weight decay and eps open.
     """
     first = seen.updates[0]
+    expect(first.optimizer != "Adam", "your optimizer is Adam, not AdamW.")
     parameters = [nn.Parameter(weight.clone()) for weight in first.weights]
     groups = [
         {"params": [p], **options} for p, options in zip(parameters, first.options, strict=True)

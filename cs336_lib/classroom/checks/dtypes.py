@@ -141,14 +141,37 @@ def decode_e4m3(decode: Callable[[int], float]) -> None:
         expect_code(code, got)
 
 
+NO_FLOATS = "use integer operations only, such as >>, & and +, and no floats."
+
+
+def on_codes(name: str) -> Callable[..., Any]:
+    """Return an operator of integers that gives a `Code` and refuses floats."""
+    compute = getattr(int, f"__{name}__")
+
+    def operator(code: "Code", other: Any) -> Any:
+        expect(not isinstance(other, float), NO_FLOATS)
+        result = compute(code, other)
+        return Code(result) if isinstance(result, int) else result
+
+    return operator
+
+
 class Code(int):
-    """Code of a number, which can't be turned into a float."""
+    """Code of a number, which can't be turned into a float, nor what is computed from it."""
 
-    def __truediv__(self, _: object) -> float:
-        """Refuse the division."""
-        raise DiagnosisError("use integer operations only, such as >>, & and +, and no floats.")
+    def __truediv__(self, *_: object) -> Any:
+        """Refuse a float."""
+        raise DiagnosisError(NO_FLOATS)
 
-    __float__ = __truediv__
+    __rtruediv__ = __float__ = __truediv__
+    __add__, __radd__ = on_codes("add"), on_codes("radd")
+    __sub__, __rsub__ = on_codes("sub"), on_codes("rsub")
+    __mul__, __rmul__ = on_codes("mul"), on_codes("rmul")
+    __floordiv__, __mod__ = on_codes("floordiv"), on_codes("mod")
+    __and__, __rand__ = on_codes("and"), on_codes("rand")
+    __or__, __ror__ = on_codes("or"), on_codes("ror")
+    __xor__, __rxor__ = on_codes("xor"), on_codes("rxor")
+    __lshift__, __rshift__ = on_codes("lshift"), on_codes("rshift")
 
 
 ONE, TWO = BF16.encode(1.0), BF16.encode(2.0)
@@ -258,10 +281,17 @@ def quantized(
         q.shape == x.shape,
         f"q has shape {tuple(q.shape)} for {case}, but x has shape {tuple(x.shape)}.",
     )
+    axes = tuple(getattr(scale, "shape", ()))
     expect(
-        not isinstance(scale, Tensor) or scale.numel() == 1,
-        "the whole tensor has a single scale, which is a float; yours has several numbers.",
+        not axes,
+        f"the whole tensor has a single scale, which is a float; yours has the shape {axes}.",
     )
+    expect(
+        not isinstance(scale, Tensor),
+        "your scale is a tensor, but a Python float is expected; add .item().",
+    )
+    is_number = isinstance(scale, Real) and not isinstance(scale, bool)
+    expect(is_number, f"your scale is of type {type(scale).__name__}; return a float.")
     return q, float(scale)
 
 

@@ -7,8 +7,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
+from torch.overrides import TorchFunctionMode
 
 from cs336_lib.classroom.checks import draws
+from cs336_lib.classroom.checks.gradients import expect_same_gradients
 from cs336_lib.classroom.checks.report import (
     DiagnosisError,
     by_hand,
@@ -168,16 +170,48 @@ def expect_independent(w: Tensor) -> None:
 @exercise("A position has the logits 0 and ln 3, and its target is the second. What is its loss?")
 def cross_entropy(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
     """Check `loss(logits[B, T, V], targets[B, T])`, the mean negative log-likelihood."""
-    with by_hand(F, "cross_entropy", "nll_loss"):
+    with by_hand(F, "cross_entropy", "nll_loss"), NoLoss():
         logits, targets = scores(2, 5, 7, seed=0)
         expect_mean_nll(loss, logits, targets, "random logits")
         for case in draws.sizes(6, batch=(1, 4), seq=(1, 6), vocab=(2, 9)):
             shape = (case.batch, case.seq, case.vocab)
             logits, targets = scores(*shape, seed=sum(shape))
             expect_mean_nll(loss, logits, targets, f"logits of shape {shape}, not (2, 5, 7)")
+        for shape in ((3, 1, 4), (1, 4, 3), (1, 1, 2)):
+            logits, targets = scores(*shape, seed=1)
+            said = (
+                f"logits of shape {shape}; does `squeeze` without a dim remove an axis of size 1?"
+            )
+            expect_mean_nll(loss, logits, targets, said)
         smallest = torch.zeros(2, 3, dtype=torch.int64)
         expect_mean_nll(loss, draws.normal(2, 3, 4), smallest, "targets that are all 0")
         expect_stable(loss)
+        for logits, targets in (scores(2, 5, 7, seed=0), far_apart()):
+            expect_same_gradients(loss, mean_nll, {"logits": logits, "targets": targets})
+
+
+class NoLoss(TorchFunctionMode):
+    """Refuse torch's losses within the block, under whatever name they were imported."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        """Call any other function."""
+        name = getattr(func, "__name__", "")
+        is_loss = name in ("cross_entropy", "cross_entropy_loss", "nll_loss", "nll_loss_nd")
+        expect(not is_loss, f"{name} does all the work here; write it by hand.")
+        return func(*args, **(kwargs or {}))
+
+
+def far_apart() -> tuple[Tensor, Tensor]:
+    """Return positions whose logits lie far apart, and their targets."""
+    logits = [[[1000.0, 0.0], [-1000.0, -1001.0]], [[3.0, 0.0], [0.0, 900.0]]]
+    return torch.tensor(logits), torch.tensor([[0, 0], [0, 1]])
+
+
+def mean_nll(logits: Tensor, targets: Tensor) -> Tensor:
+    """Compute the mean negative log-likelihood."""
+    return -logits.log_softmax(-1).gather(-1, targets[..., None]).mean()
 
 
 def scores(batch: int, seq: int, vocab: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -244,6 +278,17 @@ def wrong_losses(logits: Tensor, targets: Tensor, nll: Tensor) -> dict[str, floa
         "you leave out the targets that are 0; here, 0 is a token like any other.": (
             nll.squeeze(-1)[targets != 0].mean()
         ),
+        "`logits[:, :, targets]` takes all targets at every position; gather takes each position's "
+        "own.": logits.logsumexp(-1).mean() - logits[:, :, targets].mean(),
+        "your logits are rounded to float16 on the way; compute in their own dtype.": (
+            mean_nll(logits.half(), targets)
+        ),
+        "your logits are rounded to bfloat16 on the way; compute in their own dtype.": (
+            mean_nll(logits.bfloat16(), targets)
+        ),
+        "a sigmoid looks at one logit alone; use a softmax, which compares them.": (
+            -logits.sigmoid().gather(-1, targets[..., None]).log().mean()
+        ),
         "that is the loss at the last position only; take the mean over all T.": nll[:, -1].mean(),
         "that is the loss of the first row only; take the mean over the batch.": nll[0].mean(),
     }
@@ -275,8 +320,7 @@ def expect_stable(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
         "it fails when all logits of a position are about -1000. Subtract the largest logit "
         "itself, not the largest absolute value, and limit nothing.",
     )
-    apart = torch.tensor([[[1000.0, 0.0], [-1000.0, -1001.0]], [[3.0, 0.0], [0.0, 900.0]]])
-    got = float(loss(apart, torch.tensor([[0, 0], [0, 1]])))
+    got = float(loss(*far_apart()))
     want = (math.log1p(math.exp(-1)) + math.log1p(math.exp(-3))) / 4
     expect(
         math.isclose(got, want, rel_tol=1e-3),

@@ -115,6 +115,13 @@ def attention_mistakes(config: Config) -> Mistakes:
         "yours is hidden_size x hidden_size.": width * (width + queries + 2 * pairs),
         "The matrices of the queries and the output are hidden_size x (heads x head_dim), not "
         "hidden_size x hidden_size.": 2 * width * (width + pairs),
+        "You count biases of queries, keys and values; this model has none.": 2
+        * width
+        * (queries + pairs)
+        + queries
+        + 2 * pairs,
+        "You count the norms of queries and keys; leave them out.": 2 * width * (queries + pairs)
+        + 2 * head,
         "You count biases in attention; this model has none.": 2 * width * (queries + pairs)
         + queries
         + 2 * pairs
@@ -290,6 +297,9 @@ def kept_mistakes(config: Config, tokens: int) -> Mistakes:
         "Full layers are missing; they keep all tokens.": windows * short,
         "You keep the tokens before the window; keep those in it.": full * tokens
         + windows * (tokens - short),
+        "You keep the remainder of tokens / sliding_window; keep the smaller of the two.": full
+        * tokens
+        + windows * (tokens % window),
         "Your window is one token too short.": full * tokens + windows * min(tokens, window - 1),
         "Your window is one token too long.": full * tokens + windows * min(tokens, window + 1),
         f"{order}; you give half of the layers a window.": kept(lambda layer: layer % 2 == 0),
@@ -334,6 +344,10 @@ def cache_mistakes(config: Config, tokens: int) -> Mistakes:
         * head,
         "Those are billions of bytes (GB); return bytes.": want / 1e9,
         "Those are GiB; return bytes.": want / 2**30,
+        "Those are millions of bytes (MB); return bytes.": want / 1e6,
+        "Those are MiB; return bytes.": want / 2**20,
+        "Those are kB; return bytes.": want / 1e3,
+        "Those are KiB; return bytes.": want / 2**10,
     }
 
 

@@ -62,7 +62,8 @@ def adagrad_by_hand(answer: Sequence[float]) -> None:
 
     The initial weight is 1, the learning rate is 0.1, and eps is 0.
     """
-    numbers = list(answer) if hasattr(answer, "__len__") else []
+    is_pair = hasattr(answer, "__len__") and not isinstance(answer, Mapping)
+    numbers = list(answer) if is_pair else []
     expect(
         len(numbers) == 2 and not any(number is ... for number in numbers),
         "give two numbers, the accumulated state and the weight: answer = (..., ...).",
@@ -111,6 +112,7 @@ def wrong_weights() -> dict[str, float]:
         "that is how far the weight moves; it starts at 1.": walk(8, 17, 145) - 1,
         "that is how far the weight moves; it starts at 1, and moves down.": 1 - walk(8, 17, 145),
         "give four decimals.": 0.71,
+        "three decimals are too few; give four.": 0.713,
         "you cut off the fifth decimal; round it.": 0.7124,
     }
 
@@ -217,6 +219,7 @@ def wrong_means(case: AdamCase) -> dict[str, Tensor]:
         "in m, beta1 and 1 - beta1 are swapped.": (1 - beta1) * m + beta1 * grad,
         "you return the corrected m; use the correction in this step only and keep m as the "
         "state.": case.new_m / case.corrections(case.t)[0],
+        "m and v are swapped; return w, m and v in this order.": case.new_v,
         "m uses beta2; it takes beta1.": beta2 * m + (1 - beta2) * grad,
         "you return the old m; the next step needs the new one.": m,
     }
@@ -231,6 +234,12 @@ def wrong_squares(case: AdamCase) -> dict[str, Tensor]:
         "in v, beta2 and 1 - beta2 are swapped.": (1 - beta2) * v + beta2 * grad**2,
         "you return the corrected v; keep v itself as the state.": (
             case.new_v / case.corrections(case.t)[1]
+        ),
+        "v sums up the squares of all weights; each weight has its own.": (
+            beta2 * v + (1 - beta2) * (grad**2).sum()
+        ),
+        "v takes the gradient's size where it needs its square, grad**2.": (
+            beta2 * v + (1 - beta2) * grad.abs()
         ),
         "v uses beta1; it takes beta2.": beta1 * v + (1 - beta1) * grad**2,
         "v squares m; it takes the square of the gradient.": (
@@ -261,6 +270,8 @@ def wrong_steps(case: AdamCase) -> dict[str, Tensor]:
         "the two corrections are swapped; m takes beta1, and v takes beta2.": (
             case.moved(m / c2, (v / c1).sqrt())
         ),
+        "m is corrected with beta2; it takes beta1.": case.moved(m / c2, root),
+        "v is corrected with beta1; it takes beta2.": case.moved(mean, (v / c1).sqrt()),
         "you divide by 1 - beta; the power t is missing.": (
             case.moved(m / (1 - case.beta1), (v / (1 - case.beta2)).sqrt())
         ),
@@ -388,6 +399,7 @@ def wrong_rounds(matrix: Tensor, steps: int) -> dict[str, Tensor]:
     rows = matrix / matrix.norm(dim=1, keepdim=True)
     columns = matrix / matrix.norm(dim=0, keepdim=True)
     largest = torch.linalg.matrix_norm(matrix, 2)
+    frobenius = "divide by the Frobenius norm, matrix.norm()."
     if steps == 0:
         return {"with steps=0 you skip the division by the norm, too; only the rounds go.": matrix}
     return {
@@ -403,6 +415,16 @@ def wrong_rounds(matrix: Tensor, steps: int) -> dict[str, Tensor]:
         "you divide by the largest singular value. That converges, too, but finding it takes "
         "an SVD, which these rounds avoid; divide by matrix.norm().": (
             iterate(matrix / largest, steps)
+        ),
+        f"you divide by the largest entry; {frobenius}": iterate(matrix / matrix.max(), steps),
+        f"you divide by the largest magnitude; {frobenius}": (
+            iterate(matrix / matrix.abs().max(), steps)
+        ),
+        f"you divide by the sum of the magnitudes; {frobenius}": (
+            iterate(matrix / matrix.abs().sum(), steps)
+        ),
+        f"you divide by the sum of the squares; {frobenius}": (
+            iterate(matrix / matrix.square().sum(), steps)
         ),
         "you divide each row by its own norm; divide by the norm of the whole matrix.": (
             iterate(rows, steps)

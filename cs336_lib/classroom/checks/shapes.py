@@ -1,6 +1,7 @@
 """Exercise checks for notebook 03 on named dimensions and the order of elements."""
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -10,6 +11,8 @@ from einops import rearrange, reduce, repeat
 from torch import Tensor
 
 from cs336_lib.classroom.checks.draws import normal, sizes
+from cs336_lib.classroom.checks.gradients import expect_same_gradients
+from cs336_lib.classroom.checks.parts import expect_device
 from cs336_lib.classroom.checks.report import DiagnosisError, exercise, expect
 
 Mistakes = dict[str, Tensor]
@@ -25,7 +28,7 @@ class Case:
         numbers: Numbers that follow the tensors as arguments.
         what: Describes the inputs, as in "a single token". It is empty for the first case.
         mistakes: Maps a diagnosis to the tensor that a known mistake produces.
-        errors: Maps a part of an error message to a diagnosis.
+        errors: Maps a pattern, which begins a word of an error message, to a diagnosis.
         nan: Diagnosis of NaNs that no known mistake explains.
     """
 
@@ -71,19 +74,26 @@ def call(function: Callable[..., object], case: Case) -> object:
         return function(*case.inputs.values(), *case.numbers)
     except RuntimeError as error:
         for part, diagnosis in case.errors.items():
-            expect(part not in str(error), diagnosis)
+            expect(not re.search(rf"\b{part}", str(error)), diagnosis)
         raise
 
 
-def judge(function: Callable[..., object], cases: Iterator[Case], names: str) -> None:
+def judge(
+    function: Callable[..., object],
+    cases: Iterator[Case],
+    names: str,
+    right: Callable[..., Tensor],
+) -> None:
     """Fail unless an answer is right for every case and leaves its inputs as they are.
 
     Args:
         function: The answer.
         cases: The inputs with their targets.
         names: Axes of the result, as in "batch head query key".
+        right: A right answer, whose gradients are compared in the first case.
     """
-    for case in cases:
+    first, *others = cases
+    for case in (first, *others):
         before = [x.clone() for x in case.inputs.values()]
         try:
             compare(call(function, case), case, names)
@@ -93,6 +103,7 @@ def judge(function: Callable[..., object], cases: Iterator[Case], names: str) ->
             raise DiagnosisError(f"{where(case)}. {reason(error, case)}") from error
         for name, x, copy in zip(case.inputs, case.inputs.values(), before, strict=True):
             expect(torch.equal(x, copy), f"your function changes its input {name} in place.")
+    expect_same_gradients(function, right, first.inputs, *first.numbers)
 
 
 def where(case: Case) -> str:
@@ -110,6 +121,11 @@ def reason(error: Exception, case: Case) -> str:
 
 
 # head_scores
+
+
+def dot_products(q: Tensor, k: Tensor) -> Tensor:
+    """Compute the dot product of every query with every key, in each head."""
+    return torch.einsum("bqhd,bkhd->bhqk", q, k)
 
 
 def score_mistakes(q: Tensor, k: Tensor, target: Tensor) -> Mistakes:
@@ -152,6 +168,41 @@ def score_mistakes(q: Tensor, k: Tensor, target: Tensor) -> Mistakes:
         "you scaled the scores by 1/sqrt(dim); attention does, but this exercise doesn't.": (
             target / math.sqrt(q.size(-1))
         ),
+    } | further_steps(q, k, target)
+
+
+def further_steps(q: Tensor, k: Tensor, target: Tensor) -> Mistakes:
+    """Return what comes out if more is done than the dot products that the exercise asks for."""
+    scaled = target / math.sqrt(q.size(-1))
+    raw = "return the scores before a softmax; the weights are computed from them later."
+    lengths = q.norm(dim=-1).mT[..., None] * k.norm(dim=-1).mT[:, :, None]
+    past = torch.ones_like(target, dtype=torch.bool).tril()
+    only = "return the dot product of every query with every key; no mask is asked for."
+    return {
+        f"you apply a softmax; {raw}": target.softmax(-1),
+        f"you scale and apply a softmax; {raw}": scaled.softmax(-1),
+        f"you apply a softmax, and over the queries, too; {raw}": target.softmax(-2),
+        "you divide by the lengths of query and key, which gives cosines; leave the dot products "
+        "as they are.": target / lengths,
+        f"you set the future to 0; {only}": target.tril(),
+        f"you set the future to -inf; {only}": target.masked_fill(~past, -torch.inf),
+        "that is the distance between query and key; multiply them, and sum over dim.": (
+            torch.cdist(q.transpose(1, 2), k.transpose(1, 2))
+        ),
+        "you take the mean over dim; a dot product is the sum.": target / q.size(-1),
+        "you divide by the root of the number of queries; leave the dot products as they are.": (
+            target / math.sqrt(q.size(1))
+        ),
+        "your scores are rounded to float16 on the way; compute them in the inputs' dtype.": (
+            dot_products(q.half(), k.half()).to(q.dtype)
+        ),
+        "your scores are rounded to bfloat16 on the way; compute them in the inputs' dtype.": (
+            dot_products(q.bfloat16(), k.bfloat16()).to(q.dtype)
+        ),
+        "negative scores are missing; keep them, because softmax makes them small weights.": (
+            target.relu()
+        ),
+        "the sign is wrong.": -target,
     }
 
 
@@ -159,7 +210,7 @@ def score_cases() -> Iterator[Case]:
     """Yield queries and keys [batch, seq, head, dim]."""
 
     def case(q: Tensor, k: Tensor, what: str = "") -> Case:
-        target = torch.einsum("bqhd,bkhd->bhqk", q, k)
+        target = dot_products(q, k)
         mistakes = {} if what else score_mistakes(q, k, target)
         return Case({"q": q, "k": k}, target, what=what, mistakes=mistakes)
 
@@ -188,7 +239,7 @@ def score_cases() -> Iterator[Case]:
 )
 def head_scores(function: Callable[[Tensor, Tensor], Tensor]) -> None:
     """Check the attention scores of each head for queries and keys [batch, seq, head, dim]."""
-    judge(function, score_cases(), "batch head query key")
+    judge(function, score_cases(), "batch head query key", dot_products)
 
 
 # masked_mean
@@ -228,6 +279,16 @@ def mean_mistakes(x: Tensor, mask: Tensor) -> Mistakes:
         "you divide every row by the largest number of tokens in the batch.": (
             kept.sum(1) / counts.max()
         ),
+        "you divide by the number of rows; divide by each row's number of kept tokens.": (
+            kept.sum(1) / len(x)
+        ),
+        "that is the first token's vector; the mean of the kept tokens is expected.": x[:, 0],
+        "that is the median of the kept tokens; the mean is expected.": torch.stack(
+            [row[keep].median(0).values for row, keep in zip(x, mask, strict=True)]
+        ),
+        "a softmax of the mask gives padding some weight, too; weigh it with 0.": (
+            x * mask.to(x.dtype).softmax(1)[..., None]
+        ).sum(1),
     }
 
 
@@ -253,16 +314,31 @@ def place_mistakes(x: Tensor, mask: Tensor) -> Mistakes:
     }
 
 
+def length_mistakes(x: Tensor, mask: Tensor) -> Mistakes:
+    """Return what mistakes with long sequences produce."""
+    total, counts = (x * mask[..., None]).sum(1), mask.sum(1, keepdim=True)
+    kinds = torch.bfloat16, torch.float16, torch.uint8, torch.int8
+    return {
+        f"a count of {int(counts[0]):,} doesn't fit into {str(kind).removeprefix('torch.')}; count "
+        "in int64 or float32.": total / counts.to(kind).to(x.dtype)
+        for kind in kinds
+    } | {
+        f"you use the first {most} tokens only.": mean_of_kept(x[:, :most], mask[:, :most])
+        for most in (128, 256, 512, 1024, 2048)
+    }
+
+
 def mean_cases() -> Iterator[Case]:
     """Yield tokens [batch, seq, hidden] and masks [batch, seq]."""
     x = normal(3, 5, 4)
-    mask = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 0, 0, 0, 0]]).bool()
+    mask = torch.tensor([[1, 1, 0, 0, 0], [1, 1, 1, 1, 0], [1, 0, 0, 0, 0]]).bool()
     errors = {
         "scalar type": "x may be float64, but mask.float() is float32; mask.to(x.dtype) fits both.",
-        "ize of tensor": "two shapes do not fit together; they are matched from the right, so keep "
-        "an axis of size 1 where one is missing: `batch 1` to divide by, `batch seq 1` to multiply "
-        "with.",
-        "ool": "the mask is boolean, and this needs numbers: mask.to(x.dtype) has ones and zeros.",
+        "[Ss]ize of tensor": "two shapes do not fit together; they are matched from the right, so "
+        "keep an axis of size 1 where one is missing: `batch 1` to divide by, `batch seq 1` to "
+        "multiply with.",
+        "[Bb]ool\\b": "the mask is boolean, and this needs numbers: mask.to(x.dtype) has ones and "
+        "zeros.",
     }
     yield Case(
         {"x": x, "mask": mask},
@@ -302,9 +378,13 @@ def mean_cases() -> Iterator[Case]:
     x, mask = (4 * normal(2, 5, 3, seed=8)).round(), torch.zeros(2, 5).bool()
     mask[0, 1:], mask[1, 2:4] = True, True
     yield case(x.half(), mask, "inputs in float16")
-    long = torch.ones(2, 300).bool()
-    long[1, 100:260] = False
-    yield case(normal(2, 300, 3, seed=9), long, "300 tokens")
+    # A count in bf16 rounds 259 to 260, and one in fp16 rounds 2,571 to 2,572.
+    for tokens, first in ((300, 259), (3000, 2571)):
+        long = torch.ones(2, tokens).bool()
+        long[0, first:], long[1, 100:260] = False, False
+        x = normal(2, tokens, 3, seed=9) + 5
+        by_length = case(x, long, f"{tokens:,} tokens")
+        yield replace(by_length, mistakes=by_length.mistakes | length_mistakes(x, long))
 
 
 @exercise(
@@ -313,7 +393,7 @@ def mean_cases() -> Iterator[Case]:
 )
 def masked_mean(function: Callable[[Tensor, Tensor], Tensor]) -> None:
     """Check the mean over all tokens that aren't padding."""
-    judge(function, mean_cases(), "batch hidden")
+    judge(function, mean_cases(), "batch hidden", mean_of_kept)
 
 
 # image_to_patches
@@ -365,6 +445,8 @@ def patch_mistakes(images: Tensor, size: int) -> Mistakes:
         "your patches overlap; each begins `size` pixels after the one before it.": (
             rearrange(sliding, "b c h w p1 p2 -> b (h w) (p1 p2 c)")
         ),
+        "you move the channel to the end and then only reshape; a patch's pixels don't lie next to "
+        "each other.": images.permute(0, 2, 3, 1).reshape(cut(images, size).shape),
         "a reshape alone keeps the elements in their old order; a patch's pixels don't lie next to "
         "each other.": images.reshape(cut(images, size).shape),
     }
@@ -405,7 +487,7 @@ def patch_cases() -> Iterator[Case]:
 @exercise("A 2 x 2 image is red 1, 2, 3, 4 and green 5, 6, 7, 8. What is its one patch of size 2?")
 def image_to_patches(function: Callable[[Tensor, int], Tensor]) -> None:
     """Check the conversion of images to flattened patches with the channel as last dimension."""
-    judge(function, patch_cases(), "batch patch value")
+    judge(function, patch_cases(), "batch patch value", cut)
 
 
 # grouped_query_attention
@@ -447,6 +529,7 @@ def attend(
         "too little": ones.triu(2),
         "itself": ones.triu(0),
         "past": ones.tril(-1),
+        "past and itself": ones.tril(0),
         "none": ~ones,
     }
     forbidden = masks[masked]
@@ -455,6 +538,11 @@ def attend(
     else:
         weights = torch.softmax(scores.masked_fill(forbidden, fill), softmax_over)
     return rearrange(weights @ v, merge)
+
+
+def first_head(x: Tensor, heads: int) -> Tensor:
+    """Return the first head's numbers for all heads."""
+    return x[..., : x.size(-1) // heads].repeat(1, 1, heads)
 
 
 def head_mistakes(q: Tensor, k: Tensor, v: Tensor, heads: int, kv_heads: int) -> Mistakes:
@@ -497,6 +585,13 @@ def head_mistakes(q: Tensor, k: Tensor, v: Tensor, heads: int, kv_heads: int) ->
         "head and seq are mixed up when merging: bring seq in front of head, then join.": (
             unmerged.reshape(q.shape)
         ),
+        "you sum up keys; the weights belong to the values.": attend(q, k, k, heads, kv_heads),
+        "all query heads read the first key head; each group has its own.": attend(
+            q, first_head(k, kv_heads), first_head(v, kv_heads), heads, kv_heads
+        ),
+        "all query heads read the first key head; each group has its own, as it has its values.": (
+            attend(q, first_head(k, kv_heads), v, heads, kv_heads)
+        ),
         "the heads are not merged; the result should be batch seq (head dim).": unmerged,
     }
 
@@ -510,11 +605,17 @@ def softmax_mistakes(q: Tensor, k: Tensor, v: Tensor, heads: int, kv_heads: int)
         "the scale uses the width of all heads; use the dim of one head.": (
             attend(*case, scale=(heads * dim) ** -0.5)
         ),
+        "the scale uses the width of all key heads; use the dim of one head.": (
+            attend(*case, scale=(kv_heads * dim) ** -0.5)
+        ),
         "you divided by dim; use its square root.": attend(*case, scale=1 / dim),
         "you multiply by sqrt(dim); divide by it.": attend(*case, scale=dim**0.5),
         "there is no causal mask: tokens look at the future.": attend(*case, masked="none"),
         "that mask is inverted; each token looks at the future instead of the past.": (
             attend(*case, masked="past")
+        ),
+        "that mask hides a token's past and itself; hide only its future, triu(1).": (
+            attend(*case, masked="past and itself")
         ),
         "each token sees one position too far; the future begins at triu(1).": (
             attend(*case, masked="too little")
@@ -576,6 +677,7 @@ def attention_cases() -> Iterator[Case]:
     yield case(expanded, expanded, expanded, 2, 2, "one expanded tensor for q, k and v")
     yield case(q.double(), k.double(), v.double(), 4, 1, "inputs in float64")
     yield drawn(1, 70, 2, 1, 4, "70 tokens", seed=10)
+    yield drawn(1, 1100, 2, 1, 4, "1,100 tokens", seed=10)  # more than GPT-2's context
     q, k, v = (normal(2, 5, width, seed=width) for width in (16, 8, 8))
     yield case(q.half(), k.half(), v.half(), 4, 2, "inputs in float16")
     # Whole numbers and dim 4 make the scores exact, however they are computed.
@@ -601,7 +703,9 @@ def attention_cases() -> Iterator[Case]:
 )
 def grouped_query_attention(function: Callable[..., Tensor]) -> None:
     """Check causal grouped-query attention, with several query heads per key and value head."""
-    judge(function, attention_cases(), "batch seq width")
+    judge(function, attention_cases(), "batch seq width", reference_attention)
+    q, k, v = (torch.empty(2, 5, width, device="meta") for width in (16, 8, 8))
+    expect_device(lambda: function(q, k, v, 4, 2))
 
 
 def reference_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, kv_heads: int) -> Tensor:

@@ -21,7 +21,17 @@ def mistakes(n: int, bits: int) -> dict[str, float]:
     """Return the result of each typical slip by its diagnosis."""
     single = torch.tensor(n, dtype=torch.float32).item()
     wrapped = (n * bits + 2**31) % 2**32 - 2**31
+    kept = (
+        "your result has only the 24 bits of float32, which are too few here; Python's own numbers "
+        "are exact enough"
+    )
     return {
+        kept: torch.tensor(n * bits / 8, dtype=torch.float32).item(),
+        f"{kept}.": single * bits / 8,
+        "0 numbers take 0 bytes, so no max(1, ...) is needed": max(1.0, n * bits / 8),
+        "each of your numbers takes 1 bit; does bits appear in your formula?": n / 8,
+        "each of your numbers takes 2 bytes; does bits appear in your formula?": n * 2,
+        "your result is rounded, but it may be a fraction": round(n * bits / 8, 1),
         "one number is right, ten are not; does n appear in your formula?": bits / 8,
         "each of your numbers takes 4 bytes; does bits appear in your formula?": n * 4,
         "that is bits; a byte has 8 of them": n * bits,
@@ -34,8 +44,6 @@ def mistakes(n: int, bits: int) -> dict[str, float]:
         "your result is rounded up, but it may be a fraction": math.ceil(n * bits / 8),
         "you also divided by 1000, but bytes are wanted, not kilobytes": n * bits / 8 / 1000,
         "you also divided by 1024, but bytes are wanted, not kibibytes": n * bits / 8 / 1024,
-        "your result has only the 24 bits of float32, which are too few here; Python's own numbers "
-        "are exact enough": single * bits / 8,
         "your n * bits doesn't fit into an int32; Python's own int has no limit": wrapped / 8,
     }
 

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cs336_lib.classroom.checks import draws
+from cs336_lib.classroom.checks.gradients import expect_same_gradients
 from cs336_lib.classroom.checks.report import DiagnosisError, exercise, expect
 from cs336_lib.classroom.checks.without_torch import WithoutTorch
 from cs336_lib.classroom.storage import (
@@ -310,6 +311,7 @@ def split_heads(split: Callable[[Tensor, int], tuple[Tensor, Tensor, Tensor]]) -
                 f"right for 3 heads of 4 channels, but {name} has the wrong numbers for {case}.",
             )
             expect(shares_memory(got, qkv), f"{name} is a copy for {case}.")
+    expect_same_gradients(split, heads, {"qkv": draws.normal(2, 3, 3 * 2 * 4)}, 2)
 
 
 def three_parts(split: Callable[[Tensor, int], Sequence[Tensor]], qkv: Tensor, n_head: int) -> list:
@@ -319,7 +321,8 @@ def three_parts(split: Callable[[Tensor, int], Sequence[Tensor]], qkv: Tensor, n
     expect(torch.equal(qkv, before), "your function changes its input qkv in place.")
     is_stack = isinstance(parts, Tensor) and parts.dim() == 5
     is_three = (is_stack or isinstance(parts, tuple | list)) and len(parts) == 3
-    expect(is_three, "return three tensors: q, k and v.")
+    kind = "" if isinstance(parts, tuple | list | Tensor) else f", not a {type(parts).__name__}"
+    expect(is_three, f"return three tensors{kind}: q, k and v, as a tuple.")
     return list(parts)
 
 
@@ -367,12 +370,20 @@ def expect_head_part(name: str, parts: list, number: int, qkv: Tensor, n_head: i
     others = [parts[n] for n in range(3) if n != number]
     is_double = any(isinstance(other, Tensor) and torch.equal(got, other) for other in others)
     expect(not is_double, f"{name} equals another of your three tensors; check the slices.")
+    is_other = any(torch.equal(got, other) for other in heads(qkv, n_head))
+    expect(
+        is_other or torch.equal(got, want),
+        f"{name} holds the wrong numbers; they should be qkv's own, unchanged.",
+    )
     expect(torch.equal(got, want), f"{name} holds the wrong numbers; are q, k, v in that order?")
     expect(
         shares_memory(got, qkv),
         f"{name} is right, but a copy. A slice or chunk, view and transpose need none; "
         "leave out reshape, contiguous and clone.",
     )
+
+
+TILES = "your windows are tiles that jump by k; the next window should start one pixel further."
 
 
 def images() -> Iterator[tuple[Tensor, int]]:
@@ -413,20 +424,29 @@ def im2col(windows: Callable[[Tensor, int], Tensor]) -> None:
             got.shape != (k, k, rows, columns) or rows == columns == k,
             "the last two dimensions belong to the pixels of a window; yours are the windows.",
         )
+        tiles = (image.size(0) // k, image.size(1) // k, k, k)
+        expect(got.shape != tiles or tiles[:2] == (rows, columns), TILES)
         expect(
             got.shape == (rows, columns, k, k),
             f"the shape is {tuple(got.shape)}; it should be {(rows, columns, k, k)} for an image "
             f"of {tuple(image.shape)} and k = {k}.",
         )
-        corners = [(i, j) for i in range(rows) for j in range(columns)]
-        want = torch.stack([image[i : i + k, j : j + k] for i, j in corners])
-        if not torch.equal(got, want.reshape(rows, columns, k, k)):
+        if not torch.equal(got, patches(image, k)):
             raise wrong_windows(got, image, k)
         expect(
             shares_memory(got, image),
             "the windows are right, but they are a copy; as_strided (or Tensor.unfold) gives them "
             "as a view.",
         )
+    expect_same_gradients(windows, patches, {"image": draws.normal(5, 6)}, 3)
+
+
+def patches(image: Tensor, k: int) -> Tensor:
+    """Return a copy of every k x k patch, which is cut out by itself."""
+    rows, columns = (size - k + 1 for size in image.shape)
+    corners = [(i, j) for i in range(rows) for j in range(columns)]
+    cut = torch.stack([image[i : i + k, j : j + k] for i, j in corners])
+    return cut.reshape(rows, columns, k, k)
 
 
 def wrong_windows(got: Tensor, image: Tensor, k: int) -> DiagnosisError:
@@ -448,9 +468,7 @@ def wrong_windows(got: Tensor, image: Tensor, k: int) -> DiagnosisError:
             "wrote (width, 1); read image.stride()."
         )
     if stride == (k * down, k * right, down, right):
-        return DiagnosisError(
-            "your windows are tiles that jump by k; the next window should start one pixel further."
-        )
+        return DiagnosisError(TILES)
     if stride == tuple(image.element_size() * step for step in (down, right, down, right)):
         return DiagnosisError("your strides count bytes, as in NumPy; torch counts elements.")
     if got.storage_offset() != image.storage_offset():

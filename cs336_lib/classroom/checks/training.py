@@ -2,7 +2,7 @@
 
 import copy
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -255,10 +255,8 @@ class Activations:
         self.is_inside, self.is_kept = False, False
         self.saved: list[StorageWeakRef] = []
         self.outputs: list[StorageWeakRef] = []
-        model.register_forward_pre_hook(self.before)
-        model.register_forward_hook(self.after)
 
-    def before(self, model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    def before(self, inputs: tuple[Tensor, ...]) -> None:
         """Look at what is left of the earlier pieces."""
         # The last output may still have a name, until the next one takes it
         left = [ref for ref in [*self.saved, *self.outputs[:-1]] if not ref.expired()]
@@ -266,7 +264,7 @@ class Activations:
         self.given = self.weights | {x.untyped_storage().data_ptr() for x in inputs}
         self.is_inside = True
 
-    def after(self, model: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def after(self, output: Tensor) -> None:
         """Note the output."""
         self.is_inside = False
         if output.requires_grad:
@@ -329,8 +327,18 @@ def expect_accumulated(
     """Expect the gradient and the loss of the whole batch."""
     model, pieces, passes = copy.deepcopy(case.model), copy.deepcopy(case.pieces), []
     activations, modes = Activations(model), set()
-    model.register_forward_hook(lambda *_: modes.add(model.training))
-    model.register_forward_hook(lambda *_: passes.extend(["forward"] * torch.is_grad_enabled()))
+    kind = type(model)
+
+    def observed(self: nn.Module, *inputs: Tensor) -> Tensor:
+        activations.before(inputs)
+        output = kind.forward(self, *inputs)
+        activations.after(output)
+        modes.add(self.training)
+        passes.extend(["forward"] * torch.is_grad_enabled())
+        return output
+
+    # A class of its own, because model.forward(x) would skip hooks
+    model.__class__ = type(kind.__name__, (kind,), {"forward": observed})
     next(model.parameters()).register_hook(lambda _: passes.append("backward"))
     with saved_tensors_hooks(activations.save, lambda tensor: tensor):
         loss = run(model, pieces, case.loss_function)
@@ -341,7 +349,9 @@ def expect_accumulated(
         modes <= {case.model.training},
         "you change the model's mode. Leave model.train() and model.eval() to the caller.",
     )
+    expect_trainable(parameters, case)
     expect_gradient(gradient_of(model), case)
+    expect_missing(parameters, case)
     expect(
         passes == ["forward", "backward"] * len(case.pieces),
         "the gradient is right, but all pieces were in memory at once. Call backward for each one "
@@ -365,6 +375,32 @@ def expect_accumulated(
         "your function lets the inputs require a gradient; only the parameters need one.",
     )
     expect_mean_loss(loss, case)
+
+
+def expect_trainable(parameters: Mapping[str, nn.Parameter], case: Accumulation) -> None:
+    """Expect that as many parameters require a gradient as before."""
+    for (name, p), before in zip(parameters.items(), case.model.parameters(), strict=True):
+        said = (
+            "a frozen parameter gets a gradient" if p.grad is not None else "you change the model"
+        )
+        expect(
+            p.requires_grad == before.requires_grad,
+            f"{said}: {name}.requires_grad was {before.requires_grad} and is {p.requires_grad} "
+            "now. Leave it to the caller.",
+        )
+
+
+def expect_missing(parameters: Mapping[str, nn.Parameter], case: Accumulation) -> None:
+    """Expect that a parameter without a gradient keeps None, which an optimizer skips."""
+    model = copy.deepcopy(case.model)
+    for x, y in case.pieces:
+        case.loss_function(model(x), y).backward()
+    for (name, p), right in zip(parameters.items(), model.parameters(), strict=True):
+        expect(
+            right.grad is not None or p.grad is None,
+            f"a frozen or unused parameter gets a .grad of zeros ({name}). It should stay None, "
+            "because AdamW would still decay it.",
+        )
 
 
 def expect_gradient(got: Tensor, case: Accumulation) -> None:
@@ -395,7 +431,8 @@ def expect_gradient(got: Tensor, case: Accumulation) -> None:
         "only the last micro-batch is left (weighed by its size); do not zero the gradients in "
         "between.": [0.0] * (count - 1) + [sizes[-1] / total],
         "the last micro-batch is missing.": [*(n / total for n in sizes[:-1]), 0.0],
-        "the gradients are all 0; leave them in place for the optimizer.": [0.0] * count,
+        "the gradients are all 0. Do you zero them at the end, or is a factor rounded down to 0 by "
+        "//?": [0.0] * count,
     }
     for diagnosis, factors in mistakes.items():
         expect(not torch.allclose(got, case.gradient(factors), rtol=1e-4), diagnosis)
@@ -426,6 +463,9 @@ def expect_mean_loss(loss: object, case: Accumulation) -> None:
         ),
         "the gradient is right, but the loss you return is the sum over all examples; divide it by "
         "their number.": summed,
+        "the gradient is right, but you divide the loss by the number of examples twice.": (
+            summed / total**2
+        ),
         "the gradient is right, but the loss you return is that of the last piece.": losses[-1],
         "the gradient is right, but the loss you return is the last piece's share of the mean; add "
         "up all of them.": losses[-1] * case.sizes[-1] / total,

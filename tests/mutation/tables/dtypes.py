@@ -116,6 +116,7 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
     },
     "int8_round_trip": {
         "scale over 128": [("127", "128")],
+        "scale as a tensor": [(".item()", "")],
         "scale over 255": [("127", "255")],
         "zero point": [("x.abs().max().item() / 127", "(x.max() - x.min()).item() / 255")],
         "largest value, not magnitude": [("x.abs().max()", "x.max()")],

@@ -51,6 +51,11 @@ def head_scores(q, k):
             ),
         ],
         "clamped": [('head query key")', 'head query key").clamp(-50, 50)')],
+        "keys without a gradient": [("einsum(q, k,", "einsum(q, k.detach(),")],
+        "softmax": [('head query key")', 'head query key").softmax(-1)')],
+        "scaled and softmax": [
+            ('head query key")', 'head query key").div(q.size(-1) ** 0.5).softmax(-1)'),
+        ],
         "queries scaled in place": [
             ("    return einsum(", "    q /= q.norm()\n    return q.norm() * einsum("),
         ],
@@ -79,6 +84,13 @@ def masked_mean(x, mask):
     kept = x * mask[..., None]
     return kept.sum(1) / (kept != 0).any(-1).sum(1, keepdim=True)
 """,
+        "count in bfloat16": [
+            (
+                'reduce(weight, "batch seq -> batch 1", "sum")',
+                'reduce(weight.bfloat16(), "batch seq -> batch 1", "sum").to(x.dtype)',
+            ),
+        ],
+        "at most 512 tokens": [("weight =", "x, mask = x[:, :512], mask[:, :512]\n    weight =")],
         "the mask is ignored in the sum": [("einsum(x, weight,", "einsum(x, weight * 0 + 1,")],
         "the mask is ignored in the count": [
             ('reduce(weight, "batch seq -> batch 1", "sum")', "x.size(1)"),
@@ -333,15 +345,9 @@ def grouped_query_attention(q, k, v, heads, kv_heads):
     },
 }
 
-NO_GRADIENT = "The exercise is about the order of numbers, and doesn't ask for a gradient."
-
 # By exercise: the name of a mutant that passes, and why its answer is right
 RIGHT: dict[str, dict[str, str]] = {
-    "head_scores": {"no gradient": NO_GRADIENT},
-    "masked_mean": {"no gradient": NO_GRADIENT},
-    "image_to_patches": {"no gradient": NO_GRADIENT},
     "grouped_query_attention": {
-        "no gradient": NO_GRADIENT,
         'sizes = {"kv": kv_heads, "group": heads // kv_heads}  =>  '
         'sizes = {"kv": kv_heads, "group": heads / kv_heads}': (
             "The division has no remainder, and einops takes 3.0 for 3."

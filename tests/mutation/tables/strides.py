@@ -257,8 +257,4 @@ RIGHT: dict[str, dict[str, str]] = {
     "can_view": {
         "left //= size  =>  left /= size": "The division has no remainder there.",
     },
-    "split_heads": {
-        "no gradient": "The exercise asks for views; they are right without a gradient."
-    },
-    "im2col": {"no gradient": "The exercise asks for a view; it is right without a gradient."},
 }

@@ -172,6 +172,16 @@ def run(model, micro_batches, loss_function):
                 "            p.grad /= total\n    return mean / total",
             ),
         ],
+        "zeros for every parameter": [
+            ("mean = 0.0", "mean = 0.0\n    for p in model.parameters():\n        p.grad = p * 0"),
+        ],
+        "every parameter requires a gradient": [
+            ("mean = 0.0", "mean = 0.0\n    model.requires_grad_(True)")
+        ],
+        "a copy of the model": [
+            ("total =", "import copy\n\n    model = copy.deepcopy(model)\n    total =")
+        ],
+        "factor rounded down": [("len(x) / total", "len(x) // total")],
         "inputs with a gradient": [("loss =", "x.requires_grad_()\n        loss =")],
         "loss forgotten": [("return mean", "return None")],
     },
