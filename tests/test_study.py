@@ -2,6 +2,8 @@ import json
 import re
 import subprocess
 import sys
+import time
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import nbformat
 import numpy as np
 import pytest
 import torch
+from IPython.core.interactiveshell import InteractiveShell
 
 from cs336_lib import cli
 from cs336_lib.classroom import study
@@ -202,6 +205,33 @@ def test_a_copy_from_before_is_still_known_as_untouched(course, mine):
     assert study.reset("00")[1] is None
 
 
+def test_two_resets_in_one_second_keep_both_edited_notebooks(course, mine, monkeypatch):
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return cls(2026, 1, 1)
+
+    monkeypatch.setattr(study, "datetime", Clock)
+    kept = []
+    for edited in ("first", "second", "third"):
+        edit(mine / "00_start.ipynb", edited)
+        kept.append(study.reset("00")[1])
+    assert [sources(path)[0] for path in kept] == ["first", "second", "third"]
+
+
+def test_many_first_starts_at_once_all_succeed(course):
+    code = "import time; from cs336_lib.classroom import study; time.sleep({} - time.time()); "
+    code = code.format(time.time() + 4) + "study.update()"
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+        for _ in range(8)
+    ]
+    assert [process.communicate()[1] for process in started] == [""] * 8
+    mine = course.parent / "my_notebooks"
+    assert study.read_copies(mine).keys() == {"00_start.ipynb", "01_more.ipynb", study.RULES}
+    assert not list(mine.glob(".tmp*"))
+
+
 def test_reset_before_the_first_start_says_what_to_do(course):
     assert "make lab" in study_says("--reset", "00").stderr
     assert not (course.parent / "my_notebooks").exists()
@@ -324,6 +354,40 @@ def test_a_damaged_line_is_left_out(mine, monkeypatch):
         file.write('[1]\n{"exercise": "halve"}\n{"exerc')
     assert [e.verdict for e in study.progress(mine)["00_start"]] == [study.PASSED]
     assert [e.verdict for e in study.progress(mine)["01_more"]] == [study.OPEN, study.OPEN]
+
+
+def test_a_torn_line_takes_no_later_verdict_with_it(mine, monkeypatch):
+    monkeypatch.chdir(mine)
+    with open(mine / study.VERDICTS, "a") as file:
+        file.write('{"exercise": "hal')  # the disk was full
+    double(lambda x: 2 * x)
+    assert [e.verdict for e in study.progress(mine)["00_start"]] == [study.PASSED]
+
+
+def test_a_change_of_folder_in_a_notebook_does_not_stop_the_record(mine, monkeypatch):
+    monkeypatch.chdir(mine)
+    shell = InteractiveShell.instance()
+    try:
+        monkeypatch.setattr(report, "cell", lambda: "")
+        monkeypatch.chdir("/")  # what %cd does
+        double(lambda x: 2 * x)
+    finally:
+        InteractiveShell.clear_instance()
+    assert shell.starting_dir == str(mine)
+    assert [e.verdict for e in study.progress(mine)["00_start"]] == [study.PASSED]
+
+
+def test_a_typo_is_no_attempt_and_brings_no_smaller_question(mine, monkeypatch, capsys):
+    monkeypatch.chdir(mine)
+    for number in range(5):
+        monkeypatch.setattr(report, "cell", lambda source=str(number): source)
+        double(eval("lambda x: twice(x)"))
+    said = capsys.readouterr().out.splitlines()
+    assert said == ["double: your code raised NameError: name 'twice' is not defined"] * 5
+    (state,) = study.progress(mine)["00_start"]
+    assert (state.verdict, state.said) == (study.WRONG, said[0].removeprefix("double: "))
+    double(lambda x: x * x)
+    assert capsys.readouterr().out == "double: not right yet. That is the square\n"
 
 
 def test_bars_show_what_is_passed_and_what_is_next(mine, monkeypatch):

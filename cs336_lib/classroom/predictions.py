@@ -57,7 +57,7 @@ class Prediction(Explorer):
         if changed != {"pick"} or pick not in self.options:
             return values
         if values["mode"] == MINE:
-            study.record_guess(Path.cwd(), self.name, pick)
+            study.record_guess(study.here(), self.name, pick)
             return {**values, "guess": pick}
         hands = [int(count) for count in values["hands"].split(",")]
         hands[self.options.index(pick)] += 1
@@ -78,7 +78,7 @@ class Prediction(Explorer):
             def show() -> None:
                 kernel.call_soon_threadsafe(self.answer, "votes", "")
 
-            self.poll = votes.Poll(question(Path.cwd(), self.name), self.options, show)
+            self.poll = votes.Poll(question(study.here(), self.name), self.options, show)
         booth.open(self.poll)
         return booth.address
 

@@ -15,12 +15,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 from cs336_lib.config import require
 from cs336_lib.data.corpus import DATA
-from cs336_lib.io import read_json, sha256, write_atomic
+from cs336_lib.io import locked, read_json, sha256, write_atomic
 
 COURSE, MINE = Path("notebooks"), Path("my_notebooks")
 # A wheel has the notebooks among its data, the repository beside them.
@@ -31,7 +32,9 @@ GUESSES = ".guesses.jsonl"  # the learner's predictions, one per line
 RULES = "AGENTS.md"  # tells AI assistants to explain instead of solving
 # It has another name in the package, because an assistant that develops the course may solve.
 OUR_RULES = Path(__file__).with_name("for_assistants.md")
+LOCK = ".updating"  # held while the folder is updated, since two terminals may start at once
 PASSED, WRONG, OPEN = "passed", "not right yet", "not attempted"
+TYPO = "typo"  # recorded for a wrong name, which is no attempt at the exercise
 BAR = 10
 # The kernel's description of its language. JupyterLab writes it into every notebook that it opens,
 # and would mark a notebook without it as changed.
@@ -153,30 +156,36 @@ def update(course: Path = COURSE, mine: Path = MINE) -> list[str]:
         ValueError: If `course` has no notebooks, or `mine` can't be written.
     """
     sources = originals(course)
-    kept = []
     try:
         mine.mkdir(exist_ok=True)
-        copies = read_copies(mine)
-        for source in sources:
-            name, new, old = source.name, describe(source), copies.get(source.name, {})
-            copy = mine / name
-            if copy.exists() and (new["file"] == old.get("file") or is_fresh(copy, source)):
-                copies[name] = new  # the course has no newer version
-            elif copy.exists() and is_touched(copy, old):
-                kept.append(source.stem)
-                copies[name] = new | {"file": "", "cells": ""} | old
-            else:
-                replace_whole(copy, as_copy(source))
-                copies[name] = new
-        for style in course.glob("rise.css"):  # RISE looks for its style beside the notebook
-            replace_whole(mine / style.name, style.read_bytes())
-        rules, copied = mine / RULES, copies.get(RULES, {}).get("file")
-        if not rules.exists() or sha256(rules) == copied:  # a learner's own rules stay
-            replace_whole(rules, OUR_RULES.read_bytes())
-            copies[RULES] = {"file": sha256(OUR_RULES)}
-        write_copies(mine, copies)
+        with locked(mine / LOCK, timeout=60):
+            return copy_all(sources, mine)
     except OSError as error:
-        raise ValueError(f"{mine}: cannot be written ({error.strerror})") from None
+        raise ValueError(f"{mine}: cannot be written ({error.strerror or error})") from None
+
+
+def copy_all(sources: Sequence[Path], mine: Path) -> list[str]:
+    """Copy the notebooks and what goes with them, and return what `update` returns."""
+    kept = []
+    copies = read_copies(mine)
+    for source in sources:
+        name, new, old = source.name, describe(source), copies.get(source.name, {})
+        copy = mine / name
+        if copy.exists() and (new["file"] == old.get("file") or is_fresh(copy, source)):
+            copies[name] = new  # the course has no newer version
+        elif copy.exists() and is_touched(copy, old):
+            kept.append(source.stem)
+            copies[name] = new | {"file": "", "cells": ""} | old
+        else:
+            replace_whole(copy, as_copy(source))
+            copies[name] = new
+    for style in sources[0].parent.glob("rise.css"):  # RISE looks for it beside the notebook
+        replace_whole(mine / style.name, style.read_bytes())
+    rules, copied = mine / RULES, copies.get(RULES, {}).get("file")
+    if not rules.exists() or sha256(rules) == copied:  # a learner's own rules stay
+        replace_whole(rules, OUR_RULES.read_bytes())
+        copies[RULES] = {"file": sha256(OUR_RULES)}
+    write_copies(mine, copies)
     return kept
 
 
@@ -199,12 +208,19 @@ def reset(name: str, course: Path = COURSE, mine: Path = MINE) -> tuple[Path, Pa
     require(mine.is_dir(), missing)
     source, copy = course / f"{stem}.ipynb", mine / f"{stem}.ipynb"
     kept = None
-    if copy.exists() and not is_fresh(copy, source):
-        kept = mine / f"{stem}_{datetime.now():%Y-%m-%d_%H%M%S}.ipynb"
-        os.replace(copy, kept)
-    replace_whole(copy, as_copy(source))
-    write_copies(mine, read_copies(mine) | {copy.name: describe(source)})
+    with locked(mine / LOCK, timeout=60):
+        if copy.exists() and not is_fresh(copy, source):
+            kept = new_name(mine / f"{stem}_{datetime.now():%Y-%m-%d_%H%M%S}.ipynb")
+            os.replace(copy, kept)
+        replace_whole(copy, as_copy(source))
+        write_copies(mine, read_copies(mine) | {copy.name: describe(source)})
     return copy, kept
+
+
+def new_name(path: Path) -> Path:
+    """Return the path, or if it exists, one with the next number that is free."""
+    numbered = (path.with_name(f"{path.stem}_{number}{path.suffix}") for number in count(2))
+    return next(free for free in chain([path], numbered) if not free.exists())
 
 
 def as_copy(source: Path) -> bytes:
@@ -244,10 +260,21 @@ def originals(course: Path) -> list[Path]:
     return found
 
 
+def here() -> Path:
+    """Return the folder of this kernel's notebook, which `%cd` doesn't change.
+
+    Outside a notebook, it is the current folder.
+    """
+    from IPython.core.getipython import get_ipython  # opening the course doesn't need it
+
+    shell = get_ipython()
+    return Path(shell.starting_dir) if shell else Path.cwd()
+
+
 def record(folder: Path, name: str, verdict: str, said: str = "", cell: str = "") -> None:
     """Record the verdict of a check if a learner works in `folder`.
 
-    `folder` is the working directory of the kernel, and `cell` is a checksum of the answer.
+    `folder` is what `here` returns, and `cell` is a checksum of the answer.
     Verdicts are appended as lines, so that several open notebooks can write to the same file.
     """
     if not is_learners(folder):
@@ -257,7 +284,10 @@ def record(folder: Path, name: str, verdict: str, said: str = "", cell: str = ""
 
 
 def wrong_attempts(folder: Path, name: str) -> int:
-    """Count the different wrong answers to an exercise. Running a cell again doesn't count."""
+    """Count the different wrong answers to an exercise.
+
+    Running a cell again doesn't count, and neither does a typo.
+    """
     rows = read_rows(folder / VERDICTS, ("exercise", "verdict", "cell"))
     mine = (row for row in rows if row["exercise"] == name)
     return len({row["cell"] for row in mine if row["verdict"] == WRONG})
@@ -275,11 +305,16 @@ def record_guess(folder: Path, name: str, guess: str) -> None:
 
 
 def append(path: Path, row: Mapping[str, str]) -> None:
-    """Append a row with the current time to a JSON lines file."""
+    """Append a row with the current time to a JSON lines file.
+
+    A full disk may have torn the last line. The row then starts on a line of its own.
+    """
     row = {**row, "at": datetime.now().isoformat(timespec="seconds")}
     try:
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        with open(path, "ab+") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+            is_torn = file.read() not in (b"", b"\n")
+            file.write(b"\n" * is_torn + json.dumps(row).encode() + b"\n")
     except OSError:
         pass  # on a full disk, the learner should still see the verdict
 
@@ -296,7 +331,8 @@ def progress(folder: Path) -> Progress:
         name = row["exercise"]
         if name not in latest or latest[name].verdict != PASSED:
             cells.setdefault(name, set()).add(row["cell"])
-            latest[name] = Exercise(name, row["verdict"], row["said"], len(cells[name]))
+            verdict = WRONG if row["verdict"] == TYPO else row["verdict"]
+            latest[name] = Exercise(name, verdict, row["said"], len(cells[name]))
     return {
         name.removesuffix(".ipynb"): [
             replace(

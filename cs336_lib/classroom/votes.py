@@ -61,8 +61,17 @@ class Poll:
         self.question, self.options, self.changed = question, options, changed
         self.number = next(NUMBERS)
         self.votes: dict[str, int] = {}  # index of the chosen option by device
+        self.voters: dict[str, str] = {}  # network address by device
         self.is_open = False
         self.is_waiting = False
+
+    def has_room(self, device: str, host: str) -> bool:
+        """Register a device as a voter, and return whether its network address may have it."""
+        if device not in self.voters:
+            if list(self.voters.values()).count(host) >= FROM_ONE_ADDRESS:
+                return False
+            self.voters[device] = host
+        return True
 
     def counts(self) -> list[int]:
         """Return the number of votes for each option."""
@@ -85,6 +94,8 @@ class Poll:
 class Booth:
     """Server that shows one poll at a time, always at the same address, until the process ends.
 
+    After a change of network, `booth` starts another one.
+
     Args:
         host: Address of this machine to listen on.
         port: Port to listen on. If it is taken, a free one is used.
@@ -92,14 +103,14 @@ class Booth:
 
     def __init__(self, host: str, port: int = PORT):
         self.poll = Poll("", (), lambda: None)
-        self.voters: dict[str, str] = {}  # network address by device
         self.token = "".join(secrets.choice(LETTERS) for _ in range(7))
         try:
             sockets = bind_sockets(port, host)
         except OSError:
             sockets = bind_sockets(0, host)
         self.port = sockets[0].getsockname()[1]
-        self.address = f"http://{host}:{self.port}/{self.token}"
+        self.origin = f"http://{host}:{self.port}"
+        self.address = f"{self.origin}/{self.token}"
         threading.Thread(target=asyncio.run, args=(self.serve(sockets),), daemon=True).start()
 
     async def serve(self, sockets: list[socket.socket]) -> None:
@@ -129,14 +140,6 @@ class Booth:
         if previous is not poll:
             previous.is_open = False
             previous.changed()
-
-    def has_room(self, device: str, host: str) -> bool:
-        """Register a device as a voter, and return whether its network address may have it."""
-        if device not in self.voters:
-            if list(self.voters.values()).count(host) >= FROM_ONE_ADDRESS:
-                return False
-            self.voters[device] = host
-        return True
 
 
 class Door(HTTPServer):
@@ -177,6 +180,13 @@ class Answer(RequestHandler):
     def initialize(self, booth: Booth) -> None:
         """Take the argument that the list of handlers has."""
         self.booth = booth
+
+    def prepare(self) -> None:
+        """Refuse a page of another site that sends requests here, or that names itself so."""
+        headers, origin = self.request.headers, self.booth.origin
+        is_ours = f"http://{headers.get('Host')}" == origin
+        if not is_ours or headers.get("Origin", origin) != origin:
+            raise HTTPError(403, "open the address on the slide itself")
 
     def set_default_headers(self) -> None:
         """Set headers that forbid the browser to keep the answer or to load anything else."""
@@ -250,7 +260,7 @@ class Vote(Answer):
             raise HTTPError(409, "this vote is closed")
         if int(option) >= len(poll.options):
             raise HTTPError(400, f"no option {option}; 0 to {len(poll.options) - 1} expected")
-        if not self.booth.has_room(self.device, self.request.remote_ip):
+        if not poll.has_room(self.device, self.request.remote_ip):
             raise HTTPError(429, "too many voters from this network address")
         poll.record(self.device, int(option))
         super().get()
@@ -272,10 +282,15 @@ def local_address() -> str:
         return probe.getsockname()[0]
 
 
-@cache
 def booth() -> Booth:
-    """Start the server of this kernel, or return the one that runs."""
-    return Booth(local_address())
+    """Return the server of this kernel at the address that its network gives it now."""
+    return booth_at(local_address())
+
+
+@cache
+def booth_at(host: str) -> Booth:
+    """Start a server, or return the one that runs at this address."""
+    return Booth(host)
 
 
 @cache

@@ -25,13 +25,15 @@ class Phone:
 
     def __init__(self, booth: votes.Booth, host: str = "127.0.0.1"):
         self.booth, self.host, self.cookie = booth, host, ""
+        self.headers: dict[str, str] = {}
 
     def ask(self, path: str = "", method: str = "GET", body: str = "") -> tuple[int, str]:
         """Return the status and the text of an answer."""
         connection = http.client.HTTPConnection(
             "127.0.0.1", self.booth.port, timeout=20, source_address=(self.host, 0)
         )
-        connection.request(method, f"/{self.booth.token}{path}", body, {"Cookie": self.cookie})
+        headers = {"Cookie": self.cookie} | self.headers
+        connection.request(method, f"/{self.booth.token}{path}", body, headers)
         answer = connection.getresponse()
         self.cookie = (answer.getheader("Set-Cookie") or self.cookie).split(";")[0]
         text = answer.read().decode()
@@ -147,9 +149,45 @@ def test_a_flood_from_one_device_is_turned_away_while_others_vote(booth, monkeyp
 def test_one_address_has_a_limit_of_voters(booth, monkeypatch):
     monkeypatch.setattr(votes, "FROM_ONE_ADDRESS", 5)
     device = [f"{index:032x}" for index in range(6)]
-    assert [booth.has_room(one, "10.0.0.1") for one in device] == [True] * 5 + [False]
-    assert booth.has_room(device[0], "10.0.0.1")
-    assert booth.has_room(device[5], "10.0.0.2")
+    poll = booth.poll
+    assert [poll.has_room(one, "10.0.0.1") for one in device] == [True] * 5 + [False]
+    assert poll.has_room(device[0], "10.0.0.1")
+    assert poll.has_room(device[5], "10.0.0.2")
+
+
+def test_a_phone_that_drops_its_cookie_takes_no_room_in_the_next_poll(booth):
+    forgetful = Phone(booth)
+    for number in range(votes.FROM_ONE_ADDRESS + 1):
+        forgetful.cookie = f"device={number:032x}"
+        status, said = forgetful.vote(0)
+        time.sleep(0.006)  # fewer connections than a second may have
+    assert (status, said) == (429, "too many voters from this network address\n")
+    booth.open(votes.Poll("And now?", ("yes", "no"), lambda: None))
+    classmate = Phone(booth)
+    classmate.ask()
+    assert classmate.vote(1)[0] == 200
+
+
+@pytest.mark.parametrize("header", ["Host", "Origin"])
+def test_a_page_of_another_site_cannot_vote(booth, header):
+    phone = Phone(booth)
+    phone.ask()
+    phone.headers = {"Origin": f"http://127.0.0.1:{booth.port}"}
+    assert phone.vote(1)[0] == 200
+    phone.headers = {header: f"http://evil.example:{booth.port}".removeprefix("http://")}
+    assert phone.vote(2) == (403, "open the address on the slide itself\n")
+    assert booth.poll.counts() == [0, 1, 0]
+
+
+def test_a_change_of_network_gives_the_votes_an_address_there(monkeypatch):
+    hosts = ["127.0.0.1"]
+    monkeypatch.setattr(votes, "local_address", lambda: hosts[-1])
+    home = votes.booth()
+    assert votes.booth() is home
+    hosts.append("127.0.0.2" if sys.platform == "linux" else "localhost")
+    assert votes.booth().address.startswith(f"http://{hosts[-1]}:")
+    hosts.append("127.0.0.1")
+    assert votes.booth() is home
 
 
 def test_the_widget_shows_votes_and_hands(booth, monkeypatch, tmp_path):

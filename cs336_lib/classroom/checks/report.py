@@ -24,6 +24,8 @@ NAMES = {"eps", "idx", "mask", "params", "qkv", "wpe", "wte"}
 
 # Wrong attempts after which a learner is told more
 HINT_AFTER, FIGURES_AFTER, SMALLER_AFTER = 2, 3, 4
+# A name that doesn't exist says nothing about what the learner has understood.
+TYPOS = (NameError, AttributeError, ImportError)
 
 
 class DiagnosisError(Exception):
@@ -133,7 +135,7 @@ def sentence(said: str) -> str:
 
 def judge(check: Callable[..., None], answers: tuple[object, ...], smaller: str) -> bool:
     """Run a check, print its verdict, and return whether the answer is correct."""
-    name, folder, figures = check.__name__, Path.cwd(), ""
+    name, folder, figures = check.__name__, study.here(), ""
     try:
         if any(answer is ... for answer in answers):
             raise NotImplementedError
@@ -147,6 +149,9 @@ def judge(check: Callable[..., None], answers: tuple[object, ...], smaller: str)
             return False
         said = complaint(error, check)
         print(f"{name}: {said}")
+        if isinstance(error, TYPOS):
+            study.record(folder, name, study.TYPO, said, cell())
+            return False
     else:
         print(f"{name}: passed")
         study.record(folder, name, study.PASSED, cell=cell())
