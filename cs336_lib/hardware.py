@@ -137,7 +137,7 @@ def device_name(device: torch.device) -> str:
 def datasheet(device: torch.device) -> Device | None:
     """Return the datasheet of a GPU, or `None` if its name isn't in `DATASHEET`."""
     name = device_name(device).lower() if device.type == "cuda" else ""
-    if re.search(r"pcie| nvl|laptop|4090 d\b", name):  # different clocks, so different peaks
+    if re.search(r"pcie| nvl|laptop|4090 d\b|\bmig\b", name):  # other clocks, or a part of a GPU
         return None
     # \b because a GH200 isn't an H200.
     sheets = (sheet for key, sheet in DATASHEET.items() if re.search(rf"\b{key}\b", name))
@@ -245,17 +245,20 @@ def freed_memory_kept() -> Iterator[None]:
 # waking that thread costs as much.
 WORTH_A_SECOND_THREAD = 64e6
 
+# OpenMP has read the policy by now, because `import torch` above loads it. What is set later has no
+# effect.
+THREADS_SLEEP = os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE"
+
 
 @contextmanager
 def threads_for(matmul_flops: float) -> Iterator[None]:
     """Use a single CPU thread within this block if the largest matmul is small.
 
-    The number of threads changes only if OMP_WAIT_POLICY is PASSIVE, so that idle threads sleep.
-    Threads that spin wake up quickly, so several threads are nearly always faster
-    (docs/decisions.md).
+    The number of threads changes only if OpenMP lets idle threads sleep (`THREADS_SLEEP`). Threads
+    that spin wake up quickly, so several threads are nearly always faster (docs/decisions.md).
     """
     threads = torch.get_num_threads()
-    if matmul_flops < WORTH_A_SECOND_THREAD and os.environ.get("OMP_WAIT_POLICY") == "PASSIVE":
+    if matmul_flops < WORTH_A_SECOND_THREAD and THREADS_SLEEP:
         torch.set_num_threads(1)
     try:
         yield
@@ -312,9 +315,10 @@ def read_bandwidth(device: torch.device) -> float:
 def peak_flops(device: torch.device, dtype: torch.dtype | None) -> tuple[float | None, str]:
     """Return the peak FLOP/s of matmuls on a device, and the source of this value.
 
-    For a GPU, the peak comes from the datasheet, or is `None` if there is no datasheet. For a CPU,
-    the peak is the highest measured FLOP/s of several matmul sizes. A size is skipped if three
-    runs would take longer than `PEAK_SECONDS`. A `dtype` of `None` means fp32.
+    For a GPU, the peak comes from the datasheet, or is `None` if there is no datasheet or it lacks
+    the precision, as that of an MI355X lacks TF32. For a CPU, the peak is the highest measured
+    FLOP/s of several matmul sizes. A size is skipped if three runs would take longer than
+    `PEAK_SECONDS`. A `dtype` of `None` means fp32.
     """
     precision = "bf16" if dtype == torch.bfloat16 else "fp32"
     if device.type == "cpu":
@@ -330,4 +334,6 @@ def peak_flops(device: torch.device, dtype: torch.dtype | None) -> tuple[float |
         return None, "unknown peak"
     if precision == "fp32" and torch.get_float32_matmul_precision() != "highest":
         precision = "tf32"
+    if precision not in sheet.peak_flops:
+        return None, f"unknown peak in {precision}"
     return sheet.peak_flops[precision], sheet.source
