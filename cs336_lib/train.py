@@ -288,7 +288,7 @@ class Job:
         self.peak = peak[0] and peak[0] * world.size  # None where it is unknown
         self.broken = torch.tensor(False, device=device)  # whether NaN prevents the update
         self.metrics = run.Metrics(self.run_dir / "metrics.jsonl", first_step, world)
-        self.tracker = open_tracker(config, stack) if world.is_main else None
+        self.tracker = open_tracker(config, stack, first_step) if world.is_main else None
         if world.is_main:
             text = json.dumps(environment(self), indent=1) + "\n"
             write_atomic(self.run_dir / run.ENVIRONMENT, text)
