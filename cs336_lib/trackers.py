@@ -95,6 +95,9 @@ def open_tensorboard(config: TrainConfig, first_step: int) -> tuple[Send, Callab
 def open_client(config: TrainConfig) -> tuple[Send, Callable[[], None]]:
     """Start or resume a run of Weights & Biases or trackio, which have nearly the same interface.
 
+    A resumed run repeats the steps after its checkpoint. wandb gets only those that it lacks.
+    trackio doesn't say what it has, so it keeps both rows of such a step.
+
     Returns:
         Functions that send a row and finish the run.
     """
@@ -109,8 +112,7 @@ def open_client(config: TrainConfig) -> tuple[Send, Callable[[], None]]:
     names = {"name": run_dir.name, "id": number} if has_id else {"name": f"{run_dir.name}-{number}"}
     settings = dataclasses.asdict(config)
     opened = tracker.init(project="cs336", config=settings, resume="allow", **names)
-    # A resumed run repeats the steps after its checkpoint, which wandb would refuse with a warning.
-    unsent = getattr(opened, "step", 0)
+    unsent = getattr(opened, "step", 0)  # wandb's next step
 
     def send(row: dict[str, Any]) -> None:
         text = {"sample": row["sample"]} if "sample" in row else {}
