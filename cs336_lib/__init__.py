@@ -5,16 +5,20 @@ Import the main names with `from cs336_lib import GPT, GPTConfig, TrainConfig, t
 
 import importlib
 import os
+import sys
 from types import ModuleType
 from typing import Any
 
 # PyTorch's CPU threads spin while they wait for each other. Where anything else wants the cores,
 # that made a small training step 20 times slower (docs/decisions.md); sleeping costs next to
 # nothing. GCC's OpenMP lets them spin for a moment first, which saves wake-ups between short
-# operations. OpenMP reads both once, when torch is loaded, so we set them before that. With
-# OMP_WAIT_POLICY=ACTIVE they must spin on, and a count would end that.
-if os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE") == "PASSIVE":
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+# operations. OpenMP reads both once, when torch is loaded, so we set them before that. Later, they
+# would only say what isn't true (see hardware.THREADS_SLEEP). With OMP_WAIT_POLICY=ACTIVE they must
+# spin on, and a count would end that.
+if "torch" not in sys.modules:
+    policy = os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if policy.upper() == "PASSIVE":  # OpenMP takes small letters, too
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 # cuBLAS gives the same bits twice only with a fixed workspace (--deterministic on). It reads the
 # size at its first matmul, so it must be set before any. 8 buffers of 4096 KiB are 32 MiB, which
@@ -25,14 +29,15 @@ __version__ = "0.1.0"
 
 # Loaded when they are asked for, so that `cs336 --help` needn't wait for torch.
 EXPORTS = {"GPT": "model", "GPTConfig": "config", "TrainConfig": "config"}
+CALLABLE = ("train", "generate")  # modules that you can call
 
 
 class CallableModule(ModuleType):
     """A module that you can call like the function of the same name inside it.
 
-    `cs336_lib.train` is a module that contains the function `train`. With this class, both `from
-    cs336_lib import train; train(config)` and `from cs336_lib.train import train` work in any
-    order.
+    `cs336_lib.train` is a module that contains the function `train`. With this class, `import
+    cs336_lib; cs336_lib.train(config)`, `from cs336_lib import train; train(config)` and `from
+    cs336_lib.train import train` work in any order.
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -42,6 +47,8 @@ class CallableModule(ModuleType):
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
+    if name in CALLABLE:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{EXPORTS[name]}"), name)

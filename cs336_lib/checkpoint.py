@@ -214,7 +214,9 @@ def quarantine_newer(valid: Path) -> None:
     """Rename all checkpoints that are newer than `valid`, because they are corrupt.
 
     The resumed run can then write these steps again, and pruning ignores the renamed checkpoints.
+    Temporary folders are deleted, because a finished run doesn't save again, which would do so.
     """
+    remove_leftovers(valid.parent)
     for checkpoint in checkpoints(valid.parent):
         if step_of(checkpoint) > step_of(valid):
             set_aside(checkpoint, "corrupt")

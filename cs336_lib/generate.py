@@ -97,6 +97,7 @@ def filter_logits(
         ordered, order = logits.sort(descending=True)
         probabilities = ordered.softmax(-1)
         before = probabilities.cumsum(-1) - probabilities  # 0 for the most likely token
+        top_p = max(top_p, torch.finfo(before.dtype).tiny)  # less would be rounded to 0
         dropped = torch.zeros_like(before, dtype=torch.bool).scatter(1, order, before >= top_p)
         logits = logits.masked_fill(dropped, float("-inf"))
     return logits

@@ -138,7 +138,7 @@ def device_name(device: torch.device) -> str:
 def datasheet(device: torch.device) -> Device | None:
     """Return the datasheet of a GPU, or `None` if its name isn't in `DATASHEET`."""
     name = device_name(device).lower() if device.type == "cuda" else ""
-    if re.search(r"pcie| nvl|laptop|4090 d\b", name):  # different clocks, so different peaks
+    if re.search(r"pcie| nvl|laptop|4090 d\b|\bmig\b", name):  # other clocks, or a part of a GPU
         return None
     # \b because a GH200 isn't an H200.
     sheets = (sheet for key, sheet in DATASHEET.items() if re.search(rf"\b{key}\b", name))
@@ -200,7 +200,16 @@ def is_out_of_memory(error: Exception) -> bool:
     return FAILED_ALLOCATION.search(str(error)) is not None
 
 
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # from glibc's malloc.h
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # from glibc's malloc.h
+
+# glibc raises its thresholds while blocks are freed, until it stops at these. Setting one of them
+# ends the raising for good, so a caller gets the last ones. With the first ones (128 KiB), each of
+# the caller's tensors would be zeroed by the system again.
+GLIBC_SETTINGS = {
+    M_MMAP_MAX: 65536,
+    M_MMAP_THRESHOLD: 32 * 2**20,
+    M_TRIM_THRESHOLD: 64 * 2**20,
+}
 
 
 @contextmanager
@@ -211,21 +220,25 @@ def freed_memory_kept() -> Iterator[None]:
     which must zero the pages when they are allocated again. This takes 4 to 8 % of the time of a
     GPT-2 training step on a CPU. CUDA's caching allocator avoids the same cost.
 
-    At the end, free memory is returned to the system. The malloc settings stay in effect, because
-    glibc has no function that reads the old settings. If the environment sets
-    MALLOC_TRIM_THRESHOLD_ or the corresponding GLIBC_TUNABLES, the settings aren't changed.
+    At the end, free memory is returned to the system, and glibc gets `GLIBC_SETTINGS`, because it
+    has no function that reads the old settings. If the environment sets MALLOC_TRIM_THRESHOLD_ or
+    the corresponding GLIBC_TUNABLES, the settings aren't changed.
     """
     if platform.libc_ver()[0] != "glibc":
         yield
         return
     libc = ctypes.CDLL(None)
     settings = " ".join(os.environ) + os.environ.get("GLIBC_TUNABLES", "").upper()
-    if not re.search("MALLOC.(TRIM_THRESHOLD|MMAP)", settings):
+    ours = not re.search("MALLOC.(TRIM_THRESHOLD|MMAP)", settings)
+    if ours:
         libc.mallopt(M_MMAP_MAX, 0)  # allocate all blocks from the heap
         libc.mallopt(M_TRIM_THRESHOLD, -1)  # never shrink the heap
     try:
         yield
     finally:
+        if ours:
+            for setting, value in GLIBC_SETTINGS.items():
+                libc.mallopt(setting, value)
         libc.malloc_trim(0)
 
 
@@ -233,17 +246,20 @@ def freed_memory_kept() -> Iterator[None]:
 # waking that thread costs as much.
 WORTH_A_SECOND_THREAD = 64e6
 
+# OpenMP has read the policy by now, because `import torch` above loads it. What is set later has no
+# effect.
+THREADS_SLEEP = os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE"
+
 
 @contextmanager
 def threads_for(matmul_flops: float) -> Iterator[None]:
     """Use a single CPU thread within this block if the largest matmul is small.
 
-    The number of threads changes only if OMP_WAIT_POLICY is PASSIVE, so that idle threads sleep.
-    Threads that spin wake up quickly, so several threads are nearly always faster
-    (docs/decisions.md).
+    The number of threads changes only if OpenMP lets idle threads sleep (`THREADS_SLEEP`). Threads
+    that spin wake up quickly, so several threads are nearly always faster (docs/decisions.md).
     """
     threads = torch.get_num_threads()
-    if matmul_flops < WORTH_A_SECOND_THREAD and os.environ.get("OMP_WAIT_POLICY") == "PASSIVE":
+    if matmul_flops < WORTH_A_SECOND_THREAD and THREADS_SLEEP:
         torch.set_num_threads(1)
     try:
         yield
@@ -300,9 +316,10 @@ def read_bandwidth(device: torch.device) -> float:
 def peak_flops(device: torch.device, dtype: torch.dtype | None) -> tuple[float | None, str]:
     """Return the peak FLOP/s of matmuls on a device, and the source of this value.
 
-    For a GPU, the peak comes from the datasheet, or is `None` if there is no datasheet. For a CPU,
-    the peak is the highest measured FLOP/s of several matmul sizes. A size is skipped if three
-    runs would take longer than `PEAK_SECONDS`. A `dtype` of `None` means fp32.
+    For a GPU, the peak comes from the datasheet, or is `None` if there is no datasheet or it lacks
+    the precision, as that of an MI355X lacks TF32. For a CPU, the peak is the highest measured
+    FLOP/s of several matmul sizes. A size is skipped if three runs would take longer than
+    `PEAK_SECONDS`. A `dtype` of `None` means fp32.
     """
     precision = "bf16" if dtype == torch.bfloat16 else "fp32"
     if device.type == "cpu":
@@ -318,4 +335,6 @@ def peak_flops(device: torch.device, dtype: torch.dtype | None) -> tuple[float |
         return None, "unknown peak"
     if precision == "fp32" and torch.get_float32_matmul_precision() != "highest":
         precision = "tf32"
+    if precision not in sheet.peak_flops:
+        return None, f"unknown peak in {precision}"
     return sheet.peak_flops[precision], sheet.source

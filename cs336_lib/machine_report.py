@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from cs336_lib import accounting, hardware, here
+from cs336_lib import __version__, accounting, hardware, here
 from cs336_lib.config import GPTConfig, TrainConfig, from_json
 from cs336_lib.here import Machine, Row
 from cs336_lib.io import Log, read_json, write_atomic
@@ -23,15 +23,19 @@ Found = TypeVar("Found")
 
 DAY = 86_400.0
 
+SPEED_VARIABLES = ("CS336_CPU_BF16", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+
 
 def cache_file(device: torch.device, shape: GPTConfig | None = None) -> Path:
-    """Return the file in the user's cache folder for this device, CPU, thread count and torch.
+    """Return the file in the user's cache folder for all that changes the speed.
 
-    With a shape, the file is for the weights of this model.
+    This is the device, the CPU, its threads and how they wait, torch and this package. With a
+    shape, the file is for the weights of this model.
     """
     key = (
         *(hardware.device_name(device), hardware.cpu_model(), os.cpu_count()),
-        *(torch.get_num_threads(), torch.__version__, os.environ.get("CS336_CPU_BF16")),
+        *(torch.get_num_threads(), torch.__version__, __version__),
+        *(os.environ.get(name) for name in SPEED_VARIABLES),
         *((shape,) if shape else ()),
     )
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cs336"

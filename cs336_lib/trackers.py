@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import secrets
 from collections.abc import Callable
 from contextlib import ExitStack
 from importlib import import_module
@@ -10,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from cs336_lib.config import TrainConfig
-from cs336_lib.io import Log
+from cs336_lib.io import Log, inside, write_atomic
 
 Send = Callable[[dict[str, Any]], None]
+
+ID = "tracker_id"  # file in the run folder, with which a resumed run finds its curves
 
 
 def require_tracker(config: TrainConfig) -> None:
@@ -22,11 +25,16 @@ def require_tracker(config: TrainConfig) -> None:
         raise ValueError(f"--log-to {name}: the package {name} isn't installed; pip install {name}")
 
 
-def open_tracker(config: TrainConfig, stack: ExitStack) -> Send | None:
+def open_tracker(config: TrainConfig, stack: ExitStack, first_step: int = 0) -> Send | None:
     """Open the tracker named by `config.log_to`, and send it the config. `stack` closes it.
 
     A failing tracker doesn't stop the run. After the first error, a warning is printed, and nothing
-    more is sent.
+    more is sent. A resumed run continues its curves.
+
+    Args:
+        config: Config of the run.
+        stack: Exit stack that closes the tracker.
+        first_step: Step at which the run starts or resumes.
 
     Returns:
         A function that sends the numbers and the sample of a row to the tracker, or `None` if
@@ -49,7 +57,10 @@ def open_tracker(config: TrainConfig, stack: ExitStack) -> Send | None:
             Log().write(f"Warning: {config.log_to} failed ({reason:.200}); {advice}\n")
             return None
 
-    opened = attempt(open_tensorboard if config.log_to == "tensorboard" else open_client, config)
+    if config.log_to == "tensorboard":
+        opened = attempt(open_tensorboard, config, first_step)
+    else:
+        opened = attempt(open_client, config)
     if opened is None:
         return None
     send, close = opened
@@ -57,17 +68,20 @@ def open_tracker(config: TrainConfig, stack: ExitStack) -> Send | None:
     return lambda row: attempt(send, row)
 
 
-def open_tensorboard(config: TrainConfig) -> tuple[Send, Callable[[], None]]:
+def open_tensorboard(config: TrainConfig, first_step: int) -> tuple[Send, Callable[[], None]]:
     """Open TensorBoard event files in the subfolder `tensorboard` of the run folder.
+
+    TensorBoard hides earlier rows from `first_step` on, because a resumed run repeats them.
 
     Returns:
         Functions that send a row and close the files.
     """
     from torch.utils.tensorboard import SummaryWriter
 
-    writer = SummaryWriter(str(Path(config.run_dir) / "tensorboard"))
+    writer = SummaryWriter(str(Path(config.run_dir) / "tensorboard"), purge_step=first_step)
     # TensorBoard shows text as Markdown, in which indented lines are code.
-    writer.add_text("config", indented(json.dumps(dataclasses.asdict(config), indent=1)), 0)
+    text = indented(json.dumps(dataclasses.asdict(config), indent=1))
+    writer.add_text("config", text, first_step)
 
     def send(row: dict[str, Any]) -> None:
         for name, value in numbers(row).items():
@@ -79,18 +93,31 @@ def open_tensorboard(config: TrainConfig) -> tuple[Send, Callable[[], None]]:
 
 
 def open_client(config: TrainConfig) -> tuple[Send, Callable[[], None]]:
-    """Start a run of Weights & Biases or trackio, which have the same interface.
+    """Start or resume a run of Weights & Biases or trackio, which have nearly the same interface.
+
+    A resumed run repeats the steps after its checkpoint. wandb gets only those that it lacks.
+    trackio doesn't say what it has, so it keeps both rows of such a step.
 
     Returns:
         Functions that send a row and finish the run.
     """
     tracker = import_module(config.log_to)
-    name = Path(config.run_dir).name
-    tracker.init(project="cs336", name=name, config=dataclasses.asdict(config))
+    run_dir = Path(config.run_dir)
+    path = inside(run_dir, ID)
+    if not path.exists():
+        write_atomic(path, secrets.token_hex(8) + "\n")
+    number = path.read_text().strip()
+    # trackio has no id, and finds a run by its name.
+    has_id = config.log_to == "wandb"
+    names = {"name": run_dir.name, "id": number} if has_id else {"name": f"{run_dir.name}-{number}"}
+    settings = dataclasses.asdict(config)
+    opened = tracker.init(project="cs336", config=settings, resume="allow", **names)
+    unsent = getattr(opened, "step", 0)  # wandb's next step
 
     def send(row: dict[str, Any]) -> None:
         text = {"sample": row["sample"]} if "sample" in row else {}
-        tracker.log(numbers(row) | text, step=row["step"])
+        if row["step"] >= unsent:
+            tracker.log(numbers(row) | text, step=row["step"])
 
     return send, tracker.finish
 

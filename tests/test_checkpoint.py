@@ -1,6 +1,8 @@
 import dataclasses
 import json
 import math
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from cs336_lib.classroom import optimizers
 from cs336_lib.config import TrainConfig
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer
+from cs336_lib.train import train
 
 
 @pytest.fixture
@@ -128,6 +131,14 @@ def test_prune_keeps_the_newest_and_the_best(trained, tmp_path):
     (tmp_path / ".tmp-step_9").mkdir()
     checkpoint.prune(tmp_path, keep=2)
     assert sorted(p.name for p in tmp_path.iterdir()) == [f"step_0000000{n}" for n in (2, 5, 6)]
+
+
+def test_a_finished_run_loses_what_a_killed_prune_left(tiny_run):
+    train(tiny_run)
+    folder = Path(tiny_run.run_dir) / "checkpoints"
+    shutil.copytree(checkpoint.newest_valid(folder), folder / ".tmp-old-step_00000005")
+    train(dataclasses.replace(tiny_run, resume=True))  # there is no step left to save
+    assert sorted(path.name for path in folder.glob(".*")) == []
 
 
 def test_saving_the_same_step_again_replaces_it(trained, tmp_path):

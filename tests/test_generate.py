@@ -86,6 +86,13 @@ def test_top_k_and_top_p_by_hand():
     assert filter_logits(many, top_p=0.999).isinf().any()
 
 
+@pytest.mark.parametrize("top_p", [1e-320, 1e-46, 1e-9])
+def test_the_smallest_top_p_keeps_the_most_likely_token(top_p):
+    logits = torch.tensor([[1.0, 3.0, 2.0]])
+    kept = filter_logits(logits, top_p=top_p).isfinite()
+    assert kept.tolist() == [[False, True, False]]
+
+
 def test_logits_that_are_not_finite_are_refused(model, monkeypatch):
     forward = GPT.forward
 

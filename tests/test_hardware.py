@@ -57,6 +57,7 @@ def test_a_gpu_gets_its_own_figures_or_none(monkeypatch):
         ("NVIDIA H200", "h200"),
         ("NVIDIA GeForce RTX 4090", "rtx 4090"),
         ("NVIDIA H100 PCIe", None),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),  # a part of one
         ("NVIDIA GH200 480GB", None),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
     ):
@@ -64,6 +65,16 @@ def test_a_gpu_gets_its_own_figures_or_none(monkeypatch):
         assert hardware.datasheet(torch.device("cuda")) is hardware.DATASHEET.get(key)
         if key is None:
             assert hardware.peak_flops(torch.device("cuda"), None) == (None, "unknown peak")
+
+
+def test_a_precision_that_a_gpu_lacks_has_no_peak(monkeypatch):
+    monkeypatch.setattr(hardware, "device_name", lambda _: "AMD Instinct MI355X")
+    gpu = torch.device("cuda")
+    with hardware.tf32(False):
+        assert hardware.peak_flops(gpu, None)[0] == hardware.DATASHEET["mi355x"].peak_flops["fp32"]
+    with hardware.tf32(True):
+        assert hardware.peak_flops(gpu, None) == (None, "unknown peak in tf32")
+        assert hardware.peak_flops(gpu, torch.bfloat16)[0] > 1e15
 
 
 def test_tf32_is_set_and_restored():
@@ -159,12 +170,24 @@ with hardware.freed_memory_kept():
 counts.append(inside - resident_pages())
 page_faults()
 counts.append(page_faults())
+before = resident_pages()
+torch.ones(200 * 2**18)  # 200 MiB, freed at once
+large = resident_pages() - before
+[torch.ones(2**18) for _ in range(200)]
+counts += [large, resident_pages() - before]
+small = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(64):
+    torch.ones(2**20)  # 4 MiB: glibc adapts to these, and reuses them
+counts.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - small)
 print(*counts)
 """
 
 
 def faults_and_pages(**environment: str) -> list[int]:
     """Return page faults before and within the block, pages its end gave back, faults after it.
+
+    They are followed by the pages that one tensor of 200 MiB leaves behind, and 200 of 1 MiB, and
+    by the page faults of 64 tensors of 4 MiB.
 
     They are counted in a new process: after an allocation that failed, as in other tests, glibc
     serves the main thread from an arena in which no block of this size fits.
@@ -179,12 +202,14 @@ glibc_only = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only 
 
 
 @glibc_only
-def test_freed_memory_is_used_again_for_good_and_what_is_free_goes_back():
+def test_freed_memory_is_kept_within_the_block_and_goes_back_after_it():
     resource = pytest.importorskip("resource")
-    before, within, given_back, after = faults_and_pages()
+    before, within, given_back, _, *left, small = faults_and_pages()
+    tensor = 2**26 / resource.getpagesize()
     assert within < before / 4
-    assert given_back > 0.8 * 2**26 / resource.getpagesize()  # a tensor's
-    assert after < before / 4  # as the docstring says, because the old settings cannot be read
+    assert given_back > 0.8 * tensor
+    assert max(left) < 1.5 * tensor  # of three; one may lie in the hole that the block's left
+    assert small < 4 * tensor / 8  # an eighth of all pages: the caller's small tensors stay fast
 
 
 @glibc_only
@@ -193,7 +218,7 @@ def test_freed_memory_is_used_again_for_good_and_what_is_free_goes_back():
     [{"MALLOC_MMAP_MAX_": "65536"}, {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=131072"}],
 )
 def test_settings_of_the_environment_are_left_alone(environment):
-    before, within, _, after = faults_and_pages(**environment)
+    before, within, _, after, *_ = faults_and_pages(**environment)
     assert min(within, after) > before / 2
 
 
@@ -201,17 +226,13 @@ def test_small_matmuls_are_not_shared_by_sleeping_threads(monkeypatch):
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        for policy, flops, threads in (
-            ("PASSIVE", 1e6, 1),
-            ("PASSIVE", 1e9, 2),
-            ("ACTIVE", 1e6, 2),
-        ):
-            monkeypatch.setenv("OMP_WAIT_POLICY", policy)
+        for sleep, flops, threads in ((True, 1e6, 1), (True, 1e9, 2), (False, 1e6, 2)):
+            monkeypatch.setattr(hardware, "THREADS_SLEEP", sleep)
             with hardware.threads_for(flops):
                 assert torch.get_num_threads() == threads
                 assert hardware.device_name(CPU) == f"CPU, {threads} thread{'s' * (threads > 1)}"
             assert torch.get_num_threads() == 2
-        monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+        monkeypatch.setattr(hardware, "THREADS_SLEEP", True)
         with pytest.raises(ZeroDivisionError), hardware.threads_for(1):
             raise ZeroDivisionError
         assert torch.get_num_threads() == 2
@@ -252,3 +273,31 @@ def test_what_torch_reads_once_is_set_before_torch_is_loaded(policy, found):
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
     )
     assert done.stdout.strip() == found
+
+
+@pytest.mark.parametrize(
+    ("policy", "first", "threads"),
+    [
+        (None, "torch", 2),  # OpenMP read no policy, so its threads spin
+        (None, "cs336_lib", 1),
+        ("passive", "torch", 1),  # OpenMP takes small letters, too
+        ("PASSIVE", "torch", 1),
+        ("ACTIVE", "torch", 2),
+    ],
+)
+def test_threads_sleep_only_if_openmp_was_told_in_time(policy, first, threads):
+    program = (
+        f"import {first}, os, torch\n"
+        "from cs336_lib import hardware\n"
+        "os.environ['OMP_WAIT_POLICY'] = 'PASSIVE'  # too late for OpenMP\n"
+        "torch.set_num_threads(2)\n"
+        "with hardware.threads_for(1):\n"
+        "    print(torch.get_num_threads())"
+    )
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    environment = {key: value for key, value in os.environ.items() if key not in names}
+    environment |= {"OMP_WAIT_POLICY": policy} if policy else {}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
+    )
+    assert int(done.stdout) == threads

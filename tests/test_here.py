@@ -89,6 +89,19 @@ def test_the_report_is_measured_once_a_day(tmp_path, monkeypatch, capsys):
     assert len(measured) == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "other"), [("OMP_WAIT_POLICY", "ACTIVE"), ("GOMP_SPINCOUNT", "5"), ("version", "9.9")]
+)
+def test_what_changes_the_speed_is_measured_again(monkeypatch, name, other):
+    before = machine_report.cache_file(CPU)
+    assert machine_report.cache_file(CPU) == before
+    if name == "version":
+        monkeypatch.setattr(machine_report, "__version__", other, raising=False)
+    else:
+        monkeypatch.setenv(name, other)
+    assert machine_report.cache_file(CPU) != before
+
+
 def test_every_type_of_weights_is_measured(tiny_config, monkeypatch):
     times = here.seconds_per_token(tiny_config, CPU, tokens=1)
     assert times.keys() == generate.WEIGHTS.keys()

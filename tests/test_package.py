@@ -29,6 +29,25 @@ print(generate(model, torch.tensor([[1, 2, 3]]), 4).shape)
     assert done.stdout.splitlines()[-1:] == ["torch.Size([1, 7])"], done.stderr
 
 
+@pytest.mark.parametrize(
+    "before", ["", "import cs336_lib.generate", "from cs336_lib.train import train"]
+)
+def test_the_package_itself_has_its_functions(before):
+    program = f"""
+{before}
+import cs336_lib
+assert callable(cs336_lib.train) and callable(cs336_lib.generate), cs336_lib
+try:
+    cs336_lib.train(cs336_lib.TrainConfig(tokenizer="char"))  # looks at its run_dir first
+except ValueError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.startswith("run_dir is empty"), done.stderr
+
+
 # What `cs336 --help`, estimate, simulate, check, lab and assemble import, which shouldn't wait for
 # PyTorch
 QUICK = ["cli", "report", "step_report", "classroom.study", "classroom.lab", "classroom.assemble"]

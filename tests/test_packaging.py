@@ -108,6 +108,32 @@ def test_this_environment_has_the_pinned_versions():
     assert torch.specifier.contains(Version(metadata.version("torch")).public)
 
 
+def test_torch_ends_below_the_next_minor_which_a_weekly_job_tries():
+    """Private operators of PyTorch may change with every minor version."""
+    (torch,) = (one for one in requirements() if one.name == "torch")
+    pinned = Version(pins()["torch"])
+    untested = f"{pinned.major}.{pinned.minor + 1}"
+    assert torch.specifier == SpecifierSet(f">=2.11,<{untested}")
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "newest.yml").read_text())
+    triggers = workflow[True]  # YAML takes the key `on` for a boolean
+    assert re.fullmatch(r"\d+ \d+ \* \* [0-6]", triggers["schedule"][0]["cron"])  # weekly
+    commands = {
+        name: [step["run"] for step in job["steps"] if "run" in step]
+        for name, job in workflow["jobs"].items()
+    }
+    assert commands.keys() == {"torch", "pytest"}
+    for name, (install, newest, version, *tests) in commands.items():
+        assert install == "make .venv/.test"  # the pinned versions of all the rest
+        assert newest.startswith(".venv/bin/python -m pip install --upgrade ")
+        assert "constraint" not in newest  # it ignores the cap and the pins on purpose
+        assert name in newest
+        assert name in version
+        assert ".venv/bin/python -m pytest --nbval notebooks/" in tests
+    everything = next(line for line in commands["torch"] if "pytest tests" in line)
+    deselected = re.findall(r"--deselect tests/test_packaging.py::(\w+)", everything)
+    assert deselected == [test_this_environment_has_the_pinned_versions.__name__]
+
+
 def keeps_torch(prefix: Path) -> bool:
     """Whether an environment was made with `make TORCH=keep`, to see the packages below it."""
     path = prefix / "pyvenv.cfg"

@@ -24,7 +24,8 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 def test_everything_is_installed_at_the_pinned_version():
     """test_packaging.py sees to it that constraints.txt holds all that is needed."""
     found = 0
-    for path in (ROOT / "Makefile", *WORKFLOWS):
+    newest = ROOT / ".github/workflows/newest.yml"  # tries other versions; see test_packaging.py
+    for path in (ROOT / "Makefile", *(one for one in WORKFLOWS if one != newest)):
         for line in path.read_text().splitlines():
             if re.search(r"^INSTALL = ", line):
                 continue  # the command, which the recipes use with a constraint

@@ -2,7 +2,7 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -17,8 +17,9 @@ class FakeTracker(ModuleType):
         super().__init__(name)
         self.settings, self.rows, self.finished = {}, [], False
 
-    def init(self, **settings) -> None:
+    def init(self, **settings) -> SimpleNamespace:
         self.settings = settings
+        return SimpleNamespace(step=1 + max((step for step, _ in self.rows), default=-1))
 
     def log(self, row: dict, step: int) -> None:
         self.rows.append((step, row))
@@ -51,6 +52,69 @@ def test_a_tracker_gets_every_row_and_is_finished(tiny_run, installed):
         json.dumps(sent)
 
 
+def killed_at(step: int):
+    """A listener that ends a run as a signal would, after it has sent the row of a step."""
+
+    def listen(row: dict) -> None:
+        if row["step"] == step + 1:
+            raise KeyboardInterrupt
+
+    return listen
+
+
+def test_a_resumed_run_continues_in_the_tracker(tiny_run, installed):
+    config = dataclasses.replace(tiny_run, log_to="wandb")
+    tracker = FakeTracker("wandb")
+    installed("wandb", tracker)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, on_step=killed_at(7))  # the newest checkpoint is that of step 5
+    begun = tracker.settings
+    train(dataclasses.replace(config, resume=True))
+    assert tracker.settings["id"] == begun["id"]
+    assert tracker.settings["resume"] == begun["resume"] == "allow"
+    assert [step for step, _ in tracker.rows] == list(range(12))  # none twice
+    train(dataclasses.replace(config, run_dir=f"{config.run_dir}-2"))
+    assert tracker.settings["id"] != begun["id"]
+
+
+def test_a_resumed_run_continues_in_trackio_which_knows_runs_by_name(tiny_run, installed):
+    config = dataclasses.replace(tiny_run, log_to="trackio")
+    tracker = FakeTracker("trackio")
+    installed("trackio", tracker)
+    train(config)
+    begun = tracker.settings
+    assert begun["name"].startswith("run-")
+    train(dataclasses.replace(config, resume=True))
+    assert tracker.settings["name"] == begun["name"]
+    assert tracker.settings["resume"] == begun["resume"] == "allow"
+    assert "id" not in begun  # an argument that trackio.init lacks
+
+
+def test_tensorboard_hides_what_a_resumed_run_repeats(tiny_run, installed, monkeypatch):
+    class SummaryWriter:
+        def __init__(self, folder: str, purge_step: int):
+            purged.append(purge_step)
+
+        def close(self):
+            pass
+
+        def add_text(self, name: str, text: str, step: int) -> None:
+            assert step >= purged[-1]
+
+        add_scalar = add_text
+
+    purged = []
+    module = ModuleType("torch.utils.tensorboard")
+    module.SummaryWriter = SummaryWriter
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    installed("tensorboard", ModuleType("tensorboard"))
+    config = dataclasses.replace(tiny_run, log_to="tensorboard")
+    with pytest.raises(KeyboardInterrupt):
+        train(config, on_step=killed_at(7))
+    train(dataclasses.replace(config, resume=True))
+    assert purged == [0, 5]
+
+
 @pytest.mark.parametrize("method", ["init", "log", "finish"])
 def test_a_failing_tracker_warns_once_and_the_run_continues(
     tiny_run, installed, monkeypatch, capsys, method
@@ -70,7 +134,8 @@ def test_a_failing_tracker_warns_once_and_the_run_continues(
 
 def test_tensorboard_gets_every_row_and_is_closed(tiny_run, installed, monkeypatch):
     class SummaryWriter:
-        def __init__(self, folder: str):
+        def __init__(self, folder: str, purge_step: int):
+            assert purge_step == 0
             assert Path(folder).parent == Path(tiny_run.run_dir)
 
         def close(self):

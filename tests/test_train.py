@@ -2,6 +2,7 @@ import dataclasses
 import functools
 import json
 import math
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from cs336_lib import accounting, checkpoint, hardware
 from cs336_lib import train as train_module
 from cs336_lib.model import GPT
 from cs336_lib.run import read_metrics
-from cs336_lib.train import train
+from cs336_lib.train import EXPECTED_MFU, train
 
 METRICS = {"step", "tokens", "train_loss", "lr", "grad_norm", "step_ms", "tokens_per_sec", "mfu"}
 
@@ -54,6 +55,30 @@ def test_it_learns_and_writes_what_it_promises(tiny_run, either_cpu, capsys):
         assert word in banner
 
 
+def test_the_expected_time_is_a_range_that_our_measurements_lie_in(tiny_run, monkeypatch, capsys):
+    monkeypatch.setattr(hardware, "peak_flops", lambda *_: (1e6, "known"))
+    train(dataclasses.replace(tiny_run, eval_every=0, checkpoint_every=0))
+    (flops,) = re.findall(r"([\d.e+]+) FLOPs", banner := capsys.readouterr().out)
+    slow, fast = EXPECTED_MFU["cpu"]
+    times = [accounting.duration(float(flops) / 1e6 / share).split()[0] for share in (fast, slow)]
+    shares = "(at 85% to 30% MFU; small models take longer)"
+    assert f"expected   {' to '.join(times)} seconds without validation {shares}\n" in banner
+    root = Path(__file__).parents[1]
+    for name, kind in (("README.md", "cpu"), ("docs/reproduce_gpt2.md", "cuda")):
+        measured = re.findall(r"tokens/s.*?, (?:MFU )?([\d.]+)%", (root / name).read_text())
+        slow, fast = EXPECTED_MFU[kind]
+        assert len(measured) >= 3
+        assert all(100 * slow <= float(share) <= 100 * fast for share in measured), name
+
+
+def test_a_peak_that_is_unknown_is_said_once(tiny_run, monkeypatch, capsys):
+    monkeypatch.setattr(hardware, "peak_flops", lambda *_: (None, "unknown peak in tf32"))
+    train(tiny_run)
+    text = capsys.readouterr().out
+    assert "fp32 (unknown peak in tf32)" in text
+    assert "expected   unknown (no peak FLOP/s known for this device)" in text
+
+
 def test_what_a_step_keeps_counts_as_memory(tiny_run, monkeypatch):
     shape = tiny_run.model_config(vocab_size=20)
     parameters = accounting.count_parameters(shape)
@@ -69,7 +94,7 @@ def test_what_a_step_keeps_counts_as_memory(tiny_run, monkeypatch):
 def test_a_small_model_gets_one_thread_unless_its_vocabulary_is_large(
     tiny_run, monkeypatch, vocab_size, threads
 ):
-    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+    monkeypatch.setattr(hardware, "THREADS_SLEEP", True)
     shape = tiny_run.model_config(vocab_size)
     monkeypatch.setattr("cs336_lib.train.Job.build_model", lambda *_: GPT(shape))
     seen = []
@@ -164,6 +189,13 @@ def test_the_callers_settings_come_back(tiny_run):
     train(tiny_run)
     assert torch.equal(torch.rand(2), expected)
     assert not torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        train(dataclasses.replace(tiny_run, run_dir=f"{tiny_run.run_dir}-2", deterministic="off"))
+        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
     assert signal.getsignal(signal.SIGINT) is handler
 
 
