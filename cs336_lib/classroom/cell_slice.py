@@ -1,10 +1,12 @@
 """Find an exercise's answer in a learner's notebook, and the earlier code that it needs."""
 
 import ast
+import functools
 import re
 import symtable
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from IPython.core.inputtransformer2 import TransformerManager
@@ -12,6 +14,8 @@ from IPython.core.inputtransformer2 import TransformerManager
 # The body of a cell with one of these magics is Python. Other cells with a magic are skipped.
 TRANSPARENT = {"time", "timeit", "capture", "prun"}
 STAR = "*"
+# Names that exist in the notebook only. A file has no checks and no magics.
+NOTEBOOK_ONLY = {"checks", "get_ipython"}
 
 
 @dataclass(frozen=True)
@@ -23,12 +27,14 @@ class Statement:
         binds: Names that it assigns, or whose items or attributes it assigns.
         uses: Names that it needs when it runs.
         later: Names that its functions need when they are called.
+        text: Its lines in the cell, and the comments and blank lines above it.
     """
 
     node: ast.stmt
     binds: frozenset[str]
     uses: frozenset[str]
     later: frozenset[str]
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,23 @@ class Course:
     known: Collection[str]
 
 
+@dataclass(frozen=True)
+class Context:
+    """The statements of a notebook around an answer.
+
+    Attributes:
+        before: Definitions in the cells above the answer's cell.
+        own: Statements of the answer's cell, without calls of checks.
+        after: Definitions in the cells below.
+        arguments: What the learner passes to the check, or the course's arguments.
+    """
+
+    before: Sequence[Statement]
+    own: Sequence[Statement]
+    after: Sequence[Statement]
+    arguments: Sequence[ast.expr]
+
+
 def code_cells(notebook: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the source of each code cell, and the name of its exercise or "".
 
@@ -71,12 +94,17 @@ def code_cells(notebook: Mapping[str, Any]) -> list[tuple[str, str]]:
     """
     try:
         return [
-            ("".join(cell["source"]), str(cell["metadata"].get("cs336", {}).get("exercise", "")))
+            ("".join(cell["source"]), str(marks_of(cell).get("exercise", "")))
             for cell in notebook["cells"]
             if cell["cell_type"] == "code"
         ]
     except (KeyError, TypeError, AttributeError):
         raise ValueError("not a notebook") from None
+
+
+def marks_of(cell: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the course's marks in a cell's metadata, which some platforms remove."""
+    return cell.get("metadata", {}).get("cs336", {})
 
 
 def locate(cells: Sequence[tuple[str, str]], name: str, stub: str) -> int | None:
@@ -87,12 +115,34 @@ def locate(cells: Sequence[tuple[str, str]], name: str, stub: str) -> int | None
     """
     call = re.compile(rf"\bchecks\.{name}\s*\(")
     found = [i for i, (source, mark) in enumerate(cells) if mark == name or call.search(source)]
-    edited = [i for i in found if cells[i][0].split() != stub.split()]
+    return last_edited(cells, found, stub)
+
+
+def locate_definitions(
+    cells: Sequence[tuple[str, str]], names: Collection[str], original: str
+) -> int | None:
+    """Return the index of the cell that defines all `names`, or `None`, as `locate` does.
+
+    It reads the text, so it also finds a cell with a syntax error.
+    """
+    begins = [re.compile(rf"(?m)^(?:class|def) +{name}\b") for name in names]
+    found = [i for i, (source, _) in enumerate(cells) if all(b.search(source) for b in begins)]
+    return last_edited(cells, found, original)
+
+
+def last_edited(
+    cells: Sequence[tuple[str, str]], found: Sequence[int], original: str
+) -> int | None:
+    """Return the last of the indices `found` whose cell differs from the original."""
+    edited = [i for i in found if cells[i][0].split() != original.split()]
     return (edited or found or [None])[-1]
 
 
 def plain(source: str) -> str:
     """Return a cell's code as Python. Magics become calls of `get_ipython()`."""
+    with suppress(SyntaxError, ValueError):
+        ast.parse(source)
+        return source  # without magics; IPython takes ten times as long
     if source.lstrip().startswith("%%"):
         first, _, source = source.lstrip().partition("\n")
         if first[2:].split(" ")[0] not in TRANSPARENT:
@@ -108,6 +158,37 @@ def parse(source: str) -> list[ast.stmt]:
         SyntaxError: If the cell isn't Python.
     """
     return ast.parse(plain(source)).body
+
+
+@functools.lru_cache(maxsize=2000)  # every answer of a notebook reads all its cells
+def statements(source: str, modules: frozenset[str]) -> tuple[Statement, ...]:
+    """Parse a cell into top-level statements, without calls of checks.
+
+    Args:
+        source: Code of the cell.
+        modules: Names of modules, as in `describe`.
+
+    Raises:
+        SyntaxError: If the cell isn't Python.
+    """
+    code = plain(source)
+    nodes = ast.parse(code).body
+    pairs = zip(nodes, texts(code, nodes), strict=True)
+    found = [replace(describe(n, modules), text=text) for n, text in pairs if not check_call(n)]
+    return tuple(found)
+
+
+def texts(code: str, nodes: Sequence[ast.stmt]) -> list[str]:
+    """Return the lines of each statement, and those between it and the statement above."""
+    lines = re.split("\r\n?|\n", code)
+    ends = [node.end_lineno or node.lineno for node in nodes]
+    begins = [node.lineno for node in nodes]
+    found = []
+    for i, (node, above, end) in enumerate(zip(nodes, [0, *ends], ends, strict=False)):
+        is_shared = begins[i] == above or end in begins[i + 1 : i + 2]  # a line with a semicolon
+        text = ast.unparse(node) if is_shared else "\n".join(lines[above:end])
+        found.append("\n" * (i > 0) + text)
+    return found
 
 
 def check_call(node: ast.stmt) -> ast.Call | None:
@@ -169,9 +250,17 @@ def loop_names(node: ast.stmt) -> set[str]:
 
 
 def mutated(node: ast.stmt) -> set[str]:
-    """Return the names whose items or attributes a statement assigns."""
-    found = set()
-    for target in ast.walk(node):
+    """Return the names whose items or attributes a statement assigns, such as `MLP.forward`.
+
+    Functions in it aren't called yet, so `self.c_fc = ...` in a class isn't an assignment to `self`
+    in the notebook.
+    """
+    found: set[str] = set()
+    todo: list[ast.AST] = [node]
+    while todo:
+        target = todo.pop()
+        if not isinstance(target, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            todo += ast.iter_child_nodes(target)
         if isinstance(target, (ast.Attribute, ast.Subscript)) and isinstance(target.ctx, ast.Store):
             root: ast.expr = target
             while isinstance(root, (ast.Attribute, ast.Subscript)):
@@ -186,8 +275,7 @@ def read(sources: Sequence[str], course: Course) -> list[Statement]:
     found = []
     for source in sources:
         try:
-            nodes = [node for node in parse(source) if not check_call(node)]
-            described = [describe(node, course.modules) for node in nodes]
+            described = statements(source, frozenset(course.modules))
         except (SyntaxError, ValueError, RecursionError):
             continue
         found += [s for s in described if s.binds and not s.binds <= {*course.names, "checks"}]
@@ -239,8 +327,8 @@ def last(statements: Sequence[Statement], name: str) -> int | None:
     return next((i for i in indices if name in statements[i].binds), None)
 
 
-def answer(sources: Sequence[str], at: int, default: ast.Call, course: Course) -> Answer:
-    """Return the code of the answer in cell `at`.
+def context(sources: Sequence[str], at: int, default: ast.Call, course: Course) -> Context:
+    """Read the answer in cell `at`, and the definitions in the other cells.
 
     Args:
         sources: Code of the notebook's cells.
@@ -251,15 +339,60 @@ def answer(sources: Sequence[str], at: int, default: ast.Call, course: Course) -
     Raises:
         SyntaxError: If the cell isn't Python.
     """
-    nodes = parse(sources[at])
-    calls = [call for node in nodes if (call := check_call(node))]
+    own = statements(sources[at], frozenset(course.modules))
+    calls = [call for node in parse(sources[at]) if (call := check_call(node))]
     same = [call for call in calls if ast.unparse(call.func) == ast.unparse(default.func)]
     call = same[-1] if same else default
     arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
-    own = [describe(node, course.modules) for node in nodes if not check_call(node)]
-    before = read(sources[:at], course)
-    statements = [*before, *own, *read(sources[at + 1 :], course)]
-    body = range(len(before), len(before) + len(own))
-    indices = needed(statements, body, names_in(arguments), course.known)
-    setup = [statements[i].node for i in indices]
-    return Answer(setup, [statement.node for statement in own], arguments)
+    return Context(read(sources[:at], course), own, read(sources[at + 1 :], course), arguments)
+
+
+def answer(sources: Sequence[str], at: int, default: ast.Call, course: Course) -> Answer:
+    """Return the code of the answer in cell `at`, for a process that runs the whole cell.
+
+    The arguments are those of `context`.
+
+    Raises:
+        SyntaxError: If the cell isn't Python.
+    """
+    found = context(sources, at, default, course)
+    listed = [*found.before, *found.own, *found.after]
+    body = range(len(found.before), len(found.before) + len(found.own))
+    indices = needed(listed, body, names_in(found.arguments), course.known)
+    setup = [listed[i].node for i in indices]
+    return Answer(setup, [statement.node for statement in found.own], found.arguments)
+
+
+def definitions(sources: Sequence[str], at: int, default: ast.Call, course: Course) -> str:
+    """Return the text of the answer in cell `at`, for a file.
+
+    The text has only the statements that define the answer. Checks, magics, prints and other code
+    that tries the answer out are left out. If the learner passes the answer to the check under
+    another name, the text ends with an assignment to the course's name. The arguments are those of
+    `context`.
+
+    Raises:
+        SyntaxError: If the cell isn't Python.
+        LookupError: If the notebook doesn't define a name that the course's call uses.
+    """
+    found = context(sources, at, default, course)
+    own = [*found.own]
+    for name, argument in zip(default.args, found.arguments, strict=False):
+        if ast.unparse(name) != ast.unparse(argument):
+            line = f"{ast.unparse(name)} = {ast.unparse(argument)}"
+            own.append(*statements(line, frozenset()))
+            own[-1] = replace(own[-1], text=f"\n\n\n{line}")
+    before = [s for s in found.before if STAR not in s.binds]
+    above, own, below = (
+        [s for s in listed if not s.uses & NOTEBOOK_ONLY] for listed in (before, own, found.after)
+    )
+    listed = [*above, *own, *below]
+    names, end = names_in(default.args), len(above) + len(own)
+    indices = needed(listed, range(end, end), names, course.known)
+    bound = {name for i in indices for name in listed[i].binds}
+    if lacking := sorted(names - bound):
+        raise LookupError(", ".join(lacking))
+    inside = range(len(above), end)
+    setup = [listed[i].text.strip() for i in indices if i not in inside]
+    answer = "".join(listed[i].text for i in indices if i in inside)
+    return "\n\n\n".join([*setup, answer.strip()]).strip()
