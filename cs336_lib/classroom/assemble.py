@@ -179,7 +179,7 @@ def parts(folder: Path | None, until: str = LAST) -> list[Part]:
 
     The course's notebooks say which parts there are. If the learner's code for an exercise passes
     the check, it is used. Otherwise, the printed solution is used. Without a folder, the notebooks
-    are those in the current folder, and the course's for those that aren't there.
+    are those beside the kernel's notebook, and the course's for those that aren't there.
 
     Raises:
         FileNotFoundError: If a notebook is missing.
@@ -204,7 +204,7 @@ def open_notebook(folder: Path | None, number: str) -> Notebook:
         ValueError: If a file isn't a notebook.
     """
     (course,) = study.SHIPPED.glob(f"{number}_*.ipynb")
-    place = folder or Path.cwd()
+    place = folder or study.here()
     path = copy_of(course, place)
     if folder and path is None:
         raise FileNotFoundError(
