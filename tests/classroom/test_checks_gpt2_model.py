@@ -603,7 +603,7 @@ INIT_SLIPS = {
     "is a norm's gain": ("parameter.fill_(1.0)", "parameter.fill_(0.0)"),
     "is left as it was": ("parameter.zero_()", "pass"),
     "draw it": (OTHER, "parameter.fill_(0.0)"),
-    "don't seed": (OTHER, "torch.manual_seed(0)\n            parameter.normal_(0.0, 0.02)"),
+    "seeds a generator": (OTHER, "torch.manual_seed(0)\n            parameter.normal_(0.0, 0.02)"),
     "leave the seed": ("    for name", "    torch.manual_seed(0)\n    for name"),
     "keep @torch.no_grad()": ("@torch.no_grad()\n", ""),
     "are no longer one tensor": (

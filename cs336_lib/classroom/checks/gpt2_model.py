@@ -539,6 +539,8 @@ def expect_std(name: str, tensor: Tensor, n_layer: int) -> None:
         return abs(std / other - 1) < 0.06
 
     expect(std > 0, f"{name} is the same number everywhere; draw it.")
+    is_drawn = tensor.unique().numel() > tensor.numel() / 2
+    expect(is_drawn, f"numbers repeat within {name}; draw each of them.")
     if not is_near(right):
         if "c_proj" in name:
             for wrong, diagnosis in std_slips(n_layer).items():
@@ -550,8 +552,6 @@ def expect_std(name: str, tensor: Tensor, n_layer: int) -> None:
         expect(not is_near(right**2), f"{name}: normal_ takes the std, not the variance.")
         figures = f"You get {shown(round(std, 4))}, and {shown(round(right, 4))} is right."
         raise DiagnosisError(f"the std of {name} is off for n_layer = {n_layer}.", figures)
-    is_drawn = tensor.unique().numel() > tensor.numel() / 2
-    expect(is_drawn, f"numbers repeat within {name}; draw each of them.")
     expect(abs(tensor.mean().item()) < 0.2 * right, f"{name}: the mean should be 0.")
     within = (tensor.abs() < std).float().mean().item()  # 0.68 if the numbers are normal
     expect(abs(within - 0.6827) < 0.04, f"{name} isn't drawn from a normal distribution.")

@@ -25,6 +25,7 @@ from cs336_lib.classroom.checks.report import (
     expect_number,
     part,
 )
+from cs336_lib.classroom.checks.surroundings import seeded
 from cs336_lib.config import GPTConfig
 from cs336_lib.data.loader import window_starts
 from cs336_lib.model import GPT
@@ -509,8 +510,8 @@ def check_alone(sum_over_processes: Callable, sum_gradients: Callable) -> None:
 def check_gradients(sum_gradients: Callable[[nn.Module], None], world: int) -> None:
     """Check that gradients are summed over the processes, and that weights don't change."""
     generator = torch.Generator().manual_seed(world)
-    torch.manual_seed(world)
-    weights = [parameter.detach().clone() for parameter in Tied().parameters()]
+    with seeded(world):
+        weights = [parameter.detach().clone() for parameter in Tied().parameters()]
     own = [[torch.randn(w.shape, generator=generator) for w in weights] for _ in range(world)]
 
     def step(rank: int) -> tuple[list[Tensor], list[Tensor]]:
@@ -732,7 +733,8 @@ def judged(
     right, chosen = [], []
     for context, endings in examples:
         given = (list(context), [list(ending) for ending in endings])
-        got: Any = answer(model, *given)
+        with torch.enable_grad():  # so that an answer that leaves gradients off is seen
+            got: Any = answer(model, *given)
         expect(got is not None, "your function returns None; is the `return` missing?")
         expect(given == (context, endings), "you change the lists; build a new one: a + b.")
         try:

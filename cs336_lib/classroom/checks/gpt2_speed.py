@@ -26,6 +26,7 @@ from cs336_lib.classroom.checks.report import (
     expect_number,
     part,
 )
+from cs336_lib.classroom.checks.surroundings import seeded
 from cs336_lib.classroom.tensor_bytes import LiveBytes
 
 NO_RETURN = "your function returns None; is the `return` missing?"
@@ -377,8 +378,8 @@ def make_optimizer(answer: Callable[[nn.Module, Any], torch.optim.Optimizer]) ->
     configs.append(SimpleNamespace(learning_rate=0.0, weight_decay=0.2))
     cases = zip(optimized_models(), configs, strict=True)
     for seed, ((special, build), config) in enumerate(cases):
-        torch.manual_seed(seed)
-        model, before = build(), SimpleNamespace(**vars(config))
+        with seeded(seed):
+            model, before = build(), SimpleNamespace(**vars(config))
         weights = [p.detach().clone() for p in model.parameters()]
         optimizer = answer(model, config)
         expect(optimizer is not None, NO_RETURN)
@@ -540,31 +541,9 @@ def fast(answer: Fast) -> None:
         expect_both(answer)
 
 
-def autocast_depth() -> int:
-    """Return how many autocast blocks are open."""
-    torch.autocast_increment_nesting()
-    return torch.autocast_decrement_nesting()
-
-
-def leave_autocasts(depth: int) -> bool:
-    """Leave the autocast that an answer has entered, and return whether it has.
-
-    PyTorch keeps its bf16 copies of the weights until the outermost block ends. A block that stays
-    open would make later training steps compute with old weights.
-    """
-    if autocast_depth() == depth and not torch.is_autocast_enabled("cpu"):
-        return False
-    while autocast_depth() > depth:
-        torch.autocast_decrement_nesting()
-    torch.clear_autocast_cache()
-    for kind in ("cpu", "cuda"):
-        torch.set_autocast_enabled(kind, False)
-    return True
-
-
 def pair(answer: Fast, model: Tied, bf16: bool, compiled: bool) -> tuple[Any, Any]:
     """Return the model and the autocast that the answer gives."""
-    depth, weight = autocast_depth(), model.lm_head.weight.detach().clone()
+    weight = model.lm_head.weight.detach().clone()
     torch.set_float32_matmul_precision("highest")
     try:
         got = answer(model, SimpleNamespace(bf16=bf16, compile=compiled))
@@ -575,14 +554,6 @@ def pair(answer: Fast, model: Tied, bf16: bool, compiled: bool) -> tuple[Any, An
             'autocast takes a device type such as "cuda", and neither a torch.device nor "cuda:1"; '
             "use the `.type` of the weights' device."
         ) from error
-    finally:
-        entered, default = leave_autocasts(depth), torch.get_default_dtype()
-        torch.set_default_dtype(torch.float32)
-    expect(not entered, "don't enter the autocast; return it.")
-    expect(
-        default == torch.float32,
-        "don't change PyTorch's default dtype; autocast casts what a matmul needs.",
-    )
     expect(got is not None, NO_RETURN)
     is_pair = isinstance(got, tuple | list) and len(got) == 2
     expect(is_pair, "return a pair: the model, and the autocast.")

@@ -10,6 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from cs336_lib.classroom.checks import draws
 from cs336_lib.classroom.checks.report import expect
+from cs336_lib.classroom.checks.surroundings import seeded
 from cs336_lib.config import GPTConfig
 
 NO_RETURN = "your function returns None; is the `return` missing?"
@@ -25,14 +26,6 @@ LN_EPS = 1e-5
 def same(got: Tensor, right: Tensor) -> bool:
     """Return whether two tensors are equal up to float32's rounding."""
     return got.shape == right.shape and torch.allclose(got.double(), right.double(), 1e-4, 1e-5)
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seed torch's global generator within the block, and restore it afterwards."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield
 
 
 def and_then(cases: Iterable[Any], describe: Callable[[Any], str]) -> Iterator[tuple[Any, str]]:

@@ -18,6 +18,7 @@ from IPython.core.getipython import get_ipython
 from torch import Tensor
 
 from cs336_lib.classroom import study
+from cs336_lib.classroom.checks import surroundings
 
 # Names of code that look like words, at the beginning of a diagnosis
 NAMES = {"eps", "idx", "mask", "params", "qkv", "wpe", "wte"}
@@ -158,22 +159,28 @@ def judge(check: Callable[..., None], answers: tuple[object, ...], smaller: str)
     return False
 
 
-def exercise(smaller: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def exercise(
+    smaller: str, may_seed: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorate a function that raises errors, so that it prints a verdict instead.
 
     The argument of the check is the learner's answer, which is a function or a value. A stub that
     raises NotImplementedError or is `...` counts as not attempted. The check never raises an error,
     so a notebook with unsolved exercises runs to the end. In a learner's copy of the notebooks, the
-    verdict is also recorded for `cs336 check`, and the help grows with the attempts.
+    verdict is also recorded for `cs336 check`, and the help grows with the attempts. An answer must
+    leave what all code shares as it was (see `surroundings`).
 
     Args:
         smaller: A smaller question that leads to the answer, for the fourth wrong attempt.
+        may_seed: Whether the task is to seed the global generators.
     """
 
     def decorate(check: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(check)
+        watched = surroundings.watched(check, expect, may_seed)
+
+        @functools.wraps(watched)
         def report(*answers: object) -> None:
-            judge(check, answers, smaller)
+            judge(watched, answers, smaller)
 
         report.smaller = smaller  # type: ignore[attr-defined]
         return report
@@ -196,9 +203,11 @@ def part(library: Any, smaller: str) -> Callable[[Callable[..., None]], Callable
     """
 
     def decorate(check: Callable[..., None]) -> Callable[..., Any]:
-        @functools.wraps(check)
+        watched = surroundings.watched(check, expect)
+
+        @functools.wraps(watched)
         def report(answer: Any, *others: object) -> Any:
-            return answer if judge(check, (answer, *others), smaller) else library
+            return answer if judge(watched, (answer, *others), smaller) else library
 
         report.smaller = smaller  # type: ignore[attr-defined]
         return report
