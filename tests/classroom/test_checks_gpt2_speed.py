@@ -768,11 +768,19 @@ def without(shape):
     return attend
 
 
+def detached_total(q, k, v, block):
+    whole = checks.block_softmax(q, k, v, block, "divide")
+    return whole * (checks.block_softmax(q, k, v, block) / whole).detach()
+
+
 FLASH = [
     (blocks(""), "passed"),
     (merged, "passed"),
     (query_by_query, "passed"),
     (skipping_blocks, "passed"),
+    (detached_total, "the gradient of q is not"),
+    (lambda *args: checks.block_softmax(*args).detach(), "the result has no gradient"),
+    (torch.no_grad()(lambda *args: checks.block_softmax(*args)), "the result has no gradient"),
     (lambda *args: None, "is the `return` missing"),
     (lambda q, k, v, block: (v, v), "return a tensor, not tuple"),
     (lambda q, k, v, block: v[:4], "the result should be (96, 5)"),

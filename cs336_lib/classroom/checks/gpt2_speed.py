@@ -783,6 +783,35 @@ def flash_attention(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor]) -> 
         expect(right, f"right for 96 queries with blocks of 16, but wrong for {case}.")
         expect_few(made, max(block, q.size(1)), f"for {case},")
     expect_small(answer)
+    expect_gradients_of_blocks(answer)
+
+
+def expect_gradients_of_blocks(answer: Callable[..., Tensor]) -> None:
+    """Fail if gradients are missing or wrong.
+
+    Autograd refuses sums that are changed in place. Such an answer can't give wrong gradients.
+    """
+    inputs, copies = ([x.clone().requires_grad_() for x in normal(3, 11, 3)] for _ in range(2))
+    got, want = answer(*inputs, 4), library_attention(*(x[None] for x in copies))[0]
+    expect(
+        got.requires_grad,
+        "right, but the result has no gradient, so nothing could learn through it. Is something "
+        "detached, or in no_grad?",
+    )
+    upstream = normal(*want.shape, seed=9)
+    theirs = torch.autograd.grad(want, copies, upstream)
+    try:
+        ours = torch.autograd.grad(got, inputs, upstream, allow_unused=True)
+    except RuntimeError as error:
+        if "inplace operation" in str(error):
+            return
+        raise
+    for name, x, y in zip("qkv", ours, theirs, strict=True):
+        is_right = x is not None and torch.allclose(x, y, rtol=1e-3, atol=1e-4)
+        expect(
+            is_right,
+            f"the values are right, but the gradient of {name} is not; is a part of them detached?",
+        )
 
 
 def expect_blocks(answer: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor) -> None:

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import math
+import sysconfig
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -14,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import torch
 from IPython.core.getipython import get_ipython
 from torch import Tensor
 
@@ -22,6 +24,9 @@ from cs336_lib.classroom.checks import surroundings
 
 # Names of code that look like words, at the beginning of a diagnosis
 NAMES = {"eps", "idx", "mask", "params", "qkv", "wpe", "wte"}
+
+# Folders of code that isn't a learner's: this package, and PyTorch wherever it is installed
+OTHERS = Path(__file__).parents[2], Path(torch.__file__).parent
 
 # Wrong attempts after which a learner is told more
 HINT_AFTER, FIGURES_AFTER, SMALLER_AFTER = 2, 3, 4
@@ -91,14 +96,19 @@ def by_hand(module: ModuleType, *names: str) -> AbstractContextManager:
     return mock.patch.multiple(module, **{name: refusal(name) for name in names})
 
 
-def complaint(error: Exception, check: Callable[..., None]) -> str:
-    """Format an error, including whether the learner's code or the check raised it."""
+def is_learners(filename: str) -> bool:
+    """Return whether code is neither this package's nor Python's nor an installed package's."""
+    others = [*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), *OTHERS]
+    return not any(Path(filename).is_relative_to(folder) for folder in others)
+
+
+def complaint(error: Exception) -> str:
+    """Format an error, including whether the learner's code raised it, or called what did.
+
+    A check may intercept the functions that an answer calls, so its own code may be the last.
+    """
     what = f"{type(error).__name__}: {error}"
-    raised, ours = (
-        traceback.extract_tb(error.__traceback__)[-1].filename,
-        check.__code__.co_filename,
-    )
-    if Path(raised).parent != Path(ours).parent:
+    if any(is_learners(frame.filename) for frame in traceback.extract_tb(error.__traceback__)):
         return f"your code raised {what}"
     return (
         f"your code cannot be used as the task says ({what}). "
@@ -146,7 +156,7 @@ def judge(check: Callable[..., None], answers: tuple[object, ...], smaller: str)
         if isinstance(error, NotImplementedError) and not str(error):
             print(f"{name}: not attempted yet")  # only a stub's error has no message
             return False
-        said = complaint(error, check)
+        said = complaint(error)
         print(f"{name}: {said}")
     else:
         print(f"{name}: passed")
