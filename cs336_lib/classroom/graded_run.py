@@ -157,7 +157,7 @@ def judge(check: Callable[..., None], answers: list[Any]) -> Verdict:
     except Exception as error:
         if isinstance(error, NotImplementedError) or is_out_of_memory(error):
             return failed(error)
-        return study.WRONG, report.complaint(error, check)
+        return study.WRONG, report.complaint(error)
     except BaseException as error:
         return failed(error)
     return study.PASSED, ""

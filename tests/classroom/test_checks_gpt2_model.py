@@ -148,7 +148,7 @@ def negative(q, k, v):
 
 def by_einsum(q, k, v):
     scores = einsum(q, k, "b h i d, b h j d -> b h i j") / q.shape[-1] ** 0.5
-    mask = torch.full_like(scores, -1e30).triu(1)
+    mask = torch.full_like(scores, torch.finfo(q.dtype).min).triu(1)
     weights = F.softmax(scores.tril() + mask, dim=3)
     return einsum(weights, v, "b h i j, b h j d -> b h i d")
 
@@ -184,6 +184,8 @@ ATTENTION_SLIPS = {
     "somewhere a softmax sees only -inf": (".triu(1)", ".tril()"),
     "-inf times a negative score": (MASKED, "(scores * torch.where(future, -math.inf, 1.0))"),
     "0 times -inf is nan": (MASKED, "(scores + future * -math.inf)"),
+    "whose numbers end at 65,504": (MASKED, "scores.masked_fill(future, -1e9)"),
+    "your code raised RuntimeError": ("q @ k.mT", "q.squeeze() @ k.squeeze().mT"),
     "mask by the place": (MASKED, "scores.masked_fill(scores.tril() == 0, -math.inf)"),
     "an error in bf16": (
         MASKED,
@@ -302,7 +304,22 @@ MASK_BUFFER = edited(
 )
 SPLIT = "batch seq (three head head_dim) ->"
 CALL = "attention(q, k, v)"
+LAYER_SCORES = "(q @ k.mT / math.sqrt(q.size(-1)))"
 LAYER_SLIPS = {
+    "exp alone overflows": (
+        CALL,
+        f"(w := {LAYER_SCORES}.exp().tril()) / w.sum(-1, keepdim=True) @ v",
+    ),
+    "not for scores near 10,000": (
+        CALL,
+        f"({LAYER_SCORES} - torch.full((x.size(1), x.size(1)), 1e4, device=x.device).triu(1))"
+        ".softmax(-1) @ v",
+    ),
+    "must match the size of tensor b (64)": (
+        CALL,
+        f"({LAYER_SCORES} + torch.full((64, 64), -math.inf, device=x.device)"
+        ".triu(1)[: x.size(1), : x.size(1)]).softmax(-1) @ v",
+    ),
     "c_proj is never used": ("return self.c_proj(rearrange(", "return (rearrange("),
     "use `attention`, which is causal": (CALL, "F.scaled_dot_product_attention(q, k, v)"),
     "you mixed them up": ("q, k, v = rearrange", "k, q, v = rearrange"),
@@ -395,6 +412,11 @@ class ByFunction(Sequenced):
 
 GELU = 'F.gelu(self.c_fc(x), approximate="tanh")'
 MLP_SLIPS = {
+    "c_fc.weight has requires_grad=False": (
+        "config.n_embd)\n        self.c_proj",
+        "config.n_embd).requires_grad_(False)\n        self.c_proj",
+    ),
+    "changes requires_grad of its input x": ("self.c_fc(x)", "self.c_fc(x.requires_grad_(False))"),
     "a constant of GELU": (
         GELU,
         "0.5 * (h := self.c_fc(x)) * (1 + torch.tanh((2 / math.pi) ** 0.5 * (h + 0.0447 * h**3)))",
@@ -603,7 +625,7 @@ INIT_SLIPS = {
     "is a norm's gain": ("parameter.fill_(1.0)", "parameter.fill_(0.0)"),
     "is left as it was": ("parameter.zero_()", "pass"),
     "draw it": (OTHER, "parameter.fill_(0.0)"),
-    "don't seed": (OTHER, "torch.manual_seed(0)\n            parameter.normal_(0.0, 0.02)"),
+    "seeds a generator": (OTHER, "torch.manual_seed(0)\n            parameter.normal_(0.0, 0.02)"),
     "leave the seed": ("    for name", "    torch.manual_seed(0)\n    for name"),
     "keep @torch.no_grad()": ("@torch.no_grad()\n", ""),
     "are no longer one tensor": (
@@ -834,6 +856,10 @@ def by_data(model, theirs):
 TURNED = "tensor.t() if is_linear else tensor"
 COPIED = "ours[name][: len(tensor)] = tensor[: len(ours[name])]"
 LOAD_SLIPS = {
+    "Write into the model's own tensors": (
+        "ours[name][: len(tensor)] = tensor[: len(ours[name])]",
+        "ours[name] = tensor",
+    ),
     "Transpose those, and no others": (TURNED, "tensor"),
     "It is square": (
         TURNED,

@@ -1,6 +1,8 @@
 """Notebook 10's checks: untouched stubs, typical mistakes by their diagnosis, right answers."""
 
 import math
+import threading
+import time
 from fractions import Fraction
 
 import numpy as np
@@ -12,6 +14,8 @@ from torch import nn
 from verdicts import assert_untouched, assert_verdicts, stub
 
 from cs336_lib.classroom.checks import gpt2_scale as checks
+from cs336_lib.classroom.checks import ranks
+from cs336_lib.classroom.checks.report import DiagnosisError
 
 
 def test_untouched_stubs():
@@ -330,7 +334,53 @@ def broadcast(tensor):
 
 GRADIENTS = checks.library_sum_gradients
 SUM = checks.library_sum
+
+
+def ring(tensor, waits=True, batched=False, blocking=False):
+    """Pass every rank's numbers once round the ring, and add them up on the way."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    after, before = (rank + 1) % world, (rank - 1) % world
+    sent = tensor.clone()
+    for _ in range(world - 1):
+        received = torch.empty_like(sent)
+        if blocking:
+            calls = []
+            for call in (dist.send, dist.recv) if rank else (dist.recv, dist.send):
+                call(sent, after) if call is dist.send else call(received, src=before)
+        elif batched:
+            calls = dist.batch_isend_irecv(
+                [
+                    dist.P2POp(dist.isend, sent, after),
+                    dist.P2POp(dist.irecv, received, before),
+                ]
+            )
+        else:
+            calls = [dist.isend(sent, dst=after), dist.irecv(received, src=before)]
+        for call in calls if waits else ():
+            call.wait()
+        tensor += received
+        sent = received
+    return tensor
+
+
+def received_only(tensor):
+    dist.recv(torch.empty_like(tensor), 1 - dist.get_rank())
+
+
+def returning_early(model):
+    for parameter in model.parameters():
+        SUM(parameter.grad)
+        return
+
+
 DATA_PARALLEL = [
+    ((summing(ring), GRADIENTS), "passed"),
+    ((summing(lambda tensor: ring(tensor, batched=True)), GRADIENTS), "passed"),
+    ((summing(lambda tensor: ring(tensor, blocking=True)), GRADIENTS), "passed"),
+    ((summing(lambda tensor: ring(tensor, waits=False)), GRADIENTS), "call `wait()`"),
+    ((summing(received_only), GRADIENTS), "wait forever for a message that no process sends"),
+    ((SUM, returning_early), "by an early `return`"),
+    ((SUM, each_gradient(lambda p: SUM(SUM(p.grad)))), "a tied matrix's gradient: it comes"),
     ((SUM, GRADIENTS), "passed"),
     ((by_size, each_gradient(assigned)), "passed"),
     ((summing(by_gathering), in_one_message), "passed"),
@@ -377,6 +427,22 @@ DATA_PARALLEL = [
 
 def test_data_parallel():
     assert_verdicts(checks.data_parallel, DATA_PARALLEL)
+
+
+def test_a_slow_process_is_no_deadlock():
+    def slow(rank):
+        time.sleep(rank)  # longer than the seconds below
+        return SUM(torch.tensor(1.0)).item()
+
+    assert checks.on_processes(2, slow, seconds=0.2) == [2.0, 2.0]
+
+
+def test_a_process_that_never_ends_is_no_deadlock(monkeypatch):
+    end = threading.Event()
+    monkeypatch.setattr(ranks, "LONGEST", 0.3)
+    with pytest.raises(DiagnosisError, match=r"aren't done after 0\.3 s"):
+        checks.on_processes(2, lambda rank: end.wait(20), seconds=0.2)
+    end.set()
 
 
 def test_threads_stand_in_for_processes():

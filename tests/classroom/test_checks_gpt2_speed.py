@@ -13,6 +13,7 @@ from verdicts import assert_untouched, assert_verdicts, stub
 
 from cs336_lib import optim
 from cs336_lib.classroom.checks import gpt2_speed as checks
+from cs336_lib.classroom.checks import surroundings
 
 NAMES = ("speed", "fused_attention", "flash_attention", "padded", "make_optimizer", "fast")
 
@@ -536,7 +537,7 @@ FAST = [
     (rounded, "changes the model's weights"),
     (frozen, "freezes the weights"),
     (lambda m, c: tuned(m.eval(), c), "calls model.eval()"),
-    (switched_on, "don't enter the autocast"),
+    (switched_on, "leaves autocast switched on"),
     (bf16_everywhere, "PyTorch's default dtype"),
     (eager, "an eager backend"),
     (checks.library_fast, "passed"),
@@ -558,7 +559,7 @@ FAST = [
     (device_itself, "neither a torch.device"),
     (with_index, '"cuda:1"|its type "cuda"'),
     (low_weights, "the weights stay fp32"),
-    (entered, "don't enter the autocast"),
+    (entered, "leaves autocast switched on"),
     (once, "can be entered only once"),
     (lambda m, c: tuned(m, c, compiled=True), "config.compile is off, but you return"),
     (in_place, "Return torch.compile(model)"),
@@ -767,11 +768,19 @@ def without(shape):
     return attend
 
 
+def detached_total(q, k, v, block):
+    whole = checks.block_softmax(q, k, v, block, "divide")
+    return whole * (checks.block_softmax(q, k, v, block) / whole).detach()
+
+
 FLASH = [
     (blocks(""), "passed"),
     (merged, "passed"),
     (query_by_query, "passed"),
     (skipping_blocks, "passed"),
+    (detached_total, "the gradient of q is not"),
+    (lambda *args: checks.block_softmax(*args).detach(), "the result has no gradient"),
+    (torch.no_grad()(lambda *args: checks.block_softmax(*args)), "the result has no gradient"),
     (lambda *args: None, "is the `return` missing"),
     (lambda q, k, v, block: (v, v), "return a tensor, not tuple"),
     (lambda q, k, v, block: v[:4], "the result should be (96, 5)"),
@@ -822,7 +831,7 @@ def test_flash_attention():
 
 def test_an_autocast_that_an_answer_enters_is_left_again():
     checks.fast(entered)
-    assert checks.autocast_depth() == 0
+    assert surroundings.read_autocast()[0] == 0
     assert not torch.is_autocast_enabled("cpu")
 
 

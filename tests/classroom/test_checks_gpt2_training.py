@@ -1,5 +1,7 @@
 """Notebook 08's checks: untouched stubs, right answers however written, and typical slips."""
 
+import contextlib
+import functools
 import itertools
 import math
 
@@ -373,6 +375,12 @@ def groups_of_generators(model, weight_decay):
     ]
 
 
+def groups_of_tuples(model, weight_decay):
+    return [
+        {**group, "params": tuple(group["params"])} for group in split(matrix)(model, weight_decay)
+    ]
+
+
 def groups_of_sets(model, weight_decay):
     return [
         {**group, "params": set(group["params"])} for group in split(matrix)(model, weight_decay)
@@ -389,11 +397,10 @@ def groups_of_an_iterator(model, weight_decay):
 
 GROUPS = [
     (split(matrix), "passed"),
-    (one_group_each, "passed"),
-    (
-        split(lambda name, p: "ln_" not in name and not name.endswith("bias")),
-        "with a LayerNorm that is named mlp.1, the norms' weights are decayed",
-    ),
+    (one_group_each, "make two, one for each decay"),
+    (lambda model, decay: tuple(split(matrix)(model, decay)), "the task asks for a list of dicts"),
+    (groups_of_tuples, "whose params are lists"),
+    (split(lambda name, p: ".ln_" not in name and not name.endswith(".bias")), "passed"),
     (groups_by_module, "passed"),
     (groups_of_generators, "params must be a list. A generator"),
     (split(lambda name, p: p.squeeze().dim() > 1), "with block_size=1, where wpe"),
@@ -631,7 +638,30 @@ def last_loss(model, pieces, count, autocast):
     return seen[-1] if len(seen) > 1 else seen[-1] * 0.5
 
 
+def backward_by_forward(inside=True):
+    """Calls `forward` itself, which PyTorch's hooks don't see."""
+
+    def run(model, pieces, count, autocast):
+        total = torch.zeros((), device=model.lm_head.weight.device)
+        for x, y in pieces:
+            with autocast if inside else contextlib.nullcontext():
+                loss = model.forward(x.to(total.device), y.to(total.device)) / count
+            loss.backward()
+            total += loss.detach()
+        return total
+
+    return run
+
+
+def backward_entered(model, pieces, count, autocast):
+    autocast.__enter__()
+    return backward()(model, pieces, count, contextlib.nullcontext())
+
+
 BACKWARD = [
+    (backward_by_forward(), "passed"),
+    (backward_by_forward(inside=False), "inside `with autocast:`"),
+    (backward_entered, "enters `autocast` and never leaves it"),
     (backward(), "passed"),
     (backward_inside, "passed"),
     (backward_by_logits, "passed"),
@@ -967,7 +997,32 @@ def evaluate_without_autocast(model, tokens, config, autocast, rank=0, world=1):
     return on_device(model.eval(), *checks.windows_of(tokens, [0], config.block_size))
 
 
+def evaluate_entered(model, tokens, config, autocast, rank=0, world=1):
+    autocast.__enter__()
+    inside = contextlib.nullcontext()
+    return evaluate_window_by_window(model, tokens, config, inside, rank, world)
+
+
+@torch.no_grad()
+def evaluate_by_forward(model, tokens, config, autocast, rank=0, world=1, changes=True):
+    """Calls `forward` itself, in training mode unless `changes`."""
+    available = (len(tokens) - 1) // config.block_size
+    count = min(max(config.eval_tokens // config.block_size, 1), available)
+    total = torch.zeros((), device=next(model.parameters()).device)
+    model.train(not changes)
+    for i in range(rank, count, world):
+        start = i * available // count * config.block_size
+        x, y = checks.windows_of(tokens, [start], config.block_size)
+        with autocast:
+            total += model.forward(idx=x.to(total.device), targets=y.to(total.device)) / count
+    model.train()
+    return total
+
+
 EVALUATIONS = [
+    (evaluate_by_forward, "passed"),
+    (functools.partial(evaluate_by_forward, changes=False), "the model is in training mode"),
+    (evaluate_entered, "enters `autocast` and never leaves it"),
     (evaluate(), "passed"),
     (evaluate_window_by_window, "passed"),
     (evaluate(largest=lambda config: min(2, config.micro_batch_size)), "passed"),

@@ -120,7 +120,8 @@ ANSWERS = {
         "report.DiagnosisError",
     ),
     "patches_check": (
-        "checks.head_scores.__wrapped__.__code__ = (lambda answer: None).__code__\n" + WRONG,
+        "checks.head_scores.__wrapped__.__wrapped__.__code__ = (lambda answer: None).__code__\n"
+        + WRONG,
         "tampered",
         "head_scores",
     ),

@@ -158,7 +158,8 @@ def make_tokens(seed: int = 0, sizes: tuple[int, int] = (6500, 1000)) -> Text:
 
 @exercise(
     "You stop after step 9, and another process makes step 10. Which numbers does it need to make "
-    "exactly the same update?"
+    "exactly the same update?",
+    may_seed=True,
 )
 def training_script(train: Script) -> None:
     """Check `train(folder, model, tokens, held_out)`, a complete run that survives a power cut."""

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -225,10 +226,11 @@ def expect_zero_scores(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> No
     )
 
 
-def expect_half(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
-    """Expect that attention in bf16 works, and returns bf16."""
+def expect_half(answer: Callable[[Tensor, Tensor, Tensor], Tensor], dtype: torch.dtype) -> None:
+    """Expect that attention in a dtype of 16 bits works, and keeps it."""
+    name = {torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype]
     with seeded(5):
-        q, k, v = torch.randn(3, 2, 2, 5, 4).bfloat16()
+        q, k, v = torch.randn(3, 2, 2, 5, 4).to(dtype)
     try:
         got = answer(q, k, v)
     except RuntimeError as error:
@@ -236,14 +238,29 @@ def expect_half(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
         mixed_dtypes = any(each in str(error) for each in words)
         expect(
             not mixed_dtypes,
-            "right in fp32, but an error in bf16, where something you create is fp32. Use a mask "
-            "of bool, or one with the dtype of the scores.",
+            f"right in fp32, but an error in {name}, where something you create is fp32. Use a "
+            "mask of bool, or one with the dtype of the scores.",
+        )
+        expect(
+            "without overflow" not in str(error),
+            f"right in fp32, but an error in {name}, whose numbers end at "
+            f"{torch.finfo(dtype).max:,.6g}. Fill the future with -inf, which every dtype has.",
         )
         raise
     right = library_attention(q, k, v)
     expect_like(got, right)
     near = (got - right).abs().max() < 0.1
-    expect(near, "right in fp32, but far off in bf16.")
+    expect(near, f"right in fp32, but far off in {name}.")
+
+
+OVERFLOWS = (
+    "you get nan for large scores. Take the softmax of the masked scores; exp alone overflows, "
+    "and a mask after the softmax may leave weights of 0 only."
+)
+TOO_HIGH = (
+    "right for small scores, but not for scores near 10,000. Fill the future with -inf, which is "
+    "below every score."
+)
 
 
 def expect_large_scores(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
@@ -252,16 +269,8 @@ def expect_large_scores(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> N
         q, k, v = (size * torch.randn(2, 2, 5, 4) for size in (1000, 30, 1))
     q, k = q.round(), k.round()
     got, right = answer(q, k, v), library_attention(q, k, v)
-    expect(
-        got.isfinite().all(),
-        "you get nan for large scores. Take the softmax of the masked scores; exp alone overflows, "
-        "and a mask after the softmax may leave weights of 0 only.",
-    )
-    expect(
-        same(got, right),
-        "right for small scores, but not for scores near 10,000. Fill the future with -inf, which "
-        "is below every score.",
-    )
+    expect(got.isfinite().all(), OVERFLOWS)
+    expect(same(got, right), TOO_HIGH)
 
 
 @part(
@@ -291,7 +300,8 @@ def attention(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
         expect_gradients({"q": (q, q), "k": (k, k), "v": (v, v)}, got, right)
     expect_zero_scores(answer)
     expect_large_scores(answer)
-    expect_half(answer)
+    for dtype in (torch.bfloat16, torch.float16):
+        expect_half(answer, dtype)
     expect_device(lambda: answer(*torch.zeros(3, 2, 2, 3, 4, device="meta")))
 
 
@@ -385,11 +395,19 @@ ATTENTION_SLIPS: dict[str, Callable[[Any, Tensor], Tensor]] = {
 )
 def causal_self_attention(answer: Callable[[GPTConfig], nn.Module]) -> None:
     """Check the class `CausalSelfAttention` on names, values and gradients."""
-    cases = and_then(module_cases(0), described)
+    long = shape(1, 2, block_size=1030), 1, 1030  # GPT-2's mask has 1024
+    cases = and_then([*module_cases(0), long], described)
     for seed, ((config, batch, seq), wrong) in enumerate(cases):
         mine, right = twins(answer, library.CausalSelfAttention, config, seed)
         x = draws.normal(batch, seq, config.n_embd, seed=seed)
         expect_agreement(mine, right, x, ATTENTION_SLIPS, wrong)
+    both = twins(answer, library.CausalSelfAttention, shape(2, 8), seed=9)
+    mine, right = (each.double() for each in both)
+    x = 300 * draws.normal(2, 6, 8, seed=9).double()  # exp of their scores overflows in fp64, too
+    with torch.no_grad():
+        got, want = mine(x), right(x)
+    expect(got.isfinite().all(), OVERFLOWS)
+    expect(same(got, want), TOO_HIGH)
 
 
 MLP_SLIPS: dict[str, Callable[[Any, Tensor], Tensor]] = {
@@ -539,6 +557,8 @@ def expect_std(name: str, tensor: Tensor, n_layer: int) -> None:
         return abs(std / other - 1) < 0.06
 
     expect(std > 0, f"{name} is the same number everywhere; draw it.")
+    is_drawn = tensor.unique().numel() > tensor.numel() / 2
+    expect(is_drawn, f"numbers repeat within {name}; draw each of them.")
     if not is_near(right):
         if "c_proj" in name:
             for wrong, diagnosis in std_slips(n_layer).items():
@@ -550,8 +570,6 @@ def expect_std(name: str, tensor: Tensor, n_layer: int) -> None:
         expect(not is_near(right**2), f"{name}: normal_ takes the std, not the variance.")
         figures = f"You get {shown(round(std, 4))}, and {shown(round(right, 4))} is right."
         raise DiagnosisError(f"the std of {name} is off for n_layer = {n_layer}.", figures)
-    is_drawn = tensor.unique().numel() > tensor.numel() / 2
-    expect(is_drawn, f"numbers repeat within {name}; draw each of them.")
     expect(abs(tensor.mean().item()) < 0.2 * right, f"{name}: the mean should be 0.")
     within = (tensor.abs() < std).float().mean().item()  # 0.68 if the numbers are normal
     expect(abs(within - 0.6827) < 0.04, f"{name} isn't drawn from a normal distribution.")
@@ -907,6 +925,24 @@ def published_tensors(source: library.GPT, prefix: str, head_first: bool) -> dic
     return theirs
 
 
+def nothing_copied(answer: Callable[..., None], prefix: str, config: GPTConfig) -> str:
+    """Return the diagnosis for a model that is as it was before, by a file with other names."""
+    model = library.GPT(config)
+    first = [parameter.detach().clone() for parameter in model.parameters()]
+    other = "" if prefix else "transformer."
+    with suppress(KeyError, RuntimeError):
+        answer(model, published_tensors(library.GPT(config), other, head_first=True))
+    if all(map(torch.equal, first, model.parameters())):
+        return (
+            "nothing is copied, not even wte. Write into the model's own tensors, as in "
+            "ours[name].copy_(...); an assignment to a name or to an entry of a dict doesn't."
+        )
+    return (
+        "nothing is copied, not even wte. Names may come with or without 'transformer.' in front; "
+        "look at each, not only at the first."
+    )
+
+
 def expect_loading(
     answer: Callable[..., None], prefix: str, file: GPTConfig, own: GPTConfig
 ) -> None:
@@ -927,12 +963,8 @@ def expect_loading(
     )
     expect(unchanged, "you changed the dictionary `theirs` or its tensors; leave them alone.")
     now = named_parameters(model)
-    copied = any(name not in now or not torch.equal(now[name], first[name]) for name in first)
-    expect(
-        copied,
-        "nothing is copied, not even wte. Names may come with or without 'transformer.' in front; "
-        "look at each, not only at the first.",
-    )
+    if all(name in now and torch.equal(now[name], first[name]) for name in first):
+        raise DiagnosisError(nothing_copied(answer, prefix, file))
     published = {name.removeprefix("transformer."): tensor for name, tensor in before.items()}
     expect_loaded(model, published, first)
     expect_mode(model, True)

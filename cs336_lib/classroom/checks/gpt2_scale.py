@@ -1,15 +1,13 @@
 """Checks of notebook 10 on sharing a batch, adding gradients, HellaSwag, and FSDP."""
 
 import math
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Integral
 from operator import index
 from types import SimpleNamespace
-from typing import Any, TypeVar
-from unittest import mock
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cs336_lib.classroom.checks import draws
+from cs336_lib.classroom.checks.ranks import expecting_waits, on_processes
 from cs336_lib.classroom.checks.report import (
     DiagnosisError,
     exercise,
@@ -25,11 +24,11 @@ from cs336_lib.classroom.checks.report import (
     expect_number,
     part,
 )
+from cs336_lib.classroom.checks.surroundings import seeded
 from cs336_lib.config import GPTConfig
 from cs336_lib.data.loader import window_starts
 from cs336_lib.model import GPT
 
-T = TypeVar("T")
 Ranks = list[list[list[int]]]  # the windows of each rank's micro-batches
 Scene = tuple[list[int], list[list[int]]]  # a context and its endings
 MicroBatches = Callable[..., Iterable[tuple[Tensor, Tensor]]]
@@ -308,97 +307,6 @@ def library_sum_gradients(model: nn.Module) -> None:
             library_sum(parameter.grad)
 
 
-def threads_reduce(
-    tensor: Tensor,
-    dst: int,
-    op: Any = dist.ReduceOp.SUM,
-    group: Any = None,
-    async_op: bool = False,
-) -> Any:
-    """Stand in for dist.reduce, which the group of threads lacks."""
-    total = tensor.clone()
-    dist.all_reduce(total, op, group)
-    if dist.get_rank(group) == dst:
-        tensor.copy_(total)
-    return SimpleNamespace(wait=lambda: True) if async_op else None
-
-
-@contextmanager
-def expecting_waits() -> Iterator[None]:
-    """Fail if an asynchronous all-reduce within this block isn't waited for."""
-    works: list[mock.Mock] = []
-    original = dist.all_reduce
-
-    def all_reduce(*args: Any, **kwargs: Any) -> Any:
-        work = original(*args, **kwargs)
-        if work is None:
-            return None
-        works.append(mock.Mock(wraps=work))
-        return works[-1]
-
-    with mock.patch.multiple(dist, all_reduce=all_reduce, reduce=threads_reduce):
-        yield
-    expect(
-        all(work.wait.called for work in works),
-        "all_reduce(..., async_op=True) returns before the sum is there; call `wait()` on what it "
-        "returns.",
-    )
-
-
-def on_processes(world: int, work: Callable[[int], T], seconds: float = 6) -> list[T]:
-    """Call `work(rank)` on `world` threads, which are the ranks of a real process group.
-
-    PyTorch's own tests use these threads for processes, since a notebook's functions can't be sent
-    to other processes. A deadlock ends after `seconds` with a diagnosis.
-    """
-    # It is imported here because it takes a second, and registers a backend.
-    from torch.testing._internal.distributed import multi_threaded_pg as threads
-
-    store, group = dist.HashStore(), threads.ProcessLocalGroup
-    isolate = torch._C._distributed_c10d._set_thread_isolation_mode  # a group for each thread
-    results: dict[int, T] = {}
-    errors: list[Exception] = []
-
-    def run(rank: int) -> None:
-        dist.init_process_group("threaded", rank=rank, world_size=world, store=store)
-        try:
-            results[rank] = work(rank)
-        except SystemExit:
-            pass  # the end of a thread that waited for the others
-        except Exception as error:
-            errors.append(error)
-            group.exception_handle(error)  # the others need not wait any longer
-        finally:
-            dist.destroy_process_group()
-
-    group.reset()
-    isolate(True)
-    threads._install_threaded_pg()
-    try:
-        ranks = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(world)]
-        for thread in ranks:
-            thread.start()
-        for thread in ranks:
-            thread.join(seconds / world)
-        is_stuck = any(thread.is_alive() for thread in ranks)
-        if is_stuck:
-            group.exception_handle(TimeoutError())
-            for thread in ranks:
-                thread.join(1)
-    finally:
-        threads._uninstall_threaded_pg()
-        isolate(False)
-        group.reset()
-    if errors:
-        raise errors[0]
-    expect(
-        not is_stuck and len(results) == world,
-        f"your {world} processes wait for each other forever. Each of them must call all_reduce "
-        "equally often, whatever its rank is.",
-    )
-    return [results[rank] for rank in range(world)]
-
-
 def diagnose_sum(own: list[Tensor], after: list[Tensor], what: str, mean: str) -> None:
     """Fail unless each rank has the sum of the tensors of all ranks. Diagnose known mistakes."""
     total, world = torch.stack(own).sum(0), len(own)
@@ -415,7 +323,8 @@ def diagnose_sum(own: list[Tensor], after: list[Tensor], what: str, mean: str) -
     )
     expect(
         not all(near(got, mine) for got, mine in zip(after, own, strict=True)),
-        f"{what}: each process still has its own. The tensor must change in place, as "
+        f"{what}: each process still has its own. Either your code leaves it out, for example by "
+        "an early `return`, or it adds up a copy; the tensor must change in place, as "
         "dist.all_reduce does it.",
     )
     expect(
@@ -509,8 +418,8 @@ def check_alone(sum_over_processes: Callable, sum_gradients: Callable) -> None:
 def check_gradients(sum_gradients: Callable[[nn.Module], None], world: int) -> None:
     """Check that gradients are summed over the processes, and that weights don't change."""
     generator = torch.Generator().manual_seed(world)
-    torch.manual_seed(world)
-    weights = [parameter.detach().clone() for parameter in Tied().parameters()]
+    with seeded(world):
+        weights = [parameter.detach().clone() for parameter in Tied().parameters()]
     own = [[torch.randn(w.shape, generator=generator) for w in weights] for _ in range(world)]
 
     def step(rank: int) -> tuple[list[Tensor], list[Tensor]]:
@@ -536,10 +445,13 @@ def check_gradients(sum_gradients: Callable[[nn.Module], None], world: int) -> N
         0: "a number's gradient",
         3: "the gradient of a gain, which has the shape of a bias",
     }
+
+    def is_doubled(number: int) -> bool:
+        return near(found[0][1][number], world * torch.stack([each[number] for each in own]).sum(0))
+
     for number, name in names.items():
         gradients = [after[number] for _, after in found]
-        twice = world * torch.stack([each[number] for each in own]).sum(0)
-        if number == 1 and near(gradients[0], twice):
+        if number == 1 and [n for n in names if is_doubled(n)] == [1]:
             raise DiagnosisError(
                 "the tied matrix is added up twice, once by each of its names; "
                 "model.parameters() lists it once."
@@ -732,7 +644,8 @@ def judged(
     right, chosen = [], []
     for context, endings in examples:
         given = (list(context), [list(ending) for ending in endings])
-        got: Any = answer(model, *given)
+        with torch.enable_grad():  # so that an answer that leaves gradients off is seen
+            got: Any = answer(model, *given)
         expect(got is not None, "your function returns None; is the `return` missing?")
         expect(given == (context, endings), "you change the lists; build a new one: a + b.")
         try:

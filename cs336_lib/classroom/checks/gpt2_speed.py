@@ -26,6 +26,7 @@ from cs336_lib.classroom.checks.report import (
     expect_number,
     part,
 )
+from cs336_lib.classroom.checks.surroundings import seeded
 from cs336_lib.classroom.tensor_bytes import LiveBytes
 
 NO_RETURN = "your function returns None; is the `return` missing?"
@@ -377,8 +378,8 @@ def make_optimizer(answer: Callable[[nn.Module, Any], torch.optim.Optimizer]) ->
     configs.append(SimpleNamespace(learning_rate=0.0, weight_decay=0.2))
     cases = zip(optimized_models(), configs, strict=True)
     for seed, ((special, build), config) in enumerate(cases):
-        torch.manual_seed(seed)
-        model, before = build(), SimpleNamespace(**vars(config))
+        with seeded(seed):
+            model, before = build(), SimpleNamespace(**vars(config))
         weights = [p.detach().clone() for p in model.parameters()]
         optimizer = answer(model, config)
         expect(optimizer is not None, NO_RETURN)
@@ -540,31 +541,9 @@ def fast(answer: Fast) -> None:
         expect_both(answer)
 
 
-def autocast_depth() -> int:
-    """Return how many autocast blocks are open."""
-    torch.autocast_increment_nesting()
-    return torch.autocast_decrement_nesting()
-
-
-def leave_autocasts(depth: int) -> bool:
-    """Leave the autocast that an answer has entered, and return whether it has.
-
-    PyTorch keeps its bf16 copies of the weights until the outermost block ends. A block that stays
-    open would make later training steps compute with old weights.
-    """
-    if autocast_depth() == depth and not torch.is_autocast_enabled("cpu"):
-        return False
-    while autocast_depth() > depth:
-        torch.autocast_decrement_nesting()
-    torch.clear_autocast_cache()
-    for kind in ("cpu", "cuda"):
-        torch.set_autocast_enabled(kind, False)
-    return True
-
-
 def pair(answer: Fast, model: Tied, bf16: bool, compiled: bool) -> tuple[Any, Any]:
     """Return the model and the autocast that the answer gives."""
-    depth, weight = autocast_depth(), model.lm_head.weight.detach().clone()
+    weight = model.lm_head.weight.detach().clone()
     torch.set_float32_matmul_precision("highest")
     try:
         got = answer(model, SimpleNamespace(bf16=bf16, compile=compiled))
@@ -575,14 +554,6 @@ def pair(answer: Fast, model: Tied, bf16: bool, compiled: bool) -> tuple[Any, An
             'autocast takes a device type such as "cuda", and neither a torch.device nor "cuda:1"; '
             "use the `.type` of the weights' device."
         ) from error
-    finally:
-        entered, default = leave_autocasts(depth), torch.get_default_dtype()
-        torch.set_default_dtype(torch.float32)
-    expect(not entered, "don't enter the autocast; return it.")
-    expect(
-        default == torch.float32,
-        "don't change PyTorch's default dtype; autocast casts what a matmul needs.",
-    )
     expect(got is not None, NO_RETURN)
     is_pair = isinstance(got, tuple | list) and len(got) == 2
     expect(is_pair, "return a pair: the model, and the autocast.")
@@ -812,6 +783,35 @@ def flash_attention(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor]) -> 
         expect(right, f"right for 96 queries with blocks of 16, but wrong for {case}.")
         expect_few(made, max(block, q.size(1)), f"for {case},")
     expect_small(answer)
+    expect_gradients_of_blocks(answer)
+
+
+def expect_gradients_of_blocks(answer: Callable[..., Tensor]) -> None:
+    """Fail if gradients are missing or wrong.
+
+    Autograd refuses sums that are changed in place. Such an answer can't give wrong gradients.
+    """
+    inputs, copies = ([x.clone().requires_grad_() for x in normal(3, 11, 3)] for _ in range(2))
+    got, want = answer(*inputs, 4), library_attention(*(x[None] for x in copies))[0]
+    expect(
+        got.requires_grad,
+        "right, but the result has no gradient, so nothing could learn through it. Is something "
+        "detached, or in no_grad?",
+    )
+    upstream = normal(*want.shape, seed=9)
+    theirs = torch.autograd.grad(want, copies, upstream)
+    try:
+        ours = torch.autograd.grad(got, inputs, upstream, allow_unused=True)
+    except RuntimeError as error:
+        if "inplace operation" in str(error):
+            return
+        raise
+    for name, x, y in zip("qkv", ours, theirs, strict=True):
+        is_right = x is not None and torch.allclose(x, y, rtol=1e-3, atol=1e-4)
+        expect(
+            is_right,
+            f"the values are right, but the gradient of {name} is not; is a part of them detached?",
+        )
 
 
 def expect_blocks(answer: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor) -> None:

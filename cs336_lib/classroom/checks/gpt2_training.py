@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from cs336_lib import optim, schedule
 from cs336_lib.classroom.checks.draws import normal, sizes
 from cs336_lib.classroom.checks.report import DiagnosisError, expect, expect_number, part, shown
+from cs336_lib.classroom.checks.witness import watch_forward
 from cs336_lib.config import GPTConfig, TrainConfig
 from cs336_lib.model import GPT
 
@@ -359,20 +360,14 @@ def parameter_groups(answer: Callable[[nn.Module, float], list[dict]]) -> None:
         check_groups(answer, little_gpt(3, n_embd=1, n_head=1), 2.0)
     with later("in a larger model"):
         check_groups(answer, little_gpt(4, vocab_size=301, n_embd=48, n_layer=4), 0.5)
-    model = little_gpt(5)
-    with torch.random.fork_rng(devices=[]):
-        mlp = nn.Sequential(nn.Linear(12, 3), nn.LayerNorm(3), nn.Linear(3, 12))
-    model.get_submodule("transformer.h.0").mlp = mlp
-    with later("with a LayerNorm that is named mlp.1"):
-        check_groups(answer, model, 0.5)
 
 
 def check_groups(answer: Callable, model: GPT, weight_decay: float) -> None:
     """Check the groups of a model."""
     everything = dict(model.named_parameters())
-    groups = answer(model, weight_decay)
-    check_form(groups)
-    groups = [{**group, "params": list(group["params"])} for group in groups]
+    made = answer(model, weight_decay)
+    check_form(made)
+    groups = [{**group, "params": list(group["params"])} for group in made]
     expect(
         all(isinstance(p, Tensor) for group in groups for p in group["params"]),
         "the groups must hold the parameters; named_parameters() yields pairs of a name and one.",
@@ -395,6 +390,16 @@ def check_groups(answer: Callable, model: GPT, weight_decay: float) -> None:
     )
     expect(not missing, f"these are not in a group, so they never train: {', '.join(missing[:3])}.")
     check_decayed({name: (p.dim(), decay[name]) for name, p in everything.items()}, weight_decay)
+    expect(
+        len(made) == 2,
+        f"every parameter has the right decay, but in {len(made)} dicts; make two, one for each "
+        "decay.",
+    )
+    lists = [made, *(group["params"] for group in made)]
+    expect(
+        all(isinstance(one, list) for one in lists),
+        "right, but a tuple; the task asks for a list of dicts, whose params are lists.",
+    )
 
 
 def check_form(groups: Any) -> None:
@@ -457,6 +462,9 @@ def check_decayed(found: dict[str, tuple[int, float]], weight_decay: float) -> N
 
 
 # backward
+
+
+STAYS_OPEN = "your code enters `autocast` and never leaves it; write `with autocast:`."
 
 
 class Autocast(AbstractContextManager):
@@ -549,7 +557,7 @@ def check_backward(answer: Callable, seed: int, case: SimpleNamespace) -> None:
         alive.add(kept := Kept(value))
         return kept
 
-    model.register_forward_pre_hook(look, with_kwargs=True)
+    watch_forward(model, look)
     before = [p.detach().clone() for p in model.parameters()]
     try:
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.value):
@@ -560,6 +568,7 @@ def check_backward(answer: Callable, seed: int, case: SimpleNamespace) -> None:
             "`pieces` is an iterator without a length; loop over it, and divide by `count`.",
         )
         raise
+    expect(not autocast.is_open, STAYS_OPEN)
     expect(
         all(map(torch.equal, before, model.parameters())),
         "the weights have moved; only the update in exercise 4 may change them.",
@@ -691,7 +700,7 @@ def check_device(call: Callable[[GPT], Any]) -> None:
         tensors = [x for x in (*given, *named.values()) if isinstance(x, Tensor)]
         expect(all(x.is_meta for x in tensors), STAYS)
 
-    model.register_forward_pre_hook(look, with_kwargs=True)
+    watch_forward(model, look)
     loss = without_numbers(lambda: call(model))
     expect(
         loss is None or loss.is_meta,
@@ -965,7 +974,7 @@ class Evaluation:
         self.starts = starts_of(case.tokens, self.config)
         self.mine = self.starts[rank::world]
         self.seen: list[list[int]] = []  # where the windows of each micro-batch begin
-        hook = self.model.register_forward_pre_hook(self.look, with_kwargs=True)
+        end = watch_forward(self.model, self.look)
         stream, where = Stream(self.ids, self.too_far), (rank, world) if world > 1 else ()
         try:
             self.loss = answer(self.model.train(), stream, self.config, self.autocast, *where)
@@ -975,7 +984,8 @@ class Evaluation:
                 f"your function raises {type(error).__name__}. {NO_WINDOW.capitalize()}",
             )
             raise
-        hook.remove()
+        end()
+        expect(not self.autocast.is_open, STAYS_OPEN)
         self.trains = self.model.training
 
     def look(self, model: GPT, given: tuple[Any, ...], named: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from cs336_lib.classroom.checks import draws
 from cs336_lib.classroom.checks.report import expect
+from cs336_lib.classroom.checks.surroundings import seeded
 from cs336_lib.config import GPTConfig
 
 NO_RETURN = "your function returns None; is the `return` missing?"
@@ -25,14 +26,6 @@ LN_EPS = 1e-5
 def same(got: Tensor, right: Tensor) -> bool:
     """Return whether two tensors are equal up to float32's rounding."""
     return got.shape == right.shape and torch.allclose(got.double(), right.double(), 1e-4, 1e-5)
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seed torch's global generator within the block, and restore it afterwards."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield
 
 
 def and_then(cases: Iterable[Any], describe: Callable[[Any], str]) -> Iterator[tuple[Any, str]]:
@@ -67,6 +60,7 @@ def expect_none_of(got: Tensor, slips: Mapping[str, Tensor], right: Tensor) -> N
 def unchanged(**inputs: Tensor) -> Iterator[None]:
     """Fail if the block changes one of these tensors in place."""
     before = {name: tensor.detach().clone() for name, tensor in inputs.items()}
+    flags = {name: tensor.requires_grad for name, tensor in inputs.items()}
     try:
         yield
     except RuntimeError as error:
@@ -77,6 +71,8 @@ def unchanged(**inputs: Tensor) -> Iterator[None]:
     for name, tensor in inputs.items():
         is_equal = torch.equal(tensor, before[name])
         expect(is_equal, f"your code changes its input {name} in place; work on a copy.")
+        same_flag = tensor.requires_grad == flags[name]
+        expect(same_flag, f"your code changes requires_grad of its input {name}; leave it.")
 
 
 def expect_gradients(pairs: Mapping[str, tuple[Tensor, Tensor]], got: Tensor, want: Tensor) -> None:
@@ -188,6 +184,8 @@ def expect_names(mine: nn.Module, theirs: nn.Module) -> None:
         )
         found, wanted = tuple(ours[name].shape), tuple(parameter.shape)
         expect(found == wanted, f"{name} has the shape {found}; {wanted} is expected.")
+        trains = ours[name].requires_grad
+        expect(trains, f"{name} has requires_grad=False, so it would never learn; leave it on.")
     extra = [name for name in ours if name not in right]
     expect(not extra, f"{extra[:1]} is a parameter that GPT-2 doesn't have.")
     for name, module in mine.named_modules():

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import math
+import sysconfig
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -14,13 +15,18 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import torch
 from IPython.core.getipython import get_ipython
 from torch import Tensor
 
 from cs336_lib.classroom import study
+from cs336_lib.classroom.checks import surroundings
 
 # Names of code that look like words, at the beginning of a diagnosis
 NAMES = {"eps", "idx", "mask", "params", "qkv", "wpe", "wte"}
+
+# Folders of code that isn't a learner's: this package, and PyTorch wherever it is installed
+OTHERS = Path(__file__).parents[2], Path(torch.__file__).parent
 
 # Wrong attempts after which a learner is told more
 HINT_AFTER, FIGURES_AFTER, SMALLER_AFTER = 2, 3, 4
@@ -92,14 +98,19 @@ def by_hand(module: ModuleType, *names: str) -> AbstractContextManager:
     return mock.patch.multiple(module, **{name: refusal(name) for name in names})
 
 
-def complaint(error: Exception, check: Callable[..., None]) -> str:
-    """Format an error, including whether the learner's code or the check raised it."""
+def is_learners(filename: str) -> bool:
+    """Return whether code is neither this package's nor Python's nor an installed package's."""
+    others = [*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), *OTHERS]
+    return not any(Path(filename).is_relative_to(folder) for folder in others)
+
+
+def complaint(error: Exception) -> str:
+    """Format an error, including whether the learner's code raised it, or called what did.
+
+    A check may intercept the functions that an answer calls, so its own code may be the last.
+    """
     what = f"{type(error).__name__}: {error}"
-    raised, ours = (
-        traceback.extract_tb(error.__traceback__)[-1].filename,
-        check.__code__.co_filename,
-    )
-    if Path(raised).parent != Path(ours).parent:
+    if any(is_learners(frame.filename) for frame in traceback.extract_tb(error.__traceback__)):
         return f"your code raised {what}"
     return (
         f"your code cannot be used as the task says ({what}). "
@@ -147,7 +158,7 @@ def judge(check: Callable[..., None], answers: tuple[object, ...], smaller: str)
         if isinstance(error, NotImplementedError) and not str(error):
             print(f"{name}: not attempted yet")  # only a stub's error has no message
             return False
-        said = complaint(error, check)
+        said = complaint(error)
         print(f"{name}: {said}")
         if isinstance(error, TYPOS):
             study.record(folder, name, study.TYPO, said, cell())
@@ -163,22 +174,28 @@ def judge(check: Callable[..., None], answers: tuple[object, ...], smaller: str)
     return False
 
 
-def exercise(smaller: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def exercise(
+    smaller: str, may_seed: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorate a function that raises errors, so that it prints a verdict instead.
 
     The argument of the check is the learner's answer, which is a function or a value. A stub that
     raises NotImplementedError or is `...` counts as not attempted. The check never raises an error,
     so a notebook with unsolved exercises runs to the end. In a learner's copy of the notebooks, the
-    verdict is also recorded for `cs336 check`, and the help grows with the attempts.
+    verdict is also recorded for `cs336 check`, and the help grows with the attempts. An answer must
+    leave what all code shares as it was (see `surroundings`).
 
     Args:
         smaller: A smaller question that leads to the answer, for the fourth wrong attempt.
+        may_seed: Whether the task is to seed the global generators.
     """
 
     def decorate(check: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(check)
+        watched = surroundings.watched(check, expect, may_seed)
+
+        @functools.wraps(watched)
         def report(*answers: object) -> None:
-            judge(check, answers, smaller)
+            judge(watched, answers, smaller)
 
         report.smaller = smaller  # type: ignore[attr-defined]
         return report
@@ -201,9 +218,11 @@ def part(library: Any, smaller: str) -> Callable[[Callable[..., None]], Callable
     """
 
     def decorate(check: Callable[..., None]) -> Callable[..., Any]:
-        @functools.wraps(check)
+        watched = surroundings.watched(check, expect)
+
+        @functools.wraps(watched)
         def report(answer: Any, *others: object) -> Any:
-            return answer if judge(check, (answer, *others), smaller) else library
+            return answer if judge(watched, (answer, *others), smaller) else library
 
         report.smaller = smaller  # type: ignore[attr-defined]
         return report

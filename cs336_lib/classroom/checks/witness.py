@@ -21,6 +21,38 @@ class PowerCutError(BaseException):
     """Simulated power cut. It isn't an `Exception`, so `except Exception` doesn't catch it."""
 
 
+Look = Callable[[Any, tuple[Any, ...], dict[str, Any]], object]
+
+
+def watch_forward(
+    model: nn.Module, before: Look | None = None, after: Callable[..., object] | None = None
+) -> Callable[[], None]:
+    """Call functions at each forward pass, by `model(x)` as well as by `model.forward(x)`.
+
+    PyTorch's own hooks don't see the second one.
+
+    Args:
+        model: The model.
+        before: Called with the model, the arguments and the named arguments.
+        after: Called with the same, and with the result.
+
+    Returns:
+        Function that ends it.
+    """
+    forward = model.forward
+
+    def seen(*given: Any, **named: Any) -> Any:
+        if before is not None:
+            before(model, given, named)
+        result = forward(*given, **named)
+        if after is not None:
+            after(model, given, named, result)
+        return result
+
+    model.forward = seen
+    return lambda: model.__dict__.pop("forward", None)
+
+
 @dataclass
 class Forward:
     """Observations from one forward pass."""
@@ -91,10 +123,13 @@ class Witness:
         """Record which numbers a dropout layer kept."""
         self.masks.append(output.detach() != 0)
 
-    def forward(self, model: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> None:
+    def forward(
+        self, model: nn.Module, given: tuple[Any, ...], named: dict[str, Any], logits: Tensor
+    ) -> None:
         """Record a forward pass, and register a hook that records the gradient of its logits."""
+        x = next(iter((*given, *named.values())))
         seen = Forward(
-            x=inputs[0].detach().clone(),
+            x=x.detach().clone(),
             training=model.training,
             with_graph=torch.is_grad_enabled(),
             autocast=torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None,
@@ -166,8 +201,8 @@ class Witness:
         """Observe forward and backward passes, optimizer steps and files within this block."""
         dropouts = [module for module in self.model.modules() if isinstance(module, nn.Dropout)]
         with ExitStack() as stack:
+            stack.callback(watch_forward(self.model, after=self.forward))
             handles = [
-                self.model.register_forward_hook(self.forward),
                 register_optimizer_step_pre_hook(self.before_update),
                 *(module.register_forward_hook(self.dropout) for module in dropouts),
             ]

@@ -53,6 +53,7 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         "single precision": [(SUM, "return wte(idx).float() + wpe(positions).float()")],
     },
     "mlp": {
+        "frozen": [("config.n_embd)\n\n", "config.n_embd).requires_grad_(False)\n\n")],
         "width of GPT-2": [("4 * config.n_embd", "3072")],
         "exact GELU": [(', approximate="tanh"', "")],
         "sigmoid GELU": [(GELU, "self.c_fc(x) * torch.sigmoid(1.702 * self.c_fc(x))")],
@@ -90,6 +91,7 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         ],
     },
     "attention": {
+        "a billion for infinity": [("-math.inf", "-1e9")],
         "library call": [
             (
                 f"return {WEIGHTS} @ v",
@@ -153,6 +155,21 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         ],
     },
     "causal_self_attention": {
+        "a mask for 64 tokens": [
+            (
+                CALL,
+                "mask = torch.full((64, 64), -math.inf, device=x.device).triu(1)\n"
+                "        mask = mask[: x.size(1), : x.size(1)]\n"
+                "        y = (q @ k.mT / math.sqrt(q.size(-1)) + mask).softmax(-1) @ v",
+            )
+        ],
+        "a softmax without its maximum": [
+            (
+                CALL,
+                "weights = (q @ k.mT / math.sqrt(q.size(-1))).exp().tril()\n"
+                "        y = weights / weights.sum(-1, keepdim=True) @ v",
+            )
+        ],
         "GPT-2's head_dim": [(HEADS, "head=x.size(-1) // 64)")],
         "heads in a global": [
             ("self.n_head = config", "global N_HEAD\n        N_HEAD = config"),
@@ -350,6 +367,7 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         "seeded": [("        super()", "        torch.manual_seed(1337)\n        super()")],
     },
     "load_weights": {
+        "a new value for a name": [(COPY, "ours[name] = tensor")],
         "by shape": [
             (LINEAR, "is_linear = tensor.shape[1:] != ours[name].shape[1:]"),
         ],

@@ -114,6 +114,8 @@ FLASH_IDEAS: dict[str, str | list[tuple[str, str]]] = {
         ("keys > queries", "mask[:, keys]"),
     ],
     "blocks of 16": [("    seq, d", "    block = 16\n    seq, d")],
+    "total detached": [("result / total", "result / total.detach()")],
+    "weights detached": [("torch.exp(scores - new)", "torch.exp(scores - new).detach()")],
     "short last block left out": [("range(0, seq, block)", "range(0, seq - block + 1, block)")],
     "masked scores of 0": [("-math.inf)\n        new", "0.0)\n        new")],
     "mask after the maximum": [
@@ -314,6 +316,5 @@ RIGHT: dict[str, dict[str, str]] = {
         "m, total = torch.full((seq, 1), -math.inf), torch.zeros(1)": (
             "A total of one zero broadcasts to one per query in the first addition."
         ),
-        "no gradient": "The exercise shows the forward pass, and says nothing about a gradient.",
     },
 }

@@ -134,6 +134,12 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         "an array": [("return lowest", "return np.zeros(1) + lowest")],
     },
     "parameter_groups": {
+        "a dict for each parameter": (
+            "def parameter_groups(model, weight_decay):\n"
+            "    return [{'params': [p], 'weight_decay': weight_decay * (p.dim() > 1)}"
+            " for p in model.parameters()]"
+        ),
+        "tuples": [(DECAYED, f"tuple({DECAYED})")],
         "by the name weight": [
             (DECAYED, named("n.endswith('weight')")),
             (OTHERS, named("not n.endswith('weight')")),
@@ -309,6 +315,7 @@ IDEAS: dict[str, dict[str, str | list[tuple[str, str]]]] = {
         ],
     },
     "backward": {
+        "autocast that stays open": [("with autocast:", "if not autocast.__enter__():")],
         "not divided": [(" / count", "")],
         "divided by the pieces at hand": [
             ("    for x", "    pieces = list(pieces)\n    for x"),
@@ -422,6 +429,11 @@ def backward(model, pieces, count, autocast):
         ],
     },
     "evaluate": {
+        "autocast that stays open": [("with autocast:", "if not autocast.__enter__():")],
+        "gradients that stay off": [
+            ("@torch.no_grad()\n", ""),
+            ("    model.eval()", "    torch.set_grad_enabled(False)\n    model.eval()"),
+        ],
         "one window too many": [("(len(tokens) - 1)", "len(tokens)")],
         "window of block_size + 1 tokens": [
             ("(len(tokens) - 1) // config.block_size", "len(tokens) // (config.block_size + 1)")
@@ -514,6 +526,11 @@ def backward(model, pieces, count, autocast):
 
 # By exercise: the name of a mutant that passes, and why its answer is right
 RIGHT: dict[str, dict[str, str]] = {
-    name: {"other dtype": OPEN_DTYPE, "no gradient": NO_GRAPH}
-    for name in ("update", "backward", "evaluate")
+    "parameter_groups": {
+        "by the names bias and ln": "GPT-2's vectors are its biases and the weights of its norms."
+    },
+    **{
+        name: {"other dtype": OPEN_DTYPE, "no gradient": NO_GRAPH}
+        for name in ("update", "backward", "evaluate")
+    },
 }
