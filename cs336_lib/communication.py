@@ -79,8 +79,8 @@ class Layout:
         )
 
 
-def require_fit(a: Architecture, layout: Layout, seq: int) -> None:
-    """Raise `ValueError` with the nearest layout if a model can't be spread in this way."""
+def misfit(a: Architecture, layout: Layout, seq: int) -> str:
+    """Return why a model can't be spread in this way, or "" if it can."""
     stages = layout.pp * layout.chunks
     # The first and the last chunk may have only the embedding and the output matrix.
     most = a.n_layer + 2
@@ -101,10 +101,14 @@ def require_fit(a: Architecture, layout: Layout, seq: int) -> None:
         f"{layout.pp}, with {layout.micro_batches} micro-batches": layout.schedule == "dualpipe"
         and (layout.pp % 2 or layout.micro_batches % 2 or layout.micro_batches < 2 * layout.pp),
     }
-    for problem, found in problems.items():
-        if found:
-            raise ValueError(f"{problem}; the nearest layout is {nearest_fit(a, layout, seq)}")
+    return next((problem for problem, found in problems.items() if found), "")
+
+
+def require_fit(a: Architecture, layout: Layout, seq: int) -> None:
+    """Raise `ValueError` with the nearest layout if a model can't be spread in this way."""
     require(layout.zero in (0, 1, 2, 3), f"zero is {layout.zero}; 0, 1, 2 or 3 expected")
+    if problem := misfit(a, layout, seq):
+        raise ValueError(f"{problem}; the nearest layout is {nearest_fit(a, layout, seq)}")
 
 
 def nearest_fit(a: Architecture, layout: Layout, seq: int) -> Layout:
