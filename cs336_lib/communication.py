@@ -121,14 +121,22 @@ def nearest_fit(a: Architecture, layout: Layout, seq: int) -> Layout:
     def nearest(wanted: float, choices: Iterable[int]) -> int:
         return min(choices, key=lambda n: (abs(n - wanted), n))
 
-    tp = nearest(layout.tp, (n for n in range(1, a.n_head + 1) if a.n_head % n == 0))
-    cp = nearest(layout.cp, (n for n in range(1, seq + 1) if n == 1 or seq % (2 * n) == 0))
+    tp = nearest(
+        layout.tp, (n for n in range(1, min(a.n_head, 2 * layout.tp) + 1) if a.n_head % n == 0)
+    )
+    cp = nearest(
+        layout.cp,
+        (n for n in range(1, min(seq, 2 * layout.cp) + 1) if n == 1 or seq % (2 * n) == 0),
+    )
     both_ways = layout.schedule == "dualpipe"
     chunks = 1 if both_ways or layout.schedule == "zb-h1" else min(layout.chunks, a.n_layer + 2)
     pp = min(layout.pp, (a.n_layer + 2) // chunks)
     pp = max(2, pp // 2 * 2) if both_ways else pp
     dp = max(1, round(layout.devices / (tp * pp * cp)))
-    ep = nearest(layout.ep, (n for n in range(1, dp + 1) if dp % n == 0 == a.n_expert % n))
+    ep = nearest(
+        layout.ep,
+        (n for n in range(1, min(dp, 2 * layout.ep) + 1) if dp % n == 0 == a.n_expert % n),
+    )
     if not a.n_expert:
         ep = 1
     together = pp if chunks > 1 else 2 if both_ways else 1

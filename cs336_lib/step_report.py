@@ -22,7 +22,13 @@ from cs336_lib.simulate import (
 )
 
 # What a layout has without a flag. Without a layout, the search tries several values of each.
-USUAL = {"ep": 1, "zero": 3, "chunks": 1, "micro_batch": 1, "recompute": "selective"}
+USUAL: dict[str, Any] = {
+    "ep": 1,
+    "zero": 3,
+    "chunks": 1,
+    "micro_batch": 1,
+    "recompute": "selective",
+}
 
 WAITS = ("tensor", "expert", "context", "pipeline", "data")
 
@@ -61,11 +67,14 @@ def simulation(**options: Any) -> str:
     work = Work(found.architecture, Layout(), seq, straggler=wanted.straggler)
     if wanted.tp == wanted.pp == wanted.dp == 0:
         return sweep_table(found.title, work, cluster, wanted, batch)
-    missing = {name: value for name, value in USUAL.items() if getattr(wanted, name) is None}
-    wanted = replace(wanted, **missing)
     layout = layout_of(wanted, found.architecture, batch, seq)
-    work = replace(work, layout=layout, recompute=wanted.recompute)
+    work = replace(work, layout=layout, recompute=(USUAL | given(wanted))["recompute"])
     return step_report(found.title, work, cluster, wanted)
+
+
+def given(wanted: Simulate) -> dict[str, Any]:
+    """Return the fields of `USUAL` that have a flag."""
+    return {name: getattr(wanted, name) for name in USUAL if getattr(wanted, name) is not None}
 
 
 def layout_of(wanted: Simulate, a: Architecture, batch: int, seq: int) -> Layout:
@@ -76,21 +85,23 @@ def layout_of(wanted: Simulate, a: Architecture, batch: int, seq: int) -> Layout
             has the nearest layout that fits.
     """
     tp, pp = max(1, wanted.tp), max(1, wanted.pp)
+    fields = USUAL | given(wanted)
+    size, chunks = fields["micro_batch"], fields["chunks"]
     one = tp * pp * wanted.cp
     dp = wanted.dp or max(1, round(wanted.gpus / one))
-    step = dp * wanted.micro_batch * (pp if wanted.chunks > 1 else 1)
-    interleaved = wanted.chunks > 1 and wanted.schedule == "1f1b"
+    step = dp * size * (pp if chunks > 1 else 1)
+    interleaved = chunks > 1 and wanted.schedule == "1f1b"
     layout = Layout(
         dp=dp,
         tp=tp,
         pp=pp,
         cp=wanted.cp,
-        ep=wanted.ep,
-        zero=wanted.zero,
-        micro_batch=wanted.micro_batch,
-        micro_batches=max(1, round(batch / step)) * step // dp // wanted.micro_batch,
+        ep=fields["ep"],
+        zero=fields["zero"],
+        micro_batch=size,
+        micro_batches=max(1, round(batch / step)) * step // dp // size,
         schedule="interleaved" if interleaved else wanted.schedule,
-        chunks=wanted.chunks,
+        chunks=chunks,
     )
     nearest = f"the nearest layout is {communication.nearest_fit(a, layout, seq)}"
     message = f"{wanted.gpus} GPUs can't be divided by tp {tp} x pp {pp} x cp {wanted.cp} = {one}"
@@ -178,7 +189,7 @@ def fixed_fields(wanted: Simulate, work: Work) -> dict[str, Any]:
     Raises:
         ValueError: If no number of stages, replicas and micro-batches can make them fit.
     """
-    fixed = {name: getattr(wanted, name) for name in USUAL if getattr(wanted, name) is not None}
+    fixed = given(wanted)
     if wanted.cp > 1:
         fixed["cp"] = wanted.cp
         message = f"{wanted.gpus} GPUs can't be divided by cp {wanted.cp}"

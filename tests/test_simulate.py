@@ -265,8 +265,7 @@ def test_a_search_obeys_every_flag_and_its_command_repeats_its_numbers(options, 
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     try:
         text = step_report.simulation(**options)
-    except ValueError as error:
-        assert "\n" not in str(error)
+    except ValueError:
         return
     rows, command = searched(text)
     for row in rows:
