@@ -123,6 +123,22 @@ def check_options(workers: int, val_fraction: float, shard_tokens: int) -> None:
     require(2 <= shard_tokens < 2**31, f"shard_tokens is {shard_tokens}; 2 to 2**31 - 1 expected")
 
 
+def check_files_for_char(corpus: Corpus) -> None:
+    """Raise `ValueError` unless a corpus has text that can be read twice."""
+    require(not corpus.raw, "--raw takes GPT-2's tokens; pass --tokenizer gpt2")
+    for path in corpus.paths:
+        twice = "not a regular file, and --tokenizer char reads it twice; save it to a file first"
+        require(path.is_file() or not path.exists(), f"{path}: {twice}")
+
+
+def separator_of(corpus: Corpus, tokenizer: Tokenizer) -> int | None:
+    """Return the token before each document, as in llm.c, or `None` for a single text."""
+    if corpus.is_one_text:
+        return None
+    end = tokenizer.end_of_text
+    return int(tokenizer.encode(NEWLINE)[0]) if end is None else end
+
+
 def prepare(
     source: Path | Corpus,
     out: Path,
@@ -160,11 +176,8 @@ def prepare(
     workers = (os.cpu_count() or 1) if workers is None else workers
     check_options(workers, val_fraction, shard_tokens)
     check_files(corpus)
-    is_gpt2 = tokenizer == "gpt2"
-    require(is_gpt2 or not corpus.raw, "--raw takes GPT-2's tokens; pass --tokenizer gpt2")
-    for path in corpus.paths:
-        twice = "not a regular file, and --tokenizer char reads it twice; save it to a file first"
-        require(is_gpt2 or path.is_file() or not path.exists(), f"{path}: {twice}")
+    if tokenizer != "gpt2":
+        check_files_for_char(corpus)
     options = {"val_fraction": val_fraction, "shard_tokens": shard_tokens}
     arguments = {"tokenizer": tokenizer, **options, **describe(corpus)}
     with working_folder(out, arguments) as (folder, progress):
@@ -172,10 +185,7 @@ def prepare(
             save_tokenizer(fitting_tokenizer(tokenizer, corpus), folder / TOKENIZER)
             progress = Progress()
         made = load_tokenizer(folder / TOKENIZER)
-        separator = None if corpus.is_one_text else made.end_of_text  # as in llm.c
-        if separator is None and not corpus.is_one_text:
-            separator = int(made.encode(NEWLINE)[0])
-        skipped = Skipped()
+        separator, skipped = separator_of(corpus, made), Skipped()
         # Of two raw files, the first is to train on.
         share = 0.5 if corpus.raw and len(corpus.paths) == 2 else val_fraction
         encode = partial(encode_batch, made, separator, share)
