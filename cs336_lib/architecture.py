@@ -1,5 +1,6 @@
 """Count the parameters, FLOPs and cache bytes of today's language models."""
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -39,7 +40,7 @@ class Architecture:
         n_shared: Number of experts that process every token.
         expert_width: Inner width of an expert.
         router_bias: Whether the router has a bias that is trained.
-        q_rank: Rank of the queries in multi-head latent attention (MLA), or 0.
+        q_rank: Rank of the queries in multi-head latent attention (MLA), or 0 for full rank.
         kv_rank: Rank of keys and values in MLA, or 0 for other attention.
         rope_dim: Width of the part of an MLA key that has positions, shared by all heads.
         v_dim: Width of an MLA value.
@@ -125,11 +126,13 @@ def attention_matrices(a: Architecture) -> int:
     """Count the matrix entries of one layer's attention.
 
     MLA compresses queries to `q_rank` numbers and keys and values to `kv_rank` numbers, and expands
-    them per head (DeepSeek-AI 2024, DeepSeek-V2, section 2.1).
+    them per head (DeepSeek-AI 2024, DeepSeek-V2, section 2.1). Without `q_rank`, queries have one
+    matrix, as in DeepSeek-V2-Lite.
     """
     out = a.n_head * a.value_dim * a.n_embd
     if a.kv_rank:
-        queries = a.n_embd * a.q_rank + a.q_rank * a.n_head * a.qk_dim
+        wide = a.n_head * a.qk_dim
+        queries = a.q_rank * (a.n_embd + wide) if a.q_rank else a.n_embd * wide
         compressed = a.n_embd * (a.kv_rank + a.rope_dim)
         return queries + compressed + a.kv_rank * a.n_head * (a.head_dim + a.value_dim) + out
     return a.n_embd * (a.n_head + 2 * a.n_kv_head) * a.head_dim + out
@@ -264,33 +267,90 @@ def kv_cache_bytes(a: Architecture, context: int, bytes_per_value: float = 2) ->
 
 # Published models
 
+# The smallest and the largest value of each number that is read from a config.json.
+RANGES: dict[str, tuple[int, int]] = {
+    **dict.fromkeys(("n_layer", "n_embd", "n_head", "n_inner"), (1, 10**6)),
+    **dict.fromkeys(("num_hidden_layers", "hidden_size", "intermediate_size"), (1, 10**6)),
+    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "head_dim"), (1, 10**6)),
+    **dict.fromkeys(("vocab_size", "n_positions", "max_position_embeddings"), (1, 10**9)),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), (1, 10**6)),
+    **dict.fromkeys(("num_experts_per_tok", "moe_intermediate_size"), (1, 10**6)),
+    **dict.fromkeys(("n_shared_experts", "first_k_dense_replace", "topk_group"), (0, 10**6)),
+    **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "sliding_window"), (1, 10**6)),
+    **dict.fromkeys(("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), (1, 10**6)),
+}
+FLAGS = ("tie_word_embeddings", "attention_bias", "mlp_bias")
+# Null in these means what a missing field does, and in `q_lora_rank` that queries have full rank.
+NULLABLE = ("n_inner", "num_key_value_heads", "head_dim", "n_shared_experts", "topk_group", *FLAGS)
+
 
 def from_hugging_face(raw: Mapping[str, Any], where: object = "config.json") -> Architecture:
     """Read the shape from the content of a Hugging Face config.json.
 
     Raises:
-        ValueError: If the model type isn't supported, or a field is missing.
+        ValueError: If the model type isn't supported, a field is missing, or a value is none that a
+            model can have.
     """
-    kind = str(raw.get("model_type"))
-    require_choice(f"{where}: model_type", kind, FAMILIES)
+    kind, names = raw.get("model_type"), ", ".join(FAMILIES)
+    message = f"{where}: model_type {reprlib.repr(kind)} is unknown; one of {names} expected"
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise ValueError(message)
     try:
+        fields = checked(raw)
         if kind == "gpt2":
-            return gpt2(raw)
-        heads = raw["num_attention_heads"]
+            return gpt2(fields)
+        heads = fields["num_attention_heads"]
         common = {
-            "n_layer": raw["num_hidden_layers"],
-            "n_embd": raw["hidden_size"],
+            "n_layer": fields["num_hidden_layers"],
+            "n_embd": fields["hidden_size"],
             "n_head": heads,
-            "n_kv_head": raw.get("num_key_value_heads", heads),
-            "head_dim": raw.get("head_dim") or raw["hidden_size"] // heads,
-            "vocab_size": raw["vocab_size"],
-            "block_size": raw["max_position_embeddings"],
-            "mlp_width": raw["intermediate_size"],
-            "tied": raw.get("tie_word_embeddings", False),
+            "n_kv_head": fields.get("num_key_value_heads", heads),
+            "head_dim": fields.get("head_dim", fields["hidden_size"] // heads),
+            "vocab_size": fields["vocab_size"],
+            "block_size": fields["max_position_embeddings"],
+            "mlp_width": fields["intermediate_size"],
+            "tied": fields.get("tie_word_embeddings", False),
         }
-        return Architecture(**common | FAMILIES[kind](raw))
+        return Architecture(**common | FAMILIES[kind](fields))
     except KeyError as error:
         raise ValueError(f"{where}: {error} is missing") from None
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def checked(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a config.json without those whose null means a default.
+
+    Raises:
+        ValueError: If a value has the wrong type or is out of range, or two contradict each other.
+    """
+    fields = {k: v for k, v in raw.items() if not (v is None and k in NULLABLE)}
+    for name in RANGES.keys() & fields.keys():
+        value, (low, high) = fields[name], RANGES[name]
+        if value is None and name == "q_lora_rank":
+            continue
+        message = f"{name} is {reprlib.repr(value)}; a whole number from {low} to {high} expected"
+        require(type(value) is int and low <= value <= high, message)
+    for name in FLAGS:
+        value = fields.get(name, False)
+        expected = f"{name} is {reprlib.repr(value)}; true or false expected"
+        require(type(value) is bool, expected)
+    has_width = "head_dim" in fields or "kv_lora_rank" in fields
+    for small, large in (("num_attention_heads", "hidden_size"), ("n_head", "n_embd")):
+        known = small in fields and large in fields and not has_width
+        message = f"{small} {fields.get(small)} doesn't divide {large} {fields.get(large)}"
+        require(not known or fields[large] % fields[small] == 0, message)
+    heads, pairs = (fields.get(f"num_{of}_heads") for of in ("attention", "key_value"))
+    message = f"num_key_value_heads {pairs} doesn't divide num_attention_heads {heads}"
+    require(not heads or not pairs or heads % pairs == 0, message)
+    for small, large in (
+        *(("num_experts_per_tok", f"{one}_experts") for one in ("num", "num_local", "n_routed")),
+        ("first_k_dense_replace", "num_hidden_layers"),
+    ):
+        known = small in fields and large in fields
+        message = f"{small} {fields.get(small)} is more than {large} {fields.get(large)}"
+        require(not known or fields[small] <= fields[large], message)
+    return fields
 
 
 def gpt2(raw: Mapping[str, Any]) -> Architecture:
@@ -304,7 +364,7 @@ def gpt2(raw: Mapping[str, Any]) -> Architecture:
         head_dim=width // raw["n_head"],
         vocab_size=raw["vocab_size"],
         block_size=raw["n_positions"],
-        mlp_width=4 * width,
+        mlp_width=raw.get("n_inner", 4 * width),
         gated=False,
         tied=True,
         positions=True,
@@ -344,14 +404,14 @@ def deepseek_v3(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return what DeepSeek-V3 adds: MLA, a few dense layers, and shared experts."""
     return {
         "head_dim": raw["qk_nope_head_dim"],
-        "q_rank": raw["q_lora_rank"],
+        "q_rank": raw["q_lora_rank"] or 0,
         "kv_rank": raw["kv_lora_rank"],
         "rope_dim": raw["qk_rope_head_dim"],
         "v_dim": raw["v_head_dim"],
         "n_dense": raw["first_k_dense_replace"],
         "n_expert": raw["n_routed_experts"],
         "n_active": raw["num_experts_per_tok"],
-        "n_shared": raw["n_shared_experts"],
+        "n_shared": raw.get("n_shared_experts", 0),
         "n_group": raw.get("topk_group", 0),
         "expert_width": raw["moe_intermediate_size"],
     }

@@ -316,21 +316,41 @@ def load_model(run_dir: Path, device: torch.device) -> GPT:
         FileNotFoundError: If the folder doesn't exist or has no valid checkpoint.
         ValueError: If the weights don't match the model config in the checkpoint.
     """
+    return load_model_and_state(run_dir, device)[0]
+
+
+def load_model_and_state(run_dir: Path, device: torch.device) -> tuple[GPT, dict[str, Any]]:
+    """Load the model as `load_model` does, and the checkpoint's state.json."""
     if not run_dir.is_dir():
         raise FileNotFoundError(f"{run_dir}: no such run folder; `cs336 train` makes one")
     checkpoint = newest_valid(run_dir / "checkpoints", (MODEL, STATE))
     if checkpoint is None:
         raise FileNotFoundError(f"{run_dir}: no valid checkpoint; train one with `cs336 train`")
-    config = from_json(GPTConfig, read_state(checkpoint).get("model"), checkpoint / STATE)
+    state = read_state(checkpoint)
+    config = from_json(GPTConfig, state.get("model"), checkpoint / STATE)
     check_size(config, [checkpoint / MODEL])
     model = GPT(config)
     load_weights(checkpoint / MODEL, model)
-    return model.to(device).eval()
+    return model.to(device).eval(), state
 
 
 def load_run(run_dir: Path, device: torch.device) -> tuple[GPT, Tokenizer]:
-    """Load the model and the tokenizer of a run."""
-    return load_model(run_dir, device), load_tokenizer(run_dir / "tokenizer.json")
+    """Load the model and the tokenizer of a run.
+
+    Raises:
+        FileNotFoundError: If a file is missing.
+        ValueError: If a file is damaged, or the tokenizer isn't the one of the model. An old
+            checkpoint names only the number of its ids.
+    """
+    model, state = load_model_and_state(run_dir, device)
+    path = run_dir / "tokenizer.json"
+    tokenizer, ids = load_tokenizer(path), model.config.vocab_size
+    is_same = tokenizer.vocab_size == ids and state.get("tokenizer", tokenizer.digest) == (
+        tokenizer.digest
+    )
+    message = f"{path}: {tokenizer} isn't the tokenizer of this model, which has {ids:,} ids"
+    require(is_same, f"{message}; restore the run's own file")
+    return model, tokenizer
 
 
 SHIPPED_RUN = DATA / "shakespeare_gpt"

@@ -19,7 +19,7 @@ import tyro
 
 from cs336_lib import config
 from cs336_lib.config import PRESETS, TrainConfig, preset_for, require
-from cs336_lib.io import Log, atomic, write_atomic
+from cs336_lib.io import Log, atomic, printable, write_atomic
 
 DESCRIPTION = "Train, sample, evaluate and export GPT-2 models, prepare data, estimate costs."
 
@@ -479,8 +479,7 @@ def fail(message: str) -> NoReturn:
 
     Control characters are escaped.
     """
-    shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
-    Log().write(f"cs336: {''.join(shown)}\n")
+    Log().write(f"cs336: {printable(message)}\n")
     sys.exit(2)
 
 

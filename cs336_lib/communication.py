@@ -79,8 +79,8 @@ class Layout:
         )
 
 
-def require_fit(a: Architecture, layout: Layout, seq: int) -> None:
-    """Raise `ValueError` with the nearest layout if a model can't be spread in this way."""
+def misfit(a: Architecture, layout: Layout, seq: int) -> str:
+    """Return why a model can't be spread in this way, or "" if it can."""
     stages = layout.pp * layout.chunks
     # The first and the last chunk may have only the embedding and the output matrix.
     most = a.n_layer + 2
@@ -101,10 +101,14 @@ def require_fit(a: Architecture, layout: Layout, seq: int) -> None:
         f"{layout.pp}, with {layout.micro_batches} micro-batches": layout.schedule == "dualpipe"
         and (layout.pp % 2 or layout.micro_batches % 2 or layout.micro_batches < 2 * layout.pp),
     }
-    for problem, found in problems.items():
-        if found:
-            raise ValueError(f"{problem}; the nearest layout is {nearest_fit(a, layout, seq)}")
+    return next((problem for problem, found in problems.items() if found), "")
+
+
+def require_fit(a: Architecture, layout: Layout, seq: int) -> None:
+    """Raise `ValueError` with the nearest layout if a model can't be spread in this way."""
     require(layout.zero in (0, 1, 2, 3), f"zero is {layout.zero}; 0, 1, 2 or 3 expected")
+    if problem := misfit(a, layout, seq):
+        raise ValueError(f"{problem}; the nearest layout is {nearest_fit(a, layout, seq)}")
 
 
 def nearest_fit(a: Architecture, layout: Layout, seq: int) -> Layout:
@@ -117,14 +121,22 @@ def nearest_fit(a: Architecture, layout: Layout, seq: int) -> Layout:
     def nearest(wanted: float, choices: Iterable[int]) -> int:
         return min(choices, key=lambda n: (abs(n - wanted), n))
 
-    tp = nearest(layout.tp, (n for n in range(1, a.n_head + 1) if a.n_head % n == 0))
-    cp = nearest(layout.cp, (n for n in range(1, seq + 1) if n == 1 or seq % (2 * n) == 0))
+    tp = nearest(
+        layout.tp, (n for n in range(1, min(a.n_head, 2 * layout.tp) + 1) if a.n_head % n == 0)
+    )
+    cp = nearest(
+        layout.cp,
+        (n for n in range(1, min(seq, 2 * layout.cp) + 1) if n == 1 or seq % (2 * n) == 0),
+    )
     both_ways = layout.schedule == "dualpipe"
     chunks = 1 if both_ways or layout.schedule == "zb-h1" else min(layout.chunks, a.n_layer + 2)
     pp = min(layout.pp, (a.n_layer + 2) // chunks)
     pp = max(2, pp // 2 * 2) if both_ways else pp
     dp = max(1, round(layout.devices / (tp * pp * cp)))
-    ep = nearest(layout.ep, (n for n in range(1, dp + 1) if dp % n == 0 == a.n_expert % n))
+    ep = nearest(
+        layout.ep,
+        (n for n in range(1, min(dp, 2 * layout.ep) + 1) if dp % n == 0 == a.n_expert % n),
+    )
     if not a.n_expert:
         ep = 1
     together = pp if chunks > 1 else 2 if both_ways else 1

@@ -312,19 +312,21 @@ class Simulate:
     """Copies of the model (0: as many as the devices allow)."""
     cp: int = 1
     """Devices that share each sequence."""
-    ep: int = 1
-    """Devices that share the experts."""
-    zero: int = 3
-    """ZeRO stage: 0 shards nothing, 1 the optimizer state, 2 also gradients, 3 also weights."""
-    chunks: int = 1
-    """Parts of the model on each stage. More than one is an interleaved schedule."""
+    ep: int | None = None
+    """Devices that share the experts (None: 1, or the fastest in the list)."""
+    zero: int | None = None
+    """ZeRO stage: 0 shards nothing, 1 the optimizer state, 2 also gradients, 3 also weights
+    (None: 3, or the fastest in the list)."""
+    chunks: int | None = None
+    """Parts of the model on each stage. More than one is an interleaved schedule (None: 1, or the
+    fastest in the list)."""
     schedule: Literal["1f1b", "gpipe", "zb-h1", "dualpipe"] = "1f1b"
     """Order of the pipeline's passes. zb-h1 postpones the gradients of weights. dualpipe hides the
     way to experts behind other passes."""
-    micro_batch: int = 1
-    """Sequences in a forward pass of a replica."""
-    recompute: Literal["none", "selective", "full"] = "selective"
-    """What the backward pass computes again."""
+    micro_batch: int | None = None
+    """Sequences in a forward pass of a replica (None: 1, or the fastest in the list)."""
+    recompute: Literal["none", "selective", "full"] | None = None
+    """What the backward pass computes again (None: selective, or the fastest in the list)."""
     straggler: float = 1.0
     """Factor by which the devices of one stage are slower than the others."""
     save: float = 60.0

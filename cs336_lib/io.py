@@ -161,6 +161,11 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def printable(text: str) -> str:
+    """Return a text in one line, with control characters escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class Log:
     """Proxy for sys.stderr that ignores write errors.
 

@@ -72,9 +72,11 @@ def attention_part(a: Architecture, of: Recipe, attention: Attention, keys: int)
         saved += of.saved * out  # quantized for the output matrix
     if a.kv_rank:
         ranks = a.q_rank + a.kv_rank
-        saved += of.compute * (ranks + a.rope_dim) + of.saved * ranks + 2 * 4
+        norms = 2 if a.q_rank else 1
+        saved += of.compute * (ranks + a.rope_dim) + of.saved * ranks + norms * 4
         saved += of.compute * a.n_head * a.head_dim  # values are a view, beside keys not yet whole
-        outputs = [a.q_rank, q, a.kv_rank + a.rope_dim, a.n_head * a.head_dim + v, c]
+        outputs = [q, a.kv_rank + a.rope_dim, a.n_head * a.head_dim + v, c]
+        outputs = [a.q_rank, *outputs] if a.q_rank else outputs
     if a.qk_norm:
         saved += of.compute * (q + k)
         saved += 4 * (a.n_head + a.n_kv_head if a.qk_norm == "head" else 2)

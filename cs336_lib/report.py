@@ -12,7 +12,7 @@ from cs336_lib.architecture import Architecture, Published
 from cs336_lib.communication import Layout
 from cs336_lib.config import Estimate, require
 from cs336_lib.datasheets import DATASHEET, Device
-from cs336_lib.io import read_json
+from cs336_lib.io import printable, read_json
 from cs336_lib.memory import peak
 
 
@@ -45,8 +45,10 @@ def summary(row: dict[str, Any]) -> str:
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Format rows of cells as aligned lines of text.
 
-    The first column is left-aligned, and all other columns are right-aligned.
+    The first column is left-aligned, and all other columns are right-aligned. Control characters
+    are escaped, so that a cell can't look like a row.
     """
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     padded = ([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows)
     return ["  ".join(cells) for cells in padded]

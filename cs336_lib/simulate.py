@@ -1,10 +1,10 @@
 """Simulate a training step on a cluster, event by event."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from cs336_lib import architecture, communication
 from cs336_lib.architecture import Architecture
@@ -506,45 +506,65 @@ def goodput(
     return 1 / (1 + lost)
 
 
-def candidates(work: Work, cluster: Cluster, devices: int, batch: int) -> Iterator[Work]:
+def candidates(
+    work: Work, cluster: Cluster, devices: int, batch: int, fixed: Mapping[str, Any]
+) -> Iterator[Work]:
     """Yield the layouts of a model on a number of devices that fit into memory.
 
     Args:
-        work: The model. Its layout is replaced.
+        work: The model. Its layout and recomputation are replaced.
         cluster: The devices.
         devices: Number of devices.
         batch: Sequences in a step.
+        fixed: Fields of `Layout` and `recompute` that every layout has.
     """
-    a = work.architecture
-    for tp in (1, 2, 4, 8):
-        for pp in (n for n in range(1, min(64, a.n_layer) + 1) if devices % (tp * n) == 0):
-            dp = devices // tp // pp
-            if a.n_head % tp or batch % dp:
+    a, cp, schedule = work.architecture, fixed.get("cp", 1), fixed.get("schedule", "1f1b")
+    recomputes = tried_values(fixed, "recompute", ("none", "selective", "full"))
+    for tp, pp in product((1, 2, 4, 8), range(1, min(64, a.n_layer) + 1)):
+        dp, left = divmod(devices, tp * pp * cp)
+        if left or batch % dp:
+            continue
+        for size, chunks, zero, ep in product(
+            tried_values(fixed, "micro_batch", (1, 2, 4)),
+            tried_values(fixed, "chunks", (1, 2, 4)),
+            tried_values(fixed, "zero", (1, 3) if pp == 1 else (1,)),
+            tried_values(fixed, "ep", shared_experts(a, dp)),
+        ):
+            if batch // dp % size or chunks > 1 == pp or pp * chunks > a.n_layer:
                 continue
-            experts = max(n for n in range(1, dp + 1) if dp % n == 0 and a.n_expert % n == 0)
-            shared = [1] if not a.n_expert else [min(experts, 8), experts]
-            for size, chunks, zero, ep in product((1, 2, 4), (1, 2, 4), (1, 3), shared):
-                fits = batch // dp % size == 0 and (chunks == 1 or batch // dp // size % pp == 0)
-                if (
-                    not fits
-                    or chunks > 1 == pp
-                    or pp * chunks > a.n_layer
-                    or (zero == 3 and pp > 1)
-                ):
-                    continue
-                layout = Layout(
-                    dp=dp, tp=tp, pp=pp, ep=ep, zero=zero, micro_batch=size, chunks=chunks,
-                    micro_batches=batch // dp // size,
-                    schedule="interleaved" if chunks > 1 else "1f1b",
-                )  # fmt: skip
-                for recompute in ("none", "selective", "full"):
-                    tried = replace(work, layout=layout, recompute=recompute)
-                    if sum(memory(tried).values()) <= 0.9 * cluster.device.memory:
-                        yield tried
-                        break  # recomputing more is slower
+            layout = Layout(
+                dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, zero=zero, micro_batch=size, chunks=chunks,
+                micro_batches=batch // dp // size,
+                schedule="interleaved" if chunks > 1 and schedule == "1f1b" else schedule,
+            )  # fmt: skip
+            if communication.misfit(a, layout, work.seq):
+                continue
+            for recompute in recomputes:
+                tried = replace(work, layout=layout, recompute=recompute)
+                if sum(memory(tried).values()) <= 0.9 * cluster.device.memory:
+                    yield tried
+                    break  # recomputing more is slower
 
 
-def sweep(work: Work, cluster: Cluster, devices: int, batch: int) -> list[tuple[Work, Step]]:
-    """Return the layouts that fit with their steps, the fastest first."""
-    found = [(w, simulate(w, cluster)) for w in candidates(work, cluster, devices, batch)]
-    return sorted(found, key=lambda pair: pair[1].seconds)
+def tried_values(fixed: Mapping[str, Any], name: str, usual: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the values of a field that a search tries."""
+    return (fixed[name],) if name in fixed else usual
+
+
+def shared_experts(a: Architecture, dp: int) -> tuple[int, ...]:
+    """Return the numbers of devices over which a search spreads the experts."""
+    if not a.n_expert:
+        return (1,)
+    most = max(n for n in range(1, dp + 1) if dp % n == 0 and a.n_expert % n == 0)
+    return tuple({min(most, 8): None, most: None})
+
+
+def sweep(
+    work: Work, cluster: Cluster, devices: int, batch: int, fixed: Mapping[str, Any] | None = None
+) -> list[tuple[Work, Step]]:
+    """Return the layouts that fit with their steps, the fastest first.
+
+    The arguments are those of `candidates`.
+    """
+    tried = candidates(work, cluster, devices, batch, fixed or {})
+    return sorted(((w, simulate(w, cluster)) for w in tried), key=lambda pair: pair[1].seconds)

@@ -21,6 +21,15 @@ from cs336_lib.simulate import (
     sweep,
 )
 
+# What a layout has without a flag. Without a layout, the search tries several values of each.
+USUAL: dict[str, Any] = {
+    "ep": 1,
+    "zero": 3,
+    "chunks": 1,
+    "micro_batch": 1,
+    "recompute": "selective",
+}
+
 WAITS = ("tensor", "expert", "context", "pipeline", "data")
 
 
@@ -39,7 +48,9 @@ def simulation(**options: Any) -> str:
     wanted = Simulate(**options)
     for name in ("gpus", "cp", "ep", "chunks", "micro_batch"):
         value = getattr(wanted, name)
-        require(1 <= value <= 10**6, f"{name} is {value}; a number from 1 to 1000000 expected")
+        message = f"{name} is {value}; a number from 1 to 1000000 expected"
+        require(value is None or 1 <= value <= 10**6, message)
+    require(wanted.zero in (None, 0, 1, 2, 3), f"zero is {wanted.zero}; 0, 1, 2 or 3 expected")
     for name in ("save", "restart", "straggler"):
         value = getattr(wanted, name)
         low = 1 if name == "straggler" else 1e-3
@@ -53,11 +64,17 @@ def simulation(**options: Any) -> str:
     cluster = Cluster(find_device(wanted.hardware), LINKS[wanted.inner], LINKS[wanted.outer])
     seq = training_length(found.architecture, wanted.seq)
     batch = wanted.batch or 2 * wanted.gpus
-    work = Work(found.architecture, Layout(), seq, wanted.recompute, straggler=wanted.straggler)
+    work = Work(found.architecture, Layout(), seq, straggler=wanted.straggler)
     if wanted.tp == wanted.pp == wanted.dp == 0:
         return sweep_table(found.title, work, cluster, wanted, batch)
     layout = layout_of(wanted, found.architecture, batch, seq)
-    return step_report(found.title, replace(work, layout=layout), cluster, wanted)
+    work = replace(work, layout=layout, recompute=(USUAL | given(wanted))["recompute"])
+    return step_report(found.title, work, cluster, wanted)
+
+
+def given(wanted: Simulate) -> dict[str, Any]:
+    """Return the fields of `USUAL` that have a flag."""
+    return {name: getattr(wanted, name) for name in USUAL if getattr(wanted, name) is not None}
 
 
 def layout_of(wanted: Simulate, a: Architecture, batch: int, seq: int) -> Layout:
@@ -68,21 +85,23 @@ def layout_of(wanted: Simulate, a: Architecture, batch: int, seq: int) -> Layout
             has the nearest layout that fits.
     """
     tp, pp = max(1, wanted.tp), max(1, wanted.pp)
+    fields = USUAL | given(wanted)
+    size, chunks = fields["micro_batch"], fields["chunks"]
     one = tp * pp * wanted.cp
     dp = wanted.dp or max(1, round(wanted.gpus / one))
-    step = dp * wanted.micro_batch * (pp if wanted.chunks > 1 else 1)
-    interleaved = wanted.chunks > 1 and wanted.schedule == "1f1b"
+    step = dp * size * (pp if chunks > 1 else 1)
+    interleaved = chunks > 1 and wanted.schedule == "1f1b"
     layout = Layout(
         dp=dp,
         tp=tp,
         pp=pp,
         cp=wanted.cp,
-        ep=wanted.ep,
-        zero=wanted.zero,
-        micro_batch=wanted.micro_batch,
-        micro_batches=max(1, round(batch / step)) * step // dp // wanted.micro_batch,
+        ep=fields["ep"],
+        zero=fields["zero"],
+        micro_batch=size,
+        micro_batches=max(1, round(batch / step)) * step // dp // size,
         schedule="interleaved" if interleaved else wanted.schedule,
-        chunks=wanted.chunks,
+        chunks=chunks,
     )
     nearest = f"the nearest layout is {communication.nearest_fit(a, layout, seq)}"
     message = f"{wanted.gpus} GPUs can't be divided by tp {tp} x pp {pp} x cp {wanted.cp} = {one}"
@@ -154,17 +173,35 @@ def seconds(step: Step, kinds: tuple[str, ...]) -> str:
 
 def details_command(wanted: Simulate, first: Work) -> str:
     """Return the command that shows the details of a layout from the table."""
-    at = first.layout
-    shown = {
-        name: getattr(at, name) for name in ("tp", "pp", "ep", "chunks", "zero", "micro_batch")
-    }
-    chosen, usual = asdict(wanted) | shown, asdict(Simulate())
-    chosen["recompute"] = first.recompute
+    at = asdict(first.layout) | {"recompute": first.recompute}
+    chosen = asdict(wanted) | {name: at[name] for name in ("tp", "pp", *USUAL)}
+    usual = asdict(Simulate()) | USUAL
     words = ["cs336", "simulate"]
     for name, value in chosen.items():
         if value != usual[name]:
             words += ["--" + name.replace("_", "-"), str(value)]
     return shlex.join(words)
+
+
+def fixed_fields(wanted: Simulate, work: Work) -> dict[str, Any]:
+    """Return the fields of a layout that the flags leave no choice for.
+
+    Raises:
+        ValueError: If no number of stages, replicas and micro-batches can make them fit.
+    """
+    fixed = given(wanted)
+    if wanted.cp > 1:
+        fixed["cp"] = wanted.cp
+        message = f"{wanted.gpus} GPUs can't be divided by cp {wanted.cp}"
+        require(wanted.gpus % wanted.cp == 0, f"{message}; use another --cp or --gpus")
+    if wanted.schedule != "1f1b":
+        fixed["schedule"] = wanted.schedule
+    # The first layout to which all of these apply.
+    shape = {name: value for name, value in fixed.items() if name != "recompute"}
+    least = Layout(**{"pp": 2, "dp": fixed.get("ep", 1), "micro_batches": 4, **shape})
+    problem = communication.misfit(work.architecture, least, work.seq)
+    require(not problem, f"{problem}; change or leave out a flag")
+    return fixed
 
 
 def sweep_table(title: str, work: Work, cluster: Cluster, wanted: Simulate, batch: int) -> str:
@@ -173,10 +210,14 @@ def sweep_table(title: str, work: Work, cluster: Cluster, wanted: Simulate, batc
     Raises:
         ValueError: If no layout fits.
     """
-    gpus = wanted.gpus
-    found = sweep(work, cluster, gpus, batch)
-    advice = "use more GPUs, a shorter --seq or another --batch"
-    message = f"no layout of {title} fits on {gpus} x {cluster.device.name} with batch {batch}"
+    gpus, fixed = wanted.gpus, fixed_fields(wanted, work)
+    found = sweep(work, cluster, gpus, batch, fixed)
+    flags = [f"--{name.replace('_', '-')} {value}" for name, value in fixed.items()]
+    limits = " and ".join([f"batch {batch}", *flags])
+    advice = "use more GPUs, a shorter --seq, another --batch" + (
+        " or fewer flags" if flags else ""
+    )
+    message = f"no layout of {title} fits on {gpus} x {cluster.device.name} with {limits}"
     require(bool(found), f"{message}; {advice}")
     rows: list[tuple[str, ...]] = [
         ("tp", "pp", "dp", "ep", "chunks", "ZeRO", "micro-batch", "recompute", "step", "MFU")
@@ -184,11 +225,11 @@ def sweep_table(title: str, work: Work, cluster: Cluster, wanted: Simulate, batc
     for tried, step in found[:10]:
         at = tried.layout
         cells = (at.tp, at.pp, at.dp, at.ep, at.chunks, at.zero, at.micro_batch, tried.recompute)
-        rows.append((*map(str, cells), f"{step.seconds:.3g} s", f"{step.mfu:.1%}"))
+        rows.append((*map(str, cells), f"{digits(step.seconds)} s", f"{step.mfu:.1%}"))
     lines = "\n".join(table(rows))
     head = (
         f"{title} on {gpus:,} x {cluster.device.name}, {batch:,} sequences of {work.seq:,} tokens"
-    )
+    ) + "".join(f", {name} {fixed[name]}" for name in ("cp", "schedule") if name in fixed)
     return f"""\
 {head}
 {lines}

@@ -201,7 +201,13 @@ def save(job: "Job", done: int, val_loss: float | None) -> None:
     """Write a checkpoint after `done` steps, and delete old checkpoints."""
     folder, model = job.run_dir / "checkpoints", job.raw_model
     shape = dataclasses.asdict(model.config)
-    state = {"step": done, "val_loss": val_loss, "model": shape, "data": job.data}
+    state = {
+        "step": done,
+        "val_loss": val_loss,
+        "model": shape,
+        "data": job.data,
+        "tokenizer": job.tokenizer.digest,
+    }
     job.metrics.sync()  # a checkpoint relies on the rows of its steps
     checkpoint.save(folder, model, job.optimizer, state, job.world)
     if job.world.is_main:

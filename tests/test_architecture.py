@@ -1,5 +1,6 @@
 """The counts of today's models equal published ones, transformers' models and PyTorch's counter."""
 
+import itertools
 import json
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 import transformers
 from torch.utils.flop_counter import FlopCounterMode
 
-from cs336_lib import accounting
+from cs336_lib import accounting, memory
 from cs336_lib import architecture as arch
 from cs336_lib.config import GPTConfig
 from cs336_lib.data.corpus import DATA
@@ -172,6 +173,92 @@ def test_decoding_the_last_token_costs_what_a_forward_pass_does_for_it():
     shape, seq = arch.model("gpt-oss-20b").architecture, 500
     tokens = [arch.decode_flops(shape, context) for context in range(1, seq + 1)]
     assert sum(tokens) == pytest.approx(seq * arch.forward_flops_per_token(shape, seq), rel=1e-12)
+
+
+LLAMA = {"model_type": "llama"} | SHRUNK["llama3-8b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "nulls"),
+    [
+        ("llama3-8b", ("num_key_value_heads", "head_dim", "attention_bias", "mlp_bias")),
+        ("olmo2-7b", ("num_key_value_heads",)),
+        ("deepseek-v3", ("q_lora_rank",)),
+        ("gpt2", ("n_inner",)),
+    ],
+)
+def test_null_is_what_transformers_takes_it_for(name, nulls):
+    config = small(name) | dict.fromkeys(nulls)
+    model = built({k: v for k, v in config.items() if v is not None or k == "q_lora_rank"}, "meta")
+    shape = arch.from_hugging_face(config)
+    assert sum(p.numel() for p in model.parameters()) == arch.count_parameters(shape)
+    for recompute in ("none", "selective", "full"):
+        assert sum(memory.peak(shape, recompute=recompute).values()) > 0
+
+
+def test_full_queries_of_mla_are_one_matrix():
+    config = small("deepseek-v3") | {"q_lora_rank": None}
+    model, seq = built(config, "cpu").eval(), 16
+    model.config._attn_implementation = model.config._experts_implementation = "eager"
+    with torch.no_grad(), FlopCounterMode(display=False, depth=9) as counter:
+        model(torch.arange(2 * seq).view(2, seq), use_cache=False)
+    rope = sum(
+        n for m, c in counter.flop_counts.items() if m.endswith("rotary_emb") for n in c.values()
+    )
+    shape = arch.from_hugging_face(config)
+    counted = counter.get_total_flops() - rope
+    assert counted == 2 * seq * arch.forward_flops_per_token(shape, seq, "full")
+    part = memory.attention_part(shape, accounting.PRECISIONS["mixed"], "flash", seq)
+    assert part.outputs[0] > 0
+
+
+def test_the_inner_width_of_a_gpt2_may_be_another():
+    config = small("gpt2") | {"n_inner": 100}
+    model = built(config, "meta")
+    shape = arch.from_hugging_face(config)
+    assert sum(p.numel() for p in model.parameters()) == arch.count_parameters(shape)
+
+
+ODD = [0, -1, 1, 1.5, "768", None, True, [], {}, 10**30, 10**400, float("nan"), float("inf"), ""]
+
+
+@pytest.mark.parametrize("name", SHRUNK)
+def test_an_odd_value_in_a_config_is_counted_or_one_line(name, tmp_path):
+    from cs336_lib.report import report
+
+    path = tmp_path / "config.json"
+    for key, value in itertools.product(small(name), ODD):
+        config = small(name) | {key: value}
+        path.write_text(json.dumps(config))
+        try:
+            shape = arch.from_hugging_face(config)
+        except ValueError as error:
+            said = str(error)
+        else:
+            assert 0 < arch.active_parameters(shape) <= arch.count_parameters(shape)
+            assert f"{arch.count_parameters(shape):,} param" in report(model=str(tmp_path), seq=1)
+            continue
+        assert said.startswith("config.json: "), (key, value, said)
+        assert key in said, (key, value, said)
+        assert said.isprintable(), (key, value, said)
+        assert len(said) < 300, (key, value, said)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"num_attention_heads": 0}, "num_attention_heads is 0; a whole number from 1"),
+        ({"hidden_size": "wide"}, "hidden_size is 'wide'; a whole number from 1"),
+        ({"hidden_size": -1}, "hidden_size is -1; a whole number from 1"),
+        ({"hidden_size": None}, "hidden_size is None; a whole number from 1"),
+        ({"num_attention_heads": 9, "hidden_size": 8}, "num_attention_heads 9 .* hidden_size 8"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads 3 doesn't divide num_attention_heads 4"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'; true or false expected"),
+    ],
+)
+def test_a_bad_field_is_named_as_in_the_file(changed, message):
+    with pytest.raises(ValueError, match=rf"^config\.json: {message}"):
+        arch.from_hugging_face(LLAMA | changed)
 
 
 def test_bad_configs_are_one_line():

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -211,7 +211,7 @@ COMMANDS = {
 def bad_values(command: str, field: str, kind: Any) -> list[str]:
     """What a field of this type cannot be."""
     own = OWN[command].get(field)
-    if get_origin(kind) in (UnionType, tuple):
+    if get_origin(kind) in (Union, UnionType, tuple):
         kind = next(part for part in get_args(kind) if part is not NoneType)
     if kind is bool:
         return [*BAD_CHOICES, "1"]
@@ -347,6 +347,8 @@ CONTRADICTIONS = [
     (["prepare", "a.bin", "--out", "new", "--raw", "--tokenizer", "char"], "--tokenizer gpt2"),
     (["estimate", "--tokens", "1e9"], "days of training need both"),
     (["estimate", "--hardware", "a100", "--dtype", "fp8"], "no peak"),
+    (["simulate", "--zero", "-1"], "zero is -1; 0, 1, 2 or 3 expected"),
+    (["simulate", "--cp", "3"], "8 GPUs can't be divided by cp 3"),
     (["estimate", "--here", "--gpus", "8"], "takes only --config"),
     (["estimate", "--here", "--config", "file.txt"], "file.txt: not JSON"),
 ]

@@ -61,6 +61,25 @@ def test_the_table_shows_differences_and_outcomes(runs, capsys):
     assert len({len(line) for line in out.splitlines() if line}) == 1  # columns stand in line
 
 
+def test_a_run_can_not_forge_a_row_or_color_the_terminal(runs, capsys):
+    forged = "x\nvalidation loss, best  0.1\r\x1b[31m\u202e\u2028"
+    other = write_run(Path("c"), [4.0], {}, val_data=forged)
+    named = write_run(Path("d\nsteps  9"), [4.0], {})
+    out = run(capsys, runs[0], other, named)
+    lines = out.splitlines()
+    assert sum(line.startswith("validation loss, best") for line in lines) == 1
+    assert sum(line.startswith("steps") for line in lines) == 1
+    assert all(line.isprintable() for line in lines)
+    assert r"x\nvalidation loss, best  0.1\r\x1b[31m\u202e\u2028" in out
+
+
+def test_a_name_with_dollars_is_drawn_as_it_is(runs, capsys):
+    name = "a$\\bad$"
+    other = write_run(Path(name), [4.0, 3.0], {1: 2.0})
+    run(capsys, other, "--out", "compare.png")
+    assert Path("compare.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_losses_of_different_tasks_get_a_warning_and_a_run_is_like_itself(runs, capsys):
     out = run(capsys, runs[0], runs[0])
     assert "rate" not in out

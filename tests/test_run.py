@@ -11,11 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cs336_lib import checkpoint
+from cs336_lib import checkpoint, cli
 from cs336_lib.config import TrainConfig
 from cs336_lib.data.prepare import prepare
 from cs336_lib.data.shards import open_shard, write_shard
-from cs336_lib.data.tokenizer import load_tokenizer
+from cs336_lib.data.tokenizer import (
+    CharTokenizer,
+    GPT2Tokenizer,
+    load_tokenizer,
+    save_tokenizer,
+)
 from cs336_lib.io import locked, sha256
 from cs336_lib.train import train
 
@@ -82,6 +87,43 @@ def test_another_alphabet_is_refused_also_by_a_finished_run(tiny_run):
     prepare_again(tiny_run, OTHER_LETTERS * 100)
     line = refused(resumed(tiny_run), r"tokenizer.json isn't the tokenizer of .*prepared; resume")
     assert "another --run-dir" in line
+
+
+def test_a_run_is_not_sampled_with_the_tokenizer_of_another(tiny_run, capsys):
+    train(dataclasses.replace(tiny_run, max_steps=3))
+    path = Path(tiny_run.run_dir) / "tokenizer.json"
+    command = ["sample", "--run-dir", tiny_run.run_dir, "--device", "cpu", "--max-new-tokens", "3"]
+    cli.main(command)
+    capsys.readouterr()
+    kept = path.read_text()
+    own = load_tokenizer(path)
+    others = (own.alphabet[:-1], own.alphabet[:-1] + chr(0x10FFFF))  # fewer ids, and as many
+    for other in (GPT2Tokenizer(), *map(CharTokenizer, others)):
+        save_tokenizer(other, path)
+        with pytest.raises(SystemExit):
+            cli.main(command)
+        said = capsys.readouterr().err
+        assert "isn't the tokenizer of this model, which has" in said
+        assert said.count("\n") == 1
+    path.write_text(json.dumps({"name": "char", "alphabet": own.alphabet}))  # as in old runs
+    cli.main(command)
+    state = newest(tiny_run) / "state.json"
+    content = json.loads(state.read_text())
+    assert content.pop("tokenizer") == own.digest
+    seal_as_old(state, content)
+    path.write_text(kept)
+    cli.main(command)
+    save_tokenizer(GPT2Tokenizer(), path)
+    with pytest.raises(SystemExit):
+        cli.main(command)
+
+
+def seal_as_old(state: Path, content: dict) -> None:
+    """Write a state.json that an older version could have written."""
+    state.write_text(checkpoint.to_json(content))
+    manifest = state.with_name("manifest.json")
+    files = json.loads(manifest.read_text()) | {"state.json": sha256(state)}
+    manifest.write_text(checkpoint.to_json(files))
 
 
 def test_other_data_of_the_same_alphabet_is_refused(tiny_run):

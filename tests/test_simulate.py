@@ -1,10 +1,13 @@
 """Simulated steps agree with published ones, and their pipelines with the theory."""
 
 import re
+import shlex
 import statistics
 from dataclasses import replace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from cs336_lib import architecture, cli, communication, published, simulate, step_report
 from cs336_lib.communication import LINKS, Layout, bubble
@@ -219,6 +222,96 @@ def test_the_command_prints_a_step_and_a_sweep(capsys):
         float(first.split()[8]), rel=0.01
     )
     assert f"speed    {first.split()[-1]} MFU" in details
+
+
+COLUMNS = ("tp", "pp", "dp", "ep", "chunks", "zero", "micro_batch", "recompute")
+
+SEARCHES = st.fixed_dictionaries(
+    {"model": st.sampled_from(["gpt2", "qwen3-0.6b", "qwen3-30b-a3b"])},
+    optional={
+        "gpus": st.sampled_from([1, 3, 4, 8, 12, 16]),
+        "hardware": st.sampled_from(["h100", "b200"]),
+        "batch": st.sampled_from([8, 24, 48, 64]),
+        "seq": st.sampled_from([512, 1000, 1023]),
+        "cp": st.integers(1, 4),
+        "ep": st.sampled_from([1, 2, 3, 4, 8]),
+        "zero": st.integers(0, 3),
+        "chunks": st.integers(1, 4),
+        "schedule": st.sampled_from(["1f1b", "gpipe", "zb-h1", "dualpipe"]),
+        "micro_batch": st.integers(1, 4),
+        "recompute": st.sampled_from(["none", "selective", "full"]),
+        "straggler": st.sampled_from([1.0, 1.7]),
+        "save": st.sampled_from([0.01, 90.5]),
+    },
+)
+
+
+def searched(text: str) -> tuple[list[dict[str, str]], str]:
+    """Rows of the table of a search, and the command under it."""
+    lines = text.splitlines()
+    cells = [line.split() for line in lines[2:-3]]
+    rows = [dict(zip((*COLUMNS, "step", "s", "mfu"), row, strict=True)) for row in cells]
+    return rows, lines[-1]
+
+
+@settings(
+    max_examples=60,
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(options=SEARCHES)
+def test_a_search_obeys_every_flag_and_its_command_repeats_its_numbers(options, capsys):
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    try:
+        text = step_report.simulation(**options)
+    except ValueError:
+        return
+    rows, command = searched(text)
+    for row in rows:
+        for name in COLUMNS[3:]:
+            assert row[name] == str(options.get(name, row[name])), (flags, row)
+        assert int(row["chunks"]) == 1 or int(row["pp"]) > 1
+        devices = int(row["tp"]) * int(row["pp"]) * int(row["dp"]) * options.get("cp", 1)
+        assert devices == options.get("gpus", 8)
+    capsys.readouterr()
+    cli.main(shlex.split(command)[1:])
+    details = capsys.readouterr().out
+    first = rows[0]
+    assert f"  step     {first['step']} s: " in details
+    assert f"  speed    {first['mfu']} MFU" in details
+    assert f"cp {options.get('cp', 1)}, ep {first['ep']}, ZeRO-{first['zero']}, " in details
+    schedule = options.get("schedule", "1f1b")
+    assert schedule in details or (schedule == "1f1b" and ", interleaved, " in details)
+    assert "it fits" in details
+
+
+def test_a_search_with_context_parallelism_shows_what_its_command_shows(capsys):
+    text = step_report.simulation(cp=2)
+    assert "cp 2" in text.splitlines()[0]
+    rows, command = searched(text)
+    cli.main(shlex.split(command)[1:])
+    assert f"{rows[0]['step']} s: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cp": 3}, "8 GPUs can't be divided by cp 3"),
+        ({"ep": 2}, "a model without experts has ep 1"),
+        ({"model": "mixtral-8x7b", "ep": 3}, "8 experts can't be split over ep 3"),
+        ({"cp": 2, "seq": 1001}, "1001 tokens in a sequence can't be split over twice cp 2"),
+        ({"schedule": "zb-h1", "chunks": 2}, "zb-h1 has one chunk on each stage"),
+        ({"gpus": 1, "schedule": "dualpipe"}, "no layout .* fits on 1 x .* --schedule dualpipe"),
+        ({"zero": -1}, "zero is -1; 0, 1, 2 or 3 expected"),
+        ({"zero": 4, "tp": 1}, "zero is 4; 0, 1, 2 or 3 expected"),
+        ({"micro_batch": 3}, "no layout .* with batch 16 and --micro-batch 3; .* fewer flags"),
+    ],
+)
+def test_a_search_that_finds_nothing_says_which_flag_is_the_reason(options, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        step_report.simulation(**options)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

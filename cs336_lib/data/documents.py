@@ -1,7 +1,10 @@
 """Read documents from text, JSON lines and parquet files, and from the Hugging Face hub."""
 
+import codecs
 import json
 import re
+import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +85,24 @@ class Place(NamedTuple):
     mark: Mark | None = None
 
 
+@dataclass
+class Skipped:
+    """Rows that were skipped because their text is null: how many, and where the first is."""
+
+    rows: int = 0
+    first: str = ""
+
+    def add(self, where: str) -> None:
+        """Count a row."""
+        self.rows += 1
+        self.first = self.first or where
+
+    def __str__(self) -> str:
+        many = self.rows > 1
+        rows = f"{self.rows:,} rows without a text were" if many else "1 row without a text was"
+        return f"{rows} skipped ({'first: ' * many}{self.first})"
+
+
 def check_files(corpus: Corpus) -> None:
     """Raise `ValueError` unless a corpus has either supported files or a dataset."""
     message = f"{len(corpus.paths)} files; --raw takes one, or a second one to validate on"
@@ -89,12 +110,29 @@ def check_files(corpus: Corpus) -> None:
     either = "name text, JSON lines or parquet files, or else one data set with --hub"
     require(bool(corpus.paths) != bool(corpus.hub), either)
     for path in corpus.paths:
+        if path.is_dir():
+            raise ValueError(f"{path}: {folder_advice(path)}")
         message = f"{path}: {path.suffix} files are not supported; unpack or convert them to .txt"
         require(path.suffix.lower() not in UNSUPPORTED, message)
 
 
-def read(corpus: Corpus, after: Place) -> Iterator[tuple[Place, Piece]]:
+def folder_advice(folder: Path) -> str:
+    """Return what to do with a folder that was given as a file."""
+    suffixes = Counter(path.suffix for path in folder.iterdir() if path.is_file())
+    if not suffixes:
+        return "an empty folder; name files with text"
+    if ".bin" in suffixes:
+        return "a folder that has shards already; `cs336 train` reads it as --train-data"
+    usual = max(suffixes, key=lambda suffix: suffixes[suffix])
+    return f"a folder; name its files, such as {shlex.quote(f'{folder}/')}*{usual}"
+
+
+def read(
+    corpus: Corpus, after: Place, skipped: Skipped | None = None
+) -> Iterator[tuple[Place, Piece]]:
     """Yield the pieces of a corpus that follow the place `after`, in order.
+
+    A row whose text is null has no pieces, and is counted in `skipped`.
 
     Files are read again from the start, and earlier pieces are skipped. A hub stream resumes at the
     mark in `after`.
@@ -103,28 +141,32 @@ def read(corpus: Corpus, after: Place) -> Iterator[tuple[Place, Piece]]:
         ValueError: If a file is corrupt or the hub doesn't have the dataset.
         OSError: If the disk or the connection fails.
     """
-    first = after.mark[0] if after.mark else 0
-    for document, (mark, pieces) in enumerate(documents(corpus, after.mark), start=first):
+    first, skipped = after.mark[0] if after.mark else 0, skipped or Skipped()
+    found = documents(corpus, after.mark, skipped)
+    for document, (mark, pieces) in enumerate(found, start=first):
         for number, piece in enumerate(filter(len, pieces)):
             place = Place(document, number, mark)
             if place[:2] > after[:2]:
                 yield place, piece
 
 
-def documents(corpus: Corpus, mark: Mark | None) -> Iterator[tuple[Mark | None, Iterable[Piece]]]:
+def documents(
+    corpus: Corpus, mark: Mark | None, skipped: Skipped
+) -> Iterator[tuple[Mark | None, Iterable[Piece]]]:
     """Yield the documents of a corpus, each as a mark for resuming and a sequence of pieces."""
     field = corpus.text_field
     if corpus.hub:
         for row in hub_rows(corpus.hub, corpus.hub_config, "train", mark):
-            yield row.mark, [text_of(row, field)]
+            yield row.mark, [text_of(row, field, skipped)]
     for path in corpus.paths:
         suffix = path.suffix.lower()
         if corpus.raw:
             yield None, raw_pieces(path)
         elif suffix in JSON_LINES:
-            yield from ((None, [text_of(row, field)]) for row in json_rows(path))
+            yield from ((None, [text_of(row, field, skipped)]) for row in json_rows(path))
         elif suffix == PARQUET:
-            yield from ((None, [text_of(row, field)]) for row in parquet_rows(path, field))
+            rows = parquet_rows(path, field)
+            yield from ((None, [text_of(row, field, skipped)]) for row in rows)
         else:
             yield None, text_pieces(path)
 
@@ -155,7 +197,11 @@ def text_pieces(path: Path) -> Iterator[str]:
     try:
         with open(path, encoding="utf-8-sig") as file:
             while block := file.read(PIECE):
-                require("\0" not in block, f"{path}: contains NUL bytes; plain text expected")
+                if "\0" in block:
+                    guess = encoding_of(block[:64].encode())
+                    advice = f"; looks like {guess}, so try `iconv -f {guess} -t utf-8`"
+                    advice *= guess != "latin1"
+                    raise ValueError(f"{path}: contains NUL bytes; plain text expected{advice}")
                 text = kept + block
                 boundary = BOUNDARY.match(text, max(1, len(kept)) - 1)
                 cut = boundary.end() if boundary else 0
@@ -166,9 +212,26 @@ def text_pieces(path: Path) -> Iterator[str]:
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path}: not UTF-8 text (it has a byte 0x{error.object[error.start]:02x}); "
-            f"convert it first, for example with `iconv -f latin1 -t utf-8`"
+            f"convert it first, for example with `iconv -f {encoding_of(error.object)} -t utf-8`"
         ) from None
     yield kept
+
+
+def encoding_of(start: bytes) -> str:
+    """Guess the encoding of a text that isn't UTF-8 from its first bytes."""
+    marks = (
+        (codecs.BOM_UTF32_LE, "utf-32"),
+        (codecs.BOM_UTF32_BE, "utf-32"),
+        (codecs.BOM_UTF16_LE, "utf-16"),
+        (codecs.BOM_UTF16_BE, "utf-16"),
+    )
+    for mark, name in marks:
+        if start.startswith(mark):
+            return name
+    for half, name in ((start[1:64:2], "utf-16le"), (start[:64:2], "utf-16be")):
+        if half.count(0) > len(half) / 2:  # as most letters of European languages have
+            return name
+    return "latin1"
 
 
 def json_rows(path: Path) -> Iterator[Row]:
@@ -252,13 +315,16 @@ def one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
 
 
-def text_of(row: Row, field: str) -> str:
-    """Return the text of a row, with lone surrogates replaced by U+FFFD.
+def text_of(row: Row, field: str, skipped: Skipped) -> str:
+    """Return the text of a row, or "" for null, with lone surrogates replaced by U+FFFD.
 
     JSON strings can contain lone surrogates.
     """
     require(field in row.content, no_field(row.where, field, list(row.content)))
     text = row.content[field]
+    if text is None:
+        skipped.add(row.where)
+        return ""
     require(isinstance(text, str), f"{row.where}: {field!r} isn't a string")
     return SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cs336_lib.config import require
-from cs336_lib.data.documents import Corpus, Piece, Place, check_files, read
+from cs336_lib.data.documents import Corpus, Piece, Place, Skipped, check_files, read
 from cs336_lib.data.shards import TokenStream, append, shorten
 from cs336_lib.data.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, save_tokenizer
 from cs336_lib.io import Bar, Log, locked, read_json, sync, write_atomic, writing
@@ -32,6 +32,8 @@ MOST_WORKERS = 1024
 MILLION = 1_000_000
 
 SAVE_SECONDS = 5.0  # a killed run loses at most this much work
+
+NEWLINE = "\n"  # begins a document where the tokenizer has no token for its end
 
 PROGRESS, TOKENIZER = "progress.json", "tokenizer.json"
 
@@ -121,6 +123,22 @@ def check_options(workers: int, val_fraction: float, shard_tokens: int) -> None:
     require(2 <= shard_tokens < 2**31, f"shard_tokens is {shard_tokens}; 2 to 2**31 - 1 expected")
 
 
+def check_files_for_char(corpus: Corpus) -> None:
+    """Raise `ValueError` unless a corpus has text that can be read twice."""
+    require(not corpus.raw, "--raw takes GPT-2's tokens; pass --tokenizer gpt2")
+    for path in corpus.paths:
+        twice = "not a regular file, and --tokenizer char reads it twice; save it to a file first"
+        require(path.is_file() or not path.exists(), f"{path}: {twice}")
+
+
+def separator_of(corpus: Corpus, tokenizer: Tokenizer) -> int | None:
+    """Return the token before each document, as in llm.c, or `None` for a single text."""
+    if corpus.is_one_text:
+        return None
+    end = tokenizer.end_of_text
+    return int(tokenizer.encode(NEWLINE)[0]) if end is None else end
+
+
 def prepare(
     source: Path | Corpus,
     out: Path,
@@ -138,7 +156,8 @@ def prepare(
     Args:
         source: A text file, or a corpus of documents.
         out: Folder to create.
-        tokenizer: Name of the tokenizer, "gpt2" or "char".
+        tokenizer: Name of the tokenizer, "gpt2" or "char". Each of several documents begins with
+            <|endoftext|> in gpt2, and with a newline in char.
         val_fraction: Fraction of the data for validation. A hash chooses entire documents. For a
             single text or fewer than 1 / val_fraction documents, the last tokens are used instead.
         workers: Number of threads, by default one per core. It doesn't affect the result.
@@ -157,8 +176,8 @@ def prepare(
     workers = (os.cpu_count() or 1) if workers is None else workers
     check_options(workers, val_fraction, shard_tokens)
     check_files(corpus)
-    is_gpt2 = tokenizer == "gpt2"
-    require(is_gpt2 or not corpus.raw, "--raw takes GPT-2's tokens; pass --tokenizer gpt2")
+    if tokenizer != "gpt2":
+        check_files_for_char(corpus)
     options = {"val_fraction": val_fraction, "shard_tokens": shard_tokens}
     arguments = {"tokenizer": tokenizer, **options, **describe(corpus)}
     with working_folder(out, arguments) as (folder, progress):
@@ -166,11 +185,11 @@ def prepare(
             save_tokenizer(fitting_tokenizer(tokenizer, corpus), folder / TOKENIZER)
             progress = Progress()
         made = load_tokenizer(folder / TOKENIZER)
-        separator = None if corpus.is_one_text else made.end_of_text  # as in llm.c
+        separator, skipped = separator_of(corpus, made), Skipped()
         # Of two raw files, the first is to train on.
         share = 0.5 if corpus.raw and len(corpus.paths) == 2 else val_fraction
         encode = partial(encode_batch, made, separator, share)
-        results = encode_in_order(encode, batched(read(corpus, progress.place)), workers)
+        results = encode_in_order(encode, batched(read(corpus, progress.place, skipped)), workers)
         add = partial(append, folder, shard_tokens=shard_tokens)
         save = partial(save_progress, folder, arguments)
         progress = write(results, add, progress, save, out.name)
@@ -179,8 +198,10 @@ def prepare(
         require(
             min(progress.train, progress.val) >= 2,  # a token and its successor
             f"{out}: {progress.train} training and {progress.val} validation tokens, "
-            f"but each part needs 2; more text needed",
+            f"but each part needs 2; more text needed" + f"; {skipped}" * bool(skipped.rows),
         )
+        if skipped.rows:
+            print(f"{out}: {skipped}", file=Log())
         save(progress)
         shorten(folder, "train", progress.train, shard_tokens=shard_tokens)
         return publish(folder, out, progress)
@@ -190,7 +211,7 @@ def describe(corpus: Corpus) -> dict[str, object]:
     """Describe a corpus, with file sizes and modification times, to detect changes on resume."""
     stats = [(str(path.resolve()), path.stat()) for path in corpus.paths]
     files = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
-    return {"format": 3, **dataclasses.asdict(corpus), "paths": files}
+    return {"format": 4, **dataclasses.asdict(corpus), "paths": files}
 
 
 @contextmanager
@@ -312,4 +333,6 @@ def fitting_tokenizer(name: str, corpus: Corpus) -> Tokenizer:
     if name == "char":
         for _, text in read(corpus, Place()):
             alphabet.update(str(text))
+        if alphabet and not corpus.is_one_text:
+            alphabet.add(NEWLINE)
     return make_tokenizer(name, "".join(alphabet))

@@ -24,6 +24,8 @@ HEADER_BYTES = 256 * 4
 # A fingerprint covers every token of up to a million, and this many blocks of longer streams.
 FINGERPRINT_BLOCKS, BLOCK_TOKENS = 256, 4096
 
+UINT32_MAGIC = 20240801  # of llm.c's shards of Llama 3's tokens
+
 ASCII_BYTES = 256  # GPT-2's tokens never give this many bytes below 128 in a row
 
 
@@ -82,6 +84,7 @@ def open_shard(path: Path) -> np.ndarray:
     size = path.stat().st_size
     require(path.is_file(), f"{path}: not a regular file; an llm.c .bin shard expected")
     header = np.fromfile(path, dtype="<i4", count=256).tolist()
+    require(not holds_uint32(path), f"{path}: {UINT32}")
     convert = f"cs336 prepare --raw {shlex.quote(str(path))} --out FOLDER"
     require(
         len(header) == 256 and header[:2] == [MAGIC, VERSION],
@@ -113,9 +116,27 @@ def open_raw_shard(path: Path) -> np.ndarray:
         start = file.read(4096)
     ready = f"{path}: an llm.c shard already; `cs336 train` reads it as it is"
     require(start[:4] != MAGIC.to_bytes(4, "little"), ready)
+    require(not holds_uint32(path), f"{path}: {UINT32}")
     text = f"{path}: begins like text or like ids of single characters; GPT-2's tokens expected"
     require(len(start) < ASCII_BYTES or not start.isascii(), text)
     return np.memmap(path, dtype="<u2", mode="r")
+
+
+UINT32 = (
+    "has uint32 tokens, such as Llama 3's; GPT-2's are uint16, so prepare its text with "
+    "`cs336 prepare`"
+)
+
+
+def holds_uint32(path: Path) -> bool:
+    """Return whether a file begins like uint32 tokens, with llm.c's header for them or without."""
+    with open(path, "rb") as file:
+        start = file.read(4096)
+    pairs = np.frombuffer(start[: len(start) // 4 * 4], dtype="<u2").reshape(-1, 2)
+    low, high = pairs[:, 0], pairs[:, 1]
+    # In uint16 tokens, every second one isn't among the first of the vocabulary.
+    is_raw = len(pairs) >= 64 and bool((high < 2).all() and (low > 1).any())
+    return start[:4] == UINT32_MAGIC.to_bytes(4, "little") or is_raw
 
 
 class ShardFile:

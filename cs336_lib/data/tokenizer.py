@@ -1,12 +1,12 @@
 """GPT-2's byte-pair encoding and a character tokenizer. Both work offline."""
 
 import base64
+import hashlib
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +22,12 @@ GPT2_SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\
 END_OF_TEXT = "<|endoftext|>"
 
 # The alternative with (?!\S) overflows the stack of tiktoken's regular expressions on a run of a
-# million whitespace characters, and the Rust panic ends Python.
+# million whitespace characters, and the Rust panic ends Python. Runs of this length are words that
+# we split off ourselves.
 LONGEST_BLANK = 100_000
 
-BLANK = re.compile(rf"\s{{1,{LONGEST_BLANK}}}")
+# What Rust matches by \s. Python's has more.
+BLANK = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 
 
 class Tokenizer(ABC):
@@ -51,6 +53,13 @@ class Tokenizer(ABC):
     def __hash__(self) -> int:
         return hash(self.alphabet)
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the name and the alphabet."""
+        return hashlib.sha256(
+            f"{self.name} {self.alphabet}".encode(errors="surrogatepass")
+        ).hexdigest()
+
     def __str__(self) -> str:
         return f"{self.name} with {self.vocab_size:,} ids {self.alphabet!r:.60}"
 
@@ -68,30 +77,42 @@ class Tokenizer(ABC):
 
 
 @cache
-def gpt2_encoding() -> tiktoken.Encoding:
-    """Build tiktoken's GPT-2 encoding from the vocabulary in data/, without a download."""
+def gpt2_encoding(*, split: bool = True) -> tiktoken.Encoding:
+    """Build tiktoken's GPT-2 encoding from the vocabulary in data/, without a download.
+
+    Without `split`, a text is one word.
+    """
     lines = (DATA / "gpt2.tiktoken").read_bytes().split(b"\n")
     ranks = {
         base64.b64decode(token): int(rank) for token, rank in map(bytes.split, filter(None, lines))
     }
     return tiktoken.Encoding(
         "gpt2",
-        pat_str=GPT2_SPLIT,
+        pat_str=GPT2_SPLIT if split else r"[\s\S]+",
         mergeable_ranks=ranks,
         special_tokens={END_OF_TEXT: 50256},
         explicit_n_vocab=50257,
     )
 
 
-def cut_blanks(text: str) -> list[str]:
-    """Split a text after each sequence of LONGEST_BLANK whitespace characters."""
+def words(text: str) -> Iterator[tuple[str, bool]]:
+    """Split a text at runs of LONGEST_BLANK or more whitespace characters.
+
+    As GPT2_SPLIT does, a run leaves its last character to what follows.
+
+    Yields:
+        A part of the text, and whether it is such a run, and so a single word.
+    """
     half = LONGEST_BLANK // 2  # such a run fills one of these blocks; any other check is slower
     blocks = (text[i : i + half] for i in range(0, len(text), half))
-    if not any(block.isspace() for block in blocks):
-        return [text]
-    spans = (match.span() for match in BLANK.finditer(text))
-    cuts = [end for start, end in spans if end - start == LONGEST_BLANK]
-    return [text[a:b] for a, b in pairwise([0, *cuts, len(text)])]
+    start = 0
+    if any(block.isspace() for block in blocks):
+        for match in re.finditer(rf"[{BLANK}]{{{LONGEST_BLANK},}}", text):
+            begin, end = match.start(), match.end() - (match.end() < len(text))
+            yield text[start:begin], False
+            yield text[begin:end], True
+            start = end
+    yield text[start:], False
 
 
 class GPT2Tokenizer(Tokenizer):
@@ -109,8 +130,10 @@ class GPT2Tokenizer(Tokenizer):
         """
         try:
             ids = [
-                gpt2_encoding().encode_to_numpy(piece, disallowed_special=())
-                for piece in cut_blanks(text)
+                (gpt2_encoding(split=False) if is_word else gpt2_encoding()).encode_to_numpy(
+                    part, disallowed_special=()
+                )
+                for part, is_word in words(text)
             ]
         except UnicodeEncodeError:
             return self.encode(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
@@ -161,28 +184,38 @@ def make_tokenizer(name: str, text: str) -> Tokenizer:
     return GPT2Tokenizer() if name == "gpt2" else CharTokenizer(text)
 
 
+FIELDS = {"name", "alphabet", "sha256"}  # of a tokenizer.json
+
+
 def save_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
     """Write a tokenizer.json for `load_tokenizer`."""
-    description = {"name": tokenizer.name}
+    description = {"name": tokenizer.name, "sha256": tokenizer.digest}
     if isinstance(tokenizer, CharTokenizer):
         description["alphabet"] = tokenizer.alphabet
     write_atomic(path, json.dumps(description) + "\n")
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Read a tokenizer.json written by `save_tokenizer`.
+    """Read a tokenizer.json written by `save_tokenizer`. Old files have no checksum.
 
     Raises:
         FileNotFoundError: If the file doesn't exist.
-        ValueError: If `save_tokenizer` didn't write the file.
+        ValueError: If `save_tokenizer` didn't write the file, or it has changed since.
     """
     description = read_json(inside(path.parent, path.name))
     name, alphabet = description.get("name", ""), description.get("alphabet", "")
     # Encoding drops lone surrogates.
     is_text = isinstance(alphabet, str) and alphabet.encode(errors="ignore").decode() == alphabet
     message = f"{path}: not one of our tokenizer files, which name gpt2, or char and an alphabet"
-    require(name in ("gpt2", "char") and is_text, message)
-    return make_tokenizer(name, alphabet)
+    known = is_text and description.keys() <= FIELDS
+    require(name in ("gpt2", "char") and known, message)
+    made = make_tokenizer(name, alphabet)
+    restore = "restore it from a copy"
+    message = f"{path}: damaged (its alphabet isn't in the order of its code points); {restore}"
+    require(made.alphabet == alphabet, message)
+    message = f"{path}: damaged (its checksum differs); {restore}"
+    require(description.get("sha256", made.digest) == made.digest, message)
+    return made
 
 
 def tokenizer_of(folder: Path) -> Tokenizer | None:
@@ -198,7 +231,7 @@ def tokenizer_of(folder: Path) -> Tokenizer | None:
     if not path.is_file():
         return None
     description = read_json(path)
-    if "name" in description:
+    if FIELDS & description.keys():
         return load_tokenizer(path)
     model = description.get("model")
     vocab = model.get("vocab") if isinstance(model, dict) else None

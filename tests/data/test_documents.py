@@ -1,5 +1,8 @@
 import json
 import os
+import shlex
+import shutil
+import subprocess
 import sys
 
 import numpy as np
@@ -57,6 +60,36 @@ def test_text_that_is_not_utf8_is_refused(tmp_path, monkeypatch):
                 list(text_pieces(path))
 
 
+@pytest.mark.parametrize(
+    ("encoding", "named"),
+    [
+        ("utf-16", "utf-16"),
+        ("utf-32", "utf-32"),
+        ("utf-16-le", "utf-16le"),
+        ("utf-16-be", "utf-16be"),
+        ("latin1", "latin1"),
+    ],
+)
+def test_the_advice_for_another_encoding_gives_the_text(tmp_path, encoding, named):
+    path, text = tmp_path / "old text.txt", "Ein Café, ein Gruß\n" * 99
+    path.write_bytes(text.encode(encoding))
+    with pytest.raises(ValueError, match=rf"old text\.txt: .*`iconv -f {named} -t utf-8`") as error:
+        list(text_pieces(path))
+    command = str(error.value).split("`")[1]
+    if shutil.which("iconv"):
+        done = subprocess.run(
+            [*shlex.split(command), str(path)], capture_output=True, check=True
+        ).stdout
+        assert done.decode() == text
+
+
+def test_a_file_with_a_few_nul_bytes_is_no_utf16(tmp_path):
+    path = tmp_path / "x.txt"
+    path.write_bytes(b"a text with a NUL\0 in it")
+    with pytest.raises(ValueError, match=r"contains NUL bytes; plain text expected$"):
+        list(text_pieces(path))
+
+
 def test_documents_of_several_files_in_order_from_any_place(tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "PIECE", 4)
     plain = tmp_path / "a.txt"
@@ -79,7 +112,7 @@ def test_a_broken_line_is_named(tmp_path):
         ("{", "line 2: not JSON"),
         ("[1]", "line 2: a JSON object"),
         ('{"body": "x"}', "line 2: no field 'text' among body; name one with --text-field"),
-        ('{"text": null}', "line 2: 'text' isn't a string"),
+        ('{"text": 1}', "line 2: 'text' isn't a string"),
     ):
         path.write_text('{"text": "fine"}\n' + line + "\n")
         with pytest.raises(ValueError, match=message) as error:
@@ -235,7 +268,7 @@ def test_json_rows_come_back_or_the_first_bad_one_is_named(tmp_path, lines):
         assert "\n" not in message
         number = int(message.removeprefix(f"{path}, line ").split(":")[0])
         lines = lines[: number - 1]  # those before it are good
-    texts = [json.loads(line)["text"] for line in lines if line.strip()]
+    texts = [json.loads(line)["text"] or "" for line in lines if line.strip()]
     clean = [text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts]
     assert len([text for text in clean if text]) >= len(found)
     assert found == [text for text in clean if text][: len(found)]

@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -138,7 +139,67 @@ def test_characters_of_all_documents(corpus, tmp_path):
     whole = "".join(
         tokenizer.decode(tokens(tmp_path / "out", p).tolist()) for p in ("train", "val")
     )
-    assert sorted(whole) == sorted("".join(WORDS))  # and nothing between them
+    assert sorted(whole) == sorted("".join("\n" + words for words in WORDS))
+
+
+def test_documents_of_characters_begin_with_a_newline(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "First one ends."}\n{"text": "Second"}\n{"text": "Third\\n"}\n')
+    prepare(Corpus((path,)), tmp_path / "out", "char", 0.2)
+    tokenizer = load_tokenizer(tmp_path / "out" / "tokenizer.json")
+    ids = np.concatenate([tokens(tmp_path / "out", part) for part in ("train", "val")])
+    assert tokenizer.decode(ids.tolist()) == "\nFirst one ends.\nSecond\nThird\n"
+
+
+def test_rows_without_a_text_are_skipped_and_counted(tmp_path, capsys):
+    lines = [json.dumps({"text": words}) for words in WORDS]
+    (tmp_path / "clean.jsonl").write_text("\n".join([*lines[:7], '{"text": ""}', *lines[7:]]))
+    (tmp_path / "rows.jsonl").write_text("\n".join([*lines[:7], '{"text": null}', *lines[7:]]))
+    for tokenizer in ("gpt2", "char"):
+        for name in ("clean", "rows"):
+            prepare(Corpus((tmp_path / f"{name}.jsonl",)), tmp_path / tokenizer / name, tokenizer)
+        said = capsys.readouterr().err
+        assert said.count("without a text") == 1
+        assert "rows: 1 row without a text was skipped (" in said
+        assert "rows.jsonl, line 8)" in said
+        assert contents(tmp_path / tokenizer / "clean") == contents(tmp_path / tokenizer / "rows")
+    (tmp_path / "nulls.jsonl").write_text('{"text": null}\n' * 3)
+    with pytest.raises(ValueError, match="more text needed; 3 rows without a text were skipped"):
+        prepare(tmp_path / "nulls.jsonl", tmp_path / "nulls")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes")
+def test_a_pipe_is_read_once(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(ValueError, match=r"pipe: not a regular file, and .* char reads it twice"):
+        prepare(pipe, tmp_path / "out", "char")
+    writer = threading.Thread(target=pipe.write_text, args=(TEXT,))
+    writer.start()
+    prepare(pipe, tmp_path / "out", "gpt2")
+    writer.join()
+    ids = np.concatenate([tokens(tmp_path / "out", part) for part in ("train", "val")])
+    assert GPT2Tokenizer().decode(ids.tolist()) == TEXT
+
+
+def test_a_folder_says_how_to_name_its_files(tmp_path):
+    folder = tmp_path / "my texts"
+    folder.mkdir()
+    with pytest.raises(ValueError, match="my texts: an empty folder; name files"):
+        prepare(folder, tmp_path / "out")
+    for name in ("README.md", "a.txt", "b.txt"):
+        (folder / name).write_text(TEXT)
+    with pytest.raises(
+        ValueError, match=r"a folder; name its files, such as .*/'?\*\.txt"
+    ) as error:
+        prepare(folder, tmp_path / "out")
+    pattern = str(error.value).partition("such as ")[2]
+    shell = f"printf '%s\\n' {pattern}"
+    listed = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True).stdout
+    assert listed.splitlines() == [str(folder / "a.txt"), str(folder / "b.txt")]
+    prepare(folder / "a.txt", tmp_path / "prepared")
+    with pytest.raises(ValueError, match="has shards already; `cs336 train` reads it"):
+        prepare(tmp_path / "prepared", tmp_path / "out")
 
 
 def test_shards_are_full_and_hold_the_same(corpus, text_file, tmp_path, small_pieces):

@@ -139,6 +139,19 @@ def test_files_of_other_tools_are_no_raw_shards(tmp_path):
         assert str(path) in str(error.value)
 
 
+@pytest.mark.parametrize("header", [[20240801, 7], []])
+def test_shards_of_uint32_tokens_are_named_and_not_sent_to_raw(tmp_path, header):
+    path = tmp_path / "train.bin"
+    tokens = (np.arange(3000) * 41 % 128256).astype("<u4")
+    top = np.zeros(256 if header else 0, dtype="<i4")
+    top[: len(header)] = header
+    path.write_bytes(top.tobytes() + tokens.tobytes())
+    for read in (open_shard, open_raw_shard):
+        with pytest.raises(ValueError, match=r"train\.bin: has uint32 tokens.*; GPT-2's") as error:
+            read(path)
+        assert "--raw" not in str(error.value)
+
+
 def test_a_fingerprint_sees_every_token_of_small_data_and_no_cut():
     def of(*parts):
         return TokenStream(parts, [""] * len(parts)).fingerprint()

@@ -1,17 +1,21 @@
+import json
 from itertools import product
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from cs336_lib.data import tokenizer as module
 from cs336_lib.data.corpus import shakespeare
 from cs336_lib.data.tokenizer import (
     LONGEST_BLANK,
     CharTokenizer,
     GPT2Tokenizer,
-    cut_blanks,
     gpt2_encoding,
     load_tokenizer,
     save_tokenizer,
+    tokenizer_of,
 )
 
 # What the well-known GPT-2 walkthroughs print for the first lines of tiny Shakespeare.
@@ -44,20 +48,28 @@ def test_gpt2_takes_a_run_of_a_million_blanks_or_letters():
         assert tokenizer.decode(ids.tolist()) == text
 
 
-def test_gpt2_ids_do_not_change_where_runs_are_shorter():
-    length = LONGEST_BLANK - 1
-    for text in (" " * length, "x" + "\n" * length + "y", ("x" + " " * length) * 3):
+@pytest.mark.parametrize("length", [LONGEST_BLANK - 1, LONGEST_BLANK, 150_001])
+def test_a_long_run_of_blanks_has_tiktokens_ids(length):
+    for blank, before, after in product(" \n\t\u2003\x1c", ("", "x"), ("", "y", "  ?", "\x1c")):
+        text = before + blank * length + after
         expected = gpt2_encoding().encode_ordinary(text)
-        assert GPT2Tokenizer().encode(text).tolist() == expected
+        assert GPT2Tokenizer().encode(text).tolist() == expected, (blank, before, after)
 
 
-def test_no_piece_has_a_longer_run():
-    for shift, length in product((0, 1, LONGEST_BLANK - 1), (LONGEST_BLANK, 250_000)):
-        text = "x" * shift + " " * length + "y"
-        pieces = cut_blanks(text)
-        assert "".join(pieces) == text
-        assert len(pieces) == length // LONGEST_BLANK + 1
-        assert max(piece.count(" ") for piece in pieces) == LONGEST_BLANK
+BLANKS = st.lists(
+    st.sampled_from([" ", "\n", "\t", "\r\n", "\x0b", "\x1c", "\x85", "\u00a0", "\u3000", "\u200b"])
+    | st.sampled_from(["x", "7", "'s", "!", "é"]),
+    max_size=60,
+).map("".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=BLANKS)
+def test_runs_of_any_blanks_have_tiktokens_ids(text):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "LONGEST_BLANK", 4)
+        found = GPT2Tokenizer().encode(text).tolist()
+    assert found == gpt2_encoding().encode_ordinary(text)
 
 
 def test_gpt2_has_50257_ids_and_one_special():
@@ -100,6 +112,46 @@ def test_saved_and_loaded(tmp_path):
         assert hash(again) == hash(tokenizer)
     assert CharTokenizer("abc") == CharTokenizer("cba")
     assert len({CharTokenizer("abc"), CharTokenizer("abd"), GPT2Tokenizer(), GPT2Tokenizer()}) == 3
+
+
+@pytest.mark.parametrize("tokenizer", [GPT2Tokenizer(), CharTokenizer(shakespeare())])
+def test_no_flipped_bit_gives_another_tokenizer(tmp_path, tokenizer):
+    path = tmp_path / "tokenizer.json"
+    save_tokenizer(tokenizer, path)
+    content = path.read_bytes()
+    for position in range(8 * len(content)):
+        damaged = bytearray(content)
+        damaged[position // 8] ^= 1 << position % 8
+        path.write_bytes(damaged)
+        for load in (load_tokenizer, lambda path: tokenizer_of(path.parent)):
+            try:
+                found = load(path)
+            except ValueError as error:
+                said = str(error)
+                assert said.startswith(f"{path}: ")
+                assert "\n" not in said
+            else:
+                assert found == tokenizer, bytes(damaged)
+
+
+def test_a_changed_alphabet_says_what_to_do(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    save_tokenizer(CharTokenizer("abcxyz"), path)
+    path.write_text(path.read_text().replace("xyz", "xy{"))
+    with pytest.raises(ValueError, match=r"damaged \(its checksum differs\); restore it"):
+        load_tokenizer(path)
+
+
+def test_a_file_without_a_checksum_still_loads(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_text('{"name": "char", "alphabet": "abc"}\n')
+    assert load_tokenizer(path) == tokenizer_of(tmp_path) == CharTokenizer("abc")
+    path.write_text('{"name": "gpt2"}\n')
+    assert load_tokenizer(path) == tokenizer_of(tmp_path) == GPT2Tokenizer()
+    for damaged in ("acb", "abb"):  # ids are in the order of code points
+        path.write_text(json.dumps({"name": "char", "alphabet": damaged}))
+        with pytest.raises(ValueError, match="isn't in the order of its code points"):
+            load_tokenizer(path)
 
 
 def test_a_foreign_file_is_refused(tmp_path):

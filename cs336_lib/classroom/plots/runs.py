@@ -43,7 +43,8 @@ def compared(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     axes.plot([], [], color=BLACK, linewidth=0.8, label="thin: in training, smoothed")
     axes.xaxis.set_major_formatter(EngFormatter())
     label(axes, "Validation loss of each run", "tokens", "loss [nats per token]")
-    axes.legend()
+    for text in axes.legend().get_texts():
+        text.set_parse_math(False)  # a run's name may have dollars
     return fig
 
 
