@@ -59,7 +59,7 @@ def said(error: BaseException, check: Any) -> str:
         return f"{error} in train_gpt2.py; import it in the cell"
     if isinstance(error, SyntaxError) or not isinstance(error, Exception) or not check:
         return f"your code raised {type(error).__name__}: {error}".rstrip(": ")
-    return report.complaint(error, check)
+    return report.complaint(error)
 
 
 def state() -> list[object]:

@@ -222,6 +222,7 @@ VARIANTS = {
     ],
     "a file for each step, of which the last one stays": ONE_FILE_PER_STEP,
     "older files if the last one can't be read": TRYING_OLDER_FILES,
+    "model.forward instead of model": [("model(x)", "model.forward(x)")],
     "a log that is read again, up to its last whole line": [
         (
             "    rows = []",
@@ -277,7 +278,9 @@ MISTAKES = {
             "        nn.utils.clip_grad_norm_(model.parameters(), 0.2)\n        total +=",
         )
     ],
-    "call model(x), not model.forward(x)": [("model(x)", "model.forward(x)")],
+    "the model isn't called before the optimizer's step 0": [
+        ("    for inputs, targets in zip(", "    for inputs, targets in [] and zip(")
+    ],
     "your optimizer is Adam, not AdamW": [("torch.optim.AdamW", "torch.optim.Adam")],
     "the folder is empty during the whole run": [
         ('folder / "checkpoint.pt"', 'folder.parent / "checkpoint.pt"')

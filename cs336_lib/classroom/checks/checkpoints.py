@@ -240,8 +240,7 @@ def expect_batches(seen: Witness, tokens: np.ndarray) -> None:
         )
         expect(
             pieces,
-            f"the model isn't called before the optimizer's step {number}; call model(x), not "
-            "model.forward(x), which skips hooks.",
+            f"the model isn't called before the optimizer's step {number}.",
         )
         shapes = [tuple(piece.x.shape) for piece in pieces]
         expect(
