@@ -92,6 +92,10 @@ def one_hot_embed(idx, wte, wpe):
 
 
 EMBED_SLIPS = {
+    "the result is torch.float32; keep torch.bfloat16": (
+        "wte(idx) +",
+        "torch.zeros(*idx.shape, wte.embedding_dim) + wte(idx) +",
+    ),
     "the positions are missing": (" + wpe(positions)", ""),
     "the tokens are missing": (
         "wte(idx) + wpe(positions)",

@@ -104,7 +104,7 @@ def embed(answer: Callable[[Tensor, nn.Embedding, nn.Embedding], Tensor]) -> Non
     texts = and_then(cases, lambda case: f"a batch of shape {case[:2]} and {case[4]} positions")
     for seed, ((batch, seq, width, vocab, places), wrong) in enumerate(texts):
         with seeded(seed):
-            dtype = torch.float64 if seed == 1 else torch.float32
+            dtype = {1: torch.bfloat16, 2: torch.float64}.get(seed, torch.float32)
             tables = (nn.Embedding(rows, width, dtype=dtype) for rows in (vocab, places))
             wte, wpe = tables
             idx = torch.randint(vocab, (seq, batch)).T
