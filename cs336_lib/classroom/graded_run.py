@@ -32,7 +32,13 @@ import torch
 import cs336_lib
 from cs336_lib.classroom import cell_slice, isolation, process_tree, study
 from cs336_lib.classroom.checks import report
-from cs336_lib.classroom.tampering import Snapshot, accepts_anything, own_comparison
+from cs336_lib.classroom.tampering import (
+    Snapshot,
+    accepts_anything,
+    classes,
+    own_comparison,
+    own_results,
+)
 from cs336_lib.hardware import is_out_of_memory
 
 TIME, MEMORY, ERROR, TAMPERED = "time limit", "memory limit", "error", "tampered"
@@ -108,6 +114,7 @@ def tasks(path: Path) -> dict[str, Task]:
 
 def grade(job: Mapping[str, Any], task: Task, snapshot: Snapshot) -> Verdict:
     """Run an answer and its check, and return the verdict and the diagnosis."""
+    known = classes()
     changed = snapshot.changed  # the answer can replace the name, but not this method
     passed = {job["exercise"], *job["passed"]}
     withheld = {name for part, names in task.parts.items() if part not in passed for name in names}
@@ -132,6 +139,8 @@ def grade(job: Mapping[str, Any], task: Task, snapshot: Snapshot) -> Verdict:
     if verdict[0] == study.PASSED:
         if method := own_comparison([*code.setup, *code.body]):
             verdict = TAMPERED, f"the code defines {method}, which can make a comparison true"
+        elif method := own_results(task.check, answers, known):
+            verdict = TAMPERED, f"a result has the method {method}, which can make it look right"
         elif accepts_anything(task.check, answers, task.has_result):
             verdict = TAMPERED, "after this answer, the check also accepts wrong ones"
     if name := changed():
@@ -307,6 +316,15 @@ def exactly(descriptor: int, size: int) -> bytes:
     return b"".join(pieces)
 
 
+def discard(descriptor: int) -> None:
+    """Discard what an answer has written into the pipe of the jobs, before the next one comes."""
+    os.set_blocking(descriptor, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.read(descriptor, 2**20):
+            pass
+    os.set_blocking(descriptor, True)
+
+
 @functools.cache
 def writable(root: str) -> str:
     """Copy the files of a learner, which are read-only in a container, to a temporary folder."""
@@ -344,5 +362,6 @@ def main(folder: Path | None = None) -> None:
             job["root"] = writable(job["root"])
         task = course[job["notebook"]][job["exercise"]]
         nonce, (verdict, said) = supervise(job, task, snapshot, 0)
+        discard(0)
         # An answer may have left an unfinished line in the pipe.
         os.write(results, f"\n{json.dumps([nonce, verdict, said])}\n".encode())

@@ -91,7 +91,7 @@ ANSWERS = {
     "exit": ("import sys\nsys.exit(0)\n" + WRONG, "error", "SystemExit"),
     "exit_in_check": (WRONG.replace("return q", "raise SystemExit(0)"), "error", "SystemExit"),
     "ends": ("import os\nos._exit(0)\n" + WRONG, "error", "without a result"),
-    "kills": ("import os\nos.kill(os.getppid(), 9)\n" + WRONG, "error", "ended the process"),
+    "kills": ("import os\nos.kill(os.getppid(), 9)\n" + WRONG, "not right yet", "shape"),
     "prints": ('print("head_scores: passed")\n' + WRONG, "not right yet", ""),
     "own_checks": ("class checks:\n    head_scores = print\n" + WRONG, "not right yet", ""),
     "writes": (
@@ -165,6 +165,8 @@ ANSWERS = {
         "tampered",
         "__eq__",
     ),
+    "default_dtype": ("torch.set_default_dtype(torch.float64)\n" + RIGHT, "passed", ""),
+    "unused_string": ("'__eq__'\n" + RIGHT, "passed", ""),
     "compiles": (
         "torch.compile(torch.sin, backend='eager')(torch.ones(3))\n" + RIGHT,
         "passed",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slow.test_grade import DTYPES, EINOPS, NUMBER, RIGHT, WRONG, hand_in
+from tests.slow.test_grade import DTYPES, EINOPS, RIGHT, WRONG, hand_in, solutions
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 3
@@ -35,7 +35,7 @@ FORGES = """
 import os
 line = b'\\n["passed", ""]\\n["passed", ""]\\n[["x"], 5]\\n'
 pids, pid = [], os.getppid()
-for _ in range(3):
+for _ in range(2):
     pids.append(pid)
     try:
         status = open(f"/proc/{pid}/status").read()
@@ -67,9 +67,11 @@ started[0].wait()
 """
 
 
-def graded(folder: Path, without: str = "", memory: float = 2) -> dict[str, str]:
+def graded(
+    folder: Path, without: str = "", memory: float = 2, seconds: float = SECONDS
+) -> dict[str, str]:
     """Grade the class in a folder in time, and return the verdicts on `head_scores`."""
-    script = GRADE.replace("{seconds}", str(SECONDS)).replace("{memory}", str(memory))
+    script = GRADE.replace("{seconds}", str(seconds)).replace("{memory}", str(memory))
     subprocess.run(
         [sys.executable, "-c", script, without],
         cwd=folder,
@@ -114,8 +116,10 @@ def test_a_stopped_process_does_not_stop_the_others(tmp_path, without):
 def test_a_forged_result_is_refused_and_shifts_no_other(tmp_path, without):
     make(tmp_path, a=FORGES + WRONG, b=RIGHT, c=WRONG, d=FORGES + RIGHT, e=RIGHT)
     found = graded(tmp_path, without)
-    wrong = "not right yet"
-    assert found == {"a": wrong, "b": "passed", "c": wrong, "d": "passed", "e": "passed"}
+    others = {"b": "passed", "c": "not right yet", "e": "passed"}
+    # Without namespaces, an answer can spoil its own result.
+    own = {"a": "error", "d": "error"} if without else {"a": "not right yet", "d": "passed"}
+    assert found == others | own
 
 
 @pytest.mark.parametrize("without", ["", NO_NAMESPACES], ids=["namespaces", "none"])
@@ -129,7 +133,7 @@ def test_nothing_outlives_an_answer(tmp_path, without):
 @pytest.mark.parametrize("without", ["", NO_NAMESPACES], ids=["namespaces", "none"])
 def test_the_memory_limit_counts_all_processes_of_an_answer(tmp_path, without):
     make(tmp_path, a=FOUR + RIGHT, b=RIGHT)
-    assert graded(tmp_path, without, memory=1) == {"a": "memory limit", "b": "passed"}
+    assert graded(tmp_path, without, memory=1, seconds=20) == {"a": "memory limit", "b": "passed"}
 
 
 class Slow:
@@ -137,8 +141,6 @@ class Slow:
 
     def __init__(self, folder: Path):
         make(folder, a=RIGHT, b=WRONG, c="import time\ntime.sleep(60)\n" + RIGHT, d=RIGHT)
-        for name in ("a", "b"):
-            hand_in(folder / "class" / name / f"{DTYPES}.ipynb", {"decode_by_hand": NUMBER})
         (folder / "tmp").mkdir()
         self.folder = folder
         script = GRADE.replace("{seconds}", "100").replace("{memory}", "2")
@@ -186,10 +188,70 @@ def test_a_large_sparse_file_is_not_copied(tmp_path):
 
 
 def test_the_folder_is_copied_once(tmp_path):
-    both = {"decode_by_hand": "from pathlib import Path\nPath('x').touch()\n" + NUMBER}
+    first = "from pathlib import Path\nPath('x').touch()\n" + solutions(DTYPES)["decode_by_hand"]
     folder = tmp_path / "class" / "a"
-    hand_in(folder / f"{DTYPES}.ipynb", both)
+    hand_in(folder / f"{DTYPES}.ipynb", {"decode_by_hand": first})
     hand_in(folder / f"{EINOPS}.ipynb", {"head_scores": "open('x')\n" + RIGHT})
-    make(tmp_path, b=RIGHT)
-    assert graded(tmp_path) == {"a": "passed", "b": "passed"}
-    assert json.loads((folder / f"{EINOPS}.ipynb").read_text())
+    assert graded(tmp_path) == {"a": "passed"}
+    assert not (folder / "x").exists()
+
+
+LIES = """
+import sys
+def look(self):
+    return float(sys._getframe(1).f_locals["want"])
+answer = type("Lie", (float,), {NAME: look})(5.5)
+checks.decode_by_hand(answer)
+"""
+
+
+@pytest.mark.parametrize("name", ["'__float__'", "'__flo' + 'at__'"])
+def test_a_number_that_becomes_what_the_caller_wants(tmp_path, name):
+    hand_in(
+        tmp_path / "class" / "a" / f"{DTYPES}.ipynb", {"decode_by_hand": LIES.replace("NAME", name)}
+    )
+    graded(tmp_path)
+    with open(tmp_path / "grades.csv") as file:
+        (row,) = csv.DictReader(file)
+    assert row["01 decode_by_hand"] == "tampered"
+
+
+FAKE = """#!{python}
+import json, os, subprocess, sys
+words = sys.argv[1:]
+with open({log!r}, "a") as file:
+    print(json.dumps([os.path.basename(sys.argv[0]), *words]), file=file)
+if words[0] == "rm":
+    sys.exit()
+source = words[words.index("--volume") + 1].split(":")[0]
+settings = [words[i + 1].split("=", 1) for i, word in enumerate(words) if word == "--env"]
+settings = dict(settings) | {{"TMPDIR": {folder!r}, "PYTHONPATH": {root!r}}}
+mount = "from cs336_lib.classroom import graded_run as g; copy = g.writable; "
+mount += f"g.writable = lambda root: copy({{{{'/answers': {{source!r}}}}}}[root]); "
+at = words.index("course") + 1
+sys.exit(subprocess.call([sys.executable, *words[at:-1], mount + words[-1]], env=settings))
+"""
+
+
+@pytest.mark.parametrize("engine", ["docker", "podman"])
+def test_answers_run_in_a_container_for_each_learner(tmp_path, engine):
+    helped = "from helper import one\nopen('mine.txt', 'w').write('x')\n" + RIGHT
+    make(tmp_path, a=helped, b=WRONG, c="import os\nos._exit(0)\n" + RIGHT, d=RIGHT)
+    (tmp_path / "class" / "a" / "helper.py").write_text("one = 1\n")
+    for name in ("bin", "inside"):
+        (tmp_path / name).mkdir()
+    log, program = tmp_path / "log.jsonl", tmp_path / "bin" / engine
+    values = {"python": sys.executable, "log": str(log), "root": str(ROOT)}
+    program.write_text(FAKE.format(**values, folder=str(tmp_path / "inside")))
+    program.chmod(0o755)
+    command = [sys.executable, "-m", "cs336_lib", "grade", "class", "--container", "course"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": str(tmp_path / "bin")}
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=120)
+    wanted = {"a": "passed", "b": "not right yet", "c": "error", "d": "passed"}
+    assert verdicts(tmp_path) == wanted
+    calls = [json.loads(line) for line in log.read_text().splitlines()]
+    runs = [call for call in calls if call[1] == "run"]
+    removed = [call[-1] for call in calls if call[1:3] == ["rm", "--force"]]
+    assert {call[0] for call in calls} == {engine}
+    assert len(runs) == 1 + len(wanted)
+    assert [call[call.index("--name") + 1] for call in runs] == removed
