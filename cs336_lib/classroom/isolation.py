@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import os
-import resource
 import signal
 import socket
 import struct
@@ -101,6 +100,8 @@ def refuse_connections(event: str, arguments: tuple[Any, ...]) -> None:
 
 def limit_memory(gigabytes: float) -> None:
     """Limit the memory that this process may still allocate. Only Linux enforces this."""
+    import resource  # Windows doesn't have it, and the command says so
+
     statm = Path("/proc/self/statm")
     if statm.exists():
         have = int(statm.read_text().split()[0]) * resource.getpagesize()

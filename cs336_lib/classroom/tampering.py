@@ -4,7 +4,7 @@ import ast
 import builtins
 import functools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Number
 from types import FunctionType, ModuleType
 from typing import Any
@@ -139,18 +139,18 @@ def defined(node: ast.AST) -> list[object]:
     return [text.value for text in texts if isinstance(text, ast.Constant)]
 
 
-def classes() -> set[int]:
-    """Return the identities of all classes."""
+def classes() -> dict[int, type]:
+    """Return all classes by identity. It keeps them, so that no new one gets such an identity."""
     found: set[type] = {object}
     todo: list[type] = [object]
     while todo:
         new = set(type.__subclasses__(todo.pop())) - found
         found |= new
         todo += new
-    return {id(one) for one in found}
+    return {id(one): one for one in found}
 
 
-def own_results(check: Callable[..., None], answers: list[Any], known: set[int]) -> str:
+def own_results(check: Callable[..., None], answers: list[Any], known: Mapping[int, type]) -> str:
     """Return a method with which a result decides how it is compared, or "".
 
     Unlike `own_comparison`, this finds methods whatever names them, but only in results.
@@ -221,7 +221,7 @@ class Inspector(Spoiler):
         found: A method with which a result decides how it is compared, or "".
     """
 
-    def __init__(self, known: set[int]) -> None:
+    def __init__(self, known: Mapping[int, type]) -> None:
         super().__init__()
         self.known = known
         self.found = ""
