@@ -118,7 +118,7 @@ class Runner:
         """Start the process.
 
         Raises:
-            RuntimeError: If it ends, or says nothing for `START` seconds.
+            ValueError: If it ends, or says nothing for `START` seconds.
         """
         self.buffer = b""
         with tempfile.TemporaryFile(dir=self.home) as errors:  # without a name, so nobody opens it
@@ -144,10 +144,10 @@ class Runner:
                 self.stop()
                 errors.seek(0)
                 said = printable(errors.read()[-500:].decode(errors="replace"))
-                raise RuntimeError(f"cannot run answers: {said or 'no answer'}") from None
+                raise ValueError(f"cannot run answers: {said or 'no answer'}") from None
         if version != __version__:
             self.stop()
-            raise RuntimeError(f"the image has cs336-lib {version}, and this is {__version__}")
+            raise ValueError(f"the image has cs336-lib {version}, and this is {__version__}")
         return self.process
 
     def receive(self, deadline: float) -> bytes | None:
@@ -203,7 +203,7 @@ class Runner:
                 self.left_out = copy_files(self.folder, self.work)
             if self.process is None:
                 self.start()
-        except (OSError, RuntimeError) as error:
+        except (OSError, ValueError) as error:
             return ERROR, str(error)
         nonce = secrets.token_hex()
         root = INSIDE if self.container else str(self.work)
@@ -335,7 +335,7 @@ def runner(course: Path, limits: Limits, image: str = "") -> Iterator[Runner]:
         image: The course's image for a container, or "".
 
     Raises:
-        RuntimeError: If answers can't be run.
+        ValueError: If answers can't be run.
     """
     container = Container(image) if image else None
     with ending_on_signals(), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:

@@ -255,3 +255,18 @@ def test_answers_run_in_a_container_for_each_learner(tmp_path, engine):
     assert {call[0] for call in calls} == {engine}
     assert len(runs) == 1 + len(wanted)
     assert [call[call.index("--name") + 1] for call in runs] == removed
+
+
+def test_a_container_that_does_not_start_is_one_line(tmp_path):
+    make(tmp_path, a=RIGHT)
+    program = tmp_path / "bin" / "docker"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'No such image: course' >&2\nexit 125\n")
+    program.chmod(0o755)
+    command = [sys.executable, "-m", "cs336_lib", "grade", "class", "--container", "course"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": str(tmp_path / "bin")}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True
+    )
+    said = "cs336: cannot run answers: No such image: course\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
