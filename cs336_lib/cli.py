@@ -406,12 +406,15 @@ class Grade:
     """Time limit of an answer in seconds."""
     memory_gb: float = 8
     """Memory limit of an answer in GB."""
+    container: str = ""
+    """Run the answers in containers of this image, with docker or podman."""
 
     def run(self) -> None:
         """Run `cs336 grade`."""
         from cs336_lib.classroom import grade
 
-        for line in grade.grade(self.folder, self.out, grade.Limits(self.seconds, self.memory_gb)):
+        limits = grade.Limits(self.seconds, self.memory_gb)
+        for line in grade.grade(self.folder, self.out, limits, self.container):
             print(line, flush=True)
 
 

@@ -183,6 +183,7 @@ OWN: dict[str, dict[str, list[str]]] = {
     "grade": {
         "folder": ["", "missing", "taken", "file.txt", "/dev/null", "a\nb", SHELL, LONG],
         "out": ["", ".", "taken", "file.txt", "/proc/a.csv", "file.txt/a.csv", LONG + ".csv"],
+        "container": ["-x", "no/such/image"],
         "seconds": ["0", "1e7"],
         "memory_gb": ["0", "1e7"],
     },

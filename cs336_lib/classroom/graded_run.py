@@ -1,24 +1,21 @@
 """Run learners' answers for `cs336 grade`, each in a forked process with limits and no network.
 
-`main` reads one job per line from stdin and writes one result per line to stdout. It is started
-once, because importing PyTorch takes longer than most checks.
+`main` reads jobs from stdin and writes one result per line to stdout. It is started once, because
+importing PyTorch takes longer than most checks.
 """
 
 import ast
 import builtins
 import contextlib
-import ctypes
 import functools
 import importlib
 import io
 import json
 import os
 import random
-import resource
 import secrets
+import shutil
 import signal
-import socket
-import struct
 import sys
 import tempfile
 import time
@@ -32,19 +29,26 @@ from unittest import mock
 import numpy as np
 import torch
 
-from cs336_lib.classroom import cell_slice, study
+import cs336_lib
+from cs336_lib.classroom import cell_slice, isolation, process_tree, study
 from cs336_lib.classroom.checks import report
-from cs336_lib.classroom.tampering import Snapshot, accepts_anything, own_comparison
+from cs336_lib.classroom.tampering import (
+    Snapshot,
+    accepts_anything,
+    classes,
+    own_comparison,
+    own_results,
+)
 from cs336_lib.hardware import is_out_of_memory
 
 TIME, MEMORY, ERROR, TAMPERED = "time limit", "memory limit", "error", "tampered"
 # Checks import these on first use, and they replace functions of PyTorch and Python.
 LATE = ("torch._dynamo", "torch.testing._internal.distributed.multi_threaded_pg")
 SAID = 1000  # characters of a diagnosis
-NEW_USER, NEW_NETWORK = 0x10000000, 0x40000000  # Linux's CLONE_NEWUSER and CLONE_NEWNET
-SET_FLAGS, UP = 0x8914, 1  # Linux's SIOCSIFFLAGS and IFF_UP
-END_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
-HERE = ("localhost", "127.0.0.1", "::1", "")
+SIZE, NONCE = 12, 64  # characters of a job's length and nonce
+MEASURE_EVERY = 0.1  # seconds
+PROCESSES = 256  # of an answer
+VERDICTS = {study.PASSED, study.WRONG, study.OPEN, TIME, MEMORY, ERROR, TAMPERED}
 
 Verdict = tuple[str, str]  # the verdict, and the diagnosis or ""
 
@@ -110,6 +114,7 @@ def tasks(path: Path) -> dict[str, Task]:
 
 def grade(job: Mapping[str, Any], task: Task, snapshot: Snapshot) -> Verdict:
     """Run an answer and its check, and return the verdict and the diagnosis."""
+    known = classes()
     changed = snapshot.changed  # the answer can replace the name, but not this method
     passed = {job["exercise"], *job["passed"]}
     withheld = {name for part, names in task.parts.items() if part not in passed for name in names}
@@ -134,6 +139,8 @@ def grade(job: Mapping[str, Any], task: Task, snapshot: Snapshot) -> Verdict:
     if verdict[0] == study.PASSED:
         if method := own_comparison([*code.setup, *code.body]):
             verdict = TAMPERED, f"the code defines {method}, which can make a comparison true"
+        elif method := own_results(task.check, answers, known):
+            verdict = TAMPERED, f"a result has the method {method}, which can make it look right"
         elif accepts_anything(task.check, answers, task.has_result):
             verdict = TAMPERED, "after this answer, the check also accepts wrong ones"
     if name := changed():
@@ -172,101 +179,125 @@ def failed(error: BaseException) -> Verdict:
     return ERROR, f"{type(error).__name__}: {error}"
 
 
-def offline() -> bool:
-    """Cut this process off from the network, and return whether the system enforces it.
-
-    On Linux, a new network namespace has only a loopback device. Elsewhere, or if the system
-    doesn't allow it, Python refuses connections to other machines, but other programs don't.
-    """
-    user, group = os.getuid(), os.getgid()
-    unshare = getattr(ctypes.CDLL(None, use_errno=True), "unshare", None)
-    if unshare is None or unshare(NEW_USER | NEW_NETWORK):
-        sys.addaudithook(refuse_connections)
-        return False
-    with contextlib.suppress(OSError):  # keep the name of the user
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-    with contextlib.suppress(OSError), socket.socket() as any_socket:
-        import fcntl
-
-        fcntl.ioctl(any_socket, SET_FLAGS, struct.pack("16sh14x", b"lo", UP))
-    return True
-
-
-def refuse_connections(event: str, arguments: tuple[Any, ...]) -> None:
-    """Refuse connections to other machines, as a hook of `sys.addaudithook`."""
-    if event in ("socket.connect", "socket.sendto", "socket.sendmsg"):
-        address = arguments[1]
-        if isinstance(address, tuple) and address[0] not in HERE:
-            raise PermissionError("answers are graded without a network")
-    if event in ("socket.getaddrinfo", "socket.gethostbyname") and arguments[0] not in HERE:
-        raise PermissionError("answers are graded without a network")
-
-
-def limit_memory(gigabytes: float) -> None:
-    """Limit the memory that this process may still allocate. Only Linux enforces this."""
-    statm = Path("/proc/self/statm")
-    if statm.exists():
-        have = int(statm.read_text().split()[0]) * resource.getpagesize()
-        limit = have + int(gigabytes * 1e9)
-        with contextlib.suppress(ValueError):  # a lower limit is in force
-            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-def child(job: Mapping[str, Any], task: Task, snapshot: Snapshot, pipe: int, token: str) -> None:
-    """Grade an answer in a forked process, write the result to a pipe, and end."""
-    os.setsid()  # so that programs that it starts can be ended with it
-    if prctl := getattr(ctypes.CDLL(None), "prctl", None):
-        prctl(END_WITH_PARENT, signal.SIGKILL)
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        os.dup2(nowhere, descriptor)
-    os.dup2(pipe, 3)
-    os.closerange(4, 1024)
-    here = Path(job["folder"])
+def child(job: Mapping[str, Any], task: Task, snapshot: Snapshot, token: str) -> None:
+    """Grade an answer in a forked process, write the result to the pipe 3, and end."""
+    isolation.end_with_parent()
+    isolation.hide(False)  # so that the memory of this process can be measured
+    here = Path(job["root"], job["below"])
+    here.mkdir(parents=True, exist_ok=True)  # another answer of this learner may have removed it
     os.chdir(here)
     sys.path.append(str(here))  # at the end, so that no file replaces a module
-    os.environ |= {"HOME": str(here.parent), "TMPDIR": str(here.parent)}
+    home = Path(job["root"]).parent
+    os.environ |= {"HOME": str(home), "TMPDIR": str(home)}
     tempfile.tempdir = None  # a value that it has already read from TMPDIR
-    limit_memory(job["memory_gb"])
+    isolation.limit_memory(job["memory_gb"])
     verdict, said = grade(job, task, snapshot)
     os.write(3, f"{token}{json.dumps([verdict, said[:SAID]])}".encode())
     os._exit(0)
 
 
-def supervise(job: Mapping[str, Any], task: Task, snapshot: Snapshot) -> Verdict:
-    """Grade an answer in a forked process, and end it at the time limit."""
+def contain(
+    job: Mapping[str, Any], task: Task, snapshot: Snapshot, token: str, start: int, pipe: int
+) -> None:
+    """Run `child` in a namespace of processes, if the system allows it, and end as it does.
+
+    The namespace ends with its first process, and all other processes in it end, too.
+    """
+    isolation.end_with_parent()
+    if os.read(start, 1) != b"!":
+        os._exit(1)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nowhere, descriptor)
+    os.dup2(pipe, 3)
+    os.closerange(4, 1024)
+    if isolation.own_processes():
+        if first := os.fork():
+            os._exit(min(abs(os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])), 1))
+        isolation.end_with_parent()
+        isolation.show_own_processes()
+        if process := os.fork():
+            ended = None
+            while ended != process:
+                ended, status = os.wait()  # also for those whose parent has ended
+            os._exit(min(abs(os.waitstatus_to_exitcode(status)), 1))
+    child(job, task, snapshot, token)
+
+
+def watch(process: int, seconds: float, memory_gb: float) -> tuple[int | None, str]:
+    """Wait for a process, and end it and its descendants at a limit.
+
+    Returns:
+        The exit status or `None`, and the limit that was exceeded or "".
+    """
+    started = measured = time.monotonic()
+    limit = memory_gb * 1e9 + process_tree.resident(os.getpid())
+    status, verdict = None, TIME
+    try:
+        while status is None and time.monotonic() < started + seconds:
+            done, code = os.waitpid(process, os.WNOHANG)
+            status = code if done else None
+            time.sleep(0 if done else 0.005)
+            if not done and time.monotonic() > measured + MEASURE_EVERY:
+                found = process_tree.descendants(os.getpid())
+                if process_tree.memory(found, limit) > limit or len(found) > PROCESSES:
+                    verdict = MEMORY
+                    break
+                measured = time.monotonic()
+    finally:  # also after Ctrl-C
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process, signal.SIGKILL)
+        process_tree.end_descendants(os.getpid())
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+    return status, "" if status is not None else verdict
+
+
+def supervise(
+    job: Mapping[str, Any], task: Task, snapshot: Snapshot, jobs: int
+) -> tuple[str, Verdict]:
+    """Grade an answer in another process, and return the job's nonce and the verdict.
+
+    The nonce is read after that process was forked, so that it isn't in its memory.
+    """
     reading, writing = os.pipe()
+    waiting, start = os.pipe()
     token = secrets.token_hex()  # a result without it was not written by `child`
     process = os.fork()
     if process == 0:
         try:
-            child(job, task, snapshot, writing, token)
+            os.setsid()  # so that programs that it starts can be ended with it
+            os.close(start)
+            contain(job, task, snapshot, token, waiting, writing)
         finally:
             os._exit(1)
     os.close(writing)
-    deadline, status = time.monotonic() + job["seconds"], None
-    try:
-        while status is None and time.monotonic() < deadline:
-            done, code = os.waitpid(process, os.WNOHANG)
-            status = code if done else None
-            time.sleep(0 if done else 0.005)
-    finally:  # also after Ctrl-C
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process, signal.SIGKILL)
-    if status is None:
-        os.waitpid(process, 0)
+    os.close(waiting)
+    nonce = exactly(jobs, NONCE).decode()
+    with contextlib.suppress(BrokenPipeError):
+        os.write(start, b"!")
+    os.close(start)
+    status, limit = watch(process, job["seconds"], job["memory_gb"])
     os.set_blocking(reading, False)
     with os.fdopen(reading, "rb") as file:
         written = (file.read() or b"").decode(errors="replace")
-    if status is None:
-        return TIME, ""
+    if limit:
+        return nonce, (limit, "")
     if status != 0 or not written.startswith(token):
-        return ERROR, "the process ended without a result"
-    verdict, said = json.loads(written.removeprefix(token))
-    return verdict, said
+        return nonce, (ERROR, "the process ended without a result")
+    return nonce, parse(written.removeprefix(token))
+
+
+def parse(text: str) -> Verdict:
+    """Return the verdict and the diagnosis in a result that an answer may have written."""
+    try:
+        verdict, said = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        verdict, said = None, None
+    if type(verdict) is str and verdict in VERDICTS and type(said) is str:
+        return verdict, said[:SAID]
+    return ERROR, "the result is not one that a check gives"
 
 
 def settle() -> None:
@@ -276,17 +307,61 @@ def settle() -> None:
     torch.compile(torch.nn.Identity(), backend="eager")(torch.ones(1))
 
 
-def main() -> None:
-    """Grade the jobs on stdin. The working directory has the course's notebooks."""
-    is_enforced = offline()
+def exactly(descriptor: int, size: int) -> bytes:
+    """Read this many bytes and no more, or fewer at the end of the file."""
+    pieces = []
+    while size > 0 and (piece := os.read(descriptor, min(size, 2**20))):
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
+
+
+def discard(descriptor: int) -> None:
+    """Discard what an answer has written into the pipe of the jobs, before the next one comes."""
+    os.set_blocking(descriptor, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.read(descriptor, 2**20):
+            pass
+    os.set_blocking(descriptor, True)
+
+
+@functools.cache
+def writable(root: str) -> str:
+    """Copy the files of a learner, which are read-only in a container, to a temporary folder."""
+    to = Path(tempfile.mkdtemp()) / "work"
+    return str(shutil.copytree(root, to, symlinks=True))
+
+
+def main(folder: Path | None = None) -> None:
+    """Grade the jobs on stdin.
+
+    A job is its length in 12 digits, a JSON object, and a nonce, which the line with its result
+    begins with. The first line says whether the system cuts answers off from the network and from
+    other processes, and the version of the package.
+
+    Args:
+        folder: Folder of the course's notebooks, which becomes the working directory.
+    """
+    if folder is not None:
+        os.chdir(folder)
+    isolation.end_with_parent()
+    isolation.adopt()
+    is_offline = isolation.offline()
+    isolation.hide()
     torch.set_num_threads(1)  # other threads wouldn't exist in a forked process
     settle()
-    results = os.fdopen(os.dup(1), "w")
+    results = os.dup(1)
     os.dup2(2, 1)  # nothing else is written to the results
     course = {path.stem: tasks(path) for path in study.originals(Path.cwd())}
     snapshot = Snapshot()
-    print(json.dumps(is_enforced), file=results, flush=True)
-    for line in sys.stdin:
-        job = json.loads(line)
-        verdict = supervise(job, course[job["notebook"]][job["exercise"]], snapshot)
-        print(json.dumps(verdict), file=results, flush=True)
+    ready = [is_offline, isolation.has_own_processes(), cs336_lib.__version__]
+    os.write(results, f"{json.dumps(ready)}\n".encode())
+    while size := exactly(0, SIZE):
+        job = json.loads(exactly(0, int(size)))
+        if job["is_copied"]:
+            job["root"] = writable(job["root"])
+        task = course[job["notebook"]][job["exercise"]]
+        nonce, (verdict, said) = supervise(job, task, snapshot, 0)
+        discard(0)
+        # An answer may have left an unfinished line in the pipe.
+        os.write(results, f"\n{json.dumps([nonce, verdict, said])}\n".encode())

@@ -4,7 +4,7 @@ import ast
 import builtins
 import functools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Number
 from types import FunctionType, ModuleType
 from typing import Any
@@ -12,11 +12,18 @@ from typing import Any
 import torch
 
 PACKAGE = "cs336_lib"
-# Methods with which an object decides how it is compared
+# Methods with which an object decides how it is compared, or which number it becomes
 COMPARISONS = {
-    *("__eq__", "__ne__", "__bool__", "__instancecheck__", "__subclasscheck__"),
+    *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__bool__"),
+    *("__instancecheck__", "__subclasscheck__"),
+    *("__float__", "__int__", "__index__", "__complex__", "__array__"),
     *("__torch_function__", "__torch_dispatch__", "__array_function__", "__array_ufunc__"),
 }
+# Further methods that no result of an answer needs
+ARITHMETIC = {"__sub__", "__rsub__", "__abs__", "__round__", "__truediv__", "__rtruediv__"}
+SETTERS = {"setattr", "__setattr__"}
+# What PyTorch itself replaces when a default is set
+DEFAULTS = {"torch.Storage"}
 
 
 class Snapshot:
@@ -40,7 +47,7 @@ class Snapshot:
             (f"{owner_name}.{name}", vars(owner), name, value, parts(value))
             for owner_name, owner in owners.values()
             for name, value in vars(owner).items()
-            if is_watched(name, value, owner_name)
+            if is_watched(name, value, owner_name) and f"{owner_name}.{name}" not in DEFAULTS
         ]
         self.classes = [
             (name, owner, len(vars(owner)), set(vars(owner)))
@@ -101,14 +108,61 @@ def same(found: list[object], before: list[object]) -> bool:
 
 
 def own_comparison(nodes: Iterable[ast.AST]) -> str:
-    """Return a method in this code with which an object decides how it is compared, or ""."""
+    """Return a method that this code defines and that decides a comparison, or ""."""
     for node in nodes:
         for inner in ast.walk(node):
-            for field in ("name", "id", "attr", "value"):  # also a name in a string
-                name = getattr(inner, field, None)
-                if type(name) is str and name in COMPARISONS:
+            for name in defined(inner):
+                if name in COMPARISONS:
                     return name
     return ""
+
+
+def defined(node: ast.AST) -> list[object]:
+    """Return names that a piece of code may define, also those in strings."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return [node.name]
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return [node.id]
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        return [node.attr]
+    if isinstance(node, ast.keyword):
+        return [node.arg]
+    texts: list[ast.AST | None] = []
+    if isinstance(node, ast.Dict):
+        texts = [*node.keys]
+    elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+        texts = [node.slice]
+    elif isinstance(node, ast.Call):
+        name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+        texts = [inner for word in node.args for inner in ast.walk(word)]
+        texts = texts if name in SETTERS else []
+    return [text.value for text in texts if isinstance(text, ast.Constant)]
+
+
+def classes() -> dict[int, type]:
+    """Return all classes by identity. It keeps them, so that no new one gets such an identity."""
+    found: set[type] = {object}
+    todo: list[type] = [object]
+    while todo:
+        new = set(type.__subclasses__(todo.pop())) - found
+        found |= new
+        todo += new
+    return {id(one): one for one in found}
+
+
+def own_results(check: Callable[..., None], answers: list[Any], known: Mapping[int, type]) -> str:
+    """Return a method with which a result decides how it is compared, or "".
+
+    Unlike `own_comparison`, this finds methods whatever names them, but only in results.
+
+    Args:
+        check: The check, which has accepted the answer.
+        answers: The accepted answer, and further arguments of the check.
+        known: What `classes` returned before the answer ran.
+    """
+    inspector = Inspector(known)
+    accepts(check, [inspector.spoil(answers[0]), *answers[1:]])
+    return inspector.found
 
 
 class Spoiler:
@@ -155,6 +209,36 @@ class Spoiler:
         if isinstance(value, str):
             return value + "?"
         return value + 1 if isinstance(value, Number) else value  # type: ignore[operator]
+
+
+class Inspector(Spoiler):
+    """Looks at the results of an answer, and leaves them as they are.
+
+    Args:
+        known: What `classes` returned before the answer ran.
+
+    Attributes:
+        found: A method with which a result decides how it is compared, or "".
+    """
+
+    def __init__(self, known: Mapping[int, type]) -> None:
+        super().__init__()
+        self.known = known
+        self.found = ""
+
+    def shift(self, value: Any) -> Any:
+        """Return the value after a look at its class and those of its items."""
+        for one in type.mro(type(value)):
+            if id(one) not in self.known:
+                names = sorted((COMPARISONS | ARITHMETIC) & set(vars(one)))
+                self.found = self.found or (f"{one.__name__}.{names[0]}" if names else "")
+        if type(value) in (list, tuple):
+            for item in value:
+                self.shift(item)
+        elif type(value) is dict:
+            for item in value.values():
+                self.shift(item)
+        return value
 
 
 def accepts_anything(check: Callable[..., None], answers: list[Any], has_result: bool) -> bool:

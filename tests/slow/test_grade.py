@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cs336_lib.classroom import cell_slice, grade, graded_run
+from cs336_lib.classroom import cell_slice, grade, isolation
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 DTYPES, EINOPS, MODEL = STEMS = ("01_dtypes", "03_einops", "07_gpt2_model")
@@ -91,7 +91,7 @@ ANSWERS = {
     "exit": ("import sys\nsys.exit(0)\n" + WRONG, "error", "SystemExit"),
     "exit_in_check": (WRONG.replace("return q", "raise SystemExit(0)"), "error", "SystemExit"),
     "ends": ("import os\nos._exit(0)\n" + WRONG, "error", "without a result"),
-    "kills": ("import os\nos.kill(os.getppid(), 9)\n" + WRONG, "error", "ended the process"),
+    "kills": ("import os\nos.kill(os.getppid(), 9)\n" + WRONG, "not right yet", "shape"),
     "prints": ('print("head_scores: passed")\n' + WRONG, "not right yet", ""),
     "own_checks": ("class checks:\n    head_scores = print\n" + WRONG, "not right yet", ""),
     "writes": (
@@ -166,6 +166,8 @@ ANSWERS = {
         "tampered",
         "__eq__",
     ),
+    "default_dtype": ("torch.set_default_dtype(torch.float64)\n" + RIGHT, "passed", ""),
+    "unused_string": ("'__eq__'\n" + RIGHT, "passed", ""),
     "compiles": (
         "torch.compile(torch.sin, backend='eager')(torch.ones(3))\n" + RIGHT,
         "passed",
@@ -358,17 +360,17 @@ def test_the_newest_copy_is_graded(tmp_path):
 def test_without_a_namespace_python_refuses_connections():
     for address in (("192.0.2.1", 80), ("example.org", 80)):
         with pytest.raises(PermissionError):
-            graded_run.refuse_connections("socket.connect", (None, address))
+            isolation.refuse_connections("socket.connect", (None, address))
     with pytest.raises(PermissionError):
-        graded_run.refuse_connections("socket.getaddrinfo", ("example.org", 80))
-    graded_run.refuse_connections("socket.connect", (None, ("127.0.0.1", 80)))
-    graded_run.refuse_connections("open", ("file", "r", 0))
+        isolation.refuse_connections("socket.getaddrinfo", ("example.org", 80))
+    isolation.refuse_connections("socket.connect", (None, ("127.0.0.1", 80)))
+    isolation.refuse_connections("open", ("file", "r", 0))
 
 
 OFFLINE = """
 import socket
-from cs336_lib.classroom import graded_run
-if graded_run.offline():
+from cs336_lib.classroom import isolation
+if isolation.offline():
     assert [name for _, name in socket.if_nameindex()] == ["lo"]
 else:
     try:
