@@ -190,6 +190,12 @@ def in_32_bits(batch, widths):
     return (flops + 2**31) % 2**32 - 2**31
 
 
+def in_float32(batch, widths):
+    w = torch.tensor(widths, dtype=torch.float32)
+    flops = 2 * batch * w[:-1] * w[1:]
+    return int(2 * flops.sum() - flops[0])
+
+
 def by_first_size(batch, widths):
     flops = forward(batch, widths)
     return sum(layer if layer == flops[0] else 2 * layer for layer in flops)
@@ -232,6 +238,16 @@ def test_backward_flops():
         (lambda b, w: backward(b, w) + sum(forward(1, w)), "the optimizer's update"),
         (lambda b, w: backward(b, w) - forward(b, w)[-1], "at the last layer, too"),
         (lambda b, w: backward(b, w) * (1 + 1e-7), "the number is off for batch 8"),
+        (
+            lambda b, w: 2 * b * w[0] * w[1] + 4 * b * w[1] * w[2],
+            "You count the first two layers only",
+        ),
+        (lambda b, w: backward(b, w[:3]), "You count the first two layers only"),
+        (in_float32, "right to six digits, but not exact for batch 65536"),
+        (
+            lambda b, w: backward(b, w) if len(w) > 2 else None,
+            "returns None for batch 3 and widths (5, 7)",
+        ),
         (by_first_size, "go by its position"),
         (by_first_width, "off for batch 1 and widths (32, 32, 16)"),
         (lambda b, w: 2 * sum(set(forward(b, w))) - forward(b, w)[0], "Layers of the same size"),
@@ -372,7 +388,10 @@ def test_seconds_of_a_step():
     cases += [
         (lambda s, p, b: explain(s[:-1] or s, p, b)[0], first),
         (lambda s, p, b: sum(by_intensity(o, p, b) for o in s), first),
-        (lambda s, p, b: sum(by_its_kind(o, p, b) for o in s), first),
+        (
+            lambda s, p, b: sum(by_its_kind(o, p, b) for o in s),
+            "the computing of matmuls and attention, and the moving of the rest; each",
+        ),
     ]
     assert_verdicts(checks.step_gap, [(answer(wrong), said) for wrong, said in cases])
 
@@ -503,6 +522,14 @@ def test_zero_bytes():
         (lambda per, n, s: per.total / n, "divide everything at every stage"),
         (lambda per, n, s: per.total / n if s else per.total, "divide everything from stage 1 on"),
         (lambda per, n, s: per.total / n**s, "once more at each stage"),
+        (
+            lambda per, n, s: sharded(checks.BytesPerParameter(2, 2, 4, 8), n, s),
+            "You always count 2, 2, 4 and 8 bytes; read the fields of `per`",
+        ),
+        (
+            lambda per, n, s: sharded(per, n, s) if s else None,
+            "returns None for stage=0, gpus=8 and a per of",
+        ),
         (only_shards, "What your stage doesn't shard is missing"),
         (lambda per, n, s: sharded(per, n, min(s, 2)), "Your weights are never sharded"),
         (lambda per, n, s: 8 * sharded(per, n, s), "Those are bits"),

@@ -11,6 +11,7 @@ from verdicts import assert_untouched, assert_verdicts
 from cs336_lib.classroom.bits import BF16, E4M3, FP32
 from cs336_lib.classroom.checks import dtypes as checks
 
+SIGN = 1 << 31
 FUNCTIONS = ("decode_e4m3", "to_bf16", "int8_round_trip")
 
 
@@ -30,6 +31,7 @@ def test_decode_by_hand():
         (-1.375 * 2.0**-125, "255"),
         (-1.375 * 2.0**130, "you left out the bias"),
         (-1.375 / 8, "the other way round"),
+        (-1.375 / 4, "the exponent field is the number 130, which has no sign"),
         (-1.375 * 2 * 3, "2 to the power of the exponent"),
         (-3.0, "implicit leading one"),
         (-1.375, "you left out the power of two"),
@@ -119,6 +121,11 @@ def scaled_mantissa(part):
     return decode
 
 
+def twos_complement(code):
+    """Reads a negative code as in int8."""
+    return -e4m3()(256 - code) if 128 < code < 255 else e4m3()(code)
+
+
 def test_decode_e4m3():
     right = (e4m3(), e4m3_by_ldexp, e4m3_from_text, e4m3_from_fp16, changed(0x80, 0.0))
     right += (lambda code: np.float32(e4m3()(code)), changed(0x50, 8))
@@ -133,6 +140,7 @@ def test_decode_e4m3():
         (e4m3(mask=-1), "stayed in your exponent"),
         (e4m3(mask=-1, signed=False), "stayed in your exponent"),
         (changed(0xB8, -2.0), "0xb8, which is 1 0111 000, is off"),
+        (twos_complement, "you read negative codes as two's complement"),
         (e5m2, "you cut the byte like E5M2"),
         (scaled_mantissa(lambda mantissa: mantissa // 8), "with //, which rounds"),
         (scaled_mantissa(lambda mantissa: mantissa / 4), "divide it by 2^3"),
@@ -220,7 +228,16 @@ def test_to_bf16():
         (lambda code: bf16(code) & 0x7FFF, "negative numbers lose their sign bit"),
         (lambda code: bf16(code & 0x7FFFFFFF) + (code >> 31), "a negative number, is off"),
         (no_infinity, "beyond the largest bf16 number, so it becomes infinity"),
-        (lambda code: bf16(code) if code >> 23 & 255 else 0, "a subnormal number or zero, is off"),
+        (lambda code: bf16(code) if code >> 23 & 255 else 0, "return zero for every subnormal"),
+        (lambda code: bf16(code) if code & ~SIGN else 0, "or zero, is off"),
+        (
+            lambda code: bf16(code) if bf16(code) & 0x7F80 != 0x7F80 else 0x7F80,
+            "0xff7fffff is negative, so it must become minus infinity, 0xff80; yours is 0x7f80",
+        ),
+        (
+            lambda code: bf16(code) if bf16(code) & 0x7F80 != 0x7F80 else 0xFF80,
+            "0x7f7fffff is positive, so it must become infinity, 0x7f80; yours is 0xff80",
+        ),
         (lambda code: bf16(code) if code >> 31 == 0 else code >> 16, "a negative number, is off"),
         (lambda code: None if code == 0 else bf16(code), "returns None for 0x0"),
         (lambda code: BF16.encode(FP32.decode(code)), "write it by hand"),
@@ -342,6 +359,11 @@ def test_int8_round_trip():
         (quantizer(upside_down=True), "upside down"),
         (with_scale(lambda scale: scale + 1e-8), "an added eps"),
         (with_scale(lambda scale: max(scale, 1e-12)), "a lower bound"),
+        (lambda x: quantizer()(x.half()), "your scale is that of x in torch.float16"),
+        (
+            lambda x: (quantizer()(x)[0], quantizer()(x.bfloat16())[1]),
+            "your scale is that of x in torch.bfloat16",
+        ),
         (unless(lambda x: x.sum() == 0), "x holds numbers that add up to 0"),
         (unless(lambda x: x.mean() == 0), "x holds numbers that add up to 0"),
         (unless(lambda x: x.flatten()[0] == 0), "x holds numbers that begin with a 0"),

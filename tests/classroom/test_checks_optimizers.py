@@ -413,6 +413,9 @@ ADAMS = {
     "bias correction is missing; divide": adam(
         move=lambda g, m, v, c1, c2, e: direction(g, m, v, 1, 1, e)
     ),
+    "right at t = 1, but at t = 3 the bias correction is missing": with_corrections(
+        lambda beta, t: 1 - beta if t == 1 else 1
+    ),
     "bias correction of m is missing": adam(
         move=lambda g, m, v, c1, c2, e: direction(g, m, v, 1, c2, e)
     ),
@@ -489,6 +492,14 @@ def transposed(matrix, steps):
     return x.T if tall else x
 
 
+def divides_in_every_round(matrix, steps):
+    x = matrix
+    for _ in range(steps):
+        x = x / x.norm()
+        x = 1.5 * x - 0.5 * x @ x.T @ x
+    return x
+
+
 def on_singular_values(matrix, steps):
     u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
     s = s / s.square().sum().sqrt()
@@ -517,6 +528,11 @@ SCHULZES = {
     "it diverges to infinity": variant(divide=False),
     "x**3 cubes the entries": variant(cube=lambda x: x**3),
     "in every round": variant(each=True),
+    "so the singular values can't reach 1": divides_in_every_round,
+    "only the bits of torch.bfloat16": lambda matrix, steps: variant()(
+        matrix.bfloat16(), steps
+    ).float(),
+    "only the bits of torch.float16": lambda matrix, steps: variant()(matrix.half(), steps).float(),
     "you multiply the norm back in": variant(back=True),
     "you do one round only": variant(fixed=1),
     "the rounds are missing": variant(fixed=0),

@@ -580,6 +580,10 @@ WITHOUT_GRADIENT = {
         (lambda q, k, v, *heads: attention(q, k, v.detach(), *heads), "gradient of v " + HALF),
         (lambda q, k, v, *heads: attention(q, k.detach(), v, *heads), "gradient of k " + HALF),
         (torch.no_grad()(by_library), LOST),
+        (
+            lambda *inputs: (torch.set_grad_enabled(False), by_library(*inputs))[1],
+            "leave that out, or, if nothing in this task needs a gradient",
+        ),
         (masked_in_place, "you change a value that its gradient needs"),
     ],
 }

@@ -287,6 +287,24 @@ def test_gradients_flow_through_views():
     assert_verdicts(checks.im2col, cases)
 
 
+def as_if_fresh(qkv, n_head):
+    """Computes all strides from the shape, and begins at slot 0."""
+    batch, seq, width = qkv.shape
+    size = width // (3 * n_head)
+    shape, stride = (batch, n_head, seq, size), (seq * width, size, width, 1)
+    return [qkv.as_strided(shape, stride, n * n_head * size) for n in range(3)]
+
+
+def without_offset(qkv, n_head):
+    """Has the right strides, but begins at slot 0."""
+    views = by_as_strided(qkv, n_head)
+    starts = [view.storage_offset() - qkv.storage_offset() for view in views]
+    return [
+        view.as_strided(view.shape, view.stride(), start)
+        for view, start in zip(views, starts, strict=True)
+    ]
+
+
 def test_split_heads_is_right_for_every_qkv():
     cases = [
         (lambda x, h: parts_by(right)(x, 3), "right for 3 heads of 4 channels, but"),
@@ -303,6 +321,11 @@ def test_split_heads_is_right_for_every_qkv():
             lambda x, h: parts_by(right)(x.as_strided(x.shape, (*x.stride()[:2], 1)), h),
             "wrong numbers for every second channel",
         ),
+        (
+            as_if_fresh,
+            "for a slice of a longer sequence, which is a view, q is read as from a fresh",
+        ),
+        (without_offset, "for a slice of a longer sequence, which is a view, q is read as from a"),
         (lambda x, h: parts_by(right)(x.squeeze(0), h), "a batch of one sequence"),
         (lambda x, h: parts_by(right)(x.float(), h), "a copy for numbers in float64"),
         (lambda x, h: parts_by(right)(x.add_(1), h), "changes its input qkv in place"),
@@ -359,6 +382,16 @@ def offset_by_address(image, k):
     return strided(lambda x, k: x.stride() * 2, offset=offset)(image, k)
 
 
+def of_a_slice(cut):
+    """Calls as_strided on a slice, which has the right values and a wrong gradient."""
+
+    def windows(image, k):
+        shape = (image.size(0) - k + 1, image.size(1) - k + 1, k, k)
+        return cut(image, k).as_strided(shape, image.stride() * 2)
+
+    return windows
+
+
 def test_im2col():
     cases = [
         (strided(lambda x, k: (x.size(1), 1, x.size(1), 1)), "you wrote (width, 1)"),
@@ -384,6 +417,13 @@ def test_im2col():
         (lambda x, k: x.sub_(1).unfold(0, k, 1).unfold(1, k, 1), "changes its input image"),
         (lambda x, k: x.unfold(0, k, 1).unfold(1, k, 1).clone(), "but they are a copy"),
         (lambda x, k: x.unfold(0, k, 1).unfold(1, k, 1)[0], "(4, 3, 3); it should be (3, 4, 3, 3)"),
+        (
+            lambda x, k: strided(lambda x, k: x.stride() * 2)(x.contiguous(), k),
+            "a view for a fresh image, but a copy for a transpose or a crop",
+        ),
+        (of_a_slice(lambda x, k: x[:k, :k]), "beyond the slice that you call as_strided on"),
+        (of_a_slice(lambda x, k: x[:k]), "beyond the slice that you call as_strided on"),
+        (of_a_slice(lambda x, k: x[0]), "beyond the slice that you call as_strided on"),
         (offset_by_address, "storage_offset counts elements"),
         (lambda x, k: x.unfold(0, k, 1).unfold(1, k, 1).numpy(), "yours is of type ndarray"),
         (lambda x, k: None, "is the `return` missing"),
@@ -416,6 +456,16 @@ def ones(q, k):
     return torch.ones(q, k, dtype=torch.bool)
 
 
+def positions_in(dtype):
+    """A mask from positions that a narrow dtype can't hold."""
+
+    def mask(queries, keys):
+        position = torch.arange(keys).to(dtype)
+        return position[keys - queries :, None] >= position
+
+    return mask
+
+
 def test_causal_mask():
     cases = [
         (lambda q, k: ones(q, k).triu(), "that is triu: row i looks at itself and the future"),
@@ -434,8 +484,15 @@ def test_causal_mask():
         (lambda q, k: ones(q, k).tril(k - q if q > 1 else 0), "so it sees all keys"),
         (lambda q, k: ones(q, k).tril(min(k - q, 3)), "mask(1, 7) is wrong"),
         (lambda q, k: ones(q, k).tril(k - q if q < 5 else 1), "but mask(7, 7) is wrong"),
-        (lambda q, k: ones(1024, 1024).tril()[k - q : k, :k], "(0, 1024), not (3, 2100)"),
+        (lambda q, k: ones(1024, 1024).tril()[k - q : k, :k], "(0, 1024), not (4, 2100)"),
         (lambda q, k: ones(q, k).tril(min(k - q, 1024)), "right for a few keys"),
+        (
+            positions_in(torch.uint8),
+            "your positions don't fit into torch.uint8, which counts to 255",
+        ),
+        (positions_in(torch.int8), "your positions don't fit into torch.int8, which counts to 127"),
+        (positions_in(torch.float16), "into torch.float16, which counts to 2048"),
+        (positions_in(torch.bfloat16), "into torch.bfloat16, which counts to 256"),
         (lambda q, k: np.tri(q, k, k - q, dtype=bool), "yours is of type ndarray"),
         (lambda q, k: in_loops(q, k).tolist(), "yours is of type list"),
         (lambda q, k: None, "is the `return` missing"),
@@ -459,6 +516,8 @@ def test_causal_mask_passes_right_answers():
     answers = (
         by_positions,
         in_loops,
+        positions_in(torch.int16),
+        positions_in(torch.float32),
         lambda q, k: ones(k, k).tril()[k - q :],
         lambda q, k: ones(k, k).tril()[-q:],
         lambda q, k: ~ones(q, k).triu(k - q + 1),

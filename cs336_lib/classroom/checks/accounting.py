@@ -135,6 +135,8 @@ def backward_mistakes(batch: int, widths: Sequence[int]) -> Mistakes:
         + total / batch,
         "You save a matmul at the last layer, too; it is only the first whose input needs no "
         "gradient.": want - forward[-1],
+        "You count the first two layers only; go through all of them.": forward[0]
+        + 2 * sum(forward[1:2]),
         "You multiply by the batch twice; each matmul has it once.": want * batch,
         "You count one matmul for each layer but the first; those layers have two, and the first "
         "has one.": sum(forward[1:]),
@@ -386,6 +388,11 @@ def time_mistakes(step: Sequence[Operation], peak: float, bandwidth: float) -> M
     for kind in dict.fromkeys(op.kind for op in step):
         mine = [number for number, op in enumerate(step) if op.kind == kind]
         by_kind += max(sum(computing[n] for n in mine), sum(moving[n] for n in mine))
+    dense = ("matmul", "attention")
+    by_matmul_or_attention, by_matmul = (
+        sum(c if op.kind in kinds else m for op, c, m in zip(step, computing, moving, strict=True))
+        for kinds in (dense, dense[:1])
+    )
     own_limit = "each operator has its own limit, so take the longer time of each and then the sum."
     return {
         "You add the two times of an operator; computing and moving overlap, so the longer one "
@@ -393,6 +400,9 @@ def time_mistakes(step: Sequence[Operation], peak: float, bandwidth: float) -> M
         "You take the shorter of an operator's two times; it ends when the slower is done.": (
             sum(map(min, computing, moving))
         ),
+        "You count the computing of matmuls and attention, and the moving of the rest; "
+        f"{own_limit}": by_matmul_or_attention,
+        f"You count the computing of matmuls, and the moving of the rest; {own_limit}": by_matmul,
         f"You count only the computing; {own_limit}": sum(computing),
         f"You count only the moving; {own_limit}": sum(moving),
         f"You take the longer of the step's two totals; {own_limit}": max(
@@ -569,6 +579,9 @@ def sharding_mistakes(per: BytesPerParameter, gpus: int, stage: int) -> Mistakes
         ),
         "Your weights are never sharded; they are at stage 3.": want
         + (per.weights * (1 - 1 / gpus) if stage == 3 else 0),
+        "You always count 2, 2, 4 and 8 bytes; read the fields of `per`.": share(
+            BytesPerParameter(weights=2, gradient=2, master=4, state=8), gpus, stage
+        ),
         "Those are bits; return bytes.": 8 * want,
         "You round; keep the fraction.": round(want, 2),
         "You round to whole numbers; keep the fraction.": round(want),

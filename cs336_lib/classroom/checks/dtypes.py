@@ -42,6 +42,8 @@ def decode_by_hand(answer: Any) -> None:
         "you subtracted the exponent field from the bias; it is the other way round.": (
             sign * significand / power
         ),
+        "your power of two is 2^-2. The exponent field is the number 130, which has no sign; the "
+        "bias of 127 is subtracted from it.": sign * significand / 4,
         "you multiplied by 2 times the exponent; it is 2 to the power of the exponent.": (
             sign * significand * 2 * (field - 127)
         ),
@@ -83,6 +85,11 @@ def expect_normals(answer: Mapping[int, float]) -> None:
         "the sign bit of 0xB8 has stayed in your exponent; mask it out with & 0b1111.",
     )
     expect(minus_one != 1.0, "0xB8 is 0x38 with its sign bit set, but you lose the sign.")
+    expect(
+        (minus_one, answer[0xC8]) != (-4.0, -1.0),
+        "you read negative codes as two's complement, as in int8. A float has a sign bit, and its "
+        "other bits mean the same with either sign: 0xB8 is 0x38 with a minus.",
+    )
     expect_code(0xB8, minus_one)
     expect(
         middle != 1.0,
@@ -250,10 +257,21 @@ def to_bf16(encode: Callable[[int], int]) -> None:
         any(answer[code] != answer[code - SIGN] for code in negative),
         "negative numbers lose their sign bit; they get the codes of positive numbers.",
     )
+    tiny = [got for code, got in answer.items() if FP32.split(code)[1] == 0]
+    expect(
+        any(got & 0x7FFF for got in tiny),
+        "you return zero for every subnormal number, but bf16 has subnormal numbers, too; round to "
+        "the nearest, as for other numbers.",
+    )
     for code, got in answer.items():
         want = BF16.encode(FP32.decode(code))
         if got == want:
             continue
+        own = "negative, so it must become minus" if code & SIGN else "positive, so it must become"
+        expect(
+            want & 0x7FFF != BF16.max_code + 1 or got ^ want != 0x8000,
+            f"{code:#010x} is {own} infinity, {want:#06x}; yours is {got:#06x}: keep the sign bit.",
+        )
         expect(
             want & 0x7FFF != BF16.max_code + 1,
             f"{code:#010x} lies beyond the largest bf16 number, so it becomes infinity.",
@@ -372,6 +390,10 @@ def int8_round_trip(quantize: Callable[[Tensor], tuple[Tensor, float]]) -> None:
             ),
             "your scale has a lower bound or an added eps, which spoils small numbers; replace it "
             "only if it is 0.": scale if case == TINY and scale > want else math.nan,
+        } | {
+            f"your scale is that of x in {dtype}, which rounds or overflows; compute it in x's own "
+            "dtype.": x.to(dtype).abs().max().item() / 127
+            for dtype in (torch.float16, torch.bfloat16)
         }
         expect_number(scale, want, f"the scale of {case}", mistakes, rel_tol=1e-5)
         expect_codes(q, x, scale, case)

@@ -5,7 +5,7 @@ This module also exports the checks on initialization and losses in `losses`.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 
 import torch
 from torch import Tensor
@@ -120,6 +120,9 @@ def wrong_weights() -> dict[str, float]:
 # adam_step
 
 
+UNCORRECTED = "bias correction is missing; divide m by 1 - beta1**t and v by 1 - beta2**t."
+
+
 @dataclass(frozen=True)
 class AdamCase:
     """Inputs of one step of Adam, in the order of the answer's arguments."""
@@ -161,7 +164,7 @@ def adam_step(step: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> None:
     """
     w, grad = torch.tensor([1.0, -2.0, 0.5]), torch.tensor([0.3, -4.0, 0.05])
     m, v = torch.tensor([0.2, 1.0, -0.1]), torch.tensor([0.01, 2.0, 0.003])
-    expect_adam(step, AdamCase(w, grad, m, v), "")
+    expect_adam(step, AdamCase(w, grad, m, v), "")  # t = 3
     rare = AdamCase(w, grad * torch.tensor([1, 0, 1]), m, v)
     expect_adam(step, rare, " where a gradient is 0. The old gradients are still in m and v")
     bounds = {"lr": (10, 300), "beta1": (500, 950), "beta2": (900, 990), "eps": (5, 100)}
@@ -206,7 +209,23 @@ def expect_adam(
         "1 - beta**t, a power.",
     )
     want = case.moved(case.new_m / c1, (case.new_v / c2).sqrt())
-    expect_tensor(new_w, want, "the new w", wrong_steps(case), otherwise)
+    try:
+        expect_tensor(new_w, want, "the new w", wrong_steps(case), otherwise)
+    except DiagnosisError as error:
+        expect(
+            str(error) != UNCORRECTED or case.t == 1 or not corrects_the_first(step, case),
+            f"right at t = 1, but at t = {case.t} the bias correction is missing; divide m by "
+            "1 - beta1**t and v by 1 - beta2**t at every step.",
+        )
+        raise
+
+
+def corrects_the_first(step: Callable[..., tuple[Tensor, Tensor, Tensor]], case: AdamCase) -> bool:
+    """Return whether an answer would be right for this case if its t were 1."""
+    first = replace(case, t=1)
+    c1, c2 = first.corrections(1)
+    new_w = call(step, **vars(first))[0]
+    return same(new_w, first.moved(first.new_m / c1, (first.new_v / c2).sqrt()))
 
 
 def wrong_means(case: AdamCase) -> dict[str, Tensor]:
@@ -262,9 +281,7 @@ def wrong_steps(case: AdamCase) -> dict[str, Tensor]:
     inside, inside_uncorrected = (v / c2 + eps).sqrt(), (v + eps).sqrt()
     return {
         "the sign is wrong, so you climb.": 2 * w - right,
-        "bias correction is missing; divide m by 1 - beta1**t and v by 1 - beta2**t.": (
-            case.moved(m, v.sqrt())
-        ),
+        UNCORRECTED: case.moved(m, v.sqrt()),
         "bias correction of m is missing.": case.moved(m, root),
         "bias correction of v is missing.": case.moved(mean, v.sqrt()),
         "the two corrections are swapped; m takes beta1, and v takes beta2.": (
@@ -373,7 +390,14 @@ def expect_orthogonal(answer: Tensor, matrix: Tensor, steps: int) -> None:
         "it diverges to infinity. Divide by the norm before the loop, so that no singular value is "
         "above 1, and subtract the cubic term: 1.5 x - 0.5 x x^T x.",
     )
-    if torch.allclose(answer, iterate(matrix / matrix.norm(), steps), atol=1e-3):
+    want = iterate(matrix / matrix.norm(), steps)
+    for dtype in (torch.bfloat16, torch.float16):
+        is_short = torch.equal(answer, answer.to(dtype).to(answer.dtype))
+        expect(
+            not is_short or (answer - want).abs().max() > 0.1,
+            f"your result has only the bits of {dtype}; compute in the matrix's own dtype.",
+        )
+    if torch.allclose(answer, want, atol=1e-3):
         return
     for diagnosis, wrong in wrong_rounds(matrix, steps).items():
         expect(not torch.allclose(answer, wrong, atol=1e-3), diagnosis)
@@ -389,10 +413,11 @@ def expect_orthogonal(answer: Tensor, matrix: Tensor, steps: int) -> None:
 def wrong_rounds(matrix: Tensor, steps: int) -> dict[str, Tensor]:
     """Map a diagnosis to the matrix that a known mistake gives."""
     unit = matrix / matrix.norm()
-    cubed = each = muon = unit
+    cubed = before = each = muon = unit
     for _ in range(steps):
         cubed = 1.5 * cubed - 0.5 * cubed**3
-        each = iterate(each, 1) / iterate(each, 1).norm()
+        before = iterate(each, 1)
+        each = before / before.norm()
         gram = muon @ muon.T
         muon = 3.4445 * muon + (-4.7750 * gram + 2.0315 * gram @ gram) @ muon
     u, _, vh = torch.linalg.svd(matrix, full_matrices=False)
@@ -406,6 +431,8 @@ def wrong_rounds(matrix: Tensor, steps: int) -> dict[str, Tensor]:
         "x**3 cubes the entries; the cube of a matrix here is x @ x.T @ x.": cubed,
         "you divide by the norm in every round; once, before the loop, is enough, and after it "
         "the singular values would be too small.": each,
+        "you divide by the norm in every round, so the singular values can't reach 1; divide once, "
+        "before the loop.": before,
         "you multiply the norm back in; leave it out.": iterate(unit, steps) * matrix.norm(),
         "you return the matrix divided by its norm; the rounds are missing.": unit,
         "that is one round more than `steps`.": iterate(unit, steps + 1),

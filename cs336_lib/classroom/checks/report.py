@@ -66,7 +66,9 @@ def expect_number(
         mistakes: Maps a diagnosis to the number that a known mistake gives.
         rel_tol: Relative tolerance.
     """
-    expect(got is not None, "your function returns None; is the `return` missing?")
+    expect(
+        got is not None, f"your function returns None for {case}; is the `return` missing there?"
+    )
     if isinstance(got, (Tensor, np.ndarray)) and math.prod(got.shape) == 1:
         got = got.item()
     is_number = isinstance(got, (Real, Decimal)) and not isinstance(got, bool)
@@ -78,7 +80,11 @@ def expect_number(
     for diagnosis, wrong in mistakes.items():
         expect(not math.isclose(number, wrong, rel_tol=rel_tol), diagnosis)
     figures = f"You get {shown(number)}, and {shown(want)} is right."
-    raise DiagnosisError(f"the number is off for {case}.", figures)
+    is_single = abs(want) > 2**32 and number == np.float32(number)
+    is_rounded = is_single and math.isclose(number, want, rel_tol=1e-6)
+    how = "right to six digits, but not exact" if is_rounded else "off"
+    why = " Is it rounded, as in float32? Python's own integers are exact." if is_rounded else ""
+    raise DiagnosisError(f"the number is {how} for {case}.{why}", figures)
 
 
 def shown(value: float) -> str:

@@ -301,17 +301,35 @@ def split_heads(split: Callable[[Tensor, int], tuple[Tensor, Tensor, Tensor]]) -
         except RuntimeError as error:
             said = f"right for 3 heads of 4 channels, but not for {case}. Your code raised {error}"
             raise DiagnosisError(said) from error
-        for name, got, want in zip("qkv", parts, heads(qkv, n_head), strict=True):
+        for number, (got, want) in enumerate(zip(parts, heads(qkv, n_head), strict=True)):
+            name = "qkv"[number]
             expect(
                 isinstance(got, Tensor) and got.shape == want.shape,
                 f"right for 3 heads of 4 channels, but {name} has the wrong shape for {case}.",
             )
+            is_right = torch.equal(got, want)
             expect(
-                torch.equal(got, want),
+                is_right or not reads_as_fresh(got, qkv, number),
+                f"right for 3 heads of 4 channels, but for {case}, which is a view, {name} is read "
+                "as from a fresh tensor. Compute its strides from qkv.stride(), and its start from "
+                "qkv.storage_offset().",
+            )
+            expect(
+                is_right,
                 f"right for 3 heads of 4 channels, but {name} has the wrong numbers for {case}.",
             )
             expect(shares_memory(got, qkv), f"{name} is a copy for {case}.")
     expect_same_gradients(split, heads, {"qkv": draws.normal(2, 3, 3 * 2 * 4)}, 2)
+
+
+def reads_as_fresh(got: Tensor, qkv: Tensor, number: int) -> bool:
+    """Return whether q, k or v has the strides or the start that it has in a fresh qkv."""
+    _, seq, width = qkv.shape
+    head_dim = got.size(-1)
+    begin = (got.data_ptr() - qkv.untyped_storage().data_ptr()) // qkv.element_size()
+    strides = got.stride() == (seq * width, head_dim, width, 1) and not qkv.is_contiguous()
+    start = begin == number * width // 3 and qkv.storage_offset() > 0
+    return shares_memory(got, qkv) and (strides or start)
 
 
 def three_parts(split: Callable[[Tensor, int], Sequence[Tensor]], qkv: Tensor, n_head: int) -> list:
@@ -384,6 +402,10 @@ def expect_head_part(name: str, parts: list, number: int, qkv: Tensor, n_head: i
 
 
 TILES = "your windows are tiles that jump by k; the next window should start one pixel further."
+CUT = (
+    "the values are right, but the gradient of image isn't: the windows reach beyond the slice "
+    "that you call as_strided on, and autograd doesn't see that; call it on the whole image."
+)
 
 
 def images() -> Iterator[tuple[Tensor, int]]:
@@ -433,12 +455,31 @@ def im2col(windows: Callable[[Tensor, int], Tensor]) -> None:
         )
         if not torch.equal(got, patches(image, k)):
             raise wrong_windows(got, image, k)
+        is_view = shares_memory(got, image)
         expect(
-            shares_memory(got, image),
+            is_view or image.is_contiguous(),
+            "the windows are a view for a fresh image, but a copy for a transpose or a crop: "
+            "something copies the image first. Leave out contiguous, reshape and clone, and read "
+            "image.stride().",
+        )
+        expect(
+            is_view,
             "the windows are right, but they are a copy; as_strided (or Tensor.unfold) gives them "
             "as a view.",
         )
-    expect_same_gradients(windows, patches, {"image": draws.normal(5, 6)}, 3)
+    image = draws.normal(5, 6)
+    try:
+        expect_same_gradients(windows, patches, {"image": image}, 3)
+    except DiagnosisError as error:
+        expect(not (str(error).startswith("the values are right") and cut_off(windows, image)), CUT)
+        raise
+
+
+def cut_off(windows: Callable[[Tensor, int], Tensor], image: Tensor) -> bool:
+    """Return whether no gradient reaches the rows or columns outside the first patch."""
+    image = image.clone().requires_grad_()
+    gradient = torch.autograd.grad(windows(image, 3).sum(), image)[0]
+    return not (gradient[3:].any() and gradient[:, 3:].any())
 
 
 def patches(image: Tensor, k: int) -> Tensor:
@@ -531,6 +572,10 @@ def expect_values(diagnosis: str, got: Tensor, want: Tensor) -> None:
         raise DiagnosisError(diagnosis, figures)
 
 
+# The number up to which a dtype has every whole number
+LAST_WHOLE = {torch.uint8: 255, torch.int8: 127, torch.float16: 2048, torch.bfloat16: 256}
+
+
 @exercise(
     "The keys are tokens 0 to 4, and the queries are tokens 3 and 4. Which tokens may each see?"
 )
@@ -566,9 +611,17 @@ def causal_mask(mask: Callable[[int, int], Tensor]) -> None:
             "keys.",
         )
         expect_values(f"right for 2 queries, but mask({queries}, {keys}) is wrong.", got, want)
-    queries, keys = 3, 2100
-    want = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+    queries, keys = 4, 2100  # float16 has every second of the last positions
+    got, want = shaped_mask(mask, queries, keys), torch.ones(queries, keys, dtype=torch.bool)
+    want = want.tril(keys - queries)
+    for dtype, last in LAST_WHOLE.items():
+        position = torch.arange(keys).to(dtype)
+        expect(
+            torch.equal(got, want) or not torch.equal(got, position[-queries:, None] >= position),
+            f"right for a few keys, but with {keys} keys your positions don't fit into {dtype}, "
+            f"which counts to {last}; keep torch.arange's own dtype.",
+        )
     expect(
-        torch.equal(shaped_mask(mask, queries, keys), want),
+        torch.equal(got, want),
         f"right for a few keys, but mask({queries}, {keys}) is wrong.",
     )

@@ -96,8 +96,8 @@ SETTINGS = (
     Setting(
         torch.is_grad_enabled,
         torch.set_grad_enabled,
-        "your code leaves gradients off; use `with torch.no_grad():` around the part that needs "
-        "none, or `@torch.no_grad()`.",
+        "your code leaves gradients off for all code after it; leave that out, or, if nothing in "
+        "this task needs a gradient, use `with torch.no_grad():`, which ends.",
         "gradients were off",
         True,
     ),
