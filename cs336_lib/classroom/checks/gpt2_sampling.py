@@ -180,7 +180,7 @@ def expect_ranks(ranks: Tensor, k: int, given: str) -> None:
     )
     expect(
         max(seen) < k + 5 or max(first_text) >= k,
-        f"{given}. Each text has its own k-th logit; you compare all with that of the first.",
+        f"{given}. Each text has its own k-th logit; you use one threshold for the whole batch.",
     )
     expect(max(seen) < k, f"{given}, but more different tokens are drawn; mask all others.")
     expect(
