@@ -308,6 +308,7 @@ MISTAKES = {
     "Your cosine is one step late": [
         ("progress = (step - WARMUP + 1)", "progress = (step - WARMUP)")
     ],
+    "from step 3 to step 23; yours takes 21": [("/ (STEPS - WARMUP)", "/ (STEPS - WARMUP + 1)")],
     "Your warm-up counts from 0": [("PEAK * (step + 1)", "PEAK * step")],
     "step 23 has the wrong learning rate": [
         ("= rate(step)\n", "= rate(step) if step < 23 else 0.0\n")

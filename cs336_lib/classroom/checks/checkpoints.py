@@ -130,6 +130,10 @@ WRONG_RATES: dict[str, tuple[Schedule, Schedule]] = {
         rate,
         lambda n: falling(n, late=1),
     ),
+    "The cosine takes 20 steps, from step 3 to step 23; yours takes 21.": (
+        rate,
+        lambda n: LOWEST + (PEAK - LOWEST) * (1 + math.cos(math.pi * (n - WARMUP + 1) / 21)) / 2,
+    ),
     "Your cosine falls to 0; it falls to 1e-3.": (rate, lambda n: falling(n, low=0)),
     "Only what is above 1e-3 falls; your peak is 1e-2 + 1e-3.": (
         rate,
@@ -746,8 +750,9 @@ def bug_hunt(answer: Mapping[str, str]) -> None:
             if is_healthy
             else f"its {told!r} is off, but another bug explains its numbers better"
         )
+        why = EXPLAINED.get((letter, given[letter]), why)
         raise DiagnosisError(
-            f"{double}{letter} isn't {given[letter]}: {EXPLAINED.get((letter, given[letter]), why)}.",
+            f"{double}{letter} isn't {given[letter]}: {why}.",
             f"Look at {letter}'s {tells!r}, which is {here[tells]:.3g} here and "
             f"{healthy[tells]:.3g} in a healthy run.",
         )
