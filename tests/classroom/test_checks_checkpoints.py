@@ -45,7 +45,10 @@ def test_missing_pieces():
     slips = [
         ({"A": "optimizer"}, "A's loss is off"),
         ({"A": "torch rng"}, "another dropout mask changes a loss only slightly"),
-        ({"B": "schedule"}, "only the first learning rate is off in B"),
+        ({"B": "schedule", "E": "optimizer"}, "not right yet. B is not 'schedule': only the first"),
+        ({"B": "schedule"}, "without the schedule, the first step's rate is right"),
+        ({"B": "schedule"}, "'schedule' is given to B and E; each piece is missing once. B is"),
+        ({"C": "schedule", "E": "torch rng"}, "C is not 'schedule': the learning rates are right"),
         ({"B": "weights"}, "with other weights the first loss would differ"),
         ({"C": "data position"}, "the batch is the same in C"),
         ({"D": "torch rng"}, "dropout doesn't change the batch"),
@@ -305,6 +308,7 @@ MISTAKES = {
     "Your cosine is one step late": [
         ("progress = (step - WARMUP + 1)", "progress = (step - WARMUP)")
     ],
+    "from step 3 to step 23; yours takes 21": [("/ (STEPS - WARMUP)", "/ (STEPS - WARMUP + 1)")],
     "Your warm-up counts from 0": [("PEAK * (step + 1)", "PEAK * step")],
     "step 23 has the wrong learning rate": [
         ("= rate(step)\n", "= rate(step) if step < 23 else 0.0\n")
@@ -482,9 +486,18 @@ def test_bug_hunt():
         (MappingProxyType(right), "passed"),
         (right | {"C": "no_zero_grad"}, "pile up to much more than C's"),
         (right | {"I": "loss_not_divided"}, "makes the gradient four times as large"),
-        (right | {"D": "schedule_per_piece"}, "'rate at half / peak', which is 0.614 here"),
+        (right | {"D": "schedule_per_piece"}, "'rate at half / peak', which is 0.61 here"),
         (right | {"A": "optimizer_not_restored"}, "'update after resume / others', which is"),
         (right | {"H": "decay_on_norms"}, "another bug explains its numbers better"),
+        (
+            right | {"E": "replayed_data", "G": "targets_not_shifted"},
+            "E isn't replayed_data: that bug changes 'val - train', which is -0.03 here and -0.08",
+        ),
+        (
+            right | {"J": "replayed_data"},
+            "'replayed_data' is given to G and J; every name occurs once. J isn't replayed_data: "
+            "that bug changes 'val - train', which is -0.04 here",
+        ),
         (right | {"C": "a gremlin"}, "'a gremlin' isn't one of"),
         (right | {"J": ...}, "J has no answer yet"),
         (list(right.values()), "keep the form {'A': ...}"),

@@ -92,6 +92,7 @@ def one_hot_embed(idx, wte, wpe):
 
 
 EMBED_SLIPS = {
+    "by the root of n_embd": ("wte(idx) +", "wte(idx) * math.sqrt(wte.embedding_dim) +"),
     "the result is torch.float32; keep torch.bfloat16": (
         "wte(idx) +",
         "torch.zeros(*idx.shape, wte.embedding_dim) + wte(idx) +",
@@ -310,6 +311,18 @@ SPLIT = "batch seq (three head head_dim) ->"
 CALL = "attention(q, k, v)"
 LAYER_SCORES = "(q @ k.mT / math.sqrt(q.size(-1)))"
 LAYER_SLIPS = {
+    "reshape straight to (batch, head, seq, head_dim)": (
+        (
+            "q, k, v = rearrange(self.c_attn(x), pattern, three=3, head=self.n_head)",
+            "q, k, v = (p.reshape(len(x), self.n_head, x.size(1), -1) "
+            "for p in self.c_attn(x).chunk(3, -1))",
+        ),
+        ("return self.c_proj(", "return self.c_proj(attention(q, k, v).reshape(x.shape)); ("),
+    ),
+    "when you split and when you merge": (
+        (SPLIT, "batch seq (three head_dim head) ->"),
+        ('batch seq (head head_dim)")', 'batch seq (head_dim head)")'),
+    ),
     "exp alone overflows": (
         CALL,
         f"(w := {LAYER_SCORES}.exp().tril()) / w.sum(-1, keepdim=True) @ v",
@@ -416,6 +429,11 @@ class ByFunction(Sequenced):
 
 GELU = 'F.gelu(self.c_fc(x), approximate="tanh")'
 MLP_SLIPS = {
+    "you square h": (
+        GELU,
+        "0.5 * (h := self.c_fc(x)) * "
+        "(1 + torch.tanh((2 / math.pi) ** 0.5 * (h + 0.044715 * h**2)))",
+    ),
     "c_fc.weight has requires_grad=False": (
         "config.n_embd)\n        self.c_proj",
         "config.n_embd).requires_grad_(False)\n        self.c_proj",
@@ -1015,6 +1033,10 @@ DRAW = "torch.multinomial(probabilities, 1)"
 CROP = "idx[:, -model.config.block_size :]"
 KEEP = "logits.masked_fill(logits < kth, -math.inf)"
 GENERATE_SLIPS = {
+    "append to the whole idx": (
+        "    for _ in range(new_tokens):\n",
+        f"    for _ in range(new_tokens):\n        idx = {CROP}\n",
+    ),
     "Give it the last block_size tokens only": (CROP, "idx"),
     "the last position only": (f"model({CROP})[:, -1]", f"model({CROP})[:, 0]"),
     "the last token only": (CROP, "idx[:, -1:]"),
@@ -1034,7 +1056,8 @@ GENERATE_SLIPS = {
     "more different tokens are drawn": (KEEP, "logits"),
     "You always keep 50 tokens": ("topk(top_k)", "topk(50)"),
     "50 is the default": ("top_k: int = 50", "top_k: int = 40"),
-    "with that of the first": ("values[:, -1:]", "values[0, -1]"),
+    "one threshold for the whole batch": ("values[:, -1:]", "values[0, -1]"),
+    "you use one threshold": ("values[:, -1:]", "values.min()"),
     "not the first": (CROP, "idx[:, : model.config.block_size]"),
     "get the token of the first": (DRAW, f"{DRAW}[:1].expand(len(idx), 1)"),
     "changes its input idx in place": ("    for _ in", "    idx[:, 0] = 0\n    for _ in"),
@@ -1146,6 +1169,9 @@ def softmax_again(probabilities, p):
 
 
 NUCLEI = {
+    "your softmax gives dropped tokens": lambda probabilities, p: kept_if(
+        before_p, normalise=False
+    )(probabilities, p).softmax(0),
     "divide by their sum": kept_if(before_p, normalise=False),
     "probabilities sorted": kept_if(before_p, sort_back=False),
     "the token that crosses p is missing": kept_if(first_stays),

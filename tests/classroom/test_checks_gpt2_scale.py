@@ -189,7 +189,7 @@ MICRO_BATCHES = [
     ),
     (
         sharing(strided, begin=lambda n, config: (7 * n + 3) % 50),
-        "aren't those of numbers",
+        "where none of this step begins",
     ),
     (sharing(strided, begin=lambda n, config: n), "in the order of the file"),
     (sharing(strided, stride=lambda size, world: size), "windows are read twice"),
@@ -379,6 +379,13 @@ DATA_PARALLEL = [
     ((summing(lambda tensor: ring(tensor, blocking=True)), GRADIENTS), "passed"),
     ((summing(lambda tensor: ring(tensor, waits=False)), GRADIENTS), "call `wait()`"),
     ((summing(received_only), GRADIENTS), "wait forever for a message that no process sends"),
+    (
+        (
+            lambda tensor: tensor.mul_(dist.get_world_size()) if dist.is_initialized() else tensor,
+            GRADIENTS,
+        ),
+        "so nothing is exchanged",
+    ),
     ((SUM, returning_early), "by an early `return`"),
     ((SUM, each_gradient(lambda p: SUM(SUM(p.grad)))), "a tied matrix's gradient: it comes"),
     ((SUM, GRADIENTS), "passed"),
@@ -587,6 +594,11 @@ def growing_context(model, context, endings):
     return 0
 
 
+def of_the_shortest(model, context, endings):
+    least = min(map(len, endings))
+    return checks.library_most_likely(model, context, [ending[:least] for ending in endings])
+
+
 CHOICES = [
     (checks.library_most_likely, "passed"),
     (all_at_once, "passed"),
@@ -599,6 +611,7 @@ CHOICES = [
     (of_14_tokens, "is longer than block_size 8"),
     (lambda *a: None, "is the `return` missing"),
     (lambda *a: 1.5, "return the number of the ending"),
+    (of_the_shortest, "as many tokens as the shortest ending has"),
     (choosing(by_sum), "compare the sums"),
     (choosing(by_log_softmax, pick=max), "the ending with the highest loss"),
     (choosing(whole_row), "the context's losses count too"),
@@ -630,6 +643,8 @@ SCALES = {
     "`world` times too small": lambda size, total, world: size / total,
     "DDP does that already": lambda size, total, world: size / total / world,
     "weighs all micro-batches alike": lambda size, total, world: 1.0,
+    "upside down": lambda size, total, world: total / (size * world),
+    "total // world rounds down": lambda size, total, world: size / (total // world),
     "inverted": lambda size, total, world: total / size,
     "must count `size` times": lambda size, total, world: world / total,
     "neither size nor world": lambda size, total, world: 1 / total,
@@ -679,6 +694,7 @@ GPUS = {
     "the number of GPUs must be whole": needing(16, rounding=float),
     "the weights alone": needing(4),
     "weights in bf16": needing(2),
+    "doesn't depend on `memory`": lambda n, memory, reserved: math.ceil(16 * n / 60e9),
     "leave out the two moments": needing(8),
     "leave something out": needing(12),
     "reserve that much only once": lambda n, memory, reserved: math.ceil(

@@ -42,6 +42,7 @@ def with_tensors(ms, tokens, flops, peak):
 
 
 SPEEDS = [
+    (lambda ms, n, f, p: (rate(ms, 16 * 1024), 0.5), "use the argument `tokens`"),
     (lambda ms, n, f, p: (rate(ms, n), flop_rate(ms, n, f) / p), "passed"),
     (in_seconds, "passed"),
     (with_tensors, "passed"),
@@ -69,8 +70,8 @@ SPEEDS = [
     (lambda ms, n, f, p: (rate(ms, n), round(flop_rate(ms, n, f) / p, 2)), "don't round the MFU"),
     (lambda ms, n, f, p: (rate(ms, n), 100 * flop_rate(ms, n, f) / p), "you return a percentage"),
     (lambda ms, n, f, p: (rate(ms, n), p / flop_rate(ms, n, f)), "is inverted"),
-    (lambda ms, n, f, p: (1.0, 1.0), "off for the tokens per second of 8,192 tokens in 240 ms."),
-    (lambda ms, n, f, p: (rate(ms, n), 0.9), "off for the MFU of 8,192 tokens in 240 ms"),
+    (lambda ms, n, f, p: (1.0, 1.0), "off for the tokens per second of 8,200 tokens in 240 ms."),
+    (lambda ms, n, f, p: (rate(ms, n), 0.9), "off for the MFU of 8,200 tokens in 240 ms"),
 ]
 
 
@@ -86,6 +87,7 @@ def counted_up(n, multiple):
 
 
 PADDED = [
+    (lambda n, m: n + n % m, "that adds the remainder, 17; add what is missing up to 64"),
     (lambda n, m: -(-n // m) * m, "passed"),
     (lambda n, m: (n + m - 1) // m * m, "passed"),
     (lambda n, m: math.ceil(n / m) * m, "passed"),
@@ -201,6 +203,12 @@ def small_only(q, k, v):
 
 CAUSAL = checks.library_attention
 ATTENTION = [
+    (
+        lambda q, k, v: F.scaled_dot_product_attention(
+            q, k, v, is_causal=True, scale=q.size(-2) ** -0.5
+        ),
+        "divided by the root of the positions",
+    ),
     (CAUSAL, "passed"),
     (sdpa(is_causal=True, dropout_p=0.0), "passed"),
     (row_by_row, "passed"),
@@ -774,6 +782,7 @@ def detached_total(q, k, v, block):
 
 
 FLASH = [
+    (checks.block_means, "you take a softmax in each block and average the blocks"),
     (blocks(""), "passed"),
     (merged, "passed"),
     (query_by_query, "passed"),

@@ -115,6 +115,12 @@ def windows_from_the_rest(tokens, starts, size):
     return both[:, :-1], both[:, 1:]
 
 
+def windows_with_the_next_as_targets(tokens, starts, size):
+    rows = [[tokens.read(s + more, size) for s in starts] for more in (0, size)]
+    x, y = (torch.from_numpy(np.stack(part).astype(np.int64)) for part in rows)
+    return x, y
+
+
 def windows_sorted(tokens, starts, size):
     given = list(starts)
     starts.sort()
@@ -159,6 +165,9 @@ WINDOWS = [
     (windows(start=lambda s, size: max(s - 1, 0)), "its position in `starts`"),
     (lambda t, s, n: windows()(t, sorted(s, reverse=True), n), "its position in `starts`"),
     (windows(y=lambda row: row[1:].roll(-1)), "the token right after"),
+    (windows(y=lambda row: row[:-1].roll(-1)), "only the last target of a row is wrong"),
+    (windows_with_the_next_as_targets, "begin block_size tokens after the inputs"),
+    (lambda t, s, n: windows()(t, [i + 2 for i in s], n), "A window takes block_size + 1 tokens"),
     (windows_of_one_shard, "call tokens.read"),
 ]
 
@@ -346,6 +355,18 @@ def tied_twice(model, weight_decay):
     return groups
 
 
+def tied_in_both(model, weight_decay):
+    groups = split(matrix)(model, weight_decay)
+    groups[1]["params"].append(model.lm_head.weight)
+    return groups
+
+
+def first_in_both(model, weight_decay):
+    groups = split(matrix)(model, weight_decay)
+    groups[1]["params"].append(model.transformer.h[0].attn.c_attn.weight)
+    return groups
+
+
 def linear_weights_only(model, weight_decay):
     linear = [m.weight for m in model.modules() if isinstance(m, nn.Linear)]
     return [{"params": linear, "weight_decay": weight_decay}]
@@ -424,7 +445,9 @@ GROUPS = [
         ],
         "not a parameter of the model",
     ),
-    (tied_twice, "is in two groups"),
+    (tied_twice, "the tied matrix is in one group twice; lm_head.weight IS wte.weight"),
+    (tied_in_both, "the tied matrix is in two groups; lm_head.weight IS wte.weight"),
+    (first_in_both, "c_attn.weight is in two groups; model.parameters() lists it once"),
     (linear_weights_only, "not in a group"),
     (split(lambda name, p: p.dim() < 2), "the groups are swapped"),
     (split(lambda name, p: not name.endswith("bias")), "the norms' weights are decayed"),

@@ -292,7 +292,7 @@ def test_sizes_of_a_mixture():
         (lambda c: architecture.count_parameters(c), "write it by hand"),
         (
             lambda c: sizes(checks.published("qwen3-30b-a3b")),
-            "the total parameters of qwen3-235b-a22b",
+            "the same two numbers for each config",
         ),
         *(
             (wrong, f"right to six digits, but not exact for {part} parameters")
@@ -336,6 +336,13 @@ def test_caches():
         (with_layers(lambda full: len(full) // 2), "you make half of the layers full"),
         (with_layers(lambda full: -(-len(full) // 2)), "give half of the layers a window"),
         (with_layers(lambda full: len(full) * full[0]), "you treat all like the first"),
+        (
+            lambda c, n: cache(
+                c, n, lambda c, n: len(c["layer_types"]) // 2 * [n, min(n, c["sliding_window"])]
+            ),
+            "half of the layers as full and as many as sliding",
+        ),
+        (lambda c, n: cache(c, n, lambda c, n: kept(c, n)[:1]), "Only the first layer is counted"),
         (with_window(max), "so take the smaller"),
         (with_window(lambda tokens, window: window), "with few tokens it keeps them all"),
         (with_window(lambda tokens, window: 0), "Sliding layers are missing"),

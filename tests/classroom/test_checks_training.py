@@ -161,7 +161,15 @@ RIGHT_BATCHES = [
     from_positions,
     from_reshaped,
 ]
+
+
+def none_at_the_end(tokens, number, rows, block):
+    full = (number + 1) * rows * block < len(tokens)
+    return cut()(tokens, number, rows, block) if full else None
+
+
 BATCHES = {
+    "batch 3 of 41 tokens comes back as None": none_at_the_end,
     "yours raises ValueError": always_full,
     "return two tensors": targets_only,
     "want int64": cut(dtype=np.int32),

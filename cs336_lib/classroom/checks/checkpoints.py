@@ -39,7 +39,11 @@ CONFUSED = {
     ("A", "optimizer"): "the optimizer takes part only after the loss, and A's loss is off",
     ("A", "torch rng"): "another dropout mask changes a loss only slightly",
     ("B", "weights"): "with other weights the first loss would differ",
-    ("B", "schedule"): "only the first learning rate is off in B; without the schedule, all are",
+    ("B", "schedule"): (
+        "only the first learning rate is off in B; without the schedule, the first step's rate is "
+        "right and the later ones are off"
+    ),
+    ("C", "schedule"): "the learning rates are right in C",
     ("C", "data position"): "the batch is the same in C",
     ("C", "weights"): "a model that lost its weights would be back at ln(V)",
     ("D", "torch rng"): "dropout doesn't change the batch; batches have a separate generator",
@@ -57,11 +61,21 @@ CONFUSED = {
 def missing_pieces(answer: Mapping[str, str]) -> None:
     """Check the answer to which state was missing from the checkpoint in attempts A to F."""
     given = read_answer(answer, list(PIECES), list(PIECES.values()))
+    double = repeated(given, "each piece is missing once")
     for letter, piece in PIECES.items():
         hint = CONFUSED.get(
             (letter, given[letter]), "look at the first thing that differs, in time"
         )
-        expect(given[letter] == piece, f"{letter} is not {given[letter]!r}: {hint}.")
+        expect(given[letter] == piece, f"{double}{letter} is not {given[letter]!r}: {hint}.")
+
+
+def repeated(given: Mapping[str, str], rule: str) -> str:
+    """Return a sentence on the first name that several letters have, or "" if there is none."""
+    for name in given.values():
+        letters = [letter for letter in given if given[letter] == name]
+        if len(letters) > 1:
+            return f"{name!r} is given to {' and '.join(letters)}; {rule}. "
+    return ""
 
 
 def read_answer(answer: Any, letters: Sequence[str], names: Sequence[str]) -> dict[str, str]:
@@ -115,6 +129,10 @@ WRONG_RATES: dict[str, tuple[Schedule, Schedule]] = {
     "Your cosine is one step late, so step 23 isn't at 1e-3 yet.": (
         rate,
         lambda n: falling(n, late=1),
+    ),
+    "The cosine takes 20 steps, from step 3 to step 23; yours takes 21.": (
+        rate,
+        lambda n: LOWEST + (PEAK - LOWEST) * (1 + math.cos(math.pi * (n - WARMUP + 1) / 21)) / 2,
     ),
     "Your cosine falls to 0; it falls to 1e-3.": (rate, lambda n: falling(n, low=0)),
     "Only what is above 1e-3 falls; your peak is 1e-2 + 1e-3.": (
@@ -716,21 +734,32 @@ EXPLAINED = {
 def bug_hunt(answer: Mapping[str, str]) -> None:
     """Check the learner's diagnosis for each of the ten cases, A to J."""
     given = read_answer(answer, list(hunt.CASES), list(hunt.BUGS))
+    double = repeated(given, "every name occurs once")
     for letter, bug in hunt.CASES.items():
         if given[letter] == bug:
             continue
         here, healthy = hunt.case(letter).numbers(), hunt.run().numbers()
         told, tells = hunt.SIGNATURES[given[letter]], hunt.SIGNATURES[bug]
         tolerance = 0.05 if told == "norm gain" else 0.25
-        is_healthy = math.isclose(here[told], healthy[told], rel_tol=tolerance, abs_tol=0.001)
+        low, high, found = printed(letter, told)
+        is_healthy = float(low) <= float(found) <= float(high) or math.isclose(
+            here[told], healthy[told], rel_tol=tolerance, abs_tol=0.001
+        )
         why = (
-            f"that bug changes {told!r}, which is {here[told]:.3g} here and {healthy[told]:.3g} in "
-            "a healthy run"
+            f"that bug changes {told!r}, which is {found} here and {low} to {high} in healthy runs"
             if is_healthy
             else f"its {told!r} is off, but another bug explains its numbers better"
         )
+        why = EXPLAINED.get((letter, given[letter]), why)
         raise DiagnosisError(
-            f"{letter} isn't {given[letter]}: {EXPLAINED.get((letter, given[letter]), why)}.",
+            f"{double}{letter} isn't {given[letter]}: {why}.",
             f"Look at {letter}'s {tells!r}, which is {here[tells]:.3g} here and "
             f"{healthy[tells]:.3g} in a healthy run.",
         )
+
+
+def printed(letter: str, name: str) -> tuple[str, str, str]:
+    """Return the ends of a number's healthy range and a case's number, as the table has them."""
+    row = next(row for row in hunt.table(letter).splitlines() if row.startswith(name))
+    low, _, high, found = row.removeprefix(name).split()
+    return low, high, found

@@ -83,6 +83,9 @@ def embed_slips(idx: Tensor, wte: nn.Embedding, wpe: nn.Embedding) -> dict[str, 
         "every place in the text has its own row; you add one row to all.": (
             token + wpe.weight[seq - 1]
         ),
+        "GPT-2 doesn't multiply the tokens by the root of n_embd; just add the two rows.": (
+            token * math.sqrt(wte.embedding_dim) + wpe(order)
+        ),
         "add the two, don't multiply them.": token * wpe(order),
         "every text begins at position 0; you continue to count in the next text.": (
             token + wpe(torch.arange(idx.numel()).view(idx.shape) % places)
@@ -321,11 +324,11 @@ def mixed(
     return rearrange(y, merge)
 
 
-def unsplit(layer: Any, x: Tensor) -> Tensor:
+def unsplit(layer: Any, x: Tensor, merge: str = MERGED) -> Tensor:
     """View q, k and v as heads without moving the axis of the heads."""
     (batch, seq, width), head = x.shape, layer.n_head
     q, k, v = (p.reshape(batch, head, seq, width // head) for p in layer.c_attn(x).split(width, -1))
-    return rearrange(library_attention(q, k, v), MERGED)
+    return rearrange(library_attention(q, k, v), merge)
 
 
 ATTENTION_SLIPS: dict[str, Callable[[Any, Tensor], Tensor]] = {
@@ -355,6 +358,19 @@ ATTENTION_SLIPS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     ),
     "you view the output as heads without moving axes, which mixes positions and heads. Split "
     "the last axis, then transpose.": lambda layer, x: layer.c_proj(unsplit(layer, x)),
+    "you reshape straight to (batch, head, seq, head_dim), which mixes positions and heads, and "
+    "back. Split the last axis, then transpose.": lambda layer, x: layer.c_proj(
+        unsplit(layer, x, "batch head seq dim -> batch head seq dim").reshape(x.shape)
+    ),
+    "a head's numbers lie side by side, when you split and when you merge: (head head_dim), not "
+    "(head_dim head).": lambda layer, x: layer.c_proj(
+        mixed(
+            layer,
+            x,
+            "batch seq (three dim head) -> three batch head seq dim",
+            "batch head seq dim -> batch seq (dim head)",
+        )
+    ),
     "you merge the heads without moving them back next to head_dim first.": lambda layer, x: (
         layer.c_proj(
             mixed(layer, x, merge="batch head seq dim -> batch head seq dim").reshape(x.shape)
@@ -410,12 +426,20 @@ def causal_self_attention(answer: Callable[[GPTConfig], nn.Module]) -> None:
     expect(same(got, want), TOO_HIGH)
 
 
+def squared_gelu(h: Tensor) -> Tensor:
+    """Return GELU's tanh formula with a square instead of the cube."""
+    return h * (1 + torch.tanh(math.sqrt(2 / math.pi) * (h + 0.044715 * h**2))) / 2
+
+
 MLP_SLIPS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "GPT-2 was trained with GELU's tanh formula, F.gelu(..., approximate='tanh').": lambda mlp, x: (
         mlp.c_proj(F.gelu(mlp.c_fc(x)))
     ),
     "that is the sigmoid formula of GELU; GPT-2 has the tanh formula.": lambda mlp, x: mlp.c_proj(
         mlp.c_fc(x) * (1.702 * mlp.c_fc(x)).sigmoid()
+    ),
+    "GELU's tanh formula has a cube between c_fc and c_proj, h + 0.044715 * h**3; you square h.": (
+        lambda mlp, x: mlp.c_proj(squared_gelu(mlp.c_fc(x)))
     ),
     "the nonlinearity is ReLU; GPT-2 has GELU.": lambda mlp, x: mlp.c_proj(mlp.c_fc(x).relu()),
     "that is SiLU; GPT-2 has GELU.": lambda mlp, x: mlp.c_proj(F.silu(mlp.c_fc(x))),

@@ -107,6 +107,13 @@ def continued(
             not counted, "`new_tokens` is the number of tokens to add; the prompt isn't counted."
         )
         raise DiagnosisError("return the prompt as well.")
+    room = model.config.block_size + 1
+    is_cut = is_tensor and got.shape == (batch, room) and room < seq + new
+    expect(
+        not (is_cut and len(model.texts) == new > 1),
+        f"only {room} tokens come back. Cut only what the model reads, and append to the whole "
+        "idx.",
+    )
     one_more = is_tensor and got.shape == (batch, seq + 1) and new != 1
     expect(not one_more, "one token was added; repeat it `new_tokens` times.")
     expect_like(got, torch.zeros(batch, seq + new, dtype=idx.dtype))
@@ -180,7 +187,7 @@ def expect_ranks(ranks: Tensor, k: int, given: str) -> None:
     )
     expect(
         max(seen) < k + 5 or max(first_text) >= k,
-        f"{given}. Each text has its own k-th logit; you compare all with that of the first.",
+        f"{given}. Each text has its own k-th logit; you use one threshold for the whole batch.",
     )
     expect(max(seen) < k, f"{given}, but more different tokens are drawn; mask all others.")
     expect(
@@ -277,6 +284,9 @@ NUCLEUS_SLIPS = {
     ),
     "a softmax of probabilities is no rescaling; divide them by their sum.": (
         (0, 0.549834, 0, 0.450166, 0)
+    ),
+    "your softmax gives dropped tokens a probability; divide the kept ones by their sum.": (
+        (0.166706, 0.274852, 0.166706, 0.225030, 0.166706)
     ),
     "add up the likeliest tokens first; you go through them in their own order.": (
         (0.1 / 0.95, 0.5 / 0.95, 0.05 / 0.95, 0.3 / 0.95, 0)

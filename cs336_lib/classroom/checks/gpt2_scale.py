@@ -162,6 +162,13 @@ def micro_batches(answer: MicroBatches) -> None:
         diagnose_ranks(ranks, whole, case)
         diagnose_order(ranks, whole, tokens, step, config, case)
         diagnose_number(ranks, whole, config, case)
+        places = {start % config.block_size for start in whole}
+        stray = [start for start in flat(ranks) if start % config.block_size not in places]
+        expect(
+            not stray,
+            f"{case}: you read a window at token {(stray or [0])[0]}, where none of this step "
+            "begins. `window_start(number, len(tokens), config)` says where each begins.",
+        )
         expect(
             flat(ranks) == sorted(whole),
             f"{case}: the windows aren't those of numbers {step * batch} to "
@@ -326,6 +333,11 @@ def diagnose_sum(own: list[Tensor], after: list[Tensor], what: str, mean: str) -
         f"{what}: each process still has its own. Either your code leaves it out, for example by "
         "an early `return`, or it adds up a copy; the tensor must change in place, as "
         "dist.all_reduce does it.",
+    )
+    expect(
+        not all(near(got, mine * world) for got, mine in zip(after, own, strict=True)),
+        f"{what}: each process has its own numbers times {world}, so nothing is exchanged. "
+        "dist.all_reduce adds up over the processes.",
     )
     expect(
         not near(after[0], total),
@@ -663,6 +675,11 @@ def diagnose_choice(model: GPT, examples: list[Scene], right: list[int], chosen:
     by_slip: dict[str, list[int]] = {}
     for context, endings in examples:
         values = [slip_losses(model, context, ending) for ending in endings]
+        least = min(map(len, endings))
+        for value, ending in zip(values, endings, strict=True):
+            value[
+                "you compare only as many tokens as the shortest ending has; take all of each."
+            ] = losses_of(model, context, ending[:least]).mean().item()
         for name in values[0]:
             losses = [value[name] for value in values]
             by_slip.setdefault(name, []).append(losses.index(min(losses)))
@@ -718,6 +735,7 @@ def loss_scale(scale: Callable[[int, int, int], float]) -> None:
             "are equal.": 1.0,
             "that is total / size, which is inverted. A small micro-batch must count little.": 24
             / 3,
+            "your ratio is upside down. A small micro-batch must count little.": 24 / (3 * 4),
             "that has the size of the micro-batch, but not that of the whole batch.": 3 * 4,
             "that has the whole batch, but not the micro-batch. Its loss is a mean, so it must "
             "count `size` times.": 4 / 24,
@@ -734,6 +752,12 @@ def loss_scale(scale: Callable[[int, int, int], float]) -> None:
         length = averaged_gradient(scale, sizes)
         is_even = len({size for pieces in sizes for size in pieces}) == 1
         what = "equally large micro-batches" if is_even else "micro-batches of different sizes"
+        down = averaged_gradient(lambda size, total, world: size / max(1, total // world), sizes)
+        expect(
+            math.isclose(length, 1.0, rel_tol=1e-6) or not math.isclose(length, down, rel_tol=1e-6),
+            f"with the micro-batches {sizes} of {len(sizes)} processes, total // world rounds "
+            "down; use /.",
+        )
         advice = " Don't round the factor." if math.isclose(length, 1.0, rel_tol=2e-2) else ""
         expect(
             math.isclose(length, 1.0, rel_tol=1e-6),
@@ -795,6 +819,9 @@ def fewest_gpus(gpus: Callable[[float, float, float], int]) -> None:
         wrong = wrong_gpus(parameters, memory, reserved)
         mistakes = {f"for {case}: {text}": number for text, number in wrong.items()}
         got: Any = gpus(parameters, memory, reserved)
+        fixed = math.ceil(16 * parameters / 60e9)
+        if got == fixed != want and gpus(parameters, 3 * memory, reserved) == fixed:
+            mistakes["your number doesn't depend on `memory` and `reserved`; use both."] = fixed
         expect_number(got, want, case, mistakes)
         number = got.item() if isinstance(got, (Tensor, np.ndarray)) else got
         expect(

@@ -40,6 +40,7 @@ def rate_slips(ms: float, tokens: int) -> dict[str, float]:
         "milliseconds become seconds by dividing by 1000, not by multiplying.": tokens / ms / 1e3,
         "you take the time for microseconds; a second has 1000 milliseconds.": tokens / ms * 1e6,
         "that is the time of one token; divide the tokens by the time.": ms / 1e3 / tokens,
+        "that is the rate of 16 x 1024 tokens; use the argument `tokens`.": 16 * 1024 * 1e3 / ms,
         "don't round the tokens per second; divide with / instead of //.": tokens * 1e3 // ms,
     }
 
@@ -78,7 +79,7 @@ def mfu_slips(share: float, tokens: int, flops: float, peak: float) -> dict[str,
 )
 def speed(answer: Callable[[float, int, float, float], tuple[float, float]]) -> None:
     """Check tokens per second and MFU, computed from milliseconds per step."""
-    cases = [(240.0, 8192, 1e9, 100e12), (1700.0, 3, 5e11, 4e12)]
+    cases = [(240.0, 8200, 1e9, 100e12), (1700.0, 3, 5e11, 4e12)]
     for case in sizes(6, ms=(10, 9000), tokens=(100, 30_000), flops=(7, 900), percent=(2, 95)):
         ms, flops, share = case.ms / 7, case.flops * 1e6, (case.percent + 0.3) / 100
         cases.append((ms, case.tokens, flops, case.tokens * flops / (ms / 1e3) / share))
@@ -111,6 +112,9 @@ def padding_slips(n: int, multiple: int) -> dict[str, int]:
         spare: (count + 1) * multiple,
         f"that adds {multiple} to {n}, and the sum needn't be a multiple of {multiple}.": (
             n + multiple
+        ),
+        f"that adds the remainder, {n % multiple}; add what is missing up to {multiple}.": (
+            n + n % multiple
         ),
         f"that is how many are missing; add them to {n}.": -n % multiple,
         f"your bits work for powers of 2, but {multiple} isn't one.": (
@@ -194,6 +198,8 @@ def wrong_attention(q: Tensor, k: Tensor, v: Tensor) -> Iterator[tuple[str, Tens
     yield twice, attend(q, k, v, is_causal=True, scale=1 / d)
     never = "the scores are not divided by sqrt(d); leave the argument `scale` out."
     yield never, attend(q, k, v, is_causal=True, scale=1.0)
+    other = "the scores are divided by the root of the positions; leave the argument `scale` out."
+    yield other, attend(q, k, v, is_causal=True, scale=seq**-0.5)
     for order in ((k, q, v), (q, v, k), (v, k, q), (k, v, q), (v, q, k)):
         yield (
             "queries, keys and values are mixed up; the order is q, k, v.",
@@ -718,6 +724,17 @@ def block_softmax(q: Tensor, k: Tensor, v: Tensor, block: int, mistake: str = ""
     return result if mistake == "divide" else result / total
 
 
+def block_means(q: Tensor, k: Tensor, v: Tensor, block: int) -> Tensor:
+    """Return the mean of each visible block's own attention, which is a typical mistake."""
+    queries, result, count = torch.arange(len(q))[:, None], torch.zeros_like(v), 0
+    for start in range(0, len(q), block):
+        keys = torch.arange(start, min(start + block, len(q)))
+        scores = (q @ k[keys].T / math.sqrt(q.size(1))).masked_fill(keys > queries, -math.inf)
+        result = result + scores.softmax(-1).nan_to_num() @ v[keys]
+        count = count + (queries >= start).float()
+    return result / count
+
+
 BLOCK_SLIPS = {
     "causal": "every position sees the future; mask keys that come after their query.",
     "scale": "the scores are not divided by sqrt(d).",
@@ -827,6 +844,11 @@ def expect_blocks(answer: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor
     for mistake, diagnosis in BLOCK_SLIPS.items():
         wrong = block_softmax(q, k, v, 16, mistake)
         expect(not torch.allclose(got, wrong, rtol=1e-3, atol=1e-4), diagnosis)
+    expect(
+        not torch.allclose(got, block_means(q, k, v, 16), rtol=1e-3, atol=1e-4),
+        "you take a softmax in each block and average the blocks, but a block's share is its sum "
+        "of exponentials, as part of the total of all blocks.",
+    )
     expect_no_nan(got)
     expect(attended(got, q, k, v), "the result is not that of attention.")
     expect(

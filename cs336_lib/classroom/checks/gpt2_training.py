@@ -75,15 +75,22 @@ class Stream:
     def __init__(self, ids: np.ndarray, too_far: str):
         self.ids, self.too_far = ids, too_far
         self.taken = 0
+        self.begins: list[int] = []
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def read(self, start: int, count: int) -> np.ndarray:
         """Return `count` tokens from position `start` on."""
+        self.begins.append(start)
         expect(start >= 0 and start + count <= len(self), self.too_far)
         self.taken += count
         return self.ids[start : start + count].copy()
+
+
+TOO_FAR = (
+    "you read past the end of the tokens. A window takes block_size + 1 tokens from its start on."
+)
 
 
 def different_tokens(count: int, below: int = 2**16) -> np.ndarray:
@@ -122,13 +129,13 @@ def windows(answer: Callable[[Stream, list[int], int], tuple[Tensor, Tensor]]) -
 def check_windows(answer: Callable, length: int, starts: list[int], size: int) -> None:
     """Check a batch of windows from a stream of this length."""
     ids = different_tokens(length)
-    too_far = (
-        "you read past the end of the tokens. `starts` are positions, not window numbers, and a "
-        "window takes block_size + 1 tokens."
-    )
-    tokens, given = Stream(ids, too_far), list(starts)
-    x, y = batch_of(answer, tokens, given, size)
-    right_x, right_y = windows_of(Stream(ids, too_far), starts, size)
+    tokens, given = Stream(ids, TOO_FAR), list(starts)
+    try:
+        x, y = batch_of(answer, tokens, given, size)
+    except DiagnosisError as error:
+        expect(str(error) != TOO_FAR, past_the_end(tokens.begins, starts, size))
+        raise
+    right_x, right_y = windows_of(Stream(ids, TOO_FAR), starts, size)
     expect(min(x.min(), y.min()) >= 0, "a token became negative; int16 ends at 32,767.")
     expect(
         not torch.equal(x, right_y),
@@ -140,6 +147,11 @@ def check_windows(answer: Callable, length: int, starts: list[int], size: int) -
         "a row doesn't begin at its position in `starts`, in the given order.",
     )
     expect(torch.equal(x, right_x), "the inputs of a row must be consecutive tokens.")
+    expect(
+        size == 1 or torch.equal(y, right_y) or not torch.equal(y[:, :-1], right_y[:, :-1]),
+        "only the last target of a row is wrong. It is the token after the last input, so read "
+        "block_size + 1 tokens.",
+    )
     expect(torch.equal(y, right_y), "a target must be the token right after its input.")
     expect(given == starts, "your function changes its input `starts` in place.")
     expect(
@@ -147,6 +159,18 @@ def check_windows(answer: Callable, length: int, starts: list[int], size: int) -
         f"you read {tokens.taken} tokens for a batch of {x.numel()}. A stream may hold ten "
         "billion, so read only block_size + 1 for each window.",
     )
+
+
+def past_the_end(begins: list[int], starts: list[int], size: int) -> str:
+    """Return the diagnosis for reads from `begins`, of which the last is beyond the stream."""
+    if set(begins) <= {start * size for start in starts} and not set(begins) <= set(starts):
+        return "you read past the end of the tokens. `starts` are positions, not window numbers."
+    if set(begins) & set(starts) and begins[-1] - size in starts and begins[-1] not in starts:
+        return (
+            "your targets begin block_size tokens after the inputs; they begin one token after "
+            "them."
+        )
+    return TOO_FAR
 
 
 def batch_of(answer: Callable, tokens: Stream, starts: list[int], size: int) -> Piece:
@@ -374,11 +398,7 @@ def check_groups(answer: Callable, model: GPT, weight_decay: float) -> None:
     )
     listed = [name for group in groups for name in names_of(group["params"], model)]
     expect("?" not in listed, "a group contains something that is not a parameter of the model.")
-    expect(
-        len(listed) == len(set(listed)),
-        "a parameter is in two groups; the tied lm_head.weight IS wte.weight. "
-        "model.parameters() lists it once.",
-    )
+    expect_once(groups, model)
     decay = {
         name: group["weight_decay"] for group in groups for name in names_of(group["params"], model)
     }
@@ -400,6 +420,24 @@ def check_groups(answer: Callable, model: GPT, weight_decay: float) -> None:
         all(isinstance(one, list) for one in lists),
         "right, but a tuple; the task asks for a list of dicts, whose params are lists.",
     )
+
+
+def expect_once(groups: list[dict], model: GPT) -> None:
+    """Expect no parameter twice, neither in one group nor in two."""
+    [tied] = names_of([model.lm_head.weight], model)
+    seen: set[str] = set()
+    for group in groups:
+        names = names_of(group["params"], model)
+        for name in names:
+            within = names.count(name) > 1
+            what = "the tied matrix" if name == tied else name
+            where = "in one group twice" if within else "in two groups"
+            why = "lm_head.weight IS wte.weight, and " if name == tied else ""
+            expect(
+                not within and name not in seen,
+                f"{what} is {where}; {why}model.parameters() lists it once.",
+            )
+        seen.update(names)
 
 
 def check_form(groups: Any) -> None:

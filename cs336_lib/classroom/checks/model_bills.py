@@ -254,6 +254,11 @@ def mixture_sizes(size: Callable[[Config], tuple[int, int]]) -> None:
     names = "count_parameters", "active_parameters", "parameter_counts", "matmul_parameters"
     with by_hand(architecture, *names):
         found, error = gather(answers())
+    pairs = [(total.got, active.got) for total, active in found]
+    expect(
+        len(pairs) < 2 or any(pair != pairs[0] for pair in pairs),
+        "Your function returns the same two numbers for each config; compute them from its fields.",
+    )
     for column in zip(*found, strict=True):
         expect_numbers(column, COUNTS)
     if error:
@@ -304,6 +309,12 @@ def kept_mistakes(config: Config, tokens: int) -> Mistakes:
         "Your window is one token too long.": full * tokens + windows * min(tokens, window + 1),
         f"{order}; you give half of the layers a window.": kept(lambda layer: layer % 2 == 0),
         f"{order}; you make half of the layers full.": kept(lambda layer: layer % 2 == 1),
+        f"{order}; you take half of the layers as full and as many as sliding.": (
+            layers // 2 * (tokens + short)
+        ),
+        "Only the first layer is counted; is the `return` inside the loop?": (
+            tokens if kinds[0] == FULL else short
+        ),
         f"{order}; you treat all like the first one.": kept(lambda layer: kinds[0] == FULL),
         "Count every layer; you count each kind once.": (full > 0) * tokens + (windows > 0) * short,
         "Each layer has its own cache; add up over the layers.": kept_tokens(config, tokens)

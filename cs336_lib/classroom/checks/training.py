@@ -54,6 +54,11 @@ def read(batch: GetBatch, tokens: np.ndarray, number: int, rows: int, block: int
     """Call the answer, and expect two int64 tensors and unchanged tokens."""
     before = tokens.copy()
     got = batch(tokens, number, rows, block)
+    expect(
+        got is not None or not number,
+        f"batch {number} of {len(tokens)} tokens comes back as None. An epoch's last batch may "
+        "have fewer rows; return it, too.",
+    )
     expect(isinstance(got, tuple | list) and len(got) == 2, "return two tensors: inputs, targets.")
     x, y = got
     expect(isinstance(x, Tensor) and isinstance(y, Tensor), "inputs and targets must be tensors.")
