@@ -486,17 +486,19 @@ def test_bug_hunt():
         (MappingProxyType(right), "passed"),
         (right | {"C": "no_zero_grad"}, "pile up to much more than C's"),
         (right | {"I": "loss_not_divided"}, "makes the gradient four times as large"),
-        (right | {"D": "schedule_per_piece"}, "'rate at half / peak', which is 0.61 here"),
-        (right | {"A": "optimizer_not_restored"}, "'update after resume / others', which is"),
+        (right | {"D": "schedule_per_piece"}, "moves 'rate at half / peak' far away from 0.60"),
+        (right | {"A": "optimizer_not_restored"}, "moves 'update after resume / others' far away"),
         (right | {"H": "decay_on_norms"}, "another bug explains its numbers better"),
         (
             right | {"E": "replayed_data", "G": "targets_not_shifted"},
-            "E isn't replayed_data: that bug changes 'val - train', which is -0.03 here and -0.08",
+            "E isn't replayed_data: that bug moves 'val - train' far away from -0.08 to -0.03, as "
+            "in healthy runs, and it is -0.03 here",
         ),
         (
             right | {"J": "replayed_data"},
             "'replayed_data' is given to G and J; every name occurs once. J isn't replayed_data: "
-            "that bug changes 'val - train', which is -0.04 here",
+            "that bug moves 'val - train' far away from -0.08 to -0.03, as in healthy runs, and it "
+            "is -0.04 here",
         ),
         (right | {"C": "a gremlin"}, "'a gremlin' isn't one of"),
         (right | {"J": ...}, "J has no answer yet"),

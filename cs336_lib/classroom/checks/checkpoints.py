@@ -746,7 +746,8 @@ def bug_hunt(answer: Mapping[str, str]) -> None:
             here[told], healthy[told], rel_tol=tolerance, abs_tol=0.001
         )
         why = (
-            f"that bug changes {told!r}, which is {found} here and {low} to {high} in healthy runs"
+            f"that bug moves {told!r} far away from {low} to {high}, as in healthy runs, and it is "
+            f"{found} here"
             if is_healthy
             else f"its {told!r} is off, but another bug explains its numbers better"
         )

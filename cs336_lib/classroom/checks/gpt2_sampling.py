@@ -189,7 +189,11 @@ def expect_ranks(ranks: Tensor, k: int, given: str) -> None:
         max(seen) < k + 5 or max(first_text) >= k,
         f"{given}. Each text has its own k-th logit; you use one threshold for the whole batch.",
     )
-    expect(max(seen) < k, f"{given}, but more different tokens are drawn; mask all others.")
+    expect(
+        max(seen) < k,
+        f"{given}, but more different tokens are drawn; mask all others with -inf, since a logit "
+        "of 0 still has a probability.",
+    )
     expect(
         k == 1 or first_text.unique().numel() > 1,
         "texts that are equal get the same token; draw one for each text.",

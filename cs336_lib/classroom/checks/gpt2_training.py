@@ -167,8 +167,8 @@ def past_the_end(begins: list[int], starts: list[int], size: int) -> str:
         return "you read past the end of the tokens. `starts` are positions, not window numbers."
     if set(begins) & set(starts) and begins[-1] - size in starts and begins[-1] not in starts:
         return (
-            "your targets begin block_size tokens after the inputs; they begin one token after "
-            "them."
+            "your targets begin block_size tokens after the inputs; they should begin one token "
+            "after them."
         )
     return TOO_FAR
 
