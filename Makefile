@@ -25,11 +25,11 @@ help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 lab: $(VENV)/.lab $(LAB_SETTINGS) ## open your own copy of the notebooks in JupyterLab (ARGS="--no-browser --port 8899" for a server)
-	@$(BIN)/python -m cs336_lib.classroom.study
-	$(BIN)/python -m cs336_lib.classroom.lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/my_notebooks/00_start_here.ipynb $(ARGS)
+	@$(BIN)/python -m cs336_course.learner.study
+	$(BIN)/python -m cs336_course.learner.lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/my_notebooks/00_start_here.ipynb $(ARGS)
 
 reset: $(VENV)/.lab ## restore a notebook in my_notebooks and keep yours: make reset NOTEBOOK=03_einops
-	@$(BIN)/python -m cs336_lib.classroom.study --reset '$(NOTEBOOK)'
+	@$(BIN)/python -m cs336_course.learner.study --reset '$(NOTEBOOK)'
 
 test: $(VENV)/.test ## run the fast tests, then every cell of every notebook
 	$(BIN)/python -m pytest tests --ignore=tests/slow --ignore=tests/e2e $(TWO_AT_A_TIME)
@@ -48,22 +48,22 @@ test-graders: $(GRADERS)/.done ## grade answers with nbgrader and otter-grader, 
 	$(GRADERS)/bin/python -m pytest tests/graders/with_tools.py
 
 notebooks: $(VENV)/.test ## run every notebook and store its normalized outputs
-	$(BIN)/python -m cs336_lib.classroom.notebooks
+	$(BIN)/python -m tools.notebooks
 
 slides: $(VENV)/.site ## make a deck per notebook in build/slides, which needs no network
-	$(BIN)/python -m cs336_lib.classroom.publish slides
+	$(BIN)/python -m tools.publish slides
 
 handout: $(VENV)/.site ## make the notebooks without solutions in build/handout
-	$(BIN)/python -m cs336_lib.classroom.publish handout
+	$(BIN)/python -m tools.publish handout
 
 nbgrader: $(VENV)/.lab ## make an assignment for nbgrader per notebook in build/nbgrader
-	$(BIN)/python -m cs336_lib.classroom.graders nbgrader
+	$(BIN)/python -m cs336_course.grading.graders nbgrader
 
 otter: $(VENV)/.lab ## make an assignment for otter-grader per notebook in build/otter
-	$(BIN)/python -m cs336_lib.classroom.graders otter
+	$(BIN)/python -m cs336_course.grading.graders otter
 
 site: $(VENV)/.site ## make the web site in build/site
-	$(BIN)/python -m cs336_lib.classroom.publish site
+	$(BIN)/python -m tools.publish site
 
 lint: $(VENV)/.test ## check format, style, spelling and types, as CI does first
 	$(BIN)/ruff format --check .

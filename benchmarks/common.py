@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from cs336_lib.hardware import device_name
 from cs336_lib.io import write_atomic
+from cs336_lib.system.hardware import device_name
 
 RESULTS = Path(__file__).parent / "results"
 ROOT = RESULTS.parent.parent

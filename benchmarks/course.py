@@ -18,12 +18,12 @@ import torch
 import tyro
 
 from benchmarks import common
-from cs336_lib.classroom import timing
+from cs336_course.demos import stopwatch
 from cs336_lib.config import require
 
 IMPORTS = {
     "torch": "import torch",
-    "ours": "import torch, cs336_lib.train, cs336_lib.generate, cs336_lib.accounting",
+    "ours": "import torch, cs336_lib.training.loop, cs336_lib.generate, cs336_lib.accounting",
 }
 
 
@@ -70,7 +70,7 @@ def main(rounds: int = 5, port: int = 8931, notebooks: bool = False) -> None:
         port: where the lab is served.
         notebooks: also run `pytest --nbval notebooks/`, once.
     """
-    seconds = timing.seconds_in_turns(
+    seconds = stopwatch.seconds_in_turns(
         {name: lambda code=code: imported(code) for name, code in IMPORTS.items()},
         torch.device("cpu"),
         rounds=rounds,

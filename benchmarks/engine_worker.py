@@ -23,14 +23,14 @@ CONV1D = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_
 
 def ours(model: Path, weights: str, threads: int) -> Sampler:
     """Load the model as `cs336 sample --weights` does."""
-    from cs336_lib import hf  # before torch, because it decides how torch's threads wait
-    from cs336_lib.generate import WEIGHTS, generate, store_weights
+    from cs336_lib import hugging_face  # before torch, because it decides how torch's threads wait
+    from cs336_lib.sampling import WEIGHTS, generate, store_weights
 
     # isort: split
     import torch
 
     torch.set_num_threads(threads)
-    gpt = hf.load(model).eval()
+    gpt = hugging_face.load(model).eval()
     store_weights(gpt, WEIGHTS[weights])
 
     def sample(prompt: list[int], count: int) -> list[int]:

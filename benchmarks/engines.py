@@ -22,10 +22,11 @@ from typing import Any
 import torch
 
 from benchmarks import SPINS, common
-from cs336_lib import accounting, hardware, hf
+from cs336_lib import accounting, hugging_face
 from cs336_lib.config import GPTConfig, require
 from cs336_lib.data.tokenizer import GPT2Tokenizer
 from cs336_lib.model import GPT
+from cs336_lib.system import hardware
 
 FOLDER = common.ROOT / "build" / "peers"
 WORKER = Path(__file__).with_name("engine_worker.py")
@@ -110,7 +111,7 @@ def exported_model(config: GPTConfig) -> Path:
     folder = FOLDER / "models" / "hf"
     if not folder.exists():
         torch.manual_seed(0)
-        hf.export(GPT(config), folder, GPT2Tokenizer())
+        hugging_face.export(GPT(config), folder, GPT2Tokenizer())
     return folder
 
 

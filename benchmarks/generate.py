@@ -29,11 +29,12 @@ from torch import Tensor
 
 from benchmarks import common, engines
 from benchmarks import peers as models
-from cs336_lib import accounting, hardware
-from cs336_lib.classroom import timing
+from cs336_course.demos import stopwatch
+from cs336_lib import accounting
 from cs336_lib.config import GPTConfig
-from cs336_lib.generate import generate, store_weights
 from cs336_lib.model import GPT
+from cs336_lib.sampling import generate, store_weights
+from cs336_lib.system import hardware
 
 Contender = Callable[[], Tensor]
 
@@ -91,7 +92,7 @@ def measure(
         contenders["nanoGPT"] = nanogpt_contender(nanogpt, as_loaded, idx, new_tokens)
     with torch.inference_mode():
         texts = {name: work() for name, work in contenders.items()}
-        seconds = timing.seconds_in_turns(contenders, where, rounds=rounds, warmup=0)
+        seconds = stopwatch.seconds_in_turns(contenders, where, rounds=rounds, warmup=0)
         bandwidth = hardware.read_bandwidth(where)
     per_token = {
         name: [1000 * value / new_tokens for value in measured]

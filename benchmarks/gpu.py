@@ -34,14 +34,18 @@ import torch
 import tyro
 
 from benchmarks import common, generate, train_step
-from cs336_lib import accounting, hardware, here, train
-from cs336_lib.classroom import assemble, ladder, timing
-from cs336_lib.classroom.speed_step import Parts, Settings, Shape, Step, shape_for, training_batch
-from cs336_lib.classroom.tensor_bytes import SavedTensors
+from cs336_course.demos import speed_ladder, stopwatch
+from cs336_course.demos.activation_memory import SavedTensors
+from cs336_course.demos.ladder_step import Parts, Settings, Shape, Step, shape_for, training_batch
+from cs336_course.learner import assemble
+from cs336_lib import accounting
+from cs336_lib.bill import here
 from cs336_lib.config import PRESETS, GPTConfig, TrainConfig, require
 from cs336_lib.data.shards import write_shard
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer
+from cs336_lib.system import hardware
+from cs336_lib.training import loop
 
 Result = dict[str, Any]
 PartName = Literal["step", "training", "memory", "prediction", "sampling", "ladder", "notebooks"]
@@ -102,18 +106,18 @@ def training(device: torch.device, shape: Shape, _: Path | None) -> Result:
             write_shard(Path(folder) / f"{split}_000000.bin", part)
         patterns = {f"{split}_data": f"{folder}/{split}_*.bin" for split in ("train", "val")}
         config = replace(run_config(device, shape), run_dir=f"{folder}/run", **patterns)
-        job = train.Job(config, stack)
+        job = loop.Job(config, stack)
         loaded, numbers = job.batches(), itertools.count()
         stack.callback(loaded.close)  # type: ignore[attr-defined]
         ready = itertools.repeat(next(loaded))
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         ways: dict[str, Callable[[], object]] = {
-            "loader and step": lambda: train.train_step(job, loaded, next(numbers)),
-            "step": lambda: train.train_step(job, ready, next(numbers)),
+            "loader and step": lambda: loop.train_step(job, loaded, next(numbers)),
+            "step": lambda: loop.train_step(job, ready, next(numbers)),
             "loader": lambda: list(job.micro_batches(next(numbers))),
         }
-        seconds = timing.seconds_in_turns(ways, device, rounds=5, warmup=2)
+        seconds = stopwatch.seconds_in_turns(ways, device, rounds=5, warmup=2)
         peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
     median = {name: statistics.median(values) for name, values in seconds.items()}
     rate = config.batch_tokens / median["loader and step"]
@@ -147,7 +151,7 @@ def memory(device: torch.device, shape: Shape, _: Path | None) -> Result:
         uncompiled()
     kinds = accounting.peak_memory(shape.config, shape.batch, autocast=settings.precision == "bf16")
     kinds.pop("gradients")  # they don't exist yet when the only backward pass starts
-    by_kind["measured"]["peak"] = ladder.peak_bytes(uncompiled)
+    by_kind["measured"]["peak"] = speed_ladder.peak_bytes(uncompiled)
     by_kind["predicted"]["peak"] = sum(kinds.values())
     print(f"{'':28}{'measured':>12}{'predicted':>12}")
     for kind, measured in by_kind["measured"].items():
@@ -213,12 +217,12 @@ def learned_parts() -> Parts:
 
 def climb(device: torch.device, shape: Shape, _: Path | None) -> Result:
     """Measure the ladder of notebook 09."""
-    climbing = ladder.Ladder(shape, device, learned_parts())
-    for _ in ladder.RUNGS:
+    climbing = speed_ladder.Ladder(shape, device, learned_parts())
+    for _ in speed_ladder.RUNGS:
         row = climbing.climb()
         said = row.note if row.ms is None else f"{row.ms:9.1f} ms {row.tokens_per_sec:11,.0f} tok/s"
         print(f"{row.name:18} {said}", flush=True)
-    return ladder.report(climbing)
+    return speed_ladder.report(climbing)
 
 
 PARTS = {

@@ -23,8 +23,10 @@ import cs336_lib  # noqa: F401  (before torch: it decides how torch's threads wa
 import tyro
 
 from benchmarks import common
-from cs336_lib import hardware, here, train
+from cs336_lib.bill import here
 from cs336_lib.config import PRESETS, TrainConfig
+from cs336_lib.system import hardware
+from cs336_lib.training import loop
 
 
 def own(
@@ -65,11 +67,11 @@ def measured_steps(config: TrainConfig, seconds: float) -> list[float]:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         quick = dataclasses.replace(config, run_dir=f"{folder}/run", warmup_steps=1)
         with contextlib.redirect_stdout(io.StringIO()):  # the banner
-            job = train.Job(quick, stack)
+            job = loop.Job(quick, stack)
         batches, times = job.batches(), []
         while len(times) < 6 or sum(times[3:]) < seconds:
             begin = time.perf_counter()
-            loss, _ = train.train_step(job, batches, len(times))
+            loss, _ = loop.train_step(job, batches, len(times))
             loss.item()
             times.append(time.perf_counter() - begin)
     return times[3:]

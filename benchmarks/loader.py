@@ -22,7 +22,7 @@ import torch
 import tyro
 
 from benchmarks import common
-from cs336_lib.classroom import timing
+from cs336_course.demos import stopwatch
 from cs336_lib.data.loader import Loader
 from cs336_lib.data.shards import HEADER_BYTES, TokenStream, write_shard
 
@@ -84,7 +84,7 @@ def main(gigabytes: float = 10, count: int = 16, block_size: int = 1024, rounds:
         before = memory()
         peer_file = Path(folder) / "1" / "train_000000.bin"
         step = iter(range(1, 10**9))
-        seconds = timing.seconds_in_turns(
+        seconds = stopwatch.seconds_in_turns(
             {
                 "ours": lambda: loader.batch(next(step) * count, count),
                 "nanoGPT's way": lambda: peer_batch(peer_file, block_size, count),

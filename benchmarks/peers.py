@@ -8,7 +8,7 @@ from types import ModuleType
 
 from torch import nn
 
-from cs336_lib import hf
+from cs336_lib import hugging_face
 from cs336_lib.config import require
 from cs336_lib.model import GPT
 
@@ -19,10 +19,10 @@ def transformers_model(model: GPT) -> nn.Module:
     import transformers
 
     config = model.config
-    shape = {theirs: getattr(config, ours) for ours, theirs in hf.SHAPE.items()}
-    dropouts = dict.fromkeys(hf.DROPOUTS, config.dropout)
+    shape = {theirs: getattr(config, ours) for ours, theirs in hugging_face.SHAPE.items()}
+    dropouts = dict.fromkeys(hugging_face.DROPOUTS, config.dropout)
     theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape, **dropouts))
-    theirs.load_state_dict(hf.hugging_face_tensors(model), strict=False)
+    theirs.load_state_dict(hugging_face.hugging_face_tensors(model), strict=False)
     theirs.tie_weights()
     return theirs.to(model.device, model.lm_head.weight.dtype)
 
@@ -46,9 +46,9 @@ def nanogpt_model(checkout: Path, model: GPT) -> nn.Module:
     """
     module = load_module("nanogpt_model", nanogpt_file(checkout))
     config = model.config
-    shape = {name: getattr(config, name) for name in hf.SHAPE}
+    shape = {name: getattr(config, name) for name in hugging_face.SHAPE}
     theirs = module.GPT(module.GPTConfig(**shape, dropout=config.dropout, bias=config.bias))
-    tied = (hf.HEAD, hf.EMBEDDING)  # nanoGPT pads neither
+    tied = (hugging_face.HEAD, hugging_face.EMBEDDING)  # nanoGPT pads neither
     theirs.load_state_dict(
         {
             name: value[: config.vocab_size] if name in tied else value

@@ -17,7 +17,7 @@ import tyro
 from matplotlib.figure import Figure
 
 from benchmarks import common
-from cs336_lib.classroom.plots import gpt2_speed as plots
+from cs336_course.figures import gpt2_speed as plots
 
 BEGIN = "<!-- measured: python -m benchmarks.report -->"
 END = "<!-- end of what was measured -->"

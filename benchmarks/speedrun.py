@@ -43,11 +43,11 @@ import tyro
 from torch import Tensor, nn
 
 from benchmarks import common, peers
-from cs336_lib import checkpoint
 from cs336_lib.config import PRESETS, require
 from cs336_lib.data.loader import open_data
 from cs336_lib.data.prepare import prepare
 from cs336_lib.io import write_atomic
+from cs336_lib.training import checkpoint
 
 CONTEXT = 64
 # README of nanoGPT, "I only have a macbook", which is its recipe for CPUs.

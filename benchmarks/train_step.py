@@ -30,12 +30,13 @@ import tyro
 from torch import Tensor, nn
 
 from benchmarks import common, peers
-from cs336_lib import accounting, hardware
-from cs336_lib.classroom import timing
+from cs336_course.demos import stopwatch
+from cs336_lib import accounting
 from cs336_lib.config import GPTConfig, TrainConfig
-from cs336_lib.distributed import World, compiles, prepare_model
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer, parameter_groups
+from cs336_lib.system import hardware
+from cs336_lib.training.distributed import World, compiles, prepare_model
 
 Step = Callable[[], float]
 LossOf = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -177,7 +178,7 @@ def measure(
             made = partial(make, where, batch, seq, n_layer)
             step = processes.enter_context(common.own_process(made))
             steps[name] = lambda name=name, step=step: losses[name].append(step())
-        seconds = timing.seconds_in_turns(steps, where, rounds=rounds, warmup=2)
+        seconds = stopwatch.seconds_in_turns(steps, where, rounds=rounds, warmup=2)
     config = GPTConfig(n_layer=n_layer)
     hardware._best_matmul_flops.cache_clear()  # on a shared CPU, either peak may be too low
     peak, source = hardware.peak_flops(where, dtype)

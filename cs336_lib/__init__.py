@@ -6,7 +6,6 @@ Import the main names with `from cs336_lib import GPT, GPTConfig, TrainConfig, t
 import importlib
 import os
 import sys
-from types import ModuleType
 from typing import Any
 
 # PyTorch's CPU threads spin while they wait for each other. Where anything else wants the cores,
@@ -28,27 +27,17 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 __version__ = "0.1.0"
 
 # Loaded when they are asked for, so that `cs336 --help` needn't wait for torch.
-EXPORTS = {"GPT": "model", "GPTConfig": "config", "TrainConfig": "config"}
-CALLABLE = ("train", "generate")  # modules that you can call
-
-
-class CallableModule(ModuleType):
-    """A module that you can call like the function of the same name inside it.
-
-    `cs336_lib.train` is a module that contains the function `train`. With this class, `import
-    cs336_lib; cs336_lib.train(config)`, `from cs336_lib import train; train(config)` and `from
-    cs336_lib.train import train` work in any order.
-    """
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function with the same name as the module."""
-        return getattr(self, self.__name__.rpartition(".")[2])(*args, **kwargs)
+EXPORTS = {
+    "GPT": "model",
+    "GPTConfig": "config",
+    "TrainConfig": "config",
+    "generate": "sampling",
+    "train": "training.loop",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
-    if name in CALLABLE:
-        return importlib.import_module(f"{__name__}.{name}")
     if name not in EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{EXPORTS[name]}"), name)

@@ -41,8 +41,8 @@ class Train:
     def run(self) -> None:
         """Run `cs336 train`."""
         from cs336_lib import generate
-        from cs336_lib.distributed import world_from_environment
-        from cs336_lib.train import train
+        from cs336_lib.training.distributed import world_from_environment
+        from cs336_lib.training.loop import train
 
         config: TrainConfig = self.config
         result = train(config)
@@ -84,7 +84,9 @@ class Sample:
 
     def run(self) -> None:
         """Run `cs336 sample`."""
-        from cs336_lib import checkpoint, generate, hardware
+        from cs336_lib import generate
+        from cs336_lib.system import hardware
+        from cs336_lib.training import checkpoint
 
         require(self.num_samples >= 1, f"num_samples is {self.num_samples}; at least 1 expected")
         sampling = generate.SamplingConfig(
@@ -93,9 +95,9 @@ class Sample:
         model, tokenizer = checkpoint.load_run(self.run_dir, hardware.select_device(self.device))
         weights: str = self.weights
         if weights == "auto":
-            from cs336_lib import machine_report
+            from cs336_lib.bill import here_text
 
-            weights = machine_report.fastest_weights(model)
+            weights = here_text.fastest_weights(model)
         generate.store_weights(model, generate.WEIGHTS[weights])
         prompt = self.prompt
         if prompt is None:
@@ -133,9 +135,10 @@ class Eval:
 
     def run(self) -> None:
         """Run `cs336 eval`."""
-        from cs336_lib import distributed, hardware
         from cs336_lib.data.loader import Loader
         from cs336_lib.evals import hellaswag, loss, subject
+        from cs336_lib.system import hardware
+        from cs336_lib.training import distributed
 
         for name in ("eval_tokens", "micro_batch_size"):
             value = getattr(self, name)
@@ -216,12 +219,12 @@ class Estimate(config.Estimate):
         if self.here:
             alone = Estimate(here=True, config=self.config)
             require(self == alone, "--here measures this machine, so it takes only --config")
-            from cs336_lib import machine_report
+            from cs336_lib.bill import here_text
 
-            print(machine_report.report(self.config))
+            print(here_text.report(self.config))
             return
         require(not self.config, f"config is {self.config!r}, and it needs --here")
-        from cs336_lib.report import report
+        from cs336_lib.bill.text import report
 
         print(report(**dataclasses.asdict(self)))
 
@@ -232,7 +235,7 @@ class Simulate(config.Simulate):
 
     def run(self) -> None:
         """Run `cs336 simulate`."""
-        from cs336_lib.step_report import simulation
+        from cs336_lib.bill.step_text import simulation
 
         print(simulation(**dataclasses.asdict(self)))
 
@@ -255,16 +258,19 @@ class Export:
 
     def run(self) -> None:
         """Run `cs336 export`."""
-        from cs336_lib import checkpoint, hardware, hf, run_report
+        from cs336_lib import hugging_face
+        from cs336_lib.bill.text import page
+        from cs336_lib.system import hardware
+        from cs336_lib.training import checkpoint
 
         if self.push_to_hub:
-            hf.require_login(self.push_to_hub)
+            hugging_face.require_login(self.push_to_hub)
         model, tokenizer = checkpoint.load_run(self.run_dir, hardware.select_device("cpu"))
-        card = run_report.model_card(self.run_dir, self.license, self.data_license)
-        hf.export(model, self.out, tokenizer, card)
+        card = page.model_card(self.run_dir, self.license, self.data_license)
+        hugging_face.export(model, self.out, tokenizer, card)
         print(f"{self.out}: load it by GPT2LMHeadModel.from_pretrained({str(self.out)!r})")
         if self.push_to_hub:
-            print(hf.push(self.out, self.push_to_hub))
+            print(hugging_face.push(self.out, self.push_to_hub))
 
 
 @dataclass(frozen=True)
@@ -278,14 +284,14 @@ class Compare:
 
     def run(self) -> None:
         """Run `cs336 compare`."""
-        from cs336_lib import run as run_module
+        from cs336_lib.training import run_folder as run_module
 
         require(bool(self.runs), "no run given; cs336 compare runs/a runs/b")
         runs = [run_module.read_run(folder) for folder in self.runs]
         if out := self.out:
             require(out.suffix == ".png", f"--out is {out}; a name that ends with .png expected")
             try:
-                from cs336_lib.classroom.plots.runs import compared
+                from cs336_course.figures.runs import compared
             except ImportError:
                 raise ValueError("--out needs matplotlib; pip install matplotlib") from None
             figure = compared({run.name: run.rows for run in runs})
@@ -309,18 +315,18 @@ class Report:
 
     def run(self) -> None:
         """Run `cs336 report`."""
-        from cs336_lib import run_report
+        from cs336_lib.bill.text import page
 
         out = self.out or self.run_dir / "report.html"
-        run_report.check(out, self.price, self.overwrite)
-        run, environment = run_report.read(self.run_dir)
+        page.check(out, self.price, self.overwrite)
+        run, environment = page.read(self.run_dir)
         try:
-            from cs336_lib.classroom.plots import runs
+            from cs336_course.figures import runs
         except ImportError:
             raise ValueError("cs336 report needs matplotlib; pip install matplotlib") from None
         figures = runs.progress(run.rows, run.config.grad_clip)
         pictures = [runs.inline_svg(figure) for figure in figures]
-        write_atomic(out, run_report.page(run, environment, pictures, self.price))
+        write_atomic(out, page.page(run, environment, pictures, self.price))
         print(f"{out}: {out.stat().st_size / 1000:,.0f} kB")
 
 
@@ -338,7 +344,7 @@ class Lab:
 
     def run(self) -> None:
         """Run `cs336 lab`."""
-        from cs336_lib.classroom import lab, study
+        from cs336_course.learner import lab, study
 
         require(0 < self.port < 65536, f"port is {self.port}; 1 to 65535 expected")
         if self.reset:
@@ -353,7 +359,7 @@ class Doctor:
 
     def run(self) -> None:
         """Run `cs336 doctor`, which exits with code 1 if it finds a problem."""
-        from cs336_lib.classroom import doctor
+        from cs336_course.learner import doctor
 
         machine = doctor.examine()
         print(doctor.report(machine))
@@ -366,7 +372,7 @@ class Check:
 
     def run(self) -> None:
         """Run `cs336 check`."""
-        from cs336_lib.classroom import study
+        from cs336_course.learner import study
 
         folder = study.find()
         print(study.report(study.progress(folder)))
@@ -387,7 +393,7 @@ class Assemble:
 
     def run(self) -> None:
         """Run `cs336 assemble`."""
-        from cs336_lib.classroom import assemble, study
+        from cs336_course.learner import assemble, study
 
         folder = self.notebooks or study.find()
         print(assemble.describe(assemble.write(self.out, folder, self.overwrite)))
@@ -411,7 +417,7 @@ class Grade:
 
     def run(self) -> None:
         """Run `cs336 grade`."""
-        from cs336_lib.classroom import grade
+        from cs336_course.grading import grade
 
         limits = grade.Limits(self.seconds, self.memory_gb)
         for line in grade.grade(self.folder, self.out, limits, self.container):
@@ -507,7 +513,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (ValueError, FloatingPointError) as error:
         fail(str(error))
     except (MemoryError, RuntimeError) as error:
-        from cs336_lib.hardware import is_out_of_memory
+        from cs336_lib.system.hardware import is_out_of_memory
 
         if not is_out_of_memory(error):
             raise

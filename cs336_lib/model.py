@@ -8,8 +8,8 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from cs336_lib import cpu_bf16
 from cs336_lib.config import GPTConfig, require
+from cs336_lib.system import cpu
 
 
 class KVCache:
@@ -68,8 +68,8 @@ class CausalSelfAttention(nn.Module):
         """Apply attention. If a cache is given, `x` must contain only the new tokens."""
         qkv = self.c_attn(x)
         dropout = self.dropout if self.training else 0.0
-        if cpu_bf16.applies(x) and cache is None and dropout == 0:
-            return self.c_proj(cpu_bf16.causal_attention(qkv, self.n_head))
+        if cpu.applies(x) and cache is None and dropout == 0:
+            return self.c_proj(cpu.causal_attention(qkv, self.n_head))
         pattern = "batch seq (three head head_dim) -> three batch head seq head_dim"
         q, k, v = rearrange(qkv, pattern, three=3, head=self.n_head).unbind(0)
         mask = cache.mask if cache else None
@@ -210,8 +210,8 @@ class GPT(nn.Module):
         # The logits may be overwritten by their gradient, so they aren't a view.
         logits = self.lm_head(rearrange(x, "batch seq n_embd -> (batch seq) n_embd"))
         targets = rearrange(targets, "batch seq -> (batch seq)")
-        if cpu_bf16.applies(logits):
-            return cpu_bf16.cross_entropy(logits, targets, vocab_size)
+        if cpu.applies(logits):
+            return cpu.cross_entropy(logits, targets, vocab_size)
         return F.cross_entropy(logits[:, :vocab_size].float(), targets, ignore_index=-1)
 
     @property

@@ -15,13 +15,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from cs336_lib import accounting, checkpoint
+from cs336_lib import accounting
 from cs336_lib.config import PRESETS, GPTConfig
 from cs336_lib.data.corpus import DATA
 from cs336_lib.data.loader import Loader, open_data
 from cs336_lib.io import read_json, write_atomic
 from cs336_lib.model import GPT
-from cs336_lib.run import read_metrics
+from cs336_lib.training import checkpoint
+from cs336_lib.training.run_folder import read_metrics
 
 TARGET = DATA / "scaling_runs.json"
 CHARACTERS = 62  # vocabulary of the plays

@@ -11,8 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cs336_lib import checkpoint
 from cs336_lib.io import sha256
+from cs336_lib.training import checkpoint
 
 FLAGS = (
     "shakespeare-char --n-layer 6 --n-head 6 --n-embd 192 --block-size 256 --optimizer muon "

@@ -9,12 +9,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from cs336_lib import accounting, cpu_bf16
+from cs336_course.demos import short_optimizers
+from cs336_course.demos.activation_memory import LiveBytes, SavedTensors
+from cs336_lib import accounting
 from cs336_lib.accounting import BytesPerParameter
-from cs336_lib.classroom import optimizers
-from cs336_lib.classroom.tensor_bytes import LiveBytes, SavedTensors
 from cs336_lib.config import GPTConfig
 from cs336_lib.model import GPT
+from cs336_lib.system import cpu
 
 FAMILY = {
     "gpt2": (GPTConfig(), 124_439_808),
@@ -129,7 +130,7 @@ MAKERS = {
     "rmsprop": torch.optim.RMSprop,
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
-    "muon": optimizers.Muon,
+    "muon": short_optimizers.Muon,
     "adafactor": torch.optim.Adafactor,
 }
 
@@ -143,7 +144,7 @@ def test_state_is_what_the_optimizer_keeps():
         optimizer.step()
         means = 4 * (24 + 40) if name == "adafactor" else 0
         expected = 24 * 40 * accounting.STATE_BYTES[name] + means
-        assert optimizers.state_bytes(optimizer) == expected, name
+        assert short_optimizers.state_bytes(optimizer) == expected, name
 
 
 def test_every_optimizer_has_been_looked_at():
@@ -166,7 +167,7 @@ def test_zero_stages():
 @pytest.fixture
 def pytorchs_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use PyTorch's attention and loss, which accounting describes, on a CPU in bf16 too."""
-    monkeypatch.setattr(cpu_bf16, "applies", lambda x: False)
+    monkeypatch.setattr(cpu, "applies", lambda x: False)
 
 
 @pytest.mark.usefixtures("pytorchs_operators")
@@ -211,7 +212,7 @@ def test_a_training_step_byte_by_byte():
     expected = accounting.training_memory(config, batch, seq)
     assert expected["weights"] == sum(p.nbytes for p in model.parameters())
     assert expected["gradients"] == sum(p.grad.nbytes for p in model.parameters())
-    assert expected["optimizer state"] == optimizers.state_bytes(optimizer)
+    assert expected["optimizer state"] == short_optimizers.state_bytes(optimizer)
     activations = list(expected.values())[3:]
     assert sum(activations) == saved.bytes
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from cs336_lib import agreement, hardware
+from cs336_lib.system import agreement, hardware
 
 CPU, MPS = torch.device("cpu"), torch.device("mps")
 PARTS = sorted(agreement.tiny_step(CPU))

@@ -8,8 +8,9 @@ import torch
 import transformers
 from torch.utils.flop_counter import FlopCounterMode
 
-from cs336_lib import accounting, memory
-from cs336_lib import architecture as arch
+from cs336_lib import accounting
+from cs336_lib.bill import architecture as arch
+from cs336_lib.bill import memory
 from cs336_lib.config import GPTConfig
 from cs336_lib.data.corpus import DATA
 
@@ -224,7 +225,7 @@ ODD = [0, -1, 1, 1.5, "768", None, True, [], {}, 10**30, 10**400, float("nan"), 
 
 @pytest.mark.parametrize("name", SHRUNK)
 def test_an_odd_value_in_a_config_is_counted_or_one_line(name, tmp_path):
-    from cs336_lib.report import report
+    from cs336_lib.bill.text import report
 
     path = tmp_path / "config.json"
     for key, value in itertools.product(small(name), ODD):

@@ -28,8 +28,8 @@ from benchmarks import (
     speedrun,
     train_step,
 )
+from cs336_course.demos.ladder_step import TINY
 from cs336_lib import config, schedule
-from cs336_lib.classroom.speed_step import TINY
 from cs336_lib.model import GPT
 
 CPU = torch.device("cpu")

@@ -8,12 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cs336_lib import checkpoint
-from cs336_lib.classroom import optimizers
+from cs336_course.demos import short_optimizers
 from cs336_lib.config import TrainConfig
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer
-from cs336_lib.train import train
+from cs336_lib.training import checkpoint
+from cs336_lib.training.loop import train
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_round_trip_is_exact(trained, tiny_config, tmp_path):
 @pytest.mark.parametrize("rule", ["SGD", "Momentum", "AdamW"])
 def test_the_course_optimizers_resume_bit_for_bit(tiny_config, tmp_path, rule):
     """Adam's step count is an int, which safetensors cannot hold, and SGD has no state at all."""
-    make = getattr(optimizers, rule)
+    make = getattr(short_optimizers, rule)
     idx = torch.randint(50, (4, 16))
 
     def steps(count, model, optimizer):

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cs336_lib import checkpoint
-from cs336_lib import run as run_module
 from cs336_lib.io import sha256
-from cs336_lib.run import read_metrics
-from cs336_lib.train import train
+from cs336_lib.training import checkpoint
+from cs336_lib.training import run_folder as run_module
+from cs336_lib.training.loop import train
+from cs336_lib.training.run_folder import read_metrics
 
 FILES = (checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.STATE, checkpoint.MANIFEST)
 SEED = 6
@@ -187,7 +187,7 @@ def test_killed_before_its_first_step_a_run_can_be_resumed(tiny_run, monkeypatch
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"cs336_lib.run.{place}", killed)
+        patch.setattr(f"cs336_lib.training.run_folder.{place}", killed)
         with pytest.raises(Killed):
             train(tiny_run)
     assert train(dataclasses.replace(tiny_run, resume=True)).finished

@@ -10,14 +10,14 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from cs336_lib import architecture as arch
-from cs336_lib import communication as comm
-from cs336_lib import distributed
-from cs336_lib.classroom import fake_ranks
-from cs336_lib.communication import Layout
+from cs336_course.demos import fake_ranks
+from cs336_lib.bill import architecture as arch
+from cs336_lib.bill import traffic as comm
+from cs336_lib.bill.traffic import Layout
 from cs336_lib.config import GPTConfig
-from cs336_lib.distributed import World
 from cs336_lib.model import GPT
+from cs336_lib.training import distributed
+from cs336_lib.training.distributed import World
 
 CPU = torch.device("cpu")
 SMALL = GPTConfig(block_size=16, vocab_size=128, n_layer=2, n_head=4, n_embd=64)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from cs336_lib import cli
-from cs336_lib import run as run_module
 from cs336_lib.config import TrainConfig
+from cs336_lib.training import run_folder as run_module
 
 BASE = TrainConfig(max_steps=4, warmup_steps=1, batch_tokens=64, block_size=8, micro_batch_size=8)
 
@@ -90,7 +90,7 @@ def test_losses_of_different_tasks_get_a_warning_and_a_run_is_like_itself(runs, 
 
 
 def test_a_real_run_compares(tiny_run, capsys):
-    from cs336_lib.train import train
+    from cs336_lib.training.loop import train
 
     train(tiny_run)
     capsys.readouterr()
@@ -105,7 +105,7 @@ def test_out_draws_a_png(runs, capsys):
 
 
 def test_the_figure_holds_every_run(runs):
-    from cs336_lib.classroom.plots.runs import compared
+    from cs336_course.figures.runs import compared
 
     axes = compared({str(r): run_module.read_run(r).rows for r in runs}).axes[0]
     names = [text.get_text() for text in axes.get_legend().get_texts()]

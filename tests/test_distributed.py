@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_lib.distributed import (
+from cs336_lib.training.distributed import (
     DEAD,
     HUNG,
     VARIABLES,
@@ -97,7 +97,7 @@ def test_a_gpus_process_group_knows_its_device(monkeypatch, device, backend, bou
     monkeypatch.setenv("MASTER_ADDR", "localhost")
     monkeypatch.setenv("MASTER_PORT", "29500")
     given = []
-    monkeypatch.setattr("cs336_lib.distributed.fresh_store", lambda *_: None)
+    monkeypatch.setattr("cs336_lib.training.distributed.fresh_store", lambda *_: None)
     monkeypatch.setattr(
         "torch.distributed.init_process_group", lambda *a, **k: given.append((a[0], k["device_id"]))
     )

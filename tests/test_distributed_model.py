@@ -4,10 +4,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from cs336_lib import distributed, hardware
 from cs336_lib.config import TrainConfig
-from cs336_lib.distributed import World
-from cs336_lib.train import train
+from cs336_lib.system import hardware
+from cs336_lib.training import distributed
+from cs336_lib.training.distributed import World
+from cs336_lib.training.loop import train
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import nbformat
 
-from cs336_lib.classroom.plots.course import COURSE
+from cs336_course.figures.course import COURSE
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "presenting.md").read_text()

@@ -12,7 +12,7 @@ RANK = """
 import hashlib, json, sys
 import torch.nn.functional as F
 from cs336_lib.config import TrainConfig
-from cs336_lib.train import train
+from cs336_lib.training.loop import train
 
 masks, dropout = [], F.dropout
 

@@ -7,12 +7,13 @@ import re
 
 import pytest
 
-from cs336_lib import accounting, cli, report
-from cs336_lib.hardware import DATASHEET
+from cs336_lib import accounting, cli
+from cs336_lib.bill import text
+from cs336_lib.system.hardware import DATASHEET
 
 
 def test_days_with_their_arithmetic():
-    text = report.report(params=70e9, tokens=15e12, gpus=1024, hardware="h100", mfu=0.5)
+    said = text.report(params=70e9, tokens=15e12, gpus=1024, hardware="h100", mfu=0.5)
     for line in (
         "Time to train 70B parameters on 15T tokens",
         "6 x 7e10 parameters x 1.5e13 tokens = 6.3e24 FLOPs",
@@ -21,63 +22,63 @@ def test_days_with_their_arithmetic():
         "/ 86,400 s per day = 143.9 days",
         "7e10 x 16 = 1,120 GB, 1.09 GB on each GPU; it fits",
     ):
-        assert line in text
+        assert line in said
 
 
 def test_one_gpu_is_no_gpus():
-    text = report.report(params=1e9, tokens=1e9)
-    assert "  rent   1 GPU x " in text
-    assert "1 GPUs" not in text
-    assert "  rent   2 GPUs x " in report.report(params=1e9, tokens=1e9, gpus=2)
+    said = text.report(params=1e9, tokens=1e9)
+    assert "  rent   1 GPU x " in said
+    assert "1 GPUs" not in said
+    assert "  rent   2 GPUs x " in text.report(params=1e9, tokens=1e9, gpus=2)
 
 
 def test_days_hours_and_dollars_keep_their_size():
-    small = report.report(params=124e6, tokens=10e9, mfu=0.4, price=2)
+    small = text.report(params=124e6, tokens=10e9, mfu=0.4, price=2)
     assert "/ 3,600 s per hour = 5.2 hours" in small
     assert "5.22 GPU hours x $2 = $10.44" in small
-    large = report.report(params=8e9, tokens=1e12, gpus=8, price=2)
+    large = text.report(params=8e9, tokens=1e12, gpus=8, price=2)
     assert "26,950 GPU hours x $2 = $53,899" in large
 
 
 def test_no_verdict_without_the_activations():
     """The state of DeepSeek-V3 fits on 2,048 GPUs, and a step doesn't."""
-    text = report.report(model="deepseek-v3", gpus=2048, seq=4096)
-    assert "it fits" not in text
-    assert "too much; `cs336 simulate` lists layouts that fit" in text
+    said = text.report(model="deepseek-v3", gpus=2048, seq=4096)
+    assert "it fits" not in said
+    assert "too much; `cs336 simulate` lists layouts that fit" in said
 
 
 def test_largest_model():
-    text = report.report(gpus=8, memory=80e9, optimizer="adamw")
-    assert "4 weight + 4 gradient + 0 master weight + 8 state = 16 per parameter" in text
-    assert "6.4e11 / 16 = 40B parameters" in text
-    assert "5B parameters, if every GPU holds the whole model (DDP)" in text
-    assert "days" not in text
-    assert "= 53.33B parameters" in report.report(gpus=8, precision="bf16")
-    text = report.report(params=70e9)
-    assert "7e10 x 16 = 1,120 GB; too much, at least 14 such GPUs are needed" in text
+    said = text.report(gpus=8, memory=80e9, optimizer="adamw")
+    assert "4 weight + 4 gradient + 0 master weight + 8 state = 16 per parameter" in said
+    assert "6.4e11 / 16 = 40B parameters" in said
+    assert "5B parameters, if every GPU holds the whole model (DDP)" in said
+    assert "days" not in said
+    assert "= 53.33B parameters" in text.report(gpus=8, precision="bf16")
+    said = text.report(params=70e9)
+    assert "7e10 x 16 = 1,120 GB; too much, at least 14 such GPUs are needed" in said
 
 
 def test_every_device():
     for name, device in DATASHEET.items():
-        text = report.report(params=1e9, tokens=1e9, hardware=name.upper().replace(" ", "-"))
-        assert device.name in text
+        said = text.report(params=1e9, tokens=1e9, hardware=name.upper().replace(" ", "-"))
+        assert device.name in said
         peak = device.peak_flops["bf16"]
         hours = 6e18 / (peak * 0.5) / 3600
-        assert f"{hours:,.1f} hours" in text or f"{hours / 24:,.1f} days" in text
+        assert f"{hours:,.1f} hours" in said or f"{hours / 24:,.1f} days" in said
 
 
 def test_every_optimizer_and_precision():
     for names in itertools.product(accounting.STATE_BYTES, accounting.PRECISIONS):
-        text = report.report(optimizer=names[0], precision=names[1], memory=1e9)
+        said = text.report(optimizer=names[0], precision=names[1], memory=1e9)
         total = accounting.bytes_per_parameter(*names).total
-        printed = re.search(r"= ([\d.]+) per parameter", text)
+        printed = re.search(r"= ([\d.]+) per parameter", said)
         assert math.isclose(float(printed[1]), total, rel_tol=1e-3), names
 
 
 def test_a_published_model():
     """DeepSeek-V3 states 2.664M GPU hours (arXiv 2412.19437) and an MFU of 0.3894 (2505.09343)."""
     options = {"tokens": 14.8e12, "gpus": 2048, "seq": 4096, "mfu": 0.3894, "price": 2}
-    text = report.report(model="deepseek-v3", **options)
+    said = text.report(model="deepseek-v3", **options)
     for line in (
         "671,026,404,352 parameters, of which 37.55B process a token",
         "6 x 3.662e10 in matmuls + 3.071e10 of attention at 4,096 tokens = 2.505e11 per token",
@@ -88,19 +89,19 @@ def test_a_published_model():
         "10,736 GB, 5.24 GB on each GPU\n",
         "peak     with ZeRO-3, 4,096 tokens on each GPU and full recomputation:",
     ):
-        assert line in text
+        assert line in said
     hours = float(re.search(r"= ([\d,]+) GPU hours", text)[1].replace(",", ""))
     assert hours == pytest.approx(2.664e6, rel=0.05)
-    assert "at 8,192 tokens" in report.report(model="llama3-405b")
+    assert "at 8,192 tokens" in text.report(model="llama3-405b")
 
 
 def test_a_folder_with_a_config(tmp_path):
     config = {"model_type": "gpt2", "n_layer": 12, "n_head": 12, "n_embd": 768}
     config |= {"vocab_size": 50257, "n_positions": 1024}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    text = report.report(model=str(tmp_path), tokens=1e9)
-    assert "124,439,808 parameters\n" in text
-    assert f"Time to train {tmp_path} on 1B tokens" in text
+    said = text.report(model=str(tmp_path), tokens=1e9)
+    assert "124,439,808 parameters\n" in said
+    assert f"Time to train {tmp_path} on 1B tokens" in said
 
 
 BAD_OPTIONS = [
@@ -122,19 +123,19 @@ BAD_OPTIONS = [
 def test_bad_values_get_one_line():
     for options, message in BAD_OPTIONS:
         with pytest.raises(ValueError, match=re.escape(message)) as caught:
-            report.report(**options)
+            text.report(**options)
         assert "\n" not in str(caught.value)
 
 
 def test_numbers_as_people_write_them():
-    assert report.digits(7e10) == "7e10"
-    assert report.digits(0.5) == "0.5"
-    assert report.digits(1.244e7) == "1.244e7"
-    assert report.digits(5e-7) == "5e-7"
-    assert report.short(124_439_808) == "124.4M"
-    assert report.short(70e9) == "70B"
-    assert report.short(1000) == "1,000"
-    assert report.gigabytes(1.2e9) == "1.2 GB"
+    assert text.digits(7e10) == "7e10"
+    assert text.digits(0.5) == "0.5"
+    assert text.digits(1.244e7) == "1.244e7"
+    assert text.digits(5e-7) == "5e-7"
+    assert text.short(124_439_808) == "124.4M"
+    assert text.short(70e9) == "70B"
+    assert text.short(1000) == "1,000"
+    assert text.gigabytes(1.2e9) == "1.2 GB"
 
 
 def test_from_the_command_line(capsys: pytest.CaptureFixture[str]):

@@ -4,9 +4,10 @@ import functools
 import pytest
 import torch
 
-from cs336_lib import cli, hf
+from cs336_lib import cli, hugging_face
 from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer
-from cs336_lib.generate import (
+from cs336_lib.model import GPT
+from cs336_lib.sampling import (
     ColumnLinear,
     HalfLinear,
     Int8Linear,
@@ -20,8 +21,7 @@ from cs336_lib.generate import (
     stream,
     stream_text,
 )
-from cs336_lib.model import GPT
-from cs336_lib.train import train
+from cs336_lib.training.loop import train
 
 HOW = [{"temperature": 0.0}, {"seed": 5}, {"seed": 5, "top_k": 3}, {"seed": 5, "top_p": 0.6}]
 
@@ -215,7 +215,7 @@ def test_text_ends_before_end_of_text(model, tokenizer):
 
 def test_the_gpt2_tokenizer_stops_by_itself():
     tokenizer = GPT2Tokenizer()
-    model = GPT(hf.GPTConfig(8, tokenizer.vocab_size, 1, 1, 4)).eval()
+    model = GPT(hugging_face.GPTConfig(8, tokenizer.vocab_size, 1, 1, 4)).eval()
     with torch.no_grad():  # a model that says nothing but <|endoftext|>
         model.transformer.ln_f.weight.zero_()
         model.transformer.ln_f.bias.fill_(1.0)
@@ -227,7 +227,7 @@ def test_the_gpt2_tokenizer_stops_by_itself():
 
 def test_greedy_equals_transformers(model, tokenizer, tmp_path):
     transformers = pytest.importorskip("transformers")
-    hf.export(model, tmp_path / "out", tokenizer)
+    hugging_face.export(model, tmp_path / "out", tokenizer)
     theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out")
     greedy = {"max_new_tokens": 9, "do_sample": False}
     for _ in range(5):

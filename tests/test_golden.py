@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from cs336_lib.config import TrainConfig
-from cs336_lib.train import train
+from cs336_lib.training.loop import train
 
 STORED = Path(__file__).with_name("golden_losses.json")
 TOLERANCE = 1e-4  # relative; measured between SSE and AVX-512: losses 1.4e-7, norms 8.6e-6

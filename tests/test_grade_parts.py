@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cs336_lib.classroom import container, grade, graded_run, tampering
+from cs336_course.grading import container, grade, graded_run, tampering
 
 NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "03_einops.ipynb"
 LIMITS = grade.Limits(3, 2)

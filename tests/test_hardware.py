@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from cs336_lib import hardware
+from cs336_lib.system import hardware
 
 CPU = torch.device("cpu")
 
@@ -151,7 +151,7 @@ COUNT_PAGE_FAULTS = """
 import resource
 from pathlib import Path
 import torch
-from cs336_lib import hardware
+from cs336_lib.system import hardware
 
 def page_faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

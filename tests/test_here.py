@@ -7,11 +7,12 @@ import json
 import pytest
 import torch
 
-from cs336_lib import cli, generate, here, machine_report
+from cs336_lib import cli, generate
+from cs336_lib.bill import here, here_text
+from cs336_lib.bill.here import Machine, Passes, Row
 from cs336_lib.config import PRESETS, TrainConfig
-from cs336_lib.here import Machine, Passes, Row
 from cs336_lib.model import GPT
-from cs336_lib.train import train
+from cs336_lib.training.loop import train
 
 CPU = torch.device("cpu")
 CHAR = PRESETS["shakespeare-char"][1]
@@ -59,7 +60,7 @@ def test_a_model_that_does_not_fit_is_not_measured(monkeypatch):
     row = here.predict("big", CHAR, ["fp32"], CPU)
     assert row.seconds is None
     assert row.memory > 10**6
-    assert "too large" in machine_report.cells(row)
+    assert "too large" in here_text.cells(row)
 
 
 def test_the_report_is_measured_once_a_day(tmp_path, monkeypatch, capsys):
@@ -83,9 +84,9 @@ def test_the_report_is_measured_once_a_day(tmp_path, monkeypatch, capsys):
         (line,) = (line for line in text.splitlines() if line.startswith(str(own)))
         assert line.split()[2:5] == ["500", "ms", "128"]
     assert len(measured) == 1
-    assert machine_report.this_machine(CPU) == machine
-    machine_report.cache_file(CPU).write_text("{")
-    assert machine_report.this_machine(CPU) == machine
+    assert here_text.this_machine(CPU) == machine
+    here_text.cache_file(CPU).write_text("{")
+    assert here_text.this_machine(CPU) == machine
     assert len(measured) == 2
 
 
@@ -93,13 +94,13 @@ def test_the_report_is_measured_once_a_day(tmp_path, monkeypatch, capsys):
     ("name", "other"), [("OMP_WAIT_POLICY", "ACTIVE"), ("GOMP_SPINCOUNT", "5"), ("version", "9.9")]
 )
 def test_what_changes_the_speed_is_measured_again(monkeypatch, name, other):
-    before = machine_report.cache_file(CPU)
-    assert machine_report.cache_file(CPU) == before
+    before = here_text.cache_file(CPU)
+    assert here_text.cache_file(CPU) == before
     if name == "version":
-        monkeypatch.setattr(machine_report, "__version__", other, raising=False)
+        monkeypatch.setattr(here_text, "__version__", other, raising=False)
     else:
         monkeypatch.setenv(name, other)
-    assert machine_report.cache_file(CPU) != before
+    assert here_text.cache_file(CPU) != before
 
 
 def test_every_type_of_weights_is_measured(tiny_config, monkeypatch):
@@ -130,6 +131,6 @@ def test_the_fastest_weights_are_chosen_once_a_day(tiny_run, tiny_config, monkey
     assert stored == [torch.float16, torch.float16, torch.float32]
     assert len(measured) == 1
     deep = GPT(dataclasses.replace(tiny_config, n_layer=13))
-    assert machine_report.fastest_weights(deep) == "fp16"
+    assert here_text.fastest_weights(deep) == "fp16"
     assert "may change the text (12 of 13 blocks)" in capsys.readouterr().err
     assert len(measured) == 2  # another shape

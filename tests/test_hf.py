@@ -12,14 +12,14 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from cs336_lib import cli, hf
+from cs336_lib import cli, hugging_face
 from cs336_lib.config import GPTConfig
 from cs336_lib.data import prepare
 from cs336_lib.data.corpus import shakespeare
 from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer
 from cs336_lib.io import temporary_path
 from cs336_lib.model import GPT
-from cs336_lib.train import train
+from cs336_lib.training.loop import train
 
 TRICKY = [
     "",
@@ -91,7 +91,7 @@ def rewrite(folder: Path, edit) -> None:
 @pytest.fixture
 def folder(tiny_config, tmp_path) -> Path:
     """An exported tiny model, which a test may corrupt."""
-    hf.export(noisy(tiny_config), tmp_path / "exported", letters(50))
+    hugging_face.export(noisy(tiny_config), tmp_path / "exported", letters(50))
     return tmp_path / "exported"
 
 
@@ -99,7 +99,7 @@ def folder(tiny_config, tmp_path) -> Path:
 def gpt2_folder(tmp_path_factory) -> Path:
     """A tiny model with GPT-2's own tokenizer, exported."""
     path = tmp_path_factory.mktemp("gpt2") / "exported"
-    hf.export(GPT(GPTConfig(64, 50257, 1, 2, 8)), path, GPT2Tokenizer())
+    hugging_face.export(GPT(GPTConfig(64, 50257, 1, 2, 8)), path, GPT2Tokenizer())
     return path
 
 
@@ -116,7 +116,7 @@ SHAPES = [(1, 1, 8, 7), (2, 4, 64, 50)]
 def test_transformers_loads_what_we_export(transformers, tmp_path, shape, bias):
     n_layer, n_head, n_embd, vocab_size = shape
     model = noisy(GPTConfig(32, vocab_size, n_layer, n_head, n_embd, bias=bias))
-    hf.export(model, tmp_path / "out", letters(vocab_size))
+    hugging_face.export(model, tmp_path / "out", letters(vocab_size))
     theirs, report = transformers.AutoModelForCausalLM.from_pretrained(
         tmp_path / "out", output_loading_info=True
     )
@@ -127,7 +127,7 @@ def test_transformers_loads_what_we_export(transformers, tmp_path, shape, bias):
     idx = torch.randint(vocab_size, (3, 32))
     with torch.no_grad():
         assert torch.allclose(model(idx), theirs(idx).logits, atol=1e-4)
-        assert torch.allclose(model(idx), hf.load(tmp_path / "out")(idx), atol=1e-5)
+        assert torch.allclose(model(idx), hugging_face.load(tmp_path / "out")(idx), atol=1e-5)
 
 
 @pytest.mark.parametrize(("shape", "shard_size"), [(SHAPES[0], "5GB"), (SHAPES[1], "8KB")])
@@ -145,7 +145,7 @@ def test_we_load_what_transformers_saves(transformers, tmp_path, shape, shard_si
     theirs.save_pretrained(tmp_path, max_shard_size=shard_size)
     assert (tmp_path / "model.safetensors.index.json").exists() == (shard_size == "8KB")
     state = torch.get_rng_state()
-    model = hf.load(str(tmp_path))
+    model = hugging_face.load(str(tmp_path))
     assert torch.equal(torch.get_rng_state(), state)  # loading draws no random numbers
     assert not model.training
     assert model.config == GPTConfig(32, vocab_size, n_layer, n_head, n_embd, dropout=0.1)
@@ -161,32 +161,32 @@ def test_round_trip_is_exact(tmp_path):
     for vocab_size, dropout in ((50, 0.0), (64, 0.25)):
         model = noisy(GPTConfig(16, vocab_size, 2, 2, 32, dropout=dropout))
         out, again = tmp_path / f"out{vocab_size}", tmp_path / f"again{vocab_size}"
-        hf.export(model, out, letters(vocab_size))
-        assert same(hf.load(out), model)
-        hf.export(hf.load(out), again, letters(vocab_size))
+        hugging_face.export(model, out, letters(vocab_size))
+        assert same(hugging_face.load(out), model)
+        hugging_face.export(hugging_face.load(out), again, letters(vocab_size))
         for path in out.iterdir():
             assert path.read_bytes() == (again / path.name).read_bytes()
 
 
 def test_without_biases_zeros_are_written(tiny_config, tmp_path):
     model = noisy(dataclasses.replace(tiny_config, bias=False))
-    hf.export(model, tmp_path / "out", letters(50))
-    again = hf.load(tmp_path / "out").state_dict()
+    hugging_face.export(model, tmp_path / "out", letters(50))
+    again = hugging_face.load(tmp_path / "out").state_dict()
     assert not any(value.any() for name, value in again.items() if name.endswith("bias"))
     assert all(torch.equal(value, again[name]) for name, value in model.state_dict().items())
 
 
 def test_a_loaded_model_outlives_its_folder(tiny_config, folder):
-    model = hf.load(folder)
+    model = hugging_face.load(folder)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     (folder / "model.safetensors").write_bytes(bytes((folder / "model.safetensors").stat().st_size))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 def test_half_precision_weights_are_loaded_in_fp32(folder):
-    model = hf.load(folder)
+    model = hugging_face.load(folder)
     rewrite(folder, lambda tensors: {name: value.bfloat16() for name, value in tensors.items()})
-    loaded = hf.load(folder)
+    loaded = hugging_face.load(folder)
     for name, value in model.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], value.bfloat16().float())
 
@@ -205,12 +205,12 @@ HEAD, WTE = "lm_head.weight", "transformer.wte.weight"
 
 
 def test_other_spellings_of_the_same_weights(folder):
-    model = hf.load(folder)
+    model = hugging_face.load(folder)
     tensors = load_file(folder / "model.safetensors")
     head_only = {(HEAD if name == WTE else name): value for name, value in tensors.items()}
     for content in (bare(tensors) | {HEAD: tensors[WTE].clone()}, head_only):
         rewrite(folder, lambda _, content=content: content)
-        assert same(hf.load(folder), model)
+        assert same(hugging_face.load(folder), model)
 
 
 def shard(folder: Path) -> Path:
@@ -228,16 +228,16 @@ def shard(folder: Path) -> Path:
 
 
 def test_shards(folder):
-    model = hf.load(folder)
+    model = hugging_face.load(folder)
     index = shard(folder)
-    assert same(hf.load(folder), model)
+    assert same(hugging_face.load(folder), model)
     (folder / "model-2.safetensors").rename(folder / "elsewhere")
     with pytest.raises(FileNotFoundError, match=r"model-2\.safetensors"):
-        hf.load(folder)
+        hugging_face.load(folder)
     for bad in ({}, [], {"a": 1}, {"a": {}}, {"a": "../model-1.safetensors"}, {"a": ""}, None):
         index.write_text(json.dumps({"weight_map": bad}))
         with pytest.raises((ValueError, OSError), match=r"weight_map must map|leads out|exported"):
-            hf.load(folder)
+            hugging_face.load(folder)
 
 
 BAD_CONFIGS = [
@@ -260,7 +260,7 @@ def test_a_config_that_does_not_fit(folder):
     for values, message in BAD_CONFIGS:
         (folder / "config.json").write_text(json.dumps(json.loads(good) | values))
         with pytest.raises(ValueError, match=message) as caught:
-            hf.load(folder)
+            hugging_face.load(folder)
         assert "\n" not in str(caught.value)
 
 
@@ -281,7 +281,7 @@ def test_weights_that_do_not_fit(folder):
         content = {name: value for name, value in (good | edit).items() if value is not None}
         rewrite(folder, lambda _, content=content: content)
         with pytest.raises(ValueError, match=message) as caught:
-            hf.load(folder)
+            hugging_face.load(folder)
         assert "\n" not in str(caught.value)
 
 
@@ -291,24 +291,24 @@ def test_a_damaged_file(folder):
     for content in (b"x" * len(whole), whole[:-1], b"\xff" * 8 + whole):
         path.write_bytes(content)
         with pytest.raises(ValueError, match="cannot be read as safetensors"):
-            hf.load(folder)
+            hugging_face.load(folder)
     path.write_bytes(b"")
     with pytest.raises(ValueError, match="0 bytes cannot hold"):
-        hf.load(folder)
+        hugging_face.load(folder)
 
 
 def test_folders_without_usable_weights(folder, tmp_path):
     (folder / "model.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match=r"holds no model\.safetensors"):
-        hf.load(folder)
+        hugging_face.load(folder)
     (folder / "pytorch_model.bin").write_bytes(b"a pickle")
     with pytest.raises(FileNotFoundError, match=r"is a pickle, which can run any code.*save_pretr"):
-        hf.load(folder)
+        hugging_face.load(folder)
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match=r"config\.json"):
-        hf.load(tmp_path / "empty")
+        hugging_face.load(tmp_path / "empty")
     with pytest.raises(ValueError, match="no such folder, and not one of gpt2, gpt2-medium"):
-        hf.load("gpt5")
+        hugging_face.load("gpt5")
 
 
 def test_the_hub_by_name(folder, tmp_path, monkeypatch):
@@ -321,7 +321,7 @@ def test_the_hub_by_name(folder, tmp_path, monkeypatch):
         return str(folder / file)
 
     monkeypatch.setattr(hub, "hf_hub_download", fake)
-    assert same(hf.load("gpt2-large"), hf.load(folder))
+    assert same(hugging_face.load("gpt2-large"), hugging_face.load(folder))
     wanted = ["config.json", "model.safetensors"]
     assert asked == [("openai-community/gpt2-large", file) for file in wanted]
 
@@ -330,27 +330,27 @@ def test_the_hub_by_name(folder, tmp_path, monkeypatch):
 
     monkeypatch.setattr(hub, "hf_hub_download", offline)
     with pytest.raises(ValueError, match=r"downloaded \(LocalEntryNotFoundError\); connect"):
-        hf.load("gpt2")
+        hugging_face.load("gpt2")
     shutil.copytree(folder, tmp_path / "gpt2")
-    assert same(hf.load("gpt2"), hf.load(folder))  # a folder of that name wins
+    assert same(hugging_face.load("gpt2"), hugging_face.load(folder))  # a folder of that name wins
 
 
 def test_the_hub_without_its_client(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ValueError, match="`pip install huggingface_hub`, or give a folder with"):
-        hf.load("gpt2-xl")
+        hugging_face.load("gpt2-xl")
 
 
 def test_export_refuses_what_exists_or_does_not_match(tiny_config, tmp_path):
     model = GPT(tiny_config)
     with pytest.raises(FileExistsError, match="exists already"):
-        hf.export(model, tmp_path, letters(50))
+        hugging_face.export(model, tmp_path, letters(50))
     with pytest.raises(ValueError, match="the tokenizer has 51 ids, the model 50"):
-        hf.export(model, tmp_path / "out", letters(51))
+        hugging_face.export(model, tmp_path / "out", letters(51))
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="cannot be written"):
-        hf.export(model, tmp_path / "file" / "out", letters(50))
+        hugging_face.export(model, tmp_path / "file" / "out", letters(50))
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -359,9 +359,9 @@ def test_a_failed_export_leaves_no_folder(tiny_config, tmp_path, monkeypatch):
         path.write_bytes(b"half")
         raise SafetensorError("disk full")
 
-    monkeypatch.setattr(hf, "save_file", fails)
+    monkeypatch.setattr(hugging_face, "save_file", fails)
     with pytest.raises(OSError, match=r"out: cannot be written \(disk full\)"):
-        hf.export(GPT(tiny_config), tmp_path / "out", letters(50))
+        hugging_face.export(GPT(tiny_config), tmp_path / "out", letters(50))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -369,7 +369,7 @@ def test_what_a_killed_export_left_is_no_hindrance(tiny_config, tmp_path):
     leftover = temporary_path(tmp_path / "out")
     leftover.mkdir()
     (leftover / "model.safetensors").write_bytes(b"half")
-    hf.export(GPT(tiny_config), str(tmp_path / "out"), letters(50))
+    hugging_face.export(GPT(tiny_config), str(tmp_path / "out"), letters(50))
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     modes = {path.stat().st_mode for path in (tmp_path / "out").iterdir()}
     assert len(modes) == 1  # all files have the same permissions
@@ -389,7 +389,7 @@ def test_an_unfinished_prepare_of_the_same_name_is_left_alone(tiny_config, tmp_p
     (begun,) = (path for path in tmp_path.iterdir() if path != text)
     work = {path.name: path.read_bytes() for path in begun.iterdir()}
     assert len(work) == 4
-    hf.export(GPT(tiny_config), out, letters(50))
+    hugging_face.export(GPT(tiny_config), out, letters(50))
     assert {path.name: path.read_bytes() for path in begun.iterdir()} == work
     assert set(tmp_path.iterdir()) == {text, begun, out}
 
@@ -435,7 +435,7 @@ def test_gpt2_every_id_decodes_alike(gpt2_folder):
 def test_char_ids_equal_ours(transformers, tmp_path):
     ours = CharTokenizer(ALPHABET + MARK + shakespeare())
     model = GPT(GPTConfig(64, ours.vocab_size, 1, 2, 8))
-    hf.export(model, tmp_path / "out", ours)
+    hugging_face.export(model, tmp_path / "out", ours)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out", model_max_length=10**9)
     assert theirs.vocab_size == ours.vocab_size
     for text in [*TRICKY, MARK, ours.alphabet, shakespeare()[:100_000]]:
@@ -451,7 +451,7 @@ def test_what_their_tokenizer_returns_fits_their_model(transformers, tmp_path, k
     """By default transformers 4 would add token_type_ids, which its GPT-2 embeds and adds."""
     ours = CharTokenizer("To be,rnt") if kind == "char" else GPT2Tokenizer()
     model = noisy(GPTConfig(64, ours.vocab_size, 2, 2, 16))
-    hf.export(model, tmp_path / "out", ours)
+    hugging_face.export(model, tmp_path / "out", ours)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     text = "To be, or not to be"
@@ -470,7 +470,7 @@ def test_command_line(transformers, tiny_run, tmp_path, capsys):
     out = tmp_path / "exported"
     cli.main(["export", "--run-dir", tiny_run.run_dir, "--out", str(out)])
     assert "from_pretrained" in capsys.readouterr().out
-    assert same(hf.load(out), result.model)
+    assert same(hugging_face.load(out), result.model)
     model = transformers.AutoModelForCausalLM.from_pretrained(out)
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
     idx = tokenizer("To be", return_tensors="pt").input_ids

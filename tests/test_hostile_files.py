@@ -20,14 +20,15 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from cs336_lib import checkpoint, cli, hf
+from cs336_lib import cli, hugging_face
 from cs336_lib.config import GPTConfig, TrainConfig, from_json
 from cs336_lib.data.loader import open_data
 from cs336_lib.data.shards import HEADER_BYTES, MAGIC, TokenStream, write_shard
 from cs336_lib.data.tokenizer import CharTokenizer, load_tokenizer
 from cs336_lib.io import JSON_BYTES, inside, read_json, sha256
 from cs336_lib.model import GPT
-from cs336_lib.train import train
+from cs336_lib.training import checkpoint
+from cs336_lib.training.loop import train
 
 ROOT = Path(__file__).parents[1]
 MEGABYTE = 2**20
@@ -110,7 +111,7 @@ LETTERS = "".join(chr(ord("0") + i) for i in range(50))
 @pytest.fixture
 def exported(model: GPT, tmp_path: Path) -> Path:
     """A folder in Hugging Face's layout."""
-    hf.export(model, tmp_path / "exported", CharTokenizer(LETTERS))
+    hugging_face.export(model, tmp_path / "exported", CharTokenizer(LETTERS))
     return tmp_path / "exported"
 
 
@@ -180,13 +181,13 @@ def put_everywhere(content: bytes, exported: Path, run_dir: Path) -> None:
         kept = (exported / name).read_bytes()
         (exported / name).write_bytes(content)
         with refused():
-            hf.load(exported)
+            hugging_face.load(exported)
         (exported / name).write_bytes(kept)
     (exported / "model.safetensors").unlink()
     for name in ("model.pt", "pytorch_model.bin", "model.safetensors.index.json"):
         (exported / name).write_bytes(content)
         with refused():
-            hf.load(exported)
+            hugging_face.load(exported)
     folder = step_folder(run_dir)
     for name in ("state.json", "model.safetensors", "manifest.json"):
         kept = (folder / name).read_bytes()
@@ -268,7 +269,7 @@ def test_a_link_that_leads_out_is_not_followed(exported, run_dir, tmp_path):
         (exported / name).unlink()
         (exported / name).symlink_to(secrets / "exported" / name)
         with refused("leads out of"):
-            hf.load(exported)
+            hugging_face.load(exported)
         (exported / name).unlink()
         shutil.copy(secrets / "exported" / name, exported / name)
     for name in ("model.safetensors", "state.json", "manifest.json"):
@@ -301,12 +302,12 @@ def test_an_index_names_only_files_of_its_folder(exported, tmp_path):
         index = {"weight_map": dict.fromkeys(names, name)}
         (exported / "model.safetensors.index.json").write_text(json.dumps(index))
         with refused("weight_map must map|leads out of|not a regular file"):
-            hf.load(exported)
+            hugging_face.load(exported)
     index = {"weight_map": dict.fromkeys(names, "linked.safetensors")}
     (exported / "model.safetensors.index.json").write_text(json.dumps(index))
     (exported / "linked.safetensors").symlink_to("../secret.safetensors")
     with refused("leads out of"):
-        hf.load(exported)
+        hugging_face.load(exported)
 
 
 def test_the_links_of_the_hubs_client_are_followed(exported, tmp_path, model):
@@ -316,12 +317,12 @@ def test_the_links_of_the_hubs_client_are_followed(exported, tmp_path, model):
     for name in ("config.json", "model.safetensors"):
         (exported / name).rename(blobs / name)
         (snapshot / name).symlink_to(f"../../blobs/{name}")
-    assert hf.load(snapshot).config == model.config
+    assert hugging_face.load(snapshot).config == model.config
     (tmp_path / "outside").write_bytes((blobs / "model.safetensors").read_bytes())
     (snapshot / "model.safetensors").unlink()
     (snapshot / "model.safetensors").symlink_to("../../../outside")
     with refused("leads out of"):
-        hf.load(snapshot)
+        hugging_face.load(snapshot)
 
 
 def test_a_pipe_in_place_of_a_file_is_not_waited_for(exported, run_dir, tmp_path):
@@ -329,7 +330,7 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(exported, run_dir, tmp_path
         path.unlink()
         os.mkfifo(path)
     with refused("not a regular file|not found"):
-        hf.load(exported)
+        hugging_face.load(exported)
     with refused("no valid checkpoint"):
         load(run_dir)
     os.mkfifo(tmp_path / "train_0.bin")
@@ -384,7 +385,7 @@ def test_bad_weights(exported, run_dir):
             path.write_bytes(content)
         seal(step_folder(run_dir))
         with refused():
-            hf.load(exported)
+            hugging_face.load(exported)
         with refused():
             load(run_dir)
 
@@ -414,7 +415,7 @@ def test_a_shape_that_the_weights_cannot_have(exported, run_dir):
         changed = {theirs.get(name, name): value for name, value in values.items()}
         (exported / "config.json").write_text(json.dumps(described | changed))
         with refused():
-            hf.load(exported)
+            hugging_face.load(exported)
         changed = state | {"model": state["model"] | values}
         (step_folder(run_dir) / "state.json").write_text(json.dumps(changed, indent=1) + "\n")
         seal(step_folder(run_dir))
@@ -431,10 +432,10 @@ def test_a_file_of_holes_does_not_make_a_model_larger_than_the_memory(exported, 
     (step_folder(run_dir) / "state.json").write_text(json.dumps(state, indent=1) + "\n")
     os.truncate(exported / "model.safetensors", 2**43)  # nothing of it is on the disk
     with refused("needs 4,096.1 GB at least, and cpu has"):
-        hf.load(exported)
+        hugging_face.load(exported)
     loaded = from_json(GPTConfig, state["model"], "state.json")
     with refused("needs 4,096.1 GB at least, and cpu has"):
-        hf.check_size(loaded, [exported / "model.safetensors"])
+        hugging_face.check_size(loaded, [exported / "model.safetensors"])
 
 
 BAD_JSON = [
@@ -460,7 +461,7 @@ def test_bad_json(exported, run_dir, tmp_path):
             read_json(tmp_path / "some.json")
         (exported / "config.json").write_bytes(content)
         with refused(r"config\.json"):
-            hf.load(exported)
+            hugging_face.load(exported)
         (run_dir / "tokenizer.json").write_bytes(content)
         with refused(r"tokenizer\.json"):
             load_tokenizer(run_dir / "tokenizer.json")
@@ -499,7 +500,7 @@ def test_a_giant_file_of_holes_is_not_read(tmp_path, exported):
     with refused("larger than", megabytes=50):
         load_tokenizer(tmp_path / "tokenizer.json")
     with refused("larger than", megabytes=50):
-        hf.load(exported)
+        hugging_face.load(exported)
 
 
 def test_weights_that_would_only_give_nan(exported, run_dir):
@@ -510,7 +511,7 @@ def test_weights_that_would_only_give_nan(exported, run_dir):
         save_file(tensors, path)
     seal(step_folder(run_dir))
     with refused(r"transformer\.h\.0\.ln_1\.weight holds NaN or infinity"):
-        hf.load(exported)
+        hugging_face.load(exported)
     with refused(r"transformer\.h\.0\.ln_1\.weight holds NaN or infinity"):
         load(run_dir)
 
@@ -565,7 +566,7 @@ def small_file(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
     """A folder with a tiny model, and its weights' file."""
     folder = tmp_path_factory.mktemp("fuzz") / "exported"
     model = GPT(GPTConfig(block_size=4, vocab_size=10, n_layer=1, n_head=1, n_embd=4))
-    hf.export(model, folder, CharTokenizer("0123456789"))
+    hugging_face.export(model, folder, CharTokenizer("0123456789"))
     return folder, (folder / "model.safetensors").read_bytes()
 
 
@@ -580,7 +581,7 @@ def test_fuzzed_weights_load_or_are_refused(small_file, place, patch, cut):
     content = good[:place] + patch + (b"" if cut else good[place + len(patch) :])
     (folder / "model.safetensors").write_bytes(content)
     try:
-        model = hf.load(folder)
+        model = hugging_face.load(folder)
     except ValueError as error:
         said = str(error)
         assert "\n" not in said

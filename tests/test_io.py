@@ -17,14 +17,15 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from cs336_lib import checkpoint, cli
+from cs336_lib import cli
 from cs336_lib.config import TrainConfig
 from cs336_lib.data.documents import Corpus
 from cs336_lib.data.prepare import PROGRESS, prepare
 from cs336_lib.io import Bar, atomic, locked, write_atomic
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer
-from cs336_lib.train import train
+from cs336_lib.training import checkpoint
+from cs336_lib.training.loop import train
 
 # --- atomic writes
 

@@ -57,7 +57,7 @@ def test_lab_sets_jupyterlab_up_once_and_then_opens_it(installed):
     for _ in range(2):
         done = make(installed, "lab")
         assert done.returncode == 0, done.stderr
-        assert "bin/python -m cs336_lib.classroom.lab --ServerApp.root_dir=." in done.stdout
+        assert "bin/python -m cs336_course.learner.lab --ServerApp.root_dir=." in done.stdout
         written = json.loads(settings.read_text())
         assert written == {"@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"}}
         os.utime(settings, (2e9, 2e9))  # newer than the Makefile

@@ -17,10 +17,11 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from cs336_lib import accounting, memory, published
-from cs336_lib import architecture as arch
-from cs336_lib.classroom.tensor_bytes import LiveBytes
-from cs336_lib.communication import Layout
+from cs336_course.demos.activation_memory import LiveBytes
+from cs336_lib import accounting
+from cs336_lib.bill import architecture as arch
+from cs336_lib.bill import memory, published
+from cs336_lib.bill.traffic import Layout
 from cs336_lib.config import GPTConfig
 
 

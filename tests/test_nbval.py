@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from cs336_lib.classroom import nbval
+from tools import nbval
 
 ROOT = Path(__file__).parents[1]
 

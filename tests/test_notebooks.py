@@ -16,9 +16,9 @@ import nbformat
 import torch
 from nbformat import NotebookNode
 
-from cs336_lib.classroom.notebooks import normalise
-from cs336_lib.classroom.plots.alt import LONGEST
-from cs336_lib.classroom.plots.course import COURSE
+from cs336_course.figures.alt import LONGEST
+from cs336_course.figures.course import COURSE
+from tools.notebooks import normalise
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = {

@@ -8,7 +8,7 @@ ONE_LINE = "from cs336_lib import GPT, GPTConfig, TrainConfig, train, generate"
 
 @pytest.mark.parametrize(
     "before",
-    ["", "import cs336_lib.generate; from cs336_lib.train import train"],
+    ["", "import cs336_lib.sampling; from cs336_lib.training.loop import train"],
 )
 def test_one_line_is_enough_to_train_and_sample(tmp_path, before):
     program = f"""
@@ -30,15 +30,15 @@ print(generate(model, torch.tensor([[1, 2, 3]]), 4).shape)
 
 
 @pytest.mark.parametrize(
-    "before", ["", "import cs336_lib.generate", "from cs336_lib.train import train"]
+    "before", ["", "import cs336_lib.sampling", "from cs336_lib.training.loop import train"]
 )
 def test_the_package_itself_has_its_functions(before):
     program = f"""
 {before}
 import cs336_lib
-assert callable(cs336_lib.train) and callable(cs336_lib.generate), cs336_lib
+assert callable(cs336_lib.training.loop) and callable(cs336_lib.generate), cs336_lib
 try:
-    cs336_lib.train(cs336_lib.TrainConfig(tokenizer="char"))  # looks at its run_dir first
+    cs336_lib.training.loop(cs336_lib.TrainConfig(tokenizer="char"))  # looks at its run_dir first
 except ValueError as error:
     print(error)
 """

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cs336_lib import published
+from cs336_lib.bill import published
 
 RUNS = published.runs()
 PAGE = Path(__file__).parents[1] / "docs" / "published_runs.md"
@@ -34,7 +34,7 @@ def test_the_page_has_every_run_as_computed():
 
 
 def test_sizes_of_models_that_are_not_in_the_list():
-    from cs336_lib.architecture import count_parameters
+    from cs336_lib.bill.architecture import count_parameters
 
     sizes = {"gpt3-175b": 174.6e9, "palm-540b": 540.35e9, "mt-nlg-530b-2240": 530e9}
     for name, size in (sizes | {"megatron-1t": 1008e9, "llama2-70b": 68.98e9}).items():

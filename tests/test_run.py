@@ -11,18 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cs336_lib import checkpoint, cli
+from cs336_lib import cli
 from cs336_lib.config import TrainConfig
 from cs336_lib.data.prepare import prepare
 from cs336_lib.data.shards import open_shard, write_shard
-from cs336_lib.data.tokenizer import (
-    CharTokenizer,
-    GPT2Tokenizer,
-    load_tokenizer,
-    save_tokenizer,
-)
+from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer, load_tokenizer, save_tokenizer
 from cs336_lib.io import locked, sha256
-from cs336_lib.train import train
+from cs336_lib.training import checkpoint
+from cs336_lib.training.loop import train
 
 LETTERS = "To be, or not to be, that is the question:\n"
 OTHER_LETTERS = LETTERS.translate(str.maketrans("Tobenrthaisqu", "XYZVWUKLMNPRS"))  # as many
@@ -180,10 +176,10 @@ def test_the_same_folder_may_be_written_in_another_way(tiny_run, monkeypatch):
 
 @pytest.mark.parametrize("given", ["run", "exported"])
 def test_weights_for_another_alphabet_of_the_same_size_are_refused(tiny_run, tmp_path, given):
-    from cs336_lib import hf
+    from cs336_lib import hugging_face
 
     first = train(tiny_run)
-    hf.export(first.model, tmp_path / "exported", first.tokenizer)
+    hugging_face.export(first.model, tmp_path / "exported", first.tokenizer)
     other = dataclasses.replace(
         tiny_run,
         train_data=str(tmp_path / "other"),
@@ -319,7 +315,7 @@ def test_a_run_holds_its_folder_from_first_to_last_and_no_longer(tiny_run):
 
 def test_a_run_begun_in_the_folder_while_this_one_got_ready_is_left_alone(tiny_run, monkeypatch):
     """Two start at once; while one draws its weights, the other comes first and ends."""
-    from cs336_lib import train as train_module
+    from cs336_lib.training import loop as train_module
 
     honest, others = train_module.Job.build_model, []
 

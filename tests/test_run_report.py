@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cs336_lib import cli, run_report
-from cs336_lib.train import train
+from cs336_lib import cli
+from cs336_lib.bill.text import page
+from cs336_lib.training.loop import train
 
 HOSTILE = "</pre><script>alert(1)</script>\"'&"
 
@@ -89,8 +90,8 @@ def test_a_page_of_an_unfinished_run(run_dir, capsys):
 
 
 def test_the_commands_on_the_page_parse(run_dir):
-    run, _ = run_report.read(run_dir)
-    resume, *others = run_report.commands(run)
+    run, _ = page.read(run_dir)
+    resume, *others = page.commands(run)
     words = shlex.split(resume)
     wanted = dataclasses.replace(run.config, resume=True)
     assert cli.parse(words[1:]).config == wanted
@@ -101,8 +102,8 @@ def test_the_commands_on_the_page_parse(run_dir):
 def test_a_run_without_an_environment_and_a_damaged_one(run_dir):
     (run_dir / "environment.json").write_text('{"devices": 1e9}')
     with pytest.raises(ValueError, match="a number of devices expected"):
-        run_report.read(run_dir)
+        page.read(run_dir)
     (run_dir / "environment.json").unlink()
-    run, environment = run_report.read(run_dir)
-    assert "device hours" in run_report.costs(run, environment)
-    assert "didn't record" in run_report.page(run, environment, [])
+    run, environment = page.read(run_dir)
+    assert "device hours" in page.costs(run, environment)
+    assert "didn't record" in page.page(run, environment, [])

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from cs336_lib import accounting, published, scaling
-from cs336_lib.architecture import Architecture, count_parameters, model
+from cs336_lib import accounting
+from cs336_lib.bill import published, scaling
+from cs336_lib.bill.architecture import Architecture, count_parameters, model
+from cs336_lib.bill.cost import Rental, decode_cost, decode_seconds, training_cost, weight_bytes
+from cs336_lib.bill.scaling import FITS, ScalingLaw, ScalingRun
 from cs336_lib.config import GPTConfig
-from cs336_lib.cost import Rental, decode_cost, decode_seconds, training_cost, weight_bytes
 from cs336_lib.data.loader import open_data
-from cs336_lib.hardware import DATASHEET
-from cs336_lib.scaling import FITS, ScalingLaw, ScalingRun
+from cs336_lib.system.hardware import DATASHEET
 
 BUDGETS = (1e19, 1e20, 1e21, 1e22)
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cs336_lib import architecture, cli, communication, published, simulate, step_report
-from cs336_lib.communication import LINKS, Layout, bubble
-from cs336_lib.hardware import DATASHEET
-from cs336_lib.simulate import Cluster, Work
+from cs336_lib import cli
+from cs336_lib.bill import architecture, published, simulate, step_text, traffic
+from cs336_lib.bill.simulate import Cluster, Work
+from cs336_lib.bill.traffic import LINKS, Layout, bubble
+from cs336_lib.system.hardware import DATASHEET
 
 STEPS = published.steps()
 H100S = Cluster(DATASHEET["h100"], LINKS["nvlink4"], LINKS["infiniband-ndr"])
@@ -144,7 +145,7 @@ def test_waiting_by_kind():
     slow = replace(H100S, efficiency=replace(H100S.efficiency, overlap=0.0))
     parts = simulate.simulate(Work(shape, layout, seq), slow).parts
     for kind in ("tensor", "expert", "context"):
-        expected = communication.traffic(shape, layout, seq)[kind] / speed
+        expected = traffic.traffic(shape, layout, seq)[kind] / speed
         assert parts[kind] == pytest.approx(expected), kind
     assert simulate.simulate(Work(shape, layout, seq), H100S).parts["context"] == 0  # hidden
 
@@ -192,12 +193,12 @@ def test_the_sweep_keeps_within_memory_and_sorts_by_time():
 
 def test_a_step_that_is_too_large_names_the_nearest_that_fits():
     options = {"model": "llama3-70b", "batch": 512, "recompute": "none"}
-    text = step_report.simulation(gpus=64, tp=1, **options)
+    text = step_text.simulation(gpus=64, tp=1, **options)
     assert "too much; it fits with --recompute full" in text
-    text = step_report.simulation(gpus=64, tp=1, **options | {"recompute": "full"})
+    text = step_text.simulation(gpus=64, tp=1, **options | {"recompute": "full"})
     assert "it fits" in text
     assert "too much" not in text
-    text = step_report.simulation(gpus=8, tp=8, **options)
+    text = step_text.simulation(gpus=8, tp=8, **options)
     assert "too much; use more or larger GPUs" in text
 
 
@@ -264,7 +265,7 @@ def searched(text: str) -> tuple[list[dict[str, str]], str]:
 def test_a_search_obeys_every_flag_and_its_command_repeats_its_numbers(options, capsys):
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     try:
-        text = step_report.simulation(**options)
+        text = step_text.simulation(**options)
     except ValueError:
         return
     rows, command = searched(text)
@@ -287,7 +288,7 @@ def test_a_search_obeys_every_flag_and_its_command_repeats_its_numbers(options, 
 
 
 def test_a_search_with_context_parallelism_shows_what_its_command_shows(capsys):
-    text = step_report.simulation(cp=2)
+    text = step_text.simulation(cp=2)
     assert "cp 2" in text.splitlines()[0]
     rows, command = searched(text)
     cli.main(shlex.split(command)[1:])
@@ -310,7 +311,7 @@ def test_a_search_with_context_parallelism_shows_what_its_command_shows(capsys):
 )
 def test_a_search_that_finds_nothing_says_which_flag_is_the_reason(options, message):
     with pytest.raises(ValueError, match=message) as caught:
-        step_report.simulation(**options)
+        step_text.simulation(**options)
     assert "\n" not in str(caught.value)
 
 
@@ -336,5 +337,5 @@ def test_a_search_that_finds_nothing_says_which_flag_is_the_reason(options, mess
 )
 def test_what_does_not_fit_is_one_line(options, message):
     with pytest.raises(ValueError, match=message) as caught:
-        step_report.simulation(**options)
+        step_text.simulation(**options)
     assert "\n" not in str(caught.value)

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cs336_lib import accounting, cpu_bf16
-from cs336_lib.classroom.tensor_bytes import LiveBytes, SavedTensors
+from cs336_course.demos.activation_memory import LiveBytes, SavedTensors
+from cs336_lib import accounting
 from cs336_lib.config import GPTConfig, TrainConfig
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer
+from cs336_lib.system import cpu
 
 CONFIG = GPTConfig(n_layer=2, n_head=2, n_embd=64, block_size=160, vocab_size=2000)
 BATCH = 2
@@ -44,7 +45,7 @@ class Operators(TorchDispatchMode):
 
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use PyTorch's attention and loss, as on other devices."""
-    monkeypatch.setattr(cpu_bf16, "applies", lambda x: False)
+    monkeypatch.setattr(cpu, "applies", lambda x: False)
 
 
 def training_step(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor) -> float:
@@ -76,7 +77,7 @@ VIEWS = {"view", "_unsafe_view", "reshape", "slice", "t", "detach", "split", "tr
 
 def test_a_step_passes_over_the_logits_once(monkeypatch):
     """Only the output layer writes all logits. Every weight is cast once in each direction."""
-    monkeypatch.setattr(cpu_bf16, "CHUNK", 2**16)
+    monkeypatch.setattr(cpu, "CHUNK", 2**16)
     tokens = BATCH * CONFIG.block_size
     logits = tokens * CONFIG.vocab_size
     passes = [name for name, size in watched().calls if size >= logits and name not in VIEWS]
@@ -88,7 +89,7 @@ def test_a_step_passes_over_the_logits_once(monkeypatch):
     ]
     for size in set(weights):  # to bf16, and the gradient to fp32; activations differ in size
         assert seen.calls.count(("_to_copy", size)) == 2 * weights.count(size), size
-    rows = -(-cpu_bf16.CHUNK // CONFIG.vocab_size)
+    rows = -(-cpu.CHUNK // CONFIG.vocab_size)
     chunks = {rows * CONFIG.vocab_size, tokens % rows * CONFIG.vocab_size}
     for names in ({"_to_copy", "clone"}, {"copy_"}):  # each logit to fp32, and its gradient back
         assert sum(n for name, n in seen.calls if name in names and n in chunks) == logits
@@ -99,7 +100,7 @@ def test_a_step_passes_over_the_logits_once(monkeypatch):
 
 
 def test_no_fp32_tensor_is_as_large_as_the_logits(monkeypatch):
-    monkeypatch.setattr(cpu_bf16, "CHUNK", 2**16)
+    monkeypatch.setattr(cpu, "CHUNK", 2**16)
     logits = BATCH * CONFIG.block_size * CONFIG.vocab_size
     assert watched().largest_fp32 < logits / 3
     plain(monkeypatch)
@@ -148,7 +149,7 @@ def test_the_losses_of_a_run_are_those_of_pytorchs_operators(monkeypatch):
 def test_a_loss_beyond_the_range_of_exp():
     logits = torch.tensor([[500.0, 0.0, 0.0], [1.0, 1.0, 9.0]]).bfloat16()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = cpu_bf16.cross_entropy(logits, torch.tensor([1, -1]), 2)
+        loss = cpu.cross_entropy(logits, torch.tensor([1, -1]), 2)
     assert loss.item() == 500
 
 
@@ -158,9 +159,9 @@ def test_autograd_knows_that_the_logits_are_overwritten():
     leaf = torch.zeros(2, 3, dtype=torch.bfloat16, requires_grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
-            cpu_bf16.cross_entropy(leaf, targets, 3)
+            cpu.cross_entropy(leaf, targets, 3)
         logits = torch.randn(2, 4) @ weights
-        loss = cpu_bf16.cross_entropy(logits, targets, 3)
+        loss = cpu.cross_entropy(logits, targets, 3)
         (expected,) = torch.autograd.grad(loss, weights, retain_graph=True)
         z_loss = logits.logsumexp(-1).sum()
     assert expected.abs().max() > 0

@@ -13,10 +13,10 @@ import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
 
+from cs336_course.checks import report
+from cs336_course.checks.report import exercise, expect, expect_number
+from cs336_course.learner import study
 from cs336_lib import cli
-from cs336_lib.classroom import study
-from cs336_lib.classroom.checks import report
-from cs336_lib.classroom.checks.report import exercise, expect, expect_number
 
 ROOT = Path(__file__).parents[1]
 
@@ -161,7 +161,7 @@ def test_the_second_part_of_a_notebook_has_a_number_of_its_own(course, mine):
 
 def study_says(*arguments: str) -> subprocess.CompletedProcess:
     """Run what the Makefile runs, in the current folder."""
-    command = [sys.executable, "-m", "cs336_lib.classroom.study", *arguments]
+    command = [sys.executable, "-m", "cs336_course.learner.study", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -220,7 +220,7 @@ def test_two_resets_in_one_second_keep_both_edited_notebooks(course, mine, monke
 
 
 def test_many_first_starts_at_once_all_succeed(course):
-    code = "import time; from cs336_lib.classroom import study; time.sleep({} - time.time()); "
+    code = "import time; from cs336_course import study; time.sleep({} - time.time()); "
     code = code.format(time.time() + 4) + "study.update()"
     started = [
         subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
@@ -462,7 +462,7 @@ def test_every_exercise_of_the_course_has_a_name_of_its_own():
 
 
 def test_no_torch_is_loaded_to_open_the_course():
-    code = "import sys, cs336_lib.classroom.study; sys.exit('torch' in sys.modules)"
+    code = "import sys, cs336_course.learner.study; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

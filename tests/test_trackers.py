@@ -6,8 +6,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from cs336_lib import trackers
-from cs336_lib.train import train
+from cs336_lib.training import trackers
+from cs336_lib.training.loop import train
 
 
 class FakeTracker(ModuleType):

@@ -11,11 +11,13 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cs336_lib import accounting, checkpoint, hardware
-from cs336_lib import train as train_module
+from cs336_lib import accounting
 from cs336_lib.model import GPT
-from cs336_lib.run import read_metrics
-from cs336_lib.train import EXPECTED_MFU, train
+from cs336_lib.system import hardware
+from cs336_lib.training import checkpoint
+from cs336_lib.training import loop as train_module
+from cs336_lib.training.loop import EXPECTED_MFU, train
+from cs336_lib.training.run_folder import read_metrics
 
 METRICS = {"step", "tokens", "train_loss", "lr", "grad_norm", "step_ms", "tokens_per_sec", "mfu"}
 
@@ -84,7 +86,7 @@ def test_what_a_step_keeps_counts_as_memory(tiny_run, monkeypatch):
     parameters = accounting.count_parameters(shape)
     there = 16 * parameters + 1000  # AdamW's weights, gradients and two moments fit, no more
     monkeypatch.setattr(hardware, "memory", lambda device: there)
-    monkeypatch.setattr("cs336_lib.train.GPT", None)  # refused before weights are drawn
+    monkeypatch.setattr("cs336_lib.training.loop.GPT", None)  # refused before weights are drawn
     with pytest.raises(ValueError, match="training with adamw needs"):
         train(dataclasses.replace(tiny_run, device="cpu", optimizer="adamw"))
     assert not Path(tiny_run.run_dir).exists()
@@ -96,7 +98,7 @@ def test_a_small_model_gets_one_thread_unless_its_vocabulary_is_large(
 ):
     monkeypatch.setattr(hardware, "THREADS_SLEEP", True)
     shape = tiny_run.model_config(vocab_size)
-    monkeypatch.setattr("cs336_lib.train.Job.build_model", lambda *_: GPT(shape))
+    monkeypatch.setattr("cs336_lib.training.loop.Job.build_model", lambda *_: GPT(shape))
     seen = []
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -333,10 +335,10 @@ def test_fine_tuning_begins_with_the_weights_it_is_given(tiny_run, tmp_path):
 
 
 def test_fine_tuning_from_a_hugging_face_folder(tiny_run, tmp_path):
-    from cs336_lib import hf
+    from cs336_lib import hugging_face
 
     first = train(tiny_run)
-    hf.export(first.model, tmp_path / "exported", first.tokenizer)
+    hugging_face.export(first.model, tmp_path / "exported", first.tokenizer)
     config = dataclasses.replace(
         tiny_run, run_dir=str(tmp_path / "tuned"), max_steps=4, warmup_steps=0
     )
@@ -476,8 +478,8 @@ def test_a_loss_spike_is_marked_also_after_a_resume(tiny_run, monkeypatch, capsy
 
 
 def test_what_is_no_spike():
-    from cs336_lib.report import summary
-    from cs336_lib.run import is_spike
+    from cs336_lib.bill.text import summary
+    from cs336_lib.training.run_folder import is_spike
 
     noise = torch.randn(20_000, generator=torch.Generator().manual_seed(1)).tolist()
     rows = [{"train_loss": 3 + 0.1 * x} for x in noise]

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from cs336_lib import hf
+from cs336_lib import hugging_face
 from cs336_lib.config import GPTConfig
 from cs336_lib.data.shards import write_shard
 from cs336_lib.model import GPT
@@ -88,7 +88,7 @@ def test_a_run_starts_from_the_weights_that_another_saved(file, config, tmp_path
 def test_saved_weights_have_the_layout_of_hugging_face(file, config):
     run(file, config)
     model = GPT(GPTConfig(**SHAPE, vocab_size=50257))
-    model.load_state_dict(hf.read_weights([weights(config)], model), strict=False)
+    model.load_state_dict(hugging_face.read_weights([weights(config)], model), strict=False)
     mine = file.GPT(config)
     file.load_weights(mine, load_file(weights(config)))
     x = torch.arange(32).view(2, 16)
@@ -135,7 +135,7 @@ def test_weights_that_cannot_be_written_leave_the_old_ones(file, config, monkeyp
 @pytest.fixture
 def published(file, config, tmp_path) -> dict[str, torch.Tensor]:
     """The tensors of a Hugging Face GPT-2, with the causal mask and the head of old files."""
-    tensors = hf.hugging_face_tensors(GPT(GPTConfig(**SHAPE, vocab_size=50257)))
+    tensors = hugging_face.hugging_face_tensors(GPT(GPTConfig(**SHAPE, vocab_size=50257)))
     found = {name: value.detach().clone().contiguous() for name, value in tensors.items()}
     found["transformer.h.0.attn.bias"] = torch.ones(1, 1, 16, 16)
     found["lm_head.weight"] = found["transformer.wte.weight"].clone()

@@ -10,8 +10,8 @@ from torch import nn
 
 from cs336_lib.data.loader import Loader
 from cs336_lib.data.tokenizer import Tokenizer
-from cs336_lib.distributed import World
 from cs336_lib.io import Bar
+from cs336_lib.training.distributed import World
 
 
 @dataclass(frozen=True)

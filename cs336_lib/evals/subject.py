@@ -5,13 +5,14 @@ from pathlib import Path
 
 import torch
 
-from cs336_lib import checkpoint, hf
+from cs336_lib import hugging_face
 from cs336_lib.config import TrainConfig, from_json, require
 from cs336_lib.data.loader import open_data
 from cs336_lib.data.shards import TokenStream
 from cs336_lib.data.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, require_tokenizer
 from cs336_lib.io import inside, read_json
 from cs336_lib.model import GPT
+from cs336_lib.training import checkpoint
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def of_hugging_face(source: str, device: torch.device, val_data: str = "") -> Su
         FileNotFoundError: If the model or the data doesn't exist.
         ValueError: If the model or the data doesn't use the GPT-2 tokenizer.
     """
-    model, tokenizer = hf.load(source, device), make_tokenizer("gpt2", "")
+    model, tokenizer = hugging_face.load(source, device), make_tokenizer("gpt2", "")
     theirs = model.config.vocab_size
     message = f"{source} has {theirs:,} token ids; GPT-2's {tokenizer.vocab_size:,} expected"
     require(theirs == tokenizer.vocab_size, message)

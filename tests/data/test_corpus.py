@@ -170,8 +170,8 @@ def test_bad_path_is_one_clear_line(tmp_path: Path) -> None:
 
 
 def test_the_model_that_ships_is_what_the_readme_says(readme: str, corpus: str) -> None:
-    from cs336_lib import checkpoint
-    from cs336_lib.generate import complete
+    from cs336_lib.sampling import complete
+    from cs336_lib.training import checkpoint
 
     (weights,) = checkpoint.SHIPPED_RUN.rglob("*.safetensors")
     assert weights.stat().st_size <= 15_000_000
@@ -193,8 +193,8 @@ def test_the_model_that_ships_was_made_by_the_recorded_command() -> None:
     import dataclasses
     import json
 
-    from cs336_lib import checkpoint
     from cs336_lib.cli import parse
+    from cs336_lib.training import checkpoint
 
     sys.path.insert(0, str(DATA))
     from make_shakespeare_gpt import FLAGS
@@ -213,9 +213,9 @@ def test_the_model_that_ships_has_the_loss_it_claims() -> None:
 
     import torch
 
-    from cs336_lib import checkpoint
     from cs336_lib.data.loader import Loader, open_data
     from cs336_lib.evals.loss import validation_loss
+    from cs336_lib.training import checkpoint
 
     model, tokenizer = checkpoint.load_shipped()
     _, stream, _ = open_data("", "", "char")

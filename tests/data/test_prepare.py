@@ -21,13 +21,7 @@ from cs336_lib.data import documents, shards
 from cs336_lib.data import prepare as module
 from cs336_lib.data.documents import Corpus, Place
 from cs336_lib.data.loader import open_data
-from cs336_lib.data.prepare import (
-    batched,
-    encode_batch,
-    encode_in_order,
-    is_validation,
-    prepare,
-)
+from cs336_lib.data.prepare import batched, encode_batch, encode_in_order, is_validation, prepare
 from cs336_lib.data.shards import TokenStream, append, open_raw_shard, open_shard, write_shard
 from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer, load_tokenizer
 from cs336_lib.io import locked

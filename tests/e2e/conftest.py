@@ -49,12 +49,12 @@ def run(*arguments: str) -> None:
 @pytest.fixture(scope="session")
 def decks() -> Path:
     """The folder of the slides, newly built."""
-    run("-m", "cs336_lib.classroom.publish", "slides")
+    run("-m", "tools.publish", "slides")
     return ROOT / "build" / "slides"
 
 
 @pytest.fixture(scope="session")
 def site() -> Path:
     """The folder of the site, newly built."""
-    run("-m", "cs336_lib.classroom.publish", "site")
+    run("-m", "tools.publish", "site")
     return ROOT / "build" / "site"

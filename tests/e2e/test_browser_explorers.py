@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
-from cs336_lib.classroom import explorers
-from cs336_lib.classroom.explorers import browser as in_browser
-from cs336_lib.classroom.explorers import layout, number
+from cs336_course import widgets
+from cs336_course.widgets import layout, number
+from tools import browser_explorers as in_browser
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("said", "html", "values", "problem")
@@ -34,7 +34,7 @@ def tab(browser: Browser) -> Page:
 
 def differences(tab: Page, name: str, changes: list[tuple[str, str]]) -> list[str]:
     """Send the same changes to an explorer in Python and in the page, and compare the answers."""
-    widget = getattr(explorers, name)()
+    widget = getattr(widgets, name)()
     state = json.loads(json.dumps(in_browser.state(name, widget)))
     found = []
     for change, answer in zip(changes, tab.evaluate(ASK, [state, changes]), strict=True):
@@ -72,7 +72,7 @@ def test_float_bits_are_those_of_python(tab):
 
 def test_the_budget_is_that_of_python(tab):
     draw = random.Random(0)
-    controls = {c["name"]: c["options"] for c in explorers.training_budget().controls}
+    controls = {c["name"]: c["options"] for c in widgets.training_budget().controls}
     changes = [(name, option) for name, options in controls.items() for option in options]
     draws = (draw.choice(list(controls)) for _ in range(600))
     changes += [(name, draw.choice(controls[name])) for name in draws]

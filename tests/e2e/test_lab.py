@@ -20,8 +20,8 @@ import pytest
 from accessibility import severe
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from cs336_lib.classroom import explorers
-from cs336_lib.classroom.notebooks import KERNEL
+from cs336_course import widgets
+from tools.notebooks import KERNEL
 
 ROOT = Path(__file__).parents[2]
 SHOTS = ROOT / "build" / "e2e"
@@ -300,7 +300,7 @@ def test_live_slides_show_maths_and_run_code(lab, tab):
 
 
 def test_an_explorer_works_in_live_slides(lab, tab):
-    source = "from cs336_lib.classroom import explorers\n\nexplorers.float_bits()"
+    source = "from cs336_course import explorers\n\nexplorers.float_bits()"
     cell = nbformat.v4.new_code_cell(source, metadata={"slideshow": {"slide_type": "slide"}})
     path = lab.course / "my_notebooks" / "live.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata={"kernelspec": KERNEL}), path)
@@ -319,7 +319,7 @@ def test_an_explorer_works_in_live_slides(lab, tab):
 
 
 def test_a_prediction_is_recorded_and_hands_are_counted(lab, tab):
-    source = "from cs336_lib.classroom.predictions import predict\n\npredict('sum', '4000', '256')"
+    source = "from cs336_course.widgets.predictions import predict\n\npredict('sum', '4000', '256')"
     cells = [nbformat.v4.new_code_cell(source)]
     path = lab.course / "my_notebooks" / "predictions.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL}), path)
@@ -351,7 +351,9 @@ def votes_on(slide: Locator) -> list[str]:
 
 
 def test_a_class_votes_by_phone_and_the_slide_shows_it(lab, tab, browser):
-    source = "from cs336_lib.classroom.predictions import predict\n\npredict('ones', '4000', '256')"
+    source = (
+        "from cs336_course.widgets.predictions import predict\n\npredict('ones', '4000', '256')"
+    )
     asked = nbformat.v4.new_markdown_cell(ASKED, metadata={"slideshow": {"slide_type": "slide"}})
     shown = nbformat.v4.new_code_cell(source, metadata={"cs336": {"prediction": "ones"}})
     cells = [asked, shown]
@@ -408,9 +410,9 @@ def test_a_class_votes_by_phone_and_the_slide_shows_it(lab, tab, browser):
 
 SHOWN = """
 from IPython.display import display
-from cs336_lib.checkpoint import load_shipped
-from cs336_lib.classroom import explorers
-for name in explorers.__all__:
+from cs336_lib.training.checkpoint import load_shipped
+from cs336_course import widgets
+for name in widgets.__all__:
     arguments = load_shipped() if name == "attention_and_sampling" else ()
     display(getattr(explorers, name)(*arguments))
 """
@@ -423,7 +425,7 @@ def test_every_explorer_reacts_to_a_click(lab, tab):
     open_notebook(tab, lab, "my_notebooks/explorers.ipynb")
     run_all(tab)
     roots = tab.locator(".cs336-explorer")
-    expect(roots).to_have_count(len(explorers.__all__))
+    expect(roots).to_have_count(len(widgets.__all__))
     for root in roots.all():
         title = root.get_attribute("aria-label")
         picture = root.locator(".cs336-picture")

@@ -11,10 +11,10 @@ from cs336_lib import cli
 from cs336_lib.data.loader import Loader
 from cs336_lib.data.shards import TokenStream
 from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer
-from cs336_lib.distributed import World
 from cs336_lib.evals.loss import Score, score, validation_loss
 from cs336_lib.model import GPT
-from cs336_lib.train import train
+from cs336_lib.training.distributed import World
+from cs336_lib.training.loop import train
 
 CPU = torch.device("cpu")
 

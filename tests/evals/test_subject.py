@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from cs336_lib import GPT, GPTConfig, cli, hf
+from cs336_lib import GPT, GPTConfig, cli, hugging_face
 from cs336_lib.data.prepare import prepare
 from cs336_lib.data.tokenizer import make_tokenizer
 from cs336_lib.evals import subject
@@ -22,7 +22,7 @@ def folder(tmp_path):
     """A GPT-2 of two layers, as `save_pretrained` writes it, and data."""
     torch.manual_seed(0)
     model = GPT(GPTConfig(block_size=32, n_layer=2, n_head=2, n_embd=16))
-    hf.export(model, tmp_path / "model", make_tokenizer("gpt2", ""))
+    hugging_face.export(model, tmp_path / "model", make_tokenizer("gpt2", ""))
     (tmp_path / "text.txt").write_text("To be, or not to be, that is the question. " * 100)
     prepare(tmp_path / "text.txt", tmp_path / "data", "gpt2")
     (tmp_path / "hellaswag.jsonl").write_text("\n".join([json.dumps(EXAMPLE)] * 3))
@@ -47,7 +47,7 @@ def test_data_is_the_plays_or_a_folder_or_a_pattern(folder):
 def test_a_model_or_data_of_other_tokens_is_refused(folder):
     letters = make_tokenizer("char", "abc")
     model = GPT(GPTConfig(block_size=32, vocab_size=3, n_layer=1, n_head=1, n_embd=4))
-    hf.export(model, folder / "letters", letters)
+    hugging_face.export(model, folder / "letters", letters)
     with pytest.raises(ValueError, match="has 3 token ids"):
         subject.of_hugging_face(str(folder / "letters"), CPU)
     (folder / "abc.txt").write_text("abc" * 100)

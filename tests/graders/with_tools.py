@@ -11,7 +11,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from cs336_lib.classroom import assemble, graders
+from cs336_course.grading import graders
+from cs336_course.learner import assemble
 
 ROOT = Path(__file__).parents[2]
 # Answers that are numbers and functions, parts of GPT-2, and parts that need other notebooks

@@ -11,7 +11,7 @@ from pathlib import Path
 
 CONTEXT = multiprocessing.get_context("forkserver")
 # The optimizers import the compiler.
-CONTEXT.set_forkserver_preload(["cs336_lib.cli", "cs336_lib.train", "torch._dynamo"])
+CONTEXT.set_forkserver_preload(["cs336_lib.cli", "cs336_lib.training.loop", "torch._dynamo"])
 
 
 def run(

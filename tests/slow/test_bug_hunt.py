@@ -5,9 +5,9 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 
-from cs336_lib.classroom import bug_hunt
-from cs336_lib.classroom.bug_hunt import BUGS, CASES, HEALTHY, SIGNATURES
-from cs336_lib.classroom.plots import logs
+from cs336_course.demos import bug_hunt
+from cs336_course.demos.bug_hunt import BUGS, CASES, HEALTHY, SIGNATURES
+from cs336_course.figures import logs
 
 matplotlib.use("Agg")
 

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from cs336_lib import cli, here
+from cs336_lib import cli
+from cs336_lib.bill import here
 from cs336_lib.config import PRESETS, GPTConfig
 
 CHAR = PRESETS["shakespeare-char"][1]

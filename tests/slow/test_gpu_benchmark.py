@@ -11,14 +11,14 @@ from pathlib import Path
 import nbformat
 
 from benchmarks import common
-from cs336_lib.classroom.notebooks import KERNEL
+from tools.notebooks import KERNEL
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(common.ROOT)}
 PROGRAM = """
 import sys
 from pathlib import Path
 from benchmarks import common, gpu
-from cs336_lib.classroom.speed_step import TINY
+from cs336_course.demos.ladder_step import TINY
 
 if __name__ == "__main__":
     common.RESULTS, gpu.NOTEBOOKS = Path(sys.argv[1]), Path(sys.argv[2])

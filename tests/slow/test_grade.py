@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cs336_lib.classroom import cell_slice, grade, isolation
+from cs336_course.grading import cell_slice, grade, isolation
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 DTYPES, EINOPS, MODEL = STEMS = ("01_dtypes", "03_einops", "07_gpt2_model")
@@ -103,18 +103,18 @@ ANSWERS = {
         "without a result",
     ),
     "patches_expect": (
-        "from cs336_lib.classroom.checks import report\nreport.expect = print\n" + WRONG,
+        "from cs336_course.checks import report\nreport.expect = print\n" + WRONG,
         "tampered",
         "report.expect",
     ),
     "patches_code": (
-        "from cs336_lib.classroom.checks import report\n"
+        "from cs336_course.checks import report\n"
         "report.expect.__code__ = (lambda condition, diagnosis: None).__code__\n" + WRONG,
         "tampered",
         "report.expect",
     ),
     "patches_error": (
-        "from cs336_lib.classroom.checks import report\n"
+        "from cs336_course.checks import report\n"
         "report.DiagnosisError = type('Quiet', (Exception,), {})\n" + WRONG,
         "tampered",
         "report.DiagnosisError",
@@ -141,7 +141,7 @@ ANSWERS = {
         "builtins.bool",
     ),
     "hides_builtin": (
-        "from cs336_lib.classroom.checks import report\nreport.bool = lambda x: True\n" + WRONG,
+        "from cs336_course.checks import report\nreport.bool = lambda x: True\n" + WRONG,
         "tampered",
         "report.bool",
     ),
@@ -369,7 +369,7 @@ def test_without_a_namespace_python_refuses_connections():
 
 OFFLINE = """
 import socket
-from cs336_lib.classroom import isolation
+from cs336_course.grading import isolation
 if isolation.offline():
     assert [name for _, name in socket.if_nameindex()] == ["lo"]
 else:

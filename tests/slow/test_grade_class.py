@@ -6,7 +6,7 @@ import re
 import shutil
 from pathlib import Path
 
-from cs336_lib.classroom import grade
+from cs336_course.grading import grade
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from cs336_lib.classroom import graded_run, graders, study
+from cs336_course.grading import graded_run, graders
+from cs336_course.learner import study
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 PATHS = [p for p in sorted(NOTEBOOKS.glob("*.ipynb")) if study.describe(p)["exercises"]]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cs336_lib import hardware
+from cs336_lib.system import hardware
 
 ROOT = Path(__file__).parents[2]
 HAS_BF16 = bool(hardware.cpu_flags() & hardware.BF16_FLAGS)

@@ -20,10 +20,10 @@ import psutil
 import pytest
 import torch
 
-from cs336_lib import hf
-from cs336_lib.checkpoint import load_model
+from cs336_lib import hugging_face
 from cs336_lib.data.corpus import shakespeare
 from cs336_lib.data.prepare import SAVE_SECONDS
+from cs336_lib.training.checkpoint import load_model
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the script needs bash 4.4")
 
@@ -232,7 +232,7 @@ def test_the_whole_run(undisturbed):
     assert all(row["sample"].startswith("Hello, I'm a language model,") for row in curve)
     assert score in undisturbed.log
     export = undisturbed.run_dir / "export"
-    model, ours = hf.load(export), load_model(undisturbed.run_dir, torch.device("cpu"))
+    model, ours = hugging_face.load(export), load_model(undisturbed.run_dir, torch.device("cpu"))
     for name, value in ours.state_dict().items():
         assert torch.equal(model.state_dict()[name], value), name
 

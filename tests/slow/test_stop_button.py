@@ -11,9 +11,9 @@ from jupyter_client.manager import KernelManager, start_new_kernel
 
 SETUP = """
 import dataclasses, time
-from cs336_lib.classroom.plots.gpt2_training import LiveLossPlot
+from cs336_course.figures.gpt2_training import LiveLossPlot
 from cs336_lib.config import PRESETS
-from cs336_lib.train import train
+from cs336_lib.training.loop import train
 shape = dict(n_layer=1, n_head=2, n_embd=16, block_size=8, dropout=0.1)
 steps = dict(max_steps=60, batch_tokens=64, micro_batch_size=8, warmup_steps=2, compile="off")
 saves = dict(eval_every=20, eval_tokens=64, checkpoint_every=10, device="cpu")

@@ -1,4 +1,4 @@
-"""Processes send the bytes of `communication.traffic`, and so do fake ranks."""
+"""Processes send the bytes of `traffic.traffic`, and so do fake ranks."""
 
 import dataclasses
 import json
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cs336_lib import architecture, communication
-from cs336_lib.classroom import fake_ranks
-from cs336_lib.communication import Layout
+from cs336_course.demos import fake_ranks
+from cs336_lib.bill import architecture, traffic
+from cs336_lib.bill.traffic import Layout
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and runs unshare")
 
@@ -37,8 +37,8 @@ from pathlib import Path
 import torch._dynamo
 import torch.distributed as dist
 import torch.multiprocessing
-from cs336_lib.classroom import fake_ranks
-from cs336_lib.communication import Layout
+from cs336_course.demos import fake_ranks
+from cs336_lib.bill.traffic import Layout
 
 def wire():
     """Bytes that the loopback device has carried."""
@@ -92,7 +92,7 @@ def test_processes_send_the_traffic(tmp_path, ranks):
     alone = ALONE if subprocess.run([*ALONE, "true"], check=False).returncode == 0 else []
     of_ranks = launch(tmp_path, ranks, layouts, alone)
     for name, (layout, sequence) in layouts.items():
-        expected = communication.traffic(fake_ranks.shape(layout), layout, fake_ranks.SEQ)
+        expected = traffic.traffic(fake_ranks.shape(layout), layout, fake_ranks.SEQ)
         edges = expected.pop("pipeline")
         fake = fake_ranks.count(layout, sequence)
         (first, _), (last, carried) = of_ranks[0][name], of_ranks[-1][name]

@@ -1,4 +1,4 @@
-"""The one-file trainer gives the losses of `cs336_lib.train`, alone and by torchrun."""
+"""The one-file trainer gives the losses of `cs336_lib.training.loop`, alone and by torchrun."""
 
 import json
 import re
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cs336_lib.classroom import assemble
+from cs336_course.learner import assemble
 from cs336_lib.config import TrainConfig
 from cs336_lib.data.corpus import shakespeare
 from cs336_lib.data.prepare import prepare
-from cs336_lib.train import train
+from cs336_lib.training.loop import train
 
 ROOT = Path(__file__).parents[2]
 SHAPE = {"n_layer": 2, "n_head": 2, "n_embd": 64, "block_size": 64}

@@ -1,0 +1,1 @@
+"""What the story of a notebook needs and its reader need not see."""

@@ -1,0 +1,326 @@
+"""Figures on training cost, such as rooflines, utilization, training days and memory."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from cs336_course.demos.roofline import least_tokens, ridge, roofline, sent_intensity
+from cs336_course.figures.style import (
+    BLACK,
+    BLUE,
+    FILLS,
+    GREEN,
+    GREY,
+    LINES,
+    ORANGE,
+    RED,
+    SKY,
+    figure,
+    ink,
+    label,
+)
+
+MARKERS = ("o", "s", "D", "^", "v", "P", "X")
+DARK = (BLUE, BLACK)  # white text is legible on these
+
+
+@dataclass(frozen=True)
+class Roof:
+    """Name, peak FLOP/s and memory bandwidth (in B/s) of a device in the roofline model."""
+
+    name: str
+    peak: float
+    bandwidth: float
+
+
+def rooflines(panels: Sequence[tuple[Roof, Mapping[str, tuple[float, float]], str]]) -> Figure:
+    """Draw a roofline panel for each triple (roof, points, label of the points).
+
+    A point is (FLOP/B, FLOP/s). Kernels to the left of the ridge are memory-bound, and kernels to
+    the right are compute-bound.
+    """
+    fig, all_axes = figure(13, 5.2, ncols=len(panels), squeeze=False)
+    for axes, (roof, points, what) in zip(all_axes[0], panels, strict=True):
+        intensities = np.geomspace(0.05, 20_000, 300)
+        heights = [roofline(x, roof.peak, roof.bandwidth) for x in intensities]
+        axes.plot(intensities, heights, color=BLACK, zorder=1)
+        corner = ridge(roof.peak, roof.bandwidth)
+        axes.axvspan(0.05, corner, color=SKY, alpha=0.18, lw=0)
+        axes.axvline(corner, color=GREY, ls=":", lw=1.5)
+        bottom = min(heights[0], *(speed for _, speed in points.values())) / 3
+        axes.text(corner / 1.15, bottom * 1.5, "memory-bound", ha="right", fontsize=13)
+        axes.text(corner * 1.15, bottom * 1.5, "compute-bound", fontsize=13)
+        for (name, (x, y)), marker, colour in zip(points.items(), MARKERS, LINES, strict=False):
+            axes.plot(x, y, marker, color=colour, ms=11, label=name, zorder=2)
+        axes.set(xscale="log", yscale="log", xlim=(0.05, 20_000), ylim=(bottom, roof.peak * 4))
+        axes.legend(
+            title=what, loc="upper left", alignment="left", bbox_to_anchor=(0, -0.16), ncols=2
+        )
+        title = f"{roof.name}: ridge at {corner:.3g} FLOP/B"
+        label(axes, title, "arithmetic intensity [FLOP/B]", "speed [FLOP/s]")
+    return fig
+
+
+def sending_rooflines(device: str, peak: float, links: Mapping[str, float]) -> Figure:
+    """Draw the speed of a data-parallel step over its tokens per device, with a line per link.
+
+    Left of its dot, a device waits for the link, even if it sends while it computes.
+
+    Args:
+        device: Name of the device.
+        peak: Its FLOP/s.
+        links: Bytes per second that a device can send, by the link's name.
+    """
+    fig, axes = figure(12, 5)
+    least, most = 100, 10_000_000
+    for (name, bandwidth), colour, style in zip(
+        links.items(), LINES, ("-", "--", "-.", ":"), strict=False
+    ):
+        corner = least_tokens(peak, bandwidth)
+        tokens = np.array([least, corner, most])  # straight lines on logarithmic axes
+        speeds = [roofline(sent_intensity(x), peak, bandwidth) for x in tokens]
+        axes.plot(
+            *(tokens, speeds, style),
+            color=colour,
+            lw=2.5,
+            marker="o",
+            ms=11,
+            markevery=[1],
+            label=name,
+        )
+        axes.annotate(
+            digits(corner), (corner, peak), (0, 12), textcoords="offset points", ha="center"
+        )
+    axes.set(xscale="log", yscale="log", xlim=(least, most), ylim=(peak / 1000, 3 * peak))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.legend(loc="lower right")
+    title = f"{device}: tokens above which gradients hide behind the compute"
+    label(axes, title, "tokens per device and step", "speed [FLOP/s]")
+    return fig
+
+
+def peak_dots(peaks: Mapping[str, Mapping[str, float]], dtypes: Sequence[str]) -> Figure:
+    """Draw peaks in TFLOP/s as dots on a logarithmic axis, with one row per device.
+
+    The figure uses dots instead of bars, because a logarithmic axis has no zero.
+    """
+    fig, axes = figure(12.5, 0.75 * len(peaks) + 2.2)
+    devices = list(peaks)[::-1]
+    # Neighbours on an axis are labelled above and below, so that their numbers don't touch.
+    heights = (11, -25) * len(dtypes)
+    for dtype, marker, colour, height in zip(dtypes, MARKERS, LINES, heights, strict=False):
+        rows = [row for row, device in enumerate(devices) if dtype in peaks[device]]
+        values = [peaks[devices[row]][dtype] / 1e12 for row in rows]
+        axes.plot(values, rows, marker, color=colour, ms=14, label=dtype)
+        for row, value in zip(rows, values, strict=True):
+            axes.annotate(
+                digits(value), (value, row), (0, height), textcoords="offset points", ha="center"
+            )
+    axes.set_xscale("log")
+    axes.set_ylim(-0.5, len(devices) - 0.3)
+    axes.set_yticks(range(len(devices)), devices)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    label(axes, "Dense peak of each device by dtype", "peak [TFLOP/s], log scale", "")
+    return fig
+
+
+def digits(value: float) -> str:
+    """Format a number with three significant digits, such as 0.0743, 989 or 2,250."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def mfu_bars(shares: Mapping[str, float], good: float = 0.5) -> Figure:
+    """Draw a horizontal bar for the MFU of each kind of work."""
+    fig, axes = figure(11, 0.7 * len(shares) + 1.6)
+    names = list(shares)[::-1]
+    values = [shares[name] for name in names]
+    colours = [GREEN if value >= good else BLUE for value in values]
+    bars = axes.barh(names, values, color=colours, height=0.62)
+    for text in axes.bar_label(bars, [f"{value:.1%}" for value in values], padding=5):
+        text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1.5})
+    axes.axvline(good, color=BLACK, ls="--", lw=1.5)
+    axes.text(good, len(names) - 0.45, f" very good: {good:.0%}", va="bottom", fontsize=13)
+    axes.set_xlim(0, max(1.08, max(values) * 1.15))
+    axes.set_ylim(top=len(names) - 0.1)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:.0%}"))
+    axes.grid(False, axis="y")
+    label(axes, "Model FLOPs utilization", "share of the peak", "")
+    return fig
+
+
+def days_against_gpus(
+    gpus: Sequence[int], days: Mapping[str, Sequence[float]], mark: tuple[int, float, str]
+) -> Figure:
+    """Plot training days against the number of GPUs on log-log axes, with one line per name."""
+    fig, axes = figure(11, 4.8)
+    for (name, values), style, colour in zip(
+        days.items(), ("-", "--", "-.", ":"), LINES, strict=False
+    ):
+        axes.plot(gpus, values, style, color=colour, label=name)
+    x, y, text = mark
+    axes.plot(x, y, "o", color=RED, ms=12)
+    axes.annotate(
+        text, (x, y), (-12, -8), textcoords="offset points", ha="right", va="top", fontsize=15
+    )
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(gpus, [f"{count:,}" for count in gpus])
+    for height, name in ((30, "a month"), (365, "a year")):
+        axes.axhline(height, color=GREY, lw=1, ls=":")
+        axes.text(gpus[-1], height * 1.06, name, ha="right", fontsize=13)
+    axes.grid(False)
+    axes.legend(loc="lower left")
+    plain(axes)
+    label(axes, "Twice the GPUs, half the days", "GPUs", "days (log scale)")
+    return fig
+
+
+def stacked(
+    totals: Mapping[str, Mapping[str, float]], title: str, unit: str, limit: float | None = None
+) -> Figure:
+    """Draw a stacked horizontal bar for each name, with the total at its end.
+
+    Args:
+        totals: Sizes of the parts, by name of the bar and kind of part.
+        title: Title of the figure.
+        unit: Axis label, including the unit.
+        limit: Position of a vertical line, for example the memory of a device.
+    """
+    fig, axes = figure(12.5, 0.75 * len(totals) + 2.2)
+    kinds = list(dict.fromkeys(kind for parts in totals.values() for kind in parts))
+    names = list(totals)[::-1]
+    left = np.zeros(len(names))
+    longest = max(max(sum(parts.values()) for parts in totals.values()), limit or 0)
+    for number, kind in enumerate(kinds):
+        widths = np.array([totals[name].get(kind, 0.0) for name in names])
+        colour = FILLS[number % len(FILLS)]
+        axes.barh(names, widths, left=left, height=0.66, color=colour, label=kind)
+        for place, (start, width) in enumerate(zip(left, widths, strict=True)):
+            if len(kinds) > 1 and width > 0.05 * longest:  # wide enough for its number
+                ink = "white" if colour in DARK else "black"
+                middle = start + width / 2
+                axes.text(middle, place, digits(width), color=ink, ha="center", va="center")
+        left += widths
+    for place, total in enumerate(left):
+        axes.text(total, place, f"  {digits(total)}", va="center", fontweight="bold")
+    if limit is not None:
+        axes.axvline(limit, color=BLACK, ls="--", lw=2, label=f"{digits(limit)}: one device")
+    axes.set_xlim(0, longest * 1.12)
+    axes.grid(False, axis="y")
+    if len(kinds) > 1 or limit is not None:
+        columns = min(len(kinds) + (limit is not None), 5)
+        axes.legend(loc="upper left", bbox_to_anchor=(0, -0.16 - 0.2 / len(totals)), ncols=columns)
+    label(axes, title, unit, "")
+    return fig
+
+
+def largest_models(bytes_per_parameter: Mapping[str, float], memory: float, goal: float) -> Figure:
+    """Draw the largest model that fits into `memory` bytes, with one bar per technique.
+
+    Args:
+        bytes_per_parameter: Bytes of training state per parameter, by technique.
+        memory: Total memory of all devices in bytes.
+        goal: Number of parameters of the target model, which is marked by a line.
+    """
+    fig, axes = figure(12.5, 0.6 * len(bytes_per_parameter) + 1.6)
+    names = list(bytes_per_parameter)[::-1]
+    largest = [memory / bytes_per_parameter[name] / 1e9 for name in names]
+    colours = [GREEN if value * 1e9 >= goal else GREY for value in largest]
+    bars = axes.barh(names, largest, color=colours, height=0.66)
+    texts = [
+        f"{digits(value)}B at {digits(bytes_per_parameter[name])} bytes"
+        for name, value in zip(names, largest, strict=True)
+    ]
+    for text in axes.bar_label(bars, texts, padding=5):
+        text.set(bbox={"facecolor": "white", "edgecolor": "none", "pad": 1}, zorder=3)
+    axes.axvline(goal / 1e9, color=RED, ls="--", lw=2, zorder=2)
+    words = f" our {digits(goal / 1e9)}B"
+    axes.text(goal / 1e9, len(names) - 0.45, words, color=ink(RED), va="bottom")
+    axes.set_xlim(0, max(largest) * 1.3)
+    axes.set_ylim(top=len(names))
+    axes.grid(False, axis="y")
+    title = f"Largest model in {digits(memory / 1e9)} GB, by bytes per parameter"
+    label(axes, title, "parameters [billions]", "")
+    return fig
+
+
+def share_lines(
+    x: Sequence[float], shares: Mapping[str, Sequence[float]], title: str, x_label: str
+) -> Figure:
+    """Plot fractions between 0 and 1 against a logarithmic x axis, with one line per name."""
+    fig, axes = figure(10, 4.5)
+    for (name, values), style, colour in zip(
+        shares.items(), ("-", "--", "-.", ":"), LINES, strict=False
+    ):
+        axes.plot(x, values, style, color=colour, label=name)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(x, [f"{int(value):,}" for value in x])
+    axes.set_ylim(0, 1)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:.0%}"))
+    axes.legend()
+    label(axes, title, x_label, "share of the FLOPs")
+    return fig
+
+
+def memory_timeline(live: Sequence[float], phases: Mapping[str, tuple[int, int]]) -> Figure:
+    """Plot the memory in use (in MB) after each operator of a training step.
+
+    `phases` maps a name to the first and last operator of a phase, which is shaded.
+    """
+    fig, axes = figure(12, 4.8)
+    values = np.array(live) / 1e6
+    axes.plot(values, color=BLACK, lw=2)
+    top = values.max() * 1.2
+    for (name, (first, last)), colour in zip(phases.items(), (SKY, ORANGE, GREEN), strict=False):
+        axes.axvspan(first, last, color=colour, alpha=0.25, lw=0)
+        axes.text((first + last) / 2, top * 0.97, name, ha="center", va="top", fontsize=15)
+    axes.axhline(values[0], color=BLUE, ls="--", lw=1.5)
+    right = 0.99 * len(values)
+    note = {"ha": "right", "va": "top", "fontsize": 15, "color": ink(BLUE)}
+    axes.text(right, values[0], "between steps", **note)
+    axes.set(ylim=(0, top), xlim=(0, len(values) - 1))
+    axes.grid(False, axis="x")
+    label(axes, "Memory through one training step", "operators run so far", "alive [MB]")
+    return fig
+
+
+def checkpointing(
+    measured: Mapping[int, Mapping[int, float]], predicted: Mapping[int, Sequence[float]]
+) -> Figure:
+    """Plot peak memory against the number of segments, with one colour per depth.
+
+    `measured[depth][segments]` is drawn as a point. `predicted[depth]` is drawn as a curve that
+    starts at one segment.
+    """
+    fig, axes = figure(11, 5)
+    for number, (depth, points) in enumerate(measured.items()):
+        colour = LINES[number % len(LINES)]
+        curve = predicted[depth]
+        axes.plot(range(1, len(curve) + 1), curve, color=colour, lw=2)
+        axes.plot(
+            list(points),
+            list(points.values()),
+            MARKERS[number % len(MARKERS)],
+            color=colour,
+            label=f"{depth} blocks",
+        )
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    plain(axes)
+    ticks = [2**power for power in range(max(measured).bit_length())]
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.minorticks_off()
+    axes.legend(title="points: measured\nlines: predicted")
+    label(axes, "Peak of the activations by number of segments", "segments", "peak [block inputs]")
+    return fig
+
+
+def plain(axes: Axes) -> None:
+    """Format the numbers of a logarithmic y axis without powers."""
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}"))
+    axes.minorticks_off()

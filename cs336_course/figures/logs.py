@@ -1,0 +1,85 @@
+"""Figures of a training run that fails with NaN, and of the bug hunt."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from cs336_course.demos.bug_hunt import EVALUATED_EVERY, Record
+from cs336_course.figures.style import BLACK, BLUE, BROWN, GREY, RED, figure, ink, label
+
+
+def death(losses: np.ndarray, grad_norms: np.ndarray, last: int, title: str) -> Figure:
+    """Plot a run that ends in NaN, with enlarged panels for its last steps.
+
+    Args:
+        losses: Loss of each step. Losses after the failure are NaN.
+        grad_norms: Gradient norm of each step. The norm at the failure is infinite.
+        last: Number of finite steps in the enlarged panels.
+        title: Title of the figure.
+    """
+    drawing, (whole, near, norms) = figure(13, 4.4, ncols=3, width_ratios=[1.3, 1, 1])
+    end = int(np.isfinite(losses).sum())  # the number of steps with a loss
+    block = max(1, end // 90)
+    means = losses[: end // block * block].reshape(-1, block).mean(1)
+    whole.plot(block * np.arange(len(means)), means, color=BLUE)
+    whole.axvline(end, color=RED, linestyle=":", linewidth=2)
+    label(whole, f"the whole run, means of {block}", "step", "loss [nats/token]")
+    whole.locator_params(axis="x", nbins=4)
+    steps = np.arange(end - last, end)
+    near.plot(steps, losses[steps], color=BLUE, marker="o", markersize=5)
+    mark_death(near, end, losses[end - 1], "nan")
+    label(near, "the last losses", "step", "")
+    norms.plot(steps, grad_norms[steps], color=BROWN, marker="o", markersize=5)
+    mark_death(norms, end - 1, np.nanmax(grad_norms[steps[:-1]]), "inf")
+    norms.set_ylim(0, 1.15 * np.nanmax(grad_norms[steps[:-1]]))
+    label(norms, "the last gradient norms", "step", "")
+    drawing.suptitle(title, fontsize=17, fontweight="bold")
+    return drawing
+
+
+def mark_death(axes: Axes, step: int, height: float, value: str) -> None:
+    """Mark the first step with a non-finite value, and write the value next to the mark."""
+    note = {"xytext": (12, 0), "textcoords": "offset points", "va": "center"}
+    axes.annotate(value, (step, height), **note, color=ink(RED), size=16, fontweight="bold")
+    axes.plot(step, height, marker="x", color=RED, markersize=14, markeredgewidth=4)
+    axes.ticklabel_format(useOffset=False)
+    axes.locator_params(axis="x", nbins=3)
+    axes.margins(x=0.16)  # room for the value
+
+
+PANELS = {
+    "loss [nats/token]": "loss",
+    "gradient norm (log)": "grad_norm",
+    "learning rate": "rate",
+    "update norm": "update",
+}
+
+
+def hunt(cases: Mapping[str, Record], healthy: Sequence[Record]) -> Figure:
+    """Plot the curves of several cases over grey curves of healthy runs, with one row per case.
+
+    The first panel of each row also shows the evaluation losses as points.
+    """
+    drawing, rows = figure(13.5, 3.1 * len(cases) + 0.4, nrows=len(cases), ncols=4, squeeze=False)
+    for row, (name, record) in zip(rows, cases.items(), strict=True):
+        for axes, (what, field) in zip(row, PANELS.items(), strict=True):
+            for run in healthy:
+                axes.plot(getattr(run, field), color=GREY, linewidth=1)
+            axes.plot(getattr(record, field), color=BLUE, linewidth=2)
+            label(axes, "", "step", what)
+        steps = EVALUATED_EVERY * np.arange(len(record.val_loss))
+        for run in healthy:
+            row[0].plot(steps, run.val_loss, "o", color=GREY, markersize=4)
+        row[0].plot(steps, record.val_loss, "o", color=BLACK, markersize=5)
+        row[1].set(yscale="log", ylim=(0.1, 60))
+        row[0].set_title(f"Case {name}", loc="left", fontweight="bold")
+    legend = [
+        Line2D([], [], color=BLUE, label="this case"),
+        Line2D([], [], color=BLACK, marker="o", linestyle="", label="its validation loss"),
+        Line2D([], [], color=GREY, marker="o", label=f"{len(healthy)} healthy runs"),
+    ]
+    drawing.legend(handles=legend, loc="outside upper right", ncols=3)
+    return drawing

@@ -1,0 +1,241 @@
+"""Figures of notebook 05 on initialization, step sizes, rate sweeps and optimizer state."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from cs336_course.demos import loss_surfaces
+from cs336_course.figures.style import (
+    BLACK,
+    BLUE,
+    BROWN,
+    GREEN,
+    GREY,
+    LINES,
+    PURPLE,
+    RED,
+    SKY,
+    figure,
+    ink,
+    label,
+)
+
+# An optimizer looks the same in every figure, and dashes help where colours may not.
+LOOKS: dict[str, dict[str, object]] = {
+    "SGD": {"color": GREY, "linestyle": "-", "marker": "o"},
+    "Momentum": {"color": BROWN, "linestyle": "-", "marker": "s"},
+    "AdaGrad": {"color": BLUE, "linestyle": "-", "marker": "^"},
+    "RMSProp": {"color": GREEN, "linestyle": "--", "marker": "D"},
+    "Adam": {"color": RED, "linestyle": "-", "marker": "v"},
+    "AdamW": {"color": PURPLE, "linestyle": ":", "marker": "X"},
+    "Muon": {"color": BLACK, "linestyle": "-", "marker": "*"},
+}
+
+
+def look(name: str, position: int) -> dict[str, object]:
+    """Return the colour and line style of an optimizer.
+
+    An unknown optimizer gets the line colour with index `position`."""
+    for known in sorted(LOOKS, key=len, reverse=True):
+        if name.startswith(known):
+            return {key: LOOKS[known][key] for key in ("color", "linestyle")}
+    return {"color": LINES[position], "linestyle": ("-", "--", "-.", ":")[position % 4]}
+
+
+def output_scale(d_in: Sequence[int], stds: Mapping[str, Sequence[float]]) -> Figure:
+    """Plot output std against d_in on log-log axes, with guide lines for linear and sqrt growth."""
+    fig, axes = figure(10, 4.8)
+    first = d_in[0]
+    root = [(d / first) ** 0.5 * first**0.5 for d in d_in]
+    line = [d / first * first**0.5 for d in d_in]
+    axes.loglog(d_in, line, color=GREY, linestyle=":", label="guide: grows as d_in")
+    axes.loglog(d_in, root, color=BLACK, linestyle="--", label="guide: grows as sqrt(d_in)")
+    for (name, values), color, marker in zip(stds.items(), (RED, BLUE), "os", strict=True):
+        axes.loglog(d_in, values, color=color, marker=marker, linestyle="", label=name, ms=11)
+    label(axes, "How large one layer's output is", "d_in (inputs summed)", "std of the output")
+    axes.legend(loc="upper left")
+    return fig
+
+
+def signal_by_depth(curves: Mapping[str, Sequence[float]]) -> Figure:
+    """Plot the RMS of the activations after each layer, on a logarithmic axis."""
+    fig, axes = figure(10, 3.6)
+    for position, (name, values) in enumerate(curves.items()):
+        style = {"color": LINES[position], "marker": "os^"[position]}
+        axes.semilogy(range(len(values)), values, label=name, **style)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    label(axes, "Signal through a deep ReLU network", "layer", "RMS of the activations")
+    axes.legend()
+    return fig
+
+
+def step_sizes(curves: Mapping[str, Sequence[float]], title: str, lr: float) -> Figure:
+    """Plot the length of each step on log-log axes, in units of the learning rate."""
+    fig, axes = figure(10, 4.8)
+    for position, (name, values) in enumerate(curves.items()):
+        steps = range(1, len(values) + 1)
+        axes.loglog(steps, [v / lr for v in values], label=name, **look(name, position))
+    label(axes, title, "step", "step length [lr]")
+    axes.legend()
+    return fig
+
+
+def error_by_frequency(
+    seen: Sequence[float], errors: Mapping[str, Sequence[float]], title: str
+) -> Figure:
+    """Plot the relative error of a word's weights against the frequency of the word."""
+    fig, axes = figure(10, 4.8)
+    for position, (name, values) in enumerate(errors.items()):
+        style = {**look(name, position), "linestyle": "", "marker": LOOKS[name]["marker"]}
+        axes.semilogx(seen, values, label=name, alpha=0.8, markersize=5, **style)
+    axes.axhline(1, color=BLACK, linestyle=":", linewidth=1.5)
+    axes.text(max(seen), 1.03, "not learned at all", ha="right", va="bottom")
+    axes.set_ylim(-0.05, 1.5)
+    label(axes, title, "how often the word occurs", "error / length of the word")
+    for handle in axes.legend(loc="upper center", ncols=2, markerscale=1.8).legend_handles:
+        handle.set_alpha(1)
+    return fig
+
+
+def rate_sweep(
+    swept: Mapping[str, Mapping[float, Sequence[float]]],
+    title: str,
+    y_label: str,
+    limits: tuple[float, float] | None = None,
+) -> Figure:
+    """Plot a result against the learning rate. Points are means, and bars are ranges over seeds.
+
+    Args:
+        swept: Results of all seeds, by optimizer and learning rate. A point is omitted if one of
+            its results isn't finite.
+        title: Title of the figure.
+        y_label: Name of the result. Lower results are better.
+        limits: Range of the vertical axis.
+    """
+    fig, axes = figure(10, 4.8)
+    for position, (name, results) in enumerate(swept.items()):
+        values = torch.tensor([list(result) for result in results.values()])
+        kept = values.isfinite().all(1)
+        rates, values = torch.tensor(list(results))[kept], values[kept]
+        mean = values.mean(1)
+        bars = torch.stack([mean - values.amin(1), values.amax(1) - mean])
+        first = name.split()[0]
+        marker = LOOKS[first]["marker"] if first in LOOKS else "o"
+        style = {**look(name, position), "marker": marker, "capsize": 6, "markersize": 10}
+        axes.errorbar(rates, mean, bars, label=name, elinewidth=2.5, **style)
+    axes.set_xscale("log")
+    ticks = sorted({rate for results in swept.values() for rate in results})
+    axes.set_xticks(ticks, [f"{rate:g}" for rate in ticks])
+    axes.minorticks_off()
+    if limits:
+        axes.set_ylim(*limits)
+    label(axes, title, "learning rate", y_label)
+    axes.legend()
+    return fig
+
+
+def surface_panel(
+    axes: Axes,
+    surface: loss_surfaces.Surface,
+    paths: Mapping[str, Float[Tensor, "points 2"]],
+    window: tuple[float, float, float, float],
+    minima: Sequence[tuple[float, float]],
+) -> None:
+    """Draw the contours of a surface, and the paths of several optimizers.
+
+    `window` is the visible region as (x min, x max, y min, y max).
+    """
+    x, y = torch.linspace(*window[:2], 121), torch.linspace(*window[2:], 121)
+    height = surface(torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1))
+    height = (height - height.min()) ** 0.5  # more closely spaced lines near the bottom
+    axes.contour(x, y, height, levels=14, colors=GREY, alpha=0.8, linewidths=0.5)
+    for position, (name, path) in enumerate(paths.items()):
+        style = {**look(name, position), "linewidth": 2.8}
+        axes.plot(*path.T, label=name, **style)
+        axes.plot(*path[-1], marker=LOOKS[name]["marker"], color=style["color"], markersize=10)
+    start = next(iter(paths.values()))[0]
+    axes.plot(*start, "o", color="white", markeredgecolor=BLACK, markersize=11, markeredgewidth=2)
+    for minimum in minima:
+        axes.plot(*minimum, "+", color=BLACK, markersize=17, markeredgewidth=2.5)
+    axes.set_xlim(window[0], window[1])
+    axes.set_ylim(window[2], window[3])
+    axes.grid(False)
+
+
+# Each surface with its minima, the window to draw, and the number of steps to draw.
+FRAMES = {
+    "ravine": (loss_surfaces.ravine, [(0, 0)], (-4.6, 1.2, -1.9, 2.1), 100),
+    "saddle": (loss_surfaces.saddle, [(0, 1), (0, -1)], (-1.9, 1.8, -1.4, 1.9), 60),
+    "noisy bowl": (loss_surfaces.bowl, [(0, 0)], (-2.0, 0.9, -1.0, 1.9), 120),
+}
+
+
+def trajectories(paths: Mapping[str, Mapping[str, Float[Tensor, "points 2"]]]) -> Figure:
+    """Draw the first steps of every optimizer on every surface.
+
+    The upper row shows optimizers with one learning rate for all weights. The lower row shows
+    optimizers with a step size per weight.
+
+    Args:
+        paths: Paths by surface (a key of FRAMES) and optimizer.
+    """
+    fig, rows = figure(15, 8.2, nrows=2, ncols=len(paths), sharex="col", sharey="col")
+    handles: dict[str, Any] = {}
+    one_rate = ("SGD", "Momentum")
+    for row, axes_row in enumerate(rows):
+        for axes, (case, found) in zip(axes_row, paths.items(), strict=True):
+            surface, minima, window, drawn = FRAMES[case]
+            shown = {n: p[: drawn + 1] for n, p in found.items() if (n in one_rate) == (row == 0)}
+            surface_panel(axes, surface, shown, window, minima)
+            title = f"{case}: {'one rate' if row == 0 else 'a rate per weight'}"
+            first = axes is axes_row[0]
+            label(axes, title, "weight 1" if row == 1 else "", "weight 2" if first else "")
+            lines, names = axes.get_legend_handles_labels()
+            handles |= dict(zip(names, lines, strict=True))
+    fig.legend(handles.values(), handles, loc="outside lower center", ncols=6, fontsize=17)
+    return fig
+
+
+def state_bytes(per_parameter: Mapping[str, float]) -> Figure:
+    """Draw the bytes of weights, gradients and optimizer state per parameter as bars.
+
+    Weights and gradients take 4 bytes each."""
+    fig, axes = figure(10, 4.2)
+    names, values = list(per_parameter), list(per_parameter.values())
+    axes.barh(names, [4] * len(names), color=GREY, label="weight")
+    axes.barh(names, [4] * len(names), left=4, color=SKY, label="gradient", hatch="//")
+    axes.barh(names, values, left=8, color=BLUE, label="optimizer state", hatch="..")
+    for row, value in enumerate(values):
+        axes.text(8.2 + value, row, f"{8 + value:.0f} B", va="center")
+    label(axes, "Memory while training in fp32", "bytes per parameter", "")
+    axes.set_xlim(0, 23)
+    axes.set_xticks(range(0, 17, 4))
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.legend(loc="center right")
+    return fig
+
+
+def singular_values(values: Mapping[str, Sequence[float]]) -> Figure:
+    """Plot the singular values of the step of each optimizer, and label the line ends."""
+    fig, axes = figure(12, 5.4)
+    longest = max(len(row) for row in values.values())
+    for position, (name, row) in enumerate(values.items()):
+        color = (RED, BLUE, GREEN)[position]
+        axes.semilogy(range(1, len(row) + 1), row, color=color, linewidth=4)
+        axes.text(len(row) + 1.5, row[-1], name, color=ink(color), va="center", fontsize=17)
+    axes.axhline(1, color=BLACK, linestyle=":", linewidth=1.5)
+    axes.set_xlim(0, 1.42 * longest)
+    axes.set_xticks(range(0, longest + 1, 24))
+    label(
+        axes,
+        "How far one step goes in each direction of a matrix",
+        "direction, from the longest step to the shortest",
+        "length [RMS of all]",
+    )
+    return fig

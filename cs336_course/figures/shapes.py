@@ -1,0 +1,244 @@
+"""Figures for notebook 03 that show the elements of tensors as coloured cells."""
+
+from collections.abc import Sequence
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import ListedColormap, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cs336_course.figures.style import BLUE, FILLS, GREY, figure, label
+
+GAP = 0.7  # between two blocks, in cells
+WIDEST = 12.5  # inches that fit on a slide
+CELL_FONT = 14
+WHITE = -1  # the group of a cell that stays white
+CENTRED = {"ha": "center", "va": "center"}
+
+
+class Panel(NamedTuple):
+    """A tensor to draw as cells. The last two axes are the rows and columns of a block.
+
+    `axes` contains the axis names as in an einops pattern. `groups` has the same shape as `values`,
+    and contains a colour number or WHITE for each cell. If `groups` is `None`, all cells are white.
+    """
+
+    title: str
+    values: Tensor
+    axes: str
+    groups: Tensor | None = None
+
+
+def face_of(group: int) -> tuple[float, float, float]:
+    """Return the colour of a group. It is light, so that black digits are readable."""
+    if group == WHITE:
+        return (1.0, 1.0, 1.0)
+    red, green, blue = (0.5 * part + 0.5 for part in to_rgb(FILLS[group % len(FILLS)]))
+    return red, green, blue
+
+
+def array(tensor: Tensor) -> NDArray:
+    """Convert a tensor to a NumPy array on the CPU."""
+    return tensor.detach().cpu().numpy()
+
+
+def text_of(value: float) -> str:
+    """Format a whole number without decimals, and any other number with one decimal."""
+    return f"{value:.0f}" if float(value).is_integer() else f"{value:.1f}"
+
+
+def as_blocks(values: NDArray) -> NDArray:
+    """Reshape an array to the four axes (block row, block column, row, column).
+
+    Axes of size 1 are inserted in front if the array has fewer than four axes.
+
+    Raises:
+        ValueError: If there are more than four axes.
+    """
+    if values.ndim > 4:
+        raise ValueError(f"a tensor of {values.ndim} axes cannot be drawn; use 4 at most")
+    return values.reshape((1,) * (4 - values.ndim) + values.shape)
+
+
+def extent(panel: Panel) -> tuple[float, float]:
+    """Return the width and height of a panel in cells, including space for labels."""
+    block_rows, block_columns, rows, columns = as_blocks(array(panel.values)).shape
+    names = panel.axes.split()
+    margin = 1.0 if len(names) > 1 else 0.0
+    width = block_columns * columns + (block_columns - 1) * GAP + margin
+    height = block_rows * (rows + (GAP if len(names) > 2 else 0)) + (block_rows - 1) * GAP + 1.0
+    return width, height
+
+
+def draw_panel(axes: Axes, panel: Panel) -> None:
+    """Draw the cells of a panel, with the indices of its blocks and the names of its axes."""
+    values = as_blocks(array(panel.values))
+    groups = None if panel.groups is None else as_blocks(array(panel.groups))
+    block_rows, block_columns, rows, columns = values.shape
+    names = panel.axes.split()
+    tall = GAP if len(names) > 2 else 0  # space above each block for its index
+    for at in product(range(block_rows), range(block_columns), range(rows), range(columns)):
+        x = at[1] * (columns + GAP) + at[3]
+        y = at[0] * (rows + GAP + tall) + tall + at[2]
+        face = face_of(WHITE if groups is None else int(groups[at]))
+        axes.add_patch(Rectangle((x, y), 1, 1, facecolor=face, edgecolor="black", linewidth=1))
+        word = text_of(values[at])
+        axes.text(x + 0.5, y + 0.52, word, ha="center", va="center", fontsize=CELL_FONT)
+    if len(names) > 2:
+        for i, j in product(range(block_rows), range(block_columns)):
+            index = f"{names[-3]} {j}" if len(names) == 3 else f"({i}, {j})"
+            x, y = j * (columns + GAP) + columns / 2, i * (rows + GAP + tall) + tall - 0.15
+            axes.text(x, y, index, ha="center", va="bottom", fontsize=CELL_FONT)
+    width, height = extent(panel)
+    margin = 1.0 if len(names) > 1 else 0.0
+    axes.text(columns / 2, height - 0.45, names[-1], ha="center", va="center", color=BLUE)
+    if margin:
+        middle = tall + rows / 2
+        turn = 90 if len(names[-2]) > 2 else 0
+        axes.text(-0.5, middle, names[-2], ha="center", va="center", color=BLUE, rotation=turn)
+    axes.set(xlim=(-margin - 0.05, width - margin + 0.05), ylim=(height, -0.05), aspect="equal")
+    axes.set_title(panel.title, loc="left", fontweight="bold", fontsize=16)
+    axes.axis("off")
+
+
+def grids(*panels: Panel) -> Figure:
+    """Draw tensors side by side with cells of equal size.
+
+    For example, draw a tensor before and after a rearrangement. Each element keeps its number and
+    colour. A third axis is drawn as blocks next to each other, and a fourth axis as blocks below
+    each other. Labels show the axis names of the blocks.
+    """
+    sizes = [extent(panel) for panel in panels]
+    # A title may be wider than a few cells. A letter takes about 0.24 cells of 0.5 inches.
+    widths = [
+        max(width, 0.24 * len(panel.title)) for (width, _), panel in zip(sizes, panels, strict=True)
+    ]
+    height = max(height for _, height in sizes)
+    space = 1.2 * (len(panels) - 1)
+    cell = min(0.5, WIDEST / (sum(widths) + space))
+    drawing, row = figure(
+        cell * (sum(widths) + space) + 0.2,
+        cell * height + 0.6,
+        ncols=len(panels),
+        width_ratios=widths,
+        squeeze=False,
+    )
+    for axes, panel in zip(row[0], panels, strict=True):
+        draw_panel(axes, panel)
+        axes.set_anchor("NW")
+    drawing.get_layout_engine().set(wspace=0.6 / len(panels))
+    return drawing
+
+
+def letters(word: str, size: int = 48) -> Tensor:
+    """Render each letter of a word as an image, in its own colour on a light background.
+
+    Args:
+        word: The letters.
+        size: Height and width of an image in pixels.
+
+    Returns:
+        Images with values from 0 to 1, shape (letter, height, width, channel), 3 channels.
+    """
+    images = []
+    for i, letter in enumerate(word):
+        drawing = Figure(figsize=(1, 1), dpi=size, facecolor=face_of(i))
+        canvas = FigureCanvasAgg(drawing)
+        dark = tuple(0.6 * part for part in to_rgb(FILLS[i % len(FILLS)]))
+        drawing.text(0.5, 0.52, letter, fontsize=60, weight="bold", color=dark, **CENTRED)
+        canvas.draw()
+        images.append(np.asarray(canvas.buffer_rgba())[..., :3] / 255)
+    return torch.from_numpy(np.stack(images)).float()
+
+
+def pictures(images: dict[str, Tensor]) -> Figure:
+    """Draw images [height, width, channel] in a row, with the pattern above and the shape below.
+
+    All images are drawn with the same pixel size.
+    """
+    sizes = [image.shape[:2] for image in images.values()]
+    pixel = min(2.6 / max(h for h, _ in sizes), WIDEST / sum(w for _, w in sizes))  # in inches
+    # A letter of a title takes 0.14 inches.
+    widths = [max(w * pixel, 0.14 * len(name)) for (_, w), name in zip(sizes, images, strict=True)]
+    drawing, row = figure(
+        sum(widths) + 0.3 * len(widths),
+        max(h for h, _ in sizes) * pixel + 1.1,
+        ncols=len(images),
+        width_ratios=widths,
+        squeeze=False,
+    )
+    for axes, (name, image) in zip(row[0], images.items(), strict=True):
+        axes.imshow(array(image).clip(0, 1), interpolation="nearest")
+        axes.set(xticks=[], yticks=[], xlabel=" x ".join(map(str, image.shape)), anchor="NW")
+        axes.set_title(name, loc="left", family="monospace", fontsize=16, fontweight="bold")
+        axes.grid(visible=False)
+    return drawing
+
+
+def moved_scores(rows: dict[str, Tensor]) -> Figure:
+    """Draw each boolean tensor [head, query, key] as a row of grids. True cells are filled."""
+    heads = next(iter(rows.values())).size(0)
+    drawing, axes = figure(11, 2.9 * len(rows), nrows=len(rows), ncols=heads, squeeze=False)
+    colours = ListedColormap(["white", BLUE])
+    for i, (name, moved) in enumerate(rows.items()):
+        for head, ax in enumerate(axes[i]):
+            mesh = {"cmap": colours, "vmin": 0, "vmax": 1, "edgecolors": GREY, "linewidth": 1}
+            ax.pcolormesh(array(moved[head]).astype(float), **mesh)
+            ticks = np.arange(moved.size(-1))
+            ax.set_xticks(ticks + 0.5, ticks)
+            ax.set_yticks(ticks + 0.5, ticks)
+            ax.set(aspect="equal")
+            ax.invert_yaxis()
+            ax.grid(visible=False)
+            ax.set_xlabel("key")
+            if head == 0:
+                ax.set_ylabel(f"{name}\nquery", fontweight="bold")
+            ax.set_title(f"scores[0, {head}]", fontsize=15)
+    return drawing
+
+
+def einsum_cell(left: Tensor, right: Tensor, result: Tensor, row: int, column: int) -> Figure:
+    """Draw a matrix product, and mark one result cell and its inputs.
+
+    The axes are left (i k), right (k j) and result (i j)."""
+    marked = [torch.full(tensor.shape, WHITE) for tensor in (left, right, result)]
+    marked[0][row, :] = marked[1][:, column] = 0
+    marked[2][row, column] = 1
+    return grids(
+        Panel("left", left, "i k", marked[0]),
+        Panel("right", right, "k j", marked[1]),
+        Panel("result", result, "i j", marked[2]),
+    )
+
+
+def attention_maps(weights: Tensor, *, queries: str = "query", keys: str = "key") -> Figure:
+    """Draw attention weights [head, query, key] as one map per head. Exact zeros are white."""
+    heads = weights.size(0)
+    drawing, row = figure(11, 4.2, ncols=heads, squeeze=False)
+    colours = plt.get_cmap("cividis").with_extremes(under="white")
+    for head, ax in enumerate(row[0]):
+        image = ax.imshow(array(weights[head]), cmap=colours, vmin=1e-9, vmax=1)
+        ax.set_xticks(range(weights.size(-1)))
+        ax.set_yticks(range(weights.size(-2)))
+        ax.grid(visible=False)
+        label(ax, f"head {head}", keys, queries if head == 0 else "")
+    drawing.colorbar(image, ax=row[0].tolist(), label="attention weight", shrink=0.75)
+    return drawing
+
+
+def call_cost(elements: Sequence[int], microseconds: dict[str, Sequence[float]]) -> Figure:
+    """Plot the time per call against the tensor size on log-log axes, with one line per method."""
+    drawing, ax = figure(10, 4.6)
+    for marker, (name, times) in zip("osD^v", microseconds.items(), strict=False):
+        ax.loglog(elements, times, marker=marker, label=name)
+    label(ax, "Time of one call", "elements in the tensor", "time per call [µs]")
+    ax.legend()
+    return drawing

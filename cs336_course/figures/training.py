@@ -1,0 +1,222 @@
+"""Figures of training runs, such as losses, norms, schedules and dtypes."""
+
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from cs336_course.figures.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    LINES,
+    ORANGE,
+    RED,
+    SKY,
+    figure,
+    ink,
+    label,
+)
+
+DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))  # distinct without colour, too
+DTYPE_COLOURS = {"float32": SKY, "bfloat16": ORANGE, "float16": "#F5C77E", "int64": "#DDDDDD"}
+
+
+def lines(axes: Axes, curves: Mapping[str, Sequence[float]], first: int = 0) -> None:
+    """Plot each curve against the step, with a different colour and dash pattern per curve."""
+    for (name, values), colour, dashes in zip(
+        curves.items(), cycle(LINES), cycle(DASHES), strict=False
+    ):
+        steps = range(first, first + len(values))
+        axes.plot(steps, values, color=colour, linestyle=dashes, label=name)
+
+
+def loss_curves(
+    curves: Mapping[str, Sequence[float]],
+    title: str,
+    levels: Mapping[str, float] | None = None,
+    y_label: str = "loss [nats/token]",
+    y_scale: str = "linear",
+) -> Figure:
+    """Plot losses by step, with named horizontal lines such as the loss of a uniform guess."""
+    drawing, axes = figure(10, 4.6)
+    lines(axes, curves)
+    axes.set_yscale(y_scale)
+    for name, level in (levels or {}).items():
+        axes.axhline(level, color=GREY, linestyle=":", linewidth=2)
+        place = {"xytext": (0, 6), "textcoords": "offset points", "ha": "right", "size": 13}
+        axes.annotate(name, (1, level), xycoords=("axes fraction", "data"), **place)
+    label(axes, title, "step", y_label)
+    if len(curves) > 1:
+        axes.legend()
+    return drawing
+
+
+def sweep(rates: Sequence[float], losses: Sequence[float], start: float, title: str) -> Figure:
+    """Plot the final loss for each learning rate, and mark the best and the initial loss."""
+    drawing, axes = figure(10, 4.6)
+    axes.semilogx(rates, losses, color=BLUE, marker="o")
+    best = int(np.argmin(losses))
+    axes.plot(rates[best], losses[best], marker="*", markersize=22, color=RED)
+    for rate, loss in zip(rates, losses, strict=True):
+        height = 14 if loss < start - 0.5 else -26  # away from the dotted line
+        note = {"xytext": (0, height), "textcoords": "offset points", "ha": "center", "size": 14}
+        ground = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+        axes.annotate(f"{loss:.2f}", (rate, loss), **note, bbox=ground)
+    axes.axhline(start, color=GREY, linestyle=":", linewidth=2)
+    note = {"xytext": (0, -18), "textcoords": "offset points", "ha": "right", "size": 13}
+    axes.annotate("before training", (1, start), xycoords=("axes fraction", "data"), **note)
+    axes.margins(x=0.08, y=0.2)
+    label(axes, title, "learning rate (log scale)", "loss at the end [nats/token]")
+    return drawing
+
+
+def spike(
+    norms: Sequence[float],
+    losses: Mapping[str, Sequence[float]],
+    limit: float,
+    bad_step: int,
+    title: str,
+) -> Figure:
+    """Plot gradient norms and the clipping limit above losses, and shade the step of the spike."""
+    drawing, (top, bottom) = figure(10, 6.4, nrows=2, sharex=True)
+    top.semilogy(norms, color=BLUE)
+    top.axhline(limit, color=RED, linestyle="--", linewidth=2)
+    note = {"xytext": (2, 5), "textcoords": "offset points", "size": 13, "color": ink(RED)}
+    top.annotate(f"limit {limit:g}", (0, limit), **note)
+    note = {"xytext": (10, -4), "textcoords": "offset points", "size": 14}
+    top.annotate(f"{norms[bad_step]:.0f}", (bad_step, norms[bad_step]), **note)
+    lines(bottom, losses)
+    for axes in (top, bottom):
+        axes.axvspan(bad_step - 0.5, bad_step + 0.5, color=ORANGE, alpha=0.4)
+    label(top, title, "", "gradient norm\nbefore clipping (log)")
+    label(bottom, "", "step", "loss [nats/token]")
+    bottom.legend(loc="upper left")
+    return drawing
+
+
+def schedule(rates: Sequence[float], warmup_steps: int, title: str) -> Figure:
+    """Plot the learning rate of each step, shade the warm-up, and label the end points."""
+    drawing, axes = figure(10, 4.4)
+    axes.plot(rates, color=BLUE, marker="o", markersize=5)
+    axes.axvspan(-0.5, warmup_steps - 0.5, color=SKY, alpha=0.25)
+    peak = warmup_steps - 1
+    last = len(rates) - 1
+    notes = {
+        0: (14, -5, "left", f"first step: {rates[0]:g}"),
+        peak: (4, 14, "left", f"end of warm-up, step {peak}: {rates[peak]:g}"),
+        last: (0, -24, "right", f"last step, {last}: {rates[last]:g}"),
+    }
+    for step, (dx, dy, side, text) in notes.items():
+        place = {"xytext": (dx, dy), "textcoords": "offset points", "ha": side, "size": 14}
+        axes.annotate(text, (step, rates[step]), **place)
+    axes.margins(y=0.2)
+    label(axes, title, "step", "learning rate")
+    return drawing
+
+
+def window_map(
+    draws: Mapping[str, Sequence[int]], tokens: int, block_size: int, title: str
+) -> Figure:
+    """Draw the windows of each sampling method as bars, and count how often a token is read.
+
+    Args:
+        draws: Start positions of the windows in reading order, by caption.
+        tokens: Number of tokens in the file.
+        block_size: Tokens per window.
+        title: Title of the figure.
+    """
+    drawing, panels = figure(
+        13, 5.8, nrows=2, ncols=len(draws), height_ratios=[3, 1.5], squeeze=False, sharex=True
+    )
+    for column, (caption, starts) in enumerate(draws.items()):
+        upper, lower = panels[:, column]
+        visits = np.zeros(tokens, dtype=int)
+        for number, start in enumerate(starts):
+            upper.add_patch(Rectangle((start, number), block_size, 0.8, facecolor=BLUE))
+            visits[start : start + block_size] += 1
+        upper.set(xlim=(0, tokens), ylim=(len(starts) + 0.2, -0.4))
+        label(upper, caption, "", "window number" if column == 0 else "")
+        lower.bar(range(tokens), visits, width=1.0, color=GREEN, lw=0, align="edge")
+        lower.fill_between(range(tokens), 5, where=visits == 0, step="post", color=RED, alpha=0.35)
+        lower.set_ylim(0, 5)
+        lower.set_yticks([0, 1, 2, 3, 4])
+        never = int((visits == 0).sum())
+        lower.text(0.99, 0.8, f"never read: {never} of {tokens}", **corner(lower))
+        label(lower, "", "position in the file [tokens]", "times read" if column == 0 else "")
+    drawing.suptitle(title, fontsize=17, fontweight="bold")
+    return drawing
+
+
+def corner(axes: Axes) -> dict:
+    """Return keyword arguments that place text in the upper right corner of the axes."""
+    ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 2}
+    return {"transform": axes.transAxes, "ha": "right", "size": 13, "bbox": ground}
+
+
+def timeline(ways: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], title: str) -> Figure:
+    """Draw the busy times of each worker in milliseconds, with one panel per method."""
+    drawing, panels = figure(12, 1.5 + 1.7 * len(ways), nrows=len(ways), sharex=True, squeeze=False)
+    for axes, (caption, lanes) in zip(panels[:, 0], ways.items(), strict=True):
+        for height, spans in enumerate(lanes.values()):
+            colour = (ORANGE, BLUE)[height % 2]
+            for number, (begin, end) in enumerate(spans):
+                axes.barh(height, end - begin, left=begin, color=colour)
+                ink = "black" if height == 0 else "white"
+                middle = {"ha": "center", "va": "center", "size": 13, "color": ink}
+                axes.text((begin + end) / 2, height, str(number), **middle)
+        axes.set_yticks(range(len(lanes)), lanes)
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        label(axes, caption, "", "")
+    panels[-1, 0].set_xlabel("time [ms]")
+    panels[-1, 0].set_xlim(left=0)
+    drawing.suptitle(title, fontsize=17, fontweight="bold")
+    return drawing
+
+
+def divergence(
+    differences: Mapping[str, Sequence[float]], first_step: int, smallest: float, title: str
+) -> Figure:
+    """Plot the loss difference from an uninterrupted run, with one panel per checkpoint variant.
+
+    Differences below `smallest` are drawn at the bottom, so an exact resume appears as a flat line.
+    """
+    names = list(differences)
+    drawing, panels = figure(13, 4.2, ncols=len(names), sharey=True, squeeze=False)
+    for axes, name in zip(panels[0], names, strict=True):
+        values = np.maximum(differences[name], smallest)
+        steps = range(first_step, first_step + len(values))
+        exact = max(differences[name]) == 0
+        axes.semilogy(steps, values, color=GREEN if exact else RED, marker="o", markersize=4)
+        axes.set_title(name.replace(" ", "\n"), fontsize=14, fontweight="bold")
+        axes.set_xlabel("step")
+        axes.set_ylim(smallest / 3, 5)
+    panels[0, 0].set_ylabel("difference in loss\n[nats/token]")
+    drawing.suptitle(title, fontsize=17, fontweight="bold")
+    return drawing
+
+
+def dtype_map(groups: Mapping[str, Sequence[tuple[str, str]]], title: str) -> Figure:
+    """Draw the tensors of a training step as boxes coloured by dtype, with one row per stage.
+
+    Args:
+        groups: Pairs (tensor, dtype name) by stage.
+        title: Title of the figure.
+    """
+    longest = max(len(row) for row in groups.values())
+    drawing, axes = figure(13, 0.8 + 0.85 * len(groups))
+    for height, (stage, row) in enumerate(groups.items()):
+        axes.text(-0.1, height, stage, ha="right", va="center", size=14, fontweight="bold")
+        for place, (name, dtype) in enumerate(row):
+            colour = DTYPE_COLOURS.get(dtype, "white")
+            axes.add_patch(Rectangle((place, height - 0.38), 0.94, 0.76, facecolor=colour))
+            axes.text(place + 0.47, height - 0.13, name, ha="center", va="center", size=13)
+            axes.text(place + 0.47, height + 0.18, dtype, ha="center", va="center", size=13)
+    axes.set(xlim=(-1.3, longest), ylim=(len(groups) - 0.5, -0.5))
+    axes.axis("off")
+    axes.set_title(title, loc="left", fontweight="bold")
+    return drawing

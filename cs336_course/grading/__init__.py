@@ -1,0 +1,1 @@
+"""Grade the notebooks of a class."""

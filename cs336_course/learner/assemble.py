@@ -1,0 +1,461 @@
+"""Assemble the one-file trainer that a learner writes in notebooks 07 to 10."""
+
+import ast
+import builtins
+import json
+import re
+import symtable
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from cs336_course.grading import cell_slice
+from cs336_course.learner import answers, study
+from cs336_course.learner.answers import UNTOUCHED
+from cs336_lib.config import require
+from cs336_lib.io import write_atomic
+
+FIRST, LAST = "07", "10"  # the notebooks that hold parts
+WRONG = "yours isn't right yet"
+NO_CELL = "your notebook has no cell for"
+NO_NOTEBOOK = "this folder has no notebook"
+
+HEADER = '''"""Train GPT-2 in one file, on one device or on many.
+
+    python train_gpt2.py --train "fineweb/train_*.bin" --val "fineweb/val_*.bin"
+    torchrun --standalone --nproc-per-node=8 train_gpt2.py --train ... --val ...
+
+The defaults are GPT-2 124M's recipe on 10 billion tokens. Notebooks 07 to 10 build each part.
+"""
+
+import glob
+import json
+import math
+import os
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # so that torch's waiting threads sleep
+
+import numpy as np
+import tiktoken
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+import tyro
+from einops import rearrange
+from safetensors.torch import load_file, save
+from tiktoken.load import load_tiktoken_bpe
+from tiktoken_ext.openai_public import r50k_pat_str
+from torch import Tensor, nn
+
+
+@dataclass
+class Config:
+    """The model's shape and the recipe."""
+
+    train: str = "fineweb/train_*.bin"  # shards of GPT-2's tokens, in llm.c's format
+    val: str = "fineweb/val_*.bin"
+    out: str = "log"
+    init_from: str = ""  # model.safetensors of an earlier run or a Hugging Face GPT-2
+    hellaswag: str = ""  # HellaSwag's examples, in JSON lines
+    n_layer: int = 12
+    n_head: int = 12
+    n_embd: int = 768
+    block_size: int = 1024
+    vocab_size: int = 50257
+    padded_vocab_size: int = 50304  # a multiple of 64
+    max_steps: int = 19073  # of 524,288 tokens each, so 10 billion in all
+    batch_tokens: int = 524288
+    micro_batch_size: int = 16
+    learning_rate: float = 6e-4
+    min_learning_rate: float = 6e-5
+    warmup_steps: int = 715
+    weight_decay: float = 0.1
+    grad_clip: float = 1.0  # 0 doesn't clip
+    seed: int = 1337
+    eval_every: int = 250  # steps between evaluations and saved weights; 0: only at the end
+    eval_tokens: int = 1048576
+    bf16: bool = True
+    compile: bool = torch.cuda.is_available()
+'''
+
+FOOTER = """if __name__ == "__main__":
+    train(tyro.cli(Config))
+"""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the assembled file.
+
+    Attributes:
+        name: Name of the part. A later notebook can define a new part with the same name.
+        notebook: Number of the notebook that defines the part, such as "07".
+        code: Source code of the part.
+        given: Whether the notebook provides the code. If not, the part is an exercise.
+        missing: Reason why the learner's cell isn't used, or "" if it is used.
+        is_changed: Whether the code is given, and the learner has changed it.
+        later: Reason why the learner's answer in a later notebook isn't used, or "".
+        path: Learner's notebook, or `None` without one.
+    """
+
+    name: str
+    notebook: str
+    code: str
+    given: bool
+    missing: str = ""
+    is_changed: bool = False
+    later: str = ""
+    path: Path | None = None
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether the learner wrote this part."""
+        return not self.given and not self.missing
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the learner's cell isn't used because it isn't right."""
+        missing = self.missing
+        return missing not in ("", UNTOUCHED) and not missing.startswith((NO_CELL, NO_NOTEBOOK))
+
+    @property
+    def from_solutions(self) -> bool:
+        """Whether the course's solution takes the place of the learner's answer."""
+        return not self.given and bool(self.missing)
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """A notebook of the course and the learner's copy.
+
+    Attributes:
+        number: Number of the notebook, such as "07".
+        course: Cells of the course's notebook, which says which parts there are.
+        cells: Code and exercise of each code cell of the learner's copy.
+        path: Learner's copy, or `None` without one.
+    """
+
+    number: str
+    course: Sequence[Mapping[str, Any]]
+    cells: Sequence[tuple[str, str]]
+    path: Path | None
+
+    @cached_property
+    def checks(self) -> str:
+        """Module of the checks."""
+        line = r"from cs336_course.checks import (\w+) as checks"
+        text = "\n".join("".join(cell["source"]) for cell in self.course)
+        found = re.search(line, text)
+        assert found is not None, f"notebook {self.number} of the course imports no checks"
+        return f"cs336_course.checks.{found[1]}"
+
+    @cached_property
+    def given(self) -> frozenset[str]:
+        """Statements of the course's notebook, in the form of `ast.dump`.
+
+        An answer can use the imports, so these are left out. The file needs nothing of `cs336_lib`.
+        """
+        sources = ["".join(cell["source"]) for cell in self.course if cell["cell_type"] == "code"]
+        found = [one for source in sources for one in cell_slice.statements(source, frozenset())]
+        return frozenset(ast.dump(one.node) for one in found if not is_import(one.node))
+
+
+def is_import(node: ast.stmt) -> bool:
+    """Return whether a statement imports something from another package."""
+    is_ours = isinstance(node, ast.ImportFrom) and (node.module or "").startswith("cs336_lib")
+    return isinstance(node, (ast.Import, ast.ImportFrom)) and not is_ours
+
+
+def parts(folder: Path | None, until: str = LAST) -> list[Part]:
+    """Read the parts from notebooks 07 to `until` in `folder`.
+
+    The course's notebooks say which parts there are. If the learner's code for an exercise passes
+    the check, it is used. Otherwise, the printed solution is used. Without a folder, the notebooks
+    are those beside the kernel's notebook, and the course's for those that aren't there.
+
+    Raises:
+        FileNotFoundError: If a notebook is missing.
+        ValueError: If a file isn't a notebook.
+    """
+    found: dict[str, Part] = {}
+    with answers.Process() as process:
+        for number in (f"{n:02}" for n in range(int(FIRST), int(until) + 1)):
+            for part in read_notebook(open_notebook(folder, number), found, process):
+                earlier = found.get(part.name)
+                if earlier and earlier.is_mine and not part.is_mine:
+                    part = replace(earlier, later=part.missing)
+                found[part.name] = part
+    return list(found.values())
+
+
+def open_notebook(folder: Path | None, number: str) -> Notebook:
+    """Read the learner's copy of a notebook and the course's.
+
+    Raises:
+        FileNotFoundError: If `folder` doesn't have the notebook.
+        ValueError: If a file isn't a notebook.
+    """
+    (course,) = study.SHIPPED.glob(f"{number}_*.ipynb")
+    place = folder or study.here()
+    path = copy_of(course, place)
+    if folder and path is None:
+        raise FileNotFoundError(
+            f"{place.resolve()}: no notebook {number}_*.ipynb; give the folder of the notebooks"
+        )
+    cells = json.loads(course.read_text(encoding="utf-8"))["cells"]
+    return Notebook(number, cells, read_cells(path) if path else [], path)
+
+
+def copy_of(course: Path, place: Path) -> Path | None:
+    """Return the learner's copy of the course's notebook, or `None`.
+
+    The copy with the course's name is used. Without it, the copy is chosen as `cs336 grade` does:
+    the name begins like the course's, the code was edited, and it was changed last.
+    """
+    stem = course.stem
+
+    def rank(path: Path) -> tuple[bool, bool, bool, float]:
+        is_copy = path.stem.startswith(stem) and not path.stem[len(stem) :][:1].isalpha()
+        return path.stem == stem, is_copy, is_edited(path, course), path.stat().st_mtime
+
+    return max(place.glob(f"{stem.partition('_')[0]}_*.ipynb"), key=rank, default=None)
+
+
+def is_edited(path: Path, course: Path) -> bool:
+    """Return whether the code of a readable copy differs from the course's notebook."""
+    try:
+        return read_cells(path) != read_cells(course)
+    except ValueError:
+        return False
+
+
+def read_cells(path: Path) -> list[tuple[str, str]]:
+    """Return the code and the exercise of each code cell of a notebook.
+
+    Raises:
+        ValueError: If the file isn't a notebook.
+    """
+    try:
+        return cell_slice.code_cells(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, RecursionError):
+        raise ValueError(f"{path}: not a notebook") from None
+
+
+def read_notebook(
+    book: Notebook, found: Mapping[str, Part], process: answers.Process
+) -> Iterator[Part]:
+    """Yield the parts of a notebook, in the order of the course.
+
+    Args:
+        book: The notebook.
+        found: Earlier parts, to which the caller adds those that this yields.
+        process: Process that runs the learner's code.
+    """
+    for cell in book.course:
+        marks = cell["metadata"].get("cs336", {})
+        if "part" not in marks:
+            continue
+        name, source = marks["part"], "".join(cell["source"]).strip()
+        names = list(found)
+        above = names[: names.index(name)] if name in names else names
+        before = "\n\n\n".join([HEADER, *(found[other].code for other in above)])
+        if "exercise" in marks:
+            code, missing = exercise(book, marks["exercise"], source, before, process)
+            is_changed = False
+        else:
+            code, missing = given(book, source, before, process)
+            is_changed = code not in ("", source)
+        if not code:
+            code = solution(book.course, marks["exercise"]) if "exercise" in marks else source
+        require(bool(code), f"the course's notebook {book.number} has no solution of {name}")
+        yield Part(
+            name,
+            book.number,
+            code.strip(),
+            "exercise" not in marks,
+            missing,
+            is_changed,
+            path=book.path,
+        )
+
+
+def exercise(
+    book: Notebook, name: str, stub: str, before: str, process: answers.Process
+) -> tuple[str, str]:
+    """Return the learner's code of an exercise and "", or "" and the reason why it isn't used."""
+    call = cell_slice.check_call(ast.parse(stub).body[-1])
+    assert call is not None, f"{name} doesn't end with its check"
+    names = sorted(cell_slice.names_in(call.args))
+    at = cell_slice.locate(book.cells, name, stub)
+    if at is None:
+        at = cell_slice.locate_definitions(book.cells, names, stub)
+    if at is not None and book.cells[at][0].split() == stub.split():
+        return "", UNTOUCHED
+    return checked(book, at, call, before, process)
+
+
+def given(book: Notebook, source: str, before: str, process: answers.Process) -> tuple[str, str]:
+    """Return the code of a given part and "", or "" and the reason why the learner's isn't used."""
+    nodes = ast.parse(source).body
+    names = [n.name for n in nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+    at = cell_slice.locate_definitions(book.cells, names, source)
+    if book.path is None or (at is not None and book.cells[at][0].split() == source.split()):
+        return source, ""
+    call = ast.Call(ast.Name("given"), [ast.Name(name) for name in names], [])
+    return checked(book, at, call, before, process)
+
+
+def checked(
+    book: Notebook, at: int | None, call: ast.Call, before: str, process: answers.Process
+) -> tuple[str, str]:
+    """Return the code in cell `at` and "" if it is right, or else "" and the reason.
+
+    Args:
+        book: The notebook.
+        at: Index of the cell, or `None` without one.
+        call: The course's call of the check. A call of `given` only runs the code.
+        before: Code of the file above the part.
+        process: Process that runs the learner's code.
+    """
+    names = cell_slice.names_in(call.args)
+    if book.path is None:
+        return "", f"{NO_NOTEBOOK} {book.number}"
+    if at is None:
+        return "", f"{NO_CELL} {', '.join(sorted(names))}"
+    symbols = symtable.symtable(before, "train_gpt2.py", "exec").get_symbols()
+    imported = {symbol.get_name() for symbol in symbols if symbol.is_imported()}
+    file = imported | {symbol.get_name() for symbol in symbols if symbol.is_assigned()}
+    ours = file - names
+    course = cell_slice.Course(book.given, ours, imported, ours.union(dir(builtins)))
+    sources = [source for source, _ in book.cells]
+    try:
+        code = cell_slice.definitions(sources, at, call, course)
+    except LookupError as error:
+        return "", f"your cell doesn't define {error}"
+    except (SyntaxError, ValueError, RecursionError) as error:
+        return "", f"your code raised {type(error).__name__}: {error}"
+    check = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    arguments = [ast.unparse(argument) for argument in call.args]
+    job = {"checks": book.checks, "check": check, "arguments": arguments}
+    missing = process.reason(before=before, code=code, **job)
+    return ("" if missing else code), missing
+
+
+def solution(cells: Sequence[Mapping[str, Any]], exercise: str) -> str:
+    """Return the printed solution of an exercise, or "" if a handout leaves it out."""
+    found = False
+    for cell in cells:
+        name = cell["metadata"].get("cs336", {}).get("exercise")
+        found = name == exercise if name else found
+        if found and "solution" in cell["metadata"].get("tags", []):
+            (block,) = re.findall(r"```python\n(.*?)```", "".join(cell["source"]), flags=re.S)
+            return block
+    return ""
+
+
+def text(found: list[Part]) -> str:
+    """Join parts into the text of a file.
+
+    If the learner wrote at least one part, comments mark the reference solutions.
+    """
+    marked = any(part.is_mine for part in found)
+    pieces = [HEADER.rstrip()]
+    for part in found:
+        mark = f"# From the solutions of notebook {part.notebook}.\n" if part.from_solutions else ""
+        pieces.append((mark if marked else "") + part.code)
+    return "\n\n\n".join([*pieces, FOOTER])
+
+
+def write(path: Path, folder: Path | None = None, overwrite: bool = False) -> list[Part]:
+    """Assemble the file, and return its parts.
+
+    Args:
+        path: File to write.
+        folder: Folder of the notebooks (default: as in `parts`).
+        overwrite: Whether to replace an existing file.
+
+    Raises:
+        FileExistsError: If the file exists and `overwrite` is off.
+        FileNotFoundError: If a notebook is missing.
+    """
+    if path.exists() and not overwrite:
+        raise FileExistsError(f"{path} exists; pass --overwrite, or another name with --out")
+    found = parts(folder)
+    write_atomic(path, text(found))
+    return found
+
+
+def module(until: str = LAST, folder: Path | None = None) -> ModuleType:
+    """Assemble the parts up to notebook `until`, and import them as a module.
+
+    It prints which answers it doesn't use.
+
+    Example:
+        >>> model = assemble.module("07").GPT(GPTConfig())
+    """
+    require(FIRST <= until <= LAST, f"until is {until!r}; a notebook from 07 to 10 expected")
+    made = ModuleType("train_gpt2")
+    found = parts(folder, until)
+    for row in remarks(found):
+        print(row)
+    pieces = [HEADER, *(part.code for part in found)]
+    sys.modules[made.__name__] = made  # dataclasses look their module up
+    exec("\n\n\n".join(pieces), made.__dict__)
+    return made
+
+
+def progress(until: str = LAST, folder: Path | None = None) -> str:
+    """Describe the length of the assembled file, and which parts the learner wrote."""
+    return describe(parts(folder, until))
+
+
+def describe(found: list[Part]) -> str:
+    """Summarize which parts the learner wrote, and why other parts use the reference solution."""
+    lines = sum(1 for line in text(found).splitlines() if line.strip())
+    rows = [f"train_gpt2.py: {len(found)} parts, {lines} lines without the blank ones"]
+    groups: dict[str, list[str]] = {"yours": [], "given": [], "from the solutions": []}
+    for part in found:
+        if part.missing.startswith(NO_NOTEBOOK) or part.missing in ("", UNTOUCHED):
+            groups.setdefault(whose(part), []).append(part.name)
+    for title, names in groups.items():
+        row = f"{title}: {', '.join(names) or 'none'}"
+        rows.append(textwrap.fill(row, 96, subsequent_indent="  "))
+    return "\n".join([*rows, *remarks(found)])
+
+
+def whose(part: Part) -> str:
+    """Say whose a part is, and why."""
+    if part.is_mine:
+        return "yours"
+    if part.is_changed:
+        return "given, and changed in your notebook"
+    source = "given" if part.given else "from the solutions"
+    if part.missing in ("", UNTOUCHED):
+        return source
+    return f"{source}, because {WRONG if part.is_wrong else part.missing}"
+
+
+def remarks(found: list[Part]) -> Iterator[str]:
+    """Yield why cells of the learner aren't used, and which notebooks weren't read."""
+    for part in found:
+        if part.is_wrong:
+            yield f"{whose(part)}: {part.name} ({part.missing})"
+        if part.missing.startswith(NO_CELL):
+            yield f"{whose(part)}: {part.name}"
+        if part.later not in ("", UNTOUCHED):
+            row = f"yours of notebook {part.notebook} instead of a later one"
+            yield f"{row}: {part.name} ({part.later})"
+    for path in dict.fromkeys(part.path for part in found if part.path):
+        number = path.name.partition("_")[0]
+        names = sorted(other.name for other in path.parent.glob(f"{number}_*.ipynb"))
+        if others := [name for name in names if name != path.name]:
+            yield f"notebook {number} is {path.name}; not read: {', '.join(others)}"

@@ -1,0 +1,262 @@
+"""Explore the bill of a published model on a cluster: days, memory, traffic and the bottleneck."""
+
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+from cs336_course.figures import bills as plots
+from cs336_course.widgets.budget import PRICES, TOKENS, money
+from cs336_course.widgets.widget import Explorer, Values, View, choice, slider, table, tag
+from cs336_lib import accounting
+from cs336_lib.bill import architecture, memory, traffic
+from cs336_lib.bill.memory import Recompute
+from cs336_lib.bill.simulate import Cluster, Step, Work, simulate
+from cs336_lib.bill.text import digits, gigabytes, short, training_length
+from cs336_lib.bill.traffic import LINKS, Layout, Schedule
+from cs336_lib.config import require
+from cs336_lib.system.hardware import DATASHEET
+
+MODELS = {published.title: published for published in architecture.models().values()}
+CLUSTERS = {  # device, link inside of a machine, link between machines
+    "A100, InfiniBand HDR": ("a100", "nvlink3", "infiniband-hdr"),
+    "H100, InfiniBand NDR": ("h100", "nvlink4", "infiniband-ndr"),
+    "H100, 100 Gb/s Ethernet": ("h100", "nvlink4", "ethernet-100g"),
+    "H800, InfiniBand NDR": ("h800", "nvlink4-h800", "infiniband-ndr"),
+    "H200, InfiniBand NDR": ("h200", "nvlink4", "infiniband-ndr"),
+    "B200, InfiniBand NDR": ("b200", "nvlink5", "infiniband-ndr"),
+}
+DEVICES = {f"{2**k:,}": 2**k for k in range(15)}
+BATCHES = {f"{2**k:,}": 2**k for k in range(3, 15)}  # sequences
+WAYS = {str(2**k): 2**k for k in range(5)}
+SHARDING = ("nothing", "state (ZeRO-1)", "+ gradients (ZeRO-2)", "+ weights (ZeRO-3)")
+SCHEDULES: dict[str, Schedule] = {
+    "1F1B": "1f1b",
+    "interleaved": "interleaved",
+    "zero bubble (ZB-H1)": "zb-h1",
+}
+PARTS = {  # of a step
+    "matmuls": "matmuls",
+    "elementwise": "element-wise operators",
+    "tensor": "waiting for tensor parallelism",
+    "expert": "waiting for experts",
+    "context": "waiting for context parallelism",
+    "pipeline": "pipeline bubble",
+    "data": "waiting for data parallelism",
+    "update": "update",
+}
+RECOMPUTE: dict[str, Recompute] = {"nothing": "none", "attention": "selective", "all": "full"}
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What a run costs.
+
+    Attributes:
+        work: The model and its layout.
+        cluster: The devices and links.
+        step: The simulated step.
+        seconds: Time of the whole run.
+        dollars: Price of the whole run.
+        memory: Bytes on the fullest device, by kind.
+        traffic: Bytes that a device sends in a step, by kind of parallelism.
+    """
+
+    work: Work
+    cluster: Cluster
+    step: Step
+    seconds: float
+    dollars: float
+    memory: dict[str, float]
+    traffic: dict[str, float]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the fullest device has enough memory."""
+        return sum(self.memory.values()) <= self.cluster.device.memory
+
+    @property
+    def seconds_by_part(self) -> dict[str, float]:
+        """Seconds of a step, by what the device does."""
+        return {name: self.step.parts[kind] for kind, name in PARTS.items()}
+
+    @property
+    def bottleneck(self) -> str:
+        """The largest part of a step besides the matmuls, with its share."""
+        kind, seconds = max(list(self.seconds_by_part.items())[1:], key=lambda part: part[1])
+        return f"{kind} ({seconds / self.step.seconds:.0%} of a step)"
+
+
+def bill(work: Work, cluster: Cluster, tokens: float, price: float) -> Bill:
+    """Work out the bill of a run.
+
+    Args:
+        work: The model and its layout.
+        cluster: The devices and links.
+        tokens: Tokens of the whole run.
+        price: Dollars per hour of one device.
+
+    Raises:
+        ValueError: If the model doesn't fit the layout.
+    """
+    layout = work.layout
+    step = simulate(work, cluster)
+    seconds = step.seconds * tokens / (layout.batch * work.seq)
+    dollars = seconds / 3600 * layout.devices * price
+    sent = traffic.traffic(work.architecture, layout, work.seq)
+    held = memory.peak(work.architecture, layout, work.seq, recompute=work.recompute)
+    return Bill(work, cluster, step, seconds, dollars, held, sent)
+
+
+class ModelBill(Explorer):
+    """Explorer of the bill of a model.
+
+    It has the controls `model`, `tokens`, `cluster`, `devices`, `tensor`, `pipeline`, `schedule`,
+    `sharded`, `batch`, `recompute` and `price`. Bars have the class `.cs336-track`, and a device's
+    memory has the class `.cs336-limit`.
+    """
+
+    def __init__(self, values: Values):
+        controls = [
+            choice("model", "model", list(MODELS)),
+            slider("tokens", "tokens", list(TOKENS)),
+            choice("cluster", "cluster", list(CLUSTERS)),
+            slider("devices", "devices", list(DEVICES)),
+            slider("tensor", "tensor parallel", list(WAYS)[:4]),
+            slider("pipeline", "pipeline stages", list(WAYS)),
+            choice("schedule", "schedule", list(SCHEDULES)),
+            choice("sharded", "sharded", SHARDING),
+            slider("batch", "sequences a step", list(BATCHES)),
+            choice("recompute", "recomputed", list(RECOMPUTE)),
+            slider("price", "per device-hour", list(PRICES)),
+        ]
+        super().__init__("model-bill", "The bill of a model", controls, values)
+
+    def bill(self, values: Values) -> Bill:
+        """Work out the bill from the values of the controls."""
+        a = MODELS[values["model"]].architecture
+        devices, batch = DEVICES[values["devices"]], BATCHES[values["batch"]]
+        tp, pp = WAYS[values["tensor"]], WAYS[values["pipeline"]]
+        dp = devices // (tp * pp)
+        message = f"{tp} x {pp} devices hold one copy of the model, and you have {devices}"
+        require(dp > 0, f"{message}; use more devices")
+        message = f"{dp:,} copies of the model can't share {batch:,} sequences"
+        require(batch >= dp, f"{message}; take {dp:,} sequences or more")
+        schedule = SCHEDULES[values["schedule"]] if pp > 1 else "1f1b"
+        chunks = max(1, min(8, (a.n_layer + 2) // pp)) if schedule == "interleaved" else 1
+        layout = Layout(
+            dp=dp,
+            tp=tp,
+            pp=pp,
+            ep=experts_split(a.n_expert, dp),
+            zero=SHARDING.index(values["sharded"]),
+            micro_batches=batch // dp,
+            schedule=schedule,
+            chunks=chunks,
+        )
+        work = Work(a, layout, training_length(a, 0), RECOMPUTE[values["recompute"]])
+        device, inner, outer = CLUSTERS[values["cluster"]]
+        cluster = Cluster(DATASHEET[device], LINKS[inner], LINKS[outer])
+        return bill(work, cluster, TOKENS[values["tokens"]], PRICES[values["price"]])
+
+    def sentence(self, values: Values) -> str:
+        """Format the time, the price, the memory and the bottleneck as one sentence."""
+        found = self.bill(values)
+        fits = "fits" if found.fits else "does not fit"
+        held = sum(found.memory.values())
+        return (
+            f"{accounting.duration(found.seconds)}, {money(found.dollars)}; "
+            f"{gigabytes(held)} on a device of {gigabytes(found.cluster.device.memory)}: {fits}; "
+            f"after the matmuls, the most time goes to {found.bottleneck}"
+        )
+
+    def view(self, values: Values) -> View:
+        """Return tables of the run and its traffic, and bars of a step's time and memory."""
+        found = self.bill(values)
+        layout, a = found.work.layout, found.work.architecture
+        hours = found.seconds / 3600 * layout.devices
+        facts = [
+            ("parameters", short(MODELS[values["model"]].parameters)),
+            ("of these active", short(architecture.active_parameters(a))),
+            ("copies of the model", f"{layout.dp:,}"),
+            ("a step", f"{digits(found.step.seconds)} s, {found.step.mfu:.0%} MFU"),
+            ("device-hours", short(hours)),
+        ]
+        sent = [(kind, gigabytes(size)) for kind, size in found.traffic.items() if size]
+        sent = sent or [("nothing", "")]
+        note = "Sent by each device in a step. The stroke is a device's memory."
+        return View(
+            self.sentence(values),
+            tag(
+                "div",
+                table(facts) + table(sent, ("sent for", "")),
+                class_="cs336-row",
+                style="gap: 50px",
+            )
+            + bar("time of a step", found.seconds_by_part, "s")
+            + bar("memory of a device", found.memory, "B", found.cluster.device.memory)
+            + tag("div", note, class_="cs336-faint"),
+        )
+
+    def figure(self, values: Values) -> Figure:
+        """Draw the step's time and a device's memory as two bars."""
+        found = self.bill(values)
+        title = (
+            f"{values['model']}, {values['devices']} x {found.cluster.device.name}: "
+            f"{accounting.duration(found.seconds)}, {money(found.dollars)}"
+        )
+        in_gb = {kind: size / 1e9 for kind, size in found.memory.items()}
+        return plots.bill(title, found.seconds_by_part, in_gb, found.cluster.device.memory / 1e9)
+
+
+def experts_split(n_expert: int, replicas: int) -> int:
+    """Return the largest number of devices that share the experts evenly."""
+    fits = (n for n in range(1, replicas + 1) if replicas % n == 0 == n_expert % n)
+    return max(fits) if n_expert else 1
+
+
+def bar(name: str, parts: dict[str, float], unit: str, limit: float | None = None) -> str:
+    """Return an HTML bar of the parts with a legend, and a stroke at the limit."""
+    total = sum(parts.values())
+    scale = 100 / max(total, limit or 0)
+    colours = dict(zip(parts, plots.FILLS, strict=False))
+    pieces = "".join(
+        tag("span", style=f"width: {scale * size:.2f}%; background: {colours[kind]}", title=kind)
+        for kind, size in parts.items()
+        if size
+    )
+    if limit:
+        pieces += tag("span", class_="cs336-limit", style=f"left: {scale * limit:.2f}%")
+    legend = " ".join(
+        tag("span", class_="cs336-swatch", style=f"background: {colours[kind]}")
+        + f"{kind} {gigabytes(size) if unit == 'B' else digits(size) + ' s'}"
+        for kind, size in parts.items()
+        if size > 0.002 * total
+    )
+    words = f"{name}, {gigabytes(total) if unit == 'B' else digits(total) + ' s'}"
+    return (
+        tag("div", tag("strong", words))
+        + tag("div", pieces, class_="cs336-track", role="img", aria_label=words)
+        + tag("div", legend, class_="cs336-row")
+    )
+
+
+def model_bill(**values: str) -> Explorer:
+    """Explore the bill of a published model.
+
+    By default, Llama 3.1 405B trains on 15T tokens with 16,384 H100s, in the layout of its paper.
+    `values` overrides the initial values of controls, as in `model_bill(model="DeepSeek-V3")`.
+    """
+    start = {
+        "model": "Llama 3.1 405B",
+        "tokens": "15T",
+        "cluster": "H100, InfiniBand NDR",
+        "devices": "16,384",
+        "tensor": "8",
+        "pipeline": "16",
+        "schedule": "interleaved",
+        "sharded": SHARDING[2],
+        "batch": "2,048",
+        "recompute": "nothing",
+        "price": "$2",
+    }
+    return ModelBill({**start, **values})

@@ -1,0 +1,189 @@
+"""Explore strides and the storage slot of each element of a view."""
+
+import ast
+import html
+from collections.abc import Sequence
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from cs336_course.demos import strided_storage
+from cs336_course.figures import storage as plots
+from cs336_course.widgets.widget import Explorer, Values, View, cells, code, table, tag, text
+from cs336_lib.config import require
+
+MOST_ELEMENTS, MOST_DIMS = 48, 3
+STEPS = (".T", "[1:]", "[:, ::2]", ".view(2, 6)", ".flatten()", ".contiguous()")
+# Methods that turn a tensor into a tensor without computing with its values.
+METHODS = set(
+    "T mT t transpose swapaxes movedim permute view reshape flatten unflatten squeeze unsqueeze "
+    "expand select narrow diagonal unfold as_strided contiguous clone flip roll repeat".split()
+)
+SYNTAX = (
+    *(ast.Expression, ast.Name, ast.Attribute, ast.Call, ast.keyword, ast.Subscript, ast.Slice),
+    *(ast.Tuple, ast.List, ast.Constant, ast.UnaryOp, ast.USub, ast.Load),
+)
+
+
+def numbers(shape: Sequence[int]) -> Tensor:
+    """Create an fp32 tensor. Each value is ten times its slot number."""
+    return (10.0 * torch.arange(torch.Size(shape).numel())).view(*shape)
+
+
+def evaluate(expression: str, x: Tensor) -> Tensor:
+    """Evaluate an expression of indexing and view methods of `x`, such as `x.T[1:, ::2]`.
+
+    Raises:
+        ValueError: If the expression isn't supported, or if PyTorch raises an error.
+    """
+    try:
+        tree = ast.parse(expression.strip(), mode="eval")
+    except SyntaxError as error:
+        raise ValueError(f"not valid Python yet: {error.msg}") from None
+    for node in ast.walk(tree):
+        text = isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)
+        message = "use only indexing and view methods of x here"
+        require(isinstance(node, SYNTAX) and not text, message)
+        if isinstance(node, ast.Name):
+            require(node.id == "x", f"{node.id!r} is unknown; the tensor is called x")
+        if isinstance(node, ast.Attribute):
+            require(node.attr in METHODS, f".{node.attr} is not among: {' '.join(sorted(METHODS))}")
+    try:
+        result = eval(compile(tree, "<expression>", "eval"), {"__builtins__": {}}, {"x": x})
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        raise ValueError(f"PyTorch: {str(error).splitlines()[0]}") from None
+    require(isinstance(result, Tensor), "the result is not a tensor; are parentheses missing?")
+    require(
+        0 < result.numel() <= MOST_ELEMENTS and result.dim() <= MOST_DIMS,
+        f"{tuple(result.shape)} cannot be drawn; make it 1 to {MOST_ELEMENTS} elements in at most "
+        f"{MOST_DIMS} dimensions",
+    )
+    return result
+
+
+def index_of(words: str) -> tuple[int, ...]:
+    """Parse `1,2` into (1, 2), and an empty text into ()."""
+    return tuple(int(part) for part in words.split(",") if part)
+
+
+def words_of(index: Sequence[int]) -> str:
+    """Format (1, 2) as `1,2`."""
+    return ",".join(map(str, index))
+
+
+def slot_formula(view: Tensor, index: Sequence[int]) -> str:
+    """Format the calculation of a slot, the offset plus the sum of index times stride."""
+    terms = [f"{i}·{step}" for i, step in zip(index, view.stride(), strict=True)]
+    place = strided_storage.slot(index, view.stride(), view.storage_offset())
+    return " + ".join([f"offset {view.storage_offset()}", *terms]) + f" = slot {place}"
+
+
+class Strides(Explorer):
+    """Explorer of strides.
+
+    It has the control `expression` and the buttons `element [i, j]`, `append .T` (and others) and
+    `start again`. Slots have the class `.cs336-slot`, and the selected slot has the class
+    `.cs336-chosen`.
+    """
+
+    def __init__(self, shape: Sequence[int], expression: str):
+        self.base = numbers(shape)
+        values = {"expression": expression, "element": ""}
+        title = f"Strides: x = (10 * torch.arange({self.base.numel()}.)).view{tuple(shape)}"
+        super().__init__("strides", title, [text("expression", "a view of x")], values)
+
+    def settle(self, values: dict[str, str], changed: set[str]) -> dict[str, str]:
+        """Select the first element of a new view."""
+        if "expression" not in changed:
+            return values
+        view = evaluate(values["expression"], self.base)
+        return {**values, "element": words_of([0] * view.dim())}
+
+    def view(self, values: Values) -> View:
+        """Render the elements of the view, the storage, and the formula for slots."""
+        shown = evaluate(values["expression"], self.base)
+        chosen = index_of(values["element"])
+        flat, seen = (
+            strided_storage.storage_values(shown),
+            set(strided_storage.slots(shown).flatten().tolist()),
+        )
+        place = strided_storage.slot(chosen, shown.stride(), shown.storage_offset())
+
+        def element(index: tuple[int, ...]) -> str:
+            where = words_of(index)
+            return tag(
+                "button",
+                f"{shown[index].item():g}",
+                class_="cs336-cell" + (" cs336-chosen" if index == chosen else ""),
+                style=self.paint(
+                    strided_storage.slot(index, shown.stride(), shown.storage_offset()), flat
+                ),
+                aria_label=f"element [{where.replace(',', ', ')}]",
+                data_key=f"element {where}",
+                data_name="element",
+                data_value=where,
+                data_hover="",
+            )
+
+        slots = []
+        for number, value in enumerate(flat.tolist()):
+            marks = "cs336-cell cs336-slot" + (" cs336-chosen" if number == place else "")
+            unseen = number not in seen
+            box = tag(
+                "div",
+                f"{value:g}",
+                class_=marks + (" cs336-unseen" if unseen else ""),
+                style=None if unseen else self.paint(number, flat),
+            )
+            slots.append(tag("div", box + tag("div", str(number), class_="cs336-faint")))
+        same = strided_storage.same_storage(shown, self.base)
+        facts = [
+            ("shape", code(str(tuple(shown.shape)))),
+            ("stride", code(str(shown.stride()))),
+            ("storage_offset", code(str(shown.storage_offset()))),
+            ("is_contiguous", code(str(shown.is_contiguous()))),
+            ("storage", "x's own: a view" if same else "a new one: a copy"),
+        ]
+        appended = [(f"append {step}", values["expression"] + step, step) for step in STEPS]
+        buttons = "".join(
+            tag(
+                "button",
+                code(shown_as),
+                aria_label=name,
+                data_key=name,
+                data_name="expression",
+                data_value=expression,
+            )
+            for name, expression, shown_as in [*appended, ("start again", "x", "x")]
+        )
+        grid = cells(shown.shape, element, "elements")
+        # The storage comes first, so that it stays in place when the view's height changes.
+        row = tag("div", "".join(slots), class_="cs336-row cs336-storage", style="gap: 4px 2px")
+        columns = tag("div", grid + table(facts), class_="cs336-row")
+        said = f"[{values['element'].replace(',', ', ')}]: {slot_formula(shown, chosen)}"
+        label = tag("div", "storage, slot by slot", class_="cs336-faint")
+        wanted = tag("div", html.escape(values["expression"]), class_="cs336-faint")
+        choices = tag("div", buttons, class_="cs336-row", style="gap: 6px")
+        return View(said, choices + label + row + wanted + columns)
+
+    def paint(self, slot: int, flat: Tensor) -> str:
+        """Return the CSS style of a cell that reads `slot`. The text is black."""
+        part = round(55 * slot / max(1, len(flat) - 1))
+        return f"background: color-mix(in srgb, #56b4e9 {35 + part}%, white)"
+
+    def figure(self, values: Values) -> Figure:
+        """Draw a 2-D view with its strides, and other views as a plain grid."""
+        shown = evaluate(values["expression"], self.base)
+        flat, slots = strided_storage.storage_values(shown), strided_storage.slots(shown)
+        facts = f"shape {tuple(shown.shape)}, stride {shown.stride()}"
+        title = f"{values['expression']}: {facts}, offset {shown.storage_offset()}"
+        if shown.dim() == 2:
+            return plots.memory_layout(flat, slots, title)
+        rows = slots.reshape(-1, shown.size(-1) if shown.dim() else 1)
+        return plots.view_gallery(flat, {values["expression"]: rows}, title)
+
+
+def strides(shape: Sequence[int] = (3, 4), expression: str = "x.T") -> Explorer:
+    """Slice, transpose and view a tensor, and see where each element is stored."""
+    return Strides(shape, expression)

@@ -1,0 +1,185 @@
+"""Base class of the explorers.
+
+An explorer implements `view`, which renders its values as HTML. `explorer.js` displays the HTML and
+sends changed values back to Python. All logic is in Python, so tests can call it directly. GitHub
+and other pages without widgets show a PNG of the same view.
+"""
+
+import base64
+import html
+import io
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anywidget
+import matplotlib.pyplot as plt
+import traitlets
+from matplotlib.figure import Figure
+
+from cs336_course.figures import alt
+
+HERE = Path(__file__).parent
+
+Values = Mapping[str, str]
+
+
+class View(NamedTuple):
+    """Output of an explorer. It has a sentence for screen readers and an HTML picture."""
+
+    said: str
+    html: str
+
+
+def text(name: str, label: str) -> dict[str, Any]:
+    """Return a text field."""
+    return {"kind": "text", "name": name, "label": label}
+
+
+def choice(name: str, label: str, options: Sequence[str]) -> dict[str, Any]:
+    """Return a drop-down list."""
+    return {"kind": "choice", "name": name, "label": label, "options": list(options)}
+
+
+def slider(name: str, label: str, options: Sequence[str]) -> dict[str, Any]:
+    """Return a slider that selects an item of a list."""
+    return {"kind": "slider", "name": name, "label": label, "options": list(options)}
+
+
+class Explorer(anywidget.AnyWidget):
+    """Widget with controls, a sentence and a picture. Subclasses implement `view`.
+
+    On the page, the element has the classes `.cs336-explorer.cs336-KIND` and the role group. It
+    contains these elements:
+
+    - `.cs336-controls`, in which each control has a name and a label
+    - `.cs336-problem` for error messages (role alert)
+    - `.cs336-said` for the sentence (role status)
+    - `.cs336-picture`
+    """
+
+    _esm = HERE / "explorer.js"
+    _css = HERE / "explorer.css"
+    kind = traitlets.Unicode().tag(sync=True)
+    title = traitlets.Unicode().tag(sync=True)
+    controls = traitlets.List().tag(sync=True)
+    values = traitlets.Dict().tag(sync=True)
+    said = traitlets.Unicode().tag(sync=True)
+    html = traitlets.Unicode().tag(sync=True)
+    problem = traitlets.Unicode().tag(sync=True)
+
+    def __init__(self, kind: str, title: str, controls: list[dict[str, Any]], values: Values):
+        settled = self.settle(dict(values), set(values))
+        said, picture = self.view(settled)
+        super().__init__(
+            kind=kind, title=title, controls=controls, values=settled, said=said, html=picture
+        )
+        self.on_msg(self.receive)
+
+    def settle(self, values: dict[str, str], changed: set[str]) -> dict[str, str]:
+        """Return `values`. A subclass can adjust values that depend on those in `changed`."""
+        return values
+
+    def view(self, values: Values) -> View:
+        """Return the sentence and the picture for these values.
+
+        Raises:
+            ValueError: If the values are invalid. The page shows the message and keeps the previous
+                view.
+        """
+        raise NotImplementedError
+
+    def figure(self, values: Values) -> Figure:
+        """Draw the same view as a static picture."""
+        raise NotImplementedError
+
+    def receive(self, _: object, message: dict[str, str], __: object) -> None:
+        """Process a message from the page, and confirm it so that the page can send the next."""
+        try:
+            self.answer(**message)
+        finally:
+            self.send("done")
+
+    def answer(self, name: str, value: str) -> None:
+        """Set the value `name` to `value` and update the view."""
+        wanted = {**self.values, name: value}
+        try:
+            settled = self.settle(wanted, {name})
+            said, picture = self.view(settled)
+        except ValueError as error:
+            self.values, self.problem = wanted, str(error)
+            return
+        with self.hold_sync():
+            self.values, self.said, self.html, self.problem = settled, said, picture, ""
+
+    def __repr__(self) -> str:
+        return f"{self.title} (run this cell in JupyterLab to use it)"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        data, metadata = super()._repr_mimebundle_(**kwargs)
+        drawn = self.figure(self.values)
+        data["image/png"] = base64.b64encode(png(drawn)).decode()
+        words = f"The explorer {self.title}: {self.said}"  # the same as the widget's own sentence
+        return data, {**metadata, "image/png": {"alt": alt.cut(words)}}
+
+
+def png(drawn: Figure) -> bytes:
+    """Render a figure as PNG, and close it so that the notebook doesn't show it again."""
+    file = io.BytesIO()
+    drawn.savefig(file, format="png")
+    plt.close(drawn)
+    return file.getvalue()
+
+
+def tag(name: str, content: str = "", **attributes: object) -> str:
+    """Return an HTML element as text.
+
+    The argument `class_` becomes the attribute class, and `data_name` becomes data-name. Attributes
+    with the value `None` are omitted.
+    """
+    spelled = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    return f"<{name}{spelled}>{content}</{name}>"
+
+
+def table(rows: Sequence[Sequence[str]], head: Sequence[str] = ()) -> str:
+    """Return an HTML table. The first cell of each row is a heading."""
+    lines = [tag("tr", "".join(tag("th", cell, scope="col") for cell in head))] if head else []
+    for first, *rest in rows:
+        cells = "".join(tag("td", cell) for cell in rest)
+        lines.append(tag("tr", tag("th", first, scope="row") + cells))
+    return tag("table", "".join(lines))
+
+
+def code(words: str) -> str:
+    """Return plain text in a monospaced font, with HTML escaped."""
+    return tag("code", html.escape(words))
+
+
+def cells(
+    shape: Sequence[int],
+    cell: Callable[[tuple[int, ...]], str],
+    group: str,
+    names: Sequence[str] = (),
+) -> str:
+    """Draw a tensor as a grid of `cell(index)`. The last two axes are rows and columns.
+
+    Other axes add blocks, with their indices as captions. Arrow keys move through all blocks.
+    """
+    columns = shape[-1] if shape else 1
+    blocks = []
+    for outer in product(*(range(size) for size in shape[:-2])):
+        inner = [range(size) for size in shape[-2:]]
+        body = "".join(cell((*outer, *index)) for index in product(*inner))
+        style = f"grid-template-columns: repeat({max(1, columns)}, auto)"
+        grid = tag("div", body, class_="cs336-cells", style=style)
+        words = ", ".join(
+            f"{names[axis]} {i}" if axis < len(names) else str(i) for axis, i in enumerate(outer)
+        )
+        caption = tag("div", html.escape(words), class_="cs336-faint") if outer else ""
+        blocks.append(tag("div", caption + grid, class_="cs336-block"))
+    return tag("div", "".join(blocks), class_="cs336-row", data_arrows=columns, data_group=group)

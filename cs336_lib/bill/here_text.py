@@ -1,0 +1,167 @@
+"""Format and cache measurements of this machine for `cs336 estimate --here` and `cs336 sample`."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from cs336_lib import __version__, accounting
+from cs336_lib.bill import here
+from cs336_lib.bill.here import Machine, Row
+from cs336_lib.bill.text import digits, gigabytes, table
+from cs336_lib.config import GPTConfig, TrainConfig, from_json
+from cs336_lib.io import Log, read_json, write_atomic
+from cs336_lib.model import GPT
+from cs336_lib.system import hardware
+
+Found = TypeVar("Found")
+
+DAY = 86_400.0
+
+SPEED_VARIABLES = ("CS336_CPU_BF16", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+
+
+def cache_file(device: torch.device, shape: GPTConfig | None = None) -> Path:
+    """Return the file in the user's cache folder for all that changes the speed.
+
+    This is the device, the CPU, its threads and how they wait, torch and this package. With a
+    shape, the file is for the weights of this model.
+    """
+    key = (
+        *(hardware.device_name(device), hardware.cpu_model(), os.cpu_count()),
+        *(torch.get_num_threads(), torch.__version__, __version__),
+        *(os.environ.get(name) for name in SPEED_VARIABLES),
+        *((shape,) if shape else ()),
+    )
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cs336"
+    name = "weights" if shape else "here"
+    return folder / f"{name}-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.json"
+
+
+def measured_once_a_day(
+    file: Path, parse: Callable[[Any], Found], measure: Callable[[], Found]
+) -> Found:
+    """Return the measurement in a cache file, or measure and store it if the last is a day old."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        if time.time() - file.stat().st_mtime < DAY:
+            return parse(read_json(file))
+    if hasattr(os, "getloadavg") and (load := os.getloadavg()[0]) > 0.5:
+        Log().write(f"other programs are running (load {load:.1f}), so times may be too long\n")
+    found = measure()
+    content = dataclasses.asdict(found) if isinstance(found, Machine) else found
+    with suppress(OSError):  # without a cache, it is measured again next time
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(file, json.dumps(content) + "\n")
+    return found
+
+
+def this_machine(device: torch.device) -> Machine:
+    """Return the measurement of this machine."""
+    return measured_once_a_day(
+        cache_file(device),
+        lambda stored: Machine(**{**stored, "rows": [Row(**row) for row in stored["rows"]]}),
+        lambda: here.measure(device),
+    )
+
+
+def fastest_weights(model: GPT) -> str:
+    """Return the data type of weights that samples fastest from a model of this shape.
+
+    The reason is printed in one line.
+    """
+    sampling = measured_once_a_day(
+        cache_file(model.device, model.config),
+        lambda stored: {name: float(stored[name]) for name in stored},
+        lambda: here.seconds_per_token(model.config, model.device),
+    )
+    blocks, most = model.config.n_layer, here.MOST_BLOCKS
+    part = f" ({most} of {blocks} blocks)" if blocks > most else ""
+    Log().write(f"weights: {sampling_choice(sampling)}{part}\n")
+    return min(sampling, key=sampling.__getitem__)
+
+
+def sampling_choice(sampling: dict[str, float]) -> str:
+    """Format the fastest data type of the weights, and the times of all types."""
+    best = min(sampling, key=sampling.__getitem__)
+    times = ", ".join(f"{name} {1000 * seconds:.1f}" for name, seconds in sampling.items())
+    note = "" if best == "fp32" else "; fewer bits may change the text"
+    return f"{best} to sample (--weights {best}): {times} ms a token{note}"
+
+
+def cells(row: Row) -> list[str]:
+    """Format the prediction for a run as the cells of a table."""
+    start, memory = [row.name, row.precision], gigabytes(row.memory)
+    if row.seconds is None:
+        return [*start, "too large", "", memory, ""]
+    is_short = row.seconds < 10
+    step = f"{digits(1000 * row.seconds)} ms" if is_short else f"{digits(row.seconds)} s"
+    rate = f"{row.tokens / row.seconds:,.0f}"
+    return [*start, step, rate, memory, accounting.duration(row.steps * row.seconds)]
+
+
+def matmul_table(machine: Machine) -> list[str]:
+    """Format the speed of GPT-2's matmuls in GFLOP/s."""
+    header = ["GFLOP/s of matmuls, 1,024 tokens", "forward", "input grad", "weight grad"]
+    rows = [
+        [f"  {precision}  {shape}", *(f"{rate / 1e9:,.0f}" for rate in rates)]
+        for precision, shapes in machine.matmuls.items()
+        for shape, rates in shapes.items()
+    ]
+    return table([header, *rows])
+
+
+def choices(machine: Machine) -> list[str]:
+    """Format the fastest precision, number of threads and data type of the weights."""
+    trained = next(row.precision for row in machine.rows if row.name == "gpt2-124m")
+    return [
+        f"precision  {trained} to train GPT-2 124M (--precision {trained})",
+        f"threads    {machine.threads} of {torch.get_num_threads()} "
+        f"(OMP_NUM_THREADS={machine.threads})",
+        f"weights    {sampling_choice(machine.sampling)}",
+    ]
+
+
+def report(config: str = "") -> str:
+    """Measure this machine, predict the training steps of every preset, and format the result.
+
+    Args:
+        config: JSON file with fields of `TrainConfig`, such as the config.json of a run. This run
+            is predicted too.
+
+    Raises:
+        OSError: If the config can't be read.
+        ValueError: If the config is invalid.
+    """
+    device = hardware.select_device()
+    own: dict[str, Any] = {config: read_json(Path(config))} if config else {}
+    configs = {name: from_json(TrainConfig, content, name) for name, content in own.items()}
+    machine = this_machine(device)
+    rows = list(machine.rows)
+    for name, chosen in configs.items():
+        rows.append(here.predict(name, chosen, here.precisions_of(chosen, device), device))
+    peaks = (f"{name} {peak / 1e9:,.0f} GFLOP/s" for name, peak in machine.peaks.items() if peak)
+    header = ["run", "precision", "step", "tokens/s", "memory", "all steps"]
+    total = hardware.memory(device)
+    return "\n".join(
+        [
+            f"{hardware.cpu_model()}; {hardware.device_name(device)}; torch {torch.__version__}",
+            f"peak       {', '.join(peaks) or 'unknown'}",
+            f"memory     {gigabytes(total) if total else 'unknown'}, "
+            f"read at {machine.bandwidth / 1e9:.1f} GB/s",
+            "",
+            *matmul_table(machine),
+            "",
+            *choices(machine),
+            "",
+            *table([header, *map(cells, rows)]),
+            "",
+            "All steps take this long without validation and checkpoints.",
+        ]
+    )

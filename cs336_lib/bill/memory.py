@@ -1,0 +1,327 @@
+"""Compute the peak memory of a training step of an `Architecture`, by kind.
+
+Activations are those of a trainer that fuses norms, rotary positions and SwiGLU, so each saves its
+inputs only. Without fusion, PyTorch saves another `mlp_width` values of a SwiGLU and `n_embd` of
+each RMSNorm. All experts of a layer share one grouped matmul, and each has as many tokens. The loss
+is PyTorch's cross-entropy in fp32. The optimizer is fused, so its update has no temporary tensors.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from cs336_lib.accounting import PRECISIONS, Attention, Recipe, bytes_per_parameter, require_choice
+from cs336_lib.bill.architecture import Architecture, parameter_counts
+from cs336_lib.bill.traffic import Layout, layer_parameters, require_fit
+
+Recompute = Literal["none", "selective", "full"]
+
+KINDS = (
+    "weights",
+    "gradients",
+    "master weights",
+    "optimizer state",
+    "activations",
+    "logits and loss",
+    "temporary",
+)
+LOGIT = 4  # bytes of an fp32 logit
+
+
+@dataclass(frozen=True)
+class Part:
+    """Half of a block, with its norm, in bytes for one token.
+
+    Attributes:
+        saved: Activations that the forward pass saves.
+        outputs: Results of its matmuls, in order.
+        fused: What remains of attention if all else is computed again: its result.
+        scores: Part of `saved` that Korthikanti et al. (2022) compute again.
+        backward: Bytes that the backward pass adds to `saved`, and the entries of the matrix whose
+            gradient it computes at that time, at several moments.
+    """
+
+    saved: float
+    outputs: tuple[float, ...]
+    backward: tuple[tuple[float, float], ...]
+    fused: float = 0
+    scores: float = 0
+
+
+def attention_part(a: Architecture, of: Recipe, attention: Attention, keys: int) -> Part:
+    """Count attention in one block.
+
+    Args:
+        a: The model.
+        of: Bytes per number.
+        attention: "flash" saves a log-sum-exp per head, and "eager" all probabilities.
+        keys: Number of keys for which a query has a score.
+    """
+    pairs = a.n_head if a.kv_rank else a.n_kv_head
+    q, k, v = a.n_head * a.qk_dim, pairs * a.qk_dim, pairs * a.value_dim
+    out, c = a.n_head * a.value_dim, a.n_embd
+    saved = norm_bytes(a, of) + of.saved * c + of.compute * (q + k + v + out)
+    outputs = [q, k, v, c]
+    if of.saved < of.compute:
+        saved += of.saved * out  # quantized for the output matrix
+    if a.kv_rank:
+        ranks = a.q_rank + a.kv_rank
+        norms = 2 if a.q_rank else 1
+        saved += of.compute * (ranks + a.rope_dim) + of.saved * ranks + norms * 4
+        saved += of.compute * a.n_head * a.head_dim  # values are a view, beside keys not yet whole
+        outputs = [q, a.kv_rank + a.rope_dim, a.n_head * a.head_dim + v, c]
+        outputs = [a.q_rank, *outputs] if a.q_rank else outputs
+    if a.qk_norm:
+        saved += of.compute * (q + k)
+        saved += 4 * (a.n_head + a.n_kv_head if a.qk_norm == "head" else 2)
+    scores = of.compute * a.n_head * (keys + a.sinks) if attention == "eager" else 0
+    logsumexp = 0 if attention == "eager" else 4 * a.n_head
+    gradients = of.compute * (out + q + k + v)
+    return Part(
+        saved + scores + logsumexp,
+        tuple(of.compute * width for width in outputs),
+        ((max(gradients, 2 * scores), 0),),
+        of.compute * out + logsumexp,
+        scores,
+    )
+
+
+def norm_bytes(a: Architecture, of: Recipe) -> float:
+    """Return what a norm of the residual stream saves for a token: input and fp32 statistics."""
+    return of.residual * a.n_embd + (8 if a.norm_bias else 4)
+
+
+def mlp_part(a: Architecture, of: Recipe) -> Part:
+    """Count a dense MLP."""
+    width, branches, c = a.mlp_width, 2 if a.gated else 1, a.n_embd
+    inner, result = of.compute * branches * width, of.saved * width
+    more = of.compute * width - result  # the gradient of the result, which is free by then
+    return Part(
+        norm_bytes(a, of) + of.saved * c + inner + result,
+        (of.compute * width,) * branches + (of.compute * c,),
+        (
+            (of.compute * width, c * width),
+            (more + inner, 0),
+            (of.compute * c - result, c * width),
+        ),
+    )
+
+
+def experts_part(a: Architecture, of: Recipe, ep: int) -> Part:
+    """Count a router with its routed and shared experts.
+
+    Each chosen expert saves a copy of its input, and its output, which the router weights.
+    """
+    c, width, slots, branches = a.n_embd, a.expert_width, a.n_active, 2 if a.gated else 1
+    inner, result = of.compute * branches * width, of.saved * width
+    ends = (of.saved + of.compute) * c
+    saved = norm_bytes(a, of) + of.saved * c + 4 * a.n_expert + 24 * slots
+    saved += slots * (ends + inner + result) + a.n_shared * (inner + result)
+    shared = (of.compute * a.n_shared * width,) * branches + (of.compute * c,)
+    routed = (of.compute * slots * branches * width, of.compute * slots * c)
+    more = of.compute * width - result
+    matrix = a.n_expert // ep * c * width
+    return Part(
+        saved,
+        (of.compute * a.n_expert, *routed, *(shared if a.n_shared else ())),
+        (
+            (slots * 2 * of.compute * c, 0),
+            (slots * of.compute * width, matrix),
+            (slots * (more + inner - of.compute * c), 0),
+            (-slots * result, matrix),
+        ),
+    )
+
+
+def kept(parts: tuple[Part, Part], of: Recipe, width: int, recompute: Recompute) -> float:
+    """Return the bytes that a block keeps for one token between its forward and backward pass.
+
+    With "full" it keeps its input. "selective" drops stored scores (Korthikanti et al. 2022,
+    equation 6). Flash attention stores none, so a block keeps its input, the result of attention,
+    and the result of every second matmul, as torchtitan does.
+    """
+    if recompute == "full":
+        return of.residual * width
+    saved = sum(part.saved for part in parts)
+    if recompute == "none" or parts[0].scores:
+        return saved - (parts[0].scores if recompute == "selective" else 0)
+    outputs = [size for part in parts for size in part.outputs]
+    return of.residual * width + parts[0].fused + sum(outputs[::2])
+
+
+def in_flight(layout: Layout, last: bool) -> float:
+    """Return how many micro-batches' activations the first or last stage keeps.
+
+    1F1B keeps `pp` on the first stage and one on the last. Interleaving keeps (pp - 1) / chunks
+    more (Korthikanti et al. 2022, equation 5 and the text after it), and GPipe keeps all. DualPipe
+    keeps `pp` + 1 on each stage (DeepSeek-AI 2024, table 2).
+    """
+    p, chunks = layout.pp, layout.chunks
+    if layout.schedule == "gpipe":
+        return layout.micro_batches
+    if layout.schedule == "dualpipe":
+        return p + 1
+    before = 0 if last else p - 1
+    alive = (2 * before + (chunks - 1) * p + 1) / chunks if chunks > 1 else before + 1
+    return min(layout.micro_batches, alive)
+
+
+def held_bytes(
+    a: Architecture, layout: Layout, last: bool, optimizer: str, precision: str
+) -> dict[str, float]:
+    """Return the bytes that persist between steps on a device of the first or the last stage.
+
+    With DualPipe, each device has the weights and gradients of two stages.
+    """
+    per, counts = bytes_per_parameter(optimizer, precision), parameter_counts(a)
+    outside, experts = layer_parameters(a, layout)
+    ends = (counts["embedding"] + counts["positions"]) / layout.tp
+    output = a.vocab_size * a.n_embd / layout.tp
+    if layout.pp == 1:
+        matmuls, ends = outside + output, ends + counts["output"] / layout.tp
+    elif last:
+        matmuls, ends = outside + output, output
+    else:
+        matmuls = outside
+    shared = layout.dp * layout.cp
+
+    def held(size: float, stage: int, others: float) -> float:
+        if layout.zero < stage:
+            return size * (others + experts)
+        return size * (others / shared + experts * layout.ep / shared)
+
+    outside += ends
+    stages = 2 if layout.schedule == "dualpipe" else 1
+    return {
+        "weights": stages * (held(per.weights, 3, outside) + held(per.copies, 3, matmuls)),
+        "gradients": stages * held(per.gradient, 2, outside),
+        "master weights": held(per.master, 1, outside),
+        "optimizer state": held(per.state, 1, outside),
+    }
+
+
+def stage_moments(
+    a: Architecture,
+    layout: Layout,
+    seq: int,
+    of: Recipe,
+    recompute: Recompute,
+    attention: Attention,
+    last: bool,
+) -> Iterator[tuple[str, float, float, float]]:
+    """Yield when memory may peak: a name, activations, logits and temporary tensors in bytes."""
+    tokens = layout.micro_batch * seq / layout.cp / layout.tp  # sequence parallelism
+    c, alive, only = a.n_embd, in_flight(layout, last), layout.pp == 1
+    middle = attention_part(a, of, attention, seq)
+    dense = middle, mlp_part(a, of)
+    mixed = middle, experts_part(a, of, layout.ep)
+    of_all = a.dense_layers * kept(dense, of, c, recompute)
+    of_all += a.expert_layers * kept(mixed, of, c, recompute)
+    before = tokens * of_all * (alive - 1) / layout.pp  # of other micro-batches
+    stored = before + tokens * of_all / layout.pp
+    gradient = of.weights + (of.compute if of.compute != of.weights else 0)
+    matrix = a.vocab_size * c / layout.tp
+    outside, experts = layer_parameters(a, layout)
+    block = (outside + experts) * layout.pp / a.n_layer
+    gathered = of.compute * block if layout.zero == 3 else 0.0
+    if last or only:
+        end = tokens * (norm_bytes(a, of) + of.compute * c)
+        logits = tokens * a.vocab_size
+        there = gathered + (of.compute * matrix if layout.zero == 3 else 0)
+        yield "loss", stored + end, LOGIT * logits, 2 * LOGIT * logits + there
+        left = tokens * of.compute * c + gradient * matrix + there
+        yield "output matrix", stored + end, of.compute * logits, left
+    waiting = of.weights * matrix if a.tied and only else 0.0  # for the embedding's gradient
+    low = of.compute if of.compute != of.residual else 0
+    arriving = tokens * (of.residual + low) * c + waiting
+    if layout.zero == 3:
+        arriving += gathered + (of.compute + of.gradient) * block
+    parts = mixed if a.expert_layers else dense
+    again = stored - tokens * kept(parts, of, c, recompute)  # this block is whole again
+    for name, part, there in (
+        ("mlp", parts[1], parts[0].saved + parts[1].saved),
+        ("attention", parts[0], parts[0].saved),
+    ):
+        dropped = parts[0].scores if name == "mlp" and recompute == "selective" else 0
+        for more, entries in part.backward:
+            weight = gradient * entries / layout.tp
+            moved = arriving + tokens * more + weight
+            yield name, again + tokens * (there - dropped), 0.0, moved
+    if not last or only:
+        embedding = (of.weights * matrix) * (2 if waiting else 1)
+        yield "embedding", before, 0.0, tokens * of.residual * c + embedding
+
+
+def moments(
+    a: Architecture,
+    layout: Layout | None = None,
+    seq: int | None = None,
+    *,
+    recompute: Recompute = "none",
+    attention: Attention = "flash",
+    precision: str = "mixed",
+    optimizer: str = "adamw",
+) -> dict[str, dict[str, float]]:
+    """Return the bytes on a device by kind, at each moment when a step's memory may peak.
+
+    The moments are the backward passes of the loss, the output matrix, the last block's MLP and
+    attention, and the embedding. A pipeline has them on its first or its last stage.
+
+    Args:
+        a: The model.
+        layout: How it is spread over devices (default: one device).
+        seq: Tokens in a sequence (default: `block_size`).
+        recompute: What the backward pass computes again.
+        attention: Whether attention is fused ("flash") or stores its scores ("eager").
+        precision: A key of `accounting.PRECISIONS`.
+        optimizer: A key of `accounting.STATE_BYTES`.
+
+    Raises:
+        ValueError: If a name is unknown or the model doesn't fit the layout.
+    """
+    layout, seq = layout or Layout(), seq or a.block_size
+    require_choice("recompute", recompute, ("none", "selective", "full"))
+    require_choice("attention", attention, ("flash", "eager"))
+    require_choice("precision", precision, PRECISIONS)
+    require_fit(a, layout, seq)
+    found: dict[str, dict[str, float]] = {}
+    for last in (False,) if layout.pp == 1 else (False, True):
+        held = held_bytes(a, layout, last, optimizer, precision)
+        where = "" if layout.pp == 1 else (" on the last stage" if last else " on the first stage")
+        for name, *sizes in stage_moments(
+            a, layout, seq, PRECISIONS[precision], recompute, attention, last
+        ):
+            now = dict(zip(KINDS, (*held.values(), *sizes), strict=True))
+            before = found.get(name + where)
+            if before is None or sum(now.values()) > sum(before.values()):
+                found[name + where] = now
+    return found
+
+
+def peak(
+    a: Architecture,
+    layout: Layout | None = None,
+    seq: int | None = None,
+    *,
+    recompute: Recompute = "none",
+    attention: Attention = "flash",
+    precision: str = "mixed",
+    optimizer: str = "adamw",
+) -> dict[str, float]:
+    """Return the peak bytes on a device in a training step, by kind.
+
+    The kinds are those of the moment with the largest sum. The arguments are those of `moments`.
+
+    Example:
+        >>> sum(peak(model("llama3-8b").architecture, Layout(dp=8, zero=3)).values())
+    """
+    found = moments(
+        a,
+        layout,
+        seq,
+        recompute=recompute,
+        attention=attention,
+        precision=precision,
+        optimizer=optimizer,
+    )
+    return max(found.values(), key=lambda kinds: sum(kinds.values()))

@@ -1,0 +1,186 @@
+"""Predict the time of published training runs from their stated MFU, and their MFU from scratch."""
+
+from dataclasses import dataclass, replace
+
+from cs336_lib import accounting
+from cs336_lib.bill import architecture
+from cs336_lib.bill.architecture import Architecture
+from cs336_lib.bill.simulate import Cluster, Work, simulate
+from cs336_lib.bill.traffic import LINKS, Layout
+from cs336_lib.data.corpus import DATA
+from cs336_lib.io import read_json
+from cs336_lib.system.datasheets import DATASHEET
+
+# What a paper's "FLOPs" are, as a multiple of our count of forward and backward passes.
+# "recomputed" adds the second forward pass of full activation checkpointing.
+PASSES = {"computed": 1.0, "full": 1.0, "recomputed": 4 / 3}
+
+
+@dataclass(frozen=True)
+class PublishedRun:
+    """A training run as its authors describe it. `None` stands for what wasn't published.
+
+    Attributes:
+        title: Name of the run.
+        source: Where the figures come from.
+        architecture: Shape of the model.
+        seq: Tokens in a sequence.
+        tokens: Tokens of the whole run.
+        devices: Number of devices.
+        device: Key of their datasheet.
+        precision: Number format of the matmuls.
+        layout: How the model was spread over the devices.
+        mfu: Utilization as stated, as a fraction of the peak.
+        convention: Which FLOPs the utilization counts: "computed" (the mask's keys), "full" (all
+            keys) or "recomputed" (all keys, and a second forward pass).
+        stated: The time as stated: days, device_hours, tokens_per_second or seconds_per_step.
+        reason: Why the prediction can't be made or differs by more than 5%.
+    """
+
+    title: str
+    source: str
+    architecture: Architecture | None
+    seq: int | None
+    tokens: float | None
+    devices: int | None
+    device: str
+    precision: str
+    layout: str
+    mfu: float | None
+    convention: str
+    stated: dict[str, float]
+    reason: str
+
+    @property
+    def flops_per_token(self) -> float | None:
+        """FLOPs of a training token by the convention of the run."""
+        if self.architecture is None or self.seq is None:
+            return None
+        count: architecture.Count = "computed" if self.convention == "computed" else "full"
+        once = architecture.train_flops_per_token(self.architecture, self.seq, count)
+        return PASSES[self.convention] * once
+
+    @property
+    def predicted_speed(self) -> float | None:
+        """Tokens per second and device that the stated MFU gives."""
+        if self.flops_per_token is None or self.mfu is None:
+            return None
+        if self.device not in DATASHEET:
+            return None
+        return self.mfu * DATASHEET[self.device].peak_flops["bf16"] / self.flops_per_token
+
+    @property
+    def stated_speed(self) -> float | None:
+        """Tokens per second and device that the stated time gives."""
+        stated, devices = self.stated, self.devices
+        if "tokens_per_second" in stated and devices:
+            return stated["tokens_per_second"] / devices
+        if "seconds_per_step" in stated and devices:
+            return stated["batch_tokens"] / stated["seconds_per_step"] / devices
+        hours = stated.get("device_hours")
+        if "days" in stated and devices:
+            hours = stated["days"] * 24 * devices
+        return self.tokens / (3600 * hours) if hours and self.tokens else None
+
+    @property
+    def ratio(self) -> float | None:
+        """Predicted time over stated time."""
+        predicted, stated = self.predicted_speed, self.stated_speed
+        return stated / predicted if predicted and stated else None
+
+    def days(self, speed: float | None) -> float | None:
+        """Return the days of the whole run at a speed in tokens per second and device."""
+        if speed is None or self.tokens is None or self.devices is None:
+            return None
+        return self.tokens / speed / self.devices / accounting.SECONDS_PER_DAY
+
+
+def runs() -> dict[str, PublishedRun]:
+    """Return the published runs of data/runs.json by name."""
+    found = {}
+    for name, entry in read_json(DATA / "runs.json").items():
+        fields = dict(entry)
+        model, shape = fields.pop("model", ""), fields.pop("shape", None)
+        built = Architecture(**shape) if shape else None
+        fields["architecture"] = architecture.model(model).architecture if model else built
+        found[name] = PublishedRun(**{"reason": "", **fields})
+    return found
+
+
+def table() -> str:
+    """Format the runs as a Markdown table, with the predicted and the stated speed."""
+    rows = [
+        "| run | devices | layout | MFU | tokens/s a device, predicted | stated | ratio | time |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for run in runs().values():
+        several = run.devices is not None and run.devices > 1
+        devices = f"{run.devices:,} x {run.device.upper()}" if several else run.device.upper()
+        cells = [run.title, devices, run.layout]
+        cells += ["-" if run.mfu is None else f"{run.mfu:.1%}", speed(run.predicted_speed)]
+        cells += [speed(run.stated_speed), "-" if run.ratio is None else f"{run.ratio:.3f}"]
+        days = run.days(run.stated_speed or run.predicted_speed)
+        seconds = days and days * accounting.SECONDS_PER_DAY
+        cells.append("-" if seconds is None else accounting.duration(seconds))
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def speed(value: float | None) -> str:
+    """Format a speed with four digits, or a dash."""
+    return "-" if value is None else f"{value:,.0f}" if value >= 1000 else f"{value:.1f}"
+
+
+def step_table() -> str:
+    """Format the published steps as a Markdown table, with the simulated and the stated MFU."""
+    rows = [
+        "| step | devices | layout | simulated | stated | off by |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, step in steps().items():
+        layout = step.work.layout
+        found = simulate(step.work, step.cluster).mfu
+        counts = (layout.tp, layout.pp, layout.cp, layout.ep, layout.dp)
+        ways = zip(("tensor", "pipeline", "context", "expert", "data"), counts, strict=True)
+        parts = [f"{count}-way {way}" for way, count in ways if count > 1]
+        devices = f"{layout.devices:,} x {step.cluster.device.name.split()[1]}"
+        cells = [name, devices, ", ".join(parts), f"{found:.1%}", f"{step.mfu:.1%}"]
+        rows.append(f"| {' | '.join(cells)} | {found / step.mfu - 1:+.1%} |")
+    return "\n".join(rows)
+
+
+@dataclass(frozen=True)
+class PublishedStep:
+    """A training step whose layout and speed were published.
+
+    Attributes:
+        source: Where the figures come from.
+        work: The model and its layout.
+        cluster: The devices and links.
+        mfu: Utilization as stated, or computed from the stated speed. It counts all keys.
+    """
+
+    source: str
+    work: Work
+    cluster: Cluster
+    mfu: float
+
+
+def steps() -> dict[str, PublishedStep]:
+    """Return the published steps of data/layouts.json by name."""
+    found = {}
+    for name, entry in read_json(DATA / "layouts.json").items():
+        fields = dict(entry)
+        source, mfu = fields.pop("source"), fields.pop("mfu")
+        model, shape = fields.pop("model", ""), fields.pop("shape", None)
+        a = architecture.model(model).architecture if model else Architecture(**shape)
+        device = DATASHEET[fields.pop("device")]
+        device = replace(device, bandwidth=fields.pop("bandwidth", device.bandwidth))
+        cluster = Cluster(device, LINKS[fields.pop("inner")], LINKS[fields.pop("outer")])
+        passes = ("seq", "recompute", "fused_attention", "sequence")
+        rest = {key: fields.pop(key) for key in passes if key in fields}
+        layout = Layout(**fields)
+        if layout.chunks > 1:
+            layout = replace(layout, schedule="interleaved")
+        found[name] = PublishedStep(source, Work(a, layout, **rest), cluster, mfu)
+    return found

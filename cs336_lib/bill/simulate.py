@@ -1,0 +1,570 @@
+"""Simulate a training step on a cluster, event by event."""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any, Literal, NamedTuple
+
+from cs336_lib.bill import architecture, traffic
+from cs336_lib.bill.architecture import Architecture
+from cs336_lib.bill.memory import Recompute, peak
+from cs336_lib.bill.traffic import Layout, Link
+from cs336_lib.system.datasheets import Device
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """Fractions of a datasheet's speeds that a well-written program reaches.
+
+    The defaults are fitted to the published steps of data/layouts.json in even places, and judged
+    on those in odd places (see docs/decisions.md).
+
+    Attributes:
+        matmul: Fraction of the peak FLOP/s in large matmuls.
+        hopper: Further fraction on an H100, H200 or H800, whose clock falls under full load.
+        attention: Fraction of the peak FLOP/s in fused attention, relative to `matmul`.
+        memory: Fraction of the memory bandwidth in elementwise operations.
+        inner: Fraction of the bandwidth between the devices of a machine.
+        outer: Fraction of the bandwidth between machines.
+        overlap: Fraction of the passes during which gradients and weights travel for free.
+    """
+
+    matmul: float = 0.75
+    hopper: float = 0.83
+    attention: float = 0.35
+    memory: float = 0.9
+    inner: float = 0.52
+    outer: float = 0.9
+    overlap: float = 0.95
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Devices and the links between them.
+
+    Attributes:
+        device: Datasheet of a device.
+        inner: Link between the devices of a machine.
+        outer: Link of a device to other machines.
+        machine: Number of devices in a machine.
+        efficiency: Fractions of these speeds that are reached.
+    """
+
+    device: Device
+    inner: Link
+    outer: Link
+    machine: int = 8
+    efficiency: Efficiency = field(default_factory=Efficiency)
+
+    @property
+    def matmul_speed(self) -> float:
+        """FLOP/s that a device reaches in large matmuls."""
+        is_hopper = any(name in self.device.name for name in ("H100", "H200", "H800"))
+        fraction = self.efficiency.matmul * (self.efficiency.hopper if is_hopper else 1)
+        return self.device.peak_flops["bf16"] * fraction
+
+    def link_speed(self, group: int) -> float:
+        """Bytes per second of a device to the others in a group of this size."""
+        if group <= self.machine:
+            return self.inner.bandwidth * self.efficiency.inner
+        return self.outer.bandwidth * self.efficiency.outer
+
+
+@dataclass(frozen=True)
+class Work:
+    """A step's model and passes.
+
+    Attributes:
+        architecture: Shape of the model.
+        layout: How it is spread over the devices.
+        seq: Tokens in a sequence.
+        recompute: What the backward pass computes again: nothing, attention, or each block.
+        fused_attention: Whether attention never stores its scores (Dao et al. 2022).
+        sequence: Whether tensor parallelism also splits norms and residuals.
+        straggler: Factor by which the devices of one stage are slower than the others.
+    """
+
+    architecture: Architecture
+    layout: Layout
+    seq: int
+    recompute: Recompute = "none"
+    fused_attention: bool = True
+    sequence: bool = True
+    straggler: float = 1.0
+
+
+class Pass(NamedTuple):
+    """Seconds of a pass of one micro-batch, by what the device does.
+
+    Attributes:
+        matrices: Matmuls with weights.
+        attention: Matmuls of queries, keys and values.
+        elementwise: Operators that are limited by the memory bandwidth.
+        tensor: Waiting for the sums of tensor parallelism.
+        expert: Waiting for tokens on the way to experts and back.
+        context: Waiting for the keys and values of other parts of the sequence.
+    """
+
+    matrices: float = 0.0
+    attention: float = 0.0
+    elementwise: float = 0.0
+    tensor: float = 0.0
+    expert: float = 0.0
+    context: float = 0.0
+
+    def times(self, factor: float) -> "Pass":
+        """Return this pass, repeated."""
+        return Pass(*(factor * seconds for seconds in self))
+
+    def plus(self, other: "Pass") -> "Pass":
+        """Return this pass followed by another."""
+        return Pass(*map(sum, zip(self, other, strict=True)))
+
+
+# Reads and writes of numbers of the residual stream's width in a block's forward pass: two norms
+# (read, write), two residual sums (two reads, write), and casts and layouts of attention's inputs.
+RESIDUAL_ACCESSES, INNER_ACCESSES = 12, 5  # and around the MLP's inner activation, and q, k, v
+SCORE_ACCESSES = 7  # scale, mask, softmax and dropout of stored scores, and their matmuls
+LOGIT_BYTES = 12  # a logit is written in bf16, and its fp32 softmax is written and read
+UPDATE_BYTES = 30  # AdamW reads and writes fp32 weights and moments, and writes bf16 weights
+
+
+def block_pass(work: Work, cluster: Cluster) -> Pass:
+    """Return the seconds of the forward pass of one block for one micro-batch."""
+    a, layout, speed = work.architecture, work.layout, cluster.efficiency
+    tokens = layout.micro_batch * work.seq / layout.cp
+    matrices = architecture.matmul_parameters(a) - a.vocab_size * a.n_embd
+    count: architecture.Count = "computed" if work.fused_attention else "full"
+    scores = architecture.attention_flops(a, work.seq, count) / a.n_layer
+    kernel = speed.attention if work.fused_attention else 1.0
+    width = a.n_head * a.qk_dim + 2 * a.n_kv_head * a.head_dim + 3 * inner_width(a)
+    split = layout.tp if work.sequence else 1
+    values = RESIDUAL_ACCESSES * a.n_embd / split + INNER_ACCESSES / 2 * width / layout.tp
+    if not work.fused_attention:
+        values += SCORE_ACCESSES * a.n_head * work.seq / layout.tp
+    moved = traffic.LOW * tokens * values
+    flop = tokens / layout.tp / cluster.matmul_speed  # seconds for one FLOP per token
+    computed = Pass(
+        matrices=flop * 2 * matrices / a.n_layer,
+        attention=flop * scores / kernel,
+        elementwise=moved / (cluster.device.bandwidth * speed.memory),
+    )
+    return computed.plus(waiting_pass(work, cluster, computed.matrices + computed.attention))
+
+
+def waiting_pass(work: Work, cluster: Cluster, matmul: float) -> Pass:
+    """Return the seconds that one block's forward pass waits for other devices.
+
+    Sums of tensor parallelism and the way to experts and back can't overlap in one pass. The keys
+    and values of other parts of the sequence travel during the matmuls. If groups of experts are on
+    different machines, a token travels to each of its groups once, and then inside of the machine
+    at the same time (DeepSeek-AI 2024, section 3.2.2).
+    """
+    a, layout = work.architecture, work.layout
+    tokens = layout.micro_batch * work.seq / layout.cp
+    residual = traffic.LOW * tokens * a.n_embd
+    sums = 2 * traffic.all_reduce_bytes(residual, layout.tp)
+    many = a.n_group and layout.tp * layout.ep > cluster.machine
+    copies = min(a.n_active, a.n_group) if many else a.n_active
+    chosen = copies * residual / layout.tp * a.expert_layers / a.n_layer
+    experts = 2 * traffic.all_gather_bytes(chosen, layout.ep)
+    pair = traffic.LOW * tokens * traffic.kv_width(a)
+    others = (layout.cp - 1) * pair / layout.tp / cluster.link_speed(layout.tp * layout.cp)
+    return Pass(
+        tensor=sums / cluster.link_speed(layout.tp),
+        expert=experts / cluster.link_speed(layout.tp * layout.ep),
+        context=max(0.0, others - cluster.efficiency.overlap * matmul),
+    )
+
+
+def inner_width(a: Architecture) -> float:
+    """Return the mean inner width of a layer's MLPs that one token meets."""
+    experts = (a.n_active + a.n_shared) * a.expert_width
+    return (a.dense_layers * a.mlp_width + a.expert_layers * experts) / a.n_layer
+
+
+def layers_of(n_layer: int, places: int) -> list[int]:
+    """Return the layers in each chunk of the model, with fewer at its ends.
+
+    The ends also have the embedding and the output matrix.
+    """
+    layers, more = divmod(n_layer, places)
+    first = (places - more) // 2
+    return [layers + (first <= place < first + more) for place in range(places)]
+
+
+class Passes(NamedTuple):
+    """Passes of a layer and of the output matrix."""
+
+    forward: Pass
+    backward: Pass
+    output: Pass
+    output_back: Pass
+
+
+def passes(work: Work, cluster: Cluster) -> Passes:
+    """Return the passes of a layer and of the output matrix for one micro-batch.
+
+    The backward pass computes gradients of inputs and of weights. Sums and experts wait in it as
+    often as in the forward pass. Keys and values travel again, and so do their gradients.
+    """
+    a, layout = work.architecture, work.layout
+    one = block_pass(work, cluster)
+    again = Pass()
+    if work.recompute == "full":
+        again = one
+    elif work.recompute == "selective" and work.fused_attention:
+        # As torchtitan does
+        again = Pass(one.matrices / 2, one.attention / 2, one.elementwise)
+    elif work.recompute == "selective":
+        plain = block_pass(replace(work, fused_attention=True), cluster)
+        again = Pass(elementwise=one.elementwise - plain.elementwise)
+    backward = one.times(2)._replace(tensor=one.tensor, expert=one.expert).plus(again)
+    tokens = layout.micro_batch * work.seq / layout.cp
+    moved = LOGIT_BYTES * tokens * a.vocab_size / layout.tp
+    output = Pass(
+        2 * tokens * a.n_embd * a.vocab_size / layout.tp / cluster.matmul_speed,
+        elementwise=moved / (cluster.device.bandwidth * cluster.efficiency.memory),
+    )
+    return Passes(one, backward, output, output.times(2))
+
+
+Kind = Literal["forward", "backward", "weights"]
+
+
+class Operation(NamedTuple):
+    """A pass of one micro-batch through one chunk of a stage.
+
+    A pass of kind "weights" computes only gradients of weights, which the backward pass left out.
+    """
+
+    kind: Kind
+    micro_batch: int
+    chunk: int
+
+
+def order(layout: Layout, stage: int) -> Iterator[Operation]:
+    """Yield the passes of a stage in the order of its schedule.
+
+    1F1B and its interleaved form follow Narayanan et al. (2021, section 2.2). Interleaving needs a
+    multiple of `pp` micro-batches.
+    """
+    if layout.schedule == "zb-h1":
+        yield from zero_bubble_order(layout, stage)
+        return
+    total = layout.micro_batches * layout.chunks
+
+    def operation(number: int, kind: Kind) -> Operation:
+        if layout.chunks == 1:
+            return Operation(kind, number, 0)
+        group, place = divmod(number, layout.pp * layout.chunks)
+        chunk, within = divmod(place, layout.pp)
+        chunk = chunk if kind == "forward" else layout.chunks - 1 - chunk
+        return Operation(kind, group * layout.pp + within, chunk)
+
+    ahead = layout.pp - stage - 1
+    if layout.chunks > 1:
+        ahead = 2 * ahead + (layout.chunks - 1) * layout.pp
+    ahead = total if layout.schedule == "gpipe" else min(ahead, total)
+    for number in range(ahead):
+        yield operation(number, "forward")
+    for number in range(ahead, total):
+        yield operation(number, "forward")
+        yield operation(number - ahead, "backward")
+    for number in range(total - ahead, total):
+        yield operation(number, "backward")
+
+
+def zero_bubble_order(layout: Layout, stage: int) -> Iterator[Operation]:
+    """Yield the passes of a stage in the schedule ZB-H1 of Qi et al. (2023, section 2.1).
+
+    It is 1F1B, but a later stage postpones more gradients of weights, and computes them while it
+    would wait for its last backward passes.
+    """
+    total = layout.micro_batches
+    ahead = min(layout.pp - stage - 1, total)
+    for number in range(ahead):
+        yield Operation("forward", number, 0)
+    done = 0
+    for number in range(total):
+        if number + ahead < total:
+            yield Operation("forward", number + ahead, 0)
+        yield Operation("backward", number, 0)
+        if number - done >= stage or number + ahead >= total:
+            yield Operation("weights", done, 0)
+            done += 1
+    for number in range(done, total):
+        yield Operation("weights", number, 0)
+
+
+def pass_seconds(work: Work, cluster: Cluster) -> dict[Kind, list[float]]:
+    """Return the seconds of each kind of pass through each chunk of the model."""
+    stages, found = work.layout.pp, passes(work, cluster)
+    layers = layers_of(work.architecture.n_layer, stages * work.layout.chunks)
+
+    def at_places(layer: float, output: float) -> list[float]:
+        seconds = [count * layer for count in layers]
+        seconds[-1] += output
+        for place in range(stages // 2, len(seconds), stages):
+            seconds[place] *= work.straggler
+        return seconds
+
+    forward, backward, output, output_back = map(sum, found)
+    weights = output_weights = 0.0
+    if work.layout.schedule in (
+        "zb-h1",
+        "dualpipe",
+    ):  # the gradient of a matrix takes as long as its product
+        weights, output_weights = found.forward.matrices, found.output.matrices
+    return {
+        "forward": at_places(forward, output),
+        "backward": at_places(backward - weights, output_back - output_weights),
+        "weights": at_places(weights, output_weights),
+    }
+
+
+def pipeline_seconds(work: Work, cluster: Cluster) -> float:
+    """Run the passes of a step on all stages, and return when the last one ends.
+
+    A pass starts when its stage is free and its input has arrived.
+    """
+    layout, seconds = work.layout, pass_seconds(work, cluster)
+    residual = traffic.LOW * layout.micro_batch * work.seq / layout.cp
+    residual *= work.architecture.n_embd / layout.tp
+    hop = residual / cluster.link_speed(layout.devices) if layout.pp > 1 else 0.0
+    last = layout.pp * layout.chunks - 1
+    ended: dict[tuple[Kind, int, int], float] = {}  # by pass, micro-batch and place in the model
+
+    def arrival(kind: Kind, number: int, place: int) -> float | None:
+        if kind == "weights" or (kind == "forward" and place == 0):
+            return 0.0
+        if kind == "backward" and place == last:
+            return ended.get(("forward", number, place))
+        sent = ended.get((kind, number, place - 1 if kind == "forward" else place + 1))
+        return None if sent is None else sent + hop
+
+    queues = [deque(order(layout, stage)) for stage in range(layout.pp)]
+    free = [0.0] * layout.pp
+    while any(queues):
+        for stage, queue in enumerate(queues):
+            while queue:
+                kind, number, chunk = queue[0]
+                place = chunk * layout.pp + stage
+                ready = arrival(kind, number, place)
+                if ready is None:
+                    break
+                queue.popleft()
+                free[stage] = max(free[stage], ready) + seconds[kind][place]
+                ended[kind, number, place] = free[stage]
+    return max(free)
+
+
+def dualpipe_seconds(work: Work, cluster: Cluster) -> float:
+    """Return the seconds of a step with DualPipe, for the slowest device.
+
+    A device has a stage of each half of the model, and the micro-batches enter from both ends. It
+    runs forward passes of one stage together with backward passes of the other, so that each
+    computes while tokens of the other travel to experts. `pp` passes of each kind remain alone.
+    The idle time is that of DeepSeek-AI (2024, table 2).
+    """
+    pp, total = work.layout.pp, work.layout.micro_batches
+    found, layers = passes(work, cluster), layers_of(work.architecture.n_layer, pp)
+    travel = found.forward.expert + found.backward.expert  # of a layer
+    slowest = 0.0
+    for stage in range(pp // 2):
+        pair = (stage, pp - 1 - stage)
+        forward, backward, weights = (
+            sum(places[one] for one in pair) / 2 for places in pass_seconds(work, cluster).values()
+        )
+        backward += weights
+        travels = travel * sum(layers[one] for one in pair) / 2
+        both = max(forward + backward - travels, travels)
+        idle = (pp / 2 - 1) * (both + backward - 3 * weights)
+        slowest = max(slowest, (total - pp) * both + pp * (forward + backward) + idle)
+    return slowest
+
+
+def data_seconds(work: Work, cluster: Cluster) -> float:
+    """Return the seconds in which gradients and weights travel between replicas.
+
+    Replicas in the same machine share its links to other machines, so each link carries only a part
+    of the ring's bytes.
+    """
+    layout = work.layout
+    sent = traffic.traffic(work.architecture, layout, work.seq)["data"]
+    within = sent / cluster.link_speed(1)
+    if layout.devices <= cluster.machine:
+        return within
+    neighbors = max(1, cluster.machine // (layout.tp * layout.cp))
+    return sent / neighbors / cluster.link_speed(layout.devices) + within * (neighbors > 1)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A simulated training step.
+
+    Attributes:
+        parts: Seconds of a device, by kind. It computes "matmuls" and "elementwise" operators,
+            waits for "tensor", "expert" and "context" parallelism inside of passes, for the
+            "pipeline", and for "data" parallelism while no device computes. The "update" is the
+            optimizer's.
+        mfu: Model FLOPs utilization, with attention counted in full.
+    """
+
+    parts: dict[str, float]
+    mfu: float
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the whole step."""
+        return sum(self.parts.values())
+
+
+def simulate(work: Work, cluster: Cluster) -> Step:
+    """Simulate a step.
+
+    Raises:
+        ValueError: If the model doesn't fit the layout.
+    """
+    a, layout, speed = work.architecture, work.layout, cluster.efficiency
+    traffic.require_fit(a, layout, work.seq)
+    forward, backward, output, output_back = passes(work, cluster)
+    busy = forward.plus(backward).times(a.n_layer).plus(output).plus(output_back)
+    busy = busy.times(layout.micro_batches / layout.pp)
+    if layout.schedule == "dualpipe":
+        hidden = min(busy.expert, sum(busy) - busy.expert) * (1 - layout.pp / layout.micro_batches)
+        busy = busy._replace(expert=busy.expert - hidden)
+        idle = dualpipe_seconds(work, cluster) - sum(busy)
+    else:
+        idle = pipeline_seconds(work, cluster) - sum(busy)
+    data = data_seconds(work, cluster)
+    hidden = sum(busy) if layout.zero == 3 else sum(busy) / layout.micro_batches * 2 / 3
+    parameters = sum(traffic.layer_parameters(a, layout))
+    parameters += a.vocab_size * a.n_embd / layout.tp
+    held = parameters / (layout.dp * layout.cp if layout.zero else 1)
+    parts = {
+        "matmuls": busy.matrices + busy.attention,
+        "elementwise": busy.elementwise,
+        "tensor": busy.tensor,
+        "expert": busy.expert,
+        "context": busy.context,
+        "pipeline": idle if idle > 1e-9 * sum(busy) else 0.0,  # less is rounding
+        "data": max(data - speed.overlap * hidden, 0.0),
+        "update": UPDATE_BYTES * held / (cluster.device.bandwidth * speed.memory),
+    }
+    flops = layout.batch * work.seq * architecture.train_flops_per_token(a, work.seq, "full")
+    peak = layout.devices * cluster.device.peak_flops["bf16"]
+    return Step(parts, flops / (sum(parts.values()) * peak))
+
+
+# Memory of a device
+
+
+def memory(work: Work) -> dict[str, float]:
+    """Return the peak bytes of a device by kind, in mixed precision and with AdamW."""
+    return peak(
+        work.architecture,
+        work.layout,
+        work.seq,
+        recompute=work.recompute,
+        attention="flash" if work.fused_attention else "eager",
+    )
+
+
+# Failures
+
+# Llama 3 405B had 419 unexpected interruptions in 54 days on 16,384 H100s (Llama team 2024,
+# section 3.3.4).
+FAILURES_PER_DEVICE_HOUR = 419 / (54 * 24 * 16384)
+
+
+def best_interval(devices: int, save: float, rate: float = FAILURES_PER_DEVICE_HOUR) -> float:
+    """Return the seconds between checkpoints that lose least time (Young 1974).
+
+    Args:
+        devices: Number of devices.
+        save: Seconds that writing a checkpoint stops the run.
+        rate: Failures per device and hour.
+    """
+    return (2 * save * 3600 / (rate * devices)) ** 0.5
+
+
+def goodput(
+    devices: int,
+    save: float,
+    restart: float,
+    interval: float,
+    rate: float = FAILURES_PER_DEVICE_HOUR,
+) -> float:
+    """Return the share of the time in which a run makes progress that lasts.
+
+    Each failure costs a restart and on average half the time since the last checkpoint.
+    """
+    between = 3600 / (rate * devices)  # seconds from a failure to the next
+    lost = save / interval + (restart + interval / 2) / between
+    return 1 / (1 + lost)
+
+
+def candidates(
+    work: Work, cluster: Cluster, devices: int, batch: int, fixed: Mapping[str, Any]
+) -> Iterator[Work]:
+    """Yield the layouts of a model on a number of devices that fit into memory.
+
+    Args:
+        work: The model. Its layout and recomputation are replaced.
+        cluster: The devices.
+        devices: Number of devices.
+        batch: Sequences in a step.
+        fixed: Fields of `Layout` and `recompute` that every layout has.
+    """
+    a, cp, schedule = work.architecture, fixed.get("cp", 1), fixed.get("schedule", "1f1b")
+    recomputes = tried_values(fixed, "recompute", ("none", "selective", "full"))
+    for tp, pp in product((1, 2, 4, 8), range(1, min(64, a.n_layer) + 1)):
+        dp, left = divmod(devices, tp * pp * cp)
+        if left or batch % dp:
+            continue
+        for size, chunks, zero, ep in product(
+            tried_values(fixed, "micro_batch", (1, 2, 4)),
+            tried_values(fixed, "chunks", (1, 2, 4)),
+            tried_values(fixed, "zero", (1, 3) if pp == 1 else (1,)),
+            tried_values(fixed, "ep", shared_experts(a, dp)),
+        ):
+            if batch // dp % size or chunks > 1 == pp or pp * chunks > a.n_layer:
+                continue
+            layout = Layout(
+                dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, zero=zero, micro_batch=size, chunks=chunks,
+                micro_batches=batch // dp // size,
+                schedule="interleaved" if chunks > 1 and schedule == "1f1b" else schedule,
+            )  # fmt: skip
+            if traffic.misfit(a, layout, work.seq):
+                continue
+            for recompute in recomputes:
+                tried = replace(work, layout=layout, recompute=recompute)
+                if sum(memory(tried).values()) <= 0.9 * cluster.device.memory:
+                    yield tried
+                    break  # recomputing more is slower
+
+
+def tried_values(fixed: Mapping[str, Any], name: str, usual: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the values of a field that a search tries."""
+    return (fixed[name],) if name in fixed else usual
+
+
+def shared_experts(a: Architecture, dp: int) -> tuple[int, ...]:
+    """Return the numbers of devices over which a search spreads the experts."""
+    if not a.n_expert:
+        return (1,)
+    most = max(n for n in range(1, dp + 1) if dp % n == 0 and a.n_expert % n == 0)
+    return tuple({min(most, 8): None, most: None})
+
+
+def sweep(
+    work: Work, cluster: Cluster, devices: int, batch: int, fixed: Mapping[str, Any] | None = None
+) -> list[tuple[Work, Step]]:
+    """Return the layouts that fit with their steps, the fastest first.
+
+    The arguments are those of `candidates`.
+    """
+    tried = candidates(work, cluster, devices, batch, fixed or {})
+    return sorted(((w, simulate(w, cluster)) for w in tried), key=lambda pair: pair[1].seconds)

@@ -1,0 +1,261 @@
+"""Count the bytes that each device sends in a training step, by kind of parallelism."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from cs336_lib.bill.architecture import (
+    Architecture,
+    attention_matrices,
+    attention_vectors,
+    mlp_matrices,
+    mlp_vectors,
+    parameter_counts,
+)
+from cs336_lib.config import require
+from cs336_lib.data.corpus import DATA
+from cs336_lib.io import read_json
+
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "dualpipe"]
+
+LOW, HIGH = 2, 4  # bytes of bf16 activations and weights, and of fp32 gradients
+
+
+@dataclass(frozen=True)
+class Link:
+    """A connection between devices. `bandwidth` is in bytes per second and direction."""
+
+    name: str
+    bandwidth: float
+    source: str
+
+
+LINKS = {key: Link(**link) for key, link in read_json(DATA / "links.json").items()}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a training step is spread over devices.
+
+    Attributes:
+        dp: Data-parallel replicas, or FSDP shards with `zero` 3.
+        tp: Devices that share each matrix (Shoeybi et al. 2019).
+        pp: Pipeline stages.
+        cp: Devices that share each sequence, in context parallelism.
+        ep: Devices that share the experts. They are taken from the `dp` replicas.
+        zero: ZeRO stage, 0 to 3 (Rajbhandari et al. 2020).
+        micro_batch: Sequences in a micro-batch.
+        micro_batches: Micro-batches of each replica in a step.
+        schedule: Order of the pipeline's passes.
+        chunks: Parts of the model on each stage of an interleaved pipeline.
+    """
+
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    zero: int = 0
+    micro_batch: int = 1
+    micro_batches: int = 1
+    schedule: Schedule = "1f1b"
+    chunks: int = 1
+
+    @property
+    def devices(self) -> int:
+        """Number of devices."""
+        return self.dp * self.tp * self.pp * self.cp
+
+    @property
+    def batch(self) -> int:
+        """Sequences in a step."""
+        return self.dp * self.micro_batch * self.micro_batches
+
+    def __str__(self) -> str:
+        ways = ("tp", "pp", "cp", "ep", "chunks")
+        parts = [f"{way} {getattr(self, way)}" for way in ways if getattr(self, way) > 1]
+        return ", ".join(
+            [f"{self.devices:,} GPUs", f"batch {self.batch:,}", f"dp {self.dp}", *parts]
+        )
+
+
+def misfit(a: Architecture, layout: Layout, seq: int) -> str:
+    """Return why a model can't be spread in this way, or "" if it can."""
+    stages = layout.pp * layout.chunks
+    # The first and the last chunk may have only the embedding and the output matrix.
+    most = a.n_layer + 2
+    problems = {
+        f"{a.n_head} query heads can't be split over tp {layout.tp}": a.n_head % layout.tp,
+        f"{seq} tokens in a sequence can't be split over twice cp {layout.cp}": layout.cp > 1
+        and seq % (2 * layout.cp),
+        "a model without experts has ep 1": layout.ep > 1 and not a.n_expert,
+        f"{a.n_expert} experts can't be split over ep {layout.ep}": a.n_expert % layout.ep,
+        f"{layout.dp} replicas can't be split over ep {layout.ep}": layout.dp % layout.ep,
+        f"{a.n_layer} layers have at most {most} chunks; pp x chunks is {stages}": stages > most,
+        f"{layout.micro_batches} micro-batches can't be interleaved over pp {layout.pp}": (
+            layout.chunks > 1 and layout.micro_batches % layout.pp
+        ),
+        f"{layout.schedule} has one chunk on each stage": layout.chunks > 1
+        and layout.schedule in ("zb-h1", "dualpipe"),
+        f"dualpipe has an even pp and an even number of micro-batches, at least 2 x pp; pp is "
+        f"{layout.pp}, with {layout.micro_batches} micro-batches": layout.schedule == "dualpipe"
+        and (layout.pp % 2 or layout.micro_batches % 2 or layout.micro_batches < 2 * layout.pp),
+    }
+    return next((problem for problem, found in problems.items() if found), "")
+
+
+def require_fit(a: Architecture, layout: Layout, seq: int) -> None:
+    """Raise `ValueError` with the nearest layout if a model can't be spread in this way."""
+    require(layout.zero in (0, 1, 2, 3), f"zero is {layout.zero}; 0, 1, 2 or 3 expected")
+    if problem := misfit(a, layout, seq):
+        raise ValueError(f"{problem}; the nearest layout is {nearest_fit(a, layout, seq)}")
+
+
+def nearest_fit(a: Architecture, layout: Layout, seq: int) -> Layout:
+    """Return the layout nearest to this one in which a model fits.
+
+    Each way to split takes the nearest number that divides, and the smaller of two. The number of
+    devices and the batch then stay as near as possible.
+    """
+
+    def nearest(wanted: float, choices: Iterable[int]) -> int:
+        return min(choices, key=lambda n: (abs(n - wanted), n))
+
+    tp = nearest(
+        layout.tp, (n for n in range(1, min(a.n_head, 2 * layout.tp) + 1) if a.n_head % n == 0)
+    )
+    cp = nearest(
+        layout.cp,
+        (n for n in range(1, min(seq, 2 * layout.cp) + 1) if n == 1 or seq % (2 * n) == 0),
+    )
+    both_ways = layout.schedule == "dualpipe"
+    chunks = 1 if both_ways or layout.schedule == "zb-h1" else min(layout.chunks, a.n_layer + 2)
+    pp = min(layout.pp, (a.n_layer + 2) // chunks)
+    pp = max(2, pp // 2 * 2) if both_ways else pp
+    dp = max(1, round(layout.devices / (tp * pp * cp)))
+    ep = nearest(
+        layout.ep,
+        (n for n in range(1, min(dp, 2 * layout.ep) + 1) if dp % n == 0 == a.n_expert % n),
+    )
+    if not a.n_expert:
+        ep = 1
+    together = pp if chunks > 1 else 2 if both_ways else 1
+    passes = max(1, round(layout.batch / (dp * layout.micro_batch * together))) * together
+    passes = max(passes, 2 * pp) if both_ways else passes
+    return replace(layout, dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, chunks=chunks, micro_batches=passes)
+
+
+# Bytes that a device sends in a ring of n devices, for a tensor of `size` bytes in all
+
+
+def all_gather_bytes(size: float, n: int) -> float:
+    """Return what each device sends in an all-gather or a reduce-scatter."""
+    return size * (n - 1) / n
+
+
+def all_reduce_bytes(size: float, n: int) -> float:
+    """Return what each device sends in an all-reduce, a reduce-scatter and an all-gather."""
+    return 2 * all_gather_bytes(size, n)
+
+
+def layer_parameters(a: Architecture, layout: Layout) -> tuple[float, float]:
+    """Return the parameters of all blocks on one device: those outside of experts, and experts.
+
+    Tensor parallelism splits matrices and not vectors, and a stage has 1 / pp of the layers.
+    """
+    width = mlp_matrices(a, a.mlp_width) + mlp_vectors(a, a.mlp_width)
+    expert = mlp_matrices(a, a.expert_width) + mlp_vectors(a, a.expert_width)
+    shared = a.expert_layers * (a.n_shared * expert + a.n_expert * (a.n_embd + a.router_bias))
+    attention = a.n_layer * (attention_matrices(a) + attention_vectors(a))
+    norms = 2 * a.n_layer * a.n_embd * (2 if a.norm_bias else 1)
+    outside = (attention + a.dense_layers * width + shared) / layout.tp + norms
+    experts = a.expert_layers * a.n_expert * expert / layout.tp / layout.ep
+    return outside / layout.pp, experts / layout.pp
+
+
+def data_parallel_bytes(a: Architecture, layout: Layout) -> float:
+    """Return what a device of the first stage sends for gradients and weights in a step.
+
+    DDP all-reduces fp32 gradients once. ZeRO-1 and ZeRO-2 reduce-scatter them and all-gather bf16
+    weights. ZeRO-3 does both in every micro-batch, as FSDP2 does. It gathers a block's weights
+    again for the backward pass, and keeps the others. Experts have fewer replicas.
+    """
+    counts, norm = parameter_counts(a), a.n_embd * (2 if a.norm_bias else 1)
+    outside, experts = layer_parameters(a, layout)
+    root = (counts["embedding"] + counts["positions"]) / layout.tp
+    if layout.pp == 1:
+        root += counts["output"] / layout.tp + norm
+    sent = 0.0
+    for parameters, again, n in (
+        (root, 0, layout.dp * layout.cp),
+        (outside, 1, layout.dp * layout.cp),
+        (experts, 1, layout.dp // layout.ep),
+    ):
+        gradients = all_gather_bytes(HIGH * parameters, n)
+        weights = all_gather_bytes(LOW * parameters, n)
+        if layout.zero == 0:
+            sent += 2 * gradients
+        elif layout.zero < 3:
+            sent += gradients + weights
+        else:
+            sent += layout.micro_batches * (gradients + (1 + again) * weights)
+    return sent
+
+
+def traffic(a: Architecture, layout: Layout, seq: int) -> dict[str, float]:
+    """Return the bytes that one device sends in a step, by kind of parallelism.
+
+    Args:
+        a: The model.
+        layout: How it is spread.
+        seq: Tokens in a sequence.
+
+    Raises:
+        ValueError: If the model doesn't fit the layout.
+    """
+    require_fit(a, layout, seq)
+    tokens = layout.micro_batch * seq / layout.cp  # of a micro-batch on one device
+    residual = LOW * tokens * a.n_embd  # bytes of the residual stream
+    layers, passes = a.n_layer / layout.pp, layout.micro_batches
+    # Each block has two matrices that end in a sum over devices, forward and backward. Sequence
+    # parallelism sends a reduce-scatter and an all-gather instead, which is as much.
+    tensor = passes * layers * 4 * all_reduce_bytes(residual, layout.tp)
+    # Activations go forward and their gradients back, over the edges between chunks.
+    edges = layout.chunks if layout.pp > 1 else 0
+    pipeline = passes * edges * 2 * residual / layout.tp
+    # Each device sends its keys and values around the ring, and their gradients on the way back.
+    pair = LOW * tokens * kv_width(a)
+    context = passes * layers * 3 * (layout.cp - 1) * pair / layout.tp
+    # Tokens travel to their experts and back, forward and backward.
+    chosen = a.n_active * residual / layout.tp
+    expert = passes * a.expert_layers / layout.pp * 4 * all_gather_bytes(chosen, layout.ep)
+    return {
+        "data": data_parallel_bytes(a, layout),
+        "tensor": tensor,
+        "pipeline": pipeline,
+        "context": context,
+        "expert": expert,
+    }
+
+
+def kv_width(a: Architecture) -> int:
+    """Return the numbers in a token's keys and values in one layer, expanded per head in MLA."""
+    if a.kv_rank:
+        return a.n_head * (a.qk_dim + a.value_dim)
+    return 2 * a.n_kv_head * a.head_dim
+
+
+def bubble(layout: Layout) -> float:
+    """Return the idle share of a pipeline's step, as a fraction of the busy time.
+
+    GPipe and 1F1B wait for p - 1 of m micro-batches (Huang et al. 2019; Narayanan et al. 2021,
+    section 2.2). Interleaving divides this by the chunks. ZB-H1 postpones the gradients of weights
+    and waits for (p - 1) (F + B - W) (Qi et al. 2023, table 2). A forward pass F and the gradients
+    of inputs B and of weights W take equally long, so a third of the wait remains. DualPipe waits
+    for (p / 2 - 1) (F + 2 B - W), if its passes overlap and nothing waits for other devices
+    (DeepSeek-AI 2024, table 2).
+    """
+    if layout.schedule == "dualpipe":
+        return (layout.pp - 2) / layout.micro_batches / 3
+    parts = {"interleaved": layout.chunks, "zb-h1": 3}.get(layout.schedule, 1)
+    return (layout.pp - 1) / layout.micro_batches / parts

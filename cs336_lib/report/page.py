@@ -1,0 +1,353 @@
+"""Write the web page and the model card of a training run."""
+
+import dataclasses
+import re
+import shlex
+import statistics
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from cs336_lib import accounting
+from cs336_lib.bill import text
+from cs336_lib.config import CHANGEABLE, PATHS, PRESETS, TrainConfig, require
+from cs336_lib.data.tokenizer import tokenizer_of
+from cs336_lib.io import inside, read_json
+from cs336_lib.training.run_folder import ENVIRONMENT, LARGEST, METRICS, Run, outcome, read_run
+
+# `read_metrics` checks the other numbers of a row. A row of an older version may lack these.
+OPTIONAL = ("lr", "grad_norm", "mfu", "hellaswag")
+
+MOST_SAMPLES = 20  # on the page; the newest ones
+
+MOST_DEVICES = 10**6
+
+# The policy forbids every request, whatever a damaged run folder contains.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1a1a1a; --paper: #fff; --soft: #5a5a5a;
+  --line: #d5d5d5; --box: #f5f6f8; }
+@media (prefers-color-scheme: dark) { :root { --ink: #ececec; --paper: #16181c; --soft: #a9adb5;
+  --line: #3b3f46; --box: #20242a; } }
+body { margin: 0 auto; max-width: 68rem; padding: 1.5rem; background: var(--paper);
+  color: var(--ink); font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
+h1 { margin: 0; line-height: 1.2; } h2 { margin: 2.2rem 0 .6rem; }
+p { margin: .4rem 0; } .soft { color: var(--soft); }
+.tiles, .curves { display: grid; gap: 1rem; margin: 0; padding: 0; list-style: none; }
+.tiles { grid-template-columns: repeat(auto-fit, minmax(10rem, 1fr)); margin-top: 1.2rem; }
+.tiles li { background: var(--box); border-radius: .5rem; padding: .6rem .9rem; }
+.tiles b { display: block; font-size: 1.35rem; }
+.curves { grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr)); }
+svg { width: 100%; height: auto; color: var(--ink); }
+table { border-collapse: collapse; width: 100%; }
+th, td { border-bottom: 1px solid var(--line); padding: .25rem .8rem .25rem 0; text-align: left; }
+th { font-weight: normal; color: var(--soft); width: 16rem; vertical-align: top; }
+pre { background: var(--box); border-radius: .5rem; padding: .7rem .9rem; white-space: pre-wrap; }
+.alert { border-left: .3rem solid #d55e00; background: var(--box); padding: .5rem .9rem; }
+summary { cursor: pointer; }
+"""
+
+
+def read(folder: Path) -> tuple[Run, dict[str, Any]]:
+    """Read a run, and the hardware and software that it recorded.
+
+    Numbers and samples of the wrong type are removed from the rows. A run of an older version
+    recorded no environment, so the second result may be empty.
+
+    Raises:
+        FileNotFoundError: If the folder, config.json or metrics.jsonl doesn't exist.
+        ValueError: If a file is corrupt or contains no finished step.
+    """
+    run = read_run(folder)
+    for row in run.rows:
+        for name in OPTIONAL:
+            value = row.get(name)
+            # NaN fails the comparison.
+            if not (isinstance(value, (int, float)) and -LARGEST < value < LARGEST):
+                row.pop(name, None)
+        if not isinstance(row.get("sample"), str):
+            row.pop("sample", None)
+    path = inside(folder, ENVIRONMENT)
+    environment = read_json(path) if path.exists() else {}
+    devices = environment.get("devices", 1)
+    known = type(devices) is int and 1 <= devices <= MOST_DEVICES
+    require(known, f"{path}: devices is {devices!r:.40}; a number of devices expected")
+    return run, environment
+
+
+def check(path: Path, price: float | None, overwrite: bool) -> None:
+    """Check the options of `cs336 report` before the figures are drawn.
+
+    Raises:
+        FileExistsError: If the file exists and `overwrite` is off.
+        ValueError: If the price isn't above 0 or is above a million.
+    """
+    valid = price is None or 0 < price <= 1e6
+    require(valid, f"price is {price}; above 0 and at most 1000000 expected")
+    if path.exists() and not overwrite:
+        raise FileExistsError(f"{path} exists; pass --overwrite, or another name with --out")
+
+
+def work(run: Run) -> tuple[int, float] | None:
+    """Count the parameters of a run's model, and the FLOPs of its finished steps.
+
+    Returns `None` if the run folder has no tokenizer, because then the vocabulary is unknown.
+    """
+    tokenizer = tokenizer_of(Path(run.name))
+    if tokenizer is None:
+        return None
+    model = run.config.model_config(tokenizer.vocab_size)
+    flops = accounting.train_flops_per_token(model) * run.rows[-1]["tokens"]
+    return accounting.count_parameters(model), flops
+
+
+def costs(run: Run, environment: dict[str, Any], price: float | None = None) -> dict[str, str]:
+    """Format the compute, the device hours and the price of a run.
+
+    Args:
+        run: The run. Only the time of its training steps counts.
+        environment: What the run recorded. Without it, the run counts as one device.
+        price: Dollars for one device and hour.
+    """
+    hours = sum(row["step_ms"] for row in run.rows) / 3.6e6
+    devices = environment.get("devices", 1)
+    found = {}
+    if counts := work(run):
+        parameters, flops = counts
+        found = {"parameters": f"{parameters:,}", "training FLOPs": f"{flops:.2e}"}
+    found["time in steps"] = accounting.duration(hours * 3600)
+    kind = "CPU" if str(environment.get("device", "")).startswith("CPU") else "GPU"
+    if not environment:
+        kind = "device"
+    found[f"{kind} hours"] = f"{hours * devices:,.3g} ({devices:,} x {hours:,.3g} hours)"
+    if price is not None:
+        dollars = hours * devices * price
+        found["cost"] = (
+            f"${dollars:,.{2 if dollars >= 1 else 6}f} at ${price:g} per {kind} and hour"
+        )
+    return found
+
+
+def commands(run: Run) -> list[str]:
+    """Return the commands that resume, sample, evaluate and export a run."""
+    folder = shlex.quote(run.name)
+    found = []
+    if run.rows[-1]["step"] + 1 < run.config.max_steps:
+        found.append(train_command(run.config, run.name))
+    found.append(f"cs336 sample --run-dir {folder}")
+    found.append(f"cs336 eval --run-dir {folder}")
+    found.append(f"cs336 export --run-dir {folder} --out {folder}/export")
+    return found
+
+
+def train_command(config: TrainConfig, run_dir: str) -> str:
+    """Return the command that resumes a run, from the preset that needs the fewest flags."""
+    wanted = dataclasses.asdict(config) | {"run_dir": run_dir, "resume": True}
+    changes = {}
+    for name, (_, preset) in PRESETS.items():
+        defaults = dataclasses.asdict(preset)
+        changes[name] = {key: value for key, value in wanted.items() if value != defaults[key]}
+    nearest = min(changes, key=lambda name: len(changes[name]))
+    words = ["cs336", "train", nearest]
+    for key, value in changes[nearest].items():
+        flag = key.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words.append(f"--{flag}={value}")
+    return shlex.join(words)
+
+
+def page(
+    run: Run,
+    environment: dict[str, Any],
+    figures: Sequence[tuple[str, str]],
+    price: float | None = None,
+) -> str:
+    """Return a web page about a run, which makes no requests.
+
+    Args:
+        run: A finished or unfinished run from `read`.
+        environment: What the run recorded about its machine.
+        figures: SVG and alternative text of each figure.
+        price: Dollars for one device and hour, or `None` to leave the price out.
+    """
+    name = escape(run.name)
+    config = dataclasses.asdict(run.config)
+    finished = run.rows[-1]["step"] + 1 >= run.config.max_steps
+    missing = "" if environment else "<p>This run didn't record its environment.</p>"
+    curves = (
+        svg.replace("<svg ", f'<svg role="img" aria-label="{escape(alt)}" ', 1)
+        for svg, alt in figures
+    )
+    prices = (
+        "The time leaves out validation, checkpoints and steps that were repeated after a kill."
+    )
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<title>Run {name}</title>
+<style>{STYLE}</style>
+</head>
+<body>
+<main>
+<h1>{name}</h1>
+<p class="soft">{"Finished" if finished else "Unfinished"} training run</p>
+{tiles(outcome(run) | final_scores(run))}
+{trouble(run)}
+<h2>Curves</h2>
+<div class="curves">{"".join(curves)}</div>
+{samples(run)}
+<h2>Cost</h2>
+{table(costs(run, environment, price))}
+<p class="soft">{prices}</p>
+<h2>Environment</h2>
+{missing or table(environment)}
+<h2>Commands</h2>
+<pre>{escape(chr(10).join(commands(run)))}</pre>
+<h2>Config</h2>
+<details><summary>All {len(config)} settings</summary>{table(config)}</details>
+</main>
+</body>
+</html>
+"""
+
+
+def final_scores(run: Run) -> dict[str, str]:
+    """Format the last HellaSwag score and the median MFU, if the run has them."""
+    found = {}
+    if scores := [row["hellaswag"] for row in run.rows if "hellaswag" in row]:
+        found["HellaSwag, final"] = f"{scores[-1]:.4f}"
+    if speeds := [row["mfu"] for row in run.rows if "mfu" in row]:
+        found["MFU (median)"] = f"{statistics.median(speeds):.1%}"
+    return found
+
+
+def tiles(values: dict[str, str]) -> str:
+    """Return the most important results as a list of large numbers."""
+    items = (f"<li>{escape(name)}<b>{escape(value)}</b></li>" for name, value in values.items())
+    return f'<ul class="tiles">{"".join(items)}</ul>'
+
+
+def trouble(run: Run) -> str:
+    """Return a note about skipped steps and loss spikes, or ""."""
+    found = text.troubles(run.rows)
+    return f'<p class="alert">Worth a look: {escape(found)}.</p>' if found else ""
+
+
+def table(values: dict[str, Any]) -> str:
+    """Return a table of names and values."""
+    rows = (
+        f'<tr><th scope="row">{escape(str(name))}</th><td>{escape(str(value)) or "-"}</td></tr>'
+        for name, value in values.items()
+    )
+    return f"<table>{''.join(rows)}</table>"
+
+
+def samples(run: Run) -> str:
+    """Return the newest sample, and the ones before it in a part that can be opened."""
+    found = [(row["step"] + 1, row["sample"]) for row in run.rows if "sample" in row]
+    if not found:
+        return ""
+    texts = [
+        f"<p>After step {step:,}</p><pre>{escape(text)}</pre>"
+        for step, text in reversed(found[-MOST_SAMPLES:])
+    ]
+    older = f"<details><summary>Earlier samples</summary>{''.join(texts[1:])}</details>"
+    return f"<h2>Samples</h2>{texts[0]}{older if texts[1:] else ''}"
+
+
+# Settings that describe the machine or a place on it, not the recipe.
+PRIVATE = (*CHANGEABLE, *PATHS)
+
+LICENSE = re.compile("[a-z0-9][a-z0-9.-]*")  # as the hub writes them, such as apache-2.0
+
+
+def model_card(run_dir: Path, weights_license: str, data_license: str) -> str:
+    """Write the README.md of an exported run for the Hugging Face hub.
+
+    Paths are left out, because a card is public.
+
+    Args:
+        run_dir: Folder of the run. Without config.json or metrics.jsonl, the recipe or the metrics
+            are left out.
+        weights_license: Identifier such as mit or apache-2.0, or "" to state none.
+        data_license: Licence of the training data in words, or "" to state none.
+
+    Raises:
+        ValueError: If the licence isn't an identifier, or if a file of the run is corrupt.
+    """
+    known = not weights_license or LICENSE.fullmatch(weights_license)
+    wanted = "an identifier of the hub such as mit expected"
+    require(bool(known), f"license is {weights_license!r:.60}; {wanted}")
+    missing = "Not stated. Ask the author before you use the model."
+    is_shipped, recipe, metrics = False, "Not recorded.", "Not recorded."
+    if (run_dir / METRICS).exists():
+        run, environment = read(run_dir)
+        is_shipped = not run.config.train_data
+        fields = dataclasses.asdict(run.config).items()
+        recipe = code({name: value for name, value in fields if name not in PRIVATE})
+        metrics = code(outcome(run) | final_scores(run) | costs(run, environment))
+    if is_shipped:
+        data = "37 plays of Shakespeare, as they ship with cs336-lib."
+        data_license = data_license or "Public domain."
+    else:
+        data = "Not described. Say here what the data is, and where it comes from."
+    header = ["library_name: transformers", "pipeline_tag: text-generation"]
+    header += [f"license: {weights_license}"] if weights_license else []
+    return f"""---
+{chr(10).join(header)}
+---
+
+# {markdown(run_dir.resolve().name)}
+
+A GPT-2 trained with [cs336-lib](https://github.com/YOUR_NAME/cs336-lib).
+
+## Load
+
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained("FOLDER_OR_NAME")
+    tokenizer = AutoTokenizer.from_pretrained("FOLDER_OR_NAME")
+
+## Data
+
+{data}
+
+## Recipe
+
+{recipe}
+
+## Metrics
+
+Losses are in nats per token.
+
+{metrics}
+
+## Licence
+
+- Weights: {weights_license or missing}
+- Data: {markdown(data_license) or missing}
+
+## Limits
+
+The model continues text. It wasn't trained to follow instructions or to answer questions, and no
+filter keeps it from false, offensive or memorized text. It only knows the kind of text that it was
+trained on.
+"""
+
+
+def code(values: dict[str, Any]) -> str:
+    """Return names and values as a code block in Markdown, one per line."""
+    lines = (" ".join(f"{name}: {value}".split()) for name, value in values.items())
+    return "\n".join(f"    {line}" for line in lines)
+
+
+def markdown(text: str) -> str:
+    """Return a text as one line in which Markdown and HTML have no meaning."""
+    return re.sub(r"([\\`*_{}\[\]<>()#+!|~-])", r"\\\1", " ".join(text.split()))

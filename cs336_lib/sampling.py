@@ -1,0 +1,386 @@
+"""Sample from a GPT with temperature, top-k, top-p and a KV cache."""
+
+import codecs
+import dataclasses
+import math
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from cs336_lib.config import require
+from cs336_lib.data.tokenizer import Tokenizer
+from cs336_lib.io import Bar
+from cs336_lib.model import GPT, KVCache
+from cs336_lib.system import hardware
+
+MAX_NEW_TOKENS = 2**20  # their memory is allocated before the first one is drawn
+MIN_TEMPERATURE = 1e-6  # dividing by less could overflow
+WEIGHTS = {
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "int8": torch.int8,
+}
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """Settings for sampling.
+
+    Args:
+        max_new_tokens: Maximum number of tokens to generate.
+        temperature: Divisor of the logits. 0 always picks the most likely token.
+        top_k: Number of most likely tokens to sample from (default: all).
+        top_p: Total probability of the most likely tokens to sample from (default: all).
+        seed: Random seed. Prompt i of a batch uses seed + i (default: a random seed).
+        stop_token: Token that ends a row (default: `None`, which never ends a row early).
+        use_cache: Whether to use a KV cache, which is faster and gives the same tokens.
+
+    Raises:
+        ValueError: If a setting is out of range.
+    """
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop_token: int | None = None
+    use_cache: bool = True
+
+    def __post_init__(self) -> None:
+        count_fits = 0 <= self.max_new_tokens <= MAX_NEW_TOKENS
+        divisible = self.temperature == 0 or MIN_TEMPERATURE <= self.temperature < math.inf
+        for name, valid, expected in (
+            ("max_new_tokens", count_fits, f"0 to {MAX_NEW_TOKENS}"),
+            ("temperature", divisible, f"0 (greedy) or at least {MIN_TEMPERATURE}"),
+            ("top_k", self.top_k is None or self.top_k >= 1, "at least 1"),
+            ("top_p", self.top_p is None or 0 < self.top_p <= 1, "above 0 and up to 1"),
+            ("seed", self.seed is None or 0 <= self.seed < 2**62, "0 to 2**62 - 1"),
+        ):
+            require(valid, f"{name} is {getattr(self, name)}; {expected} expected")
+
+
+def sampling_config(sampling: SamplingConfig | int, options: dict[str, Any]) -> SamplingConfig:
+    """Return a config with the fields in `options`.
+
+    `sampling` is a config to update, or the value of max_new_tokens.
+    """
+    if isinstance(sampling, SamplingConfig):
+        return dataclasses.replace(sampling, **options)
+    return SamplingConfig(sampling, **options)
+
+
+def filter_logits(
+    logits: Float[Tensor, "batch vocab"],
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+) -> Float[Tensor, "batch vocab"]:
+    """Divide logits by the temperature, and set the logits of unlikely tokens to -inf.
+
+    `top_k` keeps the k most likely tokens (Fan et al. 2018). `top_p` keeps the smallest set of most
+    likely tokens with a total probability of at least p (Holtzman et al. 2020).
+    """
+    logits = logits / temperature
+    if top_k is not None:
+        kth = logits.topk(min(top_k, logits.size(-1))).values[:, -1:]
+        logits = logits.masked_fill(logits < kth, float("-inf"))
+    if top_p is not None and top_p < 1:  # a rounded cumulative sum reaches 1 before the last token
+        ordered, order = logits.sort(descending=True)
+        probabilities = ordered.softmax(-1)
+        before = probabilities.cumsum(-1) - probabilities  # 0 for the most likely token
+        top_p = max(top_p, torch.finfo(before.dtype).tiny)  # less would be rounded to 0
+        dropped = torch.zeros_like(before, dtype=torch.bool).scatter(1, order, before >= top_p)
+        logits = logits.masked_fill(dropped, float("-inf"))
+    return logits
+
+
+def context_start(length: int, block_size: int) -> int:
+    """Return the first position in the context for a text of `length` tokens.
+
+    The context holds at most block_size tokens. When it is full, it moves forward by half a block.
+    The KV cache is therefore rebuilt only once every block_size / 2 tokens.
+    """
+    jump = max(1, block_size // 2)
+    return -(-max(0, length - block_size) // jump) * jump
+
+
+def choose(
+    logits: Float[Tensor, "batch vocab"],
+    generators: list[torch.Generator],
+    sampling: SamplingConfig,
+) -> Int[Tensor, " batch"]:
+    """Sample a token for each row, or take the argmax at temperature 0.
+
+    Each row has its own random generator. Sampling runs on the CPU, so the random numbers don't
+    depend on the device. Raises `ValueError` if the logits aren't finite.
+    """
+    message = "the model's logits are not finite; use --weights fp32 or an earlier checkpoint"
+    require(math.isfinite(logits.amax()), message)  # the largest of several is NaN if one is
+    if sampling.temperature == 0:
+        return logits.argmax(-1)
+    filtered = filter_logits(logits.float(), sampling.temperature, sampling.top_k, sampling.top_p)
+    probabilities = filtered.softmax(-1).cpu()
+    tokens = [
+        torch.multinomial(row, 1, generator=generator)
+        for row, generator in zip(probabilities, generators, strict=True)
+    ]
+    return torch.cat(tokens).to(logits.device)
+
+
+@torch.no_grad()
+def stream(
+    model: GPT, prompts: Int[Tensor, "batch seq"], sampling: SamplingConfig | int, **options: Any
+) -> Iterator[Int[Tensor, " batch"]]:
+    """Generate one token per prompt at a time, until all rows have stopped.
+
+    Each row has its own random generator, so its continuation doesn't depend on the rest of the
+    batch. Row i of a batch with seed s gets the same tokens as a single prompt with seed s + i.
+
+    Args:
+        model: The model.
+        prompts: Token ids, shape (batch, tokens).
+        sampling: A sampling config, or the value of max_new_tokens.
+        options: Fields of `SamplingConfig` by name.
+
+    Yields:
+        One token per row. After the stop token, a row repeats the stop token.
+
+    Raises:
+        ValueError: If a setting is out of range, a prompt is empty, or the logits aren't finite.
+    """
+    sampling = sampling_config(sampling, options)
+    message = f"the prompts have shape {tuple(prompts.shape)}; (batch, seq) expected, not empty"
+    require(prompts.ndim == 2 and prompts.numel() > 0, message)
+    seed = secrets.randbits(62) if sampling.seed is None else sampling.seed
+    generators = [torch.Generator().manual_seed(seed + row) for row in range(len(prompts))]
+    text = F.pad(prompts, (0, sampling.max_new_tokens)).to(model.device)
+    dtype = model.transformer.wte.weight.dtype
+    cache, begin = None, 0
+    stopped = torch.zeros(len(text), dtype=torch.bool, device=text.device)
+    was_training = model.training
+    model.eval()
+    try:
+        for end in range(prompts.size(1), text.size(1)):
+            start = context_start(end, model.config.block_size)
+            if cache is None or start != begin or not sampling.use_cache:
+                cache, begin = KVCache(model.config, len(text), text.device, dtype), start
+            unread = text[:, start + cache.length : end]
+            logits = model(unread, cache=cache, last_only=True)[:, -1]
+            token = choose(logits, generators, sampling)
+            if sampling.stop_token is not None:
+                token = token.masked_fill(stopped, sampling.stop_token)
+                stopped = token == sampling.stop_token
+            text[:, end] = token
+            yield token
+            if sampling.stop_token is not None and stopped.all():
+                break
+    finally:
+        model.train(was_training)
+
+
+class HalfLinear(nn.Module):
+    """Linear layer with 16-bit weights and 32-bit activations.
+
+    With a single input row, the layer is memory-bound, so 16-bit weights are twice as fast. With
+    several rows, the weights are first converted to 32 bits, because most CPUs have no native
+    16-bit matmul.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, linear: nn.Linear, dtype: torch.dtype):
+        super().__init__()
+        self.register_buffer("weight", linear.weight.to(dtype))
+        self.register_buffer("bias", None if linear.bias is None else linear.bias.to(dtype))
+
+    def forward(self, x: Float[Tensor, "batch seq n_in"]) -> Float[Tensor, "batch seq n_out"]:
+        """Apply the layer. The result has the same dtype as `x`."""
+        if x.numel() == x.size(-1):
+            return F.linear(x.to(self.weight.dtype), self.weight, self.bias).to(x.dtype)
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return F.linear(x, self.weight.to(x.dtype), bias)
+
+
+class ColumnLinear(nn.Module):
+    """Linear layer with fp32 weights that are stored by column.
+
+    For a single input row, the result is the sum of the columns, each weighted by an input. This is
+    what `embedding_bag` computes, and it reads the weights as fast as memory allows, which no
+    matrix-vector product of PyTorch does (docs/decisions.md). Each thread sums one bag of columns,
+    but a small layer has only one bag, because waking a thread takes longer than reading 1 MB.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    columns: Tensor
+    bags: Tensor
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        linear.weight.data = linear.weight.T.contiguous().T  # as does the embedding that shares it
+        self.weight, self.bias = linear.weight, linear.bias
+        bags = torch.get_num_threads() if linear.weight.nbytes > 2**20 else 1
+        self.register_buffer("columns", torch.arange(linear.in_features))
+        self.register_buffer("bags", torch.arange(bags) * linear.in_features // bags)
+
+    def forward(self, x: Float[Tensor, "batch seq n_in"]) -> Float[Tensor, "batch seq n_out"]:
+        """Apply the layer."""
+        if x.numel() > x.size(-1):
+            return F.linear(x, self.weight, self.bias)
+        sums = F.embedding_bag(
+            self.columns, self.weight.T, self.bags, mode="sum", per_sample_weights=x.flatten()
+        )
+        y = sums.sum(0) if self.bias is None else sums.sum(0) + self.bias
+        return y[None, None]
+
+
+class OneDNNLinear(nn.Module):
+    """Linear layer of oneDNN with bf16 weights, in the layout that oneDNN prefers.
+
+    PyTorch's compiler uses it, too. It takes and returns fp32.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.bfloat16(), 1)
+        self.register_buffer("weight", packed)
+        self.register_buffer("bias", None if linear.bias is None else linear.bias.bfloat16())
+
+    def forward(self, x: Float[Tensor, "batch seq n_in"]) -> Float[Tensor, "batch seq n_out"]:
+        """Apply the layer. The result has the same dtype as `x`."""
+        rounded = x.bfloat16()
+        y = torch.ops.mkldnn._linear_pointwise(rounded, self.weight, self.bias, "none", [], "")
+        return y.to(x.dtype)
+
+
+class Int8Linear(nn.Module):
+    """Linear layer with int8 weights and one scale per output.
+
+    A single input row is rounded to bf16. With several rows, the weights are first converted.
+    """
+
+    weight: Tensor
+    scales: Tensor
+    bias: Tensor | None
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        scales = (linear.weight.abs().amax(1) / 127).clamp_min(1e-12)
+        rounded = (linear.weight / scales[:, None]).round()
+        self.register_buffer("weight", rounded.to(torch.int8))
+        self.register_buffer("scales", scales.bfloat16())
+        self.register_buffer("bias", linear.bias)
+
+    def forward(self, x: Float[Tensor, "batch seq n_in"]) -> Float[Tensor, "batch seq n_out"]:
+        """Apply the layer. The result has the same dtype as `x`."""
+        if x.numel() > x.size(-1):
+            weight = self.weight.to(x.dtype) * self.scales[:, None].to(x.dtype)
+            return F.linear(x, weight, self.bias)
+        y = torch._weight_int8pack_mm(x[0].bfloat16(), self.weight, self.scales)
+        return y[None].to(x.dtype) + (0 if self.bias is None else self.bias)
+
+
+@torch.no_grad()
+def store_weights(model: GPT, dtype: torch.dtype = torch.float32) -> None:
+    """Convert the weights to `dtype`, in the fastest memory layout for generating a single text.
+
+    After this call, use the model only for generation. A CPU with native bf16 sums fp32 weights by
+    column, and multiplies bf16 weights with oneDNN. On other CPUs, fp32 weights with at least as
+    many outputs as inputs are stored in column-major order. fp16 weights are fastest in row-major
+    order (docs/decisions.md).
+
+    Raises:
+        ValueError: If `dtype` is int8 and the model isn't on a CPU.
+    """
+    on_cpu = model.device.type == "cpu"
+    require(on_cpu or dtype != torch.int8, "int8 weights need --device cpu; use fp16")
+    if not on_cpu:
+        model.to(dtype)
+        return
+    native = hardware.has_bf16(model.device)
+    linear_layers = [(n, m) for n, m in model.named_modules() if isinstance(m, nn.Linear)]
+    for name, layer in linear_layers:
+        if dtype == torch.int8:
+            model.set_submodule(name, Int8Linear(layer))
+        elif native and dtype == torch.float32:
+            model.set_submodule(name, ColumnLinear(layer))
+        elif native and dtype == torch.bfloat16 and torch.backends.mkldnn.is_available():
+            model.set_submodule(name, OneDNNLinear(layer))
+        elif dtype != torch.float32:
+            model.set_submodule(name, HalfLinear(layer, dtype))
+        elif layer.out_features >= layer.in_features:
+            layer.weight.data = layer.weight.T.contiguous().T
+
+
+def generate(
+    model: GPT, prompts: Int[Tensor, "batch seq"], sampling: SamplingConfig | int, **options: Any
+) -> Int[Tensor, "batch longer_seq"]:
+    """Return the prompts followed by their continuations. See `stream` for the arguments.
+
+    Rows that end early are padded with the stop token.
+    """
+    sampling = sampling_config(sampling, options)
+    tokens, total = stream(model, prompts, sampling), sampling.max_new_tokens
+    bar = Bar(tokens, total=total, desc="sampling", unit="tok")
+    return torch.cat([prompts.to(model.device), *(token[:, None] for token in bar)], dim=1)
+
+
+def encode(tokenizer: Tokenizer, prompt: str) -> Int[Tensor, " seq"]:
+    """Encode a prompt as token ids.
+
+    Raises `ValueError` if the prompt is empty or has a character that isn't in the vocabulary.
+    """
+    require(len(prompt) > 0, "the prompt is empty; at least one character expected")
+    return torch.from_numpy(tokenizer.encode(prompt).astype("int64"))
+
+
+def first_prompt(tokenizer: Tokenizer, wanted: str) -> str:
+    """Return `wanted` if the tokenizer can encode it, and otherwise the text of token 0."""
+    try:
+        tokenizer.encode(wanted)
+    except ValueError:
+        return tokenizer.decode([0])
+    return wanted
+
+
+def stream_text(
+    model: GPT,
+    tokenizer: Tokenizer,
+    prompt: str,
+    sampling: SamplingConfig | int,
+    *,
+    stop: bool = True,
+    **options: Any,
+) -> Iterator[str]:
+    """Yield the continuation of `prompt` as text, piece by piece.
+
+    A character that spans several tokens is yielded as a whole. If `stop` is true, the text ends
+    before <|endoftext|>. See `stream` and `encode` for the other arguments and errors.
+    """
+    stop_token = tokenizer.end_of_text if stop else None
+    sampling = sampling_config(sampling, options | {"stop_token": stop_token})
+    # A character may be spread over several tokens, so the decoder holds back its first bytes.
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    for token in stream(model, encode(tokenizer, prompt)[None], sampling):
+        if token.item() != stop_token:
+            yield decoder.decode(tokenizer.decode_bytes(token.tolist()))
+    yield decoder.decode(b"", final=True)
+
+
+def complete(
+    model: GPT, tokenizer: Tokenizer, prompt: str, sampling: SamplingConfig | int, **options: Any
+) -> str:
+    """Return the prompt followed by its continuation. See `stream_text` for the arguments."""
+    return prompt + "".join(stream_text(model, tokenizer, prompt, sampling, **options))

@@ -1,0 +1,1 @@
+"""Choose a device and a precision, and run on it."""

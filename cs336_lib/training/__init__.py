@@ -1,0 +1,1 @@
+"""Train a model: the loop, its run folder, checkpoints, metrics and processes."""

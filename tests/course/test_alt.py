@@ -1,0 +1,185 @@
+"""A figure's alternative text says what is drawn, and IPython stores it with the picture."""
+
+import matplotlib
+import nbformat
+import numpy as np
+import pytest
+from cases import for_each
+from nbformat.v4 import new_code_cell, new_notebook
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot as plt
+
+from cs336_course import widgets
+from cs336_course.figures import alt
+from cs336_course.figures.style import figure, label
+from tools import notebooks, publish
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    plt.close("all")
+
+
+def test_a_line_has_its_ends_and_extremes():
+    drawn, axes = figure()
+    axes.plot([0, 1, 2, 3], [4.2, 0.5, 1, 3.14159], label="ours")
+    axes.plot([0, 3], [1, 1], label="bf16")
+    axes.axhline(2)  # a guide, not data
+    axes.set_xlim(0, 3)
+    axes.set_ylim(0, 5)
+    label(axes, "The loss falls", "step", "loss [nats]")
+    assert alt.describe(drawn) == (
+        "The loss falls. X axis: step, 0 to 3; y axis: loss [nats], 0 to 5. "
+        "Ours: a line from 4.2 to 3.14, between 0.5 and 4.2. bf16: a line at 1."
+    )
+
+
+def test_bars_are_named_by_their_categories():
+    for upright in (True, False):
+        drawn, axes = figure()
+        (axes.bar if upright else axes.barh)(["fp32", "bf16", "fp8"], [1, 2, 4500])
+        label(axes, "Peaks", "format" if upright else "FLOP/s", "FLOP/s" if upright else "format")
+        text = alt.describe(drawn)
+        assert "axis: format, 3 categories" in text
+        assert text.endswith("3 bars, from 1 (fp32) to 4,500 (fp8).")
+
+
+def test_bars_drawn_one_by_one_count_as_one_series_and_log_bars_by_their_end():
+    drawn, axes = figure()
+    for place, value in enumerate([3, 1, 2]):
+        axes.bar(place, value)
+    assert alt.describe(drawn) == "3 bars, from 1 to 3."
+    drawn, axes = figure()
+    axes.barh(["a", "b"], [9, -0.5], left=1)
+    axes.set_xscale("log")
+    assert alt.describe(drawn) == "2 bars, from 0.5 (b) to 10 (a)."
+
+
+def test_a_line_that_moves_by_rounding_errors_is_flat():
+    drawn, axes = figure()
+    axes.plot([1, 1 - 1e-7, 1])
+    assert alt.describe(drawn) == "A line at 1."
+
+
+def test_equal_bars_have_one_value():
+    drawn, axes = figure()
+    axes.bar(["a", "b"], [2, 2])
+    assert alt.describe(drawn) == "2 bars at 2."
+
+
+def test_points_images_and_logarithms():
+    drawn, (left, right) = figure(ncols=2)
+    left.scatter([1, 2], [3, np.nan], label="runs")
+    left.plot([1, 2, 3], [1, 2, 3], "o")
+    left.set_xscale("log")
+    left.set_xlim(1, 10)
+    left.set_xlabel("batch")
+    picture = right.imshow([[0.25, 1], [2, 3]])
+    drawn.colorbar(picture)
+    assert alt.describe(drawn) == (
+        "2 panels. X axis: batch, 1 to 10, logarithmic. 3 points, from 1 to 3. "
+        "Runs: a point at 3. An image of 2 x 2 cells, 0.25 to 3."
+    )
+
+
+def test_a_drawing_has_its_words():
+    drawn, axes = figure()
+    axes.set_axis_off()
+    axes.plot([0, 1], [0, 1])  # an arrow, say
+    for word in ("wte", "attention", "MLP", "attention"):
+        axes.text(0, 0, word)
+    assert alt.describe(drawn) == "A drawing labelled wte, attention, MLP."
+
+
+def test_no_text_is_longer_than_one_listens():
+    for panels in (5, 20):
+        drawn, all_axes = figure(nrows=panels, squeeze=False)
+        for axes in all_axes.flat:
+            axes.plot([1, 2], [3, 4], label="a series")
+            label(axes, "A panel with a long title", "a quantity [unit]", "another quantity [unit]")
+        text = alt.describe(drawn)
+        assert 300 < len(text) <= alt.LONGEST
+        assert text.count("A panel with a long title") == 5 or text.endswith(" ...")
+        assert text.count("axis:") < 2 * panels
+
+
+HARD_TO_DESCRIBE = {
+    "nothing": lambda axes: None,
+    "an empty line": lambda axes: axes.plot([], []),
+    "a line of NaN": lambda axes: axes.plot([np.nan], [np.nan]),
+    "dates": lambda axes: axes.plot(np.array(["2024-01-01"], "M8[D]"), [1]),
+    "a line over words": lambda axes: axes.plot([0, 1], ["a", "b"]),
+    "no bars": lambda axes: axes.bar([], []),
+    "a bar of NaN": lambda axes: axes.bar([0], [np.nan]),
+    "a colour image": lambda axes: axes.imshow(np.zeros((2, 2, 3))),
+    "a masked image": lambda axes: axes.imshow(np.ma.masked_all((2, 2))),
+    "a mesh": lambda axes: axes.pcolormesh(np.eye(3)),
+    "a histogram": lambda axes: axes.hist([1, 2, 2]),
+    "error bars": lambda axes: axes.errorbar([0, 1], [1, 2], yerr=0.1),
+    "a filled area": lambda axes: axes.fill_between([0, 1], [1, 2]),
+    "a pie": lambda axes: axes.pie([1, 2], labels=["a", "b"]),
+    "no axes": lambda axes: axes.remove(),
+}
+
+
+def test_nothing_that_can_be_drawn_stops_it():
+    def describe(draw):
+        drawn, axes = figure()
+        draw(axes)
+        assert isinstance(alt.describe(drawn), str)
+
+    for_each({name: (draw,) for name, draw in HARD_TO_DESCRIBE.items()}, describe)
+
+
+CELLS = (
+    "from cs336_course.figures.style import plt, figure, label",
+    "_, axes = figure()\naxes.plot([1, 3])\nlabel(axes, 'Shown', 'x', 'y')\nplt.show()",
+    "drawn, axes = figure()\naxes.plot([1, 4])\nplt.close()\ndrawn",
+    "%config InlineBackend.figure_formats = ['png']\nplt.plot([1, 5])\nplt.show()",
+    "from cs336_course import explorers\nexplorers.float_bits()",
+)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """A notebook whose pictures are shown in every way, as `make notebooks` stores it."""
+    path = tmp_path_factory.mktemp("notebook") / "a.ipynb"
+    nbformat.write(new_notebook(cells=[new_code_cell(source) for source in CELLS]), path)
+    notebooks.run(path)
+    return nbformat.read(path, as_version=4)
+
+
+def texts(notebook) -> list[str]:
+    """The alternative texts of a notebook's pictures."""
+    outputs = [o for cell in notebook.cells for o in cell.outputs if "image/png" in o.data]
+    return [output.metadata["image/png"]["alt"] for output in outputs]
+
+
+def test_every_way_to_show_a_picture_stores_its_text(stored):
+    shown, last, configured, explorer = texts(stored)
+    assert shown.startswith("Shown. X axis: x, ")
+    assert shown.endswith("A line from 1 to 3.")
+    assert last == "A line from 1 to 4."
+    assert configured == "A line from 1 to 5."
+    widget = widgets.float_bits()
+    assert explorer == f"The explorer {widget.title}: {widget.said}"
+
+
+def test_slides_and_site_carry_the_texts(stored, monkeypatch):
+    from pathlib import Path
+
+    from bs4 import BeautifulSoup
+
+    monkeypatch.chdir(Path(__file__).parents[2])
+    page, _ = publish.exporter().from_notebook_node(stored, {"title": "a"})
+    pictures = BeautifulSoup(page, "html.parser").find_all("img")
+    assert [picture["alt"] for picture in pictures] == texts(stored)
+    assert all(picture["src"].startswith("data:image/png;base64,") for picture in pictures)
+    told = [
+        cell.metadata["mystnb"]["image"]["alt"]
+        for cell in publish.with_alt_texts(nbformat.from_dict(stored)).cells[1:]
+    ]
+    assert told == texts(stored)

@@ -1,0 +1,396 @@
+"""The one-file trainer is assembled from the learner's cells, and else from solutions."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from cs336_course.learner import answers, assemble
+
+COURSE = Path(__file__).parents[2] / "notebooks"
+PROCESS = answers.Process
+# A toy course with a check of notebook 00
+IMPORTS = "from cs336_course.checks import start as checks"
+CHECK = "\n\n\nbytes_of = checks.bytes_of(bytes_of)"
+STUB = "def bytes_of(n, bits):\n    raise NotImplementedError" + CHECK
+SOLUTION = (
+    "<details>\n\n```python\ndef bytes_of(n, bits):\n    return n * bits / 8\n```\n\n</details>"
+)
+MINE = "def bytes_of(n, bits):\n    return bits * n / 8"
+GIVEN = "def one():\n    return 1"
+MARKS = {"exercise": "bytes_of", "part": "bytes_of"}
+
+
+def cell(source: str, kind: str = "code", tags=(), **marks: str) -> dict:
+    metadata = {"tags": list(tags), "cs336": marks}
+    return {"cell_type": kind, "source": source.splitlines(keepends=True), "metadata": metadata}
+
+
+def notebooks(folder: Path, answer: str = STUB, later: str = STUB, given: str = GIVEN) -> Path:
+    """Write notebooks 07 to 10, with an exercise and a given part in 07, and the former in 09."""
+    folder.mkdir(exist_ok=True)
+    for number in ("07", "08", "09", "10"):
+        cells = [cell(IMPORTS)]
+        if number == "07":
+            cells.append(cell(given, part="one"))
+            cells.append(cell(answer, tags=["exercise"], **MARKS))
+            cells.append(cell(SOLUTION, kind="markdown", tags=["solution"]))
+        if number == "09":
+            cells.append(cell(later, tags=["exercise"], **MARKS))
+            cells.append(cell(SOLUTION.replace("n * bits", "bits * n"), "markdown", ["solution"]))
+        (folder / f"{number}_toy.ipynb").write_text(json.dumps({"cells": cells}))
+    return folder
+
+
+class Kept(answers.Process):
+    """A process that outlives its block, because starting it takes seconds."""
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def kept() -> Iterator[Kept]:
+    process = Kept()
+    yield process
+    process.stop()
+
+
+@pytest.fixture(autouse=True)
+def process(kept, monkeypatch) -> None:
+    monkeypatch.setattr(answers, "Process", lambda: kept)
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch) -> Path:
+    """The learner's folder, in a course whose notebooks are toys."""
+    monkeypatch.setattr(assemble.study, "SHIPPED", notebooks(tmp_path / "course"))
+    return tmp_path / "mine"
+
+
+@pytest.mark.parametrize(
+    ("answer", "missing", "code"),
+    [
+        (STUB, "not attempted yet", "return n * bits / 8"),
+        (MINE + CHECK, "", "return bits * n / 8"),
+        (MINE.replace(" / 8", "") + CHECK, "that is bits", "return n * bits / 8"),
+        (MINE.replace("bits * n", "mul(n, bits)") + CHECK, "import it in the cell", "return n"),
+        ("def bytes_of(n:" + CHECK, "was never closed", "return n * bits / 8"),
+        ("bytes_of = ..." + CHECK, "not attempted yet", "return n * bits / 8"),
+        ("bytes_of = 1 / 0" + CHECK, "ZeroDivisionError: division by zero", "return n * bits / 8"),
+    ],
+)
+def test_a_part_is_the_learners_if_it_passes(toy, answer, missing, code):
+    one, two = assemble.parts(notebooks(toy, answer), "07")
+    assert (one.given, two.notebook) == (True, "07")
+    assert missing in two.missing
+    assert two.is_mine == (missing == "")
+    assert code in two.code
+    assert "checks." not in two.code
+
+
+def test_a_later_part_replaces_an_earlier_one_unless_only_that_is_the_learners(toy):
+    def both(*cells: str) -> assemble.Part:
+        return assemble.parts(notebooks(toy, *cells))[1]
+
+    other = MINE.replace("bits * n", "n * bits * 1") + CHECK
+    wrong = MINE.replace(" / 8", "") + CHECK
+    assert "bits * n" in both(STUB, STUB).code
+    assert "bits * n" in both(MINE + CHECK, STUB).code
+    assert both(MINE + CHECK, STUB).is_mine
+    assert "n * bits * 1" in both(MINE + CHECK, other).code
+    assert both(MINE + CHECK, wrong).is_mine
+    assert "yours of notebook 07 instead of a later one: bytes_of (that is" in assemble.progress(
+        folder=toy
+    )
+
+
+def test_solutions_are_marked_among_the_learners_parts(toy):
+    stub = assemble.parts(notebooks(toy))
+    assert "From the solutions" not in assemble.text(stub)
+    mixed = [*stub, assemble.Part("mine", "08", "x = 1", given=False)]
+    assert "# From the solutions of notebook 09.\ndef bytes_of" in assemble.text(mixed)
+
+
+def test_a_module_has_the_parts_up_to_a_notebook(toy):
+    made = assemble.module("08", notebooks(toy, MINE + CHECK))
+    assert made.bytes_of(made.one(), 8) == 1
+    assert made.Config().n_layer == 12
+
+
+def test_a_file_is_not_overwritten_by_accident(toy):
+    out = notebooks(toy) / "file.py"
+    assemble.write(out, toy)
+    text = out.read_text()
+    with pytest.raises(FileExistsError, match="--overwrite"):
+        assemble.write(out, toy)
+    assemble.write(out, toy, overwrite=True)
+    assert out.read_text() == text
+    compile(text, "file.py", "exec")
+
+
+def test_without_a_folder_the_course_has_what_is_missing(toy, monkeypatch):
+    """Test a folder with one notebook, which has no solutions, as in Colab or a handout."""
+    toy.mkdir()
+    cells = [cell(IMPORTS), cell(STUB, tags=["exercise"], **MARKS)]
+    (toy / "07_toy.ipynb").write_text(json.dumps({"cells": cells}))
+    monkeypatch.chdir(toy)
+    made = assemble.module("08")
+    assert made.bytes_of(2, 8) == 2
+    assert made.one() == 1
+    said = assemble.progress("09")
+    assert "given, because your notebook has no cell for one: one" in said
+    assert "from the solutions, because this folder has no notebook 09: bytes_of" in said
+
+
+def test_a_missing_notebook_is_named(toy):
+    toy.mkdir()
+    with pytest.raises(FileNotFoundError, match="no notebook 07"):
+        assemble.parts(toy)
+    (toy / "07_toy.ipynb").write_text("[1, 2")
+    with pytest.raises(ValueError, match=r"07_toy\.ipynb: not a notebook"):
+        assemble.parts(toy)
+
+
+@pytest.mark.parametrize(
+    ("answer", "row"),
+    [
+        (MINE + CHECK, "yours: bytes_of"),
+        (STUB, "from the solutions: bytes_of"),
+        (MINE.replace(" / 8", "") + CHECK, "because yours isn't right yet: bytes_of (that is bits"),
+    ],
+)
+def test_progress_says_whose_parts_they_are(toy, answer, row):
+    said = assemble.progress("07", notebooks(toy, answer))
+    assert row in said
+    assert "2 parts" in said
+    assert "given: one" in said
+
+
+@pytest.mark.parametrize(
+    ("given", "row", "value"),
+    [
+        (GIVEN.replace("1", "2"), "given, and changed in your notebook: one", 2),
+        ("def one(:", "given, because yours isn't right yet: one (your code raised SyntaxError", 1),
+        ("", "given, because your notebook has no cell for one: one", 1),
+    ],
+)
+def test_a_given_part_may_be_changed(toy, given, row, value):
+    notebooks(toy, given=given)
+    assert row in assemble.progress("07", toy)
+    assert assemble.module("07", toy).one() == value
+
+
+# --- cells of a learner, in a copy of notebook 07
+
+Edit = Callable[[str, str], str]  # makes a cell from the code and the line with the check
+
+
+def solve(folder: Path, names: tuple[str, ...], edits: dict[str, Edit]) -> list[dict]:
+    """Write notebook 07 with the solutions of some exercises, and return its cells."""
+    notebook = json.loads((COURSE / "07_gpt2_model.ipynb").read_text())
+    cells = notebook["cells"]
+    for one in cells:
+        name = one["metadata"].get("cs336", {}).get("exercise")
+        if name in names:
+            code = assemble.solution(cells, name).rstrip()
+            check = "".join(one["source"]).splitlines()[-1]
+            edit = edits.get(name, lambda code, check: f"{code}\n\n\n{check}")
+            one["source"] = edit(code, check).splitlines(keepends=True)
+    save(folder, cells)
+    return cells
+
+
+def save(folder: Path, cells: list[dict], name: str = "07_gpt2_model") -> None:
+    (folder / f"{name}.ipynb").write_text(json.dumps({"cells": cells}))
+
+
+def find(cells: list[dict], exercise: str = "mlp") -> int:
+    marks = [one["metadata"].get("cs336", {}).get("exercise") for one in cells]
+    return marks.index(exercise)
+
+
+def part(folder: Path, name: str = "mlp") -> assemble.Part:
+    (found,) = (one for one in assemble.parts(folder, "07") if one.name == name)
+    return found
+
+
+EDITS: dict[str, Edit] = {
+    "the stub's last line in a comment": lambda code, check: (
+        f"{code}\n        # raise NotImplementedError\n\n\n{check}"
+    ),
+    "the stub's last line above the answer": lambda code, check: code.replace(
+        "        super().__init__()",
+        "        # raise NotImplementedError\n        super().__init__()",
+    ),
+    "time": lambda code, check: f"%%time\n{code}\n\n\n{check}",
+    "shell": lambda code, check: f"!ls\n{code}\n{check}\nfiles = !ls",
+    "print": lambda code, check: f"{code}\n{check}\nprint(MLP(GPTConfig(n_embd=4, n_head=1)))",
+    "comment": lambda code, check: f"{code}\n\n\n{check}\n# It passes.",
+    "two lines": lambda code, check: f"{code}\n\n\nMLP = checks.mlp(\n    MLP)",
+    "checked twice": lambda code, check: f"{code}\n\n\n{check}\n{check}",
+    "not checked": lambda code, check: code,
+    "tried before": lambda code, check: f"{code}\nx = torch.ones(4)\nprint(x)\n{check}",
+    "exit": lambda code, check: f"{code}\nimport sys; sys.exit(0)\n{check}",
+    "gradients": lambda code, check: f"torch.set_grad_enabled(False)\n{code}\n{check}",
+    "dtype": lambda code, check: f"torch.set_default_dtype(torch.float64)\n{code}\n{check}",
+    "another name": lambda code, check: (
+        f"{code.replace('class MLP', 'class Mine')}\n\n\nMLP = checks.mlp(Mine)"
+    ),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+def test_a_right_answer_is_kept(tmp_path, edit):
+    solve(tmp_path, ("mlp",), {"mlp": edit})
+    found = part(tmp_path)
+    assert (found.missing, found.is_mine) == ("", True)
+    assert not any(word in found.code for word in ("checks", "print", "ls", "%%", "exit", "set_"))
+    before = torch.get_default_dtype(), torch.is_grad_enabled()
+    made = assemble.module("07", tmp_path)
+    assert made.MLP(made.Config(n_embd=4))(torch.ones(1, 1, 4)).shape == (1, 1, 4)
+    assert before == (torch.get_default_dtype(), torch.is_grad_enabled())
+
+
+@pytest.mark.parametrize("source", ["", "MLP = checks.mlp(MLP)", "# later", "x = 1", "%%bash\nls"])
+def test_an_emptied_cell_is_named(tmp_path, source):
+    solve(tmp_path, ("mlp",), {"mlp": lambda code, check: source})
+    assert part(tmp_path).missing == "your cell doesn't define MLP"
+    said = assemble.progress("07", tmp_path)
+    row = "from the solutions, because yours isn't right yet: mlp (your cell doesn't define MLP)"
+    assert row in said
+    assert "class MLP" in part(tmp_path).code
+
+
+def test_a_missing_cell_is_named_and_its_part_is_in_the_file(tmp_path):
+    cells = solve(tmp_path, ("mlp", "embed"), {})
+    del cells[find(cells)]
+    save(tmp_path, cells)
+    assert "class MLP" in assemble.text(assemble.parts(tmp_path, "07"))
+    said = assemble.progress("07", tmp_path)
+    assert "from the solutions, because your notebook has no cell for MLP: mlp" in said
+    assert "yours: embed" in said
+
+
+def test_a_module_says_which_answers_it_does_not_use(tmp_path, capsys):
+    wrong = {"mlp": lambda code, check: f"{code.replace('4 *', '3 *')}\n\n\n{check}"}
+    cells = solve(tmp_path, ("mlp",), wrong)
+    del cells[find(cells, "embed")]
+    save(tmp_path, cells)
+    assemble.module("07", tmp_path)
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "from the solutions, because your notebook has no cell for embed: embed"
+    assert said[1].startswith("from the solutions, because yours isn't right yet: mlp (")
+    assert len(said) == 2
+
+
+def test_a_course_without_solutions_gives_no_file_without_parts(toy):
+    path = assemble.study.SHIPPED / "07_toy.ipynb"
+    save(path.parent, json.loads(path.read_text())["cells"][:-1], path.stem)
+    with pytest.raises(ValueError, match="notebook 07 has no solution of bytes_of"):
+        assemble.parts(notebooks(toy), "07")
+
+
+@pytest.mark.parametrize("of", ["the cell", "all cells", "all cells, without the word"])
+def test_a_part_without_metadata_is_found(tmp_path, of):
+    cells = solve(tmp_path, ("mlp",), {})
+    for one in [cells[find(cells)]] if of == "the cell" else cells:
+        one["metadata"] = {}
+        if "word" in of:
+            del one["metadata"]
+    save(tmp_path, cells)
+    found = assemble.parts(tmp_path, "07")
+    assert len(found) == 9
+    assert [one.name for one in found if one.is_mine] == ["mlp"]
+
+
+def test_a_part_may_have_another_first_cell_and_helpers(tmp_path):
+    helper = "def gelu(x):\n    return F.gelu(x, approximate='tanh')"
+    cells = solve(
+        tmp_path,
+        ("mlp",),
+        {
+            "mlp": lambda code, check: code.replace("F.gelu(", "gelu(").replace(
+                ', approximate="tanh"', ""
+            )
+        },
+    )
+    first = cells[1]["source"]
+    text = "".join(first).replace("from cs336_course.checks import gpt2_model as checks", "")
+    cells[1]["source"] = text + "\nimport cs336_course.checks.gpt2_model as checks"
+    cells.insert(find(cells), cell(helper))
+    save(tmp_path, cells)
+    found = part(tmp_path)
+    assert found.is_mine
+    assert helper in found.code
+    compile(assemble.text([found]), "file.py", "exec")
+
+
+def test_a_copy_does_not_win(tmp_path):
+    cells = solve(tmp_path, ("mlp",), {})
+    wrong = {"mlp": lambda code, check: f"{code.replace('4 *', '3 *')}\n\n\n{check}"}
+    save(tmp_path, solve(tmp_path, ("mlp",), wrong), "07_gpt2_model-Copy1")
+    save(tmp_path, cells)
+    os.utime(tmp_path / "07_gpt2_model.ipynb", (1, 1))
+    assert part(tmp_path).is_mine
+    row = "notebook 07 is 07_gpt2_model.ipynb; not read: 07_gpt2_model-Copy1.ipynb"
+    assert row in assemble.progress("07", tmp_path)
+    (tmp_path / "07_gpt2_model.ipynb").unlink()  # then the copy is what there is
+    save(tmp_path, json.loads((COURSE / "07_gpt2_model.ipynb").read_text())["cells"], "07_other")
+    assert not part(tmp_path).is_mine
+    row = "notebook 07 is 07_gpt2_model-Copy1.ipynb; not read: 07_other.ipynb"
+    assert row in assemble.progress("07", tmp_path)
+
+
+def line_in_forward(line: str) -> Edit:
+    """Return an edit that adds a line to the class's forward."""
+    begin = "    def forward(self, x: Tensor) -> Tensor:\n"
+    return lambda code, check: f"{code.replace(begin, f'{begin}        {line}' + chr(10))}\n{check}"
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("torch.set_grad_enabled(False)", None),
+        ("torch.set_default_dtype(torch.float64)", None),
+        ("torch.autocast('cpu').__enter__()", None),
+        ("F.gelu = torch.relu", None),
+        ("import sys; sys.exit(0)", "your code raised SystemExit: 0"),
+        ("import os; os._exit(0)", "your code ended Python"),
+        ("import os; os.abort()", "your code ended Python"),
+        ("while True: pass", "your code took more than 10 seconds"),
+    ],
+)
+def test_an_answer_disturbs_no_other(tmp_path, monkeypatch, line, reason):
+    if "while" in line:
+        monkeypatch.setattr(answers, "SECONDS", 10)
+    names = ("embed", "mlp", "attention", "init_weights")
+    solve(tmp_path, names, {"mlp": line_in_forward(line)})
+    found = {one.name: one for one in assemble.parts(tmp_path, "07")}
+    assert [found[name].missing for name in ("embed", "attention", "init_weights")] == ["", "", ""]
+    if reason is not None:
+        assert found["mlp"].missing == reason
+    assert (torch.is_grad_enabled(), torch.get_default_dtype()) == (True, torch.float32)
+
+
+def test_a_process_that_cannot_start_says_why(monkeypatch):
+    monkeypatch.setattr(answers, "RUN", "raise ImportError('no torch')")
+    job = {"before": "", "code": "x = 1", "checks": "", "check": "", "arguments": []}
+    with PROCESS() as process, pytest.raises(RuntimeError, match="start: ImportError: no torch"):
+        process.reason(**job)
+
+
+def test_a_part_is_checked_once_by_a_process_that_ends(monkeypatch):
+    checks = "cs336_course.checks.start"
+    job = {"before": "", "code": "x = 1 / 0", "checks": checks, "check": "", "arguments": []}
+    with PROCESS() as process:
+        assert "ZeroDivisionError" in process.reason(**job)
+        running = process.running
+    assert running is not None
+    assert running.poll() is not None
+    with PROCESS() as process:
+        assert "ZeroDivisionError" in process.reason(**job)
+        assert process.running is None

@@ -1,0 +1,55 @@
+"""An answer's text for a file has what the answer needs, as the learner wrote it."""
+
+import ast
+
+import pytest
+
+from cs336_course.grading import cell_slice
+
+CALL = ast.parse("checks.f(f)").body[0].value  # type: ignore[attr-defined]
+
+
+def text(*cells: str, given: str = "") -> str:
+    """The text of an answer in the last cell with an f. `given` names what the file has."""
+    course = cell_slice.Course((), given.split(), (), ["len", *given.split()])
+    at = [i for i, source in enumerate(cells) if "f" in source][-1]
+    return cell_slice.definitions(cells, at, CALL, course)
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["# mine\n\nf = 1  # one\n\n# check it\nchecks.f(f)\n# passed"], "# mine\n\nf = 1  # one"),
+        (["a = 1; f = a; print(f)"], "a = 1\nf = a"),
+        (["f = (1,\n     2); print(f)"], "f = (1, 2)"),
+        (["f = 1\r\nx = 2\r\nchecks.f(f)"], "f = 1"),
+        (["a = 1\nb = 2\n\n# both\nf = a\n"], "a = 1\n\n# both\nf = a"),
+        (["import os\na = 1\nb = 2", "f = a"], "a = 1\n\n\nf = a"),
+        (["f = lambda: a", "a = 1"], "a = 1\n\n\nf = lambda: a"),
+        (["from os import *", "f = 1"], "f = 1"),
+        (["from os import *\nf = 1"], "from os import *\nf = 1"),
+        (["f = 1\n%matplotlib inline\nfiles = !ls\nf?"], "f = 1"),
+        (["checks.f(len)"], "f = len"),
+        (["def g():\n    pass\n\n\nx = checks.f(answer=g)"], "def g():\n    pass\n\n\nf = g"),
+        (["if True:\n    f = checks.f(f)\nf = 2"], "f = 2"),
+        (
+            ['@len\n# why\ndef f():\n    """a\n    b"""\n'],
+            '@len\n# why\ndef f():\n    """a\n    b"""',
+        ),
+    ],
+)
+def test_a_text_has_what_an_answer_needs(cells, expected):
+    assert text(*cells) == expected
+
+
+def test_what_the_file_has_is_not_taken_again():
+    block = "class Block:\n    def __init__(self):\n        self.a = 1"
+    assert text(block, "def f():\n    return Block()", given="Block") == (
+        "def f():\n    return Block()"
+    )
+
+
+@pytest.mark.parametrize("cells", [["# f"], ["g = 1  # no f"], ["%%bash\nf"], ["f = checks.f(f)"]])
+def test_an_answer_that_is_not_there_is_named(cells):
+    with pytest.raises(LookupError, match=r"^f$"):
+        text(*cells)

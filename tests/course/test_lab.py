@@ -1,0 +1,64 @@
+"""`cs336 lab` opens the learner's copy, in a clone and without one."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from cs336_course.learner import lab, study
+from cs336_lib import cli
+
+
+@pytest.fixture
+def started(tmp_path, monkeypatch) -> list[str]:
+    """The command that starts JupyterLab, which isn't run, in an empty folder."""
+    command: list[str] = []
+    monkeypatch.setattr(lab.subprocess, "call", lambda given: command.extend(given) or 3)
+    monkeypatch.chdir(tmp_path)
+    return command
+
+
+def test_the_copy_comes_from_the_package(started, tmp_path):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["lab", "--port", "9000", "--no-browser"])
+    assert ended.value.code == 3
+    assert {"--port=9000", "--no-browser", "--ServerApp.root_dir=."} <= set(started)
+    assert "cs336_course.learner.lab" in started
+    assert "--LabApp.default_url=/lab/tree/my_notebooks/00_start_here.ipynb" in started
+    names = {path.name for path in (tmp_path / "my_notebooks").glob("*.ipynb")}
+    assert names == {path.name for path in study.originals(study.SHIPPED)}
+
+
+def test_a_clone_comes_first_and_a_notebook_can_be_restored(started, tmp_path, capsys):
+    (tmp_path / "notebooks").mkdir()
+    source = study.SHIPPED / "00_start_here.ipynb"
+    (tmp_path / "notebooks" / source.name).write_bytes(source.read_bytes())
+    with pytest.raises(SystemExit):
+        cli.main(["lab"])
+    copy = tmp_path / "my_notebooks" / source.name
+    assert [path.name for path in copy.parent.glob("*.ipynb")] == [source.name]
+    edited = json.loads(copy.read_text())
+    edited["cells"][1]["source"] = "mine"
+    copy.write_text(json.dumps(edited))
+    started.clear()
+    cli.main(["lab", "--reset", "00"])
+    assert "00_start_here.ipynb is as the course has it; yours is now " in capsys.readouterr().out
+    assert not started
+    assert copy.read_bytes() == study.as_copy(source)
+
+
+def test_jupyterlab_must_be_there(started, monkeypatch, capsys):
+    monkeypatch.setattr(lab, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit):
+        cli.main(["lab"])
+    said = capsys.readouterr().err
+    assert said == "cs336: cs336 lab needs JupyterLab; pip install 'cs336-lib[lab]'\n"
+
+
+def test_jupyterlab_starts_without_the_slow_parser():
+    command = [sys.executable, "-X", "importtime", "-m", "cs336_course.learner.lab", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("4.")
+    assert "jsonschema._format" in done.stderr
+    assert "rfc3987_syntax.syntax_helpers" not in done.stderr

@@ -1,0 +1,51 @@
+"""`make notebooks`: outputs in one normal form, and a notebook that fails stays as it was."""
+
+import sys
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from tools import notebooks
+
+
+def write(path, *sources: str):
+    cells = [new_code_cell(source) for source in sources]
+    nbformat.write(new_notebook(cells=[new_markdown_cell("# Title"), *cells]), path)
+    return path
+
+
+def test_run_stores_outputs_in_normal_form(tmp_path):
+    source = "import sys; print('kept'); print('50%', file=sys.stderr); 6 * 7"
+    path = write(tmp_path / "a.ipynb", source, "x = 1")
+    notebooks.run(path)
+    notebook = nbformat.read(path, as_version=4)
+    assert notebook.metadata.kernelspec.name == "python3"
+    assert set(notebook.metadata) == {"kernelspec", "language_info"}
+    first, second = notebook.cells[1:]
+    assert [first.execution_count, second.execution_count] == [1, 2]
+    assert [output.output_type for output in first.outputs] == ["stream", "execute_result"]
+    assert first.outputs[0].text == "kept\n"
+    assert first.outputs[1].execution_count == 1
+    assert "execution" not in first.metadata
+
+
+def test_a_second_run_changes_nothing(tmp_path):
+    path = write(tmp_path / "a.ipynb", "print(1)")
+    notebooks.run(path)
+    once = path.read_bytes()
+    notebooks.run(path)
+    assert path.read_bytes() == once
+
+
+def test_a_failing_notebook_is_named_and_left_alone(tmp_path, monkeypatch, capsys):
+    bad = write(tmp_path / "bad.ipynb", "print('before')", "1 / 0")
+    good = write(tmp_path / "good.ipynb", "print('fine')")
+    before = bad.read_bytes()
+    monkeypatch.setattr(sys, "argv", ["notebooks", str(bad), str(good)])
+    with pytest.raises(SystemExit) as ended:
+        notebooks.main()
+    assert ended.value.code == 1
+    assert "bad.ipynb: left as it was" in capsys.readouterr().err
+    assert bad.read_bytes() == before
+    assert nbformat.read(good, as_version=4).cells[1].outputs

@@ -1,0 +1,58 @@
+"""The meters count each storage once, and the formula of checkpointing is what they measure."""
+
+import math
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint_sequential
+
+from cs336_course.demos.activation_memory import LiveBytes, SavedTensors, checkpointed_values
+from cs336_lib.config import GPTConfig
+from cs336_lib.model import Block
+
+
+def test_saved_tensors_counts_a_storage_once_and_known_ones_never():
+    weight, x = nn.Parameter(torch.ones(8, 8)), torch.ones(4, 8)
+    with SavedTensors([weight]) as saved:
+        hidden = x @ weight
+        (hidden * hidden).sum()  # saves `hidden` twice
+    assert saved.bytes == x.nbytes + hidden.nbytes
+    with SavedTensors([weight, x]) as saved:
+        x @ weight
+    assert saved.bytes == 0
+
+
+def test_live_bytes_sees_birth_and_death():
+    start = torch.zeros(100)
+    with LiveBytes([start]) as live:
+        assert live.now == 400
+        view = start[:50]  # no new storage
+        assert live.now == 400
+        other = start + 1
+        assert live.now == 800
+        del other
+        assert live.now == 400
+        assert view.numel() == 50
+    assert live.peak == 800
+    assert live.timeline[0] == 400
+
+
+def test_square_root_law():
+    layers = 16
+    config = GPTConfig(n_layer=1, n_head=2, n_embd=32, block_size=16, vocab_size=64)
+    blocks = nn.ModuleList(Block(config, layer) for layer in range(layers))
+    for p in blocks.parameters():
+        p.grad = torch.zeros_like(p)
+    x = torch.randn(1, 16, 32, requires_grad=True)
+    for segments in (1, 4, 16):
+        with LiveBytes(t for p in blocks.parameters() for t in (p, p.grad)) as live:
+            checkpoint_sequential(blocks, segments, x, use_reentrant=False).sum().backward()
+        measured = (live.peak - live.timeline[0]) / x.nbytes
+        predicted = checkpointed_values(layers, segments, 16)
+        assert 0 < measured - predicted < 0.05 * predicted + 12, segments
+
+
+def test_least_memory_is_at_the_root():
+    peaks = {k: checkpointed_values(64, k, 1) for k in range(1, 65)}
+    assert min(peaks, key=peaks.get) == 8
+    assert min(peaks.values()) == 2 * math.sqrt(64)

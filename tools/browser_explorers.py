@@ -1,0 +1,118 @@
+"""Prepare explorers for pages without a kernel, where JavaScript computes the answers."""
+
+import ast
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from cs336_course import widgets
+from cs336_course.figures.accounting import FILLS
+from cs336_course.widgets import budget, layout, number
+from cs336_course.widgets.widget import HERE, Explorer, tag
+from cs336_lib.system.hardware import DATASHEET
+
+SENT = ("kind", "title", "controls", "values", "said", "html", "problem")
+PARTS = ("python.js", "float_bits.js", "strides.js", "training_budget.js")
+
+
+def constants_of_bits(_: Explorer) -> dict[str, Any]:
+    """Return the float formats and their colours."""
+    formats = [asdict(found) for found in number.FORMATS.values()]
+    colours = {"fields": number.FIELDS, "colours": number.COLOURS}
+    return {"formats": formats, **colours, "most_bits": number.MOST_BITS}
+
+
+def constants_of_strides(widget: Explorer) -> dict[str, Any]:
+    """Return the shape of the tensor, the methods that can be called, and the limits."""
+    assert isinstance(widget, layout.Strides)
+    offered = {"methods": sorted(layout.METHODS), "steps": layout.STEPS}
+    limits = {"most_elements": layout.MOST_ELEMENTS, "most_dims": layout.MOST_DIMS}
+    return {"shape": list(widget.base.shape), **offered, **limits}
+
+
+def parts_of(optimizer: str, precision: str) -> list[tuple[str, float, int]]:
+    """Return the bytes per parameter by kind, and the ZeRO stage that begins to shard each kind."""
+
+    def held(stage: int) -> dict[str, float]:
+        return budget.budget(1, 1, 2, "h100", 0.5, optimizer, precision, stage, 1).bytes
+
+    return [
+        (name, size, next((stage for stage in (1, 2, 3) if held(stage)[name] < size), 4))
+        for name, size in held(0).items()
+    ]
+
+
+def constants_of_budget(widget: Explorer) -> dict[str, Any]:
+    """Return the value of each option of the controls."""
+    options = {control["name"]: control["options"] for control in widget.controls}
+    sheets = {name: DATASHEET[key] for name, key in budget.HARDWARE.items()}
+    return {
+        "parameters": budget.PARAMETERS,
+        "tokens": budget.TOKENS,
+        "devices": budget.DEVICES,
+        "hardware": {
+            name: {"peak": sheet.peak_flops["bf16"], "memory": sheet.memory}
+            for name, sheet in sheets.items()
+        },
+        "mfu": budget.UTILISATION,
+        "price": budget.PRICES,
+        "parts": {
+            f"{optimizer}, {precision}": parts_of(optimizer, precision)
+            for optimizer, precision in product(options["optimizer"], options["precision"])
+        },
+        "sharded": budget.SHARDING,
+        "palette": FILLS,
+    }
+
+
+CONSTANTS: dict[str, Callable[[Explorer], dict[str, Any]]] = {
+    "float_bits": constants_of_bits,
+    "strides": constants_of_strides,
+    "training_budget": constants_of_budget,
+}
+
+
+def state(name: str, widget: Explorer) -> dict[str, Any]:
+    """Return all that a page needs to show an explorer and to compute its answers.
+
+    Args:
+        name: Name of the function that made the explorer, such as "float_bits".
+        widget: The explorer.
+    """
+    sent = {key: getattr(widget, key) for key in SENT}
+    return {**sent, "constants": CONSTANTS[name](widget)}
+
+
+def element(source: str) -> str:
+    """Return the HTML of the explorer that a cell makes, or "" if it needs a kernel.
+
+    Args:
+        source: A cell such as `widgets.strides((3, 4), "x.T")`.
+    """
+    try:
+        call = ast.parse(source).body[-1].value
+        name = call.func.attr
+        arguments = [ast.literal_eval(argument) for argument in call.args]
+        named = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
+    except (AttributeError, IndexError, SyntaxError, ValueError):
+        return ""
+    if name not in CONSTANTS:
+        return ""
+    widget = getattr(widgets, name)(*arguments, **named)
+    words = json.dumps(state(name, widget)).replace("<", "\\u003c")  # no </script> inside
+    script = tag("script", words, type="application/json", class_="cs336-state")
+    return tag("div", script, class_="cs336-live")
+
+
+def script(folder: Path) -> str:
+    """Join the scripts in `folder` and the explorers' own view to one that runs from a file.
+
+    Browsers load modules only from a server, so the result isn't a module.
+    """
+    view = (HERE / "explorer.js").read_text(encoding="utf-8")
+    parts = [(folder / name).read_text(encoding="utf-8") for name in (*PARTS, "page.js")]
+    body = "\n".join([view.replace("export default { render };", ""), *parts])
+    return f"(() => {{\n{body}}})();\n"

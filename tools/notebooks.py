@@ -1,0 +1,83 @@
+"""Run notebooks, and store normalized outputs (`make notebooks`)."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, DeadKernelError
+from nbformat import NotebookNode
+from tqdm import tqdm
+
+from cs336_course.figures.course import save_map
+
+KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+CELL_TIMEOUT = 300
+OUTPUT_TIMEOUT = 60  # nbclient's default of 4 seconds loses outputs on a busy machine
+
+
+def normalise(notebook: NotebookNode) -> NotebookNode:
+    """Remove differences between runs and machines from a notebook.
+
+    This removes stderr, timestamps, widget state and the patch version of the kernel. Cells are
+    numbered 1, 2, ..., because nbval rejects outputs without a number.
+    """
+    notebook.metadata = {
+        "kernelspec": KERNEL,
+        "language_info": {"name": "python", "file_extension": ".py", "mimetype": "text/x-python"},
+    }
+    number = 0
+    for cell in notebook.cells:
+        for key in ("execution", "collapsed", "jupyter", "trusted"):
+            cell.metadata.pop(key, None)
+        if cell.cell_type != "code":
+            continue
+        number += 1
+        cell.execution_count = number
+        cell.outputs = [o for o in cell.outputs if o.get("name") != "stderr"]
+        for output in cell.outputs:
+            output.pop("transient", None)
+            if "execution_count" in output:
+                output.execution_count = number
+            if "data" in output:
+                output.data.pop("application/vnd.jupyter.widget-view+json", None)
+    return notebook
+
+
+def run(path: Path) -> None:
+    """Execute one notebook in a new kernel, and save it in normalized form."""
+    notebook = nbformat.read(path, as_version=4)
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_TIMEOUT,
+        iopub_timeout=OUTPUT_TIMEOUT,
+        raise_on_iopub_timeout=True,
+        kernel_name=KERNEL["name"],
+        coalesce_streams=True,
+        resources={"metadata": {"path": str(path.parent)}},
+    )
+    client.execute()
+    nbformat.write(normalise(notebook), path)
+
+
+def main() -> None:
+    """Run the given notebooks. By default, run all notebooks and draw the course map."""
+    parser = argparse.ArgumentParser(description="Run notebooks and store their outputs.")
+    parser.add_argument("paths", nargs="*", type=Path, help="default: all in notebooks/")
+    named = parser.parse_args().paths
+    paths = named or sorted(Path("notebooks").glob("*.ipynb"))
+    failed = False
+    for path in tqdm(paths, unit="notebook"):
+        try:
+            run(path)
+        except (CellExecutionError, DeadKernelError, TimeoutError) as error:
+            failed = True
+            print(f"{path}: left as it was, since a cell failed\n{error}", file=sys.stderr)
+    if not named:
+        save_map(Path("notebooks"), Path("docs/course_map.png"))
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Build offline slides, an offline web site, and a handout without solutions."""
+
+import argparse
+import base64
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib import metadata, resources
+from pathlib import Path
+
+import nbformat
+from nbconvert import SlidesExporter
+from nbformat import NotebookNode
+from nbformat.v4 import new_output
+from tqdm import tqdm
+from traitlets.config import Config
+
+from tools import browser_explorers
+
+NOTEBOOKS, DOCS, BUILD = Path("notebooks"), Path("docs"), Path("build")
+ONLY_FOR_BUILDING = shutil.ignore_patterns(
+    "_*", "explorers", "site", "slides", "conf.py"
+)  # files in docs
+MATHJAX = ("tex-chtml.js", "input/tex/extensions", "output/chtml/fonts")
+
+
+def title(notebook: NotebookNode) -> str:
+    """Return the title of a notebook without "#", for example "03 · Named dimensions"."""
+    return notebook.cells[0].source.splitlines()[0].removeprefix("# ")
+
+
+def without_solutions(notebook: NotebookNode) -> NotebookNode:
+    """Remove the cells with the tag `solution` from a notebook. Hints are kept."""
+    kept = [cell for cell in notebook.cells if "solution" not in cell.metadata.get("tags", [])]
+    return NotebookNode(notebook | {"cells": kept})
+
+
+def with_alt_texts(notebook: NotebookNode) -> NotebookNode:
+    """Copy the alternative texts of figures to the cell metadata, which myst-nb reads."""
+    for cell in notebook.cells:
+        outputs = cell.get("outputs", [])
+        found = [o.get("metadata", {}).get("image/png", {}).get("alt", "") for o in outputs]
+        if texts := [text for text in found if text]:
+            cell.metadata["mystnb"] = {"image": {"alt": " ".join(texts)}}
+    return notebook
+
+
+def with_exercise_names(notebook: NotebookNode) -> NotebookNode:
+    """Put the name of each exercise before its heading, as a target such as `exercise-to_bf16`."""
+    heading = None
+    for cell in notebook.cells:
+        if cell.source.startswith("### Exercise"):
+            heading = cell
+        if heading and (name := cell.metadata.get("cs336", {}).get("exercise")):
+            heading.source = f"(exercise-{name})=\n{heading.source}"
+    return notebook
+
+
+def with_live_explorers(notebook: NotebookNode) -> NotebookNode:
+    """Add the explorers that need no kernel to the outputs of their cells."""
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and (html := browser_explorers.element(cell.source)):
+            cell.outputs.append(new_output("display_data", {"text/html": html}))
+    return notebook
+
+
+def handout(notebooks: list[Path], folder: Path) -> None:
+    """Write notebooks without solutions, and copy the documents that they link to."""
+    (folder / "notebooks").mkdir(parents=True, exist_ok=True)
+    for path in notebooks:
+        copy = without_solutions(nbformat.read(path, as_version=4))
+        nbformat.write(copy, folder / "notebooks" / path.name)
+    shutil.copytree(DOCS, folder / "docs", ignore=ONLY_FOR_BUILDING)
+    shutil.copyfile(".gitattributes", folder / ".gitattributes")  # for a class that pulls it
+
+
+def exporter() -> SlidesExporter:
+    """Create nbconvert's slide exporter with the template in `docs/slides`."""
+    config = Config()
+    config.CSSHTMLHeaderPreprocessor.style = "default"
+    return SlidesExporter(
+        config=config,
+        extra_template_basedirs=[str(DOCS)],
+        template_name="slides",
+        embed_images=True,
+    )
+
+
+def copy_assets(folder: Path) -> None:
+    """Copy reveal.js, MathJax and the style sheet for the slides.
+
+    The Python packages sphinx-revealjs and sphinx-mathjax-offline contain reveal.js 5 and MathJax
+    3. You therefore don't need Node or a network.
+    """
+    reveal = Path(str(resources.files("sphinx_revealjs"))) / "_static" / "revealjs"
+    for part in ("dist", "plugin/notes"):
+        shutil.copytree(reveal / part, folder / "reveal" / part, dirs_exist_ok=True)
+    package = metadata.distribution("sphinx-mathjax-offline")
+    mathjax = Path(str(package.locate_file("sphinx-mathjax-offline/static/mathjax")))
+    for part in MATHJAX:
+        source, target = mathjax / part, folder / "mathjax" / part
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, dirs_exist_ok=True)
+        else:
+            shutil.copyfile(source, target)
+    for name in ("deck.css", "deck.js"):
+        shutil.copyfile(DOCS / "slides" / name, folder / name)
+
+
+def slides(notebooks: list[Path], folder: Path) -> None:
+    """Write one slide deck per notebook, and an index page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    copy_assets(folder / "assets")
+    shutil.copytree(DOCS, folder / "docs", ignore=ONLY_FOR_BUILDING)
+    export, items = exporter(), []
+    for path in tqdm(notebooks, unit="deck"):
+        notebook = nbformat.read(path, as_version=4)
+        page, _ = export.from_notebook_node(notebook, {"title": title(notebook)})
+        for other in notebooks:  # links between notebooks become links between decks
+            page = page.replace(f'href="{other.name}"', f'href="{other.stem}.html"')
+        page = page.replace('href="../docs/', 'href="docs/')
+        (folder / f"{path.stem}.html").write_text(page, encoding="utf-8")
+        items.append(f'<li><a href="{path.stem}.html">{title(notebook)}</a></li>')
+    (folder / "index.html").write_text(
+        '<!DOCTYPE html><html lang="en"><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width"><title>Slides</title>'
+        '<body style="font: 22px/1.6 sans-serif; margin: 2em"><h1>Slides</h1>'
+        f"<ul>{''.join(items)}</ul><p>Space: next. S: speaker notes. Esc: overview.</p></html>",
+        encoding="utf-8",
+    )
+
+
+def landing(folder: Path) -> str:
+    """Return the first page in Markdown, and write its picture to `folder`.
+
+    The links to hosted notebooks and the table of the course are those of the README.
+    """
+    readme = Path("README.md").read_text(encoding="utf-8")
+    launch = re.findall(r"^\[!\[Open in .*", readme, re.M)
+    row = r"^\| (\d\d\w?) \| \[(.+?)\]\((.+?)\) \| (.+?) \| (\d+) \|$"
+    path = [
+        f"- [{number} · {name}]({link}), {minutes} minutes\\\n  You'll {ability}."
+        for number, name, link, ability, minutes in re.findall(row, readme, re.M)
+    ]
+    cells = nbformat.read(NOTEBOOKS / "04_flops_and_memory.ipynb", as_version=4).cells
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    alts = [output.get("metadata", {}).get("image/png", {}).get("alt", "") for output in outputs]
+    which = next(i for i, alt in enumerate(alts) if alt.startswith("Memory through one training"))
+    (folder / "memory.png").write_bytes(base64.b64decode(outputs[which].data["image/png"]))
+    url = tomllib.loads(Path("pyproject.toml").read_text())["project"]["urls"]["Repository"]
+    page = (DOCS / "site" / "landing.md").read_text(encoding="utf-8")
+    for word, text in {
+        "LAUNCH": "\n".join(launch),
+        "EXPLORER": browser_explorers.element("explorers.training_budget()"),
+        "PICTURE": f"![{alts[which]}](memory.png)",
+        "PATH": "\n".join(path),
+        "INSTALL": f"git clone {url} course\ncd course\nmake lab",
+    }.items():
+        page = page.replace(word, text, 1)
+    return page
+
+
+def lay_out(notebooks: list[Path], folder: Path) -> None:
+    """Copy the pages of the site. Relative links work because the folder structure is kept."""
+    last = map(Path, ("data/README.md", "CONTRIBUTING.md", "CHANGELOG.md"))
+    pages = [Path("README.md"), *sorted(DOCS.glob("*.md")), *last]
+    linked = []
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#:]+)", page.read_text(encoding="utf-8")):
+            linked.append(Path(os.path.relpath(page.parent / target)))
+    for path in {*notebooks, *pages, *(path for path in linked if path.is_file())}:
+        (folder / path.parent).mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, folder / path)
+    for path in notebooks:
+        notebook = with_alt_texts(nbformat.read(path, as_version=4))
+        nbformat.write(with_exercise_names(with_live_explorers(notebook)), folder / path)
+    (folder / "_static").mkdir()
+    script = browser_explorers.script(DOCS / "explorers")
+    (folder / "_static" / "explorers.js").write_text(script, encoding="utf-8")
+    shutil.copyfile(browser_explorers.HERE / "explorer.css", folder / "_static" / "explorer.css")
+    parts = [landing(folder)]
+    for caption, listed in (("The course", notebooks), ("About it", pages)):
+        names = "\n".join(path.with_suffix("").as_posix() for path in listed)
+        names = re.sub("^README$", "Install and use <README>", names, flags=re.M)
+        parts.append(f"```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{names}\n```\n")
+    (folder / "index.md").write_text("\n".join(parts), encoding="utf-8")
+
+
+def site(notebooks: list[Path], folder: Path) -> None:
+    """Build the web site with Sphinx. A warning, such as a broken link, is an error."""
+    sources = folder.with_name("site-sources")
+    shutil.rmtree(sources, ignore_errors=True)
+    lay_out(notebooks, sources)
+    strict = ("--nitpicky", "--fail-on-warning", "--keep-going", "--quiet")
+    command = (sys.executable, "-m", "sphinx", *strict, "--conf-dir", DOCS, sources, folder)
+    done = subprocess.run(command, check=False)
+    if done.returncode:
+        sys.exit(done.returncode)
+
+
+def main() -> None:
+    """Build the slides, the handout or the web site, as the command line requests."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("slides", "handout", "site"))
+    what = parser.parse_args().what
+    notebooks = sorted(NOTEBOOKS.glob("*.ipynb"))
+    folder = BUILD / what
+    shutil.rmtree(folder, ignore_errors=True)
+    {"slides": slides, "handout": handout, "site": site}[what](notebooks, folder)
+    print(f"{len(notebooks)} notebooks in {folder}")
+
+
+if __name__ == "__main__":
+    main()
