@@ -259,7 +259,7 @@ class Export:
     def run(self) -> None:
         """Run `cs336 export`."""
         from cs336_lib import hugging_face
-        from cs336_lib.bill.text import page
+        from cs336_lib.report import page
         from cs336_lib.system import hardware
         from cs336_lib.training import checkpoint
 
@@ -315,7 +315,7 @@ class Report:
 
     def run(self) -> None:
         """Run `cs336 report`."""
-        from cs336_lib.bill.text import page
+        from cs336_lib.report import page
 
         out = self.out or self.run_dir / "report.html"
         page.check(out, self.price, self.overwrite)

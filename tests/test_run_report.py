@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cs336_lib import cli
-from cs336_lib.bill.text import page
+from cs336_lib.report import page
 from cs336_lib.training.loop import train
 
 HOSTILE = "</pre><script>alert(1)</script>\"'&"
