@@ -137,9 +137,10 @@ class Exercise:
             code = code.replace(old, new)
         return code
 
-    def run(self, code: str) -> Any:
-        """Run code that defines an answer, and return the answer."""
-        names = {**self.cases.__globals__, **self.given, "__name__": "answer"}  # type: ignore[attr-defined]
+    def run(self, code: str, **more: Any) -> Any:
+        """Run code that defines an answer, and return the answer. The code may also use `more`."""
+        module = self.cases.__globals__  # type: ignore[attr-defined]
+        names = {**module, **self.given, **more, "__name__": "answer"}
         exec(compile(code, f"<{self.name}>", "exec", dont_inherit=True), names)
         found = [names[name] for name in self.answers or (self.name,)]
         return found[0] if len(found) == 1 else tuple(found)

@@ -14,15 +14,18 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+import cs336_course
+import cs336_lib
 from cs336_course.engine import state
 from cs336_course.engine.cases import Case
 from cs336_course.engine.records import Record, plain
 
+GRADIENT = "gradient of {}"
 Observer = Callable[[Any, Case], Record]
 """Runs an answer on a case. What it returns are the facts that are compared, in this order."""
 
 # Folders of code that isn't a learner's: these packages, and PyTorch wherever it is installed
-OTHERS = Path(__file__).parents[2], Path(torch.__file__).parent
+OTHERS = tuple(Path(module.__file__).parent for module in (cs336_course, cs336_lib, torch))
 # Functions that read a tensor's values, which have none on the meta device
 READS = {"item", "tolist", "numpy", "nonzero", "unique", "__bool__", "__int__", "__float__"}
 READS |= {"__index__", "__contains__", "equal", "allclose", "masked_select", "argwhere"}
@@ -43,7 +46,7 @@ def observed(observe: Observer, answer: Any, case: Case, may_seed: bool = False)
             record = {"raises": raised(error)}
     if may_seed and state.SEED in left:
         left.remove(state.SEED)
-    return {**record, "left": left}
+    return {"left": left, **record}
 
 
 def raised(error: Exception) -> dict[str, Any]:
@@ -95,7 +98,12 @@ def function(
         record["used"] = sorted(used)
         record["changed"] = [name for name in inputs if not same(inputs[name], case.inputs[name])]
         if grad:
-            record |= gradients(answer, case, grad.split())
+            names = grad.split()
+            record |= (
+                dict.fromkeys(map(GRADIENT.format, names))
+                if record["changed"]
+                else (gradients(answer, case, names))
+            )
         if on_other_device:
             record["elsewhere"] = runs_elsewhere(answer, case)
         return record
@@ -120,16 +128,20 @@ def gradients(answer: Any, case: Case, names: Iterable[str]) -> Record:
     inputs = copy.deepcopy(case.inputs)
     leaves = {name: inputs[name].requires_grad_() for name in names}
     for name, leaf in leaves.items():
-        inputs[name] = leaf.view_as(leaf)  # so that a change in place is no error
+        inputs[name] = leaf.clone()  # so that a change in place is no error
     result = answer(*inputs.values())
     results = result if isinstance(result, tuple | list) else [result]
     kept = [x.flatten().float() for x in results if isinstance(x, Tensor) and x.requires_grad]
+    facts = [GRADIENT.format(name) for name in leaves]
     if not kept:
-        return {f"gradient of {name}": None for name in leaves}
+        return dict.fromkeys(facts)
     every = torch.cat(kept)
     loss = every @ torch.linspace(-1, 1, len(every))
-    found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-    return {f"gradient of {name}": plain(g) for name, g in zip(leaves, found, strict=True)}
+    try:
+        found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+    except RuntimeError:  # a value that the gradient needs was changed in place
+        return dict.fromkeys(facts, "<an error>")
+    return dict(zip(facts, map(plain, found), strict=True))
 
 
 # What an answer calls
