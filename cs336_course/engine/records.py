@@ -7,6 +7,7 @@ believes nothing but its values.
 import base64
 import math
 from collections.abc import Mapping
+from decimal import Decimal
 from numbers import Integral, Real
 from typing import Any
 
@@ -39,7 +40,7 @@ def plain(value: Any) -> Any:
         return bool(value)
     if isinstance(value, Integral):
         return int(value)
-    if isinstance(value, Real):
+    if isinstance(value, Real | Decimal):
         return float(value)
     if isinstance(value, torch.dtype | torch.device):
         return str(value)
