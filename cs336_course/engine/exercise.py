@@ -57,6 +57,8 @@ class Exercise:
         given: Further names for the solution and the ideas.
         may_seed: Whether the task is to seed the global generators.
         tolerance: Factor on the tolerance of floating-point numbers.
+        is_quiz: Whether each case is a question of its own, so that an idea explains the first
+            wrong case whatever the others are. `what` of a case names the question.
     """
 
     notebook: str
@@ -74,6 +76,7 @@ class Exercise:
     given: Mapping[str, Any] = field(default_factory=dict)
     may_seed: bool = False
     tolerance: float = 1.0
+    is_quiz: bool = False
 
     def __call__(self, answer: Any) -> Any:
         """Print "not attempted yet", a diagnosis or "passed". The check never raises an error.

@@ -57,18 +57,28 @@ def diagnose(exercise: "Exercise", got: Sequence[Record], explain: bool = True) 
     place, first = next(((n, d) for n, d in enumerate(found) if d), (0, None))
     if first is None:
         return None
-    if explain and (said := named(exercise, got)):
+    if explain and (said := named(exercise, got, place)):
         return Diagnosis(said, figures(first), is_named=True)
     error = got[place].get("raises", {}).get("type") if first.kind == "raises" else ""
     said = in_words(exercise, got[place], first, place)
     return Diagnosis(said, figures(first), is_typo=error in TYPOS)
 
 
-def named(exercise: "Exercise", got: Sequence[Record]) -> str:
-    """Return the sentence of the wrong idea that does the same as an answer in all cases, or ""."""
+def named(exercise: "Exercise", got: Sequence[Record], place: int) -> str:
+    """Return the sentence of the wrong idea that does the same as an answer in all cases, or "".
+
+    Args:
+        exercise: The exercise. In a quiz, only the first wrong case has to be the same.
+        got: The records of the answer.
+        place: Number of the first wrong case.
+    """
     for said, idea in exercise.ideas():
-        pairs = zip(got, exercise.records(exercise.build(idea)), strict=True)
-        if all(difference(mine, theirs, exercise.tolerance) is None for mine, theirs in pairs):
+        pairs = enumerate(zip(got, exercise.records(exercise.build(idea)), strict=True))
+        if all(
+            difference(mine, theirs, exercise.tolerance) is None
+            for number, (mine, theirs) in pairs
+            if number == place or not exercise.is_quiz
+        ):
             return said
     return ""
 
@@ -81,6 +91,8 @@ def in_words(exercise: "Exercise", got: Record, found: Difference, place: int) -
         if found.kind == "raises" and "raises" in got
         else (exercise.says.get(found.fact) or shared(found, got, exercise.axes))
     )
+    if exercise.is_quiz:
+        return f"{case.what}: {said}"
     if place == 0 or found.fact in ("left", "changed", "used", "elsewhere"):
         return said
     return f"it is right for the first inputs, but not for {case.described()}. {sentence(said)}"
