@@ -17,7 +17,7 @@ from cs336_lib.config import require
 from cs336_lib.data.tokenizer import Tokenizer
 from cs336_lib.io import Bar
 from cs336_lib.model import GPT, KVCache
-from cs336_lib.system import hardware
+from cs336_lib.system import cpu, hardware
 
 MAX_NEW_TOKENS = 2**20  # their memory is allocated before the first one is drawn
 MIN_TEMPERATURE = 1e-6  # dividing by less could overflow
@@ -244,25 +244,19 @@ class ColumnLinear(nn.Module):
 
 
 class OneDNNLinear(nn.Module):
-    """Linear layer of oneDNN with bf16 weights, in the layout that oneDNN prefers.
-
-    PyTorch's compiler uses it, too. It takes and returns fp32.
-    """
+    """Linear layer of oneDNN with bf16 weights. It takes and returns fp32."""
 
     weight: Tensor
     bias: Tensor | None
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
-        packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.bfloat16(), 1)
-        self.register_buffer("weight", packed)
+        self.register_buffer("weight", cpu.pack(linear.weight))
         self.register_buffer("bias", None if linear.bias is None else linear.bias.bfloat16())
 
     def forward(self, x: Float[Tensor, "batch seq n_in"]) -> Float[Tensor, "batch seq n_out"]:
         """Apply the layer. The result has the same dtype as `x`."""
-        rounded = x.bfloat16()
-        y = torch.ops.mkldnn._linear_pointwise(rounded, self.weight, self.bias, "none", [], "")
-        return y.to(x.dtype)
+        return cpu.packed_linear(x.bfloat16(), self.weight, self.bias).to(x.dtype)
 
 
 class Int8Linear(nn.Module):
