@@ -1,7 +1,6 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-GRADERS := build/graders
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # uv installs faster, and takes PyTorch's CPU build where there is no GPU. It reads neither pip's settings nor the packages
 # below a virtual environment, so pip installs where one of these is used, and where uv is missing.
@@ -19,7 +18,7 @@ export PYTHONUNBUFFERED := 1
 TWO_AT_A_TIME := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help lab reset test test-slow e2e jupyterhub test-graders notebooks slides handout nbgrader otter site lint lock clean
+.PHONY: help lab reset test test-slow e2e jupyterhub notebooks slides handout site lint lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -44,9 +43,6 @@ e2e: $(VENV)/.e2e ## test JupyterLab, every slide and the site in a browser (nee
 jupyterhub: $(VENV)/.jupyterhub ## test two students on a JupyterHub in a browser (needs Chromium and npm)
 	$(BIN)/python -m pytest tests/e2e/test_jupyterhub.py
 
-test-graders: $(GRADERS)/.done ## grade answers with nbgrader and otter-grader, in an environment of their own
-	$(GRADERS)/bin/python -m pytest tests/graders/with_tools.py
-
 notebooks: $(VENV)/.test ## run every notebook and store its normalized outputs
 	$(BIN)/python -m tools.notebooks
 
@@ -55,12 +51,6 @@ slides: $(VENV)/.site ## make a deck per notebook in build/slides, which needs n
 
 handout: $(VENV)/.site ## make the notebooks without solutions in build/handout
 	$(BIN)/python -m tools.publish handout
-
-nbgrader: $(VENV)/.lab ## make an assignment for nbgrader per notebook in build/nbgrader
-	$(BIN)/python -m cs336_course.grading.graders nbgrader
-
-otter: $(VENV)/.lab ## make an assignment for otter-grader per notebook in build/otter
-	$(BIN)/python -m cs336_course.grading.graders otter
 
 site: $(VENV)/.site ## make the web site in build/site
 	$(BIN)/python -m tools.publish site
@@ -101,14 +91,6 @@ $(VENV)/.e2e: pyproject.toml constraints.txt | $(VENV)/constraints.txt
 $(VENV)/.jupyterhub: pyproject.toml constraints.txt | $(VENV)/.e2e
 	$(or $(INSTALL),$(PIP) install) --quiet --constraint $(VENV)/constraints.txt --editable '.[e2e,jupyterhub,lab]'
 	npm install --silent --global --prefix $(VENV) configurable-http-proxy@5.3.0
-	@touch $@
-
-# otter-grader needs newer widgets than live slides allow (see docs/decisions.md).
-$(GRADERS)/.done: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(GRADERS)
-	@grep -Ev '^(ipywidgets|jupyterlab-widgets)==' constraints.txt > $(GRADERS)/constraints.txt
-	$(GRADERS)/bin/python -m pip install --quiet --constraint $(GRADERS)/constraints.txt --editable '.[notebook]' \
-	nbgrader==0.9.6 'otter-grader[grading]==7.0.0' pytest
 	@touch $@
 
 # uv finds or downloads a Python in the range of pyproject.toml, unless PYTHON names one.

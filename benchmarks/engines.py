@@ -51,9 +51,9 @@ class Engine:
 
 
 ENGINES = {
-    "ours": Engine("ours", ("fp32", "fp16", "bf16", "int8")),
+    "ours": Engine("ours", ("fp32", "fp16", "bf16")),
     # Not OMP_WAIT_POLICY=ACTIVE, because threads that never sleep would slow down the others.
-    "ours, spinning": Engine("ours", ("fp32", "fp16", "bf16", "int8"), spins=SPINS),
+    "ours, spinning": Engine("ours", ("fp32", "fp16", "bf16"), spins=SPINS),
     "transformers": Engine("transformers", ("fp32", "bf16")),
     "CTranslate2": Engine("ctranslate2", ("fp32", "bf16", "int8"), ("ctranslate2",)),
     "OpenVINO GenAI": Engine(

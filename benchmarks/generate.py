@@ -78,8 +78,7 @@ def measure(
     model = GPT(config).to(where).eval()
     idx = torch.randint(model.config.vocab_size, (1, prompt_tokens), device=where)
     as_loaded = copy.deepcopy(model)
-    if dtype != "int8":
-        as_loaded.to(getattr(torch, dtype))
+    as_loaded.to(getattr(torch, dtype))
     store_weights(model, getattr(torch, dtype))  # as `cs336 sample --weights` does
     contenders: dict[str, Contender] = {
         "ours": lambda: generate(model, idx, new_tokens, temperature=0.0),
@@ -101,8 +100,6 @@ def measure(
     weights = (
         sum(p.nbytes for p in as_loaded.parameters()) - as_loaded.transformer.wpe.weight.nbytes
     )
-    if dtype == "int8":
-        weights //= torch.float32.itemsize
     limit = 1000 * weights / bandwidth
     ratios = {name: common.ratio(per_token[name], per_token["ours"]) for name in contenders}
     spreads = {name: common.spread(values) for name, values in per_token.items()}
@@ -146,7 +143,7 @@ def main(
     prompt_tokens: int = 16,
     new_tokens: int = 128,
     rounds: int = 5,
-    dtype: Literal["float32", "bfloat16", "float16", "int8"] = "float32",
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32",
     device: str = "cpu",
     threads: int | None = None,
     peers: bool = False,
@@ -158,8 +155,7 @@ def main(
         prompt_tokens: how long the text is at the beginning.
         new_tokens: how many tokens are added.
         rounds: how often each contender runs, after one round of warm-up.
-        dtype: what weights are kept in, in all contenders, as each of them does it. int8 weights
-            are ours only, and the others keep fp32.
+        dtype: what weights are kept in, in all contenders, as each of them does it.
         device: auto, cpu, cuda or mps.
         threads: how many the CPU uses (None: one per core).
         peers: Compare with CTranslate2, OpenVINO GenAI and llama.cpp on the CPU, with all types

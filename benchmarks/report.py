@@ -154,10 +154,11 @@ def engine_table(result: dict[str, Any]) -> str:
     names = list(dict.fromkeys(label.rpartition(" ")[0] for label in rows))
     types = list(dict.fromkeys(label.rpartition(" ")[2] for label in rows))
     found = {label: f"{row['ms_per_token']['median']:.1f}" for label, row in rows.items()}
-    limits = [rows[f"ours {kind}"]["limit_ms_per_token"] for kind in types]
+    limits = {label.rpartition(" ")[2]: row["limit_ms_per_token"] for label, row in rows.items()}
     shares = [
-        f"{limit / rows[f'ours {kind}']['ms_per_token']['median']:.0%} in {kind}"
-        for kind, limit in zip(types, limits, strict=True)
+        f"{limits[kind] / rows[f'ours {kind}']['ms_per_token']['median']:.0%} in {kind}"
+        for kind in types
+        if f"ours {kind}" in rows
     ]
     lines = [
         f"| ms a token, by weights | {' | '.join(types)} |",
@@ -166,7 +167,7 @@ def engine_table(result: dict[str, Any]) -> str:
             f"| {name} | {' | '.join(found.get(f'{name} {kind}', '') for kind in types)} |"
             for name in names
         ),
-        f"| memory bandwidth | {' | '.join(f'{limit:.1f}' for limit in limits)} |",
+        f"| memory bandwidth | {' | '.join(f'{limits[kind]:.1f}' for kind in types)} |",
         "",
         f"`benchmarks.generate --peers` samples {setup['new_tokens']} tokens from a prompt of "
         f"{setup['prompt_tokens']} with GPT-2 124M on {result['machine']['cpu']} "

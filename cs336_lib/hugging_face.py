@@ -258,50 +258,6 @@ def export(model: GPT, folder: str | Path, tokenizer: Tokenizer, card: str = "")
         shutil.copymode(temporary / CONFIG, temporary / WEIGHTS)
 
 
-def require_login(name: str) -> None:
-    """Check that a model can be pushed to the Hugging Face hub under this name.
-
-    Raises `UserError` if the name is invalid, huggingface_hub isn't installed, or no valid token
-    is stored.
-    """
-    try:
-        from huggingface_hub import HfApi
-        from huggingface_hub.utils import validate_repo_id
-    except ImportError:
-        raise UserError(
-            "--push-to-hub needs huggingface_hub; pip install huggingface_hub"
-        ) from None
-    try:
-        validate_repo_id(name)
-    except ValueError:
-        raise UserError(
-            f"push_to_hub is {name!r:.100}; a name such as me/my-gpt expected"
-        ) from None
-    try:
-        HfApi().whoami()
-    except Exception as error:  # many kinds, from the client, HTTP and the system
-        kind = type(error).__name__
-        raise UserError(f"not logged in to the hub ({kind}); run `hf auth login`") from None
-
-
-def push(folder: Path, name: str) -> str:
-    """Upload an exported folder to the Hugging Face hub, and return its address.
-
-    Raises `UserError` if the upload fails. The folder stays.
-    """
-    from huggingface_hub import HfApi
-
-    try:
-        api = HfApi()
-        repository = api.create_repo(name, exist_ok=True)
-        api.upload_folder(repo_id=repository.repo_id, folder_path=folder)
-    except Exception as error:  # many kinds, from the client, HTTP and the system
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        again = f"the export is in {folder}, so try `hf upload {name} {folder}`"
-        raise UserError(f"{name}: not pushed ({reason:.200}); {again}") from None
-    return str(repository)
-
-
 def text_files(model: GPT, tokenizer: Tokenizer) -> dict[str, str]:
     """Return the content of all exported text files, by file name."""
     config = model.config

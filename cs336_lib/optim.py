@@ -75,18 +75,19 @@ class Muon(torch.optim.AdamW):
         gradients = [
             torch.where(broken > 0, m, p.grad) for m, p in zip(momenta, parameters, strict=True)
         ]
-        torch._foreach_lerp_(momenta, gradients, 1 - group["muon_momentum"])
-        ahead = torch._foreach_lerp(gradients, momenta, group["muon_momentum"])
-        decay = 1 - group["lr"] * group["weight_decay"]
-        torch._foreach_mul_(parameters, torch.where(broken > 0, 1.0, decay))
+        decay = torch.where(broken > 0, 1.0, 1 - group["lr"] * group["weight_decay"])
         by_shape: dict[torch.Size, list[tuple[Tensor, Tensor]]] = {}
-        for p, direction in zip(parameters, ahead, strict=True):
-            for pair in zip(wide_matrices(p), wide_matrices(direction), strict=True):
+        for p, momentum, gradient in zip(parameters, momenta, gradients, strict=True):
+            momentum.lerp_(gradient, 1 - group["muon_momentum"])
+            ahead = gradient.lerp(momentum, group["muon_momentum"])
+            p.mul_(decay)
+            for pair in zip(wide_matrices(p), wide_matrices(ahead), strict=True):
                 by_shape.setdefault(pair[0].shape, []).append(pair)
         for shape, pairs in by_shape.items():
             matrices, directions = zip(*pairs, strict=True)
             updates = (orthogonalized(torch.stack(directions)) * (1 - broken)).unbind()
-            torch._foreach_add_(matrices, updates, alpha=-group["lr"] * 0.2 * math.sqrt(shape[1]))
+            for matrix, update in zip(matrices, updates, strict=True):
+                matrix.add_(update, alpha=-group["lr"] * 0.2 * math.sqrt(shape[1]))
         for p in parameters:
             self.state[p]["step"] += 1 - broken
             p.grad = None

@@ -17,16 +17,11 @@ from cs336_lib.config import UserError
 from cs336_lib.data.tokenizer import Tokenizer
 from cs336_lib.io import Bar
 from cs336_lib.model import GPT, KVCache
-from cs336_lib.system import hardware
+from cs336_lib.system import cpu, hardware
 
 MAX_NEW_TOKENS = 2**20  # their memory is allocated before the first one is drawn
 MIN_TEMPERATURE = 1e-6  # dividing by less could overflow
-WEIGHTS = {
-    "fp32": torch.float32,
-    "fp16": torch.float16,
-    "bf16": torch.bfloat16,
-    "int8": torch.int8,
-}
+WEIGHTS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -250,52 +245,19 @@ class ColumnLinear(nn.Module):
 
 
 class OneDNNLinear(nn.Module):
-    """Linear layer of oneDNN with bf16 weights, in the layout that oneDNN prefers.
-
-    PyTorch's compiler uses it, too. It takes and returns fp32.
-    """
+    """Linear layer of oneDNN with bf16 weights. It takes and returns fp32."""
 
     weight: Tensor
     bias: Tensor | None
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
-        packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.bfloat16(), 1)
-        self.register_buffer("weight", packed)
+        self.register_buffer("weight", cpu.pack(linear.weight))
         self.register_buffer("bias", None if linear.bias is None else linear.bias.bfloat16())
 
     def forward(self, x: Float[Tensor, "batch seq n_in"]) -> Float[Tensor, "batch seq n_out"]:
         """Apply the layer. The result has the same dtype as `x`."""
-        rounded = x.bfloat16()
-        y = torch.ops.mkldnn._linear_pointwise(rounded, self.weight, self.bias, "none", [], "")
-        return y.to(x.dtype)
-
-
-class Int8Linear(nn.Module):
-    """Linear layer with int8 weights and one scale per output.
-
-    A single input row is rounded to bf16. With several rows, the weights are first converted.
-    """
-
-    weight: Tensor
-    scales: Tensor
-    bias: Tensor | None
-
-    def __init__(self, linear: nn.Linear):
-        super().__init__()
-        scales = (linear.weight.abs().amax(1) / 127).clamp_min(1e-12)
-        rounded = (linear.weight / scales[:, None]).round()
-        self.register_buffer("weight", rounded.to(torch.int8))
-        self.register_buffer("scales", scales.bfloat16())
-        self.register_buffer("bias", linear.bias)
-
-    def forward(self, x: Float[Tensor, "batch seq n_in"]) -> Float[Tensor, "batch seq n_out"]:
-        """Apply the layer. The result has the same dtype as `x`."""
-        if x.numel() > x.size(-1):
-            weight = self.weight.to(x.dtype) * self.scales[:, None].to(x.dtype)
-            return F.linear(x, weight, self.bias)
-        y = torch._weight_int8pack_mm(x[0].bfloat16(), self.weight, self.scales)
-        return y[None].to(x.dtype) + (0 if self.bias is None else self.bias)
+        return cpu.packed_linear(x.bfloat16(), self.weight, self.bias).to(x.dtype)
 
 
 @torch.no_grad()
@@ -306,22 +268,14 @@ def store_weights(model: GPT, dtype: torch.dtype = torch.float32) -> None:
     column, and multiplies bf16 weights with oneDNN. On other CPUs, fp32 weights with at least as
     many outputs as inputs are stored in column-major order. fp16 weights are fastest in row-major
     order (docs/decisions.md).
-
-    Raises:
-        UserError: If `dtype` is int8 and the model isn't on a CPU.
     """
-    on_cpu = model.device.type == "cpu"
-    if not on_cpu:
-        if dtype == torch.int8:
-            raise UserError("int8 weights need --device cpu; use fp16")
+    if model.device.type != "cpu":
         model.to(dtype)
         return
     native = hardware.has_bf16(model.device)
     linear_layers = [(n, m) for n, m in model.named_modules() if isinstance(m, nn.Linear)]
     for name, layer in linear_layers:
-        if dtype == torch.int8:
-            model.set_submodule(name, Int8Linear(layer))
-        elif native and dtype == torch.float32:
+        if native and dtype == torch.float32:
             model.set_submodule(name, ColumnLinear(layer))
         elif native and dtype == torch.bfloat16 and torch.backends.mkldnn.is_available():
             model.set_submodule(name, OneDNNLinear(layer))

@@ -165,7 +165,6 @@ OWN: dict[str, dict[str, list[str]]] = {
         "out": ["", ".", "taken", "file.txt", "/dev/null/out", "/proc/out", "file.txt/out", LONG],
         "license": ["MIT License", "mit\n", "é", SHELL, LONG + "!"],
         "data_license": [],
-        "push_to_hub": ["a/b/c", "a b", "a\nb", "..", SHELL, LONG],
     },
     "assemble": {
         "out": ["", ".", "taken", "file.txt", "/proc/out", "file.txt/out.py", LONG],

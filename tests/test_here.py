@@ -1,18 +1,14 @@
 """What `cs336 estimate --here` predicts from its measurements, and what it prints."""
 
-import dataclasses
-import itertools
 import json
 
 import pytest
 import torch
 
-from cs336_lib import cli, generate
+from cs336_lib import cli, sampling
 from cs336_lib.bill import here, here_text
 from cs336_lib.bill.here import Machine, Passes, Row
 from cs336_lib.config import PRESETS, TrainConfig
-from cs336_lib.model import GPT
-from cs336_lib.training.loop import train
 
 CPU = torch.device("cpu")
 CHAR = PRESETS["shakespeare-char"][1]
@@ -103,34 +99,7 @@ def test_what_changes_the_speed_is_measured_again(monkeypatch, name, other):
     assert here_text.cache_file(CPU) != before
 
 
-def test_every_type_of_weights_is_measured(tiny_config, monkeypatch):
+def test_every_type_of_weights_is_measured(tiny_config):
     times = here.seconds_per_token(tiny_config, CPU, tokens=1)
-    assert times.keys() == generate.WEIGHTS.keys()
+    assert times.keys() == sampling.WEIGHTS.keys()
     assert all(0 < seconds < 1 for seconds in times.values())
-    depths = []
-    monkeypatch.setattr(here, "stream", lambda model, *_, **__: itertools.repeat(torch.zeros(1)))
-    monkeypatch.setattr(here, "store_weights", lambda model, _: depths.append(model.config.n_layer))
-    deep = dataclasses.replace(tiny_config, n_layer=50)
-    assert "int8" not in here.seconds_per_token(deep, torch.device("meta"))
-    assert depths == [here.MOST_BLOCKS] * 3
-
-
-def test_the_fastest_weights_are_chosen_once_a_day(tiny_run, tiny_config, monkeypatch, capsys):
-    train(dataclasses.replace(tiny_run, max_steps=3))
-    monkeypatch.setenv("XDG_CACHE_HOME", tiny_run.run_dir)
-    measured, stored = [], []
-    times = {"fp32": 0.03, "fp16": 0.02, "bf16": 0.025}
-    monkeypatch.setattr(here, "seconds_per_token", lambda *a: measured.append(a) or times)
-    monkeypatch.setattr(generate, "store_weights", lambda _, dtype: stored.append(dtype))
-    command = ["sample", "--run-dir", tiny_run.run_dir, "--max-new-tokens", "1"]
-    for weights in ("auto", "auto", "fp32"):
-        cli.main([*command, "--weights", weights, "--device", "cpu"])
-        text = capsys.readouterr().err
-        line = "weights: fp16 to sample (--weights fp16): fp32 30.0, fp16 20.0, bf16 25.0 ms"
-        assert (line in text) == (weights == "auto")
-    assert stored == [torch.float16, torch.float16, torch.float32]
-    assert len(measured) == 1
-    deep = GPT(dataclasses.replace(tiny_config, n_layer=13))
-    assert here_text.fastest_weights(deep) == "fp16"
-    assert "may change the text (12 of 13 blocks)" in capsys.readouterr().err
-    assert len(measured) == 2  # another shape

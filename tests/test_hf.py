@@ -481,42 +481,13 @@ def test_command_line(transformers, tiny_run, tmp_path, capsys):
     assert "exists already" in capsys.readouterr().err
 
 
-def test_push_to_hub(tiny_run, tmp_path, monkeypatch, capsys):
-    """A stand-in for the hub's client gets the folder; errors are one line and keep the export."""
-    import huggingface_hub
-
-    class FakeApi:
-        def whoami(self):
-            if not logged_in:
-                raise huggingface_hub.errors.LocalTokenNotFoundError("no token")
-
-        def create_repo(self, name: str, exist_ok: bool):
-            return huggingface_hub.RepoUrl(f"https://huggingface.co/{name}")
-
-        def upload_folder(self, repo_id: str, folder_path: Path) -> None:
-            if repo_id == "me/full":
-                raise ConnectionError("no\nspace")
-            uploaded[repo_id] = {path.name for path in folder_path.iterdir()}
-
-    uploaded, logged_in = {}, False
-    monkeypatch.setattr(huggingface_hub, "HfApi", FakeApi)
+def test_the_model_card_describes_the_run(tiny_run, tmp_path):
+    huggingface_hub = pytest.importorskip("huggingface_hub")
     train(dataclasses.replace(tiny_run, max_steps=3))
     out = tmp_path / "exported"
-    command = ["export", "--run-dir", tiny_run.run_dir, "--out", str(out), "--push-to-hub"]
-    with pytest.raises(SystemExit):
-        cli.main([*command, "me/gpt"])
-    assert "hf auth login" in capsys.readouterr().err
-    assert not out.exists()
-    logged_in = True
-    with pytest.raises(SystemExit):
-        cli.main([*command, "me/full"])
-    assert (
-        "me/full: not pushed (ConnectionError: no space); the export is" in capsys.readouterr().err
-    )
-    shutil.rmtree(out)
-    cli.main([*command, "me/gpt", "--license", "mit", "--data-license", "<b>own"])
-    assert "https://huggingface.co/me/gpt" in capsys.readouterr().out
-    assert {"README.md", "model.safetensors", "tokenizer.json"} <= uploaded["me/gpt"]
+    licences = ["--license", "mit", "--data-license", "<b>own"]
+    cli.main(["export", "--run-dir", tiny_run.run_dir, "--out", str(out), *licences])
+    assert {"README.md", "model.safetensors", "tokenizer.json"} <= {p.name for p in out.iterdir()}
     card = (out / "README.md").read_text()
     assert huggingface_hub.ModelCard(card).data.license == "mit"
     assert "    max_steps: 3" in card

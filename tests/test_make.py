@@ -166,7 +166,7 @@ def test_a_torch_to_keep_must_be_there(tmp_path, fake):
 
 def test_help_names_every_target(tmp_path):
     text = make(tmp_path).stdout
-    publishing = ("slides", "handout", "nbgrader", "otter", "site")
+    publishing = ("slides", "handout", "site")
     for target in (
         "lab",
         "reset",
@@ -174,7 +174,6 @@ def test_help_names_every_target(tmp_path):
         "test-slow",
         "e2e",
         "jupyterhub",
-        "test-graders",
         "notebooks",
         *publishing,
         "lint",

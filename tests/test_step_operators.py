@@ -3,7 +3,11 @@
 The counts are the same on a CPU without native bf16, where only the time differs.
 """
 
+import ast
+import re
 from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -107,9 +111,11 @@ def test_no_fp32_tensor_is_as_large_as_the_logits(monkeypatch):
     assert watched().largest_fp32 == logits
 
 
-@pytest.mark.parametrize("seq", [1, 128, 200])
-def test_gradients_are_as_exact_as_pytorchs(seq, monkeypatch):
+@pytest.mark.parametrize(("seq", "is_gone"), [(1, False), (128, False), (200, False), (200, True)])
+def test_gradients_are_as_exact_as_pytorchs(seq, is_gone, monkeypatch):
     """Against fp32, with targets that are ignored and a part of the last tile."""
+    if is_gone:
+        monkeypatch.delattr(torch, "_softmax_backward_data")
     config = GPTConfig(n_layer=1, n_head=2, n_embd=64, block_size=seq, vocab_size=300)
     model, tokens = GPT(config), tokens_of(config)
     x, y = tokens[:, :-1], tokens[:, 1:].clone()
@@ -167,6 +173,41 @@ def test_autograd_knows_that_the_logits_are_overwritten():
     assert expected.abs().max() > 0
     with pytest.raises(ValueError, match="the logits hold their gradient now; pass a copy"):
         (loss + z_loss).backward()
+
+
+def test_a_layer_is_packed_by_onednn_while_pytorch_can(monkeypatch):
+    layer, x = nn.Linear(48, 80).bfloat16(), torch.randn(1, 5, 48).bfloat16()
+    packed = cpu.pack(layer.weight.float())
+    assert packed.is_mkldnn
+    monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace())
+    plain_weight = cpu.pack(layer.weight.float())
+    assert torch.equal(plain_weight, layer.weight)
+    monkeypatch.undo()
+    for bias in (layer.bias, None):
+        exact = x.float() @ layer.weight.float().T + (0 if bias is None else bias.float())
+        for weight in (packed, plain_weight):
+            y = cpu.packed_linear(x, weight, bias)
+            assert y.dtype == torch.bfloat16
+            torch.testing.assert_close(y.float(), exact, rtol=2**-7, atol=2**-7)
+
+
+def private_names(tree: ast.Module) -> set[str]:
+    """Return PyTorch's names with an underscore that a module uses."""
+    used = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            used |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            used |= {f"{node.module}.{alias.name}" for alias in node.names}
+    private = re.compile(r"(torch|F|nn|dist)\.(.*\.)?_[a-z]|torch\.ops\.")
+    return {name for name in used if private.match(name)}
+
+
+def test_private_names_of_pytorch_stand_in_one_module():
+    package = Path(cpu.__file__).parents[1]
+    trees = {path: ast.parse(path.read_text()) for path in package.rglob("*.py")}
+    found = {path.relative_to(package).as_posix() for path in trees if private_names(trees[path])}
+    assert found == {"system/cpu.py"}
 
 
 def test_a_step_needs_less_memory_than_accounting_predicts():

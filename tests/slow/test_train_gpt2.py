@@ -1,4 +1,7 @@
-"""The one-file trainer gives the losses of `cs336_lib.training.loop`, alone and by torchrun."""
+"""The one-file trainer gives the losses of `cs336_lib.training.loop`, alone and by torchrun.
+
+Both begin with the same weights. Each draws its own if it isn't given any.
+"""
 
 import json
 import re
@@ -9,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from cs336_course.learner import assemble
-from cs336_lib.config import TrainConfig
+from cs336_lib import hugging_face
+from cs336_lib.config import GPTConfig, TrainConfig
 from cs336_lib.data.corpus import shakespeare
 from cs336_lib.data.prepare import prepare
+from cs336_lib.data.tokenizer import GPT2Tokenizer
+from cs336_lib.model import GPT
 from cs336_lib.training.loop import train
 
 ROOT = Path(__file__).parents[2]
@@ -42,10 +48,12 @@ def expected(tmp_path_factory) -> tuple[Path, list[dict]]:
     (folder / "text.txt").write_text(shakespeare()[:1_000_000])
     prepare(folder / "text.txt", folder / "shards", "gpt2", shard_tokens=100_000)
     (folder / "hellaswag.jsonl").write_text("\n".join(map(json.dumps, EXAMPLES)))
+    hugging_face.export(GPT(GPTConfig(**SHAPE), seed=1337), folder / "start", GPT2Tokenizer())
     config = TrainConfig(
         run_dir=str(folder / "run"),
         train_data=str(folder / "shards"),
         hellaswag=str(folder / "hellaswag.jsonl"),
+        init_from=str(folder / "start"),
         device="cpu",
         precision="fp32",
         **RECIPE,
@@ -58,6 +66,7 @@ def test_losses_are_those_of_the_library(expected, tmp_path, launcher, tolerance
     folder, rows = expected
     flags = {f"--{name.replace('_', '-')}": str(value) for name, value in RECIPE.items()}
     flags |= {f"--{part}": str(folder / "shards" / f"{part}_*.bin") for part in ("train", "val")}
+    flags |= {"--init-from": str(folder / "start" / hugging_face.WEIGHTS)}
     flags |= {"--hellaswag": str(folder / "hellaswag.jsonl"), "--out": str(tmp_path)}
     command = [sys.executable, *launcher, "train_gpt2.py", "--no-bf16"]
     arguments = [word for flag in flags.items() for word in flag]
