@@ -1,14 +1,13 @@
-"""Format and cache measurements of this machine for `cs336 estimate --here` and `cs336 sample`."""
+"""Format and cache measurements of this machine for `cs336 estimate --here`."""
 
 import dataclasses
 import hashlib
 import json
 import os
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -16,75 +15,43 @@ from cs336_lib import __version__, accounting
 from cs336_lib.bill import here
 from cs336_lib.bill.here import Machine, Row
 from cs336_lib.bill.text import digits, gigabytes, table
-from cs336_lib.config import GPTConfig, TrainConfig, from_json
+from cs336_lib.config import TrainConfig, from_json
 from cs336_lib.io import Log, read_json, write_atomic
-from cs336_lib.model import GPT
 from cs336_lib.system import hardware
-
-Found = TypeVar("Found")
 
 DAY = 86_400.0
 
 SPEED_VARIABLES = ("CS336_CPU_BF16", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 
 
-def cache_file(device: torch.device, shape: GPTConfig | None = None) -> Path:
+def cache_file(device: torch.device) -> Path:
     """Return the file in the user's cache folder for all that changes the speed.
 
-    This is the device, the CPU, its threads and how they wait, torch and this package. With a
-    shape, the file is for the weights of this model.
+    This is the device, the CPU, its threads and how they wait, torch and this package.
     """
     key = (
         *(hardware.device_name(device), hardware.cpu_model(), os.cpu_count()),
         *(torch.get_num_threads(), torch.__version__, __version__),
         *(os.environ.get(name) for name in SPEED_VARIABLES),
-        *((shape,) if shape else ()),
     )
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cs336"
-    name = "weights" if shape else "here"
-    return folder / f"{name}-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.json"
-
-
-def measured_once_a_day(
-    file: Path, parse: Callable[[Any], Found], measure: Callable[[], Found]
-) -> Found:
-    """Return the measurement in a cache file, or measure and store it if the last is a day old."""
-    with suppress(OSError, ValueError, TypeError, KeyError):
-        if time.time() - file.stat().st_mtime < DAY:
-            return parse(read_json(file))
-    if hasattr(os, "getloadavg") and (load := os.getloadavg()[0]) > 0.5:
-        Log().write(f"other programs are running (load {load:.1f}), so times may be too long\n")
-    found = measure()
-    content = dataclasses.asdict(found) if isinstance(found, Machine) else found
-    with suppress(OSError):  # without a cache, it is measured again next time
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(file, json.dumps(content) + "\n")
-    return found
+    return folder / f"here-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.json"
 
 
 def this_machine(device: torch.device) -> Machine:
-    """Return the measurement of this machine."""
-    return measured_once_a_day(
-        cache_file(device),
-        lambda stored: Machine(**{**stored, "rows": [Row(**row) for row in stored["rows"]]}),
-        lambda: here.measure(device),
-    )
-
-
-def fastest_weights(model: GPT) -> str:
-    """Return the data type of weights that samples fastest from a model of this shape.
-
-    The reason is printed in one line.
-    """
-    sampling = measured_once_a_day(
-        cache_file(model.device, model.config),
-        lambda stored: {name: float(stored[name]) for name in stored},
-        lambda: here.seconds_per_token(model.config, model.device),
-    )
-    blocks, most = model.config.n_layer, here.MOST_BLOCKS
-    part = f" ({most} of {blocks} blocks)" if blocks > most else ""
-    Log().write(f"weights: {sampling_choice(sampling)}{part}\n")
-    return min(sampling, key=sampling.__getitem__)
+    """Return the measurement of this machine, which is repeated after a day."""
+    file = cache_file(device)
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        if time.time() - file.stat().st_mtime < DAY:
+            stored = read_json(file)
+            return Machine(**{**stored, "rows": [Row(**row) for row in stored["rows"]]})
+    if hasattr(os, "getloadavg") and (load := os.getloadavg()[0]) > 0.5:
+        Log().write(f"other programs are running (load {load:.1f}), so times may be too long\n")
+    found = here.measure(device)
+    with suppress(OSError):  # without a cache, it is measured again next time
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(file, json.dumps(dataclasses.asdict(found)) + "\n")
+    return found
 
 
 def sampling_choice(sampling: dict[str, float]) -> str:

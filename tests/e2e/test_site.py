@@ -16,7 +16,7 @@ LOOKED_AT = (
     "index",
     "README",
     "docs/symptoms",
-    "docs/decisions",
+    "docs/measurements",
     "search",
     f"notebooks/{NAMES[1]}",
 )
