@@ -40,7 +40,7 @@ class Train:
 
     def run(self) -> None:
         """Run `cs336 train`."""
-        from cs336_lib import generate
+        from cs336_lib import sampling
         from cs336_lib.training.distributed import world_from_environment
         from cs336_lib.training.loop import train
 
@@ -48,7 +48,7 @@ class Train:
         result = train(config)
         if result.finished and world_from_environment().is_main:
             sample = f"cs336 sample --run-dir {shlex.quote(config.run_dir)}"
-            if generate.first_prompt(result.tokenizer, "Romeo:") == "Romeo:":
+            if sampling.first_prompt(result.tokenizer, "Romeo:") == "Romeo:":
                 sample += " --prompt 'Romeo:'"
             print(f"validation loss {result.val_loss:.4f}; try: {sample}")
 
@@ -84,12 +84,12 @@ class Sample:
 
     def run(self) -> None:
         """Run `cs336 sample`."""
-        from cs336_lib import generate
+        from cs336_lib import sampling
         from cs336_lib.system import hardware
         from cs336_lib.training import checkpoint
 
         require(self.num_samples >= 1, f"num_samples is {self.num_samples}; at least 1 expected")
-        sampling = generate.SamplingConfig(
+        settings = sampling.SamplingConfig(
             self.max_new_tokens, self.temperature, self.top_k, self.top_p, self.seed
         )
         model, tokenizer = checkpoint.load_run(self.run_dir, hardware.select_device(self.device))
@@ -98,14 +98,15 @@ class Sample:
             from cs336_lib.bill import here_text
 
             weights = here_text.fastest_weights(model)
-        generate.store_weights(model, generate.WEIGHTS[weights])
+        sampling.store_weights(model, sampling.WEIGHTS[weights])
         prompt = self.prompt
         if prompt is None:
-            prompt = generate.first_prompt(tokenizer, "\n")
+            prompt = sampling.first_prompt(tokenizer, "\n")
         for number in range(self.num_samples):
             seed = None if self.seed is None else self.seed + number
-            settings: dict[str, Any] = {"stop": self.stop, "seed": seed}
-            pieces = generate.stream_text(model, tokenizer, prompt, sampling, **settings)
+            pieces = sampling.stream_text(
+                model, tokenizer, prompt, settings, stop=self.stop, seed=seed
+            )
             print("---------------\n" if number else "", end="")
             for piece in itertools.chain([prompt + next(pieces)], pieces):
                 print(piece, end="", flush=True)

@@ -220,7 +220,7 @@ def test_two_resets_in_one_second_keep_both_edited_notebooks(course, mine, monke
 
 
 def test_many_first_starts_at_once_all_succeed(course):
-    code = "import time; from cs336_course import study; time.sleep({} - time.time()); "
+    code = "import time; from cs336_course.learner import study; time.sleep({} - time.time()); "
     code = code.format(time.time() + 4) + "study.update()"
     started = [
         subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)

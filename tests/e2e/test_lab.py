@@ -300,7 +300,7 @@ def test_live_slides_show_maths_and_run_code(lab, tab):
 
 
 def test_an_explorer_works_in_live_slides(lab, tab):
-    source = "from cs336_course import explorers\n\nexplorers.float_bits()"
+    source = "from cs336_course import widgets\n\nwidgets.float_bits()"
     cell = nbformat.v4.new_code_cell(source, metadata={"slideshow": {"slide_type": "slide"}})
     path = lab.course / "my_notebooks" / "live.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata={"kernelspec": KERNEL}), path)

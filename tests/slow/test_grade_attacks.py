@@ -16,7 +16,7 @@ from tests.slow.test_grade import DTYPES, EINOPS, RIGHT, WRONG, hand_in, solutio
 ROOT = Path(__file__).parents[2]
 SECONDS = 3
 NO_NAMESPACES = (
-    "from cs336_course import graded_run, isolation\n"
+    "from cs336_course.grading import graded_run, isolation\n"
     "isolation.unshare = lambda flags: False\ngraded_run.main()"
 )
 GRADE = """
@@ -226,7 +226,7 @@ if words[0] == "rm":
 source = words[words.index("--volume") + 1].split(":")[0]
 settings = [words[i + 1].split("=", 1) for i, word in enumerate(words) if word == "--env"]
 settings = dict(settings) | {{"TMPDIR": {folder!r}, "PYTHONPATH": {root!r}}}
-mount = "from cs336_course import graded_run as g; copy = g.writable; "
+mount = "from cs336_course.grading import graded_run as g; copy = g.writable; "
 mount += f"g.writable = lambda root: copy({{{{'/answers': {{source!r}}}}}}[root]); "
 at = words.index("course") + 1
 sys.exit(subprocess.call([sys.executable, *words[at:-1], mount + words[-1]], env=settings))
