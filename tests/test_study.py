@@ -13,10 +13,10 @@ import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
 
+from cs336_course import cli
 from cs336_course.checks import report
 from cs336_course.checks.report import exercise, expect, expect_number
 from cs336_course.learner import study
-from cs336_lib import cli
 
 ROOT = Path(__file__).parents[1]
 

@@ -187,7 +187,7 @@ def test_an_exercise_goes_from_untouched_over_wrong_to_passed(lab, tab):
     expect(progress).to_contain_text("next: decode_by_hand in 01_dtypes")
     close(lab)
     check = subprocess.run(
-        [sys.executable, "-m", "cs336_lib", "check"],
+        [sys.executable, "-m", "cs336_course", "check"],
         cwd=lab.course,
         capture_output=True,
         text=True,

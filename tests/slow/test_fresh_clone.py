@@ -165,7 +165,7 @@ def test_cs336_lab_opens_the_course_without_a_clone(clone, unpacked, tmp_path):
     }
     (tmp_path / "course").mkdir()
     server = subprocess.Popen(
-        [sys.executable, "-m", "cs336_lib", "lab", "--no-browser", "--port", str(PORT)],
+        [sys.executable, "-m", "cs336_course", "lab", "--no-browser", "--port", str(PORT)],
         cwd=tmp_path / "course",
         env=environment,
         stdout=subprocess.PIPE,

@@ -244,7 +244,7 @@ def test_answers_run_in_a_container_for_each_learner(tmp_path, engine):
     values = {"python": sys.executable, "log": str(log), "root": str(ROOT)}
     program.write_text(FAKE.format(**values, folder=str(tmp_path / "inside")))
     program.chmod(0o755)
-    command = [sys.executable, "-m", "cs336_lib", "grade", "class", "--container", "course"]
+    command = [sys.executable, "-m", "cs336_course", "grade", "class", "--container", "course"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": str(tmp_path / "bin")}
     subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=120)
     wanted = {"a": "passed", "b": "not right yet", "c": "error", "d": "passed"}
@@ -263,7 +263,7 @@ def test_a_container_that_does_not_start_is_one_line(tmp_path):
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho 'No such image: course' >&2\nexit 125\n")
     program.chmod(0o755)
-    command = [sys.executable, "-m", "cs336_lib", "grade", "class", "--container", "course"]
+    command = [sys.executable, "-m", "cs336_course", "grade", "class", "--container", "course"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": str(tmp_path / "bin")}
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True
