@@ -23,7 +23,7 @@ from cs336_lib.config import UserError
 
 IMPORTS = {
     "torch": "import torch",
-    "ours": "import torch, cs336_lib.training.loop, cs336_lib.generate, cs336_lib.accounting",
+    "ours": "import torch, cs336_lib.training.loop, cs336_lib.sampling, cs336_lib.accounting",
 }
 
 

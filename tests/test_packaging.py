@@ -1,9 +1,13 @@
 """Test that pyproject.toml, uv.lock, constraints.txt and environment.yml agree, and the imports."""
 
+import ast
 import re
 import sys
 import tomllib
+from collections.abc import Collection, Iterator
+from graphlib import CycleError, TopologicalSorter
 from importlib import metadata
+from importlib.util import resolve_name
 from pathlib import Path
 
 import pytest
@@ -178,51 +182,118 @@ def test_the_python_range_is_the_same_everywhere():
     assert sys.version_info[:2] >= (3, 11)
 
 
-def test_modules_import_only_downwards():
-    floors = [
-        ["config", "io", "cpu_bf16"],
-        ["model"],
-        ["agreement"],
-        ["data.corpus", "data.shards"],
-        ["datasheets"],
-        ["accounting", "hardware", "data.tokenizer"],
-        ["data.documents", "architecture"],
-        [
-            "data.loader",
-            "data.prepare",
-            "schedule",
-            "optim",
-            "trackers",
-            "published",
-            "communication",
-            "cost",
-            "scaling",
-        ],
-        ["memory"],
-        ["distributed", "simulate"],
-        ["hf", "report", "published"],
-        ["step_report", "checkpoint", "generate", "evals.loss", "evals.hellaswag"],
-        ["run", "evals.subject"],
-        ["train", "run_report"],
-        ["here"],
-        ["machine_report"],
-        ["cli"],
-    ]
-    floor_of = {name: number for number, names in enumerate(floors) for name in names}
-    package = ROOT / "cs336_lib"
-    for path in package.rglob("*.py"):
-        name = ".".join(path.relative_to(package).with_suffix("").parts)
-        if name.startswith("classroom") or name.endswith(("__init__", "__main__")):
-            continue
-        assert name in floor_of, f"add {name} to the floors"
-        text = path.read_text()
-        imported = set(re.findall(r"from cs336_lib\.([\w.]+) import", text))
-        for folder, names in re.findall(r"from cs336_lib((?:\.\w+)?) import ([\w, ]+)", text):
-            imported |= {f"{folder}.{one.strip()}".strip(".") for one in names.split(",")}
-        for other in imported & set(floor_of):
-            assert floor_of[other] < floor_of[name], f"{name} imports {other}"
-        if name != "cli":
-            assert not any(one.startswith("classroom") for one in imported), name
+# The packages, and the folders of each, from the top to the ground: imports run downwards. Folders
+# on one floor may import each other, but modules never form a circle.
+HOUSE = {
+    "tools": [],
+    "cs336_course": [
+        *("widgets", "figures"),
+        *("checks engine exercises grading learner", "demos"),
+    ],
+    "cs336_lib": ["report", "bill evals training", "system", "data"],
+}
+
+
+def modules(root: Path, package: str) -> dict[str, Path]:
+    """Return the file of every module of a package."""
+    found: dict[str, Path] = {}
+    for path in (root / package).rglob("*.py"):
+        name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+        assert name not in found, f"{name} is a module and a folder"
+        found[name] = path
+    return found
+
+
+def imports(name: str, path: Path, known: Collection[str]) -> set[str]:
+    """Return which of the `known` modules a module imports, in any place and any spelling."""
+    package = name if path.stem == "__init__" else name.rpartition(".")[0]
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            module = resolve_name("." * node.level + (node.module or ""), package)
+            found |= {f"{module}.{alias.name}" for alias in node.names}  # modules, or names in one
+    return {next(filter(known.__contains__, prefixes(one)), name) for one in found} - {name}
+
+
+def prefixes(name: str) -> Iterator[str]:
+    """Yield a dotted name and those of the folders around it, from the inside out."""
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
+
+
+def check_house(root: Path, house: dict[str, list[str]]) -> None:
+    """Check that imports between the packages below `root`, and between folders, run downwards."""
+    packages = list(house)
+    files = {name: path for one in packages for name, path in modules(root, one).items()}
+    graph = {name: imports(name, path, files) for name, path in files.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"a circle of imports: {' < '.join(error.args[1])}")
+    floors: dict[str, int] = {}
+    for package, rows in house.items():
+        for floor, row in enumerate(rows):
+            for room in row.split():
+                assert f"{package}.{room}" not in floors, f"{package}.{room} is listed twice"
+                floors[f"{package}.{room}"] = floor
+    for name, others in graph.items():
+        package, room = name.split(".")[0], ".".join(name.split(".")[:2])
+        is_folder = room != package and (root / room.replace(".", "/")).is_dir()
+        assert not is_folder or package == "tools" or room in floors, f"add {room} to the floors"
+        for other in others:
+            below, message = ".".join(other.split(".")[:2]), f"{name} imports {other}"
+            assert packages.index(package) <= packages.index(other.split(".")[0]), message
+            if other.startswith(f"{package}.") and {room, below} <= floors.keys():
+                assert floors[room] <= floors[below], message
+
+
+def test_imports_run_downwards():
+    check_house(ROOT, HOUSE)
+
+
+LOOP = "from cs336_lib.data.loader import Loader"
+BAD_IMPORTS = {
+    "cs336_lib/data/loader.py": [
+        "from cs336_lib.bill import (\n    memory,\n)",
+        "def f():\n    from cs336_lib.bill import memory",
+        "from ..bill import memory",
+        "import cs336_lib.bill.memory as m",
+        "def f():\n    import cs336_course",
+        "from cs336_course.demos import (\n    story,\n)",
+        "if True:\n    import tools.site",
+        "from cs336_lib.config import Config",
+    ],
+    "cs336_course/demos/story.py": ["def f():\n    from tools import site"],
+    "cs336_lib/new/room.py": [""],
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "source"), [(file, one) for file, sources in BAD_IMPORTS.items() for one in sources]
+)
+def test_a_wrong_import_is_found(tmp_path, file, source):
+    files = {
+        "tools/site.py": "from cs336_course.demos import story",
+        "cs336_course/__init__.py": "",
+        "cs336_course/demos/story.py": "def f():\n    from cs336_lib.bill.memory import peak",
+        "cs336_lib/bill/memory.py": LOOP,
+        "cs336_lib/config.py": f"def f():\n    {LOOP}",
+        "cs336_lib/data/loader.py": "import torch",
+    }
+    house = {"tools": [], "cs336_course": ["demos"], "cs336_lib": ["bill", "data"]}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    check_house(tmp_path, house)
+    with pytest.raises(AssertionError, match="listed twice"):
+        check_house(tmp_path, house | {"cs336_lib": ["bill", "data bill"]})
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(source)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        check_house(tmp_path, house)
 
 
 def test_the_citation_names_this_version():

@@ -38,7 +38,7 @@ UNPROTECTED = (
     "see docs/presenting.md."
 )
 NAMES = 5  # of files that are left out
-RUN = "from cs336_course import graded_run; graded_run.main()"
+RUN = "from cs336_course.grading import graded_run; graded_run.main()"
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,7 @@ class Notebook:
     def given(self) -> frozenset[str]:
         """Statements of the course's notebook, in the form of `ast.dump`.
 
-        An answer can use the imports, so these are left out. The file needs nothing of `cs336_lib`.
+        An answer can use the imports, so these are left out. The file needs none of our packages.
         """
         sources = ["".join(cell["source"]) for cell in self.course if cell["cell_type"] == "code"]
         found = [one for source in sources for one in cell_slice.statements(source, frozenset())]
@@ -171,7 +171,7 @@ class Notebook:
 
 def is_import(node: ast.stmt) -> bool:
     """Return whether a statement imports something from another package."""
-    is_ours = isinstance(node, ast.ImportFrom) and (node.module or "").startswith("cs336_lib")
+    is_ours = isinstance(node, ast.ImportFrom) and (node.module or "").startswith("cs336_")
     return isinstance(node, (ast.Import, ast.ImportFrom)) and not is_ours
 
 

@@ -24,7 +24,7 @@ from cs336_lib.data.corpus import DATA
 from cs336_lib.io import locked, read_json, sha256, write_atomic
 
 COURSE, MINE = Path("notebooks"), Path("my_notebooks")
-CREATE = "create it with `cs336 lab`, or `make lab` in a clone"
+CREATE = "here; create it with `cs336 lab`, or `make lab` in a clone"
 # A wheel has the notebooks among its data, the repository beside them.
 SHIPPED = next(f for f in (DATA / COURSE, DATA.parent / COURSE) if f.is_dir())
 COPIES = ".copies.json"  # records what was copied, and marks a folder as a learner's
@@ -204,7 +204,7 @@ def reset(name: str, course: Path = COURSE, mine: Path = MINE) -> tuple[Path, Pa
     if stem not in names:
         raise UserError(f"no notebook {name!r}; one of {', '.join(names)} expected")
     if not mine.is_dir():
-        raise UserError(f"no {mine} here; {CREATE}")
+        raise UserError(f"no {mine} {CREATE}")
     source, copy = course / f"{stem}.ipynb", mine / f"{stem}.ipynb"
     kept = None
     with locked(mine / LOCK, timeout=60):
@@ -442,7 +442,7 @@ def find() -> Path:
     for folder in (Path.cwd(), Path.cwd() / MINE, Path.cwd() / COURSE):
         if is_learners(folder):
             return folder
-    raise UserError(f"no {MINE} here; {CREATE}")
+    raise UserError(f"no {MINE} {CREATE}")
 
 
 def update_and_report(course: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from cs336_lib.accounting import duration
 from cs336_lib.bill import text
-from cs336_lib.config import GPTConfig, TrainConfig, from_json, require
+from cs336_lib.config import GPTConfig, TrainConfig, UserError, from_json, require
 from cs336_lib.data.tokenizer import Tokenizer, save_tokenizer, tokenizer_of
 from cs336_lib.io import inside, locked, read_json, sync, temporary_path, write_atomic, writing
 from cs336_lib.training import checkpoint
@@ -90,7 +90,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
                 require(is_number or is_null, f"{name} is {value!r:.40}; a number expected")
         except (ValueError, RecursionError) as error:
             message = f"{path}: line {number} isn't a row of metrics ({error}); fix or delete it"
-            raise ValueError(message) from None
+            raise UserError(message) from None
         if row.get("val_loss") is None:
             row.pop("val_loss", None)
         rows.append(row)

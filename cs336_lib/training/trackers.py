@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from cs336_lib.config import TrainConfig
+from cs336_lib.config import TrainConfig, UserError
 from cs336_lib.io import Log, inside, write_atomic
 
 Send = Callable[[dict[str, Any]], None]
@@ -22,7 +22,7 @@ def require_tracker(config: TrainConfig) -> None:
     """Raise `ValueError` if the package named by `config.log_to` isn't installed."""
     name = config.log_to
     if name and find_spec(name) is None:
-        raise ValueError(f"--log-to {name}: the package {name} isn't installed; pip install {name}")
+        raise UserError(f"--log-to {name}: the package {name} isn't installed; pip install {name}")
 
 
 def open_tracker(config: TrainConfig, stack: ExitStack, first_step: int = 0) -> Send | None:
