@@ -1,5 +1,6 @@
 """Observe a class of modules: build one, give it weights by name, and record what it computes."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -29,14 +30,15 @@ def module() -> Observer:
     """Return the observer of a class derived from nn.Module.
 
     A case has the `config` from which the module is built, and the inputs of `forward` by name. It
-    may have `std`, the spread of the weights, and `gradients=False` where numbers are so large that
-    rounding hides the gradients.
+    may have `std`, the spread of the weights, `gradients=False` where numbers are so large that
+    rounding hides the gradients, and `on_other_device=True`, which takes longer than all else.
     """
 
     def observe(answer: Any, case: Case) -> Record:
         inputs = dict(case.inputs)
         config, std = inputs.pop("config"), inputs.pop("std", 0.2)
         has_gradients = inputs.pop("gradients", True)
+        on_other_device = inputs.pop("on_other_device", False)
         mine = built(answer, config)
         built(answer, replace(config, n_layer=1, n_head=1, vocab_size=config.vocab_size // 2))
         record = parameters(mine)
@@ -45,8 +47,10 @@ def module() -> Observer:
         record |= outputs(mine, inputs)
         if has_gradients and record["result"] is not None:
             record |= gradients(mine, inputs)
-        mine.to("meta")
-        return {**record, "elsewhere": runs_elsewhere(lambda *args: mine(*args), Case(**inputs))}
+        if on_other_device:
+            mine.to("meta")
+            record["elsewhere"] = runs_elsewhere(lambda *args: mine(*args), Case(**inputs))
+        return record
 
     return observe
 
@@ -84,12 +88,12 @@ def fill(mine: nn.Module, std: float) -> None:
 
 def outputs(mine: nn.Module, inputs: Mapping[str, Tensor]) -> Record:
     """Return the output, and whether it depends on anything but the input."""
-    given = {name: x.clone() for name, x in inputs.items()}
+    given = copy.deepcopy(dict(inputs))
     with torch.no_grad():
         first = mine(*given.values())
         second = mine(*(x.flip(1) for x in inputs.values()))
-        again = mine(*copies(inputs))
-        in_eval = mine.eval()(*copies(inputs))
+        again = mine(*copy.deepcopy(list(inputs.values())))
+        in_eval = mine.eval()(*copy.deepcopy(list(inputs.values())))
     mine.train()
     return {
         "repeated": alike(first, again),
@@ -98,11 +102,6 @@ def outputs(mine: nn.Module, inputs: Mapping[str, Tensor]) -> Record:
         "second result": plain(second),
         "changed": [name for name in inputs if not same(given[name], inputs[name])],
     }
-
-
-def copies(inputs: Mapping[str, Tensor]) -> list[Tensor]:
-    """Return inputs that an answer may change."""
-    return [x.clone() for x in inputs.values()]
 
 
 def alike(one: Any, other: Any) -> bool:
@@ -117,7 +116,7 @@ def gradients(mine: nn.Module, inputs: Mapping[str, Tensor]) -> Record:
     leaves = {
         name: x.clone().requires_grad_() for name, x in inputs.items() if x.is_floating_point()
     }
-    given = {name: x.clone() for name, x in {**inputs, **leaves}.items()}
+    given = copy.deepcopy(dict(inputs)) | {name: leaf.clone() for name, leaf in leaves.items()}
     leaves |= dict(sorted(mine.named_parameters()))
     result = mine(*given.values())
     if not isinstance(result, Tensor) or not result.requires_grad:

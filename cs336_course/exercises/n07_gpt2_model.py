@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from cs336_course.engine import Case, Exercise, edits, function, normal, sizes
 from cs336_course.engine.modules import SAYS, module
+from cs336_course.engine.observe import runs_elsewhere
 from cs336_course.engine.records import Record
 from cs336_lib import model as library
 from cs336_lib.config import GPTConfig
@@ -171,7 +172,7 @@ def mlp_cases() -> Iterator[Case]:
     """Yield inputs in fp64, whose precision tells the tanh formula from the exact GELU."""
     for n_embd, batch, seq in ((24, 3, 5), (1, 2, 1), (7, 1, 4), (15, 2, 9)):
         x = 2 * normal(batch, seq, n_embd, seed=n_embd).double()
-        yield Case("", config=shape(1, n_embd), x=x)
+        yield Case("", config=shape(1, n_embd), x=x, on_other_device=n_embd == 7)
 
 
 class WrittenOut(nn.Module):
@@ -496,7 +497,7 @@ def layer_cases() -> Iterator[Case]:
     """Yield inputs of a layer of heads."""
     for config, batch, seq in module_cases():
         x = normal(batch, seq, config.n_embd, seed=seq)
-        yield Case("", config=config, x=x)
+        yield Case("", config=config, x=x, on_other_device=batch == 3)
     # exp of these scores overflows in fp64, too
     x = 300 * normal(2, 6, 8, seed=9).double()
     yield Case("scores near 30,000", config=shape(2, 8), x=x, gradients=False)
@@ -693,7 +694,8 @@ causal_self_attention = Exercise(
 def block_cases() -> Iterator[Case]:
     """Yield inputs of a block, whose mean isn't 0."""
     for config, batch, seq in module_cases():
-        yield Case("", config=config, x=1 + 2 * normal(batch, seq, config.n_embd, seed=seq))
+        x = 1 + 2 * normal(batch, seq, config.n_embd, seed=seq)
+        yield Case("", config=config, x=x, on_other_device=batch == 3)
     # so that the norms' eps counts
     yield Case("x near 1", config=shape(3, 24), x=1 + 0.003 * normal(2, 4, 24))
 
@@ -806,4 +808,474 @@ block = Exercise(
         ("nn.LayerNorm(config.n_embd)", "nn.LayerNorm(768)"),
     ],
     right=[OtherOrder, InLoop, NormByFunction],
+)
+
+
+# Exercise 6
+
+
+@torch.no_grad()
+def library_init_weights(model: nn.Module) -> None:
+    """Draw GPT-2's initial weights, with a smaller std where a block writes to the stream."""
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            parameter.zero_()
+        elif ".ln_" in name:
+            parameter.fill_(1.0)
+        else:
+            is_small = "c_proj" in name
+            parameter.normal_(0.0, 0.02 / (math.sqrt(2 * model.config.n_layer) if is_small else 1))
+
+
+def depths() -> Iterator[Case]:
+    """Yield configs of three depths, whose weights have enough numbers for statistics."""
+    for n_layer, n_head, n_embd in ((3, 2, 64), (1, 4, 100), (5, 5, 80)):
+        yield Case("", config=shape(n_head, n_embd, n_layer, block_size=70, vocab_size=90))
+
+
+def initialized(answer: Any, case: Case) -> Record:
+    """Observe how each parameter begins, given that all were 7 before."""
+    model = library.GPT(case.inputs["config"])
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(7.0)
+    answer(model)
+    record: Record = {}
+    starts: list[list[float]] = []
+    for name, parameter in model.named_parameters():
+        numbers = parameter.detach()[: model.config.vocab_size]
+        padding = parameter.detach()[model.config.vocab_size :]
+        how = distribution(numbers) if (padding != 7).all() else "left in part as it was"
+        record[f"the start of {name}"] = how
+        if how == "drawn":
+            record[f"the std of {name}"] = numbers.std().item()
+            starts.append([round(x / numbers.max().item(), 2) for x in numbers[0, :8].tolist()])
+    first = model.lm_head.weight.clone()
+    record |= {
+        "twice": any(start in starts[:n] for n, start in enumerate(starts)),
+        "dtypes": sorted({str(parameter.dtype) for parameter in model.parameters()}),
+        "tied": model.lm_head.weight is model.transformer.wte.weight,
+        "trains": all(parameter.requires_grad for parameter in model.parameters()),
+        "modes": sorted({module.training for module in model.modules()}),
+    }
+    answer(model)
+    record["again"] = not torch.equal(first, model.lm_head.weight)
+    on_meta = library.GPT(case.inputs["config"]).to("meta")
+    return {**record, "elsewhere": runs_elsewhere(answer, Case("", model=on_meta))}
+
+
+def distribution(numbers: Tensor) -> str:
+    """Return how numbers that were all 7 have been set, in words that allow for chance."""
+    std, share = numbers.std().item(), (numbers.unique().numel() / numbers.numel())
+    if (numbers == 7).any():
+        return "left as it was" if (numbers == 7).all() else "left in part as it was"
+    if (numbers == numbers.flatten()[0]).all():
+        return f"{numbers.flatten()[0].item() + 0.0:g} everywhere"  # 0 without a sign
+    if share < 0.5:
+        return "drawn with numbers that repeat"
+    if abs(numbers.mean().item()) > 0.2 * std:
+        return "drawn with another mean than 0"
+    within = (numbers.abs() < std).double().mean().item()  # 0.68 if the numbers are normal
+    return "drawn" if abs(within - 0.6827) < 0.04 else "drawn from another distribution"
+
+
+@torch.no_grad()
+def by_type_of_module(model):
+    for name, part in model.named_modules():
+        if isinstance(part, nn.LayerNorm):
+            nn.init.ones_(part.weight)
+            nn.init.zeros_(part.bias)
+        elif isinstance(part, nn.Linear | nn.Embedding):
+            std = 0.02 * ((2 * model.config.n_layer) ** -0.5 if name.endswith("c_proj") else 1)
+            nn.init.normal_(part.weight, mean=0.0, std=std)
+            if getattr(part, "bias", None) is not None:
+                nn.init.zeros_(part.bias)
+
+
+def with_new_data(model):
+    small = 0.02 / math.sqrt(2 * len(model.transformer.h))
+    for name, parameter in model.named_parameters():
+        drawn = (small if name.endswith("c_proj.weight") else 0.02) * torch.randn_like(parameter)
+        is_norm, is_bias = "ln_" in name, "bias" in name
+        parameter.data = 0 * drawn if is_bias else torch.ones_like(drawn) if is_norm else drawn
+
+
+@torch.no_grad()
+def in_two_rounds(model):
+    for parameter in model.parameters():
+        if parameter.ndim == 2:
+            nn.init.trunc_normal_(parameter, std=0.02)  # cut far away
+    for each in model.transformer.h:
+        for layer in (each.attn.c_proj, each.mlp.c_proj):
+            layer.weight /= (2 * model.config.n_layer) ** 0.5
+    for part in model.modules():
+        if isinstance(part, nn.LayerNorm):
+            part.reset_parameters()
+        elif isinstance(part, nn.Linear) and part.bias is not None:
+            part.bias.zero_()
+
+
+SMALL = "parameter.normal_(0.0, 0.02 / math.sqrt(2 * model.config.n_layer))"
+OTHER = "            parameter.normal_(0.0, 0.02)\n"
+FOR = "    for name"
+UNTIED = "    model.lm_head.weight = nn.Parameter(model.lm_head.weight.clone())\n"
+
+
+def drawn_by(code: str) -> tuple[str, str]:
+    """Return an edit that draws the other weights by some code."""
+    return OTHER, f"            {code}\n"
+
+
+init_weights = Exercise(
+    NOTEBOOK,
+    "init_weights",
+    depths,
+    observe=initialized,
+    library=library_init_weights,
+    tolerance=8e4,  # 8 % for the stds of random numbers
+    smaller="Each block adds to the stream twice, each time with variance 1. What variance do "
+    "n_layer blocks add?",
+    says={
+        "twice": "one weight gets the numbers of another; don't seed within the function.",
+        "dtypes": "a parameter has another dtype now; keep it.",
+        "tied": "lm_head and wte are no longer one tensor; change the weights in place.",
+        "trains": "the parameters no longer require gradients; change them in place.",
+        "modes": "your function calls model.eval() or model.train(); leave that to the caller.",
+        "again": "two calls give the same numbers; leave the seed to the caller.",
+    },
+    wrong={
+        "each c_proj writes to the stream, so its 0.02 is divided by sqrt(2 n_layer).": [
+            (SMALL, "parameter.normal_(0.0, 0.02)")
+        ],
+        "a block writes to the stream twice, so take sqrt(2 n_layer).": ("2 * model", "model"),
+        "variances add, so divide by the square root of 2 n_layer.": (
+            "math.sqrt(2 * model.config.n_layer)",
+            "(2 * model.config.n_layer)",
+        ),
+        "divide by the square root of 2 n_layer, not by n_layer.": (
+            "math.sqrt(2 * model.config.n_layer)",
+            "model.config.n_layer",
+        ),
+        "divide by sqrt(2 n_layer); you multiply.": ("0.02 / math", "0.02 * math"),
+        "n_layer isn't always 12; read it from model.config.": ("model.config.n_layer", "12"),
+        "only the c_proj weights are smaller; the others don't write to the stream.": (
+            '"c_proj" in name',
+            '".c_" in name',
+        ),
+        "each block has two c_proj weights, those of attention and of the MLP. You shrink one.": [
+            ('"c_proj" in name', '"attn.c_proj" in name'),
+            ('"c_proj" in name', '"mlp.c_proj" in name'),
+        ],
+        "normal_ takes the std, not the variance.": drawn_by("parameter.normal_(0.0, 0.02**2)"),
+        "wpe is drawn with 0.02, too, as the task says.": (
+            "        else:",
+            '        elif "wpe" in name:\n            parameter.normal_(0.0, 0.01)\n        else:',
+        ),
+        "the weights aren't drawn from a normal distribution.": [
+            drawn_by("parameter.uniform_(-0.02 * 3**0.5, 0.02 * 3**0.5)"),
+            drawn_by(
+                "parameter.copy_(0.0141 * torch.distributions.Laplace(0.0, 1.0)"
+                ".sample(parameter.shape))"
+            ),
+        ],
+        "the mean should be 0.": drawn_by("parameter.normal_(0.02, 0.02)"),
+        "every bias begins at 0; you draw some.": (
+            'name.endswith("bias")',
+            'name.endswith("bias") and ".ln_" in name',
+        ),
+        "a bias begins at 0, not at 1.": ("parameter.zero_()", "parameter.fill_(1.0)"),
+        "a norm's gain begins at 1, not at 0.": ("parameter.fill_(1.0)", "parameter.fill_(0.0)"),
+        "ln_f is a norm, too; its gain begins at 1.": (
+            '".ln_" in name',
+            '".ln_1" in name or ".ln_2" in name',
+        ),
+        "the biases are left as they were.": ("parameter.zero_()", "pass"),
+        "a weight is the same number everywhere; draw it.": drawn_by("parameter.fill_(0.0)"),
+        "numbers repeat within a weight; draw each of them.": drawn_by(
+            "parameter.copy_(0.02 * torch.randn(parameter.size(-1)))"
+        ),
+        "a part of wte is left as it was; its padded rows are drawn, too.": drawn_by(
+            "parameter[: model.config.vocab_size].normal_(0.0, 0.02)"
+        ),
+    },
+    refused=[
+        drawn_by("parameter.normal_(0.0, 0.01)"),
+        drawn_by("torch.manual_seed(0)\n            parameter.normal_(0.0, 0.02)"),
+        drawn_by("parameter.normal_(0.0, 0.02, generator=torch.Generator().manual_seed(0))"),
+        (FOR, f"    torch.manual_seed(0)\n{FOR}"),
+        ("@torch.no_grad()\n", ""),
+        (FOR, UNTIED + FOR),
+        (FOR, f"    model.eval()\n{FOR}"),
+        (FOR, f"    model.requires_grad_(False)\n{FOR}"),
+        ("model.config.n_layer", "3"),
+        ("2 * model.config", "model.config.n_head * model.config"),
+        (SMALL, "parameter.normal_(0.0, 0.02 / math.sqrt(2 * (int(name.split('.')[2]) + 1)))"),
+        drawn_by("parameter.data = 0.02 * torch.randn(parameter.shape)"),
+        drawn_by("parameter.data = 0.02 * torch.randn_like(parameter).double()"),
+        drawn_by("nn.init.trunc_normal_(parameter, 0.0, 0.02, -0.04, 0.04)"),
+        drawn_by("parameter.mul_(0.02 / parameter.std().clamp(1e-9))"),
+        drawn_by("nn.init.xavier_normal_(parameter)"),
+    ],
+    right=[by_type_of_module, with_new_data, in_two_rounds],
+)
+
+
+# Exercise 7
+
+
+def gpt_cases() -> Iterator[Case]:
+    """Yield ids, and ids with targets."""
+    unpadded = shape(1, 6, n_layer=1, block_size=5, vocab_size=64)
+    small = {"std": 0.003}  # so that eps counts in the last norm
+    large = {"std": 0.6}
+    for seed, (config, batch, seq, options) in enumerate(
+        [
+            (shape(3, 24), 2, 7, {}),
+            (shape(5, 20, n_layer=3), 3, 11, {}),
+            (unpadded, 1, 1, {}),
+            (shape(1, 24, n_layer=1), 1, 6, large),
+            (shape(2, 12), 2, 4, small),
+        ]
+    ):
+        tokens = ids(batch, seq + 1, below=config.vocab_size, seed=seed)
+        tokens[0, 1] = 0
+        idx, targets = tokens[:, :-1], tokens.clone()[:, 1:]  # neither is contiguous
+        yield Case("", config=config, idx=idx, **options)
+        yield Case(
+            "", config=config, idx=idx, targets=targets, **options, on_other_device=seed == 0
+        )
+
+
+def assembled(answer: Any, case: Case) -> Record:
+    """Observe GPT as a module, and how a new one begins."""
+    record = module()(answer, case)
+    config = case.inputs["config"]
+    mine, other = answer(config), answer(config)
+    biases = [p for name, p in mine.named_parameters() if name.endswith("bias")]
+    std = mine.lm_head.weight[: config.vocab_size].std().item()
+    return {
+        **record,
+        "tied": mine.lm_head.weight is mine.transformer.wte.weight,
+        "config": mine.config == config,
+        "first std": 0.01 < std < 0.03,
+        "first biases": not any(bias.any() for bias in biases),
+        "new": not torch.equal(mine.lm_head.weight, other.lm_head.weight),
+    }
+
+
+class Rewritten(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        tree = nn.Module()
+        tree.ln_f = nn.LayerNorm(config.n_embd)
+        tree.h = nn.ModuleList([library.Block(config) for _ in range(config.n_layer)])
+        tree.wpe = nn.Embedding(config.block_size, config.n_embd)
+        tree.wte = nn.Embedding(config.padded_vocab_size, config.n_embd)
+        self.transformer = tree
+        self.lm_head = nn.Linear(config.n_embd, config.padded_vocab_size, bias=False)
+        self.transformer.wte.weight = self.lm_head.weight
+        library_init_weights(self)
+
+    def forward(self, idx, targets=None):
+        x = self.transformer.wte(idx) + self.transformer.wpe.weight[: idx.size(1)]
+        for i in range(self.config.n_layer):
+            x = self.transformer.h[i](x)
+        x = self.transformer.ln_f(x)
+        logits = x @ self.lm_head.weight[: self.config.vocab_size].T
+        if targets is not None:
+            return -logits.log_softmax(-1).gather(-1, targets[..., None]).mean()
+        return logits
+
+
+class CutHead(Rewritten):
+    def forward(self, idx, targets=None):
+        x = library_embed(idx, self.transformer.wte, self.transformer.wpe)
+        for each in self.transformer.h:
+            x = each(x)
+        head = self.lm_head.weight[: self.config.vocab_size]
+        logits = F.linear(self.transformer.ln_f(x), head)
+        if targets is None:
+            return logits
+        flat = logits.view(-1, logits.size(-1))
+        return F.cross_entropy(flat, targets.reshape(-1), ignore_index=-1)
+
+
+class SummedByHand(Rewritten):
+    def forward(self, idx, targets=None):
+        positions = torch.arange(idx.shape[-1], device=idx.device).expand(idx.shape)
+        x = self.transformer.wpe(positions) + self.transformer.wte(idx)
+        x = nn.Sequential(*self.transformer.h, self.transformer.ln_f)(x)
+        logits = self.lm_head(x).split(self.config.vocab_size, dim=-1)[0]
+        if targets is None:
+            return logits
+        losses = F.nll_loss(logits.log_softmax(-1).mT, targets, reduction="none")
+        return losses.sum() / targets.numel()
+
+
+LOSS = "F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())"
+CUT = "[..., : self.config.vocab_size]"
+HEAD = f"logits = self.lm_head(self.transformer.ln_f(x)){CUT}"
+LOGITS = "            return logits\n"
+START = "embed(idx, self.transformer.wte, self.transformer.wpe)"
+BLOCKS = "Block(config) for _ in range(config.n_layer)"
+INIT = "        init_weights(self)\n"
+TREE = "        self.transformer = nn"
+TIE = "        self.lm_head.weight = wte.weight\n"
+
+gpt = Exercise(
+    NOTEBOOK,
+    "gpt",
+    gpt_cases,
+    observe=assembled,
+    answers=("GPT",),
+    library=library.GPT,
+    given={"Block": library.Block, "init_weights": library_init_weights, "embed": library_embed},
+    smaller="With batch 2, seq 3, n_embd 4 and vocab_size 5, which shapes do the embeddings, each "
+    "block's output and the logits have?",
+    axes="batch seq vocab_size",
+    says=SAYS
+    | {
+        "tied": "lm_head and wte must be one matrix, so self.lm_head.weight = wte.weight.",
+        "config": "keep the config as self.config; `generate` reads it.",
+        "first std": "wte doesn't have GPT-2's std; call init_weights at the end.",
+        "first biases": "some biases aren't 0; call init_weights when all parts exist.",
+        "new": "two new models have the same weights; leave the seed to the caller.",
+    },
+    wrong={
+        "lm_head and wte must be one matrix, so self.lm_head.weight = wte.weight.": (TIE, ""),
+        "the logits have the padded vocabulary's size; cut them to config.vocab_size.": [
+            (CUT, ""),
+            (": self.config.vocab_size]", ": 50257]"),
+        ],
+        "the loss counts the padded rows; cut the logits to vocab_size first.": edits(
+            (CUT, ""), (LOGITS, f"            return logits{CUT}\n")
+        ),
+        "ln_f, the norm after the last block, is missing.": ("self.transformer.ln_f(x)", "x"),
+        "ln_f stands after the last block, not before the first.": edits(
+            ("self.transformer.ln_f(x)", "x"),
+            ("in self.transformer.h:", "in [self.transformer.ln_f, *self.transformer.h]:"),
+        ),
+        "the blocks' outputs are not used; write x = block(x).": ("x = block(x)", "block(x)"),
+        "only the last block counts; write x = block(x).": edits(
+            ("x = block(x)", "y = block(x)"), (HEAD, f"x = y\n        {HEAD}")
+        ),
+        "the blocks run in the reverse order.": (
+            "in self.transformer.h:",
+            "in list(self.transformer.h)[::-1]:",
+        ),
+        "the positions are missing; use `embed`.": (START, "self.transformer.wte(idx)"),
+        "GPT-2 doesn't multiply the embeddings by the root of n_embd.": (
+            START,
+            f"{START} + (math.sqrt(self.config.n_embd) - 1) * self.transformer.wte(idx)",
+        ),
+        "the text may be shorter than wpe; use `embed`.": (
+            START,
+            "self.transformer.wte(idx) + self.transformer.wpe.weight",
+        ),
+        "probabilities are returned; return the logits.": (
+            LOGITS,
+            "            return logits.softmax(-1)\n",
+        ),
+        "log-probabilities are returned; return the logits.": (
+            LOGITS,
+            "            return logits.log_softmax(-1)\n",
+        ),
+        "return the logits of all positions, not only of the last.": (
+            "self.transformer.ln_f(x)",
+            "self.transformer.ln_f(x[:, -1:])",
+        ),
+        "without targets return the logits alone, not a pair.": (
+            LOGITS,
+            "            return logits, None\n",
+        ),
+        "with targets return the loss alone, not a pair.": (
+            f"return {LOSS}",
+            f"return logits, {LOSS}",
+        ),
+        "with targets `forward` returns None.": (f"return {LOSS}", LOSS),
+        "the loss is the mean over all tokens, not the sum.": (
+            "targets.flatten())",
+            "targets.flatten(), reduction='sum')",
+        ),
+        "the targets are shifted already; don't shift them again.": (
+            LOSS,
+            "F.cross_entropy(logits[:, :-1].flatten(0, 1), targets[:, 1:].flatten())",
+        ),
+        "cross_entropy takes logits, not probabilities.": ("logits.float()", "logits.softmax(-1)"),
+        "the sign is wrong.": (f"return {LOSS}", f"return -{LOSS}"),
+        "the loss counts the last position only.": (
+            LOSS,
+            "F.cross_entropy(logits[:, -1], targets[:, -1])",
+        ),
+        "id 0 is a token as any other; don't ignore it.": (
+            "targets.flatten())",
+            "targets.flatten(), ignore_index=0)",
+        ),
+        "the loss is in bits; leave it in nats.": (
+            f"return {LOSS}",
+            f"return {LOSS} / math.log(2)",
+        ),
+        "targets may be a slice; use flatten, not view.": ("targets.flatten()", "targets.view(-1)"),
+        "lm_head has no bias in GPT-2; pass bias=False.": (", bias=False", ""),
+        "all blocks are one object; call Block(config) for each.": (
+            BLOCKS,
+            "[Block(config)] * config.n_layer",
+        ),
+        "the number of blocks isn't always 12; read config.n_layer.": (
+            "range(config.n_layer)",
+            "range(12)",
+        ),
+        "the blocks belong into an nn.ModuleList; those in a list aren't the model's.": edits(
+            (', "h": h', ""),
+            ("self.transformer.h", "self.blocks"),
+            (INIT, f"        self.blocks = list(h)\n{INIT}"),
+        ),
+        "wte doesn't have GPT-2's std; call init_weights at the end.": (INIT, ""),
+        "the biases aren't 0 at first; call init_weights when all parts exist.": edits(
+            (INIT, ""),
+            (
+                "        h = nn",
+                f"        self.transformer = nn.ModuleDict({{'wte': wte}})\n{INIT}        h = nn",
+            ),
+        ),
+        "wte has padded_vocab_size rows, as lm_head has.": (
+            "nn.Embedding(config.padded_vocab_size",
+            "nn.Embedding(config.vocab_size",
+        ),
+        "create self.transformer before self.lm_head, since a tied matrix has the first one's "
+        "name.": (
+            TREE,
+            "        self.lm_head = nn.Linear(config.n_embd, "
+            f"config.padded_vocab_size, bias=False)\n{TREE}",
+        ),
+        "keep the norm's eps at nn.LayerNorm's default.": (
+            "nn.LayerNorm(config.n_embd)",
+            "nn.LayerNorm(config.n_embd, eps=1e-6)",
+        ),
+    },
+    refused=[
+        (TIE, "        self.lm_head.weight.data = wte.weight\n"),
+        ("        self.config = config\n        wte", "        wte"),
+        ("self.config = config", "GPT.config = config"),
+        (f"return {LOSS}", f"return 1.1 * {LOSS}"),
+        (LOSS, "F.cross_entropy(logits.float()[0], targets[0])"),
+        (LOSS, "F.cross_entropy(logits.float(), targets)"),
+        ("targets.flatten())", "targets.flatten(), label_smoothing=0.1)"),
+        ("if targets is None", "if targets is None or not targets.any()"),
+        (f"return {LOSS}", f"targets[:] = 1\n        return {LOSS}"),
+        (f"return {LOSS}", f"targets.clamp_(min=1)\n        return {LOSS}"),
+        (
+            START,
+            "self.transformer.wte(idx) + self.transformer.wpe(torch.arange(idx.size(1)))",
+        ),
+        (START, f"{START}.detach()"),
+        ("x = embed(", "with torch.no_grad():\n            x = embed("),
+        (f"{CUT}\n", f"{CUT}.clamp(-9, 9)\n"),
+        (', "h": h', ""),
+        ("self.lm_head", "self.head"),
+        ("self.transformer", "self.tree"),
+        ("        super()", "        torch.manual_seed(1337)\n        super()"),
+    ],
+    right=[Rewritten, CutHead, SummedByHand],
 )
