@@ -115,6 +115,10 @@ def shared(found: Difference, got: Record, axes: str) -> str:
             "right on the CPU, but it would fail on a GPU. Create new tensors on the inputs' "
             "device, as in torch.arange(..., device=x.device)."
         )
+    if fact.startswith("parameter ") and found.kind == "none":
+        return f"there is no {fact}. Checkpoints are read by name, so use the task's names."
+    if fact == "parameters":
+        return f"there are more parameters than the task names. Yours are {listed(got[fact])}."
     if fact.startswith("gradient") and found.kind == "none":
         return (
             "the numbers are right, but the gradient is lost, so no weight before it could learn. "
@@ -126,6 +130,11 @@ def shared(found: Difference, got: Record, axes: str) -> str:
             "or something small added?"
         )
     return of_value(found, "the result" if fact in ("result", "answer") else fact, axes)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names in a row, of which a large model has too many."""
+    return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
 
 
 def of_value(found: Difference, what: str, axes: str) -> str:

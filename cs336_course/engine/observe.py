@@ -3,7 +3,7 @@
 import copy
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -158,12 +158,14 @@ def watched(by_hand: Iterable[tuple[Any, str]], without_torch: bool = False) -> 
     """
     used: set[str] = set()
     with ExitStack() as stack:
-        if without_torch:
-            stack.enter_context(TorchCalls(used))
+        names: dict[Any, str] = {}
         for module, name in by_hand:
             original = getattr(module, name)
-            noted = noting(used, f"{short_name(module)}.{name}", original)
+            names[original] = f"{short_name(module)}.{name}"
+            noted = noting(used, names[original], original)
             stack.enter_context(mock.patch.object(module, name, noted))
+        if without_torch or names:
+            stack.enter_context(TorchCalls(used, names, "torch" if without_torch else ""))
         yield used
 
 
@@ -183,15 +185,22 @@ def noting(used: set[str], name: str, original: Callable[..., Any]) -> Callable[
 
 
 class TorchCalls(TorchFunctionMode):
-    """Note that functions of PyTorch are called within the block."""
+    """Note calls of PyTorch's functions within the block, however they were imported.
 
-    def __init__(self, used: set[str]):
+    Args:
+        used: The names of what is called are added here.
+        names: Names of functions to note.
+        other: Name of any other function, or "" to note none.
+    """
+
+    def __init__(self, used: set[str], names: Mapping[Any, str], other: str):
         super().__init__()
-        self.used = used
+        self.used, self.names, self.other = used, names, other
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Note a call, and make it."""
-        self.used.add("torch")
+        if name := self.names.get(func, self.other):
+            self.used.add(name)
         return func(*args, **(kwargs or {}))
 
 
@@ -215,6 +224,8 @@ class NoValues(TorchFunctionMode):
         by_mask = any(isinstance(part, Tensor) and part.dtype == torch.bool for part in parts)
         if any(x.is_meta for x in tensors) and (name in READS or by_mask):
             raise ReadsValuesError
+        if name == "embedding" and len({x.device for x in tensors}) > 1:
+            raise RuntimeError("ids and table are on different devices")  # meta alone allows it
         return func(*args, **kwargs)
 
 
