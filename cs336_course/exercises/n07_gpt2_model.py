@@ -846,7 +846,9 @@ def initialized(answer: Any, case: Case) -> Record:
         record[f"the start of {name}"] = how
         if how == "drawn":
             record[f"the std of {name}"] = numbers.std().item()
-            starts.append([round(x / numbers.max().item(), 2) for x in numbers[0, :8].tolist()])
+            starts.append(
+                [round(x / numbers.max().item(), 2) for x in numbers.flatten()[:8].tolist()]
+            )
     first = model.lm_head.weight.clone()
     record |= {
         "twice": any(start in starts[:n] for n, start in enumerate(starts)),
