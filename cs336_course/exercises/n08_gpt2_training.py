@@ -10,7 +10,10 @@ from torch import Tensor, nn
 
 from cs336_course.engine import Case, Exercise, edits, normal, sizes
 from cs336_course.engine.records import Record, plain
-from cs336_lib.config import TrainConfig
+from cs336_course.engine.state import seeded
+from cs336_course.engine.training import elsewhere, flat_gradient, flat_weights, one_number
+from cs336_lib.config import GPTConfig, TrainConfig
+from cs336_lib.model import GPT
 
 NOTEBOOK = "08_gpt2_training"
 
@@ -233,6 +236,7 @@ learning_rate = Exercise(
     run_cases,
     observe=see_rates,
     is_part=True,
+    given={"math": math},
     tolerance=20,  # float32 is exact enough
     smaller="With max_steps=5, warmup_steps=2, a peak of 4 and a minimum of 0, which rates do "
     "steps 0 to 4 have?",
@@ -387,6 +391,433 @@ def learning_rate(step, config):
     warmup = np.arange(1, config.warmup_steps + 1) / max(config.warmup_steps, 1)
     table[: config.warmup_steps] = config.learning_rate * warmup
     return table[step]
+""",
+    ],
+)
+
+
+# parameter_groups
+
+
+def little_gpt(seed: int, device: str = "cpu", **changes: Any) -> GPT:
+    """Make a GPT of odd sizes with large weights, so that the losses of windows differ."""
+    shape = {"block_size": 7, "vocab_size": 23, "n_layer": 1, "n_head": 3, "n_embd": 12}
+    with seeded(seed), torch.device(device), torch.no_grad():
+        model = GPT(GPTConfig(**{**shape, **changes}))
+        for p in model.parameters():
+            p *= 6
+    return model
+
+
+def model_cases() -> Iterator[Case]:
+    """Yield shapes of models, and the decay of their matrices."""
+    yield Case(weight_decay=0.3, n_layer=2)
+    yield Case("another decay", weight_decay=0.25, n_layer=2)
+    yield Case("a wpe of one row", weight_decay=0.125, n_layer=3, block_size=1)
+    yield Case("a model that is one number wide", weight_decay=2.0, n_embd=1, n_head=1)
+    yield Case("a larger model", weight_decay=0.5, n_layer=4, n_embd=48, vocab_size=301)
+
+
+def see_groups(answer: Any, case: Case) -> Record:
+    """Observe which parameters are in the groups, and with which decay."""
+    weight_decay, *_ = case.inputs.values()
+    model = little_gpt(0, **{k: v for k, v in case.inputs.items() if k != "weight_decay"})
+    made = answer(model, weight_decay)
+    if not isinstance(made, list | tuple) or not all(isinstance(group, dict) for group in made):
+        return {"form": [type(made).__name__]}
+    lists = [group.get("params") for group in made]
+    form = {"form": sorted({type(one).__name__ for one in (made, *lists)})}
+    if not all(isinstance(one, list | tuple) for one in lists):
+        return form
+    names = {id(p): name for name, p in model.named_parameters()}
+    listed = [names.get(id(p), "?") for one in lists for p in one]
+    return form | {
+        "entries": sorted({type(p).__name__ for one in lists for p in one}),
+        "strangers": "?" in listed,
+        "twice": sorted({name for name in listed if listed.count(name) > 1}),
+        "missing": sorted(set(names.values()) - set(listed)),
+        "decay": {
+            names.get(id(p), "?"): plain(group.get("weight_decay"))
+            for group in made
+            for p in group["params"]
+        },
+        "number of groups": len(made),
+    }
+
+
+def by_name(condition: str) -> Any:
+    """Return an idea that decays the parameters p with the name n for which this is true."""
+    named = "[p for n, p in model.named_parameters() if "
+    return edits((DECAYED, f"{named}{condition}]"), (OTHERS, f"{named}not ({condition})]"))
+
+
+DECAYED = "[p for p in parameters if p.dim() >= 2]"
+OTHERS = "[p for p in parameters if p.dim() < 2]"
+NO_LIST = "params must be a list. A generator or filter object is empty after the first loop."
+parameter_groups = Exercise(
+    NOTEBOOK,
+    "parameter_groups",
+    model_cases,
+    observe=see_groups,
+    is_part=True,
+    smaller="How many dimensions do a LayerNorm's weight, a linear layer's weight and its bias "
+    "have? Which of them should shrink?",
+    says={
+        "form": 'return a list of dicts, such as {"params": [...], "weight_decay": 0.1}.',
+        "entries": "the groups must hold the parameters of the model.",
+        "strangers": "a group contains something that is not a parameter of the model.",
+        "twice": "a parameter is in the groups twice; model.parameters() lists each once.",
+        "missing": "some parameters are in no group, so they never train.",
+        "decay": "a parameter has the wrong decay. Every tensor of two dimensions has "
+        "weight_decay, and every vector has 0.",
+    },
+    wrong={
+        "your function returns None; is the `return` missing?": ("    return [", "    ["),
+        "right, but a tuple; the task asks for a list of dicts, whose params are lists.": [
+            edits(("return [", "return tuple(["), ("    ]\n", "    ])\n")),
+            edits((DECAYED, f"tuple({DECAYED})"), (OTHERS, f"tuple({OTHERS})")),
+            (DECAYED, f"tuple({DECAYED})"),
+        ],
+        "AdamW refuses a set of parameters, because it has no order; use a list.": [
+            edits((DECAYED, f"set({DECAYED})"), (OTHERS, f"set({OTHERS})")),
+            (DECAYED, f"set({DECAYED})"),
+        ],
+        NO_LIST: [
+            edits((DECAYED, f"({DECAYED[1:-1]})"), (OTHERS, f"({OTHERS[1:-1]})")),
+            edits((DECAYED, f"filter(None, {DECAYED})"), (OTHERS, f"filter(None, {OTHERS})")),
+            edits((DECAYED, f"({DECAYED[1:-1]})"), (OTHERS, f"filter(None, {OTHERS})")),
+        ],
+        "every parameter has the right decay, but make two dicts, one for each decay.": """
+def parameter_groups(model, weight_decay):
+    return [
+        {"params": [p], "weight_decay": weight_decay * (p.dim() > 1)} for p in model.parameters()
+    ]
+""",
+        "the groups must hold the parameters; named_parameters() yields pairs of a name and one.": (
+            edits(("model.parameters()", "model.named_parameters()"), ("p.dim()", "p[1].dim()"))
+        ),
+        "the groups hold copies, so AdamW would move these, and never the model.": [
+            ("list(model.parameters())", "[p.detach() for p in model.parameters()]"),
+            ("list(model.parameters())", "[nn.Parameter(p.detach()) for p in model.parameters()]"),
+        ],
+        "the tied matrix is in a group twice; lm_head.weight IS wte.weight, and model.parameters() "
+        "lists it once.": [
+            ("list(model.parameters())", "[*model.parameters(), model.lm_head.weight]"),
+            ("p.dim() >= 2]", "p.dim() >= 2] + [model.lm_head.weight]"),
+        ],
+        "the tied matrix is in two groups; lm_head.weight IS wte.weight, and model.parameters() "
+        "lists it once.": (OTHERS, f"{OTHERS} + [model.lm_head.weight]"),
+        "the vectors are in no group. model.parameters() is an iterator that ends after the first "
+        "loop; make a list of it.": ("list(model.parameters())", "model.parameters()"),
+        "the embeddings and the norms are in no group, so they never train.": (
+            "list(model.parameters())",
+            "[p for m in model.modules() if isinstance(m, nn.Linear) for p in m.parameters()"
+            " if m is not model.lm_head]",
+        ),
+        "the token embedding is in no group. It shares its matrix with lm_head, but "
+        "named_parameters() has only one name for both.": (
+            "list(model.parameters())",
+            "[p for n, p in model.named_parameters() if '.wte.' not in n]",
+        ),
+        "the biases are in no group, so they never train.": (
+            OTHERS,
+            "[p for n, p in model.named_parameters() if p.dim() < 2 and 'bias' not in n]",
+        ),
+        "the groups are swapped; decay the matrices, leave the vectors.": edits(
+            ("p.dim() >= 2", "p.dim() == 1"), ("p.dim() < 2", "p.dim() != 1")
+        ),
+        "no matrix is decayed; give them the argument weight_decay.": [
+            ('"weight_decay": weight_decay', '"weight_decay": 0.0'),
+            by_name("p.dim() > 2"),
+        ],
+        "gains and biases are decayed, too; give them 0.": [
+            ("0.0", "weight_decay"),
+            by_name("True"),
+        ],
+        "gains and biases are decayed a little, too; give them 0.": ("0.0", "weight_decay / 10"),
+        "the norms' weights are decayed. They are called weight but are vectors, so go by dim(), "
+        "not by the name.": by_name("not n.endswith('bias')"),
+        "biases are decayed; they only shift.": by_name("'.ln_' not in n or n.endswith('bias')"),
+        "an embedding is not decayed; GPT-2's recipe decays every matrix, these two as well.": [
+            by_name("p.dim() >= 2 and '.wte.' not in n and '.wpe.' not in n"),
+            by_name("p.dim() >= 2 and '.wte.' not in n"),
+            by_name("p.dim() >= 2 and '.wpe.' not in n"),
+        ],
+        "the decay of the matrices isn't the one that was passed; use the argument weight_decay.": [
+            ('"weight_decay": weight_decay', '"weight_decay": 0.1'),
+            ('"weight_decay": weight_decay', '"weight_decay": 0.01'),
+            ('"weight_decay": weight_decay', '"weight_decay": 0.3'),
+        ],
+        "right, unless an axis has one number; a matrix of one row has two dimensions, too.": (
+            "p.dim()",
+            "p.squeeze().dim()",
+        ),
+        "go by the number of dimensions; a vector may be longer than a matrix.": [
+            by_name("p.numel() > 48"),
+            by_name("p.numel() >= 40"),
+        ],
+    },
+    refused=[
+        edits(("return [", "return dict(enumerate(["), ("    ]\n", "    ]))\n")),
+        "def parameter_groups(model, weight_decay): return tuple(model.parameters())",
+        ('"weight_decay": weight_decay', '"decay": weight_decay'),
+        "def parameter_groups(model, weight_decay): return [{'params': list(model.parameters())}]",
+        ("model.parameters()", "p for _, p in model.named_parameters(remove_duplicate=False)"),
+        ("model.parameters()", "model.transformer.h.parameters()"),
+        ("model.parameters()", "p for n, p in model.named_parameters() if '.h.2' not in n"),
+        (OTHERS, f"{OTHERS} + [model.transformer.h[0].attn.c_attn.weight]"),
+        "def parameter_groups(model, weight_decay): return [{'weight_decay': weight_decay,"
+        " 'params': [m.weight for m in model.modules() if isinstance(m, nn.Linear)]}]",
+        by_name("p.dim() >= 2 and '.mlp.' not in n"),
+        by_name("p.numel() > len(p)"),
+        by_name("p.shape[-1] != p.numel()"),
+    ],
+    right=[
+        by_name("not (n.endswith('bias') or 'ln_' in n)"),
+        """
+def parameter_groups(model, weight_decay):
+    plain = {id(p) for m in model.modules() if isinstance(m, nn.LayerNorm) for p in m.parameters()}
+    plain |= {id(m.bias) for m in model.modules() if isinstance(m, nn.Linear)}
+    groups = [{"weight_decay": decay, "params": []} for decay in (weight_decay, 0)]
+    for p in model.parameters():
+        groups[id(p) in plain]["params"].append(p)
+    return groups[::-1]
+""",
+    ],
+)
+
+
+# update
+
+
+class Groups:
+    """A small model, and an optimizer with groups of it.
+
+    Args:
+        optimizer: Name of the optimizer's class.
+        size: Number of inputs.
+        groups: Number of groups, at most 4. The last one has the rest of the parameters.
+        device: Device of the model.
+    """
+
+    def __init__(self, optimizer: str, size: int, groups: int, device: str = "cpu"):
+        with seeded(3), torch.device(device):
+            self.model = nn.Sequential(nn.Linear(size, 3), nn.LayerNorm(3))
+        parameters, last = list(self.model.parameters()), groups - 1
+        parts = [*([p] for p in parameters[:last]), parameters[last:]]
+        self.optimizer = getattr(torch.optim, optimizer)([{"params": p} for p in parts], lr=7.0)
+
+    def give_gradient(self, norm: float, seed: int) -> None:
+        """Set gradients that have this norm together."""
+        drawn = [
+            normal(*p.shape, seed=10 * seed + n) for n, p in enumerate(self.model.parameters())
+        ]
+        length = torch.cat([g.flatten() for g in drawn]).norm()
+        for p, gradient in zip(self.model.parameters(), drawn, strict=True):
+            p.grad = (gradient * norm / length).to(p.device)
+
+
+def call_cases() -> Iterator[Case]:
+    """Yield optimizers, and calls with a gradient's norm, a rate and a limit each."""
+    steps = {
+        "": (6.0, 0.25, 2.0),
+        "a gradient shorter than the limit, which must stay as it is": (0.5, 0.125, 2.0),
+        "another long gradient and another limit": (40.0, 0.5, 3.0),
+        "a gradient of zeros": (0.0, 1.0, 1.0),
+        "a gradient as long as the limit": (1.0, 2.0, 1.0),
+        "a learning rate of 0": (2.0, 0.0, 1.5),
+    }
+    for what, step in steps.items():
+        yield Case(what, optimizer="SGD", size=5, groups=2, calls=[step])
+    calls = [*steps.values(), (30.0, 0.03, 9.0)]
+    yield Case("calls one after the other", optimizer="SGD", size=5, groups=2, calls=calls)
+    yield Case("calls one after the other", optimizer="AdamW", size=1, groups=2, calls=calls)
+    yield Case("four groups of parameters", optimizer="SGD", size=2, groups=4, calls=calls)
+
+
+def see_updates(answer: Any, case: Case) -> Record:
+    """Observe the norm that each call returns, and the weights and gradients that it leaves."""
+    optimizer, size, groups, calls = case.inputs.values()
+    run, norms, weights, is_left = Groups(optimizer, size, groups), [], [], False
+    for seed, (norm, rate, limit) in enumerate(calls):
+        run.give_gradient(norm, seed)
+        norms.append(one_number(answer(run.model, run.optimizer, rate, limit)))
+        weights.append(flat_weights(run.model))
+        is_left |= bool(flat_gradient(run.model).any())
+    there = Groups(optimizer, size, groups, "meta")
+    there.give_gradient(1.0, 0)
+    ran = elsewhere(there.model, lambda: answer(there.model, there.optimizer, rate, limit))
+    return {"the norm": norms, "weights": weights, "gradient is left": is_left, "elsewhere": ran}
+
+
+CLIP = "norm = nn.utils.clip_grad_norm_(model.parameters(), grad_clip)"
+RATE = '    for group in optimizer.param_groups:\n        group["lr"] = rate\n'
+STEP = "    optimizer.step()\n"
+ZERO = "    optimizer.zero_grad()\n"
+TOTAL = "norm = nn.utils.get_total_norm([p.grad for p in model.parameters()])"
+EACH = "\n    for p in model.parameters(): "
+NOT_TOGETHER = (
+    "the step has another direction than the gradient. Clip the norm over all parameters together, "
+    "not each number, tensor or group."
+)
+ONE_RATE_KEPT = (
+    "one group kept its old learning rate; set the rate of every group in optimizer.param_groups."
+)
+update = Exercise(
+    NOTEBOOK,
+    "update",
+    call_cases,
+    observe=see_updates,
+    is_part=True,
+    smaller="A gradient is (3, 4), and the limit is 1. What is its norm, and which gradient is "
+    "left after clipping?",
+    says={
+        "the norm": "the returned norm isn't right. Return one number as a tensor, the norm of all "
+        "gradients together before clipping.",
+        "weights": "the weights end elsewhere. Each call clips at its own limit, sets its own "
+        "rate, and takes one optimizer.step().",
+        "gradient is left": "the gradient is still there, so the next one would add to it; call "
+        "optimizer.zero_grad().",
+        "elsewhere": "right on the CPU, but on a GPU the CPU would have to wait for the norm in "
+        "every step; return the tensor itself.",
+    },
+    wrong={
+        "your function returns None; return the norm before clipping.": ("return norm", "norm"),
+        "return a tensor. A number from .item() would make the GPU wait in every step.": (
+            "return norm",
+            "return norm.item()",
+        ),
+        "you return the norm after clipping, which is never above the limit. clip_grad_norm_ "
+        "returns the one before.": ("return norm", "return norm.clamp(max=grad_clip)"),
+        "you return the square of the norm; take the root of the sum of squares.": (
+            "return norm",
+            "return norm**2",
+        ),
+        "you return the sum of the gradient's absolute values, and clip that; the norm is the root "
+        "of the sum of squares.": ("grad_clip)\n", "grad_clip, norm_type=1)\n"),
+        "you return the largest gradient, and clip that; the norm is the root of the sum of "
+        "squares.": ("grad_clip)\n", "grad_clip, norm_type=float('inf'))\n"),
+        "you return the norm of the first group's gradient, and clip no other; take all parameters "
+        "together.": ("model.parameters()", 'optimizer.param_groups[0]["params"]'),
+        "you return the norm of the weights; take the gradients.": (
+            "return norm",
+            "return nn.utils.get_total_norm([p.detach() for p in model.parameters()])",
+        ),
+        "the gradients are already 0 when you clip; call zero_grad() at the end.": (
+            "    norm =",
+            f"{ZERO}    norm =",
+        ),
+        "the weights didn't move. Is optimizer.step() there, and zero_grad() only after it?": [
+            (STEP, ""),
+            (STEP + ZERO, ZERO + STEP),
+        ],
+        'the step was taken with the old learning rate; set group["lr"] of each group before '
+        "optimizer.step().": [
+            (RATE, ""),
+            (RATE + STEP, STEP + RATE),
+            ('group["lr"] = rate', 'optimizer.defaults["lr"] = rate'),
+        ],
+        ONE_RATE_KEPT: [
+            ("optimizer.param_groups:", "optimizer.param_groups[:1]:"),
+            ("optimizer.param_groups:", "optimizer.param_groups[-1:]:"),
+        ],
+        "right for two groups, but not for four; set the rate of every group in "
+        "optimizer.param_groups.": [
+            ("optimizer.param_groups:", "optimizer.param_groups[:2]:"),
+            ("optimizer.param_groups:", "optimizer.param_groups[::3]:"),
+        ],
+        NOT_TOGETHER: [
+            (CLIP, f"{TOTAL}; nn.utils.clip_grad_value_(model.parameters(), grad_clip)"),
+            (CLIP, f"{TOTAL}{EACH}nn.utils.clip_grad_norm_([p], grad_clip)"),
+            (
+                CLIP,
+                f"{TOTAL}\n    for group in optimizer.param_groups: "
+                "nn.utils.clip_grad_norm_(group['params'], grad_clip)",
+            ),
+        ],
+        "the gradient wasn't clipped before the step; clip first, then call optimizer.step().": [
+            (CLIP, TOTAL),
+            edits((f"    {CLIP}\n", ""), (STEP, f"{STEP}    {CLIP}\n")),
+        ],
+        "the gradient was clipped at 1 although the limit is 2; use the argument grad_clip.": (
+            "grad_clip)\n",
+            "1.0)\n",
+        ),
+        "you call optimizer.step() twice.": (STEP, STEP + STEP),
+        "the step uses the old rate times the new one; replace the old rate.": (
+            'group["lr"] = rate',
+            'group["lr"] *= rate',
+        ),
+        "the gradient is still there, so the next one would add to it; call "
+        "optimizer.zero_grad().": (ZERO, ""),
+        "right for a long gradient, but a gradient shorter than the limit stays as it is.": (
+            CLIP,
+            f"{TOTAL}{EACH}p.grad.mul_(grad_clip / (norm + 1e-6))",
+        ),
+        "for a gradient of zeros, the weights become NaN; you divide by the norm.": (
+            CLIP,
+            f"{TOTAL}{EACH}p.grad.mul_(torch.fmin(grad_clip / norm, norm / norm))",
+        ),
+        "no step is taken for a gradient of zeros; AdamW moves the weights also then.": (
+            STEP,
+            "    if norm:\n        optimizer.step()\n",
+        ),
+        "right for SGD, but not for AdamW; let optimizer.step() move the weights.": (
+            STEP,
+            f"{EACH.removeprefix(chr(10))}p.data -= rate * p.grad\n",
+        ),
+        "you return a copy of the norm on the CPU, for which a GPU would have to wait in every "
+        "step; return the tensor itself.": ("return norm", "return norm.cpu()"),
+    },
+    refused=[
+        ("return norm", "return norm.to('cpu')"),
+        ("return norm", "return torch.tensor(norm.item())"),
+        ("return norm", "return norm.repeat(3)"),
+        ("return norm", "return norm * 1.5"),
+        ("return norm", "return norm.clamp(min=6.0)"),
+        ("grad_clip)\n", "2 * grad_clip)\n"),
+        ("grad_clip)\n", "1.5 * grad_clip)\n"),
+        (CLIP, f"{TOTAL}; nn.utils.clip_grad_value_(model.parameters(), 0.1)"),
+        (CLIP, f"{TOTAL}{EACH}p.grad.mul_(grad_clip / norm)"),
+        ("model.parameters()", "[p for g in optimizer.param_groups[:2] for p in g['params']]"),
+        ('group["lr"] = rate', "optimizer.lr = rate"),
+        ('group["lr"] = rate', 'group["lr"] = group.setdefault("initial_lr", rate)'),
+        (
+            'group["lr"] = rate',
+            'group["lr"] = rate if group["lr"] == 7.0 else max(rate, group["lr"])',
+        ),
+        ("optimizer.param_groups:", "(optimizer.param_groups[0], optimizer.param_groups[-1]):"),
+        (STEP, "    if norm <= grad_clip:\n        optimizer.step()\n"),
+    ],
+    right=[
+        edits((RATE, ""), ("    norm =", f"{RATE}    norm =")),
+        (ZERO, "    model.zero_grad(set_to_none=False)\n"),
+        ("return norm", "return norm.double().reshape(1)"),
+        (
+            CLIP,
+            "norm = torch.stack([p.grad.square().sum() for p in model.parameters()]).sum().sqrt()\n"
+            f"    if norm > grad_clip:{EACH.replace('    ', ' ' * 8)}p.grad.mul_(grad_clip / norm)",
+        ),
+        """
+def update(model, optimizer, rate, grad_clip):
+    norm = torch.cat([p.grad.reshape(-1) for p in model.parameters()]).double().norm()
+    for p in model.parameters():
+        p.grad = p.grad * min(1.0, grad_clip / max(norm.item(), 1e-12))
+    [group.update(lr=rate) for group in optimizer.param_groups]
+    optimizer.step()
+    optimizer.zero_grad()
+    return norm
+""",
+        """
+def update(model, optimizer, rate, grad_clip):
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    norm = nn.utils.get_total_norm(p.grad for p in parameters)
+    nn.utils.clip_grads_with_norm_(parameters, grad_clip, norm)
+    optimizer.param_groups = [{**group, "lr": rate} for group in optimizer.param_groups]
+    optimizer.step()
+    for p in parameters:
+        p.grad = None
+    return norm
 """,
     ],
 )
