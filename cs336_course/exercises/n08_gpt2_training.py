@@ -2,7 +2,10 @@
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -11,11 +14,20 @@ from torch import Tensor, nn
 from cs336_course.engine import Case, Exercise, edits, normal, sizes
 from cs336_course.engine.records import Record, plain
 from cs336_course.engine.state import seeded
-from cs336_course.engine.training import elsewhere, flat_gradient, flat_weights, one_number
+from cs336_course.engine.training import (
+    Autocast,
+    Passes,
+    elsewhere,
+    flat_gradient,
+    flat_weights,
+    one_number,
+    watched_forward,
+)
 from cs336_lib.config import GPTConfig, TrainConfig
 from cs336_lib.model import GPT
 
 NOTEBOOK = "08_gpt2_training"
+ELSEWHERE = "a model on another device"
 
 
 # windows
@@ -633,21 +645,24 @@ def call_cases() -> Iterator[Case]:
     yield Case("calls one after the other", optimizer="SGD", size=5, groups=2, calls=calls)
     yield Case("calls one after the other", optimizer="AdamW", size=1, groups=2, calls=calls)
     yield Case("four groups of parameters", optimizer="SGD", size=2, groups=4, calls=calls)
+    yield Case(ELSEWHERE, optimizer="SGD", size=1, groups=2, calls=calls[:1])
 
 
 def see_updates(answer: Any, case: Case) -> Record:
     """Observe the norm that each call returns, and the weights and gradients that it leaves."""
     optimizer, size, groups, calls = case.inputs.values()
+    if case.what == ELSEWHERE:
+        run = Groups(optimizer, size, groups, "meta")
+        run.give_gradient(1.0, 0)
+        call = partial(answer, run.model, run.optimizer, 1.0, 1.0)
+        return {"elsewhere": elsewhere(run.model, call)}
     run, norms, weights, is_left = Groups(optimizer, size, groups), [], [], False
     for seed, (norm, rate, limit) in enumerate(calls):
         run.give_gradient(norm, seed)
         norms.append(one_number(answer(run.model, run.optimizer, rate, limit)))
         weights.append(flat_weights(run.model))
         is_left |= bool(flat_gradient(run.model).any())
-    there = Groups(optimizer, size, groups, "meta")
-    there.give_gradient(1.0, 0)
-    ran = elsewhere(there.model, lambda: answer(there.model, there.optimizer, rate, limit))
-    return {"the norm": norms, "weights": weights, "gradient is left": is_left, "elsewhere": ran}
+    return {"the norm": norms, "weights": weights, "gradient is left": is_left}
 
 
 CLIP = "norm = nn.utils.clip_grad_norm_(model.parameters(), grad_clip)"
@@ -818,6 +833,339 @@ def update(model, optimizer, rate, grad_clip):
     for p in parameters:
         p.grad = None
     return norm
+""",
+    ],
+)
+
+
+# backward
+
+
+def piece_cases() -> Iterator[Case]:
+    """Yield numbers of micro-batches that this process and others have, and their sizes."""
+    yield Case(pieces=3, others=0, rows=2, seq=7)
+    yield Case("2 of the batch's 5 pieces", pieces=2, others=3, rows=3, seq=5)
+    yield Case("one piece of one token", pieces=1, others=0, rows=1, seq=1)
+    for size in sizes(3, pieces=(1, 5), others=(0, 6), rows=(1, 4), seq=(2, 7)):
+        yield Case("some of the batch's pieces", **vars(size))
+    yield Case(ELSEWHERE, pieces=2, others=1, rows=1, seq=2)
+
+
+def pieces_of(pieces: int, rows: int, seq: int) -> list[tuple[Tensor, Tensor]]:
+    """Draw micro-batches of little GPT's tokens."""
+    generator = torch.Generator().manual_seed(pieces)
+    drawn = torch.randint(23, (pieces, 2, rows, seq), generator=generator)
+    return [(x.clone(), y.clone()) for x, y in drawn]
+
+
+class Kept:
+    """An activation that a graph keeps for its backward pass."""
+
+    def __init__(self, value: Tensor):
+        self.value = value.detach()  # an output's own graph would keep it forever
+
+
+@contextmanager
+def activations() -> Iterator[WeakSet[Kept]]:
+    """Yield the activations that graphs from within the block keep at any moment."""
+    alive: WeakSet[Kept] = WeakSet()
+
+    def pack(value: Tensor) -> Kept:
+        alive.add(kept := Kept(value))
+        return kept
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.value):
+        yield alive
+
+
+def see_backward(answer: Any, case: Case) -> Record:
+    """Observe how an answer calls the model, what it keeps, and what is left in the end."""
+    pieces, others, rows, seq = case.inputs.values()
+    autocast, given = Autocast(), pieces_of(pieces, rows, seq)
+    if case.what == ELSEWHERE:
+        model = little_gpt(0, "meta")
+        call = partial(answer, model, iter(given), pieces + others, autocast)
+        return {"elsewhere": elsewhere(model, call)}
+    model = little_gpt(pieces)
+    passes, before, kept = Passes(model, autocast), flat_weights(model), []
+
+    def look(x: Tensor) -> None:
+        passes.look(x)
+        kept.append(bool(alive))
+
+    with activations() as alive, watched_forward(model, look):
+        loss = answer(model, iter(given), pieces + others, autocast)
+    tokens = zip(sum(given, ()), sum(pieces_of(pieces, rows, seq), ()), strict=True)
+    return {
+        "ways": sorted(passes.ways),
+        "autocast is open": autocast.is_open,
+        "rows at once": any(len(x) > rows for x in passes.inputs),
+        "memory": any(kept),
+        "weights moved": not torch.equal(before, flat_weights(model)),
+        "the gradient": flat_gradient(model),
+        "the loss": one_number(loss),
+        "graph": isinstance(loss, Tensor) and loss.requires_grad,
+        "changed": [] if all(torch.equal(*pair) for pair in tokens) else ["pieces"],
+    }
+
+
+ON_CPU = (
+    "on a GPU this fails, because a tensor stays on the CPU; move x and y to the model's device."
+)
+RESULT_ON_CPU = (
+    "the result is on the CPU, though the model may be on a GPU; add the losses up on the model's "
+    "device."
+)
+STAYS_OPEN = "your code enters `autocast` and never leaves it; write `with autocast:`."
+ENTERED = "if not autocast.__enter__():"
+BACK = "        loss.backward()\n"
+ADD = "        total += loss.detach()\n"
+LOOP = "    for x, y in pieces:\n"
+MODEL = "model(x.to(total.device), y.to(total.device))"
+TOO_SHORT = "the gradient is `count` times too short. Divide the loss by `count` once."
+IN_MEMORY = (
+    "a forward pass begins while the activations of the last piece are still in memory. Go "
+    "backward right after each piece, without retain_graph."
+)
+JOINED = (
+    "more rows than a piece has went through the model at once. Give the model one piece at a "
+    "time, because joined pieces keep all their activations."
+)
+backward = Exercise(
+    NOTEBOOK,
+    "backward",
+    piece_cases,
+    observe=see_backward,
+    is_part=True,
+    smaller="A batch has two pieces with the mean losses 2 and 4. What does each piece contribute "
+    "to the mean loss of the batch?",
+    says={
+        "ways": "call the model in training mode, with gradients and inside `with autocast:`.",
+        "autocast is open": STAYS_OPEN,
+        "rows at once": JOINED,
+        "memory": IN_MEMORY,
+        "weights moved": "the weights have moved; only the update in exercise 4 may change them.",
+        "the gradient": "the gradient isn't the sum of the gradients of loss / count.",
+        "the loss": "the returned loss isn't the sum of loss / count, as a tensor with one number.",
+        "graph": "the returned loss still holds a graph, and with it the activations; add "
+        "loss.detach().",
+        "elsewhere": ON_CPU,
+    },
+    wrong={
+        "the forward pass must be inside `with autocast:`.": (
+            f"        with autocast:\n            loss = {MODEL} / count\n",
+            f"        loss = {MODEL} / count\n",
+        ),
+        "no_grad is on, so there is no gradient to add up.": (
+            "def backward",
+            "@torch.no_grad()\ndef backward",
+        ),
+        "model.eval() turns dropout off; train in training mode.": (
+            LOOP,
+            f"    model.eval()\n{LOOP}",
+        ),
+        STAYS_OPEN: ("with autocast:", ENTERED),
+        JOINED: """
+def backward(model, pieces, count, autocast):
+    xs, ys = zip(*pieces)
+    device = model.lm_head.weight.device
+    with autocast:
+        loss = model(torch.cat(xs).to(device), torch.cat(ys).to(device)) * len(xs) / count
+    loss.backward()
+    return loss.detach()
+""",
+        IN_MEMORY: [
+            edits(
+                (BACK + ADD, "        total = total + loss\n"),
+                ("return total", "total.backward()\n    return total.detach()"),
+            ),
+            edits(
+                (LOOP, f"    losses = []\n{LOOP}"),
+                (BACK, "        loss.backward(retain_graph=True)\n        losses.append(loss)\n"),
+            ),
+        ],
+        "the weights have moved; only the update in exercise 4 may change them.": (
+            "    return",
+            "    torch.optim.SGD(model.parameters(), 0.1).step()\n    return",
+        ),
+        "there is no gradient; let every piece go backward.": (BACK, ""),
+        "there is no gradient; it must stay in .grad, so leave zero_grad to the update.": (
+            "    return",
+            "    model.zero_grad()\n    return",
+        ),
+        "gradient and loss are `count` times too large; divide each loss by `count`.": (
+            " / count",
+            "",
+        ),
+        "the gradient is `count` times too long; go backward from loss / count.": [
+            (BACK, "        (loss * count).backward()\n"),
+        ],
+        "your process may get only some of the batch's `count` micro-batches. Divide by `count`, "
+        "not by the number of pieces you got.": edits(
+            (LOOP, f"    pieces = list(pieces)\n{LOOP}"), ("/ count", "/ len(pieces)")
+        ),
+        "you divide by the number of rows, but model(x, y) is already their mean; divide by "
+        "`count`.": ("/ count", "/ len(x)"),
+        "you divide by the number of tokens, but model(x, y) is already their mean; divide by "
+        "`count`.": ("/ count", "/ y.numel()"),
+        "only the last micro-batch's gradient is left. Let .grad add up; don't zero it here.": (
+            BACK,
+            f"        model.zero_grad()\n{BACK}",
+        ),
+        TOO_SHORT: (BACK, "        (loss / count).backward()\n"),
+        "gradient and loss are `count` times too small; divide each loss by `count` once.": (
+            "/ count",
+            "/ count**2",
+        ),
+        "the earlier pieces' gradients are divided again with each piece; divide the loss.": edits(
+            (" / count", ""),
+            (BACK, f"{BACK}        for p in model.parameters(): p.grad /= count\n"),
+            ("loss.detach()", "loss.detach() / count"),
+        ),
+        "the gradient has the right direction and the wrong length; clipping comes in the "
+        "update.": [
+            ("    return", "    nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n    return"),
+        ],
+        "the targets are the second part of a piece; you give the inputs twice.": (
+            "y.to(total.device)",
+            "x.to(total.device)",
+        ),
+        "your function returns None; return the sum of the losses / count.": (
+            "return total",
+            "total",
+        ),
+        "return a tensor. A number from .item() makes the GPU wait, and can't be summed over "
+        "processes.": [
+            ("return total", "return total.item()"),
+        ],
+        "the returned loss is `count` times too large; return the sum of loss / count.": [
+            ("return total", "return total * count"),
+        ],
+        "the returned loss is `count` times too small; divide by `count` once.": (
+            "return total",
+            "return total / count",
+        ),
+        "you return the loss of the last piece only; add up the losses of all pieces.": (
+            "return total",
+            "return loss.detach()",
+        ),
+        "you return the mean loss of the last piece; return the sum of all loss / count.": (
+            "return total",
+            "return loss.detach() * count",
+        ),
+        "you divide the returned loss by the number of pieces you got, not by `count`.": edits(
+            (LOOP, f"    pieces = list(pieces)\n{LOOP}"),
+            ("return total", "return total * count / len(pieces)"),
+        ),
+        "the returned loss still holds a graph, and with it the activations; add loss.detach().": (
+            "total += loss.detach()",
+            "total = total + loss",
+        ),
+        ON_CPU: [
+            ("x.to(total.device)", "x"),
+            ("total.device", "torch.device('cpu')"),
+        ],
+        RESULT_ON_CPU: ("return total", "return total.cpu()"),
+    },
+    refused=[
+        ("with autocast:", "with torch.autocast('cpu'):"),
+        ("with autocast:", "with torch.no_grad():"),
+        edits(("with autocast:", "if True:"), (MODEL, MODEL.replace("model(", "model.forward("))),
+        """
+def backward(model, pieces, count, autocast):
+    total = torch.zeros((), device=model.lm_head.weight.device)
+    for piece in pieces:
+        second = next(pieces, None)
+        both = [piece] if second is None else [piece, second]
+        x, y = (torch.cat(part).to(total.device) for part in zip(*both))
+        with autocast:
+            loss = model(x, y) * len(both) / count
+        loss.backward()
+        total += loss.detach()
+    return total
+""",
+        edits(
+            (LOOP, f"    late = None\n{LOOP}"),
+            (
+                BACK,
+                "        if late is not None:\n            late.backward()\n        late = loss\n",
+            ),
+            ("    return total", "    late.backward()\n    return total"),
+        ),
+        (LOOP, "    for x, y in list(pieces)[: len(pieces)]:\n"),
+        (LOOP, "    for x, y in [next(pieces)] * count:\n"),
+        (LOOP, "    for x, y in list(pieces)[: max(1, count - 1)]:\n"),
+        (MODEL, "model(x[:1].to(total.device), y[:1].to(total.device))"),
+        (" / count", " / count**0.5"),
+        (ADD, f"        nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n{ADD}"),
+        (BACK, f"{BACK}        for p in model.parameters(): p.grad.copy_(p.grad.bfloat16())\n"),
+        (ADD, f"{ADD}        x.zero_()\n"),
+        (ADD, ADD.removeprefix("    ")),
+        ("total += loss.detach()", "total += loss.detach() / count"),
+        ("return total", "return total.repeat(3)"),
+        ("return total", "return total * 1.5"),
+        (".weight.device)", ".weight.device, dtype=torch.bfloat16)"),
+        ("y.to(total.device)", "y"),
+        ("return total", "return total.to('cpu')"),
+        ("return total", "return torch.tensor(total.item())"),
+        edits(
+            (", device=model.lm_head.weight.device", ""),
+            ("to(total.device)", "to(model.lm_head.weight.device)"),
+        ),
+    ],
+    right=[
+        (MODEL, MODEL.replace("model(", "model.forward(")),
+        (ADD, f"        assert not loss.isnan()\n{ADD}"),
+        """
+def backward(model, pieces, count, autocast):
+    losses, device = [], next(model.parameters()).device
+    while (piece := next(pieces, None)) is not None:
+        with autocast:
+            loss = model(targets=piece[1].to(device), idx=piece[0].to(device))
+            loss.backward(torch.full_like(loss, 1 / count))
+        losses.append(loss.detach())
+    return torch.stack(losses).sum() / count
+""",
+        """
+def backward(model, pieces, count, autocast):
+    device = model.lm_head.weight.device
+    total = torch.zeros(1, device=device)
+    for x, y in pieces:
+        x, y = x.to(device), y.to(device)
+        with autocast:
+            logits = model(x)
+        loss = nn.functional.cross_entropy(logits.transpose(1, 2), y)
+        loss.div(count).backward()
+        total += loss.data / count
+    return total
+""",
+        """
+def backward(model, pieces, count, autocast):
+    device, total = model.lm_head.weight.device, 0
+    parameters = list(model.parameters())
+    sums = [torch.zeros_like(p) for p in parameters]
+    for x, y in pieces:
+        with autocast:
+            loss = model(x.to(device), y.to(device))
+        for s, gradient in zip(sums, torch.autograd.grad(loss, parameters), strict=True):
+            s += gradient
+        total = total + loss.detach().double()
+    for p, s in zip(parameters, sums, strict=True):
+        p.grad = s / count
+    return total / count
+""",
+        """
+def backward(model, pieces, count, autocast):
+    device, losses = model.lm_head.weight.device, []
+    model.zero_grad()
+    for x, y in pieces:
+        for row in range(len(x)):
+            with autocast:
+                loss = model(x[row : row + 1].to(device), y[row : row + 1].to(device))
+                loss = loss / len(x) / count
+                loss.backward()
+            losses += [loss.data]
+    return sum(losses)
 """,
     ],
 )
