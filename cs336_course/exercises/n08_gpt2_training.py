@@ -57,8 +57,9 @@ class Tokens:
     def read(self, start: int, count: int) -> np.ndarray:
         """Return `count` tokens from position `start` on."""
         self.taken += count
-        self.is_too_far |= start < 0 or start + count > len(self)
-        return np.pad(self.ids, (max(-start, 0), count))[max(start, 0) :][:count]
+        self.is_too_far |= bool(start < 0 or start + count > len(self))
+        beyond = max(start + count - len(self), 0)
+        return np.pad(self.ids, (max(-start, 0), beyond))[max(start, 0) :][:count]
 
 
 def windows_of(tokens: Tokens, starts: list[int], block_size: int) -> tuple[Tensor, Tensor]:
@@ -284,7 +285,10 @@ learning_rate = Exercise(
         "the steps warmup_steps - 1 and warmup_steps both have the peak; the cosine begins at the "
         "first of them, which is the last of the warm-up.": [
             ("max(warmup - 1, 0)", "warmup"),
-            edits(("max(warmup - 1, 0)", "warmup"), ("max_steps - 1 - first", "max_steps - first")),
+            edits(("max(warmup - 1, 0)", "warmup"), (LEFT, "config.max_steps - first")),
+            edits(
+                ("max(warmup - 1, 0)", "warmup"), (f"max({LEFT}, 1)", "(config.max_steps - first)")
+            ),
         ],
         "a rate is above the peak. The factor (1 + cos) / 2 goes from 1 to 0, and it scales "
         "peak - minimum.": [
@@ -693,8 +697,8 @@ update = Exercise(
         "rate, and takes one optimizer.step().",
         "gradient is left": "the gradient is still there, so the next one would add to it; call "
         "optimizer.zero_grad().",
-        "elsewhere": "right on the CPU, but on a GPU the CPU would have to wait for the norm in "
-        "every step; return the tensor itself.",
+        "elsewhere": "right on the CPU, but not on a GPU; create no tensor on the CPU, and return "
+        "the norm itself.",
     },
     wrong={
         "your function returns None; return the norm before clipping.": ("return norm", "norm"),
@@ -765,10 +769,10 @@ update = Exercise(
         ),
         "the gradient is still there, so the next one would add to it; call "
         "optimizer.zero_grad().": (ZERO, ""),
-        "right for a long gradient, but a gradient shorter than the limit stays as it is.": (
-            CLIP,
-            f"{TOTAL}{EACH}p.grad.mul_(grad_clip / (norm + 1e-6))",
-        ),
+        "right for a long gradient, but a gradient shorter than the limit stays as it is.": [
+            (CLIP, f"{TOTAL}{EACH}p.grad.mul_(grad_clip / (norm + 1e-6))"),
+            (CLIP, f"{TOTAL}{EACH}p.grad.mul_(grad_clip / norm)"),
+        ],
         "for a gradient of zeros, the weights become NaN; you divide by the norm.": (
             CLIP,
             f"{TOTAL}{EACH}p.grad.mul_(torch.fmin(grad_clip / norm, norm / norm))",
@@ -793,7 +797,6 @@ update = Exercise(
         ("grad_clip)\n", "2 * grad_clip)\n"),
         ("grad_clip)\n", "1.5 * grad_clip)\n"),
         (CLIP, f"{TOTAL}; nn.utils.clip_grad_value_(model.parameters(), 0.1)"),
-        (CLIP, f"{TOTAL}{EACH}p.grad.mul_(grad_clip / norm)"),
         ("model.parameters()", "[p for g in optimizer.param_groups[:2] for p in g['params']]"),
         ('group["lr"] = rate', "optimizer.lr = rate"),
         ('group["lr"] = rate', 'group["lr"] = group.setdefault("initial_lr", rate)'),
@@ -803,6 +806,9 @@ update = Exercise(
         ),
         ("optimizer.param_groups:", "(optimizer.param_groups[0], optimizer.param_groups[-1]):"),
         (STEP, "    if norm <= grad_clip:\n        optimizer.step()\n"),
+        (STEP, f"{STEP}    torch.set_grad_enabled(False)\n"),
+        (STEP, f"{STEP}    torch.autocast('cpu').__enter__()\n"),
+        (STEP, f"{STEP}    torch.manual_seed(0)\n"),
     ],
     right=[
         edits((RATE, ""), ("    norm =", f"{RATE}    norm =")),
@@ -1166,6 +1172,311 @@ def backward(model, pieces, count, autocast):
                 loss.backward()
             losses += [loss.data]
     return sum(losses)
+""",
+    ],
+)
+
+
+# evaluate
+
+
+def stream_cases() -> Iterator[Case]:
+    """Yield sizes of streams, of windows and of micro-batches, and processes."""
+
+    def case(what: str, *numbers: int) -> Case:
+        names = ("tokens", "block_size", "micro_batch_size", "eval_tokens", "rank", "world")
+        return Case(what, **dict(zip(names, (*numbers, 0, 1), strict=False)))
+
+    yield case("", 200, 7, 3, 58)
+    yield case("a last window without its last target", 147, 7, 3, 702)
+    yield case("tokens for exactly 21 windows", 148, 7, 3, 702)
+    yield case("eval_tokens smaller than a window", 30, 7, 3, 2)
+    yield case("windows of one token", 12, 1, 2, 5)
+    yield case("micro-batches of one window", 90, 6, 1, 29)
+    yield case("tokens for one window only", 6, 5, 2, 16)
+    yield case("22 of 30 windows", 62, 2, 5, 45)
+    yield case("all of 22 windows", 45, 2, 5, 44)
+    for rank in range(3):
+        yield case("a process of three", 200, 7, 3, 58, rank, 3)
+    for rank in range(5):
+        yield case("three windows for five processes", 200, 7, 3, 23, rank, 5)
+    drawn = sizes(3, tokens=(40, 150), size=(2, 7), micro=(1, 5), windows=(3, 30), world=(2, 4))
+    for run in drawn:
+        numbers = (run.tokens, run.size, run.micro, run.size * run.windows + run.size - 1)
+        yield case("other sizes", *numbers)
+        yield case("a share of other sizes", *numbers, run.world - 1, run.world)
+    yield case(ELSEWHERE, 23, 7, 3, 23, 1, 2)
+
+
+def see_evaluation(answer: Any, case: Case) -> Record:
+    """Observe which windows an answer evaluates in which way, and the loss that it returns."""
+    count, block_size, micro, eval_tokens, rank, world = case.inputs.values()
+    config = TrainConfig(
+        block_size=block_size,
+        micro_batch_size=micro,
+        batch_tokens=block_size * micro,
+        eval_tokens=eval_tokens,
+        warmup_steps=0,
+    )
+    device = "meta" if case.what == ELSEWHERE else "cpu"
+    model = little_gpt(4, device, block_size=block_size, vocab_size=count, dropout=0.4)
+    tokens, autocast = Tokens(count, below=count), Autocast()
+    where = (rank, world) if world > 1 else ()
+    call = partial(answer, model, tokens, config, autocast, *where)
+    if case.what == ELSEWHERE:
+        return {"elsewhere": elsewhere(model, call)}
+    passes, places = Passes(model, autocast), np.argsort(tokens.ids)
+    with watched_forward(model, passes.look):
+        loss = call()
+    return {
+        "ways": sorted(passes.ways),
+        "autocast is open": autocast.is_open,
+        "too far": tokens.is_too_far,
+        "windows at once": any(len(x) > micro for x in passes.inputs),
+        "windows": sorted(int(places[row[0]]) for x in passes.inputs for row in x),
+        "training mode": model.training,
+        "the loss": one_number(loss),
+    }
+
+
+BLOCKS = "config.eval_tokens // config.block_size"
+COUNT = f"max(1, min(available, {BLOCKS}))"
+PLACE = "i * available // count"
+MINE = "range(rank, count, world)"
+SHARE = "* len(mine) / count"
+IN_A_LIST = (
+    ("torch.zeros((), device=model.lm_head.weight.device)", "[]"),
+    ("total.device", "model.lm_head.weight.device"),
+    ("total += ", "total.append("),
+)
+NO_WINDOW = "this process has no window, because there are too few; its share is a tensor of 0."
+NOT_MINE = (
+    "these aren't the windows of this process, which are every `world`-th one from `rank` on."
+)
+EVEN = "the windows aren't spread evenly. Window i begins at i * available // count * block_size."
+NUMBER = (
+    "the number of windows isn't right. Take eval_tokens // block_size of them, but at least 1 and "
+    "at most all."
+)
+evaluate = Exercise(
+    NOTEBOOK,
+    "evaluate",
+    stream_cases,
+    observe=see_evaluation,
+    is_part=True,
+    given={"windows": windows_of},
+    smaller="A stream has 20 tokens, block_size is 3 and eval_tokens is 9. How many windows fit, "
+    "and where do the chosen ones begin?",
+    says={
+        "ways": "call the model in evaluation mode, without gradients and inside `with autocast:`.",
+        "autocast is open": STAYS_OPEN,
+        "too far": "you read past the end of the tokens. A window takes block_size + 1 of them, so "
+        "there are (len(tokens) - 1) // block_size windows.",
+        "windows at once": "more windows than config.micro_batch_size went through the model at "
+        "once.",
+        "windows": "these aren't the right windows. Take `count` of them, of which window i begins "
+        "at i * available // count * block_size, and each `world`-th one from `rank` on is yours.",
+        "training mode": "the model is left in evaluation mode; call model.train() again.",
+        "the loss": "the returned loss isn't right. It is a tensor with one number, the sum of "
+        "this process's losses divided by `count`.",
+        "elsewhere": ON_CPU,
+    },
+    wrong={
+        "the model is in training mode, so dropout changes its loss; call model.eval() first.": (
+            "    model.eval()\n",
+            "",
+        ),
+        "every forward pass keeps its activations for a backward pass; use torch.no_grad().": (
+            "@torch.no_grad()\n",
+            "",
+        ),
+        "the forward pass must be inside `with autocast:`.": ("with autocast:", "if True:"),
+        STAYS_OPEN: ("with autocast:", ENTERED),
+        "the model was never called.": (MODEL, "0.0"),
+        "you read past the end of the tokens. The last window needs a target too, so one token "
+        "fewer is available.": ("(len(tokens) - 1)", "len(tokens)"),
+        "windows share their ends; a window has block_size inputs, and the next one begins right "
+        "after them.": (
+            "(len(tokens) - 1) // config.block_size",
+            "len(tokens) // (config.block_size + 1)",
+        ),
+        NUMBER: [
+            (BLOCKS, "config.eval_tokens"),
+            (BLOCKS, f"-(-{BLOCKS})"),
+            (BLOCKS, f"{BLOCKS} + 1"),
+            (COUNT, "available"),
+        ],
+        "eval_tokens may not be a multiple of block_size; round the number of windows down.": (
+            BLOCKS,
+            "round(config.eval_tokens / config.block_size)",
+        ),
+        "right, unless eval_tokens is smaller than a window; take at least 1.": (
+            COUNT,
+            f"min(available, {BLOCKS})",
+        ),
+        "you took the first windows of the stream; spread them evenly over it.": (PLACE, "i"),
+        "you took the last windows of the stream; spread them evenly over it.": (
+            PLACE,
+            "(available - count + i)",
+        ),
+        EVEN: [
+            (PLACE, "i * (available // count)"),
+            (PLACE, "7 * i % available"),
+            (PLACE, "round(i * available / count)"),
+            (PLACE, "round(i * (available - 1) / max(count - 1, 1))"),
+        ],
+        "the windows don't begin at multiples of block_size; spread whole windows.": (
+            f"{PLACE} * config.block_size",
+            "i * (len(tokens) - config.block_size - 1) // max(count, 1)",
+        ),
+        "fractions are rounded; multiply before you divide, as in i * available // count.": [
+            (PLACE, "int(i * (available / count))"),
+            (PLACE, "int(i / count * available)"),
+        ],
+        "more windows than config.micro_batch_size went through the model at once.": [
+            ("config.micro_batch_size", "10**6"),
+        ],
+        "the last micro-batch may be smaller, but it must not be left out.": (
+            "len(starts), config",
+            "len(starts) - config.micro_batch_size + 1, config",
+        ),
+        "you evaluate the windows of all processes; process `rank` takes windows rank, "
+        "rank + world, rank + 2 * world and so on.": (MINE, "range(count)"),
+        NOT_MINE: [
+            (MINE, "range(0, count, world)"),
+            (MINE, "range(rank, count, world + (world > 1))"),
+            (MINE, "range(rank * count // world, (rank + 1) * count // world)"),
+            (MINE, "range(rank, max(count // world, 1) * world, world)"),
+        ],
+        NO_WINDOW: [
+            (f"{MINE}]", f"{MINE}] or [0]"),
+            ("    model.eval()", "    if not starts:\n        return None\n    model.eval()"),
+        ],
+        "the model is left in evaluation mode; call model.train() again.": (
+            "    model.train()\n",
+            "",
+        ),
+        "right, unless this process has no window; then the model is left in evaluation mode.": (
+            "    model.train()\n",
+            "    if starts:\n        model.train()\n",
+        ),
+        "your function returns None; is the `return` missing?": ("return total", "total"),
+        "return the loss as a tensor with one number; other processes' shares are added to it.": (
+            "return total",
+            "return total.item()",
+        ),
+        "the loss is `count` times too large; divide by the number of windows.": (
+            SHARE,
+            "* len(mine)",
+        ),
+        "you return the mean over this process's windows. Divide by `count`, which counts the "
+        "windows of all processes.": ("/ count\n", "/ len(starts)\n"),
+        "the shares have different numbers of windows, so don't divide their means by `world`; "
+        "divide the sum of losses by `count`.": ("/ count\n", "/ len(starts) / world\n"),
+        "you took the mean of the micro-batches' means, but the last one has fewer windows; weight "
+        "each mean by its number of windows.": [
+            (SHARE, "/ -(-len(starts) // config.micro_batch_size)"),
+            (SHARE, "/ -(-len(starts) // config.micro_batch_size) / world"),
+            edits(
+                *IN_A_LIST,
+                (SHARE, ")"),
+                ("return total", "return torch.stack(total).mean() / world"),
+            ),
+        ],
+        "you add up the means of the micro-batches; weight each by its number of windows and "
+        "divide by `count`.": (SHARE, ""),
+        "you divide the sum of the micro-batches' means by `count`; weight each mean by its number "
+        "of windows.": (SHARE, "/ count"),
+        "you weight each micro-batch by micro_batch_size, but the last one has fewer windows.": (
+            "* len(mine)",
+            "* config.micro_batch_size",
+        ),
+        "you return only the last micro-batch's share; add up all.": ("total += ", "total = "),
+        "you return the perplexity; return the loss, which is its logarithm.": (
+            "return total",
+            "return total.exp()",
+        ),
+        "you return bits; return nats, as the model does.": (
+            "return total",
+            "return total / math.log(2)",
+        ),
+        "you give the inputs twice; the targets are the second result of `windows`.": (
+            "y.to(total.device)",
+            "x.to(total.device)",
+        ),
+        ON_CPU: [
+            ("x.to(total.device)", "x"),
+            ("total.device", "torch.device('cpu')"),
+        ],
+        RESULT_ON_CPU: ("return total", "return total.cpu()"),
+    },
+    refused=[
+        (PLACE, "torch.randint(available, ()).item()"),
+        ("config.micro_batch_size", "4"),
+        ("config.micro_batch_size", "2"),
+        ("return total", "return total * 1.5"),
+        ("return total", "return torch.tensor(total.item())"),
+        ("return total", "return total.to('cpu')"),
+        edits(
+            (", device=model.lm_head.weight.device", ""),
+            ("to(total.device)", "to(model.lm_head.weight.device)"),
+        ),
+        edits(
+            ("@torch.no_grad()\n", ""),
+            ("    model.eval()", "    torch.set_grad_enabled(False)\n    model.eval()"),
+        ),
+        edits(("    model.eval()\n", ""), (MODEL, MODEL.replace("model(", "model.forward("))),
+        edits(
+            *IN_A_LIST, (SHARE, f"{SHARE})"), ("return total", "return torch.stack(total).sum()")
+        ),
+        """
+def evaluate(model, tokens, config, autocast, rank=0, world=1):
+    x, y = windows(tokens, [0], config.block_size)
+    with autocast:
+        return model.eval()(x, y)
+""",
+        """
+@torch.no_grad()
+def evaluate(model, tokens, config, autocast, rank=0, world=1):
+    return model.eval()(*windows(tokens, [0], config.block_size))
+""",
+    ],
+    right=[
+        ("config.micro_batch_size", "min(2, config.micro_batch_size)"),
+        (MODEL, "model.forward(idx=x.to(total.device), targets=y.to(total.device))"),
+        """
+@torch.inference_mode()
+def evaluate(model, tokens, config, autocast, rank=0, world=1):
+    available = (len(tokens) - 1) // config.block_size
+    count = min(max(config.eval_tokens // config.block_size, 1), available)
+    device = model.lm_head.weight.device
+    losses = [torch.zeros((), device=device)]
+    for i in range(rank, count, world):
+        start = i * available // count * config.block_size
+        x, y = windows(tokens, [start], config.block_size)
+        with autocast:
+            logits = model.eval()(x.to(device))
+        losses.append(nn.functional.cross_entropy(logits[0], y[0].to(device), reduction="sum"))
+    model.train(True)
+    return torch.stack(losses).sum() / (count * config.block_size)
+""",
+        """
+@torch.inference_mode()
+def evaluate(model, tokens, config, autocast, rank=0, world=1):
+    size, mode, device = config.block_size, model.training, model.lm_head.weight.device
+    model.train(mode=False)
+    available = (len(tokens) - 1) // size
+    count = int(np.clip(config.eval_tokens // size, 1, available))
+    starts = (np.arange(count) * available // count * size)[rank::world][::-1]
+    share = 0
+    for some in np.array_split(starts, -(-len(starts) // config.micro_batch_size) or 1):
+        if len(some):
+            autocast.__enter__()
+            x, y = windows(tokens, some, size)
+            share = share + len(some) / count * model(x.to(device), y.to(device))
+            autocast.__exit__(None, None, None)
+    model.train(mode)
+    return torch.as_tensor(share, device=device)
 """,
     ],
 )
