@@ -54,6 +54,7 @@ class Exercise:
         axes: Names of the result's axes, as in "batch head query key".
         smaller: A smaller question that leads to the answer, for the fourth wrong attempt.
         library: The part of GPT-2 that replaces a wrong answer.
+        is_part: Whether the printed solution replaces a wrong answer.
         given: Further names for the solution and the ideas.
         may_seed: Whether the task is to seed the global generators.
         tolerance: Factor on the tolerance of floating-point numbers.
@@ -73,6 +74,7 @@ class Exercise:
     axes: str = ""
     smaller: str = ""
     library: Any = None
+    is_part: bool = False
     given: Mapping[str, Any] = field(default_factory=dict)
     may_seed: bool = False
     tolerance: float = 1.0
@@ -82,9 +84,12 @@ class Exercise:
         """Print "not attempted yet", a diagnosis or "passed". The check never raises an error.
 
         Returns:
-            For a part of GPT-2: the answer, or the library's part if the answer isn't right.
+            For a part of GPT-2: the answer, or the library's or the solution's part if the answer
+            isn't right.
         """
         is_right = judge.report(self, answer)
+        if self.is_part:
+            return answer if is_right else self.build(self.solution)
         if self.library is not None:
             return answer if is_right else self.library
         return None

@@ -1,0 +1,122 @@
+"""Observe what an answer does with a model that it trains or evaluates."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+
+from cs336_course.engine.observe import NoValues, ReadsValuesError
+from cs336_course.engine.records import plain
+
+
+class Autocast(AbstractContextManager):
+    """Substitute for autocast. `is_open` is true within the block."""
+
+    is_open = False
+
+    def __enter__(self) -> None:
+        self.is_open = True
+
+    def __exit__(self, *error: object) -> None:
+        self.is_open = False
+
+
+@contextmanager
+def watched_forward(model: nn.Module, look: Callable[[Tensor], object]) -> Iterator[None]:
+    """Call a function with the first input of each forward pass within the block.
+
+    PyTorch's own hooks see `model(x)`, but they don't see `model.forward(x)`.
+    """
+    forward = model.forward
+
+    def seen(*given: Any, **named: Any) -> Any:
+        look(named["idx"] if "idx" in named else given[0])
+        return forward(*given, **named)
+
+    with mock.patch.object(model, "forward", seen):
+        yield
+
+
+class Passes:
+    """Watch how an answer calls a model.
+
+    Attributes:
+        inputs: Input of each forward pass.
+        ways: In which mode the passes were, whether gradients were on, and autocast entered.
+    """
+
+    def __init__(self, model: nn.Module, autocast: Autocast):
+        self.model, self.autocast = model, autocast
+        self.inputs: list[Tensor] = []
+        self.ways: set[str] = set()
+
+    def look(self, x: Tensor) -> None:
+        """Note a forward pass."""
+        self.inputs.append(x)
+        mode = "training" if self.model.training else "evaluation"
+        gradients = "on" if torch.is_grad_enabled() else "off"
+        autocast = "in" if self.autocast.is_open else "outside of"
+        self.ways.add(f"{mode} mode, gradients {gradients}, {autocast} autocast")
+
+
+def flat_gradient(model: nn.Module) -> Tensor:
+    """Concatenate all gradients to one vector. Missing gradients are zeros."""
+    gradients = (torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters())
+    return torch.cat([gradient.flatten() for gradient in gradients])
+
+
+def flat_weights(model: nn.Module) -> Tensor:
+    """Concatenate all weights to one vector."""
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def one_number(value: Any) -> Any:
+    """Return a plain value. A tensor with one number may have any dtype and number of axes."""
+    is_one = isinstance(value, Tensor) and value.numel() == 1
+    return plain(value.detach().float().reshape(()) if is_one else value)
+
+
+# A model on another device
+
+
+class OneForEach(NoValues):
+    """Give the number 1 for each tensor on the meta device whose number an answer asks for."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Make any other call."""
+        name = getattr(func, "__name__", "")
+        if name in ("item", "__float__", "cpu", "to") and args[0].is_meta:
+            if name in ("item", "__float__"):
+                return 1.0
+            try:
+                return func(*args, **(kwargs or {}))
+            except NotImplementedError:  # there is nothing to copy to the CPU
+                return torch.ones(args[0].shape)
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+def elsewhere(model: nn.Module, call: Callable[[], Any]) -> str:
+    """Return how an answer runs with a model on another device than the CPU.
+
+    Args:
+        model: Model on the meta device, which refuses to mix its tensors with those of another.
+        call: Calls the answer with the model.
+
+    Returns:
+        "runs", "fails", or "the result is on the CPU".
+    """
+    moved: list[bool] = []
+    try:
+        with OneForEach(), watched_forward(model, lambda x: moved.append(x.is_meta)):
+            result = call()
+    except ReadsValuesError:  # as a right answer may
+        return "runs"
+    except Exception:
+        return "fails"
+    if not all(moved):
+        return "fails"
+    is_there = not isinstance(result, Tensor) or result.is_meta
+    return "runs" if is_there else "the result is on the CPU"
