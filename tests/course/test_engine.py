@@ -195,6 +195,10 @@ def test_records_survive_json():
     assert difference(record, again) is None
 
 
+def test_text_of_numpy_is_text():
+    assert type(records.plain(np.array(["norms"])[0])) is str
+
+
 @pytest.mark.parametrize(
     "forged",
     [
