@@ -91,9 +91,11 @@ def in_words(exercise: "Exercise", got: Record, found: Difference, place: int) -
         if found.kind == "raises" and "raises" in got
         else (exercise.says.get(found.fact) or shared(found, got, exercise.axes))
     )
+    if found.fact in ("left", "changed", "used", "elsewhere"):
+        return said
     if exercise.is_quiz:
         return f"{case.what}: {said}"
-    if place == 0 or found.fact in ("left", "changed", "used", "elsewhere"):
+    if place == 0:
         return said
     return f"it is right for the first inputs, but not for {case.described()}. {sentence(said)}"
 

@@ -6,7 +6,6 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -170,8 +169,8 @@ def watched(by_hand: Iterable[tuple[Any, str]], without_torch: bool = False) -> 
 
 
 def short_name(module: Any) -> str:
-    """Return a module's name as one writes it, as in "torch" or "nn.functional"."""
-    return module.__name__.removeprefix("torch.") if isinstance(module, ModuleType) else "Tensor"
+    """Return a module's or class's name as one writes it, as in "nn.functional" or "Tensor"."""
+    return module.__name__.removeprefix("torch.")
 
 
 def noting(used: set[str], name: str, original: Callable[..., Any]) -> Callable[..., Any]:

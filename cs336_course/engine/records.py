@@ -30,8 +30,10 @@ def plain(value: Any) -> Any:
 
     Tuples become lists. What has no such form becomes the name of its type.
     """
-    if value is None or isinstance(value, bool | str):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, str):
+        return str(value)  # np.str_ is text, too
     if isinstance(value, Tensor):
         return value.detach().clone() if value.is_meta else value.detach().cpu().clone()
     if isinstance(value, np.ndarray):

@@ -10,6 +10,7 @@ import torch
 from cs336_course.engine import Case, Exercise, function, normal, records, state
 from cs336_course.engine.compare import difference
 from cs336_course.engine.judge import diagnose
+from cs336_course.engine.several_results import one_of
 
 
 def an_exercise(solution, *cases, **more):
@@ -181,6 +182,35 @@ def test_a_wrong_idea_explains_an_answer_only_if_it_agrees_in_every_case():
         exercise.build(("5", "6"))
 
 
+SUMS = an_exercise(
+    "lambda x, y: (sum(x) + sum(y), sum(x) - sum(y))",
+    Case("the sum"),
+    Case("the difference"),
+    observe=one_of(
+        ("the sum", "the difference"), lambda: [Case(x=[1], y=[2]), Case("nothing", x=[], y=[])]
+    ),
+    is_quiz=True,
+    says={"form": "return two numbers."},
+    wrong={"you left out y.": lambda x, y: (sum(x), sum(x) - sum(y))},
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (lambda x, y: torch.tensor([sum(x) + sum(y), sum(x) - sum(y)]), ""),
+        (lambda x, y: sum(x), "the sum: return two numbers."),
+        (lambda x, y: (sum(x), 7), "you left out y."),
+        (lambda x, y: (sum(x) + sum(y), 7), "the difference: the result for x=[1], y=[2] isn't"),
+        (lambda x, y: (sum(x) + sum(y) + (not x), 0), "the sum: the result for nothing isn't"),
+        (lambda x, y: (sum(x) + sum(y), sum(x) - sum(y), x.clear())[:2], "changes its input x"),
+    ],
+)
+def test_each_of_several_results_is_a_question(answer, expected):
+    found = said(SUMS, answer)
+    assert found == expected if not expected else expected in found
+
+
 # Records
 
 
@@ -193,6 +223,10 @@ def test_records_survive_json():
     again = records.decode(json.loads(json.dumps(records.encode(record))))
     assert difference(again, record) is None
     assert difference(record, again) is None
+
+
+def test_text_of_numpy_is_text():
+    assert type(records.plain(np.array(["norms"])[0])) is str
 
 
 @pytest.mark.parametrize(

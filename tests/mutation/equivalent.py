@@ -14,4 +14,10 @@ RIGHT: dict[str, dict[str, str]] = {
             "The division has no remainder, and einops takes 3.0 for 3."
         ),
     },
+    "step_gap": {
+        "lost[op.kind] = lost.get(op.kind, 0.0) + op.seconds - at_best  =>  "
+        "lost[op.kind] = lost.get(op.kind, 1.0) + op.seconds - at_best": (
+            "Every kind gets the same second more, so their order stays."
+        ),
+    },
 }
