@@ -5,19 +5,52 @@ RIGHT: dict[str, dict[str, str]] = {
         "left //= size  =>  left /= size": "The division has no remainder there.",
     },
     "int8_round_trip": {
-        "scale = x.abs().max().item() / 127 or 1.0  =>  "
-        "scale = x.abs().max().item() / 127 or 2.0": "Zeros may have any positive scale.",
+        "scale = x.abs().max().item() / 127 or 1.0  =>  scale = x.abs().max().item() / 127 or 2.0": "Zeros may have any positive scale.",
     },
     "grouped_query_attention": {
-        'sizes = {"kv": kv_heads, "group": heads // kv_heads}  =>  '
-        'sizes = {"kv": kv_heads, "group": heads / kv_heads}': (
-            "The division has no remainder, and einops takes 3.0 for 3."
-        ),
+        'sizes = {"kv": kv_heads, "group": heads // kv_heads}  =>  sizes = {"kv": kv_heads, "group": heads / kv_heads}': "The division has no remainder, and einops takes 3.0 for 3.",
     },
     "step_gap": {
-        "lost[op.kind] = lost.get(op.kind, 0.0) + op.seconds - at_best  =>  "
-        "lost[op.kind] = lost.get(op.kind, 1.0) + op.seconds - at_best": (
-            "Every kind gets the same second more, so their order stays."
-        ),
+        "lost[op.kind] = lost.get(op.kind, 0.0) + op.seconds - at_best  =>  lost[op.kind] = lost.get(op.kind, 1.0) + op.seconds - at_best": "Every kind gets the same second more, so their order stays.",
+    },
+    "unit_output": {
+        "no gradient": "Weights are drawn without a gradient.",
+    },
+    "cross_entropy": {
+        "other dtype": "A loss may be computed in float64.",
+    },
+    "adagrad_by_hand": {
+        "integer division: answer = (8 ** 2 + 15 ** 2 + 144 ** 2, 1 - 0.1 * (8 / 8 + 15 / 17 + 144 / 145))": "8 // 8 equals 8 / 8.",
+    },
+    "adam_step": {
+        "no gradient": "An optimizer's step isn't differentiated.",
+    },
+    "newton_schulz": {
+        "no gradient": "An optimizer's step isn't differentiated.",
+    },
+    "gpt": {
+        "self.lm_head = nn.Linear(config.n_embd, config.padded_vocab_size, bias=False)  =>  self.lm_head = nn.Linear(config.n_embd, config.padded_vocab_size, bias=None)": "None is as false as False, so there is no bias either.",
+    },
+    "generate": {
+        "probabilities = logits.masked_fill(logits < kth, -math.inf).softmax(-1)  =>  probabilities = logits.masked_fill(logits < kth, -math.inf).softmax(+1)": "The logits have two axes, so axis 1 is the last one.",
+        "last axis: idx = torch.cat((idx, torch.multinomial(probabilities, 1)), dim=1)": "The ids have two axes, so axis 1 is the last one.",
+    },
+    "nucleus": {
+        "no gradient": "Sampling needs no gradient, and the task doesn't ask for one.",
+    },
+    "parameter_groups": {
+        "by the names bias and ln": "GPT-2's vectors are its biases and the weights of its norms.",
+    },
+    "update": {
+        "other dtype": "The task leaves the dtype of the number open, and a float64 has the same value.",
+        "no gradient": "The result of the solution has no graph either.",
+    },
+    "backward": {
+        "other dtype": "The task leaves the dtype of the number open, and a float64 has the same value.",
+        "no gradient": "The result of the solution has no graph either.",
+    },
+    "evaluate": {
+        "other dtype": "The task leaves the dtype of the number open, and a float64 has the same value.",
+        "no gradient": "The result of the solution has no graph either.",
     },
 }
