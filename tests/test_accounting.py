@@ -87,11 +87,11 @@ def test_a_padded_vocabulary_is_counted_by_pytorch_only():
 
 
 def test_napkin():
-    flops = accounting.training_flops(70e9, 15e12)
+    flops = accounting.six_n_d(70e9, 15e12)
     assert flops == 6.3e24
     days = accounting.training_seconds(flops, 1024, 989.5e12, 0.5) / accounting.SECONDS_PER_DAY
     assert round(days, 2) == 143.93
-    assert f"{accounting.training_flops(174.6e9, 300e9):.3g}" == "3.14e+23"
+    assert f"{accounting.six_n_d(174.6e9, 300e9):.3g}" == "3.14e+23"
 
 
 def test_an_unknown_peak_has_no_mfu():
@@ -281,15 +281,3 @@ def test_peak_of_the_checkpointed_xl_model():
     for_each = (live.peak - kinds["weights"]) / batch
     left = 80e9 - live.peak - kinds["optimizer state"]
     assert 0 < left < for_each
-
-
-# Words
-
-
-def test_human_and_duration():
-    assert accounting.human(1.24e8) == "124 M"
-    assert accounting.human(989.5e12) == "990 T"
-    assert accounting.human(12) == "12 "
-    assert accounting.duration(143.93 * 86_400) == "143.9 days"
-    assert accounting.duration(7200) == "2.0 hours"
-    assert accounting.duration(30) == "30 seconds"

@@ -62,7 +62,7 @@ def test_the_expected_time_is_a_range_that_our_measurements_lie_in(tiny_run, mon
     train(dataclasses.replace(tiny_run, eval_every=0, checkpoint_every=0))
     (flops,) = re.findall(r"([\d.e+]+) FLOPs", banner := capsys.readouterr().out)
     slow, fast = EXPECTED_MFU["cpu"]
-    times = [accounting.duration(float(flops) / 1e6 / share).split()[0] for share in (fast, slow)]
+    times = [duration(float(flops) / 1e6 / share).split()[0] for share in (fast, slow)]
     shares = "(at 85% to 30% MFU; small models take longer)"
     assert f"expected   {' to '.join(times)} seconds without validation {shares}\n" in banner
     root = Path(__file__).parents[1]
@@ -478,7 +478,7 @@ def test_a_loss_spike_is_marked_also_after_a_resume(tiny_run, monkeypatch, capsy
 
 
 def test_what_is_no_spike():
-    from cs336_lib.bill.text import summary
+    from cs336_lib.text import summary
     from cs336_lib.training.run_folder import is_spike
 
     noise = torch.randn(20_000, generator=torch.Generator().manual_seed(1)).tolist()

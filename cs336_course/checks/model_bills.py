@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from cs336_course.checks.accounting import COUNTS, Found, Mistakes, expect_numbers, gather, items
 from cs336_course.checks.draws import sizes
 from cs336_course.checks.report import by_hand, exercise, expect
-from cs336_lib.bill import architecture
+from cs336_lib import accounting
 from cs336_lib.data.corpus import DATA
 from cs336_lib.io import read_json
 
@@ -245,7 +245,7 @@ def mixture_sizes(size: Callable[[Config], tuple[int, int]]) -> None:
             )
 
     names = "count_parameters", "active_parameters", "parameter_counts", "matmul_parameters"
-    with by_hand(architecture, *names):
+    with by_hand(accounting, *names):
         found, error = gather(answers())
     pairs = [(total.got, active.got) for total, active in found]
     expect(
@@ -405,7 +405,7 @@ def cache_bytes(answer: Callable[[Config, int], float]) -> None:
             want = 4 * kept_tokens(config, tokens) * heads * head
             yield Found(got, want, case, cache_mistakes(config, tokens))
 
-    with by_hand(architecture, "kv_cache_bytes"):
+    with by_hand(accounting, "kv_cache_bytes"):
         found, error = gather(answers())
     expect_numbers(found, COUNTS)
     if error:

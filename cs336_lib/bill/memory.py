@@ -10,8 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from cs336_lib.accounting import PRECISIONS, Attention, Recipe, bytes_per_parameter, require_choice
-from cs336_lib.bill.architecture import Architecture, parameter_counts
+from cs336_lib.accounting import (
+    PRECISIONS,
+    Architecture,
+    Attention,
+    Recipe,
+    bytes_per_parameter,
+    parameter_counts,
+    require_choice,
+)
 from cs336_lib.bill.traffic import Layout, layer_parameters, require_fit
 
 Recompute = Literal["none", "selective", "full"]
@@ -175,7 +182,7 @@ def held_bytes(
     """
     per, counts = bytes_per_parameter(optimizer, precision), parameter_counts(a)
     outside, experts = layer_parameters(a, layout)
-    ends = (counts["embedding"] + counts["positions"]) / layout.tp
+    ends = (counts["wte"] + counts["wpe"]) / layout.tp
     output = a.vocab_size * a.n_embd / layout.tp
     if layout.pp == 1:
         matmuls, ends = outside + output, ends + counts["output"] / layout.tp
@@ -277,7 +284,7 @@ def moments(
         optimizer: A key of `accounting.STATE_BYTES`.
 
     Raises:
-        ValueError: If a name is unknown or the model doesn't fit the layout.
+        UserError: If a name is unknown or the model doesn't fit the layout.
     """
     layout, seq = layout or Layout(), seq or a.block_size
     require_choice("recompute", recompute, ("none", "selective", "full"))
@@ -313,7 +320,7 @@ def peak(
     The kinds are those of the moment with the largest sum. The arguments are those of `moments`.
 
     Example:
-        >>> sum(peak(model("llama3-8b").architecture, Layout(dp=8, zero=3)).values())
+        >>> sum(peak(models.model("llama3-8b").architecture, Layout(dp=8, zero=3)).values())
     """
     found = moments(
         a,

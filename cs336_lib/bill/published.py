@@ -3,17 +3,22 @@
 from dataclasses import dataclass, replace
 
 from cs336_lib import accounting
-from cs336_lib.bill import architecture
-from cs336_lib.bill.architecture import Architecture
-from cs336_lib.bill.simulate import Cluster, Work, simulate
-from cs336_lib.bill.traffic import LINKS, Layout
+from cs336_lib.accounting import Architecture, Convention
+from cs336_lib.bill import models
+from cs336_lib.bill.simulate import Cluster, Workload, simulate
+from cs336_lib.bill.traffic import Layout
 from cs336_lib.data.corpus import DATA
 from cs336_lib.io import read_json
-from cs336_lib.system.datasheets import DATASHEET
+from cs336_lib.system.datasheets import DATASHEET, LINKS
+from cs336_lib.text import duration
 
-# What a paper's "FLOPs" are, as a multiple of our count of forward and backward passes.
-# "recomputed" adds the second forward pass of full activation checkpointing.
-PASSES = {"computed": 1.0, "full": 1.0, "recomputed": 4 / 3}
+# What a paper's "FLOPs" are: a convention, and a factor. "recomputed" adds the second forward pass
+# of full activation checkpointing.
+CONVENTIONS: dict[str, tuple[Convention, float]] = {
+    "palm": ("palm", 1.0),
+    "causal": ("causal", 1.0),
+    "recomputed": ("palm", 4 / 3),
+}
 
 
 @dataclass(frozen=True)
@@ -31,8 +36,8 @@ class PublishedRun:
         precision: Number format of the matmuls.
         layout: How the model was spread over the devices.
         mfu: Utilization as stated, as a fraction of the peak.
-        convention: Which FLOPs the utilization counts: "computed" (the mask's keys), "full" (all
-            keys) or "recomputed" (all keys, and a second forward pass).
+        convention: Which FLOPs the utilization counts: those of "palm" or "causal" (see
+            `accounting`), or "recomputed" (all keys, and a second forward pass).
         stated: The time as stated: days, device_hours, tokens_per_second or seconds_per_step.
         reason: Why the prediction can't be made or differs by more than 5%.
     """
@@ -56,9 +61,9 @@ class PublishedRun:
         """FLOPs of a training token by the convention of the run."""
         if self.architecture is None or self.seq is None:
             return None
-        count: architecture.Count = "computed" if self.convention == "computed" else "full"
-        once = architecture.train_flops_per_token(self.architecture, self.seq, count)
-        return PASSES[self.convention] * once
+        convention, passes = CONVENTIONS[self.convention]
+        once = accounting.train_flops_per_token(self.architecture, self.seq, convention)
+        return passes * once
 
     @property
     def predicted_speed(self) -> float | None:
@@ -102,12 +107,12 @@ def runs() -> dict[str, PublishedRun]:
         fields = dict(entry)
         model, shape = fields.pop("model", ""), fields.pop("shape", None)
         built = Architecture(**shape) if shape else None
-        fields["architecture"] = architecture.model(model).architecture if model else built
+        fields["architecture"] = models.model(model).architecture if model else built
         found[name] = PublishedRun(**{"reason": "", **fields})
     return found
 
 
-def table() -> str:
+def run_table() -> str:
     """Format the runs as a Markdown table, with the predicted and the stated speed."""
     rows = [
         "| run | devices | layout | MFU | tokens/s a device, predicted | stated | ratio | time |",
@@ -121,7 +126,7 @@ def table() -> str:
         cells += [speed(run.stated_speed), "-" if run.ratio is None else f"{run.ratio:.3f}"]
         days = run.days(run.stated_speed or run.predicted_speed)
         seconds = days and days * accounting.SECONDS_PER_DAY
-        cells.append("-" if seconds is None else accounting.duration(seconds))
+        cells.append("-" if seconds is None else duration(seconds))
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
@@ -157,11 +162,11 @@ class PublishedStep:
         source: Where the figures come from.
         work: The model and its layout.
         cluster: The devices and links.
-        mfu: Utilization as stated, or computed from the stated speed. It counts all keys.
+        mfu: Utilization as stated, or computed from the stated speed. It counts as "palm".
     """
 
     source: str
-    work: Work
+    work: Workload
     cluster: Cluster
     mfu: float
 
@@ -173,7 +178,7 @@ def steps() -> dict[str, PublishedStep]:
         fields = dict(entry)
         source, mfu = fields.pop("source"), fields.pop("mfu")
         model, shape = fields.pop("model", ""), fields.pop("shape", None)
-        a = architecture.model(model).architecture if model else Architecture(**shape)
+        a = models.model(model).architecture if model else Architecture(**shape)
         device = DATASHEET[fields.pop("device")]
         device = replace(device, bandwidth=fields.pop("bandwidth", device.bandwidth))
         cluster = Cluster(device, LINKS[fields.pop("inner")], LINKS[fields.pop("outer")])
@@ -182,5 +187,5 @@ def steps() -> dict[str, PublishedStep]:
         layout = Layout(**fields)
         if layout.chunks > 1:
             layout = replace(layout, schedule="interleaved")
-        found[name] = PublishedStep(source, Work(a, layout, **rest), cluster, mfu)
+        found[name] = PublishedStep(source, Workload(a, layout, **rest), cluster, mfu)
     return found

@@ -8,7 +8,7 @@ import torch
 from verdicts import assert_verdicts, stub, verdict
 
 from cs336_course.checks import model_bills as checks
-from cs336_lib.bill import architecture
+from cs336_lib import accounting
 
 # The right answers
 
@@ -289,7 +289,7 @@ def test_sizes_of_a_mixture():
         (active(lambda c: sizes(c, router=0)[1]), "The router is missing"),
         (active(lambda c: count(c, 1)), "a single expert"),
         (active(lambda c: count(c, 8)), "off for the active parameters of hidden_size="),
-        (lambda c: architecture.count_parameters(c), "write it by hand"),
+        (lambda c: accounting.count_parameters(c), "write it by hand"),
         (
             lambda c: sizes(checks.published("qwen3-30b-a3b")),
             "the same two numbers for each config",
@@ -380,7 +380,7 @@ def test_caches():
             lambda c, n: 4 * len(c["layer_types"]) * c["num_key_value_heads"] * c["head_dim"],
             "one t",
         ),
-        (lambda c, n: architecture.kv_cache_bytes(c, n), "write it by hand"),
+        (lambda c, n: accounting.kv_cache_bytes(c, n), "write it by hand"),
         (lambda c, n: (cache(c, n), c["layer_types"].sort())[0], "changes the config"),
         (lambda c, n: float(np.float32(cache(c, n))), "off for tokens="),
         (lambda c, n: str(cache(c, n)), "not str"),
