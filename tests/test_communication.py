@@ -17,6 +17,7 @@ from cs336_lib.bill import traffic as comm
 from cs336_lib.bill.traffic import Layout
 from cs336_lib.config import GPTConfig
 from cs336_lib.model import GPT
+from cs336_lib.system.datasheets import LINKS
 from cs336_lib.training import distributed
 from cs336_lib.training.distributed import World
 

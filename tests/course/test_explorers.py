@@ -49,8 +49,8 @@ def click(widget, label: str) -> None:
     turn(widget, **{name: value})
 
 
-@pytest.fixture(scope="module")
-def widgets() -> dict[str, tuple]:
+@pytest.fixture(scope="module", name="widgets")
+def all_widgets() -> dict[str, tuple]:
     """Return one explorer of each kind, as a case for `for_each`."""
     return {kind: (make(),) for kind, make in MAKERS.items()}
 
