@@ -115,7 +115,7 @@ def costs(run: Run, environment: dict[str, Any], price: float | None = None) -> 
     found = {}
     if counts := work(run):
         parameters, flops = counts
-        found = {"parameters": f"{parameters:,}", "training FLOPs": f"{flops:.2e}"}
+        found = {"parameters": f"{parameters:,}", "training FLOPs (as in PaLM)": f"{flops:.2e}"}
     found["time in steps"] = text.duration(hours * 3600)
     kind = "CPU" if str(environment.get("device", "")).startswith("CPU") else "GPU"
     if not environment:
