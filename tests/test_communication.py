@@ -145,21 +145,6 @@ def test_zero_sends_less_than_ddp_until_stage_three():
 
 
 @pytest.mark.parametrize(
-    ("layout", "expected"),
-    [
-        (Layout(pp=4, micro_batches=8), 3 / 8),
-        (Layout(pp=4, micro_batches=8, schedule="gpipe"), 3 / 8),
-        (Layout(pp=4, micro_batches=8, schedule="interleaved", chunks=3), 1 / 8),
-        (Layout(pp=4, micro_batches=8, schedule="zb-h1"), 1 / 8),
-        (Layout(pp=4, micro_batches=8, schedule="dualpipe"), 1 / 12),
-        (Layout(micro_batches=8), 0),
-    ],
-)
-def test_bubble(layout, expected):
-    assert comm.bubble(layout) == expected
-
-
-@pytest.mark.parametrize(
     ("layout", "message"),
     [
         (

@@ -49,24 +49,6 @@ def test_corrected_fits_give_the_published_optimum(name, exponent, billions, tol
     assert np.argmin([law.loss(n, budget / 6 / n) for n in sizes]) == 10
 
 
-def test_an_overtrained_model_reaches_the_same_loss_and_pays_off_when_served():
-    law = FITS["besiroglu"]
-    best, tokens = law.optimum(1e23)
-    small = scaling.overtrained(law, 1e23, times=2)
-    assert small.parameters == best / 2
-    assert law.loss(small.parameters, small.tokens) == pytest.approx(law.loss(best, tokens))
-    assert small.flops == pytest.approx(1e23 * (1 + small.extra))
-    served = 2 * small.break_even
-    assert small.flops + served * small.parameters == pytest.approx(1e23 + served * best)
-
-
-def test_a_model_that_is_too_small_never_reaches_the_loss():
-    with pytest.raises(ValueError, match="stays above a loss of"):
-        scaling.overtrained(FITS["besiroglu"], 1e23, times=30)
-    with pytest.raises(ValueError, match="above 1 expected"):
-        scaling.overtrained(FITS["besiroglu"], 1e23, times=1)
-
-
 def test_both_fits_recover_a_known_law():
     law = FITS["besiroglu"]
     runs = made_runs(law)

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from cs336_lib import accounting, cli
 from cs336_lib.bill import models, published, simulate, text, traffic
 from cs336_lib.bill.simulate import Cluster, Workload
-from cs336_lib.bill.traffic import Layout, bubble
-from cs336_lib.system.hardware import DATASHEET
+from cs336_lib.bill.traffic import Layout
+from cs336_lib.system.datasheets import DATASHEET, LINKS
+from tools.published_tables import step_table
 
 STEPS = published.steps()
 H100S = Cluster(DATASHEET["h100"], LINKS["nvlink4"], LINKS["infiniband-ndr"])
@@ -45,7 +46,7 @@ def test_no_step_is_hidden(errors):
 
 def test_the_page_has_every_step():
     page = published.DATA.parent / "docs" / "published_runs.md"
-    assert published.step_table() in page.read_text()
+    assert step_table() in page.read_text()
 
 
 def work_of(layout: Layout, **settings) -> Workload:
@@ -55,6 +56,22 @@ def work_of(layout: Layout, **settings) -> Workload:
         block_size=4096, mlp_width=11008,
     )  # fmt: skip
     return Workload(shape, layout, 4096, **settings)
+
+
+def bubble(layout: Layout) -> float:
+    """Return the idle share of a pipeline's step, as a fraction of the busy time.
+
+    GPipe and 1F1B wait for p - 1 of m micro-batches (Huang et al. 2019; Narayanan et al. 2021,
+    section 2.2). Interleaving divides this by the chunks. ZB-H1 postpones the gradients of weights
+    and waits for (p - 1) (F + B - W) (Qi et al. 2023, table 2). A forward pass F and the gradients
+    of inputs B and of weights W take equally long, so a third of the wait remains. DualPipe waits
+    for (p / 2 - 1) (F + 2 B - W), if its passes overlap and nothing waits for other devices
+    (DeepSeek-AI 2024, table 2).
+    """
+    if layout.schedule == "dualpipe":
+        return (layout.pp - 2) / layout.micro_batches / 3
+    parts = {"interleaved": layout.chunks, "zb-h1": 3}.get(layout.schedule, 1)
+    return (layout.pp - 1) / layout.micro_batches / parts
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ is PyTorch's cross-entropy in fp32. The optimizer is fused, so its update has no
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from cs336_lib.accounting import (
     PRECISIONS,
@@ -306,29 +306,13 @@ def moments(
 
 
 def peak(
-    a: Architecture,
-    layout: Layout | None = None,
-    seq: int | None = None,
-    *,
-    recompute: Recompute = "none",
-    attention: Attention = "flash",
-    precision: str = "mixed",
-    optimizer: str = "adamw",
+    a: Architecture, layout: Layout | None = None, seq: int | None = None, **how: Any
 ) -> dict[str, float]:
     """Return the peak bytes on a device in a training step, by kind.
 
     The kinds are those of the moment with the largest sum. The arguments are those of `moments`.
 
     Example:
-        >>> sum(peak(models.model("llama3-8b").architecture, Layout(dp=8, zero=3)).values())
+        >>> sum(peak(model("llama3-8b").architecture, Layout(dp=8, zero=3)).values())
     """
-    found = moments(
-        a,
-        layout,
-        seq,
-        recompute=recompute,
-        attention=attention,
-        precision=precision,
-        optimizer=optimizer,
-    )
-    return max(found.values(), key=lambda kinds: sum(kinds.values()))
+    return max(moments(a, layout, seq, **how).values(), key=lambda kinds: sum(kinds.values()))

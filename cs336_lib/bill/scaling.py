@@ -1,4 +1,4 @@
-"""Fit and use scaling laws: the best model for a budget, over-training, and the critical batch."""
+"""Fit and use scaling laws: the best model for a budget, and the critical batch."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cs336_lib.accounting import six_n_d
 from cs336_lib.config import UserError
 from cs336_lib.data.corpus import DATA
 from cs336_lib.io import read_json
@@ -55,18 +54,6 @@ class ScalingLaw:
         parameters = ratio ** (1 / (self.alpha + self.beta)) * (flops / 6) ** self.exponent
         return parameters, flops / 6 / parameters
 
-    def tokens_for(self, parameters: float, loss: float) -> float:
-        """Return the tokens after which a model of this size reaches a loss.
-
-        Raises:
-            UserError: If the model is too small to reach the loss with any amount of data.
-        """
-        floor = self.e + self.a / parameters**self.alpha
-        if loss <= floor:
-            model = f"a model of {parameters:.3g} parameters stays above a loss of {floor:.4f}"
-            raise UserError(f"{model}, and {loss:.4f} was asked for; choose a larger model")
-        return (self.b / (loss - floor)) ** (1 / self.beta)
-
 
 # Hoffmann et al. printed rounded exponents, and rounding 0.2849 to 0.28 matters at 1e12 tokens.
 # Their optimizer also stopped too early, so Besiroglu et al. fitted the runs of figure 4 again.
@@ -84,51 +71,6 @@ FITS = {
         source="Besiroglu et al. 2024 (arXiv 2404.10102)",
     ),
 }
-
-
-@dataclass(frozen=True)
-class Overtrained:
-    """A model smaller than the best for its budget, trained longer to the same loss.
-
-    Attributes:
-        parameters: Parameters of the smaller model.
-        tokens: Tokens it is trained on.
-        flops: Training FLOPs, 6 N D.
-        extra: Training FLOPs divided by those of the best model, minus 1.
-        break_even: Tokens served after which both cost the same in training and serving together.
-    """
-
-    parameters: float
-    tokens: float
-    flops: float
-    extra: float
-    break_even: float
-
-
-def overtrained(law: ScalingLaw, flops: float, times: float) -> Overtrained:
-    """Shrink the best model for a budget, and train it until it reaches the same loss.
-
-    Args:
-        law: The scaling law.
-        flops: Training FLOPs of the best model.
-        times: How many times smaller the model becomes. It is greater than 1.
-
-    Returns:
-        The smaller model. A token served costs 2 N FLOPs, so the saving is twice the difference in
-        parameters (Sardana et al. 2024, arXiv 2401.00448).
-
-    Raises:
-        UserError: If the smaller model can't reach the loss, or isn't smaller.
-    """
-    if times <= 1:
-        raise UserError(f"times is {times:g}; a number above 1 expected")
-    best, tokens = law.optimum(flops)
-    small = best / times
-    longer = law.tokens_for(small, law.loss(best, tokens))
-    spent = six_n_d(small, longer)
-    return Overtrained(
-        small, longer, spent, spent / flops - 1, (spent - flops) / (2 * (best - small))
-    )
 
 
 # Runs that ship

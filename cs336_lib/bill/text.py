@@ -456,9 +456,8 @@ def sweep_table(title: str, work: Workload, cluster: Cluster, wanted: Simulate, 
         f"{title} on {gpus:,} x {cluster.device.name}, {batch:,} sequences of {work.seq:,} tokens"
     ) + "".join(f", {name} {fixed[name]}" for name in ("cp", "schedule") if name in fixed)
     return f"""\
-{head}
+{head}; MFU as in PaLM
 {lines}
 {len(found)} layouts fit, and these are the fastest. tp x pp GPUs (tensor, pipeline) share a model,
-dp is the number of its copies, and ep GPUs share its experts. MFU counts FLOPs as in PaLM, with all
-keys in attention. For details of the first, run
+dp is the number of its copies, and ep GPUs share its experts. For details of the first, run
 {details_command(wanted, found[0][0])}"""

@@ -230,19 +230,3 @@ def kv_width(a: Architecture) -> int:
     if a.kv_rank:
         return a.n_head * (a.qk_dim + a.value_dim)
     return 2 * a.n_kv_head * a.head_dim
-
-
-def bubble(layout: Layout) -> float:
-    """Return the idle share of a pipeline's step, as a fraction of the busy time.
-
-    GPipe and 1F1B wait for p - 1 of m micro-batches (Huang et al. 2019; Narayanan et al. 2021,
-    section 2.2). Interleaving divides this by the chunks. ZB-H1 postpones the gradients of weights
-    and waits for (p - 1) (F + B - W) (Qi et al. 2023, table 2). A forward pass F and the gradients
-    of inputs B and of weights W take equally long, so a third of the wait remains. DualPipe waits
-    for (p / 2 - 1) (F + 2 B - W), if its passes overlap and nothing waits for other devices
-    (DeepSeek-AI 2024, table 2).
-    """
-    if layout.schedule == "dualpipe":
-        return (layout.pp - 2) / layout.micro_batches / 3
-    parts = {"interleaved": layout.chunks, "zb-h1": 3}.get(layout.schedule, 1)
-    return (layout.pp - 1) / layout.micro_batches / parts
