@@ -125,44 +125,22 @@ def architecture_of(model: Model) -> Architecture:
     """Return the shape of a model. The vocabulary of our GPT-2 counts without padding."""
     if isinstance(model, Architecture):
         return model
-    return gpt2_architecture(
+    return Architecture(
         n_layer=model.n_layer,
         n_embd=model.n_embd,
         n_head=model.n_head,
+        n_kv_head=model.n_head,
+        head_dim=model.n_embd // model.n_head,
         vocab_size=model.vocab_size,
         block_size=model.block_size,
         mlp_width=4 * model.n_embd,
-        bias=model.bias,
-    )
-
-
-def gpt2_architecture(
-    *,
-    n_layer: int,
-    n_embd: int,
-    n_head: int,
-    vocab_size: int,
-    block_size: int,
-    mlp_width: int,
-    bias: bool = True,
-) -> Architecture:
-    """Return the shape of a GPT-2."""
-    return Architecture(
-        n_layer=n_layer,
-        n_embd=n_embd,
-        n_head=n_head,
-        n_kv_head=n_head,
-        head_dim=n_embd // n_head,
-        vocab_size=vocab_size,
-        block_size=block_size,
-        mlp_width=mlp_width,
         gated=False,
         tied=True,
         positions=True,
-        qkv_bias=bias,
-        out_bias=bias,
-        mlp_bias=bias,
-        norm_bias=bias,
+        qkv_bias=model.bias,
+        out_bias=model.bias,
+        mlp_bias=model.bias,
+        norm_bias=model.bias,
     )
 
 

@@ -2,12 +2,12 @@
 
 import reprlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cs336_lib.accounting import Architecture, count_parameters, gpt2_architecture
-from cs336_lib.config import UserError
+from cs336_lib.accounting import Architecture, architecture_of, count_parameters
+from cs336_lib.config import GPTConfig, UserError
 from cs336_lib.data.corpus import DATA
 from cs336_lib.io import read_json
 
@@ -116,9 +116,18 @@ def checked(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 def gpt2(raw: Mapping[str, Any]) -> Architecture:
     """Read the shape of a GPT-2, whose config has other names."""
-    names = ("n_layer", "n_embd", "n_head", "vocab_size")
-    sizes = {name: raw[name] for name in names} | {"block_size": raw["n_positions"]}
-    return gpt2_architecture(**sizes, mlp_width=raw.get("n_inner", 4 * raw["n_embd"]))
+    width, heads = raw["n_embd"], raw["n_head"]
+    return replace(
+        architecture_of(GPTConfig()),
+        n_layer=raw["n_layer"],
+        n_embd=width,
+        n_head=heads,
+        n_kv_head=heads,
+        head_dim=width // heads,
+        vocab_size=raw["vocab_size"],
+        block_size=raw["n_positions"],
+        mlp_width=raw.get("n_inner", 4 * width),
+    )
 
 
 def llama(raw: Mapping[str, Any]) -> dict[str, Any]:
