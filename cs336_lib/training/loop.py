@@ -398,7 +398,7 @@ def banner(job: Job, peak: tuple[float | None, str]) -> str:
             for share in (fast, slow)
         )
         shortest = shortest.removesuffix(f" {longest.split()[1]}")  # "3 to 8 minutes"
-        shares = f"at {fast:.0%} to {slow:.0%} MFU; small models take longer"
+        shares = f"at {fast:.0%} to {slow:.0%} MFU as in PaLM; small models take longer"
         expected = f"{shortest} to {longest} without validation ({shares})"
         source = f"peak {human(speed)}FLOP/s, {source}"
     resumed = f", from step {first_step}" if first_step else ""
