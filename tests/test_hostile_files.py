@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from cs336_lib import cli, hugging_face
-from cs336_lib.config import GPTConfig, TrainConfig, from_json
+from cs336_lib.config import GPTConfig, TrainConfig, UserError, from_json
 from cs336_lib.data.loader import open_data
 from cs336_lib.data.shards import HEADER_BYTES, MAGIC, TokenStream, write_shard
 from cs336_lib.data.tokenizer import CharTokenizer, load_tokenizer
@@ -59,7 +59,7 @@ def refused(message: str | None = None, megabytes: int = 400) -> Iterator[None]:
     watched.clear()
     try:
         watching = True
-        with pytest.raises((ValueError, FileNotFoundError), match=message) as error:
+        with pytest.raises((UserError, FileNotFoundError), match=message) as error:
             yield
     finally:
         watching = False
@@ -298,10 +298,12 @@ def test_an_index_names_only_files_of_its_folder(exported, tmp_path):
     shutil.copy(exported / "model.safetensors", tmp_path / "secret.safetensors")
     (exported / "model.safetensors").unlink()
     names = load_file(tmp_path / "secret.safetensors")
-    for name in ("../secret.safetensors", "/etc/passwd", "..", "a/../../b", "."):
+    (exported / "circle").symlink_to("circle")
+    impossible = ("a\0b", "\ud800", "circle/a")
+    for name in ("../secret.safetensors", "/etc/passwd", "..", "a/../../b", ".", *impossible):
         index = {"weight_map": dict.fromkeys(names, name)}
         (exported / "model.safetensors.index.json").write_text(json.dumps(index))
-        with refused("weight_map must map|leads out of|not a regular file"):
+        with refused("weight_map must map|leads out of|not a regular file|can be opened"):
             hugging_face.load(exported)
     index = {"weight_map": dict.fromkeys(names, "linked.safetensors")}
     (exported / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -536,6 +538,8 @@ BAD_CONFIGS = [
     {"learning_rate": None},
     {"learning_rate": float("nan")},
     {"train_data": ["a"]},
+    {"train_data": "a\0/*"},
+    {"train_data": "\ud800/*"},
     {"tokenizer": "bpe"},
     {"batch_tokens": 10**20},
     {"max_steps": 1.5},
@@ -582,7 +586,7 @@ def test_fuzzed_weights_load_or_are_refused(small_file, place, patch, cut):
     (folder / "model.safetensors").write_bytes(content)
     try:
         model = hugging_face.load(folder)
-    except ValueError as error:
+    except UserError as error:
         said = str(error)
         assert "\n" not in said
         return
@@ -603,7 +607,7 @@ def test_fuzzed_configs_are_made_or_refused(content):
     for kind in (TrainConfig, GPTConfig):
         try:
             made = from_json(kind, content, "config.json")
-        except ValueError as error:
+        except UserError as error:
             said = str(error)
             assert said.startswith("config.json: ")
             assert "\n" not in said

@@ -1,14 +1,7 @@
-"""Print the scores of notebooks: `python -m tests.mutation 03_einops --only masked_mean`."""
+"""Print the scores of exercises: `python -m tests.mutation n03_einops n04_flops_and_memory`."""
 
-import argparse
+import sys
 
-from .exercises import NOTEBOOKS
-from .survey import survey, table
+from .survey import by_module, table
 
-parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
-parser.add_argument("notebooks", nargs="*", help="as in 03_einops (default: all)")
-parser.add_argument("--only", nargs="*", default=(), help="names of exercises")
-chosen = parser.parse_args()
-paths = sorted(NOTEBOOKS.glob("*.ipynb"))
-paths = [path for path in paths if not chosen.notebooks or path.stem in chosen.notebooks]
-print(table([score for path in paths for score in survey(path, chosen.only)]))
+print(table([score for name in sys.argv[1:] for score in by_module(name)]))

@@ -317,7 +317,9 @@ WRAPS: dict[str, Callable[[], Wrap]] = {
 
 
 def wrap_answer(answer: Any, wrap: Wrap) -> Any:
-    """Wrap a function, or the `forward` of a module's class."""
+    """Wrap a function, the `forward` of a module's class, or each function of a tuple."""
+    if isinstance(answer, tuple):
+        return tuple(wrap_answer(one, wrap) for one in answer)
     if not (isinstance(answer, type) and issubclass(answer, nn.Module)):
         return wrap(answer)
 
@@ -325,14 +327,3 @@ def wrap_answer(answer: Any, wrap: Wrap) -> Any:
         return wrap(functools.partial(answer.forward, self))(*args)
 
     return type(answer.__name__, (answer,), {"forward": forward})
-
-
-def wrapped(solution: str, answers: list[str], namespace: dict[str, Any]) -> Iterator[Mutant]:
-    """Yield the solution with one of its functions wrapped by an idea."""
-    made = dict(namespace)
-    exec(solution, made)
-    for name in (name for name in answers if callable(made.get(name))):
-        for idea, wrap in WRAPS.items():
-            code = f"{solution}\n{name} = _wrap_answer({name}, _wrap)\n"
-            label = f"{idea} ({name})" if len(answers) > 1 else idea
-            yield Mutant(label, code, {"_wrap_answer": wrap_answer, "_wrap": wrap()})

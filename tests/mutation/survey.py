@@ -1,17 +1,22 @@
-"""Run the checks on every mutant of the printed solutions, and count those that are refused."""
+"""Judge mutants of the printed solutions, and count those that are refused."""
 
+import contextlib
 import importlib
+import io
 import random
-from collections.abc import Iterable, Sequence
+import signal
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
-import torch
+from cs336_course.engine import Exercise
+from cs336_course.engine.judge import diagnose
 
-from .exercises import Exercise, exercises, passes, verdict
-from .mutants import Mutant, first_order, rewritten, wrapped
+from .equivalent import RIGHT
+from .mutants import WRAPS, First, first_order, rewritten, wrap_answer
 
-# The check runs training in processes of its own, so it judges only some first-order mutants.
+SECONDS = 20  # a mutant that takes longer is refused
+# Observing these takes long, so only some of their first-order mutants are judged.
 SAMPLE = {"training_script": 30}
 
 
@@ -20,110 +25,108 @@ class Score:
     """Numbers of one exercise for one kind of mutants.
 
     Attributes:
-        exercise: Name of the check.
+        exercise: Name of the exercise.
         kind: "first-order" or "ideas".
-        mutants: Number of mutants.
-        right: Names of the mutants that pass and are right.
+        wrong: Number of mutants that should be refused.
         missed: Names of the mutants that pass and are wrong.
         stale: Names of mutants that are listed as right and don't pass.
     """
 
     exercise: str
     kind: str
-    mutants: int
-    right: tuple[str, ...]
+    wrong: int
     missed: tuple[str, ...]
     stale: tuple[str, ...]
 
-    @property
-    def wrong(self) -> int:
-        """Number of mutants that should be refused."""
-        return self.mutants - len(self.right)
+
+def expired(*_: object) -> None:
+    """Stop a mutant that doesn't end."""
+    raise TimeoutError
 
 
-def by_hand(exercise: Exercise, table: dict[str, str | list[tuple[str, str]]]) -> Iterable[Mutant]:
-    """Yield the ideas that are written for one exercise."""
-    for name, change in table.items():
-        code = exercise.solution
-        for old, new in [] if isinstance(change, str) else change:
-            if old not in code:
-                raise ValueError(f"{exercise.name}: {old!r} isn't in the solution")
-            code = code.replace(old, new)
-        yield Mutant(name, change if isinstance(change, str) else code, {})
+def passes(exercise: Exercise, answer: Any) -> bool:
+    """Return whether an answer is judged to be right."""
+    previous = signal.signal(signal.SIGALRM, expired)
+    signal.alarm(SECONDS)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            return diagnose(exercise, list(exercise.records(answer)), explain=False) is None
+    except Exception:
+        return False
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
 
 
-def survivors(exercise: Exercise, mutants: Iterable[Mutant]) -> tuple[int, list[str]]:
-    """Return the number of mutants, and the names of those that pass.
-
-    An idea about tensors that meets no tensor isn't a mutant, and isn't counted.
-    """
-    count, names = 0, []
-    for mutant in mutants:
-        said = verdict(exercise, mutant.code, mutant.setup)
-        applied = getattr(mutant.setup.get("_wrap"), "applied", True)
-        count += applied
-        if applied and passes(exercise, said):
-            names.append(mutant.name)
-    return count, names
+def built(exercise: Exercise, code: str, **names: Any) -> Any:
+    """Return the answer that a mutant makes, or None if it doesn't run."""
+    try:
+        return exercise.run(code, **names)
+    except Exception:
+        return None
 
 
-def survey(path: Path, only: Sequence[str] = ()) -> list[Score]:
-    """Judge every mutant of a notebook's solutions.
+def first_order_answers(exercise: Exercise) -> Iterator[tuple[str, Any]]:
+    """Yield the names and answers of mutants that differ from the solution in one place."""
+    every = first_order(exercise.solution)
+    if exercise.name in SAMPLE:
+        every = random.Random(0).sample(every, SAMPLE[exercise.name])
+    for mutant in every:
+        yield mutant.name, built(exercise, mutant.code)
 
-    Args:
-        path: The notebook.
-        only: Exercises to judge (default: all).
-    """
-    torch.set_num_threads(1)
+
+def ideas(exercise: Exercise) -> Iterator[tuple[str, Any]]:
+    """Yield the names and answers of misunderstandings that can be made of any solution."""
+    for mutant in rewritten(exercise.solution):
+        yield mutant.name, built(exercise, mutant.code, _first=First())
+    solution = exercise.build(exercise.solution)
+    if callable(solution):
+        for name, wrap in WRAPS.items():
+            yield name, (wrap_answer(solution, made := wrap()), made)
+
+
+def survey(exercise: Exercise) -> Iterator[Score]:
+    """Judge every mutant of a solution."""
+    right = RIGHT.get(exercise.name, {})
+    passed: set[str] = set()
     scores = []
-    for exercise in exercises(path):
-        if only and exercise.name not in only:
-            continue
-        table = importlib.import_module(f".tables.{exercise.module}", __package__)
-        said = verdict(exercise, exercise.solution)
-        if not passes(exercise, said):
-            raise ValueError(f"{path.stem}: the solution doesn't pass: {said}")
-        accepted = table.RIGHT.get(exercise.name, {})
-        every = first = first_order(exercise.solution)
-        if exercise.name in SAMPLE:
-            first = random.Random(0).sample(every, SAMPLE[exercise.name])
-        skipped = {mutant.name for mutant in every if mutant not in first}
-        ideas = [
-            *by_hand(exercise, table.IDEAS.get(exercise.name, {})),
-            *rewritten(exercise.solution),
-            *wrapped(exercise.solution, exercise.answers, exercise.namespace),
-        ]
-        results = {
-            kind: survivors(exercise, mutants)
-            for kind, mutants in {"first-order": first, "ideas": ideas}.items()
-        }
-        passed = {name for _, names in results.values() for name in names}
-        stale = tuple(name for name in accepted if name not in passed | skipped)
-        for kind, (count, names) in results.items():
-            right = tuple(name for name in names if name in accepted)
-            missed = tuple(name for name in names if name not in accepted)
-            scores.append(Score(exercise.name, kind, count, right, missed, stale))
-    return scores
+    for kind, answers in {"first-order": first_order_answers, "ideas": ideas}.items():
+        wrong, missed = 0, []
+        for name, answer in answers(exercise):
+            answer, wrap = answer if kind == "ideas" and name in WRAPS else (answer, None)
+            is_passed = passes(exercise, answer)
+            if not getattr(wrap, "applied", True):
+                continue  # an idea about tensors that meets no tensor isn't a mutant
+            passed |= {name} if is_passed else set()
+            wrong += name not in right
+            missed += [name] if is_passed and name not in right else []
+        scores.append((kind, wrong, tuple(missed)))
+    stale = tuple(n for n in right if n not in passed and exercise.name not in SAMPLE)
+    for kind, wrong, missed in scores:
+        yield Score(exercise.name, kind, wrong, missed, stale if kind == "ideas" else ())
+
+
+def by_module(name: str) -> list[Score]:
+    """Return the scores of the exercises of one module, such as "n03_einops"."""
+    module = importlib.import_module(f"cs336_course.exercises.{name}")
+    exercises = (found for found in vars(module).values() if isinstance(found, Exercise))
+    return [score for exercise in exercises for score in survey(exercise)]
 
 
 def share(scores: Iterable[Score], kind: str) -> float:
-    """Return the share of wrong mutants that the checks refuse."""
+    """Return the share of wrong mutants that are refused."""
     chosen = [score for score in scores if score.kind == kind]
-    wrong = sum(score.wrong for score in chosen)
-    return 1 - sum(len(score.missed) for score in chosen) / max(1, wrong)
+    return 1 - sum(len(s.missed) for s in chosen) / max(1, sum(s.wrong for s in chosen))
 
 
-def table(scores: Sequence[Score]) -> str:
-    """Format a row for each exercise, and the mutants that are wrong and pass."""
-    lines = [f"{'exercise':<24}{'first-order':>14}{'right':>7}{'ideas':>14}{'right':>7}"]
-    for one, two in zip(scores[::2], scores[1::2], strict=True):
-        row = [f"{one.exercise:<24}"]
-        for score in (one, two):
-            refused = f"{score.wrong - len(score.missed)} of {score.wrong}"
-            row.append(f"{refused:>14}{len(score.right):>7}")
-        lines.append("".join(row))
-        lines += [f"    passes: {name}" for name in (*one.missed, *two.missed)]
-        lines += [f"    is refused, though listed as right: {name}" for name in one.stale]
+def table(scores: list[Score]) -> str:
+    """Format a line for each exercise, and the mutants that are wrong and pass."""
+    lines = []
+    for score in scores:
+        refused = score.wrong - len(score.missed)
+        lines.append(f"{score.exercise:<24}{score.kind:<12}{refused:>5} of {score.wrong:>4}")
+        lines += [f"    passes: {name}" for name in score.missed]
+        lines += [f"    is refused, though listed as right: {name}" for name in score.stale]
     for kind in ("first-order", "ideas"):
         lines.append(f"{kind}: {share(scores, kind):.1%} refused")
     return "\n".join(lines)

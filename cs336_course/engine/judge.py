@@ -1,0 +1,221 @@
+"""Judge the records of an answer, and say what is wrong with it."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.getipython import get_ipython
+
+from cs336_course.engine import state
+from cs336_course.engine.compare import Difference, difference
+from cs336_course.engine.records import Record
+from cs336_course.learner import study
+
+if TYPE_CHECKING:
+    from cs336_course.engine.exercise import Exercise
+
+# Names of code that look like words, at the beginning of a diagnosis
+NAMES = {"eps", "idx", "mask", "params", "qkv", "wpe", "wte"}
+# Wrong attempts after which a learner is told more
+HINT_AFTER, FIGURES_AFTER, SMALLER_AFTER = 2, 3, 4
+# A name that doesn't exist says nothing about what the learner has understood.
+TYPOS = ("NameError", "AttributeError", "ImportError", "ModuleNotFoundError", "UnboundLocalError")
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What is wrong with an answer.
+
+    Attributes:
+        said: The sentence for the learner.
+        figures: The learner's number and the right one. They are shown from the third attempt on.
+        is_typo: Whether the code only has a wrong name.
+        is_named: Whether the sentence is that of a wrong idea of this exercise.
+    """
+
+    said: str
+    figures: str = ""
+    is_typo: bool = False
+    is_named: bool = False
+
+
+def diagnose(exercise: "Exercise", got: Sequence[Record], explain: bool = True) -> Diagnosis | None:
+    """Return what is wrong with an answer, or None if it is right.
+
+    It is a wrong idea's own sentence if the idea does the same as the answer in every case.
+
+    Args:
+        exercise: The exercise.
+        got: The records of the answer. They may come from another process.
+        explain: Whether to look for a wrong idea, which runs many of them.
+    """
+    if len(got) != len(exercise.expected):
+        return Diagnosis("your code ended before the check was over.")
+    pairs = zip(got, exercise.expected, strict=True)
+    found = (difference(mine, right, exercise.tolerance) for mine, right in pairs)
+    place, first = next(((n, d) for n, d in enumerate(found) if d), (0, None))
+    if first is None:
+        return None
+    if explain and (said := named(exercise, got, place)):
+        return Diagnosis(said, figures(first), is_named=True)
+    error = got[place].get("raises", {}).get("type") if first.kind == "raises" else ""
+    said = in_words(exercise, got[place], first, place)
+    return Diagnosis(said, figures(first), is_typo=error in TYPOS)
+
+
+def named(exercise: "Exercise", got: Sequence[Record], place: int) -> str:
+    """Return the sentence of the wrong idea that does the same as an answer in all cases, or "".
+
+    Args:
+        exercise: The exercise. In a quiz, only the first wrong case has to be the same.
+        got: The records of the answer.
+        place: Number of the first wrong case.
+    """
+    for said, idea in exercise.ideas():
+        pairs = enumerate(zip(got, exercise.records(exercise.build(idea)), strict=True))
+        if all(
+            difference(mine, theirs, exercise.tolerance) is None
+            for number, (mine, theirs) in pairs
+            if number == place or not exercise.is_quiz
+        ):
+            return said
+    return ""
+
+
+def in_words(exercise: "Exercise", got: Record, found: Difference, place: int) -> str:
+    """Return the sentence for a difference that no known idea explains."""
+    case = list(exercise.cases())[place]
+    said = (
+        complaint(got["raises"])
+        if found.kind == "raises" and "raises" in got
+        else (exercise.says.get(found.fact) or shared(found, got, exercise.axes))
+    )
+    if exercise.is_quiz:
+        return f"{case.what}: {said}"
+    if place == 0 or found.fact in ("left", "changed", "used", "elsewhere"):
+        return said
+    return f"it is right for the first inputs, but not for {case.described()}. {sentence(said)}"
+
+
+def shared(found: Difference, got: Record, axes: str) -> str:
+    """Return a sentence that any exercise may need."""
+    fact = found.fact
+    if fact == "left":
+        return state.SENTENCES[got["left"][0]] if got["left"] else "your code restores too much."
+    if fact == "used":
+        names = " and ".join(got["used"])
+        if names == "torch":
+            return "your code uses torch, but the task asks you to do without it."
+        return f"{names} does all the work here; write it by hand."
+    if fact == "changed":
+        return f"your function changes its input {' and '.join(got['changed'])} in place."
+    if fact == "elsewhere":
+        return (
+            "right on the CPU, but it would fail on a GPU. Create new tensors on the inputs' "
+            "device, as in torch.arange(..., device=x.device)."
+        )
+    if fact.startswith("gradient") and found.kind == "none":
+        return (
+            "the numbers are right, but the gradient is lost, so no weight before it could learn. "
+            "Is something detached, computed under no_grad, or turned into Python's numbers?"
+        )
+    if fact.startswith("gradient"):
+        return (
+            f"the values are right, but the {fact} isn't. Is a part detached, a constant rounded, "
+            "or something small added?"
+        )
+    return of_value(found, "the result" if fact in ("result", "answer") else fact, axes)
+
+
+def of_value(found: Difference, what: str, axes: str) -> str:
+    """Return the sentence for a value that differs."""
+    meaning = f"{axes} = " if axes else ""
+    return {
+        "raises": f"your code should raise {found.want} here.",
+        "none": f"{what} is None; is a `return` missing?"
+        if found.got == "None"
+        else f"{what} should be None here.",
+        "type": f"{what} is {found.got}; {found.want} is expected.",
+        "length": f"{what} has {found.got} parts; {found.want} are expected.",
+        "shape": f"the shape of {what} is {found.got}; it should be {meaning}{found.want}.",
+        "dtype": f"the dtype of {what} is {found.got}; it should be {found.want}.",
+        "device": f"{what} is on the device {found.got}; it should be on {found.want}.",
+        "nan": f"there are NaNs in {what}.",
+        "value": f"{what} has the right form, but not the right numbers."
+        if not found.want
+        else f"{what} isn't right.",
+    }[found.kind]
+
+
+def figures(found: Difference) -> str:
+    """Return the numbers of a difference, or ""."""
+    if found.kind not in ("value", "nan") or not found.got:
+        return ""
+    if not found.want:
+        return f"{found.got}."
+    return f"You get {found.got}, and {found.want} is right."
+
+
+def complaint(error: Any) -> str:
+    """Format an error, including whether the learner's code raised it, or called what did."""
+    what = f"{error.get('type')}: {error.get('message')}"
+    if error.get("own"):
+        return f"your code raised {what}"
+    return (
+        f"your code cannot be used as the task says ({what}). "
+        "Does it take those arguments, and does every branch return a value?"
+    )
+
+
+# What a learner sees
+
+
+def report(exercise: "Exercise", answer: Any) -> bool:
+    """Print the verdict on an answer, record it, and return whether it is right."""
+    name, folder = exercise.name, study.here()
+    state.set_back(name)
+    try:
+        found = diagnose(exercise, list(exercise.records(answer)))
+    except NotImplementedError:
+        print(f"{name}: not attempted yet")
+        return False
+    if found is None:
+        print(f"{name}: passed")
+        study.record(folder, name, study.PASSED, cell=cell())
+        return True
+    is_error = found.said.startswith("your code raised")
+    print(f"{name}: {found.said}" if is_error else f"{name}: not right yet. {sentence(found.said)}")
+    study.record(folder, name, study.TYPO if found.is_typo else study.WRONG, found.said, cell())
+    if not found.is_typo:
+        attempt = study.wrong_attempts(folder, name)
+        has_hint = study.has_hint(folder, name)
+        if more := growing_help(attempt, has_hint, found.figures, exercise.smaller):
+            print(more)
+    return False
+
+
+def cell() -> str:
+    """Return a checksum of the cell that is running, or "" outside a notebook."""
+    shell = get_ipython()
+    source = shell.user_ns["In"][-1] if shell else ""
+    return hashlib.sha256(source.encode()).hexdigest()[:16] if source else ""
+
+
+def growing_help(attempt: int, has_hint: bool, figures: str, smaller: str) -> str:
+    """Return what a learner is told beyond the diagnosis. It grows with each wrong attempt."""
+    said = []
+    if figures and attempt >= FIGURES_AFTER:
+        said.append(figures)
+    if smaller and attempt >= SMALLER_AFTER:
+        said.append(f"A smaller question first: {smaller}")
+    elif has_hint and attempt >= HINT_AFTER:
+        said.append("There is a hint below this cell.")
+    return f"Attempt {attempt}. {' '.join(said)}" if said else ""
+
+
+def sentence(said: str) -> str:
+    """Begin a diagnosis with a capital, unless it begins with a name such as `m` or `F.softmax`."""
+    word = said.split(" ")[0].rstrip(",;:")
+    is_name = len(word) < 2 or not word.replace("'", "").isalpha() or word in NAMES
+    return said if is_name and word != "a" else said[:1].upper() + said[1:]

@@ -1,0 +1,772 @@
+"""Exercises of notebook 02 on strides, views and masks."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import einops
+import numpy as np
+import torch
+from torch import Tensor
+
+from cs336_course.demos import strided_storage
+from cs336_course.demos.strided_storage import Shape, merge_dimensions, view_cases
+from cs336_course.engine import Case, Exercise, edits, function, normal, sizes
+from cs336_course.engine.observe import Observer, watched
+from cs336_course.engine.records import Record, plain
+
+NOTEBOOK = "02_strides_and_views"
+
+# predicted_strides
+
+VIEWS = (
+    "x[1]",
+    "x[:, 2]",
+    "x[..., ::2]",
+    "x.transpose(0, 2)",
+    "x[1, 1:, 3]",
+    "x[:, :1].expand(2, 5, 4)",
+)
+
+
+def views() -> Iterator[Case]:
+    """Yield the views of arange(24.).view(2, 3, 4) whose strides are asked for."""
+    for view in VIEWS:
+        yield Case(view)
+
+
+def observe_prediction(answer: Any, case: Case) -> Record:
+    """Return the strides and the offset that an answer gives for a view."""
+    if not isinstance(answer, dict):
+        return {"form": plain(answer)}
+    if all(given is ... for given in answer.values()):
+        raise NotImplementedError
+    given = answer.get(case.what, ...)
+    if given is ...:
+        return {"form": "a dict", "answer": "is missing"}
+    record: Record = {"form": "a dict", "answer": "is there"}
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        return record | {"pair": plain(given)}
+    steps, offset = given
+    steps = steps.tolist() if isinstance(steps, np.ndarray | Tensor) else steps
+    if not isinstance(steps, tuple | list):
+        return record | {"pair": plain(given)}
+    return record | {"pair": True, "strides": plain(steps), "offset": plain(offset)}
+
+
+predicted_strides = Exercise(
+    NOTEBOOK,
+    "predicted_strides",
+    views,
+    observe=observe_prediction,
+    answers=("answer",),
+    is_quiz=True,
+    smaller="Which slots of x hold x[0, 2, 0] and x[1, 2, 0]?",
+    says={
+        "form": "keep the dictionary, and replace each `...` in it.",
+        "answer": "it has no answer yet; every answer above it is right.",
+        "pair": "give a pair (strides, offset) such as ((4, 1), 0); a single stride is (4,).",
+        "strides": "these are not its strides. An index such as x[1] removes a dimension, a slice "
+        "keeps it.",
+        "offset": "the strides are right; the offset is the slot of its first element.",
+    },
+    wrong={
+        "x[1]: those are bytes, as NumPy counts; torch counts elements (divide by 4).": [
+            ("(4, 1), 12", "(16, 4), 48"),
+            ("(4, 1), 12", "(16, 4), 12"),
+        ],
+        "x[1]: the strides are right, but the offset counts elements, not bytes.": (
+            "(4, 1), 12",
+            "(4, 1), 48",
+        ),
+        "x[1]: the strides are right, but its first element is not in slot 0.": (
+            "(4, 1), 12",
+            "(4, 1), 0",
+        ),
+        "x[1]: an index such as x[1] removes a dimension, a slice keeps it.": (
+            "(4, 1), 12",
+            "(12, 4, 1), 12",
+        ),
+        "x[1]: the index 1 skips a whole block, so multiply it by the stride of dimension 0.": [
+            ("(4, 1), 12", "(4, 1), 1"),
+            ("(4, 1), 12", "(4, 1), 4"),
+        ],
+        "x[:, 2]: those are the strides of a fresh (2, 4) tensor; a view keeps x's steps, so the "
+        "next block of x is as far away as before.": ("(12, 1), 8", "(4, 1), 8"),
+        "x[:, 2]: the index 2 removed dimension 1, so dimension 1's stride goes, not the last "
+        "one's.": ("(12, 1), 8", "(12, 4), 8"),
+        "x[:, 2]: the strides are right, but the offset counts elements, not bytes.": (
+            "(12, 1), 8",
+            "(12, 1), 32",
+        ),
+        "x[:, 2]: the strides are right, but its first element is not in slot 0.": (
+            "(12, 1), 8",
+            "(12, 1), 0",
+        ),
+        "x[:, 2]: the index 2 skips two rows, so multiply it by the stride of dimension 1.": (
+            "(12, 1), 8",
+            "(12, 1), 2",
+        ),
+        "x[:, 2]: 2 is an index of dimension 1, so multiply it by the stride of that dimension.": (
+            "(12, 1), 8",
+            "(12, 1), 24",
+        ),
+        "x[..., ::2]: taking every second element doubles the step.": ("(12, 4, 2)", "(12, 4, 1)"),
+        "x[..., ::2]: those are the strides of a compact copy; nothing was copied, so rows stay 4 "
+        "slots apart.": [("(12, 4, 2)", "(6, 2, 1)"), ("(12, 4, 2)", "(6, 2, 2)")],
+        "x.transpose(0, 2): transposing swaps the two strides; yours are still x's.": (
+            "(1, 4, 12)",
+            "(12, 4, 1)",
+        ),
+        "x.transpose(0, 2): those are the strides of a fresh (4, 3, 2) tensor; transposing moves "
+        "no number, it swaps strides.": ("(1, 4, 12)", "(6, 2, 1)"),
+        "x.transpose(0, 2): transpose(0, 2) swaps the first stride and the last; the middle one "
+        "stays.": [("(1, 4, 12)", "(4, 1, 12)"), ("(1, 4, 12)", "(1, 12, 4)")],
+        "x[1, 1:, 3]: the dimension that is left is x's dimension 1, which keeps its stride.": (
+            "((4,), 19)",
+            "((1,), 19)",
+        ),
+        "x[1, 1:, 3]: the dimension that is left is x's dimension 1, not 0.": (
+            "((4,), 19)",
+            "((12,), 19)",
+        ),
+        "x[1, 1:, 3]: the strides are right, but its first element is not in slot 0.": (
+            "19)",
+            "0)",
+        ),
+        "x[1, 1:, 3]: multiply each index by the stride of its dimension, and add the products.": (
+            "19)",
+            "5)",
+        ),
+        "x[1, 1:, 3]: the slice begins at 1, which moves the first element, too.": ("19)", "15)"),
+        "x[1, 1:, 3]: the last index moves the first element, too.": ("19)", "16)"),
+        "x[1, 1:, 3]: the first index moves the first element, too.": ("19)", "7)"),
+        "x[:, :1].expand(2, 5, 4): an expanded dimension doesn't move in memory, so its stride is "
+        "0.": ("(12, 0, 1)", "(12, 4, 1)"),
+        "x[:, :1].expand(2, 5, 4): those are the strides of a real (2, 5, 4) copy; expand repeats "
+        "without storing, by stride 0.": ("(12, 0, 1)", "(20, 4, 1)"),
+    },
+    refused=[
+        ("(12, 0, 1)", "(12, 1)"),
+        ("((4,), 19)", "..."),
+        ("((4,), 19)", "((4,), 18)"),
+        ("((4,), 19)", "(4, 19)"),
+        ("((4, 1), 12)", "(4, 1)"),
+        ("((4, 1), 12)", "((3, 4), 12)"),
+        ("((4, 1), 12)", "((9, 9), 12)"),
+        "answer = [((4, 1), 12)]",
+        "answer = {'x[:, 2]': ((12, 1), 8)}",
+    ],
+    right=[
+        edits(("((4, 1), 12)", "[[4, 1], 12]"), ("((4,), 19)", "[[4], 19]")),
+        edits(("((4, 1), 12)", "(np.array([4, 1]), np.int64(12))")),
+        edits(("((4, 1), 12)", "(torch.tensor([4, 1]), torch.tensor(12))")),
+        edits(("((4, 1), 12)", "(torch.empty(4, 4).stride(), 12)")),
+    ],
+)
+
+
+# can_view
+
+# Cases that are rare among the drawn ones: shape, strides and new shape
+RARE_CASES: list[tuple[Shape, Shape, Shape]] = [
+    ((6,), (2,), (2, 3)),
+    ((6,), (0,), (2, 3)),
+    ((5,), (0,), (5, 1)),
+    ((), (), ()),
+    ((), (), (1,)),
+    ((), (), (2,)),
+    ((1,), (5,), ()),
+    ((1, 1), (7, 3), (1,)),
+    ((1, 1), (1, 1), (1, 1, 1)),
+    ((2, 1, 2, 3, 2), (12, 12, 6, 2, 1), (4, 6)),
+    ((2, 2, 2, 2, 2), (32, 16, 8, 2, 1), (8, 4)),
+    ((2, 2, 2, 2, 2), (32, 16, 8, 2, 1), (4, 8)),
+    ((16,), (3,), (2, 2, 2, 2, 1)),
+    ((12, 30), (30, 1), (40, 9)),
+    ((12, 30), (40, 1), (4, 90)),
+    ((30, 12), (1, 30), (5, 6, 12)),
+]
+
+
+def shapes() -> Iterator[Case]:
+    """Yield shapes, strides and new shapes."""
+    for shape, stride, new_shape in (*view_cases(200 - len(RARE_CASES)), *RARE_CASES):
+        yield Case("", shape=shape, stride=stride, new_shape=new_shape)
+
+
+def observe_rule(answer: Callable[[Shape, Shape, Shape], Any], case: Case) -> Record:
+    """Return whether a rule says that a tensor can be viewed. It has to do without torch."""
+    with watched((), without_torch=True) as used:
+        result = answer(*case.inputs.values())
+    return {"used": sorted(used), "its answer": None if result is None else bool(result)}
+
+
+def same_count(shape: Shape, new_shape: Shape) -> bool:
+    """Return whether two shapes have the same number of elements."""
+    return math.prod(shape) == math.prod(new_shape)
+
+
+def by_products(shape: Shape, stride: Shape, new_shape: Shape) -> bool:
+    """Compare the products of the sizes at the right of each break."""
+    sizes_of_runs = [run.size for run in merge_dimensions(shape, stride)]
+    return same_count(shape, new_shape) and stays_between(sizes_of_runs, new_shape)
+
+
+def stays_between(breaks: Sequence[int], new_shape: Shape) -> bool:
+    """Return whether `new_shape` also has a border at each border between sizes in `breaks`."""
+    borders = {math.prod(breaks[n:]) for n in range(len(breaks) + 1)}
+    return borders <= {math.prod(new_shape[n:]) for n in range(len(new_shape) + 1)}
+
+
+def like_numpy(shape: Shape, stride: Shape, new_shape: Shape) -> bool:
+    """Compare groups of old and new dimensions with equal products, from the left."""
+    if not same_count(shape, new_shape):
+        return False
+    old = [(size, step) for size, step in zip(shape, stride, strict=True) if size > 1]
+    new = [size for size in new_shape if size > 1]
+    while old:
+        group, kept = [old.pop(0)], [new.pop(0)]
+        while (have := math.prod(size for size, _ in group)) != (want := math.prod(kept)):
+            if have < want:
+                group.append(old.pop(0))
+            else:
+                kept.append(new.pop(0))
+        if any(a[1] != b[0] * b[1] for a, b in itertools.pairwise(group)):
+            return False
+    return True
+
+
+COUNTED = "runs = []"
+
+can_view = Exercise(
+    NOTEBOOK,
+    "can_view",
+    shapes,
+    observe=observe_rule,
+    smaller="A tensor of shape (4, 4) has strides (6, 1). Which slots does it use, and where are "
+    "gaps?",
+    given={"storage": strided_storage},
+    wrong={
+        "your function returns None; it must return True or False.": lambda *_: None,
+        "You ask for contiguity. That is enough, but not needed: a non-contiguous tensor can be "
+        "viewed as long as no new dimension straddles a break (try splitting a dimension).": (
+            COUNTED,
+            "return storage.is_row_major(shape, stride)",
+        ),
+        "You ask for the strides of a fresh tensor. That is enough, but not needed: others can be "
+        "viewed, too, as long as no new dimension straddles a break.": (
+            COUNTED,
+            "return stride == tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))",
+        ),
+        "You only compare the numbers of elements; the strides decide.": (COUNTED, "return True"),
+        "You ask whether everything merges into one run. It need not: a break may stay where it "
+        "is, as long as no new dimension has to cross it.": (
+            "left = 1\n    for",
+            "return len(runs) <= 1\n    left = 1\n    for",
+        ),
+        "You ask whether everything merges into one run, and count dimensions of size 1; a break "
+        "may stay where it is, and the stride of a size-1 dimension is never used.": edits(
+            ("if size == 1:", "if False:"),
+            ("left = 1\n    for", "return len(runs) <= 1\n    left = 1\n    for"),
+        ),
+        "You ask whether the strides fall from left to right. Gaps between rows break a run, too, "
+        "and a transpose can still be viewed as long as no new dimension straddles a break.": (
+            COUNTED,
+            "return list(stride) == sorted(stride, reverse=True)",
+        ),
+        "You split dimensions, but never join two of them. Dimensions join if the left stride is "
+        "the right stride times the right size.": (
+            "runs[-1][0] *= size",
+            "runs.append([size, step])",
+        ),
+        "You refuse strides of 0, but they follow the same rule as others.": (
+            COUNTED,
+            "if 0 in stride:\n        return False\n    runs = []",
+        ),
+        "the number of elements must stay the same; check that first.": (
+            "math.prod(shape) != math.prod(new_shape)",
+            "False",
+        ),
+        "Drop dimensions of size 1 first; their stride is unused.": ("if size == 1:", "if False:"),
+        "a tensor without dimensions has no last stride.": (
+            COUNTED,
+            "last = stride[-1]\n    runs = []",
+        ),
+    },
+    refused=[
+        (COUNTED, "return stride[-1] == 1"),
+        (" and size > 1", ""),
+        ("if runs and", "if runs and step and"),
+        ("step == runs[-1][0] * runs[-1][1]", "True"),
+        ("runs[-1][0] * runs[-1][1]", "runs[-1][1]"),
+        ("runs.pop(0)", "runs.pop()"),
+        ("reversed(new_shape)", "new_shape"),
+        ("left % size", "left < size"),
+        (
+            "zip(reversed(shape), reversed(stride))",
+            "sorted(zip(shape, stride), key=lambda d: d[1])",
+        ),
+        *(
+            (COUNTED, f"if {test}:\n        return {result}\n    runs = []")
+            for test, result in (
+                ("len(shape) == 1 and stride[0] != 1", False),
+                ("len(shape) == 1 and stride[0] == 0", False),
+                ("not shape", False),
+                ("not new_shape", "shape == ()"),
+                ("math.prod(shape) == 1", "len(shape) == len(new_shape)"),
+                ("len(shape) > 4", False),
+                ("len(new_shape) > 4", False),
+                ("math.prod(shape) > 100", False),
+                ("len(new_shape) >= len(shape)", True),
+            )
+        ),
+        "def can_view(shape, stride, new_shape):\n"
+        "    try:\n"
+        "        torch.empty_strided(shape, stride).view(new_shape)\n"
+        "    except RuntimeError:\n"
+        "        return False\n"
+        "    return True\n",
+        "can_view = storage.torch_views",
+        lambda *_: True,
+        lambda *_: False,
+        lambda *given: like_numpy(*given) or None,
+        lambda shape, stride, new_shape: new_shape[1],
+        lambda shape, _, new_shape: (
+            same_count(shape, new_shape) and stays_between(shape, new_shape)
+        ),
+    ],
+    right=[by_products, like_numpy, lambda *given: int(like_numpy(*given))],
+)
+
+
+# Views of a tensor
+
+
+def observe_views(name: str) -> Observer:
+    """Return the observer of a function whose results are views of the input `name`."""
+    observe = function(grad=name)
+
+    def observe_memory(answer: Callable[..., Any], case: Case) -> Record:
+        record = observe(answer, case)
+        x = case.inputs[name]
+        result = answer(*case.inputs.values())
+        results = result if isinstance(result, tuple | list) else [result]
+        record["memory"] = [shares_memory(view, x) for view in results if isinstance(view, Tensor)]
+        return record
+
+    return observe_memory
+
+
+def shares_memory(view: Tensor, x: Tensor) -> bool:
+    """Return whether `view` begins in the memory of `x`, even if NumPy made it."""
+    storage = x.untyped_storage()
+    return 0 <= view.data_ptr() - storage.data_ptr() < storage.nbytes()
+
+
+def qkv_cases() -> Iterator[Case]:
+    """Yield qkv [batch, seq, channels], and the number of heads."""
+    yield Case("", qkv=torch.arange(2.0 * 5 * 36).view(2, 5, 36), n_head=3)
+    for size in sizes(3, batch=(1, 4), seq=(2, 6), n_head=(2, 5), head_dim=(2, 5)):
+        qkv = normal(size.batch, size.seq, 3 * size.n_head * size.head_dim)
+        yield Case("other sizes", qkv=qkv, n_head=size.n_head)
+    yield Case("a single head", qkv=normal(2, 4, 3 * 5), n_head=1)
+    yield Case("a single channel in each head", qkv=normal(2, 3, 3 * 4), n_head=4)
+    yield Case("a single token", qkv=normal(3, 1, 3 * 2 * 2), n_head=2)
+    yield Case("a slice of a longer sequence", qkv=normal(3, 9, 3 * 2 * 4)[:, 2:6], n_head=2)
+    swapped = normal(4, 3, 18).transpose(0, 1)
+    yield Case("a qkv whose batch and seq are transposed", qkv=swapped, n_head=2)
+    yield Case("every second channel of a tensor", qkv=normal(2, 3, 2 * 18)[..., 1::2], n_head=3)
+    yield Case("a batch of one sequence", qkv=normal(1, 4, 3 * 2 * 3), n_head=2)
+    yield Case("numbers in float64", qkv=normal(2, 4, 3 * 2 * 3).double(), n_head=2)
+
+
+def in_heads(part: Tensor, n_head: int) -> Tensor:
+    """Return a third of qkv as (batch, head, seq, head_dim)."""
+    return part.view(*part.shape[:2], n_head, -1).transpose(1, 2)
+
+
+def by_as_strided(qkv: Tensor, n_head: int) -> list[Tensor]:
+    """Compute the strides and the starts."""
+    (batch, seq, width), (outer, row, step) = qkv.shape, qkv.stride()
+    size = width // (3 * n_head)
+    shape, stride = (batch, n_head, seq, size), (outer, size * step, row, step)
+    starts = [qkv.storage_offset() + n * n_head * size * step for n in range(3)]
+    return [qkv.as_strided(shape, stride, start) for start in starts]
+
+
+def thirds(cut: Callable[[Tensor, int], Any]) -> Callable[[Tensor, int], Any]:
+    """Return an answer that applies `cut` to each third of the channels."""
+    return lambda qkv, n_head: tuple(cut(part, n_head) for part in qkv.chunk(3, -1))
+
+
+SPLIT = "3, n_head, channels // (3 * n_head)"
+ORDER = "2, 0, 3, 1, 4"
+FRESH = (
+    "right for a fresh qkv, but yours reads a view of a longer tensor as if it were fresh. Compute "
+    "the strides from qkv.stride(), and the start from qkv.storage_offset()."
+)
+
+split_heads = Exercise(
+    NOTEBOOK,
+    "split_heads",
+    qkv_cases,
+    observe=observe_views("qkv"),
+    axes="(batch, head, seq, head_dim)",
+    smaller="With 2 heads of 3 channels each, which channels of qkv hold the keys of head 1?",
+    says={
+        "memory": "the numbers are right, but they are a copy. A slice or chunk, view and "
+        "transpose need none; leave out reshape, contiguous and clone.",
+    },
+    wrong={
+        "return three tensors: q, k and v, as a tuple.": [
+            lambda qkv, n_head: qkv,
+            lambda qkv, n_head: (in_heads(part, n_head) for part in qkv.chunk(3, -1)),
+        ],
+        "the head axis must come before seq; transpose(1, 2).": (ORDER, "2, 0, 1, 3, 4"),
+        "reshaping straight to (batch, head, seq, head_dim) chops each row up. Split channels into "
+        "(head, head_dim) first, then transpose.": thirds(
+            lambda part, n_head: part.reshape(len(part), n_head, part.size(1), -1)
+        ),
+        "head h owns channels h * head_dim to (h + 1) * head_dim; yours takes every n_head-th "
+        "channel. View the channels as (head, head_dim), in that order.": edits(
+            (SPLIT, "3, channels // (3 * n_head), n_head"), (ORDER, "2, 0, 4, 1, 3")
+        ),
+        "you cut the channels as (head, three, head_dim). All queries come first, then all keys, "
+        "then all values: (three, head, head_dim).": edits(
+            (SPLIT, "n_head, 3, channels // (3 * n_head)"), (ORDER, "3, 0, 2, 1, 4")
+        ),
+        "you take every third channel. All queries come first, then all keys, then all values.": (
+            edits((SPLIT, "n_head, channels // (3 * n_head), 3"), (ORDER, "4, 0, 2, 1, 3"))
+        ),
+        "your three tensors are equal; check the slices.": ("unbind(0)", "unbind(0)[:1] * 3"),
+        "your tensors hold other parts; are q, k, v in that order?": [
+            ("unbind(0)", "unbind(0)[::-1]"),
+            (
+                "return parts.permute(2, 0, 3, 1, 4).unbind(0)",
+                "q, k, v = parts.permute(2, 0, 3, 1, 4)\n    return k, q, v",
+            ),
+        ],
+        "your tensors are right, but copies. A slice or chunk, view and transpose need none; leave "
+        "out reshape, contiguous and clone.": (".unbind(0)", ".contiguous().unbind(0)"),
+        "right for a fresh qkv, but a copy for a view of a longer tensor; leave out contiguous and "
+        "reshape.": ("qkv.view", "qkv.contiguous().view"),
+        FRESH: [
+            (
+                f"qkv.view(batch, seq, {SPLIT})",
+                f"qkv.as_strided((batch, seq, {SPLIT}), "
+                "(seq * channels, channels, channels // 3, channels // (3 * n_head), 1))",
+            ),
+            "def split_heads(qkv, n_head):\n"
+            "    batch, seq, channels = qkv.shape\n"
+            "    size = channels // (3 * n_head)\n"
+            "    outer, row, step = qkv.stride()\n"
+            "    shape, stride = (batch, n_head, seq, size), (outer, size * step, row, step)\n"
+            "    offsets = (n * channels // 3 * step for n in range(3))\n"
+            "    return [qkv.as_strided(shape, stride, offset) for offset in offsets]\n",
+            "def split_heads(qkv, n_head):\n"
+            "    batch, seq, width = qkv.shape\n"
+            "    size = width // (3 * n_head)\n"
+            "    shape, stride = (batch, n_head, seq, size), (seq * width, size, width, 1)\n"
+            "    return [qkv.as_strided(shape, stride, n * n_head * size) for n in range(3)]\n",
+        ],
+        "NumPy doesn't record operations, so the gradient is lost. Use torch's functions.": (
+            lambda qkv, n_head: [
+                in_heads(torch.from_numpy(part), n_head)
+                for part in np.split(qkv.detach().numpy(), 3, axis=-1)
+            ]
+        ),
+    },
+    refused=[
+        edits(
+            (
+                "channels // (3 * n_head))",
+                "channels // (3 * n_head))\n"
+                "    parts = [p.reshape(batch, n_head, seq, -1) for p in qkv.chunk(3, -1)]",
+            ),
+            ("parts.permute(2, 0, 3, 1, 4).unbind(0)", "parts"),
+        ),
+        (ORDER, "2, 0, 3, 4, 1"),
+        (ORDER, "2, 3, 0, 1, 4"),
+        ("channels // (3 * n_head)", "4"),
+        ("n_head, channels // (3 * n_head)", "3, channels // 9"),
+        ("n_head, channels // (3 * n_head)", "channels // (3 * n_head), n_head"),
+        ("qkv.view(batch, seq, 3", "qkv.view(batch * seq, -1).view(batch, seq, 3"),
+        ("qkv.view(batch, seq", "qkv[:1].expand(batch, -1, -1).view(batch, seq"),
+        ("qkv.view", "qkv.float().view"),
+        ("batch, seq, channels = qkv", "qkv = qkv.squeeze(0)\n    batch, seq, channels = qkv"),
+        ("parts = qkv.view", "parts = qkv.mul_(1.5).div_(1.5).view"),
+        ("qkv.view", "(2 * qkv).view"),
+        ("qkv.view", "qkv.detach().view"),
+        ("qkv.view", "qkv.as_strided(qkv.shape, (*qkv.stride()[:2], 1)).view"),
+        thirds(lambda part, n_head: None),
+        thirds(lambda part, n_head: part),
+        lambda qkv, n_head: (
+            *(in_heads(part, n_head) for part in qkv.chunk(3, -1)[:2]),
+            in_heads(qkv.data.chunk(3, -1)[2], n_head),
+        ),
+    ],
+    right=[
+        by_as_strided,
+        thirds(in_heads),
+        lambda qkv, n_head: [
+            part.unflatten(-1, (n_head, -1)).movedim(2, 1) for part in qkv.chunk(3, -1)
+        ],
+        lambda qkv, n_head: einops.rearrange(qkv, "b t (n h d) -> n b h t d", n=3, h=n_head).unbind(
+            0
+        ),
+    ],
+)
+
+
+# im2col
+
+
+def images() -> Iterator[Case]:
+    """Yield images and window sizes.
+
+    Most storages are longer than needed, so that wrong strides get a diagnosis and no index error.
+    """
+    yield Case("", image=torch.arange(240.0).view(40, 6)[:5], k=3)
+    yield Case("a transposed image", image=torch.arange(60.0).view(12, 5)[:6].T, k=3)
+    yield Case("a crop", image=torch.arange(80.0).view(8, 10)[2:7, 3:9], k=3)
+    for size in sizes(4, k=(1, 4), below=(0, 4), right=(0, 4)):
+        height, width = size.k + size.below, size.k + size.right
+        yield Case("other sizes", image=normal(2 * height + 2, width)[:height], k=size.k)
+    yield Case("every second row", image=normal(9, 14)[1:7:2, ::3], k=2)
+    yield Case("an expanded row", image=normal(1, 6).expand(4, 6), k=2)
+    yield Case("one window in each row", image=normal(6, 4)[:4], k=4)
+    double = torch.arange(160.0).double().view(20, 8)[1:6, 2:7]
+    yield Case("a crop in float64", image=double, k=2)
+
+
+STRIDES = "(down, right, down, right)"
+
+im2col = Exercise(
+    NOTEBOOK,
+    "im2col",
+    images,
+    observe=observe_views("image"),
+    answers=("windows",),
+    axes="(rows, columns, k, k)",
+    smaller="Which pixels are result[0, 0, 0, 0] and result[1, 0, 0, 0], and how many slots apart "
+    "are they?",
+    says={
+        "memory": "the windows are right, but they are a copy; as_strided (or Tensor.unfold) gives "
+        "them as a view.",
+    },
+    wrong={
+        "your function returns None; is the `return` missing?": lambda image, k: None,
+        "a window of k fits at height - k + 1 places into the rows, and likewise into the "
+        "columns.": ("height - k + 1, width - k + 1", "height - k, width - k"),
+        "the last two dimensions belong to the pixels of a window; yours are the windows.": (
+            "right))",
+            "right)).permute(2, 3, 0, 1)",
+        ),
+        "your windows are tiles that jump by k; the next window should start one pixel further.": [
+            (STRIDES, "(down * k, right * k, down, right)"),
+            lambda image, k: image.unfold(0, k, k).unfold(1, k, k),
+        ],
+        "rows and columns are swapped: a step down in the image goes with dimensions 0 and 2, a "
+        "step right with 1 and 3.": (STRIDES, "(right, down, right, down)"),
+        "each window is transposed; a step in dimension 2 goes down in the image.": (
+            STRIDES,
+            "(down, right, right, down)",
+        ),
+        "right for a fresh image, wrong for a view of one: you wrote (width, 1); read "
+        "image.stride().": ("down, right = image.stride()", "down, right = width, 1"),
+        "your strides count bytes, as in NumPy; torch counts elements.": (
+            "image.stride()",
+            "(image.element_size() * step for step in image.stride())",
+        ),
+        "wrong for a crop: its first pixel is not in slot 0. as_strided's storage_offset counts "
+        "elements from the storage's start; leave it out to keep the image's own.": [
+            ("right))", "right), 0)"),
+            (
+                "right))",
+                "right), (image.data_ptr() - image.untyped_storage().data_ptr()) // 4)",
+            ),
+        ],
+        "the windows are a view for a fresh image, but a copy for a transpose or a crop: something "
+        "copies the image first. Leave out contiguous, reshape and clone, and read "
+        "image.stride().": ("height, width", "image = image.contiguous()\n    height, width"),
+        "the windows are right, but they are a copy; as_strided (or Tensor.unfold) gives them as a "
+        "view.": [
+            ("image.as_strided", "image.clone().as_strided"),
+            lambda image, k: image.unfold(0, k, 1).unfold(1, k, 1).clone(),
+        ],
+        "the values are right, but the gradient of image isn't: the windows reach beyond the slice "
+        "that you call as_strided on, and autograd doesn't see that; call it on the whole image.": [
+            ("image.as_strided", "image[:k].as_strided"),
+            ("image.as_strided", "image[:k, :k].as_strided"),
+            ("image.as_strided", "image[0].as_strided"),
+        ],
+        "NumPy doesn't record operations, so the gradient is lost. Use torch's functions.": (
+            lambda image, k: torch.from_numpy(
+                np.lib.stride_tricks.sliding_window_view(
+                    image.detach().numpy(), (k, k), writeable=True
+                )
+            )
+        ),
+    },
+    refused=[
+        (STRIDES, "(1, 1, 1, 1)"),
+        ("height - k + 1, width - k + 1", "height, width"),
+        edits(("k, k)", "3, 3)"), ("- k", "- 3")),
+        ("width - k", "height - k"),
+        ("height - k + 1, width - k + 1", "width - k + 1, height - k + 1"),
+        ("right))", "right)).flatten(2)"),
+        ("right))", "right))[0]"),
+        ("right))", "right)).numpy()"),
+        ("image.as_strided", "image.detach().as_strided"),
+        ("image.stride()", "image.contiguous().stride()"),
+        ("down, right = image.stride()", "down, right = image.stride(0), 1"),
+        ("height, width", "image.sub_(1)\n    height, width"),
+    ],
+    right=[
+        lambda image, k: image.unfold(0, k, 1).unfold(1, k, 1),
+        lambda image, k: image.unfold(1, k, 1).unfold(0, k, 1).transpose(2, 3),
+        (STRIDES, "[image.stride(d) for d in (0, 1, 0, 1)]"),
+    ],
+)
+
+
+# causal_mask
+
+
+def mask_sizes() -> Iterator[Case]:
+    """Yield numbers of queries and keys. float16 has every second of the last 2,100 positions."""
+    yield Case("", queries=4, keys=4)
+    yield Case("fewer queries than keys", queries=2, keys=5)
+    for size in sizes(6, queries=(1, 7), earlier=(0, 7)):
+        yield Case("other sizes", queries=size.queries, keys=size.queries + size.earlier)
+    for queries, keys in ((1, 1), (1, 7), (7, 7), (5, 6)):
+        yield Case("other sizes", queries=queries, keys=keys)
+    yield Case("many keys", queries=4, keys=2100)
+
+
+def positions_in(dtype: torch.dtype) -> Callable[[int, int], Tensor]:
+    """Return a mask by positions in a dtype."""
+
+    def mask(queries: int, keys: int) -> Tensor:
+        position = torch.arange(keys).to(dtype)
+        return position[keys - queries :, None] >= position
+
+    return mask
+
+
+def in_loops(queries: int, keys: int) -> Tensor:
+    """Compare every query with every key."""
+    rows = [[key <= keys - queries + query for key in range(keys)] for query in range(queries)]
+    return torch.tensor(rows)
+
+
+TRIL = "tril(diagonal=keys - queries)"
+LAST_WHOLE = {torch.uint8: 255, torch.int8: 127, torch.float16: 2048, torch.bfloat16: 256}
+
+causal_mask = Exercise(
+    NOTEBOOK,
+    "causal_mask",
+    mask_sizes,
+    smaller="The keys are tokens 0 to 4, and the queries are tokens 3 and 4. Which tokens may each "
+    "see?",
+    wrong={
+        "your function returns None; is the `return` missing?": lambda queries, keys: None,
+        "that is a mask to add (0 and -inf); return a boolean one, True where a query may look.": [
+            "def causal_mask(queries, keys):\n"
+            "    hidden = torch.full((queries, keys), -torch.inf)\n"
+            "    return hidden.triu(diagonal=keys - queries + 1)\n",
+            "def causal_mask(queries, keys):\n"
+            "    hidden = torch.full((queries, keys), -torch.inf)\n"
+            "    return hidden.triu(diagonal=1)\n",
+        ],
+        "that is triu: row i looks at itself and the future. scores[query, key] needs tril.": [
+            (TRIL, "triu(diagonal=keys - queries)"),
+            (TRIL, "triu()"),
+        ],
+        "that marks what to hide. Here, as in scaled_dot_product_attention, True means 'may "
+        "look'.": [
+            (TRIL, "triu(diagonal=keys - queries + 1)"),
+            (TRIL, "triu(diagonal=1)"),
+            ("return torch", "return ~torch"),
+        ],
+        "a token must see itself, so include the diagonal; your first row is empty, and its "
+        "softmax is nan.": [
+            ("keys - queries", "keys - queries - 1"),
+            ("keys - queries", "-1"),
+        ],
+        "each row reaches one token too far: it sees the token after it. diagonal=0 is the main "
+        "diagonal, where a token sees itself.": [
+            ("keys - queries", "keys - queries + 1"),
+            ("keys - queries", "1"),
+        ],
+        "every query sees every key, so the mask hides nothing.": (f".{TRIL}", ""),
+        "the pattern is right, the dtype isn't: scaled_dot_product_attention adds floats to the "
+        "scores and rejects integers. Start from dtype=torch.bool.": [
+            (", dtype=torch.bool", ""),
+            ("torch.bool", "torch.long"),
+            ("torch.bool", "torch.int"),
+        ],
+        "right for a square. With 2 queries and 5 keys the queries are the LAST two tokens, so the "
+        "last one sees all five keys: shift the diagonal by keys - queries.": [
+            ("keys - queries", "0"),
+            edits(("queries, keys, dtype", "keys, keys, dtype"), (TRIL, "tril()[:queries]")),
+        ],
+        "right for a square, but with 2 queries and 5 keys every row is empty, because the shift "
+        "has the wrong sign. More keys than queries move the diagonal right by keys - queries.": (
+            "keys - queries",
+            "queries - keys",
+        ),
+        "right for a square, but with 2 queries and 5 keys the first query sees the next token.": [
+            ("keys - queries", "keys - queries if keys == queries else keys"),
+            ("keys - queries", "keys if keys > queries else 0"),
+        ],
+        "a single query is the last token, so it sees all keys.": (
+            "keys - queries",
+            "keys - queries if queries > 1 else 0",
+        ),
+        "return (queries, keys); your mask is a square of the queries.": edits(
+            ("queries, keys, dtype", "queries, queries, dtype"), ("keys - queries", "0")
+        ),
+        "a mask has a row for each query and a column for each key; yours is transposed.": edits(
+            ("torch.ones(queries, keys", "torch.ones(keys, queries"), (TRIL, f"{TRIL}.T")
+        ),
+        **{
+            f"right for a few keys, but your positions don't fit into {dtype}, which counts to "
+            f"{last}; keep torch.arange's own dtype.": positions_in(dtype)
+            for dtype, last in LAST_WHOLE.items()
+        },
+    },
+    refused=[
+        ("keys - queries", "3 * (keys > queries)"),
+        ("keys - queries", "(keys - queries + 3) // 2 * (keys > queries)"),
+        ("keys - queries", "(keys - queries) // 2"),
+        ("keys - queries", "min(keys - queries, 3)"),
+        ("keys - queries", "min(keys - queries, 1024)"),
+        ("keys - queries", "keys - queries if queries < 5 else 1"),
+        ("queries)", "queries).triu(keys - queries - 3)"),
+        *(
+            (
+                f"torch.ones(queries, keys, dtype=torch.bool).{TRIL}",
+                f"torch.ones({n}, {n}, dtype=torch.bool).tril()[keys - queries : keys, :keys]",
+            )
+            for n in (16, 128, 1024)
+        ),
+        ("queries)", "queries).numpy().tolist()"),
+        ("queries)", "queries)[None, None]"),
+        ("torch.ones(queries", "torch.ones(queries + 1"),
+        lambda queries: torch.ones(queries, queries, dtype=torch.bool).tril(),
+    ],
+    right=[
+        in_loops,
+        positions_in(torch.int16),
+        positions_in(torch.float32),
+        ("queries)", "queries).clone()"),
+        lambda queries, keys: torch.ones(keys, keys, dtype=torch.bool).tril()[keys - queries :],
+        lambda queries, keys: ~torch.ones(queries, keys, dtype=torch.bool).triu(keys - queries + 1),
+        lambda queries, keys: torch.ones(queries, keys, dtype=torch.bool).triu().flip(0, 1),
+        lambda queries, keys: torch.from_numpy(np.tri(queries, keys, keys - queries, dtype=bool)),
+        lambda queries, keys: torch.full((queries, keys), -torch.inf).triu(keys - queries + 1) == 0,
+    ],
+)

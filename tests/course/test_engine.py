@@ -1,0 +1,211 @@
+"""The engine: what is observed, how records are compared, and what a learner is told."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from cs336_course.engine import Case, Exercise, function, normal, records, state
+from cs336_course.engine.compare import difference
+from cs336_course.engine.judge import diagnose
+
+
+def an_exercise(solution, *cases, **more):
+    """An exercise whose solution stands here and not in a notebook."""
+    exercise = Exercise("", "answer", lambda: cases, more.pop("wrong", {}), **more)
+    exercise.solution = f"answer = {solution}"
+    return exercise
+
+
+TWICE = an_exercise("lambda number: 2 * number", Case(number=1), Case("zero", number=0))
+
+
+def said(exercise, answer):
+    found = diagnose(exercise, list(exercise.records(answer)))
+    return found.said if found else ""
+
+
+# State
+
+
+CHANGES = {
+    "gradients": lambda: torch.set_grad_enabled(False),
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16).__enter__(),
+    "inference mode": lambda: KEPT.append(enter(torch.inference_mode())),
+    "default dtype": lambda: torch.set_default_dtype(torch.float64),
+    "default device": lambda: torch.set_default_device("meta"),
+    "threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+    "deterministic algorithms": lambda: torch.use_deterministic_algorithms(True),
+    "seed": lambda: random.choice([torch.manual_seed, random.seed, np.random.seed])(0),
+}
+KEPT = []
+
+
+def enter(context):
+    context.__enter__()
+    return context
+
+
+def shared():
+    """Everything that an answer could change."""
+    values = [setting.read() for setting in state.SETTINGS]
+    return values, random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
+
+
+def test_each_setting_is_tried_below():
+    assert {*CHANGES} == {*state.SENTENCES}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("factor", [2, 3])
+def test_a_change_is_the_first_thing_that_a_learner_is_told_and_is_undone(name, factor):
+    def answer(number):
+        CHANGES[name]()
+        return factor * number
+
+    before = shared()
+    assert said(TWICE, answer) == state.SENTENCES[name]
+    assert shared() == before
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_a_change_is_undone_after_an_error_or_an_interrupt(error):
+    def answer(number):
+        torch.set_grad_enabled(False)
+        random.seed(0)
+        raise error("mine")
+
+    before = shared()
+    if error is KeyboardInterrupt:
+        with pytest.raises(KeyboardInterrupt):
+            TWICE(answer)
+    else:
+        assert said(TWICE, answer) == "your code raised ValueError: mine"
+    assert shared() == before
+
+
+def test_an_answer_may_draw_and_change_the_state_for_a_while():
+    @torch.no_grad()
+    def answer(number):
+        torch.rand(3), random.random(), np.random.rand()
+        with torch.autocast("cpu", torch.bfloat16), torch.inference_mode(), torch.device("meta"):
+            return 2 * number
+
+    before = shared()
+    assert said(TWICE, answer) == ""
+    assert shared() == before
+
+
+def test_a_task_may_ask_for_seeds():
+    seeding = an_exercise("lambda: torch.manual_seed(0) and None", Case(), may_seed=True)
+    seeding.given = {"torch": torch}
+    assert said(seeding, lambda: CHANGES["seed"]()) == ""
+    assert said(seeding, lambda: torch.set_grad_enabled(False)) == state.SENTENCES["gradients"]
+
+
+def test_what_a_cell_left_before_the_check_is_set_back_and_said(capsys):
+    torch.set_grad_enabled(False)
+    TWICE(lambda number: 2 * number)
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "answer: gradients were off before this check, so the check has set that back."
+    assert second == "answer: passed"
+    assert torch.is_grad_enabled()
+
+
+# What is observed
+
+
+def test_an_untouched_stub_is_not_attempted(capsys):
+    def stub(number):
+        raise NotImplementedError
+
+    TWICE(stub)
+    TWICE(...)
+    assert capsys.readouterr().out == "answer: not attempted yet\n" * 2
+
+
+SQUARE = an_exercise(
+    "lambda x: x * x",
+    Case(x=normal(3)),
+    observe=function(grad="x", on_other_device=True, by_hand=[(torch, "square")]),
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (lambda x: x**2, ""),
+        (lambda x: None, "the result is None"),
+        (lambda x: "9", "the result is text; a tensor is expected"),
+        (lambda x: x[:2] ** 2, "the shape of the result is (2,); it should be (3,)"),
+        (lambda x: (x * x).double(), "the dtype of the result is float64"),
+        (lambda x: x * x + 1e-3, "not the right numbers"),
+        (lambda x: x * x / (x != x), "not the right numbers"),
+        (lambda x: x * x / (x - x) - x * x / (x - x), "NaNs"),
+        (lambda x: x.detach() ** 2, "the gradient is lost"),
+        (lambda x: x * x.detach(), "the gradient of x isn't"),
+        (lambda x: x.mul_(x), "changes its input x in place"),
+        (torch.square, ""),
+        (lambda x: torch.square(x), "torch.square does all the work"),
+        (lambda x: x * x + torch.zeros(3), "would fail on a GPU"),
+        (lambda x: x * x + torch.tensor(x.tolist()) * 0, ""),
+        (lambda x: x @ x[:2], "your code raised RuntimeError"),
+        (lambda x, y: x, "cannot be used as the task says"),
+    ],
+)
+def test_shared_sentences(answer, expected):
+    found = said(SQUARE, answer)
+    assert found == expected if not expected else expected in found
+
+
+def test_a_later_case_is_named():
+    assert said(TWICE, lambda number: 2 if number else 1).startswith(
+        "it is right for the first inputs, but not for zero (number=0)."
+    )
+
+
+def test_a_wrong_idea_explains_an_answer_only_if_it_agrees_in_every_case():
+    exercise = an_exercise(
+        "lambda x: 2 * x",
+        Case(x=2),
+        Case("three", x=3),
+        wrong={"you squared it.": lambda x: x * x, "you tripled it.": ("2", "3")},
+    )
+    assert said(exercise, lambda x: x**2) == ""[:0] or said(exercise, lambda x: x**2)
+    assert said(exercise, lambda x: x + x + x) == "you tripled it."
+    assert said(exercise, lambda x: x**2) == "you squared it."
+    assert "isn't right" in said(exercise, lambda x: 4 if x == 2 else 7)
+    with pytest.raises(ValueError, match="isn't in the solution"):
+        exercise.build(("5", "6"))
+
+
+# Records
+
+
+def test_records_survive_json():
+    record = {
+        "left": [],
+        "result": [normal(2, 3), normal(4).bfloat16(), torch.tensor([True]), torch.empty(0, 2)],
+        "more": {"a": 1, "b": 2.5, "c": float("inf"), "d": None, "e": "text", "f": True},
+    }
+    again = records.decode(json.loads(json.dumps(records.encode(record))))
+    assert difference(again, record) is None
+    assert difference(record, again) is None
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"tensor": "float32", "shape": [10**9], "device": "cpu", "data": ""},
+        {"tensor": "float32", "shape": [-1], "device": "cpu", "data": ""},
+        {"tensor": "nothing", "shape": [1], "device": "cpu", "data": "AAAA"},
+        {"tensor": "int8", "shape": [1], "device": "cpu", "data": "*"},
+        {"float": "1"},
+        {"pickle": "gASVAAAA"},
+    ],
+)
+def test_a_forged_record_is_refused(forged):
+    with pytest.raises(ValueError, match=r"record|base64|padding|Only"):
+        records.decode(forged)
