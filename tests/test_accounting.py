@@ -77,6 +77,17 @@ def test_flops_of_the_124m_model():
     assert sum(counted(config, 1, 1024)) == 1024 * accounting.train_flops_per_token(config)
 
 
+def test_the_124m_model_in_both_conventions():
+    config = GPTConfig()
+    assert accounting.train_flops_per_token(config) == 854_438_400
+    assert accounting.train_flops_per_token(config, convention="causal") == 797_870_592
+    # nanoGPT, estimate_mfu: 6 N + 12 L H Q T, where N excludes positions
+    nano = 6 * (accounting.count_parameters(config) - 1024 * 768) + 12 * 12 * 12 * 64 * 1024
+    assert accounting.train_flops_per_token(config) == pytest.approx(nano, rel=1e-3)
+    with pytest.raises(ValueError, match="convention 'half' is unknown; one of palm, causal"):
+        accounting.train_flops_per_token(config, convention="half")
+
+
 def test_a_padded_vocabulary_is_counted_by_pytorch_only():
     """The padded columns are multiplied too; they are the machine's work, not the model's."""
     config = GPTConfig(block_size=32, vocab_size=100, n_layer=1, n_head=1, n_embd=16)
