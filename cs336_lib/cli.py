@@ -221,9 +221,9 @@ class Estimate(config.Estimate):
             return
         if self.config:
             raise UserError(f"config is {self.config!r}, and it needs --here")
-        from cs336_lib.bill.text import report
+        from cs336_lib.bill.text import estimate
 
-        print(report(**dataclasses.asdict(self)))
+        print(estimate(**dataclasses.asdict(self)))
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ class Simulate(config.Simulate):
 
     def run(self) -> None:
         """Run `cs336 simulate`."""
-        from cs336_lib.bill.step_text import simulation
+        from cs336_lib.bill.text import simulation
 
         print(simulation(**dataclasses.asdict(self)))
 

@@ -287,6 +287,9 @@ class Estimate:
     """Precision of the matmuls, which sets the peak: bf16, fp16, tf32, fp32, fp8 or fp4."""
     mfu: float = 0.5
     """Model FLOPs utilization, as a fraction of the peak. 0.5 is very good."""
+    convention: Literal["palm", "causal"] = "palm"
+    """Keys in a model's attention whose FLOPs count: all (palm), as in most papers' MFU, or those
+    that the causal mask lets through (causal)."""
     price: float | None = None
     """Dollars per GPU and hour, for the cost."""
     memory: float | None = None

@@ -77,6 +77,17 @@ def test_flops_of_the_124m_model():
     assert sum(counted(config, 1, 1024)) == 1024 * accounting.train_flops_per_token(config)
 
 
+def test_the_124m_model_in_both_conventions():
+    config = GPTConfig()
+    assert accounting.train_flops_per_token(config) == 854_438_400
+    assert accounting.train_flops_per_token(config, convention="causal") == 797_870_592
+    # nanoGPT, estimate_mfu: 6 N + 12 L H Q T, where N excludes positions
+    nano = 6 * (accounting.count_parameters(config) - 1024 * 768) + 12 * 12 * 12 * 64 * 1024
+    assert accounting.train_flops_per_token(config) == pytest.approx(nano, rel=1e-3)
+    with pytest.raises(ValueError, match="convention 'half' is unknown; one of palm, causal"):
+        accounting.train_flops_per_token(config, convention="half")
+
+
 def test_a_padded_vocabulary_is_counted_by_pytorch_only():
     """The padded columns are multiplied too; they are the machine's work, not the model's."""
     config = GPTConfig(block_size=32, vocab_size=100, n_layer=1, n_head=1, n_embd=16)
@@ -87,11 +98,11 @@ def test_a_padded_vocabulary_is_counted_by_pytorch_only():
 
 
 def test_napkin():
-    flops = accounting.training_flops(70e9, 15e12)
+    flops = accounting.six_n_d(70e9, 15e12)
     assert flops == 6.3e24
     days = accounting.training_seconds(flops, 1024, 989.5e12, 0.5) / accounting.SECONDS_PER_DAY
     assert round(days, 2) == 143.93
-    assert f"{accounting.training_flops(174.6e9, 300e9):.3g}" == "3.14e+23"
+    assert f"{accounting.six_n_d(174.6e9, 300e9):.3g}" == "3.14e+23"
 
 
 def test_an_unknown_peak_has_no_mfu():
@@ -281,15 +292,3 @@ def test_peak_of_the_checkpointed_xl_model():
     for_each = (live.peak - kinds["weights"]) / batch
     left = 80e9 - live.peak - kinds["optimizer state"]
     assert 0 < left < for_each
-
-
-# Words
-
-
-def test_human_and_duration():
-    assert accounting.human(1.24e8) == "124 M"
-    assert accounting.human(989.5e12) == "990 T"
-    assert accounting.human(12) == "12 "
-    assert accounting.duration(143.93 * 86_400) == "143.9 days"
-    assert accounting.duration(7200) == "2.0 hours"
-    assert accounting.duration(30) == "30 seconds"

@@ -13,7 +13,7 @@ from cs336_lib.system.hardware import DATASHEET
 
 
 def test_days_with_their_arithmetic():
-    said = text.report(params=70e9, tokens=15e12, gpus=1024, hardware="h100", mfu=0.5)
+    said = text.estimate(params=70e9, tokens=15e12, gpus=1024, hardware="h100", mfu=0.5)
     for line in (
         "Time to train 70B parameters on 15T tokens",
         "6 x 7e10 parameters x 1.5e13 tokens = 6.3e24 FLOPs",
@@ -26,41 +26,41 @@ def test_days_with_their_arithmetic():
 
 
 def test_one_gpu_is_no_gpus():
-    said = text.report(params=1e9, tokens=1e9)
+    said = text.estimate(params=1e9, tokens=1e9)
     assert "  rent   1 GPU x " in said
     assert "1 GPUs" not in said
-    assert "  rent   2 GPUs x " in text.report(params=1e9, tokens=1e9, gpus=2)
+    assert "  rent   2 GPUs x " in text.estimate(params=1e9, tokens=1e9, gpus=2)
 
 
 def test_days_hours_and_dollars_keep_their_size():
-    small = text.report(params=124e6, tokens=10e9, mfu=0.4, price=2)
+    small = text.estimate(params=124e6, tokens=10e9, mfu=0.4, price=2)
     assert "/ 3,600 s per hour = 5.2 hours" in small
     assert "5.22 GPU hours x $2 = $10.44" in small
-    large = text.report(params=8e9, tokens=1e12, gpus=8, price=2)
+    large = text.estimate(params=8e9, tokens=1e12, gpus=8, price=2)
     assert "26,950 GPU hours x $2 = $53,899" in large
 
 
 def test_no_verdict_without_the_activations():
     """The state of DeepSeek-V3 fits on 2,048 GPUs, and a step doesn't."""
-    said = text.report(model="deepseek-v3", gpus=2048, seq=4096)
+    said = text.estimate(model="deepseek-v3", gpus=2048, seq=4096)
     assert "it fits" not in said
     assert "too much; `cs336 simulate` lists layouts that fit" in said
 
 
 def test_largest_model():
-    said = text.report(gpus=8, memory=80e9, optimizer="adamw")
+    said = text.estimate(gpus=8, memory=80e9, optimizer="adamw")
     assert "4 weight + 4 gradient + 0 master weight + 8 state = 16 per parameter" in said
     assert "6.4e11 / 16 = 40B parameters" in said
     assert "5B parameters, if every GPU holds the whole model (DDP)" in said
     assert "days" not in said
-    assert "= 53.33B parameters" in text.report(gpus=8, precision="bf16")
-    said = text.report(params=70e9)
+    assert "= 53.33B parameters" in text.estimate(gpus=8, precision="bf16")
+    said = text.estimate(params=70e9)
     assert "7e10 x 16 = 1,120 GB; too much, at least 14 such GPUs are needed" in said
 
 
 def test_every_device():
     for name, device in DATASHEET.items():
-        said = text.report(params=1e9, tokens=1e9, hardware=name.upper().replace(" ", "-"))
+        said = text.estimate(params=1e9, tokens=1e9, hardware=name.upper().replace(" ", "-"))
         assert device.name in said
         peak = device.peak_flops["bf16"]
         hours = 6e18 / (peak * 0.5) / 3600
@@ -69,7 +69,7 @@ def test_every_device():
 
 def test_every_optimizer_and_precision():
     for names in itertools.product(accounting.STATE_BYTES, accounting.PRECISIONS):
-        said = text.report(optimizer=names[0], precision=names[1], memory=1e9)
+        said = text.estimate(optimizer=names[0], precision=names[1], memory=1e9)
         total = accounting.bytes_per_parameter(*names).total
         printed = re.search(r"= ([\d.]+) per parameter", said)
         assert math.isclose(float(printed[1]), total, rel_tol=1e-3), names
@@ -78,7 +78,8 @@ def test_every_optimizer_and_precision():
 def test_a_published_model():
     """DeepSeek-V3 states 2.664M GPU hours (arXiv 2412.19437) and an MFU of 0.3894 (2505.09343)."""
     options = {"tokens": 14.8e12, "gpus": 2048, "seq": 4096, "mfu": 0.3894, "price": 2}
-    said = text.report(model="deepseek-v3", **options)
+    options |= {"model": "deepseek-v3", "convention": "causal"}  # as the paper states this MFU
+    said = text.estimate(**options)
     for line in (
         "671,026,404,352 parameters, of which 37.55B process a token",
         "6 x 3.662e10 in matmuls + 3.071e10 of attention at 4,096 tokens = 2.505e11 per token",
@@ -92,14 +93,25 @@ def test_a_published_model():
         assert line in said
     hours = float(re.search(r"= ([\d,]+) GPU hours", said)[1].replace(",", ""))
     assert hours == pytest.approx(2.664e6, rel=0.05)
-    assert "at 8,192 tokens" in text.report(model="llama3-405b")
+    assert "at 8,192 tokens" in text.estimate(model="llama3-405b")
+
+
+def test_the_convention_is_palms_unless_another_is_named():
+    for convention, attention, said in (
+        ("palm", "6.14e10", "attention to all keys, as MFU counts in PaLM"),
+        ("causal", "3.071e10", "the causal mask lets through"),
+    ):
+        printed = text.estimate(model="deepseek-v3", seq=4096, convention=convention)
+        assert f"+ {attention} of attention at 4,096 tokens" in printed
+        assert said in printed
+    assert "+ 6.14e10 of attention" in text.estimate(model="deepseek-v3", seq=4096)
 
 
 def test_a_folder_with_a_config(tmp_path):
     config = {"model_type": "gpt2", "n_layer": 12, "n_head": 12, "n_embd": 768}
     config |= {"vocab_size": 50257, "n_positions": 1024}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    said = text.report(model=str(tmp_path), tokens=1e9)
+    said = text.estimate(model=str(tmp_path), tokens=1e9)
     assert "124,439,808 parameters\n" in said
     assert f"Time to train {tmp_path} on 1B tokens" in said
 
@@ -108,6 +120,8 @@ BAD_OPTIONS = [
     ({"model": "gpt-9"}, "model 'gpt-9' is unknown; one of gpt2, gpt2-medium"),
     ({"model": "gpt2", "params": 1e9}, "give one of the two"),
     ({"model": "gpt2", "seq": 1025}, "seq is 1025; 1 to 1024 expected"),
+    ({"convention": "half", "model": "gpt2"}, "convention 'half' is unknown; one of palm, causal"),
+    ({"convention": "causal", "params": 1e9}, "convention is causal, and it needs a model"),
     ({"price": 0.0}, "price is 0.0; a number above 0"),
     ({"hardware": "v100"}, "hardware 'v100' is unknown; one of a100, h100"),
     ({"gpus": 0}, "gpus is 0"),
@@ -123,19 +137,8 @@ BAD_OPTIONS = [
 def test_bad_values_get_one_line():
     for options, message in BAD_OPTIONS:
         with pytest.raises(ValueError, match=re.escape(message)) as caught:
-            text.report(**options)
+            text.estimate(**options)
         assert "\n" not in str(caught.value)
-
-
-def test_numbers_as_people_write_them():
-    assert text.digits(7e10) == "7e10"
-    assert text.digits(0.5) == "0.5"
-    assert text.digits(1.244e7) == "1.244e7"
-    assert text.digits(5e-7) == "5e-7"
-    assert text.short(124_439_808) == "124.4M"
-    assert text.short(70e9) == "70B"
-    assert text.short(1000) == "1,000"
-    assert text.gigabytes(1.2e9) == "1.2 GB"
 
 
 def test_from_the_command_line(capsys: pytest.CaptureFixture[str]):

@@ -7,7 +7,7 @@ import torch
 
 from cs336_lib import cli, sampling
 from cs336_lib.bill import here, here_text
-from cs336_lib.bill.here import Machine, Passes, Row
+from cs336_lib.bill.here import Machine, Passes, Prediction
 from cs336_lib.config import PRESETS, TrainConfig
 
 CPU = torch.device("cpu")
@@ -60,7 +60,7 @@ def test_a_model_that_does_not_fit_is_not_measured(monkeypatch):
 
 
 def test_the_report_is_measured_once_a_day(tmp_path, monkeypatch, capsys):
-    rows = [Row(name, "fp32", 0.5, 1024, 7200, 2e9) for name in PRESETS]
+    rows = [Prediction(name, "fp32", 0.5, 1024, 7200, 2e9) for name in PRESETS]
     shapes = {"fp32": {"768 x 2304": [1e11, 2e11, 3e11]}}
     sampling = {"fp32": 0.03, "fp16": 0.02, "bf16": 0.025}
     machine = Machine(rows, shapes, {"fp32": 2e11}, 3e10, sampling, 2)
@@ -80,9 +80,9 @@ def test_the_report_is_measured_once_a_day(tmp_path, monkeypatch, capsys):
         (line,) = (line for line in text.splitlines() if line.startswith(str(own)))
         assert line.split()[2:5] == ["500", "ms", "128"]
     assert len(measured) == 1
-    assert here_text.this_machine(CPU) == machine
-    here_text.cache_file(CPU).write_text("{")
-    assert here_text.this_machine(CPU) == machine
+    assert here.this_machine(CPU) == machine
+    here.cache_file(CPU).write_text("{")
+    assert here.this_machine(CPU) == machine
     assert len(measured) == 2
 
 
@@ -90,13 +90,13 @@ def test_the_report_is_measured_once_a_day(tmp_path, monkeypatch, capsys):
     ("name", "other"), [("OMP_WAIT_POLICY", "ACTIVE"), ("GOMP_SPINCOUNT", "5"), ("version", "9.9")]
 )
 def test_what_changes_the_speed_is_measured_again(monkeypatch, name, other):
-    before = here_text.cache_file(CPU)
-    assert here_text.cache_file(CPU) == before
+    before = here.cache_file(CPU)
+    assert here.cache_file(CPU) == before
     if name == "version":
-        monkeypatch.setattr(here_text, "__version__", other, raising=False)
+        monkeypatch.setattr(here, "__version__", other, raising=False)
     else:
         monkeypatch.setenv(name, other)
-    assert here_text.cache_file(CPU) != before
+    assert here.cache_file(CPU) != before
 
 
 def test_every_type_of_weights_is_measured(tiny_config):

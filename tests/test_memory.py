@@ -19,8 +19,7 @@ from torch.utils.checkpoint import (
 
 from cs336_course.demos.activation_memory import LiveBytes
 from cs336_lib import accounting
-from cs336_lib.bill import architecture as arch
-from cs336_lib.bill import memory, published
+from cs336_lib.bill import memory, models, published
 from cs336_lib.bill.traffic import Layout
 from cs336_lib.config import GPTConfig
 
@@ -212,7 +211,7 @@ def test_the_peak_is_what_a_real_step_holds(
 ):
     config, batch, seq = config_of(name), 2, 128
     got = measured(config, dtype, recompute, attention, batch, seq)
-    shape = arch.from_hugging_face(config)
+    shape = models.from_hugging_face(config)
     kinds = memory.peak(
         shape,
         Layout(micro_batch=batch),
@@ -231,12 +230,12 @@ def test_the_peak_of_gpt2_is_that_of_the_course(precision: str):
     config = GPTConfig(vocab_size=50304)
     ours = accounting.peak_memory(config, 4, autocast=precision == "autocast")
     raw = {"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12}
-    shape = arch.from_hugging_face(raw | {"vocab_size": 50304, "n_positions": 1024})
+    shape = models.from_hugging_face(raw | {"vocab_size": 50304, "n_positions": 1024})
     kinds = memory.peak(shape, Layout(micro_batch=4), precision=precision)
     assert sum(kinds.values()) == pytest.approx(sum(ours.values()), rel=1e-3)
 
 
-LLAMA = arch.model("llama3-8b").architecture
+LLAMA = models.model("llama3-8b").architecture
 
 
 def test_stored_scores_are_what_selective_recomputation_drops():
@@ -252,7 +251,7 @@ def test_a_layout_shares_the_bytes():
     def held(**layout: Any) -> dict[str, float]:
         return memory.peak(LLAMA, Layout(**layout), 8192)
 
-    one, parameters = held(), arch.count_parameters(LLAMA)
+    one, parameters = held(), accounting.count_parameters(LLAMA)
     assert one["weights"] == pytest.approx(2 * parameters, rel=1e-5)  # without the last norm
     assert sum(list(one.values())[:4]) == 8 * one["weights"]
     assert list(one) == list(memory.KINDS)
@@ -296,9 +295,9 @@ def test_dualpipe_keeps_two_stages_on_each_device():
 
 
 def test_experts_are_spread_over_devices():
-    shape = arch.model("qwen3-30b-a3b").architecture
+    shape = models.model("qwen3-30b-a3b").architecture
     one, spread = (memory.peak(shape, Layout(dp=8, ep=ep), 4096)["weights"] for ep in (1, 8))
-    assert one - spread == 2 * arch.parameter_counts(shape)["experts"] * 7 / 8
+    assert one - spread == 2 * accounting.parameter_counts(shape)["experts"] * 7 / 8
 
 
 def test_published_steps_fit_into_their_devices():

@@ -51,7 +51,7 @@ except ValueError as error:
 # What `cs336 --help`, estimate, simulate, check, lab and assemble import, which shouldn't wait for
 # PyTorch
 QUICK = """
-cs336_course.cli cs336_lib.bill.text cs336_lib.bill.step_text cs336_course.learner.study
+cs336_course.cli cs336_lib.bill.text cs336_course.learner.study
 cs336_course.learner.lab cs336_course.learner.assemble
 """.split()
 

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cs336_lib import cli
-from cs336_lib.bill import architecture, published, simulate, step_text, traffic
-from cs336_lib.bill.simulate import Cluster, Work
-from cs336_lib.bill.traffic import LINKS, Layout, bubble
-from cs336_lib.system.hardware import DATASHEET
+from cs336_lib import accounting, cli
+from cs336_lib.bill import models, published, simulate, text, traffic
+from cs336_lib.bill.simulate import Cluster, Workload
+from cs336_lib.bill.traffic import Layout
+from cs336_lib.system.datasheets import DATASHEET, LINKS
+from tools.published_tables import step_table
 
 STEPS = published.steps()
 H100S = Cluster(DATASHEET["h100"], LINKS["nvlink4"], LINKS["infiniband-ndr"])
@@ -45,16 +46,32 @@ def test_no_step_is_hidden(errors):
 
 def test_the_page_has_every_step():
     page = published.DATA.parent / "docs" / "published_runs.md"
-    assert published.step_table() in page.read_text()
+    assert step_table() in page.read_text()
 
 
-def work_of(layout: Layout, **settings) -> Work:
+def work_of(layout: Layout, **settings) -> Workload:
     """A model whose layers all cost the same, so that theory gives the bubble."""
-    shape = architecture.Architecture(
+    shape = accounting.Architecture(
         n_layer=48, n_embd=4096, n_head=32, n_kv_head=32, head_dim=128, vocab_size=1,
         block_size=4096, mlp_width=11008,
     )  # fmt: skip
-    return Work(shape, layout, 4096, **settings)
+    return Workload(shape, layout, 4096, **settings)
+
+
+def bubble(layout: Layout) -> float:
+    """Return the idle share of a pipeline's step, as a fraction of the busy time.
+
+    GPipe and 1F1B wait for p - 1 of m micro-batches (Huang et al. 2019; Narayanan et al. 2021,
+    section 2.2). Interleaving divides this by the chunks. ZB-H1 postpones the gradients of weights
+    and waits for (p - 1) (F + B - W) (Qi et al. 2023, table 2). A forward pass F and the gradients
+    of inputs B and of weights W take equally long, so a third of the wait remains. DualPipe waits
+    for (p / 2 - 1) (F + 2 B - W), if its passes overlap and nothing waits for other devices
+    (DeepSeek-AI 2024, table 2).
+    """
+    if layout.schedule == "dualpipe":
+        return (layout.pp - 2) / layout.micro_batches / 3
+    parts = {"interleaved": layout.chunks, "zb-h1": 3}.get(layout.schedule, 1)
+    return (layout.pp - 1) / layout.micro_batches / parts
 
 
 @pytest.mark.parametrize(
@@ -108,7 +125,7 @@ def test_dualpipe_waits_as_in_the_paper(monkeypatch):
 def test_dualpipe_hides_the_way_to_experts():
     """DeepSeek-V3 took 2.664M H800 hours for 14.8T tokens (DeepSeek-AI 2024, table 1)."""
 
-    def hours(work: Work) -> float:
+    def hours(work: Workload) -> float:
         tokens = work.layout.batch * work.seq
         seconds = simulate.simulate(work, STEPS["deepseek-v3"].cluster).seconds
         return 14.8e12 / tokens * seconds / 3600 * work.layout.devices
@@ -139,15 +156,15 @@ def test_every_pass_runs_once_on_every_stage(schedule):
 
 def test_waiting_by_kind():
     """Each kind of parallelism sends the bytes of its traffic at the speed of its link."""
-    shape, seq = architecture.model("mixtral-8x7b").architecture, 32768
+    shape, seq = models.model("mixtral-8x7b").architecture, 32768
     layout = Layout(dp=2, tp=2, ep=2, cp=2, micro_batches=3)
     speed = H100S.link_speed(8)
     slow = replace(H100S, efficiency=replace(H100S.efficiency, overlap=0.0))
-    parts = simulate.simulate(Work(shape, layout, seq), slow).parts
+    parts = simulate.simulate(Workload(shape, layout, seq), slow).parts
     for kind in ("tensor", "expert", "context"):
         expected = traffic.traffic(shape, layout, seq)[kind] / speed
         assert parts[kind] == pytest.approx(expected), kind
-    assert simulate.simulate(Work(shape, layout, seq), H100S).parts["context"] == 0  # hidden
+    assert simulate.simulate(Workload(shape, layout, seq), H100S).parts["context"] == 0  # hidden
 
 
 def test_a_slow_stage_delays_the_step():
@@ -182,8 +199,8 @@ def test_llama_3_trained_for_nine_tenths_of_its_time():
 
 
 def test_the_sweep_keeps_within_memory_and_sorts_by_time():
-    shape = architecture.model("llama3-8b").architecture
-    found = simulate.sweep(Work(shape, Layout(), 8192), H100S, 16, 32)
+    shape = models.model("llama3-8b").architecture
+    found = simulate.sweep(Workload(shape, Layout(), 8192), H100S, 16, 32)
     assert len(found) > 10
     assert all(sum(simulate.memory(work).values()) <= 72e9 for work, _ in found)
     seconds = [step.seconds for _, step in found]
@@ -193,13 +210,13 @@ def test_the_sweep_keeps_within_memory_and_sorts_by_time():
 
 def test_a_step_that_is_too_large_names_the_nearest_that_fits():
     options = {"model": "llama3-70b", "batch": 512, "recompute": "none"}
-    text = step_text.simulation(gpus=64, tp=1, **options)
-    assert "too much; it fits with --recompute full" in text
-    text = step_text.simulation(gpus=64, tp=1, **options | {"recompute": "full"})
-    assert "it fits" in text
-    assert "too much" not in text
-    text = step_text.simulation(gpus=8, tp=8, **options)
-    assert "too much; use more or larger GPUs" in text
+    said = text.simulation(gpus=64, tp=1, **options)
+    assert "too much; it fits with --recompute full" in said
+    said = text.simulation(gpus=64, tp=1, **options | {"recompute": "full"})
+    assert "it fits" in said
+    assert "too much" not in said
+    said = text.simulation(gpus=8, tp=8, **options)
+    assert "too much; use more or larger GPUs" in said
 
 
 def test_the_command_prints_a_step_and_a_sweep(capsys):
@@ -265,10 +282,10 @@ def searched(text: str) -> tuple[list[dict[str, str]], str]:
 def test_a_search_obeys_every_flag_and_its_command_repeats_its_numbers(options, capsys):
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     try:
-        text = step_text.simulation(**options)
+        said = text.simulation(**options)
     except ValueError:
         return
-    rows, command = searched(text)
+    rows, command = searched(said)
     for row in rows:
         for name in COLUMNS[3:]:
             assert row[name] == str(options.get(name, row[name])), (flags, row)
@@ -288,9 +305,9 @@ def test_a_search_obeys_every_flag_and_its_command_repeats_its_numbers(options, 
 
 
 def test_a_search_with_context_parallelism_shows_what_its_command_shows(capsys):
-    text = step_text.simulation(cp=2)
-    assert "cp 2" in text.splitlines()[0]
-    rows, command = searched(text)
+    said = text.simulation(cp=2)
+    assert "cp 2" in said.splitlines()[0]
+    rows, command = searched(said)
     cli.main(shlex.split(command)[1:])
     assert f"{rows[0]['step']} s: " in capsys.readouterr().out
 
@@ -311,7 +328,7 @@ def test_a_search_with_context_parallelism_shows_what_its_command_shows(capsys):
 )
 def test_a_search_that_finds_nothing_says_which_flag_is_the_reason(options, message):
     with pytest.raises(ValueError, match=message) as caught:
-        step_text.simulation(**options)
+        text.simulation(**options)
     assert "\n" not in str(caught.value)
 
 
@@ -337,5 +354,5 @@ def test_a_search_that_finds_nothing_says_which_flag_is_the_reason(options, mess
 )
 def test_what_does_not_fit_is_one_line(options, message):
     with pytest.raises(ValueError, match=message) as caught:
-        step_text.simulation(**options)
+        text.simulation(**options)
     assert "\n" not in str(caught.value)

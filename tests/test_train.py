@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cs336_lib import accounting
 from cs336_lib.model import GPT
 from cs336_lib.system import hardware
+from cs336_lib.text import duration
 from cs336_lib.training import checkpoint
 from cs336_lib.training import loop as train_module
 from cs336_lib.training.loop import EXPECTED_MFU, train
@@ -62,8 +63,8 @@ def test_the_expected_time_is_a_range_that_our_measurements_lie_in(tiny_run, mon
     train(dataclasses.replace(tiny_run, eval_every=0, checkpoint_every=0))
     (flops,) = re.findall(r"([\d.e+]+) FLOPs", banner := capsys.readouterr().out)
     slow, fast = EXPECTED_MFU["cpu"]
-    times = [accounting.duration(float(flops) / 1e6 / share).split()[0] for share in (fast, slow)]
-    shares = "(at 85% to 30% MFU; small models take longer)"
+    times = [duration(float(flops) / 1e6 / share).split()[0] for share in (fast, slow)]
+    shares = "(at 85% to 30% MFU as in PaLM; small models take longer)"
     assert f"expected   {' to '.join(times)} seconds without validation {shares}\n" in banner
     root = Path(__file__).parents[1]
     for name, kind in (("README.md", "cpu"), ("docs/reproduce_gpt2.md", "cuda")):
@@ -478,7 +479,7 @@ def test_a_loss_spike_is_marked_also_after_a_resume(tiny_run, monkeypatch, capsy
 
 
 def test_what_is_no_spike():
-    from cs336_lib.bill.text import summary
+    from cs336_lib.text import summary
     from cs336_lib.training.run_folder import is_spike
 
     noise = torch.randn(20_000, generator=torch.Generator().manual_seed(1)).tolist()

@@ -21,7 +21,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cs336_lib.bill.architecture import Architecture
+from cs336_lib.accounting import Architecture
 from cs336_lib.bill.traffic import Layout, require_fit
 from cs336_lib.config import UserError
 

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from cs336_course.figures.style import BLACK, BLUE, FILLS, RED, SKY, figure, label
-from cs336_lib.bill.text import digits
+from cs336_lib.text import digits
 
 __all__ = ["FILLS", "bill", "ratios", "simulated"]
 

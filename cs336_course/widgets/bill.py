@@ -8,15 +8,16 @@ from cs336_course.figures import bills as plots
 from cs336_course.widgets.budget import PRICES, TOKENS, money
 from cs336_course.widgets.widget import Explorer, Values, View, choice, slider, table, tag
 from cs336_lib import accounting
-from cs336_lib.bill import architecture, memory, traffic
+from cs336_lib.bill import memory, models, traffic
 from cs336_lib.bill.memory import Recompute
-from cs336_lib.bill.simulate import Cluster, Step, Work, simulate
-from cs336_lib.bill.text import digits, gigabytes, short, training_length
-from cs336_lib.bill.traffic import LINKS, Layout, Schedule
+from cs336_lib.bill.simulate import Cluster, Step, Workload, simulate
+from cs336_lib.bill.text import training_length
+from cs336_lib.bill.traffic import Layout, Schedule
 from cs336_lib.config import UserError
-from cs336_lib.system.hardware import DATASHEET
+from cs336_lib.system.datasheets import DATASHEET, LINKS
+from cs336_lib.text import digits, duration, gigabytes, short
 
-MODELS = {published.title: published for published in architecture.models().values()}
+MODELS = {published.title: published for published in models.models().values()}
 CLUSTERS = {  # device, link inside of a machine, link between machines
     "A100, InfiniBand HDR": ("a100", "nvlink3", "infiniband-hdr"),
     "H100, InfiniBand NDR": ("h100", "nvlink4", "infiniband-ndr"),
@@ -61,7 +62,7 @@ class Bill:
         traffic: Bytes that a device sends in a step, by kind of parallelism.
     """
 
-    work: Work
+    work: Workload
     cluster: Cluster
     step: Step
     seconds: float
@@ -86,7 +87,7 @@ class Bill:
         return f"{kind} ({seconds / self.step.seconds:.0%} of a step)"
 
 
-def bill(work: Work, cluster: Cluster, tokens: float, price: float) -> Bill:
+def bill(work: Workload, cluster: Cluster, tokens: float, price: float) -> Bill:
     """Work out the bill of a run.
 
     Args:
@@ -96,7 +97,7 @@ def bill(work: Work, cluster: Cluster, tokens: float, price: float) -> Bill:
         price: Dollars per hour of one device.
 
     Raises:
-        UserError: If the model doesn't fit the layout.
+        ValueError: If the model doesn't fit the layout.
     """
     layout = work.layout
     step = simulate(work, cluster)
@@ -138,15 +139,11 @@ class ModelBill(Explorer):
         tp, pp = WAYS[values["tensor"]], WAYS[values["pipeline"]]
         dp = devices // (tp * pp)
         if dp == 0:
-            raise UserError(
-                f"{tp} x {pp} devices hold one copy of the model, and you have {devices}; use more "
-                "devices"
-            )
+            held = f"{tp} x {pp} devices hold one copy of the model"
+            raise UserError(f"{held}, and you have {devices}; use more devices")
         if batch < dp:
-            raise UserError(
-                f"{dp:,} copies of the model can't share {batch:,} sequences; take {dp:,} "
-                "sequences or more"
-            )
+            message = f"{dp:,} copies of the model can't share {batch:,} sequences"
+            raise UserError(f"{message}; take {dp:,} sequences or more")
         schedule = SCHEDULES[values["schedule"]] if pp > 1 else "1f1b"
         chunks = max(1, min(8, (a.n_layer + 2) // pp)) if schedule == "interleaved" else 1
         layout = Layout(
@@ -159,7 +156,7 @@ class ModelBill(Explorer):
             schedule=schedule,
             chunks=chunks,
         )
-        work = Work(a, layout, training_length(a, 0), RECOMPUTE[values["recompute"]])
+        work = Workload(a, layout, training_length(a, 0), RECOMPUTE[values["recompute"]])
         device, inner, outer = CLUSTERS[values["cluster"]]
         cluster = Cluster(DATASHEET[device], LINKS[inner], LINKS[outer])
         return bill(work, cluster, TOKENS[values["tokens"]], PRICES[values["price"]])
@@ -170,7 +167,7 @@ class ModelBill(Explorer):
         fits = "fits" if found.fits else "does not fit"
         held = sum(found.memory.values())
         return (
-            f"{accounting.duration(found.seconds)}, {money(found.dollars)}; "
+            f"{duration(found.seconds)}, {money(found.dollars)}; "
             f"{gigabytes(held)} on a device of {gigabytes(found.cluster.device.memory)}: {fits}; "
             f"after the matmuls, the most time goes to {found.bottleneck}"
         )
@@ -182,9 +179,9 @@ class ModelBill(Explorer):
         hours = found.seconds / 3600 * layout.devices
         facts = [
             ("parameters", short(MODELS[values["model"]].parameters)),
-            ("of these active", short(architecture.active_parameters(a))),
+            ("of these active", short(accounting.active_parameters(a))),
             ("copies of the model", f"{layout.dp:,}"),
-            ("a step", f"{digits(found.step.seconds)} s, {found.step.mfu:.0%} MFU"),
+            ("a step", f"{digits(found.step.seconds)} s, {found.step.mfu:.0%} MFU (PaLM)"),
             ("device-hours", short(hours)),
         ]
         sent = [(kind, gigabytes(size)) for kind, size in found.traffic.items() if size]
@@ -208,7 +205,7 @@ class ModelBill(Explorer):
         found = self.bill(values)
         title = (
             f"{values['model']}, {values['devices']} x {found.cluster.device.name}: "
-            f"{accounting.duration(found.seconds)}, {money(found.dollars)}"
+            f"{duration(found.seconds)}, {money(found.dollars)}"
         )
         in_gb = {kind: size / 1e9 for kind, size in found.memory.items()}
         return plots.bill(title, found.seconds_by_part, in_gb, found.cluster.device.memory / 1e9)

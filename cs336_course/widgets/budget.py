@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 from cs336_course.figures import accounting as plots
 from cs336_course.widgets.widget import Explorer, Values, View, choice, slider, table, tag
 from cs336_lib import accounting
-from cs336_lib.bill.text import digits, gigabytes, short
 from cs336_lib.system.hardware import DATASHEET
+from cs336_lib.text import digits, duration, gigabytes, short
 
 PARAMETERS = {
     short(n): n
@@ -86,7 +86,7 @@ def budget(
         UserError: If a formula in `accounting` rejects a value.
     """
     sheet = DATASHEET[hardware]
-    flops = accounting.training_flops(parameters, tokens)
+    flops = accounting.six_n_d(parameters, tokens)
     seconds = accounting.training_seconds(flops, devices, sheet.peak_flops["bf16"], mfu)
     per = accounting.bytes_per_parameter(optimizer, precision)
     parts = {  # bytes, and the ZeRO stage that begins to shard them
@@ -148,7 +148,7 @@ class TrainingBudget(Explorer):
         found = self.budget(values)
         fits = "fits" if found.fits else "does not fit"
         return (
-            f"{accounting.duration(found.seconds)}, {money(found.dollars)}; "
+            f"{duration(found.seconds)}, {money(found.dollars)}; "
             f"{gigabytes(found.total)} on each device of {gigabytes(found.memory)}: {fits}"
         )
 
@@ -159,7 +159,7 @@ class TrainingBudget(Explorer):
         facts = [
             ("work, 6 N D", f"{digits(found.flops)} FLOPs"),
             ("tokens per parameter", digits(found.tokens_per_parameter)),
-            ("time", accounting.duration(found.seconds)),
+            ("time", duration(found.seconds)),
             ("device-hours", short(hours)),
             ("cost", money(found.dollars)),
         ]

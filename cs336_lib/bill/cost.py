@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from cs336_lib.bill.architecture import (
+from cs336_lib.accounting import (
     Architecture,
+    Convention,
     count_parameters,
     decode_flops,
     forward_flops_per_token,
@@ -12,7 +13,7 @@ from cs336_lib.bill.architecture import (
     mlp_matrices,
     train_flops_per_token,
 )
-from cs336_lib.config import require
+from cs336_lib.config import UserError
 from cs336_lib.system.datasheets import Device
 
 
@@ -28,6 +29,7 @@ class Rental:
         price: Dollars per device and hour.
         devices: Number of devices that share the model.
         mfu: Fraction of the peak FLOP/s in training and prefill.
+        convention: FLOPs that `mfu` counts (see `accounting`).
         bandwidth_share: Fraction of the memory bandwidth in decoding.
         dtype: Precision of the matmuls.
     """
@@ -36,6 +38,7 @@ class Rental:
     price: float
     devices: int = 1
     mfu: float = 0.4
+    convention: Convention = "palm"
     bandwidth_share: float = 0.7
     dtype: str = "bf16"
 
@@ -56,12 +59,14 @@ class Rental:
 
 def training_cost(a: Architecture, rental: Rental, seq: int) -> float:
     """Return the dollars per million tokens of training on sequences of `seq` tokens."""
-    return rental.per_million(train_flops_per_token(a, seq) / rental.flops)
+    flops = train_flops_per_token(a, seq, rental.convention)
+    return rental.per_million(flops / rental.flops)
 
 
 def prefill_cost(a: Architecture, rental: Rental, seq: int) -> float:
     """Return the dollars per million tokens of prompts of `seq` tokens, limited by compute."""
-    return rental.per_million(forward_flops_per_token(a, seq) / rental.flops)
+    flops = forward_flops_per_token(a, seq, rental.convention)
+    return rental.per_million(flops / rental.flops)
 
 
 def weight_bytes(a: Architecture, batch: int, bytes_per_weight: float = 2) -> float:
@@ -94,13 +99,15 @@ def decode_seconds(
         bytes_per_value: Bytes of a weight and of a number in the KV cache.
 
     Raises:
-        ValueError: If weights and caches don't fit into the devices' memory.
+        UserError: If weights and caches don't fit into the devices' memory.
     """
     cache = batch * kv_cache_bytes(a, context, bytes_per_value)
     stored = bytes_per_value * count_parameters(a) + cache
     room = rental.devices * rental.device.memory
-    need = f"weights and caches take {stored / 1e9:.0f} GB, and the devices have {room / 1e9:.0f}"
-    require(stored <= room, f"{need}; use more devices, or a smaller batch or context")
+    if stored > room:
+        need = f"weights and caches take {stored / 1e9:.0f} GB, and the devices have"
+        advice = "use more devices, or a smaller batch or context"
+        raise UserError(f"{need} {room / 1e9:.0f}; {advice}")
     read = weight_bytes(a, batch, bytes_per_value) + cache
     return max(read / rental.bandwidth, batch * decode_flops(a, context) / rental.flops)
 

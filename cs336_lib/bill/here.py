@@ -1,22 +1,26 @@
 """Measure this machine, and predict the time and memory of training steps on it."""
 
 import dataclasses
+import hashlib
 import itertools
+import json
 import math
+import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, cast
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from cs336_lib import accounting, schedule
+from cs336_lib import __version__, accounting, schedule
 from cs336_lib.config import PRESETS, GPTConfig, TrainConfig
 from cs336_lib.data.loader import open_data
-from cs336_lib.io import Bar
+from cs336_lib.io import Bar, Log, read_json, write_atomic
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer
 from cs336_lib.sampling import WEIGHTS, store_weights, stream
@@ -24,6 +28,7 @@ from cs336_lib.system import hardware
 from cs336_lib.training import distributed, loop
 from cs336_lib.training.distributed import World
 
+Found = TypeVar("Found")
 Precision = Literal["auto", "fp32", "bf16"]
 
 DEPTHS = (1, 4)  # blocks of the models that are measured
@@ -172,7 +177,7 @@ def vocabulary(config: TrainConfig) -> int:
 
 
 @dataclass(frozen=True)
-class Row:
+class Prediction:
     """Prediction for a run.
 
     Attributes:
@@ -194,7 +199,7 @@ class Row:
 
 def predict(
     name: str, config: TrainConfig, precisions: Sequence[Precision], device: torch.device
-) -> Row:
+) -> Prediction:
     """Predict a run in each precision, and return the row of the fastest."""
     size, rows = vocabulary(config), []
     shape, batch = config.model_config(size), distributed.micro_batch(config, World())
@@ -211,7 +216,7 @@ def predict(
             seconds = step_seconds(chosen, size, device)
         windows = schedule.windows_before(config.max_steps, config)
         steps = windows / config.batch_windows
-        rows.append(Row(name, precision, seconds, config.batch_tokens, round(steps), memory))
+        rows.append(Prediction(name, precision, seconds, config.batch_tokens, round(steps), memory))
     return min(rows, key=lambda row: row.seconds or math.inf)
 
 
@@ -301,7 +306,7 @@ class Machine:
         threads: Number of CPU threads with the fastest step.
     """
 
-    rows: list[Row]
+    rows: list[Prediction]
     matmuls: dict[str, dict[str, list[float]]]
     peaks: dict[str, float | None]
     bandwidth: float
@@ -332,7 +337,7 @@ def measure(device: torch.device) -> Machine:
             seconds_per_token(GPTConfig(), device),
         )
         bar.update()
-        rows: list[Row] = []
+        rows: list[Prediction] = []
         for name, (_, config) in PRESETS.items():
             rows.append(predict(name, config, precisions, device))
             if name == "gpt2-124m":
@@ -342,3 +347,53 @@ def measure(device: torch.device) -> Machine:
         bar.close()
         torch.set_num_threads(default)
     return Machine(rows, matmuls, peaks, bandwidth, sampling, threads)
+
+
+# Measurements are kept for a day
+
+DAY = 86_400.0
+
+SPEED_VARIABLES = ("CS336_CPU_BF16", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+
+
+def cache_file(device: torch.device, shape: GPTConfig | None = None) -> Path:
+    """Return the file in the user's cache folder for all that changes the speed.
+
+    This is the device, the CPU, its threads and how they wait, torch and this package. With a
+    shape, the file is for the weights of this model.
+    """
+    key = (
+        *(hardware.device_name(device), hardware.cpu_model(), os.cpu_count()),
+        *(torch.get_num_threads(), torch.__version__, __version__),
+        *(os.environ.get(name) for name in SPEED_VARIABLES),
+        *((shape,) if shape else ()),
+    )
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cs336"
+    name = "weights" if shape else "here"
+    return folder / f"{name}-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.json"
+
+
+def measured_once_a_day(
+    file: Path, parse: Callable[[Any], Found], measure: Callable[[], Found]
+) -> Found:
+    """Return the measurement in a cache file, or measure and store it if the last is a day old."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        if time.time() - file.stat().st_mtime < DAY:
+            return parse(read_json(file))
+    if hasattr(os, "getloadavg") and (load := os.getloadavg()[0]) > 0.5:
+        Log().write(f"other programs are running (load {load:.1f}), so times may be too long\n")
+    found = measure()
+    content = dataclasses.asdict(found) if isinstance(found, Machine) else found
+    with suppress(OSError):  # without a cache, it is measured again next time
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(file, json.dumps(content) + "\n")
+    return found
+
+
+def this_machine(device: torch.device) -> Machine:
+    """Return the measurement of this machine."""
+    return measured_once_a_day(
+        cache_file(device),
+        lambda stored: Machine(**{**stored, "rows": [Prediction(**row) for row in stored["rows"]]}),
+        lambda: measure(device),
+    )

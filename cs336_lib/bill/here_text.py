@@ -1,57 +1,16 @@
-"""Format and cache measurements of this machine for `cs336 estimate --here`."""
+"""Tables of `cs336 estimate --here`."""
 
-import dataclasses
-import hashlib
-import json
-import os
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from cs336_lib import __version__, accounting
 from cs336_lib.bill import here
-from cs336_lib.bill.here import Machine, Row
-from cs336_lib.bill.text import digits, gigabytes, table
+from cs336_lib.bill.here import Machine, Prediction
 from cs336_lib.config import TrainConfig, from_json
-from cs336_lib.io import Log, read_json, write_atomic
+from cs336_lib.io import read_json
 from cs336_lib.system import hardware
-
-DAY = 86_400.0
-
-SPEED_VARIABLES = ("CS336_CPU_BF16", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
-
-
-def cache_file(device: torch.device) -> Path:
-    """Return the file in the user's cache folder for all that changes the speed.
-
-    This is the device, the CPU, its threads and how they wait, torch and this package.
-    """
-    key = (
-        *(hardware.device_name(device), hardware.cpu_model(), os.cpu_count()),
-        *(torch.get_num_threads(), torch.__version__, __version__),
-        *(os.environ.get(name) for name in SPEED_VARIABLES),
-    )
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cs336"
-    return folder / f"here-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.json"
-
-
-def this_machine(device: torch.device) -> Machine:
-    """Return the measurement of this machine, which is repeated after a day."""
-    file = cache_file(device)
-    with suppress(OSError, ValueError, TypeError, KeyError):
-        if time.time() - file.stat().st_mtime < DAY:
-            stored = read_json(file)
-            return Machine(**{**stored, "rows": [Row(**row) for row in stored["rows"]]})
-    if hasattr(os, "getloadavg") and (load := os.getloadavg()[0]) > 0.5:
-        Log().write(f"other programs are running (load {load:.1f}), so times may be too long\n")
-    found = here.measure(device)
-    with suppress(OSError):  # without a cache, it is measured again next time
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(file, json.dumps(dataclasses.asdict(found)) + "\n")
-    return found
+from cs336_lib.text import digits, duration, gigabytes, table
 
 
 def sampling_choice(sampling: dict[str, float]) -> str:
@@ -62,7 +21,7 @@ def sampling_choice(sampling: dict[str, float]) -> str:
     return f"{best} to sample (--weights {best}): {times} ms a token{note}"
 
 
-def cells(row: Row) -> list[str]:
+def cells(row: Prediction) -> list[str]:
     """Format the prediction for a run as the cells of a table."""
     start, memory = [row.name, row.precision], gigabytes(row.memory)
     if row.seconds is None:
@@ -70,7 +29,7 @@ def cells(row: Row) -> list[str]:
     is_short = row.seconds < 10
     step = f"{digits(1000 * row.seconds)} ms" if is_short else f"{digits(row.seconds)} s"
     rate = f"{row.tokens / row.seconds:,.0f}"
-    return [*start, step, rate, memory, accounting.duration(row.steps * row.seconds)]
+    return [*start, step, rate, memory, duration(row.steps * row.seconds)]
 
 
 def matmul_table(machine: Machine) -> list[str]:
@@ -104,12 +63,12 @@ def report(config: str = "") -> str:
 
     Raises:
         OSError: If the config can't be read.
-        ValueError: If the config is invalid.
+        UserError: If the config is invalid.
     """
     device = hardware.select_device()
     own: dict[str, Any] = {config: read_json(Path(config))} if config else {}
     configs = {name: from_json(TrainConfig, content, name) for name, content in own.items()}
-    machine = this_machine(device)
+    machine = here.this_machine(device)
     rows = list(machine.rows)
     for name, chosen in configs.items():
         rows.append(here.predict(name, chosen, here.precisions_of(chosen, device), device))

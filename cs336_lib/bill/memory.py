@@ -8,10 +8,17 @@ is PyTorch's cross-entropy in fp32. The optimizer is fused, so its update has no
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from cs336_lib.accounting import PRECISIONS, Attention, Recipe, bytes_per_parameter, require_choice
-from cs336_lib.bill.architecture import Architecture, parameter_counts
+from cs336_lib.accounting import (
+    PRECISIONS,
+    Architecture,
+    Attention,
+    Recipe,
+    bytes_per_parameter,
+    parameter_counts,
+    require_choice,
+)
 from cs336_lib.bill.traffic import Layout, layer_parameters, require_fit
 
 Recompute = Literal["none", "selective", "full"]
@@ -175,7 +182,7 @@ def held_bytes(
     """
     per, counts = bytes_per_parameter(optimizer, precision), parameter_counts(a)
     outside, experts = layer_parameters(a, layout)
-    ends = (counts["embedding"] + counts["positions"]) / layout.tp
+    ends = (counts["wte"] + counts["wpe"]) / layout.tp
     output = a.vocab_size * a.n_embd / layout.tp
     if layout.pp == 1:
         matmuls, ends = outside + output, ends + counts["output"] / layout.tp
@@ -277,7 +284,7 @@ def moments(
         optimizer: A key of `accounting.STATE_BYTES`.
 
     Raises:
-        ValueError: If a name is unknown or the model doesn't fit the layout.
+        UserError: If a name is unknown or the model doesn't fit the layout.
     """
     layout, seq = layout or Layout(), seq or a.block_size
     require_choice("recompute", recompute, ("none", "selective", "full"))
@@ -299,14 +306,7 @@ def moments(
 
 
 def peak(
-    a: Architecture,
-    layout: Layout | None = None,
-    seq: int | None = None,
-    *,
-    recompute: Recompute = "none",
-    attention: Attention = "flash",
-    precision: str = "mixed",
-    optimizer: str = "adamw",
+    a: Architecture, layout: Layout | None = None, seq: int | None = None, **how: Any
 ) -> dict[str, float]:
     """Return the peak bytes on a device in a training step, by kind.
 
@@ -315,13 +315,4 @@ def peak(
     Example:
         >>> sum(peak(model("llama3-8b").architecture, Layout(dp=8, zero=3)).values())
     """
-    found = moments(
-        a,
-        layout,
-        seq,
-        recompute=recompute,
-        attention=attention,
-        precision=precision,
-        optimizer=optimizer,
-    )
-    return max(found.values(), key=lambda kinds: sum(kinds.values()))
+    return max(moments(a, layout, seq, **how).values(), key=lambda kinds: sum(kinds.values()))

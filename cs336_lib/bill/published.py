@@ -3,17 +3,21 @@
 from dataclasses import dataclass, replace
 
 from cs336_lib import accounting
-from cs336_lib.bill import architecture
-from cs336_lib.bill.architecture import Architecture
-from cs336_lib.bill.simulate import Cluster, Work, simulate
-from cs336_lib.bill.traffic import LINKS, Layout
+from cs336_lib.accounting import Architecture, Convention
+from cs336_lib.bill import models
+from cs336_lib.bill.simulate import Cluster, Workload
+from cs336_lib.bill.traffic import Layout
 from cs336_lib.data.corpus import DATA
 from cs336_lib.io import read_json
-from cs336_lib.system.datasheets import DATASHEET
+from cs336_lib.system.datasheets import DATASHEET, LINKS
 
-# What a paper's "FLOPs" are, as a multiple of our count of forward and backward passes.
-# "recomputed" adds the second forward pass of full activation checkpointing.
-PASSES = {"computed": 1.0, "full": 1.0, "recomputed": 4 / 3}
+# What a paper's "FLOPs" are: a convention, and a factor. "recomputed" adds the second forward pass
+# of full activation checkpointing.
+CONVENTIONS: dict[str, tuple[Convention, float]] = {
+    "palm": ("palm", 1.0),
+    "causal": ("causal", 1.0),
+    "recomputed": ("palm", 4 / 3),
+}
 
 
 @dataclass(frozen=True)
@@ -31,8 +35,8 @@ class PublishedRun:
         precision: Number format of the matmuls.
         layout: How the model was spread over the devices.
         mfu: Utilization as stated, as a fraction of the peak.
-        convention: Which FLOPs the utilization counts: "computed" (the mask's keys), "full" (all
-            keys) or "recomputed" (all keys, and a second forward pass).
+        convention: Which FLOPs the utilization counts: those of "palm" or "causal" (see
+            `accounting`), or "recomputed" (all keys, and a second forward pass).
         stated: The time as stated: days, device_hours, tokens_per_second or seconds_per_step.
         reason: Why the prediction can't be made or differs by more than 5%.
     """
@@ -56,9 +60,9 @@ class PublishedRun:
         """FLOPs of a training token by the convention of the run."""
         if self.architecture is None or self.seq is None:
             return None
-        count: architecture.Count = "computed" if self.convention == "computed" else "full"
-        once = architecture.train_flops_per_token(self.architecture, self.seq, count)
-        return PASSES[self.convention] * once
+        convention, passes = CONVENTIONS[self.convention]
+        once = accounting.train_flops_per_token(self.architecture, self.seq, convention)
+        return passes * once
 
     @property
     def predicted_speed(self) -> float | None:
@@ -102,51 +106,9 @@ def runs() -> dict[str, PublishedRun]:
         fields = dict(entry)
         model, shape = fields.pop("model", ""), fields.pop("shape", None)
         built = Architecture(**shape) if shape else None
-        fields["architecture"] = architecture.model(model).architecture if model else built
+        fields["architecture"] = models.model(model).architecture if model else built
         found[name] = PublishedRun(**{"reason": "", **fields})
     return found
-
-
-def table() -> str:
-    """Format the runs as a Markdown table, with the predicted and the stated speed."""
-    rows = [
-        "| run | devices | layout | MFU | tokens/s a device, predicted | stated | ratio | time |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for run in runs().values():
-        several = run.devices is not None and run.devices > 1
-        devices = f"{run.devices:,} x {run.device.upper()}" if several else run.device.upper()
-        cells = [run.title, devices, run.layout]
-        cells += ["-" if run.mfu is None else f"{run.mfu:.1%}", speed(run.predicted_speed)]
-        cells += [speed(run.stated_speed), "-" if run.ratio is None else f"{run.ratio:.3f}"]
-        days = run.days(run.stated_speed or run.predicted_speed)
-        seconds = days and days * accounting.SECONDS_PER_DAY
-        cells.append("-" if seconds is None else accounting.duration(seconds))
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows)
-
-
-def speed(value: float | None) -> str:
-    """Format a speed with four digits, or a dash."""
-    return "-" if value is None else f"{value:,.0f}" if value >= 1000 else f"{value:.1f}"
-
-
-def step_table() -> str:
-    """Format the published steps as a Markdown table, with the simulated and the stated MFU."""
-    rows = [
-        "| step | devices | layout | simulated | stated | off by |",
-        "|---|---|---|---|---|---|",
-    ]
-    for name, step in steps().items():
-        layout = step.work.layout
-        found = simulate(step.work, step.cluster).mfu
-        counts = (layout.tp, layout.pp, layout.cp, layout.ep, layout.dp)
-        ways = zip(("tensor", "pipeline", "context", "expert", "data"), counts, strict=True)
-        parts = [f"{count}-way {way}" for way, count in ways if count > 1]
-        devices = f"{layout.devices:,} x {step.cluster.device.name.split()[1]}"
-        cells = [name, devices, ", ".join(parts), f"{found:.1%}", f"{step.mfu:.1%}"]
-        rows.append(f"| {' | '.join(cells)} | {found / step.mfu - 1:+.1%} |")
-    return "\n".join(rows)
 
 
 @dataclass(frozen=True)
@@ -157,11 +119,11 @@ class PublishedStep:
         source: Where the figures come from.
         work: The model and its layout.
         cluster: The devices and links.
-        mfu: Utilization as stated, or computed from the stated speed. It counts all keys.
+        mfu: Utilization as stated, or computed from the stated speed. It counts as "palm".
     """
 
     source: str
-    work: Work
+    work: Workload
     cluster: Cluster
     mfu: float
 
@@ -173,7 +135,7 @@ def steps() -> dict[str, PublishedStep]:
         fields = dict(entry)
         source, mfu = fields.pop("source"), fields.pop("mfu")
         model, shape = fields.pop("model", ""), fields.pop("shape", None)
-        a = architecture.model(model).architecture if model else Architecture(**shape)
+        a = models.model(model).architecture if model else Architecture(**shape)
         device = DATASHEET[fields.pop("device")]
         device = replace(device, bandwidth=fields.pop("bandwidth", device.bandwidth))
         cluster = Cluster(device, LINKS[fields.pop("inner")], LINKS[fields.pop("outer")])
@@ -182,5 +144,5 @@ def steps() -> dict[str, PublishedStep]:
         layout = Layout(**fields)
         if layout.chunks > 1:
             layout = replace(layout, schedule="interleaved")
-        found[name] = PublishedStep(source, Work(a, layout, **rest), cluster, mfu)
+        found[name] = PublishedStep(source, Workload(a, layout, **rest), cluster, mfu)
     return found

@@ -1,4 +1,4 @@
-"""Fit and use scaling laws: the best model for a budget, over-training, and the critical batch."""
+"""Fit and use scaling laws: the best model for a budget, and the critical batch."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cs336_lib.accounting import training_flops
-from cs336_lib.config import require
+from cs336_lib.config import UserError
 from cs336_lib.data.corpus import DATA
 from cs336_lib.io import read_json
 
@@ -55,17 +54,6 @@ class ScalingLaw:
         parameters = ratio ** (1 / (self.alpha + self.beta)) * (flops / 6) ** self.exponent
         return parameters, flops / 6 / parameters
 
-    def tokens_for(self, parameters: float, loss: float) -> float:
-        """Return the tokens after which a model of this size reaches a loss.
-
-        Raises:
-            ValueError: If the model is too small to reach the loss with any amount of data.
-        """
-        floor = self.e + self.a / parameters**self.alpha
-        model = f"a model of {parameters:.3g} parameters stays above a loss of {floor:.4f}"
-        require(loss > floor, f"{model}, and {loss:.4f} was asked for; choose a larger model")
-        return (self.b / (loss - floor)) ** (1 / self.beta)
-
 
 # Hoffmann et al. printed rounded exponents, and rounding 0.2849 to 0.28 matters at 1e12 tokens.
 # Their optimizer also stopped too early, so Besiroglu et al. fitted the runs of figure 4 again.
@@ -83,50 +71,6 @@ FITS = {
         source="Besiroglu et al. 2024 (arXiv 2404.10102)",
     ),
 }
-
-
-@dataclass(frozen=True)
-class Overtrained:
-    """A model smaller than the best for its budget, trained longer to the same loss.
-
-    Attributes:
-        parameters: Parameters of the smaller model.
-        tokens: Tokens it is trained on.
-        flops: Training FLOPs, 6 N D.
-        extra: Training FLOPs divided by those of the best model, minus 1.
-        break_even: Tokens served after which both cost the same in training and serving together.
-    """
-
-    parameters: float
-    tokens: float
-    flops: float
-    extra: float
-    break_even: float
-
-
-def overtrained(law: ScalingLaw, flops: float, times: float) -> Overtrained:
-    """Shrink the best model for a budget, and train it until it reaches the same loss.
-
-    Args:
-        law: The scaling law.
-        flops: Training FLOPs of the best model.
-        times: How many times smaller the model becomes. It is greater than 1.
-
-    Returns:
-        The smaller model. A token served costs 2 N FLOPs, so the saving is twice the difference in
-        parameters (Sardana et al. 2024, arXiv 2401.00448).
-
-    Raises:
-        ValueError: If the smaller model can't reach the loss, or isn't smaller.
-    """
-    require(times > 1, f"times is {times:g}; a number above 1 expected")
-    best, tokens = law.optimum(flops)
-    small = best / times
-    longer = law.tokens_for(small, law.loss(best, tokens))
-    spent = training_flops(small, longer)
-    return Overtrained(
-        small, longer, spent, spent / flops - 1, (spent - flops) / (2 * (best - small))
-    )
 
 
 # Runs that ship
@@ -188,17 +132,18 @@ def isoflop(listed: Sequence[ScalingRun], count: Count = "parameters") -> list[O
     the model's size.
 
     Raises:
-        ValueError: If a budget has fewer than three sizes, or its parabola has no lowest point.
+        UserError: If a budget has fewer than three sizes, or its parabola has no lowest point.
     """
     found = []
     for budget in sorted({run.budget for run in listed}):
         these = [run for run in listed if run.budget == budget]
         sizes = [getattr(run, count) for run in these]
-        enough = f"budget {budget:g}: {len(set(sizes))} sizes; at least 3 expected"
-        require(len(set(sizes)) >= 3, enough)
+        if (different := len(set(sizes))) < 3:
+            raise UserError(f"budget {budget:g}: {different} sizes; at least 3 expected")
         curve = np.polyfit(np.log(sizes), [run.val_loss for run in these], 2)
         second, first, constant = (float(c) for c in curve)
-        require(second > 0, f"budget {budget:g}: the losses have no minimum; add other sizes")
+        if second <= 0:
+            raise UserError(f"budget {budget:g}: the losses have no minimum; add other sizes")
         middle = -first / (2 * second)
         lowest = constant - second * middle**2
         found.append(Optimum(budget, math.exp(middle), lowest, (second, first, constant)))
@@ -226,7 +171,7 @@ def exponent_interval(
     has no parabola with a minimum.
 
     Raises:
-        ValueError: If the runs themselves have such a budget.
+        UserError: If the runs themselves have such a budget.
     """
     isoflop(listed, count)
     random, budgets = np.random.default_rng(0), sorted({run.budget for run in listed})
@@ -236,7 +181,7 @@ def exponent_interval(
         drawn = [group[i] for group in groups for i in random.integers(len(group), size=len(group))]
         try:
             exponents.append(size_exponent(drawn, count))
-        except ValueError:
+        except UserError:
             continue
     low, high = np.quantile(exponents, (0.025, 0.975))
     return float(low), float(high)
@@ -312,7 +257,8 @@ def gradient_noise(
         |G|^2 and tr(Sigma). The ratio tr(Sigma) / |G|^2 estimates the critical batch size, in the
         unit of `small` and `big`.
     """
-    require(big > small > 0, f"batches of {small:g} and {big:g}; the second must be larger")
+    if not big > small > 0:
+        raise UserError(f"batches of {small:g} and {big:g}; the second must be larger")
     squared = (big * big_squared - small * small_squared) / (big - small)
     return squared, (small_squared - big_squared) / (1 / small - 1 / big)
 

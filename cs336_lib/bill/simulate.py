@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
-from cs336_lib.bill import architecture, traffic
-from cs336_lib.bill.architecture import Architecture
+from cs336_lib import accounting
+from cs336_lib.accounting import Architecture
+from cs336_lib.bill import traffic
 from cs336_lib.bill.memory import Recompute, peak
-from cs336_lib.bill.traffic import Layout, Link
-from cs336_lib.system.datasheets import Device
+from cs336_lib.bill.traffic import Layout
+from cs336_lib.system.datasheets import Device, Link
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """A step's model and passes.
 
     Attributes:
@@ -130,13 +131,13 @@ LOGIT_BYTES = 12  # a logit is written in bf16, and its fp32 softmax is written 
 UPDATE_BYTES = 30  # AdamW reads and writes fp32 weights and moments, and writes bf16 weights
 
 
-def block_pass(work: Work, cluster: Cluster) -> Pass:
+def block_pass(work: Workload, cluster: Cluster) -> Pass:
     """Return the seconds of the forward pass of one block for one micro-batch."""
     a, layout, speed = work.architecture, work.layout, cluster.efficiency
     tokens = layout.micro_batch * work.seq / layout.cp
-    matrices = architecture.matmul_parameters(a) - a.vocab_size * a.n_embd
-    count: architecture.Count = "computed" if work.fused_attention else "full"
-    scores = architecture.attention_flops(a, work.seq, count) / a.n_layer
+    matrices = accounting.matmul_parameters(a) - a.vocab_size * a.n_embd
+    computed: accounting.Convention = "causal" if work.fused_attention else "palm"
+    scores = accounting.attention_flops(a, work.seq, computed) / a.n_layer
     kernel = speed.attention if work.fused_attention else 1.0
     width = a.n_head * a.qk_dim + 2 * a.n_kv_head * a.head_dim + 3 * inner_width(a)
     split = layout.tp if work.sequence else 1
@@ -145,15 +146,16 @@ def block_pass(work: Work, cluster: Cluster) -> Pass:
         values += SCORE_ACCESSES * a.n_head * work.seq / layout.tp
     moved = traffic.LOW * tokens * values
     flop = tokens / layout.tp / cluster.matmul_speed  # seconds for one FLOP per token
-    computed = Pass(
+    computing = Pass(
         matrices=flop * 2 * matrices / a.n_layer,
         attention=flop * scores / kernel,
         elementwise=moved / (cluster.device.bandwidth * speed.memory),
     )
-    return computed.plus(waiting_pass(work, cluster, computed.matrices + computed.attention))
+    matmul = computing.matrices + computing.attention
+    return computing.plus(waiting_pass(work, cluster, matmul))
 
 
-def waiting_pass(work: Work, cluster: Cluster, matmul: float) -> Pass:
+def waiting_pass(work: Workload, cluster: Cluster, matmul: float) -> Pass:
     """Return the seconds that one block's forward pass waits for other devices.
 
     Sums of tensor parallelism and the way to experts and back can't overlap in one pass. The keys
@@ -194,7 +196,7 @@ def layers_of(n_layer: int, places: int) -> list[int]:
     return [layers + (first <= place < first + more) for place in range(places)]
 
 
-class Passes(NamedTuple):
+class LayerPasses(NamedTuple):
     """Passes of a layer and of the output matrix."""
 
     forward: Pass
@@ -203,7 +205,7 @@ class Passes(NamedTuple):
     output_back: Pass
 
 
-def passes(work: Work, cluster: Cluster) -> Passes:
+def layer_passes(work: Workload, cluster: Cluster) -> LayerPasses:
     """Return the passes of a layer and of the output matrix for one micro-batch.
 
     The backward pass computes gradients of inputs and of weights. Sums and experts wait in it as
@@ -227,7 +229,7 @@ def passes(work: Work, cluster: Cluster) -> Passes:
         2 * tokens * a.n_embd * a.vocab_size / layout.tp / cluster.matmul_speed,
         elementwise=moved / (cluster.device.bandwidth * cluster.efficiency.memory),
     )
-    return Passes(one, backward, output, output.times(2))
+    return LayerPasses(one, backward, output, output.times(2))
 
 
 Kind = Literal["forward", "backward", "weights"]
@@ -298,9 +300,9 @@ def zero_bubble_order(layout: Layout, stage: int) -> Iterator[Operation]:
         yield Operation("weights", number, 0)
 
 
-def pass_seconds(work: Work, cluster: Cluster) -> dict[Kind, list[float]]:
+def pass_seconds(work: Workload, cluster: Cluster) -> dict[Kind, list[float]]:
     """Return the seconds of each kind of pass through each chunk of the model."""
-    stages, found = work.layout.pp, passes(work, cluster)
+    stages, found = work.layout.pp, layer_passes(work, cluster)
     layers = layers_of(work.architecture.n_layer, stages * work.layout.chunks)
 
     def at_places(layer: float, output: float) -> list[float]:
@@ -324,7 +326,7 @@ def pass_seconds(work: Work, cluster: Cluster) -> dict[Kind, list[float]]:
     }
 
 
-def pipeline_seconds(work: Work, cluster: Cluster) -> float:
+def pipeline_seconds(work: Workload, cluster: Cluster) -> float:
     """Run the passes of a step on all stages, and return when the last one ends.
 
     A pass starts when its stage is free and its input has arrived.
@@ -360,7 +362,7 @@ def pipeline_seconds(work: Work, cluster: Cluster) -> float:
     return max(free)
 
 
-def dualpipe_seconds(work: Work, cluster: Cluster) -> float:
+def dualpipe_seconds(work: Workload, cluster: Cluster) -> float:
     """Return the seconds of a step with DualPipe, for the slowest device.
 
     A device has a stage of each half of the model, and the micro-batches enter from both ends. It
@@ -369,7 +371,7 @@ def dualpipe_seconds(work: Work, cluster: Cluster) -> float:
     The idle time is that of DeepSeek-AI (2024, table 2).
     """
     pp, total = work.layout.pp, work.layout.micro_batches
-    found, layers = passes(work, cluster), layers_of(work.architecture.n_layer, pp)
+    found, layers = layer_passes(work, cluster), layers_of(work.architecture.n_layer, pp)
     travel = found.forward.expert + found.backward.expert  # of a layer
     slowest = 0.0
     for stage in range(pp // 2):
@@ -385,7 +387,7 @@ def dualpipe_seconds(work: Work, cluster: Cluster) -> float:
     return slowest
 
 
-def data_seconds(work: Work, cluster: Cluster) -> float:
+def data_seconds(work: Workload, cluster: Cluster) -> float:
     """Return the seconds in which gradients and weights travel between replicas.
 
     Replicas in the same machine share its links to other machines, so each link carries only a part
@@ -409,7 +411,7 @@ class Step:
             waits for "tensor", "expert" and "context" parallelism inside of passes, for the
             "pipeline", and for "data" parallelism while no device computes. The "update" is the
             optimizer's.
-        mfu: Model FLOPs utilization, with attention counted in full.
+        mfu: Model FLOPs utilization, in the convention "palm" of `accounting`.
     """
 
     parts: dict[str, float]
@@ -421,15 +423,15 @@ class Step:
         return sum(self.parts.values())
 
 
-def simulate(work: Work, cluster: Cluster) -> Step:
+def simulate(work: Workload, cluster: Cluster) -> Step:
     """Simulate a step.
 
     Raises:
-        ValueError: If the model doesn't fit the layout.
+        UserError: If the model doesn't fit the layout.
     """
     a, layout, speed = work.architecture, work.layout, cluster.efficiency
     traffic.require_fit(a, layout, work.seq)
-    forward, backward, output, output_back = passes(work, cluster)
+    forward, backward, output, output_back = layer_passes(work, cluster)
     busy = forward.plus(backward).times(a.n_layer).plus(output).plus(output_back)
     busy = busy.times(layout.micro_batches / layout.pp)
     if layout.schedule == "dualpipe":
@@ -453,7 +455,7 @@ def simulate(work: Work, cluster: Cluster) -> Step:
         "data": max(data - speed.overlap * hidden, 0.0),
         "update": UPDATE_BYTES * held / (cluster.device.bandwidth * speed.memory),
     }
-    flops = layout.batch * work.seq * architecture.train_flops_per_token(a, work.seq, "full")
+    flops = layout.batch * work.seq * accounting.train_flops_per_token(a, work.seq)
     peak = layout.devices * cluster.device.peak_flops["bf16"]
     return Step(parts, flops / (sum(parts.values()) * peak))
 
@@ -461,7 +463,7 @@ def simulate(work: Work, cluster: Cluster) -> Step:
 # Memory of a device
 
 
-def memory(work: Work) -> dict[str, float]:
+def memory(work: Workload) -> dict[str, float]:
     """Return the peak bytes of a device by kind, in mixed precision and with AdamW."""
     return peak(
         work.architecture,
@@ -507,8 +509,8 @@ def goodput(
 
 
 def candidates(
-    work: Work, cluster: Cluster, devices: int, batch: int, fixed: Mapping[str, Any]
-) -> Iterator[Work]:
+    work: Workload, cluster: Cluster, devices: int, batch: int, fixed: Mapping[str, Any]
+) -> Iterator[Workload]:
     """Yield the layouts of a model on a number of devices that fit into memory.
 
     Args:
@@ -560,8 +562,12 @@ def shared_experts(a: Architecture, dp: int) -> tuple[int, ...]:
 
 
 def sweep(
-    work: Work, cluster: Cluster, devices: int, batch: int, fixed: Mapping[str, Any] | None = None
-) -> list[tuple[Work, Step]]:
+    work: Workload,
+    cluster: Cluster,
+    devices: int,
+    batch: int,
+    fixed: Mapping[str, Any] | None = None,
+) -> list[tuple[Workload, Step]]:
     """Return the layouts that fit with their steps, the fastest first.
 
     The arguments are those of `candidates`.

@@ -1,146 +1,51 @@
-"""Format text for the command line, such as summaries and tables."""
+"""Tables of `cs336 estimate` and `cs336 simulate`, with the arithmetic behind them."""
 
 import math
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+import shlex
+from dataclasses import asdict, replace
 from typing import Any
 
 from cs336_lib import accounting
-from cs336_lib.bill import architecture
-from cs336_lib.bill.architecture import Architecture, Published
+from cs336_lib.accounting import Architecture
+from cs336_lib.bill import traffic
 from cs336_lib.bill.memory import peak
+from cs336_lib.bill.models import Published, model
+from cs336_lib.bill.simulate import (
+    FAILURES_PER_DEVICE_HOUR,
+    Cluster,
+    Step,
+    Workload,
+    best_interval,
+    goodput,
+    memory,
+    simulate,
+    sweep,
+)
 from cs336_lib.bill.traffic import Layout
-from cs336_lib.config import Estimate, require
-from cs336_lib.io import printable, read_json
-from cs336_lib.system.datasheets import DATASHEET, Device
-
-
-def troubles(rows: list[dict[str, Any]]) -> str:
-    """Summarize skipped steps and loss spikes. Return "" if there are no such steps."""
-    parts = []
-    for key, name in (("skipped", "skipped for NaN or infinity"), ("spike", "with a loss spike")):
-        steps = [row["step"] for row in rows if row.get(key)]
-        if steps:
-            shown = ", ".join(map(str, steps[:5])) + (", ..." if steps[5:] else "")
-            parts.append(f"{len(steps)} of {len(rows)} steps {name}: {shown}")
-    return "; ".join(parts)
-
-
-def summary(row: dict[str, Any]) -> str:
-    """Format a row of metrics for the progress bar."""
-    parts = ["skipped" if row["train_loss"] is None else f"loss {row['train_loss']:.3f}"]
-    if row.get("spike"):
-        parts[0] += " (spike)"
-    if "val_loss" in row:
-        parts.append(f"val {row['val_loss']:.3f}")
-    if "hellaswag" in row:
-        parts.append(f"HellaSwag {row['hellaswag']:.4f}")
-    parts += [f"lr {row['lr']:.1e}", f"{row['tokens_per_sec']:,.0f} tok/s"]
-    if row["mfu"] is not None:
-        parts.append(f"MFU {row['mfu']:.0%}")
-    return ", ".join(parts)
-
-
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Format rows of cells as aligned lines of text.
-
-    The first column is left-aligned, and all other columns are right-aligned. Control characters
-    are escaped, so that a cell can't look like a row.
-    """
-    rows = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    padded = ([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows)
-    return ["  ".join(cells) for cells in padded]
-
+from cs336_lib.config import Estimate, Simulate, UserError
+from cs336_lib.system.datasheets import DATASHEET, LINKS, Device
+from cs336_lib.text import digits, duration, gigabytes, short, table
 
 MAX_VALUE = 1e24  # larger inputs could overflow
 MIN_MFU = 1e-6
+CONVENTIONS = {
+    "palm": "attention to all keys, as MFU counts in PaLM; --convention causal omits masked ones",
+    "causal": "attention to the keys that the causal mask lets through; PaLM's MFU counts all",
+}
 
 
 def find_device(name: str) -> Device:
     """Return the datasheet of a device name such as `h100`, `H100` or `rtx-4090`.
 
     Raises:
-        ValueError: If there is no datasheet for this name.
+        UserError: If there is no datasheet for this name.
     """
     sheets = {key.replace(" ", ""): sheet for key, sheet in DATASHEET.items()}
     wanted = name.lower().replace(" ", "").replace("-", "")
-    names = ", ".join(key.replace(" ", "-") for key in DATASHEET)
-    require(wanted in sheets, f"hardware {name!r} is unknown; one of {names} expected")
+    if wanted not in sheets:
+        names = ", ".join(key.replace(" ", "-") for key in DATASHEET)
+        raise UserError(f"hardware {name!r} is unknown; one of {names} expected")
     return sheets[wanted]
-
-
-def digits(value: float) -> str:
-    """Format a number with up to four significant digits, such as 7e10, 0.5 or 1,120."""
-    plain = f"{value:,.4g}" if 1e-3 <= abs(value) < 1e6 else f"{value:.4g}"
-    return re.sub(r"e([+-])0*", lambda sign: "e" + sign[1].strip("+"), plain)
-
-
-def short(value: float) -> str:
-    """Format a count with up to four significant digits and a letter, such as 70B."""
-    for power, letter in ((12, "T"), (9, "B"), (6, "M")):
-        if value >= 10**power:
-            return f"{value / 10**power:.4g}{letter}"
-    return digits(value)
-
-
-def plain(value: float) -> str:
-    """Format hours as a whole number from 100 on, and with three significant digits below."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def gigabytes(value: float) -> str:
-    """Format a number of bytes in GB (1e9 bytes)."""
-    return f"{value / 1e9:,.0f} GB" if value >= 1e10 else f"{value / 1e9:.3g} GB"
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a model costs, for `time_table`.
-
-    Attributes:
-        name: Name of the model, or its number of parameters.
-        parameters: Number of parameters.
-        flops_per_token: FLOPs per training token.
-        derivation: How `flops_per_token` comes about.
-    """
-
-    name: str
-    parameters: float
-    flops_per_token: float
-    derivation: str
-
-
-def find_model(name: str) -> Published:
-    """Return a published model by its name, or the model of a folder with a config.json.
-
-    Raises:
-        ValueError: If there is no such model, or config.json isn't that of a supported model.
-    """
-    path = Path(name) / "config.json"
-    if path.is_file():
-        shape = architecture.from_hugging_face(read_json(path), path)
-        return Published(name, str(path), shape, architecture.count_parameters(shape))
-    return architecture.model(name)
-
-
-def work_of(estimate: Estimate) -> Work | None:
-    """Return the work of the model that was named or given by its size, or `None` without one."""
-    if estimate.model:
-        found = find_model(estimate.model)
-        seq = training_length(found.architecture, estimate.seq)
-        per_token = architecture.train_flops_per_token(found.architecture, seq)
-        return Work(
-            found.title, found.parameters, per_token, f"{digits(per_token)} FLOPs per token"
-        )
-    if estimate.params is None:
-        return None
-    params, per_token = estimate.params, accounting.training_flops(estimate.params, 1)
-    return Work(
-        f"{short(params)} parameters", params, per_token, f"6 x {digits(params)} parameters"
-    )
 
 
 def training_length(shape: Architecture, seq: int) -> int:
@@ -148,65 +53,140 @@ def training_length(shape: Architecture, seq: int) -> int:
 
     Models with a long context are trained on shorter sequences for most of their tokens.
     """
-    message = f"seq is {seq}; 1 to {shape.block_size} expected, the context of this model"
-    require(0 <= seq <= shape.block_size, message)
+    if not 0 <= seq <= shape.block_size:
+        longest = shape.block_size
+        raise UserError(f"seq is {seq}; 1 to {longest} expected, the context of this model")
     return seq or min(shape.block_size, 8192)
 
 
-def model_table(estimate: Estimate) -> str:
-    """Format the parameters, FLOPs and cache of a published model."""
-    found = find_model(estimate.model)
-    shape = found.architecture
-    seq = training_length(shape, estimate.seq)
-    active = architecture.active_parameters(shape)
-    experts = f", of which {short(active)} process a token" if shape.n_expert else ""
-    attention = 3 * architecture.attention_flops(shape, seq)
-    per_token = architecture.train_flops_per_token(shape, seq)
-    one, all_of = (architecture.kv_cache_bytes(shape, n) for n in (1, shape.block_size))
+# cs336 estimate
+
+
+def estimate(**options: Any) -> str:
+    """Estimate the training time and the largest model that fits, and show the arithmetic.
+
+    Args:
+        **options: Fields of `config.Estimate`.
+
+    Raises:
+        UserError: If a value is out of range or a name is unknown.
+
+    Example:
+        print(estimate(params=70e9, tokens=15e12, gpus=1024))
+    """
+    wanted = Estimate(**options)
+    device = find_device(wanted.hardware)
+    check_estimate(wanted, device)
+    found = model(wanted.model) if wanted.model else None
+    text = f"{wanted.gpus:,} x {device.name}\n  source   {device.source}\n\n"
+    if found is not None:
+        text += model_table(found, wanted)
+    if wanted.tokens is not None:
+        text += time_table(found, wanted, wanted.tokens, device)
+    return text + memory_table(found, wanted, wanted.memory or device.memory)
+
+
+def check_estimate(wanted: Estimate, device: Device) -> None:
+    """Raise `UserError` unless the options are in range and go together."""
+    for name in ("params", "tokens", "gpus", "memory"):
+        value = getattr(wanted, name)
+        if value is not None and not 1 <= value <= MAX_VALUE:
+            raise UserError(f"{name} is {value}; a number from 1 to {MAX_VALUE:g} expected")
+    if wanted.price is not None and not 0 < wanted.price <= MAX_VALUE:
+        price = wanted.price
+        raise UserError(f"price is {price}; a number above 0 and up to {MAX_VALUE:g} expected")
+    if not MIN_MFU <= wanted.mfu <= 1:
+        raise UserError(f"mfu is {wanted.mfu}; {MIN_MFU} to 1 expected")
+    if wanted.dtype not in device.peak_flops:
+        known = ", ".join(device.peak_flops)
+        raise UserError(
+            f"dtype {wanted.dtype!r} has no peak for the {device.name}; one of {known} expected"
+        )
+    accounting.require_choice("convention", wanted.convention, ("palm", "causal"))
+    if wanted.model and wanted.params:
+        both = f"params is {wanted.params} and model is {wanted.model}"
+        raise UserError(f"{both}; give one of the two")
+    if not wanted.model:
+        for name, default in (("seq", 0), ("convention", "palm")):
+            value = getattr(wanted, name)
+            if value != default:
+                raise UserError(f"{name} is {value}, and it needs a model; name one with --model")
+
+
+def model_table(found: Published, wanted: Estimate) -> str:
+    """Format the parameters, FLOPs and cache of a model."""
+    a = found.architecture
+    seq = training_length(a, wanted.seq)
+    experts = f", of which {short(accounting.active_parameters(a))} process a token"
+    matmuls = digits(accounting.matmul_parameters(a))
+    attention = digits(3 * accounting.attention_flops(a, seq, wanted.convention))
+    per_token = digits(accounting.train_flops_per_token(a, seq, wanted.convention))
+    one, all_of = (accounting.kv_cache_bytes(a, n) for n in (1, a.block_size))
     return f"""\
 {found.title}
   source   {found.source}
-  counts   {found.parameters:,} parameters{experts}
-  FLOPs    6 x {digits(architecture.matmul_parameters(shape))} in matmuls + {digits(attention)} \
-of attention at {seq:,} tokens = {digits(per_token)} per token
-  KV cache {one / 1000:,.1f} kB per token in bf16, {gigabytes(all_of)} for \
-{shape.block_size:,} tokens
+  counts   {found.parameters:,} parameters{experts if a.n_expert else ""}
+  FLOPs    6 x {matmuls} in matmuls + {attention} of attention at {seq:,} tokens = {per_token} \
+per token
+           {CONVENTIONS[wanted.convention]}
+  KV cache {one / 1000:,.1f} kB per token in bf16, {gigabytes(all_of)} for {a.block_size:,} tokens
 
 """
 
 
-def time_table(work: Work, tokens: float, estimate: Estimate, device: Device) -> str:
+def training_work(found: Published | None, wanted: Estimate) -> tuple[str, float, str]:
+    """Return what is trained, its FLOPs per token, and how they come about.
+
+    Raises:
+        UserError: If neither a model nor its number of parameters is given.
+    """
+    if found is not None:
+        seq = training_length(found.architecture, wanted.seq)
+        per_token = accounting.train_flops_per_token(found.architecture, seq, wanted.convention)
+        return found.title, per_token, f"{digits(per_token)} FLOPs per token"
+    if (n := wanted.params) is None:
+        need = "days of training need both, or a model"
+        raise UserError(f"tokens is {wanted.tokens} and params is missing; {need}")
+    return f"{short(n)} parameters", accounting.six_n_d(n, 1), f"6 x {digits(n)} parameters"
+
+
+def time_table(found: Published | None, wanted: Estimate, tokens: float, device: Device) -> str:
     """Format the training time and its calculation."""
-    gpus, mfu = estimate.gpus, estimate.mfu
-    flops = work.flops_per_token * tokens
-    peak = device.peak_flops[estimate.dtype]
+    gpus, mfu, peak = wanted.gpus, wanted.mfu, device.peak_flops[wanted.dtype]
+    name, per_token, derivation = training_work(found, wanted)
+    flops = per_token * tokens
     seconds = accounting.training_seconds(flops, gpus, peak, mfu)
-    speed = f"{gpus:,} x {digits(peak)} FLOP/s (dense {estimate.dtype}) x MFU {mfu:g}"
+    speed = f"{gpus:,} x {digits(peak)} FLOP/s (dense {wanted.dtype}) x MFU {mfu:g}"
     sizes = {"day": accounting.SECONDS_PER_DAY, "hour": 3600, "minute": 60}
     unit = next((unit for unit, size in sizes.items() if seconds >= size), "minute")
     hours = gpus * seconds / 3600
     text = f"""\
-Time to train {work.name} on {short(tokens)} tokens
-  work   {work.derivation} x {digits(tokens)} tokens = {digits(flops)} FLOPs
+Time to train {name} on {short(tokens)} tokens
+  work   {derivation} x {digits(tokens)} tokens = {digits(flops)} FLOPs
   speed  {speed} = {digits(gpus * peak * mfu)} FLOP/s
   time   {digits(flops)} / {digits(gpus * peak * mfu)} = {digits(seconds)} s
          {digits(seconds)} s / {sizes[unit]:,} s per {unit} = {seconds / sizes[unit]:,.1f} {unit}s
-  rent   {gpus:,} GPU{"s" if gpus > 1 else ""} x {plain(seconds / 3600)} h = \
-{plain(hours)} GPU hours
+  rent   {gpus:,} GPU{"s" if gpus > 1 else ""} x {in_hours(seconds / 3600)} h = \
+{in_hours(hours)} GPU hours
 """
-    if estimate.price is not None:
-        cost = hours * estimate.price
+    if wanted.price is not None:
+        cost = hours * wanted.price
         dollars = short(cost) if cost >= 1e6 else f"{cost:,.{0 if cost >= 100 else 2}f}"
-        text += f"  cost   {plain(hours)} GPU hours x ${estimate.price:g} = ${dollars}\n"
+        text += f"  cost   {in_hours(hours)} GPU hours x ${wanted.price:g} = ${dollars}\n"
     return text + "\n"
 
 
-def memory_table(estimate: Estimate, memory: float, parameters: float | None) -> str:
+def in_hours(value: float) -> str:
+    """Format hours as a whole number from 100 on, and with three significant digits below."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def memory_table(found: Published | None, wanted: Estimate, memory: float) -> str:
     """Format the largest model that fits into `memory` bytes per GPU.
 
-    If the number of parameters is given, also show whether that model fits.
+    If a model or its number of parameters is given, also show whether that model fits.
     """
-    gpus, optimizer, precision = estimate.gpus, estimate.optimizer, estimate.precision
+    gpus, optimizer, precision = wanted.gpus, wanted.optimizer, wanted.precision
     per = accounting.bytes_per_parameter(optimizer, precision)
     total = gpus * memory
     largest = accounting.largest_model(total, optimizer, precision)
@@ -222,27 +202,27 @@ weight + {digits(per.state)} state{copies} = {digits(per.total)} per parameter
            {short(largest / gpus)} parameters, if every GPU holds the whole model (DDP)"""
     if optimizer == "adafactor":
         text += "\n           Adafactor's row and column of state for each matrix count as 0"
+    parameters = found.parameters if found else wanted.params
     if parameters is not None:
         need = parameters * per.total
         text += f"\n  needed   {digits(parameters)} x {digits(per.total)} = {gigabytes(need)}"
         if need > total:
             return f"{text}; too much, at least {math.ceil(need / memory):,} such GPUs are needed"
         text += f", {gigabytes(need / gpus)} on each GPU" if gpus > 1 else ""
-        text += peak_lines(estimate, memory) if estimate.model else "; it fits"
+        text += peak_lines(found.architecture, wanted, memory) if found else "; it fits"
     return text
 
 
-def peak_lines(estimate: Estimate, memory: float) -> str:
+def peak_lines(a: Architecture, wanted: Estimate, memory: float) -> str:
     """Format the least memory of a training step: one sequence, and each block computed again."""
-    shape = find_model(estimate.model).architecture
-    seq = training_length(shape, estimate.seq)
+    seq = training_length(a, wanted.seq)
     kinds = peak(
-        shape,
-        Layout(dp=estimate.gpus, zero=3),
+        a,
+        Layout(dp=wanted.gpus, zero=3),
         seq,
         recompute="full",
-        precision=estimate.precision,
-        optimizer=estimate.optimizer,
+        precision=wanted.precision,
+        optimizer=wanted.optimizer,
     )
     parts = " + ".join(f"{gigabytes(size)} {kind}" for kind, size in kinds.items() if size)
     total = sum(kinds.values())
@@ -253,42 +233,231 @@ def peak_lines(estimate: Estimate, memory: float) -> str:
            = {gigabytes(total)} of {gigabytes(memory)}; {fits}"""
 
 
-def report(**options: Any) -> str:
-    """Estimate the training time and the largest model that fits, and show the arithmetic.
+# cs336 simulate
+
+# What a layout has without a flag. Without a layout, the search tries several values of each.
+USUAL: dict[str, Any] = {
+    "ep": 1,
+    "zero": 3,
+    "chunks": 1,
+    "micro_batch": 1,
+    "recompute": "selective",
+}
+
+WAITS = ("tensor", "expert", "context", "pipeline", "data")
+
+
+def simulation(**options: Any) -> str:
+    """Simulate a training step, or list the fastest layouts without `tp` and `pp`.
 
     Args:
-        **options: Fields of `config.Estimate`.
+        **options: Fields of `config.Simulate`.
 
     Raises:
-        ValueError: If a value is out of range or a name is unknown.
+        UserError: If a value is out of range, a name is unknown, or a layout doesn't fit.
 
     Example:
-        print(report(params=70e9, tokens=15e12, gpus=1024))
+        print(simulation(model="llama3-70b", gpus=256, tp=8, batch=512))
     """
-    estimate = Estimate(**options)
-    device = find_device(estimate.hardware)
-    for name in ("params", "tokens", "gpus", "memory"):
-        value = getattr(estimate, name)
-        message = f"{name} is {value}; a number from 1 to {MAX_VALUE:g} expected"
-        require(value is None or 1 <= value <= MAX_VALUE, message)
-    price = estimate.price
-    dollars = f"price is {price}; a number above 0 and up to {MAX_VALUE:g} expected"
-    require(price is None or 0 < price <= MAX_VALUE, dollars)
-    require(MIN_MFU <= estimate.mfu <= 1, f"mfu is {estimate.mfu}; {MIN_MFU} to 1 expected")
-    peaks, tokens = device.peak_flops, estimate.tokens
-    message = f"dtype {estimate.dtype!r} has no peak for the {device.name}"
-    require(estimate.dtype in peaks, f"{message}; one of {', '.join(peaks)} expected")
-    both = f"params is {estimate.params} and model is {estimate.model}; give one of the two"
-    require(not (estimate.model and estimate.params), both)
-    alone = f"seq is {estimate.seq}, and it needs a model; name one with --model"
-    require(bool(estimate.model) or estimate.seq == 0, alone)
-    work = work_of(estimate)
-    need_both = f"tokens is {tokens} and params is missing; days of training need both, or a model"
-    require(tokens is None or work is not None, need_both)
-    text = f"{estimate.gpus:,} x {device.name}\n  source   {device.source}\n\n"
-    if estimate.model:
-        text += model_table(estimate)
-    if work is not None and tokens is not None:
-        text += time_table(work, tokens, estimate, device)
-    parameters = work.parameters if work else None
-    return text + memory_table(estimate, estimate.memory or device.memory, parameters)
+    wanted = Simulate(**options)
+    check_simulate(wanted)
+    found = model(wanted.model)
+    cluster = Cluster(find_device(wanted.hardware), LINKS[wanted.inner], LINKS[wanted.outer])
+    seq = training_length(found.architecture, wanted.seq)
+    batch = wanted.batch or 2 * wanted.gpus
+    work = Workload(found.architecture, Layout(), seq, straggler=wanted.straggler)
+    if wanted.tp == wanted.pp == wanted.dp == 0:
+        return sweep_table(found.title, work, cluster, wanted, batch)
+    layout = layout_of(wanted, found.architecture, batch, seq)
+    work = replace(work, layout=layout, recompute=(USUAL | given(wanted))["recompute"])
+    return step_table(found.title, work, cluster, wanted)
+
+
+def check_simulate(wanted: Simulate) -> None:
+    """Raise `UserError` unless every option is in range."""
+    for names, low, numbers in (
+        (("gpus", "cp", "ep", "chunks", "micro_batch"), 1, "a number from 1"),
+        (("tp", "pp", "dp", "batch"), 0, "a number from 0"),
+        (("save", "restart"), 1e-3, "0.001"),
+        (("straggler",), 1, "1"),
+    ):
+        for name in names:
+            value = getattr(wanted, name)
+            if value is not None and not low <= value <= 10**6:
+                raise UserError(f"{name} is {value}; {numbers} to 1000000 expected")
+    if wanted.zero not in (None, 0, 1, 2, 3):
+        raise UserError(f"zero is {wanted.zero}; 0, 1, 2 or 3 expected")
+    for name in ("inner", "outer"):
+        accounting.require_choice(name, getattr(wanted, name), LINKS)
+
+
+def given(wanted: Simulate) -> dict[str, Any]:
+    """Return the fields of `USUAL` that have a flag."""
+    return {name: getattr(wanted, name) for name in USUAL if getattr(wanted, name) is not None}
+
+
+def layout_of(wanted: Simulate, a: Architecture, batch: int, seq: int) -> Layout:
+    """Return the layout of a simulation.
+
+    Raises:
+        UserError: If the devices, the batch or the model can't be divided in this way. The message
+            has the nearest layout that fits.
+    """
+    tp, pp = max(1, wanted.tp), max(1, wanted.pp)
+    fields = USUAL | given(wanted)
+    size, chunks = fields["micro_batch"], fields["chunks"]
+    one = tp * pp * wanted.cp
+    dp = wanted.dp or max(1, round(wanted.gpus / one))
+    step = dp * size * (pp if chunks > 1 else 1)
+    interleaved = chunks > 1 and wanted.schedule == "1f1b"
+    layout = Layout(
+        dp=dp,
+        tp=tp,
+        pp=pp,
+        cp=wanted.cp,
+        ep=fields["ep"],
+        zero=fields["zero"],
+        micro_batch=size,
+        micro_batches=max(1, round(batch / step)) * step // dp // size,
+        schedule="interleaved" if interleaved else wanted.schedule,
+        chunks=chunks,
+    )
+    gpus, ways = wanted.gpus, f"tp {tp} x pp {pp} x cp {wanted.cp}"
+    nearest = f"the nearest layout is {traffic.nearest_fit(a, layout, seq)}"
+    if gpus % one:
+        raise UserError(f"{gpus} GPUs can't be divided by {ways} = {one}; {nearest}")
+    if dp * one != gpus:
+        advice = f"use --dp {gpus // one} or leave it out"
+        raise UserError(f"dp {dp} x {ways} = {dp * one}, not {gpus} GPUs; {advice}")
+    if batch % step:
+        taken = f"which {dp} replicas take at a time"
+        raise UserError(f"batch {batch} isn't a multiple of {step}, {taken}; {nearest}")
+    traffic.require_fit(a, layout, seq)
+    return layout
+
+
+def step_table(title: str, work: Workload, cluster: Cluster, wanted: Simulate) -> str:
+    """Format a simulated step with its memory, traffic and goodput."""
+    layout, devices = work.layout, work.layout.devices
+    step = simulate(work, cluster)
+    held = memory(work)
+    total, there = sum(held.values()), cluster.device.memory
+    kinds = ", ".join(f"{gigabytes(size)} {kind}" for kind, size in held.items() if size)
+    fits = "it fits" if total <= there else f"too much; {remedy(work, there)}"
+    sent = traffic.traffic(work.architecture, layout, work.seq)
+    moved = ", ".join(f"{gigabytes(size)} {kind}" for kind, size in sent.items() if size)
+    interval = best_interval(devices, wanted.save)
+    good = goodput(devices, wanted.save, wanted.restart, interval)
+    speed = layout.batch * work.seq / step.seconds
+    ways = f"dp {layout.dp}, tp {layout.tp}, pp {layout.pp}, cp {layout.cp}, ep {layout.ep}"
+    text = f"""\
+{title} on {devices:,} x {cluster.device.name}
+  layout   {ways}, ZeRO-{layout.zero}, {layout.schedule}, {layout.micro_batches} micro-batches of \
+{layout.micro_batch} x {work.seq:,} tokens
+  step     {digits(step.seconds)} s: {seconds(step, ("matmuls", "elementwise", "update"))}
+  waits    {seconds(step, WAITS) or "never"}
+  speed    {step.mfu:.1%} MFU (as in PaLM: all keys), {speed:,.0f} tokens/s
+  memory   {kinds}
+           {gigabytes(total)} of {gigabytes(there)}; {fits}
+  sends    {moved or "nothing"} from each device in a step
+  failures one in {duration(3600 / FAILURES_PER_DEVICE_HOUR / devices)}, and with a \
+checkpoint every {duration(interval)}, {good:.0%} of the time counts"""
+    if wanted.straggler > 1:
+        usual = simulate(replace(work, straggler=1.0), cluster)
+        text += f"\n  slow     a stage {wanted.straggler:g} times as slow makes the step "
+        text += f"{step.seconds / usual.seconds:.2f} times as long"
+    return text
+
+
+def remedy(work: Workload, there: float) -> str:
+    """Name the smallest change with which a step fits into `there` bytes of each device."""
+    layout, full = work.layout, replace(work, recompute="full")
+    small = replace(layout, micro_batch=1, micro_batches=layout.batch // layout.dp)
+    tried = {
+        "--recompute selective": replace(work, recompute="selective"),
+        "--recompute full": full,
+        "--recompute full --micro-batch 1": replace(full, layout=small),
+        "--recompute full --micro-batch 1 --zero 3": replace(full, layout=replace(small, zero=3)),
+    }
+    for tp in (2, 4, 8):
+        if tp > layout.tp and layout.dp * layout.tp % tp == work.architecture.n_head % tp == 0:
+            wider = replace(small, zero=3, tp=tp, dp=layout.dp * layout.tp // tp)
+            flags = f"--recompute full --micro-batch 1 --zero 3 --tp {tp}"
+            tried[flags] = replace(full, layout=wider)
+    fitting = (flags for flags, way in tried.items() if sum(memory(way).values()) <= there)
+    found = next(fitting, "")
+    return f"it fits with {found}" if found else "use more or larger GPUs, or a shorter --seq"
+
+
+def seconds(step: Step, kinds: tuple[str, ...]) -> str:
+    """Format the seconds of a step that these kinds take."""
+    return ", ".join(f"{digits(step.parts[kind])} s {kind}" for kind in kinds if step.parts[kind])
+
+
+def details_command(wanted: Simulate, first: Workload) -> str:
+    """Return the command that shows the details of a layout from the table."""
+    at = asdict(first.layout) | {"recompute": first.recompute}
+    chosen = asdict(wanted) | {name: at[name] for name in ("tp", "pp", *USUAL)}
+    usual = asdict(Simulate()) | USUAL
+    words = ["cs336", "simulate"]
+    for name, value in chosen.items():
+        if value != usual[name]:
+            words += ["--" + name.replace("_", "-"), str(value)]
+    return shlex.join(words)
+
+
+def fixed_fields(wanted: Simulate, work: Workload) -> dict[str, Any]:
+    """Return the fields of a layout that the flags leave no choice for.
+
+    Raises:
+        UserError: If no number of stages, replicas and micro-batches can make them fit.
+    """
+    fixed = given(wanted)
+    if wanted.cp > 1:
+        fixed["cp"] = wanted.cp
+        if wanted.gpus % wanted.cp:
+            message = f"{wanted.gpus} GPUs can't be divided by cp {wanted.cp}"
+            raise UserError(f"{message}; use another --cp or --gpus")
+    if wanted.schedule != "1f1b":
+        fixed["schedule"] = wanted.schedule
+    # The first layout to which all of these apply.
+    shape = {name: value for name, value in fixed.items() if name != "recompute"}
+    least = Layout(**{"pp": 2, "dp": fixed.get("ep", 1), "micro_batches": 4, **shape})
+    if problem := traffic.misfit(work.architecture, least, work.seq):
+        raise UserError(f"{problem}; change or leave out a flag")
+    return fixed
+
+
+def sweep_table(title: str, work: Workload, cluster: Cluster, wanted: Simulate, batch: int) -> str:
+    """Format the fastest layouts that fit into memory.
+
+    Raises:
+        UserError: If no layout fits.
+    """
+    gpus, fixed = wanted.gpus, fixed_fields(wanted, work)
+    found = sweep(work, cluster, gpus, batch, fixed)
+    flags = [f"--{name.replace('_', '-')} {value}" for name, value in fixed.items()]
+    if not found:
+        limits = " and ".join([f"batch {batch}", *flags])
+        advice = "use more GPUs, a shorter --seq, another --batch"
+        raise UserError(
+            f"no layout of {title} fits on {gpus} x {cluster.device.name} with {limits}; "
+            f"{advice}{' or fewer flags' if flags else ''}"
+        )
+    rows: list[tuple[str, ...]] = [
+        ("tp", "pp", "dp", "ep", "chunks", "ZeRO", "micro-batch", "recompute", "step", "MFU")
+    ]
+    for tried, step in found[:10]:
+        at = tried.layout
+        cells = (at.tp, at.pp, at.dp, at.ep, at.chunks, at.zero, at.micro_batch, tried.recompute)
+        rows.append((*map(str, cells), f"{digits(step.seconds)} s", f"{step.mfu:.1%}"))
+    lines = "\n".join(table(rows))
+    head = (
+        f"{title} on {gpus:,} x {cluster.device.name}, {batch:,} sequences of {work.seq:,} tokens"
+    ) + "".join(f", {name} {fixed[name]}" for name in ("cp", "schedule") if name in fixed)
+    return f"""\
+{head}; MFU as in PaLM
+{lines}
+{len(found)} layouts fit, and these are the fastest. tp x pp GPUs (tensor, pipeline) share a model,
+dp is the number of its copies, and ep GPUs share its experts. For details of the first, run
+{details_command(wanted, found[0][0])}"""

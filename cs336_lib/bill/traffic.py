@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from cs336_lib.bill.architecture import (
+from cs336_lib.accounting import (
     Architecture,
     attention_matrices,
     attention_vectors,
@@ -12,25 +12,11 @@ from cs336_lib.bill.architecture import (
     mlp_vectors,
     parameter_counts,
 )
-from cs336_lib.config import UserError, require
-from cs336_lib.data.corpus import DATA
-from cs336_lib.io import read_json
+from cs336_lib.config import UserError
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "dualpipe"]
 
 LOW, HIGH = 2, 4  # bytes of bf16 activations and weights, and of fp32 gradients
-
-
-@dataclass(frozen=True)
-class Link:
-    """A connection between devices. `bandwidth` is in bytes per second and direction."""
-
-    name: str
-    bandwidth: float
-    source: str
-
-
-LINKS = {key: Link(**link) for key, link in read_json(DATA / "links.json").items()}
 
 
 @dataclass(frozen=True)
@@ -105,8 +91,9 @@ def misfit(a: Architecture, layout: Layout, seq: int) -> str:
 
 
 def require_fit(a: Architecture, layout: Layout, seq: int) -> None:
-    """Raise `ValueError` with the nearest layout if a model can't be spread in this way."""
-    require(layout.zero in (0, 1, 2, 3), f"zero is {layout.zero}; 0, 1, 2 or 3 expected")
+    """Raise `UserError` with the nearest layout if a model can't be spread in this way."""
+    if layout.zero not in (0, 1, 2, 3):
+        raise UserError(f"zero is {layout.zero}; 0, 1, 2 or 3 expected")
     if problem := misfit(a, layout, seq):
         raise UserError(f"{problem}; the nearest layout is {nearest_fit(a, layout, seq)}")
 
@@ -182,7 +169,7 @@ def data_parallel_bytes(a: Architecture, layout: Layout) -> float:
     """
     counts, norm = parameter_counts(a), a.n_embd * (2 if a.norm_bias else 1)
     outside, experts = layer_parameters(a, layout)
-    root = (counts["embedding"] + counts["positions"]) / layout.tp
+    root = (counts["wte"] + counts["wpe"]) / layout.tp
     if layout.pp == 1:
         root += counts["output"] / layout.tp + norm
     sent = 0.0
@@ -211,7 +198,7 @@ def traffic(a: Architecture, layout: Layout, seq: int) -> dict[str, float]:
         seq: Tokens in a sequence.
 
     Raises:
-        ValueError: If the model doesn't fit the layout.
+        UserError: If the model doesn't fit the layout.
     """
     require_fit(a, layout, seq)
     tokens = layout.micro_batch * seq / layout.cp  # of a micro-batch on one device
@@ -243,19 +230,3 @@ def kv_width(a: Architecture) -> int:
     if a.kv_rank:
         return a.n_head * (a.qk_dim + a.value_dim)
     return 2 * a.n_kv_head * a.head_dim
-
-
-def bubble(layout: Layout) -> float:
-    """Return the idle share of a pipeline's step, as a fraction of the busy time.
-
-    GPipe and 1F1B wait for p - 1 of m micro-batches (Huang et al. 2019; Narayanan et al. 2021,
-    section 2.2). Interleaving divides this by the chunks. ZB-H1 postpones the gradients of weights
-    and waits for (p - 1) (F + B - W) (Qi et al. 2023, table 2). A forward pass F and the gradients
-    of inputs B and of weights W take equally long, so a third of the wait remains. DualPipe waits
-    for (p / 2 - 1) (F + 2 B - W), if its passes overlap and nothing waits for other devices
-    (DeepSeek-AI 2024, table 2).
-    """
-    if layout.schedule == "dualpipe":
-        return (layout.pp - 2) / layout.micro_batches / 3
-    parts = {"interleaved": layout.chunks, "zb-h1": 3}.get(layout.schedule, 1)
-    return (layout.pp - 1) / layout.micro_batches / parts

@@ -9,8 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from cs336_lib import accounting
-from cs336_lib.bill import text
+from cs336_lib import accounting, text
 from cs336_lib.config import CHANGEABLE, PATHS, PRESETS, TrainConfig, UserError
 from cs336_lib.data.tokenizer import tokenizer_of
 from cs336_lib.io import inside, read_json
@@ -116,8 +115,8 @@ def costs(run: Run, environment: dict[str, Any], price: float | None = None) -> 
     found = {}
     if counts := work(run):
         parameters, flops = counts
-        found = {"parameters": f"{parameters:,}", "training FLOPs": f"{flops:.2e}"}
-    found["time in steps"] = accounting.duration(hours * 3600)
+        found = {"parameters": f"{parameters:,}", "training FLOPs (as in PaLM)": f"{flops:.2e}"}
+    found["time in steps"] = text.duration(hours * 3600)
     kind = "CPU" if str(environment.get("device", "")).startswith("CPU") else "GPU"
     if not environment:
         kind = "device"
@@ -204,14 +203,14 @@ def page(
 <div class="curves">{"".join(curves)}</div>
 {samples(run)}
 <h2>Cost</h2>
-{table(costs(run, environment, price))}
+{html_table(costs(run, environment, price))}
 <p class="soft">{prices}</p>
 <h2>Environment</h2>
-{missing or table(environment)}
+{missing or html_table(environment)}
 <h2>Commands</h2>
 <pre>{escape(chr(10).join(commands(run)))}</pre>
 <h2>Config</h2>
-<details><summary>All {len(config)} settings</summary>{table(config)}</details>
+<details><summary>All {len(config)} settings</summary>{html_table(config)}</details>
 </main>
 </body>
 </html>
@@ -240,7 +239,7 @@ def trouble(run: Run) -> str:
     return f'<p class="alert">Worth a look: {escape(found)}.</p>' if found else ""
 
 
-def table(values: dict[str, Any]) -> str:
+def html_table(values: dict[str, Any]) -> str:
     """Return a table of names and values."""
     rows = (
         f'<tr><th scope="row">{escape(str(name))}</th><td>{escape(str(value)) or "-"}</td></tr>'

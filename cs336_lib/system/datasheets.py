@@ -1,4 +1,4 @@
-"""Peak speed, bandwidth and memory of devices, which `cs336 estimate` reads without PyTorch."""
+"""Datasheets of devices and of the links between them. Importing them needs no PyTorch."""
 
 from dataclasses import dataclass, field
 
@@ -23,3 +23,15 @@ class Device:
 
 
 DATASHEET = {key: Device(**sheet) for key, sheet in read_json(DATA / "devices.json").items()}
+
+
+@dataclass(frozen=True)
+class Link:
+    """A connection between devices. `bandwidth` is in bytes per second and direction."""
+
+    name: str
+    bandwidth: float
+    source: str
+
+
+LINKS = {key: Link(**link) for key, link in read_json(DATA / "links.json").items()}

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from cs336_lib import __version__, accounting, schedule
-from cs336_lib.bill.text import summary, troubles
 from cs336_lib.config import TrainConfig, require
 from cs336_lib.data.loader import Loader, hash_key, open_data, prefetched
 from cs336_lib.data.tokenizer import Tokenizer, tokenizer_of
@@ -31,6 +30,7 @@ from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer
 from cs336_lib.sampling import complete, encode
 from cs336_lib.system import hardware
+from cs336_lib.text import duration, human, summary, troubles
 from cs336_lib.training import checkpoint, distributed, run_folder
 from cs336_lib.training.trackers import Send, open_tracker, require_tracker
 
@@ -393,13 +393,13 @@ def banner(job: Job, peak: tuple[float | None, str]) -> str:
     if speed is not None:
         slow, fast = EXPECTED_MFU[job.device.type]
         shortest, longest = (
-            accounting.duration(accounting.training_seconds(flops, job.world.size, speed, share))
+            duration(accounting.training_seconds(flops, job.world.size, speed, share))
             for share in (fast, slow)
         )
         shortest = shortest.removesuffix(f" {longest.split()[1]}")  # "3 to 8 minutes"
-        shares = f"at {fast:.0%} to {slow:.0%} MFU; small models take longer"
+        shares = f"at {fast:.0%} to {slow:.0%} MFU as in PaLM; small models take longer"
         expected = f"{shortest} to {longest} without validation ({shares})"
-        source = f"peak {accounting.human(speed)}FLOP/s, {source}"
+        source = f"peak {human(speed)}FLOP/s, {source}"
     resumed = f", from step {first_step}" if first_step else ""
     return f"""\
 model      {model.num_parameters():,} parameters: {config.n_layer} layers, {config.n_head} heads, \

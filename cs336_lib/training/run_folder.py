@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from cs336_lib.accounting import duration
-from cs336_lib.bill import text
+from cs336_lib import text
 from cs336_lib.config import GPTConfig, TrainConfig, UserError, from_json, require
 from cs336_lib.data.tokenizer import Tokenizer, save_tokenizer, tokenizer_of
 from cs336_lib.io import inside, locked, read_json, sync, temporary_path, write_atomic, writing
@@ -298,7 +297,7 @@ def outcome(run: Run) -> dict[str, str]:
         "validation loss, final": f"{measured[-1][0]:.4f}" if measured else NONE,
         "validation loss, best": f"{best[0]:.4f} (step {best[1]:,})" if best else NONE,
         "tokens/s (median)": f"{statistics.median(r['tokens_per_sec'] for r in run.rows):,.0f}",
-        "time in steps": duration(seconds),
+        "time in steps": text.duration(seconds),
     }
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from cs336_course.demos import roofline
-from cs336_lib.bill.traffic import LINKS, all_reduce_bytes
+from cs336_lib.bill.traffic import all_reduce_bytes
+from cs336_lib.system.datasheets import LINKS
 from cs336_lib.system.hardware import DATASHEET
 
 

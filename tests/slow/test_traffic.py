@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from cs336_course.demos import fake_ranks
-from cs336_lib.bill import architecture, traffic
+from cs336_lib import accounting
+from cs336_lib.bill import traffic
 from cs336_lib.bill.traffic import Layout
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and runs unshare")
@@ -80,7 +81,7 @@ def launch(folder: Path, ranks: int, layouts: dict, before: list[str]) -> list[d
 def wire(name: str, ranks: int, sent: dict, layout: Layout) -> float:
     """Bytes that all ranks should send, with what the counter doesn't see."""
     if name == "ddp":  # starts with a broadcast of the weights
-        weights = 4 * architecture.count_parameters(fake_ranks.shape(layout))
+        weights = 4 * accounting.count_parameters(fake_ranks.shape(layout))
         return ranks * sent["all-reduce"][1] + (ranks - 1) * weights
     # Gloo reduce-scatters by an all-reduce, which sends twice as much.
     return ranks * (sent["all-gather"][1] + 2 * sent["reduce-scatter"][1])

@@ -1,0 +1,80 @@
+"""Format numbers, tables and rows of metrics as text."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from cs336_lib.io import printable
+
+
+def digits(value: float) -> str:
+    """Format a number with up to four significant digits, such as 7e10, 0.5 or 1,120."""
+    plain = f"{value:,.4g}" if 1e-3 <= abs(value) < 1e6 else f"{value:.4g}"
+    return re.sub(r"e([+-])0*", lambda sign: "e" + sign[1].strip("+"), plain)
+
+
+def short(value: float) -> str:
+    """Format a count with up to four significant digits and a letter, such as 70B."""
+    for power, letter in ((12, "T"), (9, "B"), (6, "M")):
+        if value >= 10**power:
+            return f"{value / 10**power:.4g}{letter}"
+    return digits(value)
+
+
+def gigabytes(value: float) -> str:
+    """Format a number of bytes in GB (1e9 bytes)."""
+    return f"{value / 1e9:,.0f} GB" if value >= 1e10 else f"{value / 1e9:.3g} GB"
+
+
+def human(value: float) -> str:
+    """Format a number with three digits and an SI prefix, such as "124 M"."""
+    for power, prefix in ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
+        if abs(value) >= 10**power:
+            return f"{value / 10**power:.3g} {prefix}"
+    return f"{value:.3g} "
+
+
+def duration(seconds: float) -> str:
+    """Format a time as seconds, minutes, hours or days."""
+    for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Format rows of cells as aligned lines of text.
+
+    The first column is left-aligned, and all other columns are right-aligned. Control characters
+    are escaped, so that a cell can't look like a row.
+    """
+    rows = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = ([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows)
+    return ["  ".join(cells) for cells in padded]
+
+
+def troubles(rows: list[dict[str, Any]]) -> str:
+    """Summarize skipped steps and loss spikes. Return "" if there are no such steps."""
+    parts = []
+    for key, name in (("skipped", "skipped for NaN or infinity"), ("spike", "with a loss spike")):
+        steps = [row["step"] for row in rows if row.get(key)]
+        if steps:
+            shown = ", ".join(map(str, steps[:5])) + (", ..." if steps[5:] else "")
+            parts.append(f"{len(steps)} of {len(rows)} steps {name}: {shown}")
+    return "; ".join(parts)
+
+
+def summary(row: dict[str, Any]) -> str:
+    """Format a row of metrics for the progress bar."""
+    parts = ["skipped" if row["train_loss"] is None else f"loss {row['train_loss']:.3f}"]
+    if row.get("spike"):
+        parts[0] += " (spike)"
+    if "val_loss" in row:
+        parts.append(f"val {row['val_loss']:.3f}")
+    if "hellaswag" in row:
+        parts.append(f"HellaSwag {row['hellaswag']:.4f}")
+    parts += [f"lr {row['lr']:.1e}", f"{row['tokens_per_sec']:,.0f} tok/s"]
+    if row["mfu"] is not None:
+        parts.append(f"MFU {row['mfu']:.0%}")
+    return ", ".join(parts)
