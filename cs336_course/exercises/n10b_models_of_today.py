@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from cs336_course.engine import Case, Exercise, edits, function, sizes
-from cs336_lib.bill import architecture
+from cs336_lib import accounting
+from cs336_lib.bill import models
 from cs336_lib.data.corpus import DATA
 from cs336_lib.io import read_json
 
@@ -123,7 +124,7 @@ mixture_sizes = Exercise(
     mixtures,
     observe=function(
         by_hand=[
-            (architecture, name)
+            (accounting, name)
             for name in (
                 "count_parameters",
                 "active_parameters",
@@ -135,7 +136,7 @@ mixture_sizes = Exercise(
     answers=("sizes",),
     smaller="Take hidden_size = 4, head_dim = 3, two query heads, and one head of keys and values. "
     "Which matrices does attention have, and how many entries has each?",
-    given={"architecture": architecture},
+    given={"models": models},
     wrong={
         f"{FOUR}; you left out the one of the output.": (" + queries * width", ""),
         f"{FOUR}; you count the keys and values as one.": ("2 * kv_width", "kv_width"),
@@ -290,18 +291,18 @@ mixture_sizes = Exercise(
         lambda config: (config.pop("head_dim"), sizes_by_shape(config))[1],
         lambda config: (sizes_by_shape(config), config.clear())[0],
         "def sizes(config):\n"
-        "    found = architecture.from_hugging_face(config)\n"
-        "    return architecture.count_parameters(found), architecture.active_parameters(found)\n",
+        "    found = models.from_hugging_face(config)\n"
+        "    return accounting.count_parameters(found), accounting.active_parameters(found)\n",
         "def sizes(config):\n"
-        "    found = architecture.from_hugging_face(config)\n"
-        "    counts = architecture.parameter_counts(found)\n"
+        "    found = models.from_hugging_face(config)\n"
+        "    counts = accounting.parameter_counts(found)\n"
         '    total = sum(counts.values()) - counts["norms"]\n'
         '    idle = 1 - config["num_experts_per_tok"] / config["num_experts"]\n'
         '    return total, total - counts["experts"] * idle\n',
         "def sizes(config):\n"
-        "    found = architecture.from_hugging_face(config)\n"
+        "    found = models.from_hugging_face(config)\n"
         "    outer = config['vocab_size'] * config['hidden_size']\n"
-        "    active = architecture.matmul_parameters(found) + outer\n"
+        "    active = accounting.matmul_parameters(found) + outer\n"
         '    rest = config["num_experts"] - config["num_experts_per_tok"]\n'
         '    expert = 3 * config["hidden_size"] * config["moe_intermediate_size"]\n'
         '    return active + config["num_hidden_layers"] * rest * expert, active\n',
@@ -403,10 +404,10 @@ cache_bytes = Exercise(
     NOTEBOOK,
     "cache_bytes",
     caches,
-    observe=function(by_hand=[(architecture, "kv_cache_bytes")]),
+    observe=function(by_hand=[(accounting, "kv_cache_bytes")]),
     smaller="One layer is full, and another has a window of 4 tokens. How many tokens does each "
     "keep after 3 tokens, and after 10?",
-    given={"architecture": architecture},
+    given={"models": models},
     wrong={
         "You keep all tokens in every layer; a sliding layer keeps sliding_window at most.": (
             "tokens if is_full else",
@@ -551,8 +552,8 @@ cache_bytes = Exercise(
         '        kept += tokens if is_full else min(tokens, config["sliding_window"])\n'
         '    return kept * 4 * config["num_key_value_heads"] * config["head_dim"]\n',
         "def cache_bytes(config, tokens):\n"
-        "    found = architecture.from_hugging_face(config)\n"
-        "    return architecture.kv_cache_bytes(found, tokens)\n",
+        "    found = models.from_hugging_face(config)\n"
+        "    return accounting.kv_cache_bytes(found, tokens)\n",
     ],
     right=[
         cache_by_counter,
