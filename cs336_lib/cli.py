@@ -41,7 +41,7 @@ class Train:
     def run(self) -> None:
         """Run `cs336 train`."""
         from cs336_lib import generate
-        from cs336_lib.training.distributed import world_from_environment
+        from cs336_lib.system.processes import world_from_environment
         from cs336_lib.training.loop import train
 
         config: TrainConfig = self.config
@@ -136,9 +136,9 @@ class Eval:
     def run(self) -> None:
         """Run `cs336 eval`."""
         from cs336_lib.data.loader import Loader
-        from cs336_lib.evals import hellaswag, loss, subject
-        from cs336_lib.system import hardware
-        from cs336_lib.training import distributed
+        from cs336_lib.evals import hellaswag, loss
+        from cs336_lib.system import hardware, processes
+        from cs336_lib.training import subject
 
         for name in ("eval_tokens", "micro_batch_size"):
             value = getattr(self, name)
@@ -146,9 +146,9 @@ class Eval:
         which = "give --run-dir or --model, and --val-data only with --model"
         require(bool(self.run_dir) != bool(self.model), which)
         require(not (self.run_dir and self.val_data), which)
-        local_rank = distributed.world_from_environment().local_rank
+        local_rank = processes.world_from_environment().local_rank
         device = hardware.select_device(self.device, local_rank)
-        with distributed.process_group(device) as world:
+        with processes.process_group(device) as world:
             if self.run_dir:
                 judged = subject.of_run(self.run_dir, device)
             else:

@@ -33,6 +33,10 @@ BOUNDS: dict[str, tuple[float, float]] = {
 }
 
 
+class UserError(ValueError):
+    """Error of the user's: bad input, told in one line."""
+
+
 def require(condition: bool, message: str) -> None:
     """Raise `ValueError(message)` unless `condition` is true."""
     if not condition:

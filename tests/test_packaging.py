@@ -202,7 +202,7 @@ def test_modules_import_only_downwards():
         ["distributed", "simulate"],
         ["hf", "report", "published"],
         ["step_report", "checkpoint", "generate", "evals.loss", "evals.hellaswag"],
-        ["run", "evals.subject"],
+        ["run", "training.subject"],
         ["train", "run_report"],
         ["here"],
         ["machine_report"],

@@ -21,8 +21,8 @@ from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer
 from cs336_lib.sampling import WEIGHTS, store_weights, stream
 from cs336_lib.system import hardware
+from cs336_lib.system.processes import World
 from cs336_lib.training import distributed, loop
-from cs336_lib.training.distributed import World
 
 Precision = Literal["auto", "fp32", "bf16"]
 

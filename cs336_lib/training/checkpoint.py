@@ -19,7 +19,8 @@ from cs336_lib.data.tokenizer import Tokenizer, load_tokenizer
 from cs336_lib.hugging_face import check_size, check_tensors, read_tensors
 from cs336_lib.io import Log, atomic, inside, read_json, sha256
 from cs336_lib.model import GPT
-from cs336_lib.training.distributed import World, gathered, sharded_like
+from cs336_lib.system.processes import World
+from cs336_lib.training.distributed import gathered, sharded_like
 
 MANIFEST = "manifest.json"
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"

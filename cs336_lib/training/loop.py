@@ -30,7 +30,7 @@ from cs336_lib.io import Bar, Log, draws_in_place, write_atomic
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer
 from cs336_lib.sampling import complete, encode
-from cs336_lib.system import hardware
+from cs336_lib.system import hardware, processes
 from cs336_lib.training import checkpoint, distributed, run_folder
 from cs336_lib.training.trackers import Send, open_tracker, require_tracker
 
@@ -247,11 +247,11 @@ class Job:
     """
 
     def __init__(self, config: TrainConfig, stack: ExitStack):
-        local_rank = distributed.world_from_environment().local_rank
+        local_rank = processes.world_from_environment().local_rank
         self.device = device = hardware.select_device(config.device, local_rank)
         self.dtype = dtype = hardware.autocast_dtype(device, config.precision)
         self.autocast = torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
-        self.world = world = stack.enter_context(distributed.process_group(device))
+        self.world = world = stack.enter_context(processes.process_group(device))
         stack.enter_context(reproducible(config, device))
         stack.enter_context(hardware.freed_memory_kept())
         *streams, tokenizer = open_data(config.train_data, config.val_data, config.tokenizer)

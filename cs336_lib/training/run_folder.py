@@ -17,8 +17,8 @@ from cs336_lib.bill import text
 from cs336_lib.config import GPTConfig, TrainConfig, from_json, require
 from cs336_lib.data.tokenizer import Tokenizer, save_tokenizer, tokenizer_of
 from cs336_lib.io import inside, locked, read_json, sync, temporary_path, write_atomic, writing
+from cs336_lib.system.processes import World
 from cs336_lib.training import checkpoint
-from cs336_lib.training.distributed import World
 
 CONFIG, METRICS, TOKENIZER, LOCK = "config.json", "metrics.jsonl", "tokenizer.json", ".lock"
 

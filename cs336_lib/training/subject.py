@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from cs336_lib import hugging_face
-from cs336_lib.config import TrainConfig, from_json, require
+from cs336_lib.config import TrainConfig, UserError, from_json
 from cs336_lib.data.loader import open_data
 from cs336_lib.data.shards import TokenStream
 from cs336_lib.data.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, require_tokenizer
@@ -37,8 +37,9 @@ def of_run(run_dir: Path, device: torch.device) -> Subject:
     config = from_json(TrainConfig, read_json(path), path)
     _, stream, tokenizer = open_data(config.train_data, config.val_data, config.tokenizer)
     ours = load_tokenizer(run_dir / "tokenizer.json")
-    message = f"{run_dir} was trained with tokenizer {ours}, and its data now has {tokenizer}"
-    require(ours == tokenizer, f"{message}; restore the data it was trained with")
+    if ours != tokenizer:
+        changed = f"{run_dir} was trained with tokenizer {ours}, and its data now has {tokenizer}"
+        raise UserError(f"{changed}; restore the data it was trained with")
     return Subject(model, stream, tokenizer, config.precision)
 
 
@@ -57,8 +58,9 @@ def of_hugging_face(source: str, device: torch.device, val_data: str = "") -> Su
     """
     model, tokenizer = hugging_face.load(source, device), make_tokenizer("gpt2", "")
     theirs = model.config.vocab_size
-    message = f"{source} has {theirs:,} token ids; GPT-2's {tokenizer.vocab_size:,} expected"
-    require(theirs == tokenizer.vocab_size, message)
+    if theirs != tokenizer.vocab_size:
+        wanted = f"GPT-2's {tokenizer.vocab_size:,} expected"
+        raise UserError(f"{source} has {theirs:,} token ids; {wanted}")
     if not val_data:
         return Subject(model, open_data("", "", "gpt2")[1], tokenizer)
     stream = TokenStream.open(val_data, "val")
