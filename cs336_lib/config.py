@@ -38,13 +38,13 @@ class UserError(ValueError):
 
 
 def require(condition: bool, message: str) -> None:
-    """Raise `ValueError(message)` unless `condition` is true."""
+    """Raise `UserError(message)` unless `condition` is true."""
     if not condition:
-        raise ValueError(message)
+        raise UserError(message)
 
 
 def validate(config: Any) -> None:
-    """Raise `ValueError` if a field has the wrong type or is outside `BOUNDS`."""
+    """Raise `UserError` if a field has the wrong type or is outside `BOUNDS`."""
     for name, kind in get_type_hints(type(config)).items():
         value = getattr(config, name)
         if choices := get_args(kind):
@@ -56,7 +56,8 @@ def validate(config: Any) -> None:
             expected = f"{number} of at least {low} and below {high:g}"
         else:
             valid, expected = type(value) is kind, {bool: "true or false", str: "text"}[kind]
-        require(valid, f"{name} is {reprlib.repr(value)}; {expected} expected")
+        if not valid:
+            raise UserError(f"{name} is {reprlib.repr(value)}; {expected} expected")
 
 
 def from_json(kind: type[Config], content: Any, where: object) -> Config:
@@ -68,16 +69,17 @@ def from_json(kind: type[Config], content: Any, where: object) -> Config:
         where: File name for error messages.
 
     Raises:
-        ValueError: If the content isn't an object, or has an unknown field or an invalid value.
+        UserError: If the content isn't an object, or has an unknown field or an invalid value.
     """
-    fields = {field.name for field in dataclasses.fields(kind)}
+    if not isinstance(content, dict):
+        raise UserError(f"{where}: {reprlib.repr(content)}; {{…}} expected")
+    if unknown := content.keys() - {field.name for field in dataclasses.fields(kind)}:
+        names = reprlib.repr(sorted(unknown))
+        raise UserError(f"{where}: {names} unknown; was it made by another version?")
     try:
-        require(isinstance(content, dict), f"{reprlib.repr(content)}; {{…}} expected")
-        unknown = reprlib.repr(sorted(content.keys() - fields))
-        require(content.keys() <= fields, f"{unknown} unknown; was it made by another version?")
         return kind(**content)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -95,8 +97,8 @@ class GPTConfig:
     def __post_init__(self) -> None:
         validate(self)
         heads, width = self.n_head, self.n_embd
-        message = f"n_head {heads} does not divide n_embd {width}; choose a divisor"
-        require(width % heads == 0, message)
+        if width % heads:
+            raise UserError(f"n_head {heads} does not divide n_embd {width}; choose a divisor")
 
     @property
     def padded_vocab_size(self) -> int:
@@ -210,25 +212,37 @@ class TrainConfig:
         validate(self)
         self.model_config(vocab_size=1)  # checks the shape
         block, tokens, first = self.block_size, self.batch_tokens, self.initial_batch_tokens
-        nearest = max(1, round(tokens / block)) * block
-        message = f"batch_tokens {tokens} is not a multiple of block_size {block}; try {nearest}"
-        require(tokens % block == 0, message)
-        windows = f"batch_tokens {tokens} is {self.batch_windows} sequences"
-        require(self.batch_windows <= MOST_WINDOWS, f"{windows}; at most {MOST_WINDOWS} expected")
+        if tokens % block:
+            nearest = max(1, round(tokens / block)) * block
+            raise UserError(
+                f"batch_tokens {tokens} is not a multiple of block_size {block}; try {nearest}"
+            )
+        if self.batch_windows > MOST_WINDOWS:
+            raise UserError(
+                f"batch_tokens {tokens} is {self.batch_windows} sequences; at most {MOST_WINDOWS} "
+                "expected"
+            )
         growth = self.batch_growth_steps
-        require(
-            (first > 0) == (growth > 0) and first % block == 0 and first <= tokens,
-            f"initial_batch_tokens {first} and batch_growth_steps {growth}: a growing batch needs "
-            f"both, and starts with a multiple of block_size {block} up to batch_tokens {tokens}",
-        )
-        muon = "optimizer muon needs full matrices, and fsdp shards them; use one of the two"
-        require(self.optimizer == "adamw" or self.parallel == "ddp", muon)
+        if (first > 0) != (growth > 0) or first % block or first > tokens:
+            raise UserError(
+                f"initial_batch_tokens {first} and batch_growth_steps {growth}: a growing batch "
+                f"needs both, and starts with a multiple of block_size {block} up to batch_tokens "
+                f"{tokens}"
+            )
+        if self.optimizer == "muon" and self.parallel == "fsdp":
+            raise UserError(
+                "optimizer muon needs full matrices, and fsdp shards them; use one of the two"
+            )
         low, high = self.min_learning_rate, self.learning_rate
-        wanted = "0 <= min_learning_rate <= learning_rate and learning_rate > 0 expected"
-        rates = f"learning_rate {high} and min_learning_rate {low}; {wanted}"
-        require(low <= high and high > 0, rates)
-        warmup, steps = self.warmup_steps, self.max_steps
-        require(warmup <= steps, f"warmup_steps {warmup} is more than max_steps {steps}")
+        if low > high or high == 0:
+            raise UserError(
+                f"learning_rate {high} and min_learning_rate {low}; "
+                "0 <= min_learning_rate <= learning_rate and learning_rate > 0 expected"
+            )
+        if self.warmup_steps > self.max_steps:
+            raise UserError(
+                f"warmup_steps {self.warmup_steps} is more than max_steps {self.max_steps}"
+            )
 
     def model_config(self, vocab_size: int) -> GPTConfig:
         """Return the model config for a given vocabulary size."""

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from cs336_lib.accounting import count_parameters
-from cs336_lib.config import GPTConfig, from_json, require
+from cs336_lib.config import GPTConfig, UserError, from_json
 from cs336_lib.data.tokenizer import END_OF_TEXT, CharTokenizer, Tokenizer, gpt2_encoding
 from cs336_lib.io import Bar, atomic, inside, read_json
 from cs336_lib.model import GPT
@@ -57,12 +57,13 @@ def load(source: str | Path, device: torch.device = CPU) -> GPT:
 
     Raises:
         FileNotFoundError: If a file is missing.
-        ValueError: If the download fails or the model isn't a supported GPT-2.
+        UserError: If the download fails or the model isn't a supported GPT-2.
     """
     folder = Path(source)
     if source in HUB_NAMES and not folder.is_dir():
         folder = download(str(source))
-    require(folder.is_dir(), f"{source}: no such folder, and not one of {', '.join(HUB_NAMES)}")
+    if not folder.is_dir():
+        raise UserError(f"{source}: no such folder, and not one of {', '.join(HUB_NAMES)}")
     config = read_config(inside(folder, CONFIG))
     files = weight_files(folder)
     check_size(config, files)
@@ -76,7 +77,7 @@ def load(source: str | Path, device: torch.device = CPU) -> GPT:
 def download(name: str) -> Path:
     """Download a GPT-2 from the Hugging Face hub unless it is cached, and return its folder.
 
-    Raises `ValueError` if the download fails or huggingface_hub isn't installed.
+    Raises `UserError` if the download fails or huggingface_hub isn't installed.
     """
     try:
         from huggingface_hub import hf_hub_download
@@ -84,7 +85,7 @@ def download(name: str) -> Path:
         for file in (CONFIG, WEIGHTS):
             path = hf_hub_download(f"openai-community/{name}", file)
     except Exception as error:  # many kinds, from the client, HTTP and the system
-        raise ValueError(
+        raise UserError(
             f"{name}: cannot be downloaded ({type(error).__name__}); connect to the internet and "
             f"`pip install huggingface_hub`, or give a folder with {CONFIG} and {WEIGHTS}"
         ) from None
@@ -94,12 +95,12 @@ def download(name: str) -> Path:
 def check_size(config: GPTConfig, files: list[Path]) -> None:
     """Check the size of a model before memory is allocated.
 
-    Raises `ValueError` if the model has more parameters than `files` have bytes, or if it needs
+    Raises `UserError` if the model has more parameters than `files` have bytes, or if it needs
     more memory than the machine has.
     """
     numbers, size = count_parameters(config), sum(path.stat().st_size for path in files)
-    # A number has at least one byte.
-    require(numbers <= size, f"{files[0]}: {size:,} bytes cannot hold {numbers:,} parameters")
+    if numbers > size:  # a number has at least one byte
+        raise UserError(f"{files[0]}: {size:,} bytes cannot hold {numbers:,} parameters")
     require_memory(4 * numbers, CPU, f"a model of {numbers:,} parameters")
 
 
@@ -108,13 +109,14 @@ def read_config(path: Path) -> GPTConfig:
 
     Raises:
         FileNotFoundError: If the file doesn't exist.
-        ValueError: If the config doesn't describe a supported GPT-2.
+        UserError: If the config doesn't describe a supported GPT-2.
     """
     raw = read_json(path)
     dropout = raw.get(DROPOUTS[0], 0.1)
     for name, ours in (FIXED | dict.fromkeys(DROPOUTS, dropout)).items():
         value = raw.get(name, ours)
-        require(value == ours, f"{path}: {name} is {value!r}; {ours!r} expected")
+        if value != ours:
+            raise UserError(f"{path}: {name} is {value!r}; {ours!r} expected")
     # Both sides default to the 124M model.
     shape = {ours: raw.get(theirs, getattr(GPTConfig, ours)) for ours, theirs in SHAPE.items()}
     return from_json(GPTConfig, shape | {"dropout": dropout}, path)
@@ -125,7 +127,7 @@ def weight_files(folder: Path) -> list[Path]:
 
     Raises:
         FileNotFoundError: If the folder has no safetensors file.
-        ValueError: If model.safetensors.index.json is malformed.
+        UserError: If model.safetensors.index.json is malformed.
     """
     if (folder / WEIGHTS).is_file():
         return [inside(folder, WEIGHTS)]
@@ -135,8 +137,10 @@ def weight_files(folder: Path) -> list[Path]:
             "code, so convert it, if you trust it, with transformers' save_pretrained"
         )
     listed = read_json(inside(folder, INDEX)).get("weight_map", {})
-    is_map = isinstance(listed, dict) and len(listed) > 0
-    require(is_map, f"{folder / INDEX}: weight_map must map each tensor to a file of this folder")
+    if not isinstance(listed, dict) or not listed:
+        raise UserError(
+            f"{folder / INDEX}: weight_map must map each tensor to a file of this folder"
+        )
     return [inside(folder, name) for name in sorted({str(name) for name in listed.values()})]
 
 
@@ -169,36 +173,41 @@ def hugging_face_tensors(model: GPT) -> dict[str, Tensor]:
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read the tensors of a safetensors file through a memory map.
 
-    Raises `ValueError` if the file isn't safetensors.
+    Raises `UserError` if the file isn't safetensors.
     """
     try:
         return load_file(path)
     except (SafetensorError, OSError, RuntimeError) as error:
-        raise ValueError(f"{path}: cannot be read as safetensors ({error})") from None
+        raise UserError(f"{path}: cannot be read as safetensors ({error})") from None
 
 
 def check_tensors(path: Path, tensors: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     """Check the names, shapes and values of tensors that were read from `path`.
 
-    Raises `ValueError` if the names or shapes differ from `expected`, or if a tensor isn't floating
+    Raises `UserError` if the names or shapes differ from `expected`, or if a tensor isn't floating
     point or contains NaN or infinity.
     """
     for name in tensors:
-        require(name in expected, f"{path}: holds {name!r:.100}, which this model doesn't have")
+        if name not in expected:
+            raise UserError(f"{path}: holds {name!r:.100}, which this model doesn't have")
     for name, like in Bar(expected.items(), desc="weights", unit="tensor"):
-        require(name in tensors, f"{path}: holds no {name}")
+        if name not in tensors:
+            raise UserError(f"{path}: holds no {name}")
         tensor = tensors[name]
         shape, wanted = tuple(tensor.shape), tuple(like.shape)
-        require(shape == wanted, f"{path}: {name} has shape {shape}, {wanted} expected")
-        require(tensor.is_floating_point(), f"{path}: {name} isn't floating point")
-        require(bool(tensor.float().isfinite().all()), f"{path}: {name} holds NaN or infinity")
+        if shape != wanted:
+            raise UserError(f"{path}: {name} has shape {shape}, {wanted} expected")
+        if not tensor.is_floating_point():
+            raise UserError(f"{path}: {name} isn't floating point")
+        if not tensor.float().isfinite().all():
+            raise UserError(f"{path}: {name} holds NaN or infinity")
 
 
 def read_weights(files: list[Path], model: GPT) -> dict[str, Tensor]:
     """Read safetensors files in the Hugging Face layout, and convert the weights for `GPT`.
 
     Only names and shapes are taken from `model`, so it may be on the meta device. Raises
-    `ValueError` if the names or shapes in the files don't match the model.
+    `UserError` if the names or shapes in the files don't match the model.
     """
     folder, tensors = files[0].parent, {}
     for path in files:
@@ -208,8 +217,10 @@ def read_weights(files: list[Path], model: GPT) -> dict[str, Tensor]:
                 tensors[name] = value
     if HEAD in tensors:
         head = tensors.pop(HEAD)
-        tied = torch.equal(tensors.setdefault(EMBEDDING, head).float(), head.float())
-        require(tied, f"{folder}: {HEAD} differs from {EMBEDDING}; only tied weights are supported")
+        if not torch.equal(tensors.setdefault(EMBEDDING, head).float(), head.float()):
+            raise UserError(
+                f"{folder}: {HEAD} differs from {EMBEDDING}; only tied weights are supported"
+            )
     check_tensors(folder, tensors, hugging_face_tensors(model))
     weights = {}
     for name, value in tensors.items():
@@ -229,13 +240,14 @@ def export(model: GPT, folder: str | Path, tokenizer: Tokenizer, card: str = "")
     Raises:
         FileExistsError: If the folder exists.
         OSError: If the folder can't be written.
-        ValueError: If the tokenizer and the model have different vocabulary sizes.
+        UserError: If the tokenizer and the model have different vocabulary sizes.
     """
     folder = Path(folder)
     if folder.exists():
         raise FileExistsError(f"{folder} exists already; choose another folder, or remove it")
     ours, theirs = tokenizer.vocab_size, model.config.vocab_size
-    require(ours == theirs, f"the tokenizer has {ours} ids, the model {theirs}; they must be equal")
+    if ours != theirs:
+        raise UserError(f"the tokenizer has {ours} ids, the model {theirs}; they must be equal")
     tensors = {name: value.contiguous() for name, value in hugging_face_tensors(model).items()}
     with atomic(folder, folder=True) as temporary:
         files = text_files(model, tokenizer) | ({"README.md": card} if card else {})
@@ -249,31 +261,33 @@ def export(model: GPT, folder: str | Path, tokenizer: Tokenizer, card: str = "")
 def require_login(name: str) -> None:
     """Check that a model can be pushed to the Hugging Face hub under this name.
 
-    Raises `ValueError` if the name is invalid, huggingface_hub isn't installed, or no valid token
+    Raises `UserError` if the name is invalid, huggingface_hub isn't installed, or no valid token
     is stored.
     """
     try:
         from huggingface_hub import HfApi
         from huggingface_hub.utils import validate_repo_id
     except ImportError:
-        message = "--push-to-hub needs huggingface_hub; pip install huggingface_hub"
-        raise ValueError(message) from None
+        raise UserError(
+            "--push-to-hub needs huggingface_hub; pip install huggingface_hub"
+        ) from None
     try:
         validate_repo_id(name)
     except ValueError:
-        message = f"push_to_hub is {name!r:.100}; a name such as me/my-gpt expected"
-        raise ValueError(message) from None
+        raise UserError(
+            f"push_to_hub is {name!r:.100}; a name such as me/my-gpt expected"
+        ) from None
     try:
         HfApi().whoami()
     except Exception as error:  # many kinds, from the client, HTTP and the system
         kind = type(error).__name__
-        raise ValueError(f"not logged in to the hub ({kind}); run `hf auth login`") from None
+        raise UserError(f"not logged in to the hub ({kind}); run `hf auth login`") from None
 
 
 def push(folder: Path, name: str) -> str:
     """Upload an exported folder to the Hugging Face hub, and return its address.
 
-    Raises `ValueError` if the upload fails. The folder stays.
+    Raises `UserError` if the upload fails. The folder stays.
     """
     from huggingface_hub import HfApi
 
@@ -284,7 +298,7 @@ def push(folder: Path, name: str) -> str:
     except Exception as error:  # many kinds, from the client, HTTP and the system
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         again = f"the export is in {folder}, so try `hf upload {name} {folder}`"
-        raise ValueError(f"{name}: not pushed ({reason:.200}); {again}") from None
+        raise UserError(f"{name}: not pushed ({reason:.200}); {again}") from None
     return str(repository)
 
 

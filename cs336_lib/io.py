@@ -15,6 +15,8 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from tqdm import tqdm
 
+from cs336_lib.config import UserError
+
 JSON_BYTES = 4 * 2**20  # our largest file, a tokenizer of 65,536 characters, has 0.8 MB
 
 
@@ -95,7 +97,7 @@ def locked(file: Path, timeout: float = 5.0) -> Iterator[None]:
     it doesn't block other processes.
 
     Raises:
-        ValueError: If another process still holds the lock after `timeout` seconds.
+        UserError: If another process still holds the lock after `timeout` seconds.
         OSError: If the file can't be created.
     """
     lock = FileLock(file, timeout=timeout, poll_interval=0.1)
@@ -104,8 +106,9 @@ def locked(file: Path, timeout: float = 5.0) -> Iterator[None]:
             file.touch()  # FileLock would wait for a file that can't be created
             lock.acquire()
     except Timeout:
-        message = f"{file}: another process holds this lock; wait, or choose another folder"
-        raise ValueError(message) from None
+        raise UserError(
+            f"{file}: another process holds this lock; wait, or choose another folder"
+        ) from None
     try:
         yield
     finally:
@@ -129,15 +132,15 @@ def sha256(path: Path) -> str:
 def inside(folder: Path, name: str) -> Path:
     """Return the path of a file in an untrusted folder. The file doesn't have to exist.
 
-    Raises `ValueError` if a link in the path leads out of the folder, or if the path isn't a file.
+    Raises `UserError` if a link in the path leads out of the folder, or if the path isn't a file.
     """
     path, home = folder / name, folder.resolve()
     if home.parent.name == "snapshots":  # the hub's client links to ../../blobs
         home = home.parents[1]
     if not path.resolve().is_relative_to(home):
-        raise ValueError(f"{path}: leads out of {folder}; expected a file in that folder")
+        raise UserError(f"{path}: leads out of {folder}; expected a file in that folder")
     if path.exists() and not path.is_file():
-        raise ValueError(f"{path}: not a regular file")
+        raise UserError(f"{path}: not a regular file")
     return path
 
 
@@ -146,18 +149,18 @@ def read_json(path: Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: If the file doesn't exist.
-        ValueError: If the file is larger than `JSON_BYTES`, or isn't a JSON object.
+        UserError: If the file is larger than `JSON_BYTES`, or isn't a JSON object.
     """
     with open(path, "rb") as file:
         content = file.read(JSON_BYTES + 1)
     if len(content) > JSON_BYTES:
-        raise ValueError(f"{path}: larger than {JSON_BYTES:,} bytes, the limit for JSON files")
+        raise UserError(f"{path}: larger than {JSON_BYTES:,} bytes, the limit for JSON files")
     try:
         value = json.loads(content.decode())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not JSON ({type(error).__name__})") from None
+        raise UserError(f"{path}: not JSON ({type(error).__name__})") from None
     if not isinstance(value, dict):
-        raise ValueError(f"{path}: expected a JSON object, not a {type(value).__name__}")
+        raise UserError(f"{path}: expected a JSON object, not a {type(value).__name__}")
     return value
 
 

@@ -8,7 +8,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from cs336_lib.config import GPTConfig, require
+from cs336_lib.config import GPTConfig
 from cs336_lib.system import cpu
 
 
@@ -192,12 +192,10 @@ class GPT(nn.Module):
         Raises:
             ValueError: If the sequence is longer than the block size.
         """
-        past = cache.length if cache else 0
-        seq = idx.size(1)
-        require(
-            past + seq <= self.config.block_size,
-            f"a sequence of {past + seq} tokens is longer than block_size {self.config.block_size}",
-        )
+        seq, limit = idx.size(1), self.config.block_size
+        length = seq + (cache.length if cache else 0)
+        if length > limit:
+            raise ValueError(f"a sequence of {length} tokens is longer than block_size {limit}")
         positions = cache.grow(seq) if cache else torch.arange(seq, device=idx.device)
         x = self.transformer.wte(idx) + self.transformer.wpe(positions)
         x = F.dropout(x, self.config.dropout, self.training)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from cs336_lib.config import require
+from cs336_lib.config import UserError
 from cs336_lib.data.tokenizer import Tokenizer
 from cs336_lib.io import Bar
 from cs336_lib.model import GPT, KVCache
@@ -43,7 +43,7 @@ class SamplingConfig:
         use_cache: Whether to use a KV cache, which is faster and gives the same tokens.
 
     Raises:
-        ValueError: If a setting is out of range.
+        UserError: If a setting is out of range.
     """
 
     max_new_tokens: int
@@ -64,7 +64,8 @@ class SamplingConfig:
             ("top_p", self.top_p is None or 0 < self.top_p <= 1, "above 0 and up to 1"),
             ("seed", self.seed is None or 0 <= self.seed < 2**62, "0 to 2**62 - 1"),
         ):
-            require(valid, f"{name} is {getattr(self, name)}; {expected} expected")
+            if not valid:
+                raise UserError(f"{name} is {getattr(self, name)}; {expected} expected")
 
 
 def sampling_config(sampling: SamplingConfig | int, options: dict[str, Any]) -> SamplingConfig:
@@ -120,10 +121,12 @@ def choose(
     """Sample a token for each row, or take the argmax at temperature 0.
 
     Each row has its own random generator. Sampling runs on the CPU, so the random numbers don't
-    depend on the device. Raises `ValueError` if the logits aren't finite.
+    depend on the device. Raises `UserError` if the logits aren't finite.
     """
-    message = "the model's logits are not finite; use --weights fp32 or an earlier checkpoint"
-    require(math.isfinite(logits.amax()), message)  # the largest of several is NaN if one is
+    if not math.isfinite(logits.amax()):  # the largest of several is NaN if one is
+        raise UserError(
+            "the model's logits are not finite; use --weights fp32 or an earlier checkpoint"
+        )
     if sampling.temperature == 0:
         return logits.argmax(-1)
     filtered = filter_logits(logits.float(), sampling.temperature, sampling.top_k, sampling.top_p)
@@ -154,11 +157,14 @@ def stream(
         One token per row. After the stop token, a row repeats the stop token.
 
     Raises:
-        ValueError: If a setting is out of range, a prompt is empty, or the logits aren't finite.
+        UserError: If a setting is out of range or the logits aren't finite.
+        ValueError: If the prompts aren't a batch of at least one token each.
     """
     sampling = sampling_config(sampling, options)
-    message = f"the prompts have shape {tuple(prompts.shape)}; (batch, seq) expected, not empty"
-    require(prompts.ndim == 2 and prompts.numel() > 0, message)
+    if prompts.ndim != 2 or prompts.numel() == 0:
+        raise ValueError(
+            f"the prompts have shape {tuple(prompts.shape)}; (batch, seq) expected, not empty"
+        )
     seed = secrets.randbits(62) if sampling.seed is None else sampling.seed
     generators = [torch.Generator().manual_seed(seed + row) for row in range(len(prompts))]
     text = F.pad(prompts, (0, sampling.max_new_tokens)).to(model.device)
@@ -302,11 +308,12 @@ def store_weights(model: GPT, dtype: torch.dtype = torch.float32) -> None:
     order (docs/decisions.md).
 
     Raises:
-        ValueError: If `dtype` is int8 and the model isn't on a CPU.
+        UserError: If `dtype` is int8 and the model isn't on a CPU.
     """
     on_cpu = model.device.type == "cpu"
-    require(on_cpu or dtype != torch.int8, "int8 weights need --device cpu; use fp16")
     if not on_cpu:
+        if dtype == torch.int8:
+            raise UserError("int8 weights need --device cpu; use fp16")
         model.to(dtype)
         return
     native = hardware.has_bf16(model.device)
@@ -340,9 +347,10 @@ def generate(
 def encode(tokenizer: Tokenizer, prompt: str) -> Int[Tensor, " seq"]:
     """Encode a prompt as token ids.
 
-    Raises `ValueError` if the prompt is empty or has a character that isn't in the vocabulary.
+    Raises `UserError` if the prompt is empty or has a character that isn't in the vocabulary.
     """
-    require(len(prompt) > 0, "the prompt is empty; at least one character expected")
+    if not prompt:
+        raise UserError("the prompt is empty; at least one character expected")
     return torch.from_numpy(tokenizer.encode(prompt).astype("int64"))
 
 
@@ -350,7 +358,7 @@ def first_prompt(tokenizer: Tokenizer, wanted: str) -> str:
     """Return `wanted` if the tokenizer can encode it, and otherwise the text of token 0."""
     try:
         tokenizer.encode(wanted)
-    except ValueError:
+    except UserError:
         return tokenizer.decode([0])
     return wanted
 

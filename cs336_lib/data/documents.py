@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cs336_lib.config import require
+from cs336_lib.config import UserError
 from cs336_lib.data.shards import open_raw_shard
 from cs336_lib.data.tokenizer import GPT2Tokenizer
 
@@ -104,16 +104,20 @@ class Skipped:
 
 
 def check_files(corpus: Corpus) -> None:
-    """Raise `ValueError` unless a corpus has either supported files or a dataset."""
-    message = f"{len(corpus.paths)} files; --raw takes one, or a second one to validate on"
-    require(not corpus.raw or len(corpus.paths) in (1, 2), message)
-    either = "name text, JSON lines or parquet files, or else one data set with --hub"
-    require(bool(corpus.paths) != bool(corpus.hub), either)
+    """Raise `UserError` unless a corpus has either supported files or a dataset."""
+    if corpus.raw and len(corpus.paths) not in (1, 2):
+        raise UserError(
+            f"{len(corpus.paths)} files; --raw takes one, or a second one to validate on"
+        )
+    if bool(corpus.paths) == bool(corpus.hub):
+        raise UserError("name text, JSON lines or parquet files, or else one data set with --hub")
     for path in corpus.paths:
         if path.is_dir():
-            raise ValueError(f"{path}: {folder_advice(path)}")
-        message = f"{path}: {path.suffix} files are not supported; unpack or convert them to .txt"
-        require(path.suffix.lower() not in UNSUPPORTED, message)
+            raise UserError(f"{path}: {folder_advice(path)}")
+        if path.suffix.lower() in UNSUPPORTED:
+            raise UserError(
+                f"{path}: {path.suffix} files are not supported; unpack or convert them to .txt"
+            )
 
 
 def folder_advice(folder: Path) -> str:
@@ -138,7 +142,7 @@ def read(
     mark in `after`.
 
     Raises:
-        ValueError: If a file is corrupt or the hub doesn't have the dataset.
+        UserError: If a file is corrupt or the hub doesn't have the dataset.
         OSError: If the disk or the connection fails.
     """
     first, skipped = after.mark[0] if after.mark else 0, skipped or Skipped()
@@ -174,13 +178,13 @@ def documents(
 def raw_pieces(path: Path) -> Iterator[np.ndarray]:
     """Yield the tokens of a nanoGPT file in pieces.
 
-    Raises `ValueError` if a token id isn't in GPT-2's vocabulary.
+    Raises `UserError` if a token id isn't in GPT-2's vocabulary.
     """
     ids, largest = open_raw_shard(path), GPT2Tokenizer.vocab_size
     for begin in range(0, len(ids), PIECE):
         piece = ids[begin : begin + PIECE]
-        message = f"{path}: id {piece.max()}, but GPT-2's vocabulary has {largest}"
-        require(piece.max() < largest, message)
+        if piece.max() >= largest:
+            raise UserError(f"{path}: id {piece.max()}, but GPT-2's vocabulary has {largest}")
         yield piece
 
 
@@ -190,7 +194,7 @@ def text_pieces(path: Path) -> Iterator[str]:
     The pieces have the same tokens as the complete text. Line ends are converted to \\n. The text
     is split before a space or newline that follows a non-whitespace character, because GPT-2's
     split pattern always has a word boundary there. Words longer than LONGEST_WORD characters are
-    split too, which can change their tokens. Raises `ValueError` if the file is binary or isn't
+    split too, which can change their tokens. Raises `UserError` if the file is binary or isn't
     UTF-8.
     """
     kept = ""  # text after the last boundary
@@ -201,7 +205,7 @@ def text_pieces(path: Path) -> Iterator[str]:
                     guess = encoding_of(block[:64].encode())
                     advice = f"; looks like {guess}, so try `iconv -f {guess} -t utf-8`"
                     advice *= guess != "latin1"
-                    raise ValueError(f"{path}: contains NUL bytes; plain text expected{advice}")
+                    raise UserError(f"{path}: contains NUL bytes; plain text expected{advice}")
                 text = kept + block
                 boundary = BOUNDARY.match(text, max(1, len(kept)) - 1)
                 cut = boundary.end() if boundary else 0
@@ -210,7 +214,7 @@ def text_pieces(path: Path) -> Iterator[str]:
                 kept = text[cut:]
                 yield text[:cut]
     except UnicodeDecodeError as error:
-        raise ValueError(
+        raise UserError(
             f"{path}: not UTF-8 text (it has a byte 0x{error.object[error.start]:02x}); "
             f"convert it first, for example with `iconv -f {encoding_of(error.object)} -t utf-8`"
         ) from None
@@ -239,61 +243,65 @@ def json_rows(path: Path) -> Iterator[Row]:
 
     Raises:
         FileNotFoundError: If the file doesn't exist.
-        ValueError: If a line isn't a JSON object.
+        UserError: If a line isn't a JSON object.
     """
     with open(path, "rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(LINE_BYTES), b""), start=1):
             where = f"{path}, line {number}"
-            message = f"{where}: {LINE_BYTES:,} bytes or more; one document per line expected"
-            require(len(line) < LINE_BYTES, message)
+            if len(line) >= LINE_BYTES:
+                raise UserError(
+                    f"{where}: {LINE_BYTES:,} bytes or more; one document per line expected"
+                )
             if not line.strip():
                 continue
             try:
                 content = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise ValueError(f"{where}: not JSON ({error})") from None
-            require(isinstance(content, dict), f"{where}: a JSON object {{…}} expected")
+                raise UserError(f"{where}: not JSON ({error})") from None
+            if not isinstance(content, dict):
+                raise UserError(f"{where}: a JSON object {{…}} expected")
             yield Row(where, content)
 
 
 def parquet_rows(path: Path, field: str) -> Iterator[Row]:
     """Yield the rows of a parquet file, with only the field `field`.
 
-    Raises `ValueError` if `pyarrow` isn't installed or the file can't be read.
+    Raises `UserError` if `pyarrow` isn't installed or the file can't be read.
     """
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:
-        raise ValueError(f"{path}: needs the package pyarrow; pip install pyarrow") from None
+        raise UserError(f"{path}: needs the package pyarrow; pip install pyarrow") from None
     try:
         with parquet.ParquetFile(path, page_checksum_verification=True) as file:
             names = file.schema_arrow.names
-            require(field in names, no_field(str(path), field, names))
+            if field not in names:
+                raise UserError(no_field(str(path), field, names))
             batches = file.iter_batches(256, columns=[field])
             contents = (content for batch in batches for content in batch.to_pylist())
             for number, content in enumerate(contents, start=1):
                 yield Row(f"{path}, row {number}", content)
     except (ArrowException, OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not a readable parquet file ({one_line(error)})") from None
+        raise UserError(f"{path}: not a readable parquet file ({one_line(error)})") from None
 
 
 def hub_rows(hub: str, config: str, split: str, mark: Mark | None = None) -> Iterator[Row]:
     """Stream the rows of a dataset from the Hugging Face hub, optionally from a saved mark.
 
     Raises:
-        ValueError: If `datasets` isn't installed or the hub doesn't have the dataset.
+        UserError: If `datasets` isn't installed or the hub doesn't have the dataset.
         OSError: If the connection fails.
     """
     try:
         from datasets import load_dataset
     except ImportError:
-        raise ValueError(f"{hub}: needs the package datasets; pip install datasets") from None
+        raise UserError(f"{hub}: needs the package datasets; pip install datasets") from None
     try:
         stream = load_dataset(hub, config or None, split=split, streaming=True)
         if mark:
             stream.load_state_dict(mark[1])
     except Exception as error:  # offline, misspelled or gated, each with another type
-        raise ValueError(
+        raise UserError(
             f"{hub}: cannot be read from the Hugging Face hub ({one_line(error)}); "
             f"check its name and the connection, or download its files and name those"
         ) from None
@@ -320,12 +328,14 @@ def text_of(row: Row, field: str, skipped: Skipped) -> str:
 
     JSON strings can contain lone surrogates.
     """
-    require(field in row.content, no_field(row.where, field, list(row.content)))
+    if field not in row.content:
+        raise UserError(no_field(row.where, field, list(row.content)))
     text = row.content[field]
     if text is None:
         skipped.add(row.where)
         return ""
-    require(isinstance(text, str), f"{row.where}: {field!r} isn't a string")
+    if not isinstance(text, str):
+        raise UserError(f"{row.where}: {field!r} isn't a string")
     return SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 

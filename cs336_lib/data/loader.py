@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from cs336_lib.config import require
+from cs336_lib.config import UserError
 from cs336_lib.data.corpus import shakespeare
 from cs336_lib.data.shards import TokenStream
 from cs336_lib.data.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, require_tokenizer
@@ -112,16 +112,15 @@ class Loader:
         seed: Seed of the order.
 
     Raises:
-        ValueError: If the stream is shorter than one window.
+        UserError: If the stream is shorter than one window.
     """
 
     def __init__(self, stream: TokenStream, block_size: int, vocab_size: int, seed: int):
-        needed = f"one sequence takes block_size + 1 = {block_size + 1}"
-        advice = "use more data or a smaller block_size"
-        require(
-            len(stream) > block_size,
-            f"{stream.names[0]}: {len(stream)} tokens, but {needed}; {advice}",
-        )
+        if len(stream) <= block_size:
+            raise UserError(
+                f"{stream.names[0]}: {len(stream)} tokens, but one sequence takes block_size + 1 = "
+                f"{block_size + 1}; use more data or a smaller block_size"
+            )
         self.stream, self.block_size = stream, block_size
         self.vocab_size, self.seed = vocab_size, seed
 
@@ -130,7 +129,7 @@ class Loader:
     ) -> tuple[Int[Tensor, "count block_size"], Int[Tensor, "count block_size"]]:
         """Return the inputs and targets of windows `first` to `first + count - 1`.
 
-        Targets are the inputs shifted by one token. Raises `ValueError` if a token id is outside
+        Targets are the inputs shifted by one token. Raises `UserError` if a token id is outside
         the vocabulary.
         """
         return self.windows(self.starts(first, count))
@@ -147,9 +146,10 @@ class Loader:
         rows = np.stack([self.stream.read(start, self.block_size + 1) for start in starts])
         if rows.max() >= self.vocab_size:
             row, column = np.argwhere(rows >= self.vocab_size)[0]
-            token = f"{self.stream.where(starts[row] + int(column))}: id {rows[row, column]}"
-            advice = "was this data made with another tokenizer?"
-            raise ValueError(f"{token}, but the vocabulary has {self.vocab_size}; {advice}")
+            raise UserError(
+                f"{self.stream.where(starts[row] + int(column))}: id {rows[row, column]}, but the "
+                f"vocabulary has {self.vocab_size}; was this data made with another tokenizer?"
+            )
         tokens = torch.from_numpy(rows)
         return tokens[:, :-1], tokens[:, 1:]
 
@@ -204,10 +204,11 @@ def open_data(
 
     Raises:
         FileNotFoundError: If the data doesn't exist.
-        ValueError: If the data is corrupt or was prepared with a different tokenizer.
+        UserError: If the data is corrupt or was prepared with a different tokenizer.
     """
     if not train_data:
-        require(not val_data, "val_data without train_data; give both, or neither for the corpus")
+        if val_data:
+            raise UserError("val_data without train_data; give both, or neither for the corpus")
         text = shakespeare()
         made = make_tokenizer(tokenizer, text)
         ids = made.encode(text)
@@ -217,12 +218,17 @@ def open_data(
     folder, train = Path(train_data), TokenStream.open(train_data, "train")
     if folder.is_dir():
         made = load_tokenizer(folder / "tokenizer.json")
-        other = f"{folder} was prepared with tokenizer {made.name!r}; pass --tokenizer {made.name}"
-        require(made.name == tokenizer, other)
+        if made.name != tokenizer:
+            raise UserError(
+                f"{folder} was prepared with tokenizer {made.name!r}; pass --tokenizer {made.name}"
+            )
     else:
         made = make_tokenizer("gpt2", "")
-        also = "--val-data with a pattern of .bin shards, and --tokenizer gpt2"
-        require(tokenizer == "gpt2" and val_data != "", f"{train_data}: shards need {also}")
+        if tokenizer != "gpt2" or not val_data:
+            raise UserError(
+                f"{train_data}: shards need --val-data with a pattern of .bin shards, and "
+                "--tokenizer gpt2"
+            )
     val = TokenStream.open(val_data or train_data, "val")
     require_tokenizer([*train.names, *val.names], made)
     return train, val, made

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cs336_lib.config import require
+from cs336_lib.config import UserError
 from cs336_lib.data.documents import Corpus, Piece, Place, Skipped, check_files, read
 from cs336_lib.data.shards import TokenStream, append, shorten
 from cs336_lib.data.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, save_tokenizer
@@ -116,19 +116,25 @@ def encode_in_order(
 
 
 def check_options(workers: int, val_fraction: float, shard_tokens: int) -> None:
-    """Raise `ValueError` if an option is out of range."""
-    require(1 <= workers <= MOST_WORKERS, f"workers is {workers}; 1 to {MOST_WORKERS} expected")
-    require(0 < val_fraction < 1, f"val_fraction is {val_fraction}; between 0 and 1 expected")
-    # The header's count is an int32.
-    require(2 <= shard_tokens < 2**31, f"shard_tokens is {shard_tokens}; 2 to 2**31 - 1 expected")
+    """Raise `UserError` if an option is out of range."""
+    if not 1 <= workers <= MOST_WORKERS:
+        raise UserError(f"workers is {workers}; 1 to {MOST_WORKERS} expected")
+    if not 0 < val_fraction < 1:
+        raise UserError(f"val_fraction is {val_fraction}; between 0 and 1 expected")
+    if not 2 <= shard_tokens < 2**31:  # the header's count is an int32
+        raise UserError(f"shard_tokens is {shard_tokens}; 2 to 2**31 - 1 expected")
 
 
 def check_files_for_char(corpus: Corpus) -> None:
-    """Raise `ValueError` unless a corpus has text that can be read twice."""
-    require(not corpus.raw, "--raw takes GPT-2's tokens; pass --tokenizer gpt2")
+    """Raise `UserError` unless a corpus has text that can be read twice."""
+    if corpus.raw:
+        raise UserError("--raw takes GPT-2's tokens; pass --tokenizer gpt2")
     for path in corpus.paths:
-        twice = "not a regular file, and --tokenizer char reads it twice; save it to a file first"
-        require(path.is_file() or not path.exists(), f"{path}: {twice}")
+        if path.exists() and not path.is_file():
+            raise UserError(
+                f"{path}: not a regular file, and --tokenizer char reads it twice; save it to a "
+                "file first"
+            )
 
 
 def separator_of(corpus: Corpus, tokenizer: Tokenizer) -> int | None:
@@ -169,7 +175,7 @@ def prepare(
     Raises:
         FileExistsError: If `out` exists.
         OSError: If the disk or the connection to the hub fails.
-        ValueError: If the corpus is invalid, if `out` is locked by a different process, or if a
+        UserError: If the corpus is invalid, if `out` is locked by a different process, or if a
             part has fewer than two tokens.
     """
     corpus = source if isinstance(source, Corpus) else Corpus((Path(source),))
@@ -195,11 +201,11 @@ def prepare(
         progress = write(results, add, progress, save, out.name)
         if progress.val == 0 and progress.train > 0:
             progress = copy_tail(folder, progress, val_fraction, add)
-        require(
-            min(progress.train, progress.val) >= 2,  # a token and its successor
-            f"{out}: {progress.train} training and {progress.val} validation tokens, "
-            f"but each part needs 2; more text needed" + f"; {skipped}" * bool(skipped.rows),
-        )
+        if min(progress.train, progress.val) < 2:  # a token and its successor
+            raise UserError(
+                f"{out}: {progress.train} training and {progress.val} validation tokens, "
+                "but each part needs 2; more text needed" + f"; {skipped}" * bool(skipped.rows)
+            )
         if skipped.rows:
             print(f"{out}: {skipped}", file=Log())
         save(progress)
@@ -237,11 +243,11 @@ def working_folder(
                 folder.mkdir()
         try:
             yield folder, progress
-        except (ValueError, OSError) as error:
+        except (UserError, OSError) as error:
             if not (folder / PROGRESS).exists():
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
-            kind = OSError if isinstance(error, OSError) else ValueError
+            kind = OSError if isinstance(error, OSError) else UserError
             raise kind(
                 f"{error}; {folder} keeps the progress, and the same command resumes from there"
             ) from None
@@ -250,7 +256,7 @@ def working_folder(
 def read_progress(folder: Path, arguments: dict[str, object]) -> Progress | None:
     """Return the saved progress of an interrupted run, or `None`.
 
-    Raises `ValueError` if the interrupted run had different arguments, or if its progress file is
+    Raises `UserError` if the interrupted run had different arguments, or if its progress file is
     corrupt.
     """
     if not (folder / PROGRESS).is_file():
@@ -260,10 +266,12 @@ def read_progress(folder: Path, arguments: dict[str, object]) -> Progress | None
         before = dict(saved.pop("arguments"))
         progress = Progress(saved.pop("train"), saved.pop("val"), Place(*saved.pop("place")))
     except (KeyError, TypeError, ValueError):
-        raise ValueError(f"{folder / PROGRESS}: not a progress file; remove that folder") from None
-    changed = [name for name, value in arguments.items() if before.get(name) != value]
-    message = f"{folder} holds an unfinished run with other {' and '.join(changed)}"
-    require(not changed, f"{message}; give the same again, or remove that folder to start over")
+        raise UserError(f"{folder / PROGRESS}: not a progress file; remove that folder") from None
+    if changed := [name for name, value in arguments.items() if before.get(name) != value]:
+        raise UserError(
+            f"{folder} holds an unfinished run with other {' and '.join(changed)}; give the same "
+            "again, or remove that folder to start over"
+        )
     return progress
 
 

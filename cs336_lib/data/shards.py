@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cs336_lib.config import require
+from cs336_lib.config import UserError
 from cs336_lib.io import inside, writing
 
 MAGIC = 20240520
@@ -79,24 +79,26 @@ def open_shard(path: Path) -> np.ndarray:
 
     Raises:
         FileNotFoundError: If the file doesn't exist.
-        ValueError: If the header is invalid or the file size doesn't match it.
+        UserError: If the header is invalid or the file size doesn't match it.
     """
     size = path.stat().st_size
-    require(path.is_file(), f"{path}: not a regular file; an llm.c .bin shard expected")
+    if not path.is_file():
+        raise UserError(f"{path}: not a regular file; an llm.c .bin shard expected")
     header = np.fromfile(path, dtype="<i4", count=256).tolist()
-    require(not holds_uint32(path), f"{path}: {UINT32}")
-    convert = f"cs336 prepare --raw {shlex.quote(str(path))} --out FOLDER"
-    require(
-        len(header) == 256 and header[:2] == [MAGIC, VERSION],
-        f"{path}: isn't an llm.c shard, whose header of {HEADER_BYTES} bytes begins with {MAGIC} "
-        f"and {VERSION}; nanoGPT's files have no header, and `{convert}` adds one",
-    )
+    if holds_uint32(path):
+        raise UserError(f"{path}: {UINT32}")
+    if len(header) != 256 or header[:2] != [MAGIC, VERSION]:
+        convert = f"cs336 prepare --raw {shlex.quote(str(path))} --out FOLDER"
+        raise UserError(
+            f"{path}: isn't an llm.c shard, whose header of {HEADER_BYTES} bytes begins with "
+            f"{MAGIC} and {VERSION}; nanoGPT's files have no header, and `{convert}` adds one"
+        )
     length = header[2]
-    require(
-        size == HEADER_BYTES + 2 * length,
-        f"{path}: {size} bytes, but its header promises {length} tokens = "
-        f"{HEADER_BYTES + 2 * length} bytes; the file is truncated or corrupt",
-    )
+    if size != HEADER_BYTES + 2 * length:
+        raise UserError(
+            f"{path}: {size} bytes, but its header promises {length} tokens = "
+            f"{HEADER_BYTES + 2 * length} bytes; the file is truncated or corrupt"
+        )
     if length == 0:  # an empty file region cannot be mapped
         return np.zeros(0, dtype="<u2")
     return np.memmap(path, dtype="<u2", mode="r", offset=HEADER_BYTES, shape=(length,))
@@ -107,18 +109,21 @@ def open_raw_shard(path: Path) -> np.ndarray:
 
     Raises:
         FileNotFoundError: If the file doesn't exist.
-        ValueError: If the file is empty, is an llm.c shard, or doesn't contain uint16 tokens.
+        UserError: If the file is empty, is an llm.c shard, or doesn't contain uint16 tokens.
     """
     size = path.stat().st_size
-    odd = f"{path}: {size} bytes; a file of uint16 tokens, of 2 bytes each, expected"
-    require(path.is_file() and size > 0 and size % 2 == 0, odd)
+    if not path.is_file() or size == 0 or size % 2:
+        raise UserError(f"{path}: {size} bytes; a file of uint16 tokens, of 2 bytes each, expected")
     with open(path, "rb") as file:
         start = file.read(4096)
-    ready = f"{path}: an llm.c shard already; `cs336 train` reads it as it is"
-    require(start[:4] != MAGIC.to_bytes(4, "little"), ready)
-    require(not holds_uint32(path), f"{path}: {UINT32}")
-    text = f"{path}: begins like text or like ids of single characters; GPT-2's tokens expected"
-    require(len(start) < ASCII_BYTES or not start.isascii(), text)
+    if start[:4] == MAGIC.to_bytes(4, "little"):
+        raise UserError(f"{path}: an llm.c shard already; `cs336 train` reads it as it is")
+    if holds_uint32(path):
+        raise UserError(f"{path}: {UINT32}")
+    if len(start) >= ASCII_BYTES and start.isascii():
+        raise UserError(
+            f"{path}: begins like text or like ids of single characters; GPT-2's tokens expected"
+        )
     return np.memmap(path, dtype="<u2", mode="r")
 
 
@@ -159,7 +164,8 @@ class ShardFile:
         with open(self.path, "rb", buffering=0) as file:
             file.seek(HEADER_BYTES + 2 * start)
             ids = np.frombuffer(file.read(2 * (stop - start)), dtype="<u2")
-        require(len(ids) == stop - start, f"{self.path}: has become shorter since it was opened")
+        if len(ids) != stop - start:
+            raise UserError(f"{self.path}: has become shorter since it was opened")
         return ids
 
 
@@ -181,7 +187,7 @@ class TokenStream:
 
         Raises:
             FileNotFoundError: If no file matches.
-            ValueError: If a file isn't a valid shard.
+            UserError: If a file isn't a valid shard.
         """
         paths = sorted(glob.glob(pattern, recursive=True))
         if not paths:
@@ -201,7 +207,7 @@ class TokenStream:
 
         Raises:
             FileNotFoundError: If there are no shards.
-            ValueError: If a shard isn't valid, or is a link that leads out of the folder.
+            UserError: If a shard isn't valid, or is a link that leads out of the folder.
         """
         folder = Path(source)
         if not folder.is_dir():

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import tiktoken
 
-from cs336_lib.config import require
+from cs336_lib.config import UserError
 from cs336_lib.data.corpus import DATA
 from cs336_lib.io import inside, read_json, write_atomic
 
@@ -153,8 +153,10 @@ class CharTokenizer(Tokenizer):
     name = "char"
 
     def __init__(self, alphabet: str):
-        require(len(alphabet) > 0, "the text is empty; a char tokenizer needs its characters")
-        require(len(set(alphabet)) <= 2**16, "more than 65,536 different characters")
+        if not alphabet:
+            raise UserError("the text is empty; a char tokenizer needs its characters")
+        if len(set(alphabet)) > 2**16:
+            raise UserError("more than 65,536 different characters")
         self.alphabet = "".join(sorted(set(alphabet)))
         self.vocab_size = len(self.alphabet)
         self._points = np.array([ord(c) for c in self.alphabet], dtype=np.uint32)
@@ -162,7 +164,7 @@ class CharTokenizer(Tokenizer):
     def encode(self, text: str) -> np.ndarray:
         """Return the token ids of `text` as uint16.
 
-        Raises `ValueError` if a character isn't in the alphabet.
+        Raises `UserError` if a character isn't in the alphabet.
         """
         points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
         ids = np.searchsorted(self._points, points).clip(max=self.vocab_size - 1)
@@ -170,7 +172,7 @@ class CharTokenizer(Tokenizer):
         if unknown.any():
             character = chr(points[unknown.argmax()])
             known = f"the {self.vocab_size} of this tokenizer: {self.alphabet!r}"
-            raise ValueError(f"character {character!r} is not among {known}")
+            raise UserError(f"character {character!r} is not among {known}")
         return ids.astype(np.uint16)
 
     def decode_bytes(self, ids: list[int]) -> bytes:
@@ -180,7 +182,8 @@ class CharTokenizer(Tokenizer):
 
 def make_tokenizer(name: str, text: str) -> Tokenizer:
     """Create the tokenizer "gpt2", or the tokenizer "char" for the characters of `text`."""
-    require(name in ("gpt2", "char"), f"tokenizer {name!r} is unknown; gpt2 or char expected")
+    if name not in ("gpt2", "char"):
+        raise UserError(f"tokenizer {name!r} is unknown; gpt2 or char expected")
     return GPT2Tokenizer() if name == "gpt2" else CharTokenizer(text)
 
 
@@ -200,21 +203,24 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
     Raises:
         FileNotFoundError: If the file doesn't exist.
-        ValueError: If `save_tokenizer` didn't write the file, or it has changed since.
+        UserError: If `save_tokenizer` didn't write the file, or it has changed since.
     """
     description = read_json(inside(path.parent, path.name))
     name, alphabet = description.get("name", ""), description.get("alphabet", "")
     # Encoding drops lone surrogates.
     is_text = isinstance(alphabet, str) and alphabet.encode(errors="ignore").decode() == alphabet
-    message = f"{path}: not one of our tokenizer files, which name gpt2, or char and an alphabet"
-    known = is_text and description.keys() <= FIELDS
-    require(name in ("gpt2", "char") and known, message)
+    if name not in ("gpt2", "char") or not is_text or not description.keys() <= FIELDS:
+        raise UserError(
+            f"{path}: not one of our tokenizer files, which name gpt2, or char and an alphabet"
+        )
     made = make_tokenizer(name, alphabet)
-    restore = "restore it from a copy"
-    message = f"{path}: damaged (its alphabet isn't in the order of its code points); {restore}"
-    require(made.alphabet == alphabet, message)
-    message = f"{path}: damaged (its checksum differs); {restore}"
-    require(description.get("sha256", made.digest) == made.digest, message)
+    damage = ""
+    if made.alphabet != alphabet:
+        damage = "its alphabet isn't in the order of its code points"
+    elif description.get("sha256", made.digest) != made.digest:
+        damage = "its checksum differs"
+    if damage:
+        raise UserError(f"{path}: damaged ({damage}); restore it from a copy")
     return made
 
 
@@ -225,7 +231,7 @@ def tokenizer_of(folder: Path) -> Tokenizer | None:
         The tokenizer, or `None` if the folder has no tokenizer.json that this package can read.
 
     Raises:
-        ValueError: If the file is corrupt.
+        UserError: If the file is corrupt.
     """
     path = folder / "tokenizer.json"
     if not path.is_file():
@@ -243,9 +249,11 @@ def tokenizer_of(folder: Path) -> Tokenizer | None:
 
 
 def require_tokenizer(shards: Iterable[str], tokenizer: Tokenizer) -> None:
-    """Raise `ValueError` if a folder of shards has a different tokenizer."""
+    """Raise `UserError` if a folder of shards has a different tokenizer."""
     for folder in dict.fromkeys(Path(shard).parent for shard in shards):
         theirs = tokenizer_of(folder)
-        message = f"{folder} was prepared with tokenizer {theirs}, but this run has {tokenizer}"
-        advice = "pass --train-data, --val-data and --tokenizer that belong together"
-        require(theirs in (None, tokenizer), f"{message}; {advice}")
+        if theirs not in (None, tokenizer):
+            raise UserError(
+                f"{folder} was prepared with tokenizer {theirs}, but this run has {tokenizer}; "
+                "pass --train-data, --val-data and --tokenizer that belong together"
+            )

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cs336_lib.config import require
+from cs336_lib.config import UserError
 from cs336_lib.data.documents import hub_rows, json_rows
 from cs336_lib.data.tokenizer import Tokenizer
 from cs336_lib.io import Bar
@@ -65,20 +65,21 @@ def load_examples(source: str, tokenizer: Tokenizer) -> list[Example]:
 
     Raises:
         FileNotFoundError: If the file doesn't exist.
-        ValueError: If the source is empty or contains an invalid example, or if `tokenizer` isn't
+        UserError: If the source is empty or contains an invalid example, or if `tokenizer` isn't
             the GPT-2 tokenizer.
     """
-    require(
-        tokenizer.name == "gpt2",
-        f"HellaSwag needs a model of GPT-2's tokens, and this one has the tokenizer "
-        f"{tokenizer.name!r}; train with --tokenizer gpt2",
-    )
+    if tokenizer.name != "gpt2":
+        raise UserError(
+            "HellaSwag needs a model of GPT-2's tokens, and this one has the tokenizer "
+            f"{tokenizer.name!r}; train with --tokenizer gpt2"
+        )
     if Path(source).exists() or Path(source).suffix in (".json", ".jsonl"):
         rows = json_rows(Path(source))
     else:
         rows = hub_rows(source, "", SPLIT)
     examples = [parse(row.content, tokenizer, row.where) for row in rows]
-    require(len(examples) > 0, f"{source}: holds no examples")
+    if not examples:
+        raise UserError(f"{source}: holds no examples")
     return examples
 
 
@@ -91,8 +92,9 @@ def parse(row: dict[str, Any], tokenizer: Tokenizer, where: str) -> Example:
     texts = [context, *endings] if isinstance(endings, list) else []
     are_texts = [type(text) for text in texts] == 5 * [str] and context != ""
     is_label = str(label) in ("0", "1", "2", "3")  # the hub has labels as text
-    wanted = "a text ctx, a list of four texts endings and a label of 0 to 3 expected"
-    require(are_texts and is_label, f"{where}: {reprlib.repr(row)}; {wanted}")
+    if not (are_texts and is_label):
+        wanted = "a text ctx, a list of four texts endings and a label of 0 to 3 expected"
+        raise UserError(f"{where}: {reprlib.repr(row)}; {wanted}")
     return Example(
         tokenizer.encode(texts[0]).tolist(),
         [tokenizer.encode(" " + ending).tolist() for ending in texts[1:]],

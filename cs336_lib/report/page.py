@@ -11,7 +11,7 @@ from typing import Any
 
 from cs336_lib import accounting
 from cs336_lib.bill import text
-from cs336_lib.config import CHANGEABLE, PATHS, PRESETS, TrainConfig, require
+from cs336_lib.config import CHANGEABLE, PATHS, PRESETS, TrainConfig, UserError
 from cs336_lib.data.tokenizer import tokenizer_of
 from cs336_lib.io import inside, read_json
 from cs336_lib.training.run_folder import ENVIRONMENT, LARGEST, METRICS, Run, outcome, read_run
@@ -58,7 +58,7 @@ def read(folder: Path) -> tuple[Run, dict[str, Any]]:
 
     Raises:
         FileNotFoundError: If the folder, config.json or metrics.jsonl doesn't exist.
-        ValueError: If a file is corrupt or contains no finished step.
+        UserError: If a file is corrupt or contains no finished step.
     """
     run = read_run(folder)
     for row in run.rows:
@@ -72,8 +72,8 @@ def read(folder: Path) -> tuple[Run, dict[str, Any]]:
     path = inside(folder, ENVIRONMENT)
     environment = read_json(path) if path.exists() else {}
     devices = environment.get("devices", 1)
-    known = type(devices) is int and 1 <= devices <= MOST_DEVICES
-    require(known, f"{path}: devices is {devices!r:.40}; a number of devices expected")
+    if type(devices) is not int or not 1 <= devices <= MOST_DEVICES:
+        raise UserError(f"{path}: devices is {devices!r:.40}; a number of devices expected")
     return run, environment
 
 
@@ -82,10 +82,10 @@ def check(path: Path, price: float | None, overwrite: bool) -> None:
 
     Raises:
         FileExistsError: If the file exists and `overwrite` is off.
-        ValueError: If the price isn't above 0 or is above a million.
+        UserError: If the price isn't above 0 or is above a million.
     """
-    valid = price is None or 0 < price <= 1e6
-    require(valid, f"price is {price}; above 0 and at most 1000000 expected")
+    if price is not None and not 0 < price <= 1e6:
+        raise UserError(f"price is {price}; above 0 and at most 1000000 expected")
     if path.exists() and not overwrite:
         raise FileExistsError(f"{path} exists; pass --overwrite, or another name with --out")
 
@@ -280,11 +280,11 @@ def model_card(run_dir: Path, weights_license: str, data_license: str) -> str:
         data_license: Licence of the training data in words, or "" to state none.
 
     Raises:
-        ValueError: If the licence isn't an identifier, or if a file of the run is corrupt.
+        UserError: If the licence isn't an identifier, or if a file of the run is corrupt.
     """
-    known = not weights_license or LICENSE.fullmatch(weights_license)
-    wanted = "an identifier of the hub such as mit expected"
-    require(bool(known), f"license is {weights_license!r:.60}; {wanted}")
+    if weights_license and not LICENSE.fullmatch(weights_license):
+        wanted = "an identifier of the hub such as mit expected"
+        raise UserError(f"license is {weights_license!r:.60}; {wanted}")
     missing = "Not stated. Ask the author before you use the model."
     is_shipped, recipe, metrics = False, "Not recorded.", "Not recorded."
     if (run_dir / METRICS).exists():

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 import torch
 
-from cs336_lib.config import require
+from cs336_lib.config import UserError
 from cs336_lib.system.agreement import warn_unless_as_cpu
 from cs336_lib.system.datasheets import DATASHEET, Device
 
@@ -24,23 +24,25 @@ def select_device(name: str = "auto", local_rank: int = 0) -> torch.device:
 
     `auto` selects CUDA or the CPU, because our tests haven't been run on MPS. With `mps`, a warning
     says if a small training step gives another result than on the CPU. `cuda` without a number
-    selects the GPU with index `local_rank`. Raises `ValueError` if the name is unknown or the
+    selects the GPU with index `local_rank`. Raises `UserError` if the name is unknown or the
     device doesn't exist.
     """
-    has_mps = torch.backends.mps.is_available()
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, number = name.partition(":")
-    message = f"device {name!r} is unknown; auto, cpu, cuda, cuda:1 or mps expected"
-    require(kind in ("cpu", "cuda", "mps") and (number == "" or number.isdecimal()), message)
+    if kind not in ("cpu", "cuda", "mps") or not (number == "" or number.isdecimal()):
+        raise UserError(f"device {name!r} is unknown; auto, cpu, cuda, cuda:1 or mps expected")
     if kind == "cuda":
         index, count = int(number or local_rank), torch.cuda.device_count()
-        message = f"device cuda:{index} is missing: {count} GPU(s) here; use --device cpu"
-        require(index < count, message)
+        if index >= count:
+            raise UserError(
+                f"device cuda:{index} is missing: {count} GPU(s) here; use --device cpu"
+            )
         torch.cuda.set_device(index)
         return torch.device("cuda", index)
-    require(kind == "cpu" or has_mps, "device mps is missing: no Apple GPU here; use --device cpu")
     if kind == "mps":
+        if not torch.backends.mps.is_available():
+            raise UserError("device mps is missing: no Apple GPU here; use --device cpu")
         warn_unless_as_cpu(torch.device(kind))
     return torch.device(kind)
 
@@ -78,13 +80,15 @@ def has_bf16(device: torch.device) -> bool:
 def autocast_dtype(device: torch.device, precision: str = "auto") -> torch.dtype | None:
     """Return the dtype for matmuls, or `None` for fp32.
 
-    `auto` selects bf16 if bf16 matmuls are fast on the device. Raises `ValueError` if `precision`
+    `auto` selects bf16 if bf16 matmuls are fast on the device. Raises `UserError` if `precision`
     is "bf16" and the GPU doesn't support it.
     """
     if precision == "fp32" or (precision == "auto" and not has_bf16(device)):
         return None
-    message = "precision bf16: this GPU has no bf16 (compute capability 8.0 needed); use fp32"
-    require(device.type != "cuda" or has_bf16(device), message)
+    if device.type == "cuda" and not has_bf16(device):
+        raise UserError(
+            "precision bf16: this GPU has no bf16 (compute capability 8.0 needed); use fp32"
+        )
     return torch.bfloat16
 
 
@@ -177,14 +181,16 @@ def cgroup_limits() -> list[int]:
 
 
 def require_memory(needed: float, device: torch.device, what: str) -> None:
-    """Raise `ValueError` if `needed` bytes exceed the memory of the device.
+    """Raise `UserError` if `needed` bytes exceed the memory of the device.
 
     `what` describes the allocation in the error message.
     """
     limit = memory(device)
-    message = f"{what} needs {needed / 1e9:,.1f} GB at least, and {device.type} has"
-    advice = "choose a smaller one, or a larger machine"
-    require(limit is None or needed <= limit, f"{message} {(limit or 0) / 1e9:,.1f} GB; {advice}")
+    if limit is not None and needed > limit:
+        raise UserError(
+            f"{what} needs {needed / 1e9:,.1f} GB at least, and {device.type} has "
+            f"{limit / 1e9:,.1f} GB; choose a smaller one, or a larger machine"
+        )
 
 
 FAILED_ALLOCATION = re.compile(

@@ -30,7 +30,7 @@ def of_run(run_dir: Path, device: torch.device) -> Subject:
 
     Raises:
         FileNotFoundError: If the run or its data doesn't exist.
-        ValueError: If a file is malformed, or if the data was prepared with a different tokenizer.
+        UserError: If a file is malformed, or if the data was prepared with a different tokenizer.
     """
     model = checkpoint.load_model(run_dir, device)
     path = inside(run_dir, "config.json")
@@ -38,8 +38,10 @@ def of_run(run_dir: Path, device: torch.device) -> Subject:
     _, stream, tokenizer = open_data(config.train_data, config.val_data, config.tokenizer)
     ours = load_tokenizer(run_dir / "tokenizer.json")
     if ours != tokenizer:
-        changed = f"{run_dir} was trained with tokenizer {ours}, and its data now has {tokenizer}"
-        raise UserError(f"{changed}; restore the data it was trained with")
+        raise UserError(
+            f"{run_dir} was trained with tokenizer {ours}, and its data now has {tokenizer}; "
+            "restore the data it was trained with"
+        )
     return Subject(model, stream, tokenizer, config.precision)
 
 
@@ -54,13 +56,12 @@ def of_hugging_face(source: str, device: torch.device, val_data: str = "") -> Su
 
     Raises:
         FileNotFoundError: If the model or the data doesn't exist.
-        ValueError: If the model or the data doesn't use the GPT-2 tokenizer.
+        UserError: If the model or the data doesn't use the GPT-2 tokenizer.
     """
     model, tokenizer = hugging_face.load(source, device), make_tokenizer("gpt2", "")
-    theirs = model.config.vocab_size
-    if theirs != tokenizer.vocab_size:
-        wanted = f"GPT-2's {tokenizer.vocab_size:,} expected"
-        raise UserError(f"{source} has {theirs:,} token ids; {wanted}")
+    theirs, ours = model.config.vocab_size, tokenizer.vocab_size
+    if theirs != ours:
+        raise UserError(f"{source} has {theirs:,} token ids; GPT-2's {ours:,} expected")
     if not val_data:
         return Subject(model, open_data("", "", "gpt2")[1], tokenizer)
     stream = TokenStream.open(val_data, "val")
