@@ -1,5 +1,6 @@
 """GPT-2 (Radford et al. 2019), with Hugging Face's parameter names."""
 
+import hashlib
 import math
 
 import torch
@@ -131,42 +132,55 @@ class Transformer(nn.Module):
         self.ln_f = nn.LayerNorm(config.n_embd, bias=config.bias)
 
 
+def generator_for(name: str, seed: int, device: torch.device) -> torch.Generator:
+    """Return the random generator for the initial values of the parameter `name`.
+
+    Each parameter has its own, so its values depend on no other parameter, nor on the order.
+    """
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    generator = torch.Generator("cpu" if device.type == "meta" else device)  # meta has none
+    return generator.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+
+
 class GPT(nn.Module):
     """GPT-2 with token and position embeddings, `n_layer` blocks and tied output weights.
 
     Internally, the vocabulary is padded to a multiple of 64. Logits, loss and parameter counts use
     the true vocabulary size.
+
+    Args:
+        config: Shape of the model.
+        seed: Seed of the initial weights. By default, torch's global generator draws one.
     """
 
-    def __init__(self, config: GPTConfig):
+    def __init__(self, config: GPTConfig, seed: int | None = None):
         super().__init__()
         self.config = config
+        if seed is None:  # drawn before PyTorch's layers draw weights, which are replaced below
+            seed = int(torch.randint(2**62, (), device="cpu"))
         self.transformer = Transformer(config)
         self.lm_head = nn.Linear(config.n_embd, config.padded_vocab_size, bias=False)
         self.lm_head.weight = self.transformer.wte.weight
-        self.init_weights()
-
-    def init_weights(self) -> None:
-        """Initialize the weights as GPT-2 does, using torch's global generator."""
         for name, parameter in self.named_parameters():
-            self.init_parameter(name, parameter)
+            self.init_parameter(name, parameter, seed)
 
     @torch.no_grad()
-    def init_parameter(self, name: str, tensor: Tensor) -> None:
-        """Fill `tensor` with the initial values of the parameter `name`.
+    def init_parameter(self, name: str, tensor: Tensor, seed: int) -> None:
+        """Fill `tensor` with the initial values of the parameter `name`, as GPT-2 does.
 
         Weights have a standard deviation of 0.02. The two projections in each block that write to
         the residual stream are scaled down by sqrt(2 n_layer). This makes the variance of the
         residual stream independent of the number of blocks (Radford et al. 2019, section 2.3).
         """
+        random = generator_for(name, seed, tensor.device)
         if name.endswith("bias"):
             tensor.zero_()
         elif ".ln_" in name:
             tensor.fill_(1.0)
         elif "c_proj" in name:
-            tensor.normal_(0.0, 0.02 / math.sqrt(2 * self.config.n_layer))
+            tensor.normal_(0.0, 0.02 / math.sqrt(2 * self.config.n_layer), generator=random)
         else:
-            tensor.normal_(0.0, 0.02)
+            tensor.normal_(0.0, 0.02, generator=random)
         if name == "transformer.wte.weight":
             # Padded rows get no gradient, so they stay zero even with weight decay.
             tensor[self.config.vocab_size :] = 0.0

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 
 from cs336_lib.config import GPTConfig
 from cs336_lib.model import GPT, KVCache
+from cs336_lib.training.distributed import init_shards
 
 
 def hugging_face_twin(model: GPT):
@@ -75,6 +76,34 @@ def test_init_follows_gpt2():
         else:
             wanted = 0.02 / math.sqrt(16) if "c_proj" in name else 0.02
             assert abs(parameter[:1000].std().item() / wanted - 1) < 0.05, name
+
+
+def test_a_parameter_depends_on_its_name_and_the_seed_alone(tiny_config):
+    model, other = GPT(tiny_config, seed=3), GPT(tiny_config, seed=4)
+    smaller = GPT(dataclasses.replace(tiny_config, n_layer=1, vocab_size=9, bias=False), seed=3)
+    for name in ("transformer.wpe.weight", "transformer.h.0.attn.c_attn.weight"):
+        assert torch.equal(smaller.get_parameter(name), model.get_parameter(name))
+        assert not torch.equal(other.get_parameter(name), model.get_parameter(name))
+    for name, parameter in reversed(list(other.named_parameters())):
+        other.init_parameter(name, parameter, seed=3)
+        assert torch.equal(parameter, model.get_parameter(name))
+    starts = {p.flatten()[0].item() for p in model.parameters() if p.ndim == 2}
+    assert len(starts) == 2 + 4 * tiny_config.n_layer  # no two have the same numbers
+
+
+def test_the_global_seed_decides_unless_a_seed_is_given(tiny_config):
+    torch.manual_seed(5)
+    first, second = (GPT(tiny_config).lm_head.weight for _ in range(2))
+    torch.manual_seed(5)
+    assert torch.equal(GPT(tiny_config).lm_head.weight, first)
+    assert not torch.equal(first, second)
+
+
+def test_shards_begin_with_the_weights_of_the_whole(tiny_config):
+    model = GPT(tiny_config, seed=1)
+    init_shards(model, seed=2)
+    for name, parameter in GPT(tiny_config, seed=2).named_parameters():
+        assert torch.equal(model.get_parameter(name), parameter)
 
 
 def test_padding_shows_nowhere(tiny_config):

@@ -556,8 +556,9 @@ def expect_mode(model: nn.Module, training: bool) -> None:
 
 def library_init_weights(model: library.GPT) -> None:
     """Draw GPT-2's initial weights, with a smaller std where a block writes to the stream."""
+    seed = int(torch.randint(2**62, (), device="cpu"))
     for name, parameter in model.named_parameters():
-        library.GPT.init_parameter(model, name, parameter)
+        library.GPT.init_parameter(model, name, parameter, seed)
 
 
 def std_slips(n_layer: int) -> dict[float, str]:

@@ -122,17 +122,9 @@ def init_shards(model: GPT, seed: int) -> None:
 
     Every process draws all tensors from `seed`, one at a time, and keeps only its own shard.
     """
-    torch.manual_seed(seed)
-    # PyTorch's layers draw weights when they are built on a CPU. Those are replaced at once, but
-    # they come first in the generator's stream.
-    for layer in model.modules():
-        if isinstance(layer, nn.Linear):
-            nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None)
-        elif isinstance(layer, nn.Embedding):
-            nn.Embedding(layer.num_embeddings, layer.embedding_dim)
     for name, parameter in model.named_parameters():
         full = torch.empty(parameter.shape)
-        model.init_parameter(name, full)
+        model.init_parameter(name, full, seed)
         parameter.copy_(sharded_like(full, parameter))
 
 

@@ -269,7 +269,6 @@ class Job:
                 self.run_dir, shape, self.data, device, world
             )
         self.steps = range(first_step, config.max_steps)
-        torch.manual_seed(config.seed)  # for the initial weights
         self.raw_model = self.build_model(resumed).train()
         config = self.config  # with the model's real shape
         batch = distributed.micro_batch(config, world)
@@ -331,7 +330,7 @@ class Job:
         numbers = accounting.count_parameters(config)
         what = f"a model of {numbers:,} parameters"
         hardware.require_memory(4 * numbers, torch.device("cpu"), what)
-        return GPT(config)
+        return GPT(config, self.config.seed)
 
     def check_batches(self) -> None:
         """Read the first batch and the validation set, so that invalid data fails before training.
