@@ -284,10 +284,10 @@ class Compare:
 
     def run(self) -> None:
         """Run `cs336 compare`."""
-        from cs336_lib.training import run_folder as run_module
+        from cs336_lib.report import compare
 
         require(bool(self.runs), "no run given; cs336 compare runs/a runs/b")
-        runs = [run_module.read_run(folder) for folder in self.runs]
+        runs = [compare.read_run(folder) for folder in self.runs]
         if out := self.out:
             require(out.suffix == ".png", f"--out is {out}; a name that ends with .png expected")
             try:
@@ -297,7 +297,7 @@ class Compare:
             figure = compared({run.name: run.rows for run in runs})
             with atomic(out) as temporary:
                 figure.savefig(temporary)
-        print(run_module.table(runs))
+        print(compare.table(runs))
 
 
 @dataclass(frozen=True)

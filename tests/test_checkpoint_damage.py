@@ -13,7 +13,7 @@ from cs336_lib.io import sha256
 from cs336_lib.training import checkpoint
 from cs336_lib.training import run_folder as run_module
 from cs336_lib.training.loop import train
-from cs336_lib.training.run_folder import read_metrics
+from cs336_lib.training.metrics import read_metrics
 
 FILES = (checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.STATE, checkpoint.MANIFEST)
 SEED = 6

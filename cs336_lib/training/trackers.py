@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from cs336_lib.config import TrainConfig
+from cs336_lib.config import TrainConfig, UserError
 from cs336_lib.io import Log, inside, write_atomic
 
 Send = Callable[[dict[str, Any]], None]
@@ -18,11 +18,10 @@ Send = Callable[[dict[str, Any]], None]
 ID = "tracker_id"  # file in the run folder, with which a resumed run finds its curves
 
 
-def require_tracker(config: TrainConfig) -> None:
-    """Raise `ValueError` if the package named by `config.log_to` isn't installed."""
-    name = config.log_to
+def require_tracker(name: str) -> None:
+    """Raise `UserError` if the package of this tracker isn't installed. "" is no tracker."""
     if name and find_spec(name) is None:
-        raise ValueError(f"--log-to {name}: the package {name} isn't installed; pip install {name}")
+        raise UserError(f"--log-to {name}: the package {name} isn't installed; pip install {name}")
 
 
 def open_tracker(config: TrainConfig, stack: ExitStack, first_step: int = 0) -> Send | None:
