@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from cs336_lib.config import UserError
 from cs336_lib.io import write_atomic
 from cs336_lib.system.hardware import device_name
 
@@ -36,7 +37,7 @@ def own_process(make: Callable[[], Callable[[], Any]]) -> Iterator[Callable[[], 
     """What `make` returns, called in a process of its own, where no other's settings reach it.
 
     Raises:
-        ValueError: the process died; what it said stands above.
+        UserError: the process died; what it said stands above.
     """
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
@@ -49,7 +50,7 @@ def own_process(make: Callable[[], Callable[[], Any]]) -> Iterator[Callable[[], 
             return here.recv()
         except EOFError:
             process.join()
-            raise ValueError(f"{process.name} died with exit code {process.exitcode}") from None
+            raise UserError(f"{process.name} died with exit code {process.exitcode}") from None
 
     def call() -> Any:
         here.send("go")

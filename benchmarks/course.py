@@ -19,11 +19,11 @@ import tyro
 
 from benchmarks import common
 from cs336_course.demos import stopwatch
-from cs336_lib.config import require
+from cs336_lib.config import UserError
 
 IMPORTS = {
     "torch": "import torch",
-    "ours": "import torch, cs336_lib.training.loop, cs336_lib.generate, cs336_lib.accounting",
+    "ours": "import torch, cs336_lib.training.loop, cs336_lib.sampling, cs336_lib.accounting",
 }
 
 
@@ -48,15 +48,17 @@ def lab_seconds(port: int) -> float:
     )
     try:
         while time.perf_counter() - start < 120:
-            require(lab.poll() is None, "`make lab` ended at once; run it by hand to see why")
+            if lab.poll() is not None:
+                raise UserError("`make lab` ended at once; run it by hand to see why")
             try:
                 page = f"http://localhost:{port}/lab?token=benchmark"
                 with urllib.request.urlopen(page, timeout=5) as answer:
-                    require(answer.status == 200, f"the lab answered {answer.status}")
+                    if answer.status != 200:
+                        raise UserError(f"the lab answered {answer.status}")
                     return time.perf_counter() - start
             except (urllib.error.URLError, ConnectionError):
                 time.sleep(0.05)
-        raise ValueError("the lab did not answer within two minutes")
+        raise UserError("the lab did not answer within two minutes")
     finally:
         lab.terminate()
         lab.wait()
@@ -103,5 +105,5 @@ def main(rounds: int = 5, port: int = 8931, notebooks: bool = False) -> None:
 if __name__ == "__main__":
     try:
         tyro.cli(main)
-    except ValueError as error:
+    except UserError as error:
         sys.exit(str(error))

@@ -23,7 +23,7 @@ import torch
 
 from benchmarks import SPINS, common
 from cs336_lib import accounting, hugging_face
-from cs336_lib.config import GPTConfig, require
+from cs336_lib.config import GPTConfig, UserError
 from cs336_lib.data.tokenizer import GPT2Tokenizer
 from cs336_lib.model import GPT
 from cs336_lib.system import hardware
@@ -69,11 +69,12 @@ def run(*command: str | Path) -> str:
     """Run a command and return what it printed.
 
     Raises:
-        ValueError: If it fails. The message is its last line.
+        UserError: If it fails. The message is its last line.
     """
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    require(done.returncode == 0, lines[-1] if lines else f"exit code {done.returncode}")
+    if done.returncode:
+        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        raise UserError(lines[-1] if lines else f"exit code {done.returncode}")
     return done.stdout
 
 
@@ -81,7 +82,7 @@ def environment(engine: Engine) -> Path:
     """Return the Python of an engine's environment, which is made at the first call.
 
     Raises:
-        ValueError: If a package can't be installed.
+        UserError: If a package can't be installed.
     """
     if not engine.packages:
         return Path(sys.executable)
@@ -123,7 +124,7 @@ def started(python: Path, engine: Engine, weights: str, model: Path) -> Iterator
     """Start a process with a loaded model, and call it for the seconds and tokens of a text.
 
     Raises:
-        ValueError: If the process ends. The message is the last line that it printed.
+        UserError: If the process ends. The message is the last line that it printed.
     """
     # Importing cs336_lib sets these for itself. Other engines keep their own defaults.
     ours = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
@@ -152,7 +153,7 @@ def started(python: Path, engine: Engine, weights: str, model: Path) -> Iterator
             line = receive.readline()
             if not line:
                 errors.seek(0)
-                raise ValueError(errors.read().strip().splitlines()[-1])
+                raise UserError(errors.read().strip().splitlines()[-1])
             seconds, tokens = json.loads(line)
             return seconds, tokens
 
@@ -193,7 +194,7 @@ def sample_in_turns(model: Path, prompt: list[int], new_tokens: int, rounds: int
             try:
                 python = environment(engine)
                 found.versions.update(versions(engine, python))
-            except ValueError as error:
+            except UserError as error:
                 found.absent[name] = str(error)
                 continue
             for weights in engine.weights:
@@ -203,7 +204,7 @@ def sample_in_turns(model: Path, prompt: list[int], new_tokens: int, rounds: int
                     sample = stack.enter_context(started(python, engine, weights, model))
                     found.texts[label] = sample(prompt, new_tokens)[1]
                     samplers[label] = sample
-                except ValueError as error:
+                except UserError as error:
                     found.absent[label] = str(error)
         for _ in range(rounds):
             for label, sample in samplers.items():

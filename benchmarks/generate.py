@@ -31,7 +31,7 @@ from benchmarks import common, engines
 from benchmarks import peers as models
 from cs336_course.demos import stopwatch
 from cs336_lib import accounting
-from cs336_lib.config import GPTConfig
+from cs336_lib.config import GPTConfig, UserError
 from cs336_lib.model import GPT
 from cs336_lib.sampling import generate, store_weights
 from cs336_lib.system import hardware
@@ -182,5 +182,5 @@ def main(
 if __name__ == "__main__":
     try:
         tyro.cli(main)
-    except ValueError as error:
+    except UserError as error:
         sys.exit(str(error))

@@ -40,7 +40,7 @@ from cs336_course.demos.ladder_step import Parts, Settings, Shape, Step, shape_f
 from cs336_course.learner import assemble
 from cs336_lib import accounting
 from cs336_lib.bill import here
-from cs336_lib.config import PRESETS, GPTConfig, TrainConfig, require
+from cs336_lib.config import PRESETS, GPTConfig, TrainConfig, UserError
 from cs336_lib.data.shards import write_shard
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer
@@ -246,7 +246,7 @@ def run_notebook(path: Path) -> Result:
     """Run the cells of a notebook and compare their outputs with the stored ones.
 
     Raises:
-        ValueError: Outputs differ.
+        UserError: Outputs differ.
     """
     threads = {"OMP_NUM_THREADS": str(CORES_PER_NOTEBOOK)} if workers() > 1 else {}
     command = [sys.executable, "-m", "pytest", "--nbval", str(path)]
@@ -258,7 +258,8 @@ def run_notebook(path: Path) -> Result:
         text=True,
         check=False,
     )
-    require(done.returncode == 0, f"{path.name}: {(done.stdout + done.stderr)[-3000:]}")
+    if done.returncode:
+        raise UserError(f"{path.name}: {(done.stdout + done.stderr)[-3000:]}")
     return {"summary": done.stdout.splitlines()[-1]}
 
 
@@ -355,8 +356,8 @@ def main(
         print(
             f"{goal:28}{row['found']:12,.2f}  {'reached' if row['reached'] else 'MISSED'}: {bounds}"
         )
-    failed = [part for part, result in found.items() if "failed" in result]
-    require(not failed, f"{', '.join(failed)} failed; run the command again to repeat them")
+    if failed := [part for part, result in found.items() if "failed" in result]:
+        raise UserError(f"{', '.join(failed)} failed; run the command again to repeat them")
     if "step" in found:
         print(f"ratio {found['step']['times_ours']['transformers']:.2f}")
 
@@ -364,5 +365,5 @@ def main(
 if __name__ == "__main__":
     try:
         tyro.cli(main)
-    except ValueError as error:
+    except UserError as error:
         sys.exit(str(error))

@@ -22,7 +22,7 @@ import tyro
 
 from benchmarks import common
 from cs336_lib.bill import here
-from cs336_lib.config import PRESETS, TrainConfig
+from cs336_lib.config import PRESETS, TrainConfig, UserError
 from cs336_lib.system import hardware
 from cs336_lib.training.job import open_run
 from cs336_lib.training.loop import train_step
@@ -110,5 +110,5 @@ def main(seconds: float = 3.0, rounds: int = 2) -> None:
 if __name__ == "__main__":
     try:
         tyro.cli(main)
-    except ValueError as error:
+    except UserError as error:
         sys.exit(str(error))

@@ -23,6 +23,7 @@ import tyro
 
 from benchmarks import common
 from cs336_course.demos import stopwatch
+from cs336_lib.config import UserError
 from cs336_lib.data.loader import Loader
 from cs336_lib.data.shards import HEADER_BYTES, TokenStream, write_shard
 
@@ -123,5 +124,5 @@ def main(gigabytes: float = 10, count: int = 16, block_size: int = 1024, rounds:
 if __name__ == "__main__":
     try:
         tyro.cli(main)
-    except ValueError as error:
+    except UserError as error:
         sys.exit(str(error))

@@ -9,7 +9,7 @@ from types import ModuleType
 from torch import nn
 
 from cs336_lib import hugging_face
-from cs336_lib.config import require
+from cs336_lib.config import UserError
 from cs336_lib.model import GPT
 
 
@@ -31,10 +31,11 @@ def nanogpt_file(checkout: Path) -> Path:
     """Where nanoGPT's model is written.
 
     Raises:
-        ValueError: this is no checkout of karpathy/nanoGPT.
+        UserError: this is no checkout of karpathy/nanoGPT.
     """
     path = checkout / "model.py"
-    require(path.is_file(), f"{path}: not found; give a checkout of karpathy/nanoGPT")
+    if not path.is_file():
+        raise UserError(f"{path}: not found; give a checkout of karpathy/nanoGPT")
     return path
 
 
@@ -42,7 +43,7 @@ def nanogpt_model(checkout: Path, model: GPT) -> nn.Module:
     """nanoGPT's GPT, from a checkout of karpathy/nanoGPT, on the device and in the dtype of ours.
 
     Raises:
-        ValueError: it is no such checkout.
+        UserError: it is no such checkout.
     """
     module = load_module("nanogpt_model", nanogpt_file(checkout))
     config = model.config

@@ -43,7 +43,7 @@ import tyro
 from torch import Tensor, nn
 
 from benchmarks import common, peers
-from cs336_lib.config import PRESETS, require
+from cs336_lib.config import PRESETS, UserError
 from cs336_lib.data.loader import open_data
 from cs336_lib.data.prepare import prepare
 from cs336_lib.io import write_atomic
@@ -104,7 +104,8 @@ def timed(command: list[str], folder: Path) -> float:
         command, cwd=folder, env=variables, capture_output=True, text=True, check=False
     )
     seconds = time.perf_counter() - start
-    require(done.returncode == 0, f"{' '.join(command)} failed: {done.stderr[-2000:]}")
+    if done.returncode:
+        raise UserError(f"{' '.join(command)} failed: {done.stderr[-2000:]}")
     return seconds
 
 
@@ -145,8 +146,8 @@ def prepared(text: Path, nanogpt: Path, work: Path) -> np.ndarray:
     prepare(text, work / "prepared", "char")
     _, stream, _ = open_data(str(work / "prepared"), "", "char")
     validation = np.fromfile(data / "val.bin", dtype=np.uint16)
-    same = np.array_equal(stream.read(0, len(stream)), validation)
-    require(same, f"{text}: the two validation splits differ")
+    if not np.array_equal(stream.read(0, len(stream)), validation):
+        raise UserError(f"{text}: the two validation splits differ")
     return validation
 
 
@@ -189,8 +190,10 @@ def main(text: Path, nanogpt: Path, seeds: int = 3, source: str = "") -> None:
         seeds: how many runs of each; nanoGPT with its own recipe has the same seed each time.
         source: origin and licence of the text, which the result names.
     """
-    require(text.is_file(), f"{text}: not found")
-    require((nanogpt / "train.py").is_file(), f"{nanogpt}: no checkout of karpathy/nanoGPT")
+    if not text.is_file():
+        raise UserError(f"{text}: not found")
+    if not (nanogpt / "train.py").is_file():
+        raise UserError(f"{nanogpt}: no checkout of karpathy/nanoGPT")
     content = text.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     named = {"name": text.name, "bytes": len(content), "sha256": digest, "source": source}
@@ -227,5 +230,5 @@ def main(text: Path, nanogpt: Path, seeds: int = 3, source: str = "") -> None:
 if __name__ == "__main__":
     try:
         tyro.cli(main)
-    except ValueError as error:
+    except UserError as error:
         sys.exit(str(error))

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from benchmarks import common, peers
 from cs336_course.demos import stopwatch
 from cs336_lib import accounting
-from cs336_lib.config import GPTConfig, TrainConfig
+from cs336_lib.config import GPTConfig, TrainConfig, UserError
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer, parameter_groups
 from cs336_lib.system import hardware
@@ -244,5 +244,5 @@ def main(
 if __name__ == "__main__":
     try:
         tyro.cli(main)
-    except ValueError as error:
+    except UserError as error:
         sys.exit(str(error))

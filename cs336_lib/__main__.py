@@ -1,4 +1,4 @@
-"""Run the `cs336` command with `python -m cs336_lib`."""
+"""Run the commands of the library with `python -m cs336_lib`, which needs no course."""
 
 from cs336_lib.cli import main
 

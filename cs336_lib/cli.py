@@ -1,24 +1,22 @@
-"""The `cs336` command line, with one dataclass per command."""
+"""The command line, with one dataclass per command. The course adds its own commands to these."""
 
 import atexit
 import contextlib
 import dataclasses
-import difflib
 import gc
 import io
 import itertools
 import os
-import re
 import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, get_args
+from typing import Annotated, Any, Literal, NoReturn
 
 import tyro
 
 from cs336_lib import config
-from cs336_lib.config import PRESETS, TrainConfig, preset_for, require
+from cs336_lib.config import PRESETS, ConfigError, TrainConfig, UserError, preset_for
 from cs336_lib.io import Log, atomic, printable, write_atomic
 
 DESCRIPTION = "Train, sample, evaluate and export GPT-2 models, prepare data, estimate costs."
@@ -40,7 +38,7 @@ class Train:
 
     def run(self) -> None:
         """Run `cs336 train`."""
-        from cs336_lib import generate
+        from cs336_lib import sampling
         from cs336_lib.system.processes import world_from_environment
         from cs336_lib.training.loop import train
 
@@ -48,7 +46,7 @@ class Train:
         result = train(config)
         if result.finished and world_from_environment().is_main:
             sample = f"cs336 sample --run-dir {shlex.quote(config.run_dir)}"
-            if generate.first_prompt(result.tokenizer, "Romeo:") == "Romeo:":
+            if sampling.first_prompt(result.tokenizer, "Romeo:") == "Romeo:":
                 sample += " --prompt 'Romeo:'"
             print(f"validation loss {result.val_loss:.4f}; try: {sample}")
 
@@ -84,12 +82,13 @@ class Sample:
 
     def run(self) -> None:
         """Run `cs336 sample`."""
-        from cs336_lib import generate
+        from cs336_lib import sampling
         from cs336_lib.system import hardware
         from cs336_lib.training import checkpoint
 
-        require(self.num_samples >= 1, f"num_samples is {self.num_samples}; at least 1 expected")
-        sampling = generate.SamplingConfig(
+        if self.num_samples < 1:
+            raise UserError(f"num_samples is {self.num_samples}; at least 1 expected")
+        settings = sampling.SamplingConfig(
             self.max_new_tokens, self.temperature, self.top_k, self.top_p, self.seed
         )
         model, tokenizer = checkpoint.load_run(self.run_dir, hardware.select_device(self.device))
@@ -98,14 +97,15 @@ class Sample:
             from cs336_lib.bill import here_text
 
             weights = here_text.fastest_weights(model)
-        generate.store_weights(model, generate.WEIGHTS[weights])
+        sampling.store_weights(model, sampling.WEIGHTS[weights])
         prompt = self.prompt
         if prompt is None:
-            prompt = generate.first_prompt(tokenizer, "\n")
+            prompt = sampling.first_prompt(tokenizer, "\n")
         for number in range(self.num_samples):
             seed = None if self.seed is None else self.seed + number
-            settings: dict[str, Any] = {"stop": self.stop, "seed": seed}
-            pieces = generate.stream_text(model, tokenizer, prompt, sampling, **settings)
+            pieces = sampling.stream_text(
+                model, tokenizer, prompt, settings, stop=self.stop, seed=seed
+            )
             print("---------------\n" if number else "", end="")
             for piece in itertools.chain([prompt + next(pieces)], pieces):
                 print(piece, end="", flush=True)
@@ -142,10 +142,10 @@ class Eval:
 
         for name in ("eval_tokens", "micro_batch_size"):
             value = getattr(self, name)
-            require(value >= 1, f"{name} is {value}; at least 1 needed")
-        which = "give --run-dir or --model, and --val-data only with --model"
-        require(bool(self.run_dir) != bool(self.model), which)
-        require(not (self.run_dir and self.val_data), which)
+            if value < 1:
+                raise UserError(f"{name} is {value}; at least 1 needed")
+        if bool(self.run_dir) == bool(self.model) or (self.run_dir and self.val_data):
+            raise UserError("give --run-dir or --model, and --val-data only with --model")
         local_rank = processes.world_from_environment().local_rank
         device = hardware.select_device(self.device, local_rank)
         with processes.process_group(device) as world:
@@ -218,12 +218,14 @@ class Estimate(config.Estimate):
         """Run `cs336 estimate`."""
         if self.here:
             alone = Estimate(here=True, config=self.config)
-            require(self == alone, "--here measures this machine, so it takes only --config")
+            if self != alone:
+                raise UserError("--here measures this machine, so it takes only --config")
             from cs336_lib.bill import here_text
 
             print(here_text.report(self.config))
             return
-        require(not self.config, f"config is {self.config!r}, and it needs --here")
+        if self.config:
+            raise UserError(f"config is {self.config!r}, and it needs --here")
         from cs336_lib.bill.text import report
 
         print(report(**dataclasses.asdict(self)))
@@ -286,15 +288,17 @@ class Compare:
         """Run `cs336 compare`."""
         from cs336_lib.report import compare
 
-        require(bool(self.runs), "no run given; cs336 compare runs/a runs/b")
+        if not self.runs:
+            raise UserError("no run given; cs336 compare runs/a runs/b")
         runs = [compare.read_run(folder) for folder in self.runs]
         if out := self.out:
-            require(out.suffix == ".png", f"--out is {out}; a name that ends with .png expected")
+            if out.suffix != ".png":
+                raise UserError(f"--out is {out}; a name that ends with .png expected")
             try:
-                from cs336_course.figures.runs import compared
+                from cs336_lib.report import curves
             except ImportError:
-                raise ValueError("--out needs matplotlib; pip install matplotlib") from None
-            figure = compared({run.name: run.rows for run in runs})
+                raise UserError("--out needs matplotlib; pip install matplotlib") from None
+            figure = curves.compared({run.name: run.rows for run in runs})
             with atomic(out) as temporary:
                 figure.savefig(temporary)
         print(compare.table(runs))
@@ -321,179 +325,51 @@ class Report:
         page.check(out, self.price, self.overwrite)
         run, environment = page.read(self.run_dir)
         try:
-            from cs336_course.figures import runs
+            from cs336_lib.report import curves
         except ImportError:
-            raise ValueError("cs336 report needs matplotlib; pip install matplotlib") from None
-        figures = runs.progress(run.rows, run.config.grad_clip)
-        pictures = [runs.inline_svg(figure) for figure in figures]
+            raise UserError("cs336 report needs matplotlib; pip install matplotlib") from None
+        figures = curves.progress(run.rows, run.config.grad_clip)
+        pictures = [curves.inline_svg(figure) for figure in figures]
         write_atomic(out, page.page(run, environment, pictures, self.price))
         print(f"{out}: {out.stat().st_size / 1000:,.0f} kB")
 
 
-@dataclass(frozen=True)
-class Lab:
-    """Open your copy of the course's notebooks in JupyterLab, in the folder my_notebooks."""
-
-    port: int = 8888
-    """Port of the server. If it is taken, the next free one is used."""
-    browser: bool = True
-    """Open a browser. A server without a screen prints an address instead."""
-    reset: str = ""
-    """Restore a notebook such as 03_einops and keep yours under another name, instead of opening
-    JupyterLab."""
-
-    def run(self) -> None:
-        """Run `cs336 lab`."""
-        from cs336_course.learner import lab, study
-
-        require(0 < self.port < 65536, f"port is {self.port}; 1 to 65535 expected")
-        if self.reset:
-            study.reset_and_report(self.reset, study.find_course())
-        else:
-            sys.exit(lab.start(self.port, self.browser))
+Command = Train | Sample | Eval | Prepare | Estimate | Simulate | Export | Compare | Report
 
 
-@dataclass(frozen=True)
-class Doctor:
-    """Describe this machine for a bug report, and show what is wrong with it."""
-
-    def run(self) -> None:
-        """Run `cs336 doctor`, which exits with code 1 if it finds a problem."""
-        from cs336_course.learner import doctor
-
-        machine = doctor.examine()
-        print(doctor.report(machine))
-        sys.exit(any(problem.serious for problem in doctor.problems(machine)))
-
-
-@dataclass(frozen=True)
-class Check:
-    """Show which course exercises you have passed and what is wrong with the others."""
-
-    def run(self) -> None:
-        """Run `cs336 check`."""
-        from cs336_course.learner import study
-
-        folder = study.find()
-        print(study.report(study.progress(folder)))
-        if guesses := study.intuition(folder):
-            print(guesses)
-
-
-@dataclass(frozen=True)
-class Assemble:
-    """Assemble a training script from your solutions in notebooks 07 to 10."""
-
-    out: Path = Path("my_train_gpt2.py")
-    """File to write."""
-    notebooks: Path | None = None
-    """Folder with the notebooks (default: your copy)."""
-    overwrite: bool = False
-    """Replace the file if it exists."""
-
-    def run(self) -> None:
-        """Run `cs336 assemble`."""
-        from cs336_course.learner import assemble, study
-
-        folder = self.notebooks or study.find()
-        print(assemble.describe(assemble.write(self.out, folder, self.overwrite)))
-        print(f"{self.out}: try python {self.out} --help")
-
-
-@dataclass(frozen=True)
-class Grade:
-    """Grade a class: run the answers in each learner's notebooks, and write a CSV file."""
-
-    folder: tyro.conf.Positional[Path]
-    """Folder with a folder of notebooks for each learner."""
-    out: Path = Path("grades.csv")
-    """File to write. Diagnoses are written to a second file next to it."""
-    seconds: float = 120
-    """Time limit of an answer in seconds."""
-    memory_gb: float = 8
-    """Memory limit of an answer in GB."""
-    container: str = ""
-    """Run the answers in containers of this image, with docker or podman."""
-
-    def run(self) -> None:
-        """Run `cs336 grade`."""
-        from cs336_course.grading import grade
-
-        limits = grade.Limits(self.seconds, self.memory_gb)
-        for line in grade.grade(self.folder, self.out, limits, self.container):
-            print(line, flush=True)
-
-
-Command = (
-    Train
-    | Sample
-    | Eval
-    | Prepare
-    | Estimate
-    | Simulate
-    | Export
-    | Compare
-    | Report
-    | Lab
-    | Doctor
-    | Check
-    | Assemble
-    | Grade
-)
-
-
-def parse(arguments: list[str]) -> Any:
-    """Parse command-line arguments into a command.
+def parse(arguments: list[str], commands: Any = Command) -> Any:
+    """Parse command-line arguments into one of the commands.
 
     Raises:
-        SystemExit: With code 0 after printing help, or with code 2 after printing an error.
+        UserError: If the values of a config contradict each other.
+        SystemExit: With code 0 after printing help, or with code 2 after tyro's explanation.
     """
-    box = io.StringIO()
+    explanation = io.StringIO()
     try:
-        with contextlib.redirect_stderr(box):
-            return tyro.cli(Command, prog="cs336", description=DESCRIPTION, args=arguments)
+        with contextlib.redirect_stderr(explanation):
+            return tyro.cli(commands, prog="cs336", description=DESCRIPTION, args=arguments)
     except SystemExit as ended:
-        if ended.code:
-            fail(one_line(box.getvalue()))
+        error = ended.__context__
+        while error and not isinstance(error, UserError):
+            error = error.__context__
+        if error:  # a config, which tyro makes from the flags, has refused them
+            raise error from None
+        sys.stderr.write(explanation.getvalue())
         raise
 
 
-BAD_NUMBER = re.compile(
-    r"Error parsing (--\S+): (?:invalid literal|could not convert|no type matching).* "
-    r"\[?'(.*)'\]?\.?"
-)
-
-
-def one_line(boxed: str) -> str:
-    """Return the first paragraph of tyro's error box and the most similar flag or command.
-
-    tyro 1.0 has no public function that returns an error without the box.
-    """
-    lines = [line.strip("│╭╮╰╯ ") for line in boxed.splitlines()[1:]]  # the title comes first
-    groups = itertools.groupby(lines, key=lambda line: line.strip("─-") == "")
-    message, *others = (list(group) for is_rule, group in groups if not is_rule)
-    flags = [rest[0].split()[0] for heading, *rest in others if heading == "Perhaps you meant:"]
-    text = " ".join(message).removeprefix("Error parsing config: ")
-    if found := BAD_NUMBER.fullmatch(text):
-        kind = "whole number" if "int()" in text else "number"
-        return f"{found[1]} is {found[2]!r}; a {kind} expected"
-    if unknown := re.match(r"Unrecognized options: ([^-\s,]\S*)", text):
-        names = [command.__name__.lower() for command in get_args(Command)]
-        flags = difflib.get_close_matches(unknown[1], [*names, *PRESETS])
-    return text + (f"; perhaps you meant {flags[0]}" if flags else "")
-
-
-def fail(message: str) -> NoReturn:
-    """Print an error as one line on stderr, and exit with code 2.
+def fail(*mistakes: str) -> NoReturn:
+    """Print a line on stderr for each mistake, and exit with code 2.
 
     Control characters are escaped.
     """
-    Log().write(f"cs336: {printable(message)}\n")
+    for mistake in mistakes:
+        Log().write(f"cs336: {printable(mistake)}\n")
     sys.exit(2)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run a command.
+def main(arguments: list[str] | None = None, commands: Any = Command) -> None:
+    """Run one of the commands.
 
     An error that a user can cause prints one line on stderr and exits with code 2.
     """
@@ -503,14 +379,16 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")  # for terminals without Unicode
     try:
-        parse(sys.argv[1:] if arguments is None else arguments).run()
+        parse(sys.argv[1:] if arguments is None else arguments, commands).run()
     except BrokenPipeError:  # the reader, such as `| head`, has closed the pipe
         nowhere = os.open(os.devnull, os.O_WRONLY)  # for the last flush
         os.dup2(nowhere, sys.stdout.fileno())
     except OSError as error:
         path, reason = error.filename, error.strerror
         fail(f"{path}: {reason.lower()}" if path and reason else str(error))
-    except (ValueError, FloatingPointError) as error:
+    except ConfigError as error:
+        fail(*str(error).split("\n"))
+    except (UserError, FloatingPointError) as error:
         fail(str(error))
     except (MemoryError, RuntimeError) as error:
         from cs336_lib.system.hardware import is_out_of_memory

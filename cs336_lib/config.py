@@ -38,6 +38,10 @@ class UserError(ValueError):
     """Error of the user's: bad input, told in one line."""
 
 
+class ConfigError(UserError):
+    """Mistakes of a config, told in a line each."""
+
+
 def require(condition: bool, message: str) -> None:
     """Raise `UserError(message)` unless `condition` is true."""
     if not condition:
@@ -45,9 +49,9 @@ def require(condition: bool, message: str) -> None:
 
 
 def refuse(mistakes: Iterable[str]) -> None:
-    """Raise `UserError` with a line for each mistake, if there is any."""
+    """Raise `ConfigError` if there is any mistake."""
     if lines := "\n".join(mistakes):
-        raise UserError(lines)
+        raise ConfigError(lines)
 
 
 def wrong_fields(config: Any) -> dict[str, str]:
@@ -87,9 +91,9 @@ def from_json(kind: type[Config], content: Any, where: object) -> Config:
         raise UserError(f"{where}: {names} unknown; was it made by another version?")
     try:
         return kind(**content)
-    except UserError as error:
-        lines = str(error).splitlines()
-        raise UserError("\n".join(f"{where}: {line}" for line in lines)) from None
+    except ConfigError as error:
+        lines = str(error).split("\n")
+        raise ConfigError("\n".join(f"{where}: {line}" for line in lines)) from None
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,7 @@ class GPTConfig:
         refuse(wrong_fields(self).values())
         heads, width = self.n_head, self.n_embd
         if width % heads:
-            raise UserError(f"n_head {heads} does not divide n_embd {width}; choose a divisor")
+            raise ConfigError(f"n_head {heads} does not divide n_embd {width}; choose a divisor")
 
     @property
     def padded_vocab_size(self) -> int:
@@ -228,7 +232,7 @@ class TrainConfig:
         if wrong.isdisjoint(SHAPE_FIELDS):
             try:
                 self.model_config(vocab_size=1)
-            except UserError as error:
+            except ConfigError as error:
                 yield str(error)
         if wrong.isdisjoint({"block_size", "batch_tokens"}):
             if tokens % block:

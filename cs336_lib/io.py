@@ -68,7 +68,7 @@ def atomic(path: Path, *, folder: bool = False) -> Iterator[Path]:
 
 def temporary_path(path: Path) -> Path:
     """Return the temporary path to which `atomic` writes."""
-    return path.with_name(f".tmp-new-{path.name}")
+    return path.parent / f".tmp-new-{path.name}"
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -132,12 +132,17 @@ def sha256(path: Path) -> str:
 def inside(folder: Path, name: str) -> Path:
     """Return the path of a file in an untrusted folder. The file doesn't have to exist.
 
-    Raises `UserError` if a link in the path leads out of the folder, or if the path isn't a file.
+    Raises `UserError` if a link in the path leads out of the folder or in a circle, if the name
+    can't be one, or if the path isn't a file.
     """
     path, home = folder / name, folder.resolve()
     if home.parent.name == "snapshots":  # the hub's client links to ../../blobs
         home = home.parents[1]
-    if not path.resolve().is_relative_to(home):
+    try:
+        target = path.resolve()
+    except (ValueError, RuntimeError):  # a NUL or half a surrogate pair; a circle until Python 3.12
+        raise UserError(f"{path}: not a file that can be opened") from None
+    if not target.is_relative_to(home):
         raise UserError(f"{path}: leads out of {folder}; expected a file in that folder")
     if path.exists() and not path.is_file():
         raise UserError(f"{path}: not a regular file")

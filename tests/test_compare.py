@@ -106,7 +106,7 @@ def test_out_draws_a_png(runs, capsys):
 
 
 def test_the_figure_holds_every_run(runs):
-    from cs336_course.figures.runs import compared
+    from cs336_lib.report.curves import compared
 
     axes = compared({str(r): read_run(r).rows for r in runs}).axes[0]
     names = [text.get_text() for text in axes.get_legend().get_texts()]

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from cs336_lib.config import BOUNDS, CHANGEABLE, PATHS, PRESETS, GPTConfig, TrainConfig, UserError
+from cs336_lib.config import BOUNDS, CHANGEABLE, PATHS, PRESETS, ConfigError, GPTConfig, TrainConfig
 from cs336_lib.training.job import check
 from cs336_lib.training.run_folder import conflicts
 
@@ -40,7 +40,7 @@ def test_a_bad_value_is_named_in_one_line():
 
 def test_every_mistake_is_named_at_once():
     fields = {"n_head": 5, "batch_tokens": 1000, "warmup_steps": 10**9, "dropout": 1.5, "seed": -1}
-    with pytest.raises(UserError) as error:
+    with pytest.raises(ConfigError) as error:
         TrainConfig(**fields)
     lines = str(error.value).splitlines()
     assert [line.split()[0] for line in lines] == [
@@ -49,13 +49,15 @@ def test_every_mistake_is_named_at_once():
         "batch_tokens",
         "warmup_steps",
     ]
-    with pytest.raises(UserError) as error:  # heads are compared once the shape's numbers are right
+    with pytest.raises(
+        ConfigError
+    ) as error:  # heads are compared once the shape's numbers are right
         TrainConfig(**fields | {"dropout": 0.0})
     assert "n_head 5 does not divide n_embd 768" in str(error.value).splitlines()[1]
 
 
 def test_a_run_names_every_mistake_at_once():
-    with pytest.raises(UserError) as error:
+    with pytest.raises(ConfigError) as error:
         check(TrainConfig(val_data="elsewhere", hellaswag="some.jsonl", tokenizer="char"))
     lines = str(error.value).splitlines()
     assert [line.split()[0] for line in lines] == ["run_dir", "val_data", "hellaswag"]

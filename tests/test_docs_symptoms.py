@@ -22,7 +22,7 @@ def template(node: ast.AST) -> str:
 def templates() -> Iterator[str]:
     """Yield every string of the package, and the Makefile."""
     yield re.sub(r"\$\(\w+\)|\{[^}]+\}(\.\{[^}]+\})?", "…", (ROOT / "Makefile").read_text())
-    for path in (ROOT / "cs336_lib").rglob("*.py"):
+    for path in (*ROOT.glob("cs336_*/**/*.py"), *ROOT.glob("tools/*.py")):
         yield from filter(None, map(template, ast.walk(ast.parse(path.read_text()))))
 
 

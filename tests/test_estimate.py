@@ -90,7 +90,7 @@ def test_a_published_model():
         "peak     with ZeRO-3, 4,096 tokens on each GPU and full recomputation:",
     ):
         assert line in said
-    hours = float(re.search(r"= ([\d,]+) GPU hours", text)[1].replace(",", ""))
+    hours = float(re.search(r"= ([\d,]+) GPU hours", said)[1].replace(",", ""))
     assert hours == pytest.approx(2.664e6, rel=0.05)
     assert "at 8,192 tokens" in text.report(model="llama3-405b")
 

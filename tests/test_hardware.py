@@ -288,7 +288,7 @@ def test_what_torch_reads_once_is_set_before_torch_is_loaded(policy, found):
 def test_threads_sleep_only_if_openmp_was_told_in_time(policy, first, threads):
     program = (
         f"import {first}, os, torch\n"
-        "from cs336_lib import hardware\n"
+        "from cs336_lib.system import hardware\n"
         "os.environ['OMP_WAIT_POLICY'] = 'PASSIVE'  # too late for OpenMP\n"
         "torch.set_num_threads(2)\n"
         "with hardware.threads_for(1):\n"

@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from cs336_lib import cli, generate
+from cs336_lib import cli, sampling
 from cs336_lib.bill import here, here_text
 from cs336_lib.bill.here import Machine, Passes, Row
 from cs336_lib.config import PRESETS, TrainConfig
@@ -105,7 +105,7 @@ def test_what_changes_the_speed_is_measured_again(monkeypatch, name, other):
 
 def test_every_type_of_weights_is_measured(tiny_config, monkeypatch):
     times = here.seconds_per_token(tiny_config, CPU, tokens=1)
-    assert times.keys() == generate.WEIGHTS.keys()
+    assert times.keys() == sampling.WEIGHTS.keys()
     assert all(0 < seconds < 1 for seconds in times.values())
     depths = []
     monkeypatch.setattr(here, "stream", lambda model, *_, **__: itertools.repeat(torch.zeros(1)))
@@ -121,7 +121,7 @@ def test_the_fastest_weights_are_chosen_once_a_day(tiny_run, tiny_config, monkey
     measured, stored = [], []
     times = {"fp32": 0.03, "fp16": 0.02, "bf16": 0.025}
     monkeypatch.setattr(here, "seconds_per_token", lambda *a: measured.append(a) or times)
-    monkeypatch.setattr(generate, "store_weights", lambda _, dtype: stored.append(dtype))
+    monkeypatch.setattr(sampling, "store_weights", lambda _, dtype: stored.append(dtype))
     command = ["sample", "--run-dir", tiny_run.run_dir, "--max-new-tokens", "1"]
     for weights in ("auto", "auto", "fp32"):
         cli.main([*command, "--weights", weights, "--device", "cpu"])

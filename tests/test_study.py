@@ -13,10 +13,10 @@ import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
 
+from cs336_course import cli
 from cs336_course.checks import report
 from cs336_course.checks.report import exercise, expect, expect_number
 from cs336_course.learner import study
-from cs336_lib import cli
 
 ROOT = Path(__file__).parents[1]
 
@@ -220,7 +220,7 @@ def test_two_resets_in_one_second_keep_both_edited_notebooks(course, mine, monke
 
 
 def test_many_first_starts_at_once_all_succeed(course):
-    code = "import time; from cs336_course import study; time.sleep({} - time.time()); "
+    code = "import time; from cs336_course.learner import study; time.sleep({} - time.time()); "
     code = code.format(time.time() + 4) + "study.update()"
     started = [
         subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)

@@ -78,7 +78,7 @@ def test_an_action_is_named_by_its_commit(path):
 
 def lab_command() -> list[str]:
     """How the Makefile starts JupyterLab."""
-    (line,) = re.findall(r"^\t@?(.*classroom\.lab .*)$", (ROOT / "Makefile").read_text(), re.M)
+    (line,) = re.findall(r"^\t@?(.*learner\.lab .*)$", (ROOT / "Makefile").read_text(), re.M)
     return shlex.split(line.replace("$(BIN)/", "").replace("$(ARGS)", ""))
 
 

@@ -6,7 +6,7 @@ from contextlib import redirect_stderr, redirect_stdout
 
 from cs336_course.checks import report
 
-PACKAGE = "cs336_lib."
+PACKAGES = ("cs336_course.", "cs336_lib.")
 
 
 def award(check: Callable[..., None], *answers: object) -> None:
@@ -34,7 +34,7 @@ def award(check: Callable[..., None], *answers: object) -> None:
 
 
 def is_from_library(answer: object) -> bool:
-    """Return whether an answer is a function or class of this package, or contains one."""
+    """Return whether an answer is a function or class of ours, or contains one."""
     if isinstance(answer, tuple):
         return any(is_from_library(part) for part in answer)
-    return callable(answer) and str(getattr(answer, "__module__", "")).startswith(PACKAGE)
+    return callable(answer) and str(getattr(answer, "__module__", "")).startswith(PACKAGES)

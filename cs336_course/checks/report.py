@@ -19,14 +19,16 @@ import torch
 from IPython.core.getipython import get_ipython
 from torch import Tensor
 
+import cs336_course
+import cs336_lib
 from cs336_course.checks import surroundings
 from cs336_course.learner import study
 
 # Names of code that look like words, at the beginning of a diagnosis
 NAMES = {"eps", "idx", "mask", "params", "qkv", "wpe", "wte"}
 
-# Folders of code that isn't a learner's: this package, and PyTorch wherever it is installed
-OTHERS = Path(__file__).parents[2], Path(torch.__file__).parent
+# Folders of code that isn't a learner's, wherever they are installed
+OTHERS = [Path(package.__path__[0]) for package in (cs336_course, cs336_lib, torch)]
 
 # Wrong attempts after which a learner is told more
 HINT_AFTER, FIGURES_AFTER, SMALLER_AFTER = 2, 3, 4
@@ -105,7 +107,7 @@ def by_hand(module: ModuleType, *names: str) -> AbstractContextManager:
 
 
 def is_learners(filename: str) -> bool:
-    """Return whether code is neither this package's nor Python's nor an installed package's."""
+    """Return whether code is neither the course's nor Python's nor an installed package's."""
     others = [*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), *OTHERS]
     return not any(Path(filename).is_relative_to(folder) for folder in others)
 

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cs336_lib.bill.architecture import Architecture
 from cs336_lib.bill.traffic import Layout, require_fit
-from cs336_lib.config import require
+from cs336_lib.config import UserError
 
 SEQ, LAYERS = 32, 2  # tokens in a sequence, and blocks on each stage
 STEPS = itertools.count()
@@ -141,7 +141,7 @@ def count(layout: Layout, sequence: bool = False) -> Sends:
         Calls and bytes by collective.
 
     Raises:
-        ValueError: If the layout has other kinds of parallelism or needs too large a model, or if
+        UserError: If the layout has other kinds of parallelism or needs too large a model, or if
             the process already has a process group.
 
     Example:
@@ -149,10 +149,13 @@ def count(layout: Layout, sequence: bool = False) -> Sends:
     """
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    require(layout.cp == layout.ep == 1, "cp and ep can't be counted; 1 expected")
+    if not layout.cp == layout.ep == 1:
+        raise UserError("cp and ep can't be counted; 1 expected")
     size = layout.dp * layout.tp
-    require(size <= 2048, f"dp x tp is {size}; at most 2048 expected, so that the model is small")
-    require(not dist.is_initialized(), "a process group exists; call dist.destroy_process_group()")
+    if size > 2048:
+        raise UserError(f"dp x tp is {size}; at most 2048 expected, so that the model is small")
+    if dist.is_initialized():
+        raise UserError("a process group exists; call dist.destroy_process_group()")
     middle = layout.pp // 2 * size
     dist.init_process_group("fake", rank=middle, world_size=layout.devices, store=FakeStore())
     try:
@@ -165,8 +168,8 @@ def run_step(layout: Layout, sequence: bool = False) -> Sends:
     """Run a training step in the default process group, and count what this rank sends."""
     require_fit(shape(layout), layout, SEQ)
     sharded = layout.zero == 3 or layout.dp == 1
-    message = "ZeRO-1, ZeRO-2, and DDP with tp or pp can't be counted; use zero 3"
-    require(sharded or (layout.zero == 0 and layout.tp == layout.pp == 1), message)
+    if not sharded and (layout.zero > 0 or layout.tp > 1 or layout.pp > 1):
+        raise UserError("ZeRO-1, ZeRO-2, and DDP with tp or pp can't be counted; use zero 3")
     # DTensor caches by mesh. A new name keeps it from finding process groups that are gone.
     names = ("pp", "dp", f"tp{next(STEPS)}")
     mesh = init_device_mesh("cpu", (layout.pp, layout.dp, layout.tp), mesh_dim_names=names)

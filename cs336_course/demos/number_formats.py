@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cs336_lib.config import require
+from cs336_lib.config import UserError
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,8 @@ class FloatFormat:
         Raises:
             ValueError: If the code is too large for the format.
         """
-        require(0 <= code < 2**self.bits, f"code {code} does not fit into {self.bits} bits")
+        if not 0 <= code < 2**self.bits:
+            raise ValueError(f"code {code} does not fit into {self.bits} bits")
         sign, exponent, mantissa = self.split(code)
         magnitude = code & (2 ** (self.exponent_bits + self.mantissa_bits) - 1)
         if self.specials == "minus zero is nan" and sign and magnitude == 0:
@@ -163,12 +164,13 @@ class FloatFormat:
         the largest finite value.
 
         Raises:
-            ValueError: If the value is NaN and the format has no NaN.
+            UserError: If the value is NaN and the format has no NaN.
         """
         k, m = self.exponent_bits, self.mantissa_bits
         sign = int(math.copysign(1, value) < 0) if self.sign_bits else 0
         if math.isnan(value):
-            require(self.specials != "none", f"{self.name} has no NaN")
+            if self.specials == "none":
+                raise UserError(f"{self.name} has no NaN")
             return 2 ** (k + m) if self.specials == "minus zero is nan" else 2 ** (k + m) - 1
         magnitude = abs(value) if self.sign_bits else max(value, 0.0)
         if math.isinf(magnitude):

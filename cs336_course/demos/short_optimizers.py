@@ -11,8 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cs336_lib.config import require
-
 Parameters = Iterable[nn.Parameter] | Iterable[dict[str, Any]]
 
 
@@ -24,7 +22,8 @@ class Rule(torch.optim.Optimizer):
     """
 
     def __init__(self, params: Parameters, **defaults: Any):
-        require(defaults["lr"] >= 0, f"lr is {defaults['lr']}; it must be at least 0")
+        if defaults["lr"] < 0:
+            raise ValueError(f"lr is {defaults['lr']}; it must be at least 0")
         super().__init__(params, defaults)
 
     @torch.no_grad()
@@ -201,7 +200,8 @@ class Muon(Rule):
     ):
         super().__init__(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
         for p in (p for group in self.param_groups for p in group["params"]):
-            require(p.dim() == 2, f"Muon takes matrices; a parameter has shape {tuple(p.shape)}")
+            if p.dim() != 2:
+                raise ValueError(f"Muon takes matrices; a parameter has shape {tuple(p.shape)}")
 
     def update(self, p: Tensor, grad: Tensor, state: dict, group: dict) -> None:
         """Update the momentum, and move `p` by the orthogonalized momentum."""

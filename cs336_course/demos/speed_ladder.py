@@ -19,7 +19,6 @@ from torch.profiler import ProfilerActivity, profile
 
 from cs336_course.demos.ladder_step import TINY, Parts, Settings, Shape, Step, matmul_precision
 from cs336_lib import accounting
-from cs336_lib.config import require
 from cs336_lib.system import hardware
 
 GIB = 2**30
@@ -221,7 +220,8 @@ class Ladder:
         Raises:
             ValueError: All rungs have been climbed.
         """
-        require(len(self.rows) < len(RUNGS), f"all {len(RUNGS)} rungs have been climbed")
+        if len(self.rows) == len(RUNGS):
+            raise ValueError(f"all {len(RUNGS)} rungs have been climbed")
         return RUNGS[len(self.rows)]
 
     def climb(self) -> Row:
@@ -246,10 +246,10 @@ class Ladder:
                 repeats=self.repeats,
             )
             first = self.rows[0] if self.rows else row
-            require(
-                same_loss(row, first),
-                f"{rung.name} has losses {row.losses}, but {first.name} has {first.losses}",
-            )
+            if not same_loss(row, first):
+                raise ValueError(
+                    f"{rung.name} has losses {row.losses}, but {first.name} has {first.losses}"
+                )
             if rung.name != "compile" or self.device.type != "cpu":
                 self.settings = settings
         self.rows.append(row)
@@ -274,7 +274,8 @@ def slower_in_bf16(device: torch.device, parts: Parts) -> float:
         measure(precision, Settings(precision=precision), TINY, device, parts)
         for precision in ("fp32", "bf16")
     )
-    require(same_loss(bf16, fp32), f"bf16 has losses {bf16.losses}, but fp32 has {fp32.losses}")
+    if not same_loss(bf16, fp32):
+        raise ValueError(f"bf16 has losses {bf16.losses}, but fp32 has {fp32.losses}")
     return bf16.ms / fp32.ms
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from cs336_lib.config import require
+from cs336_lib.config import UserError
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -28,11 +28,11 @@ class TokenWindows(Dataset):
 
     def __init__(self, path: Path, block_size: int):
         tokens = path.stat().st_size // 2
-        require(
-            tokens > block_size,
-            f"{path} has {tokens} tokens, but a window needs {block_size + 1}; "
-            "use a longer file or a smaller block_size",
-        )
+        if tokens <= block_size:
+            raise UserError(
+                f"{path} has {tokens} tokens, but a window needs {block_size + 1}; "
+                "use a longer file or a smaller block_size"
+            )
         self.path, self.block_size = path, block_size
         self.windows = (tokens - 1) // block_size
         self.reads = 0  # counted in this process's copy of the dataset

@@ -7,11 +7,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cs336_lib.config import require
+from cs336_lib.config import UserError
 
 ENGINES = ("docker", "podman")
 INSIDE = "/answers"  # the learner's files in the container
-RUN = "from cs336_course import graded_run, study; graded_run.main(study.SHIPPED)"
+RUN = """
+from cs336_course.grading import graded_run
+from cs336_course.learner import study
+graded_run.main(study.SHIPPED)
+"""
 TEMPORARY_GB = 1  # files that an answer writes
 PYTORCH_GB = 2  # what PyTorch takes without an answer
 PROCESSES = 512
@@ -22,11 +26,12 @@ def engine() -> str:
     """Return the program that runs containers.
 
     Raises:
-        ValueError: If there is none.
+        UserError: If there is none.
     """
-    found = next((name for name in ENGINES if shutil.which(name)), "")
-    require(bool(found), "--container needs docker or podman; neither is on the PATH")
-    return found
+    for name in ENGINES:
+        if shutil.which(name):
+            return name
+    raise UserError("--container needs docker or podman; neither is on the PATH")
 
 
 def command(engine: str, name: str, image: str, folder: Path, memory_gb: float) -> list[str]:
@@ -67,8 +72,8 @@ class Container:
     name: str = field(default_factory=lambda: f"cs336-grade-{secrets.token_hex(8)}")
 
     def __post_init__(self) -> None:
-        is_name = bool(self.image) and not self.image.startswith("-")
-        require(is_name, f"--container is {self.image!r}; the name of an image expected")
+        if not self.image or self.image.startswith("-"):
+            raise UserError(f"--container is {self.image!r}; the name of an image expected")
 
     def command(self, folder: Path, memory_gb: float) -> list[str]:
         """Return the command that runs answers in it."""

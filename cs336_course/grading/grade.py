@@ -24,7 +24,7 @@ from cs336_course.grading import cell_slice, isolation, process_tree
 from cs336_course.grading.container import INSIDE, Container
 from cs336_course.learner import study
 from cs336_lib import __version__
-from cs336_lib.config import require
+from cs336_lib.config import UserError
 from cs336_lib.io import temporary_path, write_atomic, writing
 
 MISSING, ERROR = "missing", "error"
@@ -38,7 +38,7 @@ UNPROTECTED = (
     "see docs/presenting.md."
 )
 NAMES = 5  # of files that are left out
-RUN = "from cs336_course import graded_run; graded_run.main()"
+RUN = "from cs336_course.grading import graded_run; graded_run.main()"
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("seconds", "memory_gb"):
             value = getattr(self, name)
-            require(0 < value < 1e6, f"{name} is {value}; a number above 0 expected")
+            if not 0 < value < 1e6:
+                raise UserError(f"{name} is {value}; a number above 0 expected")
 
 
 @dataclass
@@ -119,7 +120,7 @@ class Runner:
         """Start the process.
 
         Raises:
-            ValueError: If it ends, or says nothing for `START` seconds.
+            UserError: If it ends, or says nothing for `START` seconds.
         """
         self.buffer = b""
         with tempfile.TemporaryFile(dir=self.home) as errors:  # without a name, so nobody opens it
@@ -145,10 +146,10 @@ class Runner:
                 self.stop()
                 errors.seek(0)
                 said = printable(errors.read()[-500:].decode(errors="replace"))
-                raise ValueError(f"cannot run answers: {said or 'no answer'}") from None
+                raise UserError(f"cannot run answers: {said or 'no answer'}") from None
         if version != __version__:
             self.stop()
-            raise ValueError(f"the image has cs336-lib {version}, and this is {__version__}")
+            raise UserError(f"the image has cs336-lib {version}, and this is {__version__}")
         return self.process
 
     def receive(self, deadline: float) -> bytes | None:
@@ -204,7 +205,7 @@ class Runner:
                 self.left_out = copy_files(self.folder, self.work)
             if self.process is None:
                 self.start()
-        except (OSError, ValueError) as error:
+        except (OSError, UserError) as error:
             return ERROR, str(error)
         nonce = secrets.token_hex()
         root = INSIDE if self.container else str(self.work)
@@ -281,10 +282,11 @@ def copy_files(folder: Path, to: Path) -> list[str]:
             try:
                 status = path.lstat()
                 size = status.st_size if stat.S_ISREG(status.st_mode) else 0
-                require(size <= left and files > 0, "too large")
+                if size > left or files == 0:
+                    raise UserError("too large")
                 copy_one(path, here / name, status.st_mode)
                 left, files = left - size, files - 1
-            except (OSError, ValueError):
+            except (OSError, UserError):
                 left_out.append(str(path.relative_to(folder)))
         folders[:] = [name for name in folders if name not in links and (here / name).is_dir()]
     return left_out
@@ -294,17 +296,18 @@ def copy_one(path: Path, to: Path, mode: int) -> None:
     """Copy a file or link, or make a folder.
 
     Raises:
-        ValueError: If it is something else.
+        UserError: If it is something else.
         OSError: If it can't be read or written.
     """
     if stat.S_ISLNK(mode):
         to.symlink_to(path.readlink())
         return
-    require(stat.S_ISDIR(mode) or stat.S_ISREG(mode), "not a file")
     if stat.S_ISDIR(mode):
         to.mkdir()
-    else:
+    elif stat.S_ISREG(mode):
         copyfile(path, to, follow_symlinks=False)
+    else:
+        raise UserError("not a file")
     to.chmod(0o755 if stat.S_ISDIR(mode) or mode & stat.S_IXUSR else 0o644)
 
 
@@ -336,7 +339,7 @@ def runner(course: Path, limits: Limits, image: str = "") -> Iterator[Runner]:
         image: The course's image for a container, or "".
 
     Raises:
-        ValueError: If answers can't be run.
+        UserError: If answers can't be run.
     """
     container = Container(image) if image else None
     with ending_on_signals(), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
@@ -357,14 +360,16 @@ def learners(folder: Path) -> list[Path]:
     """Return the learners' folders in order of their names.
 
     Raises:
-        ValueError: If there is no such folder, or no learner in it.
+        UserError: If there is no such folder, or no learner in it.
     """
-    require(folder.is_dir(), f"{folder}: no such folder")
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder")
     found = sorted(path for path in folder.iterdir() if path.is_dir() and is_visible(path))
     example = "a folder with a folder for each learner expected, as in FOLDER/ada/03_einops.ipynb"
-    require(bool(found), f"{folder}: {example}")
-    has_notebook = any(has_one(path) for path in found)
-    require(has_notebook, f"{folder}: no notebooks; {example}")
+    if not found:
+        raise UserError(f"{folder}: {example}")
+    if not any(has_one(path) for path in found):
+        raise UserError(f"{folder}: no notebooks; {example}")
     return found
 
 
@@ -393,7 +398,7 @@ def is_edited(path: Path, course: Path) -> bool:
     """Return whether the code of a learner's copy differs from the course's notebook."""
     try:
         return read(path) != read(course)
-    except (OSError, ValueError):
+    except (OSError, UserError):
         return True
 
 
@@ -418,13 +423,14 @@ def read(path: Path) -> list[tuple[str, str]]:
     """Return the code cells of an untrusted notebook, as `cell_slice.code_cells` does.
 
     Raises:
-        ValueError: If the file isn't a notebook.
+        UserError: If the file isn't a notebook, or is too large.
     """
+    if path.stat().st_size > NOTEBOOK_BYTES:
+        raise UserError(f"{path.name} is not a notebook")
     try:
-        require(path.stat().st_size <= NOTEBOOK_BYTES, "more than 100 MiB")
         return cell_slice.code_cells(json.loads(path.read_bytes()))
-    except (ValueError, RecursionError):
-        raise ValueError(f"{path.name} is not a notebook") from None
+    except (ValueError, RecursionError):  # not JSON, or not a notebook
+        raise UserError(f"{path.name} is not a notebook") from None
 
 
 def grade_notebook(
@@ -446,7 +452,7 @@ def grade_notebook(
             yield from (Result(stem, name, MISSING) for name in stubs)
             return
         cells = read(path)
-    except (OSError, ValueError, RecursionError, MemoryError) as error:
+    except (OSError, UserError, RecursionError, MemoryError) as error:
         yield from (Result(stem, name, ERROR, str(error)) for name in stubs)
         return
     passed: list[str] = []
@@ -517,13 +523,15 @@ def check_out(out: Path) -> Path:
     """Check that the CSV files can be written, and return the path of the diagnoses.
 
     Raises:
-        ValueError: If `out` isn't the name of a new CSV file.
+        UserError: If `out` isn't the name of a new CSV file.
         OSError: If it can't be written.
     """
-    require(out.suffix == ".csv", f"--out is {out}; a name that ends with .csv expected")
+    if out.suffix != ".csv":
+        raise UserError(f"--out is {out}; a name that ends with .csv expected")
     details = out.with_name(f"{out.stem}_diagnoses.csv")
     for path in (out, details):
-        require(not path.exists(), f"{path} exists; move it, or choose another name with --out")
+        if path.exists():
+            raise UserError(f"{path} exists; move it, or choose another name with --out")
         with writing(path):
             temporary_path(path).touch()
             temporary_path(path).unlink()
@@ -542,9 +550,10 @@ def grade(folder: Path, out: Path, limits: Limits, image: str = "") -> Iterator[
         image: The course's image, to run the answers in containers, or "".
 
     Raises:
-        ValueError: If the folder has no learners, or `out` isn't the name of a new CSV file.
+        UserError: If the folder has no learners, or `out` isn't the name of a new CSV file.
     """
-    require(hasattr(os, "fork"), "cs336 grade needs Linux, macOS or WSL")
+    if not hasattr(os, "fork"):
+        raise UserError("cs336 grade needs Linux, macOS or WSL")
     details = check_out(out)
     found = learners(folder)
     originals = study.originals(COURSE)

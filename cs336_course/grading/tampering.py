@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-PACKAGE = "cs336_lib"
+PACKAGES = ("cs336_course", "cs336_lib")
 # Methods with which an object decides how it is compared, or which number it becomes
 COMPARISONS = {
     *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__bool__"),
@@ -29,12 +29,12 @@ DEFAULTS = {"torch.Storage"}
 class Snapshot:
     """Record of the functions, classes and constants that checks use.
 
-    It covers the loaded modules of `cs336_lib`, the modules that these import, and the classes in
+    It covers the loaded modules of both packages, the modules that these import, and the classes in
     all of them. `sys` is left out, because PyTorch itself changes it.
     """
 
     def __init__(self) -> None:
-        ours = [m for name, m in sys.modules.items() if name.partition(".")[0] == PACKAGE]
+        ours = [m for name, m in sys.modules.items() if name.startswith(PACKAGES)]
         values = [value for module in ours for value in vars(module).values()]
         imported = [value for value in values if isinstance(value, ModuleType) and value is not sys]
         owners: dict[int, tuple[str, Any]] = {}
@@ -81,7 +81,7 @@ def is_class(value: object) -> bool:
 
 def is_watched(name: str, value: object, owner: str) -> bool:
     """Return whether a name is recorded. Other packages may change their own variables."""
-    is_ours = owner.startswith(f"{PACKAGE}.") and not name.startswith("__")
+    is_ours = owner.startswith(PACKAGES) and not name.startswith("__")
     return callable(value) or type(value) is property or is_ours
 
 

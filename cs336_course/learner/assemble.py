@@ -17,7 +17,7 @@ from typing import Any
 from cs336_course.grading import cell_slice
 from cs336_course.learner import answers, study
 from cs336_course.learner.answers import UNTOUCHED
-from cs336_lib.config import require
+from cs336_lib.config import UserError
 from cs336_lib.io import write_atomic
 
 FIRST, LAST = "07", "10"  # the notebooks that hold parts
@@ -162,7 +162,7 @@ class Notebook:
     def given(self) -> frozenset[str]:
         """Statements of the course's notebook, in the form of `ast.dump`.
 
-        An answer can use the imports, so these are left out. The file needs nothing of `cs336_lib`.
+        An answer can use the imports, so these are left out. The file needs none of our packages.
         """
         sources = ["".join(cell["source"]) for cell in self.course if cell["cell_type"] == "code"]
         found = [one for source in sources for one in cell_slice.statements(source, frozenset())]
@@ -171,7 +171,7 @@ class Notebook:
 
 def is_import(node: ast.stmt) -> bool:
     """Return whether a statement imports something from another package."""
-    is_ours = isinstance(node, ast.ImportFrom) and (node.module or "").startswith("cs336_lib")
+    is_ours = isinstance(node, ast.ImportFrom) and (node.module or "").startswith("cs336_")
     return isinstance(node, (ast.Import, ast.ImportFrom)) and not is_ours
 
 
@@ -184,7 +184,7 @@ def parts(folder: Path | None, until: str = LAST) -> list[Part]:
 
     Raises:
         FileNotFoundError: If a notebook is missing.
-        ValueError: If a file isn't a notebook.
+        UserError: If a file isn't a notebook.
     """
     found: dict[str, Part] = {}
     with answers.Process() as process:
@@ -202,7 +202,7 @@ def open_notebook(folder: Path | None, number: str) -> Notebook:
 
     Raises:
         FileNotFoundError: If `folder` doesn't have the notebook.
-        ValueError: If a file isn't a notebook.
+        UserError: If a file isn't a notebook.
     """
     (course,) = study.SHIPPED.glob(f"{number}_*.ipynb")
     place = folder or study.here()
@@ -234,7 +234,7 @@ def is_edited(path: Path, course: Path) -> bool:
     """Return whether the code of a readable copy differs from the course's notebook."""
     try:
         return read_cells(path) != read_cells(course)
-    except ValueError:
+    except UserError:
         return False
 
 
@@ -242,12 +242,12 @@ def read_cells(path: Path) -> list[tuple[str, str]]:
     """Return the code and the exercise of each code cell of a notebook.
 
     Raises:
-        ValueError: If the file isn't a notebook.
+        UserError: If the file isn't a notebook.
     """
     try:
         return cell_slice.code_cells(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, RecursionError):
-        raise ValueError(f"{path}: not a notebook") from None
+        raise UserError(f"{path}: not a notebook") from None
 
 
 def read_notebook(
@@ -276,7 +276,8 @@ def read_notebook(
             is_changed = code not in ("", source)
         if not code:
             code = solution(book.course, marks["exercise"]) if "exercise" in marks else source
-        require(bool(code), f"the course's notebook {book.number} has no solution of {name}")
+        if not code:
+            raise ValueError(f"the course's notebook {book.number} has no solution of {name}")
         yield Part(
             name,
             book.number,
@@ -402,7 +403,8 @@ def module(until: str = LAST, folder: Path | None = None) -> ModuleType:
     Example:
         >>> model = assemble.module("07").GPT(GPTConfig())
     """
-    require(FIRST <= until <= LAST, f"until is {until!r}; a notebook from 07 to 10 expected")
+    if not FIRST <= until <= LAST:
+        raise UserError(f"until is {until!r}; a notebook from 07 to 10 expected")
     made = ModuleType("train_gpt2")
     found = parts(folder, until)
     for row in remarks(found):

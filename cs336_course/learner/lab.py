@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cs336_course.learner import study
-from cs336_lib.config import require
+from cs336_lib.config import UserError
 
 # The page renders every cell, so that the browser's search finds those that are out of view, and
 # JupyterLab doesn't ask about news.
@@ -19,10 +19,10 @@ def start(port: int = 8888, browser: bool = True) -> int:
     The notebooks come from the clone in the current folder, or else from the package.
 
     Raises:
-        ValueError: If JupyterLab isn't installed, or the folder can't be written.
+        UserError: If JupyterLab isn't installed, or the folder can't be written.
     """
-    missing = "cs336 lab needs JupyterLab; pip install 'cs336-lib[lab]'"
-    require(find_spec("jupyterlab") is not None, missing)
+    if find_spec("jupyterlab") is None:
+        raise UserError("cs336 lab needs JupyterLab; pip install 'cs336-lib[lab]'")
     study.update_and_report(study.find_course())
     return subprocess.call(
         [

@@ -19,11 +19,12 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from cs336_lib.config import require
+from cs336_lib.config import UserError
 from cs336_lib.data.corpus import DATA
 from cs336_lib.io import locked, read_json, sha256, write_atomic
 
 COURSE, MINE = Path("notebooks"), Path("my_notebooks")
+CREATE = "create it with `cs336 lab`, or `make lab` in a clone"
 # A wheel has the notebooks among its data, the repository beside them.
 SHIPPED = next(f for f in (DATA / COURSE, DATA.parent / COURSE) if f.is_dir())
 COPIES = ".copies.json"  # records what was copied, and marks a folder as a learner's
@@ -78,7 +79,7 @@ def describe(path: Path) -> dict[str, Any]:
     unedited.
 
     Raises:
-        ValueError: If the file isn't a notebook.
+        UserError: If the file isn't a notebook.
     """
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
@@ -87,7 +88,7 @@ def describe(path: Path) -> dict[str, Any]:
         named = [mark.get("exercise") for mark in marks]
         asked = {m["prediction"]: [m["answer"], m["topic"]] for m in marks if "prediction" in m}
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError(f"{path}: not a notebook") from None
+        raise UserError(f"{path}: not a notebook") from None
     return {
         "file": sha256(path),
         "cells": hashlib.sha256(json.dumps(sources).encode()).hexdigest(),
@@ -113,7 +114,7 @@ def is_touched(path: Path, copied: Mapping[str, Any]) -> bool:
     """Return whether the learner has edited a cell of a copied notebook."""
     try:
         return describe(path)["cells"] != copied.get("cells")
-    except ValueError:
+    except UserError:
         return True
 
 
@@ -121,7 +122,7 @@ def read_copies(folder: Path) -> dict[str, Any]:
     """Read the record of copied files by name. It is empty before the first copy."""
     try:
         return read_json(folder / COPIES)
-    except (ValueError, FileNotFoundError):  # without a record, every notebook counts as touched
+    except (UserError, FileNotFoundError):  # without a record, every notebook counts as touched
         return {}
 
 
@@ -153,7 +154,7 @@ def update(course: Path = COURSE, mine: Path = MINE) -> list[str]:
         The names of edited notebooks for which the course has a newer version.
 
     Raises:
-        ValueError: If `course` has no notebooks, or `mine` can't be written.
+        UserError: If `course` has no notebooks, or `mine` can't be written.
     """
     sources = originals(course)
     try:
@@ -161,7 +162,7 @@ def update(course: Path = COURSE, mine: Path = MINE) -> list[str]:
         with locked(mine / LOCK, timeout=60):
             return copy_all(sources, mine)
     except OSError as error:
-        raise ValueError(f"{mine}: cannot be written ({error.strerror or error})") from None
+        raise UserError(f"{mine}: cannot be written ({error.strerror or error})") from None
 
 
 def copy_all(sources: Sequence[Path], mine: Path) -> list[str]:
@@ -196,16 +197,14 @@ def reset(name: str, course: Path = COURSE, mine: Path = MINE) -> tuple[Path, Pa
     the same folder under a name with the date. If it wasn't edited, the second path is `None`.
 
     Raises:
-        ValueError: If the notebook doesn't exist, or if the notebooks haven't been copied yet.
+        UserError: If the notebook doesn't exist, or if the notebooks haven't been copied yet.
     """
     names = [path.stem for path in originals(course)]
     stem = {stem.partition("_")[0]: stem for stem in names}.get(name, name).removesuffix(".ipynb")
-    require(
-        stem in names,
-        f"no notebook {name!r}; one of {', '.join(names)} expected",
-    )
-    missing = f"no {mine} here; create it with `cs336 lab`, or `make lab` in a clone"
-    require(mine.is_dir(), missing)
+    if stem not in names:
+        raise UserError(f"no notebook {name!r}; one of {', '.join(names)} expected")
+    if not mine.is_dir():
+        raise UserError(f"no {mine} here; {CREATE}")
     source, copy = course / f"{stem}.ipynb", mine / f"{stem}.ipynb"
     kept = None
     with locked(mine / LOCK, timeout=60):
@@ -253,10 +252,11 @@ def originals(course: Path) -> list[Path]:
     """Return the notebooks of the course in order.
 
     Raises:
-        ValueError: If there are no notebooks.
+        UserError: If there are no notebooks.
     """
     found = sorted(course.glob("[0-9][0-9]*_*.ipynb"))
-    require(bool(found), f"{course}: no notebooks found; run this in the folder of the course")
+    if not found:
+        raise UserError(f"{course}: no notebooks found; run this in the folder of the course")
     return found
 
 
@@ -437,12 +437,12 @@ def find() -> Path:
     JupyterHub in the folder of the course.
 
     Raises:
-        ValueError: If there is no copy.
+        UserError: If there is no copy.
     """
     for folder in (Path.cwd(), Path.cwd() / MINE, Path.cwd() / COURSE):
         if is_learners(folder):
             return folder
-    raise ValueError(f"no {MINE} here; create it with `cs336 lab`, or `make lab` in a clone")
+    raise UserError(f"no {MINE} here; {CREATE}")
 
 
 def update_and_report(course: Path) -> None:
@@ -471,7 +471,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             reset_and_report(name, find_course())
         else:
             update_and_report(find_course())
-    except ValueError as error:
+    except UserError as error:
         sys.exit(str(error))
 
 

@@ -13,7 +13,7 @@ from cs336_lib.bill.memory import Recompute
 from cs336_lib.bill.simulate import Cluster, Step, Work, simulate
 from cs336_lib.bill.text import digits, gigabytes, short, training_length
 from cs336_lib.bill.traffic import LINKS, Layout, Schedule
-from cs336_lib.config import require
+from cs336_lib.config import UserError
 from cs336_lib.system.hardware import DATASHEET
 
 MODELS = {published.title: published for published in architecture.models().values()}
@@ -96,7 +96,7 @@ def bill(work: Work, cluster: Cluster, tokens: float, price: float) -> Bill:
         price: Dollars per hour of one device.
 
     Raises:
-        ValueError: If the model doesn't fit the layout.
+        UserError: If the model doesn't fit the layout.
     """
     layout = work.layout
     step = simulate(work, cluster)
@@ -137,10 +137,16 @@ class ModelBill(Explorer):
         devices, batch = DEVICES[values["devices"]], BATCHES[values["batch"]]
         tp, pp = WAYS[values["tensor"]], WAYS[values["pipeline"]]
         dp = devices // (tp * pp)
-        message = f"{tp} x {pp} devices hold one copy of the model, and you have {devices}"
-        require(dp > 0, f"{message}; use more devices")
-        message = f"{dp:,} copies of the model can't share {batch:,} sequences"
-        require(batch >= dp, f"{message}; take {dp:,} sequences or more")
+        if dp == 0:
+            raise UserError(
+                f"{tp} x {pp} devices hold one copy of the model, and you have {devices}; use more "
+                "devices"
+            )
+        if batch < dp:
+            raise UserError(
+                f"{dp:,} copies of the model can't share {batch:,} sequences; take {dp:,} "
+                "sequences or more"
+            )
         schedule = SCHEDULES[values["schedule"]] if pp > 1 else "1f1b"
         chunks = max(1, min(8, (a.n_layer + 2) // pp)) if schedule == "interleaved" else 1
         layout = Layout(

@@ -83,7 +83,7 @@ def budget(
         price: Dollars per hour of one device.
 
     Raises:
-        ValueError: If a formula in `accounting` rejects a value.
+        UserError: If a formula in `accounting` rejects a value.
     """
     sheet = DATASHEET[hardware]
     flops = accounting.training_flops(parameters, tokens)

@@ -11,7 +11,7 @@ from torch import Tensor
 from cs336_course.demos import strided_storage
 from cs336_course.figures import storage as plots
 from cs336_course.widgets.widget import Explorer, Values, View, cells, code, table, tag, text
-from cs336_lib.config import require
+from cs336_lib.config import UserError
 
 MOST_ELEMENTS, MOST_DIMS = 48, 3
 STEPS = (".T", "[1:]", "[:, ::2]", ".view(2, 6)", ".flatten()", ".contiguous()")
@@ -35,30 +35,31 @@ def evaluate(expression: str, x: Tensor) -> Tensor:
     """Evaluate an expression of indexing and view methods of `x`, such as `x.T[1:, ::2]`.
 
     Raises:
-        ValueError: If the expression isn't supported, or if PyTorch raises an error.
+        UserError: If the expression isn't supported, or if PyTorch raises an error.
     """
     try:
         tree = ast.parse(expression.strip(), mode="eval")
     except SyntaxError as error:
-        raise ValueError(f"not valid Python yet: {error.msg}") from None
+        raise UserError(f"not valid Python yet: {error.msg}") from None
     for node in ast.walk(tree):
         text = isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)
-        message = "use only indexing and view methods of x here"
-        require(isinstance(node, SYNTAX) and not text, message)
-        if isinstance(node, ast.Name):
-            require(node.id == "x", f"{node.id!r} is unknown; the tensor is called x")
-        if isinstance(node, ast.Attribute):
-            require(node.attr in METHODS, f".{node.attr} is not among: {' '.join(sorted(METHODS))}")
+        if text or not isinstance(node, SYNTAX):
+            raise UserError("use only indexing and view methods of x here")
+        if isinstance(node, ast.Name) and node.id != "x":
+            raise UserError(f"{node.id!r} is unknown; the tensor is called x")
+        if isinstance(node, ast.Attribute) and node.attr not in METHODS:
+            raise UserError(f".{node.attr} is not among: {' '.join(sorted(METHODS))}")
     try:
         result = eval(compile(tree, "<expression>", "eval"), {"__builtins__": {}}, {"x": x})
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
-        raise ValueError(f"PyTorch: {str(error).splitlines()[0]}") from None
-    require(isinstance(result, Tensor), "the result is not a tensor; are parentheses missing?")
-    require(
-        0 < result.numel() <= MOST_ELEMENTS and result.dim() <= MOST_DIMS,
-        f"{tuple(result.shape)} cannot be drawn; make it 1 to {MOST_ELEMENTS} elements in at most "
-        f"{MOST_DIMS} dimensions",
-    )
+        raise UserError(f"PyTorch: {str(error).splitlines()[0]}") from None
+    if not isinstance(result, Tensor):
+        raise UserError("the result is not a tensor; are parentheses missing?")
+    if not 0 < result.numel() <= MOST_ELEMENTS or result.dim() > MOST_DIMS:
+        raise UserError(
+            f"{tuple(result.shape)} cannot be drawn; make it 1 to {MOST_ELEMENTS} elements in at "
+            f"most {MOST_DIMS} dimensions"
+        )
     return result
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from cs336_course.figures import gpt2_model as plots
 from cs336_course.figures.style import BLUE, figure, label
 from cs336_course.widgets.widget import Explorer, Values, View, choice, slider, table, tag, text
-from cs336_lib.config import require
+from cs336_lib.config import UserError
 from cs336_lib.data.tokenizer import Tokenizer
 from cs336_lib.model import GPT
 from cs336_lib.sampling import encode, filter_logits
@@ -98,11 +98,12 @@ class AttentionAndSampling(Explorer):
         The result for the last text is cached.
 
         Raises:
-            ValueError: If the text is empty or too long, or has a character outside the vocabulary.
+            UserError: If the text is empty or too long, or has a character outside the vocabulary.
         """
         if words not in self.known:
             ids = encode(self.tokenizer, words)
-            require(len(ids) <= LONGEST, f"{len(ids)} tokens; use at most {LONGEST}")
+            if len(ids) > LONGEST:
+                raise UserError(f"{len(ids)} tokens; use at most {LONGEST}")
             tokens = [self.tokenizer.decode([token]) for token in ids.tolist()]
             self.known = {words: (*read(self.model, ids), tokens)}
         return self.known[words]

@@ -8,6 +8,7 @@ from cs336_course.demos import number_formats
 from cs336_course.demos.number_formats import FloatFormat
 from cs336_course.figures import dtypes as plots
 from cs336_course.widgets.widget import Explorer, Values, View, choice, code, table, tag, text
+from cs336_lib.config import UserError
 
 FORMATS = {
     number.name: number
@@ -31,12 +32,12 @@ def read(words: str) -> float:
     """Parse a number that a learner has entered.
 
     Raises:
-        ValueError: If the text isn't a number.
+        UserError: If the text isn't a number.
     """
     try:
         return float(words)
     except ValueError:
-        raise ValueError(f"{words!r} is not a number; try 0.1, -3e-5 or inf") from None
+        raise UserError(f"{words!r} is not a number; try 0.1, -3e-5 or inf") from None
 
 
 def field_of(number: FloatFormat, bit: int) -> tuple[int, int]:

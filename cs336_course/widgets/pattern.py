@@ -19,7 +19,7 @@ from torch import Tensor
 
 from cs336_course.figures import shapes as plots
 from cs336_course.widgets.widget import Explorer, Values, View, cells, choice, tag, text
-from cs336_lib.config import require
+from cs336_lib.config import UserError
 
 MOST_ELEMENTS, MOST_AXES = 64, 4
 OPERATIONS = {
@@ -46,16 +46,15 @@ def read_shape(words: str) -> tuple[int, ...]:
     """Parse `2 3 4` into (2, 3, 4).
 
     Raises:
-        ValueError: If the text isn't a list of sizes, or the tensor is too large to draw.
+        UserError: If the text isn't a list of sizes, or the tensor is too large to draw.
     """
     parts = re.split(r"[\s,]+", words.strip("()[] "))
-    good = all(part.isdecimal() and int(part) > 0 for part in parts) and len(parts) <= MOST_AXES
-    require(good, f"shape {words!r} is not a list of 1 to {MOST_AXES} sizes; try 2 3 4")
+    good = all(part.isdecimal() and int(part) > 0 for part in parts)
+    if not good or len(parts) > MOST_AXES:
+        raise UserError(f"shape {words!r} is not a list of 1 to {MOST_AXES} sizes; try 2 3 4")
     shape = tuple(int(part) for part in parts)
-    require(
-        math.prod(shape) <= MOST_ELEMENTS,
-        f"shape {words!r} has {math.prod(shape)} elements; use at most {MOST_ELEMENTS}",
-    )
+    if (elements := math.prod(shape)) > MOST_ELEMENTS:
+        raise UserError(f"shape {words!r} has {elements} elements; use at most {MOST_ELEMENTS}")
     return shape
 
 
@@ -63,11 +62,13 @@ def read_sizes(words: str) -> dict[str, int]:
     """Parse `head=2, dim=4` into a dict, which is empty for an empty text.
 
     Raises:
-        ValueError: If the text isn't a list of name=size.
+        UserError: If the text isn't a list of name=size.
     """
     parts = [part for part in re.split(r"[\s,]+", re.sub(r"\s*=\s*", "=", words)) if part]
-    good = all(re.fullmatch(r"[a-z_]\w*=\d+", part) for part in parts)
-    require(good, f"sizes {words!r} are not of the form name=size; try head=2, or leave it empty")
+    if not all(re.fullmatch(r"[a-z_]\w*=\d+", part) for part in parts):
+        raise UserError(
+            f"sizes {words!r} are not of the form name=size; try head=2, or leave it empty"
+        )
     return {name: int(size) for name, size in (part.split("=") for part in parts)}
 
 
@@ -75,9 +76,10 @@ def move(operation: str, pattern: str, shape: Sequence[int], sizes: Mapping[str,
     """Apply an einops operation to a tensor of 0, 1, 2, ..., and trace each element.
 
     Raises:
-        ValueError: If einops rejects the pattern, or the result is too large to draw.
+        UserError: If einops rejects the pattern, or the result is too large to draw.
     """
-    require(pattern.count("->") == 1, "a pattern has one arrow, as in axes before -> axes after")
+    if pattern.count("->") != 1:
+        raise UserError("a pattern has one arrow, as in axes before -> axes after")
     elements = math.prod(shape)
     before = torch.arange(elements, dtype=torch.float32).view(*shape)
     try:
@@ -87,12 +89,12 @@ def move(operation: str, pattern: str, shape: Sequence[int], sizes: Mapping[str,
         alone = torch.eye(elements).view(elements, *shape)
         arrived = [OPERATIONS[follow](x, pattern, **sizes).flatten() for x in alone]
     except (einops.EinopsError, TypeError) as error:
-        raise ValueError(str(error).strip()) from None
-    require(
-        after.numel() <= 2 * MOST_ELEMENTS and after.dim() <= MOST_AXES,
-        f"the result has shape {tuple(after.shape)}; it can be drawn with at most "
-        f"{2 * MOST_ELEMENTS} elements in {MOST_AXES} axes",
-    )
+        raise UserError(str(error).strip()) from None
+    if after.numel() > 2 * MOST_ELEMENTS or after.dim() > MOST_AXES:
+        raise UserError(
+            f"the result has shape {tuple(after.shape)}; it can be drawn with at most "
+            f"{2 * MOST_ELEMENTS} elements in {MOST_AXES} axes"
+        )
     return Moved(before, after, torch.stack(arrived) != 0)
 
 

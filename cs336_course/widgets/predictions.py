@@ -67,7 +67,7 @@ class Prediction(Explorer):
         """Let phones vote, and return the address that they open.
 
         Raises:
-            ValueError: If this machine has no network.
+            UserError: If this machine has no network.
         """
         from cs336_course.widgets import votes  # only presenters need a server
 

@@ -25,6 +25,8 @@ from tornado.iostream import IOStream
 from tornado.netutil import bind_sockets
 from tornado.web import Application, HTTPError, RequestHandler
 
+from cs336_lib.config import UserError
+
 PORT = 8336
 LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # none of them looks like another one
 PAUSE = 0.3  # seconds between two updates of the presenter's histogram
@@ -270,13 +272,13 @@ def local_address() -> str:
     """Return the address of this machine on its network.
 
     Raises:
-        ValueError: If it has no network.
+        UserError: If it has no network.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("203.0.113.1", 9))  # UDP, so nothing is sent
         except OSError:
-            raise ValueError(
+            raise UserError(
                 "this machine has no network; join the network of the phones, or count hands"
             ) from None
         return probe.getsockname()[0]

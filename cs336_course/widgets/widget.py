@@ -19,6 +19,7 @@ import traitlets
 from matplotlib.figure import Figure
 
 from cs336_course.figures import alt
+from cs336_lib.config import UserError
 
 HERE = Path(__file__).parent
 
@@ -85,7 +86,7 @@ class Explorer(anywidget.AnyWidget):
         """Return the sentence and the picture for these values.
 
         Raises:
-            ValueError: If the values are invalid. The page shows the message and keeps the previous
+            UserError: If the values are invalid. The page shows the message and keeps the previous
                 view.
         """
         raise NotImplementedError
@@ -107,7 +108,7 @@ class Explorer(anywidget.AnyWidget):
         try:
             settled = self.settle(wanted, {name})
             said, picture = self.view(settled)
-        except ValueError as error:
+        except UserError as error:
             self.values, self.problem = wanted, str(error)
             return
         with self.hold_sync():

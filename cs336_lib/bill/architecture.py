@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cs336_lib.accounting import require_choice
-from cs336_lib.config import require
+from cs336_lib.config import UserError, require
 from cs336_lib.data.corpus import DATA
 from cs336_lib.io import read_json
 
@@ -294,7 +294,7 @@ def from_hugging_face(raw: Mapping[str, Any], where: object = "config.json") -> 
     kind, names = raw.get("model_type"), ", ".join(FAMILIES)
     message = f"{where}: model_type {reprlib.repr(kind)} is unknown; one of {names} expected"
     if not isinstance(kind, str) or kind not in FAMILIES:
-        raise ValueError(message)
+        raise UserError(message)
     try:
         fields = checked(raw)
         if kind == "gpt2":
@@ -313,9 +313,9 @@ def from_hugging_face(raw: Mapping[str, Any], where: object = "config.json") -> 
         }
         return Architecture(**common | FAMILIES[kind](fields))
     except KeyError as error:
-        raise ValueError(f"{where}: {error} is missing") from None
+        raise UserError(f"{where}: {error} is missing") from None
     except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
+        raise UserError(f"{where}: {error}") from None
 
 
 def checked(raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from cs336_lib.bill.architecture import (
     mlp_vectors,
     parameter_counts,
 )
-from cs336_lib.config import require
+from cs336_lib.config import UserError, require
 from cs336_lib.data.corpus import DATA
 from cs336_lib.io import read_json
 
@@ -108,7 +108,7 @@ def require_fit(a: Architecture, layout: Layout, seq: int) -> None:
     """Raise `ValueError` with the nearest layout if a model can't be spread in this way."""
     require(layout.zero in (0, 1, 2, 3), f"zero is {layout.zero}; 0, 1, 2 or 3 expected")
     if problem := misfit(a, layout, seq):
-        raise ValueError(f"{problem}; the nearest layout is {nearest_fit(a, layout, seq)}")
+        raise UserError(f"{problem}; the nearest layout is {nearest_fit(a, layout, seq)}")
 
 
 def nearest_fit(a: Architecture, layout: Layout, seq: int) -> Layout:

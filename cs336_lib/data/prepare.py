@@ -228,10 +228,10 @@ def working_folder(
 
     If the block raises an error, the folder is removed unless it contains saved progress.
     """
-    folder = out.with_name(f".tmp-{out.name}")
+    folder = out.parent / f".tmp-{out.name}"  # with_name would reject ".", which exists
     with writing(out.parent):
         out.parent.mkdir(parents=True, exist_ok=True)
-    with locked(out.with_name(f".{out.name}.lock")):
+    with locked(out.parent / f".{out.name}.lock"):
         if out.exists():
             raise FileExistsError(f"{out} exists already; choose another folder, or remove it")
         progress = read_progress(folder, arguments)

@@ -8,6 +8,7 @@ import glob
 import hashlib
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -189,7 +190,9 @@ class TokenStream:
             FileNotFoundError: If no file matches.
             UserError: If a file isn't a valid shard.
         """
-        paths = sorted(glob.glob(pattern, recursive=True))
+        paths: list[str] = []
+        with suppress(ValueError):  # a NUL or half a surrogate pair, which no file name has
+            paths = sorted(glob.glob(pattern, recursive=True))
         if not paths:
             place = "" if Path(pattern).is_absolute() else f" (looked in {Path.cwd()})"
             raise FileNotFoundError(

@@ -131,7 +131,7 @@ def check(config: TrainConfig) -> None:
     Contradictions between its fields are refused earlier, when the config is made.
 
     Raises:
-        UserError: If something is wrong. The message has a line for every mistake.
+        ConfigError: If something is wrong. The message has a line for every mistake.
     """
     mistakes = []
     if not config.run_dir:

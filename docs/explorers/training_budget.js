@@ -1,4 +1,4 @@
-// The budget explorer without Python: explorers/budget.py and the formulas of accounting.py.
+// The budget explorer without Python: widgets/budget.py and the formulas of accounting.py.
 
 function duration(seconds) {
   for (const [unit, size] of [["days", 86400], ["hours", 3600], ["minutes", 60]])

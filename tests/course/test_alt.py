@@ -139,7 +139,7 @@ CELLS = (
     "_, axes = figure()\naxes.plot([1, 3])\nlabel(axes, 'Shown', 'x', 'y')\nplt.show()",
     "drawn, axes = figure()\naxes.plot([1, 4])\nplt.close()\ndrawn",
     "%config InlineBackend.figure_formats = ['png']\nplt.plot([1, 5])\nplt.show()",
-    "from cs336_course import explorers\nexplorers.float_bits()",
+    "from cs336_course import widgets\nwidgets.float_bits()",
 )
 
 

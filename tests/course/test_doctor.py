@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from cs336_course import cli
 from cs336_course.learner import doctor, study
-from cs336_lib import cli
 from cs336_lib.system import hardware
 
 HEALTHY = doctor.Machine("2.11.0+cu130", 16 * 10**9, 50 * 10**9, True, "GPU", True, "", "", ())

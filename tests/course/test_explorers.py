@@ -50,16 +50,16 @@ def click(widget, label: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def widgets() -> dict[str, tuple]:
+def explorers() -> dict[str, tuple]:
     """Return one explorer of each kind, as a case for `for_each`."""
     return {kind: (make(),) for kind, make in MAKERS.items()}
 
 
-def test_every_explorer_knows_its_kind(widgets):
-    assert [widget.kind for (widget,) in widgets.values()] == list(MAKERS)
+def test_every_explorer_knows_its_kind(explorers):
+    assert [widget.kind for (widget,) in explorers.values()] == list(MAKERS)
 
 
-def test_a_cell_shows_the_widget_and_a_picture_that_is_the_same_in_every_run(widgets):
+def test_a_cell_shows_the_widget_and_a_picture_that_is_the_same_in_every_run(explorers):
     def show_twice(widget):
         again = MAKERS[widget.kind]()
         first, second = (made._repr_mimebundle_()[0] for made in (widget, again))
@@ -69,10 +69,10 @@ def test_a_cell_shows_the_widget_and_a_picture_that_is_the_same_in_every_run(wid
         assert first.pop(WIDGET_VIEW) != second.pop(WIDGET_VIEW)  # the model id
         assert first == second
 
-    for_each(widgets, show_twice)
+    for_each(explorers, show_twice)
 
 
-def test_controls_can_be_named_and_hold_their_values(widgets):
+def test_controls_can_be_named_and_hold_their_values(explorers):
     def look(widget):
         assert widget.said
         assert widget.html
@@ -81,10 +81,10 @@ def test_controls_can_be_named_and_hold_their_values(widgets):
             assert control["label"]
             assert widget.values[control["name"]] in control.get("options", widget.values.values())
 
-    for_each(widgets, look)
+    for_each(explorers, look)
 
 
-def test_every_choice_has_a_view(widgets):
+def test_every_choice_has_a_view(explorers):
     def choose(widget):
         for control in widget.controls:
             before = widget.values[control["name"]]
@@ -94,7 +94,7 @@ def test_every_choice_has_a_view(widgets):
                 assert not widget.problem or may, (option, widget.problem)
             turn(widget, **{control["name"]: before})
 
-    for_each(widgets, choose)
+    for_each(explorers, choose)
 
 
 def test_every_button_has_a_name_of_its_own_and_works():

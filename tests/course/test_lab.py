@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from cs336_course import cli
 from cs336_course.learner import lab, study
-from cs336_lib import cli
 
 
 @pytest.fixture

@@ -233,7 +233,7 @@ def test_a_deleted_notebook_comes_back_with_the_next_pull(classroom, students):
 
 
 def test_the_homes_are_graded(classroom, students, tmp_path):
-    command = [sys.executable, "-m", "cs336_lib", "grade", classroom.homes]
+    command = [sys.executable, "-m", "cs336_course", "grade", classroom.homes]
     done = subprocess.run(
         [*command, "--out", tmp_path / "week1.csv"], capture_output=True, text=True, check=True
     )

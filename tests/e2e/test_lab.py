@@ -187,7 +187,7 @@ def test_an_exercise_goes_from_untouched_over_wrong_to_passed(lab, tab):
     expect(progress).to_contain_text("next: decode_by_hand in 01_dtypes")
     close(lab)
     check = subprocess.run(
-        [sys.executable, "-m", "cs336_lib", "check"],
+        [sys.executable, "-m", "cs336_course", "check"],
         cwd=lab.course,
         capture_output=True,
         text=True,
@@ -300,7 +300,7 @@ def test_live_slides_show_maths_and_run_code(lab, tab):
 
 
 def test_an_explorer_works_in_live_slides(lab, tab):
-    source = "from cs336_course import explorers\n\nexplorers.float_bits()"
+    source = "from cs336_course import widgets\n\nwidgets.float_bits()"
     cell = nbformat.v4.new_code_cell(source, metadata={"slideshow": {"slide_type": "slide"}})
     path = lab.course / "my_notebooks" / "live.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata={"kernelspec": KERNEL}), path)

@@ -129,7 +129,7 @@ def test_a_wheel_carries_the_data_and_works_elsewhere(unpacked, tmp_path):
         "from cs336_lib.data.tokenizer import gpt2_encoding; "
         "print(cs336_lib.__file__); assert len(shakespeare()) > 4_000_000; "
         "assert gpt2_encoding().encode('First Citizen') == [5962, 22307]; "
-        "from cs336_course import explorers; assert 'render' in explorers.strides()._esm"
+        "from cs336_course import widgets; assert 'render' in widgets.strides()._esm"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -165,7 +165,7 @@ def test_cs336_lab_opens_the_course_without_a_clone(clone, unpacked, tmp_path):
     }
     (tmp_path / "course").mkdir()
     server = subprocess.Popen(
-        [sys.executable, "-m", "cs336_lib", "lab", "--no-browser", "--port", str(PORT)],
+        [sys.executable, "-m", "cs336_course", "lab", "--no-browser", "--port", str(PORT)],
         cwd=tmp_path / "course",
         env=environment,
         stdout=subprocess.PIPE,

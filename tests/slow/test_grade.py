@@ -317,7 +317,7 @@ def test_nothing_is_written_into_the_folder(graded):
 
 def refused(tmp_path: Path, folder: str, *arguments: str) -> str:
     """The one line that the command prints about bad input."""
-    command = [sys.executable, "-m", "cs336_lib", "grade", folder, *arguments]
+    command = [sys.executable, "-m", "cs336_course", "grade", folder, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
     return done.stderr

@@ -16,7 +16,7 @@ from tests.slow.test_grade import DTYPES, EINOPS, RIGHT, WRONG, hand_in, solutio
 ROOT = Path(__file__).parents[2]
 SECONDS = 3
 NO_NAMESPACES = (
-    "from cs336_course import graded_run, isolation\n"
+    "from cs336_course.grading import graded_run, isolation\n"
     "isolation.unshare = lambda flags: False\ngraded_run.main()"
 )
 GRADE = """
@@ -226,7 +226,7 @@ if words[0] == "rm":
 source = words[words.index("--volume") + 1].split(":")[0]
 settings = [words[i + 1].split("=", 1) for i, word in enumerate(words) if word == "--env"]
 settings = dict(settings) | {{"TMPDIR": {folder!r}, "PYTHONPATH": {root!r}}}
-mount = "from cs336_course import graded_run as g; copy = g.writable; "
+mount = "from cs336_course.grading import graded_run as g; copy = g.writable; "
 mount += f"g.writable = lambda root: copy({{{{'/answers': {{source!r}}}}}}[root]); "
 at = words.index("course") + 1
 sys.exit(subprocess.call([sys.executable, *words[at:-1], mount + words[-1]], env=settings))
@@ -244,7 +244,7 @@ def test_answers_run_in_a_container_for_each_learner(tmp_path, engine):
     values = {"python": sys.executable, "log": str(log), "root": str(ROOT)}
     program.write_text(FAKE.format(**values, folder=str(tmp_path / "inside")))
     program.chmod(0o755)
-    command = [sys.executable, "-m", "cs336_lib", "grade", "class", "--container", "course"]
+    command = [sys.executable, "-m", "cs336_course", "grade", "class", "--container", "course"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": str(tmp_path / "bin")}
     subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=120)
     wanted = {"a": "passed", "b": "not right yet", "c": "error", "d": "passed"}
@@ -263,7 +263,7 @@ def test_a_container_that_does_not_start_is_one_line(tmp_path):
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho 'No such image: course' >&2\nexit 125\n")
     program.chmod(0o755)
-    command = [sys.executable, "-m", "cs336_lib", "grade", "class", "--container", "course"]
+    command = [sys.executable, "-m", "cs336_course", "grade", "class", "--container", "course"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": str(tmp_path / "bin")}
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True

@@ -1,4 +1,4 @@
-"""Figures of the metrics of training runs."""
+"""Curves of training runs: the losses of several, and everything that one has measured."""
 
 import io
 import re
@@ -6,24 +6,44 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
-import matplotlib.pyplot as plt
+import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter
 
-from cs336_course.figures.alt import describe
-from cs336_course.figures.style import BLACK, BLUE, LINES, PINK, RED, figure, label
+# Okabe and Ito 2008, which differ for every kind of colour vision; yellows are too light for lines
+BLACK, BLUE, RED, GREEN = "#000000", "#0072B2", "#D55E00", "#009E73"
+PINK, BROWN, PURPLE = "#CC79A7", "#6B4E00", "#AA3377"
+LINES, MARKERS = (BLUE, RED, GREEN, BROWN, PURPLE, BLACK), "osD^vP*X"
+STYLE: Any = {
+    "axes.grid": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": 17,
+    "axes.labelsize": 15,
+    "figure.dpi": 80,
+    "font.size": 14,
+    "grid.alpha": 0.3,
+    "legend.fontsize": 13,
+    "legend.frameon": False,
+    "lines.linewidth": 2.5,
+    "lines.markersize": 8,
+}
+LONGEST_CURVE = 400  # points; more aren't visible
+INK = "#010203"  # stands for the page's text colour
 
-MARKERS = "osD^vP*X"
+Rows = Sequence[Mapping[str, Any]]
 
 
-def compared(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
+@mpl.rc_context(STYLE)
+def compared(runs: Mapping[str, Rows]) -> Figure:
     """Plot the losses of several runs against tokens.
 
     Training losses are drawn as thin lines, and validation losses as thick lines.
     """
-    fig, axes = figure(12, 6)
+    fig, axes = over_tokens("Validation loss of each run", "loss [nats per token]", 12, 6)
     looks = zip(cycle(LINES), cycle(MARKERS), strict=False)
     for (name, rows), (colour, marker) in zip(runs.items(), looks, strict=False):
         steps = [row for row in rows if row["train_loss"] is not None]
@@ -41,18 +61,13 @@ def compared(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
             label=name,
         )
     axes.plot([], [], color=BLACK, linewidth=0.8, label="thin: in training, smoothed")
-    axes.xaxis.set_major_formatter(EngFormatter())
-    label(axes, "Validation loss of each run", "tokens", "loss [nats per token]")
     for text in axes.legend().get_texts():
         text.set_parse_math(False)  # a run's name may have dollars
     return fig
 
 
-LONGEST_CURVE = 400  # points; more aren't visible
-INK = "#010203"  # stands for the page's text colour
-
-
-def progress(rows: Sequence[Mapping[str, Any]], grad_clip: float = 0) -> list[Figure]:
+@mpl.rc_context(STYLE)
+def progress(rows: Rows, grad_clip: float = 0) -> list[Figure]:
     """Plot what a run measured against tokens, with one figure for each quantity.
 
     A quantity without a value has no figure.
@@ -73,7 +88,7 @@ def progress(rows: Sequence[Mapping[str, Any]], grad_clip: float = 0) -> list[Fi
         tokens, values = curve(rows, key)
         if not len(values):
             continue
-        fig, axes = figure(8, 4)
+        fig, axes = over_tokens(title, unit)
         axes.plot(tokens, values * factor, look, color=BLUE)
         if key == "grad_norm":
             axes.set_yscale("log")
@@ -86,15 +101,13 @@ def progress(rows: Sequence[Mapping[str, Any]], grad_clip: float = 0) -> list[Fi
             axes.set_ylim(bottom=0)
             if key == "tokens_per_sec":
                 axes.yaxis.set_major_formatter(EngFormatter())
-        axes.xaxis.set_major_formatter(EngFormatter())
-        label(axes, title, "tokens", unit)
         figures.append(fig)
     return figures
 
 
-def losses(rows: Sequence[Mapping[str, Any]]) -> Figure:
+def losses(rows: Rows) -> Figure:
     """Plot the training and validation loss, and mark loss spikes and skipped steps."""
-    fig, axes = figure(8, 4)
+    fig, axes = over_tokens("Loss", "loss [nats per token]")
     axes.plot(*curve(rows, "train_loss"), color=BLUE, linewidth=1.5, label="training")
     tokens, measured = curve([row for row in rows if "val_loss" in row], "val_loss")
     if len(measured):
@@ -106,13 +119,22 @@ def losses(rows: Sequence[Mapping[str, Any]]) -> Figure:
     if skipped := [row["tokens"] for row in rows if row.get("skipped")]:
         bottom = axes.get_xaxis_transform()
         axes.plot(skipped, [0] * len(skipped), "|", color=PINK, transform=bottom, label="skipped")
-    axes.xaxis.set_major_formatter(EngFormatter())
-    label(axes, "Loss", "tokens", "loss [nats per token]")
     axes.legend()
     return fig
 
 
-def curve(rows: Sequence[Mapping[str, Any]], key: str) -> tuple[np.ndarray, np.ndarray]:
+def over_tokens(title: str, unit: str, width: float = 8, height: float = 4) -> tuple[Figure, Axes]:
+    """Make a figure with one empty panel over tokens."""
+    fig = Figure(figsize=(width, height), layout="constrained")
+    axes = fig.subplots()
+    axes.set_title(title, loc="left", fontweight="bold")
+    axes.set_xlabel("tokens")
+    axes.set_ylabel(unit)
+    axes.xaxis.set_major_formatter(EngFormatter())
+    return fig, axes
+
+
+def curve(rows: Rows, key: str) -> tuple[np.ndarray, np.ndarray]:
     """Return tokens and values of a quantity, averaged to at most `LONGEST_CURVE` points."""
     known = np.array([(row["tokens"], row[key]) for row in rows if row.get(key) is not None], float)
     if not len(known):
@@ -124,7 +146,6 @@ def curve(rows: Sequence[Mapping[str, Any]], key: str) -> tuple[np.ndarray, np.n
 
 def inline_svg(fig: Figure) -> tuple[str, str]:
     """Return a figure as an SVG element in the colours of a web page, and its alternative text."""
-    alternative = describe(fig)
     for text in fig.findobj(Text):
         text.set_color(INK)
     for axes in fig.axes:
@@ -133,10 +154,21 @@ def inline_svg(fig: Figure) -> tuple[str, str]:
             spine.set_color(INK)
     written = io.StringIO()
     # A salt for each figure, as ids must differ within a page.
-    settings = {"svg.fonttype": "none", "svg.hashsalt": fig.axes[0].get_title("left")}
-    with plt.rc_context(settings):
+    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": fig.axes[0].get_title("left")}
+    with mpl.rc_context(settings):
         fig.savefig(written, format="svg", transparent=True, metadata={"Date": None})
-    plt.close(fig)
     svg = written.getvalue()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg ") :], flags=re.DOTALL)
-    return re.sub(r'<g id="[^"]*"', "<g", svg).replace(INK, "currentColor"), alternative
+    return re.sub(r'<g id="[^"]*"', "<g", svg).replace(INK, "currentColor"), in_words(fig.axes[0])
+
+
+def in_words(axes: Axes) -> str:
+    """Describe a panel for screen readers: title, unit, and where each curve begins and ends."""
+    curves = []
+    for line in axes.get_lines():
+        values = np.asarray(line.get_ydata(), float)
+        if line.get_transform() == axes.transData and len(values):
+            name = str(line.get_label())
+            name = "" if name.startswith("_") else f"{name} "
+            curves.append(f"{name}from {values[0]:.4g} to {values[-1]:.4g}")
+    return f"{axes.get_title('left')}. {axes.get_ylabel()}: {'; '.join(curves)}."

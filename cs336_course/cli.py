@@ -1,0 +1,113 @@
+"""The `cs336` command: the commands of the library, and those of the course."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from cs336_lib import cli
+from cs336_lib.config import UserError
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Open your copy of the course's notebooks in JupyterLab, in the folder my_notebooks."""
+
+    port: int = 8888
+    """Port of the server. If it is taken, the next free one is used."""
+    browser: bool = True
+    """Open a browser. A server without a screen prints an address instead."""
+    reset: str = ""
+    """Restore a notebook such as 03_einops and keep yours under another name, instead of opening
+    JupyterLab."""
+
+    def run(self) -> None:
+        """Run `cs336 lab`."""
+        from cs336_course.learner import lab, study
+
+        if not 0 < self.port < 65536:
+            raise UserError(f"port is {self.port}; 1 to 65535 expected")
+        if self.reset:
+            study.reset_and_report(self.reset, study.find_course())
+        else:
+            sys.exit(lab.start(self.port, self.browser))
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Describe this machine for a bug report, and show what is wrong with it."""
+
+    def run(self) -> None:
+        """Run `cs336 doctor`, which exits with code 1 if it finds a problem."""
+        from cs336_course.learner import doctor
+
+        machine = doctor.examine()
+        print(doctor.report(machine))
+        sys.exit(any(problem.serious for problem in doctor.problems(machine)))
+
+
+@dataclass(frozen=True)
+class Check:
+    """Show which course exercises you have passed and what is wrong with the others."""
+
+    def run(self) -> None:
+        """Run `cs336 check`."""
+        from cs336_course.learner import study
+
+        folder = study.find()
+        print(study.report(study.progress(folder)))
+        if guesses := study.intuition(folder):
+            print(guesses)
+
+
+@dataclass(frozen=True)
+class Assemble:
+    """Assemble a training script from your solutions in notebooks 07 to 10."""
+
+    out: Path = Path("my_train_gpt2.py")
+    """File to write."""
+    notebooks: Path | None = None
+    """Folder with the notebooks (default: your copy)."""
+    overwrite: bool = False
+    """Replace the file if it exists."""
+
+    def run(self) -> None:
+        """Run `cs336 assemble`."""
+        from cs336_course.learner import assemble, study
+
+        folder = self.notebooks or study.find()
+        print(assemble.describe(assemble.write(self.out, folder, self.overwrite)))
+        print(f"{self.out}: try python {self.out} --help")
+
+
+@dataclass(frozen=True)
+class Grade:
+    """Grade a class: run the answers in each learner's notebooks, and write a CSV file."""
+
+    folder: tyro.conf.Positional[Path]
+    """Folder with a folder of notebooks for each learner."""
+    out: Path = Path("grades.csv")
+    """File to write. Diagnoses are written to a second file next to it."""
+    seconds: float = 120
+    """Time limit of an answer in seconds."""
+    memory_gb: float = 8
+    """Memory limit of an answer in GB."""
+    container: str = ""
+    """Run the answers in containers of this image, with docker or podman."""
+
+    def run(self) -> None:
+        """Run `cs336 grade`."""
+        from cs336_course.grading import grade
+
+        limits = grade.Limits(self.seconds, self.memory_gb)
+        for line in grade.grade(self.folder, self.out, limits, self.container):
+            print(line, flush=True)
+
+
+Command = cli.Command | Lab | Doctor | Check | Assemble | Grade
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run `cs336`."""
+    cli.main(arguments, Command)
