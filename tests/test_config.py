@@ -49,10 +49,8 @@ def test_every_mistake_is_named_at_once():
         "batch_tokens",
         "warmup_steps",
     ]
-    with pytest.raises(
-        ConfigError
-    ) as error:  # heads are compared once the shape's numbers are right
-        TrainConfig(**fields | {"dropout": 0.0})
+    with pytest.raises(ConfigError) as error:
+        TrainConfig(**fields | {"dropout": 0.0})  # so that nothing else hides the heads
     assert "n_head 5 does not divide n_embd 768" in str(error.value).splitlines()[1]
 
 

@@ -4,7 +4,9 @@ import json
 import math
 import re
 import signal
+import weakref
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -112,6 +114,23 @@ def test_a_small_model_gets_one_thread_unless_its_vocabulary_is_large(
     finally:
         torch.set_num_threads(before)
     assert seen == [threads]
+
+
+def test_memory_is_given_back_after_the_optimizer_is_gone(tiny_run, monkeypatch):
+    made, alive = [], []
+
+    def remember(*arguments):
+        optimizer = make(*arguments)
+        made.append(weakref.ref(optimizer))
+        return optimizer
+
+    make = job_module.make_optimizer
+    monkeypatch.setattr(job_module, "make_optimizer", remember)
+    libc = SimpleNamespace(mallopt=lambda *_: 1, malloc_trim=lambda _: alive.append(made[0]()))
+    monkeypatch.setattr(hardware, "ctypes", SimpleNamespace(CDLL=lambda _: libc))
+    monkeypatch.setattr(hardware.platform, "libc_ver", lambda: ("glibc", "2.36"))
+    train(tiny_run)
+    assert alive == [None]
 
 
 @pytest.mark.parametrize("stop_after", [5, 7])
