@@ -1,7 +1,7 @@
 """Check the config of a run, open its folder, and build the model and the data of its steps."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -47,7 +47,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Job:
-    """What a training step needs.
+    """What a training step needs. `make_job` makes one.
 
     Attributes:
         config: Settings of the run.
@@ -178,7 +178,10 @@ def open_run(config: TrainConfig) -> Iterator[OpenRun]:
         if config.init_from and resumed is None:
             given = initial_model(config, data.tokenizer)
             shape, config = given.config, run_folder.with_shape(config, asdict(given.config))
-        stack.enter_context(threads_for(shape, config, place))
+        bf16, batch = dtype is not None, distributed.micro_batch(config, world)
+        distributed.require_room(shape, config, place.device, place.world, bf16)
+        flops = accounting.largest_matmul_flops(shape, batch)
+        stack.enter_context(hardware.threads_for(flops))
         model = given or new_model(shape, config, place)
         job = make_job(model, config, place)
         if resumed is not None:
@@ -190,21 +193,6 @@ def open_run(config: TrainConfig) -> Iterator[OpenRun]:
             stack.enter_context(run_folder.lock(folder, world, begun=False))
         run_folder.write(folder, config, data.tokenizer, resumed, world)
         yield run
-
-
-def threads_for(
-    shape: GPTConfig, config: TrainConfig, place: Place
-) -> AbstractContextManager[None]:
-    """Check that a model of this shape can be trained here, and choose its number of threads.
-
-    Raises:
-        UserError: If the model doesn't fit into memory.
-    """
-    bf16 = place.dtype is not None
-    distributed.require_room(shape, config, place.device, place.world, bf16)
-    batch = distributed.micro_batch(config, place.world)
-    flops = accounting.largest_matmul_flops(shape, batch)
-    return hardware.threads_for(flops)
 
 
 def new_model(shape: GPTConfig, config: TrainConfig, place: Place) -> GPT:
