@@ -46,6 +46,7 @@ from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer
 from cs336_lib.system import hardware
 from cs336_lib.training import loop
+from cs336_lib.training.job import open_run
 
 Result = dict[str, Any]
 PartName = Literal["step", "training", "memory", "prediction", "sampling", "ladder", "notebooks"]
@@ -106,8 +107,8 @@ def training(device: torch.device, shape: Shape, _: Path | None) -> Result:
             write_shard(Path(folder) / f"{split}_000000.bin", part)
         patterns = {f"{split}_data": f"{folder}/{split}_*.bin" for split in ("train", "val")}
         config = replace(run_config(device, shape), run_dir=f"{folder}/run", **patterns)
-        job = loop.Job(config, stack)
-        loaded, numbers = job.batches(), itertools.count()
+        run = stack.enter_context(open_run(config))
+        job, loaded, numbers = run.job, run.batches(), itertools.count()
         stack.callback(loaded.close)  # type: ignore[attr-defined]
         ready = itertools.repeat(next(loaded))
         if device.type == "cuda":
@@ -115,7 +116,7 @@ def training(device: torch.device, shape: Shape, _: Path | None) -> Result:
         ways: dict[str, Callable[[], object]] = {
             "loader and step": lambda: loop.train_step(job, loaded, next(numbers)),
             "step": lambda: loop.train_step(job, ready, next(numbers)),
-            "loader": lambda: list(job.micro_batches(next(numbers))),
+            "loader": lambda: list(run.micro_batches(next(numbers))),
         }
         seconds = stopwatch.seconds_in_turns(ways, device, rounds=5, warmup=2)
         peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
@@ -130,7 +131,7 @@ def training(device: torch.device, shape: Shape, _: Path | None) -> Result:
     return {
         "seconds": {name: common.spread(values) for name, values in seconds.items()},
         "tokens_per_second": rate,
-        "mfu": accounting.mfu(rate * flops, job.peak),
+        "mfu": accounting.mfu(rate * flops, hardware.peak_flops(device, job.place.dtype)[0]),
         "loader_adds_seconds": added,
         "peak_bytes": peak,
     }

@@ -9,9 +9,7 @@ programs only add time; all are stored. The last line, `ratio R`, is the largest
 two.
 """
 
-import contextlib
 import dataclasses
-import io
 import sys
 import tempfile
 import time
@@ -26,7 +24,8 @@ from benchmarks import common
 from cs336_lib.bill import here
 from cs336_lib.config import PRESETS, TrainConfig, UserError
 from cs336_lib.system import hardware
-from cs336_lib.training import loop
+from cs336_lib.training.job import open_run
+from cs336_lib.training.loop import train_step
 
 
 def own(
@@ -66,12 +65,11 @@ def measured_steps(config: TrainConfig, seconds: float) -> list[float]:
     """
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         quick = dataclasses.replace(config, run_dir=f"{folder}/run", warmup_steps=1)
-        with contextlib.redirect_stdout(io.StringIO()):  # the banner
-            job = loop.Job(quick, stack)
-        batches, times = job.batches(), []
+        run = stack.enter_context(open_run(quick))
+        batches, times = run.batches(), []
         while len(times) < 6 or sum(times[3:]) < seconds:
             begin = time.perf_counter()
-            loss, _ = loop.train_step(job, batches, len(times))
+            loss, _ = train_step(run.job, batches, len(times))
             loss.item()
             times.append(time.perf_counter() - begin)
     return times[3:]

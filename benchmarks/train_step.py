@@ -36,7 +36,8 @@ from cs336_lib.config import GPTConfig, TrainConfig, UserError
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer, parameter_groups
 from cs336_lib.system import hardware
-from cs336_lib.training.distributed import World, compiles, prepare_model
+from cs336_lib.system.processes import World
+from cs336_lib.training.distributed import compiles, prepare_model
 
 Step = Callable[[], float]
 LossOf = Callable[[nn.Module, Tensor, Tensor], Tensor]

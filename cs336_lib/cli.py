@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NoReturn
 import tyro
 
 from cs336_lib import config
-from cs336_lib.config import PRESETS, TrainConfig, UserError, preset_for
+from cs336_lib.config import PRESETS, ConfigError, TrainConfig, UserError, preset_for
 from cs336_lib.io import Log, atomic, printable, write_atomic
 
 DESCRIPTION = "Train, sample, evaluate and export GPT-2 models, prepare data, estimate costs."
@@ -39,7 +39,7 @@ class Train:
     def run(self) -> None:
         """Run `cs336 train`."""
         from cs336_lib import sampling
-        from cs336_lib.training.distributed import world_from_environment
+        from cs336_lib.system.processes import world_from_environment
         from cs336_lib.training.loop import train
 
         config: TrainConfig = self.config
@@ -131,9 +131,9 @@ class Eval:
     def run(self) -> None:
         """Run `cs336 eval`."""
         from cs336_lib.data.loader import Loader
-        from cs336_lib.evals import hellaswag, loss, subject
-        from cs336_lib.system import hardware
-        from cs336_lib.training import distributed
+        from cs336_lib.evals import hellaswag, loss
+        from cs336_lib.system import hardware, processes
+        from cs336_lib.training import subject
 
         for name in ("eval_tokens", "micro_batch_size"):
             value = getattr(self, name)
@@ -141,9 +141,9 @@ class Eval:
                 raise UserError(f"{name} is {value}; at least 1 needed")
         if bool(self.run_dir) == bool(self.model) or (self.run_dir and self.val_data):
             raise UserError("give --run-dir or --model, and --val-data only with --model")
-        local_rank = distributed.world_from_environment().local_rank
+        local_rank = processes.world_from_environment().local_rank
         device = hardware.select_device(self.device, local_rank)
-        with distributed.process_group(device) as world:
+        with processes.process_group(device) as world:
             if self.run_dir:
                 judged = subject.of_run(self.run_dir, device)
             else:
@@ -274,11 +274,11 @@ class Compare:
 
     def run(self) -> None:
         """Run `cs336 compare`."""
-        from cs336_lib.training import run_folder as run_module
+        from cs336_lib.report import compare
 
         if not self.runs:
             raise UserError("no run given; cs336 compare runs/a runs/b")
-        runs = [run_module.read_run(folder) for folder in self.runs]
+        runs = [compare.read_run(folder) for folder in self.runs]
         if out := self.out:
             if out.suffix != ".png":
                 raise UserError(f"--out is {out}; a name that ends with .png expected")
@@ -289,7 +289,7 @@ class Compare:
             figure = curves.compared({run.name: run.rows for run in runs})
             with atomic(out) as temporary:
                 figure.savefig(temporary)
-        print(run_module.table(runs))
+        print(compare.table(runs))
 
 
 @dataclass(frozen=True)
@@ -346,12 +346,13 @@ def parse(arguments: list[str], commands: Any = Command) -> Any:
         raise
 
 
-def fail(message: str) -> NoReturn:
-    """Print an error as one line on stderr, and exit with code 2.
+def fail(*mistakes: str) -> NoReturn:
+    """Print a line on stderr for each mistake, and exit with code 2.
 
     Control characters are escaped.
     """
-    Log().write(f"cs336: {printable(message)}\n")
+    for mistake in mistakes:
+        Log().write(f"cs336: {printable(mistake)}\n")
     sys.exit(2)
 
 
@@ -373,6 +374,8 @@ def main(arguments: list[str] | None = None, commands: Any = Command) -> None:
     except OSError as error:
         path, reason = error.filename, error.strerror
         fail(f"{path}: {reason.lower()}" if path and reason else str(error))
+    except ConfigError as error:
+        fail(*str(error).split("\n"))
     except (UserError, FloatingPointError) as error:
         fail(str(error))
     except (MemoryError, RuntimeError) as error:

@@ -1,9 +1,9 @@
 """Configs of models and training runs, and the presets."""
 
 import dataclasses
-import os
 import reprlib
 import sys
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
@@ -19,6 +19,7 @@ CHANGEABLE = (
 )
 PATHS = ("train_data", "val_data", "init_from")  # the same path can be written in several ways
 
+SHAPE_FIELDS = ("block_size", "n_layer", "n_head", "n_embd", "dropout", "bias")  # of a model
 MOST_WINDOWS = 2**20  # sequences in a batch
 
 # Numbers are 0 or more. These have other bounds, of which the upper one is excluded.
@@ -37,14 +38,25 @@ class UserError(ValueError):
     """Error of the user's: bad input, told in one line."""
 
 
+class ConfigError(UserError):
+    """Mistakes of a config, told in a line each."""
+
+
 def require(condition: bool, message: str) -> None:
     """Raise `UserError(message)` unless `condition` is true."""
     if not condition:
         raise UserError(message)
 
 
-def validate(config: Any) -> None:
-    """Raise `UserError` if a field has the wrong type or is outside `BOUNDS`."""
+def refuse(mistakes: Iterable[str]) -> None:
+    """Raise `ConfigError` if there is any mistake."""
+    if lines := "\n".join(mistakes):
+        raise ConfigError(lines)
+
+
+def wrong_fields(config: Any) -> dict[str, str]:
+    """Return a line for each field that has the wrong type or is outside `BOUNDS`."""
+    wrong = {}
     for name, kind in get_type_hints(type(config)).items():
         value = getattr(config, name)
         if choices := get_args(kind):
@@ -57,7 +69,8 @@ def validate(config: Any) -> None:
         else:
             valid, expected = type(value) is kind, {bool: "true or false", str: "text"}[kind]
         if not valid:
-            raise UserError(f"{name} is {reprlib.repr(value)}; {expected} expected")
+            wrong[name] = f"{name} is {reprlib.repr(value)}; {expected} expected"
+    return wrong
 
 
 def from_json(kind: type[Config], content: Any, where: object) -> Config:
@@ -78,8 +91,9 @@ def from_json(kind: type[Config], content: Any, where: object) -> Config:
         raise UserError(f"{where}: {names} unknown; was it made by another version?")
     try:
         return kind(**content)
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from None
+    except ConfigError as error:
+        lines = str(error).split("\n")
+        raise ConfigError("\n".join(f"{where}: {line}" for line in lines)) from None
 
 
 @dataclass(frozen=True)
@@ -95,10 +109,10 @@ class GPTConfig:
     bias: bool = True
 
     def __post_init__(self) -> None:
-        validate(self)
+        refuse(wrong_fields(self).values())
         heads, width = self.n_head, self.n_embd
         if width % heads:
-            raise UserError(f"n_head {heads} does not divide n_embd {width}; choose a divisor")
+            raise ConfigError(f"n_head {heads} does not divide n_embd {width}; choose a divisor")
 
     @property
     def padded_vocab_size(self) -> int:
@@ -209,62 +223,54 @@ class TrainConfig:
     """Make runs bit-identical. auto enables this on a CPU, where it costs almost no time."""
 
     def __post_init__(self) -> None:
-        validate(self)
-        self.model_config(vocab_size=1)  # checks the shape
+        wrong = wrong_fields(self)
+        refuse([*wrong.values(), *self.contradictions(wrong.keys())])
+
+    def contradictions(self, wrong: Set[str]) -> Iterator[str]:
+        """Yield a line for each contradiction between fields, except those that are wrong."""
         block, tokens, first = self.block_size, self.batch_tokens, self.initial_batch_tokens
-        if tokens % block:
-            nearest = max(1, round(tokens / block)) * block
-            raise UserError(
-                f"batch_tokens {tokens} is not a multiple of block_size {block}; try {nearest}"
-            )
-        if self.batch_windows > MOST_WINDOWS:
-            raise UserError(
-                f"batch_tokens {tokens} is {self.batch_windows} sequences; at most {MOST_WINDOWS} "
-                "expected"
-            )
-        growth = self.batch_growth_steps
-        if (first > 0) != (growth > 0) or first % block or first > tokens:
-            raise UserError(
-                f"initial_batch_tokens {first} and batch_growth_steps {growth}: a growing batch "
-                f"needs both, and starts with a multiple of block_size {block} up to batch_tokens "
-                f"{tokens}"
-            )
+        if wrong.isdisjoint(SHAPE_FIELDS):
+            try:
+                self.model_config(vocab_size=1)
+            except ConfigError as error:
+                yield str(error)
+        if wrong.isdisjoint({"block_size", "batch_tokens"}):
+            if tokens % block:
+                nearest = max(1, round(tokens / block)) * block
+                advice = f"try {nearest}"
+                yield f"batch_tokens {tokens} is not a multiple of block_size {block}; {advice}"
+            if self.batch_windows > MOST_WINDOWS:
+                many = f"batch_tokens {tokens} is {self.batch_windows} sequences"
+                yield f"{many}; at most {MOST_WINDOWS} expected"
+            growth = self.batch_growth_steps
+            if wrong.isdisjoint({"initial_batch_tokens", "batch_growth_steps"}) and (
+                (first > 0) != (growth > 0) or first % block or first > tokens
+            ):
+                yield (
+                    f"initial_batch_tokens {first} and batch_growth_steps {growth}: a growing "
+                    f"batch needs both, and starts with a multiple of block_size {block} up to "
+                    f"batch_tokens {tokens}"
+                )
         if self.optimizer == "muon" and self.parallel == "fsdp":
-            raise UserError(
-                "optimizer muon needs full matrices, and fsdp shards them; use one of the two"
-            )
+            yield "optimizer muon needs full matrices, and fsdp shards them; use one of the two"
         low, high = self.min_learning_rate, self.learning_rate
-        if low > high or high == 0:
-            raise UserError(
-                f"learning_rate {high} and min_learning_rate {low}; "
-                "0 <= min_learning_rate <= learning_rate and learning_rate > 0 expected"
-            )
-        if self.warmup_steps > self.max_steps:
-            raise UserError(
-                f"warmup_steps {self.warmup_steps} is more than max_steps {self.max_steps}"
-            )
+        if wrong.isdisjoint({"learning_rate", "min_learning_rate"}) and (low > high or high == 0):
+            wanted = "0 <= min_learning_rate <= learning_rate and learning_rate > 0 expected"
+            yield f"learning_rate {high} and min_learning_rate {low}; {wanted}"
+        warmup, steps = self.warmup_steps, self.max_steps
+        if wrong.isdisjoint({"warmup_steps", "max_steps"}) and warmup > steps:
+            yield f"warmup_steps {warmup} is more than max_steps {steps}"
 
     def model_config(self, vocab_size: int) -> GPTConfig:
         """Return the model config for a given vocabulary size."""
-        shape = ("block_size", "n_layer", "n_head", "n_embd", "dropout", "bias")
-        return GPTConfig(vocab_size=vocab_size, **{name: getattr(self, name) for name in shape})
+        return GPTConfig(
+            vocab_size=vocab_size, **{name: getattr(self, name) for name in SHAPE_FIELDS}
+        )
 
     @property
     def batch_windows(self) -> int:
         """The number of sequences in a full batch of `batch_tokens` tokens, over all devices."""
         return self.batch_tokens // self.block_size
-
-    def conflicts(self, saved: dict[str, Any]) -> list[str]:
-        """List the fields that differ from a saved config and affect the result of the run."""
-        differences = []
-        for field in dataclasses.fields(self):
-            before, now = saved.get(field.name, field.default), getattr(self, field.name)
-            same = before == now
-            if field.name in PATHS and before and now:
-                same = os.path.abspath(str(before)) == os.path.abspath(now)
-            if not same and field.name not in CHANGEABLE:
-                differences.append(f"{field.name} was {before!r}, now {now!r}")
-        return differences
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from cs336_lib.io import printable
 
@@ -52,29 +51,3 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     padded = ([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows)
     return ["  ".join(cells) for cells in padded]
-
-
-def troubles(rows: list[dict[str, Any]]) -> str:
-    """Summarize skipped steps and loss spikes. Return "" if there are no such steps."""
-    parts = []
-    for key, name in (("skipped", "skipped for NaN or infinity"), ("spike", "with a loss spike")):
-        steps = [row["step"] for row in rows if row.get(key)]
-        if steps:
-            shown = ", ".join(map(str, steps[:5])) + (", ..." if steps[5:] else "")
-            parts.append(f"{len(steps)} of {len(rows)} steps {name}: {shown}")
-    return "; ".join(parts)
-
-
-def summary(row: dict[str, Any]) -> str:
-    """Format a row of metrics for the progress bar."""
-    parts = ["skipped" if row["train_loss"] is None else f"loss {row['train_loss']:.3f}"]
-    if row.get("spike"):
-        parts[0] += " (spike)"
-    if "val_loss" in row:
-        parts.append(f"val {row['val_loss']:.3f}")
-    if "hellaswag" in row:
-        parts.append(f"HellaSwag {row['hellaswag']:.4f}")
-    parts += [f"lr {row['lr']:.1e}", f"{row['tokens_per_sec']:,.0f} tok/s"]
-    if row["mfu"] is not None:
-        parts.append(f"MFU {row['mfu']:.0%}")
-    return ", ".join(parts)

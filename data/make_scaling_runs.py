@@ -22,7 +22,7 @@ from cs336_lib.data.loader import Loader, open_data
 from cs336_lib.io import read_json, write_atomic
 from cs336_lib.model import GPT
 from cs336_lib.training import checkpoint
-from cs336_lib.training.run_folder import read_metrics
+from cs336_lib.training.metrics import read_metrics
 
 TARGET = DATA / "scaling_runs.json"
 CHARACTERS = 62  # vocabulary of the plays

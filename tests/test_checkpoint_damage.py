@@ -13,7 +13,7 @@ from cs336_lib.io import sha256
 from cs336_lib.training import checkpoint
 from cs336_lib.training import run_folder as run_module
 from cs336_lib.training.loop import train
-from cs336_lib.training.run_folder import read_metrics
+from cs336_lib.training.metrics import read_metrics
 
 FILES = (checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.STATE, checkpoint.MANIFEST)
 SEED = 6
@@ -174,7 +174,17 @@ def test_a_damaged_row_of_metrics_is_named(run):
         train(run)
 
 
-@pytest.mark.parametrize("place", ["json.dumps", "write_atomic", "save_tokenizer", "Metrics"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "run_folder.json.dumps",
+        "run_folder.write_atomic",
+        "run_folder.save_tokenizer",
+        "banner.write_atomic",
+        "metrics.StepLog",
+        "metrics.write_atomic",
+    ],
+)
 def test_killed_before_its_first_step_a_run_can_be_resumed(tiny_run, monkeypatch, place):
     """A run can be resumed from every state that its start goes through."""
 
@@ -182,12 +192,12 @@ def test_killed_before_its_first_step_a_run_can_be_resumed(tiny_run, monkeypatch
         pass
 
     def killed(path, *_, **__):
-        if place == "write_atomic":
+        if place.endswith("write_atomic"):
             path.with_name(f".tmp-new-{path.name}").write_text('{"run')
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"cs336_lib.training.run_folder.{place}", killed)
+        patch.setattr(f"cs336_lib.training.{place}", killed)
         with pytest.raises(Killed):
             train(tiny_run)
     assert train(dataclasses.replace(tiny_run, resume=True)).finished

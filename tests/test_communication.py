@@ -18,8 +18,8 @@ from cs336_lib.bill.traffic import Layout
 from cs336_lib.config import GPTConfig
 from cs336_lib.model import GPT
 from cs336_lib.system.datasheets import LINKS
+from cs336_lib.system.processes import World
 from cs336_lib.training import distributed
-from cs336_lib.training.distributed import World
 
 CPU = torch.device("cpu")
 SMALL = GPTConfig(block_size=16, vocab_size=128, n_layer=2, n_head=4, n_embd=64)

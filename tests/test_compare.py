@@ -7,7 +7,8 @@ import pytest
 
 from cs336_lib import cli
 from cs336_lib.config import TrainConfig
-from cs336_lib.training import run_folder as run_module
+from cs336_lib.report.compare import read_run
+from cs336_lib.training import metrics
 
 BASE = TrainConfig(max_steps=4, warmup_steps=1, batch_tokens=64, block_size=8, micro_batch_size=8)
 
@@ -107,7 +108,7 @@ def test_out_draws_a_png(runs, capsys):
 def test_the_figure_holds_every_run(runs):
     from cs336_lib.report.curves import compared
 
-    axes = compared({str(r): run_module.read_run(r).rows for r in runs}).axes[0]
+    axes = compared({str(r): read_run(r).rows for r in runs}).axes[0]
     names = [text.get_text() for text in axes.get_legend().get_texts()]
     assert names[:2] == ["a", "b"]
     val = next(line for line in axes.lines if line.get_label() == "a")
@@ -128,9 +129,9 @@ def test_a_validation_loss_of_null_is_none(runs, capsys):
 
 
 def test_what_is_no_number_is_one_line(runs, capsys):
-    for field in (*run_module.NEEDED, *run_module.NULLABLE):
+    for field in (*metrics.NEEDED, *metrics.NULLABLE):
         for value in ("1.0", [], False, float("nan"), 10**400):
-            row = dict.fromkeys(run_module.NEEDED, 1) | {field: value}
+            row = dict.fromkeys(metrics.NEEDED, 1) | {field: value}
             damage(runs[1], "metrics.jsonl", json.dumps(row) + "\n")
             said = fails(capsys, *runs)
             assert f"{field} is " in said or "line 1 isn't a row" in said

@@ -6,8 +6,8 @@ import torch
 
 from cs336_lib.config import TrainConfig
 from cs336_lib.system import hardware
+from cs336_lib.system.processes import World
 from cs336_lib.training import distributed
-from cs336_lib.training.distributed import World
 from cs336_lib.training.loop import train
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)

@@ -1,7 +1,11 @@
+import inspect
 import subprocess
 import sys
 
 import pytest
+from IPython.core.oinspect import Inspector
+
+import cs336_lib
 
 ONE_LINE = "from cs336_lib import GPT, GPTConfig, TrainConfig, train, generate"
 
@@ -30,7 +34,14 @@ print(generate(model, torch.tensor([[1, 2, 3]]), 4).shape)
 
 
 @pytest.mark.parametrize(
-    "before", ["", "import cs336_lib.sampling", "from cs336_lib.training.loop import train"]
+    "before",
+    [
+        "",
+        "import cs336_lib.sampling",
+        "from cs336_lib.training.loop import train",
+        "import cs336_lib.training.loop, cs336_lib.training",
+        "import cs336_lib.cli, cs336_lib.bill.here",
+    ],
 )
 def test_the_package_itself_has_its_functions(before):
     program = f"""
@@ -46,6 +57,16 @@ except ValueError as error:
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert done.stdout.startswith("run_dir is empty"), done.stderr
+
+
+def test_help_in_a_notebook_shows_the_real_signature():
+    assert list(inspect.signature(cs336_lib.train).parameters) == ["config", "on_step"]
+    shown = Inspector(theme_name="nocolor").info(cs336_lib.train)
+    definition = " ".join(shown["definition"].split())
+    assert "( config: cs336_lib.config.TrainConfig, on_step: " in definition
+    assert definition.endswith("-> cs336_lib.training.loop.TrainResult")
+    assert shown["docstring"].startswith("Train a GPT, and write checkpoints")
+    assert shown["file"].endswith("loop.py")
 
 
 # What `cs336 --help`, estimate, simulate, check, lab and assemble import, which shouldn't wait for

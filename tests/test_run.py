@@ -17,7 +17,7 @@ from cs336_lib.data.prepare import prepare
 from cs336_lib.data.shards import open_shard, write_shard
 from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer, load_tokenizer, save_tokenizer
 from cs336_lib.io import locked, sha256
-from cs336_lib.training import checkpoint
+from cs336_lib.training import checkpoint, job
 from cs336_lib.training.loop import train
 
 LETTERS = "To be, or not to be, that is the question:\n"
@@ -315,9 +315,7 @@ def test_a_run_holds_its_folder_from_first_to_last_and_no_longer(tiny_run):
 
 def test_a_run_begun_in_the_folder_while_this_one_got_ready_is_left_alone(tiny_run, monkeypatch):
     """Two start at once; while one draws its weights, the other comes first and ends."""
-    from cs336_lib.training import loop as train_module
-
-    honest, others = train_module.Job.build_model, []
+    honest, others = job.new_model, []
 
     def slow(*arguments):
         if not others:
@@ -326,7 +324,7 @@ def test_a_run_begun_in_the_folder_while_this_one_got_ready_is_left_alone(tiny_r
             others.append(contents(tiny_run.run_dir))
         return honest(*arguments)
 
-    monkeypatch.setattr(train_module.Job, "build_model", slow)
+    monkeypatch.setattr(job, "new_model", slow)
     with pytest.raises(ValueError, match="another run has just started"):
         train(resumed(tiny_run))
     assert contents(tiny_run.run_dir) == others[1]

@@ -4,7 +4,9 @@ import json
 import math
 import re
 import signal
+import weakref
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,13 +14,16 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cs336_lib import accounting
+from cs336_lib.config import TrainConfig
 from cs336_lib.model import GPT
 from cs336_lib.system import hardware
 from cs336_lib.text import duration
 from cs336_lib.training import checkpoint
+from cs336_lib.training import job as job_module
 from cs336_lib.training import loop as train_module
-from cs336_lib.training.loop import EXPECTED_MFU, train
-from cs336_lib.training.run_folder import read_metrics
+from cs336_lib.training.banner import EXPECTED_MFU
+from cs336_lib.training.loop import train
+from cs336_lib.training.metrics import is_spike, read_metrics, summary
 
 METRICS = {"step", "tokens", "train_loss", "lr", "grad_norm", "step_ms", "tokens_per_sec", "mfu"}
 
@@ -87,7 +92,7 @@ def test_what_a_step_keeps_counts_as_memory(tiny_run, monkeypatch):
     parameters = accounting.count_parameters(shape)
     there = 16 * parameters + 1000  # AdamW's weights, gradients and two moments fit, no more
     monkeypatch.setattr(hardware, "memory", lambda device: there)
-    monkeypatch.setattr("cs336_lib.training.loop.GPT", None)  # refused before weights are drawn
+    monkeypatch.setattr("cs336_lib.training.job.GPT", None)  # refused before weights are drawn
     with pytest.raises(ValueError, match="training with adamw needs"):
         train(dataclasses.replace(tiny_run, device="cpu", optimizer="adamw"))
     assert not Path(tiny_run.run_dir).exists()
@@ -99,7 +104,8 @@ def test_a_small_model_gets_one_thread_unless_its_vocabulary_is_large(
 ):
     monkeypatch.setattr(hardware, "THREADS_SLEEP", True)
     shape = tiny_run.model_config(vocab_size)
-    monkeypatch.setattr("cs336_lib.training.loop.Job.build_model", lambda *_: GPT(shape))
+    monkeypatch.setattr(job_module, "new_model", lambda *_: GPT(shape))
+    monkeypatch.setattr(TrainConfig, "model_config", lambda *_, **__: shape)
     seen = []
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -109,6 +115,23 @@ def test_a_small_model_gets_one_thread_unless_its_vocabulary_is_large(
     finally:
         torch.set_num_threads(before)
     assert seen == [threads]
+
+
+def test_memory_is_given_back_after_the_optimizer_is_gone(tiny_run, monkeypatch):
+    made, alive = [], []
+
+    def remember(*arguments):
+        optimizer = make(*arguments)
+        made.append(weakref.ref(optimizer))
+        return optimizer
+
+    make = job_module.make_optimizer
+    monkeypatch.setattr(job_module, "make_optimizer", remember)
+    libc = SimpleNamespace(mallopt=lambda *_: 1, malloc_trim=lambda _: alive.append(made[0]()))
+    monkeypatch.setattr(hardware, "ctypes", SimpleNamespace(CDLL=lambda _: libc))
+    monkeypatch.setattr(hardware.platform, "libc_ver", lambda: ("glibc", "2.36"))
+    train(tiny_run)
+    assert alive == [None]
 
 
 @pytest.mark.parametrize("stop_after", [5, 7])
@@ -479,9 +502,6 @@ def test_a_loss_spike_is_marked_also_after_a_resume(tiny_run, monkeypatch, capsy
 
 
 def test_what_is_no_spike():
-    from cs336_lib.text import summary
-    from cs336_lib.training.run_folder import is_spike
-
     noise = torch.randn(20_000, generator=torch.Generator().manual_seed(1)).tolist()
     rows = [{"train_loss": 3 + 0.1 * x} for x in noise]
     assert not any(is_spike(rows[n]["train_loss"], rows[n - 100 : n]) for n in range(100, 20_000))
@@ -541,8 +561,8 @@ def test_the_host_reads_no_value_between_logged_steps(
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_nan_between_two_looks_stops_at_its_step(poisoned, monkeypatch, optimizer):
     jobs = []
-    honest = train_module.Job
-    monkeypatch.setattr(train_module, "Job", lambda *a: jobs.append(honest(*a)) or jobs[-1])
+    honest = job_module.Job
+    monkeypatch.setattr(job_module, "Job", lambda *a: jobs.append(honest(*a)) or jobs[-1])
     config = dataclasses.replace(poisoned, log_every=5, checkpoint_every=6, optimizer=optimizer)
     with pytest.raises(FloatingPointError, match="step 6: loss inf"):
         train(config)

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from cs336_lib.config import TrainConfig
-from cs336_lib.training import distributed
-from cs336_lib.training import loop as train_module
+from cs336_lib.training import distributed, job, loop
 
 optimizers: list[torch.optim.Optimizer] = []
 most = {"weights": 0, "gradients": 0, "optimizer state": 0, "everything": 0}
@@ -56,7 +55,7 @@ def look(model: nn.Module) -> None:
 
 
 def remember_optimizer(
-    *arguments: Any, make: Callable = train_module.make_optimizer
+    *arguments: Any, make: Callable = job.make_optimizer
 ) -> torch.optim.Optimizer:
     """Create the optimizer, and store a reference so that `look` can measure its state."""
     optimizers.append(make(*arguments))
@@ -74,7 +73,7 @@ def sync_then_look(
 
 
 if __name__ == "__main__":
-    train_module.make_optimizer = remember_optimizer
+    job.make_optimizer = remember_optimizer
     distributed.gradient_sync = sync_then_look
-    train_module.train(TrainConfig(run_dir=sys.argv[1], **json.loads(sys.argv[2])))
+    loop.train(TrainConfig(run_dir=sys.argv[1], **json.loads(sys.argv[2])))
     print(f"\nheld {os.environ['RANK']} {json.dumps(most)}")

@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,11 +22,12 @@ from cs336_lib.config import PRESETS, GPTConfig, TrainConfig
 from cs336_lib.data.loader import open_data
 from cs336_lib.io import Bar, Log, read_json, write_atomic
 from cs336_lib.model import GPT
-from cs336_lib.optim import make_optimizer
 from cs336_lib.sampling import WEIGHTS, store_weights, stream
 from cs336_lib.system import hardware
-from cs336_lib.training import distributed, loop
-from cs336_lib.training.distributed import World
+from cs336_lib.system.processes import World
+from cs336_lib.training import distributed
+from cs336_lib.training.job import Job, Place, make_job
+from cs336_lib.training.loop import train_step
 
 Found = TypeVar("Found")
 Precision = Literal["auto", "fp32", "bf16"]
@@ -54,59 +55,47 @@ class Passes:
     last: float
 
 
-class Trial:
-    """The attributes of `loop.Job` that `loop.train_step` reads, without a run folder.
+def make_trial(config: TrainConfig, vocab_size: int, device: torch.device) -> Job:
+    """Make the job of a new model on one process, without a run folder."""
+    model = GPT(config.model_config(vocab_size), config.seed)
+    dtype = hardware.autocast_dtype(device, config.precision)
+    return make_job(model, config, Place(device, dtype, World()))
 
-    Args:
-        config: Config of the run. Tokens are random.
-        vocab_size: Number of token ids.
-        device: Device of the model.
+
+def passes(trial: Job) -> Passes:
+    """Measure a step with one full micro-batch, and one with three small ones of random tokens."""
+    config = trial.config
+    size = (2, config.micro_batch_size, config.block_size)
+    x, y = torch.randint(trial.raw_model.config.vocab_size, size, device=trial.place.device)
+    (whole,) = step_parts(trial, x, y, 1)
+    few = min(FEW_TOKENS, x.size(1))
+    first, later, last = step_parts(trial, x[:1, :few], y[:1, :few], 3)
+    return Passes(whole, first, later, last)
+
+
+def step_parts(trial: Job, x: Tensor, y: Tensor, count: int) -> list[float]:
+    """Run a training step with `count` micro-batches.
+
+    Returns:
+        The seconds from the start of each micro-batch to the next start or to the end.
     """
+    stamps: list[float] = []
 
-    def __init__(self, config: TrainConfig, vocab_size: int, device: torch.device):
-        self.config, self.device, self.world = config, device, World()
-        self.dtype = hardware.autocast_dtype(device, config.precision)
-        self.autocast = hardware.autocast(device, config.precision)
-        self.raw_model = GPT(config.model_config(vocab_size)).train()
-        compiled = distributed.compiles(config, device, self.world)
-        self.model = distributed.prepare_model(
-            self.raw_model, config, device, self.world, self.dtype, compiled=compiled
-        )
-        self.optimizer = make_optimizer(self.raw_model, config)
-        self.broken = torch.tensor(False, device=device)
-        size = (config.micro_batch_size, config.block_size)
-        self.x, self.y = torch.randint(vocab_size, (2, *size), device=device)
+    def stamp() -> None:
+        hardware.synchronize(trial.place.device)
+        stamps.append(time.perf_counter())
 
-    def passes(self) -> Passes:
-        """Measure a step with one full micro-batch, and one with three small ones."""
-        (whole,) = self.step(self.x, self.y, 1)
-        few = min(FEW_TOKENS, self.x.size(1))
-        first, later, last = self.step(self.x[:1, :few], self.y[:1, :few], 3)
-        return Passes(whole, first, later, last)
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        for _ in range(count):
+            stamp()
+            yield x, y
 
-    def step(self, x: Tensor, y: Tensor, count: int) -> list[float]:
-        """Run a training step with `count` micro-batches.
-
-        Returns:
-            The seconds from the start of each micro-batch to the next start or to the end.
-        """
-        stamps: list[float] = []
-
-        def stamp() -> None:
-            hardware.synchronize(self.device)
-            stamps.append(time.perf_counter())
-
-        def batches() -> Iterator[tuple[Tensor, Tensor]]:
-            for _ in range(count):
-                stamp()
-                yield x, y
-
-        tokens = count * self.config.block_size
-        self.config = dataclasses.replace(self.config, micro_batch_size=1, batch_tokens=tokens)
-        loss, _ = loop.train_step(cast(Any, self), batches(), step=0)
-        loss.item()
-        stamp()
-        return [after - before for before, after in itertools.pairwise(stamps)]
+    tokens = count * trial.config.block_size
+    config = dataclasses.replace(trial.config, micro_batch_size=1, batch_tokens=tokens)
+    loss, _ = train_step(dataclasses.replace(trial, config=config), batches(), step=0)
+    loss.item()
+    stamp()
+    return [after - before for before, after in itertools.pairwise(stamps)]
 
 
 def measured_passes(
@@ -119,17 +108,17 @@ def measured_passes(
     """
     shape, rounds = config.model_config(vocab_size), list[list[Passes]]()
     with ExitStack() as stack:
-        stack.enter_context(loop.reproducible(config, device))
+        stack.enter_context(hardware.reproducible(config.deterministic, config.tf32, device))
         stack.enter_context(hardware.freed_memory_kept())
         flops = accounting.largest_matmul_flops(shape, config.micro_batch_size)
         stack.enter_context(hardware.threads_for(flops))
         configs = [dataclasses.replace(config, n_layer=n_layer) for n_layer in DEPTHS]
-        trials = [Trial(shallow, vocab_size, device) for shallow in configs]
+        trials = [make_trial(shallow, vocab_size, device) for shallow in configs]
         for trial in trials:  # allocates memory, and compiles on a GPU
-            trial.passes()
+            passes(trial)
         begin = time.perf_counter()
         while len(rounds) < ROUNDS and time.perf_counter() - begin < ROUND_SECONDS:
-            rounds.append([trial.passes() for trial in trials])
+            rounds.append([passes(trial) for trial in trials])
     by_model = zip(*rounds, strict=True)
     return tuple(
         Passes(*map(min, zip(*map(dataclasses.astuple, found), strict=True))) for found in by_model
@@ -233,12 +222,12 @@ def best_threads(device: torch.device) -> int:
     counts = sorted({most, *(2**power for power in range(most.bit_length()))})
     config = TrainConfig(n_layer=1, block_size=256, batch_tokens=256, micro_batch_size=1)
     times = dict.fromkeys(counts, math.inf)
-    trial = Trial(config, 64, device)
+    trial = make_trial(config, 64, device)
     try:
         for _ in range(5):
             for count in counts:
                 torch.set_num_threads(count)
-                times[count] = min(times[count], trial.passes().whole)
+                times[count] = min(times[count], passes(trial).whole)
     finally:
         torch.set_num_threads(most)
     return min(times, key=times.__getitem__)

@@ -18,7 +18,7 @@ from cs336_lib.config import UserError
 from cs336_lib.data.documents import hub_rows, json_rows
 from cs336_lib.data.tokenizer import Tokenizer
 from cs336_lib.io import Bar
-from cs336_lib.training.distributed import World
+from cs336_lib.system.processes import World
 
 # acc_per_token of OpenAI's 124M on the 10,042 validation examples. Two files of
 # karpathy/build-nanogpt (play.ipynb and hellaswag.py) differ by ten examples.

@@ -11,7 +11,7 @@ from torch import nn
 from cs336_lib.data.loader import Loader
 from cs336_lib.data.tokenizer import Tokenizer
 from cs336_lib.io import Bar
-from cs336_lib.training.distributed import World
+from cs336_lib.system.processes import World
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,9 @@ from cs336_lib import accounting, text
 from cs336_lib.config import CHANGEABLE, PATHS, PRESETS, TrainConfig, UserError
 from cs336_lib.data.tokenizer import tokenizer_of
 from cs336_lib.io import inside, read_json
-from cs336_lib.training.run_folder import ENVIRONMENT, LARGEST, METRICS, Run, outcome, read_run
+from cs336_lib.report.compare import Run, outcome, read_run
+from cs336_lib.training.metrics import LARGEST, troubles
+from cs336_lib.training.run_folder import ENVIRONMENT, METRICS
 
 # `read_metrics` checks the other numbers of a row. A row of an older version may lack these.
 OPTIONAL = ("lr", "grad_norm", "mfu", "hellaswag")
@@ -235,7 +237,7 @@ def tiles(values: dict[str, str]) -> str:
 
 def trouble(run: Run) -> str:
     """Return a note about skipped steps and loss spikes, or ""."""
-    found = text.troubles(run.rows)
+    found = troubles(run.rows)
     return f'<p class="alert">Worth a look: {escape(found)}.</p>' if found else ""
 
 

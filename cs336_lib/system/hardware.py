@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import torch
 
@@ -110,6 +111,29 @@ def tf32(enabled: bool) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
+def reproducible(deterministic: str, tf32_enabled: bool, device: torch.device) -> Iterator[None]:
+    """Apply the settings of determinism and TF32 within this block, and restore random numbers.
+
+    `deterministic` is on, off or auto, which is on for a CPU.
+    """
+    wanted = deterministic == "on" or (deterministic == "auto" and device.type == "cpu")
+    before = torch.are_deterministic_algorithms_enabled()
+    warn_before = torch.is_deterministic_algorithms_warn_only_enabled()
+    memory: Any = torch.utils.deterministic  # mypy doesn't know this module's property
+    fill_before = memory.fill_uninitialized_memory
+    rng = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+    with rng, tf32(tf32_enabled):
+        try:
+            torch.use_deterministic_algorithms(wanted)
+            # PyTorch would fill new memory with NaN to expose reads of it. We never read it.
+            memory.fill_uninitialized_memory = False
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before, warn_only=warn_before)
+            memory.fill_uninitialized_memory = fill_before
 
 
 def why_not_compiled(device: torch.device) -> str:

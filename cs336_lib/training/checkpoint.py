@@ -13,13 +13,14 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from cs336_lib.config import GPTConfig, from_json, require
+from cs336_lib.config import GPTConfig, UserError, from_json
 from cs336_lib.data.corpus import DATA
 from cs336_lib.data.tokenizer import Tokenizer, load_tokenizer
 from cs336_lib.hugging_face import check_size, check_tensors, read_tensors
 from cs336_lib.io import Log, atomic, inside, read_json, sha256
 from cs336_lib.model import GPT
-from cs336_lib.training.distributed import World, gathered, sharded_like
+from cs336_lib.system.processes import World
+from cs336_lib.training.distributed import gathered, sharded_like
 
 MANIFEST = "manifest.json"
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
@@ -48,8 +49,9 @@ def optimizer_tensors(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str,
         for entry, value in optimizer.state[parameter].items():
             if type(value) in NUMBERS:
                 entry, value = entry + NUMBER, torch.tensor(value, dtype=NUMBERS[type(value)])
-            kind = type(value).__name__
-            require(torch.is_tensor(value), f"{name}/{entry} is a {kind}, not a tensor or number")
+            if not torch.is_tensor(value):
+                kind = type(value).__name__
+                raise ValueError(f"{name}/{entry} is a {kind}, not a tensor or number")
             tensors[f"{name}/{entry}"] = value
     return tensors
 
@@ -63,18 +65,21 @@ def load_optimizer_tensors(
     """
     if not tensors:  # SGD has no state
         return
-    parameters, other = dict(model.named_parameters()), f"{OPTIMIZER} belongs to another model"
+    parameters = dict(model.named_parameters())
+    other = UserError(f"{OPTIMIZER} belongs to another model")
     states: dict[str, dict[str, Any]] = {name: {} for name in parameters}
     for key, value in tensors.items():
         name, _, entry = key.rpartition("/")
-        require(name in states and value.shape in ((), parameters[name].shape), other)
+        if name not in states or value.shape not in ((), parameters[name].shape):
+            raise other
         if value.dim() > 0:
             states[name][entry] = sharded_like(value, parameters[name])
         elif entry.endswith(NUMBER):
             states[name][entry.removesuffix(NUMBER)] = value.item()
         else:
             states[name][entry] = value
-    require(all(states.values()), other)
+    if not all(states.values()):
+        raise other
     names = {parameter: name for name, parameter in parameters.items()}
     ordered = [names[p] for group in optimizer.param_groups for p in group["params"]]
     loaded = optimizer.state_dict() | {"state": {i: states[name] for i, name in enumerate(ordered)}}
@@ -232,8 +237,10 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     path = inside(checkpoint, STATE)
     state = read_json(path)
     step, loss = state.get("step"), state.get("val_loss")
-    require(type(step) is int and 0 <= step < 2**63, f"{path}: step isn't a number of steps")
-    require(loss is None or type(loss) in (int, float), f"{path}: val_loss isn't a number")
+    if type(step) is not int or not 0 <= step < 2**63:
+        raise UserError(f"{path}: step isn't a number of steps")
+    if loss is not None and type(loss) not in (int, float):
+        raise UserError(f"{path}: val_loss isn't a number")
     return state
 
 
@@ -288,13 +295,15 @@ def require_same_model(checkpoint: Path, config: GPTConfig) -> None:
     Tensor shapes don't always reveal a different vocabulary size, because the vocabulary is padded.
     """
     saved, path = read_state(checkpoint).get("model", {}), checkpoint / STATE
-    require(isinstance(saved, dict), f"{path}: model isn't a model's config")
+    if not isinstance(saved, dict):
+        raise UserError(f"{path}: model isn't a model's config")
     other = [
         f"{name} {reprlib.repr(saved[name])}, {value} expected"
         for name, value in dataclasses.asdict(config).items()
         if name != "dropout" and saved.get(name, value) != value
     ]
-    require(not other, f"{path}: another model, with {'; '.join(other)}")
+    if other:
+        raise UserError(f"{path}: another model, with {'; '.join(other)}")
 
 
 def load_weights(path: Path, model: GPT) -> None:
@@ -345,11 +354,10 @@ def load_run(run_dir: Path, device: torch.device) -> tuple[GPT, Tokenizer]:
     model, state = load_model_and_state(run_dir, device)
     path = run_dir / "tokenizer.json"
     tokenizer, ids = load_tokenizer(path), model.config.vocab_size
-    is_same = tokenizer.vocab_size == ids and state.get("tokenizer", tokenizer.digest) == (
-        tokenizer.digest
-    )
-    message = f"{path}: {tokenizer} isn't the tokenizer of this model, which has {ids:,} ids"
-    require(is_same, f"{message}; restore the run's own file")
+    digest = state.get("tokenizer", tokenizer.digest)
+    if tokenizer.vocab_size != ids or digest != tokenizer.digest:
+        other = f"{tokenizer} isn't the tokenizer of this model, which has {ids:,} ids"
+        raise UserError(f"{path}: {other}; restore the run's own file")
     return model, tokenizer
 
 

@@ -18,9 +18,8 @@ Send = Callable[[dict[str, Any]], None]
 ID = "tracker_id"  # file in the run folder, with which a resumed run finds its curves
 
 
-def require_tracker(config: TrainConfig) -> None:
-    """Raise `ValueError` if the package named by `config.log_to` isn't installed."""
-    name = config.log_to
+def require_tracker(name: str) -> None:
+    """Raise `UserError` if the package of this tracker isn't installed. "" is no tracker."""
     if name and find_spec(name) is None:
         raise UserError(f"--log-to {name}: the package {name} isn't installed; pip install {name}")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cs336_lib.data.loader import Loader, open_data, prefetched, shuffled, window_starts
 from cs336_lib.data.prepare import prepare
 from cs336_lib.data.shards import TokenStream, write_shard
-from cs336_lib.training.distributed import World
+from cs336_lib.system.processes import World
 
 MANY = settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

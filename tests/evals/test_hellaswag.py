@@ -13,7 +13,7 @@ from cs336_lib.config import GPTConfig
 from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer
 from cs336_lib.evals.hellaswag import Example, ending_losses, load_examples, score
 from cs336_lib.model import GPT
-from cs336_lib.training.distributed import World
+from cs336_lib.system.processes import World
 
 CPU = {"device": torch.device("cpu"), "autocast": nullcontext()}
 ROW = {

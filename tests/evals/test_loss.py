@@ -13,7 +13,7 @@ from cs336_lib.data.shards import TokenStream
 from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer
 from cs336_lib.evals.loss import Score, score, validation_loss
 from cs336_lib.model import GPT
-from cs336_lib.training.distributed import World
+from cs336_lib.system.processes import World
 from cs336_lib.training.loop import train
 
 CPU = torch.device("cpu")

@@ -3,16 +3,16 @@ from datetime import timedelta
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_lib.training.distributed import (
-    DEAD,
-    HUNG,
+from cs336_lib.system.processes import (
     VARIABLES,
     World,
     fresh_store,
     process_group,
+    rank_failure,
     timeout_seconds,
     world_from_environment,
 )
@@ -44,19 +44,28 @@ def test_how_long_to_wait_can_be_set(monkeypatch):
             timeout_seconds()
 
 
-def test_hung_and_dead_are_told_apart():
-    """The messages of gloo, NCCL and the store are recognized."""
-    for text in (
-        "unbound_buffer.cc:78] Timed out waiting 600000ms for recv operation to complete",
-        "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE",
-        "wait timeout after 600000ms, keys: /default_pg/0//0//0",
-    ):
-        assert HUNG.search(text)
-        assert not DEAD.search(text)
-    for text in ("Read error [::1]:1: Connection reset by peer", "Connection closed by peer [::1]"):
-        assert DEAD.search(text)
-        assert not HUNG.search(text)
-    assert not HUNG.search("CUDA error: the launch timed out and was terminated")
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (RuntimeError("unbound_buffer.cc:78] Timed out waiting 6ms for recv"), TimeoutError, "9 s"),
+        (RuntimeError("Watchdog caught collective operation timeout: Work"), TimeoutError, "9 s"),
+        (dist.DistStoreError("wait timeout after 600000ms, keys: /0//0"), TimeoutError, "9 s"),
+        (RuntimeError("Read error [::1]:1: Connection reset by peer"), ConnectionError, "died"),
+        (dist.DistNetworkError("Connection closed by peer [::1]"), ConnectionError, "died"),
+        (dist.DistBackendError("NCCL\nerror 2"), ConnectionError, "communicate (NCCL error 2)"),
+    ],
+)
+def test_failures_of_other_ranks_are_told_apart(error, kind, said):
+    """The errors of gloo, NCCL and the store."""
+    failure = rank_failure(error, 4, 9)
+    assert type(failure) is kind
+    assert said in str(failure)
+    assert "4 processes" in str(failure)
+
+
+def test_another_error_is_not_blamed_on_the_ranks():
+    launch = RuntimeError("CUDA error: the launch timed out and was terminated")
+    assert rank_failure(launch, 2, 9) is None
 
 
 def test_half_of_what_torchrun_sets_is_refused(monkeypatch):
@@ -97,7 +106,7 @@ def test_a_gpus_process_group_knows_its_device(monkeypatch, device, backend, bou
     monkeypatch.setenv("MASTER_ADDR", "localhost")
     monkeypatch.setenv("MASTER_PORT", "29500")
     given = []
-    monkeypatch.setattr("cs336_lib.training.distributed.fresh_store", lambda *_: None)
+    monkeypatch.setattr("cs336_lib.system.processes.fresh_store", lambda *_: None)
     monkeypatch.setattr(
         "torch.distributed.init_process_group", lambda *a, **k: given.append((a[0], k["device_id"]))
     )

@@ -11,7 +11,7 @@ import torch
 from cs336_lib import GPT, GPTConfig, cli, hugging_face
 from cs336_lib.data.prepare import prepare
 from cs336_lib.data.tokenizer import make_tokenizer
-from cs336_lib.evals import subject
+from cs336_lib.training import subject
 
 EXAMPLE = {"ctx": "To be, or not to", "endings": ["be", "sky", "1", "x"], "label": 0}
 CPU = torch.device("cpu")

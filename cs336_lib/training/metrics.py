@@ -1,0 +1,250 @@
+"""Metrics of training steps: what is in a step's row, and where the row goes."""
+
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cs336_lib import accounting, schedule
+from cs336_lib.config import UserError
+from cs336_lib.io import Bar, Log, draws_in_place, sync, write_atomic, writing
+from cs336_lib.system import hardware
+from cs336_lib.training.job import OpenRun
+from cs336_lib.training.run_folder import METRICS, nan_hint
+from cs336_lib.training.trackers import Send, open_tracker
+
+# A loss is a spike if it exceeds the median of the RECENT losses before it by SPIKE times their
+# median absolute deviation. Normally distributed losses would do so once in thirty million steps.
+SPIKE, RECENT = 8.0, 100
+
+# Each is a number in a row of metrics. A null stands for NaN, which JSON lacks.
+NEEDED, NULLABLE = ("step", "tokens", "tokens_per_sec", "step_ms"), ("train_loss", "val_loss")
+
+LARGEST = 1e18  # so that sums stay finite
+
+
+class StepLog:
+    """Rows of metrics of a run.
+
+    The file metrics.jsonl has exactly one row per step, even after a kill and resume. Only rank 0
+    writes and prints, but every rank keeps all rows in memory.
+
+    Args:
+        run: The run. Rows of the file from its first step on are removed.
+        listeners: Functions to call with each row on rank 0.
+    """
+
+    def __init__(self, run: OpenRun, listeners: list[Send | None]):
+        job = run.job
+        self.run, self.is_main, self.done = run, job.place.world.is_main, run.steps.start
+        self.listeners = [send for send in listeners if send and self.is_main]
+        self.flops_per_token = accounting.train_flops_per_token(job.raw_model.config)
+        peak = hardware.peak_flops(job.place.device, job.place.dtype)[0]
+        self.peak = peak and peak * job.place.world.size  # None where it is unknown
+        self.pending: list[dict[str, Any]] = []
+        self.path = run.folder / METRICS
+        saved = read_metrics(self.path) if self.path.exists() else []
+        self.rows = [row for row in saved if row["step"] < self.done]
+        if self.is_main:
+            write_atomic(self.path, "".join(json.dumps(row) + "\n" for row in self.rows))
+        self.has_bar = draws_in_place(sys.stderr)  # a log gets a line for every row instead
+        hidden = not (self.is_main and self.has_bar)
+        size = {"initial": self.done, "total": job.config.max_steps}
+        self.bar = Bar(run.steps, **size, unit="step", disable=hidden, leave=True, delay=0)
+
+    def steps(self) -> Iterator[int]:
+        """Yield the step numbers, and show a progress bar."""
+        self.restart_clock()
+        yield from self.bar
+
+    def restart_clock(self) -> None:
+        """Restart the timer, because evaluation and saving don't count as training time."""
+        hardware.synchronize(self.run.job.place.device)
+        self.start = time.perf_counter()
+
+    def add(self, loss: Tensor, grad_norm: Tensor) -> None:
+        """Record what is known about a step, without waiting for the device.
+
+        A number may be a tensor on the device. `read` adds what is known only after some steps.
+        """
+        config = self.run.job.config
+        self.pending.append(
+            {
+                "step": self.done,
+                "tokens": schedule.windows_before(self.done + 1, config) * config.block_size,
+                "train_loss": loss,
+                "lr": self.run.job.optimizer.param_groups[0]["lr"],
+                "grad_norm": grad_norm,
+            }
+        )
+        self.done += 1
+
+    def read(self) -> list[dict[str, Any]]:
+        """Wait for the device, and return one row of metrics for each step since the last call.
+
+        Raises:
+            FloatingPointError: If on_nan="stop" and the loss or gradient of a step isn't finite.
+                The rows of earlier steps are written first.
+        """
+        on_device = [v for row in self.pending for v in row.values() if torch.is_tensor(v)]
+        values = iter(torch.stack(on_device).tolist())
+        hardware.synchronize(self.run.job.place.device)
+        seconds, config = time.perf_counter() - self.start, self.run.job.config
+        before = schedule.windows_before(self.pending[0]["step"], config) * config.block_size
+        speed = (self.pending[-1]["tokens"] - before) / seconds
+        timing = {
+            "step_ms": seconds * 1000 / len(self.pending),
+            "tokens_per_sec": speed,
+            "mfu": accounting.mfu(self.flops_per_token * speed, self.peak),
+        }
+        rows: list[dict[str, Any]] = []
+        for known in self.pending:
+            row = {k: next(values) if torch.is_tensor(v) else v for k, v in known.items()} | timing
+            broken = [k for k in ("train_loss", "grad_norm") if not math.isfinite(row[k])]
+            if broken and config.on_nan == "stop":
+                self.write(rows)
+                raise FloatingPointError(not_finite(self.run, row))
+            if broken:
+                row |= {"train_loss": None, "grad_norm": None, "skipped": True}  # JSON has no NaN
+            rows.append(row)
+        self.pending = []
+        return rows
+
+    def write(self, rows: list[dict[str, Any]]) -> None:
+        """Append rows to the metrics file, display them, and send them to the listeners.
+
+        A loss spike is marked. A terminal shows the latest row in the progress bar. A log file gets
+        one line per row.
+        """
+        for row in rows:
+            if is_spike(row["train_loss"], self.rows[-RECENT:]):
+                row["spike"] = True
+            self.rows.append(row)
+            if not self.is_main:
+                continue
+            with writing(self.path), open(self.path, "a") as file:
+                file.write(json.dumps(row) + "\n")
+            if self.has_bar:
+                self.bar.set_postfix_str(summary(row), refresh=False)
+            else:
+                print(f"step {row['step'] + 1}/{self.bar.total}: {summary(row)}", file=Log())
+            if "sample" in row:
+                self.bar.write(f"step {row['step'] + 1}: {row['sample']}", file=Log())
+            for send in self.listeners:
+                send(row)
+
+    def sync(self) -> None:
+        """Flush the rows to disk."""
+        if self.is_main:
+            sync(self.path)
+
+    def finish(self) -> None:
+        """Print skipped steps, loss spikes and an early stop."""
+        self.bar.close()
+        total = self.run.job.config.max_steps
+        if self.is_main and (trouble := troubles(self.rows)):
+            print(f"Worth a look: {trouble}")
+        if self.is_main and self.done < total:
+            print(f"Stopped after step {self.done} of {total} and saved; --resume continues it.")
+
+
+@contextmanager
+def open_log(run: OpenRun, on_step: Send | None) -> Iterator[StepLog]:
+    """Open the log of a run, and the tracker named by `log_to`. Without an error, finish it."""
+    job = run.job
+    with ExitStack() as stack:
+        tracker = (
+            open_tracker(job.config, stack, run.steps.start) if job.place.world.is_main else None
+        )
+        log = StepLog(run, [on_step, tracker])
+        yield log
+        log.finish()
+
+
+def not_finite(run: OpenRun, row: dict[str, Any]) -> str:
+    """Return an error message with the step, the batch and possible fixes."""
+    step, config = row["step"], run.job.config
+    first, end = (schedule.windows_before(n, config) for n in (step, step + 1))
+    start = int(run.data.train.starts(first, 1)[0])
+    return (
+        f"step {step}: loss {row['train_loss']}, gradient norm {row['grad_norm']}; the batch is "
+        f"windows {first} to {end - 1}, the first at {run.data.train.stream.where(start)}; "
+        f"{nan_hint(run.folder)}, or continue this one with --resume --on-nan skip"
+    )
+
+
+def troubles(rows: list[dict[str, Any]]) -> str:
+    """Summarize skipped steps and loss spikes. Return "" if there are no such steps."""
+    parts = []
+    for key, name in (("skipped", "skipped for NaN or infinity"), ("spike", "with a loss spike")):
+        steps = [row["step"] for row in rows if row.get(key)]
+        if steps:
+            shown = ", ".join(map(str, steps[:5])) + (", ..." if steps[5:] else "")
+            parts.append(f"{len(steps)} of {len(rows)} steps {name}: {shown}")
+    return "; ".join(parts)
+
+
+def summary(row: dict[str, Any]) -> str:
+    """Format a row of metrics for the progress bar."""
+    parts = ["skipped" if row["train_loss"] is None else f"loss {row['train_loss']:.3f}"]
+    if row.get("spike"):
+        parts[0] += " (spike)"
+    if "val_loss" in row:
+        parts.append(f"val {row['val_loss']:.3f}")
+    if "hellaswag" in row:
+        parts.append(f"HellaSwag {row['hellaswag']:.4f}")
+    parts += [f"lr {row['lr']:.1e}", f"{row['tokens_per_sec']:,.0f} tok/s"]
+    if row["mfu"] is not None:
+        parts.append(f"MFU {row['mfu']:.0%}")
+    return ", ".join(parts)
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a metrics.jsonl file.
+
+    An incomplete last line is ignored, and a val_loss of null is removed from its row.
+
+    Raises:
+        ValueError: If a complete line isn't a valid row.
+    """
+    rows = []
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+            if not isinstance(row, dict):
+                raise UserError("not a JSON object")
+            for name in (*NEEDED, *NULLABLE):
+                value: Any = row.get(name)
+                is_number = type(value) in (int, float) and -LARGEST < value < LARGEST  # not NaN
+                is_null = value is None and name in NULLABLE
+                if not (is_number or is_null):
+                    raise UserError(f"{name} is {value!r:.40}; a number expected")
+        except (ValueError, RecursionError) as error:
+            message = f"{path}: line {number} isn't a row of metrics ({error}); fix or delete it"
+            raise UserError(message) from None
+        if row.get("val_loss") is None:
+            row.pop("val_loss", None)
+        rows.append(row)
+    return rows
+
+
+def is_spike(loss: float | None, before: list[dict[str, Any]]) -> bool:
+    """Return whether a loss is far above the previous losses.
+
+    The result is False if there are fewer than RECENT / 5 previous losses.
+    """
+    recent = [row["train_loss"] for row in before if row.get("train_loss") is not None]
+    if loss is None or len(recent) < RECENT // 5:
+        return False
+    median = statistics.median(recent)
+    deviation = statistics.median(abs(other - median) for other in recent)
+    return loss - median > SPIKE * max(deviation, 0.001 * median)
