@@ -561,7 +561,12 @@ def moments() -> Iterator[Case]:
     yield Case(
         "a gradient of 0, with the old ones in m and v", w=w, grad=rare, m=m, v=v, **SETTINGS
     )
-    bounds = {"lr": (10, 300), "beta1": (500, 950), "beta2": (900, 990), "eps": (5, 100)}
+    bounds: dict[str, Any] = {
+        "lr": (10, 300),
+        "beta1": (500, 950),
+        "beta2": (900, 990),
+        "eps": (5, 100),
+    }
     for seed, size in enumerate(sizes(6, rows=(1, 4), cols=(1, 5), t=(1, 40), **bounds)):
         w, m, v = normal(3, size.rows, size.cols, seed=seed)
         grad = normal(size.cols, size.rows, seed=100 + seed).T  # not contiguous
