@@ -1,24 +1,16 @@
 """Judge the records of an answer, and say what is wrong with it."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from IPython.core.getipython import get_ipython
+from typing import Any
 
 from cs336_course.engine import state
 from cs336_course.engine.compare import Difference, difference
 from cs336_course.engine.records import Record
-from cs336_course.learner import study
-
-if TYPE_CHECKING:
-    from cs336_course.engine.exercise import Exercise
+from cs336_course.engine.task import Task
 
 # Names of code that look like words, at the beginning of a diagnosis
 NAMES = {"eps", "idx", "mask", "params", "qkv", "wpe", "wte"}
-# Wrong attempts after which a learner is told more
-HINT_AFTER, FIGURES_AFTER, SMALLER_AFTER = 2, 3, 4
 # A name that doesn't exist says nothing about what the learner has understood.
 TYPOS = ("NameError", "AttributeError", "ImportError", "ModuleNotFoundError", "UnboundLocalError")
 
@@ -40,7 +32,7 @@ class Diagnosis:
     is_named: bool = False
 
 
-def diagnose(exercise: "Exercise", got: Sequence[Record], explain: bool = True) -> Diagnosis | None:
+def diagnose(exercise: Task, got: Sequence[Record], explain: bool = True) -> Diagnosis | None:
     """Return what is wrong with an answer, or None if it is right.
 
     It is a wrong idea's own sentence if the idea does the same as the answer in every case.
@@ -64,7 +56,7 @@ def diagnose(exercise: "Exercise", got: Sequence[Record], explain: bool = True) 
     return Diagnosis(said, figures(first), is_typo=error in TYPOS)
 
 
-def named(exercise: "Exercise", got: Sequence[Record], place: int) -> str:
+def named(exercise: Task, got: Sequence[Record], place: int) -> str:
     """Return the sentence of the wrong idea that does the same as an answer in all cases, or "".
 
     Args:
@@ -72,8 +64,8 @@ def named(exercise: "Exercise", got: Sequence[Record], place: int) -> str:
         got: The records of the answer.
         place: Number of the first wrong case.
     """
-    for said, idea in exercise.ideas():
-        pairs = enumerate(zip(got, exercise.records(exercise.build(idea)), strict=True))
+    for idea, (said, _) in enumerate(exercise.ideas()):
+        pairs = enumerate(zip(got, exercise.idea_records(idea), strict=True))
         if all(
             difference(mine, theirs, exercise.tolerance) is None
             for number, (mine, theirs) in pairs
@@ -83,7 +75,7 @@ def named(exercise: "Exercise", got: Sequence[Record], place: int) -> str:
     return ""
 
 
-def in_words(exercise: "Exercise", got: Record, found: Difference, place: int) -> str:
+def in_words(exercise: Task, got: Record, found: Difference, place: int) -> str:
     """Return the sentence for a difference that no known idea explains."""
     case = list(exercise.cases())[place]
     said = (
@@ -177,52 +169,6 @@ def complaint(error: Any) -> str:
         f"your code cannot be used as the task says ({what}). "
         "Does it take those arguments, and does every branch return a value?"
     )
-
-
-# What a learner sees
-
-
-def report(exercise: "Exercise", answer: Any) -> bool:
-    """Print the verdict on an answer, record it, and return whether it is right."""
-    name, folder = exercise.name, study.here()
-    state.set_back(name)
-    try:
-        found = diagnose(exercise, list(exercise.records(answer)))
-    except NotImplementedError:
-        print(f"{name}: not attempted yet")
-        return False
-    if found is None:
-        print(f"{name}: passed")
-        study.record(folder, name, study.PASSED, cell=cell())
-        return True
-    is_error = found.said.startswith("your code raised")
-    print(f"{name}: {found.said}" if is_error else f"{name}: not right yet. {sentence(found.said)}")
-    study.record(folder, name, study.TYPO if found.is_typo else study.WRONG, found.said, cell())
-    if not found.is_typo:
-        attempt = study.wrong_attempts(folder, name)
-        has_hint = study.has_hint(folder, name)
-        if more := growing_help(attempt, has_hint, found.figures, exercise.smaller):
-            print(more)
-    return False
-
-
-def cell() -> str:
-    """Return a checksum of the cell that is running, or "" outside a notebook."""
-    shell = get_ipython()
-    source = shell.user_ns["In"][-1] if shell else ""
-    return hashlib.sha256(source.encode()).hexdigest()[:16] if source else ""
-
-
-def growing_help(attempt: int, has_hint: bool, figures: str, smaller: str) -> str:
-    """Return what a learner is told beyond the diagnosis. It grows with each wrong attempt."""
-    said = []
-    if figures and attempt >= FIGURES_AFTER:
-        said.append(figures)
-    if smaller and attempt >= SMALLER_AFTER:
-        said.append(f"A smaller question first: {smaller}")
-    elif has_hint and attempt >= HINT_AFTER:
-        said.append("There is a hint below this cell.")
-    return f"Attempt {attempt}. {' '.join(said)}" if said else ""
 
 
 def sentence(said: str) -> str:

@@ -53,12 +53,4 @@ RIGHT: dict[str, dict[str, str]] = {
         "other dtype": "The task leaves the dtype of the number open, and a float64 has the same value.",
         "no gradient": "The result of the solution has no graph either.",
     },
-    "unit_output": {"no gradient": "Weights are drawn without a gradient."},
-    "cross_entropy": {"other dtype": "A loss may be computed in float64."},
-    "adagrad_by_hand": {
-        "integer division: answer = (8 ** 2 + 15 ** 2 + 144 ** 2, "
-        "1 - 0.1 * (8 / 8 + 15 / 17 + 144 / 145))": "8 // 8 equals 8 / 8.",
-    },
-    "adam_step": {"no gradient": "An optimizer's step isn't differentiated."},
-    "newton_schulz": {"no gradient": "An optimizer's step isn't differentiated."},
 }
