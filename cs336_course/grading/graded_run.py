@@ -31,6 +31,8 @@ import torch
 
 import cs336_lib
 from cs336_course.checks import report
+from cs336_course.engine import Exercise, records
+from cs336_course.engine.judge import diagnose
 from cs336_course.grading import cell_slice, isolation, process_tree
 from cs336_course.grading.tampering import (
     Snapshot,
@@ -43,13 +45,15 @@ from cs336_course.learner import study
 from cs336_lib.system.hardware import is_out_of_memory
 
 TIME, MEMORY, ERROR, TAMPERED = "time limit", "memory limit", "error", "tampered"
+OBSERVED = "observed"  # the records of an answer, which the server judges
+RECORDS = 50 * 2**20  # bytes of the records of an answer
 # Checks import these on first use, and they replace functions of PyTorch and Python.
 LATE = ("torch._dynamo", "torch.testing._internal.distributed.multi_threaded_pg")
 SAID = 1000  # characters of a diagnosis
 SIZE, NONCE = 12, 64  # characters of a job's length and nonce
 MEASURE_EVERY = 0.1  # seconds
 PROCESSES = 256  # of an answer
-VERDICTS = {study.PASSED, study.WRONG, study.OPEN, TIME, MEMORY, ERROR, TAMPERED}
+VERDICTS = {study.PASSED, study.WRONG, study.OPEN, TIME, MEMORY, ERROR, TAMPERED, OBSERVED}
 
 Verdict = tuple[str, str]  # the verdict, and the diagnosis or ""
 
@@ -59,7 +63,7 @@ class Task:
     """An exercise of the course.
 
     Attributes:
-        check: The check, which raises an error for a wrong answer.
+        check: The exercise, or a check that raises an error for a wrong answer.
         call: Call of the check in the course's notebook.
         stub: Code of the course's cell.
         namespace: Names that the course's notebook defines before the exercise.
@@ -67,7 +71,7 @@ class Task:
         parts: Names that the course defines if the learner's answer is wrong, by exercise.
     """
 
-    check: Callable[..., None]
+    check: Any
     call: ast.Call
     stub: str
     namespace: Mapping[str, Any]
@@ -102,7 +106,7 @@ def tasks(path: Path) -> dict[str, Task]:
         if name := marks.get("exercise"):
             call = cell_slice.check_call(nodes[-1])
             assert call is not None, f"{path}: {name} doesn't end with its check"
-            check = getattr(namespace["checks"], name).__wrapped__
+            check = getattr(namespace["checks"], name)
             if "part" in marks:
                 parts[name] = frozenset(cell_slice.names_in(call.args))
             found[name] = Task(check, call, source, dict(namespace), frozenset(given), dict(parts))
@@ -134,19 +138,45 @@ def grade(job: Mapping[str, Any], task: Task, snapshot: Snapshot) -> Verdict:
         answers = [eval(ast.unparse(node), namespace) for node in code.arguments]
     except BaseException as error:
         return failed(error)
+    if isinstance(task.check, Exercise):
+        return observed(task.check, answers)
     if name := changed():
         return TAMPERED, f"the code replaces {name}"
-    verdict = judge(task.check, answers)
+    check = task.check.__wrapped__
+    verdict = judge(check, answers)
     if verdict[0] == study.PASSED:
         if method := own_comparison([*code.setup, *code.body]):
             verdict = TAMPERED, f"the code defines {method}, which can make a comparison true"
-        elif method := own_results(task.check, answers, known):
+        elif method := own_results(check, answers, known):
             verdict = TAMPERED, f"a result has the method {method}, which can make it look right"
-        elif accepts_anything(task.check, answers, task.has_result):
+        elif accepts_anything(check, answers, task.has_result):
             verdict = TAMPERED, "after this answer, the check also accepts wrong ones"
     if name := changed():
         return TAMPERED, f"the answer replaces {name}"
     return verdict
+
+
+def observed(exercise: Exercise, answers: list[Any]) -> Verdict:
+    """Return the records of an answer as JSON, for a process that the answer can't reach."""
+    try:
+        found = list(exercise.records(*answers))
+    except BaseException as error:
+        return failed(error)
+    return OBSERVED, json.dumps(records.encode(found))
+
+
+def judge_records(exercise: Exercise, text: str) -> Verdict:
+    """Return the verdict on records, which an answer may have written itself."""
+    try:
+        got = records.decode(json.loads(text))
+        if not isinstance(got, list) or not all(isinstance(one, dict) for one in got):
+            raise ValueError
+        found = diagnose(exercise, got)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, MemoryError):
+        return ERROR, "the result is not one that a check gives"
+    if found is None:
+        return study.PASSED, ""
+    return study.WRONG, f"{found.said} {found.figures}"[:SAID]
 
 
 def run(node: ast.stmt, namespace: dict[str, Any]) -> None:
@@ -193,7 +223,9 @@ def child(job: Mapping[str, Any], task: Task, snapshot: Snapshot, token: str) ->
     tempfile.tempdir = None  # a value that it has already read from TMPDIR
     isolation.limit_memory(job["memory_gb"])
     verdict, said = grade(job, task, snapshot)
-    os.write(3, f"{token}{json.dumps([verdict, said[:SAID]])}".encode())
+    said = said if verdict == OBSERVED else said[:SAID]
+    with os.fdopen(3, "wb") as pipe:
+        pipe.write(f"{token}{json.dumps([verdict, said])}".encode())
     os._exit(0)
 
 
@@ -262,32 +294,43 @@ def supervise(
 
     The nonce is read after that process was forked, so that it isn't in its memory.
     """
-    reading, writing = os.pipe()
     waiting, start = os.pipe()
     token = secrets.token_hex()  # a result without it was not written by `child`
-    process = os.fork()
-    if process == 0:
-        try:
-            os.setsid()  # so that programs that it starts can be ended with it
-            os.close(start)
-            contain(job, task, snapshot, token, waiting, writing)
-        finally:
-            os._exit(1)
-    os.close(writing)
-    os.close(waiting)
-    nonce = exactly(jobs, NONCE).decode()
-    with contextlib.suppress(BrokenPipeError):
-        os.write(start, b"!")
-    os.close(start)
-    status, limit = watch(process, job["seconds"], job["memory_gb"])
-    os.set_blocking(reading, False)
-    with os.fdopen(reading, "rb") as file:
-        written = (file.read() or b"").decode(errors="replace")
+    with tempfile.TemporaryFile() as result:  # a pipe would have to be read while it is written
+        process = os.fork()
+        if process == 0:
+            try:
+                os.setsid()  # so that programs that it starts can be ended with it
+                os.close(start)
+                contain(job, task, snapshot, token, waiting, result.fileno())
+            finally:
+                os._exit(1)
+        os.close(waiting)
+        nonce = exactly(jobs, NONCE).decode()
+        with contextlib.suppress(BrokenPipeError):
+            os.write(start, b"!")
+        os.close(start)
+        status, limit = watch(process, job["seconds"], job["memory_gb"])
+        result.seek(0)
+        written = result.read(RECORDS + 1).decode(errors="replace")
     if limit:
         return nonce, (limit, "")
-    if status != 0 or not written.startswith(token):
+    if status != 0 or not written.startswith(token) or len(written) > RECORDS:
         return nonce, (ERROR, "the process ended without a result")
-    return nonce, parse(written.removeprefix(token))
+    return nonce, settled(task, *parse(written.removeprefix(token)))
+
+
+def settled(task: Task, verdict: str, said: str) -> Verdict:
+    """Return the verdict on what an answer's process wrote.
+
+    The process of an exercise only observes, so a verdict from it that isn't an error is forged.
+    """
+    if not isinstance(task.check, Exercise):
+        return verdict, said
+    if verdict == OBSERVED:
+        return judge_records(task.check, said)
+    is_error = verdict in (study.OPEN, MEMORY, ERROR)
+    return (verdict, said) if is_error else (ERROR, "the result is not one that a check gives")
 
 
 def parse(text: str) -> Verdict:
@@ -297,7 +340,7 @@ def parse(text: str) -> Verdict:
     except (ValueError, TypeError, RecursionError):
         verdict, said = None, None
     if type(verdict) is str and verdict in VERDICTS and type(said) is str:
-        return verdict, said[:SAID]
+        return verdict, said if verdict == OBSERVED else said[:SAID]
     return ERROR, "the result is not one that a check gives"
 
 

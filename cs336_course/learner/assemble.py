@@ -152,11 +152,11 @@ class Notebook:
     @cached_property
     def checks(self) -> str:
         """Module of the checks."""
-        line = r"from cs336_course.checks import (\w+) as checks"
+        line = r"from (cs336_course\.\w+) import (\w+) as checks"
         text = "\n".join("".join(cell["source"]) for cell in self.course)
         found = re.search(line, text)
         assert found is not None, f"notebook {self.number} of the course imports no checks"
-        return f"cs336_course.checks.{found[1]}"
+        return f"{found[1]}.{found[2]}"
 
     @cached_property
     def given(self) -> frozenset[str]:

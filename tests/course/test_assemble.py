@@ -13,7 +13,7 @@ from cs336_course.learner import answers, assemble
 COURSE = Path(__file__).parents[2] / "notebooks"
 PROCESS = answers.Process
 # A toy course with a check of notebook 00
-IMPORTS = "from cs336_course.checks import start as checks"
+IMPORTS = "from cs336_course.exercises import n00_start_here as checks"
 CHECK = "\n\n\nbytes_of = checks.bytes_of(bytes_of)"
 STUB = "def bytes_of(n, bits):\n    raise NotImplementedError" + CHECK
 SOLUTION = (
@@ -319,8 +319,8 @@ def test_a_part_may_have_another_first_cell_and_helpers(tmp_path):
         },
     )
     first = cells[1]["source"]
-    text = "".join(first).replace("from cs336_course.checks import gpt2_model as checks", "")
-    cells[1]["source"] = text + "\nimport cs336_course.checks.gpt2_model as checks"
+    text = "".join(first).replace("from cs336_course.exercises import n07_gpt2_model as checks", "")
+    cells[1]["source"] = text + "\nimport cs336_course.exercises.n07_gpt2_model as checks"
     cells.insert(find(cells), cell(helper))
     save(tmp_path, cells)
     found = part(tmp_path)
@@ -384,7 +384,7 @@ def test_a_process_that_cannot_start_says_why(monkeypatch):
 
 
 def test_a_part_is_checked_once_by_a_process_that_ends(monkeypatch):
-    checks = "cs336_course.checks.start"
+    checks = "cs336_course.exercises.n00_start_here"
     job = {"before": "", "code": "x = 1 / 0", "checks": checks, "check": "", "arguments": []}
     with PROCESS() as process:
         assert "ZeroDivisionError" in process.reason(**job)

@@ -148,7 +148,7 @@ SQUARE = an_exercise(
         (lambda x: x.detach() ** 2, "the gradient is lost"),
         (lambda x: x * x.detach(), "the gradient of x isn't"),
         (lambda x: x.mul_(x), "changes its input x in place"),
-        (torch.square, ""),
+        (torch.square, "torch.square does all the work"),
         (lambda x: torch.square(x), "torch.square does all the work"),
         (lambda x: x * x + torch.zeros(3), "would fail on a GPU"),
         (lambda x: x * x + torch.tensor(x.tolist()) * 0, ""),
