@@ -342,7 +342,7 @@ def parse(arguments: list[str], commands: Any = Command) -> Any:
             error = error.__context__
         if error:  # a config, which tyro makes from the flags, has refused them
             raise error from None
-        sys.stderr.write(explanation.getvalue())
+        Log().write(explanation.getvalue())
         raise
 
 

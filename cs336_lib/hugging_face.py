@@ -68,7 +68,7 @@ def load(source: str | Path, device: torch.device = CPU) -> GPT:
     files = weight_files(folder)
     check_size(config, files)
     with torch.device("meta"):  # shapes only, so no memory is used and no random number is drawn
-        model = GPT(config)
+        model = GPT(config, seed=0)
     model.load_state_dict(read_weights(files, model), strict=False, assign=True)
     model.lm_head.weight = model.get_parameter(EMBEDDING)
     return model.to(device).eval()

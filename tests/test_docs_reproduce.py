@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from cs336_lib import accounting
-from cs336_lib.cli import parse
+from cs336_course.cli import Command
+from cs336_lib import accounting, cli
 from cs336_lib.config import CHANGEABLE, PRESETS, GPTConfig
 from cs336_lib.evals import hellaswag
 from cs336_lib.schedule import learning_rate
@@ -28,6 +28,11 @@ PRESET = PRESETS["gpt2-124m"][1]
 SCRIPT, SLURM = "reproduce/gpt2_124m.sh", "reproduce/gpt2_124m.slurm"
 RUN = "runs/gpt2-124m"
 ENDS = 3087 / 10_042  # HellaSwag of the quoted run's last line
+
+
+def parse(arguments):
+    """Read the arguments of a command as `cs336` does."""
+    return cli.parse(arguments, Command)
 
 
 def code_and_output() -> list[tuple[str, str]]:

@@ -213,6 +213,7 @@ def put_everywhere(content: bytes, exported: Path, run_dir: Path) -> None:
 MAY = {
     "cs336_lib/__init__.py": {"import_module"},
     "cs336_lib/training/trackers.py": {"import_module"},
+    "cs336_course/engine/task.py": {"exec", "compile"},
     "cs336_course/learner/assemble.py": {"exec"},
     "cs336_course/learner/assembled_run.py": {"exec", "eval", "compile", "import_module"},
     "cs336_course/grading/graded_run.py": {"exec", "eval", "compile", "import_module"},
@@ -608,7 +609,6 @@ def test_fuzzed_configs_are_made_or_refused(content):
             made = from_json(kind, content, "config.json")
         except UserError as error:
             said = str(error)
-            assert said.startswith("config.json: ")
-            assert "\n" not in said
+            assert all(line.startswith("config.json: ") for line in said.split("\n"))
         else:
             assert from_json(kind, json.loads(json.dumps(dataclasses.asdict(made))), "") == made

@@ -31,7 +31,7 @@ import torch
 
 import cs336_lib
 from cs336_course.checks import report
-from cs336_course.engine import Exercise, records
+from cs336_course.engine import Exercise, records, state
 from cs336_course.engine.judge import diagnose
 from cs336_course.grading import cell_slice, isolation, process_tree
 from cs336_course.grading.tampering import (
@@ -46,6 +46,7 @@ from cs336_lib.system.hardware import is_out_of_memory
 
 TIME, MEMORY, ERROR, TAMPERED = "time limit", "memory limit", "error", "tampered"
 OBSERVED = "observed"  # the records of an answer, which the server judges
+OUT_OF_MEMORY = "MemoryError", "OutOfMemoryError"
 RECORDS = 50 * 2**20  # bytes of the records of an answer
 # Checks import these on first use, and they replace functions of PyTorch and Python.
 LATE = ("torch._dynamo", "torch.testing._internal.distributed.multi_threaded_pg")
@@ -159,9 +160,13 @@ def grade(job: Mapping[str, Any], task: Task, snapshot: Snapshot) -> Verdict:
 def observed(exercise: Exercise, answers: list[Any]) -> Verdict:
     """Return the records of an answer as JSON, for a process that the answer can't reach."""
     try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            state.set_back(exercise.name)
         found = list(exercise.records(*answers))
     except BaseException as error:
         return failed(error)
+    if any(record.get("raises", {}).get("type") in OUT_OF_MEMORY for record in found):
+        return MEMORY, ""
     return OBSERVED, json.dumps(records.encode(found))
 
 

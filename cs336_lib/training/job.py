@@ -205,7 +205,7 @@ def new_model(shape: GPTConfig, config: TrainConfig, place: Place) -> GPT:
     """
     if distributed.is_sharded(config, place.world):
         with torch.device("meta"):
-            return GPT(shape)
+            return GPT(shape, seed=0)
     numbers = accounting.count_parameters(shape)
     what = f"a model of {numbers:,} parameters"
     hardware.require_memory(4 * numbers, torch.device("cpu"), what)

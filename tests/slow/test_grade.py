@@ -102,69 +102,50 @@ ANSWERS = {
         "error",
         "without a result",
     ),
-    "patches_expect": (
-        "from cs336_course.checks import report\nreport.expect = print\n" + WRONG,
-        "tampered",
-        "report.expect",
+    "patches_comparison": (
+        "from cs336_course.engine import compare, judge\n"
+        "compare.difference = judge.difference = lambda *_: None\n"
+        "judge.diagnose = lambda *_: None\n" + WRONG,
+        "not right yet",
+        "",
     ),
-    "patches_code": (
-        "from cs336_course.checks import report\n"
-        "report.expect.__code__ = (lambda condition, diagnosis: None).__code__\n" + WRONG,
-        "tampered",
-        "report.expect",
-    ),
-    "patches_error": (
-        "from cs336_course.checks import report\n"
-        "report.DiagnosisError = type('Quiet', (Exception,), {})\n" + WRONG,
-        "tampered",
-        "report.DiagnosisError",
-    ),
-    "patches_check": (
-        "checks.head_scores.__wrapped__.__wrapped__.__code__ = (lambda answer: None).__code__\n"
-        + WRONG,
-        "tampered",
-        "head_scores",
-    ),
+    "patches_cases": ("checks.head_scores.cases = lambda: []\n" + WRONG, "not right yet", "ended"),
     "patches_torch": (
-        "torch.allclose = torch.equal = lambda *a, **k: True\n" + WRONG,
-        "tampered",
-        "torch.",
-    ),
-    "patches_method": (
-        "torch.Tensor.allclose = lambda *a, **k: True\n" + WRONG,
-        "tampered",
-        "allclose",
+        "torch.allclose = torch.equal = torch.testing.assert_close = lambda *a, **k: True\n"
+        + WRONG,
+        "not right yet",
+        "",
     ),
     "patches_builtins": (
         "import builtins\nbuiltins.bool = lambda x: True\n" + WRONG,
-        "tampered",
-        "builtins.bool",
-    ),
-    "hides_builtin": (
-        "from cs336_course.checks import report\nreport.bool = lambda x: True\n" + WRONG,
-        "tampered",
-        "report.bool",
+        "not right yet",
+        "",
     ),
     "patches_later": (
-        "def head_scores(q, k):\n    torch.allclose = lambda *a, **k: True\n"
+        "def head_scores(q, k):\n    torch.testing.assert_close = lambda *a, **k: True\n"
         "    return torch.zeros(len(q), q.shape[2], q.shape[1], k.shape[1])\n"
         "checks.head_scores(head_scores)",
-        "tampered",
-        "torch.allclose",
+        "not right yet",
+        "",
     ),
-    "mode": (
-        "def yes(self, function, types, args=(), kwargs=None):\n"
-        "    same = function.__name__ in ('allclose', 'equal', 'all')\n"
-        "    return same or function(*args, **(kwargs or {}))\n"
-        "name = '__torch' + '_function__'\n"
-        "type('Yes', (torch.overrides.TorchFunctionMode,), {name: yes})().__enter__()\n" + RIGHT,
-        "tampered",
-        "also accepts wrong ones",
+    "walks_frames": (
+        "import json, os, sys\n"
+        "def head_scores(q, k):\n"
+        "    frame = sys._getframe()\n"
+        "    while frame and 'token' not in frame.f_locals:\n"
+        "        frame = frame.f_back\n"
+        "    os.write(3, (frame.f_locals['token'] + json.dumps(['passed', ''])).encode())\n"
+        "    os._exit(0)\n"
+        "checks.head_scores(head_scores)",
+        "error",
+        "not one that a check gives",
     ),
-    "string": (
-        "Yes = type('Yes', (torch.Tensor,), {'__eq__': lambda *_: True})\n" + RIGHT,
-        "tampered",
-        "__eq__",
+    "equals_anything": (
+        "class Yes(torch.Tensor):\n    __eq__ = lambda *_: True\n"
+        "def head_scores(q, k):\n    return q.as_subclass(Yes)\n"
+        "checks.head_scores(head_scores)",
+        "not right yet",
+        "",
     ),
     "default_dtype": ("torch.set_default_dtype(torch.float64)\n" + RIGHT, "passed", ""),
     "unused_string": ("'__eq__'\n" + RIGHT, "passed", ""),
@@ -210,7 +191,7 @@ def make_class(folder: Path) -> None:
     (folder / "stripped").mkdir()
     (folder / "stripped" / f"{EINOPS}.ipynb").write_text(json.dumps(stripped))
 
-    one_wrong = solutions(EINOPS) | {"head_scores": ANSWERS["patches_torch"][0]}
+    one_wrong = solutions(EINOPS) | {"head_scores": WRONG}
     hand_in(folder / "one_wrong" / f"{EINOPS}.ipynb", one_wrong)
     helper = "from torch import einsum as summed\nx = 1 / 0\nPLAN = 'bqhd,bkhd->bhqk'\n"
     helper += "def dots(x, y):\n    return summed(PLAN, x, y)"
@@ -281,7 +262,7 @@ def test_answers_are_found_without_metadata_and_in_other_cells(graded):
 
 
 def test_an_exercise_does_not_affect_another(graded):
-    assert of(graded, "one_wrong", "03 ") == ["tampered", *["passed"] * 3]
+    assert of(graded, "one_wrong", "03 ") == ["not right yet", *["passed"] * 3]
     for name, (_, verdict, _) in ANSWERS.items():
         assert of(graded, name, "03 ") == [verdict, *["not attempted"] * 3]
 
@@ -306,7 +287,7 @@ def test_bad_folders_are_rows(graded):
 def test_a_line_per_learner(graded):
     (line,) = (line for line in graded["printed"] if line.startswith("one_wrong "))
     exercises = len(graded["verdicts"]["one_wrong"]) - len(("learner", "passed"))
-    expected = f"3 of {exercises} passed, {exercises - 4} missing, 1 tampered"
+    expected = f"3 of {exercises} passed, {exercises - 4} missing, 1 not right yet"
     assert line.partition("  ")[2].strip() == expected
     assert len(graded["printed"]) == len(graded["verdicts"]) + 2
 
