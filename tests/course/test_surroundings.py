@@ -14,7 +14,6 @@ from cs336_course.checks import (
     gpt2_sampling,
     gpt2_scale,
     gpt2_speed,
-    gpt2_training,
     surroundings,
 )
 from cs336_course.checks.report import exercise, expect, part
@@ -203,9 +202,6 @@ REAL = {
     gpt2_model.generate: gpt2_sampling.library_generate,
     gpt2_model.init_weights: gpt2_model.library_init_weights,
     gpt2_model.embed: gpt2_model.library_embed,
-    gpt2_training.update: gpt2_training.update_of,
-    gpt2_training.evaluate: gpt2_training.evaluate_of,
-    gpt2_training.backward: gpt2_training.backward_of,
     gpt2_speed.fast: gpt2_speed.library_fast,
     gpt2_scale.most_likely: gpt2_scale.library_most_likely,
 }
