@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cs336_course.engine.observe import NoValues, ReadsValuesError
-from cs336_course.engine.records import plain
+from cs336_course.engine.records import Record, plain
 
 
 class Autocast(AbstractContextManager):
@@ -45,21 +45,22 @@ class Passes:
 
     Attributes:
         inputs: Input of each forward pass.
-        ways: In which mode the passes were, whether gradients were on, and autocast entered.
     """
 
     def __init__(self, model: nn.Module, autocast: Autocast):
         self.model, self.autocast = model, autocast
         self.inputs: list[Tensor] = []
-        self.ways: set[str] = set()
+        self.seen: set[tuple[bool, bool, bool]] = set()
 
     def look(self, x: Tensor) -> None:
         """Note a forward pass."""
         self.inputs.append(x)
-        mode = "training" if self.model.training else "evaluation"
-        gradients = "on" if torch.is_grad_enabled() else "off"
-        autocast = "in" if self.autocast.is_open else "outside of"
-        self.ways.add(f"{mode} mode, gradients {gradients}, {autocast} autocast")
+        self.seen.add((self.model.training, torch.is_grad_enabled(), self.autocast.is_open))
+
+    def facts(self) -> Record:
+        """Return in which modes the model was called, with gradients or without, and where."""
+        names = ("in training mode", "with gradients", "in autocast")
+        return {name: sorted({seen[n] for seen in self.seen}) for n, name in enumerate(names)}
 
 
 def flat_gradient(model: nn.Module) -> Tensor:

@@ -903,7 +903,7 @@ def see_backward(answer: Any, case: Case) -> Record:
         loss = answer(model, iter(given), pieces + others, autocast)
     tokens = zip(sum(given, ()), sum(pieces_of(pieces, rows, seq), ()), strict=True)
     return {
-        "ways": sorted(passes.ways),
+        **passes.facts(),
         "autocast is open": autocast.is_open,
         "rows at once": any(len(x) > rows for x in passes.inputs),
         "memory": any(kept),
@@ -946,7 +946,9 @@ backward = Exercise(
     smaller="A batch has two pieces with the mean losses 2 and 4. What does each piece contribute "
     "to the mean loss of the batch?",
     says={
-        "ways": "call the model in training mode, with gradients and inside `with autocast:`.",
+        "in training mode": "model.eval() turns dropout off; call the model in training mode.",
+        "with gradients": "no_grad is on, so there is no gradient to add up.",
+        "in autocast": "the forward pass must be inside `with autocast:`.",
         "autocast is open": STAYS_OPEN,
         "rows at once": JOINED,
         "memory": IN_MEMORY,
@@ -966,7 +968,7 @@ backward = Exercise(
             "def backward",
             "@torch.no_grad()\ndef backward",
         ),
-        "model.eval() turns dropout off; train in training mode.": (
+        "model.eval() turns dropout off; call the model in training mode.": (
             LOOP,
             f"    model.eval()\n{LOOP}",
         ),
@@ -1229,7 +1231,7 @@ def see_evaluation(answer: Any, case: Case) -> Record:
     with watched_forward(model, passes.look):
         loss = call()
     return {
-        "ways": sorted(passes.ways),
+        **passes.facts(),
         "autocast is open": autocast.is_open,
         "too far": tokens.is_too_far,
         "windows at once": any(len(x) > micro for x in passes.inputs),
@@ -1268,7 +1270,11 @@ evaluate = Exercise(
     smaller="A stream has 20 tokens, block_size is 3 and eval_tokens is 9. How many windows fit, "
     "and where do the chosen ones begin?",
     says={
-        "ways": "call the model in evaluation mode, without gradients and inside `with autocast:`.",
+        "in training mode": "the model is in training mode, so dropout changes its loss; call "
+        "model.eval() first.",
+        "with gradients": "every forward pass keeps its activations for a backward pass; use "
+        "torch.no_grad().",
+        "in autocast": "the forward pass must be inside `with autocast:`.",
         "autocast is open": STAYS_OPEN,
         "too far": "you read past the end of the tokens. A window takes block_size + 1 of them, so "
         "there are (len(tokens) - 1) // block_size windows.",
