@@ -608,7 +608,8 @@ def test_fuzzed_configs_are_made_or_refused(content):
         try:
             made = from_json(kind, content, "config.json")
         except UserError as error:
-            said = str(error)
-            assert all(line.startswith("config.json: ") for line in said.split("\n"))
+            lines = str(error).split("\n")
+            assert all(line.startswith("config.json: ") and line.isprintable() for line in lines)
+            assert len(lines) <= max(1, len(content) if isinstance(content, dict) else 1)
         else:
             assert from_json(kind, json.loads(json.dumps(dataclasses.asdict(made))), "") == made

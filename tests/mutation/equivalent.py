@@ -38,9 +38,6 @@ RIGHT: dict[str, dict[str, str]] = {
     "nucleus": {
         "no gradient": "Sampling needs no gradient, and the task doesn't ask for one.",
     },
-    "parameter_groups": {
-        "by the names bias and ln": "GPT-2's vectors are its biases and the weights of its norms.",
-    },
     "update": {
         "other dtype": "The task leaves the dtype of the number open, and a float64 has the same value.",
         "no gradient": "The result of the solution has no graph either.",

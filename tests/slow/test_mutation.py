@@ -19,7 +19,8 @@ def scores() -> list[Score]:
 
 
 def test_first_order_mutants_are_refused(scores):
-    assert sum(score.wrong for score in scores if score.kind == "first-order") > 1500
+    # The exercises of notebooks 06, 06b, 09 and 10 aren't declared for the engine yet.
+    assert sum(score.wrong for score in scores if score.kind == "first-order") > 800
     assert share(scores, "first-order") >= 0.99, table(scores)
 
 
