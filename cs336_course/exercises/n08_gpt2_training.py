@@ -421,7 +421,7 @@ def little_gpt(seed: int, device: str = "cpu", **changes: Any) -> GPT:
     with seeded(seed), torch.device(device), torch.no_grad():
         model = GPT(GPTConfig(**{**shape, **changes}))
         for p in model.parameters():
-            p *= 6
+            p.mul_(6)
     return model
 
 
