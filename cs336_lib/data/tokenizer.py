@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tiktoken
@@ -205,7 +206,15 @@ def load_tokenizer(path: Path) -> Tokenizer:
         FileNotFoundError: If the file doesn't exist.
         UserError: If `save_tokenizer` didn't write the file, or it has changed since.
     """
-    description = read_json(inside(path.parent, path.name))
+    return from_description(read_json(inside(path.parent, path.name)), path)
+
+
+def from_description(description: dict[str, Any], path: Path) -> Tokenizer:
+    """Make the tokenizer that the content of a tokenizer.json describes.
+
+    Raises:
+        UserError: If `save_tokenizer` didn't write the file, or it has changed since.
+    """
     name, alphabet = description.get("name", ""), description.get("alphabet", "")
     # Encoding drops lone surrogates.
     is_text = isinstance(alphabet, str) and alphabet.encode(errors="ignore").decode() == alphabet
@@ -238,7 +247,8 @@ def tokenizer_of(folder: Path) -> Tokenizer | None:
         return None
     description = read_json(path)
     if FIELDS & description.keys():
-        return load_tokenizer(path)
+        inside(folder, path.name)  # refuses a link that leads elsewhere
+        return from_description(description, path)
     model = description.get("model")
     vocab = model.get("vocab") if isinstance(model, dict) else None
     if not isinstance(vocab, dict) or not vocab or any(len(token) != 1 for token in vocab):

@@ -27,9 +27,13 @@ def is_sharded(config: TrainConfig, world: World) -> bool:
 def require_room(
     shape: GPTConfig, config: TrainConfig, device: torch.device, world: World, autocast: bool
 ) -> None:
-    """Raise `ValueError` if training this model needs more memory than the device has."""
+    """Raise `UserError` if training this model needs more memory than there is.
+
+    Its weights are drawn on the CPU, unless it is sharded.
+    """
     per = accounting.bytes_per_parameter(config.optimizer)
-    needed = accounting.count_parameters(shape) * per.total
+    numbers = accounting.count_parameters(shape)
+    needed = numbers * per.total
     if is_sharded(config, world):
         needed /= world.size
     elif device.type == "cpu":  # elsewhere a compiler keeps less than we would count
@@ -38,6 +42,9 @@ def require_room(
         # At the backward pass of a step's only micro-batch there are no gradients yet.
         needed = max(needed, sum(kinds.values()) - kinds["gradients"])
     hardware.require_memory(needed, device, f"training with {config.optimizer}")
+    if not is_sharded(config, world):
+        what = f"a model of {numbers:,} parameters"
+        hardware.require_memory(4 * numbers, torch.device("cpu"), what)
 
 
 def compiles(config: TrainConfig, device: torch.device, world: World) -> bool:
