@@ -42,12 +42,6 @@ class ConfigError(UserError):
     """Mistakes of a config, told in a line each."""
 
 
-def require(condition: bool, message: str) -> None:
-    """Raise `UserError(message)` unless `condition` is true."""
-    if not condition:
-        raise UserError(message)
-
-
 def refuse(mistakes: Iterable[str]) -> None:
     """Raise `ConfigError` if there is any mistake."""
     if lines := "\n".join(mistakes):
