@@ -161,6 +161,10 @@ def test_shared_sentences(answer, expected):
     assert found == expected if not expected else expected in found
 
 
+def test_a_number_that_no_float_holds_is_wrong():
+    assert "isn't right" in said(TWICE, lambda number: 10**400 * (2 * number - 1))
+
+
 def test_a_later_case_is_named():
     assert said(TWICE, lambda number: 2 if number else 1).startswith(
         "it is right for the first inputs, but not for zero (number=0)."
