@@ -112,14 +112,23 @@ def kind_of(value: Any) -> str:
 
 def numbers_differ(got: float, want: float, tolerance: float) -> Found | None:
     """Return how two numbers differ, or None. Whole numbers have to be exact."""
+    exact = isinstance(want, int) and abs(want) < 2**53
+    got, want = as_float(got), as_float(want)
     if math.isnan(got) or math.isnan(want):
         both = math.isnan(got) and math.isnan(want)
         return None if both else ("nan", str(got), shown(want))
-    exact = isinstance(want, int) and abs(want) < 2**53
     relative, absolute = EXACT if exact else NUMBERS
     if math.isclose(got, want, rel_tol=tolerance * relative, abs_tol=tolerance * absolute):
         return None
     return "value", shown(got), shown(want)
+
+
+def as_float(number: float) -> float:
+    """Return a number as a float. A whole number beyond the largest float is infinite."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
 
 
 def tensors_differ(got: Tensor, want: Tensor, tolerance: float) -> Found | None:
