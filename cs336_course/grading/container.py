@@ -12,9 +12,9 @@ from cs336_lib.config import UserError
 ENGINES = ("docker", "podman")
 INSIDE = "/answers"  # the learner's files in the container
 RUN = """
-from cs336_course.grading import graded_run
+from cs336_course.grading import answer_process
 from cs336_course.learner import study
-graded_run.main(study.SHIPPED)
+answer_process.main(study.SHIPPED)
 """
 TEMPORARY_GB = 1  # files that an answer writes
 PYTORCH_GB = 2  # what PyTorch takes without an answer

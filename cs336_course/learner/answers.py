@@ -3,6 +3,7 @@
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from types import TracebackType
 from typing import IO, Any
 
 UNTOUCHED = "not attempted yet"
+ENDED = "your code ended Python"
 RUN = "from cs336_course.learner import assembled_run; assembled_run.main()"
 SECONDS = 120  # for a part and its check
 START_SECONDS = 600  # for importing PyTorch, perhaps from a cold disk
@@ -25,10 +27,9 @@ known: dict[str, str] = {}
 class Process:
     """A process that checks parts, within a `with` block.
 
-    It starts when the first part is checked. It starts again after a part that ended it, that took
-    too long or that left something changed, such as the default dtype. The process is a new one
-    rather than a fork, because the threads of a notebook's kernel don't survive a fork, and
-    Windows has none.
+    It starts when the first part is checked. It starts again after a part that took too long, and
+    after every part where it can't run each in a fork. The process itself is no fork, because the
+    threads of a notebook's kernel don't survive one.
     """
 
     running: subprocess.Popen[str] | None = None
@@ -60,6 +61,7 @@ class Process:
                 stderr=errors,
                 encoding="utf-8",
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+                start_new_session=True,  # so that a part's own processes can be ended with it
             )
             self.lines = queue.Queue()
             arguments = (self.running.stdout, self.lines)
@@ -90,16 +92,17 @@ class Process:
         line = self.next_line(SECONDS)
         if not line:
             self.stop()
-            ended = "your code ended Python"
-            return ended if line == "" else f"your code took more than {SECONDS:g} seconds"
-        known[key], is_clean = json.loads(line)
-        if not is_clean:
+            return ENDED if line == "" else f"your code took more than {SECONDS:g} seconds"
+        known[key], goes_on = json.loads(line)
+        if not goes_on:
             self.stop()
         return known[key]
 
     def stop(self) -> None:
         """End the process."""
         if self.running is not None:
+            with suppress(AttributeError, ProcessLookupError):  # Windows has no groups
+                os.killpg(self.running.pid, signal.SIGKILL)
             self.running.kill()
             self.running.wait()
             with suppress(OSError):  # a job may still be in the buffer

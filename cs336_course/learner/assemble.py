@@ -14,8 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from cs336_course.grading import cell_slice
-from cs336_course.learner import answers, study
+from cs336_course.learner import answers, cell_slice, study
 from cs336_course.learner.answers import UNTOUCHED
 from cs336_lib.config import UserError
 from cs336_lib.io import write_atomic

@@ -376,6 +376,22 @@ def test_an_answer_disturbs_no_other(tmp_path, monkeypatch, line, reason):
     assert (torch.is_grad_enabled(), torch.get_default_dtype()) == (True, torch.float32)
 
 
+def test_without_forks_each_part_has_its_own_process(monkeypatch):
+    monkeypatch.setattr(answers, "RUN", answers.RUN.replace("main()", "main(False)"))
+    job = {"before": "", "checks": "", "check": "", "arguments": []}
+    with PROCESS() as process:
+        assert "ZeroDivisionError" in process.reason(code="x = 2 / 0", **job)
+        assert process.running is None
+        leaves = "import torch; torch.set_default_dtype(torch.float64)"
+        assert process.reason(code=leaves, **job) == ""
+        assert (
+            process.reason(
+                code=f"{leaves.split(';')[0]}; assert torch.ones(1).dtype == torch.float32", **job
+            )
+            == ""
+        )
+
+
 def test_a_process_that_cannot_start_says_why(monkeypatch):
     monkeypatch.setattr(answers, "RUN", "raise ImportError('no torch')")
     job = {"before": "", "code": "x = 1", "checks": "", "check": "", "arguments": []}

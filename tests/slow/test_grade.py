@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from cs336_course.grading import cell_slice, grade, isolation
+from cs336_course.grading import grade, isolation, report, runner, submissions
+from cs336_course.learner import cell_slice
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 DTYPES, EINOPS, MODEL = STEMS = ("01_dtypes", "03_einops", "07_gpt2_model")
@@ -100,7 +101,7 @@ ANSWERS = {
         + "os._exit(0)\n"
         + WRONG,
         "error",
-        "without a result",
+        "not one that a check gives",
     ),
     "patches_comparison": (
         "from cs336_course.engine import compare, judge\n"
@@ -128,13 +129,10 @@ ANSWERS = {
         "not right yet",
         "",
     ),
-    "walks_frames": (
-        "import json, os, sys\n"
+    "writes_a_verdict": (
+        "import json, os\n"
         "def head_scores(q, k):\n"
-        "    frame = sys._getframe()\n"
-        "    while frame and 'token' not in frame.f_locals:\n"
-        "        frame = frame.f_back\n"
-        "    os.write(3, (frame.f_locals['token'] + json.dumps(['passed', ''])).encode())\n"
+        "    os.write(3, json.dumps(['passed', '']).encode())\n"
         "    os._exit(0)\n"
         "checks.head_scores(head_scores)",
         "error",
@@ -223,7 +221,7 @@ def graded(tmp_path_factory) -> dict[str, Any]:
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("SECRET", "token")
-        limits = grade.Limits(SECONDS, 2)
+        limits = runner.Limits(SECONDS, 2)
         printed = list(grade.grade(folder / "class", folder / "grades.csv", limits))
     after = {path: path.read_bytes() for path in (folder / "class").rglob("*") if path.is_file()}
     with open(folder / "grades.csv") as file:
@@ -319,8 +317,8 @@ def test_bad_input_is_one_line(tmp_path, monkeypatch):
 
 
 def test_a_name_cannot_change_the_terminal_or_be_a_formula():
-    assert grade.printable("a\x1b[2J\n b\u202ec") == "a\\x1b[2J b\\u202ec"
-    assert grade.to_csv([["=1", "-1", "Zoë, A.", ""]]) == "'=1,'-1,\"Zoë, A.\",\n"
+    assert report.printable("a\x1b[2J\n b\u202ec") == "a\\x1b[2J b\\u202ec"
+    assert report.to_csv([["=1", "-1", "Zoë, A.", ""]]) == "'=1,'-1,\"Zoë, A.\",\n"
 
 
 def test_the_newest_copy_is_graded(tmp_path):
@@ -330,12 +328,12 @@ def test_the_newest_copy_is_graded(tmp_path):
     (tmp_path / ".ipynb_checkpoints").mkdir()
     shutil.copy(tmp_path / "03_einops.ipynb", tmp_path / ".ipynb_checkpoints")
     original = NOTEBOOKS / f"{EINOPS}.ipynb"
-    assert grade.find(tmp_path, original) == tmp_path / "03_einops (1).ipynb"
-    assert grade.find(tmp_path, NOTEBOOKS / f"{DTYPES}.ipynb") is None
+    assert submissions.find(tmp_path, original) == tmp_path / "03_einops (1).ipynb"
+    assert submissions.find(tmp_path, NOTEBOOKS / f"{DTYPES}.ipynb") is None
     shutil.copyfile(original, tmp_path / "03_einops.ipynb")  # pulled again, and not edited
-    assert grade.find(tmp_path, original) == tmp_path / "03_einops (1).ipynb"
+    assert submissions.find(tmp_path, original) == tmp_path / "03_einops (1).ipynb"
     (tmp_path / "03_einops (1).ipynb").unlink()
-    assert grade.find(tmp_path, original) == tmp_path / "03_einops.ipynb"
+    assert submissions.find(tmp_path, original) == tmp_path / "03_einops.ipynb"
 
 
 def test_without_a_namespace_python_refuses_connections():

@@ -16,17 +16,17 @@ from tests.slow.test_grade import DTYPES, EINOPS, RIGHT, WRONG, hand_in, solutio
 ROOT = Path(__file__).parents[2]
 SECONDS = 3
 NO_NAMESPACES = (
-    "from cs336_course.grading import graded_run, isolation\n"
-    "isolation.unshare = lambda flags: False\ngraded_run.main()"
+    "from cs336_course.grading import answer_process, isolation\n"
+    "isolation.unshare = lambda flags: False\nanswer_process.main()"
 )
 GRADE = """
 import sys
 from pathlib import Path
-from cs336_course.grading import grade
+from cs336_course.grading import grade, runner
 without = sys.argv[1]
-grade.RUN = without or grade.RUN
-grade.GRACE = 4
-for line in grade.grade(Path("class"), Path("grades.csv"), grade.Limits({seconds}, {memory})):
+runner.RUN = without or runner.RUN
+runner.GRACE = 4
+for line in grade.grade(Path("class"), Path("grades.csv"), runner.Limits({seconds}, {memory})):
     print(line, flush=True)
 """
 
@@ -225,7 +225,7 @@ if words[0] == "rm":
 source = words[words.index("--volume") + 1].split(":")[0]
 settings = [words[i + 1].split("=", 1) for i, word in enumerate(words) if word == "--env"]
 settings = dict(settings) | {{"TMPDIR": {folder!r}, "PYTHONPATH": {root!r}}}
-mount = "from cs336_course.grading import graded_run as g; copy = g.writable; "
+mount = "from cs336_course.grading import answer_process as g; copy = g.writable; "
 mount += f"g.writable = lambda root: copy({{{{'/answers': {{source!r}}}}}}[root]); "
 at = words.index("course") + 1
 sys.exit(subprocess.call([sys.executable, *words[at:-1], mount + words[-1]], env=settings))

@@ -6,7 +6,7 @@ import re
 import shutil
 from pathlib import Path
 
-from cs336_course.grading import grade
+from cs336_course.grading import grade, runner
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
@@ -29,7 +29,7 @@ def test_all_solutions_pass(tmp_path):
         shutil.copytree(NOTEBOOKS, tmp_path / "class" / name)
     for path in (tmp_path / "class" / "solved").glob("*.ipynb"):
         solve(path)
-    for line in grade.grade(tmp_path / "class", tmp_path / "grades.csv", grade.Limits()):
+    for line in grade.grade(tmp_path / "class", tmp_path / "grades.csv", runner.Limits()):
         print(line)
     with open(tmp_path / "grades.csv") as file:
         solved, untouched = csv.DictReader(file)
