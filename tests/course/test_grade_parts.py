@@ -10,7 +10,7 @@ import torch
 
 from cs336_course.grading import container, grade, graded_run, tampering
 
-NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "03_einops.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "03_einops.ipynb"
 LIMITS = grade.Limits(3, 2)
 
 
