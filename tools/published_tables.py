@@ -1,7 +1,7 @@
 """Print the tables of docs/published_runs.md: python -m tools.published_tables."""
 
+from cs336_course.demos import published_runs
 from cs336_lib import accounting
-from cs336_lib.bill import published
 from cs336_lib.bill.simulate import simulate
 from cs336_lib.text import duration
 
@@ -12,7 +12,7 @@ def run_table() -> str:
         "| run | devices | layout | MFU | tokens/s a device, predicted | stated | ratio | time |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for run in published.runs().values():
+    for run in published_runs.runs().values():
         several = run.devices is not None and run.devices > 1
         devices = f"{run.devices:,} x {run.device.upper()}" if several else run.device.upper()
         cells = [run.title, devices, run.layout]
@@ -36,7 +36,7 @@ def step_table() -> str:
         "| step | devices | layout | simulated | stated | off by |",
         "|---|---|---|---|---|---|",
     ]
-    for name, step in published.steps().items():
+    for name, step in published_runs.steps().items():
         layout = step.work.layout
         found = simulate(step.work, step.cluster).mfu
         counts = (layout.tp, layout.pp, layout.cp, layout.ep, layout.dp)

@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, NullFormatter
 
+from cs336_course.demos.scaling_laws import Optimum, ScalingRun, power_law
 from cs336_course.figures.style import BLACK, GREY, LINES, figure, ink, label
-from cs336_lib.bill.scaling import Optimum, ScalingRun, power_law
 
 MARKERS = "osD^vP*X"
 KAPLAN = 0.73  # exponent of the best size before Hoffmann et al. (2022) corrected it

@@ -18,7 +18,7 @@ from cs336_course.checks import report
 from cs336_course.checks.report import exercise, expect, expect_number
 from cs336_course.learner import study
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @exercise("What is 1 + 1?")

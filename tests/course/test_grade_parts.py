@@ -10,7 +10,7 @@ from cs336_course.engine import records
 from cs336_course.exercises.n03_einops import head_scores
 from cs336_course.grading import answer_process, container, grade, runner, submissions
 
-NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "03_einops.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "03_einops.ipynb"
 LIMITS = runner.Limits(3, 2)
 
 

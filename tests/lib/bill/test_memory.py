@@ -17,9 +17,10 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
+from cs336_course.demos import published_runs
 from cs336_course.demos.activation_memory import LiveBytes
 from cs336_lib import accounting
-from cs336_lib.bill import memory, models, published
+from cs336_lib.bill import memory, models
 from cs336_lib.bill.traffic import Layout
 from cs336_lib.config import GPTConfig
 
@@ -307,7 +308,7 @@ def test_published_steps_fit_into_their_devices():
     27508). DeepSeek-V3 caches activations in fp8 and recomputes norms, SwiGLU and MLA's
     up-projections (DeepSeek-AI 2024, sections 3.2.3 and 3.3.3). "selective" is the nearest of ours.
     """
-    for name, step in published.steps().items():
+    for name, step in published_runs.steps().items():
         work = step.work
         kinds = memory.peak(
             work.architecture,

@@ -20,7 +20,7 @@ from cs336_course.figures.alt import LONGEST
 from cs336_course.figures.course import COURSE
 from tools.notebooks import normalise
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NOTEBOOKS = {
     path.stem: nbformat.read(path, as_version=4)
     for path in sorted((ROOT / "notebooks").glob("*.ipynb"))

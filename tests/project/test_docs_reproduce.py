@@ -21,7 +21,7 @@ from cs336_lib.config import CHANGEABLE, PRESETS, GPTConfig
 from cs336_lib.evals import hellaswag
 from cs336_lib.schedule import learning_rate
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "reproduce_gpt2.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", TEXT, flags=re.S)
 PRESET = PRESETS["gpt2-124m"][1]

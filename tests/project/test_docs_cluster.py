@@ -9,7 +9,7 @@ import pytest
 
 from cs336_lib.cli import Train, parse
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCS, REPRODUCE = ROOT / "docs", ROOT / "reproduce"
 
 

@@ -8,12 +8,18 @@ import numpy as np
 import pytest
 import torch
 
+from cs336_course.demos import published_runs, scaling_laws
+from cs336_course.demos.scaling_laws import FITS, ScalingLaw, ScalingRun
+from cs336_course.demos.token_prices import (
+    Rental,
+    decode_cost,
+    decode_seconds,
+    training_cost,
+    weight_bytes,
+)
 from cs336_lib import accounting
 from cs336_lib.accounting import Architecture, count_parameters
-from cs336_lib.bill import published, scaling
-from cs336_lib.bill.cost import Rental, decode_cost, decode_seconds, training_cost, weight_bytes
 from cs336_lib.bill.models import model
-from cs336_lib.bill.scaling import FITS, ScalingLaw, ScalingRun
 from cs336_lib.config import GPTConfig
 from cs336_lib.data.loader import open_data
 from cs336_lib.system.hardware import DATASHEET
@@ -52,27 +58,27 @@ def test_corrected_fits_give_the_published_optimum(name, exponent, billions, tol
 def test_both_fits_recover_a_known_law():
     law = FITS["besiroglu"]
     runs = made_runs(law)
-    found = scaling.fit(runs)
+    found = scaling_laws.fit(runs)
     assert (found.alpha, found.beta) == pytest.approx((law.alpha, law.beta), rel=1e-3)
     assert found.e == pytest.approx(law.e, rel=1e-3)
-    assert scaling.size_exponent(runs) == pytest.approx(law.exponent, abs=0.01)
-    for optimum in scaling.isoflop(runs):
+    assert scaling_laws.size_exponent(runs) == pytest.approx(law.exponent, abs=0.01)
+    for optimum in scaling_laws.isoflop(runs):
         assert optimum.parameters == pytest.approx(law.optimum(optimum.budget)[0], rel=0.1)
-    low, high = scaling.exponent_interval(runs, rounds=50)
+    low, high = scaling_laws.exponent_interval(runs, rounds=50)
     assert low < law.exponent < high
 
 
 def test_losses_without_a_minimum_are_refused():
     runs = made_runs(FITS["besiroglu"])
     with pytest.raises(ValueError, match="no minimum"):
-        scaling.isoflop([replace(run, val_loss=-run.val_loss) for run in runs])
+        scaling_laws.isoflop([replace(run, val_loss=-run.val_loss) for run in runs])
     with pytest.raises(ValueError, match="2 sizes; at least 3"):
-        scaling.exponent_interval(runs[:2])
+        scaling_laws.exponent_interval(runs[:2])
 
 
 def test_shipped_runs_are_counted_as_their_commands_say():
     stream = open_data("", "", "char")[0]
-    for run in scaling.runs():
+    for run in scaling_laws.runs():
         words = shlex.split(run.command)
         flags = dict(zip(words[3::2], words[4::2], strict=True))
         assert words[:3] == ["cs336", "train", "shakespeare-char"]
@@ -86,8 +92,8 @@ def test_shipped_runs_are_counted_as_their_commands_say():
 
 
 def test_shipped_budgets_have_a_best_size_inside_their_range():
-    runs = scaling.runs()
-    optima = scaling.isoflop(runs)
+    runs = scaling_laws.runs()
+    optima = scaling_laws.isoflop(runs)
     assert len(optima) >= 4
     for optimum in optima:
         sizes = sorted(run.parameters for run in runs if run.budget == optimum.budget)
@@ -103,18 +109,18 @@ def test_gradient_noise_is_exact_over_all_batches():
     pairs = itertools.product(gradients, repeat=2)  # all batches of two, with replacement
     big = torch.stack([(a + b) / 2 for a, b in pairs]).square().sum(1).mean().item()
     small = gradients.square().sum(1).mean().item()
-    found = scaling.gradient_noise(small, big, small=1, big=2)
+    found = scaling_laws.gradient_noise(small, big, small=1, big=2)
     assert found == pytest.approx((mean.square().sum().item(), spread))
 
 
 def test_critical_batch_recovers_the_trade_off():
     batches = [1, 2, 8, 64]
-    least, critical = scaling.critical_batch(batches, [100 * (1 + 16 / b) for b in batches])
+    least, critical = scaling_laws.critical_batch(batches, [100 * (1 + 16 / b) for b in batches])
     assert (least, critical) == pytest.approx((100, 16))
 
 
 def test_shipped_gradients_get_noisier_as_the_loss_falls():
-    steps, losses, scales = zip(*scaling.noise_scales(), strict=True)
+    steps, losses, scales = zip(*scaling_laws.noise_scales(), strict=True)
     assert len(steps) >= 5
     assert losses[-1] < losses[0]
     assert min(scales) > 0
@@ -122,7 +128,7 @@ def test_shipped_gradients_get_noisier_as_the_loss_falls():
 
 
 def test_shipped_runs_with_large_batches_need_fewer_steps_and_more_tokens():
-    steps = scaling.steps_to_loss()
+    steps = scaling_laws.steps_to_loss()
     batches = sorted(steps)
     assert [steps[b] for b in batches] == sorted(steps.values(), reverse=True)
     assert steps[batches[-1]] * batches[-1] > 1.5 * min(n * b for b, n in steps.items())
@@ -140,7 +146,7 @@ def test_decoding_reads_the_bytes_that_gpt_fast_measured():
 
 
 def test_training_costs_what_deepseek_states():
-    run = published.runs()["deepseek-v3"]
+    run = published_runs.runs()["deepseek-v3"]
     assert run.convention == "causal"
     # An H800 computes like an H100
     rental = Rental(DATASHEET["h100"], price=2, mfu=run.mfu, convention="causal")

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from cs336_course.demos import published_runs
 from cs336_lib.accounting import count_parameters
-from cs336_lib.bill import published
 from tools.published_tables import run_table
 
-RUNS = published.runs()
-PAGE = Path(__file__).parents[1] / "docs" / "published_runs.md"
+RUNS = published_runs.runs()
+PAGE = Path(__file__).parents[2] / "docs" / "published_runs.md"
 
 
 @pytest.mark.parametrize("name", RUNS)

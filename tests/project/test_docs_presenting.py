@@ -7,7 +7,7 @@ import nbformat
 
 from cs336_course.figures.course import COURSE
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "presenting.md").read_text()
 ROW = r"^\| (\d\d\w?) \| (.+?) \| (\d+) \| (\d+) \|"
 ROWS = {row[0]: row for row in re.findall(ROW, TEXT, re.M)}

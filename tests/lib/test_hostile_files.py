@@ -30,7 +30,7 @@ from cs336_lib.model import GPT
 from cs336_lib.training import checkpoint
 from cs336_lib.training.loop import train
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 MEGABYTE = 2**20
 
 watched: list[str] = []  # events of the interpreter that no file of ours may cause

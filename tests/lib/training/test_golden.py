@@ -2,7 +2,7 @@
 
 A change of the numbers that isn't intended fails here. After one that is, make them again with
 
-    .venv/bin/python tests/test_golden.py
+    .venv/bin/python tests/lib/training/test_golden.py
 
 and say in the commit why they changed. Other processors and other versions of PyTorch need the
 tolerance, but two runs on one machine are equal to the last bit.

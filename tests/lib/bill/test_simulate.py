@@ -9,14 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cs336_course.demos import published_runs
 from cs336_lib import accounting, cli
-from cs336_lib.bill import models, published, simulate, text, traffic
+from cs336_lib.bill import models, simulate, text, traffic
 from cs336_lib.bill.simulate import Cluster, Workload
 from cs336_lib.bill.traffic import Layout
 from cs336_lib.system.datasheets import DATASHEET, LINKS
 from tools.published_tables import step_table
 
-STEPS = published.steps()
+STEPS = published_runs.steps()
 H100S = Cluster(DATASHEET["h100"], LINKS["nvlink4"], LINKS["infiniband-ndr"])
 
 
@@ -45,7 +46,7 @@ def test_no_step_is_hidden(errors):
 
 
 def test_the_page_has_every_step():
-    page = published.DATA.parent / "docs" / "published_runs.md"
+    page = published_runs.DATA.parent / "docs" / "published_runs.md"
     assert step_table() in page.read_text()
 
 

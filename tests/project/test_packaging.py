@@ -17,7 +17,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -134,7 +134,7 @@ def test_torch_ends_below_the_next_minor_which_a_weekly_job_tries():
         assert name in version
         assert ".venv/bin/python -m pytest --nbval notebooks/" in tests
     everything = next(line for line in commands["torch"] if "pytest tests" in line)
-    deselected = re.findall(r"--deselect tests/test_packaging.py::(\w+)", everything)
+    deselected = re.findall(r"--deselect tests/project/test_packaging.py::(\w+)", everything)
     assert deselected == [test_this_environment_has_the_pinned_versions.__name__]
 
 

@@ -20,7 +20,7 @@ from cs336_lib.config import GPTConfig
 from cs336_lib.data.shards import write_shard
 from cs336_lib.model import GPT
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SHAPE = {"n_layer": 1, "n_head": 2, "n_embd": 8, "block_size": 16}
 RECIPE = {"max_steps": 2, "batch_tokens": 32, "micro_batch_size": 1, "eval_tokens": 64}
 EXAMPLES = [

@@ -187,7 +187,7 @@ OWN: dict[str, dict[str, list[str]]] = {
         "memory_gb": ["0", "1e7"],
     },
 }
-NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 # Very many of these are fine. Where there are fewer, all are taken, and samples come one by one.
 HARMLESS = {
     *(("sample", "top_k"), ("sample", "num_samples")),

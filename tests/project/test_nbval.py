@@ -13,7 +13,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from tools import nbval
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def run_nbval(folder: Path, notebooks: dict[str, list[dict]], *arguments: str) -> tuple[str, float]:

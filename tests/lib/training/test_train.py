@@ -71,7 +71,7 @@ def test_the_expected_time_is_a_range_that_our_measurements_lie_in(tiny_run, mon
     times = [duration(float(flops) / 1e6 / share).split()[0] for share in (fast, slow)]
     shares = "(at 85% to 30% MFU as in PaLM; small models take longer)"
     assert f"expected   {' to '.join(times)} seconds without validation {shares}\n" in banner
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[3]
     for name, kind in (("README.md", "cpu"), ("docs/reproduce_gpt2.md", "cuda")):
         measured = re.findall(r"tokens/s.*?, (?:MFU )?([\d.]+)%", (root / name).read_text())
         slow, fast = EXPECTED_MFU[kind]
