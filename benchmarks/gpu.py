@@ -37,7 +37,7 @@ from benchmarks import common, generate, train_step
 from cs336_course.demos import speed_ladder, stopwatch
 from cs336_course.demos.activation_memory import SavedTensors
 from cs336_course.demos.ladder_step import Parts, Settings, Shape, Step, shape_for, training_batch
-from cs336_course.learner import assemble
+from cs336_course.one_file import assemble
 from cs336_lib import accounting
 from cs336_lib.bill import here
 from cs336_lib.config import PRESETS, GPTConfig, TrainConfig, UserError

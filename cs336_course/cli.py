@@ -74,7 +74,8 @@ class Assemble:
 
     def run(self) -> None:
         """Run `cs336 assemble`."""
-        from cs336_course.learner import assemble, study
+        from cs336_course.learner import study
+        from cs336_course.one_file import assemble
 
         folder = self.notebooks or study.find()
         print(assemble.describe(assemble.write(self.out, folder, self.overwrite)))

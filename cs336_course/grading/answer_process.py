@@ -31,7 +31,8 @@ from cs336_course.engine import Exercise, records, state
 from cs336_course.engine.judge import diagnose
 from cs336_course.grading import isolation, process_tree
 from cs336_course.grading.course_cells import CourseCell, course_cells
-from cs336_course.learner import cell_slice, study
+from cs336_course.learner import study
+from cs336_course.one_file import cell_slice
 from cs336_lib.system.hardware import is_out_of_memory
 
 TIME, MEMORY, ERROR = "time limit", "memory limit", "error"

@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 from cs336_course.engine import Exercise
-from cs336_course.learner import cell_slice
+from cs336_course.one_file import cell_slice
 
 
 @dataclass(frozen=True)

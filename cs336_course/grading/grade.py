@@ -17,7 +17,8 @@ from cs336_course.grading.report import (
 )
 from cs336_course.grading.runner import Limits, runner
 from cs336_course.grading.submissions import find, learners, read
-from cs336_course.learner import cell_slice, study
+from cs336_course.learner import study
+from cs336_course.one_file import cell_slice
 from cs336_lib.config import UserError
 from cs336_lib.io import temporary_path, write_atomic, writing
 

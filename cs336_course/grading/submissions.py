@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from shutil import copyfile
 
-from cs336_course.learner import cell_slice
+from cs336_course.one_file import cell_slice
 from cs336_lib.config import UserError
 
 NOTEBOOK_BYTES = 100 * 2**20

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cs336_course.learner import answers, assemble
+from cs336_course.one_file import answers, assemble
 
 COURSE = Path(__file__).parents[2] / "notebooks"
 PROCESS = answers.Process

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from cs336_course.learner import cell_slice
+from cs336_course.one_file import cell_slice
 
 CALL = ast.parse("checks.f(f)").body[0].value  # type: ignore[attr-defined]
 

@@ -17,7 +17,7 @@ from cs336_course.demos.ladder_step import (
     training_batch,
 )
 from cs336_course.demos.speed_ladder import RUNGS, Ladder, Row
-from cs336_course.learner import assemble
+from cs336_course.one_file import assemble
 from cs336_lib import accounting
 from cs336_lib.model import GPT
 from cs336_lib.system import hardware

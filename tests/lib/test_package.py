@@ -73,7 +73,7 @@ def test_help_in_a_notebook_shows_the_real_signature():
 # PyTorch
 QUICK = """
 cs336_course.cli cs336_lib.bill.text cs336_course.learner.study
-cs336_course.learner.lab cs336_course.learner.assemble
+cs336_course.learner.lab cs336_course.one_file.assemble
 """.split()
 
 

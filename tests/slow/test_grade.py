@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cs336_course.grading import grade, isolation, report, runner, submissions
-from cs336_course.learner import cell_slice
+from cs336_course.one_file import cell_slice
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 DTYPES, EINOPS, MODEL = STEMS = ("01_dtypes", "03_einops", "07_gpt2_model")

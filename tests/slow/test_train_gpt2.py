@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cs336_course.learner import assemble
+from cs336_course.one_file import assemble
 from cs336_lib import hugging_face
 from cs336_lib.config import GPTConfig, TrainConfig
 from cs336_lib.data.corpus import shakespeare

@@ -18,7 +18,7 @@ import torch
 
 from cs336_course.engine.judge import complaint, diagnose
 from cs336_course.engine.observe import raised
-from cs336_course.learner.answers import ENDED, UNTOUCHED
+from cs336_course.one_file.answers import ENDED, UNTOUCHED
 
 
 def reason(before: str, code: str, checks: str, check: str, arguments: list[str]) -> str:

@@ -14,8 +14,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from cs336_course.learner import answers, cell_slice, study
-from cs336_course.learner.answers import UNTOUCHED
+from cs336_course.learner import study
+from cs336_course.one_file import answers, cell_slice
+from cs336_course.one_file.answers import UNTOUCHED
 from cs336_lib.config import UserError
 from cs336_lib.io import write_atomic
 
