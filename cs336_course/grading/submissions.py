@@ -1,6 +1,5 @@
 """Find and read what a class has handed in, which nobody has checked before."""
 
-import json
 import os
 import stat
 from collections.abc import Iterator
@@ -65,31 +64,28 @@ def find(folder: Path, course: Path) -> Path | None:
     found = [path for path in names if not path.stem[after : after + 1].isalpha()]
 
     def rank(path: Path) -> tuple[bool, float, bool]:
-        return is_edited(path, course), path.stat().st_mtime, path.stem == stem
+        return may_be_edited(path, course), path.stat().st_mtime, path.stem == stem
 
     return max(found, key=rank, default=None)
 
 
-def is_edited(path: Path, course: Path) -> bool:
-    """Return whether the code of a learner's copy differs from the course's notebook."""
+def may_be_edited(path: Path, course: Path) -> bool:
+    """Return whether a copy is edited or can't be read, so that it is graded and named."""
     try:
-        return read(path) != read(course)
+        return read(path) != cell_slice.read_code(course)
     except (OSError, UserError):
         return True
 
 
 def read(path: Path) -> list[tuple[str, str]]:
-    """Return the code cells of an untrusted notebook, as `cell_slice.code_cells` does.
+    """Return the code cells of an untrusted notebook, as `cell_slice.read_code` does.
 
     Raises:
         UserError: If the file isn't a notebook, or is too large.
     """
     if path.stat().st_size > NOTEBOOK_BYTES:
-        raise UserError(f"{path.name} is not a notebook")
-    try:
-        return cell_slice.code_cells(json.loads(path.read_bytes()))
-    except (ValueError, RecursionError):  # not JSON, or not a notebook
-        raise UserError(f"{path.name} is not a notebook") from None
+        raise UserError(f"{path}: larger than {NOTEBOOK_BYTES:,} bytes")
+    return cell_slice.read_code(path)
 
 
 def copy_files(folder: Path, to: Path) -> list[str]:

@@ -212,7 +212,7 @@ def open_notebook(folder: Path | None, number: str) -> Notebook:
             f"{place.resolve()}: no notebook {number}_*.ipynb; give the folder of the notebooks"
         )
     cells = json.loads(course.read_text(encoding="utf-8"))["cells"]
-    return Notebook(number, cells, read_cells(path) if path else [], path)
+    return Notebook(number, cells, cell_slice.read_code(path) if path else [], path)
 
 
 def copy_of(course: Path, place: Path) -> Path | None:
@@ -225,29 +225,9 @@ def copy_of(course: Path, place: Path) -> Path | None:
 
     def rank(path: Path) -> tuple[bool, bool, bool, float]:
         is_copy = path.stem.startswith(stem) and not path.stem[len(stem) :][:1].isalpha()
-        return path.stem == stem, is_copy, is_edited(path, course), path.stat().st_mtime
+        return path.stem == stem, is_copy, cell_slice.is_edited(path, course), path.stat().st_mtime
 
     return max(place.glob(f"{stem.partition('_')[0]}_*.ipynb"), key=rank, default=None)
-
-
-def is_edited(path: Path, course: Path) -> bool:
-    """Return whether the code of a readable copy differs from the course's notebook."""
-    try:
-        return read_cells(path) != read_cells(course)
-    except UserError:
-        return False
-
-
-def read_cells(path: Path) -> list[tuple[str, str]]:
-    """Return the code and the exercise of each code cell of a notebook.
-
-    Raises:
-        UserError: If the file isn't a notebook.
-    """
-    try:
-        return cell_slice.code_cells(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, RecursionError):
-        raise UserError(f"{path}: not a notebook") from None
 
 
 def read_notebook(

@@ -2,14 +2,18 @@
 
 import ast
 import functools
+import json
 import re
 import symtable
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from IPython.core.inputtransformer2 import TransformerManager
+
+from cs336_lib.config import UserError
 
 # The body of a cell with one of these magics is Python. Other cells with a magic are skipped.
 TRANSPARENT = {"time", "timeit", "capture", "prun"}
@@ -86,20 +90,29 @@ class Context:
     arguments: Sequence[ast.expr]
 
 
-def code_cells(notebook: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the source of each code cell, and the name of its exercise or "".
+def read_code(path: Path) -> list[tuple[str, str]]:
+    """Return the source of each code cell of a notebook, and the name of its exercise or "".
 
     Raises:
-        ValueError: If this isn't a notebook.
+        UserError: If the file isn't a notebook.
+        OSError: If it can't be read.
     """
     try:
         return [
             ("".join(cell["source"]), str(marks_of(cell).get("exercise", "")))
-            for cell in notebook["cells"]
+            for cell in json.loads(path.read_bytes())["cells"]
             if cell["cell_type"] == "code"
         ]
-    except (KeyError, TypeError, AttributeError):
-        raise ValueError("not a notebook") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise UserError(f"{path}: not a notebook") from None
+
+
+def is_edited(path: Path, course: Path) -> bool:
+    """Return whether the code of a copy differs from the course's notebook, if it is a notebook."""
+    try:
+        return read_code(path) != read_code(course)
+    except UserError:
+        return False
 
 
 def marks_of(cell: Mapping[str, Any]) -> Mapping[str, Any]:
