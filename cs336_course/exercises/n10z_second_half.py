@@ -218,7 +218,10 @@ most_likely = Exercise(
         ],
         "your endings come without their context, but the question is what follows it.": [
             (INPUTS, "[ending[:1] + ending]"),
-            edits((INPUTS, "[ending]"), (LAST, "1 - len(ending) :")),
+            edits(
+                (INPUTS, "[(context + ending)[-max(2, len(ending)) :]]"),
+                (LAST, "1 - max(2, len(ending)) :"),
+            ),
         ],
         "the loss of the ending's first token is missing. The context's last logits predict it.": (
             LAST,
@@ -283,7 +286,7 @@ def most_likely(model, context, endings):
         logits = model(ids[None, :-1])[0]
         total = 0.0
         for back in range(1, len(ending) + 1):
-            total -= logits[-back].softmax(-1)[row[-back]].log().item()
+            total -= logits[-back].softmax(-1)[ids[-back]].log().item()
         if total / len(ending) < lowest:
             best, lowest = place, total / len(ending)
     return np.int64(best)
