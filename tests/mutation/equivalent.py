@@ -50,4 +50,7 @@ RIGHT: dict[str, dict[str, str]] = {
         "other dtype": "The task leaves the dtype of the number open, and a float64 has the same value.",
         "no gradient": "The result of the solution has no graph either.",
     },
+    "fewest_gpus": {
+        'needed = accounting.bytes_per_parameter("adamw", "fp32").total * parameters  =>  needed = accounting.bytes_per_parameter("adamw", ).total * parameters': "fp32 is the default of `bytes_per_parameter`.",
+    },
 }
