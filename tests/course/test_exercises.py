@@ -40,6 +40,8 @@ def each(kind):
 @pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.name)
 def test_the_printed_solution_is_right(exercise):
     assert said(exercise, exercise.build(exercise.solution)) == ""
+    raised = [record["raises"] for record in exercise.expected if "raises" in record]
+    assert not raised  # else every answer that raises the same error would pass
 
 
 @pytest.mark.parametrize(("exercise", "idea"), each("wrong"))
