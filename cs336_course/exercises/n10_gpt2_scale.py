@@ -94,7 +94,7 @@ def see_shares(answer: Any, case: Case) -> Record:
         reads_others |= not tokens.seen <= own
     return {
         "pairs": True,
-        "shapes": sorted(shapes),
+        "shapes": sorted(map(list, shapes)),
         "dtypes": sorted(dtypes),
         "targets": is_shifted,
         "windows": sorted(starts),
