@@ -38,7 +38,7 @@ class Case:
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
     """Return standard normal numbers on the CPU. Every call returns the same numbers."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def sizes(count: int, seed: int = 0, **bounds: tuple[int, int]) -> Iterator[SimpleNamespace]:

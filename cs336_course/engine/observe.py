@@ -220,8 +220,9 @@ class NoValues(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         index = args[1] if name in ("__getitem__", "__setitem__") and len(args) > 1 else ()
         parts = index if isinstance(index, tuple) else (index,)
-        by_mask = any(isinstance(part, Tensor) and part.dtype == torch.bool for part in parts)
-        if any(x.is_meta for x in tensors) and (name in READS or by_mask):
+        indices = [part for part in parts if isinstance(part, Tensor)]
+        by_value = any(x.dtype == torch.bool or (x.is_meta and x.ndim == 0) for x in indices)
+        if any(x.is_meta for x in tensors) and (name in READS or by_value):
             raise ReadsValuesError
         if name == "embedding" and len({x.device for x in tensors}) > 1:
             raise RuntimeError("ids and table are on different devices")  # meta alone allows it

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest import mock
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +62,26 @@ class Passes:
         """Return in which modes the model was called, with gradients or without, and where."""
         names = ("in training mode", "with gradients", "in autocast")
         return {name: sorted({seen[n] for seen in self.seen}) for n, name in enumerate(names)}
+
+
+class Kept:
+    """An activation that a graph keeps for its backward pass."""
+
+    def __init__(self, value: Tensor):
+        self.value = value.detach()  # an output's own graph would keep it forever
+
+
+@contextmanager
+def activations() -> Iterator[WeakSet[Kept]]:
+    """Yield the activations that graphs from within the block keep at any moment."""
+    alive: WeakSet[Kept] = WeakSet()
+
+    def pack(value: Tensor) -> Kept:
+        alive.add(kept := Kept(value))
+        return kept
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.value):
+        yield alive
 
 
 def flat_gradient(model: nn.Module) -> Tensor:

@@ -2,10 +2,8 @@
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
-from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -17,6 +15,7 @@ from cs336_course.engine.state import seeded
 from cs336_course.engine.training import (
     Autocast,
     Passes,
+    activations,
     elsewhere,
     flat_gradient,
     flat_weights,
@@ -862,26 +861,6 @@ def pieces_of(pieces: int, rows: int, seq: int) -> list[tuple[Tensor, Tensor]]:
     generator = torch.Generator().manual_seed(pieces)
     drawn = torch.randint(23, (pieces, 2, rows, seq), generator=generator)
     return [(x.clone(), y.clone()) for x, y in drawn]
-
-
-class Kept:
-    """An activation that a graph keeps for its backward pass."""
-
-    def __init__(self, value: Tensor):
-        self.value = value.detach()  # an output's own graph would keep it forever
-
-
-@contextmanager
-def activations() -> Iterator[WeakSet[Kept]]:
-    """Yield the activations that graphs from within the block keep at any moment."""
-    alive: WeakSet[Kept] = WeakSet()
-
-    def pack(value: Tensor) -> Kept:
-        alive.add(kept := Kept(value))
-        return kept
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.value):
-        yield alive
 
 
 def see_backward(answer: Any, case: Case) -> Record:

@@ -1,12 +1,13 @@
 """Every exercise: the solution passes, and each wrong idea is told its own sentence."""
 
 import importlib
+import json
 import pkgutil
 
 import pytest
 
 from cs336_course import exercises
-from cs336_course.engine import Exercise
+from cs336_course.engine import Exercise, records
 from cs336_course.engine.judge import diagnose
 
 ALL = [
@@ -40,6 +41,10 @@ def each(kind):
 @pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.name)
 def test_the_printed_solution_is_right(exercise):
     assert said(exercise, exercise.build(exercise.solution)) == ""
+    raised = [record["raises"] for record in exercise.expected if "raises" in record]
+    assert not raised  # else every answer that raises the same error would pass
+    sent = json.dumps(records.encode(exercise.expected))  # as grading sends them
+    assert diagnose(exercise, records.decode(json.loads(sent))) is None
 
 
 @pytest.mark.parametrize(("exercise", "idea"), each("wrong"))

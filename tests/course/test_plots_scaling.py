@@ -7,13 +7,13 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 
+from cs336_course.demos import scaling_laws
 from cs336_course.figures.scaling import isoflop
-from cs336_lib.bill import scaling
 
 
 def test_the_curves_pass_through_the_lowest_points():
-    runs = scaling.runs()
-    optima = scaling.isoflop(runs)
+    runs = scaling_laws.runs()
+    optima = scaling_laws.isoflop(runs)
     left, right = isoflop(runs, optima, "Each budget has a best size").axes
     stars = left.lines[-1]
     assert list(stars.get_ydata()) == pytest.approx([o.loss for o in optima])

@@ -218,7 +218,6 @@ MAY = {
     "cs336_course/one_file/check_parts.py": {"exec", "eval", "compile", "import_module"},
     "cs336_course/grading/answer_process.py": {"exec", "eval", "compile"},
     "cs336_course/grading/course_cells.py": {"exec"},
-    "cs336_course/checks/training.py": {"pickle"},
     "cs336_course/checks/checkpoints.py": {"pickle", "load"},
     "cs336_course/widgets/layout.py": {"eval", "compile"},
 }

@@ -50,4 +50,10 @@ RIGHT: dict[str, dict[str, str]] = {
         "other dtype": "The task leaves the dtype of the number open, and a float64 has the same value.",
         "no gradient": "The result of the solution has no graph either.",
     },
+    "fewest_gpus": {
+        'needed = accounting.bytes_per_parameter("adamw", "fp32").total * parameters  =>  needed = accounting.bytes_per_parameter("adamw", ).total * parameters': "fp32 is the default of `bytes_per_parameter`.",
+    },
+    "flash_attention": {
+        "m, total = torch.full((seq, 1), -math.inf), torch.zeros(seq, 1)  =>  m, total = torch.full((seq, 1), -math.inf), torch.zeros(1)": "A total of one zero broadcasts to one per query in the first addition.",
+    },
 }

@@ -1,0 +1,65 @@
+"""The figures of notebook 06."""
+
+import itertools
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+
+from cs336_course.figures import logs
+from cs336_course.figures import training as plots
+
+matplotlib.use("Agg")
+
+
+def drawn(axes) -> list[list[float]]:
+    """The y values of an axes' lines."""
+    return [list(line.get_ydata()) for line in axes.get_lines()]
+
+
+def test_every_figure_draws_what_it_is_given():
+    curves = plots.loss_curves({"a": [3.0, 2.0], "b": [3.0, 1.0]}, "title", {"level": 2.5})
+    assert [3.0, 1.0] in drawn(curves.axes[0])
+    assert [2.5, 2.5] in drawn(curves.axes[0])
+    assert curves.axes[0].get_yscale() == "linear"
+    assert plots.loss_curves({"a": [1.0]}, "title", y_scale="log").axes[0].get_yscale() == "log"
+    sweep = plots.sweep([0.1, 1.0, 10.0], [2.0, 1.0, 3.0], 4.0, "title")
+    assert [2.0, 1.0, 3.0] in drawn(sweep.axes[0])
+    assert any(list(line.get_xdata()) == [1.0] for line in sweep.axes[0].get_lines())  # the best
+    spike = plots.spike([0.1, 9.0], {"run": [3.0, 5.0]}, 1.0, 1, "title")
+    assert [0.1, 9.0] in drawn(spike.axes[0])
+    assert [3.0, 5.0] in drawn(spike.axes[1])
+    schedule = plots.schedule([0.5, 1.0, 0.1], 2, "title")
+    assert [0.5, 1.0, 0.1] in drawn(schedule.axes[0])
+    spans = {"read": [(0.0, 1.0)], "compute": [(1.0, 2.0), (2.0, 3.0)]}
+    timeline = plots.timeline({"way": spans}, "title")
+    assert len(timeline.axes[0].patches) == 3
+    types = plots.dtype_map({"forward": [("x", "float32"), ("y", "bfloat16")]}, "title")
+    assert len(types.axes[0].patches) == 2
+    plt.close("all")
+
+
+def test_the_window_map_counts_what_was_never_read():
+    drawing = plots.window_map({"twice": [0, 0], "both": [4, 0]}, 8, 4, "title")
+    texts = [text.get_text() for axes in drawing.axes for text in axes.texts]
+    assert texts == ["never read: 4 of 8", "never read: 0 of 8"]
+    plt.close("all")
+
+
+def test_an_exact_resume_is_drawn_on_the_floor():
+    drawing = plots.divergence({"complete": [0.0, 0.0], "wrong": [0.0, 0.5]}, 20, 1e-7, "title")
+    assert [drawn(axes)[0] for axes in drawing.axes] == [[1e-7, 1e-7], [1e-7, 0.5]]
+    colours = {axes.get_lines()[0].get_color() for axes in drawing.axes}
+    assert len(colours) == 2
+    assert all(a is not b for a, b in itertools.pairwise(drawing.axes))
+    plt.close("all")
+
+
+def test_a_death_is_marked_at_its_step():
+    losses, norms = np.full(30, 2.0), np.full(30, 0.5)
+    losses[25:], norms[24:] = np.nan, np.inf
+    drawing = logs.death(losses, norms, last=10, title="title")
+    marks = [axes.get_lines()[-1].get_xdata()[0] for axes in drawing.axes]
+    assert marks == [25, 25, 24]
+    assert [text.get_text() for axes in drawing.axes for text in axes.texts] == ["nan", "inf"]
+    plt.close("all")
