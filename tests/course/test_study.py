@@ -14,19 +14,41 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 
 from cs336_course import cli
-from cs336_course.checks import report
-from cs336_course.checks.report import exercise, expect, expect_number
+from cs336_course.engine import Case, Exercise, exercise, judge, value
 from cs336_course.learner import study
 
 ROOT = Path(__file__).parents[2]
 
 
-@exercise("What is 1 + 1?")
-def double(answer) -> None:
-    """A check as the notebooks have them."""
-    got = answer(3)
-    expect(got != 9, "that is the square")
-    expect(got == 6, f"twice 3 is not {got}")
+def an_exercise(name, solution, wrong, **more) -> Exercise:
+    """An exercise as the notebooks have them, whose solution stands here."""
+    made = Exercise("", name, more.pop("cases"), wrong, **more)
+    made.solution = f"{name} = {solution}"
+    return made
+
+
+def threes():
+    yield Case(number=3)
+
+
+def questions():
+    yield Case()
+
+
+double = an_exercise(
+    "double",
+    "lambda number: 2 * number",
+    {"that is the square": "double = lambda number: number * number"},
+    cases=threes,
+)
+halve = an_exercise(
+    "halve",
+    "1.0",
+    {"you doubled it.": "halve = 4.0"},
+    cases=questions,
+    observe=value(),
+    smaller="What is 2 / 2?",
+)
 
 
 def stub(x):
@@ -264,12 +286,6 @@ def test_verdicts_are_noted_in_a_learners_folder(mine, monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == "double: not right yet. That is the square"
 
 
-@exercise("What is 2 / 2?")
-def halve(answer: float) -> None:
-    """Check half of two."""
-    expect_number(answer, 1.0, "two", {"you doubled it.": 4.0})
-
-
 def test_help_grows_with_each_different_wrong_answer(mine, monkeypatch, capsys):
     monkeypatch.chdir(mine)
     path = mine / "01_more.ipynb"
@@ -281,19 +297,19 @@ def test_help_grows_with_each_different_wrong_answer(mine, monkeypatch, capsys):
     nbformat.write(notebook, path)
     study.write_copies(mine, {path.name: study.describe(path)})
     said = []
-    for answer in (0.5, 0.5, 3, 4, 5):
-        monkeypatch.setattr(report, "cell", lambda source=str(answer): source)
+    for answer in (0.5, 0.5, 3.0, 4.0, 5.0):
+        monkeypatch.setattr(exercise, "cell", lambda source=str(answer): source)
         halve(answer)
         said.append(capsys.readouterr().out.removeprefix("halve: not right yet. ").splitlines())
-    off, figures = "The number is off for two.", "You get {}, and 1 is right."
+    off, figures = "The result isn't right.", "You get {}, and 1 is right."
     assert said == [
         [off],
         [off],  # the same cell again
         [off, "Attempt 2. There is a hint below this cell."],
-        ["You doubled it.", "Attempt 3. There is a hint below this cell."],
+        ["You doubled it.", f"Attempt 3. {figures.format(4)} There is a hint below this cell."],
         [off, f"Attempt 4. {figures.format(5)} A smaller question first: What is 2 / 2?"],
     ]
-    halve(1)
+    halve(1.0)
     (state, _) = study.progress(mine)["01_more"]
     assert (state.verdict, state.attempts, state.section) == (study.PASSED, 4, "1 Halves")
     assert "passed         halve (4 attempts)" in study.report(study.progress(mine))
@@ -304,7 +320,7 @@ def test_help_grows_with_each_different_wrong_answer(mine, monkeypatch, capsys):
     [1, 1.0, np.float32(1), np.int64(1), torch.tensor(1.0), torch.ones(1), np.ones(1), Decimal(1)],
 )
 def test_a_scalar_of_numpy_or_torch_is_a_number(number):
-    expect_number(number, 1.0, "two", {})
+    assert judge.diagnose(halve, list(halve.records(number))) is None
 
 
 @pytest.mark.parametrize(
@@ -320,7 +336,7 @@ def test_a_scalar_of_numpy_or_torch_is_a_number(number):
     ],
 )
 def test_a_diagnosis_begins_like_a_sentence(said, shown):
-    assert report.sentence(said) == shown
+    assert judge.sentence(said) == shown
 
 
 def test_check_names_the_section_of_a_wrong_answer(mine):
@@ -368,7 +384,7 @@ def test_a_change_of_folder_in_a_notebook_does_not_stop_the_record(mine, monkeyp
     monkeypatch.chdir(mine)
     shell = InteractiveShell.instance()
     try:
-        monkeypatch.setattr(report, "cell", lambda: "")
+        monkeypatch.setattr(exercise, "cell", lambda: "")
         monkeypatch.chdir("/")  # what %cd does
         double(lambda x: 2 * x)
     finally:
@@ -380,7 +396,7 @@ def test_a_change_of_folder_in_a_notebook_does_not_stop_the_record(mine, monkeyp
 def test_a_typo_is_no_attempt_and_brings_no_smaller_question(mine, monkeypatch, capsys):
     monkeypatch.chdir(mine)
     for number in range(5):
-        monkeypatch.setattr(report, "cell", lambda source=str(number): source)
+        monkeypatch.setattr(exercise, "cell", lambda source=str(number): source)
         double(eval("lambda x: twice(x)"))
     said = capsys.readouterr().out.splitlines()
     assert said == ["double: your code raised NameError: name 'twice' is not defined"] * 5
