@@ -51,6 +51,9 @@ def diagnose(exercise: Task, got: Sequence[Record], explain: bool = True) -> Dia
         return None
     if explain and (said := named(exercise, got, place)):
         return Diagnosis(said, figures(first), is_named=True)
+    if "said" in got[place]:
+        said = in_words(exercise, got[place], first, place)
+        return Diagnosis(said, str(got[place].get("figures", "")))
     error = got[place].get("raises", {}).get("type") if first.kind == "raises" else ""
     said = in_words(exercise, got[place], first, place)
     return Diagnosis(said, figures(first), is_typo=error in TYPOS)
@@ -78,11 +81,12 @@ def named(exercise: Task, got: Sequence[Record], place: int) -> str:
 def in_words(exercise: Task, got: Record, found: Difference, place: int) -> str:
     """Return the sentence for a difference that no known idea explains."""
     case = list(exercise.cases())[place]
-    said = (
-        complaint(got["raises"])
-        if found.kind == "raises" and "raises" in got
-        else (exercise.says.get(found.fact) or shared(found, got, exercise.axes))
-    )
+    if found.kind == "raises" and "raises" in got:
+        said = complaint(got["raises"])
+    elif "said" in got:  # by an observer that knows more than two records tell
+        said = str(got["said"])
+    else:
+        said = exercise.says.get(found.fact) or shared(found, got, exercise.axes)
     if found.fact in ("left", "changed", "used", "elsewhere"):
         return said
     if exercise.is_quiz:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from cs336_course.checks.witness import Witness, watch_forward
+from cs336_course.engine.witness import Witness, watch_forward
 
 CALLS = {"call": lambda model, x: model(x), "forward": lambda model, x: model.forward(x)}
 

@@ -1,4 +1,4 @@
-"""Exercise checks for notebook 06b on checkpoints, crash-safe training and bugs."""
+"""What is wrong with a training script, found by watching it run, lose its power and resume."""
 
 import functools
 import math
@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cs336_course.checks.report import DiagnosisError, exercise, expect, shown
-from cs336_course.checks.witness import (
+from cs336_course.engine.compare import shown
+from cs336_course.engine.witness import (
     HELD_OUT,
     Forward,
     PowerCutError,
@@ -25,71 +25,29 @@ from cs336_course.checks.witness import (
     Witness,
     write_files,
 )
-from cs336_course.demos import bug_hunt as hunt
-
-PIECES = {
-    "A": "weights",
-    "B": "optimizer",
-    "C": "torch rng",
-    "D": "data position",
-    "E": "schedule",
-    "F": "step",
-}
-CONFUSED = {
-    ("A", "optimizer"): "the optimizer takes part only after the loss, and A's loss is off",
-    ("A", "torch rng"): "another dropout mask changes a loss only slightly",
-    ("B", "weights"): "with other weights the first loss would differ",
-    ("B", "schedule"): (
-        "only the first learning rate is off in B; without the schedule, the first step's rate is "
-        "right and the later ones are off"
-    ),
-    ("C", "schedule"): "the learning rates are right in C",
-    ("C", "data position"): "the batch is the same in C",
-    ("C", "weights"): "a model that lost its weights would be back at ln(V)",
-    ("D", "torch rng"): "dropout doesn't change the batch; batches have a separate generator",
-    ("E", "optimizer"): "the first update is right in E, so AdamW's state was there",
-    ("E", "step"): "the run ended where it should in E",
-    ("F", "schedule"): "the learning rates are right in F",
-    ("F", "data position"): "the first batch is right in F",
-}
 
 
-@exercise(
-    "Only AdamW's state is missing. In the first step after the resume, is the loss right? Is the "
-    "update?"
-)
-def missing_pieces(answer: Mapping[str, str]) -> None:
-    """Check the answer to which state was missing from the checkpoint in attempts A to F."""
-    given = read_answer(answer, list(PIECES), list(PIECES.values()))
-    double = repeated(given, "each piece is missing once")
-    for letter, piece in PIECES.items():
-        hint = CONFUSED.get(
-            (letter, given[letter]), "look at the first thing that differs, in time"
-        )
-        expect(given[letter] == piece, f"{double}{letter} is not {given[letter]!r}: {hint}.")
+class FindingError(Exception):
+    """Error for a wrong script.
+
+    Args:
+        said: Tells the learner what to fix.
+        figures: Compares the learner's number with the right one.
+    """
+
+    def __init__(self, said: str, figures: str = ""):
+        super().__init__(said)
+        self.figures = figures
 
 
-def repeated(given: Mapping[str, str], rule: str) -> str:
-    """Return a sentence on the first name that several letters have, or "" if there is none."""
-    for name in given.values():
-        letters = [letter for letter in given if given[letter] == name]
-        if len(letters) > 1:
-            return f"{name!r} is given to {' and '.join(letters)}; {rule}. "
-    return ""
+def expect(condition: object, said: str) -> None:
+    """Raise an error with a sentence for the learner unless a condition is true.
 
-
-def read_answer(answer: Any, letters: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """Return the name that is given for each letter. Capitals and spaces around it don't matter."""
-    expect(isinstance(answer, Mapping), f"keep the form {{{letters[0]!r}: ...}} of the answer.")
-    if all(given is ... for given in answer.values()):
-        raise NotImplementedError
-    found = {}
-    for letter in letters:
-        given = answer.get(letter, ...)
-        expect(given is not ..., f"{letter} has no answer yet.")
-        found[letter] = str(given).strip().lower()
-        expect(found[letter] in names, f"{letter}: {given!r} isn't one of {', '.join(names)}.")
-    return found
+    Raises:
+        FindingError: If the condition is false.
+    """
+    if not bool(condition):
+        raise FindingError(said)
 
 
 STEPS, WARMUP, PEAK, LOWEST = 24, 4, 1e-2, 1e-3
@@ -174,13 +132,15 @@ def make_tokens(seed: int = 0, sizes: tuple[int, int] = (6500, 1000)) -> Text:
     return text(sizes[0]), text(sizes[1]) + np.uint16(HELD_OUT)
 
 
-@exercise(
-    "You stop after step 9, and another process makes step 10. Which numbers does it need to make "
-    "exactly the same update?",
-    may_seed=True,
-)
-def training_script(train: Script) -> None:
-    """Check `train(folder, model, tokens, held_out)`, a complete run that survives a power cut."""
+def watch(train: Script) -> None:
+    """Run a script straight through, on another text, and with power cuts.
+
+    Args:
+        train: The learner's `train(folder, model, tokens, held_out)`.
+
+    Raises:
+        FindingError: With the first thing that is wrong.
+    """
     threads = torch.get_num_threads()
     with torch.random.fork_rng(devices=[]), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -383,7 +343,7 @@ def expect_rates(updates: list[Update]) -> None:
     if wrong:
         first = wrong[0]
         figures = f"You have {shown(used[first])}, and {shown(rate(first))} is right."
-        raise DiagnosisError(f"step {first} has the wrong learning rate.", figures)
+        raise FindingError(f"step {first} has the wrong learning rate.", figures)
     for number, update in enumerate(updates):
         expect(
             all(is_close(each, used[number], 1e-6) for each in update.rates),
@@ -423,7 +383,7 @@ def expect_gradient(number: int, update: Update, pieces: list[Forward], row: Any
         is_clipped = is_close(logged, given.norm().item(), 0.01)
         wrong = "log the norm before clipping." if is_clipped else "it isn't the gradient's norm."
         figures = f"You log {shown(logged)}, and {shown(norm)} is right."
-        raise DiagnosisError(f"the grad_norm of row {number} is off: {wrong}", figures)
+        raise FindingError(f"the grad_norm of row {number} is off: {wrong}", figures)
 
 
 def diagnose_gradient(number: int, given: Tensor, total: Tensor, last: Tensor, norm: float) -> None:
@@ -449,7 +409,7 @@ def diagnose_gradient(number: int, given: Tensor, total: Tensor, last: Tensor, n
         f"at step {number} the gradient has norm {given.norm().item():.3f}: clip it to {CLIP} "
         "between the last backward and the optimizer's step.",
     )
-    raise DiagnosisError(
+    raise FindingError(
         f"at step {number} the gradient changes, though its norm is below {CLIP}."
         if norm < CLIP
         else f"at step {number} the gradient is clipped to less than {CLIP}."
@@ -472,7 +432,7 @@ def expect_loss(number: int, pieces: list[Forward], row: Any) -> None:
     text, nearest = min(known.items(), key=lambda item: abs(item[1] - got))
     expect(not is_close(got, nearest), f"the loss of row {number} is off: {text}")
     figures = f"You log {shown(got)}, and {shown(want)} is right."
-    raise DiagnosisError(f"the loss of row {number} isn't the mean over the 8 windows.", figures)
+    raise FindingError(f"the loss of row {number} isn't the mean over the 8 windows.", figures)
 
 
 def loss_on(logits: Tensor, target: Any) -> float:
@@ -507,7 +467,7 @@ def expect_adamw(seen: Witness) -> None:
             update.betas is None or tuple(update.betas) == BETAS,
             f"AdamW's betas are {update.betas}, and the task asks for {BETAS}.",
         )
-        raise DiagnosisError(f"the update of step {number} isn't AdamW's with betas {BETAS}.")
+        raise FindingError(f"the update of step {number} isn't AdamW's with betas {BETAS}.")
 
 
 def expect_evaluation(seen: Witness, rows: Rows, held_out: np.ndarray) -> None:
@@ -575,7 +535,7 @@ def expect_val_loss(passes: list[Forward], logged: Any, held_out: np.ndarray) ->
         "val_loss is a sum; log the mean over all windows.",
     )
     figures = f"You log {shown(got)}, and {shown(want)} is right."
-    raise DiagnosisError(f"val_loss isn't the mean loss on the {EVALUATION} windows.", figures)
+    raise FindingError(f"val_loss isn't the mean loss on the {EVALUATION} windows.", figures)
 
 
 def expect_other_texts(train: Script, folder: Path) -> None:
@@ -592,9 +552,9 @@ def expect_other_texts(train: Script, folder: Path) -> None:
         passes = [forward for after, forward in others.evaluations if after == EVALUATED]
         expect_windows(passes, held_out)
     except Exception as error:
-        is_known = isinstance(error, DiagnosisError)
+        is_known = isinstance(error, FindingError)
         said = str(error) if is_known else f"your code raises {type(error).__name__}: {error}"
-        raise DiagnosisError(
+        raise FindingError(
             f"right for one text, but not for another of {len(tokens)} and {len(held_out)} tokens: "
             f"{said}"
         ) from error
@@ -657,7 +617,7 @@ def expect_no_pickle(files: Sequence[Path]) -> None:
             try:
                 torch.load(path, weights_only=True)
             except Exception as error:
-                raise DiagnosisError(
+                raise FindingError(
                     f"{path.name} doesn't load with weights_only=True. Save only tensors, numbers, "
                     "strings, lists and dicts."
                 ) from error
@@ -708,10 +668,10 @@ def expect_whole_files(train: Script, straight: Witness, cut: Witness, folder: P
         )
         try:
             later = run(train, resumed, make_tokens())
-        except DiagnosisError:
+        except FindingError:
             raise
         except Exception as error:
-            raise DiagnosisError(
+            raise FindingError(
                 f"{case}, and your run can't resume ({type(error).__name__}). {advice}"
             ) from error
         expect(later and later[0]["step"], f"{case}, and your run begins again with step 0.")
@@ -719,48 +679,3 @@ def expect_whole_files(train: Script, straight: Witness, cut: Witness, folder: P
             is_same(straight.parameters, resumed.parameters),
             f"{case}, and the resumed run ends with other weights.",
         )
-
-
-EXPLAINED = {
-    ("C", "no_zero_grad"): "gradients that are never cleared pile up to much more than C's",
-    ("I", "loss_not_divided"): "a missing division by 4 makes the gradient four times as large",
-}
-
-
-@exercise(
-    "Take `no_zero_grad` alone. Which number of the table must it change, and in which case is "
-    "that number furthest off?"
-)
-def bug_hunt(answer: Mapping[str, str]) -> None:
-    """Check the learner's diagnosis for each of the ten cases, A to J."""
-    given = read_answer(answer, list(hunt.CASES), list(hunt.BUGS))
-    double = repeated(given, "every name occurs once")
-    for letter, bug in hunt.CASES.items():
-        if given[letter] == bug:
-            continue
-        here, healthy = hunt.case(letter).numbers(), hunt.run().numbers()
-        told, tells = hunt.SIGNATURES[given[letter]], hunt.SIGNATURES[bug]
-        tolerance = 0.05 if told == "norm gain" else 0.25
-        low, high, found = printed(letter, told)
-        is_healthy = float(low) <= float(found) <= float(high) or math.isclose(
-            here[told], healthy[told], rel_tol=tolerance, abs_tol=0.001
-        )
-        why = (
-            f"that bug moves {told!r} far away from {low} to {high}, as in healthy runs, and it is "
-            f"{found} here"
-            if is_healthy
-            else f"its {told!r} is off, but another bug explains its numbers better"
-        )
-        why = EXPLAINED.get((letter, given[letter]), why)
-        raise DiagnosisError(
-            f"{double}{letter} isn't {given[letter]}: {why}.",
-            f"Look at {letter}'s {tells!r}, which is {here[tells]:.3g} here and "
-            f"{healthy[tells]:.3g} in a healthy run.",
-        )
-
-
-def printed(letter: str, name: str) -> tuple[str, str, str]:
-    """Return the ends of a number's healthy range and a case's number, as the table has them."""
-    row = next(row for row in hunt.table(letter).splitlines() if row.startswith(name))
-    low, _, high, found = row.removeprefix(name).split()
-    return low, high, found
