@@ -188,7 +188,7 @@ HOUSE = {
     "tools": [],
     "cs336_course": [
         *("grading", "one_file widgets", "figures"),
-        *("exercises", "checks engine", "learner demos"),
+        *("exercises", "engine", "learner demos"),
     ],
     "cs336_lib": ["report", "bill evals training", "system", "data"],
 }

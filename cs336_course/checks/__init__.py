@@ -1,1 +1,0 @@
-"""Exercise checks that diagnose typical mistakes, with one module per notebook."""

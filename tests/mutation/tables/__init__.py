@@ -1,1 +1,0 @@
-"""Ideas and accepted mutants, one module per notebook. Each is named like the notebook's checks."""
