@@ -1127,6 +1127,7 @@ gpt = Exercise(
     NOTEBOOK,
     "gpt",
     gpt_cases,
+    tolerance=20,  # gradients of weights of std 0.6 add up numbers of very different sizes
     observe=assembled,
     answers=("GPT",),
     library=library.GPT,
