@@ -56,4 +56,7 @@ RIGHT: dict[str, dict[str, str]] = {
     "flash_attention": {
         "m, total = torch.full((seq, 1), -math.inf), torch.zeros(seq, 1)  =>  m, total = torch.full((seq, 1), -math.inf), torch.zeros(1)": "A total of one zero broadcasts to one per query in the first addition.",
     },
+    "training_script": {
+        "generator = torch.Generator().manual_seed(step)  =>  generator = None": "`train_step` has seeded the global generator with the step right before.",
+    },
 }
