@@ -20,9 +20,10 @@ NO_NAMESPACES = (
     "isolation.unshare = lambda flags: False\nanswer_process.main()"
 )
 GRADE = """
-import sys
+import signal, sys
 from pathlib import Path
 from cs336_course.grading import grade, runner
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's is ignored
 without = sys.argv[1]
 runner.RUN = without or runner.RUN
 runner.GRACE = 4
