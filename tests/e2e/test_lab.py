@@ -175,7 +175,7 @@ def test_an_exercise_goes_from_untouched_over_wrong_to_passed(lab, tab):
     said = exercise.locator(".jp-OutputArea-output")
     expect(said).to_have_text("bytes_of: not attempted yet")
     type_and_run(tab, exercise, bytes_of("n * bits"))
-    expect(said).to_have_text("bytes_of: not right yet. That is bits; a byte has 8 of them")
+    expect(said).to_have_text("bytes_of: not right yet. That is bits; a byte has 8 of them.")
     tab.screenshot(path=SHOTS / "exercise_wrong.png")
     type_and_run(tab, exercise, bytes_of("n * bits / 8"))
     expect(said).to_have_text("bytes_of: passed")
