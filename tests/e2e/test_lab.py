@@ -414,7 +414,7 @@ from cs336_lib.training.checkpoint import load_shipped
 from cs336_course import widgets
 for name in widgets.__all__:
     arguments = load_shipped() if name == "attention_and_sampling" else ()
-    display(getattr(explorers, name)(*arguments))
+    display(getattr(widgets, name)(*arguments))
 """
 
 
