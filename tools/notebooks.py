@@ -21,7 +21,8 @@ def normalise(notebook: NotebookNode) -> NotebookNode:
     """Remove differences between runs and machines from a notebook.
 
     This removes stderr, timestamps, widget state and the patch version of the kernel. Cells are
-    numbered 1, 2, ..., because nbval rejects outputs without a number.
+    numbered 1, 2, ..., because nbval rejects outputs without a number. JupyterLab opens the imports
+    folded.
     """
     notebook.metadata = {
         "kernelspec": KERNEL,
@@ -31,6 +32,8 @@ def normalise(notebook: NotebookNode) -> NotebookNode:
     for cell in notebook.cells:
         for key in ("execution", "collapsed", "jupyter", "trusted"):
             cell.metadata.pop(key, None)
+        if "imports" in cell.metadata.get("tags", []):
+            cell.metadata["jupyter"] = {"source_hidden": True}
         if cell.cell_type != "code":
             continue
         number += 1

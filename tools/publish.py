@@ -59,6 +59,14 @@ def with_exercise_names(notebook: NotebookNode) -> NotebookNode:
     return notebook
 
 
+def with_folded_imports(notebook: NotebookNode) -> NotebookNode:
+    """Let myst-nb fold the cell of imports, as JupyterLab does."""
+    for cell in notebook.cells:
+        if "imports" in cell.metadata.get("tags", []):
+            cell.metadata["tags"].append("hide-input")
+    return notebook
+
+
 def with_live_explorers(notebook: NotebookNode) -> NotebookNode:
     """Add the explorers that need no kernel to the outputs of their cells."""
     for cell in notebook.cells:
@@ -176,7 +184,7 @@ def lay_out(notebooks: list[Path], folder: Path) -> None:
         (folder / path.parent).mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, folder / path)
     for path in notebooks:
-        notebook = with_alt_texts(nbformat.read(path, as_version=4))
+        notebook = with_folded_imports(with_alt_texts(nbformat.read(path, as_version=4)))
         nbformat.write(with_exercise_names(with_live_explorers(notebook)), folder / path)
     (folder / "_static").mkdir()
     script = browser_explorers.script(DOCS / "explorers")
