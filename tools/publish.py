@@ -154,7 +154,7 @@ def landing(folder: Path) -> str:
         f"- [{number} · {name}]({link}), {minutes} minutes\\\n  You'll {ability}."
         for number, name, link, ability, minutes in re.findall(row, readme, re.M)
     ]
-    cells = nbformat.read(NOTEBOOKS / "04_flops_and_memory.ipynb", as_version=4).cells
+    cells = nbformat.read(NOTEBOOKS / "04b_memory.ipynb", as_version=4).cells
     outputs = [output for cell in cells for output in cell.get("outputs", [])]
     alts = [output.get("metadata", {}).get("image/png", {}).get("alt", "") for output in outputs]
     which = next(i for i, alt in enumerate(alts) if alt.startswith("Memory through one training"))

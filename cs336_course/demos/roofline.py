@@ -4,6 +4,15 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class Roof:
+    """Name, peak FLOP/s and memory bandwidth (in B/s) of a device."""
+
+    name: str
+    peak: float
+    bandwidth: float
+
+
+@dataclass(frozen=True)
 class Work:
     """FLOPs of a kernel, and the bytes that it reads and writes."""
 
@@ -41,23 +50,6 @@ def roofline(intensity: float, peak: float, bandwidth: float) -> float:
     return min(peak, intensity * bandwidth)
 
 
-def sent_intensity(tokens: float) -> float:
-    """Return the FLOPs per byte sent of a data-parallel training step.
-
-    Each token takes 6 FLOPs per parameter. A ring of many devices all-reduces the fp32 gradients,
-    and each device sends 2 x 4 bytes per parameter. So the size of the model cancels out.
-
-    Args:
-        tokens: Tokens per device and step.
-    """
-    return 6 * tokens / 8
-
-
-def least_tokens(peak: float, bandwidth: float) -> float:
-    """Return the tokens per device and step above which gradients can hide behind the compute.
-
-    Args:
-        peak: FLOP/s of a device.
-        bandwidth: Bytes per second that a device can send.
-    """
-    return ridge(peak, bandwidth) / sent_intensity(1)
+def least_seconds(work: Work, peak: float, bandwidth: float) -> float:
+    """Return the shortest time of a kernel that computes and moves data at the same time."""
+    return max(work.flops / peak, work.bytes / bandwidth)

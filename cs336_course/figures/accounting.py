@@ -1,14 +1,13 @@
 """Figures on training cost, such as rooflines, utilization, training days and memory."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from cs336_course.demos.roofline import least_tokens, ridge, roofline, sent_intensity
+from cs336_course.demos.roofline import Roof, ridge, roofline
 from cs336_course.figures.style import (
     BLACK,
     BLUE,
@@ -26,15 +25,6 @@ from cs336_course.figures.style import (
 
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 DARK = (BLUE, BLACK)  # white text is legible on these
-
-
-@dataclass(frozen=True)
-class Roof:
-    """Name, peak FLOP/s and memory bandwidth (in B/s) of a device in the roofline model."""
-
-    name: str
-    peak: float
-    bandwidth: float
 
 
 def rooflines(panels: Sequence[tuple[Roof, Mapping[str, tuple[float, float]], str]]) -> Figure:
@@ -62,44 +52,6 @@ def rooflines(panels: Sequence[tuple[Roof, Mapping[str, tuple[float, float]], st
         )
         title = f"{roof.name}: ridge at {corner:.3g} FLOP/B"
         label(axes, title, "arithmetic intensity [FLOP/B]", "speed [FLOP/s]")
-    return fig
-
-
-def sending_rooflines(device: str, peak: float, links: Mapping[str, float]) -> Figure:
-    """Draw the speed of a data-parallel step over its tokens per device, with a line per link.
-
-    Left of its dot, a device waits for the link, even if it sends while it computes.
-
-    Args:
-        device: Name of the device.
-        peak: Its FLOP/s.
-        links: Bytes per second that a device can send, by the link's name.
-    """
-    fig, axes = figure(12, 5)
-    least, most = 100, 10_000_000
-    for (name, bandwidth), colour, style in zip(
-        links.items(), LINES, ("-", "--", "-.", ":"), strict=False
-    ):
-        corner = least_tokens(peak, bandwidth)
-        tokens = np.array([least, corner, most])  # straight lines on logarithmic axes
-        speeds = [roofline(sent_intensity(x), peak, bandwidth) for x in tokens]
-        axes.plot(
-            *(tokens, speeds, style),
-            color=colour,
-            lw=2.5,
-            marker="o",
-            ms=11,
-            markevery=[1],
-            label=name,
-        )
-        axes.annotate(
-            digits(corner), (corner, peak), (0, 12), textcoords="offset points", ha="center"
-        )
-    axes.set(xscale="log", yscale="log", xlim=(least, most), ylim=(peak / 1000, 3 * peak))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.legend(loc="lower right")
-    title = f"{device}: tokens above which gradients hide behind the compute"
-    label(axes, title, "tokens per device and step", "speed [FLOP/s]")
     return fig
 
 
@@ -153,30 +105,40 @@ def mfu_bars(shares: Mapping[str, float], good: float = 0.5) -> Figure:
     return fig
 
 
-def days_against_gpus(
-    gpus: Sequence[int], days: Mapping[str, Sequence[float]], mark: tuple[int, float, str]
+def waterfall(
+    start: tuple[str, float], factors: Mapping[str, float], computed: Sequence[str], goal: float
 ) -> Figure:
-    """Plot training days against the number of GPUs on log-log axes, with one line per name."""
-    fig, axes = figure(11, 4.8)
-    for (name, values), style, colour in zip(
-        days.items(), ("-", "--", "-.", ":"), LINES, strict=False
-    ):
-        axes.plot(gpus, values, style, color=colour, label=name)
-    x, y, text = mark
-    axes.plot(x, y, "o", color=RED, ms=12)
-    axes.annotate(
-        text, (x, y), (-12, -8), textcoords="offset points", ha="right", va="top", fontsize=15
-    )
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks(gpus, [f"{count:,}" for count in gpus])
-    for height, name in ((30, "a month"), (365, "a year")):
-        axes.axhline(height, color=GREY, lw=1, ls=":")
-        axes.text(gpus[-1], height * 1.06, name, ha="right", fontsize=13)
-    axes.grid(False)
+    """Draw GPU hours (in millions) that grow by one factor after another, up to a known total.
+
+    Args:
+        start: Name and hours of the first bar.
+        factors: Factor of each later bar, by its name.
+        computed: Names of the factors that aren't assumptions.
+        goal: The known total. A last bar shows what the factors don't explain.
+    """
+    fig, axes = figure(12.5, 0.6 * len(factors) + 2.8)
+    names, ends = [start[0]], [start[1] / 1e6]
+    for name, factor in factors.items():
+        names.append(f"{name}: x {factor:.2f}")
+        ends.append(ends[-1] * factor)
+    names.append(f"not explained: x {goal / 1e6 / ends[-1]:.2f}")
+    ends.append(goal / 1e6)
+    starts = [0.0, *ends[:-1]]
+    colours = [BLUE, *(GREEN if name in computed else ORANGE for name in factors), GREY]
+    rows = range(len(names))[::-1]
+    widths = [end - begin for begin, end in zip(starts, ends, strict=True)]
+    axes.barh(rows, widths, left=starts, color=colours, height=0.62)
+    for row, end in zip(rows, ends, strict=True):
+        axes.text(end, row, f"  {end:.2f}M", va="center")
+    axes.axvline(goal / 1e6, color=RED, ls="--", lw=2)
+    axes.text(goal / 1e6, len(names) - 0.45, " model card", color=ink(RED), va="bottom")
+    for colour, name in ((GREEN, "computed"), (ORANGE, "assumed"), (GREY, "unknown")):
+        axes.bar(0, 0, color=colour, label=name)
     axes.legend(loc="lower left")
-    plain(axes)
-    label(axes, "Twice the GPUs, half the days", "GPUs", "days (log scale)")
+    axes.set_yticks(rows, names)
+    axes.set(xlim=(0, goal / 1e6 * 1.18), ylim=(-0.6, len(names)))
+    axes.grid(False, axis="y")
+    label(axes, "From the napkin to the model card", "GPU hours [millions]", "")
     return fig
 
 

@@ -1,4 +1,4 @@
-"""The figures of notebook 04 draw what they are given, and nothing is left unlabelled."""
+"""The figures of notebooks 04 and 04b draw what they are given, and nothing is left unlabelled."""
 
 import matplotlib
 import pytest
@@ -36,14 +36,6 @@ def test_rooflines_bend_at_the_ridge():
     points = [tuple(float(v[0]) for v in line.get_data()) for line in axes.lines[-2:]]
     assert points == [(0.5, 4.0), (50.0, 90.0)]
     assert {"ReLU", "matmul", "memory-bound", "compute-bound"} <= set(words(drawing))
-
-
-def test_sending_rooflines_bend_where_gradients_hide():
-    drawing = plots.sending_rooflines("chip", 1e12, {"fast": 1e9, "slow": 1e8})
-    for line, bandwidth in zip(drawing.axes[0].lines, (1e9, 1e8), strict=True):
-        assert line.get_xdata()[1] == pytest.approx(1e12 / bandwidth * 8 / 6)
-        assert line.get_ydata()[1] == line.get_ydata()[2] == pytest.approx(1e12)
-    assert {"fast", "slow", "1,333", "13,333"} <= set(words(drawing))
 
 
 def test_peak_dots_leave_out_what_a_device_lacks():
@@ -84,6 +76,17 @@ def test_largest_models_are_the_memory_over_the_bytes():
     assert {"40B at 16 bytes", "256B at 2.5 bytes", " our 70B"} <= set(words(drawing))
     first, second = (bar.get_facecolor() for bar in axes.patches)
     assert first != second  # only one of them holds 70B
+
+
+def test_a_waterfall_ends_at_the_goal():
+    factors = {"sure": 1.5, "guessed": 2.0}
+    drawing = plots.waterfall(("napkin", 1e6), factors, ["sure"], goal=6e6)
+    napkin, sure, guessed, rest = drawing.axes[0].patches[:4]
+    assert [bar.get_x() for bar in (napkin, sure, guessed, rest)] == [0, 1, 1.5, 3]
+    assert [bar.get_width() for bar in (napkin, sure, guessed, rest)] == [1, 0.5, 1.5, 3]
+    assert sure.get_facecolor() != guessed.get_facecolor() != rest.get_facecolor()
+    ticks = [tick.get_text() for tick in drawing.axes[0].get_yticklabels()]
+    assert "not explained: x 2.00" in ticks
 
 
 def test_lines_go_through_their_values():

@@ -1,10 +1,9 @@
 """Intensities of kernels, and the roof that bounds their speed."""
 
 import pytest
+import torch
 
-from cs336_course.demos import roofline
-from cs336_lib.bill.traffic import all_reduce_bytes
-from cs336_lib.system.datasheets import LINKS
+from cs336_course.demos import machine_roof, roofline
 from cs336_lib.system.hardware import DATASHEET
 
 
@@ -26,11 +25,17 @@ def test_roofline_of_an_h100():
     assert roofline.roofline(1, peak, bandwidth) == bandwidth
 
 
-def test_tokens_that_hide_the_gradients():
-    peak, link = DATASHEET["h100"].peak_flops["bf16"], LINKS["infiniband-ndr"].bandwidth
-    tokens = roofline.least_tokens(peak, link)
-    assert round(tokens) == 26387
-    parameters, many = 1e9, 10**9  # ranks
-    sent = all_reduce_bytes(4 * parameters, many)
-    assert sent / link == pytest.approx(6 * parameters * tokens / peak, rel=1e-6)
-    assert roofline.roofline(roofline.sent_intensity(tokens), peak, link) == pytest.approx(peak)
+def test_the_longer_of_two_times_is_the_limit():
+    work = roofline.Work(flops=100, bytes=10)
+    assert roofline.least_seconds(work, peak=50, bandwidth=1) == 10
+    assert roofline.least_seconds(work, peak=5, bandwidth=1) == 20
+    speed = work.flops / roofline.least_seconds(work, 50, 1)
+    assert speed == roofline.roofline(work.intensity, 50, 1)
+
+
+def test_a_machine_is_measured():
+    cpu = torch.device("cpu")
+    assert machine_roof.measured_roof(cpu).peak > 1e8
+    points = machine_roof.measured_points(cpu)
+    assert points["GELU"][0] == 20 * points["ReLU"][0] == 2.5
+    assert all(speed > 0 for _, speed in points.values())

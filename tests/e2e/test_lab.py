@@ -202,8 +202,8 @@ def test_the_settings_are_those_that_make_lab_writes(lab, tab):
         found = json.load(answer)
     assert found["schema"]["properties"]["windowingMode"]["default"] == "none"
     assert found["settings"] == {}, "the test has settings of its own"
-    open_notebook(tab, lab, "my_notebooks/04_flops_and_memory.ipynb")
-    cells = len(nbformat.read(ROOT / "notebooks" / "04_flops_and_memory.ipynb", as_version=4).cells)
+    open_notebook(tab, lab, "my_notebooks/04b_memory.ipynb")
+    cells = len(nbformat.read(ROOT / "notebooks" / "04b_memory.ipynb", as_version=4).cells)
     shown = tab.locator(".jp-Notebook .jp-Cell")
     expect(shown).to_have_count(cells)
     how = shown.evaluate_all("all => all.map(cell => getComputedStyle(cell).contentVisibility)")

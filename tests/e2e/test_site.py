@@ -109,7 +109,7 @@ def test_an_exercise_is_linked_by_its_name(pages, site):
         ("index", "training-budget"),
         ("notebooks/01_dtypes", "float-bits"),
         ("notebooks/02_strides_and_views", "strides"),
-        ("notebooks/04_flops_and_memory", "training-budget"),
+        ("notebooks/04b_memory", "training-budget"),
     ],
 )
 def test_an_explorer_runs_without_a_kernel(path, kind, site, page: Page):
@@ -157,7 +157,7 @@ def right_edge(part: Locator) -> float:
 
 def test_figures_and_controls_are_readable_on_a_phone(site, page: Page):
     page.set_viewport_size({"width": 390, "height": 844})
-    page.goto((site / "notebooks" / "04_flops_and_memory.html").as_uri())
+    page.goto((site / "notebooks" / "04b_memory.html").as_uri())
     figure = page.locator("div.cell_output img.wide").first
     expect(figure).to_have_css("width", "640px")
     figure.locator("..").focus()

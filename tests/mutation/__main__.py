@@ -1,4 +1,4 @@
-"""Print the scores of exercises: `python -m tests.mutation n03_einops n04_flops_and_memory`."""
+"""Print the scores of exercises: `python -m tests.mutation n03_einops n04_compute`."""
 
 import sys
 

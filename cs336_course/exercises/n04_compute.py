@@ -1,9 +1,10 @@
-"""Exercises of notebook 04 on FLOPs, the roofline of a step, and sharding."""
+"""Exercises of notebook 04 on FLOPs, the roofline of a step, and the price of a run."""
 
+import math
 import random
-from collections import Counter, defaultdict, namedtuple
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from fractions import Fraction
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -12,13 +13,11 @@ import torch
 
 from cs336_course.demos.operator_costs import Operation
 from cs336_course.demos.roofline import Work, roofline
-from cs336_course.engine import Case, Exercise, edits, function, sizes
+from cs336_course.engine import Case, Exercise, edits, sizes
 from cs336_course.engine.several_results import one_of
-from cs336_lib import accounting
-from cs336_lib.accounting import BytesPerParameter
 
-__all__ = ["pairwise"]  # a printed solution uses it
-NOTEBOOK = "04_flops_and_memory"
+__all__ = ["math", "pairwise"]  # printed solutions use them
+NOTEBOOK = "04_compute"
 KEPT = "your numbers have only the 24 bits of float32; Python's own integers are exact."
 WRAPPED = "your numbers don't fit into an int32; Python's own integers have no limit."
 
@@ -190,208 +189,6 @@ backward_flops = Exercise(
         from_the_end,
         (FLOPS, f"torch.tensor({FLOPS})"),
         (FLOPS, f"float({FLOPS})"),
-    ],
-)
-
-
-# transformer_cost
-
-COSTS = ("the parameters", "the FLOPs per token", "the bytes")
-
-
-def costs() -> Iterator[Case]:
-    """Yield the three numbers that are asked for."""
-    for name in COSTS:
-        yield Case(name)
-
-
-def models() -> Iterator[Case]:
-    """Yield the layers, width, vocabulary and sequence length of a model."""
-    for layers, width, vocab, seq in (
-        (3, 64, 256, 32),
-        (12, 768, 50304, 1024),
-        (1, 5, 3, 1),
-        (2, 7, 11, 300),  # longer than wide
-        (96, 12289, 50257, 2048),  # more than 32-bit numbers can count
-    ):
-        yield Case("", n_layer=layers, n_embd=width, vocab_size=vocab, seq=seq)
-    for size in sizes(4, n_layer=(1, 9), n_embd=(2, 99), vocab_size=(2, 999), seq=(1, 99)):
-        yield Case("", **vars(size))
-
-
-Bill = namedtuple("Bill", "parameters flops bytes")
-
-
-def by_matrix(n_layer: int, n_embd: int, vocab_size: int, seq: int) -> Bill:
-    """Go through all matrices."""
-    c = n_embd
-    matrices = [(c, 3 * c), (c, c), (c, 4 * c), (4 * c, c)] * n_layer + [(c, vocab_size)]
-    flops = sum(2 * a * b for a, b in matrices) + n_layer * 2 * (2 * seq * c)
-    parameters = sum(a * b for a, b in matrices) + seq * c
-    weights = gradients = 4 * parameters
-    return Bill(parameters, flops, weights + gradients + 2 * 4 * parameters)
-
-
-PARAMETERS = "parameters = blocks + output + seq * n_embd"
-FORWARD = "2 * (blocks + output) + n_layer * 4 * seq * n_embd"
-BYTES = "(4 + 4 + 8) * parameters"
-RETURNED = "return parameters, flops, (4 + 4 + 8) * parameters"
-
-transformer_cost = Exercise(
-    NOTEBOOK,
-    "transformer_cost",
-    costs,
-    observe=one_of(COSTS, models),
-    answers=("cost",),
-    is_quiz=True,
-    smaller="Take n_layer = 1, n_embd = 2, vocab_size = 5 and seq = 3. Which matrices are there, "
-    "and which of them multiplies a token?",
-    says={"form": "return three numbers: parameters, FLOPs per token, bytes."},
-    wrong={
-        # Parameters
-        "the parameters come first, then the FLOPs, then the bytes.": (
-            "return parameters, flops,",
-            "return flops, parameters,",
-        ),
-        "the position embedding (seq x n_embd) has parameters too.": (
-            PARAMETERS,
-            "parameters = blocks + output",
-        ),
-        "the output matrix is the token embedding (tied): count it once.": (
-            PARAMETERS,
-            f"{PARAMETERS} + output",
-        ),
-        "the embeddings are missing: vocab_size x n_embd and seq x n_embd.": (
-            PARAMETERS,
-            "parameters = blocks",
-        ),
-        "the token embedding is missing: vocab_size x n_embd.": (
-            PARAMETERS,
-            "parameters = blocks + seq * n_embd",
-        ),
-        "your attention has 3 C^2; its output projection makes it 4 C^2.": ("12 *", "11 *"),
-        "your MLP has one matrix; it has two, each 4 C^2.": ("12 *", "8 *"),
-        "those are one block's; there are n_layer of them.": ("n_layer * 12", "12"),
-        "the embeddings aren't in every block; add them once.": (
-            PARAMETERS,
-            "parameters = blocks + n_layer * (output + seq * n_embd)",
-        ),
-        "you count biases; this model has none.": (
-            PARAMETERS,
-            f"{PARAMETERS} + n_layer * 9 * n_embd",
-        ),
-        "you count biases and norms; this model has neither.": (
-            PARAMETERS,
-            f"{PARAMETERS} + (n_layer * 13 + 2) * n_embd",
-        ),
-        "there are `seq` positions, whatever GPT-2 has.": (
-            PARAMETERS,
-            "parameters = blocks + output + 1024 * n_embd",
-        ),
-        "attention's T x T scores aren't parameters.": (
-            PARAMETERS,
-            f"{PARAMETERS} + n_layer * seq**2",
-        ),
-        KEPT: ("return parameters", "return int(np.float32(parameters))"),
-        WRAPPED: ("return parameters", "return (parameters + 2**31) % 2**32 - 2**31"),
-        # FLOPs
-        "attention's own matmuls are missing: each block adds 2 seq C for the scores and 2 seq C "
-        "for the weighted values.": (FORWARD, "2 * (blocks + output)"),
-        "you count 2 FLOPs for each parameter, but a position look-up isn't a matmul.": (
-            "2 * (blocks + output)",
-            "2 * parameters",
-        ),
-        "you count 2 FLOPs for each parameter, but a position look-up isn't a matmul, and "
-        "attention's own matmuls have no parameters.": (FORWARD, "2 * parameters"),
-        "a token look-up isn't a matmul; only the output matrix costs FLOPs.": (
-            FORWARD,
-            f"{FORWARD} + 2 * output",
-        ),
-        "the output matrix is missing: every token is multiplied by vocab_size x n_embd.": (
-            "2 * (blocks + output)",
-            "2 * blocks",
-        ),
-        "that is a training step (3 x forward); count only the forward pass.": (
-            FORWARD,
-            f"3 * ({FORWARD})",
-        ),
-        "6 N is a training step without attention; count the forward pass, with attention.": (
-            FORWARD,
-            "6 * parameters",
-        ),
-        "attention's matmuls run in every block; you count them once.": ("n_layer * 4", "4"),
-        "a token's query meets `seq` keys; seq x seq is for the whole sequence.": (
-            "4 * seq",
-            "4 * seq**2",
-        ),
-        "a multiply-add is two FLOPs, so 2 for each parameter of a matmul.": (
-            FORWARD,
-            f"({FORWARD}) // 2",
-        ),
-        "you count a multiply-add as one FLOP in the matrices; it is two there, too.": (
-            "2 * (blocks + output)",
-            "blocks + output",
-        ),
-        "that is for the whole sequence; divide by seq.": (FORWARD, f"({FORWARD}) * seq"),
-        "attention has two matmuls a block (scores, and weights times values), and the causal half "
-        "is not subtracted; you count half.": ("4 * seq", "2 * seq"),
-        "you count the keys that a token sees on average, (seq + 1) / 2; the causal half is not "
-        "subtracted here.": ("4 * seq", "2 * (seq + 1)"),
-        "only matmuls count; you count the softmax of attention, too.": (
-            FORWARD,
-            f"{FORWARD} + n_layer * 5 * seq",
-        ),
-        "attention's share is three times too much: 12 layers seq C is for training, and forward "
-        "takes a third.": ("4 * seq", "12 * seq"),
-        # Bytes
-        "those are the weights alone; gradients and AdamW's two moments come on top.": (
-            BYTES,
-            "4 * parameters",
-        ),
-        "four bytes are missing, the gradient's or one of AdamW's two: 4 + 4 + 8.": (
-            BYTES,
-            "12 * parameters",
-        ),
-        "the optimizer's state is missing, or your numbers take 2 bytes; in fp32 each parameter "
-        "takes 4 + 4 + 8.": (BYTES, "8 * parameters"),
-        "that is twice too much; each parameter takes 4 + 4 + 8 = 16 bytes.": (
-            BYTES,
-            "32 * parameters",
-        ),
-        "fp32 needs no master copy; each parameter takes 4 + 4 + 8 bytes.": (
-            BYTES,
-            "20 * parameters",
-        ),
-        "that is the number of parameters; each takes 4 + 4 + 8 bytes.": (BYTES, "parameters"),
-        "those are bits; a byte has 8.": (BYTES, "128 * parameters"),
-        "that is mixed precision with a copy in fp32; in fp32 each parameter takes 4 + 4 + 8.": (
-            BYTES,
-            "18 * parameters",
-        ),
-        "those are billions of bytes (GB); return bytes.": (BYTES, f"{BYTES} / 1e9"),
-        "those are GiB; return bytes.": (BYTES, f"{BYTES} / 2**30"),
-    },
-    refused=[
-        ("output + seq * n_embd", "output + 32 * n_embd"),
-        ("vocab_size * n_embd", "50304 * n_embd"),
-        ("12 * n_embd**2", "(12 * n_embd**2 + 9 * n_embd)"),
-        ("12 * n_embd**2", "(12 * n_embd**2 + 4 * n_embd)"),
-        ("blocks =", "n_embd = np.array([n_embd], dtype=np.int32)\n    blocks ="),
-        ("4 * seq * n_embd", "4 * seq * 64"),
-        ("4 * seq * n_embd", "4 * n_embd * n_embd"),
-        (BYTES, "7 * parameters"),
-        (RETURNED, "return parameters"),
-        (RETURNED, "return parameters, flops"),
-        (RETURNED, "return {0: parameters, 1: flops, 2: 16 * parameters}"),
-        (RETURNED, "return (parameters, flops, 16 * parameters), 0, 0"),
-        lambda *shape: None,
-        lambda *shape: 1 / 0,
-    ],
-    right=[
-        by_matrix,
-        lambda *shape: list(by_matrix(*shape)),
-        lambda *shape: np.array(by_matrix(*shape)),
-        lambda *shape: torch.tensor(by_matrix(*shape)),
     ],
 )
 
@@ -683,160 +480,169 @@ step_gap = Exercise(
 )
 
 
-# zero_bytes
+# cheapest_plan
+
+PLANS = ("the GPU", "the number of GPUs", "the dollars")
 
 
-def shardings() -> Iterator[Case]:
-    """Yield bytes per parameter with a number of GPUs and a stage."""
-    first = BytesPerParameter(weights=2, gradient=3, master=5, state=9)  # all sizes differ
-    yield from (sharding("", first, 8, stage) for stage in range(4))
-    chosen = [(first, gpus) for gpus in (1, 64, 7, 1024)]
-    chosen.append((BytesPerParameter(weights=4, gradient=4, master=0, state=8), 3))  # fp32
-    # 8-bit AdamW
-    chosen.append((BytesPerParameter(weights=2, gradient=2, master=4, state=2.03125), 5))
-    bounds = (1, 16)
-    drawn = sizes(2, gpus=(2, 99), weights=bounds, gradient=bounds, master=bounds, state=bounds)
-    for size in drawn:
-        per = BytesPerParameter(size.weights, size.gradient, size.master, size.state)
-        chosen.append((per, size.gpus))
-    for per, gpus in chosen:
-        fields = f"{per.weights:g}, {per.gradient:g}, {per.master:g} and {per.state:g} bytes"
-        yield from (sharding(f"a per of {fields}", per, gpus, stage) for stage in range(4))
+@dataclass(frozen=True)
+class Offer:
+    """GPUs that a cloud rents out, and the MFU that your trainer reaches on them.
+
+    Attributes:
+        gpu: Name of the GPU.
+        peak: Its FLOP/s.
+        mfu: Model FLOPs utilization, as a fraction.
+        price: Dollars of one GPU for an hour.
+        free: Number of GPUs that you can rent.
+    """
+
+    gpu: str
+    peak: float
+    mfu: float
+    price: float
+    free: int
 
 
-def sharding(what: str, per: BytesPerParameter, gpus: int, stage: int) -> Case:
-    """Return a case."""
-    return Case(what, per=per, gpus=gpus, stage=stage)
+# What a trainer might find. In the first market, each mistake ends in another offer or number.
+MARKETS = (
+    (
+        1e23,
+        30,
+        (
+            Offer("A100", 312e12, 0.5, 1.2, 2000),  # the lowest price an hour
+            Offer("H100", 989.5e12, 0.4, 2.0, 512),  # the cheapest FLOPs
+            Offer("B200", 2250e12, 0.25, 4.6, 512),  # the highest peak
+            Offer("H200", 989.5e12, 0.45, 2.2, 64),  # cheaper still, but too few of them
+            Offer("TPU", 918e12, 0.55, 2.9, 512),  # the highest MFU
+        ),
+    ),
+    (
+        1e21,
+        2,
+        (
+            Offer("B200", 2250e12, 0.3, 4.0, 64),
+            Offer("H100", 989.5e12, 0.4, 2.5, 64),
+        ),
+    ),
+    (
+        6.3e24,
+        150,
+        (
+            Offer("A100", 312e12, 0.5, 0.8, 4096),
+            Offer("H100", 989.5e12, 0.4, 2.4, 2048),
+            Offer("B200", 2250e12, 0.3, 5.0, 1024),
+        ),
+    ),
+    (1e20, 1, (Offer("V100", 125e12, 0.3, 0.5, 100),)),
+    (0.5e14 * 86_400 * 10 * 3, 10, (Offer("A40", 1e14, 0.5, 1.0, 3),)),
+)
 
 
-def of_parts(per: BytesPerParameter, gpus: Any, stage: int) -> Any:
-    """Divide the first parts."""
-    parts = (per.master + per.state, per.gradient, per.weights)
-    return sum(part / gpus for part in parts[:stage]) + sum(parts[stage:])
+def plans() -> Iterator[Case]:
+    """Yield the three results that are asked for."""
+    for name in PLANS:
+        yield Case(name)
 
 
-def by_branches(per: BytesPerParameter, gpus: int, stage: int) -> float:
-    """Write each stage down."""
-    if stage == 0:
-        return per.total
-    if stage == 1:
-        return per.weights + per.gradient + (per.master + per.state) / gpus
-    if stage == 2:
-        return per.weights + (per.total - per.weights) / gpus
-    return per.total / gpus
+def markets() -> Iterator[Case]:
+    """Yield a run with its deadline and the offers."""
+    for flops, days, offers in MARKETS:
+        names = ", ".join(offer.gpu for offer in offers)
+        what = f"{flops:g} FLOPs in {days} days with {names}"
+        yield Case(what, flops=flops, days=days, offers=list(offers))
 
 
-def by_saving(per: BytesPerParameter, gpus: int, stage: int) -> Any:
-    """Take off what the other GPUs hold."""
-    saved = 0.0
-    for part in (per.master + per.state, per.gradient, per.weights)[:stage]:
-        saved += part - part / gpus
-    return np.float64(per.total - saved)
+def by_loop(flops: float, days: float, offers: list[Offer]) -> list[Any]:
+    """Keep the best offer so far."""
+    best: list[Any] = []
+    for offer in offers:
+        seconds = flops / offer.peak / offer.mfu
+        gpus = -int(-seconds / (days * 86_400) // 1)
+        dollars = np.float64(offer.price * seconds / 3600)
+        if gpus <= offer.free and (not best or dollars < best[2]):
+            best = [offer.gpu, gpus, dollars]
+    return best
 
 
-SHARE = "optimizer + gradient + weight"
-ALL_HELD = "what a stage does not shard stays whole on each GPU."
+KEPT_OFFERS = "if gpus <= offer.free:"
+GPU_SECONDS = "flops / (offer.peak * offer.mfu)"
+DOLLARS = "gpu_seconds / 3600 * offer.price"
+WHOLE = "math.ceil(gpu_seconds / (days * 86_400))"
+SMALLEST = "gpu, gpus, dollars = min(plans, key=lambda plan: plan[2])"
 
-zero_bytes = Exercise(
+cheapest_plan = Exercise(
     NOTEBOOK,
-    "zero_bytes",
-    shardings,
-    observe=function(by_hand=[(BytesPerParameter, "sharded")]),
-    answers=("on_each_gpu",),
-    given={"accounting": accounting},
-    smaller="Weights, gradient, master and state take 2, 2, 4 and 8 bytes. With 4 GPUs, which of "
-    "them does stage 1 divide?",
+    "cheapest_plan",
+    plans,
+    observe=one_of(PLANS, markets),
+    answers=("plan",),
+    given={"Offer": Offer},
+    is_quiz=True,
+    smaller="A GPU does 100 useful FLOPs a second, and the run has 1,000. How many GPU seconds is "
+    "that? Does a second GPU change the bill?",
+    says={"form": 'return three results, such as ("H100", 8, 1200.0).'},
     wrong={
-        "the master weights are missing; they belong to the optimizer.": (
-            "(per.master + per.state)",
-            "per.state",
-        ),
-        "the optimizer's state is missing.": ("(per.master + per.state)", "per.master"),
-        "stages build on each other; each shards one part more than the stage before it.": (
-            ">=",
-            "==",
-        ),
-        "your stages are off by one; stage 0 doesn't shard.": edits(
-            ("stage >= 1", "True"), ("stage >= 2", "stage >= 1"), ("stage >= 3", "stage >= 2")
-        ),
-        "your stages are off by one; stage 1 shards the optimizer's part.": (">=", ">"),
-        "stage 1 shards the optimizer's part; you begin with the weights.": edits(
-            ("stage >= 1", "stage > 2"), ("stage >= 3", "stage >= 1")
-        ),
-        f"you divide everything at every stage; {ALL_HELD}": (SHARE, "per.total / gpus"),
-        f"you divide everything from stage 1 on; {ALL_HELD}": (
-            SHARE,
-            "per.total / (gpus if stage else 1)",
-        ),
-        "you divide everything once more at each stage; a stage shards one part more, and each "
-        "part once.": (SHARE, "per.total / gpus**stage"),
-        "what your stage doesn't shard is missing; it stays whole on each GPU.": (
-            lambda per, gpus, stage: (
-                of_parts(per, gpus, stage) - (of_parts(per, 10**12, stage) if stage else 0)
-            )
-        ),
-        "your weights are never sharded; they are at stage 3.": ("stage >= 3", "False"),
-        "you always count 2, 2, 4 and 8 bytes; read the fields of `per`.": (
-            lambda per, gpus, stage: of_parts(BytesPerParameter(2, 2, 4, 8), gpus, stage)
-        ),
-        "those are bits; return bytes.": (SHARE, f"8 * ({SHARE})"),
-        "you round; keep the fraction.": (SHARE, f"round({SHARE}, 2)"),
-        "you round to whole numbers; keep the fraction.": (SHARE, f"round({SHARE})"),
-        "that is the sum over all GPUs; return one GPU's share.": (SHARE, f"({SHARE}) * gpus"),
-        "that is what sharding saves; return what a GPU still holds.": (
-            SHARE,
-            f"per.total - ({SHARE})",
-        ),
-        "you round to whole bytes; keep the fraction.": (SHARE, f"int({SHARE})"),
-        "your gradients are never sharded; they are from stage 2 on.": ("stage >= 2", "False"),
-        "your gradients are sharded at stage 2 only; stages build on each other.": (
-            "stage >= 2",
-            "stage == 2",
-        ),
-        "// drops the fraction of a byte; divide with /.": [
-            ("/", "//"),
-            lambda per, gpus, stage: sum(
-                part // gpus if stage > number else part
-                for number, part in enumerate((per.master + per.state, per.gradient, per.weights))
-            ),
+        "the GPU with the lowest price an hour isn't the cheapest; compare what the whole run "
+        "costs on each.": ("plan[2])", "next(o.price for o in offers if o.gpu == plan[0]))"),
+        "the fastest GPU, of which you need the fewest, isn't the cheapest; compare what the whole "
+        "run costs on each.": [
+            ("plan[2])", "-next(o.peak * o.mfu for o in offers if o.gpu == plan[0]))"),
+            ("plan[2])", "plan[1])"),
         ],
-        "stage 1 shards the master weights as well as the moments: both belong to the optimizer.": [
-            ("(per.master + per.state)", "per.master + per.state"),
-            (
-                "return",
-                "if stage == 1:\n        optimizer = per.master + per.state / gpus\n    return",
-            ),
-        ],
-        "the master weights belong to the optimizer, which stage 1 shards, and not to the "
-        "weights.": edits(
-            ("(per.master + per.state)", "per.state"), ("per.weights", "(per.weights + per.master)")
+        "your GPU is the cheapest, but there aren't enough of them to end in time.": (
+            KEPT_OFFERS,
+            "if True:",
         ),
-        "stage 2 shards gradients, stage 3 the weights; you have them the other way round.": edits(
-            ("stage >= 2", "stage > 2"), ("stage >= 3", "stage >= 2")
+        "that is the most expensive plan.": ("min(plans", "max(plans"),
+        "you divide by the peak alone; a GPU does only the MFU's share of it.": (
+            GPU_SECONDS,
+            "flops / offer.peak",
+        ),
+        "that number of GPUs isn't whole; round up, or the run ends too late.": (
+            WHOLE,
+            "gpu_seconds / (days * 86_400)",
+        ),
+        "with that number of GPUs the run ends too late; round up.": [
+            (WHOLE, "math.floor(gpu_seconds / (days * 86_400))"),
+            (WHOLE, "round(gpu_seconds / (days * 86_400))"),
+        ],
+        "a GPU more than you need: if the division has no remainder, round nothing up.": (
+            WHOLE,
+            "int(gpu_seconds / (days * 86_400)) + 1",
+        ),
+        "your dollars are for GPU seconds, and the price is for an hour.": (
+            DOLLARS,
+            "gpu_seconds * offer.price",
+        ),
+        "you pay for all days until the deadline; hand the GPUs back when the run has ended.": (
+            DOLLARS,
+            "gpus * days * 24 * offer.price",
+        ),
+        "those are GPU hours; multiply them by the price.": (
+            "return gpu, gpus, dollars",
+            "price = next(o.price for o in offers if o.gpu == gpu)\n"
+            "    return gpu, gpus, dollars / price",
+        ),
+        "those are the dollars of one GPU; you rent all of them.": (
+            "return gpu, gpus, dollars",
+            "return gpu, gpus, dollars / gpus",
         ),
     },
     refused=[
-        "def on_each_gpu(per, gpus, stage):\n    return per.sharded(gpus, stage)\n",
-        "def on_each_gpu(per, gpus, stage):\n"
-        "    return accounting.BytesPerParameter.sharded(per, gpus, stage)\n",
-        "def on_each_gpu(per, gpus, stage):\n"
-        "    fields = per.weights, per.gradient, per.master, per.state\n"
-        "    return accounting.BytesPerParameter(*fields).sharded(gpus, stage)\n",
-        ("gpus if", "min(gpus, 64) if"),
-        ("gpus if", "8 if"),
-        ("gpus if", "gpus + 1 if"),
-        ("return", "if stage == 3:\n        return per.total / gpus**3\n    return"),
-        ("return", "if stage == 0:\n        return None\n    return"),
-        edits(("per.master", "per.gradient"), ("gradient = per.gradient", "gradient = per.master")),
-        lambda per, gpus, stage: of_parts(BytesPerParameter(2, 3, 5, 9), gpus, stage),
-        lambda per, gpus, stage: "whole",
-        lambda per, gpus, stage: None,
-        lambda per, gpus, stage: 1 / 0,
+        (SMALLEST, "gpu, gpus, dollars = plans[0]"),
+        (SMALLEST, "gpu, gpus, dollars = plans[-1]"),
+        ("return gpu, gpus, dollars", "return gpu, gpus"),
+        ("return gpu, gpus, dollars", "return 'H100', gpus, dollars"),
+        ("days * 86_400", "days * 24"),
+        ("days * 86_400", "30 * 86_400"),
+        ("return gpu", "offers.clear()\n    return gpu"),
+        lambda flops, days, offers: None,
+        lambda flops, days, offers: 1 / 0,
     ],
     right=[
-        of_parts,
-        by_branches,
-        by_saving,
-        lambda per, gpus, stage: of_parts(per, Fraction(gpus), stage),
+        by_loop,
+        (WHOLE, "-int(-gpu_seconds // (days * 86_400))"),
+        ("return gpu, gpus, dollars", "return [gpu, gpus, np.float64(dollars)]"),
     ],
 )
