@@ -8,9 +8,14 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint_sequential
+
+from cs336_lib import accounting
+from cs336_lib.config import GPTConfig
+from cs336_lib.model import Block
 
 
 class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
@@ -99,3 +104,27 @@ def checkpointed_values(layers: int, segments: int, inside: float) -> float:
     sqrt(inside * layers) (Chen et al. 2016).
     """
     return segments + inside * layers / segments
+
+
+def checkpointed_peak(layers: int, segments: int) -> float:
+    """Measure the peak of the activations in a step of a stack of small GPT-2 blocks.
+
+    The result is in multiples of the size of a block's input.
+    """
+    tiny = GPTConfig(n_layer=1, n_head=2, n_embd=32, block_size=16, vocab_size=64)
+    blocks = nn.ModuleList(Block(tiny, layer) for layer in range(layers))
+    for p in blocks.parameters():
+        p.grad = torch.zeros_like(p)  # there already, so that only activations come and go
+    x = torch.randn(1, 16, 32, requires_grad=True)
+    with LiveBytes(t for p in blocks.parameters() for t in (p, p.grad)) as live:  # type: ignore[misc]
+        checkpoint_sequential(blocks, segments, x, use_reentrant=False).sum().backward()  # type: ignore[arg-type]
+    return (live.peak - live.timeline[0]) / x.nbytes
+
+
+def peak_by_kind(batch: int, autocast: bool = False) -> dict[str, float]:
+    """Return the peak memory of a training step of GPT-2 124M in GB, by kind, from formulas."""
+    parts = accounting.peak_memory(GPTConfig(), batch, autocast=autocast)
+    parts["loss"] = parts.pop("output") + parts.pop("backward")
+    parts["weights, gradients"] = parts.pop("weights") + parts.pop("gradients")
+    order = ("weights, gradients", "optimizer state", "attention", "mlp", "layer norms", "loss")
+    return {kind: parts[kind] / 1e9 for kind in order}

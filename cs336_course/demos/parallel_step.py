@@ -5,7 +5,7 @@ computes and sends at the same time unless it has to wait, and that a link carri
 after the other at its full bandwidth.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 GPU, LINK = "GPU", "link"
@@ -129,6 +129,25 @@ def busy(spans: Sequence[Span]) -> float:
     lanes = {span.lane for span in spans if span.lane.startswith(GPU)}
     computing = sum(span.seconds for span in spans if span.lane in lanes)
     return computing / len(lanes) / length(spans)
+
+
+Way = tuple[int, float, Callable[[float], list[Span]]]
+
+
+def bill(ways: Mapping[str, Way], state: float, links: Mapping[str, float]) -> str:
+    """Format what a GPU holds and sends, and how long a step takes over each link.
+
+    Args:
+        ways: Number of GPUs that share the model's state, bytes that each sends, and the step for a
+            bandwidth, by name.
+        state: Bytes of weights, gradients and optimizer state.
+        links: Bytes per second that a GPU can send, by the link's name.
+    """
+    rows = [f"{'':15}{'holds':>9}{'sends':>9}   step over" + "".join(f"{n:>12}" for n in links)]
+    for name, (gpus, sent, step) in ways.items():
+        times = "".join(f"{length(step(bandwidth)):10.2f} s" for bandwidth in links.values())
+        rows.append(f"{name:15}{state / gpus / 1e9:6.0f} GB{sent / 1e9:6.0f} GB{'':12}{times}")
+    return "\n".join(rows)
 
 
 def ring_all_reduce(values: Sequence[Sequence[float]]) -> Iterator[tuple[str, list[list[float]]]]:

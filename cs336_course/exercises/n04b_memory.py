@@ -435,8 +435,8 @@ least_tokens = Exercise(
         "missing.": (" * (gpus - 1) / gpus", ""),
         "in a ring each GPU sends one part of the gradients at a time; you send all of them to "
         "every other GPU.": (SENT, "gradient_bytes * (gpus - 1)"),
-        "that is n times too much: in a ring each GPU sends 1/n of the gradients in a turn, and the "
-        "tokens are those of one GPU.": [
+        "that is n times too much: in a ring each GPU sends 1/n of the gradients in a turn, and "
+        "the tokens are those of one GPU.": [
             (SENT, "2 * gradient_bytes * (gpus - 1)"),
             ("return sending / backward", "return gpus * sending / backward"),
         ],

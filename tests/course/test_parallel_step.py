@@ -93,6 +93,13 @@ def test_the_exercise_agrees_with_the_simulation():
     assert length(step) == pytest.approx(backward, rel=1e-3)
 
 
+def test_the_bill_lists_each_way():
+    ways = {"ring": (8, 3e9, lambda speed: parallel_step.data_parallel(1, 2, 8 / speed, blocks=1))}
+    head, row = parallel_step.bill(ways, 80e9, {"fast": 8.0, "slow": 1.0}).splitlines()
+    assert head.split() == ["holds", "sends", "step", "over", "fast", "slow"]
+    assert row.split() == ["ring", "10", "GB", "3", "GB", "4.00", "s", "11.00", "s"]
+
+
 def test_the_figures_draw_every_span():
     steps = {"fast": parallel_step.data_parallel(1, 2, 1, blocks=4)}
     drawing = plots.steps({**steps, "slow": parallel_step.fully_sharded(1, 2, 9, blocks=4)})

@@ -4,11 +4,16 @@ import math
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint_sequential
 
-from cs336_course.demos.activation_memory import LiveBytes, SavedTensors, checkpointed_values
+from cs336_course.demos.activation_memory import (
+    LiveBytes,
+    SavedTensors,
+    checkpointed_peak,
+    checkpointed_values,
+    peak_by_kind,
+)
+from cs336_lib import accounting
 from cs336_lib.config import GPTConfig
-from cs336_lib.model import Block
 
 
 def test_saved_tensors_counts_a_storage_once_and_known_ones_never():
@@ -38,18 +43,15 @@ def test_live_bytes_sees_birth_and_death():
 
 
 def test_square_root_law():
-    layers = 16
-    config = GPTConfig(n_layer=1, n_head=2, n_embd=32, block_size=16, vocab_size=64)
-    blocks = nn.ModuleList(Block(config, layer) for layer in range(layers))
-    for p in blocks.parameters():
-        p.grad = torch.zeros_like(p)
-    x = torch.randn(1, 16, 32, requires_grad=True)
     for segments in (1, 4, 16):
-        with LiveBytes(t for p in blocks.parameters() for t in (p, p.grad)) as live:
-            checkpoint_sequential(blocks, segments, x, use_reentrant=False).sum().backward()
-        measured = (live.peak - live.timeline[0]) / x.nbytes
-        predicted = checkpointed_values(layers, segments, 16)
+        measured = checkpointed_peak(16, segments)
+        predicted = checkpointed_values(16, segments, 16)
         assert 0 < measured - predicted < 0.05 * predicted + 12, segments
+
+
+def test_peaks_add_up_to_the_accounting():
+    kinds, whole = peak_by_kind(4), accounting.peak_memory(GPTConfig(), 4)
+    assert sum(kinds.values()) == (sum(whole.values()) - whole["token ids"]) / 1e9
 
 
 def test_least_memory_is_at_the_root():
