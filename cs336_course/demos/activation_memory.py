@@ -116,8 +116,8 @@ def checkpointed_peak(layers: int, segments: int) -> float:
     for p in blocks.parameters():
         p.grad = torch.zeros_like(p)  # there already, so that only activations come and go
     x = torch.randn(1, 16, 32, requires_grad=True)
-    with LiveBytes(t for p in blocks.parameters() for t in (p, p.grad)) as live:  # type: ignore[misc]
-        checkpoint_sequential(blocks, segments, x, use_reentrant=False).sum().backward()  # type: ignore[arg-type]
+    with LiveBytes(t for p in blocks.parameters() for t in (p, p.grad)) as live:
+        checkpoint_sequential(blocks, segments, x, use_reentrant=False).sum().backward()
     return (live.peak - live.timeline[0]) / x.nbytes
 
 

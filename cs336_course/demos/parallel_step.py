@@ -131,6 +131,12 @@ def busy(spans: Sequence[Span]) -> float:
     return computing / len(lanes) / length(spans)
 
 
+def sending(size: float, links: Mapping[str, float]) -> str:
+    """Format a number of bytes, and the seconds to send them over each link."""
+    times = ", ".join(f"{size / speed:.3f} s over {name}" for name, speed in links.items())
+    return f"{size / 1e9:.1f} GB: {times}"
+
+
 Way = tuple[int, float, Callable[[float], list[Span]]]
 
 

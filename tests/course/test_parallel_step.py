@@ -100,6 +100,11 @@ def test_the_bill_lists_each_way():
     assert row.split() == ["ring", "10", "GB", "3", "GB", "4.00", "s", "11.00", "s"]
 
 
+def test_bytes_become_seconds():
+    said = parallel_step.sending(3e9, {"fast": 6e9, "slow": 1e9})
+    assert said == "3.0 GB: 0.500 s over fast, 3.000 s over slow"
+
+
 def test_the_figures_draw_every_span():
     steps = {"fast": parallel_step.data_parallel(1, 2, 1, blocks=4)}
     drawing = plots.steps({**steps, "slow": parallel_step.fully_sharded(1, 2, 9, blocks=4)})
