@@ -5,7 +5,8 @@
 HOPPER_MATMULS = {256: 6.45e12, 512: 40.7e12, 1024: 236.3e12, 2048: 632.0e12, 4096: 783.3e12}
 
 # Shares of the FLOPs and of the time of operators in training an encoder layer of BERT-large with
-# PyTorch on a V100, from table 1 of "Data Movement Is All You Need" (Ivanov et al. 2021, arXiv 2007.00072).
+# PyTorch on a V100, from table 1 of "Data Movement Is All You Need" (Ivanov et al. 2021,
+# arXiv 2007.00072).
 BERT_ON_V100 = {
     "matmuls": (0.9980, 0.610),
     "norms, softmax": (0.0017, 0.255),
