@@ -38,5 +38,5 @@ def test_dividing_the_loss_by_two_to_the_19_changes_nothing_in_fp32():
 def test_fp16_loses_gradients_that_loss_scaling_saves():
     lost = low_precision.train(compute=fp16, steps=3)
     saved = low_precision.train(compute=fp16, loss_scale=2.0**16, steps=3)
-    assert lost.silent > 0.3
+    assert lost.silent > 0.1
     assert saved.silent < 0.01
