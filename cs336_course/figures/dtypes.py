@@ -280,6 +280,82 @@ def loss_curves(losses: Mapping[str, Sequence[float]], title: str) -> Figure:
     return fig
 
 
+DASHES = ("-", "-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
+
+
+def training(
+    losses: Mapping[str, Sequence[float]], title: str, floors: Mapping[str, float] | None = None
+) -> Figure:
+    """Plot the loss of each run, averaged over 20 steps. The first run is a wide pale line.
+
+    Args:
+        losses: Loss at each step by the name of the run.
+        title: Title of the figure.
+        floors: Losses that are marked by a dotted line, by name.
+    """
+    fig, axes = figure(12, 5.4)
+    colours = (GREY, *LINES)
+    for number, (name, values) in enumerate(losses.items()):
+        smooth = np.convolve(values, np.ones(20) / 20, mode="valid")
+        steps = np.arange(20, len(values) + 1)
+        style = {"lw": 9, "alpha": 0.45} if number == 0 else {"lw": 3.5}
+        axes.plot(steps, smooth, ls=DASHES[number % 6], color=colours[number], label=name, **style)
+    for name, value in (floors or {}).items():
+        axes.axhline(value, color=BLACK, ls=":", lw=2)
+        end = axes.get_xlim()[1]
+        axes.text(end, value, name, ha="right", va="bottom", fontsize=15)
+    axes.tick_params(labelsize=15)
+    axes.legend(fontsize=16, loc="center left", bbox_to_anchor=(1, 0.5))
+    label(axes, title, "step", "loss [nats per character], mean of 20 steps")
+    return fig
+
+
+def above(losses: Mapping[str, Sequence[float]], title: str) -> Figure:
+    """Plot how far each run is above the first one, averaged over 20 steps."""
+    fig, axes = figure(12, 4.4)
+    (_, first), *others = losses.items()
+    for number, (name, values) in enumerate(others, start=1):
+        excess = np.convolve(np.subtract(values, first), np.ones(20) / 20, mode="valid")
+        steps = np.arange(20, len(values) + 1)
+        axes.plot(steps, excess, ls=DASHES[number % 6], color=LINES[number - 1], lw=4, label=name)
+    axes.set_yscale("symlog", linthresh=0.01)
+    axes.set_yticks([0, 0.01, 0.1, 1], ["0", "0.01", "0.1", "1"])
+    axes.tick_params(labelsize=15)
+    axes.legend(fontsize=16, loc="center left", bbox_to_anchor=(1, 0.5))
+    label(axes, title, "step", "nats per character above fp32")
+    return fig
+
+
+def moved_by(sizes: Sequence[float], shares: Sequence[float], marks: Mapping[str, float]) -> Figure:
+    """Plot the share of weights that a step moves against its size, with some sizes marked."""
+    fig, axes = figure(11, 4.8)
+    axes.plot(sizes, np.multiply(shares, 100), color=BLUE, lw=4)
+    for name, size in marks.items():
+        share = 100 * np.interp(size, sizes, shares)
+        axes.plot(size, share, "o", color=RED, ms=12)
+        place = {"xytext": (12, -16), "textcoords": "offset points"}
+        axes.annotate(f"{name}: {share:.0f} %", (size, share), fontsize=17, **place)
+    axes.set_xscale("log")
+    axes.set_ylim(0, 105)
+    axes.tick_params(labelsize=15)
+    label(axes, "How many of GPT-2's initial weights move", "size of the step", "share [%]")
+    return fig
+
+
+def loss_by_bits(losses: Mapping[str, tuple[float, float]], exact: float, title: str) -> Figure:
+    """Plot the loss above `exact` against the bits per weight, with a named dot per format."""
+    fig, axes = figure(12, 5.2)
+    for name, (bits, loss) in losses.items():
+        axes.plot(bits, loss - exact, "o", color=BLUE, ms=13)
+        place = {"xytext": (10, 8), "textcoords": "offset points"}
+        axes.annotate(name, (bits, loss - exact), fontsize=15, **place)
+    axes.set_yscale("log")
+    axes.margins(x=0.15, y=0.12)
+    axes.tick_params(labelsize=15)
+    label(axes, title, "bits per weight", "loss above fp32 [nats per character]")
+    return fig
+
+
 def lost_updates(steps: Mapping[str, Sequence[float]], half_gap: float) -> Figure:
     """Plot the update size of each run by step, with a line at `half_gap`.
 
