@@ -1,6 +1,7 @@
 """Train a small character model with a replaceable line that merges attention heads."""
 
 import math
+import re
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
@@ -166,6 +167,18 @@ def sample(model: CharModel, length: int = 240, prompt: str = "ROMEO:\n", seed: 
         logits = model(torch.tensor([ids[-SEQ:]]))[0, -1]
         ids.append(int(torch.multinomial(logits.softmax(dim=-1), 1, generator=draw)))
     return tokenizer.decode_bytes(ids).decode()
+
+
+@cache
+def words() -> frozenset[str]:
+    """Return the words of the plays."""
+    return frozenset(re.findall(r"[A-Za-z]+", shakespeare()))
+
+
+def known_words(text: str) -> float:
+    """Return the share of the words of a text that occur in the plays, after its first line."""
+    written = re.findall(r"[A-Za-z]+", text.partition("\n")[2])
+    return sum(word in words() for word in written) / max(1, len(written))
 
 
 @torch.no_grad()
