@@ -20,6 +20,7 @@ def two_curves(curves: Mapping[str, Mapping[int, float]]) -> Figure:
         place = {"xytext": (10, 0), "textcoords": "offset points", "va": "center", "size": 16}
         text = f"{name}\n{values[-1]:.2f}"
         axes.annotate(text, (steps[-1], values[-1]), color=ink(colour), **place)
+    axes.set_xticks(range(0, max(steps) + 1, 50))
     axes.set_xlim(right=1.32 * max(steps))
     axes.set_ylim(bottom=0)
     label(axes, "The same model, but for one line", "step", "validation loss [nats/character]")
