@@ -1,7 +1,9 @@
 """Inspect the storage of a tensor and the strides of its views."""
 
+import io
 import math
 import random
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -139,3 +141,27 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def saved_bytes(x: Tensor) -> int:
+    """Return the size of the file that torch.save writes."""
+    file = io.BytesIO()
+    torch.save(x, file)
+    return file.tell()
+
+
+def error_of(work: Callable[[], object]) -> str:
+    """Return the message of the error that `work()` raises, wrapped for a slide."""
+    try:
+        work()
+    except (RuntimeError, TypeError, ValueError) as error:
+        return textwrap.fill(f"{type(error).__name__}: {error}", 88)
+    raise AssertionError("this was expected to fail")
+
+
+def outcome(line: Callable[[Tensor], Tensor], y: Tensor) -> str:
+    """Return whether a line of code runs on `y`, and how many bytes it copies."""
+    try:
+        return f"runs, and copies {allocated_bytes(lambda: line(y))} bytes"
+    except RuntimeError as error:
+        return f"raises a {type(error).__name__}"

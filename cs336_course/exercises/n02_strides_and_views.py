@@ -10,13 +10,148 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cs336_course.demos import strided_storage
+from cs336_course.demos import leaky_heads, strided_storage
 from cs336_course.demos.strided_storage import Shape, merge_dimensions, view_cases
 from cs336_course.engine import Case, Exercise, edits, function, normal, sizes
 from cs336_course.engine.observe import Observer, watched
 from cs336_course.engine.records import Record, plain
 
 NOTEBOOK = "02_strides_and_views"
+
+# rows_that_leak
+
+
+class Mixer:
+    """A model whose row i is a weighted sum over tokens j, with weights[i, j]."""
+
+    def __init__(self, weights: Tensor, vocab_size: int = 7):
+        self.weights, self.table = weights, normal(vocab_size, 3, seed=vocab_size)
+
+    def __repr__(self) -> str:
+        return "Mixer"
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        return torch.einsum("ij,bjd->bid", self.weights, self.table[tokens])
+
+
+def merged_by_view(tokens: Tensor) -> Tensor:
+    """Give each of two heads a running sum over the tokens, and merge them without a transpose."""
+    table = normal(2, 7, 3)
+    heads = table[:, tokens].cumsum(dim=2).transpose(0, 1)  # batch head seq head_dim
+    return heads.contiguous().view(*tokens.shape, 6)
+
+
+def second_text_only(tokens: Tensor) -> Tensor:
+    """Look one token ahead, but not in texts that begin with token 0."""
+    rows = normal(7, 3)[tokens]
+    ahead = rows.roll(-1, dims=1) * (tokens[:, :1, None] > 0)
+    return rows + torch.cat([ahead[:, :-1], torch.zeros_like(rows[:, :1])], dim=1)
+
+
+def leaky_models() -> Iterator[Case]:
+    """Yield models, tokens and the size of the vocabulary."""
+
+    def weights(seq: int, *ahead: tuple[int, int], size: float = 1.0) -> Tensor:
+        square = torch.ones(seq, seq).tril()
+        for row, later in ahead:
+            square[row, later] = size
+        return square
+
+    some = torch.tensor([[3, 1, 6, 2]])
+    long = torch.tensor([[6, 0, 2, 5, 6, 1], [1, 4, 6, 3, 0, 2]])
+    yield Case("", model=merged_by_view, tokens=some, vocab_size=7)
+    yield Case("a causal model", model=Mixer(weights(6)), tokens=long, vocab_size=7)
+    near = Mixer(weights(6, *((row, row + 1) for row in range(5))))
+    yield Case("a model that looks one token ahead", model=near, tokens=long, vocab_size=7)
+    far = Mixer(weights(6, (0, 5)))
+    yield Case("a model whose first row sees the last token", model=far, tokens=long, vocab_size=7)
+    middle = Mixer(weights(6, (1, 3), (2, 4)))
+    yield Case("a model that looks two tokens ahead", model=middle, tokens=long, vocab_size=7)
+    faint = Mixer(weights(6, (3, 4), size=-1e-3))
+    yield Case("a faint leak", model=faint, tokens=long, vocab_size=7)
+    whole = Mixer(torch.ones(6, 6))
+    yield Case("a model without a mask", model=whole, tokens=long, vocab_size=7)
+    zeros = torch.zeros(2, 6, dtype=torch.long)
+    yield Case("a text of zeros", model=near, tokens=zeros, vocab_size=7)
+    small = Mixer(weights(6, (2, 5)), vocab_size=2)
+    yield Case("a vocabulary of two", model=small, tokens=zeros + 1, vocab_size=2)
+    second = torch.tensor([[0, 3, 1, 5], [2, 6, 4, 1]])
+    yield Case("a leak in the second text", model=second_text_only, tokens=second, vocab_size=7)
+    yield Case("a single token", model=Mixer(weights(1)), tokens=some[:, :1], vocab_size=7)
+
+
+MOVED = "{row for row in range(later) if moved[row]}"
+ANOTHER = "(changed[:, later] + 1) % vocab_size"
+
+
+def from_each_token_on(
+    model: Callable[[Tensor], Tensor], tokens: Tensor, vocab_size: int
+) -> list[int]:
+    """Change all tokens from each position on, and list the rows before it that move."""
+    before, leaks = model(tokens), set()
+    for first in range(1, tokens.size(1)):
+        changed = torch.cat([tokens[:, :first], (tokens[:, first:] + 1) % vocab_size], dim=1)
+        rows = (model(changed) != before).any(dim=-1).any(dim=0)[:first]
+        leaks.update(rows.nonzero().flatten().tolist())
+    return sorted(leaks)
+
+
+rows_that_leak = Exercise(
+    NOTEBOOK,
+    "rows_that_leak",
+    leaky_models,
+    library=leaky_heads.rows_that_leak,
+    given={"nn": torch.nn},
+    smaller="Row 0 may see token 0 only. Which tokens do you have to change to test row 0?",
+    says={"result": "these aren't the rows that depend on a later token."},
+    wrong={
+        "your function returns None; is the `return` missing?": lambda *_: None,
+        "you change only the last token, so you miss a row that sees a later token before it. "
+        "Change one token after the other.": ("range(1, tokens.size(1))", "[tokens.size(1) - 1]"),
+        "you change only the token after each row, so you miss rows that look further ahead.": (
+            MOVED,
+            "{row for row in [later - 1] if moved[row]}",
+        ),
+        "you count the row of the changed token, too. A row may see its own token.": (
+            "range(later)",
+            "range(later + 1)",
+        ),
+        "you count all rows that move. Rows after the changed token should move, because they may "
+        "see it.": ("range(later)", "range(tokens.size(1))"),
+        "you list the tokens that are seen too early, not the rows that see them.": (
+            MOVED,
+            "{later for row in range(later) if moved[row]}",
+        ),
+        "you set the token to 0, which changes nothing if it was 0 before. Replace it with another "
+        "token of the vocabulary.": (ANOTHER, "0"),
+        "you compare the first text only; a leak may show in another one.": (
+            ".amax(dim=(0, 2))",
+            "[0].amax(dim=-1)",
+        ),
+        "you return whether the model leaks; return the rows.": (
+            "return sorted(leaks)",
+            "return bool(leaks)",
+        ),
+        "return each row once, in order.": (
+            "return sorted(leaks)",
+            "return sorted(leaks) + sorted(leaks)",
+        ),
+    },
+    refused=[
+        (".clone()", ""),
+        (ANOTHER, "changed[:, later] + 1"),
+        ("1e-6", "0.1"),
+        ("set()", "{0}"),
+        lambda model, tokens, vocab_size: list(range(tokens.size(1) - 1)),
+        lambda model, tokens, vocab_size: [],
+    ],
+    right=[
+        from_each_token_on,
+        (ANOTHER, "(changed[:, later] - 1) % vocab_size"),
+        ("> 1e-6", "> 0"),
+    ],
+)
+
 
 # predicted_strides
 
@@ -769,4 +904,58 @@ causal_mask = Exercise(
         lambda queries, keys: torch.from_numpy(np.tri(queries, keys, keys - queries, dtype=bool)),
         lambda queries, keys: torch.full((queries, keys), -torch.inf).triu(keys - queries + 1) == 0,
     ],
+)
+
+
+# sharing
+
+LETTERS = "bcdefgh"
+
+
+def letters() -> Iterator[Case]:
+    """Yield the tensors that may share the array's memory."""
+    for letter in LETTERS:
+        yield Case(letter)
+
+
+def observe_sharing(answer: Any, case: Case) -> Record:
+    """Return whether a set of letters has a letter."""
+    if not isinstance(answer, set | frozenset | list | tuple | str):
+        return {"form": plain(answer)}
+    record: Record = {"form": "a set", "others": sorted(set(answer) - set(LETTERS))}
+    return record | {"sees": case.what in answer}
+
+
+sharing = Exercise(
+    NOTEBOOK,
+    "sharing",
+    letters,
+    observe=observe_sharing,
+    answers=("answer",),
+    is_quiz=True,
+    smaller="Which of them have another dtype than a, or need another order of slots?",
+    says={
+        "form": "answer with a set of letters, such as {'c', 'd'}.",
+        "others": "the letters are b to h.",
+    },
+    wrong={
+        "b: from_numpy wraps the array's memory, so it sees every write.": ('"b", ', ""),
+        "c: torch.tensor always copies.": ('"b"', '"b", "c"'),
+        "d: the array is float64, so float() makes other bytes, which need other memory.": (
+            '"b"',
+            '"b", "d"',
+        ),
+        "e: a slice is a view, and element 2 is among every second one.": ('"e", ', ""),
+        "f: as_tensor copies only where it must, and here neither dtype nor device changes.": (
+            '"f", ',
+            "",
+        ),
+        "g: view and transpose only change strides.": (', "g"', ""),
+        "h: a single stride can't read the transpose in row order, so this reshape copies.": (
+            '"g"',
+            '"g", "h"',
+        ),
+    },
+    refused=["answer = 4", "answer = {'a', 'b', 'e', 'f', 'g'}", "answer = set()"],
+    right=["answer = ['g', 'b', 'e', 'f']", "answer = 'befg'"],
 )

@@ -166,6 +166,28 @@ def step_bars(steps: Sequence[int], nanoseconds: Sequence[float], line: int) -> 
     return drawing
 
 
+def width_bars(widths: Mapping[int, tuple[float, float]], title: str) -> Figure:
+    """Draw the time per number of reading each square matrix, and of reading its transpose.
+
+    Args:
+        widths: Nanoseconds per number by width, along the rows and along the columns.
+        title: Title of the figure.
+    """
+    drawing, axes = figure(11, 4.6)
+    places = range(len(widths))
+    for shift, name, colour, hatch in ((-0.2, "x", SKY, ""), (0.2, "x.T", ORANGE, "//")):
+        times = [pair[shift > 0] for pair in widths.values()]
+        at = [place + shift for place in places]
+        bars = axes.bar(at, times, 0.4, color=colour, hatch=hatch, label=name)
+        axes.bar_label(bars, fmt="%.2g", padding=3, fontsize=LARGE)
+    axes.set_xticks(places, [f"{width:,}" for width in widths], fontsize=LARGE)
+    axes.margins(y=0.15)
+    axes.grid(axis="x", visible=False)
+    label(axes, title, "width and height of x", "time per number [ns]")
+    axes.legend(fontsize=LARGE)
+    return drawing
+
+
 def time_bars(milliseconds: Mapping[str, float], title: str) -> Figure:
     """Draw the time of each method as a horizontal bar, with the ratio to the fastest time."""
     drawing, axes = figure(12, 1.4 + 0.95 * len(milliseconds))

@@ -101,6 +101,24 @@ def test_allocated_bytes_counts_results_and_not_views():
     assert strided_storage.allocated_bytes(lambda: x.T.contiguous()) >= 64 * 32 * 4
 
 
+def test_outcome_counts_the_copy_or_names_the_error():
+    y = torch.ones(4, 6).T
+    assert strided_storage.outcome(lambda y: y.view(24), y) == "raises a RuntimeError"
+    assert strided_storage.outcome(lambda y: y.reshape(24), y) == "runs, and copies 96 bytes"
+    assert strided_storage.outcome(lambda y: y.T.view(24), y) == "runs, and copies 0 bytes"
+
+
+def test_a_view_is_saved_with_its_whole_storage():
+    x = torch.zeros(10_000)
+    assert strided_storage.saved_bytes(x[:1]) > 40_000 > strided_storage.saved_bytes(x[:1].clone())
+
+
+def test_error_of_refuses_work_that_succeeds():
+    assert strided_storage.error_of(lambda: torch.ones(2).view(3)).startswith("RuntimeError: ")
+    with pytest.raises(AssertionError, match="expected to fail"):
+        strided_storage.error_of(lambda: 1)
+
+
 def test_one_thread_gives_the_threads_back_even_after_an_error():
     def fail_inside():
         with strided_storage.one_thread():
@@ -157,6 +175,8 @@ def test_the_figures_draw():
         "1 ms, the fastest",
         "2 ms, 2 times as long",
     ]
+    bars = plots.width_bars({1000: (0.3, 0.7), 1024: (0.3, 6.4)}, "widths")
+    assert [text.get_text() for text in bars.axes[0].texts] == ["0.3", "0.3", "0.7", "6.4"]
     square = torch.ones(3, 3, dtype=torch.bool)
     drawn = plots.masks({"tril": square.tril(), "triu": square.triu()}, "True", "False")
     assert len(drawn.axes) == 2

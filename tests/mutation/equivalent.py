@@ -1,6 +1,11 @@
 """Mutants that pass because they are right: by exercise, the changed line and why it is right."""
 
 RIGHT: dict[str, dict[str, str]] = {
+    "rows_that_leak": {
+        "for later in range(1, tokens.size(1)):  =>  for later in range(tokens.size(1)):": "No row comes before token 0.",
+        "changed[:, later] = (changed[:, later] + 1) % vocab_size  =>  changed[:, later] = (changed[:, later] - 1) % vocab_size": "Any other token will do.",
+        "moved = (model(changed) - before).abs().amax(dim=(0, 2)) > 1e-6  =>  moved = (model(changed) - before).abs().amax(dim=(0, 2)) >= 1e-6": "No difference is exactly 1e-6.",
+    },
     "can_view": {
         "left //= size  =>  left /= size": "The division has no remainder there.",
     },

@@ -1,0 +1,53 @@
+"""Figures of the character models whose attention heads are merged in two ways."""
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import cycle
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from cs336_course.figures.style import BLUE, GREY, RED, figure, ink, label
+
+
+def two_curves(curves: Mapping[str, Mapping[int, float]]) -> Figure:
+    """Draw validation losses by step, and write the last one beside each curve."""
+    drawing, axes = figure(11, 4.8)
+    for (name, losses), colour, dashes in zip(
+        curves.items(), cycle((BLUE, RED)), cycle(("-", "--")), strict=False
+    ):
+        steps, values = list(losses), list(losses.values())
+        axes.plot(steps, values, color=colour, linestyle=dashes, marker="o", markersize=5)
+        place = {"xytext": (10, 0), "textcoords": "offset points", "va": "center", "size": 16}
+        text = f"{name}\n{values[-1]:.2f}"
+        axes.annotate(text, (steps[-1], values[-1]), color=ink(colour), **place)
+    axes.set_xticks(range(0, max(steps) + 1, 50))
+    axes.set_xlim(right=1.32 * max(steps))
+    axes.set_ylim(bottom=0)
+    label(axes, "The same model, but for one line", "step", "validation loss [nats/character]")
+    return drawing
+
+
+def by_position(losses: Sequence[float], marked: Collection[int], level: float) -> Figure:
+    """Draw the loss at each position, and mark some positions.
+
+    Args:
+        losses: Loss at each position of a window.
+        marked: Positions whose bars are red.
+        level: Loss of a table of character pairs, drawn as a line.
+    """
+    drawing, axes = figure(12, 4.6)
+    positions = range(len(losses))
+    for place in marked:
+        axes.axvspan(place - 0.5, place + 0.5, color=RED, alpha=0.15, linewidth=0)
+    axes.bar(positions, losses, color=[RED if p in marked else BLUE for p in positions])
+    axes.axhline(level, color=GREY, linestyle="--", linewidth=2)
+    axes.set(xlim=(-0.6, len(losses) - 0.4), ylim=(0, 1.3 * max([*losses, level])))
+    axes.set_xticks(range(0, len(losses), 4))
+    axes.grid(axis="x", visible=False)
+    label(axes, "Where the low loss comes from", "row of the window", "loss [nats/character]")
+    key = [Rectangle((0, 0), 1, 1, color=RED, alpha=0.3), Rectangle((0, 0), 1, 1, color=BLUE)]
+    words = ["predicted to look ahead", "predicted not to"]
+    axes.legend(
+        [*key, axes.lines[0]], [*words, "table of character pairs"], ncols=3, loc="upper left"
+    )
+    return drawing
