@@ -177,6 +177,100 @@ head_scores = Exercise(
 )
 
 
+# query_gradient
+
+
+def gradient_cases() -> Iterator[Case]:
+    """Yield gradients of scores [batch, head, query, key] and keys [batch, key, head, dim]."""
+    yield Case("", g=normal(2, 3, 5, 5), k=normal(2, 5, 3, 4, seed=1))
+    yield Case("more keys than queries", g=normal(2, 3, 2, 6, seed=2), k=normal(2, 6, 3, 5, seed=3))
+    yield Case("a single query", g=normal(3, 2, 1, 4, seed=4), k=normal(3, 4, 2, 5, seed=5))
+    yield Case("a batch of one", g=normal(1, 3, 4, 2, seed=6), k=normal(1, 2, 3, 5, seed=7))
+    yield Case("one head", g=normal(2, 1, 4, 3, seed=8), k=normal(2, 3, 1, 5, seed=9))
+    yield Case("heads of one number", g=normal(2, 3, 4, 5, seed=10), k=normal(2, 5, 3, 1, seed=11))
+    moved, shared = normal(2, 5, 3, 4, seed=12).transpose(1, 3), normal(1, 5, 4, 2, seed=13)
+    yield Case("inputs that aren't contiguous", g=moved, k=shared.expand(2, -1, -1, -1))
+    for size in sizes(2, seed=1, batch=(2, 4), head=(2, 5), query=(2, 6), key=(2, 6), dim=(2, 9)):
+        g = normal(size.batch, size.head, size.query, size.key, seed=14)
+        k = normal(size.batch, size.key, size.head, size.dim, seed=15)
+        yield Case("other sizes", g=g, k=k)
+        yield Case("inputs in float64", g=g.double(), k=k.double())
+    g, k = normal(2, 3, 4, 2, seed=16).round(), normal(2, 2, 3, 5, seed=17).round()
+    yield Case("inputs in float16", g=g.half(), k=k.half())
+
+
+def back(g: Tensor, k: Tensor, pattern: str = "b h q k, b k h d -> b q h d") -> Tensor:
+    """Return the gradient of the queries, or what another pattern gives."""
+    return einsum(g, k, pattern)
+
+
+query_gradient = Exercise(
+    NOTEBOOK,
+    "query_gradient",
+    gradient_cases,
+    observe=function(grad="g k"),
+    axes="batch query head dim",
+    smaller="One query q meets the keys 2 and 5, so its scores are 2q and 5q. Their gradients are "
+    "1 and 10. What is the gradient of q?",
+    wrong={
+        "the head axis comes before the query; a gradient has the axes of its tensor, and q is "
+        "batch query head dim.": lambda g, k: back(g, k, "b h q k, b k h d -> b h q d"),
+        "you sum over the queries, which gives a gradient to the keys; sum over the keys.": (
+            lambda g, k: back(g, k, "b h q k, b q h d -> b k h d")
+        ),
+        "the heads have two names, so the keys of all heads are summed; use one name for both.": (
+            lambda g, k: back(g, k, "b h q k, b k f d -> b q h d")
+        ),
+        "the keys have two names, so both inputs are summed separately; use one name for both.": (
+            lambda g, k: back(g, k, "b h q k, b j h d -> b q h d")
+        ),
+        "the batch has two names, so the keys of all examples are summed; use one name for both.": (
+            lambda g, k: back(g, k, "b h q k, a k h d -> b q h d")
+        ),
+        "you reshaped where axes must change places; to the right of the arrow, write them in the "
+        "order that q has.": lambda g, k: back(g, k, "b h q k, b k h d -> b h q d").reshape(
+            len(g), g.size(2), g.size(1), -1
+        ),
+        "the dims are summed up; q has one gradient for each of them.": (
+            lambda g, k: back(g, k, "b h q k, b k h d -> b q h")
+        ),
+        "the heads are summed up; each head has its own queries.": (
+            lambda g, k: back(g, k, "b h q k, b k h d -> b q d")
+        ),
+        "you take the mean over the keys; the chain rule sums over all scores that q is in.": (
+            lambda g, k: back(g, k) / g.size(-1)
+        ),
+        "you scaled by 1/sqrt(dim); these scores weren't scaled.": (
+            lambda g, k: back(g, k) / math.sqrt(k.size(-1))
+        ),
+        "the sign is wrong; return the gradient, not the step against it.": (
+            lambda g, k: -back(g, k)
+        ),
+        "axes of size 1 have to stay; leave out squeeze().": lambda g, k: back(g, k).squeeze(),
+        "the result is always float32; keep the inputs' dtype.": (
+            lambda g, k: back(g.float(), k.float())
+        ),
+        NUMPY: lambda g, k: torch.from_numpy(
+            np.einsum("bhqk,bkhd->bqhd", g.detach().numpy(), k.detach().numpy())
+        ),
+    },
+    refused=[
+        lambda g, k: None,
+        lambda g, k: g @ k,
+        lambda g, k: back(g.mul_(2), k) / 2,
+        lambda g, k: back(g, k[:1].expand_as(k)),
+        lambda g, k: back(g, k.detach()),
+        lambda g, k: back(g.data, k),
+        lambda g, k: back(g.view(-1).view(g.shape), k.view(-1).view(k.shape)),
+        lambda g, k: back(g, k).to("meta"),
+    ],
+    right=[
+        lambda g, k: (g @ k.transpose(1, 2)).transpose(1, 2),
+        lambda g, k: (g.permute(0, 2, 1, 3)[..., None] * k.transpose(1, 2)[:, None]).sum(3),
+    ],
+)
+
+
 # masked_mean
 
 

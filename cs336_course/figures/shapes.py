@@ -1,26 +1,29 @@
 """Figures for notebook 03 that show the elements of tensors as coloured cells."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from einops import rearrange
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import ListedColormap, to_rgb
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cs336_course.figures.style import BLUE, FILLS, GREY, figure, label
+from cs336_course.figures.style import BLUE, FILLS, figure, label
 
 GAP = 0.7  # between two blocks, in cells
 WIDEST = 12.5  # inches that fit on a slide
 CELL_FONT = 14
 WHITE = -1  # the group of a cell that stays white
+IN, OUT = 0, 1  # the groups of cells that a step reads and writes
 CENTRED = {"ha": "center", "va": "center"}
 
 
@@ -138,6 +141,28 @@ def grids(*panels: Panel) -> Figure:
     return drawing
 
 
+def before_and_after(values: Tensor, *patterns: str, **sizes: int) -> Figure:
+    """Draw a tensor before and after each pattern, in colours of the result's first dimension."""
+    panels = []
+    for pattern in patterns:
+        order = rearrange(torch.arange(values.numel()).view(values.shape), pattern, **sizes)
+        after = torch.arange(len(order)).repeat_interleave(order[0].numel())
+        before = torch.empty_like(after)
+        before[order.flatten()] = after
+        sides = [side.strip() for side in pattern.split("->")]
+        axes = [re.sub(r"(?<=\w) (?=[^()]*\))", "·", side) for side in sides]
+        panels += [
+            Panel(sides[0], values, axes[0], before.view(values.shape)),
+            Panel(
+                f"-> {sides[1]}",
+                rearrange(values, pattern, **sizes),
+                axes[1],
+                after.view(order.shape),
+            ),
+        ]
+    return grids(*panels)
+
+
 def letters(word: str, size: int = 48) -> Tensor:
     """Render each letter of a word as an image, in its own colour on a light background.
 
@@ -159,10 +184,11 @@ def letters(word: str, size: int = 48) -> Tensor:
     return torch.from_numpy(np.stack(images)).float()
 
 
-def pictures(images: dict[str, Tensor]) -> Figure:
+def pictures(images: dict[str, Tensor], pieces: Mapping[str, int] | None = None) -> Figure:
     """Draw images [height, width, channel] in a row, with the pattern above and the shape below.
 
-    All images are drawn with the same pixel size.
+    All images are drawn with the same pixel size. `pieces` has the width of the pieces of a picture
+    by its name, which are drawn two pixels apart.
     """
     sizes = [image.shape[:2] for image in images.values()]
     pixel = min(2.6 / max(h for h, _ in sizes), WIDEST / sum(w for _, w in sizes))  # in inches
@@ -176,61 +202,36 @@ def pictures(images: dict[str, Tensor]) -> Figure:
         squeeze=False,
     )
     for axes, (name, image) in zip(row[0], images.items(), strict=True):
-        axes.imshow(array(image).clip(0, 1), interpolation="nearest")
+        shown = array(image).clip(0, 1)
+        if width := (pieces or {}).get(name):
+            shown = np.insert(shown, np.repeat(range(width, image.shape[1], width), 2), 1.0, axis=1)
+        axes.imshow(shown, interpolation="nearest")
         axes.set(xticks=[], yticks=[], xlabel=" x ".join(map(str, image.shape)), anchor="NW")
         axes.set_title(name, loc="left", family="monospace", fontsize=16, fontweight="bold")
         axes.grid(visible=False)
     return drawing
 
 
-def moved_scores(rows: dict[str, Tensor]) -> Figure:
-    """Draw each boolean tensor [head, query, key] as a row of grids. True cells are filled."""
-    heads = next(iter(rows.values())).size(0)
-    drawing, axes = figure(11, 2.9 * len(rows), nrows=len(rows), ncols=heads, squeeze=False)
-    colours = ListedColormap(["white", BLUE])
-    for i, (name, moved) in enumerate(rows.items()):
-        for head, ax in enumerate(axes[i]):
-            mesh = {"cmap": colours, "vmin": 0, "vmax": 1, "edgecolors": GREY, "linewidth": 1}
-            ax.pcolormesh(array(moved[head]).astype(float), **mesh)
-            ticks = np.arange(moved.size(-1))
-            ax.set_xticks(ticks + 0.5, ticks)
-            ax.set_yticks(ticks + 0.5, ticks)
-            ax.set(aspect="equal")
-            ax.invert_yaxis()
-            ax.grid(visible=False)
-            ax.set_xlabel("key")
-            if head == 0:
-                ax.set_ylabel(f"{name}\nquery", fontweight="bold")
-            ax.set_title(f"scores[0, {head}]", fontsize=15)
-    return drawing
+def attention_maps(maps: Mapping[str, Tensor], text: str, columns: int = 3) -> Figure:
+    """Draw attention weights [query, key] of a text as maps with its letters along both sides.
 
-
-def einsum_cell(left: Tensor, right: Tensor, result: Tensor, row: int, column: int) -> Figure:
-    """Draw a matrix product, and mark one result cell and its inputs.
-
-    The axes are left (i k), right (k j) and result (i j)."""
-    marked = [torch.full(tensor.shape, WHITE) for tensor in (left, right, result)]
-    marked[0][row, :] = marked[1][:, column] = 0
-    marked[2][row, column] = 1
-    return grids(
-        Panel("left", left, "i k", marked[0]),
-        Panel("right", right, "k j", marked[1]),
-        Panel("result", result, "i j", marked[2]),
-    )
-
-
-def attention_maps(weights: Tensor, *, queries: str = "query", keys: str = "key") -> Figure:
-    """Draw attention weights [head, query, key] as one map per head. Exact zeros are white."""
-    heads = weights.size(0)
-    drawing, row = figure(11, 4.2, ncols=heads, squeeze=False)
+    Exact zeros are white.
+    """
+    rows = -(-len(maps) // columns)
+    width = 13 if rows == 1 else 10.5  # so that two rows fit on a slide
+    height = 0.6 + width / columns * rows
+    drawing, grid = figure(width, height, nrows=rows, ncols=columns, squeeze=False)
     colours = plt.get_cmap("cividis").with_extremes(under="white")
-    for head, ax in enumerate(row[0]):
-        image = ax.imshow(array(weights[head]), cmap=colours, vmin=1e-9, vmax=1)
-        ax.set_xticks(range(weights.size(-1)))
-        ax.set_yticks(range(weights.size(-2)))
-        ax.grid(visible=False)
-        label(ax, f"head {head}", keys, queries if head == 0 else "")
-    drawing.colorbar(image, ax=row[0].tolist(), label="attention weight", shrink=0.75)
+    names = [letter if letter.strip() else "␣" for letter in text]
+    size = min(14, 0.6 * 72 * width / (columns * len(text)))  # in points, 72 to an inch
+    for place, (axes, (title, weights)) in enumerate(zip(grid.flat, maps.items(), strict=False)):
+        image = axes.imshow(array(weights), cmap=colours, vmin=1e-9, vmax=1)
+        axes.set_xticks(range(len(names)), names, family="monospace", fontsize=size)
+        axes.set_yticks(range(len(names)), names, family="monospace", fontsize=size)
+        axes.grid(visible=False)
+        last, first = place >= len(maps) - columns, place % columns == 0
+        label(axes, title, "key" if last else "", "query" if first else "")
+    drawing.colorbar(image, ax=list(grid.flat), label="attention weight", shrink=0.75)
     return drawing
 
 

@@ -2,6 +2,7 @@
 
 from cs336_course.widgets.bill import model_bill
 from cs336_course.widgets.budget import training_budget
+from cs336_course.widgets.einsum import einsum_steps
 from cs336_course.widgets.layout import strides
 from cs336_course.widgets.letters import attention_and_sampling
 from cs336_course.widgets.number import float_bits
@@ -11,6 +12,7 @@ from cs336_course.widgets.race import optimizer_race
 __all__ = [
     "attention_and_sampling",
     "einops_pattern",
+    "einsum_steps",
     "float_bits",
     "model_bill",
     "optimizer_race",

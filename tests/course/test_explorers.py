@@ -11,7 +11,7 @@ from cases import for_each
 
 from cs336_course import widgets
 from cs336_course.demos import loss_surfaces, number_formats, strided_storage
-from cs336_course.widgets import budget, layout, letters, number, pattern, race
+from cs336_course.widgets import budget, einsum, layout, letters, number, pattern, race
 from cs336_lib.data.tokenizer import CharTokenizer
 from cs336_lib.model import GPT
 from cs336_lib.training.checkpoint import load_shipped
@@ -21,6 +21,7 @@ MAKERS = {
     "float-bits": widgets.float_bits,
     "strides": widgets.strides,
     "einops": widgets.einops_pattern,
+    "einsum": widgets.einsum_steps,
     "training-budget": widgets.training_budget,
     "model-bill": widgets.model_bill,
     "optimizer-race": widgets.optimizer_race,
@@ -329,6 +330,39 @@ def test_typed_words_are_no_html():
     widget = widgets.einops_pattern("a b -> b a", "2 2", "")
     turn(widget, pattern="a <img> -> b a")
     assert "<img" not in widget.html
+
+
+# einsum, step by step.
+
+
+def test_after_the_last_step_the_result_is_that_of_einsum():
+    for words in einsum.PATTERNS:
+        now = einsum.moment(words, einsum.MOST_STEPS)
+        assert torch.equal(now.result, einops.einsum(now.left, now.right, words)), words
+        assert len(einsum.steps(words)) <= einsum.MOST_STEPS
+
+
+def test_a_step_marks_what_it_multiplies_and_says_where_it_adds():
+    widget = widgets.einsum_steps(step=8)
+    said = "step 8 of 12, i=1, j=0, k=1: result[1, 0] = 4 × 2 + 5 × 0 = 8"
+    assert widget.said == said
+    assert re.findall(r'cs336-chosen"[^>]*>([^<]+)<', widget.html) == ["5", "0", "8"]
+    click(widget, "step on")
+    assert widget.said.endswith("result[1, 0] = 4 × 2 + 5 × 0 + 6 × 1 = 14")
+    click(widget, "step back")
+    assert widget.said == said
+
+
+def test_a_cell_of_the_result_leads_to_its_last_step():
+    widget = widgets.einsum_steps(step=0)
+    assert widget.said == "12 multiplications; step on to see the first"
+    click(widget, "result [1, 1]")
+    assert widget.values["step"] == "12"
+    turn(widget, pattern="i k, k i ->")
+    assert widget.values["step"] == "0"
+    turn(widget, step="12")
+    assert widget.values["step"] == "6"
+    assert "result = " in widget.said
 
 
 # Training budget.

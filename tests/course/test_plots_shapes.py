@@ -66,36 +66,29 @@ def test_text_of_numbers():
     assert shapes.text_of(2.25) == "2.2"
 
 
-def test_einsum_cell_marks_row_column_and_result():
-    left, right = torch.arange(6.0).reshape(2, 3), torch.arange(12.0).reshape(3, 4)
-    drawing = shapes.einsum_cell(left, right, left @ right, row=1, column=2)
-    white = (1.0, 1.0, 1.0)
-    marked = [
-        [i for i, patch in enumerate(cells(axes)) if patch.get_facecolor()[:3] != white]
+def test_before_and_after_has_a_colour_for_each_first_index():
+    drawing = shapes.before_and_after(torch.arange(16).view(4, 4), "(h a) w -> a h w", a=2)
+    before, after = (
+        {
+            text.get_text(): patch.get_facecolor()
+            for text, patch in zip(axes.texts, cells(axes), strict=False)
+        }
         for axes in drawing.axes
-    ]
-    assert marked == [[3, 4, 5], [2, 6, 10], [6]]
+    )
+    assert all(before[str(n)] == after[str(n)] for n in range(16))
+    assert before["0"] == before["8"] != before["4"] == before["12"]
+    assert [axes.get_title("left") for axes in drawing.axes] == ["(h a) w", "-> a h w"]
 
 
-def test_moved_scores_draw_a_grid_per_head_and_row():
-    moved = torch.zeros(4, 3, 3, dtype=torch.bool)
-    moved[1, 2] = True
-    drawing = shapes.moved_scores({"a": moved, "b": ~moved})
-    assert len(drawing.axes) == 8
-    assert drawing.axes[1].get_title() == "scores[0, 1]"
-    drawn = drawing.axes[1].collections[0].get_array().reshape(3, 3)
-    assert drawn[2].all()
-    assert not drawn[:2].any()
-
-
-def test_attention_maps_leave_the_future_white():
+def test_attention_maps_have_the_letters_and_leave_the_future_white():
     weights = torch.softmax(torch.zeros(2, 3, 3), -1).tril()
-    drawing = shapes.attention_maps(weights)
+    drawing = shapes.attention_maps({"one": weights[0], "two": weights[1]}, "a b", columns=2)
     image = drawing.axes[0].images[0]
     colours = image.to_rgba(image.get_array())
     assert tuple(colours[0, 2][:3]) == (1.0, 1.0, 1.0)
     assert tuple(colours[2, 0][:3]) != (1.0, 1.0, 1.0)
     assert drawing.axes[1].get_xlabel() == "key"
+    assert [tick.get_text() for tick in drawing.axes[1].get_xticklabels()] == ["a", "␣", "b"]
 
 
 def test_letters_are_images_on_a_light_background():
@@ -110,3 +103,10 @@ def test_pictures_have_their_pattern_and_shape():
     drawing = shapes.pictures({"h w c": torch.zeros(2, 3, 3), "w h c": torch.ones(3, 2, 3)})
     assert [axes.get_title("left") for axes in drawing.axes] == ["h w c", "w h c"]
     assert [axes.get_xlabel() for axes in drawing.axes] == ["2 x 3 x 3", "3 x 2 x 3"]
+
+
+def test_pieces_are_drawn_apart_and_the_caption_is_the_true_shape():
+    drawing = shapes.pictures({"row": torch.zeros(2, 6, 3)}, pieces={"row": 3})
+    shown = drawing.axes[0].images[0].get_array()
+    assert shown[0, :, 0].tolist() == [0, 0, 0, 1, 1, 0, 0, 0]
+    assert drawing.axes[0].get_xlabel() == "2 x 6 x 3"

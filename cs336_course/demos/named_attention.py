@@ -1,0 +1,181 @@
+"""A trained attention layer, slips in it, and two small runs, for notebook 03."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from cs336_lib.config import GPTConfig
+from cs336_lib.data.corpus import shakespeare
+from cs336_lib.data.tokenizer import Tokenizer
+from cs336_lib.model import GPT, CausalSelfAttention
+from cs336_lib.sampling import encode
+
+VALIDATION = 0.1  # the last tenth of the text, which the shipped model hasn't trained on
+CONTEXT = HEADS = 8  # of the small runs, in which one size hides another
+WIDTH, BATCH, STEPS = 64, 48, 250
+
+Attend = Callable[[Tensor], Tensor]  # from the output of c_attn to the input of c_proj
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    """Return standard normal numbers from a seed."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def error_of(work: Callable[..., object], *arguments: object) -> Exception:
+    """Return the error that `work(*arguments)` raises, so that its message can be shown."""
+    try:
+        work(*arguments)
+    except (RuntimeError, TypeError, ValueError, AssertionError) as error:
+        return error
+    raise AssertionError("this was expected to fail")
+
+
+@torch.no_grad()
+def first_input(model: GPT, tokenizer: Tokenizer, text: str) -> Float[Tensor, "1 seq width"]:
+    """Return what the first attention layer of a model receives for a text."""
+    ids = encode(tokenizer, text)
+    parts = model.transformer
+    return parts.h[0].ln_1(parts.wte(ids) + parts.wpe.weight[: len(ids)])[None]
+
+
+def queries_and_keys(
+    model: GPT, tokenizer: Tokenizer, text: str
+) -> tuple[Float[Tensor, "1 seq head dim"], Float[Tensor, "1 seq head dim"]]:
+    """Return the queries and keys of the first layer, in the layout batch seq head dim."""
+    layer = model.transformer.h[0].attn
+    with torch.no_grad():
+        qkv = layer.c_attn(first_input(model, tokenizer, text))
+    names = "batch seq (three head dim) -> three batch seq head dim"
+    q, k, _ = rearrange(qkv, names, three=3, head=layer.n_head)
+    return q, k
+
+
+def held_out(tokenizer: Tokenizer, windows: int = 24, seq: int = 256) -> Int[Tensor, "windows all"]:
+    """Return windows of seq + 1 letters from the end of the text, which no run has trained on."""
+    return encode(tokenizer, shakespeare()[-windows * seq - 1 :]).unfold(0, seq + 1, seq)
+
+
+@contextmanager
+def attending(model: GPT, attend: Attend, layers: slice = slice(None)) -> Iterator[None]:
+    """Let layers of the model attend by another function, as long as the block runs."""
+    changed = [block.attn for block in model.transformer.h[layers]]
+    for layer in changed:
+
+        def forward(x: Tensor, _cache: None = None, layer: CausalSelfAttention = layer) -> Tensor:
+            return layer.c_proj(attend(layer.c_attn(x)))
+
+        layer.forward = forward  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for layer in changed:
+            del layer.forward
+
+
+@torch.no_grad()
+def loss_with(
+    model: GPT, windows: Int[Tensor, "windows all"], attend: Attend, layers: slice = slice(None)
+) -> float:
+    """Return the loss of a model whose layers attend by `attend`, in nats per letter."""
+    with attending(model, attend, layers):
+        return model(windows[:, :-1], windows[:, 1:]).item()
+
+
+def without_heads(removed: list[int], n_head: int) -> Attend:
+    """Return causal attention in which some heads hand over zeros."""
+
+    def attend(qkv: Tensor) -> Tensor:
+        parts = "batch seq (three head dim) -> three batch head seq dim"
+        q, k, v = rearrange(qkv, parts, three=3, head=n_head)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        kept = torch.ones(n_head, 1, 1)
+        kept[removed] = 0
+        return rearrange(kept * mixed, "batch head seq dim -> batch seq (head dim)")
+
+    return attend
+
+
+@torch.no_grad()
+def rows_moved(
+    layer: CausalSelfAttention, attend: Attend, x: Float[Tensor, "1 seq width"], changed: int = -1
+) -> list[int]:
+    """Return the rows of a layer's output that move when only row `changed` of its input does."""
+    other = x.clone()
+    other[:, changed] += 1
+    before, after = (layer.c_proj(attend(layer.c_attn(y))) for y in (x, other))
+    return torch.where((before - after).abs().amax((0, 2)) > 1e-5)[0].tolist()
+
+
+def spelled(rows: list[int]) -> str:
+    """Return neighboring numbers as a range, as in "0 to 18"."""
+    return f"{rows[0]} to {rows[-1]}" if len(rows) > 1 else ", ".join(map(str, rows)) or "none"
+
+
+def pair_table_loss(tokens: Int[Tensor, " all"]) -> float:
+    """Return the loss of a table of letter pairs, counted on the first nine tenths of a text."""
+    end = int((1 - VALIDATION) * len(tokens))
+    train, held = tokens[:end], tokens[end:]
+    n = int(tokens.max()) + 1
+    counts = torch.bincount(n * train[:-1] + train[1:], minlength=n * n).view(n, n) + 0.1
+    chances = counts / counts.sum(1, keepdim=True)
+    return -chances[held[:-1], held[1:]].log().mean().item()
+
+
+def small_run(tokens: Int[Tensor, " all"], attend: Attend, seed: int = 0) -> tuple[float, float]:
+    """Train one block on 8 letters at a time, and return its held-out loss before and after.
+
+    The run takes place on the CPU. Both kinds of attention start from the same weights and see the
+    same batches.
+    """
+    end, span = int((1 - VALIDATION) * len(tokens)), torch.arange(CONTEXT + 1)
+    random = torch.Generator().manual_seed(seed)
+    starts = torch.randint(end - CONTEXT, (STEPS, BATCH), generator=random)
+    held = tokens[
+        end + torch.randint(len(tokens) - end - CONTEXT, (512,), generator=random)[:, None] + span
+    ]
+    shape = {"n_layer": 1, "n_head": HEADS, "n_embd": WIDTH, "block_size": CONTEXT}
+    model = GPT(GPTConfig(vocab_size=int(tokens.max()) + 1, **shape), seed=seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    before = loss_with(model, held, attend)
+    with attending(model, attend):
+        for start in starts:
+            window = tokens[start[:, None] + span]
+            optimizer.zero_grad()
+            model(window[:, :-1], window[:, 1:]).backward()
+            optimizer.step()
+    return before, loss_with(model, held, attend)
+
+
+def by_name(qkv: Float[Tensor, "batch seq width3"], n_head: int = HEADS) -> Tensor:
+    """Attend causally, with every dimension in its place."""
+    return without_heads([], n_head)(qkv)
+
+
+def by_position(qkv: Float[Tensor, "batch seq width3"], n_head: int = HEADS) -> Tensor:
+    """Attend with `q @ k.transpose(-2, -1)` in the layout batch seq head dim."""
+    q, k, v = rearrange(
+        qkv, "batch seq (three head dim) -> three batch seq head dim", three=3, head=n_head
+    )
+    scores = q @ k.transpose(-2, -1) / q.size(-1) ** 0.5
+    future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    return (scores.masked_fill(future, -torch.inf).softmax(-1) @ v).flatten(-2)
+
+
+def two_runs(
+    tokens: Int[Tensor, " all"], seeds: tuple[int, ...] = (0, 1, 2)
+) -> dict[str, list[tuple[float, float]]]:
+    """Train small models with the right line and with the wrong one, for several seeds.
+
+    Returns:
+        Held-out losses (before, after) of each seed, by the way in which the model attends.
+    """
+    ways = {"by name": by_name, "by position": by_position}
+    return {
+        way: [small_run(tokens, attend, seed) for seed in seeds] for way, attend in ways.items()
+    }
