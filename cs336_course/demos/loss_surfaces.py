@@ -1,13 +1,10 @@
 """Toy models, and loss surfaces in two dimensions for comparing optimizers."""
 
-import itertools
 import math
-import re
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 
@@ -138,27 +135,20 @@ def steps_until(losses: Float[Tensor, "points ..."], level: float) -> Float[Tens
     return torch.where(last < len(losses), last.float(), math.inf)
 
 
-def counted_letters(
-    text: str, lines: int, vocab: int
-) -> tuple[list[str], Int[Tensor, "lines longest"], Float[Tensor, " vocab"]]:
-    """Create a regression data set for counting the letters of a line.
+def steps_on_quadratic(
+    curvatures: Sequence[float], lr: float, momentum: float = 0.0, tolerance: float = 0.01
+) -> int:
+    """Return the number of steps after which every coordinate stays within the tolerance.
 
-    Words outside the vocabulary are omitted, and lines with fewer than six words are skipped. Word
-    number 0 is padding.
-
-    Args:
-        text: Text to read.
-        lines: Number of lines to take.
-        vocab: Number of words to keep, including padding.
-
-    Returns:
-        The words, the word numbers of each line, and the number of letters of each word.
+    The loss is half the sum of curvature times square, and each coordinate starts at 1.
     """
-    split = (re.findall("[a-z]+", line) for line in text.lower().splitlines())
-    read = list(itertools.islice((words for words in split if len(words) >= 6), lines))
-    counted = Counter(itertools.chain.from_iterable(read))
-    words = ["", *(word for word, _ in counted.most_common(vocab - 1))]
-    number = {word: index for index, word in enumerate(words)}
-    rows = [torch.tensor([number[w] for w in line if w in number]).long() for line in read]
-    ids = nn.utils.rnn.pad_sequence(rows, batch_first=True)
-    return words, ids, torch.tensor([float(len(word)) for word in words])
+    curvature = torch.tensor(curvatures, dtype=torch.float64)
+    point = torch.ones_like(curvature)
+    velocity, last, step = torch.zeros_like(point), 0, 0
+    while step < 2 * last + 100:  # long enough to see whether it comes back
+        step += 1
+        velocity = momentum * velocity + curvature * point
+        point = point - lr * velocity
+        if point.abs().max() > tolerance:
+            last = step
+    return last + 1
