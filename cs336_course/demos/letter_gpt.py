@@ -31,6 +31,14 @@ def create(seed: int) -> GPT:
     return GPT(GPTConfig(block_size=CONTEXT, vocab_size=size, n_layer=1, n_head=4, n_embd=96))
 
 
+def split_parameters(model: GPT) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Return the matrices inside the blocks, and all other parameters."""
+    inside, others = [], []
+    for name, p in model.named_parameters():
+        (inside if ".h." in name and p.dim() == 2 else others).append(p)
+    return inside, others
+
+
 def batch(
     generator: Generator, rows: int = 16
 ) -> tuple[Int[Tensor, "rows context"], Int[Tensor, "rows context"]]:
