@@ -161,8 +161,11 @@ CASES: dict[str, tuple[Surface, tuple[float, float], float | None]] = {
 }
 
 
+RATES = 2 ** (torch.arange(-36, 15) / 4)  # from 0.002 to 11
+
+
 def compare(
-    rates: Float[Tensor, " rates"], steps: int = 200
+    steps: int = 200,
 ) -> tuple[dict[str, dict[str, Tensor]], dict[tuple[str, str], Float[Tensor, " starts"]]]:
     """Run every rule on every surface from three starts, at the rule's best learning rate.
 
@@ -183,7 +186,7 @@ def compare(
         starts = torch.tensor(start) * jitter
         for rule, maker in RULES.items():
             noises = noise if level is None else None
-            found = swept_descent(surface, starts, maker, rates, steps, noises)
+            found = swept_descent(surface, starts, maker, RATES, steps, noises)
             if level is None:
                 score = found[steps // 2 :].norm(dim=-1).mean(0).nan_to_num(math.inf)
             else:

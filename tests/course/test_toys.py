@@ -134,3 +134,29 @@ def test_small_gpt_learns_and_a_spike_sets_it_back():
     assert smooth[-1] < smooth[0] - 0.5
     assert spiked[-1] > smooth[-1]
     assert letter_gpt.validation_loss(model) == letter_gpt.validation_loss(model)
+
+
+def test_rotation_turns_a_point_as_it_turns_the_ravine():
+    point = torch.tensor([3.0, -2.0])
+    turned = loss_surfaces.rotation(30) @ point
+    assert turned.norm().item() == pytest.approx(point.norm().item())
+    same = loss_surfaces.ravine(point).item()
+    assert loss_surfaces.ravine(turned, degrees=30).item() == pytest.approx(same, rel=1e-5)
+
+
+def test_rules_are_compared_at_their_best_rates():
+    paths, best = loss_surfaces.compare(steps=60)
+    assert set(paths) == set(loss_surfaces.CASES)
+    assert set(paths["ravine"]) == set(loss_surfaces.RULES)
+    assert best["ravine", "AdaGrad"].mean() < best["ravine", "Adam"].mean()
+    for case, (_, start, _) in loss_surfaces.CASES.items():
+        assert paths[case]["SGD"].shape == (61, 2)
+        assert paths[case]["SGD"][0].tolist() == pytest.approx(start)
+
+
+def test_parameters_of_the_small_gpt_are_split_into_matrices_and_the_rest():
+    model = letter_gpt.create(seed=0)
+    inside, others = letter_gpt.split_parameters(model)
+    assert [tuple(p.shape) for p in inside] == [(288, 96), (96, 96), (384, 96), (96, 384)]
+    assert len(inside) + len(others) == len(list(model.parameters()))
+    assert others[0] is model.transformer.wte.weight
