@@ -1,6 +1,6 @@
 """Figures of notebook 05 on initialization, step sizes, rate sweeps and optimizer state."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -105,6 +105,16 @@ def error_by_frequency(
     return fig
 
 
+def label_rates(axes: Axes, swept: Iterable[Swept]) -> None:
+    """Label the learning rates on a logarithmic axis, except those that are close to the last."""
+    ticks: list[float] = []
+    for rate in sorted({rate for results in swept for rate in results}):
+        if not ticks or rate > 1.3 * ticks[-1]:
+            ticks.append(rate)
+    axes.set_xticks(ticks, [f"{rate:g}" for rate in ticks])
+    axes.minorticks_off()
+
+
 def rate_sweep(
     swept: Mapping[str, Swept],
     title: str,
@@ -132,9 +142,7 @@ def rate_sweep(
         style = {**look(name, position), "marker": marker, "capsize": 6, "markersize": 10}
         axes.errorbar(rates, mean, bars, label=name, elinewidth=2.5, **style)
     axes.set_xscale("log")
-    ticks = sorted({rate for results in swept.values() for rate in results})
-    axes.set_xticks(ticks, [f"{rate:g}" for rate in ticks])
-    axes.minorticks_off()
+    label_rates(axes, swept.values())
     if limits:
         axes.set_ylim(*limits)
     label(axes, title, "learning rate", y_label)
@@ -195,16 +203,14 @@ def rates_apart(swept: Mapping[tuple[str, float], Swept]) -> Figure:
         text = f"{name}, embeddings at {embeddings:g}"
         axes.errorbar(list(results), mean, bars, label=text, capsize=6, markersize=10, **style)
     axes.set_xscale("log")
-    ticks = sorted({rate for results in swept.values() for rate in results})
-    axes.set_xticks(ticks, [f"{rate:g}" for rate in ticks])
-    axes.minorticks_off()
+    label_rates(axes, swept.values())
     label(
         axes,
         "A small GPT after 50 steps",
         "learning rate of the matrices",
         "validation loss [nats per letter]",
     )
-    axes.legend(fontsize=11)
+    axes.legend(loc="upper right")
     return fig
 
 

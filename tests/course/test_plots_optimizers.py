@@ -71,3 +71,9 @@ def test_rates_of_embeddings_are_told_apart_by_their_dashes():
     assert high.lines[0].get_xydata().tolist() == [[0.1, 3.0]]
     assert [c.lines[0].get_linestyle() for c in (low, high)] == ["-", "--"]
     assert low.get_label() == "AdamW, embeddings at 0.002"
+
+
+def test_rates_that_are_close_together_share_a_label():
+    axes = plt.figure().add_subplot()
+    plots.label_rates(axes, [{1: [0.1], 1.2: [0.1]}, {1.3: [0.1], 1.4: [0.1], 2: [0.1]}])
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "1.4", "2"]
