@@ -1,4 +1,4 @@
-"""Exercises of notebook 05 on initialization, cross-entropy, AdaGrad, Adam and Muon."""
+"""Exercises of notebook 05 on optimizers, their state, cross-entropy and initialization."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -926,4 +926,77 @@ newton_schulz = Exercise(
         lambda matrix, steps: 1 / 0,
     ],
     right=[transposed, on_singular_values, with_identity],
+)
+
+
+# factored
+
+
+def means() -> Iterator[Case]:
+    """Yield the row means and column means of matrices of squares."""
+    yield Case("", **of_rows_and_columns(torch.tensor([[1.0, 2.0, 3.0], [5.0, 6.0, 1.0]])))
+    for seed, size in enumerate(sizes(6, rows=(1, 7), cols=(1, 7))):
+        v = normal(size.rows, size.cols, seed=seed) ** 2
+        yield Case("another shape", **of_rows_and_columns(v.double() if seed % 2 else v))
+
+
+def of_rows_and_columns(v: Tensor) -> dict[str, Tensor]:
+    """Return the means along both axes."""
+    return {"rows": v.mean(1), "columns": v.mean(0)}
+
+
+OUTER = "torch.outer(rows, columns)"
+TOTAL = "/ rows.mean()"
+
+factored = Exercise(
+    NOTEBOOK,
+    "factored",
+    means,
+    smaller="All entries of v are 3. What are its row means and column means, and what should your "
+    "function return?",
+    wrong={
+        "the product of two means has the wrong unit, a gradient to the fourth power; divide by "
+        "the mean of all entries.": (f" {TOTAL}", ""),
+        "you divide by the sum of the row means; that's right for sums, but these are means.": (
+            TOTAL,
+            "/ rows.sum()",
+        ),
+        "you divide by the sum of the column means; that's right for sums, but these are means.": (
+            TOTAL,
+            "/ columns.sum()",
+        ),
+        "you divide by the mean of all entries twice, so the unit is gone.": (
+            TOTAL,
+            "/ (rows.mean() * columns.mean())",
+        ),
+        "the root of the product has the right unit, but the row means come out wrong; divide the "
+        "product by the mean of all entries.": (f"{OUTER} {TOTAL}", f"{OUTER}.sqrt()"),
+        "you average a row mean and a column mean. A row that is all zero should stay zero, so "
+        "multiply them.": (
+            f"{OUTER} {TOTAL}",
+            "(rows[:, None] + columns) / 2",
+        ),
+        "you add a row mean and a column mean. That keeps the means, but it may become negative, "
+        "and v has a root to take; multiply them.": (
+            f"{OUTER} {TOTAL}",
+            "rows[:, None] + columns - rows.mean()",
+        ),
+        "rows and columns are swapped; entry [i, j] belongs to row i.": (
+            OUTER,
+            "torch.outer(columns, rows)",
+        ),
+        "you multiply by the mean of all entries; divide by it.": (TOTAL, "* rows.mean()"),
+    },
+    refused=[
+        (TOTAL, "/ rows.max()"),
+        (f"{OUTER} {TOTAL}", "rows[:, None].expand(-1, len(columns))"),
+        (f"{OUTER} {TOTAL}", "columns.expand(len(rows), -1)"),
+        lambda rows, columns: None,
+        lambda rows, columns: 1 / 0,
+    ],
+    right=[
+        (TOTAL, "/ columns.mean()"),
+        lambda rows, columns: rows[:, None] / rows.mean() * columns,
+        lambda rows, columns: torch.einsum("i,j->ij", rows, columns / columns.mean()),
+    ],
 )

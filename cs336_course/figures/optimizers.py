@@ -1,6 +1,6 @@
 """Figures of notebook 05 on initialization, step sizes, rate sweeps and optimizer state."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -35,6 +35,9 @@ LOOKS: dict[str, dict[str, object]] = {
     "AdamW": {"color": PURPLE, "linestyle": ":", "marker": "X"},
     "Muon": {"color": BLACK, "linestyle": "-", "marker": "*"},
 }
+
+
+Swept = Mapping[float, Sequence[float]]
 
 
 def look(name: str, position: int) -> dict[str, object]:
@@ -102,8 +105,18 @@ def error_by_frequency(
     return fig
 
 
+def label_rates(axes: Axes, swept: Iterable[Swept]) -> None:
+    """Label the learning rates on a logarithmic axis, except those that are close to the last."""
+    ticks: list[float] = []
+    for rate in sorted({rate for results in swept for rate in results}):
+        if not ticks or rate > 1.3 * ticks[-1]:
+            ticks.append(rate)
+    axes.set_xticks(ticks, [f"{rate:g}" for rate in ticks])
+    axes.minorticks_off()
+
+
 def rate_sweep(
-    swept: Mapping[str, Mapping[float, Sequence[float]]],
+    swept: Mapping[str, Swept],
     title: str,
     y_label: str,
     limits: tuple[float, float] | None = None,
@@ -129,13 +142,75 @@ def rate_sweep(
         style = {**look(name, position), "marker": marker, "capsize": 6, "markersize": 10}
         axes.errorbar(rates, mean, bars, label=name, elinewidth=2.5, **style)
     axes.set_xscale("log")
-    ticks = sorted({rate for results in swept.values() for rate in results})
-    axes.set_xticks(ticks, [f"{rate:g}" for rate in ticks])
-    axes.minorticks_off()
+    label_rates(axes, swept.values())
     if limits:
         axes.set_ylim(*limits)
     label(axes, title, "learning rate", y_label)
     axes.legend()
+    return fig
+
+
+def steps_by_condition(steps: Mapping[str, Mapping[float, int]]) -> Figure:
+    """Plot the number of steps against the condition number on log-log axes.
+
+    Args:
+        steps: Steps of each optimizer, by condition number.
+    """
+    fig, axes = figure(10, 4.4)
+    for position, (name, found) in enumerate(steps.items()):
+        style = {**look(name, position), "marker": LOOKS[name]["marker"]}
+        axes.loglog(list(found), list(found.values()), label=name, **style)
+    label(axes, "Steps until 1 % is left", "condition number (steepest / flattest)", "steps")
+    axes.legend()
+    return fig
+
+
+def behind(gaps: Mapping[str, Float[Tensor, "seeds steps"]], first: int) -> Figure:
+    """Plot by how much losses are above those of undisturbed runs, one thin line for each seed.
+
+    Args:
+        gaps: Gap of each seed after each step, by name. It is smoothed over 10 steps.
+        first: Steps since the disturbance at the first gap.
+    """
+    fig, axes = figure(10, 4.4)
+    for position, (name, rows) in enumerate(gaps.items()):
+        smooth = rows.unfold(1, 10, 1).mean(-1)
+        steps = range(first, first + smooth.size(1))
+        style = look(name, position)
+        for row in smooth:
+            axes.plot(steps, row, linewidth=1, **style)
+        axes.plot(steps, smooth.mean(0), label=name, **style)
+    axes.axhline(0, color=BLACK, linestyle=":", linewidth=1.5)
+    label(axes, "A small GPT after one spike", "steps since the spike", "loss behind [nats]")
+    axes.legend()
+    return fig
+
+
+def rates_apart(swept: Mapping[tuple[str, float], Swept]) -> Figure:
+    """Plot losses against the matrices' learning rate, as means with ranges over seeds.
+
+    Args:
+        swept: Losses of all seeds by learning rate, for each optimizer and embedding rate.
+    """
+    fig, axes = figure(10, 4.8)
+    fixed = sorted({embeddings for _, embeddings in swept})
+    for position, ((name, embeddings), results) in enumerate(swept.items()):
+        values = torch.tensor([list(losses) for losses in results.values()])
+        mean = values.mean(1)
+        bars = torch.stack([mean - values.amin(1), values.amax(1) - mean])
+        dashes = ("-", "--")[fixed.index(embeddings)]
+        style = {**look(name, position), "linestyle": dashes, "marker": LOOKS[name]["marker"]}
+        text = f"{name}, embeddings at {embeddings:g}"
+        axes.errorbar(list(results), mean, bars, label=text, capsize=6, markersize=10, **style)
+    axes.set_xscale("log")
+    label_rates(axes, swept.values())
+    label(
+        axes,
+        "A small GPT after 50 steps",
+        "learning rate of the matrices",
+        "validation loss [nats per letter]",
+    )
+    axes.legend(loc="upper right")
     return fig
 
 

@@ -280,3 +280,18 @@ def test_state_bytes():
         optimizer = rule([w])
         optimizer.step()
         assert short_optimizers.state_bytes(optimizer) == 100 * expected, rule
+
+
+def test_arithmetic_is_counted_once_for_each_number_it_writes():
+    per_parameter = {
+        short_optimizers.SGD: 2,
+        short_optimizers.AdaGrad: 7,
+        short_optimizers.AdamW: 15,
+    }
+    for rule, expected in per_parameter.items():
+        w = nn.Parameter(torch.ones(10))
+        w.grad = torch.ones(10)
+        optimizer = rule([w])
+        with short_optimizers.CountFlops() as counter:
+            optimizer.step()
+        assert counter.flops == 10 * expected, rule

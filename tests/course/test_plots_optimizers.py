@@ -4,6 +4,7 @@ import math
 
 import matplotlib
 import pytest
+import torch
 
 matplotlib.use("Agg")
 
@@ -43,3 +44,36 @@ def test_rate_sweep_draws_means_with_ranges_and_leaves_out_what_diverged():
     assert [c.get_label() for c in (sgd, muon)] == ["SGD", "Muon and AdamW"]
     assert [text.get_text() for text in axes.get_xticklabels()] == ["0.5", "1", "2"]
     assert axes.get_ylim() == (0, 8)
+
+
+def test_steps_are_drawn_over_the_condition_number():
+    axes = plots.steps_by_condition({"SGD": {1: 1, 100: 230}, "Momentum": {100: 45}}).axes[0]
+    sgd, momentum = axes.lines
+    assert sgd.get_xydata().tolist() == [[1, 1], [100, 230]]
+    assert momentum.get_xydata().tolist() == [[100, 45]]
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+
+
+def test_gaps_are_smoothed_and_drawn_for_each_seed():
+    rows = torch.stack([torch.arange(12.0), 2 * torch.arange(12.0)])
+    axes = plots.behind({"beta2": rows}, first=3).axes[0]
+    one, two, mean, _ = axes.lines
+    assert one.get_xydata().tolist() == [[3, 4.5], [4, 5.5], [5, 6.5]]
+    assert two.get_ydata().tolist() == [9, 11, 13]
+    assert mean.get_ydata().tolist() == [6.75, 8.25, 9.75]
+
+
+def test_rates_of_embeddings_are_told_apart_by_their_dashes():
+    swept = {("AdamW", 0.002): {0.1: [1.0, 2.0]}, ("AdamW", 0.016): {0.1: [3.0, 3.0]}}
+    axes = plots.rates_apart(swept).axes[0]
+    low, high = axes.containers
+    assert low.lines[0].get_xydata().tolist() == [[0.1, 1.5]]
+    assert high.lines[0].get_xydata().tolist() == [[0.1, 3.0]]
+    assert [c.lines[0].get_linestyle() for c in (low, high)] == ["-", "--"]
+    assert low.get_label() == "AdamW, embeddings at 0.002"
+
+
+def test_rates_that_are_close_together_share_a_label():
+    axes = plt.figure().add_subplot()
+    plots.label_rates(axes, [{1: [0.1], 1.2: [0.1]}, {1.3: [0.1], 1.4: [0.1], 2: [0.1]}])
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "1.4", "2"]

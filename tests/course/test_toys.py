@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 
-from cs336_course.demos import loss_surfaces, short_optimizers
+from cs336_course.demos import letter_gpt, loss_surfaces, rare_words, short_optimizers
 
 
 def hessian(surface, point):
@@ -96,9 +96,67 @@ def test_steps_until_a_loss_stays_down():
     assert loss_surfaces.steps_until(losses, 0.15).tolist() == [3, math.inf, math.inf]
 
 
-def test_counted_letters():
+def test_steps_on_a_quadratic_by_hand():
+    # kappa = 9: at a rate of 1/5 both coordinates shrink by 0.8, and 0.8^21 is below 0.01.
+    assert loss_surfaces.steps_on_quadratic((1, 9), lr=0.2) == 21
+    # At a rate of 1/4 and a momentum of 1/4 the flat one is (1 + n/2) / 2^n.
+    assert loss_surfaces.steps_on_quadratic((1,), lr=0.25, momentum=0.25) == 10
+
+
+def test_lines_of_rare_words():
     text = "To be, or not to BE that\nToo short\nto be or not to sleep no more\n" * 2
-    words, ids, length = loss_surfaces.counted_letters(text, lines=3, vocab=5)
-    assert words == ["", "to", "be", "or", "not"]  # in the order of their counts: 6, 5, 3, 3
-    assert length.tolist() == [0, 2, 2, 2, 3]
-    assert ids.tolist() == [[1, 2, 3, 4, 1, 2], [1, 2, 3, 4, 1, 0], [1, 2, 3, 4, 1, 2]]
+    lines = rare_words.read(lines=3, vocab=5, text=text)
+    assert lines.words == ["", "to", "be", "or", "not"]  # in the order of their counts: 6, 5, 3, 3
+    assert lines.length.tolist() == [0, 2, 2, 2, 3]
+    assert lines.ids.tolist() == [[1, 2, 3, 4, 1, 2], [1, 2, 3, 4, 1, 0], [1, 2, 3, 4, 1, 2]]
+    assert lines.letters.tolist() == [13, 11, 13]
+    assert lines.seen.tolist() == [1, 6, 5, 3, 3]
+
+
+def test_relative_error_leaves_out_the_padding():
+    length = torch.tensor([0.0, 2.0, 4.0])
+    assert rare_words.relative_error(torch.tensor([9.0, 3.0, 3.0]), length).tolist() == [0.5, 0.25]
+
+
+def test_the_best_rate_is_one_that_converged():
+    swept = {1: [0.5, 0.7], 2: [0.2, 0.3], 4: [math.nan, 0.1], 8: [9.0, 0.0]}
+    assert rare_words.best(swept) == (2, [0.2, 0.3])
+
+
+def test_small_gpt_learns_and_a_spike_sets_it_back():
+    def adamw(model):
+        return [torch.optim.AdamW(model.parameters(), lr=0.004)]
+
+    _, smooth = letter_gpt.train(adamw, seed=0, steps=25, decays=False)
+    model, spiked = letter_gpt.train(adamw, seed=0, steps=25, decays=False, spike_at=20)
+    assert smooth[:21] == spiked[:21]
+    assert smooth[0] == pytest.approx(math.log(letter_gpt.letters()[1]), abs=0.3)
+    assert smooth[-1] < smooth[0] - 0.5
+    assert spiked[-1] > smooth[-1]
+    assert letter_gpt.validation_loss(model) == letter_gpt.validation_loss(model)
+
+
+def test_rotation_turns_a_point_as_it_turns_the_ravine():
+    point = torch.tensor([3.0, -2.0])
+    turned = loss_surfaces.rotation(30) @ point
+    assert turned.norm().item() == pytest.approx(point.norm().item())
+    same = loss_surfaces.ravine(point).item()
+    assert loss_surfaces.ravine(turned, degrees=30).item() == pytest.approx(same, rel=1e-5)
+
+
+def test_rules_are_compared_at_their_best_rates():
+    paths, best = loss_surfaces.compare(steps=60)
+    assert set(paths) == set(loss_surfaces.CASES)
+    assert set(paths["ravine"]) == set(loss_surfaces.RULES)
+    assert best["ravine", "AdaGrad"].mean() < best["ravine", "Adam"].mean()
+    for case, (_, start, _) in loss_surfaces.CASES.items():
+        assert paths[case]["SGD"].shape == (61, 2)
+        assert paths[case]["SGD"][0].tolist() == pytest.approx(start)
+
+
+def test_parameters_of_the_small_gpt_are_split_into_matrices_and_the_rest():
+    model = letter_gpt.create(seed=0)
+    inside, others = letter_gpt.split_parameters(model)
+    assert [tuple(p.shape) for p in inside] == [(288, 96), (96, 96), (384, 96), (96, 384)]
+    assert len(inside) + len(others) == len(list(model.parameters()))
+    assert others[0] is model.transformer.wte.weight
