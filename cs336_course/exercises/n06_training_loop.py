@@ -910,8 +910,8 @@ finish_step = Exercise(
         "the gradients are still multiplied by the scale. Clipping hides it in some steps, but "
         "every step has the length of the limit.": [(LOOP, ""), ("/= scale", "*= scale")],
         "you unscale twice, so the steps are `scale` times too short.": (LOOP, LOOP + LOOP),
-        "the step is taken with a gradient that isn't clipped. Do you step before you clip, or is the "
-        "scale still in the limit?": [
+        "the step is taken with a gradient that isn't clipped. Do you step before you clip, or is "
+        "the scale still in the limit?": [
             edits(
                 (CLIP, NORM_ONLY),
                 (CLEAR, "    nn.utils.clip_grad_norm_(parameters, limit)\n" + CLEAR),
