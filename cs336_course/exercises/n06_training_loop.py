@@ -825,6 +825,7 @@ def finishing_cases() -> Iterator[Case]:
         limit=0.5,
         norms=["inf"] * 2 + [2.0],
     )
+    yield Case("a scale of 1", optimizer="sgd", scale=1.0, limit=1.0, norms=["inf", 2.0])
     groups = "two parameter groups, and a parameter without a gradient"
     yield Case(groups, optimizer="groups", scale=8.0, limit=1.0, norms=[4.0, "inf", 0.25])
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from cs336_course.demos import incident as incident_module
 from cs336_course.demos import run_with_nan
 from cs336_course.demos.incident import Incident
+from cs336_course.exercises.n06_training_loop import autocast_dtypes
 from cs336_lib.config import UserError
 
 TEXT = "One page of a play, with some more characters than it needs!\n" * 40_000
@@ -121,3 +122,29 @@ def test_the_repair_skips_the_page(incident, monkeypatch):
     log = incident.repair(run_with_nan.finish_and_adapt)
     assert np.isfinite(log.losses).all()
     assert log.scales[[9_000 - 8_990, 9_001 - 8_990]].tolist() == [scale, scale / 2]
+
+
+def test_the_exercise_on_autocast_says_what_pytorch_does():
+    embedding, linear, head = torch.nn.Embedding(7, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 7)
+    optimizer = torch.optim.AdamW([*embedding.parameters(), *linear.parameters()])
+    ids, y = torch.arange(6).view(2, 3), torch.arange(6)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        h = embedding(ids)
+        r = h * (h.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt()
+        a = linear(r)
+        a.retain_grad()
+        s = a.pow(2).mean(-1)
+        logits = head(h + a)
+        loss = F.cross_entropy(logits.flatten(0, 1), y)
+        both = h + a
+    loss.backward()
+    optimizer.step()
+    seen = {"h": h, "r": r, "a": a, "h + a": both, "s": s, "logits": logits, "loss": loss}
+    seen |= {
+        "gradient of a": a.grad,
+        "gradient of linear.weight": linear.weight.grad,
+        "exp_avg of linear.weight": optimizer.state[linear.weight]["exp_avg"],
+    }
+    names = {torch.float32: "fp32", torch.bfloat16: "bf16"}
+    answer = autocast_dtypes.build(autocast_dtypes.solution)
+    assert {name: names[tensor.dtype] for name, tensor in seen.items()} == answer
