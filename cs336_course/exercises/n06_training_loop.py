@@ -1,4 +1,4 @@
-"""Exercises of notebook 06: the batches of an epoch, and gradients of uneven micro-batches."""
+"""Exercises of notebook 06: batches, uneven micro-batches, 16-bit steps, and the verdict."""
 
 import tracemalloc
 import weakref
@@ -11,7 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from cs336_course.demos.run_with_nan import finish_and_adapt
 from cs336_course.engine import Case, Exercise, edits, normal, sizes
+from cs336_course.engine.observe import Observer
 from cs336_course.engine.records import Record, plain
 from cs336_course.engine.training import activations, flat_gradient, flat_weights, one_number
 
@@ -646,5 +648,364 @@ accumulate = Exercise(
         losses.append(loss)
     return torch.stack(losses).sum().item()
 """,
+    ],
+)
+
+
+# autocast_dtypes and verdict, which are dictionaries of decisions
+
+
+def one_word(allowed: tuple[str, ...]) -> Observer:
+    """Return the observer of a dictionary that has one of the allowed words for each question."""
+
+    def observe(answer: Any, case: Case) -> Record:
+        if not isinstance(answer, dict):
+            return {"form": plain(answer)}
+        if answer and all(given is ... for given in answer.values()):
+            raise NotImplementedError
+        given = answer.get(case.what, ...)
+        if given is ...:
+            return {"form": "a dict", "answer": "is missing"}
+        given = plain(given)
+        given = given.strip().lower() if isinstance(given, str) else given
+        is_known = given in allowed if isinstance(given, str) else False
+        return {"form": "a dict", "answer": "is there", "known": is_known, "word": given}
+
+    return observe
+
+
+def says_of(allowed: tuple[str, str]) -> dict[str, str]:
+    """Return the sentences for dictionaries whose form is wrong."""
+    one, other = (f'"{word}"' for word in allowed)
+    return {
+        "form": "keep the dictionary, and replace each `...` in it.",
+        "answer": "it has no answer yet; every answer above it is right.",
+        "known": f"answer {one} or {other}.",
+        "word": "it isn't right.",
+    }
+
+
+def flipped(name: str, right: str, wrong: str) -> tuple[str, str]:
+    """Return the idea that answers one question wrongly."""
+    return f'"{name}": "{right}"', f'"{name}": "{wrong}"'
+
+
+DTYPES = ("bf16", "fp32")
+TENSORS = ("h", "r", "a", "h + a", "s", "logits", "loss")
+IN_BACKWARD = ("gradient of a", "gradient of linear.weight", "exp_avg of linear.weight")
+
+
+def tensors_of_the_step() -> Iterator[Case]:
+    """Yield the tensors whose dtypes are asked for."""
+    for name in TENSORS + IN_BACKWARD:
+        yield Case(name)
+
+
+autocast_dtypes = Exercise(
+    NOTEBOOK,
+    "autocast_dtypes",
+    tensors_of_the_step,
+    observe=one_word(DTYPES),
+    answers=("answer",),
+    is_quiz=True,
+    smaller="An operation is on the bf16 list, on the fp32 list, or on neither. On which are a "
+    "lookup in a table, a linear layer and a sum of two tensors?",
+    says=says_of(DTYPES),
+    wrong={
+        "h: an embedding is a lookup and not a matmul. It's on neither list, so it has the dtype "
+        "of its table, and autocast leaves the weights in fp32.": flipped("h", "fp32", "bf16"),
+        "r: nothing in this line is a matmul, so it runs in the dtype of its input, which is "
+        "h.": flipped("r", "fp32", "bf16"),
+        "a: autocast casts both the input and the weight of a linear layer to bf16, whatever "
+        "dtype they have.": flipped("a", "bf16", "fp32"),
+        "h + a: where fp32 and bf16 meet, the wider one wins. That is why the residual stream "
+        "stays in fp32.": flipped("h + a", "fp32", "bf16"),
+        "s: on a CPU, pow and mean are on neither list, so they run in the dtype of a. It's the "
+        "one sum here that you have to protect yourself, with a.float().": flipped(
+            "s", "bf16", "fp32"
+        ),
+        "logits: the head is a linear layer like the other one.": flipped("logits", "bf16", "fp32"),
+        "loss: losses are on the fp32 list, since they sum exponentials over the whole "
+        "vocabulary.": flipped("loss", "fp32", "bf16"),
+        "gradient of a: a gradient has the dtype of its tensor.": flipped(
+            "gradient of a", "bf16", "fp32"
+        ),
+        "gradient of linear.weight: a gradient has the dtype of its tensor, and the parameter "
+        "itself is fp32. Only the copy for the matmul is bf16.": flipped(
+            "gradient of linear.weight", "fp32", "bf16"
+        ),
+        "exp_avg of linear.weight: the optimizer keeps its state in the dtype of the parameter, "
+        "and it runs outside autocast.": flipped("exp_avg of linear.weight", "fp32", "bf16"),
+    },
+    refused=[
+        ('"bf16"', '"fp32"'),
+        ('"fp32"', '"bf16"'),
+        ('"a": "bf16"', '"a": 16'),
+        ('"a": "bf16"', '"a": ...'),
+        "answer = 'bf16'",
+    ],
+    right=[('"a": "bf16"', '"a": " BF16"')],
+)
+
+FATES = ("lives", "dies")
+CHANGES = (
+    "the text instead of the page",
+    "clip at 1",
+    "a tenth of the rate",
+    "half the loss scale",
+    "a quarter of the loss scale",
+    "four windows a step",
+    "bf16 instead of fp16",
+    "skip steps with an infinite gradient",
+)
+
+
+def changes() -> Iterator[Case]:
+    """Yield the changes of the run that are to be judged."""
+    for name in CHANGES:
+        yield Case(name)
+
+
+verdict = Exercise(
+    NOTEBOOK,
+    "verdict",
+    changes,
+    observe=one_word(FATES),
+    answers=("answer",),
+    is_quiz=True,
+    smaller="What is the page's largest gradient times the loss scale, and what is fp16's largest "
+    "number?",
+    says=says_of(FATES),
+    wrong={
+        "the text instead of the page: the 9,000 steps before had ordinary text and the same "
+        "scale. What was the largest scaled gradient of step 8,999?": flipped(
+            CHANGES[0], "lives", "dies"
+        ),
+        "clip at 1: which norm does the log have for step 9,000, and what does clipping make of "
+        "it?": flipped(CHANGES[1], "dies", "lives"),
+        "a tenth of the rate: what is a tenth of infinity?": flipped(CHANGES[2], "dies", "lives"),
+        "half the loss scale: multiply the page's largest gradient by 32,768.": flipped(
+            CHANGES[3], "dies", "lives"
+        ),
+        "a quarter of the loss scale: multiply the page's largest gradient by 16,384.": flipped(
+            CHANGES[4], "lives", "dies"
+        ),
+        "four windows a step: the loss of each window is divided by 4 before backward. By how much "
+        "is the page's gradient smaller?": flipped(CHANGES[5], "lives", "dies"),
+        "bf16 instead of fp16: what is bf16's largest number?": flipped(
+            CHANGES[6], "lives", "dies"
+        ),
+        "skip steps with an infinite gradient: if step 9,000 isn't taken, which weights does step "
+        "9,001 find?": flipped(CHANGES[7], "lives", "dies"),
+    },
+    refused=[
+        ('"lives"', '"dies"'),
+        ('"dies"', '"lives"'),
+        ('"clip at 1": "dies"', '"clip at 1": False'),
+        ('"clip at 1": "dies"', '"clip at 1": ...'),
+        "answer = {}",
+    ],
+    right=[('"clip at 1": "dies"', '"clip at 1": "Dies "')],
+)
+
+
+# finish_step
+
+
+def finishing_cases() -> Iterator[Case]:
+    """Yield loss scales, clipping limits, and the true gradient norms of steps in a row."""
+    yield Case(optimizer="sgd", scale=1024.0, limit=1.0, norms=[5.0, 0.5, 3.0])
+    overflow = "a step whose last gradient is infinite"
+    yield Case(overflow, optimizer="sgd", scale=1024.0, limit=1.0, norms=[0.5, "inf", 0.5])
+    yield Case("a nan", optimizer="sgd", scale=64.0, limit=2.0, norms=[3.0, "nan", 3.0])
+    yield Case(
+        "AdamW, and two overflows",
+        optimizer="adamw",
+        scale=64.0,
+        limit=0.5,
+        norms=["inf"] * 2 + [2.0],
+    )
+    yield Case("a scale of 1", optimizer="sgd", scale=1.0, limit=1.0, norms=["inf", 2.0])
+    groups = "two parameter groups, and a parameter without a gradient"
+    yield Case(groups, optimizer="groups", scale=8.0, limit=1.0, norms=[4.0, "inf", 0.25])
+
+
+def made_optimizer(kind: str) -> torch.optim.Optimizer:
+    """Return an optimizer of three small parameters, the same in every run."""
+    ps = [nn.Parameter(normal(*shape, seed=n)) for n, shape in enumerate([(3, 2), (4,), (2,)])]
+    if kind == "adamw":
+        return torch.optim.AdamW(ps, lr=0.1, weight_decay=0.1)
+    if kind == "groups":
+        groups = [{"params": ps[:1], "lr": 0.2}, {"params": [*ps[1:], nn.Parameter(torch.ones(2))]}]
+        return torch.optim.SGD(groups, lr=0.1, momentum=0.9, weight_decay=0.1)
+    return torch.optim.SGD(ps, lr=0.1, momentum=0.9, weight_decay=0.1)
+
+
+def give_gradients(parameters: list[nn.Parameter], norm: float | str, scale: float) -> None:
+    """Set the scaled gradients of the first three parameters, with a true norm."""
+    gradients = [normal(*p.shape, seed=20 + n) for n, p in enumerate(parameters[:3])]
+    length = torch.cat([g.flatten() for g in gradients]).norm()
+    size = norm if isinstance(norm, float) else 1.0
+    for p, gradient in zip(parameters, gradients, strict=False):
+        p.grad = gradient * (size * scale / length)
+    if isinstance(norm, str):
+        gradients[2][0] = float(norm)
+        parameters[2].grad = gradients[2]
+
+
+def see_finish(answer: Any, case: Case) -> Record:
+    """Observe the weights, the optimizer's state and the scale after each step."""
+    kind, scale, limit, norms = case.inputs.values()
+    optimizer = made_optimizer(kind)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    record: Record = {}
+    for number, norm in enumerate(norms, start=1):
+        give_gradients(parameters, norm, scale)
+        returned = answer(optimizer, scale, limit)
+        is_number = isinstance(returned, int | float | Tensor | np.number)
+        record[f"weights after step {number}"] = torch.cat(
+            [p.detach().flatten() for p in parameters]
+        ).clone()
+        state = optimizer.state_dict()["state"]
+        record[f"state after step {number}"] = plain(
+            {f"{n} {key}": x for n, at in state.items() for key, x in at.items() if x is not None}
+        )
+        record[f"scale after step {number}"] = float(returned) if is_number else plain(returned)
+        record[f"gradients after step {number}"] = [p.grad is not None for p in parameters]
+        scale = float(returned) if is_number else scale
+    return record
+
+
+UNSCALE = "        if p.grad is not None:\n            p.grad /= scale\n"
+LOOP = f"    for p in parameters:\n{UNSCALE}"
+CLIP = "    norm = nn.utils.clip_grad_norm_(parameters, limit)\n"
+NORM_ONLY = CLIP.replace("limit", "float('inf')")
+IF_FINITE = "    if norm.isfinite():\n"
+SKIP = "    else:\n        scale = scale / 2\n"
+CLEAR = "    optimizer.zero_grad()\n"
+NO_SCALE = "return the scale of the next step, also when no step was skipped."
+finish_step = Exercise(
+    NOTEBOOK,
+    "finish_step",
+    finishing_cases,
+    observe=see_finish,
+    answers=("finish",),
+    library=finish_and_adapt,
+    smaller="A scaled gradient is (3072, 4096), the scale is 1024 and the limit is 1. Which "
+    "gradient does an fp32 run take its step with?",
+    says={
+        f"{what} after step {number}": said
+        for number in (1, 2, 3)
+        for what, said in {
+            "weights": "the weights aren't those of an fp32 run that is clipped at the limit.",
+            "state": "the weights are right, but the optimizer's state isn't.",
+            "scale": "the weights are right, but the scale that you return isn't.",
+            "gradients": "every .grad must be None at the end.",
+        }.items()
+    },
+    wrong={
+        "you clip the scaled gradient. Its norm is `scale` times too large, so nearly every step "
+        "is clipped, and after unscaling it is `scale` times too short.": edits(
+            (LOOP, ""), (CLIP, CLIP + LOOP)
+        ),
+        "the gradients are still multiplied by the scale. Clipping hides it in some steps, but "
+        "every step has the length of the limit.": [(LOOP, ""), ("/= scale", "*= scale")],
+        "you unscale twice, so the steps are `scale` times too short.": (LOOP, LOOP + LOOP),
+        "the step is taken with a gradient that isn't clipped. Do you step before you clip, or is "
+        "the scale still in the limit?": [
+            edits(
+                (CLIP, NORM_ONLY),
+                (CLEAR, "    nn.utils.clip_grad_norm_(parameters, limit)\n" + CLEAR),
+            ),
+            (CLIP, NORM_ONLY),
+            (CLIP, CLIP.replace("limit)", "limit * scale)")),
+        ],
+        "you clip each number by itself, which turns the gradient; clip its norm.": (
+            CLIP,
+            f"{NORM_ONLY}    nn.utils.clip_grad_value_(parameters, limit)\n",
+        ),
+        "you clip each parameter by itself; the limit is for the norm over all of them.": (
+            CLIP,
+            "    norm = sum(nn.utils.clip_grad_norm_([p], limit) for p in parameters)\n",
+        ),
+        "a step with an infinite gradient is taken, so the weights become nan. Clipping doesn't "
+        "help, because 0 times infinity is nan.": [
+            (IF_FINITE, "    if True:\n"),
+            edits(
+                (IF_FINITE, ""),
+                ("        optimizer.step()\n", "    optimizer.step()\n"),
+                (SKIP, "    if not norm.isfinite():\n        scale = scale / 2\n"),
+            ),
+        ],
+        "a nan passes your check, because nan isn't infinite; use isfinite.": (
+            "norm.isfinite()",
+            "not norm.isinf()",
+        ),
+        "you replace infinities by numbers and take the step. What stands there is not a "
+        "gradient; skip the step.": (
+            UNSCALE,
+            "        if p.grad is not None:\n            p.grad /= scale\n"
+            "            p.grad.nan_to_num_(0.0, 0.0, 0.0)\n",
+        ),
+        "you step with gradients of zero instead of skipping. Momentum and weight decay still move "
+        "the weights.": edits(
+            (
+                SKIP,
+                SKIP + "        for p in parameters:\n            if p.grad is not None:\n"
+                "                p.grad.zero_()\n        optimizer.step()\n",
+            ),
+        ),
+        "you leave the gradients of a skipped step. The next backward would add to them, and "
+        "infinity never goes away.": edits(
+            (
+                "        optimizer.step()\n",
+                "        optimizer.step()\n        optimizer.zero_grad()\n",
+            ),
+            (f"{SKIP}{CLEAR}", SKIP),
+        ),
+        "every .grad must be None at the end, or the next backward adds to it.": [
+            (CLEAR, ""),
+            (CLEAR, "    optimizer.zero_grad(set_to_none=False)\n"),
+        ],
+        "after a skipped step, the scale must be halved, or the next step overflows again.": (
+            SKIP,
+            "",
+        ),
+        "you halve the scale after good steps, too.": (
+            "    return scale",
+            "    return scale / 2 if norm.isfinite() else scale",
+        ),
+        "you double the scale after an overflow; halve it.": ("scale / 2", "scale * 2"),
+        NO_SCALE: [("    return scale", "    return None"), ("    return scale", "    pass")],
+        "your function fails where a parameter has no gradient; leave it out.": (
+            UNSCALE,
+            "        p.grad /= scale\n",
+        ),
+        "you handle only the first parameter group.": (
+            "for group in optimizer.param_groups for p",
+            "for group in optimizer.param_groups[:1] for p",
+        ),
+    },
+    refused=[
+        (CLIP, "    norm = torch.stack([p.grad.norm() for p in parameters[:1]]).norm()\n"),
+        ("scale / 2", "scale / 4"),
+        ("optimizer.step()", "optimizer.state.clear()"),
+        "def finish(optimizer, scale, limit):\n    return scale",
+    ],
+    right=[
+        """
+def finish(optimizer, scale, limit):
+    gradients = [p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
+    norm = torch.stack([g.norm() for g in gradients]).norm() / scale
+    good = all(g.isfinite().all() for g in gradients)
+    if good:
+        for g in gradients:
+            g.mul_(min(1.0, limit / (norm.item() + 1e-6)) / scale)
+        optimizer.step()
+    optimizer.zero_grad()
+    return scale if good else 0.5 * scale
+""",
+        (CLIP, CLIP.replace("limit)", "limit, foreach=False)")),
+        "finish = finish_and_adapt",
     ],
 )

@@ -55,22 +55,86 @@ def loss_curves(
     return drawing
 
 
-def sweep(rates: Sequence[float], losses: Sequence[float], start: float, title: str) -> Figure:
-    """Plot the final loss for each learning rate, and mark the best and the initial loss."""
-    drawing, axes = figure(10, 4.6)
-    axes.semilogx(rates, losses, color=BLUE, marker="o")
-    best = int(np.argmin(losses))
-    axes.plot(rates[best], losses[best], marker="*", markersize=22, color=RED)
-    for rate, loss in zip(rates, losses, strict=True):
-        height = 14 if loss < start - 0.5 else -26  # away from the dotted line
-        note = {"xytext": (0, height), "textcoords": "offset points", "ha": "center", "size": 14}
-        ground = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-        axes.annotate(f"{loss:.2f}", (rate, loss), **note, bbox=ground)
-    axes.axhline(start, color=GREY, linestyle=":", linewidth=2)
-    note = {"xytext": (0, -18), "textcoords": "offset points", "ha": "right", "size": 13}
-    axes.annotate("before training", (1, start), xycoords=("axes fraction", "data"), **note)
-    axes.margins(x=0.08, y=0.2)
+def seeded_sweep(
+    rates: Sequence[float], losses: Sequence[Sequence[float]], chosen: float, title: str
+) -> Figure:
+    """Plot each seed's final loss for each learning rate, their means, and a chosen rate."""
+    drawing, axes = figure(10, 4.4)
+    means = [float(np.mean(row)) for row in losses]
+    for rate, row in zip(rates, losses, strict=True):
+        axes.plot([rate] * len(row), row, "o", color=GREY, markersize=6)
+    axes.semilogx(rates, means, color=BLUE, marker="o")
+    for rate, mean in zip(rates, means, strict=True):
+        note = {"xytext": (0, 12), "textcoords": "offset points", "ha": "center", "size": 14}
+        axes.annotate(f"{mean:.2f}", (rate, mean), **note)
+    axes.axvline(chosen, color=RED, linestyle=":", linewidth=2)
+    axes.margins(x=0.08, y=0.25)
     label(axes, title, "learning rate (log scale)", "loss at the end [nats/token]")
+    return drawing
+
+
+def before_nan(runs: Mapping[str, Sequence[float]], last: int, title: str) -> Figure:
+    """Plot the last finite losses of runs that died, aligned at their first NaN."""
+    drawing, axes = figure(10, 4.4)
+    for (name, losses), colour, dashes in zip(runs.items(), LINES, DASHES, strict=False):
+        finite = np.asarray(losses)[: int(np.isfinite(losses).sum())][-last:]
+        steps = np.arange(-len(finite), 0)
+        axes.semilogy(steps, finite, color=colour, linestyle=dashes, marker="o", label=name)
+    label(axes, title, "steps before the first nan", "loss [nats/token] (log scale)")
+    axes.legend()
+    return drawing
+
+
+def magnitudes(
+    gradients: Mapping[str, Sequence[float]], scale: float, limit: float, title: str
+) -> Figure:
+    """Draw histograms of scaled gradients by power of two, and mark fp16's largest number.
+
+    Zeros have no place on the axis and aren't drawn.
+    """
+    drawing, panels = figure(11, 1.2 + 1.9 * len(gradients), nrows=len(gradients), sharex=True)
+    edges = 2.0 ** np.arange(-8, 21)
+    for axes, (name, sizes) in zip(np.atleast_1d(panels), gradients.items(), strict=True):
+        scaled = np.asarray(sizes) * scale
+        counts, _ = np.histogram(scaled[scaled > 0], edges)
+        share = 100 * counts / len(scaled)
+        colours = [RED if edge >= limit / 1.01 else SKY for edge in edges[:-1]]
+        axes.bar(edges[:-1], share, np.diff(edges), align="edge", color=colours)
+        axes.axvline(limit, color=RED, linestyle="--", linewidth=2)
+        note = {"xytext": (8, -16), "textcoords": "offset points", "ha": "left", "size": 14}
+        largest = f"largest {scaled.max():,.0f}"
+        axes.annotate(largest, (limit, 1), xycoords=("data", "axes fraction"), **note)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_ylim(0.01, 100)
+        label(axes, name, "", "share [%]")
+    np.atleast_1d(panels)[-1].set_xlabel(f"size of a gradient times {scale:,.0f}")
+    drawing.suptitle(title, fontsize=17, fontweight="bold")
+    return drawing
+
+
+def repaired(
+    dead: Sequence[float],
+    losses: Sequence[float],
+    scales: Sequence[float],
+    first: int,
+    block: int,
+    title: str,
+) -> Figure:
+    """Plot means of a repaired run's losses over the run that died, and the loss scale below."""
+    drawing, (top, bottom) = figure(11, 6.0, nrows=2, sharex=True, height_ratios=[2, 1])
+    whole = len(losses) // block * block
+    means = np.asarray(losses)[:whole].reshape(-1, block).mean(1)
+    middles = first + block * (np.arange(len(means)) + 0.5)
+    alive = np.asarray(dead)[: int(np.isfinite(dead).sum())]
+    top.plot(middles, means, color=GREEN, label=f"repaired, means of {block} steps")
+    top.plot(first + np.arange(len(alive)), alive, color=GREY, lw=1, label="the run that died")
+    top.plot(first + len(alive) - 1, alive[-1], "x", color=RED, markersize=14, markeredgewidth=4)
+    label(top, title, "", "loss [nats/token]")
+    top.legend()
+    bottom.step(first + np.arange(len(scales)), scales, color=BLUE, where="post")
+    bottom.set_ylim(0, 1.2 * max(scales))
+    label(bottom, "", "step", "loss scale")
     return drawing
 
 

@@ -23,9 +23,6 @@ def test_every_figure_draws_what_it_is_given():
     assert [2.5, 2.5] in drawn(curves.axes[0])
     assert curves.axes[0].get_yscale() == "linear"
     assert plots.loss_curves({"a": [1.0]}, "title", y_scale="log").axes[0].get_yscale() == "log"
-    sweep = plots.sweep([0.1, 1.0, 10.0], [2.0, 1.0, 3.0], 4.0, "title")
-    assert [2.0, 1.0, 3.0] in drawn(sweep.axes[0])
-    assert any(list(line.get_xdata()) == [1.0] for line in sweep.axes[0].get_lines())  # the best
     spike = plots.spike([0.1, 9.0], {"run": [3.0, 5.0]}, 1.0, 1, "title")
     assert [0.1, 9.0] in drawn(spike.axes[0])
     assert [3.0, 5.0] in drawn(spike.axes[1])
@@ -36,6 +33,45 @@ def test_every_figure_draws_what_it_is_given():
     assert len(timeline.axes[0].patches) == 3
     types = plots.dtype_map({"forward": [("x", "float32"), ("y", "bfloat16")]}, "title")
     assert len(types.axes[0].patches) == 2
+    plt.close("all")
+
+
+def test_a_sweep_draws_every_seed_and_their_mean():
+    sweep = plots.seeded_sweep([0.1, 1.0], [[2.0, 4.0], [1.0, 1.5]], 0.1, "title").axes[0]
+    assert [2.0, 4.0] in drawn(sweep)
+    assert [3.0, 1.25] in drawn(sweep)
+    assert [text.get_text() for text in sweep.texts] == ["3.00", "1.25"]
+    plt.close("all")
+
+
+def test_deaths_are_aligned_at_their_first_nan():
+    runs = {"long": [9.0, 8.0, 7.0, np.nan], "short": [1.0, np.nan, np.nan]}
+    axes = plots.before_nan(runs, 2, "title").axes[0]
+    assert drawn(axes) == [[8.0, 7.0], [1.0]]
+    assert [list(line.get_xdata()) for line in axes.get_lines()] == [[-2, -1], [-1]]
+    plt.close("all")
+
+
+def test_magnitudes_beyond_the_limit_have_another_colour():
+    gradients = {"small": [0.0, 0.5, 0.5], "large": [0.25, 3.0, 0.25]}
+    drawing = plots.magnitudes(gradients, 65_536, 65_504, "title")
+    found = []
+    for axes in drawing.axes:
+        bars = [bar for bar in axes.patches if bar.get_height() > 0]
+        found.append({bar.get_facecolor(): round(bar.get_height(), 1) for bar in bars})
+    (small, large) = found
+    assert list(small.values()) == [66.7]
+    assert sorted(large.values()) == [33.3, 66.7]
+    plt.close("all")
+
+
+def test_a_repaired_run_lies_over_the_dead_one():
+    dead, scales = [2.0, 7.0, np.nan], [4.0, 4.0, 2.0, 2.0]
+    top, bottom = plots.repaired(dead, [2.0, 4.0, 2.0, 2.0], scales, 10, 2, "title").axes
+    assert [3.0, 2.0] in drawn(top)
+    assert [2.0, 7.0] in drawn(top)
+    assert list(top.get_lines()[-1].get_xdata()) == [11]
+    assert scales in drawn(bottom)
     plt.close("all")
 
 
