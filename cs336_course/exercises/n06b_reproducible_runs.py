@@ -1,11 +1,11 @@
-"""Exercises of notebook 06b: what a checkpoint needs, a training script, and ten bugs."""
+"""Exercises of notebook 06b: what a checkpoint needs, and a training script."""
 
 import io
 import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,53 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cs336_course.demos import bug_hunt as hunt
 from cs336_course.engine import Case, Exercise, edits
-from cs336_course.engine.observe import Observer
 from cs336_course.engine.records import Record
-from cs336_course.engine.task import Edits
+from cs336_course.exercises.named_letters import named_letters, says, swapped
 from cs336_course.exercises.script_findings import FindingError, watch
 
 NOTEBOOK = "06b_reproducible_runs"
-
-
-def named_letters(names: Sequence[str], why: Callable[[str, str], Record]) -> Observer:
-    """Return the observer of a dict that gives a name to each letter.
-
-    Capitals and spaces around a name don't matter.
-
-    Args:
-        names: What may be given.
-        why: Returns what to tell a learner about a wrong name, from the letter and the name.
-    """
-
-    def observe(answer: Any, case: Case) -> Record:
-        if not isinstance(answer, Mapping):
-            return {"form": False}
-        if all(given is ... for given in answer.values()):
-            raise NotImplementedError
-        given = answer.get(case.what, ...)
-        name = str(given).strip().lower()
-        record: Record = {"form": True, "answered": given is not ..., "known": name in names}
-        if not all(record.values()):
-            return record
-        return record | {"name": name} | why(case.what, name)
-
-    return observe
-
-
-def says(names: Iterable[str]) -> dict[str, str]:
-    """Return what is said about answers of another form."""
-    return {
-        "form": "keep the form {'A': ...} of the answer.",
-        "answered": "it has no answer yet.",
-        "known": f"it isn't one of {', '.join(names)}.",
-    }
-
-
-def swapped(one: str, other: str) -> Edits:
-    """Return the idea that exchanges two names."""
-    return edits((f'"{one}"', '"?"'), (f'"{other}"', f'"{one}"'), ('"?"', f'"{other}"'))
 
 
 # missing_pieces
@@ -421,73 +380,4 @@ training_script = Exercise(
             ),
         ),
     ],
-)
-
-
-# bug_hunt
-
-EXPLAINED = {
-    ("C", "no_zero_grad"): "gradients that are never cleared pile up to much more than C's",
-    ("I", "loss_not_divided"): "a missing division by 4 makes the gradient four times as large",
-}
-
-
-def why_not_that_bug(letter: str, name: str) -> Record:
-    """Return a hint about the number of the table that speaks against a bug."""
-    bug = hunt.CASES[letter]
-    if name == bug:
-        return {}
-    here, healthy = hunt.case(letter).numbers(), hunt.run().numbers()
-    told, tells = hunt.SIGNATURES[name], hunt.SIGNATURES[bug]
-    tolerance = 0.05 if told == "norm gain" else 0.25
-    low, high, found = printed(letter, told)
-    is_healthy = float(low) <= float(found) <= float(high) or math.isclose(
-        here[told], healthy[told], rel_tol=tolerance, abs_tol=0.001
-    )
-    why = (
-        f"that bug moves {told!r} far away from {low} to {high}, as in healthy runs, and it is "
-        f"{found} here"
-        if is_healthy
-        else f"its {told!r} is off, but another bug explains its numbers better"
-    )
-    return {
-        "said": f"it isn't {name}: {EXPLAINED.get((letter, name), why)}.",
-        "figures": f"Look at {letter}'s {tells!r}, which is {here[tells]:.3g} here and "
-        f"{healthy[tells]:.3g} in a healthy run.",
-    }
-
-
-def printed(letter: str, name: str) -> tuple[str, str, str]:
-    """Return the ends of a number's healthy range and a case's number, as the table has them."""
-    row = next(row for row in hunt.table(letter).splitlines() if row.startswith(name))
-    low, _, high, found = row.removeprefix(name).split()
-    return low, high, found
-
-
-def hunted() -> Iterator[Case]:
-    """Yield the runs that have a bug."""
-    yield from map(Case, hunt.CASES)
-
-
-bug_hunt = Exercise(
-    NOTEBOOK,
-    "bug_hunt",
-    hunted,
-    observe=named_letters(list(hunt.BUGS), why_not_that_bug),
-    answers=("answer",),
-    is_quiz=True,
-    smaller="Take `no_zero_grad` alone. Which number of the table must it change, and in which "
-    "case is that number furthest off?",
-    says=says(hunt.BUGS),
-    wrong={},
-    refused=[
-        swapped("no_zero_grad", "loss_not_divided"),
-        swapped("schedule_off_by_one", "schedule_per_piece"),
-        swapped("dropout_in_evaluation", "replayed_data"),
-        swapped("replayed_data", "optimizer_not_restored"),
-        swapped("targets_not_shifted", "replayed_data"),
-        swapped("decay_on_norms", "weights_too_large"),
-        swapped("no_zero_grad", "optimizer_not_restored"),
-    ],
-    right=[('"no_zero_grad"', '" NO_zero_grad"')],
 )
