@@ -100,6 +100,17 @@ PARTS = {
     "norm gains": ("norms",),
 }
 ROWS = 8  # steps per request
+SETTINGS = {
+    "data": "the plays that ship; the last 20,000 letters are held out",
+    "model": "one transformer block, 32 wide, 2 heads, windows of 32 letters, dropout 0.2",
+    "weights": "normal with a standard deviation of 0.1; norm gains 1",
+    "batch": "16 windows a step, in 4 micro-batches",
+    "optimizer": "AdamW, betas 0.9 and 0.95; decay 0.3 for matrices, 0 for norm gains",
+    "rate": "warm-up to 0.01 in 8 steps, then half a cosine to 0.001 in step 95",
+    "clipping": "none, but the gradient norm is logged",
+    "checkpoints": "after every 8 steps: evaluate, save, stop, resume",
+    "seed": "0, for all cases and for the twin",
+}
 Sizes = dict[str, float]
 
 
@@ -311,6 +322,10 @@ class Hunt:
             "probe": probe,
             "seeds": seeds,
         }
+
+    def config(self) -> None:
+        """Print the settings, which are those of all cases."""
+        print("\n".join(f"{name:12} {value}" for name, value in SETTINGS.items()))
 
     def request(self, case: str, kind: str, *step: int) -> None:
         """Count a request for evidence, and print the evidence beside the twin's.

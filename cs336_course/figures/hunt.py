@@ -95,11 +95,13 @@ def repair(record: Record, repaired: Record, twin: Record, title: str) -> Figure
 def proof(cases: Mapping[str, Record], repaired: Mapping[str, Record], twin: Record) -> Figure:
     """Plot how far each case is from its twin, before and after the repairs."""
     drawing, panels = figure(15, 6.2, nrows=2, ncols=5, sharex=True, sharey=True)
-    for place, (axes, (case, record)) in enumerate(zip(panels.flat, cases.items(), strict=True)):
+    for axes in panels.flat[len(cases) :]:
+        axes.set_visible(False)
+    for place, (axes, (case, record)) in enumerate(zip(panels.flat, cases.items(), strict=False)):
         apart(axes, record, twin, RED)
         if case in repaired:
             apart(axes, repaired[case], twin, GREEN, 3)
-        label(axes, case, "step" if place > 4 else "", "" if place % 5 else "relative difference")
+        label(axes, case, "step", "" if place % 5 else "relative difference")
         axes.set_xlim(-3, STEPS + 2)
     title = "How far is each case from its twin? (0: equal bit for bit)"
     drawing.suptitle(title, fontsize=17, fontweight="bold", x=0.01, ha="left")
@@ -108,4 +110,19 @@ def proof(cases: Mapping[str, Record], repaired: Mapping[str, Record], twin: Rec
         Line2D([], [], color=GREEN, linewidth=3, label="repaired as accused"),
     ]
     drawing.legend(handles=legend, loc="outside lower right", ncols=2)
+    return drawing
+
+
+def caught(found: Mapping[str, Sequence[str]], tests: Sequence[str], title: str) -> Figure:
+    """Draw which tests fail for each bug, as marks in a grid."""
+    drawing, axes = figure(12, 5.6)
+    for column, failed in enumerate(found.values()):
+        rows = [tests.index(name) for name in failed]
+        axes.plot([column] * len(rows), rows, "s", color=RED, markersize=15)
+    axes.set_xticks(range(len(found)), [name.replace("_", " ") for name in found], rotation=38)
+    for text in axes.get_xticklabels():
+        text.set(ha="right", rotation_mode="anchor")
+    axes.set_yticks(range(len(tests)), tests)
+    axes.set(xlim=(-0.6, len(found) - 0.4), ylim=(len(tests) - 0.4, -0.6))
+    label(axes, title, "script with this bug", "test that fails")
     return drawing
