@@ -1,236 +1,510 @@
-"""Run ten small training runs, each with one deliberate bug that is visible in its curves.
+"""Investigate ten small training runs, of which each has one wrong line, by requests for evidence.
 
-Every run trains the same tiny GPT for 96 steps of four micro-batches. It stops and resumes every 4
-steps, like a preempted job. The bugs are common mistakes in training scripts. No run crashes, and
-most losses fall as in a healthy run.
+All runs are of `hunted_script` with the same seed, so they equal the healthy run, their twin, bit
+for bit until the wrong line has acted for the first time. No run crashes. Every request is counted,
+as in a real investigation, where each costs somebody's time.
 """
 
 import dataclasses
 import functools
-import math
+import types
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from cs336_lib.config import TrainConfig
+from cs336_course.demos import hunted_script
+from cs336_course.demos.hunted_script import LENGTH, SAVED_EVERY, STEPS
+from cs336_lib.config import UserError
 from cs336_lib.data.corpus import shakespeare
 from cs336_lib.data.tokenizer import CharTokenizer
-from cs336_lib.model import GPT
-from cs336_lib.schedule import learning_rate, set_learning_rate
 from cs336_lib.system import hardware
 
-STEPS, RESUMED_EVERY, EVALUATED_EVERY, PIECES = 96, 4, 8, 4
-CONFIG = TrainConfig(
-    n_layer=1,
-    n_head=2,
-    n_embd=32,
-    block_size=32,
-    batch_tokens=PIECES * 32,
-    dropout=0.2,
-    max_steps=STEPS,
-    warmup_steps=8,
-    learning_rate=1e-2,
-    min_learning_rate=1e-3,
-    weight_decay=0.3,
-)
-BUGS = {
-    "schedule_off_by_one": "the schedule is one step late, so the first step has rate 0",
-    "schedule_per_piece": "the schedule advances with every micro-batch instead of every step",
-    "no_zero_grad": "gradients of earlier steps are never cleared",
-    "loss_not_divided": "the loss is not divided by the number of micro-batches",
-    "replayed_data": "every resume begins with the first batch again",
-    "optimizer_not_restored": "every resume begins with an empty optimizer state",
-    "dropout_in_evaluation": "the validation loss is measured without model.eval()",
-    "decay_on_norms": "the gains of the layer norms are decayed like matrices",
-    "targets_not_shifted": "the targets are the inputs, not the next tokens",
-    "weights_too_large": "the initial weights have std 1 instead of 0.02",
+BACKWARD = "            (loss / PIECES).backward()\n"
+RESTORED = 'self.optimizer.load_state_dict(copy.deepcopy(saved["optimizer"]))'
+SUSPECTS = {
+    "targets_not_shifted": (
+        "the targets are the inputs, not the next tokens",
+        ("rows[:, :-1], rows[:, 1:]", "rows[:, :-1], rows[:, :-1]"),
+    ),
+    "future_not_masked": (
+        "attention also sees the tokens that come later",
+        ("is_causal=True", "is_causal=False"),
+    ),
+    "replayed_data": (
+        "every resume reads the batches from the first one again",
+        ('self.batches = saved["batches"]', "self.batches = 0"),
+    ),
+    "optimizer_not_restored": (
+        "every resume begins with an empty optimizer state",
+        (RESTORED, "pass"),
+    ),
+    "dropout_in_evaluation": (
+        "the validation loss is measured without `model.eval()`",
+        ("self.model.eval()", "self.model.train()"),
+    ),
+    "loss_not_divided": (
+        "the loss isn't divided by the number of micro-batches",
+        (BACKWARD, "            loss.backward()\n"),
+    ),
+    "last_piece_only": (
+        "`zero_grad` stands inside the loop over micro-batches",
+        (BACKWARD, f"            self.optimizer.zero_grad()\n{BACKWARD}"),
+    ),
+    "no_zero_grad": (
+        "gradients of earlier steps are never cleared",
+        ("        self.optimizer.zero_grad()\n", ""),
+    ),
+    "schedule_per_piece": (
+        "the schedule advances with every micro-batch, not with every step",
+        ("self.scheduled += 1", "self.scheduled += PIECES"),
+    ),
+    "schedule_off_by_one": (
+        "the schedule is one step late, so the first step has rate 0",
+        ("rate(self.scheduled)", "rate(self.scheduled - 1)"),
+    ),
+    "decay_on_norms": (
+        "the gains of the layer norms are decayed like matrices",
+        ('"weight_decay": 0.0', '"weight_decay": DECAY'),
+    ),
+    "weights_too_large": (
+        "the initial weights have a standard deviation of 1",
+        ("STD = 32, 2, 0.2, 0.1", "STD = 32, 2, 0.2, 1.0"),
+    ),
 }
+"""For each bug what it is, and the right line with the wrong one. Two of them have no case."""
 HEALTHY = "healthy"
-SIGNATURES = {
-    "schedule_off_by_one": "first rate / peak",
-    "schedule_per_piece": "rate at half / peak",
-    "no_zero_grad": "gradient norm",
-    "loss_not_divided": "gradient norm",
-    "replayed_data": "val - train",
-    "optimizer_not_restored": "update after resume / others",
-    "dropout_in_evaluation": "val, measured again",
-    "decay_on_norms": "norm gain",
-    "targets_not_shifted": "last loss",
-    "weights_too_large": "first loss",
+WARM_UP = "schedule_off_by_one"  # the case that the notebook solves
+CASES = {
+    "A": "last_piece_only",
+    "B": "dropout_in_evaluation",
+    "C": "replayed_data",
+    "D": "decay_on_norms",
+    "E": "future_not_masked",
+    "F": "schedule_per_piece",
+    "G": "loss_not_divided",
+    "H": "optimizer_not_restored",
+    "I": "targets_not_shifted",
+    "J": "no_zero_grad",
 }
-"""For each bug, the number of `Record.numbers` that gives it away."""
-SHUFFLED = (7, 6, 3, 0, 8, 1, 4, 9, 2, 5)
-CASES = {letter: list(BUGS)[bug] for letter, bug in zip("ABCDEFGHIJ", SHUFFLED, strict=True)}
+PARTS = {
+    "embeddings": ("tokens", "positions"),
+    "attention": ("qkv", "merge"),
+    "MLP": ("up", "down"),
+    "norm gains": ("norms",),
+}
+ROWS = 8  # steps per request
+SETTINGS = {
+    "data": "the plays that ship; the last 20,000 letters are held out",
+    "model": "one transformer block, 32 wide, 2 heads, windows of 32 letters, dropout 0.2",
+    "weights": "normal with a standard deviation of 0.1; norm gains 1",
+    "batch": "16 windows a step, in 4 micro-batches",
+    "optimizer": "AdamW, betas 0.9 and 0.95; decay 0.3 for matrices, 0 for norm gains",
+    "rate": "warm-up to 0.01 in 8 steps, then half a cosine to 0.001 in step 95",
+    "clipping": "none, but the gradient norm is logged",
+    "checkpoints": "after every 8 steps: evaluate, save, stop, resume",
+    "seed": "0, for all cases and for the twin",
+}
+Sizes = dict[str, float]
 
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """Log of a run. Learners see only this log, not the code."""
+    """Everything that a run has left behind."""
 
     loss: list[float]
     grad_norm: list[float]
     rate: list[float]
-    update: list[float]
-    """The norm of each step's change of all weights."""
     val_loss: list[float]
     """Before the first step and after every 8 steps."""
-    val_loss_again: float
-    """The last measurement, repeated."""
-    norm_gain: float
-    """The mean gain of the layer norms at the end; they begin with 1."""
+    batches: list[tuple[Tensor, Tensor]]
+    """The first window of each step, and its targets."""
+    gradients: list[Sizes]
+    """The norm of each part's gradient at the optimizer's step."""
+    updates: list[Sizes]
+    """The norm of each part's change."""
+    checkpoints: list[dict[str, Any]]
+    """Before the first step and after every 8 steps."""
+    script: Any
 
-    def numbers(self) -> dict[str, float]:
-        """Return summary metrics of the run for comparison with other runs."""
-        peak, half = CONFIG.learning_rate, STEPS // 2
-        last = float(np.mean(self.loss[-2 * EVALUATED_EVERY :]))
-        updates = np.reshape(self.update[half:], (-1, RESUMED_EVERY))  # a row per resume
-        return {
-            "first loss": self.loss[0],
-            "last loss": last,
-            "first rate / peak": self.rate[0] / peak,
-            "rate at half / peak": self.rate[half] / peak,
-            "gradient norm": float(np.median(self.grad_norm[half:])),
-            "val - train": self.val_loss[-1] - last,
-            "val, measured again": abs(self.val_loss_again - self.val_loss[-1]),
-            "norm gain": self.norm_gain,
-            "update after resume / others": float(updates[:, 0].mean() / updates[:, 1:].mean()),
-        }
+    def end(self) -> float:
+        """Return the mean loss of the last 16 steps."""
+        return float(np.mean(self.loss[-16:]))
+
+    def apart(self, twin: "Record") -> np.ndarray:
+        """Return how far each step's logged numbers are from the twin's.
+
+        It is the largest relative difference of loss, gradient norm and learning rate, and of the
+        validation loss where there is one. It is 0 if all of them are equal.
+        """
+        found = [
+            relative(getattr(self, n), getattr(twin, n)) for n in ("loss", "grad_norm", "rate")
+        ]
+        largest = np.max(found, axis=0)
+        measured = np.arange(SAVED_EVERY - 1, STEPS, SAVED_EVERY)
+        largest[measured] = np.maximum(
+            largest[measured], relative(self.val_loss, twin.val_loss)[1:]
+        )
+        return largest
+
+
+def relative(values: list[float], reference: list[float]) -> np.ndarray:
+    """Return the relative differences of values from those of a reference."""
+    return np.abs(np.subtract(values, reference)) / np.abs(reference)
 
 
 @functools.cache
-def corpus() -> tuple[Tensor, int]:
-    """Return the plays as character ids, and the vocabulary size."""
+def corpus() -> tuple[Tensor, CharTokenizer]:
+    """Return the plays as character ids, and their tokenizer."""
     text = shakespeare()
     tokenizer = CharTokenizer(text)
-    return torch.from_numpy(tokenizer.encode(text).astype(np.int64)), tokenizer.vocab_size
+    return torch.from_numpy(tokenizer.encode(text).astype(np.int64)), tokenizer
 
 
-class Training:
-    """A training run with at most one bug."""
+@functools.cache
+def script_with(bug: str) -> types.ModuleType:
+    """Return the script with a bug's line, or as it should be.
 
-    def __init__(self, bug: str, seed: int):
-        self.bug, self.seed = bug, seed
-        self.tokens, vocab = corpus()
-        torch.manual_seed(seed)
-        self.model = GPT(CONFIG.model_config(vocab))
-        if bug == "weights_too_large":
-            with torch.no_grad():
-                for p in self.model.parameters():
-                    p.mul_(50.0 if p.dim() > 1 else 1.0)
-        self.optimizer = torch.optim.AdamW(self.groups(), betas=(0.9, 0.95))
+    Raises:
+        UserError: If the bug is unknown.
+    """
+    code = Path(hunted_script.__file__).read_text(encoding="utf-8")
+    if bug != HEALTHY:
+        if bug not in SUSPECTS:
+            raise UserError(f"there is no bug {bug!r}; the suspects are {', '.join(SUSPECTS)}")
+        right, wrong = SUSPECTS[bug][1]
+        code = code.replace(right, wrong)
+    module = types.ModuleType(f"hunted_script_{bug}")
+    exec(compile(code, hunted_script.__file__, "exec"), module.__dict__)
+    return module
 
-    def groups(self) -> list[dict]:
-        """Return two parameter groups, with and without weight decay."""
-        parameters = list(self.model.parameters())
-        decayed = [p for p in parameters if p.dim() > 1 or self.bug == "decay_on_norms"]
-        others = [p for p in parameters if p.dim() == 1 and self.bug != "decay_on_norms"]
-        return [
-            {"params": decayed, "weight_decay": CONFIG.weight_decay},
-            {"params": others, "weight_decay": 0.0},
-        ]
 
-    def windows(self, seed: int, count: int) -> tuple[Tensor, Tensor]:
-        """Return the inputs and targets of random windows, chosen by `seed`."""
-        generator = torch.Generator().manual_seed(seed)
-        length = CONFIG.block_size
-        starts = torch.randint(len(self.tokens) - length, (count,), generator=generator)
-        rows = torch.stack([self.tokens[start : start + length + 1] for start in starts])
-        x, y = rows[:, :-1], rows[:, 1:]
-        return (x, x) if self.bug == "targets_not_shifted" else (x, y)
+def norms(tensors: Mapping[str, Tensor]) -> Sizes:
+    """Return the norm of each part of a model, from tensors by the names of its parameters."""
+    return {
+        part: torch.stack([t.norm() for n, t in tensors.items() if n.startswith(names)])
+        .norm()
+        .item()
+        for part, names in PARTS.items()
+    }
 
-    def rate(self, step: int) -> float:
-        """Return the learning rate of a step."""
-        if self.bug == "schedule_off_by_one":
-            return learning_rate(step - 1, CONFIG)
-        if self.bug == "schedule_per_piece":
-            return learning_rate(min(PIECES * step, STEPS - 1), CONFIG)
-        return learning_rate(step, CONFIG)
 
-    def resume(self) -> None:
-        """Simulate preemption and resume. One of the bugs is that the optimizer loses its state."""
-        if self.bug == "optimizer_not_restored":
-            self.optimizer.state.clear()
+class Recorder:
+    """Instruments of a run, which its script doesn't notice."""
 
-    def step(self, step: int) -> tuple[float, float, float]:
-        """Train for one step, and return the loss, the gradient norm and the update norm."""
-        parameters = list(self.model.parameters())
-        before = [p.detach().clone() for p in parameters]
-        number = step % RESUMED_EVERY if self.bug == "replayed_data" else step
-        x, y = self.windows(1000 * (self.seed + 1) + number, CONFIG.batch_windows)
-        torch.manual_seed(1000 * (self.seed + 1) + step)  # dropout's
-        divisor = 1 if self.bug == "loss_not_divided" else PIECES
-        loss = 0.0
-        for inputs, targets in zip(x.chunk(PIECES), y.chunk(PIECES), strict=True):
-            piece = self.model(inputs, targets)
-            (piece / divisor).backward()
-            loss += piece.item() / PIECES
-        grad_norm = nn.utils.clip_grad_norm_(parameters, math.inf).item()
-        self.optimizer.step()
-        if self.bug != "no_zero_grad":
-            self.optimizer.zero_grad()
-        moved = [p.detach() - old for p, old in zip(parameters, before, strict=True)]
-        return loss, grad_norm, torch.stack([m.norm() for m in moved]).norm().item()
+    def __init__(self, script: Any):
+        self.script = script
+        self.batches: list[tuple[Tensor, Tensor]] = []
+        self.gradients: list[Sizes] = []
 
-    def evaluate(self) -> float:
-        """Return the loss on a fixed set of windows."""
-        self.model.train(self.bug == "dropout_in_evaluation")
-        with torch.no_grad():
-            loss = self.model(*self.windows(seed=0, count=32)).item()
-        self.model.train()
-        return loss
+    def before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Record the norms of the gradients that the optimizer receives."""
+        if optimizer is self.script.optimizer:
+            named = self.script.model.named_parameters()
+            self.gradients.append(norms({name: p.grad for name, p in named}))
 
-    def norm_gain(self) -> float:
-        """Return the mean gain of all layer norms."""
-        norms = [m for m in self.model.modules() if isinstance(m, nn.LayerNorm)]
-        return torch.cat([norm.weight.detach() for norm in norms]).mean().item()
+    def batch(self) -> tuple[Tensor, Tensor]:
+        """Return the script's batch, and record its first window."""
+        x, y = type(self.script).batch(self.script)
+        self.batches.append((x[0], y[0]))
+        return x, y
 
 
 @functools.cache
 def run(bug: str = HEALTHY, seed: int = 0) -> Record:
-    """Train for 96 steps with a bug, or without one, and return the log.
+    """Train for 96 steps with one wrong line, or with none, and return all records.
 
     The state of torch's global random generator isn't changed.
+    """
+    ids, tokenizer = corpus()
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(hardware.threads_for(0))
+        torch.manual_seed(0)
+        script = script_with(bug).Script(ids, tokenizer.vocab_size, seed)
+        recorder = Recorder(script)
+        handle = register_optimizer_step_pre_hook(recorder.before_update)
+        stack.callback(handle.remove)
+        stack.enter_context(mock.patch.object(script, "batch", recorder.batch))
+        rows, updates = [], []
+        val_loss, checkpoints = [script.evaluate()], [script.checkpoint()]
+        for step in range(STEPS):
+            before = {name: p.detach().clone() for name, p in script.model.named_parameters()}
+            rows.append(script.step(step))
+            after = script.model.named_parameters()
+            updates.append(norms({name: p.detach() - before[name] for name, p in after}))
+            if (step + 1) % SAVED_EVERY == 0:
+                val_loss.append(script.evaluate())
+                checkpoints.append(script.checkpoint())
+                script.resume(checkpoints[-1])
+    loss, grad_norm, rate = (list(column) for column in zip(*rows, strict=True))
+    return Record(
+        loss,
+        grad_norm,
+        rate,
+        val_loss,
+        recorder.batches,
+        recorder.gradients,
+        updates,
+        checkpoints,
+        script,
+    )
 
-    Args:
-        bug: One of `BUGS`, or "healthy".
-        seed: Seed for initial weights, data and dropout.
+
+def bug_of(case: str) -> str:
+    """Return the bug of a case, or of the one that the notebook solves.
 
     Raises:
-        ValueError: If the name of the bug is unknown.
+        UserError: If there is no such case.
     """
-    if bug not in (HEALTHY, *BUGS):
-        raise ValueError(f"no bug {bug!r}; the bugs are {', '.join(BUGS)}")
-    with torch.random.fork_rng(devices=[]), hardware.threads_for(0):
-        training = Training(bug, seed)
-        rows, rates, val_loss = [], [], [training.evaluate()]
-        for step in range(STEPS):
-            if step % RESUMED_EVERY == 0:
-                training.resume()
-            rates.append(training.rate(step))
-            set_learning_rate(training.optimizer, rates[-1])
-            rows.append(training.step(step))
-            if (step + 1) % EVALUATED_EVERY == 0:
-                val_loss.append(training.evaluate())
-        loss, grad_norm, update = (list(column) for column in zip(*rows, strict=True))
-        again, gain = training.evaluate(), training.norm_gain()
-    return Record(loss, grad_norm, rates, update, val_loss, again, gain)
+    cases = CASES | {"warm-up": WARM_UP}
+    if case not in cases:
+        raise UserError(f"there is no case {case!r}; there are {', '.join(cases)}")
+    return cases[case]
 
 
-def case(letter: str) -> Record:
-    """Return the log of a case from A to J. `CASES` maps each case to its bug."""
-    return run(CASES[letter], seed=10 + list(CASES).index(letter))
+def record(case: str, seed: int = 0) -> Record:
+    """Return the records of a case from A to J, or of "warm-up"."""
+    return run(bug_of(case), seed)
 
 
-def table(cases: str, healthy: int = 3) -> str:
-    """Format the metrics of some cases, such as "ABC", next to the range of healthy runs."""
-    good = [run(seed=seed).numbers() for seed in range(healthy)]
-    found = [case(letter).numbers() for letter in cases]
-    lines = [f"{'':28}{'healthy':>18}" + "".join(f"{letter:>9}" for letter in cases)]
-    for name in good[0]:
-        digits = 4 if name == "val, measured again" else 2
-        low, high = (pick(numbers[name] for numbers in good) for pick in (min, max))
-        span = f"{low:.{digits}f} to {high:.{digits}f}"
-        values = "".join(f"{numbers[name]:9.{digits}f}" for numbers in found)
-        lines.append(f"{name:28}{span:>18}{values}")
+def repair(case: str, accused: str) -> Record:
+    """Run a case again, with the line of the accused bug put right.
+
+    If the case has another bug, then that line was right already, and nothing changes.
+
+    Raises:
+        UserError: If the bug or the case is unknown.
+    """
+    script_with(accused)
+    bug = bug_of(case)
+    return run.__wrapped__(HEALTHY if accused == bug else bug)
+
+
+def trial(accused: Mapping[str, Any]) -> dict[str, Record]:
+    """Repair each case as accused, and print how much of its log then equals its twin's.
+
+    Args:
+        accused: The bug of each case by its letter. Cases with ... are left out.
+    """
+    twin, repaired = run(), {}
+    for case, bug in accused.items():
+        if bug is ...:
+            continue
+        repaired[case] = repair(case, bug)
+        differ = int(np.count_nonzero(repaired[case].apart(twin)))
+        said = "the same run" if differ == 0 else f"{differ} of {STEPS} steps differ"
+        print(f"{case} with {bug} repaired, and its twin: {said}")
+    if not repaired:
+        print("no case is accused yet")
+    return repaired
+
+
+class Hunt:
+    """The cases, and the requests that have been made about them."""
+
+    def __init__(self) -> None:
+        self.requests: list[str] = []
+        self.kinds: dict[str, Callable[..., str]] = {
+            "rows": rows,
+            "rates": rates,
+            "batch": batch,
+            "gradient": gradient,
+            "update": update,
+            "checkpoint": checkpoint,
+            "evaluation": evaluation,
+            "probe": probe,
+            "seeds": seeds,
+        }
+
+    def config(self) -> None:
+        """Print the settings, which are those of all cases."""
+        print("\n".join(f"{name:12} {value}" for name, value in SETTINGS.items()))
+
+    def request(self, case: str, kind: str, *step: int) -> None:
+        """Count a request for evidence, and print the evidence beside the twin's.
+
+        Args:
+            case: A letter from A to J, or "warm-up".
+            kind: "rows", "rates" (8 steps from a step on), "batch", "gradient", "update" (of a
+                step), "checkpoint", "evaluation", "probe" (after 0, 8, 16, ... steps) or "seeds".
+            step: The step, unless the kind is "seeds".
+
+        Raises:
+            UserError: If there is no such evidence.
+        """
+        if kind not in self.kinds:
+            raise UserError(f"there is no evidence {kind!r}; ask for {', '.join(self.kinds)}")
+        if len(step) != (kind != "seeds"):
+            raise UserError(f"{kind!r} takes {'no' if kind == 'seeds' else 'one'} step")
+        bug_of(case)
+        text = self.kinds[kind](case, *step)
+        self.requests.append(" ".join([f"{case}, {kind}", *map(str, step)]))
+        print(f"request {len(self.requests)}: {self.requests[-1]}\n{text}")
+
+    def bill(self) -> None:
+        """Print the number of requests, and on which cases they went."""
+        on = [request.partition(",")[0] for request in self.requests]
+        spent = ", ".join(f"{case} {on.count(case)}" for case in dict.fromkeys(on))
+        print(f"{len(on)} requests{': ' if on else ''}{spent}")
+
+
+# Evidence
+
+
+def at(step: int, steps: int = STEPS) -> int:
+    """Return a step, if there is one.
+
+    Raises:
+        UserError: If there is no such step.
+    """
+    if not 0 <= step < steps:
+        raise UserError(f"there is no step {step}; the steps are 0 to {steps - 1}")
+    return step
+
+
+def saved_after(steps: int) -> int:
+    """Return the number of the checkpoint that was saved after some steps.
+
+    Raises:
+        UserError: If there is no such checkpoint.
+    """
+    if steps not in range(0, STEPS + 1, SAVED_EVERY):
+        raise UserError(f"checkpoints are saved after 0, {SAVED_EVERY}, ..., {STEPS} steps")
+    return steps // SAVED_EVERY
+
+
+def side_by_side(rows: Mapping[Any, Iterable[tuple[float, float]]], head: str, digits: int) -> str:
+    """Return pairs of a case's and its twin's numbers as a table."""
+    lines = [head]
+    for name, pairs in rows.items():
+        cells = "".join(f"{mine:12.{digits}f}{twins:12.{digits}f}" for mine, twins in pairs)
+        lines.append(f"{name!s:>10}{cells}")
     return "\n".join(lines)
+
+
+def rows(case: str, step: int) -> str:
+    """Return eight rows of the log."""
+    mine, twin = record(case), run()
+    head = f"{'step':>10}{'loss':>12}{'twin':>12}{'grad norm':>12}{'twin':>12}"
+    steps = range(at(step), min(step + ROWS, STEPS))
+    return side_by_side(
+        {n: [(mine.loss[n], twin.loss[n]), (mine.grad_norm[n], twin.grad_norm[n])] for n in steps},
+        head,
+        5,
+    )
+
+
+def rates(case: str, step: int) -> str:
+    """Return the learning rates that the optimizer used in eight steps."""
+    mine, twin = record(case), run()
+    steps = range(at(step), min(step + ROWS, STEPS))
+    return side_by_side(
+        {n: [(mine.rate[n], twin.rate[n])] for n in steps},
+        f"{'step':>10}{'rate':>12}{'twin':>12}",
+        5,
+    )
+
+
+def batch(case: str, step: int) -> str:
+    """Return the first window of a step's batch as text, with its targets."""
+    read = corpus()[1].decode
+    lines = []
+    for name, run_ in (("case", record(case)), ("twin", run())):
+        for what, ids in zip(("inputs", "targets"), run_.batches[at(step)], strict=True):
+            lines.append(f"{name} {what:8}{read(ids.tolist())!r}")
+    return "\n".join(lines)
+
+
+def parts(case: str, step: int, which: str) -> str:
+    """Return a norm of each part of the model."""
+    mine, twin = (getattr(run_, which)[at(step)] for run_ in (record(case), run()))
+    head = f"{'part':>10}{'norm':>12}{'twin':>12}"
+    return side_by_side({part: [(mine[part], twin[part])] for part in PARTS}, head, 5)
+
+
+def gradient(case: str, step: int) -> str:
+    """Return the norm of each part's gradient at the optimizer's step."""
+    return parts(case, step, "gradients")
+
+
+def update(case: str, step: int) -> str:
+    """Return the norm of each part's change in a step."""
+    return parts(case, step, "updates")
+
+
+def checkpoint(case: str, steps: int) -> str:
+    """Return statistics of a checkpoint's weights, and how many steps AdamW has counted."""
+    mine, twin = (run_.checkpoints[saved_after(steps)] for run_ in (record(case), run()))
+    found = {}
+    for part, names in PARTS.items():
+        weights = [
+            torch.cat([w.flatten() for name, w in saved["model"].items() if name.startswith(names)])
+            for saved in (mine, twin)
+        ]
+        means, stds = ([f(w).item() for w in weights] for f in (torch.mean, torch.std))
+        found[part] = [(means[0], means[1]), (stds[0], stds[1])]
+    head = f"{'part':>10}{'mean':>12}{'twin':>12}{'std':>12}{'twin':>12}"
+    steps_counted = f"{counted(mine)} steps counted by AdamW, twin {counted(twin)}"
+    return f"{side_by_side(found, head, 5)}\n{steps_counted}"
+
+
+def counted(saved: dict[str, Any]) -> int:
+    """Return the number of steps that AdamW has counted."""
+    state = saved["optimizer"]["state"]
+    return int(state[0]["step"]) if state else 0
+
+
+def loaded(run_: Record, steps: int) -> Any:
+    """Return a run's script with a checkpoint in its model."""
+    run_.script.model.load_state_dict(run_.checkpoints[saved_after(steps)]["model"])
+    return run_.script
+
+
+def evaluation(case: str, steps: int) -> str:
+    """Return what a checkpoint's validation loss is, by its own script and by ours."""
+    lines = []
+    for name, run_ in (("case", record(case)), ("twin", run())):
+        script = loaded(run_, steps)
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), hardware.threads_for(0):
+            torch.manual_seed(1)
+            twice = [script.evaluate() for _ in range(2)]
+            script.model.eval()
+            ours = script.loss(*script.windows(script.held_out, 32, seed=0)).item()
+            script.model.train()
+            noisy = script.loss(*script.windows(script.held_out, 32, seed=0)).item()
+        lines.append(
+            f"{name}: by its script {twice[0]:.5f}, again {twice[1]:.5f}; "
+            f"by us in eval mode {ours:.5f}, in train mode {noisy:.5f}"
+        )
+    return "\n".join(lines)
+
+
+def probe(case: str, steps: int) -> str:
+    """Return at how many positions the prediction moves if the last of 32 letters is changed."""
+    ids = corpus()[0][:LENGTH].clone()[None]
+    other = ids.clone()
+    other[0, -1] += 1
+    moved = []
+    for run_ in (record(case), run()):
+        model = loaded(run_, steps).model.eval()
+        with torch.no_grad():
+            differs = (model(ids) != model(other)).any(-1)
+        model.train()
+        moved.append(int(differs.sum()))
+    return f"predictions that move with the last of {LENGTH} letters: {moved[0]}, twin {moved[1]}"
+
+
+def seeds(case: str) -> str:
+    """Return the mean loss of the last 16 steps for three seeds."""
+    mine, healthy = (
+        ", ".join(f"{find(seed).end():.3f}" for seed in range(3))
+        for find in (functools.partial(record, case), functools.partial(run, HEALTHY))
+    )
+    return f"last 16 losses with seeds 0, 1, 2: {mine}; healthy {healthy}"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import torch
@@ -99,6 +99,32 @@ class State:
     step: int
     how: str
     files: Files
+    unsynced: frozenset[str]
+    """Names of files whose bytes may still be in memory only."""
+
+
+@dataclass(frozen=True)
+class PowerCut:
+    """What the folder holds after a power cut."""
+
+    moment: str
+    torn: str
+    """Name of the file that is there by half, or ""."""
+    files: Files
+    is_named: bool = False
+    """Whether the torn file already has its final name."""
+
+
+class NotedGenerator(torch.Generator):
+    """A generator that notes the seeds that it and its like are given."""
+
+    seeds: ClassVar[set[int]] = set()
+
+    def manual_seed(self, seed: int) -> "NotedGenerator":
+        """Note the seed, and set it."""
+        self.seeds.add(int(seed))
+        super().manual_seed(seed)
+        return self
 
 
 @dataclass
@@ -114,8 +140,13 @@ class Witness:
     states: list[State] = field(default_factory=list)
     masks: list[Tensor] = field(default_factory=list)
     is_stale: bool = False
+    global_seeds: set[int] = field(default_factory=set)
+    """What torch.manual_seed was called with."""
+    generator_seeds: set[int] = field(default_factory=set)
+    """What separate generators of torch were seeded with."""
 
     def __post_init__(self) -> None:
+        self.synced: dict[tuple[int, int], bytes] = {}  # by device and inode
         self.parameters = list(self.model.parameters())
         self.backwards: list[list[Tensor]] = [[] for _ in self.parameters]
 
@@ -183,9 +214,15 @@ class Witness:
 
     def look(self, how: str) -> None:
         """Record the files in the folder."""
-        self.states.append(State(len(self.updates), how, read_files(self.folder)))
+        files = read_files(self.folder)
+        unsynced = frozenset(
+            name
+            for name, content in files.items()
+            if self.synced.get(identity(os.stat(self.folder / name))) != content
+        )
+        self.states.append(State(len(self.updates), how, files, unsynced))
 
-    def watched(self, call: Callable[..., Any], how: str) -> Callable[..., Any]:
+    def moving(self, call: Callable[..., Any], how: str) -> Callable[..., Any]:
         """Return a function of `os` that also records the files before and after its call."""
 
         def moved(*args: Any, **kwargs: Any) -> Any:
@@ -196,9 +233,52 @@ class Witness:
 
         return moved
 
+    def syncing(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function of `os` that also records which bytes it brings to the disk."""
+
+        def synced(*given: Any) -> Any:
+            result = call(*given)
+            only = None
+            if given:
+                number = given[0] if isinstance(given[0], int) else given[0].fileno()
+                only = identity(os.fstat(number))
+            for name, content in read_files(self.folder).items():
+                found = identity(os.stat(self.folder / name))
+                if only in (None, found):
+                    self.synced[found] = content
+            return result
+
+        return synced
+
+    def seeding(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `torch.manual_seed`, which also records its seeds."""
+
+        def seeded(seed: Any) -> Any:
+            self.global_seeds.add(int(seed))
+            return call(seed)
+
+        return seeded
+
+    def replaced(self) -> Iterator[tuple[Any, str, Any]]:
+        """Yield what is replaced while a script runs: a module, a name, and the replacement."""
+        for name in ("replace", "rename", "remove", "unlink"):
+            how = "renamed" if name in ("replace", "rename") else "removed"
+            yield os, name, self.moving(getattr(os, name), how)
+        for name in ("fsync", "fdatasync", "sync"):
+            if hasattr(os, name):  # Windows has only the first one
+                yield os, name, self.syncing(getattr(os, name))
+        yield torch, "manual_seed", self.seeding(torch.manual_seed)
+        noted = {"seeds": self.generator_seeds}
+        yield torch, "Generator", type("Generator", (NotedGenerator,), noted)
+
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Observe forward and backward passes, optimizer steps and files within this block."""
+    def watching(self, names: dict[str, Any] | None = None) -> Iterator[None]:
+        """Observe forward and backward passes, optimizer steps and files within this block.
+
+        Args:
+            names: The script's global names, of which some may be functions of `os`, as after
+                `from os import replace`.
+        """
         dropouts = [module for module in self.model.modules() if isinstance(module, nn.Dropout)]
         with ExitStack() as stack:
             stack.callback(watch_forward(self.model, after=self.forward))
@@ -210,37 +290,44 @@ class Witness:
                 handles.append(p.register_hook(lambda g, place=place: self.backward(place, g)))
             for handle in handles:
                 stack.callback(handle.remove)
-            for name in ("replace", "rename"):
-                moved = self.watched(getattr(os, name), "renamed")
-                stack.enter_context(mock.patch.object(os, name, moved))
-            for name in ("remove", "unlink"):
-                moved = self.watched(getattr(os, name), "removed")
-                stack.enter_context(mock.patch.object(os, name, moved))
+            for module, name, replacement in list(self.replaced()):
+                original = getattr(module, name)
+                stack.enter_context(mock.patch.object(module, name, replacement))
+                for mine in [key for key, value in (names or {}).items() if value is original]:
+                    names[mine] = replacement  # type: ignore[index]
+                    stack.callback(names.__setitem__, mine, original)  # type: ignore[union-attr]
             yield
 
-    def after_power_cut(self, step: int) -> Iterator[tuple[str, str, Files]]:
+    def after_power_cut(self, step: int) -> Iterator[PowerCut]:
         """Yield what the folder may hold after a power cut between two optimizer steps.
 
-        A renamed file is whole, and so is a removed one absent. A file that is written may be there
-        by half.
+        A renaming and a removal happen or don't. A file that is written may be there by half, even
+        after it was renamed, unless its bytes were brought to the disk by `fsync` before.
 
         Args:
             step: Number of optimizer steps before the power cut.
-
-        Yields:
-            The moment of the power cut, the name of the torn file or "", and the files.
         """
         first = next(place for place, state in enumerate(self.states) if state.step == step)
         last = max(place for place, state in enumerate(self.states) if state.step == step)
         for place in range(first, last + 1):
             old, now = self.states[place - 1].files, self.states[place]
+            changed = [name for name, content in now.files.items() if old.get(name) != content]
             if now.how == "written":
-                for name, content in now.files.items():
-                    if old.get(name) != content:
-                        files = old | {name: half_written(old.get(name, b""), content)}
-                        yield f"while {name} was being written", name, files
+                for name in changed:
+                    half = half_written(old.get(name, b""), now.files[name])
+                    yield PowerCut(f"while {name} was being written", name, old | {name: half})
             elif place < last and now.files not in (old, self.states[last].files):
-                yield f"after a file was {now.how}", "", now.files
+                yield PowerCut(f"after a file was {now.how}", "", now.files)
+            if now.how == "renamed":
+                for name in set(changed) & now.unsynced:
+                    half = half_written(b"", now.files[name])
+                    moment = f"after {name} was renamed, and before its bytes were on the disk"
+                    yield PowerCut(moment, name, now.files | {name: half}, is_named=True)
+
+
+def identity(found: os.stat_result) -> tuple[int, int]:
+    """Return what a file keeps when it gets another name."""
+    return found.st_dev, found.st_ino
 
 
 def read_files(folder: Path) -> Files:

@@ -1,11 +1,11 @@
-"""Exercises of notebook 06b: what a checkpoint needs, a training script, and ten bugs."""
+"""Exercises of notebook 06b: what a checkpoint needs, and a training script."""
 
 import io
 import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,53 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cs336_course.demos import bug_hunt as hunt
 from cs336_course.engine import Case, Exercise, edits
-from cs336_course.engine.observe import Observer
 from cs336_course.engine.records import Record
-from cs336_course.engine.task import Edits
+from cs336_course.exercises.named_letters import named_letters, says, swapped
 from cs336_course.exercises.script_findings import FindingError, watch
+from cs336_lib.io import atomic
 
 NOTEBOOK = "06b_reproducible_runs"
-
-
-def named_letters(names: Sequence[str], why: Callable[[str, str], Record]) -> Observer:
-    """Return the observer of a dict that gives a name to each letter.
-
-    Capitals and spaces around a name don't matter.
-
-    Args:
-        names: What may be given.
-        why: Returns what to tell a learner about a wrong name, from the letter and the name.
-    """
-
-    def observe(answer: Any, case: Case) -> Record:
-        if not isinstance(answer, Mapping):
-            return {"form": False}
-        if all(given is ... for given in answer.values()):
-            raise NotImplementedError
-        given = answer.get(case.what, ...)
-        name = str(given).strip().lower()
-        record: Record = {"form": True, "answered": given is not ..., "known": name in names}
-        if not all(record.values()):
-            return record
-        return record | {"name": name} | why(case.what, name)
-
-    return observe
-
-
-def says(names: Iterable[str]) -> dict[str, str]:
-    """Return what is said about answers of another form."""
-    return {
-        "form": "keep the form {'A': ...} of the answer.",
-        "answered": "it has no answer yet.",
-        "known": f"it isn't one of {', '.join(names)}.",
-    }
-
-
-def swapped(one: str, other: str) -> Edits:
-    """Return the idea that exchanges two names."""
-    return edits((f'"{one}"', '"?"'), (f'"{other}"', f'"{one}"'), ('"?"', f'"{other}"'))
 
 
 # missing_pieces
@@ -153,8 +113,27 @@ def see_script(answer: Any, case: Case) -> Record:
     return {"right": True}
 
 
-ATOMIC = """    torch.save(state, path.with_suffix(".tmp"))
-    os.replace(path.with_suffix(".tmp"), path)
+SYNCED = """        file.flush()  # from Python's buffer to the operating system
+        os.fsync(file.fileno())  # from there to the disk
+"""
+WRITTEN = f"""    unfinished = path.with_suffix(".tmp")
+    with unfinished.open("wb") as file:
+        torch.save(state, file)
+{SYNCED}"""
+FLUSHED = ("        file.flush()  # from Python's buffer to the operating system\n", "")
+IN_MEMORY = [
+    (
+        "        torch.save(state, file)\n",
+        "        for byte in buffer.getvalue():\n            file.write(bytes([byte]))\n",
+    ),
+    ("    unfinished =", "    torch.save(state, buffer := io.BytesIO())\n    unfinished ="),
+]
+RENAMED = "    os.replace(unfinished, path)\n"
+ATOMIC = WRITTEN + RENAMED
+FOLDER = """    if os.name == "posix":  # the new name as well; Windows can't open a folder
+        folder = os.open(path.parent, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
 """
 EVALUATED_AT = [
     ("list(range(0, 16 * LENGTH, LENGTH))", "AT"),
@@ -171,9 +150,8 @@ SCHEDULER = [
 ]
 ONE_FILE_PER_STEP = [
     (
-        ATOMIC,
-        """    torch.save(state, path.with_suffix(".tmp"))
-    path.with_suffix(".tmp").rename(path.with_name(f"{step:02}.pt"))
+        RENAMED,
+        """    unfinished.rename(path.with_name(f"{step:02}.pt"))
     for old in sorted(path.parent.glob("*.pt"))[:-1]:
         old.unlink()
 """,
@@ -211,6 +189,7 @@ training_script = Exercise(
     may_seed=True,
     given={
         **{module.__name__: module for module in (io, json, math, os, shutil, torch)},
+        "atomic": atomic,
         **{"np": np, "F": F, "nn": nn, "Tensor": Tensor, "Path": Path},
     },
     smaller="You stop after step 9, and another process makes step 10. Which numbers does it need "
@@ -220,11 +199,11 @@ training_script = Exercise(
         edits(("= rate(step)\n", "= rate(step - 1)\n")),  # the schedule is one step late
         edits(("LOWEST = 24, 4, 1e-2, 1e-3", "LOWEST = 24, 4, 1e-2, 0.0")),  # decays to 0
         # a new seed only for every second step
-        edits(("Generator().manual_seed(step)", "Generator().manual_seed(step // 2)")),
+        edits(("seed_of(WINDOW_SEEDS, step)", "seed_of(WINDOW_SEEDS, step // 2)")),
         # seeds that collide
-        edits(("Generator().manual_seed(step)", "Generator().manual_seed(step % 7)")),
+        edits(("seed_of(WINDOW_SEEDS, step)", "seed_of(WINDOW_SEEDS, step % 7)")),
         # one dropout mask for the run
-        edits(("    torch.manual_seed(step)", "    torch.manual_seed(0)")),
+        edits(("    torch.manual_seed(seed_of(MASK_SEEDS, step))", "    torch.manual_seed(0)")),
         # the first micro-batch four times
         edits(("loss_of(model, inputs, targets)", "loss_of(model, x[:2], y[:2])")),
         # the first micro-batch's gradient only
@@ -289,14 +268,19 @@ training_script = Exercise(
         # the resumed run makes the last step again
         edits(("optimizer, step + 1)\n    return", "optimizer, step)\n    return")),
         edits((ATOMIC, "    torch.save(state, path)\n")),  # written in place
+        edits((SYNCED, "")),  # the name may reach the disk before the bytes
+        edits(
+            (SYNCED, ""), (RENAMED, RENAMED + "    os.fsync(os.open(path, os.O_RDWR))\n")
+        ),  # late
+        edits(FLUSHED, *IN_MEMORY),  # the last bytes are still in Python's buffer
+        # windows and dropout share their seeds
+        edits(("seed_of(MASK_SEEDS, step)", "seed_of(WINDOW_SEEDS, step)")),
+        edits((', "seed": SEED', "")),  # the seed isn't told
         # written in place by an open file
         edits((ATOMIC, "    with open(path, 'wb') as file:\n        torch.save(state, file)\n")),
         # copied over the old one
         edits(
-            (
-                'os.replace(path.with_suffix(".tmp"), path)',
-                "shutil.copy(path.with_suffix('.tmp'), path)",
-            )
+            ("os.replace(unfinished, path)", "shutil.copy(unfinished, path)"),
         ),
         edits(
             (ATOMIC, "    path.unlink(missing_ok=True)\n" + ATOMIC)
@@ -312,7 +296,7 @@ training_script = Exercise(
     right=[
         # saved generators
         edits(
-            ("    torch.manual_seed(step)  # dropout's\n", ""),
+            ("    torch.manual_seed(seed_of(MASK_SEEDS, step))\n", ""),
             ('"step": step}', '"step": step, "rng": torch.get_rng_state()}'),
             (
                 '    return state["step"]',
@@ -389,16 +373,29 @@ training_script = Exercise(
             ),
             ("@torch.no_grad()", "@torch.inference_mode()"),
         ),
-        # bytes in memory that are written at once
+        edits(*IN_MEMORY),  # bytes in memory that are written one by one
+        edits(FLUSHED),  # torch.save itself flushes the file
+        # bytes that are brought to the disk by another descriptor
+        edits(
+            (SYNCED, ""),
+            (
+                RENAMED,
+                "    number = os.open(unfinished, os.O_RDWR)\n    os.fsync(number)\n"
+                "    os.close(number)\n" + RENAMED,
+            ),
+        ),
+        edits((FOLDER, "")),  # a renaming that may be lost, with the old checkpoint still there
+        # names that are imported from os
+        edits(
+            ("STEPS, WARMUP,", "from os import fsync, replace\n\nSTEPS, WARMUP,"),
+            ("os.fsync(file", "fsync(file"),
+            ("os.replace(", "replace("),
+        ),
+        # the library's atomic write
         edits(
             (
                 ATOMIC,
-                ATOMIC.replace(
-                    "torch.save(state,",
-                    "buffer = io.BytesIO()\n    torch.save(state, buffer)\n    (",
-                ).replace(
-                    '(".tmp"))\n    os', '(".tmp")).write_bytes(buffer.getvalue())\n    os', 1
-                ),
+                "    with atomic(path) as unfinished:\n        torch.save(state, unfinished)\n",
             )
         ),
         edits(*ONE_FILE_PER_STEP),  # a file for each step, of which the last one stays
@@ -421,73 +418,4 @@ training_script = Exercise(
             ),
         ),
     ],
-)
-
-
-# bug_hunt
-
-EXPLAINED = {
-    ("C", "no_zero_grad"): "gradients that are never cleared pile up to much more than C's",
-    ("I", "loss_not_divided"): "a missing division by 4 makes the gradient four times as large",
-}
-
-
-def why_not_that_bug(letter: str, name: str) -> Record:
-    """Return a hint about the number of the table that speaks against a bug."""
-    bug = hunt.CASES[letter]
-    if name == bug:
-        return {}
-    here, healthy = hunt.case(letter).numbers(), hunt.run().numbers()
-    told, tells = hunt.SIGNATURES[name], hunt.SIGNATURES[bug]
-    tolerance = 0.05 if told == "norm gain" else 0.25
-    low, high, found = printed(letter, told)
-    is_healthy = float(low) <= float(found) <= float(high) or math.isclose(
-        here[told], healthy[told], rel_tol=tolerance, abs_tol=0.001
-    )
-    why = (
-        f"that bug moves {told!r} far away from {low} to {high}, as in healthy runs, and it is "
-        f"{found} here"
-        if is_healthy
-        else f"its {told!r} is off, but another bug explains its numbers better"
-    )
-    return {
-        "said": f"it isn't {name}: {EXPLAINED.get((letter, name), why)}.",
-        "figures": f"Look at {letter}'s {tells!r}, which is {here[tells]:.3g} here and "
-        f"{healthy[tells]:.3g} in a healthy run.",
-    }
-
-
-def printed(letter: str, name: str) -> tuple[str, str, str]:
-    """Return the ends of a number's healthy range and a case's number, as the table has them."""
-    row = next(row for row in hunt.table(letter).splitlines() if row.startswith(name))
-    low, _, high, found = row.removeprefix(name).split()
-    return low, high, found
-
-
-def hunted() -> Iterator[Case]:
-    """Yield the runs that have a bug."""
-    yield from map(Case, hunt.CASES)
-
-
-bug_hunt = Exercise(
-    NOTEBOOK,
-    "bug_hunt",
-    hunted,
-    observe=named_letters(list(hunt.BUGS), why_not_that_bug),
-    answers=("answer",),
-    is_quiz=True,
-    smaller="Take `no_zero_grad` alone. Which number of the table must it change, and in which "
-    "case is that number furthest off?",
-    says=says(hunt.BUGS),
-    wrong={},
-    refused=[
-        swapped("no_zero_grad", "loss_not_divided"),
-        swapped("schedule_off_by_one", "schedule_per_piece"),
-        swapped("dropout_in_evaluation", "replayed_data"),
-        swapped("replayed_data", "optimizer_not_restored"),
-        swapped("targets_not_shifted", "replayed_data"),
-        swapped("decay_on_norms", "weights_too_large"),
-        swapped("no_zero_grad", "optimizer_not_restored"),
-    ],
-    right=[('"no_zero_grad"', '" NO_zero_grad"')],
 )

@@ -150,6 +150,7 @@ def watch(train: Script) -> None:
             rows = run(train, straight, make_tokens())
             expect_rows(rows)
             expect_batches(straight, make_tokens()[0])
+            expect_seeds(straight, rows)
             expect_updates(straight, rows)
             expect_evaluation(straight, rows, make_tokens()[1])
             expect(
@@ -168,7 +169,7 @@ def run(train: Script, witness: Witness, texts: Text) -> Any:
     """Run the learner's training script in the folder of a `Witness`."""
     witness.folder.mkdir(exist_ok=True)
     given = [text.copy() for text in texts]
-    with witness.watching():
+    with witness.watching(getattr(train, "__globals__", None)):
         try:
             return train(witness.folder, witness.model, *given)
         finally:
@@ -183,7 +184,7 @@ def expect_rows(rows: Any) -> None:
         len(rows) == STEPS,
         f"your run returns {len(rows)} rows, but it has {STEPS} steps: one row per step.",
     )
-    for name in ("step", "loss", "lr", "grad_norm"):
+    for name in ("step", "loss", "lr", "grad_norm", "seed"):
         missing = [place for place, row in enumerate(rows) if name not in row]
         expect(not missing, f"row {missing[:1]} has no {name!r}.")
         graph = [place for place, row in enumerate(rows) if holds_graph(row[name])]
@@ -295,6 +296,19 @@ def expect_new_masks(seen: Witness) -> None:
                 "must depend on the step.",
             )
             found[mask] = number
+
+
+def expect_seeds(seen: Witness, rows: Rows) -> None:
+    """Fail unless all rows say the same seed, and no number seeds two purposes."""
+    named = {row["seed"] for row in rows}
+    expect(len(named) == 1, "the run has one seed, so every row says the same one.")
+    shared = seen.global_seeds & seen.generator_seeds
+    expect(
+        not shared,
+        f"torch.manual_seed and a separate generator both get the seed {min(shared, default=0)}, "
+        "so dropout and the windows use the same random numbers. Make a seed from the run's seed, "
+        "the purpose and the step.",
+    )
 
 
 def flat(tensors: Sequence[Tensor]) -> Tensor:
@@ -657,15 +671,19 @@ def compare(straight: Witness, resumed: Witness, start: int) -> None:
 def expect_whole_files(train: Script, straight: Witness, cut: Witness, folder: Path) -> None:
     """Fail if the previous checkpoint is lost when the power is cut during a save."""
     saved = [state for state in cut.states if state.step == 2 * SAVED][-1].files
-    for number, (moment, torn, files) in enumerate(cut.after_power_cut(2 * SAVED)):
+    for number, after in enumerate(cut.after_power_cut(2 * SAVED)):
         resumed = Witness(make_model(seed=2), folder / f"torn{number}")
-        write_files(resumed.folder, files)
-        case = f"the power was cut {moment}"
-        advice = (
-            f"An unfinished {torn} may be left in the folder. Don't load it, and write over it."
-            if torn and torn not in saved
-            else "Save under another name, then os.replace it."
-        )
+        write_files(resumed.folder, after.files)
+        case = f"the power was cut {after.moment}"
+        if after.is_named:
+            advice = "Flush the file and os.fsync it, and rename it only then."
+        elif after.torn and after.torn not in saved:
+            advice = (
+                f"An unfinished {after.torn} may be left in the folder. Don't load it, and write "
+                "over it."
+            )
+        else:
+            advice = "Save under another name, then os.replace it."
         try:
             later = run(train, resumed, make_tokens())
         except FindingError:

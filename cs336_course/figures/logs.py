@@ -1,14 +1,10 @@
-"""Figures of a training run that fails with NaN, and of the bug hunt."""
-
-from collections.abc import Mapping, Sequence
+"""Figures of a training run that fails with NaN."""
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-from cs336_course.demos.bug_hunt import EVALUATED_EVERY, Record
-from cs336_course.figures.style import BLACK, BLUE, BROWN, GREY, RED, figure, ink, label
+from cs336_course.figures.style import BLUE, BROWN, RED, figure, ink, label
 
 
 def death(losses: np.ndarray, grad_norms: np.ndarray, last: int, title: str) -> Figure:
@@ -48,38 +44,3 @@ def mark_death(axes: Axes, step: int, height: float, value: str) -> None:
     axes.ticklabel_format(useOffset=False)
     axes.locator_params(axis="x", nbins=3)
     axes.margins(x=0.16)  # room for the value
-
-
-PANELS = {
-    "loss [nats/token]": "loss",
-    "gradient norm (log)": "grad_norm",
-    "learning rate": "rate",
-    "update norm": "update",
-}
-
-
-def hunt(cases: Mapping[str, Record], healthy: Sequence[Record]) -> Figure:
-    """Plot the curves of several cases over grey curves of healthy runs, with one row per case.
-
-    The first panel of each row also shows the evaluation losses as points.
-    """
-    drawing, rows = figure(13.5, 3.1 * len(cases) + 0.4, nrows=len(cases), ncols=4, squeeze=False)
-    for row, (name, record) in zip(rows, cases.items(), strict=True):
-        for axes, (what, field) in zip(row, PANELS.items(), strict=True):
-            for run in healthy:
-                axes.plot(getattr(run, field), color=GREY, linewidth=1)
-            axes.plot(getattr(record, field), color=BLUE, linewidth=2)
-            label(axes, "", "step", what)
-        steps = EVALUATED_EVERY * np.arange(len(record.val_loss))
-        for run in healthy:
-            row[0].plot(steps, run.val_loss, "o", color=GREY, markersize=4)
-        row[0].plot(steps, record.val_loss, "o", color=BLACK, markersize=5)
-        row[1].set(yscale="log", ylim=(0.1, 60))
-        row[0].set_title(f"Case {name}", loc="left", fontweight="bold")
-    legend = [
-        Line2D([], [], color=BLUE, label="this case"),
-        Line2D([], [], color=BLACK, marker="o", linestyle="", label="its validation loss"),
-        Line2D([], [], color=GREY, marker="o", label=f"{len(healthy)} healthy runs"),
-    ]
-    drawing.legend(handles=legend, loc="outside upper right", ncols=3)
-    return drawing

@@ -1,5 +1,6 @@
 """Figures of training runs, such as losses, norms, schedules and dtypes."""
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 
@@ -247,21 +248,29 @@ def divergence(
 ) -> Figure:
     """Plot the loss difference from an uninterrupted run, with one panel per checkpoint variant.
 
-    Differences below `smallest` are drawn at the bottom, so an exact resume appears as a flat line.
+    The axis is logarithmic above `smallest` and linear below it, so that 0 has a place.
     """
     names = list(differences)
     drawing, panels = figure(13, 4.2, ncols=len(names), sharey=True, squeeze=False)
     for axes, name in zip(panels[0], names, strict=True):
-        values = np.maximum(differences[name], smallest)
+        values = differences[name]
         steps = range(first_step, first_step + len(values))
-        exact = max(differences[name]) == 0
-        axes.semilogy(steps, values, color=GREEN if exact else RED, marker="o", markersize=4)
+        exact = max(values) == 0
+        axes.plot(steps, values, color=GREEN if exact else RED, marker="o", markersize=4)
+        with_zero(axes, smallest, 5)
         axes.set_title(name.replace(" ", "\n"), fontsize=14, fontweight="bold")
         axes.set_xlabel("step")
-        axes.set_ylim(smallest / 3, 5)
     panels[0, 0].set_ylabel("difference in loss\n[nats/token]")
     drawing.suptitle(title, fontsize=17, fontweight="bold")
     return drawing
+
+
+def with_zero(axes: Axes, smallest: float, largest: float) -> None:
+    """Make the y axis logarithmic from `smallest` on, and linear from there down to 0."""
+    axes.set_yscale("symlog", linthresh=smallest, linscale=0.6)
+    powers = range(round(math.log10(smallest)), math.floor(math.log10(largest)) + 1, 2)
+    axes.set_yticks([0.0, *(10.0**power for power in powers)])
+    axes.set_ylim(-smallest / 3, largest)
 
 
 def dtype_map(groups: Mapping[str, Sequence[tuple[str, str]]], title: str) -> Figure:

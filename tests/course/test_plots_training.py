@@ -82,9 +82,9 @@ def test_the_window_map_counts_what_was_never_read():
     plt.close("all")
 
 
-def test_an_exact_resume_is_drawn_on_the_floor():
+def test_an_exact_resume_is_drawn_at_zero():
     drawing = plots.divergence({"complete": [0.0, 0.0], "wrong": [0.0, 0.5]}, 20, 1e-7, "title")
-    assert [drawn(axes)[0] for axes in drawing.axes] == [[1e-7, 1e-7], [1e-7, 0.5]]
+    assert [drawn(axes)[0] for axes in drawing.axes] == [[0.0, 0.0], [0.0, 0.5]]
     colours = {axes.get_lines()[0].get_color() for axes in drawing.axes}
     assert len(colours) == 2
     assert all(a is not b for a, b in itertools.pairwise(drawing.axes))

@@ -1,17 +1,21 @@
 """Notebook 06b's exercises: what is said about a training script, and about each letter."""
 
-import re
-from pathlib import Path
+import os
 
-import nbformat
 import pytest
 
-from cs336_course.demos import bug_hunt
 from cs336_course.engine.judge import diagnose
 from cs336_course.exercises import n06b_reproducible_runs as exercises
-from cs336_course.exercises.n06b_reproducible_runs import ATOMIC, EVALUATED_AT, SCHEDULER
-
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "06b_reproducible_runs.ipynb"
+from cs336_course.exercises.n06b_reproducible_runs import (
+    ATOMIC,
+    EVALUATED_AT,
+    FLUSHED,
+    FOLDER,
+    IN_MEMORY,
+    RENAMED,
+    SCHEDULER,
+    SYNCED,
+)
 
 
 def found(exercise, answer):
@@ -41,57 +45,17 @@ def test_a_wrong_piece_gets_a_hint(letter, name, said):
     assert said in found(exercises.missing_pieces, exercises.PIECES | {letter: name}).said
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"C": "no_zero_grad"}, "pile up to much more than C's"),
-        ({"I": "loss_not_divided"}, "makes the gradient four times as large"),
-        ({"D": "schedule_per_piece"}, "moves 'rate at half / peak' far away from 0.60"),
-        ({"A": "optimizer_not_restored"}, "moves 'update after resume / others' far away"),
-        ({"H": "decay_on_norms"}, "another bug explains its numbers better"),
-        (
-            {"E": "replayed_data", "G": "targets_not_shifted"},
-            "E: it isn't replayed_data: that bug moves 'val - train' far away from -0.03 to -0.02, "
-            "as in healthy runs, and it is -0.02 here",
-        ),
-        ({"C": "a gremlin"}, "C: it isn't one of"),
-        ({"J": ...}, "J: it has no answer yet"),
-    ],
-)
-def test_a_wrong_bug_gets_a_hint(changes, said):
-    assert said in found(exercises.bug_hunt, bug_hunt.CASES | changes).said
-
-
-def test_the_number_to_look_at_is_named_from_the_third_attempt_on():
-    diagnosis = found(exercises.bug_hunt, bug_hunt.CASES | {"C": "no_zero_grad"})
-    assert "gradient norm" not in diagnosis.said
-    assert diagnosis.figures.startswith("Look at C's 'gradient norm', which is ")
-
-
-def test_an_untouched_answer_is_not_attempted():
-    with pytest.raises(NotImplementedError):
-        found(exercises.bug_hunt, dict.fromkeys("ABCDEFGHIJ", ...))
-
-
-def test_the_notebook_lists_every_bug_as_the_module_does():
-    cells = nbformat.read(NOTEBOOK, as_version=4).cells
-    task = next(cell.source for cell in cells if "Ten bugs" in cell.source)
-    listed = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", task.replace("`model.", "model."), re.M))
-    said = {name: bug.replace("`", "") for name, bug in listed.items()}
-    assert said == bug_hunt.BUGS
-
-
 SEEDED_ONCE = [
     ("SAVE_EVERY = 8, 5", "SAVE_EVERY = 8, 5\nGENERATOR = torch.Generator()"),
-    ("torch.Generator().manual_seed(step)", "GENERATOR"),
+    ("torch.Generator().manual_seed(seed_of(WINDOW_SEEDS, step))", "GENERATOR"),
     ("    rows = []", "    rows = []\n    GENERATOR.manual_seed(0)"),
 ]
 TWO_FILES = [
     (
         ATOMIC,
         """    for part in ("model", "optimizer"):
-        torch.save(state | {part: None}, path.with_suffix(".tmp"))
-        os.replace(path.with_suffix(".tmp"), path.with_name(f"{part}.pt"))
+        with atomic(path.with_name(f"{part}.pt")) as unfinished:
+            torch.save(state | {part: None}, unfinished)
 """,
     ),
     (
@@ -157,10 +121,10 @@ MISTAKES = {
     ],
     "'loss' of row [0] holds the graph": [("total += loss.item()", "total = total + loss")],
     "reads the batch of step 0 again": [
-        ("manual_seed(step)\n    starts", "manual_seed(0)\n    starts"),
+        ("manual_seed(seed_of(WINDOW_SEEDS, step))\n    starts", "manual_seed(0)\n    starts"),
     ],
     "step 1 reads the batch of step 0": [
-        ("manual_seed(step)\n    starts", "manual_seed(step // 2)\n    starts"),
+        ("seed_of(WINDOW_SEEDS, step)", "seed_of(WINDOW_SEEDS, step // 2)"),
     ],
     "the same mask for two micro-batches": [
         (
@@ -168,7 +132,9 @@ MISTAKES = {
             "        torch.manual_seed(step)\n        loss = loss_of(model, inputs",
         )
     ],
-    "the same mask in steps 0 and 1": [("torch.manual_seed(step)", "torch.manual_seed(0)")],
+    "the same mask in steps 0 and 1": [
+        ("torch.manual_seed(seed_of(MASK_SEEDS, step))", "torch.manual_seed(0)")
+    ],
     "Your cosine is one step late": [
         ("progress = (step - WARMUP + 1)", "progress = (step - WARMUP)")
     ],
@@ -284,16 +250,23 @@ MISTAKES = {
     ],
     "aren't those of the checkpoint": [('    model.load_state_dict(state["model"])\n', "")],
     "reads another batch after the resume": SEEDED_ONCE,
-    "dropout draws other numbers": [("    torch.manual_seed(step)  # dropout's\n", "")],
+    "dropout draws other numbers": [("    torch.manual_seed(seed_of(MASK_SEEDS, step))\n", "")],
     "step 11 has another learning rate after the resume": SCHEDULER,
     "makes another update": [('    optimizer.load_state_dict(state["optimizer"])\n', "")],
     "while checkpoint.pt was being written, and your run can't resume": [
-        ('path.with_suffix(".tmp"))\n    os.replace(path.with_suffix(".tmp"), path)', "path)")
+        (ATOMIC, "    torch.save(state, path)\n")
     ],
     "after a file was removed, and your run begins again with step 0": [
-        ("    torch.save(state", "    path.unlink(missing_ok=True)\n    torch.save(state")
+        (ATOMIC, "    path.unlink(missing_ok=True)\n" + ATOMIC)
     ],
     "after a file was renamed, and the resumed run ends with other weights": TWO_FILES,
+    "after checkpoint.pt was renamed, and before its bytes were on the disk": [(SYNCED, "")],
+    "Flush the file and os.fsync it": [FLUSHED, *IN_MEMORY],
+    "row [0] has no 'seed'": [(', "seed": SEED', "")],
+    "every row says the same one": [('"seed": SEED', '"seed": step')],
+    "dropout and the windows use the same random numbers": [
+        ("seed_of(MASK_SEEDS, step)", "seed_of(WINDOW_SEEDS, step)")
+    ],
 }
 
 
@@ -307,3 +280,20 @@ def test_a_run_that_catches_everything_is_noticed():
     caught = "    try:\n        optimizer.step()\n    except BaseException:\n        pass\n"
     script = exercises.training_script.build(("    optimizer.step()\n", caught))
     assert "don't catch every exception" in found(exercises.training_script, script).said
+
+
+def test_a_lost_renaming_is_allowed():
+    script = exercises.training_script.build((FOLDER, ""))
+    assert found(exercises.training_script, script) is None
+
+
+def test_names_that_a_script_imports_are_its_own_again():
+    code = exercises.training_script.edited(
+        [
+            ("STEPS, WARMUP,", "from os import fsync, replace\n\nSTEPS, WARMUP,"),
+            (RENAMED, "    replace(unfinished, path)\n"),
+        ]
+    )
+    script = exercises.training_script.run(code)
+    assert found(exercises.training_script, script) is None
+    assert script.__globals__["replace"] is os.replace

@@ -1,66 +1,156 @@
-"""Every planted bug has a signature, which separates from healthy runs over five seeds."""
+"""Every case equals its twin until its wrong line acts, and only the right repair mends it."""
+
+from pathlib import Path
 
 import matplotlib
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 import torch
 
-from cs336_course.demos import bug_hunt
-from cs336_course.demos.bug_hunt import BUGS, CASES, HEALTHY, SIGNATURES
-from cs336_course.figures import logs
+from cs336_course.demos import bug_hunt, hunted_script, script_tests
+from cs336_course.demos.bug_hunt import CASES, HEALTHY, SUSPECTS, Hunt
+from cs336_course.exercises.n06c_bug_hunt import INNOCENT
+from cs336_course.figures import hunt as plots
+from cs336_lib.config import UserError
 
 matplotlib.use("Agg")
 
-SEEDS = range(5)
+FIRST = {"A": 0, "B": 7, "C": 8, "D": 1, "E": 0, "F": 1, "G": 0, "H": 9, "I": 0, "J": 1}
 
 
-def values(bug: str, number: str) -> list[float]:
-    """Return one of the numbers of a bug's runs, for each seed."""
-    return [bug_hunt.run(bug, seed).numbers()[number] for seed in SEEDS]
+def test_each_suspect_has_one_line_and_at_most_one_case():
+    code = Path(hunted_script.__file__).read_text()
+    assert [bug for bug, (_, (right, _)) in SUSPECTS.items() if code.count(right) != 1] == []
+    assert len(set(CASES.values())) == len(CASES) == 10
+    assert set(CASES.values()) < set(SUSPECTS)
+    assert list(CASES.values()) != [bug for bug in SUSPECTS if bug in CASES.values()]  # shuffled
 
 
-def test_signatures_separate_from_healthy_runs():
-    overlapping = []
-    for bug, number in SIGNATURES.items():
-        healthy, planted = values(HEALTHY, number), values(bug, number)
-        gap = max(min(planted) - max(healthy), min(healthy) - max(planted))
-        if not gap > max(healthy) - min(healthy):  # farther away than healthy runs differ
-            overlapping.append(f"{bug}: {number} {planted}, healthy {healthy}")
-    assert not overlapping, "\n".join(overlapping)
+@pytest.mark.parametrize("case", CASES)
+def test_a_case_equals_its_twin_until_its_line_acts(case):
+    apart = bug_hunt.record(case).apart(bug_hunt.run())
+    assert int(np.flatnonzero(apart)[0]) == FIRST[case]
 
 
-def test_bugs_that_share_a_number_differ_in_it():
-    divided, cleared = (
-        values(bug, "gradient norm") for bug in ("loss_not_divided", "no_zero_grad")
-    )
-    assert min(cleared) > 3 * max(divided)
+def test_the_right_repair_gives_the_twin_and_a_wrong_one_changes_nothing(capsys):
+    accused = {"A": "last_piece_only", "G": "no_zero_grad", "B": ...}
+    repaired = bug_hunt.trial(accused)
+    assert list(repaired) == ["A", "G"]
+    assert not repaired["A"].apart(bug_hunt.run()).any()
+    assert not repaired["G"].apart(bug_hunt.record("G")).any()
+    said = capsys.readouterr().out
+    assert "A with last_piece_only repaired, and its twin: the same run" in said
+    assert "G with no_zero_grad repaired, and its twin: 96 of 96 steps differ" in said
 
 
-def test_every_bug_is_a_case_and_has_a_signature():
-    assert sorted(CASES.values()) == sorted(BUGS) == sorted(SIGNATURES)
-    assert list(CASES.values()) != list(BUGS)  # the table of bugs doesn't give the order away
+def is_innocent(bug, record, twin):
+    """Whether the records of a case show what `INNOCENT` says about it."""
+    step = {part: record.gradients[0][part] / twin.gradients[0][part] for part in bug_hunt.PARTS}
+    growth = np.divide(record.grad_norm, twin.grad_norm)
+    x, y = record.batches[0]
+    script = bug_hunt.loaded(record, 96)
+    return {
+        "targets_not_shifted": lambda: torch.equal(x[1:], y[:-1]),
+        "replayed_data": lambda: torch.equal(record.batches[8][0], twin.batches[8][0]),
+        "optimizer_not_restored": lambda: bug_hunt.counted(record.checkpoints[2]) == 16,
+        "dropout_in_evaluation": lambda: script.evaluate() == script.evaluate(),
+        "loss_not_divided": lambda: not np.allclose(list(step.values()), 4, atol=0.01),
+        "last_piece_only": lambda: min(step.values()) > 0.9,
+        "no_zero_grad": lambda: growth[7] < 2 * growth[0],
+        "schedule_per_piece": lambda: record.rate == twin.rate,
+        "schedule_off_by_one": lambda: record.rate[0] > 0,
+        "decay_on_norms": lambda: (
+            record.updates[0]["norm gains"]
+            == pytest.approx(twin.updates[0]["norm gains"], rel=1e-3)
+        ),
+        "weights_too_large": lambda: all(
+            torch.equal(weights, twin.checkpoints[0]["model"][name])
+            for name, weights in record.checkpoints[0]["model"].items()
+        ),
+    }[bug]()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_clears_a_suspect_is_true_of_every_other_case(case, capsys):
+    record, twin = bug_hunt.record(case), bug_hunt.run()
+    for bug in INNOCENT:
+        if bug == "future_not_masked":
+            found = bug_hunt.probe(case, 0).endswith("letters: 1, twin 1")
+        else:
+            found = is_innocent(bug, record, twin)
+        assert found == (CASES[case] != bug), bug
 
 
 def test_a_run_repeats_itself_and_leaves_the_global_generator_alone():
     before = torch.get_rng_state()
-    first = bug_hunt.run(HEALTHY, 0)
-    bug_hunt.run.cache_clear()
-    assert bug_hunt.run(HEALTHY, 0) == first
+    again = bug_hunt.run.__wrapped__(HEALTHY)
+    assert not again.apart(bug_hunt.run()).any()
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_requests_are_counted_and_printed_beside_the_twin(capsys):
+    hunt = Hunt()
+    for request in (
+        ("G", "rows", 0),
+        ("F", "rates", 90),
+        ("I", "batch", 0),
+        ("A", "gradient", 0),
+        ("D", "update", 0),
+        ("H", "checkpoint", 16),
+        ("B", "evaluation", 96),
+        ("E", "probe", 0),
+        ("J", "seeds"),
+    ):
+        hunt.request(*request)
+    hunt.bill()
+    said = capsys.readouterr().out
+    assert "request 1: G, rows 0\n" in said
+    assert "8 steps counted by AdamW, twin 16" in said
+    assert "letters: 32, twin 1" in said
+    assert said.endswith("9 requests: G 1, F 1, I 1, A 1, D 1, H 1, B 1, E 1, J 1\n")
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        (("K", "rows", 0), "no case 'K'"),
+        (("A", "guess", 0), "no evidence 'guess'"),
+        (("A", "rows"), "takes one step"),
+        (("A", "seeds", 3), "takes no step"),
+        (("A", "rows", 96), "no step 96"),
+        (("A", "probe", 3), "saved after 0, 8"),
+    ],
+)
+def test_impossible_requests_are_refused_and_not_counted(request_, said):
+    hunt = Hunt()
+    with pytest.raises(UserError, match=said):
+        hunt.request(*request_)
+    assert hunt.requests == []
+
+
 def test_unknown_bugs_are_refused():
-    with pytest.raises(ValueError, match="no bug 'gremlin'"):
-        bug_hunt.run("gremlin")
+    with pytest.raises(UserError, match="no bug 'gremlin'"):
+        bug_hunt.repair("A", "gremlin")
 
 
-def test_the_table_and_the_figure_show_the_cases():
-    rows = bug_hunt.table("AH", healthy=1).splitlines()
-    assert rows[0].split() == ["healthy", "A", "H"]
-    assert rows[1].startswith("first loss")
-    assert float(rows[1].split()[-1]) > 10  # H has weights that are too large
-    record = bug_hunt.case("H")
-    drawing = logs.hunt({"H": record}, [bug_hunt.run(HEALTHY, 0)])
-    assert any(list(line.get_ydata()) == record.loss for line in drawing.axes[0].get_lines())
-    assert len(drawing.axes) == 4
+def test_eight_small_tests_find_every_suspect():
+    found = script_tests.caught()
+    assert found[HEALTHY] == []
+    assert all(found[bug] for bug in SUSPECTS)
+    assert {name for failed in found.values() for name in failed} == set(script_tests.TESTS)
+
+
+def test_the_figures_show_cases_repairs_and_tests():
+    twin, cases = bug_hunt.run(), {case: bug_hunt.record(case) for case in CASES}
+    drawing = plots.curves(cases, twin)
+    assert any(list(line.get_ydata()) == cases["J"].loss for line in drawing.axes[9].get_lines())
+    drawing = plots.proof({"A": cases["A"]}, {"A": twin}, twin)
+    assert [max(line.get_ydata()) > 0 for line in drawing.axes[0].get_lines()] == [True, False]
+    drawing = plots.repair(cases["F"], twin, twin, "title")
+    assert drawing.axes[1].get_yscale() == "symlog"
+    drawing = plots.seeds([twin], cases, "title")
+    assert "I" not in {text.get_text() for text in drawing.axes[0].texts}  # off the scale
+    drawing = plots.caught({"one": ["b"]}, ["a", "b"], "title")
+    assert list(drawing.axes[0].get_lines()[0].get_ydata()) == [1]
     plt.close("all")

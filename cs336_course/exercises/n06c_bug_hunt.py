@@ -1,0 +1,70 @@
+"""Exercise of notebook 06c: the bugs of ten runs."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from cs336_course.demos import bug_hunt as hunt
+from cs336_course.engine import Case, Exercise
+from cs336_course.engine.records import Record
+from cs336_course.exercises.named_letters import named_letters, says, swapped
+
+NOTEBOOK = "06c_bug_hunt"
+
+# What is true of every case that doesn't have the bug, and can be seen by a request
+INNOCENT = {
+    "targets_not_shifted": "the targets in its batches are the next letters",
+    "future_not_masked": "only one prediction moves if the last letter is changed",
+    "replayed_data": "after its first resume, it reads the same batch as its twin",
+    "optimizer_not_restored": "its AdamW has counted every step since the first",
+    "dropout_in_evaluation": "two evaluations of one checkpoint give the same loss",
+    "loss_not_divided": "its gradient in step 0 isn't four times its twin's",
+    "last_piece_only": "its gradient in step 0 isn't smaller than its twin's",
+    "no_zero_grad": "its gradient doesn't pile up over the first steps, beside its twin's",
+    "schedule_per_piece": "its learning rates are those of its twin",
+    "schedule_off_by_one": "its learning rate in step 0 isn't 0",
+    "decay_on_norms": "in step 0, its norm gains move as far as its twin's",
+    "weights_too_large": "its initial weights are as large as its twin's",
+}
+
+
+def why_not_that_bug(letter: str, name: str) -> Record:
+    """Return what can be seen of a case that speaks against a bug."""
+    if name == hunt.CASES[letter]:
+        return {}
+    first = int(np.flatnonzero(hunt.record(letter).apart(hunt.run()))[0])
+    return {
+        "said": f"it isn't {name}: {INNOCENT[name]}, so that line is right.",
+        "figures": f"{letter}'s log first differs from its twin's in step {first}. What has acted "
+        "until then, and what hasn't?",
+    }
+
+
+def hunted() -> Iterator[Case]:
+    """Yield the cases."""
+    yield from map(Case, hunt.CASES)
+
+
+bug_hunt = Exercise(
+    NOTEBOOK,
+    "bug_hunt",
+    hunted,
+    observe=named_letters(list(hunt.SUSPECTS), why_not_that_bug),
+    answers=("answer",),
+    is_quiz=True,
+    smaller="Take one case. Which is the first step whose row differs from its twin's, and which "
+    "number of that row differs?",
+    says=says(hunt.SUSPECTS),
+    wrong={},
+    refused=[
+        swapped("no_zero_grad", "loss_not_divided"),
+        swapped("loss_not_divided", "last_piece_only"),
+        swapped("schedule_per_piece", "decay_on_norms"),
+        swapped("dropout_in_evaluation", "replayed_data"),
+        swapped("replayed_data", "optimizer_not_restored"),
+        swapped("targets_not_shifted", "future_not_masked"),
+        ('"schedule_per_piece"', '"schedule_off_by_one"'),
+        ('"targets_not_shifted"', '"weights_too_large"'),
+    ],
+    right=[('"no_zero_grad"', '" NO_zero_grad"')],
+)
