@@ -22,6 +22,7 @@ MAKERS = {
     "strides": widgets.strides,
     "einops": widgets.einops_pattern,
     "training-budget": widgets.training_budget,
+    "first-bill": widgets.first_bill,
     "model-bill": widgets.model_bill,
     "optimizer-race": widgets.optimizer_race,
     "attention": lambda: widgets.attention_and_sampling(*load_shipped()),
