@@ -116,6 +116,11 @@ def rentals() -> Iterator[Case]:
     yield Case("a deadline that no offer meets", flops=flops, hours=5, offers=OFFERS)
     yield Case("", flops=flops, hours=48, offers=OFFERS[::-1])
     yield Case("no offers", flops=flops, hours=48, offers=())
+    even = (Offer("10 hours", 1, 1e15, 0.5, 1.0), Offer("5 hours", 2, 1e15, 0.5, 2.0))
+    yield Case("an offer that is just in time", flops=1.8e19, hours=10, offers=even)
+    yield Case("an offer that is just too late", flops=1.8e19, hours=9.999, offers=even)
+    shares = (Offer("half", 8, 1e15, 0.5, 1.0), Offer("less", 8, 1e15, 0.4, 1.1))
+    yield Case("", flops=flops, hours=48, offers=shares)
     drawn = random.Random(0)
     for _ in range(8):
         offers = tuple(
@@ -128,7 +133,8 @@ def rentals() -> Iterator[Case]:
             )
             for letter in "ABCDE"
         )
-        yield Case("", flops=flops, hours=drawn.uniform(20, 150), offers=offers)
+        work = drawn.uniform(2e20, 5e20)
+        yield Case("", flops=work, hours=drawn.uniform(20, 150), offers=offers)
 
 
 def by_sorting(flops: float, hours: float, offers: Sequence[Offer]) -> str | None:

@@ -31,10 +31,11 @@ def price_ruler(run: str, dollars: float, title: str) -> Figure:
     for name, price in THINGS.items():
         axes.plot(price, 0, "|", color=BLACK, ms=18, mew=3)
         axes.text(price, -0.35, name, ha="center", va="top")
-    axes.plot([dollars, dollars], [0, 1], color=RED, lw=2)
-    axes.plot(dollars, 1, "o", color=RED, ms=14)
+    at = min(max(dollars, LEFT), RIGHT)
+    axes.plot([at, at], [0, 1], color=RED, lw=2)
+    axes.plot(at, 1, "o", color=RED, ms=14)
     words = {"ha": "right" if dollars > 1e6 else "left", "va": "center", "fontweight": "bold"}
-    axes.text(dollars, 1, f"   {run}: {money(dollars)}   ", color=ink(RED), size=17, **words)
+    axes.text(at, 1, f"   {run}: {money(dollars)}   ", color=ink(RED), size=17, **words)
     ticks = [10.0**power for power in range(0, 11, 2)]
     axes.set(xscale="log", xlim=(LEFT, RIGHT), ylim=(-1.2, 1.6), yticks=[])
     axes.set_xticks(ticks, ["$1", "$100", "$10,000", "$1M", "$100M", "$10B"])

@@ -22,7 +22,7 @@ TOKENS = {
 GPUS = {DATASHEET[key].name: DATASHEET[key] for key in ("a100", "h100", "b200")}
 COUNTS = {f"{2**k:,}": 2**k for k in range(15)}
 SHARES = {f"{percent} %": percent / 100 for percent in (10, 20, 30, 41, 50, 60, 80, 100)}
-PRICES = {f"${price:g}": price for price in (0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 8, 10)}
+PRICES = {f"${price:.2f}": price for price in (0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 8, 10)}
 WIDTH, HEIGHT = 640, 96  # of the ruler, in SVG units
 
 
@@ -144,6 +144,6 @@ def first_bill(**values: str) -> Explorer:
         "gpu": DATASHEET["h100"].name,
         "gpus": "8",
         "share": "100 %",
-        "price": "$3.5",
+        "price": "$3.50",
     }
     return FirstBill({**start, **values})

@@ -1,6 +1,12 @@
 """Mutants that pass because they are right: by exercise, the changed line and why it is right."""
 
 RIGHT: dict[str, dict[str, str]] = {
+    "cheapest": {
+        "integer division: needed = flops / (offer.gpus * offer.peak * offer.mfu) / 3600": "GPUs are billed by the second.",
+    },
+    "ignored": {
+        "torch.manual_seed(0)  =>  torch.manual_seed(1)": "Any seed will do, if all runs have the same.",
+    },
     "can_view": {
         "left //= size  =>  left /= size": "The division has no remainder there.",
     },
