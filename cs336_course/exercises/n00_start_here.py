@@ -1,12 +1,18 @@
-"""Exercise of notebook 00, which introduces checks."""
+"""Exercises of notebook 00 on bytes, and on the cheapest GPUs for a run."""
 
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 import numpy as np
 import torch
 
-from cs336_course.engine import Case, Exercise, sizes
+from cs336_course.demos.offers import OFFERS, Offer
+from cs336_course.engine import Case, Exercise, edits, sizes
+
+NOTEBOOK = "00_start_here"
+
+# bytes_of
 
 KEPT = (
     "your result has only the 24 bits of float32, which are too few here; Python's own numbers are "
@@ -25,7 +31,7 @@ def byte_cases() -> Iterator[Case]:
 
 
 bytes_of = Exercise(
-    "00_start_here",
+    NOTEBOOK,
     "bytes_of",
     byte_cases,
     tolerance=1e-6,  # tells float32's 24 bits from Python's 53
@@ -96,4 +102,127 @@ bytes_of = Exercise(
         lambda n, bits: torch.tensor(n, dtype=torch.float64) * bits / 8,
         lambda n, bits: n * bits // 8 + n * bits % 8 / 8,
     ],
+)
+
+
+# cheapest
+
+
+def rentals() -> Iterator[Case]:
+    """Yield the FLOPs of a run, a deadline in hours, and offers of GPUs."""
+    flops = 3.08e20  # GPT-2 1558M on 30B tokens
+    for hours in (48, 24, 336, 80):
+        yield Case("", flops=flops, hours=hours, offers=OFFERS)
+    yield Case("a deadline that no offer meets", flops=flops, hours=5, offers=OFFERS)
+    yield Case("", flops=flops, hours=48, offers=OFFERS[::-1])
+    yield Case("no offers", flops=flops, hours=48, offers=())
+    even = (Offer("10 hours", 1, 1e15, 0.5, 1.0), Offer("5 hours", 2, 1e15, 0.5, 2.0))
+    yield Case("an offer that is just in time", flops=1.8e19, hours=10, offers=even)
+    yield Case("an offer that is just too late", flops=1.8e19, hours=9.999, offers=even)
+    shares = (Offer("half", 8, 1e15, 0.5, 1.0), Offer("less", 8, 1e15, 0.4, 1.1))
+    yield Case("", flops=flops, hours=48, offers=shares)
+    drawn = random.Random(0)
+    for _ in range(8):
+        offers = tuple(
+            Offer(
+                f"offer {letter}",
+                drawn.choice((1, 2, 4, 8, 16)),
+                drawn.uniform(1e14, 2e15),
+                drawn.uniform(0.2, 0.6),
+                drawn.uniform(1, 8),
+            )
+            for letter in "ABCDE"
+        )
+        work = drawn.uniform(2e20, 5e20)
+        yield Case("", flops=work, hours=drawn.uniform(20, 150), offers=offers)
+
+
+def by_sorting(flops: float, hours: float, offers: Sequence[Offer]) -> str | None:
+    """Sort the offers by their dollars per useful FLOP, and return the first in time."""
+    for offer in sorted(offers, key=lambda o: o.price / (o.peak * o.mfu)):
+        if flops <= hours * 3600 * offer.gpus * offer.peak * offer.mfu:
+            return offer.name
+    return None
+
+
+BILL = "needed * offer.gpus * offer.price"
+CHOICE = "min(bills, key=bills.get, default=None)"
+PER_HOUR = (
+    "that offer costs the least per hour. A slow GPU is rented for longer, so compare what the "
+    "whole run costs."
+)
+SHARED = "the GPUs share the work, so eight of them need an eighth of the time that one needs."
+LATE = "one of your choices misses the deadline."
+
+cheapest = Exercise(
+    NOTEBOOK,
+    "cheapest",
+    rentals,
+    smaller="A run needs 36 hours on one GPU at $2 an hour. What does it cost there, and how long "
+    "does it take and what does it cost on 4 such GPUs?",
+    wrong={
+        LATE: ("if needed <= hours", "if True"),
+        PER_HOUR: [
+            (BILL, "offer.price"),
+            (BILL, "offer.gpus * offer.price"),
+            edits((BILL, "offer.price"), ("if needed <= hours", "if True")),
+            edits((BILL, "offer.gpus * offer.price"), ("if needed <= hours", "if True")),
+        ],
+        "that offer is the fastest. A slower one may meet the deadline for less.": [
+            (BILL, "needed"),
+            edits((BILL, "needed"), ("if needed <= hours", "if True")),
+        ],
+        "you rent the GPUs at their peak, but a run reaches only the share `mfu` of it.": (
+            " * offer.mfu",
+            "",
+        ),
+        "you multiply the time by `mfu`. A GPU that reaches less of its peak needs longer, not "
+        "shorter.": (" * offer.mfu) / 3600", ") * offer.mfu / 3600"),
+        "`hours` is in hours, and your time is in another unit.": [
+            (" / 3600", ""),
+            (" / 3600", " / 60"),
+        ],
+        SHARED: [
+            ("offer.gpus * offer.peak", "offer.peak"),
+            edits(("offer.gpus * offer.peak", "offer.peak"), (BILL, "needed * offer.price")),
+        ],
+        "the price is that of one GPU for an hour, and an offer has several.": (
+            BILL,
+            "needed * offer.price",
+        ),
+        "that is the bill. The task asks for the name of the offer.": (
+            CHOICE,
+            "min(bills.values(), default=None)",
+        ),
+        "that is the whole offer. The task asks for its name.": (
+            "bills[offer.name]",
+            "bills[offer]",
+        ),
+        "that is the most expensive offer of those that are in time.": (
+            CHOICE,
+            "max(bills, key=bills.get, default=None)",
+        ),
+        "there may be no offer that meets the deadline. Return None then.": [
+            (CHOICE, "min(bills, key=bills.get)"),
+            (CHOICE, 'min(bills, key=bills.get, default="")'),
+        ],
+        "the last offer in time replaces the ones before it, even if it costs more.": (
+            CHOICE,
+            "next(reversed(bills), None)",
+        ),
+        "you take the first offer that is in time, but a later one may cost less.": (
+            CHOICE,
+            "next(iter(bills), None)",
+        ),
+    },
+    refused=[
+        lambda flops, hours, offers: "8 H100",
+        lambda flops, hours, offers: None,
+        lambda flops, hours, offers: "8 B200" if hours < 48 else "8 H100",
+        lambda flops, hours, offers: flops / 0,
+        (" * offer.mfu", " * 0.41"),
+        (BILL, "-offer.peak"),
+        ("needed * offer.gpus", "-(-needed // 24) * offer.gpus"),
+    ],
+    right=[by_sorting, (" / 3600", " / 60 / 60"), (BILL, "offer.price / (offer.peak * offer.mfu)")],
 )

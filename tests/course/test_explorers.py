@@ -23,6 +23,7 @@ MAKERS = {
     "einops": widgets.einops_pattern,
     "einsum": widgets.einsum_steps,
     "training-budget": widgets.training_budget,
+    "first-bill": widgets.first_bill,
     "model-bill": widgets.model_bill,
     "optimizer-race": widgets.optimizer_race,
     "attention": lambda: widgets.attention_and_sampling(*load_shipped()),

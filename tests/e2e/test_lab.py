@@ -156,7 +156,7 @@ def type_and_run(page: Page, cell: Locator, source: str) -> None:
 
 
 def bytes_of(formula: str) -> str:
-    """An answer to the exercise of notebook 00."""
+    """An answer to the first exercise of notebook 00."""
     return (
         f"def bytes_of(n: int, bits: int) -> float:\n    return {formula}\n\n\n"
         "checks.bytes_of(bytes_of)"
@@ -183,8 +183,8 @@ def test_an_exercise_goes_from_untouched_over_wrong_to_passed(lab, tab):
 
     cell_with(tab, "study.bars(").locator(".cm-content").click()
     tab.keyboard.press("Shift+Enter")
-    expect(progress).to_contain_text("██████████ 1 of 1")
-    expect(progress).to_contain_text("next: decode_by_hand in 01_dtypes")
+    expect(progress).to_contain_text("█████░░░░░ 1 of 2")
+    expect(progress).to_contain_text("next: cheapest in 00_start_here")
     close(lab)
     check = subprocess.run(
         [sys.executable, "-m", "cs336_course", "check"],

@@ -6,6 +6,12 @@ RIGHT: dict[str, dict[str, str]] = {
         "changed[:, later] = (changed[:, later] + 1) % vocab_size  =>  changed[:, later] = (changed[:, later] - 1) % vocab_size": "Any other token will do.",
         "moved = (model(changed) - before).abs().amax(dim=(0, 2)) > 1e-6  =>  moved = (model(changed) - before).abs().amax(dim=(0, 2)) >= 1e-6": "No difference is exactly 1e-6.",
     },
+    "cheapest": {
+        "integer division: needed = flops / (offer.gpus * offer.peak * offer.mfu) / 3600": "GPUs are billed by the second.",
+    },
+    "ignored": {
+        "torch.manual_seed(0)  =>  torch.manual_seed(1)": "Any seed will do, if all runs have the same.",
+    },
     "can_view": {
         "left //= size  =>  left /= size": "The division has no remainder there.",
     },
