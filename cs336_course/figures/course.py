@@ -29,12 +29,12 @@ NUMBERS, TRAINING, GPT2 = BLUE, GREEN, RED
 COURSE = (
     Lecture("00_start_here", "Start here", 25, (), (0, 1), GREY),
     Lecture("01_dtypes", "Number\nformats", 90, ("00",), (1, 2), NUMBERS),
-    Lecture("02_strides_and_views", "Strides\nand views", 115, ("00",), (1, 0), NUMBERS),
-    Lecture("03_einops", "Named\ndimensions", 100, ("02",), (2, 0), NUMBERS),
+    Lecture("02_strides_and_views", "Strides\nand views", 90, ("00",), (1, 0), NUMBERS),
+    Lecture("03_einops", "Named\ndimensions", 90, ("02",), (2, 0), NUMBERS),
     Lecture("04_compute", "FLOPs\nand time", 90, ("01", "03"), (2, 2), NUMBERS),
     Lecture("04b_memory", "Memory and\nmany devices", 90, ("04",), (2.8, 1), NUMBERS),
     Lecture("05_adagrad", "AdaGrad and\nits family", 90, ("04b",), (3, 2), TRAINING),
-    Lecture("06_training_loop", "The training\nloop", 100, ("05",), (4, 2), TRAINING),
+    Lecture("06_training_loop", "The training\nloop", 90, ("05",), (4, 2), TRAINING),
     Lecture("06b_reproducible_runs", "Reproducible\nruns", 90, ("06",), (5, 2), TRAINING),
     Lecture("06c_bug_hunt", "A bug\nhunt", 60, ("06b",), (6, 2), TRAINING),
     Lecture("07_gpt2_model", "GPT-2, part\nby part", 145, ("03", "05"), (4, 0), GPT2),
@@ -42,7 +42,7 @@ COURSE = (
     Lecture("09_gpt2_speed", "GPT-2,\nfast", 112, ("08",), (6, 1), GPT2),
     Lecture("10_gpt2_scale", "GPT-2, at\nfull scale", 105, ("09",), (6, 0), GPT2),
     Lecture("10b_models_of_today", "Models\nof today", 90, ("10",), (7, 1), GPT2),
-    Lecture("11_errata", "Errata", 20, ("00",), (0, 0), GREY),
+    Lecture("11_errata", "Errata", 40, ("00",), (0, 0), GREY),
 )
 
 
