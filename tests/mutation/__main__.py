@@ -1,4 +1,4 @@
-"""Print the scores of exercises: `python -m tests.mutation n03_einops n04_compute`."""
+"""Print the scores of exercises: `python -m tests.mutation 03_einops 04_compute`."""
 
 import sys
 

@@ -107,8 +107,8 @@ def survey(exercise: Exercise) -> Iterator[Score]:
 
 
 def by_module(name: str) -> list[Score]:
-    """Return the scores of the exercises of one module, such as "n03_einops"."""
-    module = importlib.import_module(f"cs336_course.exercises.{name}")
+    """Return the scores of the exercises of one notebook, such as "03_einops"."""
+    module = importlib.import_module(f"cs336_course.exercises.n{name}")
     exercises = [found for found in vars(module).values() if isinstance(found, Exercise)]
     return [score for exercise in exercises for score in survey(exercise)]
 
