@@ -223,7 +223,7 @@ def attention_maps(maps: Mapping[str, Tensor], text: str, columns: int = 3) -> F
     drawing, grid = figure(width, height, nrows=rows, ncols=columns, squeeze=False)
     colours = plt.get_cmap("cividis").with_extremes(under="white")
     names = [letter if letter.strip() else "␣" for letter in text]
-    size = min(14, 0.6 * 72 * width / (columns * len(text)))  # in points, 72 to an inch
+    size = min(14, 0.75 * 72 * width / (columns * len(text)))  # in points, 72 to an inch
     for place, (axes, (title, weights)) in enumerate(zip(grid.flat, maps.items(), strict=False)):
         image = axes.imshow(array(weights), cmap=colours, vmin=1e-9, vmax=1)
         axes.set_xticks(range(len(names)), names, family="monospace", fontsize=size)
