@@ -68,6 +68,8 @@ RIGHT: dict[str, dict[str, str]] = {
         "m, total = torch.full((seq, 1), -math.inf), torch.zeros(seq, 1)  =>  m, total = torch.full((seq, 1), -math.inf), torch.zeros(1)": "A total of one zero broadcasts to one per query in the first addition.",
     },
     "training_script": {
-        "generator = torch.Generator().manual_seed(step)  =>  generator = None": "`train_step` has seeded the global generator with the step right before.",
+        'if os.name == "posix":  # the new name as well; Windows can\'t open a folder  =>  if os.name == "XXposixXX":  # the new name as well; Windows can\'t open a folder': "A lost renaming leaves the old checkpoint, which is whole.",
+        "optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK, betas=(0.9, 0.95))  =>  optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95))": "Every step sets its learning rate.",
+        "generator = torch.Generator().manual_seed(seed_of(WINDOW_SEEDS, step))  =>  generator = None": "`train_step` has seeded the global generator right before, and dropout draws the numbers after those of the windows.",
     },
 }
