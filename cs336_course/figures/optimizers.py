@@ -1,4 +1,4 @@
-"""Figures of notebook 05 on initialization, step sizes, rate sweeps and optimizer state."""
+"""Figures of notebook 05 on initialization, step sizes, rate sweeps and trajectories."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -19,7 +19,6 @@ from cs336_course.figures.style import (
     LINES,
     PURPLE,
     RED,
-    SKY,
     figure,
     ink,
     label,
@@ -273,26 +272,6 @@ def trajectories(paths: Mapping[str, Mapping[str, Float[Tensor, "points 2"]]]) -
             lines, names = axes.get_legend_handles_labels()
             handles |= dict(zip(names, lines, strict=True))
     fig.legend(handles.values(), handles, loc="outside lower center", ncols=6, fontsize=17)
-    return fig
-
-
-def state_bytes(per_parameter: Mapping[str, float]) -> Figure:
-    """Draw the bytes of weights, gradients and optimizer state per parameter as bars.
-
-    Weights and gradients take 4 bytes each."""
-    fig, axes = figure(10, 4.2)
-    names, values = list(per_parameter), list(per_parameter.values())
-    axes.barh(names, [4] * len(names), color=GREY, label="weight")
-    axes.barh(names, [4] * len(names), left=4, color=SKY, label="gradient", hatch="//")
-    axes.barh(names, values, left=8, color=BLUE, label="optimizer state", hatch="..")
-    for row, value in enumerate(values):
-        axes.text(8.2 + value, row, f"{8 + value:.0f} B", va="center")
-    label(axes, "Memory while training in fp32", "bytes per parameter", "")
-    axes.set_xlim(0, 23)
-    axes.set_xticks(range(0, 17, 4))
-    axes.invert_yaxis()
-    axes.grid(axis="y", visible=False)
-    axes.legend(loc="center right")
     return fig
 
 

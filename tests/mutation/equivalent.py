@@ -39,6 +39,9 @@ RIGHT: dict[str, dict[str, str]] = {
     "newton_schulz": {
         "no gradient": "An optimizer's step isn't differentiated.",
     },
+    "factored": {
+        "no gradient": "An optimizer's state isn't differentiated.",
+    },
     "gpt": {
         "self.lm_head = nn.Linear(config.n_embd, config.padded_vocab_size, bias=False)  =>  self.lm_head = nn.Linear(config.n_embd, config.padded_vocab_size, bias=None)": "None is as false as False, so there is no bias either.",
     },
