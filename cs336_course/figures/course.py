@@ -29,6 +29,7 @@ NUMBERS, TRAINING, GPT2 = BLUE, GREEN, RED
 COURSE = (
     Lecture("00_start_here", "Start here", 25, (), (0, 1), GREY),
     Lecture("01_dtypes", "Number\nformats", 90, ("00",), (1, 2), NUMBERS),
+    Lecture("01b_low_bits", "Eight and\nfour bits", 75, ("01",), (1, 1), NUMBERS),
     Lecture("02_strides_and_views", "Strides\nand views", 115, ("00",), (1, 0), NUMBERS),
     Lecture("03_einops", "Named\ndimensions", 100, ("02",), (2, 0), NUMBERS),
     Lecture("04_flops_and_memory", "FLOPs and\nmemory", 115, ("01", "03"), (2, 2), NUMBERS),
