@@ -286,7 +286,7 @@ DASHES = ("-", "-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
 def training(
     losses: Mapping[str, Sequence[float]], title: str, floors: Mapping[str, float] | None = None
 ) -> Figure:
-    """Plot the loss of each run, averaged over 20 steps. The first run is a wide pale line.
+    """Plot the loss of each run, averaged over 20 steps. The first run is a wide grey line.
 
     Args:
         losses: Loss at each step by the name of the run.
@@ -298,7 +298,7 @@ def training(
     for number, (name, values) in enumerate(losses.items()):
         smooth = np.convolve(values, np.ones(20) / 20, mode="valid")
         steps = np.arange(20, len(values) + 1)
-        style = {"lw": 9, "alpha": 0.45} if number == 0 else {"lw": 3.5}
+        style = {"lw": 9} if number == 0 else {"lw": 3.5}
         axes.plot(steps, smooth, ls=DASHES[number % 6], color=colours[number], label=name, **style)
     for name, value in (floors or {}).items():
         axes.axhline(value, color=BLACK, ls=":", lw=2)
