@@ -1,5 +1,6 @@
 """Exercises of notebook 01 on decoding, rounding and loss scaling."""
 
+import math
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
@@ -404,6 +405,7 @@ largest_scale = Exercise(
     "largest_scale",
     small_gradients,
     smaller="The only gradient is 3. Which powers of two can you multiply it by in fp16?",
+    given={"math": math},
     wrong={
         "the largest magnitude may come from a negative gradient.": ("abs().max()", "max()"),
         "your scale makes the largest gradient infinite; round the exponent down.": [

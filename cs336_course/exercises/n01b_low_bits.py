@@ -422,6 +422,7 @@ decode_q4_1 = Exercise(
     "decode_q4_1",
     blocks,
     observe=observe_values,
+    given={"struct": struct},
     smaller="The byte 0x80 is the first after the header. Which q does value 0 have, and which "
     "value has q = 8?",
     wrong={

@@ -286,7 +286,7 @@ DASHES = ("-", "-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
 def training(
     losses: Mapping[str, Sequence[float]], title: str, floors: Mapping[str, float] | None = None
 ) -> Figure:
-    """Plot the loss of each run, averaged over 20 steps. The first run is a wide pale line.
+    """Plot the loss of each run, averaged over 20 steps. The first run is a wide grey line.
 
     Args:
         losses: Loss at each step by the name of the run.
@@ -298,7 +298,7 @@ def training(
     for number, (name, values) in enumerate(losses.items()):
         smooth = np.convolve(values, np.ones(20) / 20, mode="valid")
         steps = np.arange(20, len(values) + 1)
-        style = {"lw": 9, "alpha": 0.45} if number == 0 else {"lw": 3.5}
+        style = {"lw": 9} if number == 0 else {"lw": 3.5}
         axes.plot(steps, smooth, ls=DASHES[number % 6], color=colours[number], label=name, **style)
     for name, value in (floors or {}).items():
         axes.axhline(value, color=BLACK, ls=":", lw=2)
@@ -306,7 +306,7 @@ def training(
         axes.text(end, value, name, ha="right", va="bottom", fontsize=15)
     axes.tick_params(labelsize=15)
     axes.legend(fontsize=16, loc="center left", bbox_to_anchor=(1, 0.5))
-    label(axes, title, "step", "loss [nats per character], mean of 20 steps")
+    label(axes, title, "step", "loss [nats], mean of 20 steps")
     return fig
 
 
@@ -322,7 +322,21 @@ def above(losses: Mapping[str, Sequence[float]], title: str) -> Figure:
     axes.set_yticks([0, 0.01, 0.1, 1], ["0", "0.01", "0.1", "1"])
     axes.tick_params(labelsize=15)
     axes.legend(fontsize=16, loc="center left", bbox_to_anchor=(1, 0.5))
-    label(axes, title, "step", "nats per character above fp32")
+    label(axes, title, "step", "loss above fp32 [nats]")
+    return fig
+
+
+def stairs(x: Float[Tensor, " points"], rounded: Mapping[str, Float[Tensor, " points"]]) -> Figure:
+    """Plot rounded values against exact ones, with a line for each format."""
+    fig, axes = figure(9, 5.2)
+    axes.plot(x, x, color=GREY, lw=1.5)
+    for (name, values), colour, style in zip(
+        rounded.items(), (RED, BLUE), ("-", "--"), strict=True
+    ):
+        axes.plot(x, values, style, color=colour, lw=3.5, label=name)
+    axes.tick_params(labelsize=15)
+    axes.legend(fontsize=17)
+    label(axes, "Rounding to four bits", "exact value", "stored value")
     return fig
 
 
@@ -343,16 +357,20 @@ def moved_by(sizes: Sequence[float], shares: Sequence[float], marks: Mapping[str
 
 
 def loss_by_bits(losses: Mapping[str, tuple[float, float]], exact: float, title: str) -> Figure:
-    """Plot the loss above `exact` against the bits per weight, with a named dot per format."""
+    """Plot the loss above `exact` against the bits per weight, with a named dot per format.
+
+    The names stand on the right and on the left of their dots by turns.
+    """
     fig, axes = figure(12, 5.2)
-    for name, (bits, loss) in losses.items():
+    places = ({"xytext": (10, 6), "ha": "left"}, {"xytext": (-10, -18), "ha": "right"})
+    for number, (name, (bits, loss)) in enumerate(losses.items()):
         axes.plot(bits, loss - exact, "o", color=BLUE, ms=13)
-        place = {"xytext": (10, 8), "textcoords": "offset points"}
+        place = {"textcoords": "offset points", **places[number % 2]}
         axes.annotate(name, (bits, loss - exact), fontsize=15, **place)
     axes.set_yscale("log")
     axes.margins(x=0.15, y=0.12)
     axes.tick_params(labelsize=15)
-    label(axes, title, "bits per weight", "loss above fp32 [nats per character]")
+    label(axes, title, "bits per weight", "loss above fp32 [nats]")
     return fig
 
 

@@ -2,6 +2,7 @@
 
 import matplotlib
 import pytest
+import torch
 
 matplotlib.use("Agg")
 
@@ -66,3 +67,34 @@ def test_lost_updates_mark_what_is_below_half_a_gap():
     axes = dtypes.lost_updates({"run": [3.0, 1.0]}, half_gap=2.0).axes[0]
     assert axes.lines[1].get_ydata()[0] == 2.0
     assert axes.patches[0].get_bbox().y1 == 2.0
+
+
+def test_training_curves_are_means_of_20_steps_and_name_their_floors():
+    axes = dtypes.training({"run": [float(n) for n in range(30)]}, "title", {"floor": 2.0}).axes[0]
+    assert axes.lines[0].get_xdata()[0] == 20
+    assert axes.lines[0].get_ydata()[0] == pytest.approx(9.5)
+    assert axes.lines[1].get_ydata()[0] == 2.0
+    assert axes.texts[0].get_text() == "floor"
+
+
+def test_runs_are_drawn_above_the_first_one():
+    (line,) = dtypes.above({"first": [1.0] * 30, "second": [1.5] * 30}, "title").axes[0].lines
+    assert set(line.get_ydata().round(9)) == {0.5}
+
+
+def test_marked_steps_say_what_share_they_move():
+    axes = dtypes.moved_by([1e-6, 1e-4], [0.0, 0.5], {"mark": 1e-4}).axes[0]
+    assert axes.texts[0].get_text() == "mark: 50 %"
+
+
+def test_losses_are_drawn_above_the_exact_one_by_bits():
+    axes = dtypes.loss_by_bits({"q": (4.5, 1.6)}, 1.5, "title").axes[0]
+    assert axes.lines[0].get_xdata()[0] == 4.5
+    assert axes.lines[0].get_ydata()[0] == pytest.approx(0.1)
+    assert axes.texts[0].get_text() == "q"
+
+
+def test_stairs_have_a_line_for_each_format():
+    x = torch.tensor([0.0, 1.0])
+    axes = dtypes.stairs(x, {"fp4": x, "int4": x}).axes[0]
+    assert [line.get_label() for line in axes.lines[1:]] == ["fp4", "int4"]
