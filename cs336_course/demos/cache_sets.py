@@ -32,14 +32,20 @@ def misses(addresses: Iterable[int], sets: int, places: int) -> int:
     return missed
 
 
-def column_walk(width: int, columns: int = 48, element_size: int = 4) -> list[int]:
-    """Return the addresses of the first columns of a square matrix, one column after another."""
-    return [
-        element_size * (row * width + column) for column in range(columns) for row in range(width)
-    ]
+def column_walk(
+    width: int, columns: int = 48, element_size: int = 4, height: int | None = None
+) -> list[int]:
+    """Return the addresses of the first columns of a matrix, one column after another.
+
+    Without a height, the matrix is square.
+    """
+    rows = range(height or width)
+    return [element_size * (row * width + column) for column in range(columns) for row in rows]
 
 
-def missed_share(width: int, sets: int = 2048, places: int = 16) -> float:
+def missed_share(
+    width: int, sets: int = 2048, places: int = 16, height: int | None = None
+) -> float:
     """Return the share of reads of a column walk that miss. By default, the cache holds 2 MiB."""
-    walk = column_walk(width)
+    walk = column_walk(width, height=height)
     return misses(walk, sets, places) / len(walk)

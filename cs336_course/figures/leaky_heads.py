@@ -27,12 +27,23 @@ def two_curves(curves: Mapping[str, Mapping[int, float]]) -> Figure:
     return drawing
 
 
+def neighbours(places: Collection[int]) -> list[list[int]]:
+    """Return the places in groups of consecutive numbers."""
+    groups: list[list[int]] = []
+    for place in sorted(places):
+        if groups and place == groups[-1][-1] + 1:
+            groups[-1].append(place)
+        else:
+            groups.append([place])
+    return groups
+
+
 def by_position(losses: Sequence[float], marked: Collection[int], level: float) -> Figure:
     """Draw the loss at each position, and mark some positions.
 
     Args:
         losses: Loss at each position of a window.
-        marked: Positions whose bars are red.
+        marked: Positions whose bars are red. The mean loss of neighbours is written on them.
         level: Loss of a table of character pairs, drawn as a line.
     """
     drawing, axes = figure(12, 4.6)
@@ -40,6 +51,10 @@ def by_position(losses: Sequence[float], marked: Collection[int], level: float) 
     for place in marked:
         axes.axvspan(place - 0.5, place + 0.5, color=RED, alpha=0.15, linewidth=0)
     axes.bar(positions, losses, color=[RED if p in marked else BLUE for p in positions])
+    for group in neighbours(marked):
+        mean = sum(losses[place] for place in group) / len(group)
+        middle = (group[0] + group[-1]) / 2
+        axes.text(middle, 0.1 * level, f"{mean:.2f}", ha="center", size=16, color=ink(RED))
     axes.axhline(level, color=GREY, linestyle="--", linewidth=2)
     axes.set(xlim=(-0.6, len(losses) - 0.4), ylim=(0, 1.3 * max([*losses, level])))
     axes.set_xticks(range(0, len(losses), 4))

@@ -21,3 +21,15 @@ def test_a_column_walk_goes_down_first():
 def test_only_round_widths_collide():
     assert cache_sets.missed_share(1024) == cache_sets.missed_share(1536) == 1
     assert cache_sets.missed_share(768) == cache_sets.missed_share(1040) == 1 / 16
+
+
+def test_few_long_rows_collide_like_a_square():
+    assert cache_sets.column_walk(2, columns=1, height=3) == [0, 8, 16]
+    assert cache_sets.missed_share(3072, height=768) == 1
+    assert cache_sets.missed_share(3088, height=768) == 1 / 16
+
+
+def test_1000_misses_the_first_cache_like_768():
+    assert cache_sets.missed_share(768, sets=64, places=12) == 1
+    assert cache_sets.missed_share(1000, sets=64, places=12) == 1
+    assert cache_sets.missed_share(760, sets=64, places=12) < 0.1

@@ -95,6 +95,8 @@ def test_the_figures_say_what_they_show():
     assert [text.get_text() for text in drawn.axes[0].texts] == ["one\n2.00", "other\n1.00"]
     drawn = curves.by_position([0.1, 2.0, 2.5], [0], 2.49)
     assert drawn.axes[0].get_xlabel() == "row of the window"
+    assert [text.get_text() for text in drawn.axes[0].texts] == ["0.10"]
+    assert curves.neighbours([5, 1, 0, 4]) == [[0, 1], [4, 5]]
     for number in plt.get_fignums():
         plt.figure(number).canvas.draw()
     plt.close("all")
