@@ -27,7 +27,7 @@ class Lecture:
 
 NUMBERS, TRAINING, GPT2 = BLUE, GREEN, RED
 COURSE = (
-    Lecture("00_start_here", "Start here", 25, (), (0, 1), GREY),
+    Lecture("00_start_here", "Start here", 35, (), (0, 1), GREY),
     Lecture("01_dtypes", "Number\nformats", 90, ("00",), (1, 2), NUMBERS),
     Lecture("01b_low_bits", "Eight and\nfour bits", 75, ("01",), (1, 1), NUMBERS),
     Lecture("02_strides_and_views", "Strides\nand views", 95, ("00",), (1, 0), NUMBERS),
@@ -44,7 +44,7 @@ COURSE = (
     Lecture("09_gpt2_speed", "GPT-2,\nfast", 112, ("08",), (6, 1), GPT2),
     Lecture("10_gpt2_scale", "GPT-2, at\nfull scale", 105, ("09",), (6, 0), GPT2),
     Lecture("10b_models_of_today", "Models\nof today", 90, ("10",), (7, 1), GPT2),
-    Lecture("11_errata", "Errata", 40, (), (7, 2), GREY),
+    Lecture("11_errata", "Errata", 55, (), (7, 2), GREY),
 )
 
 
