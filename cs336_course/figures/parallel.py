@@ -1,6 +1,7 @@
 """Figures of one training step on several GPUs."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -23,13 +24,14 @@ def draw_spans(
 ) -> None:
     """Draw each span as a box in its lane, with the first lane on top.
 
-    A box on the link is at least `least` seconds wide, and no box is snapped to pixels, so that
-    equal short spans look equal.
+    A box on the link is at least `least` seconds wide where that leaves gaps, and no box is snapped
+    to pixels, so that equal short spans look equal.
     """
     for kind, colour in KINDS.items():
         for row, lane in enumerate(lanes[::-1]):
             own = [span for span in spans if span.lane == lane and span.kind == kind]
-            shortest = least if lane == LINK else 0.0
+            apart = min((b.start - a.start for a, b in pairwise(own)), default=0.0)
+            shortest = least if lane == LINK and apart > 2 * least else 0.0
             boxes = [(span.start, max(span.seconds, shortest)) for span in own]
             if boxes:
                 axes.broken_barh(
