@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint_sequential
 
 from cs336_lib import accounting
 from cs336_lib.config import GPTConfig
-from cs336_lib.model import Block
+from cs336_lib.model import GPT, Block
 
 
 class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
@@ -121,10 +121,33 @@ def checkpointed_peak(layers: int, segments: int) -> float:
     return (live.peak - live.timeline[0]) / x.nbytes
 
 
+def first_step(config: GPTConfig, batch: int, seq: int) -> dict[str, int]:
+    """Measure the peak of each phase of a model's first training step, in bytes.
+
+    AdamW updates all weights together ("foreach"), as it does on GPUs by default.
+    """
+    model = GPT(config)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    tokens = torch.randint(0, config.vocab_size, (batch, seq))
+    peaks, begin = {}, 0
+    with LiveBytes([*model.parameters(), tokens]) as live:
+        loss = model(tokens, tokens)
+        for phase, run in {
+            "forward": lambda: None,
+            "backward": loss.backward,
+            "AdamW": optimizer.step,
+        }.items():
+            run()
+            peaks[phase] = max(live.timeline[begin:])
+            begin = len(live.timeline) - 1
+    return peaks
+
+
 def peak_by_kind(batch: int, autocast: bool = False) -> dict[str, float]:
     """Return the peak memory of a training step of GPT-2 124M in GB, by kind, from formulas."""
     parts = accounting.peak_memory(GPTConfig(), batch, autocast=autocast)
     parts["loss"] = parts.pop("output") + parts.pop("backward")
-    parts["weights, gradients"] = parts.pop("weights") + parts.pop("gradients")
+    weights = parts.pop("weights") + parts.pop("weight copies")
+    parts["weights, gradients"] = weights + parts.pop("gradients")
     order = ("weights, gradients", "optimizer state", "attention", "mlp", "layer norms", "loss")
     return {kind: parts[kind] / 1e9 for kind in order}

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from cs336_course.demos.roofline import Roof, Work, least_seconds
+from cs336_course.demos.stopwatch import seconds_in_turns
 from cs336_lib.system import hardware
 
 KINDS = {
@@ -99,25 +100,45 @@ def time_operators(
     return watch.operations
 
 
-def fastest_operators(
-    forward: Callable[[], Tensor], optimizer: torch.optim.Optimizer, device: torch.device
-) -> list[Operation]:
-    """Return the operator calls of a training step, each with its shortest time in ten steps.
+def step_and_operators(
+    forward: Callable[[], Tensor],
+    optimizer: torch.optim.Optimizer,
+    device: torch.device,
+    rounds: int = 25,
+) -> tuple[float, list[Operation]]:
+    """Return the shortest time of a step in seconds, and the operator calls of the fastest step.
 
-    Two more steps warm up. See `time_operators` for the arguments.
+    Plain steps and steps with a clock around each operator take turns, so that other programs
+    disturb both alike. All operators are of one step. See `time_operators` for the arguments.
     """
-    steps = [time_operators(forward, optimizer, device) for _ in range(12)][2:]
-    fastest = [min(call.seconds for call in calls) for calls in zip(*steps, strict=True)]
-    return [replace(call, seconds=best) for call, best in zip(steps[0], fastest, strict=True)]
+
+    def step() -> None:
+        with sdpa_kernel(SDPBackend.MATH):
+            forward().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    steps, plain = [], []
+    for _ in range(2 + rounds):  # two warm up
+        plain += seconds_in_turns({"step": step}, device, rounds=1, warmup=0)["step"]
+        steps.append(time_operators(forward, optimizer, device))
+    return min(plain), min(steps, key=lambda calls: sum(call.seconds for call in calls))
 
 
-def cost_table(operations: Sequence[Operation], roof: Roof) -> str:
-    """Format the calls, the work, the time and the roofline of each kind of operators."""
-    rows = [f"{'kind':20}{'calls':>6}{'MFLOP':>8}{'MB':>6}{'ms':>8}{'roofline':>10}"]
+def cost_table(operations: Sequence[Operation], roof: Roof | None = None) -> str:
+    """Format the calls, the work and the time of each kind of operators.
+
+    With a roof, a row also has the shortest time below it.
+    """
+    bound = f"{'roofline ms':>13}" if roof else ""
+    rows = [f"{'kind':20}{'calls':>6}{'MFLOP':>8}{'MB':>6}{'ms':>8}{bound}"]
     for kind in dict.fromkeys(op.kind for op in operations):
         ops = [op for op in operations if op.kind == kind]
         mflop, mb = (sum(getattr(op.work, of) for op in ops) / 1e6 for of in ("flops", "bytes"))
         took = 1e3 * sum(op.seconds for op in ops)
-        least = 1e3 * sum(least_seconds(op.work, roof.peak, roof.bandwidth) for op in ops)
-        rows.append(f"{kind:20}{len(ops):6}{mflop:8,.0f}{mb:6.0f}{took:8.2f}{least:10.2f}")
+        row = f"{kind:20}{len(ops):6}{mflop:8,.0f}{mb:6.0f}{took:8.2f}"
+        if roof:
+            least = sum(least_seconds(op.work, roof.peak, roof.bandwidth) for op in ops)
+            row += f"{1e3 * least:13.2f}"
+        rows.append(row)
     return "\n".join(rows)

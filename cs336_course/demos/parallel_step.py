@@ -8,6 +8,8 @@ after the other at its full bandwidth.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from cs336_lib.accounting import BytesPerParameter
+
 GPU, LINK = "GPU", "link"
 
 
@@ -49,6 +51,34 @@ def data_parallel(
         sent = Span(LINK, "all-reduce", max(computed.end, free), all_reduce / blocks)
         free = sent.end
         spans += [computed, sent]
+    return spans
+
+
+def gradients_sharded(forward: float, backward: float, half: float, blocks: int = 32) -> list[Span]:
+    """Return a step of ZeRO-2, which all-gathers the updated weights during the next forward pass.
+
+    The first gathers bring what the step before has updated.
+
+    Args:
+        forward: Seconds of the forward pass through all blocks.
+        backward: Seconds of the backward pass.
+        half: Seconds of the all-gather of all weights, and of the reduce-scatter of the gradients.
+        blocks: Number of blocks.
+    """
+    spans: list[Span] = []
+    free = computed = 0.0
+    for _ in range(blocks):
+        gathered = Span(LINK, "all-gather", free, half / blocks)
+        free = gathered.end
+        block = Span(GPU, "forward", max(free, computed), forward / blocks)
+        computed = block.end
+        spans += [gathered, block]
+    for _ in range(blocks):
+        block = Span(GPU, "backward", computed, backward / blocks)
+        computed = block.end
+        scattered = Span(LINK, "reduce-scatter", max(free, computed), half / blocks)
+        free = scattered.end
+        spans += [block, scattered]
     return spans
 
 
@@ -100,7 +130,12 @@ def tensor_parallel(
 
 
 def pipeline(
-    stages: int, micro_batches: int, forward: float = 1.0, backward: float = 2.0, send: float = 0.0
+    stages: int,
+    micro_batches: int,
+    forward: float = 1.0,
+    backward: float = 2.0,
+    send: float = 0.0,
+    work: Sequence[float] | None = None,
 ) -> list[Span]:
     """Return a step of a pipeline that runs all forward passes first (GPipe, Huang et al. 2019).
 
@@ -110,6 +145,7 @@ def pipeline(
         forward: Seconds of a stage's forward pass for one micro-batch.
         backward: Seconds of its backward pass.
         send: Seconds to send a micro-batch's activations to the next stage.
+        work: Work of each stage as a multiple of the mean, if the stages aren't equal.
     """
     spans: list[Span] = []
     free = [0.0] * stages
@@ -118,7 +154,8 @@ def pipeline(
         for _ in range(micro_batches):
             arrived = 0.0
             for stage in order:
-                span = Span(f"GPU {stage}", kind, max(arrived, free[stage]), seconds)
+                took = seconds * (work[stage] if work else 1)
+                span = Span(f"GPU {stage}", kind, max(arrived, free[stage]), took)
                 spans.append(span)
                 free[stage], arrived = span.end, span.end + send
     return spans
@@ -137,22 +174,36 @@ def sending(size: float, links: Mapping[str, float]) -> str:
     return f"{size / 1e9:.1f} GB: {times}"
 
 
-Way = tuple[int, float, Callable[[float], list[Span]]]
+def zero_state(
+    per: BytesPerParameter, parameters: float, gpus: int, stage: int
+) -> dict[str, float]:
+    """Return the GB of each part of the state that one GPU holds under a stage of ZeRO."""
+    sizes = {"weights": (3, per.weights), "gradients": (2, per.gradient)}
+    sizes["master, moments"] = (1, per.master + per.state)
+    return {
+        part: size * parameters / (gpus if stage >= first else 1) / 1e9
+        for part, (first, size) in sizes.items()
+    }
 
 
-def bill(ways: Mapping[str, Way], state: float, links: Mapping[str, float]) -> str:
-    """Format what a GPU holds and sends, and how long a step takes over each link.
+Way = tuple[float, float, float, Callable[[float], list[Span]]]
+
+
+def bill(ways: Mapping[str, Way], useful: float, links: Mapping[str, float]) -> str:
+    """Format what a GPU holds and sends, and the seconds and MFU of a step over each link.
 
     Args:
-        ways: Number of GPUs that share the model's state, bytes that each sends, and the step for a
-            bandwidth, by name.
-        state: Bytes of weights, gradients and optimizer state.
+        ways: State, activations and sent bytes of each GPU, and the step for a bandwidth, by name.
+        useful: Seconds of the step if a GPU only computed, and at its peak.
         links: Bytes per second that a GPU can send, by the link's name.
     """
-    rows = [f"{'':15}{'holds':>9}{'sends':>9}   step over" + "".join(f"{n:>12}" for n in links)]
-    for name, (gpus, sent, step) in ways.items():
-        times = "".join(f"{length(step(bandwidth)):10.2f} s" for bandwidth in links.values())
-        rows.append(f"{name:15}{state / gpus / 1e9:6.0f} GB{sent / 1e9:6.0f} GB{'':12}{times}")
+    head = "".join(f"{name:>14}" for name in links)
+    rows = [f"{'GB per GPU':16}{'state':>6}{'saved':>7}{'sent':>6}  s, MFU{head}"]
+    for name, (state, saved, sent, step) in ways.items():
+        steps = [length(step(bandwidth)) for bandwidth in links.values()]
+        times = "".join(f"{seconds:9.2f}{useful / seconds:5.2f}" for seconds in steps)
+        sizes = f"{state / 1e9:6.0f}{saved / 1e9:7.0f}{sent / 1e9:6.0f}"
+        rows.append(f"{name:16}{sizes}{'':8}{times}")
     return "\n".join(rows)
 
 

@@ -5,11 +5,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Roof:
-    """Name, peak FLOP/s and memory bandwidth (in B/s) of a device."""
+    """Name, peak FLOP/s and memory bandwidth (in B/s) of a device.
+
+    `vector` is the lower peak of units that can do more than matmuls, if the device has two kinds.
+    """
 
     name: str
     peak: float
     bandwidth: float
+    vector: float | None = None
 
 
 @dataclass(frozen=True)

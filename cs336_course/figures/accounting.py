@@ -1,10 +1,12 @@
 """Figures on training cost, such as rooflines, utilization, training days and memory."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
 from cs336_course.demos.roofline import Roof, ridge, roofline
@@ -31,13 +33,17 @@ def rooflines(panels: Sequence[tuple[Roof, Mapping[str, tuple[float, float]], st
     """Draw a roofline panel for each triple (roof, points, label of the points).
 
     A point is (FLOP/B, FLOP/s). Kernels to the left of the ridge are memory-bound, and kernels to
-    the right are compute-bound.
+    the right are compute-bound. A dashed line is the lower roof of the vector units.
     """
     fig, all_axes = figure(13, 5.2, ncols=len(panels), squeeze=False)
     for axes, (roof, points, what) in zip(all_axes[0], panels, strict=True):
         intensities = np.geomspace(0.05, 20_000, 300)
         heights = [roofline(x, roof.peak, roof.bandwidth) for x in intensities]
         axes.plot(intensities, heights, color=BLACK, zorder=1)
+        if roof.vector is not None:
+            flat = intensities[intensities >= ridge(roof.vector, roof.bandwidth)]
+            axes.plot(flat, [roof.vector] * len(flat), color=BLACK, ls="--", zorder=1)
+            axes.text(18_000, roof.vector / 1.2, "vector units", ha="right", va="top", fontsize=13)
         corner = ridge(roof.peak, roof.bandwidth)
         axes.axvspan(0.05, corner, color=SKY, alpha=0.18, lw=0)
         axes.axvline(corner, color=GREY, ls=":", lw=1.5)
@@ -52,32 +58,6 @@ def rooflines(panels: Sequence[tuple[Roof, Mapping[str, tuple[float, float]], st
         )
         title = f"{roof.name}: ridge at {corner:.3g} FLOP/B"
         label(axes, title, "arithmetic intensity [FLOP/B]", "speed [FLOP/s]")
-    return fig
-
-
-def peak_dots(peaks: Mapping[str, Mapping[str, float]], dtypes: Sequence[str]) -> Figure:
-    """Draw peaks in TFLOP/s as dots on a logarithmic axis, with one row per device.
-
-    The figure uses dots instead of bars, because a logarithmic axis has no zero.
-    """
-    fig, axes = figure(12.5, 0.75 * len(peaks) + 2.2)
-    devices = list(peaks)[::-1]
-    # Neighbours on an axis are labelled above and below, so that their numbers don't touch.
-    heights = (11, -25) * len(dtypes)
-    for dtype, marker, colour, height in zip(dtypes, MARKERS, LINES, heights, strict=False):
-        rows = [row for row, device in enumerate(devices) if dtype in peaks[device]]
-        values = [peaks[devices[row]][dtype] / 1e12 for row in rows]
-        axes.plot(values, rows, marker, color=colour, ms=14, label=dtype)
-        for row, value in zip(rows, values, strict=True):
-            axes.annotate(
-                digits(value), (value, row), (0, height), textcoords="offset points", ha="center"
-            )
-    axes.set_xscale("log")
-    axes.set_ylim(-0.5, len(devices) - 0.3)
-    axes.set_yticks(range(len(devices)), devices)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
-    label(axes, "Dense peak of each device by dtype", "peak [TFLOP/s], log scale", "")
     return fig
 
 
@@ -110,6 +90,8 @@ def waterfall(
 ) -> Figure:
     """Draw GPU hours (in millions) that grow by one factor after another, up to a known total.
 
+    On the logarithmic axis, a factor has the same length wherever it stands.
+
     Args:
         start: Name and hours of the first bar.
         factors: Factor of each later bar, by its name.
@@ -123,22 +105,27 @@ def waterfall(
         ends.append(ends[-1] * factor)
     names.append(f"not explained: x {goal / 1e6 / ends[-1]:.2f}")
     ends.append(goal / 1e6)
-    starts = [0.0, *ends[:-1]]
+    starts = [ends[0] / 1.1, *ends[:-1]]
     colours = [BLUE, *(GREEN if name in computed else ORANGE for name in factors), GREY]
     rows = range(len(names))[::-1]
     widths = [end - begin for begin, end in zip(starts, ends, strict=True)]
+    axes.set_xscale("log")
     axes.barh(rows, widths, left=starts, color=colours, height=0.62)
     for row, end in zip(rows, ends, strict=True):
         axes.text(end, row, f"  {end:.2f}M", va="center")
     axes.axvline(goal / 1e6, color=RED, ls="--", lw=2)
     axes.text(goal / 1e6, len(names) - 0.45, " model card", color=ink(RED), va="bottom")
-    for colour, name in ((GREEN, "computed"), (ORANGE, "assumed"), (GREY, "unknown")):
-        axes.bar(0, 0, color=colour, label=name)
-    axes.legend(loc="lower left")
+    kinds = ((GREEN, "computed"), (ORANGE, "assumed"), (GREY, "unknown"))
+    handles = [Patch(color=colour, label=kind) for colour, kind in kinds]
+    axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.4, 1.02), ncols=3)
     axes.set_yticks(rows, names)
-    axes.set(xlim=(0, goal / 1e6 * 1.18), ylim=(-0.6, len(names)))
+    ticks = [tick / 2 for tick in range(math.ceil(2 * starts[0]), math.floor(2 * ends[-1]) + 2)]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.set(xlim=(starts[0], goal / 1e6 * 1.12), ylim=(-0.6, len(names)))
     axes.grid(False, axis="y")
-    label(axes, "From the napkin to the model card", "GPU hours [millions]", "")
+    title = "From the napkin to the model card"
+    label(axes, title, "GPU hours [millions], log scale", "")
     return fig
 
 
@@ -201,7 +188,7 @@ def largest_models(bytes_per_parameter: Mapping[str, float], memory: float, goal
     for text in axes.bar_label(bars, texts, padding=5):
         text.set(bbox={"facecolor": "white", "edgecolor": "none", "pad": 1}, zorder=3)
     axes.axvline(goal / 1e9, color=RED, ls="--", lw=2, zorder=2)
-    words = f" our {digits(goal / 1e9)}B"
+    words = f" {digits(goal / 1e9)}B, as in 04"
     axes.text(goal / 1e9, len(names) - 0.45, words, color=ink(RED), va="bottom")
     axes.set_xlim(0, max(largest) * 1.3)
     axes.set_ylim(top=len(names))

@@ -1,6 +1,7 @@
 """Figures of one training step on several GPUs."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,13 +19,24 @@ KINDS = {
 }
 
 
-def draw_spans(axes: Axes, spans: Sequence[Span], lanes: Sequence[str], edge: str) -> None:
-    """Draw each span as a box in its lane, with the first lane on top."""
+def draw_spans(
+    axes: Axes, spans: Sequence[Span], lanes: Sequence[str], edge: str, least: float = 0.0
+) -> None:
+    """Draw each span as a box in its lane, with the first lane on top.
+
+    A box on the link is at least `least` seconds wide where that leaves gaps, and no box is snapped
+    to pixels, so that equal short spans look equal.
+    """
     for kind, colour in KINDS.items():
         for row, lane in enumerate(lanes[::-1]):
-            boxes = [(s.start, s.seconds) for s in spans if s.lane == lane and s.kind == kind]
+            own = [span for span in spans if span.lane == lane and span.kind == kind]
+            apart = min((b.start - a.start for a, b in pairwise(own)), default=0.0)
+            shortest = least if lane == LINK and apart > 2 * least else 0.0
+            boxes = [(span.start, max(span.seconds, shortest)) for span in own]
             if boxes:
-                axes.broken_barh(boxes, (row - 0.4, 0.8), facecolor=colour, edgecolor=edge, lw=0.5)
+                axes.broken_barh(
+                    boxes, (row - 0.4, 0.8), facecolor=colour, edgecolor=edge, lw=0.5, snap=False
+                )
     axes.set_yticks(range(len(lanes)), lanes[::-1])
     axes.set_ylim(-0.6, len(lanes) - 0.4)
     axes.grid(False, axis="y")
@@ -42,7 +54,7 @@ def steps(panels: Mapping[str, Sequence[Span]]) -> Figure:
     fig, all_axes = figure(12.5, 1.45 * len(panels) + 1.1, nrows=len(panels), squeeze=False)
     longest = max(map(length, panels.values()))
     for axes, (name, spans) in zip(all_axes[:, 0], panels.items(), strict=True):
-        draw_spans(axes, spans, [GPU, LINK], "white")
+        draw_spans(axes, spans, [GPU, LINK], "none", least=0.003 * longest)
         axes.set_xlim(0, 1.02 * longest)
         label(axes, f"{name}: {length(spans):.2f} s", "time [s]", "")
         if axes is not all_axes[-1, 0]:

@@ -13,6 +13,7 @@ from cs336_course.demos import parallel_step
 from cs336_course.demos.parallel_step import GPU, LINK, length
 from cs336_course.exercises.n04b_memory import least_tokens
 from cs336_course.figures import parallel as plots
+from cs336_lib import accounting
 
 
 def computing(spans) -> float:
@@ -93,11 +94,38 @@ def test_the_exercise_agrees_with_the_simulation():
     assert length(step) == pytest.approx(backward, rel=1e-3)
 
 
+def test_updated_weights_arrive_during_the_next_forward_pass():
+    fast = parallel_step.gradients_sharded(1, 2, 0.5, blocks=10)
+    assert length(fast) == pytest.approx(3 + 0.05 + 0.05)
+    slow = parallel_step.gradients_sharded(1, 2, 5, blocks=10)
+    assert length(slow) == pytest.approx(5 + 0.1 + 0.2 + 5)
+    for spans, half in ((fast, 0.5), (slow, 5)):
+        assert_one_at_a_time(spans)
+        assert sending(spans) == pytest.approx(2 * half)
+        assert computing(spans) == pytest.approx(3)
+
+
+def test_a_pipeline_waits_for_its_longest_stage():
+    equal = parallel_step.pipeline(2, 8, work=(1, 1))
+    assert equal == parallel_step.pipeline(2, 8)
+    unequal = parallel_step.pipeline(2, 8, work=(0.5, 1.5))
+    assert_one_at_a_time(unequal)
+    assert computing(unequal) == pytest.approx(computing(equal))
+    assert length(unequal) == pytest.approx(0.5 + 8 * 1.5 * 3 + 2 * 0.5)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_zero_cuts_one_part_more_in_each_stage(stage):
+    per = accounting.bytes_per_parameter("adamw", "mixed")
+    parts = parallel_step.zero_state(per, 8e9, 8, stage)
+    assert sum(parts.values()) == pytest.approx(8 * per.sharded(devices=8, stage=stage))
+
+
 def test_the_bill_lists_each_way():
-    ways = {"ring": (8, 3e9, lambda speed: parallel_step.data_parallel(1, 2, 8 / speed, blocks=1))}
-    head, row = parallel_step.bill(ways, 80e9, {"fast": 8.0, "slow": 1.0}).splitlines()
-    assert head.split() == ["holds", "sends", "step", "over", "fast", "slow"]
-    assert row.split() == ["ring", "10", "GB", "3", "GB", "4.00", "s", "11.00", "s"]
+    ways = {"ring": (10e9, 5e9, 3e9, lambda speed: parallel_step.data_parallel(1, 2, 8 / speed, 1))}
+    head, row = parallel_step.bill(ways, 2.0, {"fast": 8.0, "slow": 1.0}).splitlines()
+    assert head.split()[-2:] == ["fast", "slow"]
+    assert row.split() == ["ring", "10", "5", "3", "4.00", "0.50", "11.00", "0.18"]
 
 
 def test_bytes_become_seconds():

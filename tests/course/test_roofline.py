@@ -35,7 +35,8 @@ def test_the_longer_of_two_times_is_the_limit():
 
 def test_a_machine_is_measured():
     cpu = torch.device("cpu")
-    assert machine_roof.measured_roof(cpu).peak > 1e8
-    points = machine_roof.measured_points(cpu)
+    roof, points = machine_roof.measured(cpu)
+    assert roof.peak > 1e8
+    assert roof.bandwidth > 1e8
     assert points["GELU"][0] == 20 * points["ReLU"][0] == 2.5
     assert all(speed > 0 for _, speed in points.values())

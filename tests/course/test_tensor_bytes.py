@@ -10,6 +10,7 @@ from cs336_course.demos.activation_memory import (
     SavedTensors,
     checkpointed_peak,
     checkpointed_values,
+    first_step,
     peak_by_kind,
 )
 from cs336_lib import accounting
@@ -52,6 +53,15 @@ def test_square_root_law():
 def test_peaks_add_up_to_the_accounting():
     kinds, whole = peak_by_kind(4), accounting.peak_memory(GPTConfig(), 4)
     assert sum(kinds.values()) == (sum(whole.values()) - whole["token ids"]) / 1e9
+
+
+def test_long_batches_peak_in_backward_and_short_ones_in_the_optimizer():
+    config = GPTConfig(n_layer=2, n_head=2, n_embd=32, block_size=64, vocab_size=128)
+    long, short = first_step(config, 8, 64), first_step(config, 1, 4)
+    assert max(long, key=long.get) == "backward"
+    assert max(short, key=short.get) == "AdamW"
+    weights = 4 * accounting.count_parameters(config)
+    assert short["AdamW"] > 4 * weights
 
 
 def test_least_memory_is_at_the_root():
