@@ -135,10 +135,18 @@ class QuantizedLinear(nn.Linear):
         return y if self.bias is None else y + self.bias
 
 
-def train(recipe: Recipe, *, steps: int = 200, rate: float = 1.5e-3, seed: int = 0) -> Run:
+def train(
+    recipe: Recipe,
+    loss_scale: float = 1.0,
+    *,
+    steps: int = 200,
+    rate: float = 1.5e-3,
+    seed: int = 0,
+) -> Run:
     """Train a GPT of one block. All its linear layers, the output layer included, are quantized.
 
-    Weights, moments and everything outside the matmuls stay in fp32.
+    Weights, moments and everything outside these matmuls stay in fp32. The gradients are divided by
+    the loss scale before the step.
     """
     torch.manual_seed(seed)
     model = small_gpt(1, seed)
@@ -152,7 +160,9 @@ def train(recipe: Recipe, *, steps: int = 200, rate: float = 1.5e-3, seed: int =
         optimizer.param_groups[0]["lr"] = cosine(step, steps, rate)
         loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
         optimizer.zero_grad()
-        loss.backward()
+        (loss * loss_scale).backward()
+        for weight in model.parameters():
+            weight.grad = weight.grad / loss_scale if weight.grad is not None else None
         optimizer.step()
         losses.append(loss.item())
     return Run(losses)

@@ -115,13 +115,16 @@ def round_outputs(model: nn.Module, rounding: Rounding) -> None:
 
 
 @torch.no_grad()
-def store_rounded(optimizer: torch.optim.Optimizer, rounding: Rounding) -> None:
-    """Round the weights and AdamW's moments in place."""
+def store_rounded(
+    optimizer: torch.optim.Optimizer, rounding: Rounding, of_averages: Rounding
+) -> None:
+    """Round the weights and AdamW's two averages in place."""
     for group in optimizer.param_groups:
         for weight in group["params"]:
-            state = optimizer.state[weight]
-            for kept in (weight, *(x for name, x in state.items() if name.startswith("exp"))):
-                kept.copy_(rounding(kept))
+            weight.copy_(rounding(weight))
+            for name, kept in optimizer.state[weight].items():
+                if name.startswith("exp"):
+                    kept.copy_(of_averages(kept))
 
 
 def train(
@@ -129,6 +132,7 @@ def train(
     store: Rounding = exact,
     loss_scale: float = 1.0,
     *,
+    averages: Rounding | None = None,
     steps: int = 300,
     rate: float = 6e-4,
     seed: int = 0,
@@ -141,8 +145,9 @@ def train(
 
     Args:
         compute: Rounds weights, activations and gradients where they are used.
-        store: Rounds weights and AdamW's moments after each step.
+        store: Rounds weights and AdamW's two averages after each step.
         loss_scale: Factor of the loss. The gradients are divided by it before the step.
+        averages: Rounds AdamW's two averages, if they aren't stored as the weights are.
         steps: Number of steps.
         rate: Peak learning rate, by default that of GPT-2.
         seed: Seed of the weights, the batches and the rounding.
@@ -155,7 +160,7 @@ def train(
     optimizer = torch.optim.AdamW(
         weights.values(), lr=rate, betas=(0.9, 0.95), eps=1e-15, weight_decay=0.0
     )
-    store_rounded(optimizer, store)
+    store_rounded(optimizer, store, averages or store)
     losses = []
     for step, (x, y) in enumerate(batches(steps, seed)):
         optimizer.param_groups[0]["lr"] = cosine(step, steps, rate)
@@ -168,7 +173,7 @@ def train(
             weight.grad = weight.grad / loss_scale if weight.grad is not None else None
         before = [weight.detach().clone() for weight in blocks] if step == steps - 1 else []
         optimizer.step()
-        store_rounded(optimizer, store)
+        store_rounded(optimizer, store, averages or store)
         losses.append(loss.item() / y.numel())
     silent = [weight.grad.flatten() == 0 for weight in blocks if weight.grad is not None]
     moved = [(old != new).flatten() for old, new in zip(before, blocks, strict=True)]

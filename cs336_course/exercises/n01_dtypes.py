@@ -380,7 +380,7 @@ stochastic_bf16 = Exercise(
 
 
 def small_gradients() -> Iterator[Case]:
-    """Yield gradients whose largest scaled magnitude is clearly below fp16's maximum."""
+    """Yield gradients of many sizes, some at the edge of what fp16 rounds to infinity."""
     yield Case("", gradients=torch.tensor([1e-6, 3e-7, 2e-9]))
     yield Case("a largest magnitude that is negative", gradients=torch.tensor([-3e-3, 1e-3]))
     yield Case("gradients near a power of two", gradients=torch.tensor([0.9, 0.1]))
@@ -388,17 +388,20 @@ def small_gradients() -> Iterator[Case]:
     yield Case("a matrix", gradients=normal(4, 5) * 1e-5)
     yield Case("large gradients", gradients=torch.tensor([3e5, 1.0]))
     yield Case("one gradient", gradients=torch.tensor([1.4e-8]))
+    yield Case("gradients just below the edge", gradients=torch.tensor([65519.0, 1.0]) * 2**-20)
+    yield Case("gradients at the edge", gradients=torch.tensor([65520.0, 1.0]) * 2**-20)
+    yield Case("zeros", gradients=torch.zeros(3))
 
 
 def by_doubling(gradients: torch.Tensor) -> float:
     """Double a tiny scale as long as fp16 can hold the result."""
-    scale = 2.0**-40
-    while (gradients.double() * scale * 2).half().isfinite().all():
+    scale = 2.0**-40 if gradients.any() else 1.0
+    while gradients.any() and (gradients.double() * scale * 2).half().isfinite().all():
         scale *= 2
     return scale
 
 
-SCALE_OF = "2.0 ** math.floor(math.log2(65504 / gradients.abs().max().item()))"
+SCALE_OF = "2.0 ** (math.ceil(math.log2(65520 / largest)) - 1)"
 
 largest_scale = Exercise(
     NOTEBOOK,
@@ -409,11 +412,24 @@ largest_scale = Exercise(
     wrong={
         "the largest magnitude may come from a negative gradient.": ("abs().max()", "max()"),
         "your scale makes the largest gradient infinite; round the exponent down.": [
-            ("math.floor", "math.ceil"),
-            ("math.floor", "round"),
+            (SCALE_OF, "2.0 ** math.ceil(math.log2(65520 / largest))"),
+            (SCALE_OF, "2.0 ** round(math.log2(65504 / largest))"),
+            (SCALE_OF, "2.0 ** math.ceil(math.log2(65504 / largest))"),
+        ],
+        "65,519 is stored as 65,504 (section 5), so your scale could be twice as large for "
+        "gradients just below the edge.": [
+            (SCALE_OF, "2.0 ** math.floor(math.log2(65504 / largest))"),
+            ("65520", "65504"),
+        ],
+        "65,520 is already infinite in fp16, so a gradient must stay below it.": [
+            (SCALE_OF, "2.0 ** math.floor(math.log2(65520 / largest))"),
+            (SCALE_OF, "2.0 ** (16 - math.frexp(largest)[1])"),
         ],
         "your scale isn't a power of two. Only those change the exponent alone, so that scaling "
-        "rounds nothing.": (SCALE_OF, "65504 / gradients.abs().max().item()"),
+        "rounds nothing.": [
+            (SCALE_OF, "65504 / largest"),
+            (SCALE_OF, "65520 / largest"),
+        ],
         "you look at the smallest gradient, but the largest one overflows first.": (
             "abs().max()",
             "abs().min()",
@@ -422,26 +438,36 @@ largest_scale = Exercise(
             "abs().max()",
             "abs().mean()",
         ),
-        "your scale is upside down.": (SCALE_OF, f"1 / {SCALE_OF}"),
-        "your scale brings the largest gradient to about 1, but fp16 reaches 65,504.": (
-            "65504",
-            "1",
+        "your scale is upside down.": (SCALE_OF, f"1 / ({SCALE_OF})"),
+        "your scale brings the largest gradient to about 1, but fp16 reaches 65,504.": [
+            ("65520", "1"),
+            (SCALE_OF, "2.0 ** math.floor(math.log2(1 / largest))"),
+        ],
+        "you return the exponent; the scale is 2 to that power.": (
+            SCALE_OF,
+            SCALE_OF.removeprefix("2.0 ** "),
         ),
-        "you return the exponent; the scale is 2 to that power.": ("2.0 ** ", ""),
         "fp16's smallest values don't limit the scale; its largest one, 65,504, does.": (
-            "65504",
+            "65520",
             "2.0**-24",
         ),
+        "every power of two keeps zeros finite, so there is no largest one; the task asks for 1 "
+        "then.": [
+            ("return 1.0", "return 0.0"),
+            ("return 1.0", "return math.inf"),
+            ("return 1.0", "return 2.0**16"),
+        ],
     },
     refused=[
-        ("65504", "65504 / 2"),
-        ("65504", "65504 * 2"),
+        ("65520", "65520 / 2"),
+        ("65520", "65520 * 2"),
         (SCALE_OF, "2.0**16"),
-        ("2.0 **", "10.0 **"),
+        (SCALE_OF, SCALE_OF.replace("2.0 **", "10.0 **")),
+        ("largest == 0", "False"),
     ],
     right=[
         by_doubling,
-        ("65504", "65519"),
-        (SCALE_OF, "2.0 ** (16 - math.frexp(gradients.abs().max().item())[1])"),
+        ("65520", "65519.99"),
+        (SCALE_OF, "2.0 ** math.floor(math.log2(65519.99 / largest))"),
     ],
 )

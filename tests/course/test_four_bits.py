@@ -57,6 +57,16 @@ def test_a_quantized_layer_without_quantization_is_a_linear_layer():
         torch.testing.assert_close(got, results[2], rtol=1e-3, atol=1e-2)
 
 
+def test_a_loss_scale_changes_nothing_in_fp32_and_brings_gradients_into_e4m3():
+    plain, scaled = (four_bits.train(four_bits.Recipe(), 2.0**k, steps=4).losses for k in (0, 12))
+    assert plain == pytest.approx(scaled, rel=1e-5)
+    low, rescued = (
+        four_bits.train(four_bits.Recipe(four_bits.e4m3), 2.0**k, steps=4) for k in (0, 12)
+    )
+    assert low.losses[0] == rescued.losses[0]
+    assert low.losses[3] != rescued.losses[3]
+
+
 def test_the_shipped_matrix_is_what_its_description_and_the_readme_say():
     about, blocks = four_bits.shipped_blocks()
     assert hashlib.sha256(blocks.tobytes()).hexdigest() == about["sha256"]

@@ -40,3 +40,14 @@ def test_fp16_loses_gradients_that_loss_scaling_saves():
     saved = low_precision.train(compute=fp16, loss_scale=2.0**16, steps=3)
     assert lost.silent > 0.1
     assert saved.silent < 0.01
+
+
+def test_averages_can_be_rounded_without_the_weights():
+    first = low_precision.train(steps=2)
+    rounded = low_precision.train(steps=2, averages=torch.zeros_like)
+    kept = low_precision.train(steps=2, store=lambda x: x.bfloat16().float())
+    assert rounded.losses[0] == first.losses[0] != kept.losses[0]
+    assert rounded.losses[1] == pytest.approx(first.losses[1], rel=1e-5)
+    assert low_precision.train(steps=3, averages=torch.zeros_like).losses[2] != pytest.approx(
+        low_precision.train(steps=3).losses[2], rel=1e-6
+    )
