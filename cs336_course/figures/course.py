@@ -28,8 +28,8 @@ class Lecture:
 NUMBERS, TRAINING, GPT2 = BLUE, GREEN, RED
 COURSE = (
     Lecture("00_start_here", "Start here", 35, (), (0, 1), GREY),
-    Lecture("01_dtypes", "Number\nformats", 90, ("00",), (1, 2), NUMBERS),
-    Lecture("01b_low_bits", "Eight and\nfour bits", 75, ("01",), (1, 1), NUMBERS),
+    Lecture("01_dtypes", "Number\nformats", 100, ("00",), (1, 2), NUMBERS),
+    Lecture("01b_low_bits", "Eight and\nfour bits", 90, ("01",), (1, 1), NUMBERS),
     Lecture("02_strides_and_views", "Strides\nand views", 95, ("00",), (1, 0), NUMBERS),
     Lecture("02b_stride_costs", "What\nstrides cost", 60, ("02",), (0, 0), NUMBERS),
     Lecture("03_einops", "Named\ndimensions", 90, ("02",), (2, 0), NUMBERS),
