@@ -69,7 +69,7 @@ def test_each_rate_of_the_embeddings_has_a_panel():
     ((low,), (high,)) = (axes.containers for axes in panels)
     assert low.lines[0].get_xydata().tolist() == [[0.1, 1.5]]
     assert high.lines[0].get_xydata().tolist() == [[0.1, 3.0]]
-    assert [axes.get_title() for axes in panels] == [
+    assert [axes.get_title(loc="left") for axes in panels] == [
         "50 steps, embeddings at 0.002",
         "50 steps, embeddings at 0.016",
     ]
