@@ -25,7 +25,7 @@ from cs336_course.figures.style import (
 )
 
 # An optimizer looks the same in every figure, and dashes help where colours may not.
-LOOKS: dict[str, dict[str, object]] = {
+LOOKS: dict[str, dict[str, Any]] = {
     "SGD": {"color": GREY, "linestyle": "-", "marker": "o"},
     "Momentum": {"color": BROWN, "linestyle": "-", "marker": "s"},
     "AdaGrad": {"color": BLUE, "linestyle": "-", "marker": "^"},
@@ -39,7 +39,7 @@ LOOKS: dict[str, dict[str, object]] = {
 Swept = Mapping[float, Sequence[float]]
 
 
-def look(name: str, position: int) -> dict[str, object]:
+def look(name: str, position: int) -> dict[str, Any]:
     """Return the colour and line style of an optimizer.
 
     An unknown optimizer gets the line colour with index `position`."""
