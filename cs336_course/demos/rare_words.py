@@ -4,25 +4,17 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain, islice
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from cs336_course.demos import short_optimizers
 from cs336_lib.data import corpus
 
 RAREST = 250  # the words on which the rules are compared
 
 Swept = Mapping[float, Sequence[float]]
-
-# Rules whose own settings suit a run of 250 steps.
-ADAPTIVE = {
-    "RMSProp": partial(short_optimizers.RMSProp, alpha=0.9),
-    "Adam": partial(short_optimizers.Adam, betas=(0.9, 0.95)),
-}
 
 
 @dataclass(frozen=True)
@@ -74,7 +66,7 @@ def sweep(
     rule: Callable[..., torch.optim.Optimizer],
     rates: Sequence[float],
     length: Float[Tensor, " vocab"],
-    **settings: bool,
+    **settings: object,
 ) -> dict[float, list[float]]:
     """Return the errors on the rarest words at each learning rate, for three seeds.
 

@@ -1,4 +1,4 @@
-"""Figures of notebook 05 on initialization, step sizes, rate sweeps and trajectories."""
+"""Figures of notebooks 05 and 05b on initialization, step sizes, rate sweeps and trajectories."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -25,7 +25,7 @@ from cs336_course.figures.style import (
 )
 
 # An optimizer looks the same in every figure, and dashes help where colours may not.
-LOOKS: dict[str, dict[str, object]] = {
+LOOKS: dict[str, dict[str, Any]] = {
     "SGD": {"color": GREY, "linestyle": "-", "marker": "o"},
     "Momentum": {"color": BROWN, "linestyle": "-", "marker": "s"},
     "AdaGrad": {"color": BLUE, "linestyle": "-", "marker": "^"},
@@ -39,7 +39,7 @@ LOOKS: dict[str, dict[str, object]] = {
 Swept = Mapping[float, Sequence[float]]
 
 
-def look(name: str, position: int) -> dict[str, object]:
+def look(name: str, position: int) -> dict[str, Any]:
     """Return the colour and line style of an optimizer.
 
     An unknown optimizer gets the line colour with index `position`."""
@@ -186,30 +186,27 @@ def behind(gaps: Mapping[str, Float[Tensor, "seeds steps"]], first: int) -> Figu
 
 
 def rates_apart(swept: Mapping[tuple[str, float], Swept]) -> Figure:
-    """Plot losses against the matrices' learning rate, as means with ranges over seeds.
+    """Plot losses against the matrices' learning rate, one panel for each embedding rate.
 
     Args:
         swept: Losses of all seeds by learning rate, for each optimizer and embedding rate.
     """
-    fig, axes = figure(10, 4.8)
     fixed = sorted({embeddings for _, embeddings in swept})
-    for position, ((name, embeddings), results) in enumerate(swept.items()):
-        values = torch.tensor([list(losses) for losses in results.values()])
-        mean = values.mean(1)
-        bars = torch.stack([mean - values.amin(1), values.amax(1) - mean])
-        dashes = ("-", "--")[fixed.index(embeddings)]
-        style = {**look(name, position), "linestyle": dashes, "marker": LOOKS[name]["marker"]}
-        text = f"{name}, embeddings at {embeddings:g}"
-        axes.errorbar(list(results), mean, bars, label=text, capsize=6, markersize=10, **style)
-    axes.set_xscale("log")
-    label_rates(axes, swept.values())
-    label(
-        axes,
-        "A small GPT after 50 steps",
-        "learning rate of the matrices",
-        "validation loss [nats per letter]",
-    )
-    axes.legend(loc="upper right")
+    fig, panels = figure(12, 4.8, ncols=len(fixed), sharey=True, squeeze=False)
+    for axes, embeddings in zip(panels[0], fixed, strict=True):
+        shown = {name: results for (name, held), results in swept.items() if held == embeddings}
+        for position, (name, results) in enumerate(shown.items()):
+            values = torch.tensor([list(losses) for losses in results.values()])
+            mean = values.mean(1)
+            bars = torch.stack([mean - values.amin(1), values.amax(1) - mean])
+            style = {**look(name, position), "marker": LOOKS[name]["marker"]}
+            axes.errorbar(list(results), mean, bars, label=name, capsize=6, markersize=10, **style)
+        axes.set_xscale("log")
+        label_rates(axes, shown.values())
+        title = f"50 steps, embeddings at {embeddings:g}"
+        label(axes, title, "learning rate of the matrices", "loss [nats per letter]")
+        axes.tick_params(axis="x", labelrotation=45)
+    panels[0][0].legend(loc="upper right")
     return fig
 
 
@@ -280,7 +277,7 @@ def singular_values(values: Mapping[str, Sequence[float]]) -> Figure:
     fig, axes = figure(12, 5.4)
     longest = max(len(row) for row in values.values())
     for position, (name, row) in enumerate(values.items()):
-        color = (RED, BLUE, GREEN)[position]
+        color = look(name, position)["color"]
         axes.semilogy(range(1, len(row) + 1), row, color=color, linewidth=4)
         axes.text(len(row) + 1.5, row[-1], name, color=ink(color), va="center", fontsize=17)
     axes.axhline(1, color=BLACK, linestyle=":", linewidth=1.5)

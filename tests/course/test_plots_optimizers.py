@@ -63,14 +63,17 @@ def test_gaps_are_smoothed_and_drawn_for_each_seed():
     assert mean.get_ydata().tolist() == [6.75, 8.25, 9.75]
 
 
-def test_rates_of_embeddings_are_told_apart_by_their_dashes():
+def test_each_rate_of_the_embeddings_has_a_panel():
     swept = {("AdamW", 0.002): {0.1: [1.0, 2.0]}, ("AdamW", 0.016): {0.1: [3.0, 3.0]}}
-    axes = plots.rates_apart(swept).axes[0]
-    low, high = axes.containers
+    panels = plots.rates_apart(swept).axes
+    ((low,), (high,)) = (axes.containers for axes in panels)
     assert low.lines[0].get_xydata().tolist() == [[0.1, 1.5]]
     assert high.lines[0].get_xydata().tolist() == [[0.1, 3.0]]
-    assert [c.lines[0].get_linestyle() for c in (low, high)] == ["-", "--"]
-    assert low.get_label() == "AdamW, embeddings at 0.002"
+    assert [axes.get_title(loc="left") for axes in panels] == [
+        "50 steps, embeddings at 0.002",
+        "50 steps, embeddings at 0.016",
+    ]
+    assert low.get_label() == "AdamW"
 
 
 def test_rates_that_are_close_together_share_a_label():
