@@ -41,10 +41,17 @@ def loss_curves(
     levels: Mapping[str, float] | None = None,
     y_label: str = "loss [nats/token]",
     y_scale: str = "linear",
+    wide: str = "",
 ) -> Figure:
-    """Plot losses by step, with named horizontal lines such as the loss of a uniform guess."""
+    """Plot losses by step, with named horizontal lines such as the loss of a uniform guess.
+
+    The curve named `wide` is drawn broadly, so that one on top of it leaves it visible.
+    """
     drawing, axes = figure(10, 4.6)
     lines(axes, curves)
+    for line in axes.get_lines():
+        if line.get_label() == wide:
+            line.set(linewidth=9, alpha=0.4)
     axes.set_yscale(y_scale)
     for name, level in (levels or {}).items():
         axes.axhline(level, color=GREY, linestyle=":", linewidth=2)
@@ -59,13 +66,21 @@ def loss_curves(
 def seeded_sweep(
     rates: Sequence[float], losses: Sequence[Sequence[float]], chosen: float, title: str
 ) -> Figure:
-    """Plot each seed's final loss for each learning rate, their means, and a chosen rate."""
+    """Plot each seed's final loss for each learning rate, their means, and a chosen rate.
+
+    Rates at which a seed ended in NaN have no mean. Above them stands how many seeds died.
+    """
     drawing, axes = figure(10, 4.4)
     means = [float(np.mean(row)) for row in losses]
     for rate, row in zip(rates, losses, strict=True):
         axes.plot([rate] * len(row), row, "o", color=GREY, markersize=6)
+        if died := int(np.isnan(row).sum()):
+            where = {"xycoords": ("data", "axes fraction"), "ha": "center", "size": 14}
+            axes.annotate(f"{died} of {len(row)}\ndied", (rate, 0.8), color=ink(RED), **where)
     axes.semilogx(rates, means, color=BLUE, marker="o")
     for rate, mean in zip(rates, means, strict=True):
+        if math.isnan(mean):
+            continue
         note = {"xytext": (0, 12), "textcoords": "offset points", "ha": "center", "size": 14}
         axes.annotate(f"{mean:.2f}", (rate, mean), **note)
     axes.axvline(chosen, color=RED, linestyle=":", linewidth=2)
