@@ -1,7 +1,8 @@
 """Investigate the run of `run_with_nan`, one request for evidence at a time.
 
 Every request is counted, as in a real investigation, where each costs somebody's time. What a
-notebook shows by itself isn't counted. The evidence is what the run recorded, or what its last checkpoint and its data let us compute again.
+notebook shows by itself isn't counted. The evidence is what the run recorded, or what its last
+checkpoint and its data let us compute again.
 """
 
 import copy

@@ -84,6 +84,7 @@ def seeded_sweep(
         note = {"xytext": (0, 12), "textcoords": "offset points", "ha": "center", "size": 14}
         axes.annotate(f"{mean:.2f}", (rate, mean), **note)
     axes.axvline(chosen, color=RED, linestyle=":", linewidth=2)
+    axes.plot(rates, [np.nanmin(means)] * len(rates), alpha=0)  # so that every rate is in sight
     axes.margins(x=0.08, y=0.25)
     label(axes, title, "learning rate (log scale)", "loss at the end [nats/token]")
     return drawing
@@ -168,7 +169,7 @@ def spike(
     note = {"xytext": (2, 5), "textcoords": "offset points", "size": 13, "color": ink(RED)}
     top.annotate(f"limit {limit:g}", (0, limit), **note)
     note = {"xytext": (10, -4), "textcoords": "offset points", "size": 14}
-    top.annotate(f"{norms[bad_step]:.0f}", (bad_step, norms[bad_step]), **note)
+    top.annotate(f"{norms[bad_step]:.1f}", (bad_step, norms[bad_step]), **note)
     lines(bottom, losses)
     for axes in (top, bottom):
         axes.axvspan(bad_step - 0.5, bad_step + 0.5, color=ORANGE, alpha=0.4)
