@@ -1,7 +1,8 @@
 """Investigate the run of `run_with_nan`, one request for evidence at a time.
 
-Every request is counted, as in a real investigation, where each costs somebody's time. The evidence
-is what the run recorded, or what its last checkpoint and its data let us compute again.
+Every request is counted, as in a real investigation, where each costs somebody's time. What a
+notebook shows by itself isn't counted. The evidence is what the run recorded, or what its last
+checkpoint and its data let us compute again.
 """
 
 import copy
@@ -65,14 +66,29 @@ class Incident:
         Raises:
             UserError: If there is no such evidence.
         """
+        asked, text, data = self.evidence(kind, *given, **changes)
+        self.requests.append(asked)
+        print(f"request {len(self.requests)}: {asked}\n{text}")
+        return data
+
+    def show(self, kind: str, *given: int, **changes: Any) -> Any:
+        """Print evidence as `request` does, and return it, without counting it."""
+        asked, text, data = self.evidence(kind, *given, **changes)
+        print(f"{asked}\n{text}")
+        return data
+
+    def evidence(self, kind: str, *given: int, **changes: Any) -> tuple[str, str, Any]:
+        """Return the name of the evidence, its text, and what it is as data, if it is data.
+
+        Raises:
+            UserError: If there is no such evidence.
+        """
         if kind not in KINDS:
             raise UserError(f"there is no evidence {kind!r}; ask for {', '.join(KINDS)}")
         text, data = getattr(self, f"see_{kind}")(*given, **changes)
         what = [f"{number:,}" for number in given]
         what += [f"{name}={value}" for name, value in changes.items()]
-        self.requests.append(" ".join([kind, *what]))
-        print(f"request {len(self.requests)}: {self.requests[-1]}\n{text}")
-        return data
+        return " ".join([kind, *what]), text, data
 
     def see_rows(self, first: int, last: int) -> tuple[str, None]:
         """Return rows of the log."""
@@ -147,7 +163,7 @@ class Incident:
         model = self.model_before(step)
         rows = [
             f"{name:28} {str(t.dtype).removeprefix('torch.'):8} largest "
-            f"{t.detach().abs().max().item():7.1f}"
+            f"{t.detach().abs().max().item():8.2f}"
             for name, t in tensors_of_step(model, *self.pages.batch(step)).items()
         ]
         return "\n".join(rows), None

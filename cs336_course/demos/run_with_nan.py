@@ -41,6 +41,10 @@ class Config:
     """Windows per step, each in a micro-batch of its own."""
     page: bool = True
     """Whether step 9,000 reads the planted window, or the text that stood there."""
+    autocast: bool = True
+    """Whether matmuls run in `dtype`, or in fp32 without a loss scale."""
+    seed: int = 0
+    """Seed of the initial weights. It also shifts the order of the windows."""
 
 
 CONFIG = Config()
@@ -77,10 +81,10 @@ class Pages:
         return ids[start : start + LENGTH], ids[start + 1 : start + LENGTH + 1]
 
 
-def make_model(vocab: int) -> nn.Sequential:
+def make_model(vocab: int, seed: int = 0) -> nn.Sequential:
     """Create a model that predicts the next character from the current one."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         embedding, hidden = WIDTHS
         return nn.Sequential(
             nn.Embedding(vocab, embedding),
@@ -117,8 +121,9 @@ def backward(model: nn.Module, pages: Pages, step: int, config: Config, scale: f
     """
     total = torch.zeros(())
     for number in range(config.windows):
-        x, y = pages.batch((step - 97 * number) % LAST_STEP, config.page)
-        with torch.autocast("cpu", dtype=config.dtype):
+        place = step - 97 * number + 1_000 * config.seed
+        x, y = pages.batch(place % LAST_STEP, config.page)
+        with torch.autocast("cpu", dtype=config.dtype, enabled=config.autocast):
             loss = F.cross_entropy(model(x), y)
         (loss * (scale / config.windows)).backward()
         total += loss.detach() / config.windows
@@ -165,6 +170,7 @@ def train(
     config: Config = CONFIG,
     checkpoint: Mapping[str, Any] | None = None,
     finish: Finish | None = None,
+    save_at: int | None = None,
 ) -> Log:
     """Train on the CPU until `steps`, and return the log from the first step or the checkpoint on.
 
@@ -174,18 +180,20 @@ def train(
         config: Settings.
         checkpoint: A log's checkpoint to resume from.
         finish: What follows after backward, instead of what the settings say.
+        save_at: The step before which a new run saves its checkpoint, by default 8,960.
     """
+    save_at = SAVED_STEP if save_at is None else save_at
     finish = finish or finish_as_configured(config)
     if checkpoint is None:
-        model, first = make_model(pages.vocab), 0
+        model, first = make_model(pages.vocab, config.seed), 0
         optimizer, saved = make_optimizer(model, config), {}
     else:
         model, optimizer = restored(pages.vocab, checkpoint, config)
         first, saved = checkpoint["step"], dict(checkpoint)
-    scale = config.scale
+    scale = config.scale if config.autocast else 1.0
     losses, norms, scales = [], [], []
     for step in range(first, steps):
-        if step == SAVED_STEP and checkpoint is None:
+        if step == save_at and checkpoint is None:
             saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
             saved = copy.deepcopy(saved) | {"step": step}
         losses.append(backward(model, pages, step, config, scale))

@@ -720,10 +720,8 @@ autocast_dtypes = Exercise(
         "dtype they have.": flipped("a", "bf16", "fp32"),
         "h + a: where fp32 and bf16 meet, the wider one wins. That is why the residual stream "
         "stays in fp32.": flipped("h + a", "fp32", "bf16"),
-        "s: on a CPU, pow and mean are on neither list, so they run in the dtype of a. It's the "
-        "one sum here that you have to protect yourself, with a.float().": flipped(
-            "s", "bf16", "fp32"
-        ),
+        "s: on a CPU, pow and mean are on neither list, so they run in the dtype of a. Each square "
+        "is rounded to bf16, unless you write a.float().": flipped("s", "bf16", "fp32"),
         "logits: the head is a linear layer like the other one.": flipped("logits", "bf16", "fp32"),
         "loss: losses are on the fp32 list, since they sum exponentials over the whole "
         "vocabulary.": flipped("loss", "fp32", "bf16"),

@@ -41,10 +41,17 @@ def loss_curves(
     levels: Mapping[str, float] | None = None,
     y_label: str = "loss [nats/token]",
     y_scale: str = "linear",
+    wide: str = "",
 ) -> Figure:
-    """Plot losses by step, with named horizontal lines such as the loss of a uniform guess."""
+    """Plot losses by step, with named horizontal lines such as the loss of a uniform guess.
+
+    The curve named `wide` is drawn broadly, so that one on top of it leaves it visible.
+    """
     drawing, axes = figure(10, 4.6)
     lines(axes, curves)
+    for line in axes.get_lines():
+        if line.get_label() == wide:
+            line.set(linewidth=9, alpha=0.4)
     axes.set_yscale(y_scale)
     for name, level in (levels or {}).items():
         axes.axhline(level, color=GREY, linestyle=":", linewidth=2)
@@ -59,16 +66,25 @@ def loss_curves(
 def seeded_sweep(
     rates: Sequence[float], losses: Sequence[Sequence[float]], chosen: float, title: str
 ) -> Figure:
-    """Plot each seed's final loss for each learning rate, their means, and a chosen rate."""
+    """Plot each seed's final loss for each learning rate, their means, and a chosen rate.
+
+    Rates at which a seed ended in NaN have no mean. Above them stands how many seeds died.
+    """
     drawing, axes = figure(10, 4.4)
     means = [float(np.mean(row)) for row in losses]
     for rate, row in zip(rates, losses, strict=True):
         axes.plot([rate] * len(row), row, "o", color=GREY, markersize=6)
+        if died := int(np.isnan(row).sum()):
+            where = {"xycoords": ("data", "axes fraction"), "ha": "center", "size": 14}
+            axes.annotate(f"{died} of {len(row)}\ndied", (rate, 0.8), color=ink(RED), **where)
     axes.semilogx(rates, means, color=BLUE, marker="o")
     for rate, mean in zip(rates, means, strict=True):
+        if math.isnan(mean):
+            continue
         note = {"xytext": (0, 12), "textcoords": "offset points", "ha": "center", "size": 14}
         axes.annotate(f"{mean:.2f}", (rate, mean), **note)
     axes.axvline(chosen, color=RED, linestyle=":", linewidth=2)
+    axes.plot(rates, [np.nanmin(means)] * len(rates), alpha=0)  # so that every rate is in sight
     axes.margins(x=0.08, y=0.25)
     label(axes, title, "learning rate (log scale)", "loss at the end [nats/token]")
     return drawing
@@ -153,7 +169,7 @@ def spike(
     note = {"xytext": (2, 5), "textcoords": "offset points", "size": 13, "color": ink(RED)}
     top.annotate(f"limit {limit:g}", (0, limit), **note)
     note = {"xytext": (10, -4), "textcoords": "offset points", "size": 14}
-    top.annotate(f"{norms[bad_step]:.0f}", (bad_step, norms[bad_step]), **note)
+    top.annotate(f"{norms[bad_step]:.1f}", (bad_step, norms[bad_step]), **note)
     lines(bottom, losses)
     for axes in (top, bottom):
         axes.axvspan(bad_step - 0.5, bad_step + 0.5, color=ORANGE, alpha=0.4)

@@ -47,6 +47,13 @@ def test_every_request_is_counted_and_printed(incident, capsys):
     assert f"request {before + 2}: file" in printed
 
 
+def test_what_the_page_shows_is_printed_and_not_counted(incident, capsys):
+    before = len(incident.requests)
+    incident.show("batch", 9_000)
+    assert "batch 9,000\n'" + 32 * "!" in capsys.readouterr().out
+    assert len(incident.requests) == before
+
+
 def test_a_request_that_makes_no_sense_is_refused_and_not_counted(incident):
     before = len(incident.requests)
     for given, changes in (

@@ -20,6 +20,8 @@ def drawn(axes) -> list[list[float]]:
 def test_every_figure_draws_what_it_is_given():
     curves = plots.loss_curves({"a": [3.0, 2.0], "b": [3.0, 1.0]}, "title", {"level": 2.5})
     assert [3.0, 1.0] in drawn(curves.axes[0])
+    broad = plots.loss_curves({"a": [3.0, 2.0], "b": [3.0, 1.0]}, "title", wide="a").axes[0]
+    assert broad.get_lines()[0].get_linewidth() > 2 * broad.get_lines()[1].get_linewidth()
     assert [2.5, 2.5] in drawn(curves.axes[0])
     assert curves.axes[0].get_yscale() == "linear"
     assert plots.loss_curves({"a": [1.0]}, "title", y_scale="log").axes[0].get_yscale() == "log"
@@ -41,6 +43,9 @@ def test_a_sweep_draws_every_seed_and_their_mean():
     assert [2.0, 4.0] in drawn(sweep)
     assert [3.0, 1.25] in drawn(sweep)
     assert [text.get_text() for text in sweep.texts] == ["3.00", "1.25"]
+    deadly = plots.seeded_sweep([0.1, 1.0], [[2.0, 4.0], [np.nan, 1.5]], 0.1, "title").axes[0]
+    assert [text.get_text() for text in deadly.texts] == ["1 of 2\ndied", "3.00"]
+    assert deadly.get_xlim()[1] > 1.0
     plt.close("all")
 
 
