@@ -37,7 +37,7 @@ COURSE = (
     Lecture("04b_memory", "Memory and\nmany devices", 105, ("04",), (2.8, 1), NUMBERS),
     Lecture("05_adagrad", "AdaGrad and\nits family", 90, ("04b",), (3, 2), TRAINING),
     Lecture("05b_loss_and_muon", "Losses,\nfirst weights\nand Muon", 80, ("05",), (4, 1), TRAINING),
-    Lecture("06_training_loop", "The training\nloop", 90, ("05",), (4, 2), TRAINING),
+    Lecture("06_training_loop", "The training\nloop", 105, ("05",), (4, 2), TRAINING),
     Lecture("06b_reproducible_runs", "Reproducible\nruns", 90, ("06",), (5, 2), TRAINING),
     Lecture("06c_bug_hunt", "A bug\nhunt", 60, ("06b",), (6, 2), TRAINING),
     Lecture("07_gpt2_model", "GPT-2, part\nby part", 145, ("03", "05b"), (4, 0), GPT2),
