@@ -11,13 +11,13 @@ from einops import rearrange
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_rgb
+from matplotlib.colors import PowerNorm, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cs336_course.figures.style import BLUE, FILLS, figure, label
+from cs336_course.figures.style import BLUE, FILLS, GREY, LINES, figure, ink, label
 
 GAP = 0.7  # between two blocks, in cells
 WIDEST = 12.5  # inches that fit on a slide
@@ -215,7 +215,7 @@ def pictures(images: dict[str, Tensor], pieces: Mapping[str, int] | None = None)
 def attention_maps(maps: Mapping[str, Tensor], text: str, columns: int = 3) -> Figure:
     """Draw attention weights [query, key] of a text as maps with its letters along both sides.
 
-    Exact zeros are white.
+    Exact zeros are white. The colours follow the root of the weight, so small ones differ, too.
     """
     rows = -(-len(maps) // columns)
     width = 13 if rows == 1 else 10.5  # so that two rows fit on a slide
@@ -225,13 +225,31 @@ def attention_maps(maps: Mapping[str, Tensor], text: str, columns: int = 3) -> F
     names = [letter if letter.strip() else "␣" for letter in text]
     size = min(14, 0.75 * 72 * width / (columns * len(text)))  # in points, 72 to an inch
     for place, (axes, (title, weights)) in enumerate(zip(grid.flat, maps.items(), strict=False)):
-        image = axes.imshow(array(weights), cmap=colours, vmin=1e-9, vmax=1)
+        image = axes.imshow(array(weights), cmap=colours, norm=PowerNorm(0.5, 1e-9, 1))
         axes.set_xticks(range(len(names)), names, family="monospace", fontsize=size)
         axes.set_yticks(range(len(names)), names, family="monospace", fontsize=size)
         axes.grid(visible=False)
         last, first = place >= len(maps) - columns, place % columns == 0
         label(axes, title, "key" if last else "", "query" if first else "")
     drawing.colorbar(image, ax=list(grid.flat), label="attention weight", shrink=0.75)
+    return drawing
+
+
+def loss_curves(runs: Mapping[str, Sequence[Sequence[float]]], every: int, table: float) -> Figure:
+    """Plot losses of several seeds per way, every so many steps, beside the loss of a table."""
+    drawing, ax = figure(10, 4.4)
+    for colour, style, (way, losses) in zip(LINES, ("-", "--"), runs.items(), strict=False):
+        for seed, values in enumerate(losses):
+            steps = range(0, every * len(values), every)
+            name = f"{way}, {len(losses)} seeds" if seed == 0 else None
+            ax.plot(steps, values, style, color=colour, linewidth=1.8, label=name)
+    ax.axhline(table, color=GREY, linestyle=":")
+    ax.text(0, table - 0.03, f"table of letter pairs, {table:.2f}", va="top", color=ink(GREY))
+    ax.set_ylim(
+        min(table, *(min(values) for losses in runs.values() for values in losses)) - 0.2, 3.6
+    )
+    label(ax, "The small model, right and wrong", "training step", "held-out loss [nats]")
+    ax.legend()
     return drawing
 
 

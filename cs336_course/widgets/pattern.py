@@ -110,14 +110,15 @@ def axis_names(side: str, dims: int) -> list[str]:
 def colours(moved: Moved) -> tuple[Tensor, Tensor]:
     """Return the colour group of each element before and after the operation.
 
-    The group is the index along the first axis. Elements that combine several groups are WHITE.
+    The group is the index along the result's first axis, as in `shapes.before_and_after`. Elements
+    that go to several groups are WHITE.
     """
-    first = moved.before.size(0)
-    group = torch.arange(first).repeat_interleave(moved.before.numel() // first)
-    touched = torch.where(moved.routes, group[:, None], -1).max(0).values
-    lowest = torch.where(moved.routes, group[:, None], first).min(0).values
-    after = torch.where(touched == lowest, touched, plots.WHITE)
-    return group.view(moved.before.shape), after.view(moved.after.shape)
+    first = moved.after.size(0) if moved.after.dim() else 1
+    group = torch.arange(first).repeat_interleave(moved.after.numel() // first)
+    highest = torch.where(moved.routes, group, -1).amax(1)
+    lowest = torch.where(moved.routes, group, first).amin(1)
+    before = torch.where(highest == lowest, highest, plots.WHITE)
+    return before.view(moved.before.shape), group.view(moved.after.shape)
 
 
 class EinopsPattern(Explorer):

@@ -318,13 +318,15 @@ def test_sizes_are_read_as_people_write_them():
         pattern.read_sizes("head two")
 
 
-def test_colours_tell_where_a_result_comes_from():
-    moved = pattern.move("reduce sum", "a b -> b", (2, 3), {})
-    before, after = pattern.colours(moved)
-    assert before.tolist() == [[0, 0, 0], [1, 1, 1]]
-    assert after.tolist() == [-1, -1, -1]  # of both rows
-    _, kept = pattern.colours(pattern.move("reduce sum", "a b -> a", (2, 3), {}))
-    assert kept.tolist() == [0, 1]
+def test_colours_follow_the_first_axis_of_the_result():
+    before, after = pattern.colours(pattern.move("rearrange", "a b -> b a", (2, 3), {}))
+    assert before.tolist() == [[0, 1, 2], [0, 1, 2]]
+    assert after.tolist() == [[0, 0], [1, 1], [2, 2]]
+    before, after = pattern.colours(pattern.move("reduce sum", "a b ->", (2, 3), {}))
+    assert before.tolist() == [[0, 0, 0], [0, 0, 0]]
+    assert after.tolist() == 0
+    before, _ = pattern.colours(pattern.move("repeat", "a -> n a", (2,), {"n": 3}))
+    assert before.tolist() == [-1, -1]  # each goes to three groups
 
 
 def test_typed_words_are_no_html():

@@ -43,11 +43,14 @@ def test_queries_and_keys_are_the_layers(trained):
     torch.testing.assert_close(joined, qkv[..., : 2 * 192])
 
 
-def test_a_table_of_pairs_knows_what_follows():
+def test_a_table_knows_what_follows():
     regular = torch.tensor([0, 1] * 500)
-    assert demo.pair_table_loss(regular) < 0.01
+    assert demo.table_loss(regular) < 0.01
     noise = torch.randint(4, (4000,), generator=torch.Generator().manual_seed(0))
-    assert demo.pair_table_loss(noise) == pytest.approx(1.386, abs=0.03)
+    assert demo.table_loss(noise) == pytest.approx(1.386, abs=0.03)
+    twice = torch.tensor([0, 0, 1, 1] * 500)  # only two letters tell which one follows
+    assert demo.table_loss(twice) == pytest.approx(0.693, abs=0.01)
+    assert demo.table_loss(twice, (0, 1)) < 0.01
 
 
 def test_rows_are_spelled_as_a_range():
