@@ -110,13 +110,9 @@ OWN_MATRIX = (
     ("return self.norms[2](x) @ self.tokens.weight.T", "return self.head(self.norms[2](x))"),
 )
 VARIANTS: dict[str, tuple[tuple[str, str], ...]] = {
-    "healthy": (),
-    "E": (SUSPECTS["future_not_masked"][1],),
     "E with 400 steps": (SUSPECTS["future_not_masked"][1], LONGER),
     "healthy with 400 steps": (LONGER,),
-    "I": (SUSPECTS["targets_not_shifted"][1],),
     "I with an output matrix of its own": (SUSPECTS["targets_not_shifted"][1], *OWN_MATRIX),
-    "H": (SUSPECTS["optimizer_not_restored"][1],),
     "healthy with twice the rate": (
         ("PEAK, LOWEST, DECAY, BETAS = 1e-2", "PEAK, LOWEST, DECAY, BETAS = 2e-2"),
     ),

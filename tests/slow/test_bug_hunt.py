@@ -147,6 +147,17 @@ def test_the_eight_tests_miss_three_more_bugs():
     assert not any(script_tests.missed().values())
 
 
+def test_every_variant_can_be_made_and_other_texts_are_refused():
+    for edits in bug_hunt.VARIANTS.values():
+        assert bug_hunt.edited_script(*edits).STEPS in (96, 400)
+    with pytest.raises(ValueError, match="0 times"):
+        bug_hunt.edited_script(("not in the script", ""))
+
+
+def test_a_run_without_instruments_ends_as_its_records_say():
+    assert bug_hunt.first_and_end()[1] == bug_hunt.run().end()
+
+
 def test_unknown_bugs_are_refused():
     with pytest.raises(UserError, match="no bug 'gremlin'"):
         bug_hunt.repair("A", "gremlin")
