@@ -126,7 +126,7 @@ SPLIT = "self.train_text, self.held_out = text[:-20_000], text[-20_000:]"
 UNSEEN: dict[str, tuple[str, str]] = {
     "sees half of the text": (
         SPLIT,
-        "self.train_text, self.held_out = text[: len(text) // 2], text[-20_000:]",
+        "self.train_text, self.held_out = text[: len(text) // 2 - 10_000], text[-20_000:]",
     ),
     "trains on the held-out part, too": (
         SPLIT,

@@ -79,31 +79,31 @@ OTHER_WINDOWS = (
     "torch.randint(len(text) - LENGTH, (count,), generator=generator)",
     "torch.randperm(len(text) - LENGTH, generator=generator)[:count]",
 )
-RIGHT = {
-    "the healthy script": (),
-    "a healthy script that draws its windows in another way": (OTHER_WINDOWS,),
-}
+HEALTHY = {"": (), "a healthy script that draws its windows in another way": (OTHER_WINDOWS,)}
 
 
 def scripts() -> Iterator[Case]:
     """Yield scripts, of which the first ones are healthy."""
-    for what in (*RIGHT, *UNSEEN):
-        yield Case("" if what == next(iter(RIGHT)) else what, script=what)
+    for what, edits in HEALTHY.items():
+        yield Case(what, edits=edits)
+    for bug, edit in UNSEEN.items():
+        for data in range(2, 5):  # other numbers, so that one lucky batch isn't enough
+            other = ("DATA, MASKS = 0", f"DATA, MASKS = {data}")
+            yield Case(f"a script that {bug}", edits=(edit, other))
 
 
 def see_verdict(answer: Any, case: Case) -> Record:
     """Observe whether a test accepts a script."""
-    what = case.inputs["script"]
-    edits = RIGHT[what] if what in RIGHT else (UNSEEN[what],)
-    verdict = answer(hunt.edited_script(*edits))
+    verdict = answer(hunt.edited_script(*case.inputs["edits"]))
     if isinstance(verdict, torch.Tensor | np.bool_):
         verdict = bool(verdict)
     if not isinstance(verdict, bool):
         return {"said": f"your test must return True or False, not {type(verdict).__name__}."}
-    if verdict and what in UNSEEN:
-        return {"said": f"your test accepts a script that {what.replace(', too', '')}."}
-    if not verdict and what in RIGHT:
-        return {"said": f"your test refuses {what}."}
+    is_healthy = case.what in HEALTHY
+    if verdict != is_healthy:
+        kind = "a script that keeps" if is_healthy else "a script that breaks"
+        verb = "refuses" if is_healthy else "accepts"
+        return {"said": f"your test {verb} {kind} the promise."}
     return {"right": True}
 
 
