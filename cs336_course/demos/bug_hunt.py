@@ -6,6 +6,7 @@ as in a real investigation, where each costs somebody's time.
 """
 
 import dataclasses
+import difflib
 import functools
 import types
 from collections.abc import Callable, Iterable, Mapping
@@ -79,7 +80,7 @@ SUSPECTS = {
     ),
 }
 """For each bug what it is, and the right line with the wrong one. Two of them have no case."""
-HEALTHY = "healthy"
+HEALTHY, TWIN = "healthy", "twin"
 WARM_UP = "schedule_off_by_one"  # the case that the notebook solves
 CASES = {
     "A": "last_piece_only",
@@ -99,6 +100,25 @@ PARTS = {
     "MLP": ("up", "down"),
     "norm gains": ("norms",),
 }
+LONGER = ("STEPS, WARMUP, SAVED_EVERY = 96", "STEPS, WARMUP, SAVED_EVERY = 400")
+OWN_MATRIX = (
+    (
+        "self.dropout = nn.Dropout(DROPOUT)",
+        "self.dropout = nn.Dropout(DROPOUT)\n"
+        "        self.head = nn.Linear(WIDTH, vocab, bias=False)",
+    ),
+    ("return self.norms[2](x) @ self.tokens.weight.T", "return self.head(self.norms[2](x))"),
+)
+VARIANTS: dict[str, tuple[tuple[str, str], ...]] = {
+    "E with 400 steps": (SUSPECTS["future_not_masked"][1], LONGER),
+    "healthy with 400 steps": (LONGER,),
+    "I with an output matrix of its own": (SUSPECTS["targets_not_shifted"][1], *OWN_MATRIX),
+    "healthy with twice the rate": (
+        ("PEAK, LOWEST, DECAY, BETAS = 1e-2", "PEAK, LOWEST, DECAY, BETAS = 2e-2"),
+    ),
+    "healthy with beta1 = 0.5": (("(0.9, 0.95)", "(0.5, 0.95)"),),
+}
+"""Scripts that tell why some of the cases have a lower loss than the twin."""
 ROWS = 8  # steps per request
 SETTINGS = {
     "data": "the plays that ship; the last 20,000 letters are held out",
@@ -168,21 +188,61 @@ def corpus() -> tuple[Tensor, CharTokenizer]:
 
 
 @functools.cache
+def edited_script(*edits: tuple[str, str]) -> types.ModuleType:
+    """Return the script with some of its lines replaced.
+
+    Args:
+        edits: Texts of the script, each with another text.
+
+    Raises:
+        ValueError: If a text isn't in the script exactly once.
+    """
+    code = Path(hunted_script.__file__).read_text(encoding="utf-8")
+    for old, new in edits:
+        if code.count(old) != 1:
+            raise ValueError(f"the script has {code.count(old)} times {old!r}")
+        code = code.replace(old, new)
+    module = types.ModuleType("hunted_script_edited")
+    exec(compile(code, hunted_script.__file__, "exec"), module.__dict__)
+    return module
+
+
 def script_with(bug: str) -> types.ModuleType:
     """Return the script with a bug's line, or as it should be.
 
     Raises:
         UserError: If the bug is unknown.
     """
-    code = Path(hunted_script.__file__).read_text(encoding="utf-8")
-    if bug != HEALTHY:
-        if bug not in SUSPECTS:
-            raise UserError(f"there is no bug {bug!r}; the suspects are {', '.join(SUSPECTS)}")
-        right, wrong = SUSPECTS[bug][1]
-        code = code.replace(right, wrong)
-    module = types.ModuleType(f"hunted_script_{bug}")
-    exec(compile(code, hunted_script.__file__, "exec"), module.__dict__)
-    return module
+    if bug == HEALTHY:
+        return edited_script()
+    if bug not in SUSPECTS:
+        raise UserError(f"there is no bug {bug!r}; the suspects are {', '.join(SUSPECTS)}")
+    return edited_script(SUSPECTS[bug][1])
+
+
+def diff(bug: str) -> str:
+    """Return what repairing a bug changes in the script, by lines."""
+    right, wrong = (Path(hunted_script.__file__).read_text(encoding="utf-8"),) * 2
+    wrong = wrong.replace(*SUSPECTS[bug][1])
+    lines = difflib.ndiff(wrong.splitlines(), right.splitlines())
+    return "\n".join(f"    {line}" for line in lines if line.startswith(("-", "+")))
+
+
+def first_and_end(*edits: tuple[str, str]) -> tuple[float, float]:
+    """Train an edited script; return its first validation loss, and the mean of its last 16 losses.
+
+    As the cases do, it stops and resumes after every 8 steps.
+    """
+    ids, tokenizer = corpus()
+    module = edited_script(*edits)
+    with torch.random.fork_rng(devices=[]), hardware.threads_for(0):
+        script = module.Script(ids, tokenizer.vocab_size, 0)
+        first, losses = script.evaluate(), []
+        for step in range(module.STEPS):
+            losses.append(script.step(step)[0])
+            if (step + 1) % SAVED_EVERY == 0:
+                script.resume(script.checkpoint())
+    return first, float(np.mean(losses[-16:]))
 
 
 def norms(tensors: Mapping[str, Tensor]) -> Sizes:
@@ -263,7 +323,7 @@ def bug_of(case: str) -> str:
     Raises:
         UserError: If there is no such case.
     """
-    cases = CASES | {"warm-up": WARM_UP}
+    cases = CASES | {"warm-up": WARM_UP, TWIN: HEALTHY}
     if case not in cases:
         raise UserError(f"there is no case {case!r}; there are {', '.join(cases)}")
     return cases[case]
@@ -301,6 +361,8 @@ def trial(accused: Mapping[str, Any]) -> dict[str, Record]:
         differ = int(np.count_nonzero(repaired[case].apart(twin)))
         said = "the same run" if differ == 0 else f"{differ} of {STEPS} steps differ"
         print(f"{case} with {bug} repaired, and its twin: {said}")
+        if differ == 0:
+            print(diff(bug))
     if not repaired:
         print("no case is accused yet")
     return repaired
@@ -328,10 +390,10 @@ class Hunt:
         print("\n".join(f"{name:12} {value}" for name, value in SETTINGS.items()))
 
     def request(self, case: str, kind: str, *step: int) -> None:
-        """Count a request for evidence, and print the evidence beside the twin's.
+        """Count a request for evidence, and print it beside the twin's. The twin itself is free.
 
         Args:
-            case: A letter from A to J, or "warm-up".
+            case: A letter from A to J, "warm-up" or "twin".
             kind: "rows", "rates" (8 steps from a step on), "batch", "gradient", "update" (of a
                 step), "checkpoint", "evaluation", "probe" (after 0, 8, 16, ... steps) or "seeds".
             step: The step, unless the kind is "seeds".
@@ -345,8 +407,11 @@ class Hunt:
             raise UserError(f"{kind!r} takes {'no' if kind == 'seeds' else 'one'} step")
         bug_of(case)
         text = self.kinds[kind](case, *step)
-        self.requests.append(" ".join([f"{case}, {kind}", *map(str, step)]))
-        print(f"request {len(self.requests)}: {self.requests[-1]}\n{text}")
+        asked = " ".join([f"{case}, {kind}", *map(str, step)])
+        if case != TWIN:
+            self.requests.append(asked)
+        number = "free" if case == TWIN else len(self.requests)
+        print(f"request {number}: {asked}\n{text}")
 
     def bill(self) -> None:
         """Print the number of requests, and on which cases they went."""
@@ -381,10 +446,13 @@ def saved_after(steps: int) -> int:
 
 
 def side_by_side(rows: Mapping[Any, Iterable[tuple[float, float]]], head: str, digits: int) -> str:
-    """Return pairs of a case's and its twin's numbers as a table."""
+    """Return pairs of a case's and its twin's numbers as a table, with * at unequal ones."""
     lines = [head]
     for name, pairs in rows.items():
-        cells = "".join(f"{mine:12.{digits}f}{twins:12.{digits}f}" for mine, twins in pairs)
+        cells = "".join(
+            f"{mine:12.{digits}f}{'*' if mine != twins else ' '}{twins:11.{digits}f}"
+            for mine, twins in pairs
+        )
         lines.append(f"{name!s:>10}{cells}")
     return "\n".join(lines)
 

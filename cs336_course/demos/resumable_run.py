@@ -28,7 +28,8 @@ class SmallRun:
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer, lambda step: min(1, (step + 1) / 8) * (1 - step / 50)
         )
-        self.data = torch.Generator().manual_seed(seed)  # decides the batches
+        number = int(np.random.SeedSequence((seed, 1)).generate_state(1)[0])
+        self.data = torch.Generator().manual_seed(number)  # decides the batches
         self.tokens = tokens
         self.step = 0
 

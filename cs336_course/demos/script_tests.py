@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from cs336_course.demos.bug_hunt import HEALTHY, SUSPECTS, corpus, script_with
+from cs336_course.demos.bug_hunt import HEALTHY, SUSPECTS, corpus, edited_script, script_with
 from cs336_course.demos.hunted_script import LENGTH, PEAK, WARMUP
 from cs336_lib.system import hardware
 
@@ -119,4 +119,32 @@ def caught() -> dict[str, list[str]]:
         return {
             bug: [name for name, test in TESTS.items() if not test(script_with(bug))]
             for bug in (HEALTHY, *SUSPECTS)
+        }
+
+
+SPLIT = "self.train_text, self.held_out = text[:-20_000], text[-20_000:]"
+UNSEEN: dict[str, tuple[str, str]] = {
+    "sees half of the text": (
+        SPLIT,
+        "self.train_text, self.held_out = text[: len(text) // 2 - 10_000], text[-20_000:]",
+    ),
+    "trains on the held-out part, too": (
+        SPLIT,
+        "self.train_text, self.held_out = text, text[-20_000:]",
+    ),
+    "never begins in the second half": (
+        "starts = torch.randint(len(text) - LENGTH,",
+        "starts = torch.randint(len(text) // 2,",
+    ),
+}
+"""Bugs that none of the eight tests finds."""
+
+
+def missed() -> dict[str, list[str]]:
+    """Return which of the eight tests fail for each bug in `UNSEEN`."""
+    with torch.random.fork_rng(devices=[]), hardware.threads_for(0):
+        torch.manual_seed(0)
+        return {
+            bug: [name for name, test in TESTS.items() if not test(edited_script(edit))]
+            for bug, edit in UNSEEN.items()
         }

@@ -213,12 +213,12 @@ training_script = Exercise(
         edits(
             ("len(tokens) - LENGTH", "6500 - LENGTH")
         ),  # a text of the same length as the first one
-        edits(('"loss": total', '"loss": loss.item()')),  # the last micro-batch's loss
+        edits(("return total, norm", "return loss.item(), norm")),  # the last micro-batch's loss
         # the norm of the last micro-batch
         edits(
             (
                 "        loss.backward()\n",
-                "        optimizer.zero_grad()\n        loss.backward()\n",
+                "        model.zero_grad()\n        loss.backward()\n",
             )
         ),
         # clips values
@@ -308,7 +308,7 @@ training_script = Exercise(
             ("    optimizer.zero_grad()\n", ""),
             (
                 "        loss.backward()",
-                "        if not total:\n            optimizer.zero_grad()\n        loss.backward()",
+                "        if not total:\n            model.zero_grad()\n        loss.backward()",
             ),
         ),
         # gradients that are divided after the last backward

@@ -1,10 +1,13 @@
-"""Exercise of notebook 06c: the bugs of ten runs."""
+"""Exercises of notebook 06c: the bugs of ten runs, and a ninth test."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+import torch
 
 from cs336_course.demos import bug_hunt as hunt
+from cs336_course.demos.script_tests import UNSEEN
 from cs336_course.engine import Case, Exercise
 from cs336_course.engine.records import Record
 from cs336_course.exercises.named_letters import named_letters, says, swapped
@@ -67,4 +70,87 @@ bug_hunt = Exercise(
         ('"targets_not_shifted"', '"weights_too_large"'),
     ],
     right=[('"no_zero_grad"', '" NO_zero_grad"')],
+)
+
+
+# ninth_test
+
+OTHER_WINDOWS = (
+    "torch.randint(len(text) - LENGTH, (count,), generator=generator)",
+    "torch.randperm(len(text) - LENGTH, generator=generator)[:count]",
+)
+HEALTHY = {"": (), "a healthy script that draws its windows in another way": (OTHER_WINDOWS,)}
+
+
+def scripts() -> Iterator[Case]:
+    """Yield scripts, of which the first ones are healthy."""
+    for what, edits in HEALTHY.items():
+        yield Case(what, edits=edits)
+    for bug, edit in UNSEEN.items():
+        for data in range(2, 5):  # other numbers, so that one lucky batch isn't enough
+            other = ("DATA, MASKS = 0", f"DATA, MASKS = {data}")
+            yield Case(f"a script that {bug}", edits=(edit, other))
+
+
+def see_verdict(answer: Any, case: Case) -> Record:
+    """Observe whether a test accepts a script."""
+    verdict = answer(hunt.edited_script(*case.inputs["edits"]))
+    if isinstance(verdict, torch.Tensor | np.bool_):
+        verdict = bool(verdict)
+    if not isinstance(verdict, bool):
+        return {"said": f"your test must return True or False, not {type(verdict).__name__}."}
+    is_healthy = case.what in HEALTHY
+    if verdict != is_healthy:
+        kind = "a script that keeps" if is_healthy else "a script that breaks"
+        verb = "refuses" if is_healthy else "accepts"
+        return {"said": f"your test {verb} {kind} the promise."}
+    return {"right": True}
+
+
+ONLY_LARGEST = """
+def reads_everything(module):
+    script = module.Script(torch.arange(120_000), 1, 0)
+    largest = 0
+    for script.batches in range(500):
+        largest = max(largest, script.batch()[1].max().item())
+    return largest > 90_000
+"""
+ONE_BATCH = """
+def reads_everything(module):
+    x, y = module.Script(torch.arange(120_000), 1, 0).batch()
+    return 50_000 < y.max().item() < 100_000
+"""
+SAME_BATCH = """
+def reads_everything(module):
+    script = module.Script(torch.arange(120_000), 1, 0)
+    seen = torch.cat([script.batch()[1].flatten() for _ in range(500)])
+    return set((seen // 10_000).tolist()) == set(range(10))
+"""
+SMALLEST_AND_LARGEST = """
+def reads_everything(module):
+    script = module.Script(torch.arange(40_000), 1, 7)
+    seen = []
+    for script.batches in range(300):
+        seen += script.batch()[0].flatten().tolist()
+    return min(seen) < 1000 and 19_000 < max(seen) < 20_000
+"""
+ninth_test = Exercise(
+    NOTEBOOK,
+    "ninth_test",
+    scripts,
+    observe=see_verdict,
+    answers=("reads_everything",),
+    given={"torch": torch, "np": np},
+    may_seed=True,
+    smaller="Which text would you choose, if you could, so that a batch tells you where it was cut "
+    "out?",
+    wrong={},
+    refused=[
+        "def reads_everything(module): return True",
+        "def reads_everything(module): return False",
+        ONLY_LARGEST,
+        ONE_BATCH,
+        SAME_BATCH,
+    ],
+    right=[SMALLEST_AND_LARGEST],
 )

@@ -44,18 +44,25 @@ def curves(cases: Mapping[str, Record], twin: Record) -> Figure:
     return drawing
 
 
-def seeds(healthy: Sequence[Record], cases: Mapping[str, Record], title: str) -> Figure:
-    """Plot the last losses of healthy runs with several seeds, and of the cases on the scale."""
+def seeds(
+    healthy: Sequence[Record], cases: Mapping[str, Record], margin: float, title: str
+) -> Figure:
+    """Plot the last losses of healthy runs with several seeds, and of the cases.
+
+    A case that is off the scale is an arrow at its edge.
+    """
     drawing, axes = figure(11, 3.8)
     good = [record.end() for record in healthy]
+    axes.axvspan(min(good) - margin, max(good) + margin, color=GREEN, alpha=0.1)
     axes.axvspan(min(good), max(good), color=GREEN, alpha=0.2)
-    axes.plot(good, [0.0] * len(good), "D", color=GREEN, label="healthy, three seeds")
-    shown = {case: record.end() for case, record in cases.items() if record.end() > LOWEST}
-    for place, (case, loss) in enumerate(sorted(shown.items(), key=lambda item: item[1])):
-        height = 0.5 + 0.4 * (place % 4)
-        axes.plot(loss, height, "o", color=RED)
+    axes.plot(good, [0.0] * len(good), "D", color=GREEN, label=f"healthy, {len(good)} seeds")
+    ends = sorted((record.end(), case) for case, record in cases.items())
+    for place, (loss, case) in enumerate(ends):
+        height, is_off = 0.5 + 0.4 * (place % 4), loss < LOWEST
+        shown = max(loss, LOWEST)
+        axes.plot(shown, height, "<" if is_off else "o", color=RED, markersize=10 if is_off else 7)
         note = {"xytext": (8, -5), "textcoords": "offset points", "fontweight": "bold"}
-        axes.annotate(case, (loss, height), **note)
+        axes.annotate(f"{case} ({loss:.2f})" if is_off else case, (shown, height), **note)
     axes.set(ylim=(-0.4, 2.2), yticks=[])
     axes.legend(loc="upper right")
     label(axes, title, "mean of the last 16 losses [nats/token]", "")

@@ -260,23 +260,32 @@ def timeline(ways: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], ti
 
 
 def divergence(
-    differences: Mapping[str, Sequence[float]], first_step: int, smallest: float, title: str
+    losses: Mapping[str, Sequence[float]],
+    straight: Sequence[float],
+    first_step: int,
+    smallest: float,
+    title: str,
 ) -> Figure:
-    """Plot the loss difference from an uninterrupted run, with one panel per checkpoint variant.
+    """Plot the losses of resumed runs over those of a run that never stopped, and how far apart.
 
-    The axis is logarithmic above `smallest` and linear below it, so that 0 has a place.
+    There is one column per run. The axis of differences is logarithmic above `smallest` and linear
+    below it, so that 0 has a place.
     """
-    names = list(differences)
-    drawing, panels = figure(13, 4.2, ncols=len(names), sharey=True, squeeze=False)
-    for axes, name in zip(panels[0], names, strict=True):
-        values = differences[name]
+    drawing, panels = figure(
+        14, 6.2, nrows=2, ncols=len(losses), sharex=True, sharey="row", squeeze=False
+    )
+    for (top, bottom), (name, values) in zip(panels.T, losses.items(), strict=True):
         steps = range(first_step, first_step + len(values))
-        exact = max(values) == 0
-        axes.plot(steps, values, color=GREEN if exact else RED, marker="o", markersize=4)
-        with_zero(axes, smallest, 5)
-        axes.set_title(name.replace(" ", "\n"), fontsize=14, fontweight="bold")
-        axes.set_xlabel("step")
-    panels[0, 0].set_ylabel("difference in loss\n[nats/token]")
+        apart = np.abs(np.subtract(values, straight))
+        colour = RED if apart.any() else GREEN
+        top.plot(steps, straight, color=GREY, linewidth=5)
+        top.plot(steps, values, color=colour, linewidth=1.8)
+        bottom.plot(steps, apart, color=colour, marker="o", markersize=4)
+        with_zero(bottom, smallest, 5)
+        top.set_title(name.replace(" ", "\n"), fontsize=14, fontweight="bold")
+        bottom.set_xlabel("step")
+    panels[0, 0].set_ylabel("loss [nats/token]\n(grey: never stopped)")
+    panels[1, 0].set_ylabel("difference in loss\n[nats/token]")
     drawing.suptitle(title, fontsize=17, fontweight="bold")
     return drawing
 

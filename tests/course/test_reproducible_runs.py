@@ -1,7 +1,9 @@
 """Notebook 06b's exercises: what is said about a training script, and about each letter."""
 
 import os
+from pathlib import Path
 
+import nbformat
 import pytest
 
 from cs336_course.engine.judge import diagnose
@@ -16,6 +18,8 @@ from cs336_course.exercises.n06b_reproducible_runs import (
     SCHEDULER,
     SYNCED,
 )
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "06b_reproducible_runs.ipynb"
 
 
 def found(exercise, answer):
@@ -101,7 +105,7 @@ MISTAKES = {
     ],
     "begins with old gradients": [("    optimizer.zero_grad()\n", "")],
     "uses the gradient of its last micro-batch only": [
-        ("        loss.backward()", "        optimizer.zero_grad(), loss.backward()")
+        ("        loss.backward()", "        model.zero_grad(), loss.backward()")
     ],
     "isn't the sum of the micro-batches' gradients": [
         (
@@ -129,7 +133,7 @@ MISTAKES = {
     "the same mask for two micro-batches": [
         (
             "        loss = loss_of(model, inputs",
-            "        torch.manual_seed(step)\n        loss = loss_of(model, inputs",
+            "        torch.manual_seed(0)\n        loss = loss_of(model, inputs",
         )
     ],
     "the same mask in steps 0 and 1": [
@@ -177,7 +181,9 @@ MISTAKES = {
     "logs another learning rate": [('"lr": rate(step)', '"lr": rate(step + 1)')],
     "log the norm before clipping": [('"grad_norm": norm', '"grad_norm": min(norm, 1.0)')],
     "it isn't the gradient's norm": [('"grad_norm": norm', '"grad_norm": norm**2')],
-    "that is the loss of the last micro-batch": [('"loss": total', '"loss": 4 * loss.item()')],
+    "that is the loss of the last micro-batch": [
+        ("return total, norm", "return 4 * loss.item(), norm")
+    ],
     "a fourth of the last micro-batch's loss": [("total += loss", "total = loss")],
     "that is the sum of the micro-batches' losses": [('"loss": total', '"loss": 4 * total')],
     "you divide twice": [('"loss": total', '"loss": total / 4')],
@@ -297,3 +303,10 @@ def test_names_that_a_script_imports_are_its_own_again():
     script = exercises.training_script.run(code)
     assert found(exercises.training_script, script) is None
     assert script.__globals__["replace"] is os.replace
+
+
+def test_the_given_functions_stand_in_the_solution_too():
+    cells = nbformat.read(NOTEBOOK, as_version=4).cells
+    given = [c.source for c in cells if c.source.startswith(("STEPS, WARMUP", "def loss_of("))]
+    assert len(given) == 2
+    assert all(source in exercises.training_script.solution for source in given)

@@ -41,6 +41,8 @@ def test_the_right_repair_gives_the_twin_and_a_wrong_one_changes_nothing(capsys)
     assert not repaired["G"].apart(bug_hunt.record("G")).any()
     said = capsys.readouterr().out
     assert "A with last_piece_only repaired, and its twin: the same run" in said
+    assert "    -             self.optimizer.zero_grad()" in said
+    assert said.count("zero_grad") == 2  # in A's difference and G's name; a wrong one has none
     assert "G with no_zero_grad repaired, and its twin: 96 of 96 steps differ" in said
 
 
@@ -108,6 +110,7 @@ def test_requests_are_counted_and_printed_beside_the_twin(capsys):
     assert "request 1: G, rows 0\n" in said
     assert "8 steps counted by AdamW, twin 16" in said
     assert "letters: 32, twin 1" in said
+    assert "      step        rate" in said
     assert said.endswith("9 requests: G 1, F 1, I 1, A 1, D 1, H 1, B 1, E 1, J 1\n")
 
 
@@ -127,6 +130,32 @@ def test_impossible_requests_are_refused_and_not_counted(request_, said):
     with pytest.raises(UserError, match=said):
         hunt.request(*request_)
     assert hunt.requests == []
+
+
+def test_requests_about_the_twin_are_free_and_unequal_numbers_are_marked(capsys):
+    hunt = Hunt()
+    hunt.request("twin", "probe", 16)
+    assert hunt.requests == []
+    hunt.request("D", "rows", 0)
+    step_0, step_1 = capsys.readouterr().out.splitlines()[4:6]
+    assert "*" not in step_0
+    assert step_1.count("*") == 2
+
+
+def test_the_eight_tests_miss_three_more_bugs():
+    assert set(script_tests.missed()) == set(script_tests.UNSEEN)
+    assert not any(script_tests.missed().values())
+
+
+def test_every_variant_can_be_made_and_other_texts_are_refused():
+    for edits in bug_hunt.VARIANTS.values():
+        assert bug_hunt.edited_script(*edits).STEPS in (96, 400)
+    with pytest.raises(ValueError, match="0 times"):
+        bug_hunt.edited_script(("not in the script", ""))
+
+
+def test_a_run_without_instruments_ends_as_its_records_say():
+    assert bug_hunt.first_and_end()[1] == bug_hunt.run().end()
 
 
 def test_unknown_bugs_are_refused():
@@ -149,8 +178,8 @@ def test_the_figures_show_cases_repairs_and_tests():
     assert [max(line.get_ydata()) > 0 for line in drawing.axes[0].get_lines()] == [True, False]
     drawing = plots.repair(cases["F"], twin, twin, "title")
     assert drawing.axes[1].get_yscale() == "symlog"
-    drawing = plots.seeds([twin], cases, "title")
-    assert "I" not in {text.get_text() for text in drawing.axes[0].texts}  # off the scale
+    drawing = plots.seeds([twin], cases, 0.05, "title")
+    assert "I (0.01)" in {text.get_text() for text in drawing.axes[0].texts}  # off the scale
     drawing = plots.caught({"one": ["b"]}, ["a", "b"], "title")
     assert list(drawing.axes[0].get_lines()[0].get_ydata()) == [1]
     plt.close("all")
