@@ -39,7 +39,7 @@ COURSE = (
     Lecture("05b_loss_and_muon", "Losses,\nfirst weights\nand Muon", 80, ("05",), (4, 1), TRAINING),
     Lecture("06_training_loop", "The training\nloop", 105, ("05",), (4, 2), TRAINING),
     Lecture("06b_reproducible_runs", "Reproducible\nruns", 105, ("06",), (5, 2), TRAINING),
-    Lecture("06c_bug_hunt", "A bug\nhunt", 90, ("06b",), (6, 2), TRAINING),
+    Lecture("06c_bug_hunt", "A bug\nhunt", 95, ("06b",), (6, 2), TRAINING),
     Lecture("07_gpt2_model", "GPT-2, part\nby part", 145, ("03", "05b"), (4, 0), GPT2),
     Lecture("08_gpt2_training", "GPT-2,\ntrained", 110, ("06", "07"), (5, 1), GPT2),
     Lecture("09_gpt2_speed", "GPT-2,\nfast", 112, ("08",), (6, 1), GPT2),
