@@ -87,7 +87,7 @@ def scripts() -> Iterator[Case]:
     for what, edits in HEALTHY.items():
         yield Case(what, edits=edits)
     for bug, edit in UNSEEN.items():
-        for data in range(2, 5):  # other numbers, so that one lucky batch isn't enough
+        for data in (2, 3, 5):  # with 5, the first batch has no held-out letter by chance
             other = ("DATA, MASKS = 0", f"DATA, MASKS = {data}")
             yield Case(f"a script that {bug}", edits=(edit, other))
 
