@@ -66,22 +66,18 @@ def digits(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def mfu_bars(shares: Mapping[str, float], good: float = 0.5) -> Figure:
-    """Draw a horizontal bar for the MFU of each kind of work."""
+def peak_bars(shares: Mapping[str, float], kind: str = "measured") -> Figure:
+    """Draw a horizontal bar for the share of a measured or a datasheet's peak of each work."""
     fig, axes = figure(11, 0.7 * len(shares) + 1.6)
     names = list(shares)[::-1]
     values = [shares[name] for name in names]
-    colours = [GREEN if value >= good else BLUE for value in values]
-    bars = axes.barh(names, values, color=colours, height=0.62)
+    bars = axes.barh(names, values, color=BLUE, height=0.62)
     for text in axes.bar_label(bars, [f"{value:.1%}" for value in values], padding=5):
         text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1.5})
-    axes.axvline(good, color=BLACK, ls="--", lw=1.5)
-    axes.text(good, len(names) - 0.45, f" very good: {good:.0%}", va="bottom", fontsize=13)
     axes.set_xlim(0, max(1.08, max(values) * 1.15))
-    axes.set_ylim(top=len(names) - 0.1)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:.0%}"))
     axes.grid(False, axis="y")
-    label(axes, "Model FLOPs utilization", "share of the peak", "")
+    label(axes, f"Share of this machine's {kind} peak", f"share of the {kind} peak", "")
     return fig
 
 

@@ -47,9 +47,10 @@ def test_a_roof_may_have_a_lower_one():
     assert "vector units" in words(drawing)
 
 
-def test_mfu_bars_show_the_share():
-    drawing = plots.mfu_bars({"matmul": 0.812, "step": 0.3})
+def test_peak_bars_show_the_share():
+    drawing = plots.peak_bars({"matmul": 0.812, "step": 0.3})
     assert {"81.2%", "30.0%"} <= set(words(drawing))
+    assert drawing.axes[0].get_title(loc="left") == "Share of this machine's measured peak"
 
 
 def test_stacked_adds_up():
