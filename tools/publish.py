@@ -52,7 +52,7 @@ def with_exercise_names(notebook: NotebookNode) -> NotebookNode:
     """Put the name of each exercise before its heading, as a target such as `exercise-to_bf16`."""
     heading = None
     for cell in notebook.cells:
-        if cell.source.startswith("### Exercise"):
+        if cell.source.startswith(("### Exercise", "### Extra exercise")):
             heading = cell
         if heading and (name := cell.metadata.get("cs336", {}).get("exercise")):
             heading.source = f"(exercise-{name})=\n{heading.source}"
