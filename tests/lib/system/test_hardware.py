@@ -214,11 +214,12 @@ def test_freed_memory_is_kept_within_the_block_and_goes_back_after_it():
 
 @glibc_only
 def test_many_tensors_go_back_to_the_system_after_the_block():
-    # In a third of the processes, a little object lies above them and holds them all. So one of
-    # eight processes has to give them back, which none does without the threshold for trimming.
+    # In a third to three quarters of the processes, by machine, a little object lies above them and
+    # holds them all. So one of 32 has to give them back, which none does without the threshold for
+    # trimming: 0.75 ** 32 is 0.0001.
     resource = pytest.importorskip("resource")
     tensor = 2**26 / resource.getpagesize()
-    assert any(faults_and_pages()[5] < 1.5 * tensor for _ in range(8))
+    assert any(faults_and_pages()[5] < 1.5 * tensor for _ in range(32))
 
 
 @glibc_only
