@@ -202,15 +202,6 @@ def pair_loss() -> float:
     return -table[texts[:, :-1], texts[:, 1:]].mean().item()
 
 
-def positions_ahead(n_head: int = N_HEAD, seq: int = SEQ) -> list[int]:
-    """Return the rows of `y.view(batch, seq, n_embd)` that hold results of later tokens.
-
-    Row r holds pieces n_head * r to n_head * r + n_head - 1 of (head, token) in row-major order.
-    """
-    last_token = [(n_head * row + n_head - 1) % seq for row in range(seq)]
-    return [row for row in range(seq) if last_token[row] > row]
-
-
 @torch.no_grad()
 def rows_that_leak(
     model: Callable[[Tensor], Tensor], tokens: Int[Tensor, "batch seq"], vocab_size: int
