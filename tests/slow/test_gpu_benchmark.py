@@ -31,7 +31,7 @@ def parts(folder: Path) -> dict:
     """The results that are stored so far."""
     return {
         name: part
-        for path in folder.glob("*.json")
+        for path in folder.glob("gpu_*.json")  # no temporary file: a kill would leave it behind
         for name, part in json.loads(path.read_text(encoding="utf-8"))["parts"].items()
     }
 
