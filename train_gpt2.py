@@ -424,7 +424,7 @@ def save(out: Path, model: nn.Module, optimizer, config, step: int) -> None:
     state = {"step": step, "log": os.path.getsize(out / "log.jsonl"), "config": asdict(config)}
     state |= {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     torch.save(state, out / "checkpoint.tmp")
-    for name in ("config.json", "model.safetensors", "checkpoint.pt"):  # each old or new, not half
+    for name in ("config.json", "model.safetensors", "checkpoint.pt"):  # the checkpoint commits
         os.replace((out / name).with_suffix(".tmp"), out / name)
 
 

@@ -155,9 +155,9 @@ def killed_at(call: int, function: Callable) -> Callable:
         ("", "save_file", 2),
         ("torch", "save", 2),
         ("os", "replace", 2),  # between the renames of the first save
-        ("os", "replace", 4),
         ("os", "replace", 5),
         ("os", "replace", 6),
+        ("os", "replace", 9),  # of the last save, which no later one would repair
     ],
 )
 def test_killed_at_any_moment_it_ends_the_same(file, config, monkeypatch, owner, name, call):
