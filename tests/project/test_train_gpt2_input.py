@@ -318,17 +318,20 @@ def test_hellaswag_in_batches_is_what_it_is_one_by_one(file, config, examples):
     assert len(examples[1][1][2]) > config.block_size  # a whole window of the ending is scored
     torch.manual_seed(0)
     model = file.GPT(dataclasses.replace(config, vocab_size=len(LETTERS)))
-    right = 0
-    for context, endings, label in examples:
+    right, wrong = [], []
+    for context, endings, _ in examples:
         found = file.ending_losses(model, [context] * 4, endings)
         for ending, loss in zip(endings, found, strict=True):
             row = torch.tensor((context + ending)[-17:])
             logits, count = model(row[None, :-1])[0], min(len(ending), len(row) - 1)
             alone = torch.nn.functional.cross_entropy(logits[-count:], row[-count:])
             torch.testing.assert_close(loss, alone)
-        right += found.argmin().item() == label
-    many = examples * 11  # more than one batch of 16, and the last one isn't full
-    assert file.hellaswag(model, many, FP32) == pytest.approx(right / 3)
+        likeliest = found.argmin().item()
+        right.append((context, endings, likeliest))
+        wrong.append((context, endings, 3 - likeliest))
+    # There is more than one batch of 16, and the last one isn't full.
+    assert file.hellaswag(model, right * 11, FP32) == 1
+    assert file.hellaswag(model, right * 5 + wrong * 6, FP32) == pytest.approx(5 / 11)
 
 
 @pytest.mark.parametrize("world", [2, 5])
