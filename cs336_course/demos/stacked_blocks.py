@@ -75,7 +75,7 @@ def train(streams: Streams, n_layer: int, steps: int = 100, lr: float = 1e-3) ->
     return Trained(alike, direction, sum(losses[-20:]) / 20)
 
 
-def loss_of(model: nn.Module, stream: Tensor, targets: Tensor) -> Tensor:
+def loss_of(model: GPT, stream: Tensor, targets: Tensor) -> Tensor:
     """Return the loss of the letters that are read out of the last stream."""
     logits = model.lm_head(model.transformer.ln_f(stream))[..., : model.config.vocab_size]
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten())

@@ -210,13 +210,13 @@ def attention_trace(
     past = np.tri(count, dtype=bool)
     weights = np.exp(scores) * past
     weights /= weights.sum(1, keepdims=True)
-    drawing, panels = figure(15, 4.9, ncols=6, width_ratios=(width, width, 1, count, count, 1))
-    root = f"q k / {np.sqrt(width):.3g}"
+    drawing, panels = figure(15, 4.9, ncols=6, width_ratios=(width, width, 1.4, count, count, 1.4))
+    root = f"q·k / {np.sqrt(width):.3g}"
     tables = (
         ("query", queries, "%.0f", ""),
         ("key", keys, "%.0f", ""),
         ("value", values, "%.0f", ""),
-        (f"scores {root}", scores, "%.0f", "future"),
+        (f"scores ({root})", scores, "%.0f", "future"),
         ("weights (softmax)", weights, "%.2f", "future"),
         ("output", weights @ values, "%.1f", ""),
     )
