@@ -227,7 +227,9 @@ def attention_trace(
         for (row, column), number in np.ndenumerate(shown):
             if np.isnan(number):
                 place = (column - 0.5, row - 0.5)
-                axes.add_patch(Rectangle(place, 1, 1, facecolor="#dddddd", hatch="//", lw=0))
+                axes.add_patch(
+                    Rectangle(place, 1, 1, facecolor="none", edgecolor=GREY, hatch="//", lw=1)
+                )
                 continue
             middle = {"ha": "center", "va": "center", "size": 15}
             axes.text(column, row, form % number, **middle)
