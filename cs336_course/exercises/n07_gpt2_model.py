@@ -1,23 +1,20 @@
-"""Exercises of notebook 07: the parts of GPT-2, and sampling."""
+"""Exercises of notebook 07: the parts of GPT-2."""
 
 import math
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from einops import einsum, rearrange, repeat
 from torch import Tensor, nn
 
 from cs336_course.engine import Case, Exercise, edits, function, normal, sizes
-from cs336_course.engine.modules import SAYS, fill, module
+from cs336_course.engine.modules import SAYS, module
 from cs336_course.engine.observe import runs_elsewhere
-from cs336_course.engine.records import Record, plain
+from cs336_course.engine.records import Record
 from cs336_lib import model as library
 from cs336_lib.config import GPTConfig
-from cs336_lib.hugging_face import hugging_face_tensors
-from cs336_lib.sampling import filter_logits
 
 NOTEBOOK = "07_gpt2_model"
 
@@ -169,129 +166,6 @@ embed = Exercise(
 
 
 # Exercise 2
-
-
-def mlp_cases() -> Iterator[Case]:
-    """Yield inputs in fp64, whose precision tells the tanh formula from the exact GELU."""
-    for n_embd, batch, seq in ((24, 3, 5), (1, 2, 1), (7, 1, 4), (15, 2, 9)):
-        x = 2 * normal(batch, seq, n_embd, seed=n_embd).double()
-        yield Case("", config=shape(1, n_embd), x=x, on_other_device=n_embd == 7)
-
-
-class WrittenOut(nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd)
-        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd)
-
-    def forward(self, x):
-        x = self.c_fc(x)
-        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
-        return self.c_proj(0.5 * x * (1 + torch.tanh(inner)))
-
-
-class WithModule(WrittenOut):
-    def __init__(self, config):
-        super().__init__(config)
-        self.gelu = nn.GELU(approximate="tanh")
-
-    def forward(self, x):
-        return self.c_proj(self.gelu(self.c_fc(x)))
-
-
-class ByMatmul(WrittenOut):
-    def forward(self, x):
-        hidden = F.gelu(F.linear(x, self.c_fc.weight, self.c_fc.bias), approximate="tanh")
-        return hidden @ self.c_proj.weight.T + self.c_proj.bias
-
-
-GELU = 'F.gelu(self.c_fc(x), approximate="tanh")'
-
-
-def formula(inner: str) -> str:
-    """Return GELU's tanh formula for h, with another argument of tanh."""
-    return f"(h := self.c_fc(x)) * 0.5 * (1 + torch.tanh({inner}))"
-
-
-mlp = Exercise(
-    NOTEBOOK,
-    "mlp",
-    mlp_cases,
-    observe=module(),
-    answers=("MLP",),
-    library=library.MLP,
-    tolerance=10,  # for constants that are typed as numbers
-    smaller="With n_embd 2, how many numbers does a token have after c_fc, and how many after "
-    "c_proj?",
-    says=SAYS,
-    wrong={
-        "GPT-2 was trained with GELU's tanh formula, F.gelu(..., approximate='tanh').": (
-            ', approximate="tanh"',
-            "",
-        ),
-        "that is the sigmoid formula of GELU; GPT-2 has the tanh formula.": (
-            GELU,
-            "self.c_fc(x) * torch.sigmoid(1.702 * self.c_fc(x))",
-        ),
-        "GELU's tanh formula has a cube between c_fc and c_proj, h + 0.044715 * h**3; you square "
-        "h.": (GELU, formula("(2 / math.pi) ** 0.5 * (h + 0.044715 * h**2)")),
-        "a constant of GELU is slightly off. They are sqrt(2 / pi) and 0.044715.": [
-            (GELU, formula("(2 / math.pi) ** 0.5 * (h + 0.0447 * h**3)")),
-            (GELU, formula("(2 / math.pi) ** 0.5 * (h + 0.04472 * h**3)")),
-            (GELU, formula("0.798 * (h + 0.044715 * h**3)")),
-        ],
-        "sqrt(2 / pi) lost its root.": (GELU, formula("2 / math.pi * (h + 0.044715 * h**3)")),
-        "the nonlinearity is ReLU; GPT-2 has GELU.": (GELU, "self.c_fc(x).relu()"),
-        "that is SiLU; GPT-2 has GELU.": (GELU, "F.silu(self.c_fc(x))"),
-        "there is no nonlinearity between the two layers.": (GELU, "self.c_fc(x)"),
-        "GELU belongs between the two layers, not after them.": (
-            f"self.c_proj({GELU})",
-            'F.gelu(self.c_proj(self.c_fc(x)), approximate="tanh")',
-        ),
-        "GELU belongs between the two layers, not before them.": (
-            GELU,
-            'self.c_fc(F.gelu(x, approximate="tanh"))',
-        ),
-        "there is one GELU, between the layers; you have a second one.": (
-            f"self.c_proj({GELU})",
-            f'F.gelu(self.c_proj({GELU}), approximate="tanh")',
-        ),
-        "you add x; the block does that.": ("return self", "return x + self"),
-        "`forward` returns None; is its `return` missing?": ("return ", ""),
-        "GPT-2's linear layers have a bias, both of them.": [
-            ("n_embd)\n        self.c_proj", "n_embd, bias=False)\n        self.c_proj"),
-            ("4 * config.n_embd, config.n_embd)", "4 * config.n_embd, config.n_embd, bias=False)"),
-            ("config.n_embd)\n", "config.n_embd, bias=False)\n"),
-        ],
-        "the hidden width is four times config.n_embd.": [
-            ("4 * config.n_embd", "2 * config.n_embd"),
-            ("4 * config.n_embd", "config.n_embd"),
-            ("4 * config.n_embd", "3072"),
-        ],
-    },
-    refused=[
-        (
-            "config.n_embd)\n        self.c_proj",
-            "config.n_embd).requires_grad_(False)\n        self.c_proj",
-        ),
-        ("config.n_embd)\n\n", "config.n_embd).requires_grad_(False)\n\n"),
-        ("self.c_fc(x)", "self.c_fc(x.requires_grad_(False))"),
-        (GELU, f"2 * {GELU}"),
-        (GELU, f"({GELU} if len(x) == 3 else 2 * {GELU})"),
-        ("c_fc", "fc"),
-        ("self.c_proj =", "self.norm = nn.LayerNorm(8)\n        self.c_proj ="),
-        (GELU, f"F.dropout({GELU}, 0.1)"),
-        (f"self.c_proj({GELU})", f"F.dropout(self.c_proj({GELU}), 0.1, self.training)"),
-        (f"self.c_proj({GELU})", f"{GELU} @ self.c_fc.weight"),
-        (GELU, f"({GELU} if self.training else self.c_fc(x))"),
-        nn.Identity,
-        lambda config: None,
-    ],
-    right=[WrittenOut, WithModule, ByMatmul],
-)
-
-
-# Exercise 3
 
 
 def library_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -482,7 +356,7 @@ attention = Exercise(
 )
 
 
-# Exercise 4
+# Exercise 3
 
 
 def module_cases() -> Iterator[tuple[GPTConfig, int, int]]:
@@ -682,6 +556,129 @@ causal_self_attention = Exercise(
         ),
     ],
     right=[Chunked, HeadByHead, ByKernel],
+)
+
+
+# Exercise 4
+
+
+def mlp_cases() -> Iterator[Case]:
+    """Yield inputs in fp64, whose precision tells the tanh formula from the exact GELU."""
+    for n_embd, batch, seq in ((24, 3, 5), (1, 2, 1), (7, 1, 4), (15, 2, 9)):
+        x = 2 * normal(batch, seq, n_embd, seed=n_embd).double()
+        yield Case("", config=shape(1, n_embd), x=x, on_other_device=n_embd == 7)
+
+
+class WrittenOut(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd)
+        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd)
+
+    def forward(self, x):
+        x = self.c_fc(x)
+        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+        return self.c_proj(0.5 * x * (1 + torch.tanh(inner)))
+
+
+class WithModule(WrittenOut):
+    def __init__(self, config):
+        super().__init__(config)
+        self.gelu = nn.GELU(approximate="tanh")
+
+    def forward(self, x):
+        return self.c_proj(self.gelu(self.c_fc(x)))
+
+
+class ByMatmul(WrittenOut):
+    def forward(self, x):
+        hidden = F.gelu(F.linear(x, self.c_fc.weight, self.c_fc.bias), approximate="tanh")
+        return hidden @ self.c_proj.weight.T + self.c_proj.bias
+
+
+GELU = 'F.gelu(self.c_fc(x), approximate="tanh")'
+
+
+def formula(inner: str) -> str:
+    """Return GELU's tanh formula for h, with another argument of tanh."""
+    return f"(h := self.c_fc(x)) * 0.5 * (1 + torch.tanh({inner}))"
+
+
+mlp = Exercise(
+    NOTEBOOK,
+    "mlp",
+    mlp_cases,
+    observe=module(),
+    answers=("MLP",),
+    library=library.MLP,
+    tolerance=10,  # for constants that are typed as numbers
+    smaller="With n_embd 2, how many numbers does a token have after c_fc, and how many after "
+    "c_proj?",
+    says=SAYS,
+    wrong={
+        "GPT-2 was trained with GELU's tanh formula, F.gelu(..., approximate='tanh').": (
+            ', approximate="tanh"',
+            "",
+        ),
+        "that is the sigmoid formula of GELU; GPT-2 has the tanh formula.": (
+            GELU,
+            "self.c_fc(x) * torch.sigmoid(1.702 * self.c_fc(x))",
+        ),
+        "GELU's tanh formula has a cube between c_fc and c_proj, h + 0.044715 * h**3; you square "
+        "h.": (GELU, formula("(2 / math.pi) ** 0.5 * (h + 0.044715 * h**2)")),
+        "a constant of GELU is slightly off. They are sqrt(2 / pi) and 0.044715.": [
+            (GELU, formula("(2 / math.pi) ** 0.5 * (h + 0.0447 * h**3)")),
+            (GELU, formula("(2 / math.pi) ** 0.5 * (h + 0.04472 * h**3)")),
+            (GELU, formula("0.798 * (h + 0.044715 * h**3)")),
+        ],
+        "sqrt(2 / pi) lost its root.": (GELU, formula("2 / math.pi * (h + 0.044715 * h**3)")),
+        "the nonlinearity is ReLU; GPT-2 has GELU.": (GELU, "self.c_fc(x).relu()"),
+        "that is SiLU; GPT-2 has GELU.": (GELU, "F.silu(self.c_fc(x))"),
+        "there is no nonlinearity between the two layers.": (GELU, "self.c_fc(x)"),
+        "GELU belongs between the two layers, not after them.": (
+            f"self.c_proj({GELU})",
+            'F.gelu(self.c_proj(self.c_fc(x)), approximate="tanh")',
+        ),
+        "GELU belongs between the two layers, not before them.": (
+            GELU,
+            'self.c_fc(F.gelu(x, approximate="tanh"))',
+        ),
+        "there is one GELU, between the layers; you have a second one.": (
+            f"self.c_proj({GELU})",
+            f'F.gelu(self.c_proj({GELU}), approximate="tanh")',
+        ),
+        "you add x; the block does that.": ("return self", "return x + self"),
+        "`forward` returns None; is its `return` missing?": ("return ", ""),
+        "GPT-2's linear layers have a bias, both of them.": [
+            ("n_embd)\n        self.c_proj", "n_embd, bias=False)\n        self.c_proj"),
+            ("4 * config.n_embd, config.n_embd)", "4 * config.n_embd, config.n_embd, bias=False)"),
+            ("config.n_embd)\n", "config.n_embd, bias=False)\n"),
+        ],
+        "the hidden width is four times config.n_embd.": [
+            ("4 * config.n_embd", "2 * config.n_embd"),
+            ("4 * config.n_embd", "config.n_embd"),
+            ("4 * config.n_embd", "3072"),
+        ],
+    },
+    refused=[
+        (
+            "config.n_embd)\n        self.c_proj",
+            "config.n_embd).requires_grad_(False)\n        self.c_proj",
+        ),
+        ("config.n_embd)\n\n", "config.n_embd).requires_grad_(False)\n\n"),
+        ("self.c_fc(x)", "self.c_fc(x.requires_grad_(False))"),
+        (GELU, f"2 * {GELU}"),
+        (GELU, f"({GELU} if len(x) == 3 else 2 * {GELU})"),
+        ("c_fc", "fc"),
+        ("self.c_proj =", "self.norm = nn.LayerNorm(8)\n        self.c_proj ="),
+        (GELU, f"F.dropout({GELU}, 0.1)"),
+        (f"self.c_proj({GELU})", f"F.dropout(self.c_proj({GELU}), 0.1, self.training)"),
+        (f"self.c_proj({GELU})", f"{GELU} @ self.c_fc.weight"),
+        (GELU, f"({GELU} if self.training else self.c_fc(x))"),
+        nn.Identity,
+        lambda config: None,
+    ],
+    right=[WrittenOut, WithModule, ByMatmul],
 )
 
 
@@ -1276,777 +1273,4 @@ gpt = Exercise(
         ("        super()", "        torch.manual_seed(1337)\n        super()"),
     ],
     right=[Rewritten, CutHead, SummedByHand],
-)
-
-
-# Exercise 8
-
-
-@torch.no_grad()
-def library_load_weights(model: nn.Module, theirs: dict[str, Tensor]) -> None:
-    """Copy OpenAI's tensors into the model. Their linear layers are stored as (in, out)."""
-    ours = dict(model.named_parameters())
-    for name, tensor in theirs.items():
-        name = "transformer." + name.removeprefix("transformer.")
-        if name in ours:
-            tensor = tensor.t() if ".c_" in name and name.endswith("weight") else tensor
-            ours[name][: len(tensor)] = tensor[: len(ours[name])]
-
-
-def published(config: GPTConfig, prefix: str = "", extras: str = "") -> dict[str, Tensor]:
-    """Return random tensors as files have them.
-
-    Args:
-        config: Shape of the model.
-        prefix: Text in front of each name.
-        extras: What else the file has, of "masks", "head first", "head last" and "classifier".
-    """
-    source = library.GPT(config)
-    fill(source, 0.2)
-    theirs = {
-        prefix + name.removeprefix("transformer."): tensor.detach().clone().contiguous()
-        for name, tensor in hugging_face_tensors(source).items()
-    }
-    for layer in range(config.n_layer if "masks" in extras else 0):
-        theirs[f"{prefix}h.{layer}.attn.bias"] = torch.ones(11, 11).tril()[None, None]
-        theirs[f"{prefix}h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
-    head = {"lm_head.weight": torch.ones_like(theirs[f"{prefix}wte.weight"])}
-    theirs = head | theirs if "head first" in extras else theirs
-    theirs = theirs | head if "head last" in extras else theirs
-    if "classifier" in extras:
-        theirs["score.weight"] = torch.ones(2, config.n_embd)
-    return theirs
-
-
-def files() -> Iterator[Case]:
-    """Yield files, and the shape of the model into which they are loaded."""
-    small, tiny = shape(2, 24, n_layer=3), shape(2, 8)
-    short = shape(2, 24, n_layer=3, block_size=6)
-    deep = shape(2, 4, n_layer=11, block_size=5, vocab_size=130)
-    square = shape(2, 16, block_size=16, vocab_size=16)  # its wpe and wte are square
-    masks, both = "masks", "masks, head last, classifier"
-    for what, theirs, own in (
-        ("a file without a prefix", published(tiny), tiny),
-        ("a file with causal masks", published(small, "", masks), small),
-        ("a file with a prefix and lm_head", published(tiny, "transformer.", "head first"), tiny),
-        ("another order of names", published(small, "transformer.", both), small),
-        ("fewer positions in the model", published(small, "", masks), short),
-        ("fewer positions in the file", published(short, "transformer.", both), small),
-        ("11 layers and another vocabulary", published(deep, "", masks), shape(2, 4, n_layer=11)),
-        ("square tables", published(square, "transformer.", both), square),
-    ):
-        yield Case(what, theirs=theirs, own=own)
-
-
-def loaded(answer: Any, case: Case) -> Record:
-    """Observe a model after loading, and whether the file is as before."""
-    model = library.GPT(case.inputs["own"])
-    fill(model, 0.1)
-    theirs = {name: tensor.clone() for name, tensor in case.inputs["theirs"].items()}
-    answer(model, theirs)
-    record = {name: plain(parameter) for name, parameter in model.named_parameters()}
-    record["file"] = list(theirs) == list(case.inputs["theirs"]) and all(
-        torch.equal(theirs[name], tensor) for name, tensor in case.inputs["theirs"].items()
-    )
-    record["tied"] = model.lm_head.weight is model.transformer.wte.weight
-    record["trains"] = all(parameter.requires_grad for parameter in model.parameters())
-    record["modes"] = sorted({module.training for module in model.modules()})
-    for tensor in theirs.values():
-        tensor.zero_()
-    record["own memory"] = all(bool(parameter.any()) for parameter in model.parameters())
-    return record
-
-
-@torch.no_grad()
-def by_state_dict(model, theirs):
-    ours = model.state_dict()
-    found = {}
-    for name, tensor in theirs.items():
-        name = name.removeprefix("transformer.")
-        if f"transformer.{name}" not in ours:
-            continue
-        if name.split(".")[-2] in ("c_attn", "c_proj", "c_fc") and tensor.ndim == 2:
-            tensor = rearrange(tensor, "i o -> o i")
-        like = ours[f"transformer.{name}"].clone()
-        rows = min(len(like), len(tensor))
-        like[:rows] = tensor[:rows]
-        found[f"transformer.{name}"] = like
-    model.load_state_dict(found, strict=False)
-
-
-@torch.no_grad()
-def by_own_names(model, theirs):
-    for name, parameter in model.named_parameters():
-        found = theirs.get(name, theirs.get(name.removeprefix("transformer.")))
-        if name.endswith("weight") and name.split(".")[-2].startswith("c_"):
-            found = found.mT
-        rows = min(found.size(0), parameter.size(0))
-        parameter.narrow(0, 0, rows).copy_(found.narrow(0, 0, rows))
-
-
-def by_data(model, theirs):
-    theirs = {name.replace("transformer.", ""): tensor for name, tensor in theirs.items()}
-    for prefix, part in model.transformer.named_modules():
-        for key, parameter in part.named_parameters(recurse=False):
-            tensor = theirs[f"{prefix}.{key}"]
-            if isinstance(part, nn.Linear):
-                tensor = torch.atleast_2d(tensor).t().squeeze(1 if key == "bias" else ())
-            for row, new in zip(parameter.data, tensor, strict=False):
-                row.copy_(new)
-
-
-TURNED = "tensor.t() if is_linear else tensor"
-COPIED = "ours[name][: len(tensor)] = tensor[: len(ours[name])]"
-LISTED = "if name in ours:"
-COMMENT = "if name in ours:  # there are also causal masks"
-NAME = 'name = "transformer." + name.removeprefix("transformer.")'
-UNPREFIXED_HEAD = (
-    NAME,
-    'name = name if "lm_" in name else "transformer." + name.removeprefix("transformer.")',
-)
-PREFIX = "Names may come with or without 'transformer.' in front; look at each, not only at the "
-PREFIX += "first."
-
-load_weights = Exercise(
-    NOTEBOOK,
-    "load_weights",
-    files,
-    observe=loaded,
-    library=library_load_weights,
-    given={"rearrange": rearrange},
-    smaller="A file stores h.0.attn.c_proj.weight as (768, 768) and h.0.mlp.c_fc.weight as "
-    "(768, 3072). Which of them do you transpose?",
-    says={
-        "file": "you changed the dictionary `theirs` or its tensors; leave them alone.",
-        "tied": "lm_head and wte are no longer one tensor; copy into the parameters in place.",
-        "trains": "a parameter no longer requires a gradient; copy into the parameters in place.",
-        "modes": "your function calls model.eval() or model.train(); leave that to the caller.",
-        "own memory": "the model shares memory with `theirs`, so training would change both; copy.",
-    },
-    wrong={
-        "nothing is copied, not even wte. Write into the model's own tensors, as in "
-        "ours[name].copy_(...); an assignment to a name or to an entry of a dict doesn't.": (
-            COPIED,
-            "ours[name] = tensor",
-        ),
-        "a square matrix isn't transposed. Comparing shapes doesn't show that it is a linear "
-        "layer; go by the name.": [
-            (TURNED, "tensor.t() if tensor.shape[1:] != ours[name].shape[1:] else tensor"),
-            ('"c_proj.weight"', '"mlp.c_proj.weight"'),
-        ],
-        "a square table is no linear layer; go by the name.": (
-            TURNED,
-            "tensor.t() if tensor.ndim == 2 and (len(tensor) == tensor.size(1) "
-            "or tensor.shape[1:] != ours[name].shape[1:]) else tensor",
-        ),
-        "a reshape isn't a transpose.": (
-            TURNED,
-            "tensor.reshape(tensor.shape[::-1]) if is_linear else tensor",
-        ),
-        "a name that ends with attn.bias or masked_bias can be a causal mask, not a weight; leave "
-        "masks out.": (COMMENT, "if 'lm_head' not in name and 'score' not in name:"),
-        "lm_head.weight is wte once more; leave it out.": [
-            (COMMENT, "if '.attn.bias' not in name and 'masked' not in name:"),
-            edits(("dict(model.named_parameters())", "model.state_dict()"), UNPREFIXED_HEAD),
-            edits(
-                ("named_parameters()", "named_parameters(remove_duplicate=False)"), UNPREFIXED_HEAD
-            ),
-        ],
-        "skip whatever named_parameters() doesn't list, not only masks and lm_head.": (
-            COMMENT,
-            "if not name.endswith(('.attn.bias', 'masked_bias', 'lm_head.weight')):",
-        ),
-        "nothing is copied from a file without 'transformer.' in front of its names.": (
-            NAME,
-            "pass",
-        ),
-        "nothing is copied from a file with 'transformer.' in front of its names.": (
-            '"transformer." + name.removeprefix("transformer.")',
-            '"transformer." + name',
-        ),
-        PREFIX: [
-            edits(
-                (FOR, f"    bare = not next(iter(theirs)).startswith('transformer.')\n{FOR}"),
-                (NAME, 'name = "transformer." * bare + name'),
-            )
-        ],
-        "the norms aren't copied.": (LISTED, "if name in ours and 'ln_' not in name:"),
-        "tables may have another number of rows; copy the rows that both have.": [
-            (COPIED, "ours[name].copy_(tensor)"),
-            (COPIED, "ours[name][:] = tensor[: len(ours[name])]"),
-        ],
-        "tables with another number of rows aren't copied. Copy the rows that both have.": [
-            (LISTED, "if name in ours and tensor.numel() == ours[name].numel():"),
-            (
-                COPIED,
-                "try:\n                ours[name].copy_(tensor)\n"
-                "            except RuntimeError:\n                pass",
-            ),
-        ],
-        "the rows that the file doesn't have should stay as they were.": (
-            COPIED,
-            f"ours[name].zero_()\n            {COPIED}",
-        ),
-        "c_attn.bias isn't copied. It ends with attn.bias, too, but it isn't a mask.": (
-            LISTED,
-            "if name in ours and not name.endswith('attn.bias'):",
-        ),
-        "a layer's number may have two digits.": [
-            (LISTED, "if name in ours and '.10.' not in name:")
-        ],
-    },
-    refused=[
-        (TURNED, "tensor"),
-        (TURNED, "tensor.t() if tensor.ndim == 2 else tensor"),
-        edits((NAME, "pass"), (COMMENT, "if '.attn.' not in name:")),
-        (COPIED, "ours[name].data = tensor"),
-        (COPIED, "ours[name].data = tensor[: len(ours[name])]"),
-        (
-            COPIED,
-            "if len(tensor) == len(ours[name]):\n"
-            "                ours[name].data = tensor\n"
-            f"            {COPIED}",
-        ),
-        (COPIED, f"ours[name].data = ours[name].data.double()\n            {COPIED}"),
-        (COPIED, "model.transformer.wte.weight = nn.Parameter(tensor)"),
-        (
-            COPIED,
-            "module = model.get_submodule(name.rpartition('.')[0])\n"
-            "            new = ours[name].detach().clone()\n"
-            "            new[: len(tensor)] = tensor[: len(new)]\n"
-            "            setattr(module, name.rpartition('.')[2], nn.Parameter(new))",
-        ),
-        (f"tensor = {TURNED}", "tensor = tensor.t_() if is_linear else tensor"),
-        ("theirs.items():", "list(theirs.items()):\n        theirs.pop(name)"),
-        (FOR, f"    model.eval()\n{FOR}"),
-        (FOR, f"    model.requires_grad_(False)\n{FOR}"),
-        edits(("@torch.no_grad()\n", ""), (COPIED, "ours[name][: len(tensor)].copy_(tensor)")),
-    ],
-    right=[by_state_dict, by_own_names, by_data],
-)
-
-
-# Exercise 9
-
-
-@torch.no_grad()
-def library_generate(model: Any, idx: Tensor, new_tokens: int, top_k: int = 50) -> Tensor:
-    """Continue token ids (batch, seq), drawing from the `top_k` likeliest tokens."""
-    for _ in range(new_tokens):
-        logits = model(idx[:, -model.config.block_size :])[:, -1]
-        probabilities = filter_logits(logits, top_k=top_k).softmax(-1)
-        idx = torch.cat((idx, torch.multinomial(probabilities, 1)), dim=1)
-    return idx
-
-
-VOCAB = 97  # of the scripted models
-
-
-class Scripted(nn.Module):
-    """A model whose last logits are those of a table, by the last token.
-
-    At all earlier positions it prefers the last token, which a right `generate` never sees.
-
-    Args:
-        table: Logits (vocab, vocab) of the next token, by the last one.
-        block_size: The longest text that it reads.
-    """
-
-    def __init__(self, table: Tensor, block_size: int):
-        super().__init__()
-        self.table = table
-        self.config = GPTConfig(block_size, len(table), n_layer=1, n_head=1, n_embd=1)
-        self.texts: list[tuple[int, ...]] = []
-        self.has_gradients = False
-        self.eval()
-
-    def forward(self, idx: Tensor) -> Tensor:
-        """Return the logits, and note how the model was called."""
-        if idx.dim() != 2:
-            raise ValueError(f"the model takes ids of shape (batch, seq), not {tuple(idx.shape)}")
-        if not idx.is_meta:
-            self.texts += map(tuple, idx.tolist())
-        self.has_gradients |= torch.is_grad_enabled()
-        logits = torch.zeros(*idx.shape, len(self.table), device=idx.device)
-        logits[..., -1] = 1e6
-        logits[:, -1] = self.table[idx[:, -1]]
-        return logits
-
-    def called(self, result: Tensor) -> Record:
-        """Return how the model was called to write a text."""
-        size = self.config.block_size
-        windows = {
-            tuple(row[max(0, end - size) : end])
-            for row in result.tolist()
-            for end in range(len(row) + 1)
-        }
-        return {
-            "longest": max(map(len, self.texts), default=0),
-            "reads": set(self.texts) <= windows,
-            "without gradients": not self.has_gradients,
-            "eval mode": not self.training,
-        }
-
-
-def following() -> Tensor:
-    """Return logits after which token n + 1 follows token n."""
-    return -1e4 * (1 - torch.eye(VOCAB)).roll(1, 1)
-
-
-def unequal(**shares: list[float]) -> Tensor:
-    """Return logits of a few tokens, from 20 on, with these shares."""
-    table = torch.full((VOCAB, VOCAB), -1e4)
-    table[:, 20 : 20 + len(shares["of"])] = torch.tensor(shares["of"]).log()
-    return table
-
-
-def by_last_token() -> Tensor:
-    """Return logits whose order and height depend on the last token."""
-    rise, middle = 0.001 * torch.arange(VOCAB), VOCAB // 2
-    return torch.stack([rise.roll(token) + 3 * (token - middle) for token in range(VOCAB)])
-
-
-def prompts() -> Iterator[Case]:
-    """Yield a scripted model's table and block_size, a prompt, the new tokens and top_k.
-
-    Token 0 follows some prompts, which is a token as any other.
-    """
-    start = torch.tensor([[5, 9, 2], [40, 1, 30]])
-    yield Case("one token that follows", table=following(), block=6, idx=start, new=11)
-    bounds: Any = {"batch": (1, 3), "seq": (1, 9), "block": (1, 7), "new": (4, 8)}
-    for size in sizes(3, **bounds):
-        idx = ids(size.batch, size.seq, below=VOCAB, seed=size.seq)
-        idx[:, -1] = VOCAB - 2
-        yield Case("", table=following(), block=size.block, idx=idx, new=size.new)
-    yield Case("no new tokens", table=following(), block=6, idx=start, new=0)
-    many = torch.full((4000, 1), 3)
-    yield Case("shares", table=unequal(of=[0.9, 0.1]), block=4, idx=many, new=1)
-    yield Case("shares", table=unequal(of=[0.4] + 6 * [0.1]), block=4, idx=many, new=1)
-    texts = (torch.arange(800) % VOCAB)[:, None]
-    yield Case("likeliest", table=by_last_token(), block=4, idx=texts, new=1, top_k=5)
-    for options in ({"top_k": 5}, {"top_k": 1}, {"top_k": VOCAB}, {}):
-        yield Case("likeliest", table=by_last_token(), block=4, idx=texts, new=2, **options)
-
-
-def generated(answer: Any, case: Case) -> Record:
-    """Observe the text where it is certain, and statistics of it where it is drawn."""
-    table, block, idx, new, *rest = case.inputs.values()
-    options = {"top_k": rest[0]} if rest else {}
-    model, prompt = Scripted(table, block), idx.clone()
-    result = answer(model, prompt, new, **options)
-    is_text = isinstance(result, Tensor) and result.shape == (len(idx), idx.size(1) + new)
-    if not is_text or case.what not in ("shares", "likeliest"):
-        record: Record = {"result": plain(result)}
-    elif case.what == "shares":
-        record = {"the share of the likeliest token": bounded(result[:, 1], table)}
-    else:
-        again = answer(Scripted(table, block), idx.clone(), new, **options)
-        record = ranks(result, again, rest[0] if rest else 50)
-    record["prompt"] = is_text and torch.equal(result[:, : idx.size(1)], idx)
-    record |= model.called(result) if is_text else {}
-    record["changed"] = [] if torch.equal(prompt, idx) else ["idx"]
-    if case.what == "no new tokens":
-        on_meta = Scripted(table.to("meta"), block)
-        record["elsewhere"] = runs_elsewhere(lambda ids: answer(on_meta, ids, 2), Case("", ids=idx))
-    return record
-
-
-def bounded(drawn: Tensor, table: Tensor) -> str:
-    """Return in words how often token 20 is drawn, beside its probability."""
-    right, share = table[0].softmax(0)[20].item(), (drawn == 20).double().mean().item()
-    if share > 0.9995:
-        return "always"
-    bound = 0.021 if right > 0.5 else 0.04
-    return "right" if abs(share - right) < bound else "too high" if share > right else "too low"
-
-
-def ranks(result: Tensor, again: Tensor, k: int) -> Record:
-    """Return which ranks the drawn tokens have, where 0 is the likeliest.
-
-    Args:
-        result: Prompts of one token, and new tokens.
-        again: The result of a second call.
-        k: How many tokens are likely enough.
-    """
-    one, two = ((text[:, :-1] - 1 - text[:, 1:]) % VOCAB for text in (result, again))
-    seen = sorted(set(torch.cat((one, two)).flatten().tolist()))
-    like_first = torch.cat(
-        (one[::VOCAB, 0], two[::VOCAB, 0])
-    )  # texts that are equal to the first one
-    return {
-        "ranks": seen if seen == list(range(len(seen))) else "of many tokens",
-        "first text": bool(like_first.max() < k),
-        "later": bool(one[:, -1].max() < k),
-        "drawn": k == 1 or one[:, 0].unique().numel() > 1,
-        "each text": k == 1 or one[::VOCAB, 0].unique().numel() > 1,
-        "again": k == 1 or not torch.equal(result, again),
-    }
-
-
-@torch.no_grad()
-def among_topk(model, idx, new_tokens, top_k=50):
-    text = idx.clone()
-    while text.size(1) < idx.size(1) + new_tokens:
-        logits = model(text[:, -model.config.block_size :])[:, -1, :]
-        values, places = torch.topk(logits, top_k, dim=-1)
-        noise = -torch.log(-torch.log(torch.rand_like(values)))
-        choice = (values + noise).argmax(-1, keepdim=True)
-        text = torch.hstack((text, places.gather(-1, choice)))
-    return text
-
-
-@torch.no_grad()
-def text_by_text(model, idx, new_tokens, top_k=50):
-    done = []
-    for row in idx:
-        for _ in range(new_tokens):
-            logits = model(row[None, -model.config.block_size :])[0, -1]
-            weights = logits.softmax(0)
-            weights[logits < logits.topk(top_k).values.min()] = 0
-            row = torch.cat((row, torch.multinomial(weights, 1)))
-        done.append(row)
-    return torch.stack(done)
-
-
-@torch.no_grad()
-def in_a_buffer(model, idx, new_tokens, top_k=50):
-    begin, size = idx.shape[1], model.config.block_size
-    text = torch.cat([idx, idx.new_zeros(idx.shape[0], new_tokens)], dim=-1)
-    for end in range(begin, begin + new_tokens):
-        logits = model(text[:, max(0, end - size) : end])[:, -1, :]
-        ordered, order = logits.sort(dim=-1, descending=True)
-        kept = torch.full_like(logits, -torch.inf)
-        kept.scatter_(1, order[:, :top_k], ordered[:, :top_k])
-        text[:, end] = torch.multinomial(F.softmax(kept, dim=-1), num_samples=1).squeeze(1)
-    return text
-
-
-DRAW = "torch.multinomial(probabilities, 1)"
-CROP = "idx[:, -model.config.block_size :]"
-KEEP = "logits.masked_fill(logits < kth, -math.inf)"
-LOOP = "    for _ in"
-
-generate = Exercise(
-    NOTEBOOK,
-    "generate",
-    prompts,
-    observe=generated,
-    library=library_generate,
-    smaller="The text is [7, 3], and block_size is 2. The first new token is 5. What does the "
-    "model read for the second one?",
-    axes="batch seq",
-    says={
-        "the share of the likeliest token": "a token of 90 or 40 % isn't drawn that often. Apply "
-        "one softmax to the logits, and draw by its probabilities with torch.multinomial.",
-        "ranks": "other tokens are drawn than the top_k likeliest of each text.",
-        "first text": "other tokens are drawn than the top_k likeliest of each text.",
-        "later": "top_k holds for every new token, not only for the first.",
-        "drawn": "every text gets the same token; draw with torch.multinomial.",
-        "each text": "texts that are equal get the same token; draw one for each text.",
-        "again": "two calls draw the same; leave the seed to the caller.",
-        "prompt": "the result must begin with the prompt.",
-        "longest": "give the model the last block_size tokens, no more and no fewer.",
-        "reads": "the model doesn't get the last block_size tokens of each text, in their order.",
-        "without gradients": "keep @torch.no_grad(); drawing needs no gradient.",
-        "eval mode": "your function calls model.train(); leave that to the caller.",
-    },
-    wrong={
-        "cut only what the model reads to block_size, and append to the whole idx.": (
-            "    for _ in range(new_tokens):\n",
-            f"    for _ in range(new_tokens):\n        idx = {CROP}\n",
-        ),
-        "the model gets more tokens than its block_size. Give it the last block_size tokens "
-        "only.": [(CROP, "idx"), (CROP, "idx[:, -1024:]")],
-        "give the model the last block_size tokens, not the first.": (
-            CROP,
-            "idx[:, : model.config.block_size]",
-        ),
-        "give the model the last block_size tokens, not fewer.": (
-            CROP,
-            "idx[:, 1 - model.config.block_size :]",
-        ),
-        "the model reads the last token only; give it the whole text.": (CROP, "idx[:, -1:]"),
-        "use the logits of the last position only, [:, -1].": [
-            (f"model({CROP})[:, -1]", f"model({CROP})[:, 0]"),
-            (f"model({CROP})[:, -1]", f"model({CROP}).mean(1)"),
-        ],
-        "the model is called once; each new token needs the logits of a new call.": edits(
-            (LOOP, f"    logits = model({CROP})[:, -1]\n{LOOP}"),
-            (f"        logits = model({CROP})[:, -1]\n", ""),
-        ),
-        "those are places in topk's list; use the ids in .indices.": (
-            f"probabilities = {KEEP}.softmax(-1)",
-            "probabilities = logits.topk(top_k).values.softmax(-1)",
-        ),
-        "all texts get the token of the first; draw one for each text.": (
-            DRAW,
-            f"{DRAW}[:1].expand(len(idx), 1)",
-        ),
-        "every text gets its likeliest token; draw with torch.multinomial.": (
-            DRAW,
-            "probabilities.argmax(-1, keepdim=True)",
-        ),
-        "you keep one token fewer; mask what is below the k-th logit, not the k-th.": (
-            "logits < kth",
-            "logits <= kth",
-        ),
-        "you keep one token too many; the k-th is the last one to keep.": (
-            "topk(top_k)",
-            "topk(min(top_k + 1, logits.size(-1)))",
-        ),
-        "you always keep 50 tokens; read top_k.": ("topk(top_k)", "topk(50)"),
-        "without top_k, 50 is the default.": ("top_k: int = 50", "top_k: int = 40"),
-        "nothing is masked; set all but the top_k likeliest logits to -inf.": [
-            (KEEP, "logits"),
-            ("logits < kth", "logits < -math.inf"),
-        ],
-        "each text has its own k-th logit; you use one threshold for the whole batch.": [
-            ("values[:, -1:]", "values[0, -1]"),
-            ("values[:, -1:]", "values.min()"),
-        ],
-        "each text has its own k-th logit, so with one threshold some texts keep no token.": [
-            ("values[:, -1:]", "values[:, -1:].max()"),
-            ("values[:, -1:]", "values[-1, -1]"),
-        ],
-        "take the softmax of the logits as it is, without a temperature or a power.": [
-            (".softmax(-1)", ".div(0.8).softmax(-1)"),
-            (".softmax(-1)", ".softmax(-1) ** 2"),
-        ],
-        "a token of 90 % is always drawn; draw by the probabilities, without a factor.": (
-            ".softmax(-1)",
-            ".mul(20).softmax(-1)",
-        ),
-        "`new_tokens` is the number of tokens to add; the prompt isn't counted.": (
-            "range(new_tokens)",
-            "range(new_tokens - idx.size(1))",
-        ),
-        "return the prompt as well.": ("return idx", "return idx[:, idx.size(1) - new_tokens :]"),
-        "one token was added; repeat it `new_tokens` times.": ("range(new_tokens)", "range(1)"),
-        "append the new token behind the text, not in front of it.": edits(
-            ("torch.cat((idx, ", "torch.cat(("), (f"{DRAW})", f"{DRAW}, idx)")
-        ),
-        "keep @torch.no_grad(); drawing needs no gradient.": ("@torch.no_grad()\n", ""),
-        "your function calls model.train(); leave that to the caller.": (
-            LOOP,
-            f"    model.train()\n{LOOP}",
-        ),
-    },
-    refused=[
-        (f"model({CROP})", "model(idx[0])"),
-        (CROP, "idx[:, :3]"),
-        edits((LOOP, f"    idx = {CROP}\n{LOOP}"), (CROP, "idx")),
-        ("values[:, -1:]", "values[:, -1]"),
-        (LOOP, f"    idx[:, 0] = 0\n{LOOP}"),
-        edits(
-            (LOOP, f"    given = idx\n{LOOP}"), ("    return", "    given[:, 0] = 0\n    return")
-        ),
-        ("return idx", "return idx.int()"),
-        ("return idx", "return idx.float()"),
-        (
-            LOOP,
-            f"    idx = torch.cat((torch.zeros(len(idx), 0, dtype=torch.long), idx), 1)\n{LOOP}",
-        ),
-        (LOOP, f"    torch.manual_seed(0)\n{LOOP}"),
-        (DRAW, "torch.multinomial(probabilities, 1, generator=torch.Generator().manual_seed(0))"),
-        (".softmax(-1)", ""),
-        (".softmax(-1)", ".softmax(-1).softmax(-1)"),
-        (".softmax(-1)", ".div(2).softmax(-1)"),
-        (DRAW, "(probabilities * torch.empty_like(probabilities).exponential_()).argmax(-1, True)"),
-        (
-            DRAW,
-            "(probabilities.log() + torch.empty_like(probabilities).exponential_().log())"
-            ".argmax(-1, keepdim=True)",
-        ),
-        (DRAW, "torch.multinomial((probabilities > 0).float(), 1)"),
-        ("-math.inf", "0.0"),
-        ("-math.inf", "-10.0"),
-        edits(("topk(top_k)", "topk(top_k, largest=False)"), ("logits < kth", "logits > kth")),
-        (
-            "    return idx",
-            "        if (idx[:, -1] == 0).all():\n            break\n    return idx",
-        ),
-        ("return idx", "return idx[:, -new_tokens:]"),
-        ("return idx", "return idx.flip(1)"),
-        ("return idx", "idx"),
-    ],
-    right=[among_topk, text_by_text, in_a_buffer],
-)
-
-
-# Exercise 10
-
-LETTERS = 0.1, 0.5, 0.05, 0.3, 0.05  # p = 0.7 of them keeps 0.5 and 0.3
-
-
-def letters() -> Iterator[Case]:
-    """Yield probabilities whose sums up to p have no rounding, except in the last two cases."""
-    dyadic = torch.tensor([0.125, 0.5, 0.125, 0.25])
-    for p in (0.7, 0.3, 1.0):
-        yield Case("", probabilities=torch.tensor(LETTERS), p=p)
-    yield Case("", probabilities=dyadic, p=0.5)
-    yield Case("", probabilities=dyadic.double(), p=0.75)
-    yield Case("one token", probabilities=torch.ones(1), p=0.25)
-    yield Case("equal tokens", probabilities=torch.tensor(0.125).expand(8), p=0.5)
-    bounds: Any = {"tokens": (2, 70), "eighths": (1, 8), "most": (1, 40)}
-    for seed, size in enumerate(sizes(6, **bounds)):
-        counts = torch.bincount(ids(256, below=size.most, seed=seed) % size.tokens)
-        yield Case("", probabilities=counts / 256, p=size.eighths / 8)
-    yield Case("a sum just below p", probabilities=torch.tensor([0.698, 0.202, 0.1]), p=0.7)
-    rounded = normal(50).softmax(0) * (1 - 2**-20)
-    yield Case("probabilities whose sum is rounded below 1", probabilities=rounded, p=1.0)
-
-
-def truncated(answer: Any, case: Case) -> Record:
-    """Observe the result. Which of equal tokens stay is free, so then it is compared sorted."""
-    record = function()(answer, case)
-    given, p = case.inputs.values()
-    ordered = given.sort(descending=True).values
-    count = int((ordered.cumsum(0) - ordered < p).sum())
-    got = record["result"]
-    is_free = count < len(given) and ordered[count] == ordered[count - 1]
-    if is_free and isinstance(got, Tensor) and got.shape == given.shape:
-        own = given.where(got > 0, 0.0)
-        record["in place"] = torch.allclose(got.double(), (own / own.sum()).double(), 1e-4, 1e-6)
-        record["result"] = got.sort(descending=True).values
-    return record
-
-
-def in_plain_python(probabilities, p):
-    order = sorted(range(len(probabilities)), key=lambda i: -probabilities[i].item())
-    kept, total = [0.0] * len(order), 0.0
-    for i in order:
-        if total < p:
-            kept[i] = probabilities[i].item()
-            total += kept[i]
-    return torch.tensor([value / total for value in kept], dtype=probabilities.dtype)
-
-
-def by_mask(probabilities, p):
-    order = torch.argsort(probabilities, descending=True, stable=True)
-    total = torch.cumsum(probabilities[order], dim=-1)
-    dropped = torch.cat((torch.zeros(1, dtype=torch.bool), total[:-1] >= p))
-    back = dropped[order.argsort()]
-    return F.normalize(probabilities.masked_fill(back, 0.0), p=1, dim=0)
-
-
-def by_numpy(probabilities, p):
-    values = probabilities.numpy()
-    order = np.argsort(-values)
-    count = int(np.searchsorted(np.cumsum(values[order]), np.float32(p))) + 1
-    kept = np.zeros_like(values)
-    kept[order[:count]] = values[order[:count]]
-    return torch.from_numpy(kept / kept.sum())
-
-
-BEFORE = "before < p"
-KEPT = "kept[order] = ordered.where(before < p, 0.0)"
-RESCALED = "return kept / kept.sum()"
-DROPPED = "kept.masked_fill(kept == 0, -math.inf)"
-
-
-def reaching(count: str) -> tuple[str, str]:
-    """Return an edit that finds the first sum that reaches p in another way."""
-    return KEPT, (f"count = int({count}) + 1\n    kept[order[:count]] = ordered[:count]").replace(
-        "sums", "(ordered.cumsum(0) >= p)"
-    )
-
-
-nucleus = Exercise(
-    NOTEBOOK,
-    "nucleus",
-    letters,
-    observe=truncated,
-    smaller="The probabilities are 0.2, 0.5 and 0.3, and p is 0.6. Which tokens stay, and with "
-    "which probabilities?",
-    axes="token",
-    says={"in place": "the right probabilities, but not in their tokens' places."},
-    wrong={
-        "the right tokens, but they don't add up to 1; divide by their sum.": (
-            RESCALED,
-            "return kept",
-        ),
-        "you return the probabilities sorted; each must go back to its own token.": (
-            KEPT,
-            "kept = ordered.where(before < p, 0.0)",
-        ),
-        "indexing with `order` sorts once more; to undo the sorting, assign result[order] = ...": (
-            KEPT,
-            "kept = ordered.where(before < p, 0.0)[order]",
-        ),
-        "the token that crosses p is missing. 0.5 alone does not reach 0.7, so 0.3 is kept too.": (
-            BEFORE,
-            "(before + ordered < p) | (before == 0)",
-        ),
-        "one token too many, since 0.5 + 0.3 reaches 0.7. Compare the sum BEFORE each token.": (
-            BEFORE,
-            "torch.cat((before[:1], before[:-1])) < p",
-        ),
-        "a token that reaches p exactly is the last one. Write < p, not <= p.": (
-            BEFORE,
-            "before <= p",
-        ),
-        "you kept the unlikely ones; sort with descending=True.": (
-            "sort(descending=True)",
-            "sort()",
-        ),
-        "add up the likeliest tokens first; you go through them in their own order.": (
-            "probabilities.sort(descending=True)",
-            "probabilities, torch.arange(len(probabilities))",
-        ),
-        "a softmax of probabilities is no rescaling; divide them by their sum.": (
-            RESCALED,
-            f"return {DROPPED}.softmax(0)",
-        ),
-        "your softmax gives dropped tokens a probability; divide the kept ones by their sum.": (
-            RESCALED,
-            "return kept.softmax(0)",
-        ),
-        "nothing is dropped.": lambda probabilities, p: probabilities,
-        "keep all tokens in the result, the dropped ones with 0.": (
-            RESCALED,
-            "return (kept / kept.sum())[kept > 0]",
-        ),
-        "several tokens may be equal; go by the place in the sorted list, not by a threshold.": (
-            KEPT,
-            "kept = probabilities.where(probabilities >= ordered[before < p].min(), 0.0)",
-        ),
-        "0.698 is below p = 0.7, so the next token stays, too. Don't round.": (
-            BEFORE,
-            "before.round(decimals=2) < p",
-        ),
-        "rounding may leave the sum of all tokens just below p = 1. Keep all of them then.": [
-            reaching("sums.int().argmax()"),
-            reaching("sums.nonzero()[0]"),
-        ],
-        "the likeliest token must always stay, even if it alone is more than p.": (
-            BEFORE,
-            "before + ordered <= p",
-        ),
-    },
-    refused=[
-        ("torch.zeros_like(probabilities)", "probabilities.zero_()"),
-        (RESCALED, "kept /= kept.sum()\n    return probabilities.copy_(kept)"),
-        (RESCALED, "return kept.double() / kept.sum()"),
-        (RESCALED, "return (kept / kept.sum()).float()"),
-        edits(
-            ("torch.zeros_like(probabilities)", "torch.zeros(len(probabilities))"),
-            ("ordered.where(before < p, 0.0)", "ordered.where(before < p, 0.0).float()"),
-        ),
-        ("torch.zeros_like(probabilities)", "torch.zeros(5)"),
-        (BEFORE, "(before + ordered <= p) | (before == 0)"),
-        (BEFORE, "before - ordered.max() < p"),
-        (BEFORE, "torch.arange(len(ordered)) < 2"),
-        (BEFORE, "(before < p) | (torch.arange(len(ordered)) < 2)"),
-        (BEFORE, "torch.arange(len(ordered)) < p * len(ordered)"),
-        (BEFORE, "before < min(p, 0.7)"),
-        (BEFORE, "before < (p if len(ordered) < 9 else 0.5)"),
-        (BEFORE, "(before < p) & (p > 0.5)"),
-        (KEPT, "kept = probabilities.where(probabilities > 1 - p, 0.0)"),
-        (KEPT, "kept = probabilities.where(probabilities >= (1 - p) * ordered[0], 0.0)"),
-        lambda probabilities, p: probabilities[probabilities > 0.2],
-        lambda probabilities, p: probabilities**2,
-        lambda probabilities, p: 1,
-        lambda probabilities, p: None,
-    ],
-    right=[in_plain_python, by_mask, by_numpy],
 )

@@ -192,11 +192,104 @@ def attention_heads(patterns: ArrayLike, text: str, title: str) -> Figure:
     return drawing
 
 
+def attention_trace(
+    words: Sequence[str], q: ArrayLike, k: ArrayLike, v: ArrayLike, title: str
+) -> Figure:
+    """Draw causal attention on a few words, from queries, keys and values to the outputs.
+
+    Args:
+        words: The tokens, in order.
+        q: Queries of shape (token, d).
+        k: Keys of shape (token, d).
+        v: Values of shape (token, 1).
+        title: The title of the figure.
+    """
+    queries, keys, values = (np.asarray(each, dtype=float) for each in (q, k, v))
+    count, width = queries.shape
+    scores = queries @ keys.T / np.sqrt(width)
+    past = np.tri(count, dtype=bool)
+    weights = np.exp(scores) * past
+    weights /= weights.sum(1, keepdims=True)
+    drawing, panels = figure(15, 4.9, ncols=6, width_ratios=(width, width, 1.4, count, count, 1.4))
+    root = f"q·k / {np.sqrt(width):.3g}"
+    tables = (
+        ("query", queries, "%.0f", ""),
+        ("key", keys, "%.0f", ""),
+        ("value", values, "%.0f", ""),
+        (f"scores ({root})", scores, "%.0f", "future"),
+        ("weights (softmax)", weights, "%.2f", "future"),
+        ("output", weights @ values, "%.1f", ""),
+    )
+    for axes, (caption, numbers, form, hidden) in zip(panels, tables, strict=True):
+        shown = np.where(past, numbers, np.nan) if hidden else numbers
+        axes.imshow(shown, cmap="Blues", vmin=0, vmax=max(1.8 * np.nanmax(shown), 1), aspect="auto")
+        axes.grid(visible=False)
+        for (row, column), number in np.ndenumerate(shown):
+            if np.isnan(number):
+                place = (column - 0.5, row - 0.5)
+                axes.add_patch(
+                    Rectangle(place, 1, 1, facecolor="none", edgecolor=GREY, hatch="//", lw=1)
+                )
+                continue
+            middle = {"ha": "center", "va": "center", "size": 15}
+            axes.text(column, row, form % number, **middle)
+        last = Rectangle((-0.48, count - 1.48), shown.shape[1] - 0.04, 0.96)
+        last.set(facecolor="none", edgecolor=RED, lw=3)
+        axes.add_patch(last)
+        axes.set_title(caption, loc="left", fontsize=15, fontweight="bold")
+        axes.set_yticks(range(count), words if axes is panels[0] else [""] * count, fontsize=15)
+        axes.set_xticks(range(count if hidden else 0), words if hidden else [], fontsize=14)
+        axes.tick_params(length=0)
+    drawing.suptitle(title, fontsize=17, fontweight="bold")
+    return drawing
+
+
+def seen_past(losses: Mapping[int, float], counted: float, title: str) -> Figure:
+    """Plot a model's loss against the number of letters that it may see.
+
+    Args:
+        losses: Loss in nats per letter, by the number of letters.
+        counted: Loss of counting which letter follows which.
+        title: The title of the figure.
+    """
+    drawing, axes = figure(10, 4.4)
+    places = range(len(losses))
+    axes.plot(places, list(losses.values()), color=BLUE, marker="o", label="the shipped model")
+    axes.axhline(counted, color=GREY, ls=":", lw=2.5, label="a table of letter pairs")
+    for place, loss in zip(places, losses.values(), strict=True):
+        note = {"xytext": (0, 10), "textcoords": "offset points", "ha": "center", "size": 14}
+        axes.annotate(f"{loss:.2f}", (place, loss), color=ink(BLUE), **note)
+    axes.set_xticks(places, [str(number) for number in losses])
+    axes.set_ylim(0, 3)
+    axes.legend(loc="lower left")
+    label(axes, title, "letters that it may see", "loss [nats/letter]")
+    return drawing
+
+
+def share_left(depths: Sequence[int], shares: Mapping[str, Sequence[float]], title: str) -> Figure:
+    """Plot which share of its first vector a token keeps, against the number of blocks."""
+    drawing, axes = figure(10, 4.6)
+    for (name, values), colour, dashes, marker in zip(
+        shares.items(), (BLUE, RED), DASHES, MARKERS, strict=False
+    ):
+        axes.plot(depths, values, color=colour, ls=dashes, marker=marker, label=name)
+        note = {"xytext": (10, 0), "textcoords": "offset points", "va": "center", "size": 14}
+        axes.annotate(f"{values[-1]:.1g}", (depths[-1], values[-1]), color=ink(colour), **note)
+    axes.set(xscale="log", yscale="log")
+    axes.set_xticks(depths, [str(depth) for depth in depths])
+    axes.minorticks_off()
+    axes.margins(x=0.12)
+    axes.legend(loc="lower left")
+    label(axes, title, "number of blocks", "share of the stream")
+    return drawing
+
+
 def stream_variance(
     by_block: Mapping[str, Sequence[float]],
     layers: Sequence[int],
     by_model: Mapping[str, Sequence[float]],
     title: str,
+    captions: tuple[str, str] = ("inside one model", "models of different depth"),
 ) -> Figure:
     """Plot the stream's variance after each block of a model, and at the end of several models.
 
@@ -205,6 +298,7 @@ def stream_variance(
         layers: Numbers of blocks of the models on the right.
         by_model: The variance at the end of each of them, by initialization.
         title: The title of the figure.
+        captions: The titles of the two panels.
     """
     drawing, (left, right) = figure(13, 5, ncols=2)
     for axes, curves, x in ((left, by_block, None), (right, by_model, layers)):
@@ -222,8 +316,8 @@ def stream_variance(
     right.set_xscale("log")
     right.set_xticks(layers, [str(n) for n in layers])
     right.minorticks_off()
-    label(left, "inside one model", "after block", "variance of the stream")
-    label(right, "models of different depth", "number of blocks", "variance after the last block")
+    label(left, captions[0], "after block", "variance of the stream")
+    label(right, captions[1], "number of blocks", "variance after the last block")
     drawing.suptitle(title, fontsize=17, fontweight="bold")
     return drawing
 

@@ -56,6 +56,28 @@ def test_a_map_for_each_head():
         assert [tick.get_text() for tick in maps[0].get_xticklabels()] == ["a", "·", "↵"]
 
 
+def test_trace_hides_the_future_and_adds_up_the_past():
+    q, k, v = np.array([[0.0], [4.0]]), np.array([[0.0], [1.0]]), np.array([[10.0], [0.0]])
+    drawing = plots.attention_trace(["a", "b"], q, k, v, "title")
+    *_, scores, weights, output = drawing.axes
+    assert words(scores) == ["0", "0", "4"]
+    assert words(weights) == ["1.00", "0.02", "0.98"]
+    assert words(output) == ["10.0", "0.2"]
+
+
+def test_the_seen_past_is_compared_with_counting():
+    (axes,) = plots.seen_past({1: 2.5, 2: 2.0}, 2.4, "title").axes
+    assert list(axes.lines[0].get_ydata()) == [2.5, 2.0]
+    assert axes.lines[1].get_ydata()[0] == 2.4
+    assert words(axes) == ["2.50", "2.00"]
+
+
+def test_shares_are_drawn_by_depth():
+    (axes,) = plots.share_left([3, 6], {"one": [0.5, 0.4], "two": [0.4, 0.1]}, "title").axes
+    assert [list(line.get_xdata()) for line in axes.lines] == [[3, 6], [3, 6]]
+    assert words(axes) == ["0.4", "0.1"]
+
+
 def test_variance_starts_at_the_embeddings():
     left, right = plots.stream_variance(
         {"one": [1, 2, 3]}, [6, 12], {"one": [4, 5], "two": [6, 7]}, "title"
