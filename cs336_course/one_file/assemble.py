@@ -20,7 +20,8 @@ from cs336_course.one_file.answers import UNTOUCHED
 from cs336_lib.config import UserError
 from cs336_lib.io import write_atomic
 
-FIRST, LAST = "07", "10"  # the notebooks that hold parts
+NOTEBOOKS = ("07", "07a", "08", "09", "10")  # those that hold parts
+FIRST, LAST = NOTEBOOKS[0], NOTEBOOKS[-1]
 WRONG = "yours isn't right yet"
 NO_CELL = "your notebook has no cell for"
 NO_NOTEBOOK = "this folder has no notebook"
@@ -188,7 +189,7 @@ def parts(folder: Path | None, until: str = LAST) -> list[Part]:
     """
     found: dict[str, Part] = {}
     with answers.Process() as process:
-        for number in (f"{n:02}" for n in range(int(FIRST), int(until) + 1)):
+        for number in NOTEBOOKS[: NOTEBOOKS.index(until) + 1]:
             for part in read_notebook(open_notebook(folder, number), found, process):
                 earlier = found.get(part.name)
                 if earlier and earlier.is_mine and not part.is_mine:
