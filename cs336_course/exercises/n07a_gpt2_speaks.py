@@ -762,6 +762,7 @@ def prompts() -> Iterator[Case]:
         idx[:, -1] = VOCAB - 2
         yield Case("", table=following(), block=size.block, idx=idx, new=size.new, options={})
     yield Case("no new tokens", **known, new=0, options={})
+    options: Any
     few = unequal(of=[0.6, 0.3, 0.1])[:23, :23]  # a vocabulary that top_k needn't cut
     many = torch.full((4000, 1), 3)
     for options, shares in (
