@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import tyro
 
@@ -71,6 +72,8 @@ class Assemble:
     """Folder with the notebooks (default: your copy)."""
     overwrite: bool = False
     """Replace the file if it exists."""
+    until: Literal["08", "10"] = "10"
+    """Last notebook to take parts from. With 08, the file trains on one device."""
 
     def run(self) -> None:
         """Run `cs336 assemble`."""
@@ -78,7 +81,7 @@ class Assemble:
         from cs336_course.one_file import assemble
 
         folder = self.notebooks or study.find()
-        print(assemble.describe(assemble.write(self.out, folder, self.overwrite)))
+        print(assemble.describe(assemble.write(self.out, folder, self.overwrite, self.until)))
         print(f"{self.out}: try python {self.out} --help")
 
 
