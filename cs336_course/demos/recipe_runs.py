@@ -1,12 +1,15 @@
 """Small runs on the letters of the plays, which compare choices of a training recipe."""
 
+import json
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from cs336_course.demos.letter_gpt import letters
 from cs336_lib.config import GPTConfig
+from cs336_lib.data.corpus import DATA
 from cs336_lib.model import GPT
 
 BLOCK, ROWS = 32, 8
@@ -72,3 +75,22 @@ def held_out_loss(
     rows = ids[torch.arange(len(ids) - HELD_OUT, len(ids) - BLOCK, 200)[:, None] + columns]
     with torch.no_grad():
         return model(rows[:, :-1], rows[:, 1:]).item(), clipped / steps
+
+
+def recorded() -> dict[str, Any]:
+    """Return the runs that data/make_recipe_runs.py has recorded."""
+    return json.loads((DATA / "recipe_runs.json").read_text(encoding="utf-8"))
+
+
+def by_schedule(runs: dict[str, Any], clipping: bool) -> dict[str, dict[float, list[float]]]:
+    """Return the losses of recorded runs by schedule and by peak, one per seed.
+
+    Args:
+        runs: As `recorded` returns them.
+        clipping: Whether to return the runs with clipping, or those without.
+    """
+    found: dict[str, dict[float, list[float]]] = {}
+    for row in runs["runs"]:
+        if row["clipping"] == clipping:
+            found.setdefault(row["schedule"], {}).setdefault(row["peak"], []).append(row["loss"])
+    return found
