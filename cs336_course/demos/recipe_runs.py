@@ -82,15 +82,26 @@ def recorded() -> dict[str, Any]:
     return json.loads((DATA / "recipe_runs.json").read_text(encoding="utf-8"))
 
 
-def by_schedule(runs: dict[str, Any], clipping: bool) -> dict[str, dict[float, list[float]]]:
-    """Return the losses of recorded runs by schedule and by peak, one per seed.
+def by_schedule(
+    runs: dict[str, Any], clipping: bool = True, value: str = "loss"
+) -> dict[str, dict[float, list[float]]]:
+    """Return a value of recorded runs by schedule and by peak, one per seed.
 
     Args:
         runs: As `recorded` returns them.
         clipping: Whether to return the runs with clipping, or those without.
+        value: Name of the value, "loss" or "clipped".
     """
     found: dict[str, dict[float, list[float]]] = {}
     for row in runs["runs"]:
         if row["clipping"] == clipping:
-            found.setdefault(row["schedule"], {}).setdefault(row["peak"], []).append(row["loss"])
+            found.setdefault(row["schedule"], {}).setdefault(row["peak"], []).append(row[value])
     return found
+
+
+def one_line(by_peak: dict[float, list[float]], form: str = ".2f") -> str:
+    """Return the values of the seeds for each peak, on one line."""
+    return "   ".join(
+        f"peak {peak}: {' '.join(format(x, form) for x in found)}"
+        for peak, found in by_peak.items()
+    )
