@@ -88,7 +88,7 @@ def schedule(rates: Sequence[float], warmup_steps: int, title: str) -> Figure:
     notes = {
         0: (16, -2, "left", f"step 0: {rates[0]:.1e}"),
         peak: (10, 4, "left", f"step {peak:,}, end of the warm-up: {rates[peak]:.0e}"),
-        last: (-8, 16, "right", f"step {last:,}: {rates[last]:.0e}"),
+        last: (-8, -26, "right", f"step {last:,}: {rates[last]:.0e}"),
     }
     for step, (dx, dy, side, text) in notes.items():
         axes.plot(step, rates[step], marker="o", color=BLUE)
