@@ -78,7 +78,7 @@ def whole_ladder(
         drawn = [row for row in rows if (row.ms if axes is left else mib[row.name]) is not None]
         for row, bar in zip(drawn, axes.patches, strict=True):
             if is_left(row):
-                bar.set(facecolor=(colour, 0.25), edgecolor=colour, hatch="//")
+                bar.set(facecolor=(colour, 0.25), edgecolor=colour)
     left.set_yticks(range(len(names)), names, fontsize=15)
     label(left, f"Here: {device}", "time per step [ms]", "")
     label(middle, "Here: peak memory", "memory [MiB]", "")
