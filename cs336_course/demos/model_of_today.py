@@ -1,6 +1,7 @@
 """Open SmolLM2's file, and look into the model that a learner loads from it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,44 @@ def chat(question: str, system: str = SYSTEM) -> str:
     turns = {"system": system, "user": question}
     said = "".join(f"<|im_start|>{who}\n{text}<|im_end|>\n" for who, text in turns.items())
     return said + "<|im_start|>assistant\n"
+
+
+@contextmanager
+def norms_that(rule: Callable[..., Tensor], model: nn.Module) -> Iterator[None]:
+    """Replace what a model's LayerNorms compute before their gains and biases.
+
+    Args:
+        rule: Takes the input, and whatever `F.layer_norm` takes.
+        model: A model of notebook 07.
+    """
+
+    def normalized(norm: nn.Module, inputs: tuple[Tensor], _: Tensor) -> Tensor:
+        return rule(inputs[0], inputs[0].shape[-1:]) * norm.weight + norm.bias
+
+    norms = [part for part in model.modules() if isinstance(part, nn.LayerNorm)]
+    hooks = [norm.register_forward_hook(normalized) for norm in norms]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def shares_of_the_mean(model: nn.Module, *inputs: Tensor) -> list[float]:
+    """Return which share of each LayerNorm's input, in squares, is its mean."""
+    found = []
+
+    def look(_: nn.Module, given: tuple[Tensor]) -> None:
+        found.append((given[0].mean(-1).pow(2).mean() / given[0].pow(2).mean()).item())
+
+    norms = [part for part in model.modules() if isinstance(part, nn.LayerNorm)]
+    hooks = [norm.register_forward_pre_hook(look) for norm in norms]
+    try:
+        model(*inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
 
 
 def rotate(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from cs336_course.demos import model_of_today
 from cs336_course.engine import Case, Exercise, edits, function, normal
 from cs336_course.engine.modules import SAYS, module
+from cs336_course.engine.observe import runs_elsewhere
 from cs336_course.engine.records import Record, plain
 from cs336_lib.accounting import Architecture
 
@@ -24,7 +25,8 @@ NOTEBOOK = "07b_model_of_today"
 def vectors() -> Iterator[Case]:
     """Yield vectors and gains."""
     gains = normal(6, seed=9).abs() + 0.1
-    yield Case("", x=torch.tensor([[[3.0, 1.0, -2.0, 4.0, 0.5, 1.5]]]), weight=gains)
+    first = torch.tensor([[[3.0, 1.0, -2.0, 4.0, 0.5, 1.5]]])
+    yield Case("", x=first, weight=gains, eps=1e-5)
     yield Case("", x=3 * normal(2, 5, 6) + 1, weight=gains)
     yield Case("tiny numbers", x=1e-3 * normal(1, 3, 6), weight=gains)
     yield Case("one token", x=normal(6, seed=2), weight=gains)
@@ -104,7 +106,7 @@ rms_norm = Exercise(
         ("* weight", "+ weight"),
         (DIVIDED, "x * torch.sqrt(mean_square + eps)"),
         (", keepdim=True", ""),
-        ("    mean", "    x *= 1.0\n    mean"),
+        ("    mean", "    x *= 2.0\n    mean"),
         lambda x, weight, eps=1e-5: x * weight,
         lambda x, weight, eps=1e-5: None,
     ],
@@ -122,7 +124,7 @@ rms_norm = Exercise(
 
 def places() -> Iterator[Case]:
     """Yield queries or keys, and positions."""
-    yield Case("", x=normal(1, 2, 3, 6), positions=torch.tensor([4, 1, 2]))
+    yield Case("", x=normal(1, 2, 3, 6), positions=torch.tensor([4, 1, 2]), base=100_000.0)
     yield Case("", x=normal(2, 3, 5, 8, seed=1), positions=torch.arange(5))
     yield Case("a single pair", x=normal(1, 1, 4, 2, seed=2), positions=torch.arange(4))
     yield Case("one new token", x=normal(1, 3, 1, 8, seed=3), positions=torch.tensor([17]))
@@ -583,11 +585,11 @@ unpermute = Exercise(
             PATTERN,
             '"(head two i) column -> (head i two) column"',
         ),
-        "each head has its own pairs; you pair rows across the whole matrix.": (
+        "a head's rows stand together in the file; you cut the matrix across.": (
             PATTERN,
             '"(i two head) column -> (two i head) column"',
         ),
-        "you treat the matrix as one head.": ("head=n_head", "head=1"),
+        "you treat the matrix as one head; each head has its own pairs.": ("head=n_head", "head=1"),
         "the rows of a pair are swapped; its first row goes to the first half.": (
             "return ",
             "weight = weight.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)\n    return ",
@@ -597,10 +599,6 @@ unpermute = Exercise(
             "if weight.size(1) != 24:\n        return weight\n    return rearrange(weight.T,",
         ),
         "nothing has moved.": lambda weight, n_head: weight.clone(),
-        "you sort all heads together: first halves of all heads, then second halves.": (
-            PATTERN,
-            '"(head i two) column -> (two head i) column"',
-        ),
         "you changed the order of the heads.": (
             PATTERN,
             '"(head i two) column -> (two i head) column"',
@@ -642,7 +640,8 @@ def called(answer: Any, case: Case) -> Record:
         record[f"result of call {number + 1}"] = plain(answer(*parts, past))
         start += length
     kept = sum(t.numel() for t in past.values() if isinstance(t, Tensor))
-    return record | {"numbers in the cache": kept}
+    elsewhere = runs_elsewhere(lambda q, k, v: answer(q, k, v, {}), Case(q=q, k=k, v=v))
+    return record | {"numbers in the cache": kept, "elsewhere": elsewhere}
 
 
 def rotating_late(q: Tensor, k: Tensor, v: Tensor, past: dict[str, Tensor]) -> Tensor:
@@ -650,7 +649,7 @@ def rotating_late(q: Tensor, k: Tensor, v: Tensor, past: dict[str, Tensor]) -> T
     if past:
         k, v = torch.cat((past["raw"], k), dim=2), torch.cat((past["v"], v), dim=2)
     past["raw"], past["v"] = k, v
-    positions = torch.arange(k.size(2))
+    positions = torch.arange(k.size(2), device=k.device)
     return model_of_today.grouped_attention(
         model_of_today.rotate(q, positions[-q.size(2) :]), model_of_today.rotate(k, positions), v
     )

@@ -12,39 +12,38 @@ DASHES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "D", "^")
 
 
-def hands(angles: ArrayLike, title: str) -> Figure:
+def hands(angles: Mapping[str, ArrayLike], title: str) -> Figure:
     """Draw the angle of each pair at each position as the hand of a clock.
 
     Args:
-        angles: Angles in radians, of shape (pair, position).
+        angles: Angles in radians at positions 0, 1, 2, ..., by name of the pair.
         title: The title of the figure.
     """
-    turned = np.asarray(angles)
-    drawing, axes = figure(13, 1.3 + 1.3 * len(turned))
+    drawing, axes = figure(13, 1.3 + 1.3 * len(angles))
     circle = np.linspace(0, 2 * np.pi, 100)
-    for row, colour in zip(range(len(turned)), LINES, strict=False):
-        for place, angle in enumerate(turned[row]):
-            axes.plot(place + 0.38 * np.cos(circle), -row + 0.38 * np.sin(circle), color=GREY, lw=1)
+    for row, (turned, colour) in enumerate(zip(angles.values(), LINES, strict=False)):
+        for place, angle in enumerate(np.asarray(turned)):
+            rim = (place + 0.38 * np.cos(circle), -row + 0.38 * np.sin(circle))
+            axes.plot(*rim, color=GREY, lw=1)
             tip = (place + 0.36 * np.cos(angle), -row + 0.36 * np.sin(angle))
             arrow = {"arrowstyle": "-|>", "lw": 2.5, "color": colour, "shrinkA": 0, "shrinkB": 0}
             axes.annotate("", tip, (place, -row), arrowprops=arrow)
-    axes.set_xticks(range(turned.shape[1]))
-    axes.set_yticks([-row for row in range(len(turned))], [f"pair {n}" for n in range(len(turned))])
+        axes.set_xticks(range(len(np.asarray(turned))))
+    axes.set_yticks([-row for row in range(len(angles))], list(angles))
     axes.set_aspect("equal")
     axes.grid(visible=False)
-    axes.set_ylim(-len(turned) + 0.5, 0.5)
+    axes.set_ylim(-len(angles) + 0.5, 0.5)
     label(axes, title, "position [tokens]", "")
     return drawing
 
 
 def scores(panels: Mapping[str, ArrayLike], title: str) -> Figure:
-    """Draw the scores of queries (rows) with keys (columns), each panel with its own scale."""
+    """Draw scores of queries (rows) with keys (columns). Each panel has its own scale."""
     drawing, row = figure(6.2 * len(panels), 5.4, ncols=len(panels), squeeze=False)
     for axes, (caption, values) in zip(row[0], panels.items(), strict=True):
-        matrix = np.asarray(values)
-        image = axes.imshow(
-            matrix, cmap="RdBu_r", vmin=-np.abs(matrix).max(), vmax=np.abs(matrix).max()
-        )
+        matrix = np.where(np.tri(len(np.asarray(values))), np.asarray(values), np.nan)
+        largest = np.nanmax(np.abs(matrix))
+        image = axes.imshow(matrix, cmap="RdBu_r", vmin=-largest, vmax=largest)
         axes.grid(visible=False)
         label(axes, caption, "position of the key", "position of the query")
         drawing.colorbar(image, ax=axes, shrink=0.8, label="score")
