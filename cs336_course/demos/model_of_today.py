@@ -153,7 +153,7 @@ def norms_that(rule: Callable[..., Tensor], model: nn.Module) -> Iterator[None]:
         model: A model of notebook 07.
     """
 
-    def normalized(norm: nn.Module, inputs: tuple[Tensor], _: Tensor) -> Tensor:
+    def normalized(norm: Any, inputs: tuple[Tensor], _: Tensor) -> Tensor:
         return rule(inputs[0], inputs[0].shape[-1:]) * norm.weight + norm.bias
 
     norms = [part for part in model.modules() if isinstance(part, nn.LayerNorm)]
@@ -205,13 +205,11 @@ def grouped_attention(
 
 
 @torch.no_grad()
-def attention_weights(
-    model: nn.Module, idx: Int[Tensor, "1 seq"]
-) -> Float[Tensor, "layer head seq seq"]:
+def attention_weights(model: Any, idx: Int[Tensor, "1 seq"]) -> Float[Tensor, "layer head seq seq"]:
     """Return the attention weights of all heads for a text."""
     found = []
 
-    def look(attention: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    def look(attention: Any, inputs: tuple[Tensor, ...]) -> None:
         heads = "batch seq (head dim) -> batch head seq dim"
         q, k = (
             rearrange(part(inputs[0]), heads, dim=attention.head_dim)
