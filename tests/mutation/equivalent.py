@@ -81,4 +81,21 @@ RIGHT: dict[str, dict[str, str]] = {
         "optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK, betas=(0.9, 0.95))  =>  optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95))": "Every step sets its learning rate.",
         "generator = torch.Generator().manual_seed(seed_of(WINDOW_SEEDS, step))  =>  generator = None": "`train_step` has seeded the global generator right before, and dropout draws the numbers after those of the windows.",
     },
+    "grouped_attention": {
+        "future = torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1 + k.size(2) - q.size(2))  =>  future = torch.ones_like(scores[0, 1], dtype=torch.bool).triu(1 + k.size(2) - q.size(2))": "All heads have the same mask, and a grouped layer has several.",
+    },
+    "swiglu_mlp": {
+        "self.gate_proj = nn.Linear(config.n_embd, config.mlp_width, bias=False)  =>  self.gate_proj = nn.Linear(config.n_embd, config.mlp_width, bias=None)": "None is as false as False, so there is no bias either.",
+        "self.up_proj = nn.Linear(config.n_embd, config.mlp_width, bias=False)  =>  self.up_proj = nn.Linear(config.n_embd, config.mlp_width, bias=None)": "None is as false as False, so there is no bias either.",
+        "self.down_proj = nn.Linear(config.mlp_width, config.n_embd, bias=False)  =>  self.down_proj = nn.Linear(config.mlp_width, config.n_embd, bias=None)": "None is as false as False, so there is no bias either.",
+    },
+    "dequantize_q4_1": {
+        "no gradient": "The bytes of a file have no gradient.",
+    },
+    "unpermute": {
+        "no gradient": "The weights of a file are put back before anything is trained.",
+    },
+    "cached_attention": {
+        "no gradient": "A cache serves generation, which needs no gradient.",
+    },
 }
