@@ -38,7 +38,6 @@ import json
 import math
 import os
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -63,7 +62,7 @@ class Config:
     out: str = "log"  # folder of the log, the checkpoint and the weights
     init_from: str = ""  # model.safetensors of an earlier run or of a Hugging Face GPT-2
     hellaswag: str = ""  # HellaSwag's examples, in JSON lines
-    prompt: str = "Hello, I'm a language model,"  # which each evaluation continues
+    prompt: str = "Hello, I'm a language model,"  # which evaluations continue ("": a new text)
     n_layer: int = 12
     n_head: int = 12
     n_embd: int = 768
@@ -84,8 +83,7 @@ class Config:
     compile: bool = torch.cuda.is_available()
 
     @property
-    def padded_vocab_size(self) -> int:
-        """The vocabulary rounded up to a multiple of 64, which is faster on a GPU."""
+    def padded_vocab_size(self) -> int:  # a multiple of 64 is faster on a GPU
         return -(-self.vocab_size // 64) * 64
 '''
 
@@ -407,7 +405,7 @@ def header(body: str) -> str:
                 continue
             line = f"{found[1]} {', '.join(names)}"
         setting = re.match(r"    (\w+): .* = ", line)
-        if setting and not re.search(rf"\b{setting[1]}\b", body):
+        if setting and not re.search(rf"\.{setting[1]}\b", body):
             continue
         if "torchrun" in line and "dist." not in body:
             continue
