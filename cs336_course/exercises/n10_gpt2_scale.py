@@ -756,8 +756,8 @@ def see_losses(answer: Any, case: Case) -> Record:
     }
 
 
-ITS_OWN = "slice(max(end - len(ending), 0), end)"
-TEXTS = "zip(contexts, endings, strict=True)"
+SPAN = "slice(max(len(t) - 1 - len(e), 0), len(t) - 1)"
+LOSSES = "[F.cross_entropy(row[s].float(), targets[s]) for row, targets, s in found]"
 ROW = "[-size:]"
 CHANGED = "you change the lists; build a new one: a + b."
 ON_CPU = "the ids stay on the CPU when the model is on a GPU: device=model.lm_head.weight.device."
@@ -791,30 +791,30 @@ ending_losses = Exercise(
     },
     wrong={
         "you add up the losses, so a long ending seems unlikely. Take their means.": (
-            "target[its_own])",
-            "target[its_own], reduction='sum')",
+            "targets[s])",
+            "targets[s], reduction='sum')",
         ),
-        WHOLE: (ITS_OWN, "slice(0, end)"),
+        WHOLE: (SPAN, "slice(0, len(t) - 1)"),
         PADDING: [
-            ("its_own = slice(max(end - len(ending), 0), end)", "its_own = slice(None)"),
-            (ITS_OWN, "slice(max(end - len(ending), 0), None)"),
-            (ITS_OWN, "slice(-len(ending), None)"),
+            (SPAN, "slice(None)"),
+            (SPAN, "slice(max(len(t) - 1 - len(e), 0), None)"),
+            (SPAN, "slice(-len(e), None)"),
         ],
         SHIFTED: [
             ("rows[:, 1:]", "rows[:, :-1]"),
-            (ITS_OWN, "slice(end - len(ending) + 1, end + 1)"),
+            (SPAN, "slice(len(t) - len(e), len(t))"),
         ],
         "your endings come without their context, but the question is what follows it.": (
             "(c + e)",
             "(e[:1] + e)",
         ),
         "the loss of the ending's first token is missing. The context's last logits predict it.": (
-            ITS_OWN,
-            "slice(max(end - max(len(ending) - 1, 1), 0), end)",
+            SPAN,
+            "slice(len(t) - 1 - max(len(e) - 1, 1), len(t) - 1)",
         ),
         "only the ending's last token counts. Take the mean over all of its tokens.": (
-            ITS_OWN,
-            "slice(end - 1, end)",
+            SPAN,
+            "slice(len(t) - 2, len(t) - 1)",
         ),
         "your endings follow the context's last token only; the model must see all of it.": (
             "(c + e)",
@@ -822,12 +822,12 @@ ending_losses = Exercise(
         ),
         "you leave out all tokens with the number of your padding. That number is a token like any "
         "other, so tell padding by its position.": (
-            "target[its_own])",
-            "target[its_own], ignore_index=0)",
+            "targets[s])",
+            "targets[s], ignore_index=0)",
         ),
         "your padding comes first, which moves all positions. Put it last.": edits(
             ("batch_first=True)", "batch_first=True, padding_side='left')"),
-            (ITS_OWN, "slice(-len(ending), None)"),
+            (SPAN, "slice(-len(e), None)"),
         ),
         ONE_PASS: """
 def ending_losses(model, contexts, endings):
@@ -840,16 +840,16 @@ def ending_losses(model, contexts, endings):
     return torch.stack(losses)
 """,
         "your function returns None; is the `return` missing?": (
-            "return torch.stack(losses)",
-            "torch.stack(losses)",
+            "return torch.stack",
+            "torch.stack",
         ),
         "return a tensor with one loss per text.": [
-            ("torch.stack(losses)", "losses"),
-            ("torch.stack(losses)", "[loss.item() for loss in losses]"),
+            (f"torch.stack({LOSSES})", LOSSES),
+            (f"torch.stack({LOSSES})", f"torch.stack({LOSSES}).tolist()"),
         ],
         "return one loss per text, and not their mean.": (
-            "torch.stack(losses)",
-            "torch.stack(losses).mean()",
+            LOSSES,
+            f"[sum({LOSSES}) / len(texts)]",
         ),
         CHANGED: ("(c + e)", "(c.__iadd__(e))"),
         TOO_LONG: [
@@ -865,11 +865,11 @@ def ending_losses(model, contexts, endings):
     },
     refused=[
         ("model.config.block_size + 1", "14"),
-        ("torch.stack(losses)", "torch.stack(losses)[:1]"),
-        ("torch.stack(losses)", "torch.stack(losses).argmin()"),
-        ("torch.stack(losses)", "torch.stack(losses).round(decimals=2)"),
-        ("torch.stack(losses)", "torch.stack(losses[::-1])"),
-        (ITS_OWN, "slice(max(end - len(endings[0]), 0), end)"),
+        (LOSSES, f"{LOSSES}[:1]"),
+        (f"torch.stack({LOSSES})", f"torch.stack({LOSSES}).argmin()"),
+        (f"torch.stack({LOSSES})", f"torch.stack({LOSSES}).round(decimals=2)"),
+        (LOSSES, f"{LOSSES}[::-1]"),
+        (SPAN, "slice(max(len(t) - 1 - len(endings[0]), 0), len(t) - 1)"),
         lambda model, contexts, endings: torch.zeros(len(contexts)),
     ],
     right=[

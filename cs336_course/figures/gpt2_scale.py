@@ -68,7 +68,7 @@ def ring(states: Mapping[str, Sequence[Sequence[int]]], title: str) -> Figure:
         for rank, row in enumerate(rows):
             for piece, number in enumerate(row):
                 is_sum = number == last[rank][piece]
-                colour = GREEN if is_sum else "white"
+                colour = BLUE if is_sum else "white"
                 box = {"facecolor": colour, "edgecolor": BLACK, "linewidth": 1.5}
                 axes.add_patch(Rectangle((piece - 0.5, rank - 0.5), 1, 1, **box))
                 colour = "white" if is_sum else "black"
@@ -83,6 +83,7 @@ def ring(states: Mapping[str, Sequence[Sequence[int]]], title: str) -> Figure:
         )
         axes.grid(visible=False)
         label(axes, name, "piece", "")
+        axes.title.set_size(15)
     drawing.suptitle(title, x=0.01, ha="left", weight="bold", size=17)
     return drawing
 
@@ -218,7 +219,7 @@ def real_runs(runs: Mapping[str, Run], levels: tuple[float, float, float]) -> Fi
     left.legend(loc="upper right")
     label(
         left,
-        "Loss on build-nanogpt's validation shard",
+        "Loss on build-nanogpt's shard",
         "step of 524,288 tokens",
         "loss [nats/token]",
     )
