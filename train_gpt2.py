@@ -10,7 +10,6 @@ import json
 import math
 import os
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -35,7 +34,7 @@ class Config:
     out: str = "log"  # folder of the log, the checkpoint and the weights
     init_from: str = ""  # model.safetensors of an earlier run or of a Hugging Face GPT-2
     hellaswag: str = ""  # HellaSwag's examples, in JSON lines
-    prompt: str = "Hello, I'm a language model,"  # which each evaluation continues
+    prompt: str = "Hello, I'm a language model,"  # which evaluations continue ("": a new text)
     n_layer: int = 12
     n_head: int = 12
     n_embd: int = 768
@@ -56,8 +55,7 @@ class Config:
     compile: bool = torch.cuda.is_available()
 
     @property
-    def padded_vocab_size(self) -> int:
-        """The vocabulary rounded up to a multiple of 64, which is faster on a GPU."""
+    def padded_vocab_size(self) -> int:  # a multiple of 64 is faster on a GPU
         return -(-self.vocab_size // 64) * 64
 
 
@@ -175,6 +173,8 @@ def published_weights(model: nn.Module) -> dict[str, Tensor]:
 def load_weights(model: nn.Module, theirs: dict[str, Tensor]) -> None:
     """Copy weights in OpenAI's layout into the model."""
     theirs = {"transformer." + n.removeprefix("transformer."): t for n, t in theirs.items()}
+    if f"transformer.h.{model.config.n_layer}.ln_1.weight" in theirs:
+        raise ValueError(f"there are more than {model.config.n_layer} layers")
     for name, ours in published_weights(model).items():
         found = theirs.get(name, torch.empty(0))[: len(ours)]  # a longer context is cut
         if found.shape != ours.shape:
@@ -214,9 +214,8 @@ def open_tokenizer(folder: str) -> tiktoken.Encoding:
         return tiktoken.Encoding("letters", pat_str=known, mergeable_ranks=ranks, special_tokens={})
     try:
         return tiktoken.get_encoding("gpt2")
-    except OSError as error:
-        problem = f"GPT-2's tokenizer can't be downloaded ({type(error).__name__})"
-        raise SystemExit(f"{problem}; connect once, or set TIKTOKEN_CACHE_DIR") from None
+    except OSError:
+        raise SystemExit("go online for GPT-2's tokenizer, or set TIKTOKEN_CACHE_DIR") from None
 
 
 class Tokens:
@@ -240,15 +239,12 @@ class Tokens:
 
     def read(self, start: int, count: int) -> np.ndarray:
         """Return `count` tokens from position `start` on, perhaps from several shards."""
-        pieces, shard = [], np.searchsorted(self.begins, start, "right") - 1
-        while count > 0:
-            at = start - self.begins[shard]
-            pieces.append(self.shards[shard][at : at + count])
-            start, count, shard = start + len(pieces[-1]), count - len(pieces[-1]), shard + 1
-        tokens = np.concatenate(pieces)
+        shard = np.searchsorted(self.begins, start, "right") - 1
+        tokens = self.shards[shard][start - self.begins[shard] :][:count]
         if tokens.max() >= self.vocab_size:
             raise SystemExit(f"token {tokens.max()} is too large for {self.vocab_size} tokens")
-        return tokens
+        rest = count - len(tokens)
+        return np.concatenate((tokens, self.read(start + len(tokens), rest))) if rest else tokens
 
 
 def windows(tokens: Tokens, starts: list[int], block_size: int) -> tuple[Tensor, Tensor]:
@@ -274,19 +270,10 @@ def micro_batches(tokens: Tokens, step: int, config):
 
 
 def ahead(pieces, device: torch.device):
-    """Yield micro-batches on the device; a thread reads the next one while this one is in use."""
-    pin = device.type == "cuda"  # a copy that doesn't wait is safe from pinned memory only
-
-    def read():
-        return [
-            (t.pin_memory() if pin else t).to(device, non_blocking=pin) for t in next(pieces, ())
-        ]
-
-    with ThreadPoolExecutor(1) as thread:
-        following = thread.submit(read)
-        while piece := following.result():
-            following = thread.submit(read)
-            yield piece
+    """Yield micro-batches on the device; a GPU computes with one while Python reads the next."""
+    pin = device.type == "cuda"  # a copy from pinned memory doesn't wait for the GPU
+    for piece in pieces:
+        yield [(t.pin_memory() if pin else t).to(device, non_blocking=pin) for t in piece]
 
 
 # =========================================== Optimizer =========================================
@@ -355,16 +342,14 @@ def ending_losses(model: nn.Module, contexts: list, endings: list) -> Tensor:
     rows = nn.utils.rnn.pad_sequence(texts, batch_first=True).to(device)  # padding comes last
     logits = model(rows[:, :-1]).float()
     losses = F.cross_entropy(logits.mT, rows[:, 1:], reduction="none")
-    ends = [len(text) - 1 for text in texts]
-    spans = zip(losses, ends, endings, strict=True)
-    return torch.stack([loss[max(end - len(e), 0) : end].mean() for loss, end, e in spans])
+    triples = zip(losses, texts, endings, strict=True)
+    return torch.stack([loss[: len(text) - 1][-len(e) :].mean() for loss, text, e in triples])
 
 
 def read_examples(path: str, encode) -> list[tuple[list[int], list[list[int]], int]]:
     """Read HellaSwag's examples: tokens of a context and of four endings, and which is right."""
     try:
-        with open(path, encoding="utf-8") as file:
-            rows = [json.loads(line) for line in file if line.strip()] or [{}]
+        rows = [json.loads(row) for row in Path(path).read_text("utf-8").split("\n") if row] or [{}]
         endings = [[encode(" " + row["endings"][i]) for i in range(4)] for row in rows]
         return [(encode(r["ctx"]), e, int(r["label"])) for r, e in zip(rows, endings, strict=True)]
     except (OSError, ValueError, LookupError, TypeError) as error:
@@ -377,14 +362,12 @@ def hellaswag(model: nn.Module, examples: list, autocast) -> float:
     rank, world = rank_and_world()
     right, mine = torch.zeros((), device=model.lm_head.weight.device), examples[rank::world]
     for first in range(0, len(mine), 16):  # 64 texts of about a hundred tokens
-        contexts, endings, labels = zip(*mine[first : first + 16], strict=True)
+        batch = mine[first : first + 16]
+        pairs = [(context, ending) for context, endings, _ in batch for ending in endings]
         with autocast:
-            losses = ending_losses(
-                model,
-                [c for c in contexts for _ in range(4)],
-                [e for four in endings for e in four],
-            )
-        right += (losses.view(-1, 4).argmin(1) == torch.tensor(labels, device=right.device)).sum()
+            losses = ending_losses(model, *zip(*pairs, strict=True))
+        labels = torch.tensor([label for _, _, label in batch], device=losses.device)
+        right += (losses.view(-1, 4).argmin(1) == labels).sum()
     return sum_over_processes(right).item() / len(examples)
 
 
@@ -428,35 +411,33 @@ def train(model, optimizer, batches, val_tokens, config, autocast, first_step=0)
 def fast(model: nn.Module, config):
     """Use tensor cores, bf16 and the compiler; return the compiled model and the autocast."""
     torch.set_float32_matmul_precision("high")  # TF32
-    device = model.lm_head.weight.device.type
-    autocast = torch.autocast(device, dtype=torch.bfloat16, enabled=config.bf16)
+    autocast = torch.autocast(model.lm_head.weight.device.type, torch.bfloat16, config.bf16)
     return torch.compile(model) if config.compile else model, autocast
 
 
 def save(out: Path, model: nn.Module, optimizer, config, step: int) -> None:
     """Save the weights as transformers reads them, and all that a resumed run needs."""
-    shape = {name: getattr(config, name) for name in ("n_layer", "n_head", "n_embd", "vocab_size")}
-    shape |= {"model_type": "gpt2", "n_positions": config.block_size}
-    (out / "config.json").write_text(json.dumps(shape))
+    shape = asdict(config) | {"model_type": "gpt2", "n_positions": config.block_size}
+    (out / "config.tmp").write_text(json.dumps(shape))
     save_file(published_weights(model), out / "model.tmp", metadata={"format": "pt"})
+    os.chmod(out / "model.tmp", 0o644)  # save_file lets only its owner read it
     state = {"step": step, "log": os.path.getsize(out / "log.jsonl"), "config": asdict(config)}
     state |= {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     torch.save(state, out / "checkpoint.tmp")
-    for name in ("model.safetensors", "checkpoint.pt"):  # a kill leaves the old or the new file
+    for name in ("config.json", "model.safetensors", "checkpoint.pt"):  # the checkpoint commits
         os.replace((out / name).with_suffix(".tmp"), out / name)
 
 
 def resume(out: Path, model: nn.Module, optimizer, config) -> int:
     """Load the checkpoint of an interrupted run, if there is one, and return its step."""
     out.mkdir(parents=True, exist_ok=True)
-    (out / "log.jsonl").touch()
     if not (out / "checkpoint.pt").exists():
-        os.truncate(out / "log.jsonl", 0)
+        (out / "log.jsonl").write_text("")
         return 0
     state = torch.load(out / "checkpoint.pt", map_location="cpu", weights_only=True)
-    free = {"out", "init_from", "hellaswag", "prompt", "micro_batch_size", "bf16", "compile"}
+    free = "out init_from hellaswag prompt micro_batch_size eval_every eval_tokens bf16 compile"
     for name, was in state["config"].items():
-        if name not in free and was != (now := getattr(config, name)):
+        if name not in free.split() and was != (now := getattr(config, name)):
             raise SystemExit(f"{out} holds a run with {name}={was}, not {now}; use another --out")
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
@@ -466,11 +447,12 @@ def resume(out: Path, model: nn.Module, optimizer, config) -> int:
 
 def join_processes() -> torch.device:
     """Join torchrun's other processes, if there are any, and return this process's device."""
-    device = torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    world = int(os.environ.get("WORLD_SIZE", 1))
+    device = torch.device("mps" if torch.backends.mps.is_available() and world == 1 else "cpu")
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
         torch.cuda.set_device(device)
-    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+    if world > 1:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     return device
 
@@ -487,7 +469,10 @@ def main(config: Config) -> None:
     torch.manual_seed(config.seed)
     model = GPT(config)
     if config.init_from:
-        load_weights(model, load_file(config.init_from))
+        try:
+            load_weights(model, load_file(config.init_from))
+        except Exception as error:  # no such file, or one of another kind or shape
+            raise SystemExit(f"{config.init_from}: {error}") from None
     fast_model, autocast = fast(model.to(device), config)
     optimizer = make_optimizer(model, config)
     first_step = resume(out, model, optimizer, config)
@@ -500,7 +485,7 @@ def main(config: Config) -> None:
             if examples:
                 row["hellaswag"] = hellaswag(model, examples, autocast)
             torch.manual_seed(row["step"])  # so that a resumed run writes the same
-            prompt = torch.tensor([encode(config.prompt)], device=device)
+            prompt = torch.tensor([encode(config.prompt) or [tokenizer.n_vocab - 1]], device=device)
             row["sample"] = tokenizer.decode(generate(model, prompt, 256)[0].tolist())
         if rank == 0:
             numbers = (f"{name} {value:.5g}" for name, value in row.items() if name != "sample")
