@@ -58,7 +58,7 @@ def watch(model: nn.Module, x: Tensor, y: Tensor) -> list[Moment]:
         def backward(*_: Any, name: str = name) -> None:
             moments.append((f"backward {name[-1]}", whole(units)))
 
-        block.forward = forward  # type: ignore[method-assign]
+        block.forward = forward
         block.register_full_backward_hook(backward)
     loss = model(x, y)
     moments.append(("loss", whole(units)))

@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from cs336_course.figures.style import (
-    BLACK,
     BLUE,
     BROWN,
     GREEN,
@@ -41,8 +40,8 @@ def who_reads_what(rows: Mapping[str, Sequence[Pieces]], windows: int, title: st
             colour = RANK_COLOURS[rank % len(RANK_COLOURS)]
             for first, size in pieces:
                 axes.add_patch(Rectangle((first, y - 0.36), size, 0.72, facecolor=colour))
-                frame = {"fill": False, "edgecolor": BLACK, "linewidth": 2.5}
-                axes.add_patch(Rectangle((first, y - 0.36), size, 0.72, **frame))
+                frame = Rectangle((first, y - 0.36), size, 0.72, fill=False, linewidth=2.5)
+                axes.add_patch(frame)
                 for window in range(first, first + size):
                     axes.text(window + 0.5, y, str(rank), ha="center", va="center", size=15)
     axes.set_xlim(0, windows)
@@ -69,8 +68,8 @@ def ring(states: Mapping[str, Sequence[Sequence[int]]], title: str) -> Figure:
             for piece, number in enumerate(row):
                 is_sum = number == last[rank][piece]
                 colour = BLUE if is_sum else "white"
-                box = {"facecolor": colour, "edgecolor": BLACK, "linewidth": 1.5}
-                axes.add_patch(Rectangle((piece - 0.5, rank - 0.5), 1, 1, **box))
+                box = Rectangle((piece - 0.5, rank - 0.5), 1, 1, facecolor=colour, linewidth=1.5)
+                axes.add_patch(box)
                 colour = "white" if is_sum else "black"
                 weight = "bold" if is_sum else "normal"
                 place = {"ha": "center", "va": "center", "size": 13}
@@ -83,7 +82,7 @@ def ring(states: Mapping[str, Sequence[Sequence[int]]], title: str) -> Figure:
         )
         axes.grid(visible=False)
         label(axes, name, "piece", "")
-        axes.title.set_size(15)
+        axes.set_title(name, loc="left", weight="bold", size=14)
     drawing.suptitle(title, x=0.01, ha="left", weight="bold", size=17)
     return drawing
 
@@ -100,8 +99,7 @@ def whole_units(moments: Sequence[tuple[str, Sequence[str]]], title: str) -> Fig
     for x, (_, units) in enumerate(moments):
         for y, name in enumerate(names):
             colour = BLUE if name in units else "white"
-            box = {"facecolor": colour, "edgecolor": BLACK, "linewidth": 1.2}
-            axes.add_patch(Rectangle((x - 0.5, y - 0.38), 1, 0.76, **box))
+            axes.add_patch(Rectangle((x - 0.5, y - 0.38), 1, 0.76, facecolor=colour))
             text, ink_ = ("whole", "white") if name in units else ("shard", "black")
             axes.text(x, y, text, ha="center", va="center", size=13, color=ink_)
     axes.set_xlim(-0.5, len(moments) - 0.5)
