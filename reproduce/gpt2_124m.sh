@@ -4,7 +4,7 @@
 #   reproduce/gpt2_124m.sh              all stages, on every GPU of this machine
 #   reproduce/gpt2_124m.sh data         one stage, for example on a machine without a GPU
 #   sbatch reproduce/gpt2_124m.slurm    the stages after data, on a Slurm cluster
-#   TRAINER=train_gpt2.py HELLASWAG=hellaswag_val.jsonl reproduce/gpt2_124m.sh    the one-file trainer
+#   TRAINER=train_gpt2.py HELLASWAG=hellaswag_val.jsonl reproduce/gpt2_124m.sh    with the one file
 #
 # If the script is interrupted at any point, run the same command again. It skips the stages that
 # are complete and resumes the one that isn't. docs/reproduce_gpt2.md lists costs and losses.
@@ -18,7 +18,7 @@ RUN_DIR=${RUN_DIR:-runs/gpt2-124m}       # folder of the run, which all machines
 EXPORT=${EXPORT:-$RUN_DIR/export}        # folder of the exported model
 HELLASWAG=${HELLASWAG-Rowan/hellaswag}   # dataset on the hub, or hellaswag_val.jsonl (empty: none)
 PROMPT=${PROMPT:-"Hello, I'm a language model,"}
-PRESET=${PRESET:-gpt2-124m}              # one of the presets of `cs336 train --help`; a file has its own
+PRESET=${PRESET:-gpt2-124m}              # one of the library's presets in `cs336 train --help`
 GPUS=${GPUS:-auto}                       # how many GPUs of this machine to use
 PREPARE_FLAGS=${PREPARE_FLAGS:---val-fraction 0.01}
 TRAIN_FLAGS=${TRAIN_FLAGS:---micro-batch-size 64 --eval-every 1000}
@@ -98,7 +98,10 @@ train() {
       "${flags[@]}" --resume
   else
     say "train: $TRAINER on $DATA in $RUN_DIR"
-    [ ! -d "$RUN_DIR/checkpoints" ] || { say "train: $RUN_DIR holds a run of the library; choose another RUN_DIR"; exit 2; }
+    if [ -d "$RUN_DIR/checkpoints" ]; then
+      say "train: $RUN_DIR holds a run of the library; choose another RUN_DIR"
+      exit 2
+    fi
     run "${launch[@]}" "$TRAINER" \
       --data "$DATA" --out "$RUN_DIR" --hellaswag "$HELLASWAG" --prompt "$PROMPT" "${flags[@]}"
   fi
@@ -129,7 +132,7 @@ export_model() {
 
 case $HELLASWAG in
   *.json | *.jsonl) [ -f "$HELLASWAG" ] || { say "HELLASWAG: no file $HELLASWAG"; exit 2; } ;;
-  ?*) [ "$TRAINER" = library ] || { say "HELLASWAG: $TRAINER reads a file; set hellaswag_val.jsonl, or nothing"; exit 2; } ;;
+  ?*) [ "$TRAINER" = library ] || { say "HELLASWAG: $TRAINER reads a file in JSON lines"; exit 2; } ;;
 esac
 [ $# -gt 0 ] || set -- data train score export
 for stage in "$@"; do

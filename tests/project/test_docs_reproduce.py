@@ -228,6 +228,7 @@ def test_the_rehearsal_of_the_page(tmp_path):
     [
         ({}, "evaluate", "evaluate: unknown stage; choose data, train, score or export"),
         ({"HELLASWAG": "none.jsonl"}, "", "HELLASWAG: no file none.jsonl"),
+        ({"TRAINER": FILE}, "", f"HELLASWAG: {FILE} reads a file in JSON lines"),
         ({"PARQUET": "empty"}, "data", "data: no .parquet file in empty"),
     ],
 )
