@@ -98,4 +98,16 @@ RIGHT: dict[str, dict[str, str]] = {
     "cached_attention": {
         "no gradient": "A cache serves generation, which needs no gradient.",
     },
+    "ending_losses": {
+        "texts = [torch.tensor((c + e)[-size:]) for c, e in zip(contexts, endings, strict=True)]  =>  texts = [torch.tensor((c + e)[-size:]) for c, e in zip(contexts, endings, strict=False)]": "The task gives lists of the same length.",
+        "texts = [torch.tensor((c + e)[-size:]) for c, e in zip(contexts, endings, strict=True)]  =>  texts = [torch.tensor((c + e)[-size:]) for c, e in zip(contexts, endings, strict=None)]": "The task gives lists of the same length.",
+        "texts = [torch.tensor((c + e)[-size:]) for c, e in zip(contexts, endings, strict=True)]  =>  texts = [torch.tensor((c + e)[-size:]) for c, e in zip(contexts, endings, )]": "The task gives lists of the same length.",
+        "pairs = zip(texts, endings, strict=True)  =>  pairs = zip(texts, endings, strict=False)": "There is one text per ending.",
+        "pairs = zip(texts, endings, strict=True)  =>  pairs = zip(texts, endings, strict=None)": "There is one text per ending.",
+        "pairs = zip(texts, endings, strict=True)  =>  pairs = zip(texts, endings, )": "There is one text per ending.",
+        "found = zip(model(rows[:, :-1]), rows[:, 1:], spans, strict=True)  =>  found = zip(model(rows[:, :-1]), rows[:, 1:], spans, strict=False)": "There is one row per text.",
+        "found = zip(model(rows[:, :-1]), rows[:, 1:], spans, strict=True)  =>  found = zip(model(rows[:, :-1]), rows[:, 1:], spans, strict=None)": "There is one row per text.",
+        "found = zip(model(rows[:, :-1]), rows[:, 1:], spans, strict=True)  =>  found = zip(model(rows[:, :-1]), rows[:, 1:], spans, )": "There is one row per text.",
+        "no gradient": "An evaluation needs no gradient.",
+    },
 }
