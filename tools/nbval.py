@@ -94,7 +94,8 @@ def forgive(test: list[dict], ref: list[dict], rtol: float) -> list[dict]:
             (new, old, "text"),
             (new.get("data", {}), old.get("data", {}), "text/plain"),
         ):
-            if key in new_texts and same_text(new_texts[key], old_texts.get(key, ""), rtol):
+            both = key in new_texts and key in old_texts
+            if both and same_text(new_texts[key], old_texts[key], rtol):
                 new_texts[key] = old_texts[key]
     return forgiven
 

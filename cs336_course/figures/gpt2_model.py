@@ -14,7 +14,6 @@ from cs336_course.figures.style import (
     GREEN,
     GREY,
     LINES,
-    ORANGE,
     PINK,
     RED,
     SKY,
@@ -318,41 +317,6 @@ def stream_variance(
     right.minorticks_off()
     label(left, captions[0], "after block", "variance of the stream")
     label(right, captions[1], "number of blocks", "variance after the last block")
-    drawing.suptitle(title, fontsize=17, fontweight="bold")
-    return drawing
-
-
-def stream(
-    sizes: Mapping[str, Sequence[float]], losses: Sequence[float], guess: float, title: str
-) -> Figure:
-    """Plot what each sub-layer adds to the stream, and the loss when it is read out after a block.
-
-    Args:
-        sizes: Root mean square of what each kind of sub-layer adds, block by block.
-        losses: Loss in nats, read out before block 1 and after each block.
-        guess: The loss of guessing, ln V.
-        title: The title of the figure.
-    """
-    drawing, (left, right) = figure(13, 4.6, ncols=2)
-    blocks = np.arange(1, len(losses))
-    width = 0.8 / len(sizes)
-    for number, ((name, values), colour) in enumerate(
-        zip(sizes.items(), (BLUE, ORANGE), strict=False)
-    ):
-        place = blocks + (number - (len(sizes) - 1) / 2) * width
-        hatch = ("", "//")[number % 2]
-        left.bar(place, values, width, color=colour, hatch=hatch, label=name)
-    left.legend()
-    left.margins(y=0.3)
-    left.set_xticks(blocks)
-    label(left, "what is added", "block", "root mean square")
-    right.plot(losses, color=BLUE, marker="o")
-    right.axhline(guess, color=GREY, ls=":", lw=2)
-    note = {"xytext": (0, 6), "textcoords": "offset points", "ha": "right", "size": 13}
-    right.annotate(f"guessing, {guess:.2f}", (1, guess), xycoords=("axes fraction", "data"), **note)
-    right.set_xticks(range(len(losses)))
-    right.set_ylim(0, max(max(losses), guess) * 1.15)
-    label(right, "read out early", "after block", "loss [nats/letter]")
     drawing.suptitle(title, fontsize=17, fontweight="bold")
     return drawing
 

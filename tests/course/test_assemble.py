@@ -30,9 +30,9 @@ def cell(source: str, kind: str = "code", tags=(), **marks: str) -> dict:
 
 
 def notebooks(folder: Path, answer: str = STUB, later: str = STUB, given: str = GIVEN) -> Path:
-    """Write notebooks 07 to 10, with an exercise and a given part in 07, and the former in 09."""
+    """Write the notebooks with parts, with an exercise and a given part in 07, and the former in 09."""
     folder.mkdir(exist_ok=True)
-    for number in ("07", "08", "09", "10"):
+    for number in ("07", "07a", "08", "09", "10"):
         cells = [cell(IMPORTS)]
         if number == "07":
             cells.append(cell(given, part="one"))
@@ -327,7 +327,7 @@ def test_a_part_without_metadata_is_found(tmp_path, of):
             del one["metadata"]
     save(tmp_path, cells)
     found = assemble.parts(tmp_path, "07")
-    assert len(found) == 9
+    assert len(found) == 7
     assert [one.name for one in found if one.is_mine] == ["mlp"]
 
 

@@ -87,14 +87,6 @@ def test_variance_starts_at_the_embeddings():
     assert [list(line.get_ydata()) for line in right.lines] == [[4, 5], [6, 7]]
 
 
-def test_stream_marks_guessing():
-    sizes = {"attention": [1, 2], "MLP": [3, 4]}
-    left, right = plots.stream(sizes, [5, 3, 2], 4.1, "title").axes
-    assert [bar.get_height() for bar in left.patches] == [1, 2, 3, 4]
-    assert right.lines[0].get_ydata().tolist() == [5, 3, 2]
-    assert right.lines[1].get_ydata()[0] == 4.1
-
-
 def test_what_cannot_be_drawn_gets_a_cross():
     panels = {"all": [0.5, 0.5], "cut": [1.0, 0.0]}
     everything, cut = plots.next_token(panels, ["a", " "], "title").axes
