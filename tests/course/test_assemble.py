@@ -303,7 +303,7 @@ def test_a_part_without_metadata_is_found(tmp_path, of):
             del one["metadata"]
     save(tmp_path, cells)
     found = assemble.parts(tmp_path, "07")
-    assert len(found) == 9
+    assert len(found) == 7
     assert [one.name for one in found if one.is_mine] == ["mlp"]
 
 
