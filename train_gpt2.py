@@ -1,18 +1,16 @@
 """Train GPT-2 in one file, on one device or on many.
 
-    python train_gpt2.py --train "fineweb/train_*.bin" --val "fineweb/val_*.bin"
-    torchrun --standalone --nproc-per-node=8 train_gpt2.py --train ... --val ...
+    python train_gpt2.py --data fineweb
+    torchrun --standalone --nproc-per-node=8 train_gpt2.py --data fineweb --micro-batch-size=64
 
-The defaults are GPT-2 124M's recipe on 10 billion tokens. Notebooks 07 to 10 build each part.
+The defaults are GPT-2 124M's recipe. The same command resumes a run that was interrupted.
 """
 
-import glob
 import json
 import math
 import os
 import time
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # so that torch's waiting threads sleep
@@ -24,27 +22,24 @@ import torch.distributed as dist
 import torch.nn.functional as F
 import tyro
 from einops import rearrange
-from safetensors.torch import load_file, save
-from tiktoken.load import load_tiktoken_bpe
-from tiktoken_ext.openai_public import r50k_pat_str
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 
-@dataclass
+@dataclass(frozen=True)
 class Config:
     """The model's shape and the recipe."""
 
-    train: str = "fineweb/train_*.bin"  # shards of GPT-2's tokens, in llm.c's format
-    val: str = "fineweb/val_*.bin"
-    out: str = "log"
-    init_from: str = ""  # model.safetensors of an earlier run or a Hugging Face GPT-2
+    data: str = "fineweb"  # folder of shards of tokens, which `cs336 prepare` writes
+    out: str = "log"  # folder of the log, the checkpoint and the weights
+    init_from: str = ""  # model.safetensors of an earlier run or of a Hugging Face GPT-2
     hellaswag: str = ""  # HellaSwag's examples, in JSON lines
+    prompt: str = "Hello, I'm a language model,"  # which evaluations continue ("": a new text)
     n_layer: int = 12
     n_head: int = 12
     n_embd: int = 768
     block_size: int = 1024
-    vocab_size: int = 50257
-    padded_vocab_size: int = 50304  # a multiple of 64
+    vocab_size: int = 50257  # of GPT-2's tokenizer; data in letters bring their own
     max_steps: int = 19073  # of 524,288 tokens each, so 10 billion in all
     batch_tokens: int = 524288
     micro_batch_size: int = 16
@@ -54,28 +49,23 @@ class Config:
     weight_decay: float = 0.1
     grad_clip: float = 1.0  # 0 doesn't clip
     seed: int = 1337
-    eval_every: int = 250  # steps between evaluations and saved weights; 0: only at the end
-    eval_tokens: int = 1048576
-    bf16: bool = True
+    eval_every: int = 1000  # steps between evaluations, each of which saves the run
+    eval_tokens: int = 10485760
+    bf16: bool = torch.cuda.is_available()
     compile: bool = torch.cuda.is_available()
+
+    @property
+    def padded_vocab_size(self) -> int:  # a multiple of 64 is faster on a GPU
+        return -(-self.vocab_size // 64) * 64
+
+
+# ============================================ Model ============================================
 
 
 def embed(idx: Tensor, wte: nn.Embedding, wpe: nn.Embedding) -> Tensor:
     """Add the embeddings of tokens (batch, seq) and of their positions."""
     positions = torch.arange(idx.size(1), device=idx.device)
     return wte(idx) + wpe(positions)
-
-
-class MLP(nn.Module):
-    """Two linear layers with a GELU between them and a hidden width of 4 n_embd."""
-
-    def __init__(self, config):
-        super().__init__()
-        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd)
-        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -97,6 +87,18 @@ class CausalSelfAttention(nn.Module):
         q, k, v = rearrange(self.c_attn(x), pattern, three=3, head=self.n_head)
         y = attention(q, k, v)
         return self.c_proj(rearrange(y, "batch head seq head_dim -> batch seq (head head_dim)"))
+
+
+class MLP(nn.Module):
+    """Two linear layers with a GELU between them and a hidden width of 4 n_embd."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd)
+        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
 
 
 class Block(nn.Module):
@@ -154,54 +156,95 @@ class GPT(nn.Module):
         return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
 
+def is_transposed(name: str) -> bool:
+    """Return whether OpenAI stores this weight as (in, out), and `nn.Linear` as (out, in)."""
+    return ".c_" in name and name.endswith("weight")
+
+
+@torch.no_grad()
+def published_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return the weights in OpenAI's layout, without the padding of the vocabulary."""
+    weights = dict(model.named_parameters())
+    weights["transformer.wte.weight"] = weights["transformer.wte.weight"][: model.config.vocab_size]
+    return {n: (w.t() if is_transposed(n) else w).contiguous() for n, w in weights.items()}
+
+
 @torch.no_grad()
 def load_weights(model: nn.Module, theirs: dict[str, Tensor]) -> None:
-    """Copy OpenAI's tensors into the model. Their linear layers are stored as (in, out)."""
-    ours = dict(model.named_parameters())
-    for name, tensor in theirs.items():
-        name = "transformer." + name.removeprefix("transformer.")
-        if name in ours:  # there are also causal masks
-            is_linear = name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight"))
-            tensor = tensor.t() if is_linear else tensor
-            ours[name][: len(tensor)] = tensor[: len(ours[name])]
+    """Copy weights in OpenAI's layout into the model."""
+    theirs = {"transformer." + n.removeprefix("transformer."): t for n, t in theirs.items()}
+    if f"transformer.h.{model.config.n_layer}.ln_1.weight" in theirs:
+        raise ValueError(f"there are more than {model.config.n_layer} layers")
+    for name, ours in published_weights(model).items():
+        found = theirs.get(name, torch.empty(0))[: len(ours)]  # a longer context is cut
+        if found.shape != ours.shape:
+            raise ValueError(f"{name} has shape {tuple(found.shape)}, not {tuple(ours.shape)}")
+        found = found.t() if is_transposed(name) else found
+        model.get_parameter(name)[: len(found)] = found
+
+
+def likely(logits: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
+    """Return the probabilities (batch, vocab) to draw from, without the unlikely tokens."""
+    ordered, order = (logits / temperature).softmax(-1).sort(descending=True)
+    before = ordered.cumsum(-1) - ordered
+    ordered = ordered.where(before < top_p, 0.0)[:, :top_k]
+    return torch.zeros_like(logits).scatter(-1, order[:, :top_k], ordered)
 
 
 @torch.no_grad()
-def generate(model: nn.Module, idx: Tensor, new_tokens: int, top_k: int = 50) -> Tensor:
-    """Continue token ids (batch, seq), drawing from the `top_k` likeliest tokens."""
+def generate(model, idx: Tensor, new_tokens: int, temperature=1.0, top_k=50, top_p=1.0) -> Tensor:
+    """Continue token ids (batch, seq), one token at a time."""
     for _ in range(new_tokens):
-        logits = model(idx[:, -model.config.block_size :])[:, -1]
-        kth = logits.topk(top_k).values[:, -1:]
-        probabilities = logits.masked_fill(logits < kth, -math.inf).softmax(-1)
-        idx = torch.cat((idx, torch.multinomial(probabilities, 1)), dim=1)
+        logits = model(idx[:, -model.config.block_size :])[:, -1].float()
+        drawn = torch.multinomial(likely(logits, temperature, top_k, top_p), 1)
+        idx = torch.cat((idx, drawn), dim=1)
     return idx
 
 
-class Tokens:
-    """Shards of uint16 tokens after a header of 1,024 bytes, read as one stream."""
+# ============================================= Data ============================================
 
-    def __init__(self, pattern: str, vocab_size: int = 50257):
-        paths, self.vocab_size = sorted(glob.glob(pattern)), vocab_size
+
+def open_tokenizer(folder: str) -> tiktoken.Encoding:
+    """Return the tokenizer of the data: letters if tokenizer.json lists them, otherwise GPT-2's."""
+    path = Path(folder, "tokenizer.json")
+    alphabet = json.loads(path.read_text()).get("alphabet") if path.exists() else None
+    if alphabet:
+        ranks = {letter.encode(): i for i, letter in enumerate(alphabet)}
+        known = "[" + "".join(rf"\x{{{ord(letter):x}}}" for letter in alphabet) + "]"
+        return tiktoken.Encoding("letters", pat_str=known, mergeable_ranks=ranks, special_tokens={})
+    try:
+        return tiktoken.get_encoding("gpt2")
+    except OSError:
+        raise SystemExit("go online for GPT-2's tokenizer, or set TIKTOKEN_CACHE_DIR") from None
+
+
+class Tokens:
+    """Shards in llm.c's format (a header of 1,024 bytes, then uint16 tokens), as one stream."""
+
+    def __init__(self, folder: str, split: str, config):
+        paths, self.vocab_size = sorted(Path(folder).glob(f"*{split}*.bin")), config.vocab_size
         if not paths:
-            raise SystemExit(f"no shards match {pattern!r}; `cs336 prepare` writes them")
+            raise SystemExit(f"{folder} has no *{split}*.bin; `cs336 prepare` writes them")
         for path in paths:
-            length = (Path(path).stat().st_size - 1024) / 2
+            length = (path.stat().st_size - 1024) / 2
             if np.fromfile(path, np.int32, 3).tolist() != [20240520, 1, length]:
                 raise SystemExit(f"{path}: not a whole llm.c shard; `cs336 prepare` writes them")
         self.shards = [np.memmap(path, np.uint16, "r", offset=1024) for path in paths]
         self.begins = np.cumsum([0, *map(len, self.shards)]).tolist()
+        if len(self) <= config.block_size:
+            raise SystemExit(f"{folder}: {len(self)} tokens for {split}, fewer than a window needs")
 
     def __len__(self) -> int:
         return self.begins[-1]
 
     def read(self, start: int, count: int) -> np.ndarray:
-        """Return `count` tokens from position `start` on, perhaps from two shards."""
-        places = ((max(start - begin, 0), start + count - begin) for begin in self.begins)
-        pairs = zip(self.shards, places, strict=False)
-        tokens = np.concatenate([shard[low:high] for shard, (low, high) in pairs if high > 0])
+        """Return `count` tokens from position `start` on, perhaps from several shards."""
+        shard = np.searchsorted(self.begins, start, "right") - 1
+        tokens = self.shards[shard][start - self.begins[shard] :][:count]
         if tokens.max() >= self.vocab_size:
-            raise SystemExit(f"token {tokens.max()} is too large: vocab_size is {self.vocab_size}")
-        return tokens
+            raise SystemExit(f"token {tokens.max()} is too large for {self.vocab_size} tokens")
+        rest = count - len(tokens)
+        return np.concatenate((tokens, self.read(start + len(tokens), rest))) if rest else tokens
 
 
 def windows(tokens: Tokens, starts: list[int], block_size: int) -> tuple[Tensor, Tensor]:
@@ -211,39 +254,29 @@ def windows(tokens: Tokens, starts: list[int], block_size: int) -> tuple[Tensor,
     return both[:, :-1], both[:, 1:]
 
 
-@cache
-def scrambled(*numbers: int) -> int:
-    """Hash numbers to 64 bits."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
+def rank_and_world() -> tuple[int, int]:
+    """Return this process's number, and how many there are."""
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
-def shuffled(i: int, n: int, key: int) -> int:
-    """Return element i of 0..n-1 in shuffled order, without storing the order."""
-    half = max(1, ((n - 1).bit_length() + 1) // 2)
-    mask = 2**half - 1
-    while True:
-        left, right = i >> half, i & mask
-        for turn in range(4):  # a Feistel network permutes the numbers of 2 * half bits
-            z = (right + scrambled(key, turn)) % 2**64
-            z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
-            z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
-            left, right = right, left ^ (z ^ z >> 31) & mask
-        i = left << half | right
-        if i < n:
-            return i
+def micro_batches(tokens: Tokens, step: int, config):
+    """Yield this process's micro-batches of a step, which reads on where the last one ended."""
+    rank, world = rank_and_world()
+    size, batch = config.micro_batch_size, config.batch_tokens // config.block_size
+    available = (len(tokens) - 1) // config.block_size  # then it begins again
+    for first in range(step * batch + rank * size, (step + 1) * batch, world * size):
+        starts = [n % available * config.block_size for n in range(first, first + size)]
+        yield windows(tokens, starts, config.block_size)
 
 
-def window_start(number: int, length: int, config) -> int:
-    """Return where training's window `number` begins, in an order that visits all windows."""
-    size = config.block_size
-    cycle, number = divmod(number, length - size)
-    for epoch in range(size):  # an epoch cuts the stream from another offset on
-        offset = shuffled(epoch, size, scrambled(config.seed, cycle) >> 1)
-        in_epoch = (length - 1 - offset) // size
-        if number < in_epoch:
-            break
-        number -= in_epoch
-    return offset + size * shuffled(number, in_epoch, scrambled(config.seed, cycle, epoch) >> 1)
+def ahead(pieces, device: torch.device):
+    """Yield micro-batches on the device; a GPU computes with one while Python reads the next."""
+    pin = device.type == "cuda"  # a copy from pinned memory doesn't wait for the GPU
+    for piece in pieces:
+        yield [(t.pin_memory() if pin else t).to(device, non_blocking=pin) for t in piece]
+
+
+# =========================================== Optimizer =========================================
 
 
 def learning_rate(step: int, config) -> float:
@@ -265,6 +298,12 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
     ]
 
 
+def make_optimizer(model: nn.Module, config) -> torch.optim.AdamW:
+    """Make AdamW with GPT-3's betas, which updates all parameters in one fused kernel."""
+    groups = parameter_groups(model, config.weight_decay)
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95), fused=True)
+
+
 def update(model: nn.Module, optimizer, rate: float, grad_clip: float) -> Tensor:
     """Clip the gradient, step with this learning rate, and return the norm before clipping."""
     norm = nn.utils.clip_grad_norm_(model.parameters(), grad_clip)
@@ -275,20 +314,13 @@ def update(model: nn.Module, optimizer, rate: float, grad_clip: float) -> Tensor
     return norm
 
 
-def backward(model: nn.Module, pieces, count: int, autocast) -> Tensor:
-    """Add up the gradients of micro-batches, of which the batch has `count`; return the loss."""
-    total = torch.zeros((), device=model.lm_head.weight.device)
-    for x, y in pieces:
-        with autocast:
-            loss = model(x.to(total.device), y.to(total.device)) / count
-        loss.backward()
-        total += loss.detach()
-    return total
+# =========================================== Evaluation ========================================
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, tokens: Tokens, config, autocast, rank=0, world=1) -> Tensor:
-    """Return this process's share of the mean loss over evenly spaced windows."""
+def evaluate(model: nn.Module, tokens: Tokens, config, autocast) -> Tensor:
+    """Return the mean loss over evenly spaced windows, which all processes share."""
+    rank, world = rank_and_world()
     available = (len(tokens) - 1) // config.block_size
     count = max(1, min(available, config.eval_tokens // config.block_size))
     starts = [i * available // count * config.block_size for i in range(rank, count, world)]
@@ -300,42 +332,46 @@ def evaluate(model: nn.Module, tokens: Tokens, config, autocast, rank=0, world=1
         with autocast:
             total += model(x.to(total.device), y.to(total.device)) * len(mine) / count
     model.train()
-    return total
+    return sum_over_processes(total)
 
 
-def make_optimizer(model: nn.Module, config) -> torch.optim.AdamW:
-    """Make AdamW with GPT-3's betas, which updates all parameters in one fused kernel."""
-    groups = parameter_groups(model, config.weight_decay)
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95), fused=True)
+def ending_losses(model: nn.Module, contexts: list, endings: list) -> Tensor:
+    """Return the mean loss of each ending's tokens after its context, from one forward pass."""
+    size, device = model.config.block_size + 1, model.lm_head.weight.device
+    texts = [torch.tensor((c + e)[-size:]) for c, e in zip(contexts, endings, strict=True)]
+    rows = nn.utils.rnn.pad_sequence(texts, batch_first=True).to(device)  # padding comes last
+    logits = model(rows[:, :-1]).float()
+    losses = F.cross_entropy(logits.mT, rows[:, 1:], reduction="none")
+    triples = zip(losses, texts, endings, strict=True)
+    return torch.stack([loss[: len(text) - 1][-len(e) :].mean() for loss, text, e in triples])
 
 
-def fast(model: nn.Module, config):
-    """Use tensor cores, bf16 and the compiler; return the compiled model and the autocast."""
-    torch.set_float32_matmul_precision("high")  # TF32
-    device = model.lm_head.weight.device.type
-    autocast = torch.autocast(device, dtype=torch.bfloat16, enabled=config.bf16)
-    return torch.compile(model) if config.compile else model, autocast
+def read_examples(path: str, encode) -> list[tuple[list[int], list[list[int]], int]]:
+    """Read HellaSwag's examples: tokens of a context and of four endings, and which is right."""
+    try:
+        rows = [json.loads(row) for row in Path(path).read_text("utf-8").split("\n") if row] or [{}]
+        endings = [[encode(" " + row["endings"][i]) for i in range(4)] for row in rows]
+        return [(encode(r["ctx"]), e, int(r["label"])) for r, e in zip(rows, endings, strict=True)]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise SystemExit(f"{path}: {error!r}; lines of ctx, endings and label expected") from None
 
 
-def micro_batches(tokens: Tokens, step: int, config, rank: int, world: int):
-    """Yield this process's share of a step's micro-batches."""
-    size, batch = config.micro_batch_size, config.batch_tokens // config.block_size
-    for first in range(step * batch + rank * size, (step + 1) * batch, world * size):
-        numbers = range(first, first + size)
-        starts = [window_start(number, len(tokens), config) for number in numbers]
-        yield windows(tokens, starts, config.block_size)
+@torch.no_grad()
+def hellaswag(model: nn.Module, examples: list, autocast) -> float:
+    """Return the share of examples whose true ending has the lowest loss."""
+    rank, world = rank_and_world()
+    right, mine = torch.zeros((), device=model.lm_head.weight.device), examples[rank::world]
+    for first in range(0, len(mine), 16):  # 64 texts of about a hundred tokens
+        batch = mine[first : first + 16]
+        pairs = [(context, ending) for context, endings, _ in batch for ending in endings]
+        with autocast:
+            losses = ending_losses(model, *zip(*pairs, strict=True))
+        labels = torch.tensor([label for _, _, label in batch], device=losses.device)
+        right += (losses.view(-1, 4).argmin(1) == labels).sum()
+    return sum_over_processes(right).item() / len(examples)
 
 
-def start() -> tuple[int, int, torch.device]:
-    """Join torchrun's other processes; return the rank, their number and the device."""
-    rank, local = int(os.environ.get("RANK", 0)), int(os.environ.get("LOCAL_RANK", 0))
-    world = int(os.environ.get("WORLD_SIZE", 1))
-    device = torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    if world > 1:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    return rank, world, device
+# ============================================= Loop ============================================
 
 
 def sum_over_processes(tensor: Tensor) -> Tensor:
@@ -345,152 +381,122 @@ def sum_over_processes(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def sum_gradients(model: nn.Module) -> None:
-    """Add up the gradients of all processes, once a step."""
-    for parameter in model.parameters():
-        sum_over_processes(parameter.grad)
-
-
-def most_likely(model: nn.Module, context: list[int], endings: list[list[int]]) -> int:
-    """Return which ending has the lowest mean loss per token."""
-    losses = []
-    for ending in endings:
-        row = torch.tensor([context + ending], device=model.lm_head.weight.device)
-        row = row[:, -model.config.block_size - 1 :]
-        logits = model(row[:, :-1])[0, -len(ending) :].float()
-        losses.append(F.cross_entropy(logits, row[0, -len(ending) :]).item())
-    return losses.index(min(losses))
-
-
-@cache
-def read_examples(path: str) -> list[tuple[str, list[str], int]]:
-    """Read the context, the endings and the label of each of HellaSwag's examples."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            rows = [json.loads(line) for line in file if line.strip()]
-        found = [(row["ctx"], row["endings"], int(row["label"])) for row in rows]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SystemExit(f"{path}: {error!r}; lines of ctx, endings and label expected") from None
-    if not found:
-        raise SystemExit(f"{path}: no examples; lines of ctx, endings and label expected")
-    return found
-
-
-@torch.no_grad()
-def hellaswag(model: nn.Module, config, encoding, autocast, rank: int, world: int) -> float:
-    """Return the share of examples whose true ending is the likeliest."""
-    examples, encode = read_examples(config.hellaswag), encoding.encode_ordinary
-    right = torch.zeros((), device=model.lm_head.weight.device)
-    for context, texts, label in examples[rank::world]:
-        endings = [encode(" " + ending) for ending in texts]
+def backward(model: nn.Module, pieces, count: int, autocast) -> Tensor:
+    """Add up the gradients of micro-batches, of which the batch has `count`; return the loss."""
+    total = torch.zeros((), device=model.lm_head.weight.device)
+    for x, y in pieces:
         with autocast:
-            right += most_likely(model, encode(context), endings) == label
-    return sum_over_processes(right).item() / len(examples)
+            loss = model(x.to(total.device), y.to(total.device)) / count
+        loss.backward()
+        total += loss.detach()
+    for parameter in model.parameters():
+        sum_over_processes(parameter.grad)  # once a step, not once a micro-batch
+    return sum_over_processes(total)
 
 
-def gpt2_encoding() -> tiktoken.Encoding:
-    """Load GPT-2's tokenizer, without a download where the course's data folder is."""
-    if not Path("data/gpt2.tiktoken").exists():
-        try:
-            return tiktoken.get_encoding("gpt2")
-        except OSError as error:
-            problem = f"GPT-2's tokenizer can't be downloaded ({type(error).__name__})"
-            raise SystemExit(f"{problem}; copy the course's data/gpt2.tiktoken here") from None
-    ranks = load_tiktoken_bpe("data/gpt2.tiktoken")
-    rules = {"pat_str": r50k_pat_str, "special_tokens": {"<|endoftext|>": 50256}}
-    return tiktoken.Encoding("gpt2", mergeable_ranks=ranks, **rules)
-
-
-def ready(config: Config) -> tuple[Tokens, Tokens]:
-    """Open the data, and stop a run now that couldn't end."""
-    out = Path(config.out)
-    if (out / "log.jsonl").exists() or (out / "model.safetensors").exists():
-        raise SystemExit(f"{out}: holds another run; choose a new folder with --out")
-    train_tokens = Tokens(config.train, config.vocab_size)
-    val_tokens = Tokens(config.val, config.vocab_size)
-    for path, n in ((config.train, len(train_tokens)), (config.val, len(val_tokens))):
-        if n <= config.block_size:
-            raise SystemExit(f"{path}: {n} tokens, but a window takes {config.block_size + 1}")
-    if config.hellaswag:
-        read_examples(config.hellaswag)  # so that a bad file stops us now
-    return train_tokens, val_tokens
-
-
-@torch.no_grad()
-def openai_layout(model: nn.Module) -> dict[str, Tensor]:
-    """Return the weights as OpenAI stores them, with linear layers as (in, out) and no padding."""
-    weights = dict(model.named_parameters())
-    weights["transformer.wte.weight"] = weights["transformer.wte.weight"][: model.config.vocab_size]
-    is_linear = {name: ".c_" in name and name.endswith("weight") for name in weights}
-    return {n: (w.t() if is_linear[n] else w).contiguous() for n, w in weights.items()}
-
-
-def build(config: Config, device: torch.device):
-    """Return the model, its fast version, the autocast and the optimizer."""
-    torch.manual_seed(config.seed)
-    raw_model = GPT(config)
-    if config.init_from:
-        theirs, ours = {}, openai_layout(raw_model)
-        for name, tensor in load_file(config.init_from).items():
-            if not name.endswith((".attn.bias", ".attn.masked_bias", "lm_head.weight")):
-                theirs["transformer." + name.removeprefix("transformer.")] = tensor
-        fit = {n for n in ours if n in theirs and theirs[n][: len(ours[n])].shape == ours[n].shape}
-        if wrong := sorted((theirs.keys() | ours.keys()) - fit):
-            problem = f"{len(wrong)} tensors are missing, unknown or of another shape"
-            raise SystemExit(f"{config.init_from}: {problem}, first {wrong[0]}")
-        load_weights(raw_model, theirs)  # the rows of tables may be more than ours
-    model, autocast = fast(raw_model.to(device), config)
-    return raw_model, model, autocast, make_optimizer(raw_model, config)
-
-
-def judge(model: nn.Module, tokens: Tokens, config, encoding, autocast, rank, world) -> dict:
-    """Return the validation loss, HellaSwag's score and a sample, by name."""
-    loss = sum_over_processes(evaluate(model, tokens, config, autocast, rank, world))
-    row = {"val_loss": loss.item()}
-    if config.hellaswag:
-        row["hellaswag"] = hellaswag(model, config, encoding, autocast, rank, world)
-    prompt = torch.tensor([encoding.encode("Hello, I'm a language model,")]).to(loss.device)
-    return row | {"sample": encoding.decode(generate(model, prompt, 24)[0].tolist())}
-
-
-def record(row: dict, model: nn.Module, out: Path) -> None:
-    """Print a row, append it to the log, and save the weights that it judges."""
-    print(json.dumps(row))
-    out.mkdir(parents=True, exist_ok=True)
-    with open(out / "log.jsonl", "a") as log:
-        log.write(json.dumps(row) + "\n")
-    if "val_loss" in row:
-        data = save(openai_layout(model), metadata={"format": "pt"})  # which transformers wants
-        (out / "model.tmp").write_bytes(data)
-        os.replace(out / "model.tmp", out / "model.safetensors")  # so it's never half a file
-
-
-def train(config: Config) -> None:
-    """Train GPT-2, and write weights and a line of numbers per step into `config.out`."""
-    train_tokens, val_tokens = ready(config)
-    rank, world, device = start()
-    encoding = gpt2_encoding()
-    raw_model, model, autocast, optimizer = build(config, device)
+def train(model, optimizer, batches, val_tokens, config, autocast, first_step=0):
+    """Train on the micro-batches that `batches(step)` gives, and yield each step's numbers."""
     count = config.batch_tokens // config.block_size // config.micro_batch_size
-    if count % world or count * config.micro_batch_size * config.block_size != config.batch_tokens:
-        raise SystemExit("batch_tokens must be a multiple of micro-batch x block_size x processes")
-    for step in range(config.max_steps):
-        begun = time.perf_counter()
-        pieces = micro_batches(train_tokens, step, config, rank, world)
-        loss = sum_over_processes(backward(model, pieces, count, autocast))
-        sum_gradients(raw_model)
-        rate = learning_rate(step, config)
-        norm = update(raw_model, optimizer, rate, config.grad_clip or math.inf)
+    for step in range(first_step, config.max_steps):
+        begun, rate = time.perf_counter(), learning_rate(step, config)
+        loss = backward(model, batches(step), count, autocast)
+        norm = update(model, optimizer, rate, config.grad_clip or math.inf)
         row = {"step": step, "loss": loss.item(), "lr": rate, "grad_norm": norm.item()}
-        row["tokens_per_second"] = int(config.batch_tokens / (time.perf_counter() - begun))
-        is_last = step + 1 == config.max_steps
-        if is_last or (config.eval_every and (step + 1) % config.eval_every == 0):
-            row |= judge(raw_model, val_tokens, config, encoding, autocast, rank, world)
+        row["seconds"] = time.perf_counter() - begun  # .item() has waited for the device
+        if (step + 1) % config.eval_every == 0 or step + 1 == config.max_steps:
+            row["val_loss"] = evaluate(model, val_tokens, config, autocast).item()
+        yield row
+
+
+def fast(model: nn.Module, config):
+    """Use tensor cores, bf16 and the compiler; return the compiled model and the autocast."""
+    torch.set_float32_matmul_precision("high")  # TF32
+    autocast = torch.autocast(model.lm_head.weight.device.type, torch.bfloat16, config.bf16)
+    return torch.compile(model) if config.compile else model, autocast
+
+
+def save(out: Path, model: nn.Module, optimizer, config, step: int) -> None:
+    """Save the weights as transformers reads them, and all that a resumed run needs."""
+    shape = asdict(config) | {"model_type": "gpt2", "n_positions": config.block_size}
+    (out / "config.tmp").write_text(json.dumps(shape))
+    save_file(published_weights(model), out / "model.tmp", metadata={"format": "pt"})
+    os.chmod(out / "model.tmp", 0o644)  # save_file lets only its owner read it
+    state = {"step": step, "log": os.path.getsize(out / "log.jsonl"), "config": asdict(config)}
+    state |= {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(state, out / "checkpoint.tmp")
+    for name in ("config.json", "model.safetensors", "checkpoint.pt"):  # the checkpoint commits
+        os.replace((out / name).with_suffix(".tmp"), out / name)
+
+
+def resume(out: Path, model: nn.Module, optimizer, config) -> int:
+    """Load the checkpoint of an interrupted run, if there is one, and return its step."""
+    out.mkdir(parents=True, exist_ok=True)
+    if not (out / "checkpoint.pt").exists():
+        (out / "log.jsonl").write_text("")
+        return 0
+    state = torch.load(out / "checkpoint.pt", map_location="cpu", weights_only=True)
+    free = "out init_from hellaswag prompt micro_batch_size eval_every eval_tokens bf16 compile"
+    for name, was in state["config"].items():
+        if name not in free.split() and was != (now := getattr(config, name)):
+            raise SystemExit(f"{out} holds a run with {name}={was}, not {now}; use another --out")
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    os.truncate(out / "log.jsonl", state["log"])  # the steps after the checkpoint are done again
+    return state["step"]
+
+
+def join_processes() -> torch.device:
+    """Join torchrun's other processes, if there are any, and return this process's device."""
+    world = int(os.environ.get("WORLD_SIZE", 1))
+    device = torch.device("mps" if torch.backends.mps.is_available() and world == 1 else "cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+        torch.cuda.set_device(device)
+    if world > 1:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    return device
+
+
+def main(config: Config) -> None:
+    """Train GPT-2 into the folder `config.out`, from the start or from its checkpoint on."""
+    device, out, tokenizer = join_processes(), Path(config.out), open_tokenizer(config.data)
+    (rank, world), encode = rank_and_world(), tokenizer.encode_ordinary
+    config = replace(config, vocab_size=tokenizer.n_vocab)
+    if config.batch_tokens % (config.micro_batch_size * config.block_size * world):
+        raise SystemExit("batch_tokens must be a multiple of micro-batch x block_size x processes")
+    train_tokens, val_tokens = (Tokens(config.data, split, config) for split in ("train", "val"))
+    examples = read_examples(config.hellaswag, encode) if config.hellaswag else []
+    torch.manual_seed(config.seed)
+    model = GPT(config)
+    if config.init_from:
+        try:
+            load_weights(model, load_file(config.init_from))
+        except Exception as error:  # no such file, or one of another kind or shape
+            raise SystemExit(f"{config.init_from}: {error}") from None
+    fast_model, autocast = fast(model.to(device), config)
+    optimizer = make_optimizer(model, config)
+    first_step = resume(out, model, optimizer, config)
+
+    def batches(step: int):
+        return ahead(micro_batches(train_tokens, step, config), device)
+
+    for row in train(fast_model, optimizer, batches, val_tokens, config, autocast, first_step):
+        if is_evaluated := "val_loss" in row:
+            if examples:
+                row["hellaswag"] = hellaswag(model, examples, autocast)
+            torch.manual_seed(row["step"])  # so that a resumed run writes the same
+            prompt = torch.tensor([encode(config.prompt) or [tokenizer.n_vocab - 1]], device=device)
+            row["sample"] = tokenizer.decode(generate(model, prompt, 256)[0].tolist())
         if rank == 0:
-            record(row, raw_model, Path(config.out))
+            numbers = (f"{name} {value:.5g}" for name, value in row.items() if name != "sample")
+            print(", ".join(numbers), *row.get("sample", "").splitlines(), sep="\n", flush=True)
+            with open(out / "log.jsonl", "a") as log:
+                log.write(json.dumps(row) + "\n")
+            if is_evaluated:
+                save(out, model, optimizer, config, row["step"] + 1)
     if world > 1:
         dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    train(tyro.cli(Config))
+    main(tyro.cli(Config))

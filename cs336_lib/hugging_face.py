@@ -285,9 +285,7 @@ def text_files(model: GPT, tokenizer: Tokenizer) -> dict[str, str]:
         steps = gpt2_steps()
         settings["tokenizer_class"] = "GPT2Tokenizer"
         settings |= dict.fromkeys(("bos_token", "eos_token", "unk_token"), END_OF_TEXT)
-        vocab, merges = steps["model"]["vocab"], steps["model"]["merges"]
-        files["vocab.json"] = json.dumps(vocab)
-        files["merges.txt"] = "\n".join(["#version: 0.2", *merges]) + "\n"
+        files = vocabulary_files(steps["model"])
     return files | {
         CONFIG: dump(described),
         "generation_config.json": dump(ends),
@@ -335,6 +333,12 @@ def gpt2_steps() -> dict[str, Any]:
         "decoder": byte_level,
         "model": {"type": "BPE", "vocab": vocab | {END_OF_TEXT: end["id"]}, "merges": merges},
     }
+
+
+def vocabulary_files(model: dict[str, Any]) -> dict[str, str]:
+    """Return the content of OpenAI's encoder.json and vocab.bpe, under Hugging Face's names."""
+    merges = "\n".join(["#version: 0.2", *model["merges"]]) + "\n"
+    return {"vocab.json": json.dumps(model["vocab"]), "merges.txt": merges}
 
 
 def bpe_merges(ranks: dict[str, int]) -> list[str]:

@@ -4,19 +4,21 @@
 #   reproduce/gpt2_124m.sh              all stages, on every GPU of this machine
 #   reproduce/gpt2_124m.sh data         one stage, for example on a machine without a GPU
 #   sbatch reproduce/gpt2_124m.slurm    the stages after data, on a Slurm cluster
+#   TRAINER=train_gpt2.py HELLASWAG=hellaswag_val.jsonl reproduce/gpt2_124m.sh    the one-file trainer
 #
 # If the script is interrupted at any point, run the same command again. It skips the stages that
 # are complete and resumes the one that isn't. docs/reproduce_gpt2.md lists costs and losses.
 set -euo pipefail
 
 # Set these variables in the environment to change a run, for example for a small rehearsal.
+TRAINER=${TRAINER:-library}              # library (saves when it's stopped), or a one-file trainer
 DATA=${DATA:-fineweb}                    # folder of shards, which the first stage makes
 PARQUET=${PARQUET:-}                     # folder of downloaded parquet files (empty: the hub)
 RUN_DIR=${RUN_DIR:-runs/gpt2-124m}       # folder of the run, which all machines must see
 EXPORT=${EXPORT:-$RUN_DIR/export}        # folder of the exported model
 HELLASWAG=${HELLASWAG-Rowan/hellaswag}   # dataset on the hub, or hellaswag_val.jsonl (empty: none)
 PROMPT=${PROMPT:-"Hello, I'm a language model,"}
-PRESET=${PRESET:-gpt2-124m}              # one of the presets of `cs336 train --help`
+PRESET=${PRESET:-gpt2-124m}              # one of the presets of `cs336 train --help`; a file has its own
 GPUS=${GPUS:-auto}                       # how many GPUs of this machine to use
 PREPARE_FLAGS=${PREPARE_FLAGS:---val-fraction 0.01}
 TRAIN_FLAGS=${TRAIN_FLAGS:---micro-batch-size 64 --eval-every 1000}
@@ -48,6 +50,13 @@ run() {
 
 # Succeed if the run has the checkpoint of its last step.
 trained() {
+  if [ "$TRAINER" != library ]; then
+    [ -f "$RUN_DIR/checkpoint.pt" ] || return 1
+    "$PYTHON" -c 'import sys, torch
+state = torch.load(sys.argv[1], mmap=True, weights_only=True)
+sys.exit(state["step"] < state["config"]["max_steps"])' "$RUN_DIR/checkpoint.pt"
+    return
+  fi
   local config=$RUN_DIR/config.json steps
   [ -f "$config" ] || return 1
   steps=$("$PYTHON" -c 'import json, sys; print(json.load(open(sys.argv[1]))["max_steps"])' "$config")
@@ -82,19 +91,27 @@ train() {
     [ "$GPUS" != auto ] || GPUS=$("$PYTHON" -c 'import torch; print(torch.cuda.device_count())')
     [ "$GPUS" -lt 2 ] || launch=("${torchrun[@]}" --standalone --nproc_per_node="$GPUS")
   fi
-  say "train: $PRESET on $DATA in $RUN_DIR"
-  run "${launch[@]}" -m cs336_lib train "$PRESET" \
-    --train-data "$DATA" --run-dir "$RUN_DIR" --hellaswag "$HELLASWAG" --sample "$PROMPT" \
-    "${flags[@]}" --resume
+  if [ "$TRAINER" = library ]; then
+    say "train: $PRESET on $DATA in $RUN_DIR"
+    run "${launch[@]}" -m cs336_lib train "$PRESET" \
+      --train-data "$DATA" --run-dir "$RUN_DIR" --hellaswag "$HELLASWAG" --sample "$PROMPT" \
+      "${flags[@]}" --resume
+  else
+    say "train: $TRAINER on $DATA in $RUN_DIR"
+    [ ! -d "$RUN_DIR/checkpoints" ] || { say "train: $RUN_DIR holds a run of the library; choose another RUN_DIR"; exit 2; }
+    run "${launch[@]}" "$TRAINER" \
+      --data "$DATA" --out "$RUN_DIR" --hellaswag "$HELLASWAG" --prompt "$PROMPT" "${flags[@]}"
+  fi
   trained || { say "train: stopped early; run the same command again to resume"; exit 1; }
 }
 
 score() {
-  local flags file=$RUN_DIR/score.txt
+  local flags file=$RUN_DIR/score.txt model=(--run-dir "$RUN_DIR")
   read -ra flags <<<"$EVAL_FLAGS"
+  [ "$TRAINER" = library ] || model=(--model "$RUN_DIR" --val-data "$DATA")
   if [ ! -f "$file" ]; then
     say "score: evaluate the model in $RUN_DIR"
-    run "$PYTHON" -m cs336_lib eval --run-dir "$RUN_DIR" --hellaswag "$HELLASWAG" "${flags[@]}" >"$file.part"
+    run "$PYTHON" -m cs336_lib eval "${model[@]}" --hellaswag "$HELLASWAG" "${flags[@]}" >"$file.part"
     mv "$file.part" "$file"
   fi
   say "score: $file"
@@ -102,6 +119,7 @@ score() {
 }
 
 export_model() {
+  [ "$TRAINER" = library ] || EXPORT=$RUN_DIR # a one-file trainer saves in the published layout
   if [ ! -d "$EXPORT" ]; then
     say "export: write the model to $EXPORT"
     run "$PYTHON" -m cs336_lib export --run-dir "$RUN_DIR" --out "$EXPORT"
@@ -111,6 +129,7 @@ export_model() {
 
 case $HELLASWAG in
   *.json | *.jsonl) [ -f "$HELLASWAG" ] || { say "HELLASWAG: no file $HELLASWAG"; exit 2; } ;;
+  ?*) [ "$TRAINER" = library ] || { say "HELLASWAG: $TRAINER reads a file; set hellaswag_val.jsonl, or nothing"; exit 2; } ;;
 esac
 [ $# -gt 0 ] || set -- data train score export
 for stage in "$@"; do

@@ -1,11 +1,12 @@
 """Pytest plugin that adapts `pytest --nbval notebooks/` to the course.
 
-The root `conftest.py` loads this plugin. It adds five features to nbval 0.11:
+The root `conftest.py` loads this plugin. It adds six features to nbval 0.11:
 
 - It uses the kernel of the current environment and the sanitizing patterns of the course.
 - It ignores irrelevant differences between machines, such as progress bars.
 - It waits up to a minute for late outputs. nbval's five seconds are too short on a busy machine.
 - It reports a dead kernel within a second instead of after nbval's timeout.
+- It leaves out a notebook whose model isn't there, and says how to get it (`cs336 fetch`).
 - It compares numbers with a tolerance if the cell metadata contains `{"cs336": {"rtol": 1e-3}}`.
 
 The tolerance applies to numbers with a decimal point or an exponent, because CPUs and GPUs round
@@ -21,10 +22,13 @@ from queue import Empty
 
 import pytest
 
+from cs336_course.fetch import lacks
+
 CELL_TIMEOUT = 300.0  # seconds; the slowest cell takes about one minute on two cores
 OUTPUT_TIMEOUT = 60.0  # seconds between two outputs
 NBVAL_CELL_TIMEOUT = 2000  # nbval's default, half an hour for a hung cell
 NOT_COMPARED = ("stderr", "image/svg+xml", "text/html")
+LEFT_OUT = pytest.StashKey[list[str]]()
 SANITIZE = Path(__file__).with_name("nbval_sanitize.cfg")
 NUMBER = re.compile(r"[-+]?(?:\d[\d,_]*)?\.?\d+(?:[eE][-+]?\d+)?")
 
@@ -39,6 +43,22 @@ def pytest_configure(config: pytest.Config) -> None:
     if options.nbval_cell_timeout == NBVAL_CELL_TIMEOUT:
         options.nbval_cell_timeout = CELL_TIMEOUT
     report_dead_kernels()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out a notebook whose model isn't there."""
+    if getattr(config.option, "nbval", False) and (missing := lacks(collection_path.name)):
+        config.stash.setdefault(LEFT_OUT, []).append(missing)
+        return True
+    return None  # other plugins decide
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """List the notebooks that were left out."""
+    for missing in config.stash.get(LEFT_OUT, []):
+        terminalreporter.write_line(f"SKIPPED {missing}", yellow=True)
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:

@@ -10,6 +10,7 @@ from nbclient.exceptions import CellExecutionError, DeadKernelError
 from nbformat import NotebookNode
 from tqdm import tqdm
 
+from cs336_course.fetch import lacks
 from cs336_course.figures.course import save_map
 
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
@@ -72,6 +73,9 @@ def main() -> None:
     paths = named or sorted(Path("notebooks").glob("*.ipynb"))
     failed = False
     for path in tqdm(paths, unit="notebook"):
+        if missing := lacks(path.name):
+            print(missing, file=sys.stderr)
+            continue
         try:
             run(path)
         except (CellExecutionError, DeadKernelError, TimeoutError) as error:

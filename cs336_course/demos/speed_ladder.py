@@ -118,7 +118,9 @@ def peak_flops(precision: str, device: torch.device) -> float | None:
     """Return the device's peak FLOP/s for matmuls in this precision, or `None` if unknown."""
     if precision == "bf16" and not hardware.has_bf16(device):
         return None
-    if device.type == "cpu" and precision != "bf16":  # a CPU runs TF32 on the fp32 units
+    if device.type == "cpu" and precision == "tf32" and has_tf32(device):
+        return None
+    if device.type == "cpu" and precision != "bf16":  # most CPUs run TF32 on the fp32 units
         sizes = (512, 768, 1024)  # take the best of several, because other programs disturb them
         return max(hardware.measured_matmul_flops(device, torch.float32, n) for n in sizes)
     with matmul_precision(precision):
@@ -196,8 +198,16 @@ A6000_LOSS = {
 
 
 def has_tf32(device: torch.device) -> bool:
-    """Return whether fp32 matmuls can run as TF32, as on NVIDIA GPUs from Ampere (8.0) on."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    """Return whether fp32 matmuls can run as TF32, which shows in a product's last bits.
+
+    They can on NVIDIA GPUs from Ampere on, and on the few CPUs with AMX-FP16 instructions.
+    """
+    a, b = torch.randn(2, 256, 256, generator=torch.Generator().manual_seed(0)).to(device)
+    products = []
+    for precision in ("fp32", "tf32"):
+        with matmul_precision(precision):
+            products.append(a @ b)
+    return not torch.equal(*products)
 
 
 class Ladder:

@@ -1,15 +1,20 @@
-"""Exercises of notebook 08: the parts of GPT-2's trainer, from batches to evaluation."""
+"""Exercises of notebook 08: the parts of GPT-2's trainer, from its batches to its loop."""
 
 import math
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from cs336_course.engine import Case, Exercise, edits, normal, sizes
+from cs336_course.engine.observe import is_learners
 from cs336_course.engine.records import Record, plain
 from cs336_course.engine.state import seeded
 from cs336_course.engine.training import (
@@ -201,6 +206,190 @@ def windows(tokens, starts, block_size):
         for t in range(block_size):
             both[0, -row, t], both[1, -row, t] = int(ids[t]), int(ids[t + 1])
     return both.unbind()
+""",
+    ],
+)
+
+
+# micro_batches
+
+
+def reading_cases() -> Iterator[Case]:
+    """Yield texts, the sizes of windows, micro-batches and steps, and the number of a step."""
+
+    def case(what: str, *numbers: int) -> Case:
+        names = ("tokens", "block_size", "micro_batch_size", "windows", "step")
+        return Case(what, **dict(zip(names, numbers, strict=True)))
+
+    yield case("", 200, 7, 3, 6, 0)
+    yield case("a later step", 200, 7, 3, 6, 2)
+    yield case("a step that reaches the end of the text", 200, 7, 3, 6, 4)
+    yield case("a step after several passes over the text", 200, 7, 3, 6, 57)
+    yield case("a step of one micro-batch", 120, 5, 4, 4, 3)
+    yield case("tokens for exactly 21 windows", 148, 7, 1, 3, 6)
+    yield case("a last window without its last target", 147, 7, 1, 3, 6)
+    yield case("a text of two windows", 12, 5, 3, 6, 1)
+    yield case("windows of one token", 12, 1, 2, 4, 2)
+    for n, size in enumerate(sizes(3, tokens=(50, 190), block=(2, 8), micro=(1, 4), pieces=(1, 5))):
+        windows = size.micro * size.pieces
+        yield case("other sizes", size.tokens, size.block, size.micro, windows, 1 + 5 * n)
+
+
+def see_reading(answer: Any, case: Case) -> Record:
+    """Observe the micro-batches of a step, and how much is read before the first is used."""
+    count, block_size, micro, number, step = case.inputs.values()
+    config = TrainConfig(
+        block_size=block_size,
+        micro_batch_size=micro,
+        batch_tokens=number * block_size,
+        warmup_steps=0,
+    )
+    tokens = Tokens(count)
+    pieces = iter(answer(tokens, step, config))
+    first = next(pieces, None)
+    taken = tokens.taken
+    found = [first, *pieces] if first is not None else []
+    places = np.argsort(tokens.ids)
+    are_pairs = all(isinstance(one, tuple | list) and len(one) == 2 for one in found)
+    starts = [
+        [int(places[np.searchsorted(tokens.ids[places], row[0])]) for row in x.tolist()]
+        if isinstance(x, Tensor) and x.dim() == 2
+        else []
+        for x, _ in (found if are_pairs else [])
+    ]
+    return {
+        "too far": tokens.is_too_far,
+        "pieces": [len(one) for one in starts],
+        "starts": starts,
+        "result": plain(found),
+        "at once": taken > 2 * micro * (block_size + 1),
+    }
+
+
+ORDER = "range(step * batch, (step + 1) * batch, size)"
+NUMBERS = "range(first, first + size)"
+START = "n % available * config.block_size"
+AVAILABLE = "(len(tokens) - 1) // config.block_size"
+WHOLE = (
+    "a step doesn't have all of its windows. It takes batch_tokens // block_size of them, in "
+    "pieces of micro_batch_size."
+)
+ENDS = (
+    "you read past the end of the text. After its last whole window, which also needs a target for "
+    "its last token, comes its first window again."
+)
+micro_batches = Exercise(
+    NOTEBOOK,
+    "micro_batches",
+    reading_cases,
+    observe=see_reading,
+    is_part=True,
+    given={"windows": windows_of},
+    smaller="A text has 11 tokens, block_size is 2 and a step takes 4 windows, two at a time. "
+    "Where do the windows of steps 0 and 1 begin?",
+    says={
+        "too far": ENDS,
+        "pieces": WHOLE,
+        "starts": "these aren't the windows of this step. It reads on where the step before it "
+        "ended, one window after the other.",
+        "result": "each micro-batch must be what your `windows` returns, inputs and targets.",
+        "at once": "right, but you read the whole step before you give away its first piece; yield "
+        "each piece when it's asked for.",
+    },
+    wrong={
+        "each step reads the same windows; step 1 goes on where step 0 ended.": [
+            (ORDER, "range(0, batch, size)"),
+        ],
+        "step 1 begins only one window after step 0; a step takes "
+        "batch_tokens // block_size windows.": [
+            (ORDER, "range(step, step + batch, size)"),
+        ],
+        "step 1 begins one micro-batch after step 0; a step takes all of its micro-batches.": [
+            (ORDER, "range(step * size, step * size + batch, size)"),
+        ],
+        "all micro-batches of a step are the same; each goes on where the last one ended.": [
+            (NUMBERS, "range(step * batch, step * batch + size)"),
+        ],
+        "you give the first micro-batch of the step only.": [
+            (ORDER, "range(step * batch, step * batch + 1, size)"),
+        ],
+        "your micro-batches hold the whole step; they should have micro_batch_size windows.": edits(
+            (ORDER, "[step * batch]"), (NUMBERS, "range(first, first + batch)")
+        ),
+        "a step has batch_tokens tokens, so it has batch_tokens // block_size windows.": [
+            ("config.batch_tokens // config.block_size", "config.batch_tokens"),
+        ],
+        "window n begins at position n * block_size.": [
+            (START, "n % available"),
+        ],
+        "you leave out a token between two windows. The last target of a window is the first input "
+        "of the next, so windows begin block_size apart.": edits(
+            (START, "n % available * (config.block_size + 1)"),
+            (AVAILABLE, "len(tokens) // (config.block_size + 1)"),
+        ),
+        ENDS: [
+            (START, "n * config.block_size"),
+            (AVAILABLE, "len(tokens) // config.block_size"),
+            (START, "n * config.block_size % len(tokens)"),
+        ],
+        "after the end, the text must begin again with its first window, at position 0.": [
+            (START, "n * config.block_size % (len(tokens) - config.block_size)"),
+            (START, "n * config.block_size % (len(tokens) - 1)"),
+            (START, "n % (available + 1) * config.block_size % (available * config.block_size)"),
+        ],
+        "the text's last windows are never read; begin again only after them.": [
+            (AVAILABLE, "len(tokens) // config.block_size // batch * batch"),
+            (AVAILABLE, "max((len(tokens) - 1) // config.block_size - 1, 1)"),
+        ],
+        "after the end, you repeat the last window; begin again with the first.": (
+            "n % available",
+            "min(n, available - 1)",
+        ),
+        "the file reads its text in order, so draw no random windows.": [
+            (START, "(7 * n + 3) % available * config.block_size"),
+            (START, "n * 2654435761 % available * config.block_size"),
+        ],
+        "your function returns None; is there a `yield`?": ("yield windows", "windows"),
+        "you read the whole step before you give away its first piece; yield each piece when it's "
+        "asked for.": edits(
+            ("    for first", "    pieces = []\n    for first"),
+            (
+                "yield windows(tokens, starts, config.block_size)",
+                "pieces.append(windows(tokens, starts, config.block_size))\n    return pieces",
+            ),
+        ),
+    },
+    refused=[
+        ("config.micro_batch_size", "3"),
+        ("config.block_size)", "7)"),
+        ("yield windows(tokens, starts, config.block_size)", "yield starts"),
+        (
+            "yield windows(tokens, starts, config.block_size)",
+            "yield windows(tokens, starts, config.block_size)[0]",
+        ),
+        (ORDER, "range(step * batch, (step + 1) * batch - size, size)"),
+        (ORDER, "reversed(range(step * batch, (step + 1) * batch, size))"),
+        (NUMBERS, "reversed(range(first, first + size))"),
+    ],
+    right=[
+        """
+def micro_batches(tokens, step, config):
+    size, count = config.block_size, config.batch_tokens // config.block_size
+    last = (len(tokens) - 1) // size * size
+    position = step * count * size % last
+    for _ in range(count // config.micro_batch_size):
+        starts = []
+        while len(starts) < config.micro_batch_size:
+            starts.append(position)
+            position = position + size if position + size < last else 0
+        yield windows(tokens, starts, size)
+""",
+        """
+def micro_batches(tokens, step, config):
+    batch = config.batch_tokens // config.block_size
+    numbers = np.arange(step * batch, (step + 1) * batch) % ((len(tokens) - 1) // config.block_size)
+    rows = (config.block_size * numbers).reshape(-1, config.micro_batch_size)
+    return (windows(tokens, row.tolist(), config.block_size) for row in rows)
 """,
     ],
 )
@@ -1162,11 +1351,11 @@ def backward(model, pieces, count, autocast):
 
 
 def stream_cases() -> Iterator[Case]:
-    """Yield sizes of streams, of windows and of micro-batches, and processes."""
+    """Yield sizes of streams, of windows and of micro-batches."""
 
     def case(what: str, *numbers: int) -> Case:
-        names = ("tokens", "block_size", "micro_batch_size", "eval_tokens", "rank", "world")
-        return Case(what, **dict(zip(names, (*numbers, 0, 1), strict=False)))
+        names = ("tokens", "block_size", "micro_batch_size", "eval_tokens")
+        return Case(what, **dict(zip(names, numbers, strict=True)))
 
     yield case("", 200, 7, 3, 58)
     yield case("a last window without its last target", 147, 7, 3, 702)
@@ -1177,21 +1366,15 @@ def stream_cases() -> Iterator[Case]:
     yield case("tokens for one window only", 6, 5, 2, 16)
     yield case("22 of 30 windows", 62, 2, 5, 45)
     yield case("all of 22 windows", 45, 2, 5, 44)
-    for rank in range(3):
-        yield case("a process of three", 200, 7, 3, 58, rank, 3)
-    for rank in range(5):
-        yield case("three windows for five processes", 200, 7, 3, 23, rank, 5)
-    drawn = sizes(3, tokens=(40, 150), size=(2, 7), micro=(1, 5), windows=(3, 30), world=(2, 4))
-    for run in drawn:
+    for run in sizes(6, tokens=(40, 150), size=(2, 7), micro=(1, 5), windows=(3, 30)):
         numbers = (run.tokens, run.size, run.micro, run.size * run.windows + run.size - 1)
         yield case("other sizes", *numbers)
-        yield case("a share of other sizes", *numbers, run.world - 1, run.world)
-    yield case(ELSEWHERE, 23, 7, 3, 23, 1, 2)
+    yield case(ELSEWHERE, 23, 7, 3, 23)
 
 
 def see_evaluation(answer: Any, case: Case) -> Record:
     """Observe which windows an answer evaluates in which way, and the loss that it returns."""
-    count, block_size, micro, eval_tokens, rank, world = case.inputs.values()
+    count, block_size, micro, eval_tokens = case.inputs.values()
     config = TrainConfig(
         block_size=block_size,
         micro_batch_size=micro,
@@ -1202,8 +1385,7 @@ def see_evaluation(answer: Any, case: Case) -> Record:
     device = "meta" if case.what == ELSEWHERE else "cpu"
     model = little_gpt(4, device, block_size=block_size, vocab_size=count, dropout=0.4)
     tokens, autocast = Tokens(count, below=count), Autocast()
-    where = (rank, world) if world > 1 else ()
-    call = partial(answer, model, tokens, config, autocast, *where)
+    call = partial(answer, model, tokens, config, autocast)
     if case.what == ELSEWHERE:
         return {"elsewhere": elsewhere(model, call)}
     passes, places = Passes(model, autocast), np.argsort(tokens.ids)
@@ -1223,16 +1405,12 @@ def see_evaluation(answer: Any, case: Case) -> Record:
 BLOCKS = "config.eval_tokens // config.block_size"
 COUNT = f"max(1, min(available, {BLOCKS}))"
 PLACE = "i * available // count"
-MINE = "range(rank, count, world)"
-SHARE = "* len(mine) / count"
+MINE = "range(count)"
+SHARE = "* len(some) / count"
 IN_A_LIST = (
     ("torch.zeros((), device=model.lm_head.weight.device)", "[]"),
     ("total.device", "model.lm_head.weight.device"),
     ("total += ", "total.append("),
-)
-NO_WINDOW = "this process has no window, because there are too few; its share is a tensor of 0."
-NOT_MINE = (
-    "these aren't the windows of this process, which are every `world`-th one from `rank` on."
 )
 EVEN = "the windows aren't spread evenly. Window i begins at i * available // count * block_size."
 NUMBER = (
@@ -1260,10 +1438,10 @@ evaluate = Exercise(
         "windows at once": "more windows than config.micro_batch_size went through the model at "
         "once.",
         "windows": "these aren't the right windows. Take `count` of them, of which window i begins "
-        "at i * available // count * block_size, and each `world`-th one from `rank` on is yours.",
+        "at i * available // count * block_size.",
         "training mode": "the model is left in evaluation mode; call model.train() again.",
-        "the loss": "the returned loss isn't right. It is a tensor with one number, the sum of "
-        "this process's losses divided by `count`.",
+        "the loss": "the returned loss isn't right. It is a tensor with one number, the mean of "
+        "the windows' losses.",
         "elsewhere": ON_CPU,
     },
     wrong={
@@ -1322,61 +1500,36 @@ evaluate = Exercise(
             ("config.micro_batch_size", "10**6"),
         ],
         "the last micro-batch may be smaller, but it must not be left out.": (
-            "len(starts), config",
-            "len(starts) - config.micro_batch_size + 1, config",
+            "(0, count, config",
+            "(0, count - config.micro_batch_size + 1, config",
         ),
-        "you evaluate the windows of all processes; process `rank` takes windows rank, "
-        "rank + world, rank + 2 * world and so on.": (MINE, "range(count)"),
-        NOT_MINE: [
-            (MINE, "range(0, count, world)"),
-            (MINE, "range(rank, count, world + (world > 1))"),
-            (MINE, "range(rank * count // world, (rank + 1) * count // world)"),
-            (MINE, "range(rank, max(count // world, 1) * world, world)"),
-        ],
-        NO_WINDOW: [
-            (f"{MINE}]", f"{MINE}] or [0]"),
-            ("    model.eval()", "    if not starts:\n        return None\n    model.eval()"),
-        ],
         "the model is left in evaluation mode; call model.train() again.": (
             "    model.train()\n",
             "",
         ),
-        "right, unless this process has no window; then the model is left in evaluation mode.": (
-            "    model.train()\n",
-            "    if starts:\n        model.train()\n",
-        ),
         "your function returns None; is the `return` missing?": ("return total", "total"),
-        "return the loss as a tensor with one number; other processes' shares are added to it.": (
+        "return the loss as a tensor with one number; notebook 10 adds up several.": (
             "return total",
             "return total.item()",
         ),
         "the loss is `count` times too large; divide by the number of windows.": (
             SHARE,
-            "* len(mine)",
+            "* len(some)",
         ),
-        "you return the mean over this process's windows. Divide by `count`, which counts the "
-        "windows of all processes.": ("/ count\n", "/ len(starts)\n"),
-        "the shares have different numbers of windows, so don't divide their means by `world`; "
-        "divide the sum of losses by `count`.": ("/ count\n", "/ len(starts) / world\n"),
         "you took the mean of the micro-batches' means, but the last one has fewer windows; weight "
         "each mean by its number of windows.": [
             (SHARE, "/ -(-len(starts) // config.micro_batch_size)"),
-            (SHARE, "/ -(-len(starts) // config.micro_batch_size) / world"),
-            edits(
-                *IN_A_LIST,
-                (SHARE, ")"),
-                ("return total", "return torch.stack(total).mean() / world"),
-            ),
+            edits(*IN_A_LIST, (SHARE, ")"), ("return total", "return torch.stack(total).mean()")),
         ],
         "you add up the means of the micro-batches; weight each by its number of windows and "
         "divide by `count`.": (SHARE, ""),
         "you divide the sum of the micro-batches' means by `count`; weight each mean by its number "
         "of windows.": (SHARE, "/ count"),
         "you weight each micro-batch by micro_batch_size, but the last one has fewer windows.": (
-            "* len(mine)",
+            "* len(some)",
             "* config.micro_batch_size",
         ),
-        "you return only the last micro-batch's share; add up all.": ("total += ", "total = "),
+        "you return only the last micro-batch's part; add up all.": ("total += ", "total = "),
         "you return the perplexity; return the loss, which is its logarithm.": (
             "return total",
             "return total.exp()",
@@ -1411,18 +1564,15 @@ evaluate = Exercise(
             ("    model.eval()", "    torch.set_grad_enabled(False)\n    model.eval()"),
         ),
         edits(("    model.eval()\n", ""), (MODEL, MODEL.replace("model(", "model.forward("))),
-        edits(
-            *IN_A_LIST, (SHARE, f"{SHARE})"), ("return total", "return torch.stack(total).sum()")
-        ),
         """
-def evaluate(model, tokens, config, autocast, rank=0, world=1):
+def evaluate(model, tokens, config, autocast):
     x, y = windows(tokens, [0], config.block_size)
     with autocast:
         return model.eval()(x, y)
 """,
         """
 @torch.no_grad()
-def evaluate(model, tokens, config, autocast, rank=0, world=1):
+def evaluate(model, tokens, config, autocast):
     return model.eval()(*windows(tokens, [0], config.block_size))
 """,
     ],
@@ -1431,12 +1581,12 @@ def evaluate(model, tokens, config, autocast, rank=0, world=1):
         (MODEL, "model.forward(idx=x.to(total.device), targets=y.to(total.device))"),
         """
 @torch.inference_mode()
-def evaluate(model, tokens, config, autocast, rank=0, world=1):
+def evaluate(model, tokens, config, autocast):
     available = (len(tokens) - 1) // config.block_size
     count = min(max(config.eval_tokens // config.block_size, 1), available)
     device = model.lm_head.weight.device
     losses = [torch.zeros((), device=device)]
-    for i in range(rank, count, world):
+    for i in range(count):
         start = i * available // count * config.block_size
         x, y = windows(tokens, [start], config.block_size)
         with autocast:
@@ -1447,21 +1597,357 @@ def evaluate(model, tokens, config, autocast, rank=0, world=1):
 """,
         """
 @torch.inference_mode()
-def evaluate(model, tokens, config, autocast, rank=0, world=1):
+def evaluate(model, tokens, config, autocast):
     size, mode, device = config.block_size, model.training, model.lm_head.weight.device
     model.train(mode=False)
     available = (len(tokens) - 1) // size
     count = int(np.clip(config.eval_tokens // size, 1, available))
-    starts = (np.arange(count) * available // count * size)[rank::world][::-1]
-    share = 0
+    starts = (np.arange(count) * available // count * size)[::-1]
+    mean = 0
     for some in np.array_split(starts, -(-len(starts) // config.micro_batch_size) or 1):
         if len(some):
             autocast.__enter__()
             x, y = windows(tokens, some, size)
-            share = share + len(some) / count * model(x.to(device), y.to(device))
+            mean = mean + len(some) / count * model(x.to(device), y.to(device))
             autocast.__exit__(None, None, None)
     model.train(mode)
-    return torch.as_tensor(share, device=device)
+    return torch.as_tensor(mean, device=device)
+""",
+    ],
+)
+
+
+# train
+
+
+def training_cases() -> Iterator[Case]:
+    """Yield lengths of runs, when they are evaluated, and the size of a step."""
+
+    def case(what: str, *numbers: float, **others: float) -> Case:
+        names = ("max_steps", "eval_every", "first_step", "pieces", "rows")
+        more = {"warmup_steps": 2, "grad_clip": 1.0} | others
+        return Case(what, **dict(zip(names, numbers, strict=True)), **more)
+
+    yield case("", 5, 2, 0, 2, 1)
+    yield case("a last step that is due anyway", 4, 2, 0, 1, 2)
+    yield case("evaluations in each step", 3, 1, 0, 3, 1)
+    yield case("no evaluation before the last step", 3, 9, 0, 1, 1)
+    yield case("a run that is resumed", 6, 3, 2, 2, 1)
+    yield case("a run that is resumed where it was evaluated", 6, 3, 3, 2, 2)
+    yield case("a run that is over", 4, 2, 4, 1, 1)
+    yield case("without clipping", 3, 2, 0, 2, 2, grad_clip=0.0)
+    yield case("another limit", 3, 2, 0, 1, 1, grad_clip=0.125, warmup_steps=0)
+
+
+@contextmanager
+def clock(read: Callable[[], float]) -> Iterator[None]:
+    """Let a learner's code read another clock within the block."""
+
+    def replaced(real: Callable[[], float]) -> Callable[[], float]:
+        def seconds() -> float:
+            return read() if is_learners(sys._getframe(1).f_code.co_filename) else real()
+
+        return seconds
+
+    with ExitStack() as stack:
+        for name in ("perf_counter", "time", "monotonic"):
+            stack.enter_context(mock.patch.object(time, name, replaced(getattr(time, name))))
+        yield
+
+
+def see_training(answer: Any, case: Case) -> Record:
+    """Observe the rows of a run, when they come, and the weights at each of them.
+
+    A forward pass takes a second of training or 1,000 seconds of evaluation.
+    """
+    steps, every, first_step, pieces, rows, warmup, clip = case.inputs.values()
+    config = TrainConfig(
+        block_size=7,
+        micro_batch_size=rows,
+        batch_tokens=7 * rows * pieces,
+        max_steps=steps,
+        warmup_steps=warmup,
+        eval_every=every,
+        eval_tokens=14,
+        learning_rate=0.25,
+        min_learning_rate=0.0625,
+        grad_clip=clip,
+    )
+    model, autocast, asked = little_gpt(6, dropout=0.2), Autocast(), []
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=9.0)
+    passes = Passes(model, autocast)
+    seconds = 0
+
+    def look(x: Tensor) -> None:
+        nonlocal seconds
+        seconds += 1 if model.training else 1000
+        passes.look(x)
+
+    def batches(step: int) -> Iterator[tuple[Tensor, Tensor]]:
+        asked.append(step)
+        torch.manual_seed(step)  # for dropout
+        drawn = torch.randint(23, (pieces, 2, rows, 7), generator=normal_generator(step))
+        return iter([(x, y) for x, y in drawn])
+
+    found, weights = [], []
+    val_tokens = Tokens(23, below=23)
+    with seeded(0), watched_forward(model, look), clock(lambda: float(seconds)):
+        run = answer(model, optimizer, batches, val_tokens, config, autocast, first_step)
+        for row in run:
+            found.append(dict(row) if isinstance(row, dict) else row)
+            weights.append(flat_weights(model))
+    if not all(isinstance(row, dict) for row in found):
+        return {"form": sorted({type(row).__name__ for row in found})}
+    names = ("step", "loss", "lr", "grad_norm", "seconds", "val_loss")
+    kinds = {f"{n}: {type(v).__name__}" for row in found for n, v in row.items()}
+    return {
+        "form": sorted({name for row in found for name in row} - set(names)),
+        "kinds": sorted(kind.replace("float64", "float") for kind in kinds),
+        "asked": asked,
+        "in autocast": passes.facts()["in autocast"],
+        "passes": [len(passes.inputs), sum(len(x) for x in passes.inputs)],
+        "step": [row.get("step") for row in found],
+        "lr": [plain(row.get("lr")) for row in found],
+        "loss": [one_number(row.get("loss")) for row in found],
+        "grad_norm": [one_number(row.get("grad_norm")) for row in found],
+        "weights": weights,
+        "evaluated": [number for number, row in enumerate(found) if "val_loss" in row],
+        "val_loss": [one_number(row.get("val_loss")) for row in found],
+        "seconds": [row.get("seconds") for row in found],
+    }
+
+
+def normal_generator(seed: int) -> torch.Generator:
+    """Return a generator with this seed."""
+    return torch.Generator().manual_seed(seed)
+
+
+def part(exercise: Exercise) -> Callable[..., Any]:
+    """Return the printed solution of an exercise, which is built when it is called first."""
+    built: list[Callable[..., Any]] = []
+
+    def solution(*given: Any, **named: Any) -> Any:
+        if not built:
+            built.append(exercise.build(exercise.solution))
+        return built[0](*given, **named)
+
+    return solution
+
+
+COUNTED = "config.batch_tokens // config.block_size // config.micro_batch_size"
+STEPS = "range(first_step, config.max_steps)"
+RATE_OF = "learning_rate(step, config)"
+BACKWARD = "        loss = backward(model, batches(step), count, autocast)\n"
+UPDATE = "        norm = update(model, optimizer, rate, config.grad_clip or math.inf)\n"
+EVERY = "(step + 1) % config.eval_every == 0"
+DUE = f"{EVERY} or step + 1 == config.max_steps"
+EVALUATED = "evaluate(model, val_tokens, config, autocast).item()"
+TIMED = '        row["seconds"] = time.perf_counter() - begun'
+VALIDATED = f'        if {DUE}:\n            row["val_loss"] = {EVALUATED}\n'
+LATE = (
+    "the weights at a row aren't those after its step. Yield each row as soon as its step is done, "
+    "because the caller logs it, and may save the weights, before the next step."
+)
+NOT_DUE = (
+    "val_loss comes at the wrong steps. Steps count from 0, so with eval_every = 2 it comes after "
+    "steps 1, 3 and so on, and after the last."
+)
+train = Exercise(
+    NOTEBOOK,
+    "train",
+    training_cases,
+    observe=see_training,
+    is_part=True,
+    given={
+        **{"learning_rate": part(learning_rate), "backward": part(backward)},
+        **{"update": part(update), "evaluate": part(evaluate), "math": math, "time": time},
+    },
+    tolerance=20,
+    smaller="A run has max_steps = 5 and eval_every = 2. Which steps does it take, and after which "
+    "of them is it evaluated? And if it resumes with first_step = 3?",
+    says={
+        "form": "each row must be a dict with step, loss, lr, grad_norm and seconds, and with "
+        "val_loss where it's due.",
+        "kinds": "a row must hold plain numbers, because it goes into a log; .item() makes one of "
+        "a tensor.",
+        "asked": "you ask `batches` for the wrong steps. Ask once in each step, with its number.",
+        "in autocast": "pass `autocast` on to backward and evaluate.",
+        "passes": "the model runs too often or too rarely. A step is one call of backward, and an "
+        "evaluation is one call of evaluate.",
+        "step": "the rows aren't those of the steps from first_step to max_steps - 1.",
+        "lr": "a row's lr must be the rate that its step was taken with.",
+        "loss": "a row's loss isn't the loss of its step's batch, which backward returns.",
+        "grad_norm": "a row's grad_norm isn't the norm before clipping, which update returns.",
+        "weights": LATE,
+        "evaluated": NOT_DUE,
+        "val_loss": "a val_loss isn't what evaluate returns for the weights after the step.",
+        "seconds": "seconds must be the time that the step took, without the evaluation.",
+    },
+    wrong={
+        "you begin at step 0; a resumed run begins at first_step.": [
+            (STEPS, "range(config.max_steps)"),
+        ],
+        "a resumed run ends at max_steps; it doesn't take max_steps more.": [
+            (STEPS, "range(first_step, first_step + config.max_steps)"),
+        ],
+        "the last step is missing or one too many; a run takes the steps up to max_steps - 1.": [
+            (STEPS, "range(first_step, config.max_steps - 1)"),
+            (STEPS, "range(first_step, config.max_steps + 1)"),
+            (STEPS, "range(first_step + 1, config.max_steps)"),
+        ],
+        "the rate is that of another step; ask learning_rate for this step's number.": [
+            (RATE_OF, "learning_rate(step + 1, config)"),
+            (RATE_OF, "learning_rate(step - 1, config)"),
+            (RATE_OF, "learning_rate(step - first_step, config)"),
+        ],
+        "every step has the same rate; ask learning_rate for each step's.": [
+            (RATE_OF, "config.learning_rate"),
+            (RATE_OF, "learning_rate(first_step, config)"),
+        ],
+        "a resumed run must go on in the data, so ask for batches(step).": [
+            ("batches(step)", "batches(step - first_step)"),
+        ],
+        "you ask for the batch of another step.": [
+            ("batches(step)", "batches(step + 1)"),
+        ],
+        "you update before the gradient is there; go backward first.": [
+            (BACKWARD + UPDATE, UPDATE + BACKWARD),
+        ],
+        "the weights never move; call update.": [
+            (
+                UPDATE,
+                "        norm = nn.utils.get_total_norm([p.grad for p in "
+                "model.parameters()])\n        model.zero_grad()\n",
+            ),
+        ],
+        "the gradient is already gone when you update; update zeroes it itself.": [
+            (UPDATE, "        model.zero_grad(set_to_none=False)\n" + UPDATE),
+        ],
+        "the row holds tensors; make numbers of them, once a step.": [
+            edits(("loss.item()", "loss"), ("norm.item()", "norm")),
+            ("loss.item()", "loss"),
+            ("norm.item()", "norm"),
+            ("autocast).item()", "autocast)"),
+        ],
+        "`count` is the number of micro-batches in a step, so divide the windows of a step by "
+        "micro_batch_size.": [
+            (COUNTED, "config.batch_tokens // config.block_size"),
+            (COUNTED, "config.batch_tokens // config.micro_batch_size"),
+            (COUNTED, "1"),
+            (COUNTED, "config.micro_batch_size"),
+        ],
+        "with grad_clip = 0, nothing should be clipped, but you clip to a length of 0.": (
+            "config.grad_clip or math.inf",
+            "config.grad_clip",
+        ),
+        "the gradient is never clipped; the limit is config.grad_clip.": (
+            "config.grad_clip or math.inf",
+            "math.inf",
+        ),
+        "the gradient is always clipped at 1; the limit is config.grad_clip.": [
+            ("config.grad_clip or math.inf", "1.0"),
+        ],
+        "right, except that 0 means no clipping, and not a limit of 1.": [
+            ("config.grad_clip or math.inf", "config.grad_clip or 1.0"),
+        ],
+        NOT_DUE: [
+            (EVERY, "step % config.eval_every == 0"),
+            (EVERY, "(step + 1 - first_step) % config.eval_every == 0"),
+        ],
+        "the last step has no val_loss; it is always evaluated.": [(DUE, EVERY)],
+        "only the last step is evaluated; do it every eval_every steps, too.": (
+            DUE,
+            "step + 1 == config.max_steps",
+        ),
+        "every step is evaluated, which is expensive; do it every eval_every steps.": (DUE, "True"),
+        "right, but leave val_loss out where there's none.": (
+            VALIDATED,
+            '        row["val_loss"] = None\n' + VALIDATED,
+        ),
+        "you evaluate before the update; val_loss belongs to the weights after the step.": edits(
+            (VALIDATED, ""),
+            (UPDATE, f"        value = {EVALUATED} if {DUE} else None\n{UPDATE}"),
+            (
+                "        yield",
+                '        if value is not None:\n            row["val_loss"] = value\n        yield',
+            ),
+        ),
+        "your function returns a list, so the caller sees the first row only after the last step. "
+        "Yield each row.": edits(
+            ("    for step", "    rows = []\n    for step"),
+            ("        yield row", "        rows.append(row)\n    return rows"),
+        ),
+        "your function returns None; is there a `yield`?": ("        yield row", "        pass"),
+        "pass `autocast` on to backward and evaluate.": [
+            ("count, autocast)", "count, ExitStack())"),
+            edits(
+                ("count, autocast)", "count, ExitStack())"),
+                ("config, autocast)", "config, ExitStack())"),
+            ),
+            ("config, autocast)", "config, ExitStack())"),
+        ],
+        "the seconds include the evaluation; read the clock before it.": edits(
+            (TIMED, "        #"),
+            (
+                "        yield",
+                '        row["seconds"] = time.perf_counter() - begun\n        yield',
+            ),
+        ),
+        "the seconds are those since the beginning of the run; a row has its own step's, so read "
+        "the clock twice in each step.": edits(
+            ("begun, rate = time.perf_counter(), ", "rate = "),
+            ("    for step", "    begun = time.perf_counter()\n    for step"),
+        ),
+        "the seconds are negative; subtract the earlier time from the later.": (
+            "time.perf_counter() - begun",
+            "begun - time.perf_counter()",
+        ),
+        "you read the clock too late, when the step's work is done.": [
+            edits(
+                ("begun, rate = time.perf_counter(), ", "rate = "),
+                (UPDATE, f"{UPDATE}        begun = time.perf_counter()\n"),
+            ),
+        ],
+        "a row's loss is too large; backward has already divided by count, and you needn't "
+        "multiply.": ("loss.item()", "loss.item() * count"),
+        "a row's loss is the perplexity; give the loss in nats.": (
+            "loss.item()",
+            "math.exp(loss.item())",
+        ),
+        "a row's grad_norm is limited; log the norm before clipping.": (
+            "norm.item()",
+            "min(norm.item(), config.grad_clip or math.inf)",
+        ),
+    },
+    refused=[
+        ("loss.item()", "round(loss.item(), 2)"),
+        ("norm.item()", "round(norm.item(), 2)"),
+        ('"step": step', '"step": step + 1'),
+        ('"lr": rate', '"rate": rate'),
+        ("yield row", "yield step, row"),
+        (TIMED, '        row["seconds"] = 0.0 #'),
+        (BACKWARD, BACKWARD + BACKWARD),
+    ],
+    right=[
+        """
+def train(model, optimizer, batches, val_tokens, config, autocast, first_step=0):
+    windows = config.batch_tokens // config.block_size
+    count, limit = windows // config.micro_batch_size, config.grad_clip
+    if limit == 0:
+        limit = float("inf")
+    step = first_step
+    while step < config.max_steps:
+        start = time.time()
+        loss = float(backward(model, batches(step), count, autocast))
+        norm = float(update(model, optimizer, learning_rate(step, config), limit))
+        seconds = time.time() - start
+        row = dict(step=step, loss=loss, grad_norm=norm, seconds=seconds)
+        row["lr"] = optimizer.param_groups[0]["lr"]
+        step += 1
+        if step == config.max_steps or not step % config.eval_every:
+            row["val_loss"] = float(evaluate(model, val_tokens, config, autocast))
+        yield row
 """,
     ],
 )

@@ -1117,8 +1117,8 @@ COMPILE_BF16 = (
 )
 TOGETHER = "each setting works alone, but not config.bf16 and config.compile together."
 IN_PLACE = (
-    "model.compile() changes the model itself, so evaluation would be compiled for each of its "
-    "sizes too. Return torch.compile(model), and leave the model as it is."
+    "model.compile() changes the model itself, so sampling would be compiled too, although its "
+    "texts grow. Return torch.compile(model), and leave the model as it is."
 )
 COPIED = "the compiled model has other parameters, so the optimizer would update the wrong ones."
 NOT_FP32 = "the weights stay fp32; autocast casts what it needs."

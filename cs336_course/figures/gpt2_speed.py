@@ -56,7 +56,10 @@ def whole_ladder(
     published: Mapping[str, float],
     device: str,
 ) -> Figure:
-    """Draw the time and the peak memory of all rungs here, beside the time on the A6000."""
+    """Draw the time and the peak memory of all rungs here, beside the time on the A6000.
+
+    A rung that the later ones don't keep is pale, because they aren't to be compared with it.
+    """
     drawing, (left, middle, right) = figure(13, 5.4, ncols=3, sharey=True)
     bars(left, names, {row.name: row.ms for row in rows}, BLUE)
     skipped = {"va": "center", "fontsize": 14, "transform": left.get_yaxis_transform()}
@@ -66,15 +69,26 @@ def whole_ladder(
         if row.ms is None:
             left.text(0.02, place, "left out", **skipped)
         elif row.note and row.ms > 0.3 * longest:  # long enough for two words
-            left.text(0.02, place, " ".join(row.note.split()[:2]), color="white", **skipped)
+            colour = "black" if is_left(row) else "white"
+            left.text(0.02, place, " ".join(row.note.split()[:2]), color=colour, **skipped)
     mib = {row.name: row.memory_gib and 1024 * row.memory_gib for row in rows}
     bars(middle, names, mib, GREEN)
     bars(right, names, published, ORANGE)
+    for axes, colour in ((left, BLUE), (middle, GREEN)):
+        drawn = [row for row in rows if (row.ms if axes is left else mib[row.name]) is not None]
+        for row, bar in zip(drawn, axes.patches, strict=True):
+            if is_left(row):
+                bar.set(facecolor=(colour, 0.25), edgecolor=colour)
     left.set_yticks(range(len(names)), names, fontsize=15)
     label(left, f"Here: {device}", "time per step [ms]", "")
     label(middle, "Here: peak memory", "memory [MiB]", "")
     label(right, "RTX A6000, 124M", "time per step [ms]", "")
     return drawing
+
+
+def is_left(row: Row) -> bool:
+    """Return whether the ladder measured a rung but left it again for the next one."""
+    return row.note.startswith("not kept")
 
 
 def step_timeline(spans: Sequence[Span], title: str) -> Figure:
@@ -170,6 +184,26 @@ def scoreboard(runs: Mapping[str, Sequence[float]], title: str) -> Figure:
         axes.text(1.01 * len(losses), height, name, color=ink(LINES[number]), va="center", size=15)
     axes.set_xlim(0, 1.2 * max(map(len, runs.values())))
     label(axes, title, "step", "training loss [nats]")
+    return drawing
+
+
+def rate_sweep(losses: Mapping[str, Mapping[float, float]], title: str) -> Figure:
+    """Plot each recipe's loss against its learning rate, with a dot at the lowest loss.
+
+    The colours are those of `scoreboard`.
+    """
+    drawing, axes = figure(13, 4.6)
+    for number, (name, found) in enumerate(losses.items()):
+        rates = sorted(found)
+        best = min(rates, key=lambda rate: found[rate])
+        style = {"color": LINES[number], "linestyle": DASHES[number % len(DASHES)]}
+        axes.plot(rates, [found[rate] for rate in rates], label=name, **style)
+        axes.plot(best, found[best], "o", color=LINES[number], markersize=12)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.legend(loc="upper left")
+    label(axes, title, "peak learning rate", "loss [nats]")
     return drawing
 
 

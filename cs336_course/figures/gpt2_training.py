@@ -73,31 +73,27 @@ def draw_levels(axes: Axes, levels: Mapping[str, float]) -> None:
         axes.annotate(name, (1, level), xycoords=("axes fraction", "data"), **place)
 
 
-def schedule(rates: Sequence[float], warmup_steps: int, last_decay: int, title: str) -> Figure:
-    """Plot a learning rate for every step, with warm-up and minimum shaded and named.
+def schedule(rates: Sequence[float], warmup_steps: int, title: str) -> Figure:
+    """Plot a learning rate for every step, with the warm-up shaded and both ends named.
 
     Args:
         rates: The rate of each step.
         warmup_steps: The number of steps until the peak.
-        last_decay: The step at which the rate reaches its minimum. It stays there.
         title: Stands above the figure.
     """
     drawing, axes = figure(11, 4.8)
     axes.plot(rates, color=BLUE)
     peak, last = warmup_steps - 1, len(rates) - 1
     axes.axvspan(0, peak, color=SKY, alpha=0.35)
-    axes.axvspan(last_decay, last, color=ORANGE, alpha=0.35)
     notes = {
         0: (16, -2, "left", f"step 0: {rates[0]:.1e}"),
         peak: (10, 4, "left", f"step {peak:,}, end of the warm-up: {rates[peak]:.0e}"),
-        last_decay: (-8, 40, "right", f"step {last_decay:,}: {rates[last_decay]:.0e}"),
+        last: (-8, -26, "right", f"step {last:,}: {rates[last]:.0e}"),
     }
     for step, (dx, dy, side, text) in notes.items():
         axes.plot(step, rates[step], marker="o", color=BLUE)
         place = {"xytext": (dx, dy), "textcoords": "offset points", "ha": side, "size": 15}
         axes.annotate(text, (step, rates[step]), **place)
-    middle = {"ha": "center", "va": "center", "size": 15}
-    axes.text((last_decay + last) / 2, max(rates) / 2, "at the\nminimum", **middle)
     axes.margins(x=0.01, y=0.16)
     axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
     axes.xaxis.set_major_formatter("{x:,.0f}")
@@ -105,16 +101,20 @@ def schedule(rates: Sequence[float], warmup_steps: int, last_decay: int, title: 
     return drawing
 
 
-def gradient_error(
-    errors: Mapping[str, Sequence[float]], tokens: Sequence[int], title: str
-) -> Figure:
-    """Plot the distance of a batch's gradient from that of much more data, on log-log axes."""
+def gradient_error(errors: Mapping[str, Mapping[int, float]], title: str) -> Figure:
+    """Plot the relative error of a gradient over the tokens in its batch, on log-log axes.
+
+    Args:
+        errors: For each model, the error by the number of tokens.
+        title: Stands above the figure.
+    """
     drawing, axes = figure(11, 4.8)
-    for number, (name, values) in enumerate(errors.items()):
+    for number, (name, found) in enumerate(errors.items()):
         colour, marker = ((BLUE, "o"), (RED, "s"))[number % 2]
-        axes.loglog(tokens, values, color=colour, marker=marker, label=name)
+        axes.loglog(list(found), list(found.values()), color=colour, marker=marker, label=name)
+    tokens = sorted({n for found in errors.values() for n in found})
     axes.set_xticks(tokens, [f"{n:,}" for n in tokens])
-    axes.set_yticks([0.1, 0.2, 0.5, 1, 2], ["0.1", "0.2", "0.5", "1", "2"])
+    axes.set_yticks([0.01, 0.03, 0.1, 0.3, 1, 3], ["0.01", "0.03", "0.1", "0.3", "1", "3"])
     axes.minorticks_off()
     axes.axhline(1, color=GREY, linestyle="--", linewidth=2)
     place = {"xytext": (-4, 4), "textcoords": "offset points", "ha": "right", "va": "bottom"}

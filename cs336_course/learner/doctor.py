@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 import cs336_lib
+from cs336_course import fetch
 from cs336_course.learner import study
 from cs336_lib.data.corpus import DATA, shakespeare
 from cs336_lib.data.tokenizer import gpt2_encoding
@@ -211,6 +212,7 @@ def report(machine: Machine) -> str:
         "disk": f"{machine.free_disk / GB:.1f} GB free in {Path.cwd()}",
         "cache": hub_cache(),
         "data": f"{DATA}: {machine.data or 'complete'}",
+        "SmolLM2": fetch.why_missing("smollm2") or f"{fetch.find('smollm2')}",
         "notebooks": f"{len(study.read_copies(study.MINE))} files in {study.MINE}",
         "settings": " ".join(sorted(settings)) or "none",
     }

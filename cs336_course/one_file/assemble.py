@@ -20,26 +20,25 @@ from cs336_course.one_file.answers import UNTOUCHED
 from cs336_lib.config import UserError
 from cs336_lib.io import write_atomic
 
-FIRST, LAST = "07", "10"  # the notebooks that hold parts
+NOTEBOOKS = ("07", "07a", "08", "09", "10")  # those that hold parts
+FIRST, LAST = NOTEBOOKS[0], NOTEBOOKS[-1]
 WRONG = "yours isn't right yet"
 NO_CELL = "your notebook has no cell for"
 NO_NOTEBOOK = "this folder has no notebook"
 
 HEADER = '''"""Train GPT-2 in one file, on one device or on many.
 
-    python train_gpt2.py --train "fineweb/train_*.bin" --val "fineweb/val_*.bin"
-    torchrun --standalone --nproc-per-node=8 train_gpt2.py --train ... --val ...
+    python train_gpt2.py --data fineweb
+    torchrun --standalone --nproc-per-node=8 train_gpt2.py --data fineweb --micro-batch-size=64
 
-The defaults are GPT-2 124M's recipe on 10 billion tokens. Notebooks 07 to 10 build each part.
+The defaults are GPT-2 124M's recipe. The same command resumes a run that was interrupted.
 """
 
-import glob
 import json
 import math
 import os
 import time
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # so that torch's waiting threads sleep
@@ -51,27 +50,24 @@ import torch.distributed as dist
 import torch.nn.functional as F
 import tyro
 from einops import rearrange
-from safetensors.torch import load_file, save
-from tiktoken.load import load_tiktoken_bpe
-from tiktoken_ext.openai_public import r50k_pat_str
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 
-@dataclass
+@dataclass(frozen=True)
 class Config:
     """The model's shape and the recipe."""
 
-    train: str = "fineweb/train_*.bin"  # shards of GPT-2's tokens, in llm.c's format
-    val: str = "fineweb/val_*.bin"
-    out: str = "log"
-    init_from: str = ""  # model.safetensors of an earlier run or a Hugging Face GPT-2
+    data: str = "fineweb"  # folder of shards of tokens, which `cs336 prepare` writes
+    out: str = "log"  # folder of the log, the checkpoint and the weights
+    init_from: str = ""  # model.safetensors of an earlier run or of a Hugging Face GPT-2
     hellaswag: str = ""  # HellaSwag's examples, in JSON lines
+    prompt: str = "Hello, I'm a language model,"  # which evaluations continue ("": a new text)
     n_layer: int = 12
     n_head: int = 12
     n_embd: int = 768
     block_size: int = 1024
-    vocab_size: int = 50257
-    padded_vocab_size: int = 50304  # a multiple of 64
+    vocab_size: int = 50257  # of GPT-2's tokenizer; data in letters bring their own
     max_steps: int = 19073  # of 524,288 tokens each, so 10 billion in all
     batch_tokens: int = 524288
     micro_batch_size: int = 16
@@ -81,14 +77,40 @@ class Config:
     weight_decay: float = 0.1
     grad_clip: float = 1.0  # 0 doesn't clip
     seed: int = 1337
-    eval_every: int = 250  # steps between evaluations and saved weights; 0: only at the end
-    eval_tokens: int = 1048576
-    bf16: bool = True
+    eval_every: int = 1000  # steps between evaluations, each of which saves the run
+    eval_tokens: int = 10485760
+    bf16: bool = torch.cuda.is_available()
     compile: bool = torch.cuda.is_available()
+
+    @property
+    def padded_vocab_size(self) -> int:  # a multiple of 64 is faster on a GPU
+        return -(-self.vocab_size // 64) * 64
 '''
 
+# The file's sections, and the parts in each. A part that isn't named comes last.
+OUTLINE = {
+    "Model": (
+        "embed",
+        "attention",
+        "causal_self_attention",
+        "mlp",
+        "block",
+        "init_weights",
+        "gpt",
+        "is_linear",
+        "published_weights",
+        "load_weights",
+        "nucleus",
+        "generate",
+    ),
+    "Data": ("tokenizer", "tokens", "windows", "processes", "micro_batches", "ahead"),
+    "Optimizer": ("learning_rate", "parameter_groups", "make_optimizer", "update"),
+    "Evaluation": ("evaluate", "ending_losses", "hellaswag"),
+    "Loop": ("backward", "train", "fast", "save", "resume", "main"),
+}
+
 FOOTER = """if __name__ == "__main__":
-    train(tyro.cli(Config))
+    main(tyro.cli(Config))
 """
 
 
@@ -104,6 +126,8 @@ class Part:
         missing: Reason why the learner's cell isn't used, or "" if it is used.
         is_changed: Whether the code is given, and the learner has changed it.
         later: Reason why the learner's answer in a later notebook isn't used, or "".
+        replaces: Whether the part replaces the learner's earlier one of this name, even if they
+            haven't written it. (An earlier one would be wrong with several processes.)
         path: Learner's notebook, or `None` without one.
     """
 
@@ -114,6 +138,7 @@ class Part:
     missing: str = ""
     is_changed: bool = False
     later: str = ""
+    replaces: bool = False
     path: Path | None = None
 
     @property
@@ -188,10 +213,10 @@ def parts(folder: Path | None, until: str = LAST) -> list[Part]:
     """
     found: dict[str, Part] = {}
     with answers.Process() as process:
-        for number in (f"{n:02}" for n in range(int(FIRST), int(until) + 1)):
+        for number in (number for number in NOTEBOOKS if number <= until):
             for part in read_notebook(open_notebook(folder, number), found, process):
                 earlier = found.get(part.name)
-                if earlier and earlier.is_mine and not part.is_mine:
+                if earlier and earlier.is_mine and not (part.is_mine or part.replaces):
                     part = replace(earlier, later=part.missing)
                 found[part.name] = part
     return list(found.values())
@@ -265,6 +290,7 @@ def read_notebook(
             "exercise" not in marks,
             missing,
             is_changed,
+            replaces=marks.get("replaces", False),
             path=book.path,
         )
 
@@ -344,25 +370,66 @@ def solution(cells: Sequence[Mapping[str, Any]], exercise: str) -> str:
 
 
 def text(found: list[Part]) -> str:
-    """Join parts into the text of a file.
+    """Join parts into the text of a file, in sections.
 
     If the learner wrote at least one part, comments mark the reference solutions.
     """
     marked = any(part.is_mine for part in found)
-    pieces = [HEADER.rstrip()]
-    for part in found:
-        mark = f"# From the solutions of notebook {part.notebook}.\n" if part.from_solutions else ""
-        pieces.append((mark if marked else "") + part.code)
-    return "\n\n\n".join([*pieces, FOOTER])
+    left = {part.name: part for part in found}
+    pieces = []
+    for section, names in OUTLINE.items():
+        here = [left.pop(name) for name in names if name in left]
+        if here:
+            pieces.append(f"# {f' {section} ':=^94}")
+        pieces += [marked_code(part) if marked else part.code for part in here]
+    pieces += [marked_code(part) if marked else part.code for part in left.values()]
+    if any(part.name == "main" for part in found):
+        pieces.append(FOOTER)
+    body = "\n\n\n".join(pieces)
+    return f"{header(body)}\n\n\n{body.rstrip()}\n"
 
 
-def write(path: Path, folder: Path | None = None, overwrite: bool = False) -> list[Part]:
+def marked_code(part: Part) -> str:
+    """Return a part's code, after a comment if it isn't the learner's."""
+    mark = f"# From the solutions of notebook {part.notebook}.\n" if part.from_solutions else ""
+    return mark + part.code
+
+
+def header(body: str) -> str:
+    """Return the header without the imports and the settings that the body doesn't use."""
+    lines = []
+    for line in HEADER.rstrip().splitlines():
+        if found := re.match(r"(from \S+ import|import) (.+)", line):
+            names = [name for name in found[2].split(", ") if is_used(name, HEADER + body)]
+            if not names:
+                continue
+            line = f"{found[1]} {', '.join(names)}"
+        setting = re.match(r"    (\w+): .* = ", line)
+        if setting and not re.search(rf"\.{setting[1]}\b", body):
+            continue
+        if "torchrun" in line and "dist." not in body:
+            continue
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def is_used(name: str, text: str) -> bool:
+    """Return whether a text uses an imported name, such as "torch.nn.functional as F"."""
+    alias = name.split(" as ")[-1].split(".")[0]
+    uses = [line for line in text.splitlines() if not re.match("(from|import) ", line)]
+    return re.search(rf"(?<![.\w]){alias}\b", "\n".join(uses)) is not None
+
+
+def write(
+    path: Path, folder: Path | None = None, overwrite: bool = False, until: str = LAST
+) -> list[Part]:
     """Assemble the file, and return its parts.
 
     Args:
         path: File to write.
         folder: Folder of the notebooks (default: as in `parts`).
         overwrite: Whether to replace an existing file.
+        until: Last notebook to take parts from. Since 08 the file can be run.
 
     Raises:
         FileExistsError: If the file exists and `overwrite` is off.
@@ -370,7 +437,7 @@ def write(path: Path, folder: Path | None = None, overwrite: bool = False) -> li
     """
     if path.exists() and not overwrite:
         raise FileExistsError(f"{path} exists; pass --overwrite, or another name with --out")
-    found = parts(folder)
+    found = parts(folder, until)
     write_atomic(path, text(found))
     return found
 

@@ -115,6 +115,30 @@ def test_solutions_are_marked_among_the_learners_parts(toy):
     assert "# From the solutions of notebook 09.\ndef bytes_of" in assemble.text(mixed)
 
 
+def test_a_part_that_replaces_wins_over_an_earlier_answer(toy):
+    notebooks(toy, MINE + CHECK)
+    path = assemble.study.SHIPPED / "09_toy.ipynb"
+    shipped = json.loads(path.read_text())
+    shipped["cells"][1]["metadata"]["cs336"]["replaces"] = True
+    path.write_text(json.dumps(shipped))
+    assert assemble.parts(toy)[1].from_solutions
+
+
+def test_parts_stand_in_sections_and_bring_what_they_use():
+    loop = assemble.Part("train", "08", "def train():\n    return math.pi", given=True)
+    model = assemble.Part("embed", "07", "def embed(config):\n    return config.n_embd", given=True)
+    said = assemble.text([loop, model])
+    banners = [line.strip("# =") for line in said.splitlines() if line.startswith("# ==")]
+    assert banners == ["Model", "Loop"]
+    assert said.index("def embed") < said.index("def train")
+    assert "import math\n" in said
+    assert "import json" not in said
+    assert "torchrun" not in said
+    assert "    n_embd: int = 768" in said
+    assert "n_layer" not in said
+    compile(said, "train_gpt2.py", "exec")
+
+
 def test_a_module_has_the_parts_up_to_a_notebook(toy):
     made = assemble.module("08", notebooks(toy, MINE + CHECK))
     assert made.bytes_of(made.one(), 8) == 1

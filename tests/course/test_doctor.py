@@ -49,11 +49,15 @@ def test_the_command_examines_this_machine(tmp_path, monkeypatch, capsys):
     study.update(study.SHIPPED)
     monkeypatch.setattr(doctor, "ENOUGH_MEMORY", 0)
     monkeypatch.setattr(doctor, "ENOUGH_DISK", 0)
+    model = tmp_path / "model.gguf"
+    monkeypatch.setenv("CS336_SMOLLM2", str(model))
     with pytest.raises(SystemExit) as ended:
         cli.main(["doctor"])
     out = capsys.readouterr().out
     assert ended.value.code == 0, out
     assert f"{tmp_path}" in out
+    assert f"SmolLM2    CS336_SMOLLM2={model}: no SmolLM2 there\n" in out
+    model.touch()
     copies = study.read_copies(study.MINE)
     copies["03_einops.ipynb"]["file"] = "of an older version"
     study.write_copies(study.MINE, copies)
@@ -63,4 +67,5 @@ def test_the_command_examines_this_machine(tmp_path, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert ended.value.code == 1, out
     assert "ValueError: cut" in out
+    assert f"SmolLM2    {model}\n" in out
     assert "notebooks of another version: 03_einops" in out

@@ -46,6 +46,19 @@ def test_a_device_that_tells_no_memory_has_an_empty_panel():
     drawing.canvas.draw()
 
 
+def test_a_rung_that_is_not_kept_is_pale():
+    rows = [Row("fp32", 100.0, None, None, 2.0), Row("TF32", 50.0, note="not kept above")]
+    here, memory, _ = plots.whole_ladder(NAMES, rows, {}, "here").axes
+    assert [bar.get_alpha() or bar.get_facecolor()[3] for bar in here.patches] == [1, 0.25]
+    assert len(memory.patches) == 1
+
+
+def test_rate_sweep_marks_the_lowest_loss():
+    axes = plots.rate_sweep({"a": {0.01: 2.0, 0.1: 3.0}, "b": {0.01: 4.0, 0.1: 1.0}}, "t").axes[0]
+    dots = [line.get_xydata().tolist() for line in axes.lines if line.get_marker() == "o"]
+    assert dots == [[[0.01, 2.0]], [[0.1, 1.0]]]
+
+
 def test_timeline_has_a_box_for_each_operator():
     spans = [Span("mm", "matmul", "forward", 0, 2), Span("add", "optimizer", "update", 3, 1)]
     boxes = plots.step_timeline(spans, "title").axes[0].patches

@@ -69,11 +69,11 @@ def test_help_in_a_notebook_shows_the_real_signature():
     assert shown["file"].endswith("loop.py")
 
 
-# What `cs336 --help`, estimate, simulate, check, lab and assemble import, which shouldn't wait for
-# PyTorch
+# What `cs336 --help`, estimate, simulate, check, lab, assemble and fetch import, which shouldn't
+# wait for PyTorch
 QUICK = """
 cs336_course.cli cs336_lib.bill.text cs336_course.learner.study
-cs336_course.learner.lab cs336_course.one_file.assemble
+cs336_course.learner.lab cs336_course.one_file.assemble cs336_course.fetch
 """.split()
 
 

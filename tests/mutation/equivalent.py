@@ -46,11 +46,17 @@ RIGHT: dict[str, dict[str, str]] = {
         "self.lm_head = nn.Linear(config.n_embd, config.padded_vocab_size, bias=False)  =>  self.lm_head = nn.Linear(config.n_embd, config.padded_vocab_size, bias=None)": "None is as false as False, so there is no bias either.",
     },
     "generate": {
-        "probabilities = logits.masked_fill(logits < kth, -math.inf).softmax(-1)  =>  probabilities = logits.masked_fill(logits < kth, -math.inf).softmax(+1)": "The logits have two axes, so axis 1 is the last one.",
-        "last axis: idx = torch.cat((idx, torch.multinomial(probabilities, 1)), dim=1)": "The ids have two axes, so axis 1 is the last one.",
+        "top_p: float = 1.0,  =>  top_p: float = 2.0,": "No sum of probabilities reaches 1 before the last one, nor 2.",
+        "kth = logits.topk(min(top_k, logits.size(-1))).values[:, -1:]  =>  kth = logits.topk(min(top_k, logits.size(+1))).values[:, -1:]": "The logits have two axes, so axis 1 is the last one.",
+        "probabilities = nucleus((logits / temperature).softmax(-1), top_p)  =>  probabilities = nucleus((logits / temperature).softmax(+1), top_p)": "The logits have two axes, so axis 1 is the last one.",
+        "token = logits.argmax(-1, keepdim=True)  =>  token = logits.argmax(+1, keepdim=True)": "The logits have two axes, so axis 1 is the last one.",
+        "last axis: idx = torch.cat((idx, token), dim=1)": "The ids have two axes, so axis 1 is the last one.",
     },
     "nucleus": {
         "no gradient": "Sampling needs no gradient, and the task doesn't ask for one.",
+        "before = ordered.cumsum(-1) - ordered  =>  before = ordered.cumsum(+1) - ordered": "The probabilities have two axes, so axis 1 is the last one.",
+        "kept = torch.zeros_like(probabilities).scatter(-1, order, ordered.where(before < p, 0.0))  =>  kept = torch.zeros_like(probabilities).scatter(+1, order, ordered.where(before < p, 0.0))": "The probabilities have two axes, so axis 1 is the last one.",
+        "return kept / kept.sum(-1, keepdim=True)  =>  return kept / kept.sum(+1, keepdim=True)": "The probabilities have two axes, so axis 1 is the last one.",
     },
     "update": {
         "other dtype": "The task leaves the dtype of the number open, and a float64 has the same value.",
@@ -74,5 +80,22 @@ RIGHT: dict[str, dict[str, str]] = {
         'if os.name == "posix":  # the new name as well; Windows can\'t open a folder  =>  if os.name == "XXposixXX":  # the new name as well; Windows can\'t open a folder': "A lost renaming leaves the old checkpoint, which is whole.",
         "optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK, betas=(0.9, 0.95))  =>  optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95))": "Every step sets its learning rate.",
         "generator = torch.Generator().manual_seed(seed_of(WINDOW_SEEDS, step))  =>  generator = None": "`train_step` has seeded the global generator right before, and dropout draws the numbers after those of the windows.",
+    },
+    "grouped_attention": {
+        "future = torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1 + k.size(2) - q.size(2))  =>  future = torch.ones_like(scores[0, 1], dtype=torch.bool).triu(1 + k.size(2) - q.size(2))": "All heads have the same mask, and a grouped layer has several.",
+    },
+    "swiglu_mlp": {
+        "self.gate_proj = nn.Linear(config.n_embd, config.mlp_width, bias=False)  =>  self.gate_proj = nn.Linear(config.n_embd, config.mlp_width, bias=None)": "None is as false as False, so there is no bias either.",
+        "self.up_proj = nn.Linear(config.n_embd, config.mlp_width, bias=False)  =>  self.up_proj = nn.Linear(config.n_embd, config.mlp_width, bias=None)": "None is as false as False, so there is no bias either.",
+        "self.down_proj = nn.Linear(config.mlp_width, config.n_embd, bias=False)  =>  self.down_proj = nn.Linear(config.mlp_width, config.n_embd, bias=None)": "None is as false as False, so there is no bias either.",
+    },
+    "dequantize_q4_1": {
+        "no gradient": "The bytes of a file have no gradient.",
+    },
+    "unpermute": {
+        "no gradient": "The weights of a file are put back before anything is trained.",
+    },
+    "cached_attention": {
+        "no gradient": "A cache serves generation, which needs no gradient.",
     },
 }

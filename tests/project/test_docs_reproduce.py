@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import tyro
 
 from cs336_course.cli import Command
 from cs336_lib import accounting, cli
@@ -25,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "reproduce_gpt2.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", TEXT, flags=re.S)
 PRESET = PRESETS["gpt2-124m"][1]
+FILE = "train_gpt2.py"
 SCRIPT, SLURM = "reproduce/gpt2_124m.sh", "reproduce/gpt2_124m.slurm"
 RUN = "runs/gpt2-124m"
 ENDS = 3087 / 10_042  # HellaSwag of the quoted run's last line
@@ -72,11 +74,30 @@ def commands() -> list[list[str]]:
         words = shlex.split(line, comments=True)
         if words[0] == "cs336":
             found.append(words[1:])
-        elif words[0] == "torchrun":
+        elif words[0] == "torchrun" and FILE not in words:
             found.append(words[words.index("cs336_lib") + 1 :])
-        else:
-            assert words[0] in ("git", "python3", "pip", "hf", "export", "sbatch", SCRIPT), line
+        elif FILE not in words:
+            others = ("git", "python3", "pip", "hf", "export", "sbatch", "curl", SCRIPT)
+            assert words[0] in others or f"TRAINER={FILE}" in words, line
     return found
+
+
+def test_the_file_trains_by_the_preset():
+    sys.path.insert(0, str(ROOT))
+    try:
+        from train_gpt2 import Config
+    finally:
+        sys.path.remove(str(ROOT))
+    lines = [line for kind, code in BLOCKS if kind == "sh" for line in code.splitlines()]
+    starts = [shlex.split(line) for line in lines if FILE in line.split()]
+    assert len(starts) == 2
+    for words in starts:
+        config = tyro.cli(Config, args=words[words.index(FILE) + 1 :])
+        assert (config.data, config.hellaswag) == ("fineweb", "hellaswag_val.jsonl")
+        same = {"max_steps", "batch_tokens", "learning_rate", "min_learning_rate", "eval_tokens"}
+        same |= {"warmup_steps", "weight_decay", "grad_clip", "seed", "block_size", "n_embd"}
+        for name in same | {"n_layer", "n_head"}:
+            assert math.isclose(getattr(config, name), getattr(PRESET, name)), name
 
 
 def test_every_command_is_understood():
@@ -229,7 +250,7 @@ def test_the_page_has_the_variables_of_the_script():
     text = (ROOT / SCRIPT).read_text()
     defaults = dict(re.findall(r"^(\w+)=\$\{\1:?-(.*?)\}", text, re.M))
     rows = re.findall(r"^\| `([A-Z_]+)` \| (.*?) \|", TEXT, re.M)
-    assert len(rows) == 6
+    assert len(rows) == 7
     for name, value in rows:
         assert value == (f"`{defaults[name]}`" if defaults[name] else "empty")
 
@@ -310,6 +331,13 @@ PLAIN = {
     "24": "GB cards",
     "64": "a micro-batch, from the table",
     "16": "a micro-batch, from the table",
+    "32": "fp32",
+    "25": "tokens of an ending in the measurement",
+    "2026": "its date",
+    "11": "its date",
+    "26": "its date",
+    "400": "lines of train_gpt2.py, tested in tests/slow/test_train_gpt2.py",
+    "07": "notebook 07",
     "1000": "steps from one validation to the next, in the script's TRAIN_FLAGS",
     "256": "sha256",
     "2.11": "the oldest PyTorch that the course takes",

@@ -64,6 +64,24 @@ def test_lab_sets_jupyterlab_up_once_and_then_opens_it(installed):
     assert settings.stat().st_mtime == 2e9
 
 
+@pytest.mark.parametrize(
+    ("target", "last"),
+    [("test", "-m pytest --nbval notebooks/"), ("notebooks", "-m tools.notebooks")],
+)
+def test_notebooks_run_after_the_fetch_of_a_model_even_if_it_fails(installed, target, last):
+    (installed / ".venv" / ".test").touch()
+    python = installed / ".venv" / "bin" / "python"
+    python.write_text(
+        '#!/bin/sh\necho "$0" "$@"\n[ "$3" != fetch ] || { echo "cs336: offline" >&2; exit 2; }\n'
+    )
+    done = make(installed, "--silent", target)
+    assert done.returncode == 0
+    fetched, ran = done.stdout.splitlines()[-2:]
+    assert fetched.endswith(" -m cs336_course fetch smollm2")
+    assert ran.endswith(last)
+    assert done.stderr == "cs336: offline\n"
+
+
 FAKE = """#!/bin/sh
 # Makes an environment without packages; pip says what it was told; all else is done by Python.
 if [ "$2" = venv ]; then

