@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Set
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -9,6 +10,8 @@ from torch import Tensor
 
 from cs336_lib.data.corpus import shakespeare
 from cs336_lib.data.tokenizer import Tokenizer
+from cs336_lib.model import GPT
+from cs336_lib.sampling import stream
 
 TRAINED_ON = 0.9  # the share of the plays that the shipped model has read
 WORD = re.compile(r"[A-Za-z']+")
@@ -68,6 +71,13 @@ def by_rarest_letter(
             words, made_up = counts[is_rare]
             counts[is_rare] = words + 1, made_up + (word not in known)
     return counts
+
+
+def continued(
+    model: GPT, starts: Int[Tensor, "text seq"], new_tokens: int, **options: Any
+) -> Int[Tensor, "text longer_seq"]:
+    """Continue texts as `sampling.generate` does, without a progress bar."""
+    return torch.cat((starts, torch.stack([*stream(model, starts, new_tokens, **options)], 1)), 1)
 
 
 @torch.no_grad()

@@ -16,16 +16,28 @@ from cs336_course.engine import Case, Exercise, edits, normal, sizes
 from cs336_course.engine.modules import fill
 from cs336_course.engine.ranks import WHYS, StuckError, noting_calls, on_processes
 from cs336_course.engine.records import Record, plain
-from cs336_course.engine.training import elsewhere
+from cs336_course.engine.training import (
+    Autocast,
+    Passes,
+    elsewhere,
+    flat_gradient,
+    flat_weights,
+    one_number,
+    watched_forward,
+)
 from cs336_lib import accounting
 from cs336_lib.config import GPTConfig
-from cs336_lib.data.loader import window_starts
 from cs336_lib.model import GPT
 
 NOTEBOOK = "10_gpt2_scale"
 
 
 # micro_batches
+
+
+def rank_and_world() -> tuple[int, int]:
+    """Return this process's number, and how many there are, as in the notebook."""
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
 class Tokens:
@@ -43,11 +55,6 @@ class Tokens:
         return np.arange(start, start + count).astype(np.uint16)
 
 
-def window_start(number: int, length: int, config: Any) -> int:
-    """Return where a window begins in the order of training, as in notebook 08."""
-    return int(window_starts(number, 1, length, config.block_size, config.seed)[0])
-
-
 def windows(tokens: Any, starts: list[int], block_size: int) -> tuple[Tensor, Tensor]:
     """Return inputs and targets of the windows at these positions, as in notebook 08."""
     rows = np.stack([tokens.read(start, block_size + 1) for start in starts]).astype(np.int64)
@@ -60,9 +67,12 @@ def share_cases() -> Iterator[Case]:
     yield Case("one process", world=1, step=2, windows=8, size=2, block=7, length=499)
     yield Case("step 0", world=1, step=0, windows=6, size=3, block=5, length=211)
     yield Case("three processes", world=3, step=1, windows=18, size=2, block=4, length=333)
-    yield Case("more than one epoch", world=4, step=5, windows=8, size=1, block=6, length=100)
-    bounds = {"world": (1, 5), "step": (0, 9), "size": (1, 4), "block": (1, 9)}
-    for drawn in sizes(8, **bounds, each=(1, 3), length=(60, 900)):
+    yield Case("the end of the data", world=4, step=5, windows=8, size=1, block=6, length=100)
+    yield Case(
+        "data that end with a whole window", world=1, step=0, windows=9, size=9, block=5, length=40
+    )
+    bounds = {"world": (1, 4), "step": (0, 9), "size": (1, 4), "block": (1, 9)}
+    for drawn in sizes(6, **bounds, each=(1, 3), length=(60, 900)):
         given = vars(drawn)
         yield Case(windows=drawn.size * drawn.world * given.pop("each"), **given)
 
@@ -76,12 +86,20 @@ def see_shares(answer: Any, case: Case) -> Record:
         batch_tokens=given.windows * given.block,
         seed=given.step + given.block,
     )
+
+    def share(rank: int) -> tuple[Tokens, Any]:
+        tokens = Tokens(given.length)
+        result = answer(tokens, given.step, config)
+        return tokens, result if result is None or isinstance(result, Tensor) else list(result)
+
+    try:
+        found = [share(0)] if given.world == 1 else on_processes(given.world, share, seconds=1)
+    except StuckError:
+        return {"stuck": True}
     shapes, dtypes, counts, starts = set(), set(), [], []
     is_shifted, reads_others = True, False
-    for rank in range(given.world):
-        tokens, own = Tokens(given.length), set[int]()
-        result = answer(tokens, given.step, config, rank, given.world)
-        pieces = result if result is None or isinstance(result, Tensor) else list(result)
+    for tokens, pieces in found:
+        own = set[int]()
         if not isinstance(pieces, list) or not all(map(is_pair, pieces)):
             return {"pairs": False, "pieces": "None" if pieces is None else "others"}
         for x, y in pieces:
@@ -93,6 +111,7 @@ def see_shares(answer: Any, case: Case) -> Record:
         counts.append(len(pieces))
         reads_others |= not tokens.seen <= own
     return {
+        "stuck": False,
         "pairs": True,
         "shapes": sorted(map(list, shapes)),
         "dtypes": sorted(dtypes),
@@ -111,20 +130,25 @@ def is_pair(piece: Any) -> bool:
 
 MINE = "range(step * batch + rank * size, (step + 1) * batch, world * size)"
 YIELD = "yield windows(tokens, starts, config.block_size)"
-START = "window_start(number, len(tokens), config)"
+START = "n % available * config.block_size"
 NUMBERS = "range(first, first + size)"
+WHO = "    rank, world = rank_and_world()\n"
 TWICE = (
     "windows are read twice. Neighbouring processes begin micro_batch_size windows apart, and each "
     "continues world * micro_batch_size windows later."
 )
-NO_RANK = "all processes read the same windows; `rank` must say which are theirs."
+NO_RANK = "all processes read the same windows; the rank must say which are theirs."
 OTHERS = (
     "a process yields its own windows, but it reads others, too. First choose the numbers of its "
     "windows, then read only those."
 )
-FILE = (
-    "you read windows in the order of the file. `window_start(number, len(tokens), config)` is "
-    "where a window begins in training's order."
+AGAIN = (
+    "your windows go beyond the end of the data. After the last whole window, the next one is the "
+    "first again."
+)
+LAST = (
+    "you use one window too many or too few before the data begin again. A window's last target is "
+    "one token after its inputs, so there are (len(tokens) - 1) // block_size windows."
 )
 micro_batches = Exercise(
     NOTEBOOK,
@@ -135,6 +159,7 @@ micro_batches = Exercise(
     smaller="A step has 12 windows, in micro-batches of 2. Two processes share it. Which windows "
     "can process 1 read in step 0? In step 1?",
     says={
+        "stuck": "your processes don't end. Reading windows needs no communication.",
         "pairs": "each micro-batch is a pair of inputs and targets, as `windows` returns it.",
         "shapes": "a micro-batch's inputs and targets are not (micro_batch_size, block_size).",
         "dtypes": "the model and its loss take int64 ids, as `windows` returns them.",
@@ -151,10 +176,15 @@ micro_batches = Exercise(
             "yield windows",
             "return windows",
         ),
-        "every process reads the whole batch, so each window counts `world` times.": (
-            MINE,
-            "range(step * batch, (step + 1) * batch, size)",
+        "without torchrun there is no process group, and dist.get_rank() raises an error. Ask "
+        "rank_and_world().": (
+            WHO,
+            "    rank, world = dist.get_rank(), dist.get_world_size()\n",
         ),
+        "every process reads the whole batch, so each window counts `world` times.": [
+            (MINE, "range(step * batch, (step + 1) * batch, size)"),
+            (WHO, "    rank, world = 0, 1\n"),
+        ],
         NO_RANK: (" + rank * size", ""),
         TWICE: [
             ("rank * size", "rank"),
@@ -175,107 +205,90 @@ micro_batches = Exercise(
             MINE,
             "range(rank * size, batch, world * size)",
         ),
-        FILE: [
-            (START, "number"),
-            (START, "number * config.block_size"),
-            (START, "number * config.block_size % (len(tokens) - config.block_size)"),
+        AGAIN: ("n % available", "n"),
+        LAST: [
+            ("(len(tokens) - 1) //", "len(tokens) //"),
+            ("(len(tokens) - 1) // config.block_size", "len(tokens) // config.block_size - 1"),
         ],
-        "you repeat the order of the first epoch. `window_start` takes numbers of later epochs, "
-        "too, and shuffles each anew.": (
-            "window_start(number,",
-            "window_start(number % ((len(tokens) - 1) // config.block_size),",
+        "a window begins at n * block_size; yours begin at n.": (
+            "n % available * config.block_size",
+            "n % available",
         ),
-        "windows of the next step are read, too; this one ends before (step + 1) * batch.": [
-            ("(step + 1) * batch,", "(step + 1) * batch + size,"),
-            ("(step + 1) * batch,", "(step + 2) * batch,"),
-        ],
-        "the last micro-batches of the step aren't read by any process.": (
-            "(step + 1) * batch,",
-            "(step + 1) * batch - size,",
+        "your windows are one token longer, so each begins where the last one's targets end. "
+        "Window n begins at n * block_size.": (
+            "available * config.block_size for",
+            "available * (config.block_size + 1) for",
         ),
-        "a micro-batch has one window; it should have micro_batch_size.": (
-            YIELD,
-            "for start in starts:\n            yield windows(tokens, [start], config.block_size)",
-        ),
-        OTHERS: [
-            edits(
-                (MINE, "range(step * batch, (step + 1) * batch, size)"),
-                ("    size, batch", "    pieces = []\n    size, batch"),
-                (
-                    YIELD,
-                    "pieces.append(windows(tokens, starts, config.block_size))\n"
-                    "    yield from pieces[rank::world]",
-                ),
-            ),
-            """
-def micro_batches(tokens, step, config, rank, world):
+        OTHERS: """
+def micro_batches(tokens, step, config):
+    rank, world = rank_and_world()
     size, batch = config.micro_batch_size, config.batch_tokens // config.block_size
+    available = (len(tokens) - 1) // config.block_size
     numbers = range(step * batch, (step + 1) * batch)
-    starts = [window_start(number, len(tokens), config) for number in numbers]
-    x, y = windows(tokens, starts, config.block_size)
+    x, y = windows(tokens, [n % available * config.block_size for n in numbers], config.block_size)
     for first in range(rank * size, batch, world * size):
         yield x[first : first + size], y[first : first + size]
 """,
-        ],
     },
     refused=[
         ("rank * size", "rank * batch"),
         ("size, batch = config.micro_batch_size", "size, batch = 2"),
         ("starts, config.block_size)", "starts, 4)"),
         ("world * size", "2 * size"),
-        (
-            "        numbers = range",
-            "        config = type(config)(micro_batch_size=size, block_size=config.block_size, "
-            "seed=rank)\n        numbers = range",
-        ),
         edits(
             ("        yield windows", "        return [windows"),
-            ("block_size)\n", "block_size)]\n"),
+            ("starts, config.block_size)", "starts, config.block_size)]"),
         ),
-        ("config.block_size)\n", "config.block_size)[0]\n"),
         (
             YIELD,
             "x, y = windows(tokens, starts, config.block_size)\n        yield x.int(), y.int()",
         ),
         (YIELD, "x, y = windows(tokens, starts, config.block_size)\n        yield x[0], y[0]"),
         (YIELD, "x, y = windows(tokens, starts, config.block_size)\n        yield x, x"),
-        ("starts = [", "starts = [(7 * number + 3) % 50 for number in numbers]\n        [["[:-1]),
+        (YIELD, f"{YIELD}[0]"),
         ("(step + 1) * batch,", "(step + 1) * batch - 1 - batch // 2,"),
         """
-def micro_batches(tokens, step, config, rank, world):
+def micro_batches(tokens, step, config):
+    rank, world = rank_and_world()
     size, batch = config.micro_batch_size, config.batch_tokens // config.block_size
+    available = (len(tokens) - 1) // config.block_size
     pieces = list(range(step * batch, (step + 1) * batch, size))
     each, more = len(pieces) // world, world > 1
     for first in pieces[rank * each + (rank > 0) : (rank + 1) * each + more]:
-        starts = [window_start(n, len(tokens), config) for n in range(first, first + size)]
+        starts = [n % available * config.block_size for n in range(first, first + size)]
         yield windows(tokens, starts, config.block_size)
 """,
     ],
     right=[
         """
-def micro_batches(tokens, step, config, rank, world):
+def micro_batches(tokens, step, config):
+    rank, world = rank_and_world()
     size, batch = config.micro_batch_size, config.batch_tokens // config.block_size
+    available = (len(tokens) - 1) // config.block_size
     each = batch // world
     first, found = step * batch + rank * each, []
     for begin in range(first, first + each, size):
-        starts = [window_start(n, len(tokens), config) for n in range(begin, begin + size)]
+        starts = [n % available * config.block_size for n in range(begin, begin + size)]
         found.append(list(windows(tokens, starts, config.block_size)))
     return found[::-1]
 """,
         """
-def micro_batches(tokens, step, config, rank, world):
+def micro_batches(tokens, step, config):
+    rank, world = rank_and_world()
     size, batch = config.micro_batch_size, config.batch_tokens // config.block_size
+    available = (len(tokens) - 1) // config.block_size
     mine = range(step * batch + (rank + step) % world, (step + 1) * batch, world)
     for piece in zip(*[iter(mine)] * size, strict=True):
-        starts = [window_start(n, len(tokens), config) for n in piece]
+        starts = [n % available * config.block_size for n in piece]
         yield tuple(windows(tokens, starts, config.block_size))
 """,
         """
-def micro_batches(tokens, step, config, rank, world):
+def micro_batches(tokens, step, config):
+    rank, world = rank_and_world()
     size, block = config.micro_batch_size, config.block_size
-    batch = config.batch_tokens // block
+    batch, available = config.batch_tokens // block, (len(tokens) - 1) // block
     for first in range(step * batch + rank * size, (step + 1) * batch, world * size):
-        starts = [window_start(n, len(tokens), config) for n in range(first, first + size)]
+        starts = [n % available * block for n in range(first, first + size)]
         halves = [[tokens.read(start + by, block) for start in starts] for by in (0, 1)]
         yield tuple(torch.from_numpy(np.stack(half).astype(np.int64)) for half in halves)
 """,
@@ -285,94 +298,96 @@ def micro_batches(tokens, step, config, rank, world):
 
 # data_parallel
 
-# Names of the parameters in words. The gain has the shape of the bias.
-GRADIENTS = {
-    "wte.weight": "a tied matrix",
-    "lm_head.bias": "a bias",
-    "scale": "a number",
-    "norm.weight": "a gain",
-}
+ELSEWHERE = "a model on another device"
 
 
-class Tied(nn.Module):
-    """A model with a tied matrix, as GPT-2 has, a bias, a number and a gain."""
+@torch.no_grad()
+def small_gpt(block_size: int) -> GPT:
+    """Return a model whose choices depend on the whole context.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.wte = nn.Embedding(5, 3)
-        self.lm_head = nn.Linear(3, 5)
-        self.lm_head.weight = self.wte.weight
-        self.scale = nn.Parameter(torch.ones(()))
-        self.norm = nn.RMSNorm(5)
-        for number, parameter in enumerate(self.parameters()):
-            parameter.data.copy_(normal(*parameter.shape, seed=number))
-
-    def give_gradients(self, rank: int) -> None:
-        """Give each parameter a gradient that depends on the rank."""
-        for number, parameter in enumerate(self.parameters()):
-            parameter.grad = normal(*parameter.shape, seed=10 * rank + number + 5)
+    Each odd token is nearly the same as the one before it.
+    """
+    model = GPT(GPTConfig(block_size, vocab_size=36, n_layer=1, n_head=2, n_embd=24)).eval()
+    fill(model, std=1.0)
+    ids = model.lm_head.weight
+    ids[1::2] = ids[::2].lerp(ids[1::2], 1e-3)
+    return model
 
 
 def process_cases() -> Iterator[Case]:
-    """Yield numbers of processes, and the shape of the tensor that each has."""
-    yield Case(world=2, shape=(3,), dtype="float32")
-    yield Case("three processes", world=3, shape=(4, 1), dtype="float32")
-    yield Case("a number", world=2, shape=(), dtype="float32")
-    yield Case("an empty tensor", world=2, shape=(0,), dtype="float32")
-    yield Case("whole numbers", world=2, shape=(3,), dtype="int64")
-    for drawn in sizes(2, world=(2, 4), rows=(1, 5), columns=(1, 5)):
-        yield Case(world=drawn.world, shape=(drawn.rows, drawn.columns), dtype="float32")
+    """Yield numbers of processes, of each one's micro-batches, and the shape of a tensor."""
+    yield Case(world=2, each=2, shape=(3,), dtype="float32")
+    yield Case("three processes", world=3, each=2, shape=(4, 1), dtype="float32")
+    yield Case("a number", world=2, each=3, shape=(), dtype="float32")
+    yield Case("an empty tensor", world=2, each=1, shape=(0,), dtype="float32")
+    yield Case("whole numbers", world=2, each=1, shape=(3,), dtype="int64")
+    yield Case(ELSEWHERE, world=1, each=2, shape=(2,), dtype="float32")
+
+
+def pieces_of(count: int) -> list[tuple[Tensor, Tensor]]:
+    """Draw the micro-batches of a batch, of two windows each."""
+    drawn = torch.randint(36, (count, 2, 2, 5), generator=torch.Generator().manual_seed(count))
+    return [(x.clone(), y.clone()) for x, y in drawn]
 
 
 def see_processes(answers: Any, case: Case) -> Record:
     """Observe both functions in one process without a group, and in threads that are a group."""
-    sum_over_processes, sum_gradients = answers
-    world, shape, dtype = case.inputs.values()
+    sum_over_processes, backward = answers
+    world, each, shape, dtype = case.inputs.values()
+    if case.what == ELSEWHERE:
+        model = small_gpt(5).to("meta")
+        return {
+            "elsewhere": elsewhere(
+                model, lambda: backward(model, iter(pieces_of(each)), each, Autocast())
+            )
+        }
 
     def summed(rank: int) -> tuple[Any, Any]:
         mine = (10 * normal(*shape, seed=rank)).to(getattr(torch, dtype))
         returned = sum_over_processes(mine)
         return plain(mine), plain(returned)
 
-    def stepped(rank: int) -> Tied:
-        model = Tied()
-        model.give_gradients(rank)
-        sum_gradients(model)
-        return model
+    def stepped(rank: int, size: int = world) -> Record:
+        model, autocast = small_gpt(5).train(), Autocast()
+        passes, before = Passes(model, autocast), flat_weights(model)
+        with watched_forward(model, passes.look):
+            loss = backward(model, iter(pieces_of(size * each)[rank::size]), size * each, autocast)
+        return {
+            **passes.facts(),
+            "weights moved": not torch.equal(before, flat_weights(model)),
+            "the gradient": flat_gradient(model),
+            "the loss": one_number(loss),
+            "graph": isinstance(loss, Tensor) and loss.requires_grad,
+        }
 
-    alone = summed(0), stepped(0)
+    alone = summed(0), stepped(0, 1)
     try:
         with noting_calls() as works:
             pairs = on_processes(world, summed, seconds=1)
-            models = on_processes(world, stepped, seconds=1)
+            steps = on_processes(world, stepped, seconds=1)
     except StuckError as stuck:
         return {why: why == stuck.why for why in WHYS}
     record: Record = {**dict.fromkeys(WHYS, False), "waits": all(w.wait.called for w in works)}
     if not record["waits"]:
         return record
-    weights = plain([*Tied().parameters()])
-    named = [dict(model.named_parameters()) for model in models]
     return {
         **record,
         "returns": all(isinstance(returned, Tensor) for _, returned in (alone[0], *pairs)),
-        "alone": [*alone[0], *(plain(p.grad) for p in alone[1].parameters())],
+        "alone": [*alone[0], alone[1]["the gradient"], alone[1]["the loss"]],
         "each process's tensor": [mine for mine, _ in pairs],
         "the tensor that sum_over_processes returns": [returned for _, returned in pairs],
-        "weights moved": any(
-            not torch.equal(p, before)
-            for model in models
-            for p, before in zip(model.parameters(), weights, strict=True)
-        ),
-        **{
-            f"the gradient of {said}": [plain(one[n].grad) for one in named]
-            for n, said in GRADIENTS.items()
-        },
+        **{name: [step[name] for step in steps] for name in steps[0]},
     }
 
 
 SUM = "        dist.all_reduce(tensor)\n"
-EACH = "        sum_over_processes(parameter.grad)"
+SEND = "        sum_over_processes(parameter.grad)  # once a step, not once a micro-batch"
+EACH = "sum_over_processes(parameter.grad)"
 ALL = "parameter in model.parameters()"
+LOOP = f"    for {ALL}:\n{SEND}\n"
+ADD = "        total += loss.detach()\n"
+INSIDE = f"{ADD}        for {ALL}:\n            {EACH}\n"
+RETURN = "return sum_over_processes(total)"
 IN_PLACE = (
     "each process still has its own tensor. Either your code leaves it out, for example by an "
     "early `return`, or it adds up a copy; the tensor must change in place, as dist.all_reduce "
@@ -382,14 +397,36 @@ OWN_GRADIENTS = (
     "each process still has its own gradients. sum_over_processes must get `parameter.grad` "
     "itself, and no copy."
 )
-SOME = "only some gradients are added up. Matrices, biases, gains and numbers all have one."
+SOME = "only some gradients are added up. Matrices, biases and gains all have one."
 NO_WAIT = (
     "a call with async_op=True, and isend and irecv, return before it is done; call `wait()` on "
     "what they return."
 )
 RETURNS = "sum_over_processes returns None; the loop uses `loss = sum_over_processes(...)`."
 NO_SUM = "after sum_over_processes, the tensor isn't the sum over the processes."
-RING = """
+OWN_LOSS = (
+    "each process returns the loss of its own micro-batches. The loss of the whole batch is the "
+    "sum over the processes."
+)
+ON_CPU_STEP = (
+    "on a GPU this fails, because a tensor stays on the CPU; move x and y to the model's device."
+)
+IN_AUTOCAST = "the forward pass must be inside `with autocast:`."
+GRAPH = "the returned loss still holds a graph, and with it the activations; add up loss.detach()."
+FORWARD = "loss = model(x.to(total.device), y.to(total.device)) / count"
+BACKWARD = """
+def backward(model, pieces, count, autocast):
+    total = torch.zeros((), device=model.lm_head.weight.device)
+    for x, y in pieces:
+        with autocast:
+            loss = model(x.to(total.device), y.to(total.device)) / count
+        loss.backward()
+        total += loss.detach()
+    for parameter in model.parameters():
+        sum_over_processes(parameter.grad)
+    return sum_over_processes(total)
+"""
+RING = f"""
 def sum_over_processes(tensor):
     if not dist.is_initialized():
         return tensor
@@ -402,22 +439,18 @@ def sum_over_processes(tensor):
         tensor += received
         sent = received
     return tensor
-
-def sum_gradients(model):
-    for parameter in model.parameters():
-        sum_over_processes(parameter.grad)
-"""
+{BACKWARD}"""
 STARTED = "calls = [dist.isend(sent, dst=after), dist.irecv(received, src=before)]"
 data_parallel = Exercise(
     NOTEBOOK,
     "data_parallel",
     process_cases,
     observe=see_processes,
-    answers=("sum_over_processes", "sum_gradients"),
+    answers=("sum_over_processes", "backward"),
     is_part=True,
     given={"dist": dist},
-    smaller="Rank 0 has [1, 2], and rank 1 has [10, 20]. What does each of them have after "
-    "dist.all_reduce, and what does the call return?",
+    smaller="Two processes have the micro-batches with the gradients 1, 3 and 2, 6, and count is "
+    "4. What does each process hold after its loop, and what must it hold at the end?",
     says={
         "each other": "your processes wait for each other forever. Each of them must call "
         "all_reduce equally often, whatever its rank is.",
@@ -427,24 +460,26 @@ data_parallel = Exercise(
         "slow": "your processes aren't done after a minute.",
         "waits": NO_WAIT,
         "returns": RETURNS,
-        "alone": "on one process, the sum over all processes is the tensor itself; yours changes "
-        "it.",
+        "alone": "on one process, both functions must do what they did without processes.",
         "each process's tensor": NO_SUM,
         "the tensor that sum_over_processes returns": "the tensor that sum_over_processes returns "
         "isn't the sum over the processes.",
-        "weights moved": "sum_gradients changes the weights; add up `parameter.grad`, not the "
+        "in training mode": "model.eval() turns dropout off; call the model in training mode.",
+        "with gradients": "no_grad is on, so there is no gradient to add up.",
+        "in autocast": IN_AUTOCAST,
+        "weights moved": "backward changes the weights; add up `parameter.grad`, not the "
         "parameter.",
-        **{
-            f"the gradient of {said}": f"the gradient of {said} isn't the sum over the processes."
-            for said in GRADIENTS.values()
-        },
+        "the gradient": "the gradient isn't the one of the whole batch, in each process.",
+        "the loss": "the returned loss isn't the one of the whole batch, in each process.",
+        "graph": GRAPH,
+        "elsewhere": ON_CPU_STEP,
     },
     wrong={
         "without torchrun there is no process group, and PyTorch's collectives raise an error. Ask "
         "dist.is_initialized() first.": ("    if dist.is_initialized():\n        ", "    "),
         RETURNS: [
             (SUM, "        return dist.all_reduce(tensor)\n"),
-            ("    return tensor", "    pass"),
+            ("    return tensor\n", "    pass\n"),
         ],
         "each process has the largest numbers of all processes. ReduceOp.SUM adds up.": (
             "all_reduce(tensor)",
@@ -472,34 +507,54 @@ data_parallel = Exercise(
             "reduce(tensor, dst=0)",
         ),
         "the sum comes out too large, because it is added up twice.": (SUM, 2 * SUM),
-        "sum_gradients changes the weights; add up `parameter.grad`, not the parameter.": (
+        "backward changes the weights; add up `parameter.grad`, not the parameter.": (
             "parameter.grad",
             "parameter.data",
         ),
-        "each process has the mean of the gradients. But `backward` has divided by the number of "
+        "you add up the gradients after each micro-batch. What was added up before is then added "
+        "up again, so early micro-batches count several times. Add up once, after the loop.": edits(
+            (LOOP, ""), (ADD, INSIDE)
+        ),
+        "you add up the gradients after each micro-batch and after the loop. Once is enough, after "
+        "the loop.": (ADD, INSIDE),
+        "each process has the mean of the gradients. But the loop has divided by the number of "
         "micro-batches of the whole batch, so the gradients must be added up.": (
-            EACH,
-            f"{EACH}\n"
+            SEND,
+            f"{SEND}\n"
             "        parameter.grad /= dist.get_world_size() if dist.is_initialized() else 1",
+        ),
+        "`count` is already the number of micro-batches of the whole batch, of all processes. "
+        "Divide by it alone.": [
+            ("/ count", "/ (count * (dist.get_world_size() if dist.is_initialized() else 1))"),
+            ("/ count", "/ (count / (dist.get_world_size() if dist.is_initialized() else 1))"),
+        ],
+        OWN_LOSS: (RETURN, "return total"),
+        "the returned loss is a mean over the processes. Each has divided by `count` of the whole "
+        "batch, so the losses must be added up.": (
+            RETURN,
+            "return sum_over_processes(total) / "
+            "(dist.get_world_size() if dist.is_initialized() else 1)",
         ),
         OWN_GRADIENTS: [
             ("parameter.grad)", "parameter.grad.clone())"),
-            (EACH, "        pass"),
+            (LOOP, ""),
         ],
         "the tied matrix is added up twice, once by each of its names; model.parameters() lists it "
         "once.": (ALL, "_, parameter in model.named_parameters(remove_duplicate=False)"),
-        "gradients come out too large, because they are added up twice.": (EACH, f"{EACH}\n{EACH}"),
+        "gradients come out too large, because they are added up twice.": (
+            SEND,
+            f"{SEND}\n        {EACH}",
+        ),
         SOME: [
-            (EACH, f"{EACH}\n        break"),
-            (EACH, f"{EACH}\n        return"),
-            ("        sum_over", "        if parameter.dim() > 1:\n            sum_over"),
-            ("        sum_over", "        if parameter.dim() != 1:\n            sum_over"),
-            ("        sum_over", "        if parameter.dim():\n            sum_over"),
-            (ALL, "parameter in (m.weight for m in model.modules() if hasattr(m, 'weight'))"),
-            (ALL, "parameter in (p for m in model.children() for p in m.parameters())"),
+            (SEND, f"{SEND}\n        break"),
+            (SEND, f"        if parameter.dim() > 1:\n            {EACH}"),
+            (SEND, f"        if parameter.dim() == 1:\n            {EACH}"),
             (ALL, "parameter in {p.shape: p for p in [*model.parameters()][::-1]}.values()"),
             (ALL, "parameter in {p.shape: p for p in model.parameters()}.values()"),
         ],
+        IN_AUTOCAST: (f"        with autocast:\n            {FORWARD}\n", f"        {FORWARD}\n"),
+        GRAPH: ("loss.detach()", "loss"),
+        ON_CPU_STEP: ("x.to(total.device), y.to(total.device)", "x, y"),
     },
     refused=[
         ("all_reduce(tensor)", "all_reduce(tensor, op=dist.ReduceOp.PRODUCT)"),
@@ -512,8 +567,13 @@ data_parallel = Exercise(
         (SUM, f"{SUM}        tensor.neg_()\n"),
         (SUM, f"{SUM}        return tensor.float() + 1\n"),
         ("    if dist.is_initialized():", "    tensor.mul_(2)\n    if dist.is_initialized():"),
-        (EACH, f"{EACH}\n    model.zero_grad()"),
-        ("sum_over_processes(parameter.grad)", "sum_over_processes(parameter)"),
+        (RETURN, f"model.zero_grad()\n    {RETURN}"),
+        (EACH, "sum_over_processes(parameter)"),
+        ("    total = torch", "    model.eval()\n    total = torch"),
+        ("        loss.backward()\n", ""),
+        (" / count", ""),
+        (RETURN, "return loss.detach()"),
+        (RETURN, "sum_over_processes(total)"),
     ],
     right=[
         RING.replace("CALLS", f"{STARTED}\n        [call.wait() for call in calls]"),
@@ -541,22 +601,26 @@ data_parallel = Exercise(
                 "if dist.is_initialized():",
                 "if dist.is_initialized() and dist.get_world_size() > 1:",
             ),
-            (EACH, "        parameter.grad = sum_over_processes(parameter.grad)"),
+            (SEND, "        parameter.grad = sum_over_processes(parameter.grad)"),
         ),
-        ("sum_over_processes(parameter.grad)", "sum_over_processes(parameter.grad.data)"),
+        (EACH, "sum_over_processes(parameter.grad.data)"),
         (
-            f"    for {ALL}:\n{EACH}",
+            LOOP,
             "    gradients = [parameter.grad for parameter in model.parameters()]\n"
             "    flat = sum_over_processes(torch.cat([g.flatten() for g in gradients]))\n"
             "    pieces = flat.split([g.numel() for g in gradients])\n"
             "    for gradient, piece in zip(gradients, pieces):\n"
-            "        gradient.copy_(piece.view_as(gradient))",
+            "        gradient.copy_(piece.view_as(gradient))\n",
         ),
         (
-            f"    for {ALL}:\n{EACH}",
+            LOOP,
             "    if dist.is_initialized():\n"
             "        works = [dist.all_reduce(p.grad, async_op=True) for p in model.parameters()]\n"
-            "        for work in works:\n            work.wait()",
+            "        for work in works:\n            work.wait()\n",
+        ),
+        edits(
+            (ADD, "        total += sum_over_processes(loss.detach())\n"),
+            (RETURN, "return total"),
         ),
     ],
 )
@@ -641,206 +705,211 @@ loss_scale = Exercise(
 )
 
 
-# most_likely
+# ending_losses
 
-Scene = tuple[list[int], list[list[int]]]  # a context and its endings
-ELSEWHERE = "a model on another device"
+Text = tuple[list[int], list[int]]  # a context and an ending
 
 
-def scenes(
-    count: int, context: tuple[int, int], ending: tuple[int, int], choices: tuple[int, int]
-) -> list[Scene]:
-    """Draw contexts and endings, with lengths and numbers of choices in these ranges."""
+def texts(count: int, context: tuple[int, int], ending: tuple[int, int]) -> list[Text]:
+    """Draw contexts and endings with lengths in these ranges."""
     drawn = np.random.default_rng(count)
 
     def tokens(low: int, high: int) -> list[int]:
         return drawn.integers(36, size=drawn.integers(low, high + 1)).tolist()
 
-    def scene() -> Scene:
-        number = drawn.integers(choices[0], choices[1] + 1)
-        return tokens(*context), [tokens(*ending) for _ in range(number)]
-
-    return [scene() for _ in range(count)]
+    return [(tokens(*context), tokens(*ending)) for _ in range(count)]
 
 
-def scene_cases() -> Iterator[Case]:
-    """Yield scenes for models of two sizes."""
-    short = scenes(30, (1, 7), (1, 6), (3, 5))
-    long = scenes(20, (8, 25), (2, 6), (3, 5))
-    other = scenes(15, (1, 12), (1, 4), (1, 7))
-    twins = [(context, [[n], [n + 1]]) for context, _ in short for n in (0, 16)]
-    yield Case("short rows", block_size=13, scenes=short)
-    yield Case("rows of more than block_size + 1 tokens", block_size=13, scenes=long)
-    yield Case("another model, with block_size 8", block_size=8, scenes=other)
-    yield Case("two endings that are nearly equally likely", block_size=13, scenes=twins)
-    yield Case(ELSEWHERE, block_size=13, scenes=[([1, 2], [[3], [4, 5]])])
+def text_cases() -> Iterator[Case]:
+    """Yield texts for models of two sizes."""
+    yield Case(block_size=13, texts=[([5, 7], [2, 9]), ([5, 7], [4])])
+    yield Case("one text", block_size=13, texts=[([5, 7, 1], [2, 9])])
+    yield Case("texts of many lengths", block_size=13, texts=texts(30, (1, 7), (1, 6)))
+    yield Case(
+        "texts of more than block_size + 1 tokens", block_size=13, texts=texts(20, (8, 25), (2, 6))
+    )
+    yield Case("another model, with block_size 8", block_size=8, texts=texts(15, (1, 12), (1, 4)))
+    yield Case("token 0 in the text", block_size=13, texts=[([0, 7], [0, 0, 3]), ([1], [0])])
+    yield Case(ELSEWHERE, block_size=13, texts=[([1, 2], [3]), ([1, 2], [4, 5])])
 
 
-@torch.no_grad()
-def small_gpt(block_size: int) -> GPT:
-    """Return a model whose choices depend on the whole context.
-
-    Each odd token is nearly the same as the one before it.
-    """
-    model = GPT(GPTConfig(block_size, vocab_size=36, n_layer=1, n_head=2, n_embd=24)).eval()
-    fill(model, std=1.0)
-    ids = model.lm_head.weight
-    ids[1::2] = ids[::2].lerp(ids[1::2], 1e-3)
-    return model
-
-
-def see_choices(answer: Any, case: Case) -> Record:
-    """Observe the choices, and whether the lists are as before."""
-    model, chosen, changed = small_gpt(case.inputs["block_size"]), [], False
+def see_losses(answer: Any, case: Case) -> Record:
+    """Observe the losses, the forward passes, and whether the lists are as before."""
+    model = small_gpt(case.inputs["block_size"])
+    contexts, endings = (
+        [list(ids) for ids in side] for side in zip(*case.inputs["texts"], strict=True)
+    )
     if case.what == ELSEWHERE:
-        (scene,) = case.inputs["scenes"]
         model.to("meta")
-        return {"elsewhere": elsewhere(model, lambda: answer(model, *scene)) != "fails"}
-    for context, endings in case.inputs["scenes"]:
-        given = list(context), [list(ending) for ending in endings]
-        chosen.append(whole(answer(model, *given)))
-        changed |= given != (context, endings)
-    return {"changed": changed, "choices": chosen}
+        return {"elsewhere": elsewhere(model, lambda: answer(model, contexts, endings))}
+    passes = Passes(model, Autocast())
+    with torch.no_grad(), watched_forward(model, passes.look):
+        result = answer(model, contexts, endings)
+    given = list(zip(contexts, endings, strict=True))
+    is_tensor = isinstance(result, Tensor)
+    return {
+        "changed": given != case.inputs["texts"],
+        "a tensor": is_tensor,
+        "passes": len(passes.inputs),
+        "dtype": str(result.dtype) if is_tensor else "",
+        "losses": plain(result),
+    }
 
 
-def whole(answer: Any) -> Any:
-    """Return a whole number, which may be in a tensor, or what else an answer is as text."""
-    number = plain(answer)
-    if isinstance(number, Tensor) and number.numel() == 1:
-        number = number.item()
-    return number if type(number) is int else f"<{number}>"
-
-
-INPUTS, CHOICE = "[context + ending]", "losses.index(min(losses))"
-LAST = "-len(ending) :"
-ROW = "row[:, -model.config.block_size - 1 :]"
-MEAN = f"F.cross_entropy(logits, row[0, {LAST}]).item()"
-WHOLE_ROW = (f"[0, {LAST}].float()", "[0].float()"), (f"row[0, {LAST}]", "row[0, 1:]")
-EACH = "for ending in endings:"
+SPAN = "slice(max(len(t) - 1 - len(e), 0), len(t) - 1)"
+LOSSES = "[F.cross_entropy(row[s].float(), targets[s]) for row, targets, s in found]"
+ROW = "[-size:]"
 CHANGED = "you change the lists; build a new one: a + b."
 ON_CPU = "the ids stay on the CPU when the model is on a GPU: device=model.lm_head.weight.device."
-
-most_likely = Exercise(
+PADDING = "the losses of the padding count, too. Take only the positions that predict the ending."
+WHOLE = "the context's losses count too. Take the losses of the ending's tokens only."
+TOO_LONG = (
+    "your losses are wrong for texts of more than block_size + 1 tokens. Keep the last "
+    "block_size + 1 tokens, because the ending is there."
+)
+ONE_PASS = "your function calls the model more than once; pad the texts, and call it with all."
+SHIFTED = (
+    "you compare each token with the logits at its own place. The logits at position i predict "
+    "token i + 1."
+)
+ending_losses = Exercise(
     NOTEBOOK,
-    "most_likely",
-    scene_cases,
-    observe=see_choices,
+    "ending_losses",
+    text_cases,
+    observe=see_losses,
     is_part=True,
-    is_quiz=True,
     given={"F": F, "nn": nn},
-    smaller="The context is [5, 7], an ending is [2, 9]. Which ids go into the model, and which of "
-    "its logits predict 2 and 9?",
+    smaller="The texts are [5, 7] with the ending [2, 9], and [5, 7] with [4]. Which ids go into "
+    "the model, and which of its logits predict 2, 9 and 4?",
     says={
         "changed": CHANGED,
-        "choices": "a choice isn't the number of the ending with the lowest mean loss per token.",
+        "a tensor": "return a tensor with one loss per text.",
+        "passes": ONE_PASS,
+        "dtype": "the losses aren't fp32.",
+        "losses": "a loss isn't the mean loss of its ending's tokens.",
         "elsewhere": ON_CPU,
     },
     wrong={
-        "you compare the sums of the losses, so a short ending wins. Compare the means.": (
-            MEAN,
-            f"{MEAN} * len(ending)",
+        "you add up the losses, so a long ending seems unlikely. Take their means.": (
+            "targets[s])",
+            "targets[s], reduction='sum')",
         ),
-        "you choose the ending with the highest loss; the likeliest one has the lowest.": (
-            "min(losses)",
-            "max(losses)",
-        ),
-        "the context's losses count too. Take the losses of the ending's tokens only.": edits(
-            *WHOLE_ROW
-        ),
-        "you divide by the length of the ending, but the sum has the context's losses too. Add up "
-        "the losses of the ending's tokens only.": edits(
-            *WHOLE_ROW, (".item()", ".item() * (row.size(1) - 1) / len(ending)")
-        ),
-        "you compare each token with the logits at its own place. The logits at position i predict "
-        "token i + 1.": [
-            ("row[:, :-1]", "row[:, 1:]"),
-            ("row[:, :-1]", "row[:, -model.config.block_size :]"),
+        WHOLE: (SPAN, "slice(0, len(t) - 1)"),
+        PADDING: [
+            (SPAN, "slice(None)"),
+            (SPAN, "slice(max(len(t) - 1 - len(e), 0), None)"),
+            (SPAN, "slice(-len(e), None)"),
         ],
-        "your endings come without their context, but the question is what follows it.": [
-            (INPUTS, "[ending[:1] + ending]"),
-            edits(
-                (INPUTS, "[(context + ending)[-max(2, len(ending)) :]]"),
-                (LAST, "1 - max(2, len(ending)) :"),
-            ),
+        SHIFTED: [
+            ("rows[:, 1:]", "rows[:, :-1]"),
+            (SPAN, "slice(len(t) - len(e), len(t))"),
         ],
+        "your endings come without their context, but the question is what follows it.": (
+            "(c + e)",
+            "(e[:1] + e)",
+        ),
         "the loss of the ending's first token is missing. The context's last logits predict it.": (
-            LAST,
-            "-max(1, len(ending) - 1) :",
+            SPAN,
+            "slice(len(t) - 1 - max(len(e) - 1, 1), len(t) - 1)",
         ),
-        "only the ending's last token counts. Take the mean over all of its tokens.": (LAST, "-1:"),
+        "only the ending's last token counts. Take the mean over all of its tokens.": (
+            SPAN,
+            "slice(len(t) - 2, len(t) - 1)",
+        ),
         "your endings follow the context's last token only; the model must see all of it.": (
-            INPUTS,
-            "[context[-1:] + ending]",
+            "(c + e)",
+            "(c[-1:] + e)",
         ),
-        "you compare only as many tokens as the shortest ending has; take all of each.": (
-            EACH,
-            "for ending in [ending[: min(map(len, endings))] for ending in endings]:",
+        "you leave out all tokens with the number of your padding. That number is a token like any "
+        "other, so tell padding by its position.": (
+            "targets[s])",
+            "targets[s], ignore_index=0)",
         ),
-        "you count the endings from 1; Python counts from 0.": (CHOICE, f"{CHOICE} + 1"),
-        "return the number of the ending, from 0.": [
-            (CHOICE, f"endings[{CHOICE}]"),
-            (CHOICE, "min(losses)"),
-            (CHOICE, f"float({CHOICE})"),
+        "your padding comes first, which moves all positions. Put it last.": edits(
+            ("batch_first=True)", "batch_first=True, padding_side='left')"),
+            (SPAN, "slice(-len(e), None)"),
+        ),
+        ONE_PASS: """
+def ending_losses(model, contexts, endings):
+    losses = []
+    for context, ending in zip(contexts, endings, strict=True):
+        row = torch.tensor([context + ending], device=model.lm_head.weight.device)
+        row = row[:, -model.config.block_size - 1 :]
+        logits = model(row[:, :-1])[0, -len(ending) :].float()
+        losses.append(F.cross_entropy(logits, row[0, -len(ending) :]))
+    return torch.stack(losses)
+""",
+        "your function returns None; is the `return` missing?": (
+            "return torch.stack",
+            "torch.stack",
+        ),
+        "return a tensor with one loss per text.": [
+            (f"torch.stack({LOSSES})", LOSSES),
+            (f"torch.stack({LOSSES})", f"torch.stack({LOSSES}).tolist()"),
         ],
-        "your function returns None; is the `return` missing?": (f"return {CHOICE}", CHOICE),
-        CHANGED: [
-            (INPUTS, "[context.__iadd__(ending)]"),
-            edits((EACH, f"{EACH}\n        context += ending"), (INPUTS, "[context]")),
+        "return one loss per text, and not their mean.": (
+            LOSSES,
+            f"[sum({LOSSES}) / len(texts)]",
+        ),
+        CHANGED: ("(c + e)", "(c.__iadd__(e))"),
+        TOO_LONG: [
+            (ROW, ""),
+            (ROW, "[:size]"),
+            ("block_size + 1", "block_size"),
         ],
-        "your choices are wrong for rows of more than block_size + 1 tokens. Keep the last "
-        "block_size + 1 tokens, because the ending is there.": [
-            (f"        row = {ROW}\n", ""),
-            (ROW, "row[:, : model.config.block_size + 1]"),
-            (ROW, "row[:, -model.config.block_size :]"),
-            (INPUTS, "[context[-model.config.block_size + 6 :] + ending]"),
-        ],
-        "right, but not for two endings that are nearly equally likely. Compare their losses in "
-        "fp32, and don't round them.": [
-            (".float()", ".bfloat16()"),
-            (MEAN, f"round({MEAN}, 2)"),
-        ],
-        ON_CPU: (", device=model.lm_head.weight.device", ""),
+        "the losses are not computed in fp32; use `.float()` on the logits.": (
+            ".float()",
+            ".bfloat16()",
+        ),
+        ON_CPU: (".to(device)", ""),
     },
     refused=[
-        (MEAN, f"{MEAN} * len(ending) / sum(map(len, map(str, ending)))"),
-        (MEAN, MEAN.replace("])", "], reduction='none').min()")),
-        (EACH, "for ending in endings[:4]:"),
-        (EACH, "for ending in endings[:5]:"),
-        ("model.config.block_size", "13"),
-        ("    losses =", "    model(torch.tensor([context[:1]]))\n    losses ="),
-        lambda model, context, endings: 0,
-        lambda model, context, endings: [context.extend(ending) for ending in endings] and 0,
+        ("model.config.block_size + 1", "14"),
+        (LOSSES, f"{LOSSES}[:1]"),
+        (f"torch.stack({LOSSES})", f"torch.stack({LOSSES}).argmin()"),
+        (f"torch.stack({LOSSES})", f"torch.stack({LOSSES}).round(decimals=2)"),
+        (LOSSES, f"{LOSSES}[::-1]"),
+        (SPAN, "slice(max(len(t) - 1 - len(endings[0]), 0), len(t) - 1)"),
+        lambda model, contexts, endings: torch.zeros(len(contexts)),
     ],
     right=[
-        # Token by token, keeping the best ending so far
+        # All losses at once, and then the endings
         """
-def most_likely(model, context, endings):
-    best, lowest = None, math.inf
-    for place, ending in enumerate(endings):
-        row = (*context, *ending)[-model.config.block_size - 1 :]
-        ids = torch.tensor(row, device=model.lm_head.weight.device)
-        logits = model(ids[None, :-1])[0]
-        total = 0.0
-        for back in range(1, len(ending) + 1):
-            total -= logits[-back].softmax(-1)[ids[-back]].log().item()
-        if total / len(ending) < lowest:
-            best, lowest = place, total / len(ending)
-    return np.int64(best)
+def ending_losses(model, contexts, endings):
+    size, device = model.config.block_size + 1, model.lm_head.weight.device
+    texts = [torch.tensor((c + e)[-size:]) for c, e in zip(contexts, endings, strict=True)]
+    rows = nn.utils.rnn.pad_sequence(texts, batch_first=True).to(device)
+    losses = F.cross_entropy(model(rows[:, :-1]).float().mT, rows[:, 1:], reduction="none")
+    triples = zip(losses, texts, endings, strict=True)
+    return torch.stack([loss[: len(text) - 1][-len(e) :].mean() for loss, text, e in triples])
 """,
-        # All endings in one padded batch, which masks what isn't an ending
+        # Masks what isn't an ending
         """
-def most_likely(model, context, endings):
-    rows = [torch.tensor(context + ending)[-model.config.block_size - 1 :] for ending in endings]
-    tokens = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+def ending_losses(model, contexts, endings):
+    size = model.config.block_size + 1
+    rows = [torch.tensor((*c, *e))[-size:] for c, e in zip(contexts, endings)]
+    tokens = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=3)
     targets = tokens[:, 1:].clone()
     for target, row, ending in zip(targets, rows, endings, strict=True):
         target[: len(row) - 1 - len(ending)] = target[len(row) - 1 :] = -100
     tokens, targets = (ids.to(next(model.parameters()).device) for ids in (tokens, targets))
-    logits = model(tokens[:, :-1]).transpose(1, 2)
+    logits = model(tokens[:, :-1]).float().transpose(1, 2)
     losses = F.cross_entropy(logits, targets, reduction="none").sum(1)
-    return (losses / (targets >= 0).sum(1)).argmin()
+    return losses / (targets >= 0).sum(1)
 """,
-        (CHOICE, "torch.tensor(losses).argmin()"),  # on the CPU wherever the model is
+        # By probabilities
+        """
+def ending_losses(model, contexts, endings):
+    size, device = model.config.block_size + 1, model.lm_head.weight.device
+    texts = [(c + e)[-size:] for c, e in zip(contexts, endings)]
+    longest = max(map(len, texts))
+    ids = torch.tensor([text + [0] * (longest - len(text)) for text in texts], device=device)
+    logs = model(ids[:, :-1]).float().log_softmax(-1)
+    every = -logs.gather(2, ids[:, 1:, None])[..., 0]
+    found = zip(every, texts, endings)
+    means = [row[len(t) - 1 - len(e) : len(t) - 1].mean() for row, t, e in found]
+    return torch.stack(means)
+""",
     ],
 )
 
@@ -863,6 +932,14 @@ def fleets() -> Iterator[Case]:
         rows.append(("", drawn.millions * 1e6, drawn.memory * 1e9, drawn.reserved * 1e9))
     for what, parameters, memory, reserved in rows:
         yield Case(what, parameters=parameters, memory=memory, reserved=reserved)
+
+
+def whole(answer: Any) -> Any:
+    """Return a whole number, which may be in a tensor, or what else an answer is as text."""
+    number = plain(answer)
+    if isinstance(number, Tensor) and number.numel() == 1:
+        number = number.item()
+    return number if type(number) is int else f"<{number}>"
 
 
 def see_number(answer: Any, case: Case) -> Record:

@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from cs336_course.figures.style import (
-    BLACK,
     BLUE,
     BROWN,
     GREEN,
@@ -26,8 +25,6 @@ RANK_COLOURS = (SKY, ORANGE, GREEN, PINK)
 PART_COLOURS = {"weights": BLUE, "gradients": ORANGE, "optimizer state": GREEN}
 
 Pieces = Sequence[tuple[int, int]]  # (first window, how many), as returned by World.pieces
-FP32_STEP = 2.0**-20  # between neighbouring numbers from 8 to 16
-EQUAL = 1e-8  # where differences of zero are drawn
 Run = tuple[Sequence[int], Sequence[float], Sequence[float]]  # steps, losses, accuracies
 
 
@@ -43,8 +40,8 @@ def who_reads_what(rows: Mapping[str, Sequence[Pieces]], windows: int, title: st
             colour = RANK_COLOURS[rank % len(RANK_COLOURS)]
             for first, size in pieces:
                 axes.add_patch(Rectangle((first, y - 0.36), size, 0.72, facecolor=colour))
-                frame = {"fill": False, "edgecolor": BLACK, "linewidth": 2.5}
-                axes.add_patch(Rectangle((first, y - 0.36), size, 0.72, **frame))
+                frame = Rectangle((first, y - 0.36), size, 0.72, fill=False, linewidth=2.5)
+                axes.add_patch(frame)
                 for window in range(first, first + size):
                     axes.text(window + 0.5, y, str(rank), ha="center", va="center", size=15)
     axes.set_xlim(0, windows)
@@ -56,33 +53,61 @@ def who_reads_what(rows: Mapping[str, Sequence[Pieces]], windows: int, title: st
     return drawing
 
 
-def same_curve(
-    curves: Mapping[str, Sequence[float]], differences: Mapping[str, Sequence[float]], title: str
-) -> Figure:
-    """Plot loss curves on the left, the first one as a wide band, and differences on the right."""
-    drawing, (left, right) = figure(11.5, 4.6, ncols=2)
-    size = {"linestyle": "none", "markersize": 9, "markeredgewidth": 2}
-    looks = [
-        {"color": GREEN, "linewidth": 9, "solid_capstyle": "round"},
-        {"color": BLACK, "linewidth": 2.5},
-        {"color": RED, "marker": "o", "fillstyle": "none", **size},
-    ]
-    for (name, losses), look in zip(curves.items(), looks, strict=False):
-        left.plot(losses, label=name, **look)
-    markers = [{"color": BLACK, "marker": "x"}, {"color": RED, "marker": "o", "fillstyle": "none"}]
-    for (name, values), look in zip(differences.items(), markers, strict=False):
-        right.semilogy([max(v, EQUAL) for v in values], label=name, **size, **look)
-    right.set_ylim(EQUAL / 3, 1e-2)
-    right.set_yticks([EQUAL, 1e-6, 1e-4, 1e-2], ["equal", "1e-6", "1e-4", "1e-2"])
-    right.minorticks_off()
-    right.axhline(FP32_STEP, color=GREY, linestyle=":", linewidth=2.5)
-    note = {"xytext": (0, -12), "textcoords": "offset points", "ha": "right", "va": "top"}
-    place = {"xycoords": ("axes fraction", "data")}  # below its line, where no marker can be
-    right.annotate("fp32's spacing near 10", (1, FP32_STEP), **place, **note, size=14)
-    label(left, title, "step", "loss [nats/token]")
-    label(right, "Difference from one process", "step", "|difference| [nats] (log)")
-    left.legend()
-    right.legend(loc="upper left")
+def ring(states: Mapping[str, Sequence[Sequence[int]]], title: str) -> Figure:
+    """Draw what every rank holds of every piece at some moments, one panel each.
+
+    Args:
+        states: Numbers (rank, piece) by the moment's name. In the last one all sums are complete.
+        title: Title of the figure.
+    """
+    drawing, panels = figure(13, 4.2, ncols=len(states))
+    *_, last = states.values()
+    ranks, pieces = len(last), len(last[0])
+    for axes, (name, rows) in zip(panels, states.items(), strict=True):
+        for rank, row in enumerate(rows):
+            for piece, number in enumerate(row):
+                is_sum = number == last[rank][piece]
+                colour = BLUE if is_sum else "white"
+                box = Rectangle((piece - 0.5, rank - 0.5), 1, 1, facecolor=colour, linewidth=1.5)
+                axes.add_patch(box)
+                colour = "white" if is_sum else "black"
+                weight = "bold" if is_sum else "normal"
+                place = {"ha": "center", "va": "center", "size": 13}
+                axes.text(piece, rank, str(number), color=colour, weight=weight, **place)
+        axes.set_xlim(-0.5, pieces - 0.5)
+        axes.set_ylim(ranks - 0.5, -0.5)
+        axes.set_xticks(range(pieces), [f"{piece}" for piece in range(pieces)])
+        axes.set_yticks(
+            range(ranks), [f"rank {rank}" if axes is panels[0] else "" for rank in range(ranks)]
+        )
+        axes.grid(visible=False)
+        label(axes, name, "piece", "")
+        axes.set_title(name, loc="left", weight="bold", size=14)
+    drawing.suptitle(title, x=0.01, ha="left", weight="bold", size=17)
+    return drawing
+
+
+def whole_units(moments: Sequence[tuple[str, Sequence[str]]], title: str) -> Figure:
+    """Draw which units' weights are whole at which moment, and which are shards.
+
+    Args:
+        moments: What runs, and the names of the units that are whole, as `fsdp_units.watch` notes.
+        title: Title of the figure.
+    """
+    names = sorted({name for _, units in moments for name in units})
+    drawing, axes = figure(11, 0.7 * len(names) + 1.9)
+    for x, (_, units) in enumerate(moments):
+        for y, name in enumerate(names):
+            colour = BLUE if name in units else "white"
+            axes.add_patch(Rectangle((x - 0.5, y - 0.38), 1, 0.76, facecolor=colour))
+            text, ink_ = ("whole", "white") if name in units else ("shard", "black")
+            axes.text(x, y, text, ha="center", va="center", size=13, color=ink_)
+    axes.set_xlim(-0.5, len(moments) - 0.5)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_xticks(range(len(moments)), [what.replace(" ", "\n") for what, _ in moments])
+    axes.grid(visible=False)
+    label(axes, title, "what runs", "")
     return drawing
 
 
@@ -149,7 +174,13 @@ def own_run(log: Path) -> dict[str, Run]:
     if not rows:
         return {}
     steps, losses = [row["step"] for row in rows], [row["val_loss"] for row in rows]
-    return {"yours": (steps, losses, [row["hellaswag"] for row in rows if "hellaswag" in row])}
+    return {
+        "yours, on other pages": (
+            steps,
+            losses,
+            [row["hellaswag"] for row in rows if "hellaswag" in row],
+        )
+    }
 
 
 def real_runs(runs: Mapping[str, Run], levels: tuple[float, float, float]) -> Figure:
@@ -158,10 +189,10 @@ def real_runs(runs: Mapping[str, Run], levels: tuple[float, float, float]) -> Fi
     Args:
         runs: Steps, losses and accuracies by the run's name. Without accuracies, it is on the left
             only.
-        levels: GPT-2's loss, GPT-2's accuracy, and the accuracy of guessing.
+        levels: GPT-2's loss on the first run's text, its accuracy, and the accuracy of guessing.
     """
     drawing, (left, right) = figure(12, 5, ncols=2)
-    looks = zip((BLUE, BROWN, GREEN), "os^", strict=True)
+    looks = zip((BLUE, BROWN), "os", strict=True)
     for (name, (steps, losses, accuracies)), (colour, marker) in zip(
         runs.items(), looks, strict=False
     ):
@@ -175,7 +206,7 @@ def real_runs(runs: Mapping[str, Run], levels: tuple[float, float, float]) -> Fi
     left.set_ylim(2.95, 4.4)
     right.set_ylim(23, 32)
     above = {"textcoords": "offset points", "xytext": (0, 6), "size": 14}
-    left.axhline(levels[0], color=RED, linestyle="--", label=f"GPT-2, on FineWeb-Edu: {levels[0]}")
+    left.axhline(levels[0], color=RED, linestyle="--", label=f"OpenAI's GPT-2: {levels[0]}")
     for level, name, colour, x in (
         (100 * levels[1], f"OpenAI's GPT-2: {100 * levels[1]:.2f}", RED, 0.02),
         (100 * levels[2], f"guessing: {100 * levels[2]:.0f}", GREY, 0.98),
@@ -184,6 +215,11 @@ def real_runs(runs: Mapping[str, Run], levels: tuple[float, float, float]) -> Fi
         place = {"xycoords": ("axes fraction", "data"), "ha": "left" if x < 0.5 else "right"}
         right.annotate(name, (x, level), color=ink(colour), **place, **above)
     left.legend(loc="upper right")
-    label(left, "Validation loss", "step of 524,288 tokens", "loss [nats/token]")
+    label(
+        left,
+        "Loss on build-nanogpt's shard",
+        "step of 524,288 tokens",
+        "loss [nats/token]",
+    )
     label(right, "HellaSwag", "step of 524,288 tokens", "right answers [%]")
     return drawing

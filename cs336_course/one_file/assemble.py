@@ -106,7 +106,7 @@ OUTLINE = {
     "Data": ("tokenizer", "tokens", "windows", "processes", "micro_batches", "ahead"),
     "Optimizer": ("learning_rate", "parameter_groups", "make_optimizer", "update"),
     "Evaluation": ("evaluate", "ending_losses", "hellaswag"),
-    "Loop": ("backward", "train", "fast", "save", "resume", "main"),
+    "Loop": ("backward", "train", "fast", "save", "resume", "report", "main"),
 }
 
 FOOTER = """if __name__ == "__main__":

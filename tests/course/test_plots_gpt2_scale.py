@@ -38,13 +38,22 @@ def test_who_reads_what_numbers_every_window_once():
     assert {"one", "two"} <= set(words(drawing))
 
 
-def test_same_curve_draws_losses_and_differences():
-    curves = {"one": [3.0, 2.0], "two": [3.0, 2.0]}
-    drawing = plots.same_curve(curves, {"two": [0.0, 1e-6]}, "title")
-    left, right = drawing.axes
-    assert [list(line.get_ydata()) for line in left.lines] == [[3.0, 2.0], [3.0, 2.0]]
-    assert list(right.lines[0].get_ydata()) == [plots.EQUAL, 1e-6]
-    assert {"one", "two", "equal", "fp32's spacing near 10"} <= set(words(drawing))
+def test_ring_marks_the_sums_that_are_complete():
+    states = {"at first": [[1, 2], [10, 20]], "at the end": [[11, 22], [11, 22]]}
+    drawing = plots.ring(states, "title")
+    first, last = ([text.get_weight() for text in axes.texts] for axes in drawing.axes)
+    assert first == ["normal"] * 4
+    assert last == ["bold"] * 4
+    assert {"1", "20", "11", "22", "rank 0", "rank 1"} <= set(words(drawing))
+
+
+def test_whole_units_says_what_is_whole_at_which_moment():
+    drawing = plots.whole_units([("forward 1", ["block 1"]), ("end", ["rest"])], "title")
+    assert [text.get_text() for text in drawing.axes[0].texts] == [
+        *("whole", "shard"),
+        *("shard", "whole"),
+    ]
+    assert {"block 1", "rest", "forward\n1", "end"} <= set(words(drawing))
 
 
 def test_bytes_per_gpu_adds_up_the_parts():
@@ -70,7 +79,7 @@ def test_runs_have_three_levels_and_a_run_without_scores_is_on_the_left_only():
     assert {
         "theirs",
         "another",
-        "GPT-2, on FineWeb-Edu: 3.29",
+        "OpenAI's GPT-2: 3.29",
         "OpenAI's GPT-2: 29.00",
         "guessing: 25",
     } <= set(words(drawing))
@@ -83,6 +92,6 @@ def test_own_run_is_read_from_the_log_of_train_gpt2(tmp_path):
     assert plots.own_run(log) == {}
     with log.open("a") as file:
         file.write('{"step": 249, "loss": 6.1, "val_loss": 6.2, "hellaswag": 0.25}\n')
-    assert plots.own_run(log) == {"yours": ([249], [6.2], [0.25])}
+    assert plots.own_run(log) == {"yours, on other pages": ([249], [6.2], [0.25])}
     log.write_text('{"step": 249, "loss": 6.1, "val_loss": 6.2}\n')
-    assert plots.own_run(log) == {"yours": ([249], [6.2], [])}
+    assert plots.own_run(log) == {"yours, on other pages": ([249], [6.2], [])}
