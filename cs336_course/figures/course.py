@@ -40,7 +40,7 @@ COURSE = (
     Lecture("06_training_loop", "The training\nloop", 105, ("05",), (4, 2), TRAINING),
     Lecture("06b_reproducible_runs", "Reproducible\nruns", 105, ("06",), (5, 2), TRAINING),
     Lecture("06c_bug_hunt", "A bug\nhunt", 95, ("06b",), (6, 2), TRAINING),
-    Lecture("07_gpt2_model", "GPT-2, part\nby part", 100, ("03", "05b"), (3, 0), GPT2),
+    Lecture("07_gpt2_model", "GPT-2, part\nby part", 120, ("03", "05b"), (3, 0), GPT2),
     Lecture("07a_gpt2_speaks", "GPT-2\nspeaks", 82, ("07",), (4, 0), GPT2),
     Lecture(
         "07b_model_of_today",
