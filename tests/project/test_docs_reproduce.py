@@ -306,8 +306,7 @@ COMPUTED = {
 QUOTED = {
     "3.50": "dollars an hour, llm.c's scripts",
     "2024": "the year of that price",
-    "40": "per cent MFU, assumed; the second block shows who reached it",
-    "30": "per cent MFU, the careful assumption",
+    "40": "per cent MFU, assumed, and the dollars that csabapalfi reports",
     "3.2924": "build-nanogpt, play.ipynb",
     "0.3114": "lm-eval's acc_norm, as build-nanogpt's hellaswag.py quotes it",
     "10,042": "HellaSwag's validation examples",
@@ -329,6 +328,7 @@ PLAIN = {
     "10": "notebook 10",
     "50": "GB, comfortable",
     "80": "GB cards",
+    "30": "seconds after a SIGTERM",
     "24": "GB cards",
     "64": "a micro-batch, from the table",
     "16": "a micro-batch, from the table",
