@@ -52,7 +52,7 @@ COURSE = (
     ),
     Lecture("08_gpt2_training", "GPT-2,\ntrained", 105, ("06", "07a"), (5, 1), GPT2),
     Lecture("09_gpt2_speed", "GPT-2,\nfast", 112, ("08",), (6, 1), GPT2),
-    Lecture("10_gpt2_scale", "GPT-2, at\nfull scale", 98, ("09",), (6, 0), GPT2),
+    Lecture("10_gpt2_scale", "GPT-2, at\nfull scale", 110, ("09",), (6, 0), GPT2),
     Lecture("10b_models_of_today", "Models\nof today", 90, ("10",), (7, 1), GPT2),
     Lecture("11_errata", "Errata", 55, (), (7, 2), GREY),
 )
