@@ -34,6 +34,7 @@ def vectors() -> Iterator[Case]:
     yield Case("zeros", x=torch.zeros(1, 2, 6), weight=gains)
     large = (300 * normal(1, 2, 6, seed=5)).half()
     yield Case("numbers near 300 in float16", x=large, weight=gains.half())
+    yield Case("float16 with gains in float32", x=large, weight=gains)
     yield Case("another eps", x=0.1 * normal(1, 3, 6), weight=gains, eps=1e-2)
 
 
