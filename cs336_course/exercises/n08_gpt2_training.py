@@ -1693,7 +1693,8 @@ def see_training(answer: Any, case: Case) -> Record:
     found, weights = [], []
     val_tokens = Tokens(23, below=23)
     with seeded(0), watched_forward(model, look), clock(lambda: float(seconds)):
-        run = answer(model, optimizer, batches, val_tokens, config, autocast, first_step)
+        given = (first_step,) if first_step else ()
+        run = answer(model, optimizer, batches, val_tokens, config, autocast, *given)
         for row in run:
             found.append(dict(row) if isinstance(row, dict) else row)
             weights.append(flat_weights(model))
