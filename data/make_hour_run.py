@@ -6,6 +6,7 @@ python data/make_hour_run.py LOG.jsonl --date 2026-11-26 --machine "two cores" -
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 from cs336_lib.accounting import count_parameters
 from cs336_lib.config import GPTConfig
@@ -27,7 +28,7 @@ def main() -> None:
     if given.stages:
         chosen = [row for row in evaluated if row["step"] + 1 in given.stages]
     words = given.command.replace("=", " ").split()
-    sizes = {
+    sizes: dict[str, Any] = {
         n: int(words[words.index("--" + n.replace("_", "-")) + 1])
         for n in ("n_layer", "n_head", "n_embd", "block_size")
     }

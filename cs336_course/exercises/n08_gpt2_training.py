@@ -1406,7 +1406,7 @@ BLOCKS = "config.eval_tokens // config.block_size"
 COUNT = f"max(1, min(available, {BLOCKS}))"
 PLACE = "i * available // count"
 MINE = "range(count)"
-SHARE = "* len(some) / count"
+SHARE = "* len(mine) / count"
 IN_A_LIST = (
     ("torch.zeros((), device=model.lm_head.weight.device)", "[]"),
     ("total.device", "model.lm_head.weight.device"),
@@ -1500,7 +1500,7 @@ evaluate = Exercise(
             ("config.micro_batch_size", "10**6"),
         ],
         "the last micro-batch may be smaller, but it must not be left out.": (
-            "(0, count, config",
+            "(0, len(starts), config",
             "(0, count - config.micro_batch_size + 1, config",
         ),
         "the model is left in evaluation mode; call model.train() again.": (
@@ -1514,7 +1514,7 @@ evaluate = Exercise(
         ),
         "the loss is `count` times too large; divide by the number of windows.": (
             SHARE,
-            "* len(some)",
+            "* len(mine)",
         ),
         "you took the mean of the micro-batches' means, but the last one has fewer windows; weight "
         "each mean by its number of windows.": [
@@ -1526,7 +1526,7 @@ evaluate = Exercise(
         "you divide the sum of the micro-batches' means by `count`; weight each mean by its number "
         "of windows.": (SHARE, "/ count"),
         "you weight each micro-batch by micro_batch_size, but the last one has fewer windows.": (
-            "* len(some)",
+            "* len(mine)",
             "* config.micro_batch_size",
         ),
         "you return only the last micro-batch's part; add up all.": ("total += ", "total = "),
@@ -1693,7 +1693,8 @@ def see_training(answer: Any, case: Case) -> Record:
     found, weights = [], []
     val_tokens = Tokens(23, below=23)
     with seeded(0), watched_forward(model, look), clock(lambda: float(seconds)):
-        run = answer(model, optimizer, batches, val_tokens, config, autocast, first_step)
+        given = (first_step,) if first_step else ()
+        run = answer(model, optimizer, batches, val_tokens, config, autocast, *given)
         for row in run:
             found.append(dict(row) if isinstance(row, dict) else row)
             weights.append(flat_weights(model))

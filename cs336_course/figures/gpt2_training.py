@@ -153,7 +153,7 @@ def draw_run(axes: Axes, metrics: Sequence[Row], levels: Mapping[str, float]) ->
     if len(losses):
         width = max(1, len(losses) // 30)
         smooth = np.convolve(losses, np.ones(width) / width, mode="valid")
-        axes.plot(steps, losses, color=BLUE, linewidth=0.8)
+        axes.plot(steps, losses, color=SKY, linewidth=0.8)
         middle = slice(width // 2, width // 2 + len(smooth))
         axes.plot(steps[middle], smooth, color=BLUE, label=f"training, mean of {width}")
     measured = [row for row in metrics if "val_loss" in row]
