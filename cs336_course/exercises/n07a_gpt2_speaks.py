@@ -1015,7 +1015,7 @@ generate = Exercise(
         ),
         "the temperature divides the logits, not the probabilities.": edits(
             (" / temperature", ""),
-            (DRAW, f"torch.multinomial({CHANCES} / temperature, 1)"),
+            ("logits.softmax(-1)", "logits.softmax(-1) / temperature"),
         ),
         "top_p is missing; call your `nucleus`.": (CHANCES, "logits.softmax(-1)"),
         "temperature first, then the nucleus; p is a share of the probabilities that you draw "
