@@ -47,7 +47,7 @@ def published(config: GPTConfig, prefix: str = "", extras: str = "") -> dict[str
     Args:
         config: Shape of the model.
         prefix: Text in front of each name.
-        extras: What else the file has, of "masks", "head first", "head last" and "padding".
+        extras: What else the file has, of "masks", "head first" and "head last".
     """
     source = library.GPT(config)
     fill(source, 0.2)
@@ -59,9 +59,7 @@ def published(config: GPTConfig, prefix: str = "", extras: str = "") -> dict[str
         theirs[f"{prefix}h.{layer}.attn.bias"] = torch.ones(11, 11).tril()[None, None]
         theirs[f"{prefix}h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
     table = f"{prefix}wte.weight"
-    if "padding" in extras:
-        theirs[table] = torch.cat((theirs[table], torch.ones(63, config.n_embd)))
-    head = {"lm_head.weight": torch.ones_like(theirs[table])}
+    head = {"lm_head.weight": theirs[table].clone()}
     theirs = head | theirs if "head first" in extras else theirs
     return theirs | head if "head last" in extras else theirs
 
@@ -80,8 +78,7 @@ def files() -> Iterator[Case]:
         ("a file with a prefix and lm_head", published(tiny, "transformer.", "head first"), tiny),
         ("another order of names", published(small, "transformer.", both), small),
         ("fewer positions in the model", published(small, "", "masks"), short),
-        ("a padded table in the file", published(tiny, "", "padding, head last"), tiny),
-        ("a padded table in the file alone", published(full, "transformer.", "padding"), full),
+        ("a table without padding", published(full, "transformer.", both), full),
         ("11 layers", published(deep, "", "masks"), deep),
         ("square tables", published(square, "transformer.", both), square),
     ):
@@ -111,6 +108,8 @@ def misfits() -> Iterator[tuple[str, Any, str]]:
     yield "a file of a deeper model", lambda file: file | deeper, "h.2.ln_1.weight"
     score = {"score.weight": torch.ones(2, 8)}
     yield "a file with another head", lambda file: score | file, "score.weight"
+    untied = {"lm_head.weight": torch.ones(50, 8)}
+    yield "an lm_head that isn't wte", lambda file: file | untied, "lm_head"
     for name in ("h.0.mlp.c_fc.weight", "h.1.attn.c_attn.weight"):
         yield "a file in nn.Linear's layout", replaced(name, lambda t: t.T), name
     for name in ("h.1.ln_2.bias", "h.0.mlp.c_proj.bias"):
@@ -125,11 +124,13 @@ def loaded(answer: Any, case: Case) -> Record:
     model, wrong = library.GPT(case.inputs["own"]), case.inputs["wrong"]
     fill(model, 0.1)
     theirs = {name: tensor.clone() for name, tensor in case.inputs["theirs"].items()}
+    before = [parameter.detach().clone() for parameter in model.parameters()]
     try:
         answer(model, theirs)
     except ValueError as error:
         lines, named = str(error).strip().splitlines(), wrong in str(error)
-        return {"verdict": "refused", "one line": len(lines) == 1, "named": named}
+        same = all(map(torch.equal, model.parameters(), before))
+        return {"verdict": "refused", "one line": len(lines) == 1, "named": named, "same": same}
     record: Record = {"verdict": "loaded"}
     if case.what.startswith("an empty") or wrong:
         return record
@@ -153,10 +154,12 @@ def by_state_dict(model, theirs):
     ours, found = model.state_dict(), {}
     for name, tensor in theirs.items():
         name = name.removeprefix("transformer.")
-        if name == "lm_head.weight" or name.split(".")[-2:] in (
-            ["attn", "bias"],
-            ["attn", "masked_bias"],
-        ):
+        if name.split(".")[-2:] in (["attn", "bias"], ["attn", "masked_bias"]):
+            continue
+        if name == "lm_head.weight":
+            wte = theirs.get("wte.weight", theirs.get("transformer.wte.weight"))
+            if wte is None or (tensor != wte).any():
+                raise ValueError("lm_head.weight differs from wte.weight")
             continue
         if f"transformer.{name}" not in ours:
             raise ValueError(f"unknown: {name}")
@@ -182,6 +185,9 @@ def by_state_dict(model, theirs):
 @torch.no_grad()
 def by_own_names(model, theirs):
     left = {name.removeprefix("transformer."): tensor for name, tensor in theirs.items()}
+    head, pairs = left.pop("lm_head.weight", None), []
+    if head is not None and not head.equal(left["wte.weight"]):
+        raise ValueError("lm_head isn't wte")
     for name, parameter in model.named_parameters():
         short = name.removeprefix("transformer.")
         if short not in left:
@@ -198,10 +204,12 @@ def by_own_names(model, theirs):
         if not fits:
             raise ValueError(f"{short} doesn't fit")
         rows = min(found.size(0), parameter.size(0))
-        parameter.narrow(0, 0, rows).copy_(found.narrow(0, 0, rows))
+        pairs.append((parameter.narrow(0, 0, rows), found.narrow(0, 0, rows)))
     for name in left:
-        if name != "lm_head.weight" and not name.endswith((".attn.bias", ".masked_bias")):
+        if not name.endswith((".attn.bias", ".masked_bias")):
             raise ValueError(f"unknown {name}")
+    for mine, found in pairs:
+        mine.copy_(found)
 
 
 def anything_goes(model, theirs):
@@ -214,16 +222,21 @@ def anything_goes(model, theirs):
                 ours[name][: len(tensor)] = tensor[: len(ours[name])]
 
 
-TURNED = "tensor.t() if is_linear(name) else tensor"
-COPIED = "old.copy_(new)"
+TURNED = "t.t() if is_linear(n) else t"
+COPIED = "tensor.copy_(theirs[name])"
 SKIPPED = '(".attn.bias", ".attn.masked_bias", "lm_head.weight")'
-NAME = 'name = "transformer." + name.removeprefix("transformer.")'
-START = "    found = {}\n"
-LACKS = 'raise ValueError(f"the file lacks {name}")'
-UNKNOWN = 'raise ValueError(f"the model has no {name}")'
-SHAPES = "if new.shape != old.shape:"
-PADDED = 'if name == "transformer.wte.weight" and used <= len(new) < used + 64:'
-CUT = "new = new[: len(old)]"
+NAME = 'name.removeprefix("transformer."): tensor'
+START = "    theirs = {"
+CHECKED = "    for name in ours | theirs:"
+RAISED = 'raise ValueError(f"{name}: the model has {was}, the file {now}")'
+SHAPES = "tuple(w[name].shape)"
+TOKENS = "[: model.config.vocab_size]"
+PLACES = "[: model.config.block_size]"
+COPYING = f"    for name, tensor in ours.items():\n        {COPIED}"
+HEAD = (
+    'if not torch.equal(theirs.get("lm_head.weight", theirs["wte.weight"]), theirs["wte.weight"]):'
+)
+TABLE = 'theirs.get("wte.weight", torch.empty(0))'
 PREFIX = "Names may come with or without 'transformer.' in front; look at each, not only at the "
 PREFIX += "first."
 
@@ -240,6 +253,7 @@ load_weights = Exercise(
         "verdict": "raise a ValueError for a file that doesn't fit, and only for such a file.",
         "one line": "the message of your ValueError should be one line.",
         "named": "name the tensor that's missing, unknown or of another shape in your message.",
+        "same": "a refused file has already changed the model; check all tensors before you copy.",
         "file": "you changed the dictionary `theirs` or its tensors; leave them alone.",
         "tied": "lm_head and wte are no longer one tensor; copy into the parameters in place.",
         "trains": "a parameter no longer requires a gradient; copy into the parameters in place.",
@@ -248,113 +262,121 @@ load_weights = Exercise(
     },
     wrong={
         "nothing is copied, not even wte. Write into the model's own tensors, as in "
-        "ours[name].copy_(...); an assignment to a name or to an entry of a dict doesn't.": (
+        "tensor.copy_(...); an assignment to a name or to an entry of a dict doesn't.": (
             COPIED,
-            "ours[name] = new",
+            "ours[name] = theirs[name]",
         ),
         "a square matrix isn't transposed. Comparing shapes doesn't show that it is a linear "
         "layer; go by the name.": [
             (
                 TURNED,
-                "tensor.t() if tensor.ndim == 2 and not name.endswith(('wte.weight', 'wpe.weight'))"
-                " and tensor.size(0) != tensor.size(1) else tensor",
+                "t.t() if t.ndim == 2 and not n.endswith(('wte.weight', 'wpe.weight'))"
+                " and t.size(0) != t.size(1) else t",
             ),
-            (TURNED, "tensor.t() if is_linear(name) and 'attn.c_proj' not in name else tensor"),
+            (TURNED, "t.t() if is_linear(n) and 'attn.c_proj' not in n else t"),
         ],
         "a square table is no linear layer; go by the name.": (
             TURNED,
-            "tensor.t() if tensor.ndim == 2 and (is_linear(name) "
-            "or len(tensor) == tensor.size(1)) else tensor",
+            "t.t() if t.ndim == 2 and (is_linear(n) or len(t) == t.size(1)) else t",
         ),
-        "a reshape isn't a transpose.": (
-            TURNED,
-            "tensor.reshape(tensor.shape[::-1]) if is_linear(name) else tensor",
-        ),
+        "a reshape isn't a transpose.": (TURNED, "t.view(t.shape[::-1]) if is_linear(n) else t"),
         "attn.bias and attn.masked_bias are causal masks, which old files have; leave them out.": [
             (SKIPPED, '("lm_head.weight",)'),
             ('".attn.bias", ', ""),
             ('".attn.masked_bias", ', ""),
         ],
-        "lm_head.weight is wte once more; leave it out.": (', "lm_head.weight"', ""),
+        "lm_head.weight is wte once more; leave it out.": (', "lm_head.weight")', ")"),
+        "an lm_head that isn't wte is ignored without a word. Your model has no second table, so "
+        "raise a ValueError.": (HEAD, "if False:"),
+        "a refused file has already changed the model; check all tensors before you copy.": [
+            edits(
+                (COPYING, "    pass"),
+                (
+                    RAISED,
+                    f"{RAISED}\n        if name in ours:\n"
+                    "            ours[name].copy_(theirs[name])",
+                ),
+            ),
+            edits(
+                (COPYING, "    pass"),
+                (f"    {HEAD}", f"{COPYING}\n    {HEAD}"),
+            ),
+        ],
         "files that don't fit are loaded without a word, so half of the model may stay at random. "
         "Raise a ValueError if a tensor is missing, unknown or of another shape.": [
             anything_goes,
         ],
         "a tensor that the file lacks stays as it was, without a word; raise a ValueError.": [
-            ("for name in [*ours, *found]:", "for name in found:"),
-            (LACKS, "continue"),
+            edits(
+                (
+                    CHECKED,
+                    "    theirs.setdefault('wte.weight', ours['wte.weight'])\n"
+                    "    for name in theirs:",
+                ),
+                (COPIED, "tensor.copy_(theirs.get(name, tensor))"),
+            ),
         ],
         "a tensor that the model doesn't have, such as one of a deeper model's, is ignored; raise "
-        "a ValueError.": [
-            ("for name in [*ours, *found]:", "for name in ours:"),
-            (UNKNOWN, "continue"),
-        ],
-        "nothing is copied from a file without 'transformer.' in front of its names.": (
+        "a ValueError.": ("ours | theirs", "ours"),
+        "a file without 'transformer.' in front of its names is refused.": (
             NAME,
-            "name = name if name.startswith('transformer.') else 'none'",
+            'name[len("transformer.") :]: tensor',
         ),
-        "a file without 'transformer.' in front of its names is refused.": (NAME, "pass"),
-        "a file with 'transformer.' in front of its names is refused.": (
-            '"transformer." + name.removeprefix("transformer.")',
-            '"transformer." + name',
+        "a file with 'transformer.' in front of its names is refused.": (NAME, "name: tensor"),
+        PREFIX: (
+            NAME,
+            "name.removeprefix('transformer.' * next(iter(theirs)).startswith('transformer.')): "
+            "tensor",
         ),
-        PREFIX: edits(
-            (START, f"{START}    bare = not next(iter(theirs), '').startswith('transformer.')\n"),
-            (NAME, 'name = "transformer." * bare + name'),
+        "the norms aren't copied.": (
+            COPIED,
+            "tensor.copy_(tensor if 'ln_' in name else theirs[name])",
         ),
-        "the norms aren't copied.": (COPIED, "old.copy_(new if 'ln_' not in name else old)"),
-        "the table of tokens may be padded, in the file or in the model. Compare and copy the "
-        "vocab_size rows that are in use.": [
-            (PADDED, "if False:"),
-            (PADDED, f"{PADDED[:-1]} and len(new) <= len(old):"),
-        ],
+        "your table of tokens may be padded, but the file's isn't. Compare and copy the "
+        "vocab_size rows that are in use.": (TOKENS, ""),
         "a file may have more positions than the model; take the first block_size of them.": (
-            CUT,
-            "pass",
+            PLACES,
+            "",
         ),
-        "a file with another vocabulary is loaded; at most 63 rows are padding.": [
-            ("used <= len(new) < used + 64", "used <= len(new)"),
-            (PADDED, 'if name == "transformer.wte.weight":'),
-        ],
+        "a file with another vocabulary is loaded; it must have vocab_size rows.": (
+            CHECKED,
+            f"    theirs['wte.weight'] = {TABLE}{TOKENS}\n{CHECKED}",
+        ),
         "a file with fewer tokens than vocab_size is loaded, so some rows stay at random.": (
-            PADDED,
-            'if name == "transformer.wte.weight" and len(new) < used + 64:\n'
-            "            used = min(used, len(new))",
+            TOKENS,
+            f"[: min(model.config.vocab_size, len({TABLE}))]",
         ),
         "a file with fewer positions than block_size is loaded, so some rows stay at random.": (
-            CUT,
-            "new = new[: len(old)]\n            old = old[: len(new)]",
+            CHECKED,
+            f"    ours['wpe.weight'] = ours['wpe.weight'][: len(theirs['wpe.weight'])]\n{CHECKED}",
         ),
         "compare whole shapes before you copy; a number of rows that differs, or a broadcast, "
         "goes unseen.": [
-            (SHAPES, "if new.shape[1:] != old.shape[1:]:\n            pass\n        if False:"),
-            edits((SHAPES, "if len(new) < len(old):"), (COPIED, "old.copy_(new[: len(old)])")),
-            edits((SHAPES, "if len(new) > len(old):"), (COPIED, "old[: len(new)].copy_(new)")),
+            edits(
+                (SHAPES, f"{SHAPES}[1:]"),
+                (COPIED, "tensor[: len(theirs[name])].copy_(theirs[name][: len(tensor)])"),
+            ),
         ],
         "c_attn.bias isn't copied. It ends with attn.bias, too, but it isn't a mask.": [
-            (COPIED, "old.copy_(old if name.endswith('attn.bias') else new)"),
+            (COPIED, "tensor.copy_(tensor if name.endswith('attn.bias') else theirs[name])"),
         ],
-        "c_attn.bias ends with attn.bias, too, but it isn't a mask; look for '.attn.bias'.": (
-            '".attn.bias"',
-            '"attn.bias"',
-        ),
     },
     refused=[
-        (TURNED, "tensor"),
-        (TURNED, "tensor.t() if tensor.ndim == 2 else tensor"),
-        (COPIED, "old.data = new"),
-        (COPIED, "ours[name].data = new"),
-        (COPIED, f"ours[name].data = ours[name].data.double()\n        {COPIED}"),
-        (f"found[name] = {TURNED}", f"found[name] = {TURNED.replace('.t()', '.t_()')}"),
-        (START, f"{START}    theirs.pop('wte.weight', None)\n"),
-        (START, f"{START}    model.eval()\n"),
-        (START, f"{START}    model.requires_grad_(False)\n"),
-        ("@torch.no_grad()\n", ""),
-        (LACKS, 'raise ValueError("the file lacks a tensor")'),
-        (UNKNOWN, 'raise ValueError("the model has one tensor less")'),
-        (UNKNOWN, "raise KeyError(name)"),
-        ('f"{name} has shape', 'f"a tensor has shape'),
-        ("has shape", "has\\nshape"),
+        (TURNED, "t"),
+        (TURNED, "t.t() if t.ndim == 2 else t"),
+        (COPIED, "tensor.data = theirs[name]"),
+        (
+            COPIED,
+            "model.transformer.get_parameter(name).data = "
+            "theirs[name].t() if is_linear(name) else theirs[name]",
+        ),
+        (COPIED, f"{COPIED}\n        theirs[name].zero_()"),
+        (START, f"    theirs.pop('wte.weight', None)\n{START}"),
+        (START, f"    model.eval()\n{START}"),
+        (START, f"    model.requires_grad_(False)\n{START}"),
+        (RAISED, 'raise ValueError("a tensor has another shape")'),
+        (RAISED, "raise KeyError(name)"),
+        ("the model has", "the model\\nhas"),
         lambda model, theirs: None,
     ],
     right=[by_state_dict, by_own_names],
@@ -420,9 +442,9 @@ def by_comprehension(model):
         }
 
 
-BACK = "tensor.t() if is_linear(name) else tensor"
-LISTED = "model.named_parameters()"
-UNPADDED = "tensor = tensor[: model.config.vocab_size]"
+BACK = "t.t() if is_linear(n) else t"
+LISTED = 'model.transformer.state_dict(prefix="transformer.")'
+UNPADDED = "[: model.config.vocab_size]"
 
 published_weights = Exercise(
     NOTEBOOK,
@@ -447,39 +469,39 @@ published_weights = Exercise(
         ".contiguous().": (".contiguous()", ""),
         "the linear layers are still (out, in); OpenAI stores them as (in, out).": (
             BACK,
-            "tensor",
+            "t",
         ),
         "you transpose the tables, too; only linear layers are stored the other way.": (
             BACK,
-            "tensor.t() if tensor.ndim == 2 else tensor",
+            "t.t() if t.ndim == 2 else t",
         ),
         "a square matrix is a linear layer as well; go by the name.": [
             (
                 BACK,
-                "tensor.t() if is_linear(name) and tensor.size(0) != tensor.size(1) else tensor",
+                "t.t() if is_linear(n) and t.size(0) != t.size(1) else t",
             ),
         ],
         "a reshape isn't a transpose.": (
             BACK,
-            "tensor.reshape(tensor.shape[::-1]) if is_linear(name) else tensor",
+            "t.reshape(t.shape[::-1]) if is_linear(n) else t",
         ),
-        "the padded rows are still there; a file has vocab_size rows.": (UNPADDED, "pass"),
+        "the padded rows are still there; a file has vocab_size rows.": (UNPADDED, ""),
         "lm_head is wte once more; leave it out. named_parameters() lists a shared tensor once.": [
-            (LISTED, "model.named_parameters(remove_duplicate=False)"),
-            (LISTED, "model.state_dict().items()"),
+            (LISTED, "dict(model.named_parameters(remove_duplicate=False))"),
+            (LISTED, "model.state_dict()"),
         ],
         "a file for GPT2LMHeadModel has 'transformer.' in front of its names.": (
-            "theirs[name] =",
-            "theirs[name.removeprefix('transformer.')] =",
+            "{n: (t.t()",
+            "{n.removeprefix('transformer.'): (t.t()",
         ),
     },
     refused=[
-        ("theirs[name] =", "tensor.zero_()\n        theirs[name] ="),
+        (".contiguous()", ".contiguous().zero_()"),
         (".contiguous()", ".contiguous().double()"),
         (".contiguous()", ".contiguous().half()"),
-        (UNPADDED, "tensor = tensor[:50]"),
-        (UNPADDED, "tensor = tensor[: model.config.padded_vocab_size]"),
-        ("    theirs = {}\n", "    theirs = {}\n    model.requires_grad_(False)\n"),
+        (UNPADDED, "[:50]"),
+        (UNPADDED, "[: model.config.padded_vocab_size]"),
+        ("    theirs = ", "    model.requires_grad_(False)\n    theirs = "),
         lambda model: {},
         lambda model: None,
     ],
@@ -562,9 +584,9 @@ def by_numpy(probabilities, p):
     return torch.stack(rows)
 
 
-BEFORE = "before < p"
-KEPT = "torch.zeros_like(probabilities).scatter(-1, order, ordered.where(before < p, 0.0))"
-RESCALED = "return kept / kept.sum(-1, keepdim=True)"
+BEFORE = "ordered.cumsum(-1) - ordered < p"
+RESCALED = "return torch.zeros_like(kept).scatter(-1, order, kept / kept.sum(-1, keepdim=True))"
+PLACED = "kept = torch.zeros_like(kept).scatter(-1, order, kept)\n    "
 DROPPED = "kept.masked_fill(kept == 0, -math.inf)"
 
 
@@ -590,27 +612,27 @@ nucleus = Exercise(
     wrong={
         "the right tokens, but they don't add up to 1; divide by their sum.": (
             RESCALED,
-            "return kept",
+            f"{PLACED}return kept",
         ),
         "you return the probabilities sorted; each must go back to its own token.": (
-            KEPT,
-            "ordered.where(before < p, 0.0)",
+            RESCALED,
+            "return kept / kept.sum(-1, keepdim=True)",
         ),
         "gathering with `order` sorts once more; to undo the sorting, scatter with it.": (
-            KEPT,
-            "ordered.where(before < p, 0.0).gather(-1, order)",
+            RESCALED,
+            "kept = kept.gather(-1, order)\n    return kept / kept.sum(-1, keepdim=True)",
         ),
         "the token that crosses p is missing. 0.5 alone does not reach 0.7, so 0.3 is kept too.": (
             BEFORE,
-            "(before + ordered < p) | (before == 0)",
+            "(ordered.cumsum(-1) < p) | (ordered.cumsum(-1) == ordered)",
         ),
         "one token too many, since 0.5 + 0.3 reaches 0.7. Compare the sum BEFORE each token.": (
             BEFORE,
-            "torch.cat((before[:, :1], before[:, :-1]), -1) < p",
+            "(ordered.cumsum(-1) - ordered).roll(1, -1).index_fill(-1, torch.tensor(0), 0) < p",
         ),
         "a token that reaches p exactly is the last one. Write < p, not <= p.": (
             BEFORE,
-            "before <= p",
+            "(ordered.cumsum(-1) - ordered) <= p",
         ),
         "you kept the unlikely ones; sort with descending=True.": (
             "sort(descending=True)",
@@ -622,54 +644,64 @@ nucleus = Exercise(
         ),
         "a softmax of probabilities is no rescaling; divide them by their sum.": (
             RESCALED,
-            f"return {DROPPED}.softmax(-1)",
+            f"{PLACED}return {DROPPED}.softmax(-1)",
         ),
         "your softmax gives dropped tokens a probability; divide the kept ones by their sum.": (
             RESCALED,
-            "return kept.softmax(-1)",
+            f"{PLACED}return kept.softmax(-1)",
         ),
         "nothing is dropped.": lambda probabilities, p: probabilities,
         "keep all tokens in the result, the dropped ones with 0.": (
             RESCALED,
-            "return (kept / kept.sum(-1, keepdim=True))[:, kept.any(0)]",
+            f"{PLACED}return (kept / kept.sum(-1, keepdim=True))[:, kept.any(0)]",
         ),
         "several tokens may be equal; go by the place in the sorted list, not by a threshold.": (
-            KEPT,
-            "probabilities * (probabilities >= ordered.where(before < p, 2).amin(-1, True))",
+            RESCALED,
+            "kept = probabilities * (probabilities >= ordered.where(kept > 0, 2).amin(-1, True))\n"
+            "    return kept / kept.sum(-1, keepdim=True)",
         ),
         "0.698 is below p = 0.7, so the next token stays, too. Don't round.": (
             BEFORE,
-            "before.round(decimals=2) < p",
+            "(ordered.cumsum(-1) - ordered).round(decimals=2) < p",
         ),
         "rounding may leave the sum of all tokens just below p = 1. Keep all of them then.": (
             BEFORE,
             "torch.arange(ordered.size(-1)) <= (ordered.cumsum(-1) >= p).int().argmax(-1, True)",
         ),
         "each text has its own nucleus; sum along the last axis.": [
-            (RESCALED, "return kept / kept.sum()"),
-            (BEFORE, "(before < p)[:1]"),
+            (RESCALED, f"{PLACED}return kept / kept.sum()"),
+            (BEFORE, "((ordered.cumsum(-1) - ordered) < p)[:1]"),
             ("cumsum(-1)", "cumsum(0)"),
         ],
         "the likeliest token must always stay, even if it alone is more than p.": (
             BEFORE,
-            "before + ordered <= p",
+            "ordered.cumsum(-1) <= p",
         ),
     },
     refused=[
-        ("torch.zeros_like(probabilities)", "probabilities.zero_()"),
-        (RESCALED, "kept /= kept.sum(-1, keepdim=True)\n    return probabilities.copy_(kept)"),
-        (RESCALED, "return kept.double() / kept.sum(-1, keepdim=True)"),
-        (RESCALED, "return (kept / kept.sum(-1, keepdim=True)).float()"),
-        (BEFORE, "(before + ordered <= p) | (before == 0)"),
-        (BEFORE, "before - ordered.max() < p"),
-        (BEFORE, "(before < p) & (torch.arange(ordered.size(-1)) < 2)"),
-        (BEFORE, "(before < p) | (torch.arange(ordered.size(-1)) < 2)"),
+        ("torch.zeros_like(kept)", "probabilities.zero_()"),
+        (
+            RESCALED,
+            f"{PLACED}kept /= kept.sum(-1, keepdim=True)\n    return probabilities.copy_(kept)",
+        ),
+        (RESCALED, f"{PLACED}return kept.double() / kept.sum(-1, keepdim=True)"),
+        (RESCALED, f"{PLACED}return (kept / kept.sum(-1, keepdim=True)).float()"),
+        (
+            BEFORE,
+            "(ordered.cumsum(-1) <= p) | (ordered.cumsum(-1) == ordered)",
+        ),
+        (BEFORE, "(ordered.cumsum(-1) - ordered) - ordered.max() < p"),
+        (BEFORE, "((ordered.cumsum(-1) - ordered) < p) & (torch.arange(ordered.size(-1)) < 2)"),
+        (BEFORE, "((ordered.cumsum(-1) - ordered) < p) | (torch.arange(ordered.size(-1)) < 2)"),
         (BEFORE, "torch.arange(ordered.size(-1)) < p * ordered.size(-1)"),
-        (BEFORE, "before < min(p, 0.7)"),
-        (BEFORE, "before < (p if ordered.size(-1) < 9 else 0.5)"),
-        (BEFORE, "(before < p) & (p > 0.5)"),
-        (KEPT, "probabilities.where(probabilities > 1 - p, 0.0)"),
-        (KEPT, "probabilities.where(probabilities >= (1 - p) * ordered[:, :1], 0.0)"),
+        (BEFORE, "(ordered.cumsum(-1) - ordered) < min(p, 0.7)"),
+        (BEFORE, "(ordered.cumsum(-1) - ordered) < (p if ordered.size(-1) < 9 else 0.5)"),
+        (BEFORE, "((ordered.cumsum(-1) - ordered) < p) & (p > 0.5)"),
+        (RESCALED, "return probabilities.where(probabilities > 1 - p, 0.0)"),
+        (
+            RESCALED,
+            "return probabilities.where(probabilities >= (1 - p) * ordered[:, :1], 0.0)",
+        ),
         lambda probabilities, p: probabilities[probabilities > 0.2],
         lambda probabilities, p: probabilities**2,
         lambda probabilities, p: 1,
@@ -787,8 +819,6 @@ def prompts() -> Iterator[Case]:
         ({"top_k": 1}, 2),
         ({"top_k": VOCAB}, 2),
         ({}, 2),
-        ({"temperature": 0}, 2),
-        ({"temperature": 0, "top_p": 0.5}, 1),
         ({"top_k": VOCAB, "top_p": 0.2}, 2),
     ):
         known = {"table": by_last_token(), "block": 4, "idx": texts}
@@ -814,8 +844,7 @@ def generated(answer: Any, case: Case) -> Record:
         record["dropped"] = bool((filtered(table[3:4], options)[0, result[:, 1]] == 0).any())
     else:
         again = answer(Scripted(table, block), idx.clone(), new, **options)
-        is_greedy = options.get("temperature") == 0
-        kept = 1 if is_greedy else int((filtered(table[:1], options) > 0).sum())
+        kept = int((filtered(table[:1], options) > 0).sum())
         record = ranks(result, again, kept)
     record["prompt"] = is_text and torch.equal(result[:, : idx.size(1)], idx)
     record |= model.called(result) if is_text else {}
@@ -863,13 +892,10 @@ def among_topk(model, idx, new_tokens, temperature=1.0, top_k=50, top_p=1.0):
     while text.size(1) < idx.size(1) + new_tokens:
         logits = model(text[:, -model.config.block_size :])[:, -1, :]
         values, places = torch.topk(logits, min(top_k, logits.size(-1)), dim=-1)
-        if temperature == 0:
-            choice = torch.zeros_like(places[:, :1])
-        else:
-            chances = (values / temperature).softmax(-1)
-            chances = chances.where(chances.cumsum(-1) - chances < top_p, 0.0)
-            noise = -torch.log(-torch.log(torch.rand_like(values)))
-            choice = (chances.log() + noise).argmax(-1, keepdim=True)
+        chances = (values / temperature).softmax(-1)
+        chances = chances.where(chances.cumsum(-1) - chances < top_p, 0.0)
+        noise = -torch.log(-torch.log(torch.rand_like(values)))
+        choice = (chances.log() + noise).argmax(-1, keepdim=True)
         text = torch.hstack((text, places.gather(-1, choice)))
     return text
 
@@ -880,9 +906,6 @@ def text_by_text(model, idx, new_tokens, temperature=1.0, top_k=50, top_p=1.0):
     for row in idx:
         for _ in range(new_tokens):
             logits = model(row[None, -model.config.block_size :])[0, -1]
-            if not temperature:
-                row = torch.cat((row, logits.argmax()[None]))
-                continue
             weights = (logits / temperature).softmax(0)
             weights[logits < logits.topk(min(top_k, len(logits))).values.min()] = 0
             weights = nucleus_of_rows((weights / weights.sum())[None], top_p)[0]
@@ -897,22 +920,18 @@ def by_library(model, idx, new_tokens, temperature=1.0, top_k=50, top_p=1.0):
     text = torch.cat([idx, idx.new_zeros(idx.shape[0], new_tokens)], dim=-1)
     for end in range(begin, begin + new_tokens):
         logits = model(text[:, max(0, end - size) : end])[:, -1, :]
-        if temperature == 0:
-            text[:, end] = logits.argmax(-1)
-        else:
-            kept = filter_logits(logits, temperature, top_k, top_p)
-            text[:, end] = torch.multinomial(F.softmax(kept, dim=-1), num_samples=1).squeeze(1)
+        kept = filter_logits(logits, temperature, top_k, top_p)
+        text[:, end] = torch.multinomial(F.softmax(kept, dim=-1), num_samples=1).squeeze(1)
     return text
 
 
-DRAW = "torch.multinomial(probabilities, 1)"
+CHANCES = "nucleus(logits.softmax(-1), top_p)"
+DRAW = f"torch.multinomial({CHANCES}, 1)"
 CROP = "idx[:, -model.config.block_size :]"
-KEEP = "logits.masked_fill(logits < kth, -math.inf)"
+KTH = "logits.sort().values[:, -top_k:][:, :1]"
+KEEP = f"logits.masked_fill(logits < {KTH}, -math.inf)"
 LOOP = "    for _ in"
-SOFT = "(logits / temperature).softmax(-1)"
-CHANCES = f"nucleus({SOFT}, top_p)"
-LIKELIEST = "logits.argmax(-1, keepdim=True)"
-CUT_FIRST = "min(top_k, logits.size(-1))"
+LAST = f"model({CROP})[:, -1]"
 
 generate = Exercise(
     NOTEBOOK,
@@ -960,12 +979,12 @@ generate = Exercise(
             (f"model({CROP})[:, -1]", f"model({CROP}).mean(1)"),
         ],
         "the model is called once; each new token needs the logits of a new call.": edits(
-            (LOOP, f"    logits = model({CROP})[:, -1]\n{LOOP}"),
-            (f"        logits = model({CROP})[:, -1]\n", ""),
+            (LOOP, f"    logits = {LAST} / temperature\n{LOOP}"),
+            (f"        logits = {LAST} / temperature\n", ""),
         ),
         "those are places in topk's list; use the ids in .indices.": (
             f"logits = {KEEP}",
-            f"logits = logits.topk({CUT_FIRST}).values",
+            "logits = logits.topk(min(top_k, logits.size(-1))).values",
         ),
         "all texts get the token of the first; draw one for each text.": (
             DRAW,
@@ -976,64 +995,49 @@ generate = Exercise(
             "logits.argmax(-1, keepdim=True)",
         ),
         "you keep one token fewer; mask what is below the k-th logit, not the k-th.": (
-            "logits < kth",
-            "logits <= kth",
+            "logits < logits",
+            "logits <= logits",
         ),
         "you keep one token too many; the k-th is the last one to keep.": (
-            CUT_FIRST,
-            "min(top_k + 1, logits.size(-1))",
+            "-top_k:",
+            "-top_k - 1 :",
         ),
-        "you always keep 50 tokens; read top_k.": ("min(top_k,", "min(50,"),
-        "without top_k, 50 is the default.": ("top_k: int = 50", "top_k: int = 40"),
-        "the vocabulary may have fewer than top_k tokens; then keep all.": (CUT_FIRST, "top_k"),
-        "the temperature is missing; divide the logits by it.": (SOFT, "logits.softmax(-1)"),
+        "you always keep 50 tokens; read top_k.": ("-top_k:", "-50:"),
+        "without top_k, 50 is the default.": ("top_k=50", "top_k=40"),
+        "the vocabulary may have fewer than top_k tokens; then keep all.": (
+            KTH,
+            "logits.topk(top_k).values[:, -1:]",
+        ),
+        "the temperature is missing; divide the logits by it.": (" / temperature", ""),
         "divide the logits by the temperature; you multiply.": (
-            SOFT,
-            "(logits * temperature).softmax(-1)",
+            "/ temperature",
+            "* temperature",
         ),
-        "the temperature divides the logits, not the probabilities.": (
-            SOFT,
-            "(logits.softmax(-1) / temperature)",
+        "the temperature divides the logits, not the probabilities.": edits(
+            (" / temperature", ""),
+            ("logits.softmax(-1)", "logits.softmax(-1) / temperature"),
         ),
-        "top_p is missing; call your `nucleus`.": (CHANCES, SOFT),
+        "top_p is missing; call your `nucleus`.": (CHANCES, "logits.softmax(-1)"),
         "temperature first, then the nucleus; p is a share of the probabilities that you draw "
-        "from.": (
-            CHANCES,
-            "(nucleus(logits.softmax(-1), top_p).log() / temperature).softmax(-1)",
+        "from.": edits(
+            (" / temperature", ""),
+            (CHANCES, f"({CHANCES}.log() / temperature).softmax(-1)"),
         ),
         "cut to top_k first, then rescale, then take the nucleus of what is left.": edits(
-            (
-                KEEP,
-                "logits\n        free = logits",
-            ),
-            (
-                CHANCES,
-                "nucleus((free / temperature).softmax(-1), top_p) * (logits >= kth)",
-            ),
-        ),
-        "at temperature 0 take the likeliest token; you can't divide by 0.": [
-            ("if temperature > 0:", "if True:"),
-            ("if temperature > 0:", "if temperature != 0 or True:"),
-        ],
-        "at temperature 0 take the likeliest token of each text, not of the batch.": (
-            LIKELIEST,
-            "logits.argmax(-1, keepdim=True)[:1].expand(len(idx), 1)",
-        ),
-        "at temperature 0 you take the least likely token; use argmax.": (
-            LIKELIEST,
-            "logits.argmin(-1, keepdim=True)",
+            (f"logits = {KEEP}", f"kth = {KTH}"),
+            (CHANCES, f"{CHANCES} * (logits >= kth)"),
         ),
         "nothing is masked; set all but the top_k likeliest logits to -inf.": [
             (KEEP, "logits"),
-            ("logits < kth", "logits < -math.inf"),
+            (f"logits < {KTH}", "logits < -math.inf"),
         ],
         "each text has its own k-th logit; you use one threshold for the whole batch.": [
-            ("values[:, -1:]", "values[0, -1]"),
-            ("values[:, -1:]", "values.min()"),
+            ("[:, :1]", "[0, 0]"),
+            (KTH, f"{KTH}.min()"),
         ],
         "each text has its own k-th logit, so with one threshold some texts keep no token.": [
-            ("values[:, -1:]", "values[:, -1:].max()"),
-            ("values[:, -1:]", "values[-1, -1]"),
+            (KTH, f"{KTH}.max()"),
+            ("[:, :1]", "[-1, 0]"),
         ],
         "at temperature 1 take the softmax of the logits as it is.": [
             (".softmax(-1)", ".div(0.8).softmax(-1)"),
@@ -1050,8 +1054,8 @@ generate = Exercise(
         "return the prompt as well.": ("return idx", "return idx[:, idx.size(1) - new_tokens :]"),
         "one token was added; repeat it `new_tokens` times.": ("range(new_tokens)", "range(1)"),
         "append the new token behind the text, not in front of it.": (
-            "torch.cat((idx, token)",
-            "torch.cat((token, idx)",
+            f"torch.cat((idx, {DRAW})",
+            f"torch.cat(({DRAW}, idx)",
         ),
         "keep @torch.no_grad(); drawing needs no gradient.": ("@torch.no_grad()\n", ""),
         "your function calls model.train(); leave that to the caller.": (
@@ -1063,7 +1067,7 @@ generate = Exercise(
         (f"model({CROP})", "model(idx[0])"),
         (CROP, "idx[:, :3]"),
         edits((LOOP, f"    idx = {CROP}\n{LOOP}"), (CROP, "idx")),
-        ("values[:, -1:]", "values[:, -1]"),
+        ("[:, :1]", "[:, 0]"),
         (LOOP, f"    idx[:, 0] = 0\n{LOOP}"),
         edits(
             (LOOP, f"    given = idx\n{LOOP}"), ("    return", "    given[:, 0] = 0\n    return")
@@ -1075,20 +1079,20 @@ generate = Exercise(
             f"    idx = torch.cat((torch.zeros(len(idx), 0, dtype=torch.long), idx), 1)\n{LOOP}",
         ),
         (LOOP, f"    torch.manual_seed(0)\n{LOOP}"),
-        (DRAW, "torch.multinomial(probabilities, 1, generator=torch.Generator().manual_seed(0))"),
+        (DRAW, f"torch.multinomial({CHANCES}, 1, generator=torch.Generator().manual_seed(0))"),
         (".softmax(-1)", ""),
         (".softmax(-1)", ".softmax(-1).softmax(-1)"),
         (".softmax(-1)", ".div(2).softmax(-1)"),
-        (DRAW, "(probabilities * torch.empty_like(probabilities).exponential_()).argmax(-1, True)"),
+        (DRAW, f"({CHANCES} * torch.empty_like(logits).exponential_()).argmax(-1, True)"),
         (
             DRAW,
-            "(probabilities.log() + torch.empty_like(probabilities).exponential_().log())"
+            f"({CHANCES}.log() + torch.empty_like(logits).exponential_().log())"
             ".argmax(-1, keepdim=True)",
         ),
-        (DRAW, "torch.multinomial((probabilities > 0).float(), 1)"),
+        (DRAW, f"torch.multinomial(({CHANCES} > 0).float(), 1)"),
         ("-math.inf", "0.0"),
         ("-math.inf", "-10.0"),
-        edits((CUT_FIRST, f"{CUT_FIRST}, largest=False"), ("logits < kth", "logits > kth")),
+        ("sort()", "sort(descending=True)"),
         (
             "    return idx",
             "        if (idx[:, -1] == 0).all():\n            break\n    return idx",

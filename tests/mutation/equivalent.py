@@ -45,18 +45,8 @@ RIGHT: dict[str, dict[str, str]] = {
     "gpt": {
         "self.lm_head = nn.Linear(config.n_embd, config.padded_vocab_size, bias=False)  =>  self.lm_head = nn.Linear(config.n_embd, config.padded_vocab_size, bias=None)": "None is as false as False, so there is no bias either.",
     },
-    "generate": {
-        "top_p: float = 1.0,  =>  top_p: float = 2.0,": "No sum of probabilities reaches 1 before the last one, nor 2.",
-        "kth = logits.topk(min(top_k, logits.size(-1))).values[:, -1:]  =>  kth = logits.topk(min(top_k, logits.size(+1))).values[:, -1:]": "The logits have two axes, so axis 1 is the last one.",
-        "probabilities = nucleus((logits / temperature).softmax(-1), top_p)  =>  probabilities = nucleus((logits / temperature).softmax(+1), top_p)": "The logits have two axes, so axis 1 is the last one.",
-        "token = logits.argmax(-1, keepdim=True)  =>  token = logits.argmax(+1, keepdim=True)": "The logits have two axes, so axis 1 is the last one.",
-        "last axis: idx = torch.cat((idx, token), dim=1)": "The ids have two axes, so axis 1 is the last one.",
-    },
     "nucleus": {
         "no gradient": "Sampling needs no gradient, and the task doesn't ask for one.",
-        "before = ordered.cumsum(-1) - ordered  =>  before = ordered.cumsum(+1) - ordered": "The probabilities have two axes, so axis 1 is the last one.",
-        "kept = torch.zeros_like(probabilities).scatter(-1, order, ordered.where(before < p, 0.0))  =>  kept = torch.zeros_like(probabilities).scatter(+1, order, ordered.where(before < p, 0.0))": "The probabilities have two axes, so axis 1 is the last one.",
-        "return kept / kept.sum(-1, keepdim=True)  =>  return kept / kept.sum(+1, keepdim=True)": "The probabilities have two axes, so axis 1 is the last one.",
     },
     "update": {
         "other dtype": "The task leaves the dtype of the number open, and a float64 has the same value.",
