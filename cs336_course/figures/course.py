@@ -45,7 +45,7 @@ COURSE = (
     Lecture(
         "07b_model_of_today",
         "A model of\ntoday, from\nyour parts",
-        102,
+        120,
         ("07a",),
         (5, 0),
         GPT2,
