@@ -59,7 +59,7 @@ class Config:
         return -(-self.vocab_size // 64) * 64
 
 
-# ============================================ Model ============================================
+# =========================================== Model ============================================
 
 
 def embed(idx: Tensor, wte: nn.Embedding, wpe: nn.Embedding) -> Tensor:
@@ -156,52 +156,52 @@ class GPT(nn.Module):
         return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
 
-def is_transposed(name: str) -> bool:
-    """Return whether OpenAI stores this weight as (in, out), and `nn.Linear` as (out, in)."""
-    return ".c_" in name and name.endswith("weight")
+def is_linear(name: str) -> bool:
+    """Return whether the tensor is a linear layer's weight, which OpenAI stores as (in, out)."""
+    return name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight"))
 
 
-@torch.no_grad()
 def published_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return the weights in OpenAI's layout, without the padding of the vocabulary."""
-    weights = dict(model.named_parameters())
-    weights["transformer.wte.weight"] = weights["transformer.wte.weight"][: model.config.vocab_size]
-    return {n: (w.t() if is_transposed(n) else w).contiguous() for n, w in weights.items()}
+    """Return the model's parameters in OpenAI's layout, without padded rows."""
+    theirs = model.transformer.state_dict(prefix="transformer.")
+    theirs["transformer.wte.weight"] = theirs["transformer.wte.weight"][: model.config.vocab_size]
+    return {n: (t.t() if is_linear(n) else t).contiguous() for n, t in theirs.items()}
 
 
-@torch.no_grad()
 def load_weights(model: nn.Module, theirs: dict[str, Tensor]) -> None:
-    """Copy weights in OpenAI's layout into the model."""
-    theirs = {"transformer." + n.removeprefix("transformer."): t for n, t in theirs.items()}
-    if f"transformer.h.{model.config.n_layer}.ln_1.weight" in theirs:
-        raise ValueError(f"there are more than {model.config.n_layer} layers")
-    for name, ours in published_weights(model).items():
-        found = theirs.get(name, torch.empty(0))[: len(ours)]  # a longer context is cut
-        if found.shape != ours.shape:
-            raise ValueError(f"{name} has shape {tuple(found.shape)}, not {tuple(ours.shape)}")
-        found = found.t() if is_transposed(name) else found
-        model.get_parameter(name)[: len(found)] = found
+    """Copy a checkpoint in OpenAI's layout into the model, or raise a ValueError."""
+    theirs = {name.removeprefix("transformer."): tensor for name, tensor in theirs.items()}
+    ours = {n: t.t() if is_linear(n) else t for n, t in model.transformer.state_dict().items()}
+    ours["wte.weight"] = ours["wte.weight"][: model.config.vocab_size]
+    theirs["wpe.weight"] = theirs.get("wpe.weight", torch.empty(0))[: model.config.block_size]
+    for name in ours | theirs:
+        was, now = (tuple(w[name].shape) if name in w else "nothing" for w in (ours, theirs))
+        if was != now and not name.endswith((".attn.bias", ".attn.masked_bias", "lm_head.weight")):
+            raise ValueError(f"{name}: the model has {was}, the file {now}")
+    if not torch.equal(theirs.get("lm_head.weight", theirs["wte.weight"]), theirs["wte.weight"]):
+        raise ValueError("lm_head.weight: the file has a table of its own, the model only wte")
+    for name, tensor in ours.items():
+        tensor.copy_(theirs[name])
 
 
-def likely(logits: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
-    """Return the probabilities (batch, vocab) to draw from, without the unlikely tokens."""
-    ordered, order = (logits / temperature).softmax(-1).sort(descending=True)
-    before = ordered.cumsum(-1) - ordered
-    ordered = ordered.where(before < top_p, 0.0)[:, :top_k]
-    return torch.zeros_like(logits).scatter(-1, order[:, :top_k], ordered)
+def nucleus(probabilities: Tensor, p: float) -> Tensor:
+    """Keep the fewest likeliest tokens of (batch, vocab) that reach p, and rescale them."""
+    ordered, order = probabilities.sort(descending=True)
+    kept = ordered.where(ordered.cumsum(-1) - ordered < p, 0.0)
+    return torch.zeros_like(kept).scatter(-1, order, kept / kept.sum(-1, keepdim=True))
 
 
 @torch.no_grad()
 def generate(model, idx: Tensor, new_tokens: int, temperature=1.0, top_k=50, top_p=1.0) -> Tensor:
     """Continue token ids (batch, seq), one token at a time."""
     for _ in range(new_tokens):
-        logits = model(idx[:, -model.config.block_size :])[:, -1].float()
-        drawn = torch.multinomial(likely(logits, temperature, top_k, top_p), 1)
-        idx = torch.cat((idx, drawn), dim=1)
+        logits = model(idx[:, -model.config.block_size :])[:, -1] / temperature
+        logits = logits.masked_fill(logits < logits.sort().values[:, -top_k:][:, :1], -math.inf)
+        idx = torch.cat((idx, torch.multinomial(nucleus(logits.softmax(-1), top_p), 1)), dim=1)
     return idx
 
 
-# ============================================= Data ============================================
+# ============================================ Data ============================================
 
 
 def open_tokenizer(folder: str) -> tiktoken.Encoding:
@@ -254,6 +254,18 @@ def windows(tokens: Tokens, starts: list[int], block_size: int) -> tuple[Tensor,
     return both[:, :-1], both[:, 1:]
 
 
+def join_processes() -> torch.device:
+    """Join torchrun's other processes, if there are any, and return this process's device."""
+    world = int(os.environ.get("WORLD_SIZE", 1))
+    device = torch.device("mps" if torch.backends.mps.is_available() and world == 1 else "cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+        torch.cuda.set_device(device)
+    if world > 1:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    return device
+
+
 def rank_and_world() -> tuple[int, int]:
     """Return this process's number, and how many there are."""
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
@@ -276,7 +288,7 @@ def ahead(pieces, device: torch.device):
         yield [(t.pin_memory() if pin else t).to(device, non_blocking=pin) for t in piece]
 
 
-# =========================================== Optimizer =========================================
+# ========================================= Optimizer ==========================================
 
 
 def learning_rate(step: int, config) -> float:
@@ -314,7 +326,7 @@ def update(model: nn.Module, optimizer, rate: float, grad_clip: float) -> Tensor
     return norm
 
 
-# =========================================== Evaluation ========================================
+# ========================================= Evaluation =========================================
 
 
 @torch.no_grad()
@@ -327,10 +339,9 @@ def evaluate(model: nn.Module, tokens: Tokens, config, autocast) -> Tensor:
     total = torch.zeros((), device=model.lm_head.weight.device)
     model.eval()
     for first in range(0, len(starts), config.micro_batch_size):
-        mine = starts[first : first + config.micro_batch_size]
-        x, y = windows(tokens, mine, config.block_size)
+        x, y = windows(tokens, starts[first : first + config.micro_batch_size], config.block_size)
         with autocast:
-            total += model(x.to(total.device), y.to(total.device)) * len(mine) / count
+            total += model(x.to(total.device), y.to(total.device)) * len(x) / count
     model.train()
     return sum_over_processes(total)
 
@@ -340,10 +351,10 @@ def ending_losses(model: nn.Module, contexts: list, endings: list) -> Tensor:
     size, device = model.config.block_size + 1, model.lm_head.weight.device
     texts = [torch.tensor((c + e)[-size:]) for c, e in zip(contexts, endings, strict=True)]
     rows = nn.utils.rnn.pad_sequence(texts, batch_first=True).to(device)  # padding comes last
-    logits = model(rows[:, :-1]).float()
-    losses = F.cross_entropy(logits.mT, rows[:, 1:], reduction="none")
-    triples = zip(losses, texts, endings, strict=True)
-    return torch.stack([loss[: len(text) - 1][-len(e) :].mean() for loss, text, e in triples])
+    pairs = zip(texts, endings, strict=True)
+    spans = [slice(max(len(t) - 1 - len(e), 0), len(t) - 1) for t, e in pairs]
+    found = zip(model(rows[:, :-1]), rows[:, 1:], spans, strict=True)
+    return torch.stack([F.cross_entropy(row[s].float(), targets[s]) for row, targets, s in found])
 
 
 def read_examples(path: str, encode) -> list[tuple[list[int], list[list[int]], int]]:
@@ -362,16 +373,15 @@ def hellaswag(model: nn.Module, examples: list, autocast) -> float:
     rank, world = rank_and_world()
     right, mine = torch.zeros((), device=model.lm_head.weight.device), examples[rank::world]
     for first in range(0, len(mine), 16):  # 64 texts of about a hundred tokens
-        batch = mine[first : first + 16]
-        pairs = [(context, ending) for context, endings, _ in batch for ending in endings]
+        contexts, endings, labels = zip(*mine[first : first + 16], strict=True)
+        contexts = [context for context in contexts for _ in range(4)]
         with autocast:
-            losses = ending_losses(model, *zip(*pairs, strict=True))
-        labels = torch.tensor([label for _, _, label in batch], device=losses.device)
-        right += (losses.view(-1, 4).argmin(1) == labels).sum()
+            losses = ending_losses(model, contexts, [e for four in endings for e in four])
+        right += (losses.view(-1, 4).argmin(1) == torch.tensor(labels, device=right.device)).sum()
     return sum_over_processes(right).item() / len(examples)
 
 
-# ============================================= Loop ============================================
+# ============================================ Loop ============================================
 
 
 def sum_over_processes(tensor: Tensor) -> Tensor:
@@ -445,27 +455,31 @@ def resume(out: Path, model: nn.Module, optimizer, config) -> int:
     return state["step"]
 
 
-def join_processes() -> torch.device:
-    """Join torchrun's other processes, if there are any, and return this process's device."""
-    world = int(os.environ.get("WORLD_SIZE", 1))
-    device = torch.device("mps" if torch.backends.mps.is_available() and world == 1 else "cpu")
-    if torch.cuda.is_available():
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
-        torch.cuda.set_device(device)
-    if world > 1:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    return device
+def report(row: dict, model, optimizer, tokenizer, examples: list, config, autocast) -> None:
+    """Judge an evaluated step, print and log the numbers of any step, and save the run."""
+    if is_evaluated := "val_loss" in row:
+        row |= {"hellaswag": hellaswag(model, examples, autocast)} if examples else {}
+        torch.manual_seed(row["step"])  # so that a resumed run writes the same
+        prompt = tokenizer.encode_ordinary(config.prompt) or [tokenizer.n_vocab - 1]
+        prompt = torch.tensor([prompt], device=model.lm_head.weight.device)
+        row["sample"] = tokenizer.decode(generate(model, prompt, 256)[0].tolist())
+    if rank_and_world()[0] == 0:
+        numbers = (f"{name} {value:.5g}" for name, value in row.items() if name != "sample")
+        print(", ".join(numbers), *row.get("sample", "").splitlines(), sep="\n", flush=True)
+        with open(Path(config.out, "log.jsonl"), "a") as log:
+            log.write(json.dumps(row) + "\n")
+        if is_evaluated:
+            save(Path(config.out), model, optimizer, config, row["step"] + 1)
 
 
 def main(config: Config) -> None:
     """Train GPT-2 into the folder `config.out`, from the start or from its checkpoint on."""
-    device, out, tokenizer = join_processes(), Path(config.out), open_tokenizer(config.data)
-    (rank, world), encode = rank_and_world(), tokenizer.encode_ordinary
-    config = replace(config, vocab_size=tokenizer.n_vocab)
+    device, tokenizer = join_processes(), open_tokenizer(config.data)
+    world, config = rank_and_world()[1], replace(config, vocab_size=tokenizer.n_vocab)
     if config.batch_tokens % (config.micro_batch_size * config.block_size * world):
         raise SystemExit("batch_tokens must be a multiple of micro-batch x block_size x processes")
     train_tokens, val_tokens = (Tokens(config.data, split, config) for split in ("train", "val"))
-    examples = read_examples(config.hellaswag, encode) if config.hellaswag else []
+    examples = read_examples(path, tokenizer.encode_ordinary) if (path := config.hellaswag) else []
     torch.manual_seed(config.seed)
     model = GPT(config)
     if config.init_from:
@@ -475,25 +489,13 @@ def main(config: Config) -> None:
             raise SystemExit(f"{config.init_from}: {error}") from None
     fast_model, autocast = fast(model.to(device), config)
     optimizer = make_optimizer(model, config)
-    first_step = resume(out, model, optimizer, config)
+    first_step = resume(Path(config.out), model, optimizer, config)
 
     def batches(step: int):
         return ahead(micro_batches(train_tokens, step, config), device)
 
     for row in train(fast_model, optimizer, batches, val_tokens, config, autocast, first_step):
-        if is_evaluated := "val_loss" in row:
-            if examples:
-                row["hellaswag"] = hellaswag(model, examples, autocast)
-            torch.manual_seed(row["step"])  # so that a resumed run writes the same
-            prompt = torch.tensor([encode(config.prompt) or [tokenizer.n_vocab - 1]], device=device)
-            row["sample"] = tokenizer.decode(generate(model, prompt, 256)[0].tolist())
-        if rank == 0:
-            numbers = (f"{name} {value:.5g}" for name, value in row.items() if name != "sample")
-            print(", ".join(numbers), *row.get("sample", "").splitlines(), sep="\n", flush=True)
-            with open(out / "log.jsonl", "a") as log:
-                log.write(json.dumps(row) + "\n")
-            if is_evaluated:
-                save(out, model, optimizer, config, row["step"] + 1)
+        report(row, model, optimizer, tokenizer, examples, config, autocast)
     if world > 1:
         dist.destroy_process_group()
 

@@ -41,7 +41,7 @@ COURSE = (
     Lecture("06b_reproducible_runs", "Reproducible\nruns", 105, ("06",), (5, 2), TRAINING),
     Lecture("06c_bug_hunt", "A bug\nhunt", 95, ("06b",), (6, 2), TRAINING),
     Lecture("07_gpt2_model", "GPT-2, part\nby part", 120, ("03", "05b"), (3, 0), GPT2),
-    Lecture("07a_gpt2_speaks", "GPT-2\nspeaks", 82, ("07",), (4, 0), GPT2),
+    Lecture("07a_gpt2_speaks", "GPT-2\nspeaks", 98, ("07",), (4, 0), GPT2),
     Lecture(
         "07b_model_of_today",
         "A model of\ntoday, from\nyour parts",
@@ -50,7 +50,7 @@ COURSE = (
         (5, 0),
         GPT2,
     ),
-    Lecture("08_gpt2_training", "GPT-2,\ntrained", 105, ("06", "07a"), (5, 1), GPT2),
+    Lecture("08_gpt2_training", "GPT-2,\ntrained", 115, ("06", "07a"), (5, 1), GPT2),
     Lecture("09_gpt2_speed", "GPT-2,\nfast", 112, ("08",), (6, 1), GPT2),
     Lecture("10_gpt2_scale", "GPT-2, at\nfull scale", 110, ("09",), (6, 0), GPT2),
     Lecture("10b_models_of_today", "Models\nof today", 90, ("10",), (7, 1), GPT2),
