@@ -150,9 +150,9 @@ LAST = (
     "you use one window too many or too few before the data begin again. A window's last target is "
     "one token after its inputs, so there are (len(tokens) - 1) // block_size windows."
 )
-micro_batches = Exercise(
+shared_micro_batches = Exercise(
     NOTEBOOK,
-    "micro_batches",
+    "shared_micro_batches",
     share_cases,
     observe=see_shares,
     is_part=True,

@@ -212,7 +212,7 @@ def test_a_longer_context_is_cut(file, config, published):
     ("change", "words"),
     [
         (lambda t: {f"model.{name}": value for name, value in t.items()}, "wte.weight"),
-        (lambda t: t | {"transformer.h.1.ln_1.weight": torch.ones(8)}, "layers"),
+        (lambda t: t | {"transformer.h.1.ln_1.weight": torch.ones(8)}, "h.1.ln_1"),
         (lambda t: {n: v for n, v in t.items() if "ln_f" not in n}, "ln_f"),
         (lambda t: t | {"transformer.wpe.weight": torch.ones(4, 8)}, "wpe.weight"),
         (lambda t: t | {"transformer.h.0.mlp.c_fc.weight": torch.ones(32, 8)}, "c_fc.weight"),
