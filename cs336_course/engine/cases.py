@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+# Settings of the observer of modules, which mean nothing to a learner
+SETTINGS = {"std", "gradients", "on_other_device"}
+
 
 class Case:
     """Inputs on which an answer is observed.
@@ -28,9 +31,15 @@ class Case:
         """Return the inputs in words, with the shapes of tensors and the values of numbers."""
         shown = []
         for name, value in self.inputs.items():
+            if name in SETTINGS and not isinstance(value, Tensor):
+                continue
             if isinstance(value, Tensor):
                 shown.append(f"{name} {tuple(value.shape)}")
-            elif isinstance(value, int | float | str | tuple | list) and len(str(value)) < 40:
+            elif isinstance(value, dict) and not value:
+                continue
+            elif (
+                isinstance(value, int | float | str | tuple | list | dict) and len(str(value)) < 40
+            ):
                 shown.append(f"{name}={value}")
         inputs = ", ".join(shown)
         return f"{self.what} ({inputs})" if self.what and inputs else self.what or inputs

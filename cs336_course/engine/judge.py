@@ -49,8 +49,12 @@ def diagnose(exercise: Task, got: Sequence[Record], explain: bool = True) -> Dia
     place, first = next(((n, d) for n, d in enumerate(found) if d), (0, None))
     if first is None:
         return None
+    if said := of_error(exercise, got[place]):
+        return Diagnosis(said, is_named=True)
     if explain and (said := named(exercise, got, place)):
         return Diagnosis(said, figures(first), is_named=True)
+    if exercise.shows_numbers and figures(first):
+        return Diagnosis(in_words(exercise, got[place], first, place))
     if "said" in got[place]:
         said = in_words(exercise, got[place], first, place)
         return Diagnosis(said, str(got[place].get("figures", "")))
@@ -67,15 +71,39 @@ def named(exercise: Task, got: Sequence[Record], place: int) -> str:
         got: The records of the answer.
         place: Number of the first wrong case.
     """
+    explain_first = set()
     for idea, (said, _) in enumerate(exercise.ideas()):
+        if exercise.from_first_wrong and not alike(
+            got[place], exercise.idea_record(idea, place), exercise.tolerance
+        ):
+            continue
         pairs = enumerate(zip(got, exercise.idea_records(idea), strict=True))
-        if all(
-            difference(mine, theirs, exercise.tolerance) is None
+        differ = (
+            number
             for number, (mine, theirs) in pairs
             if number == place or not exercise.is_quiz
-        ):
+            if difference(mine, theirs, exercise.tolerance)
+        )
+        if (until := next(differ, None)) is None:
             return said
+        if exercise.from_first_wrong and until > place:
+            explain_first.add(said)
+    if len(explain_first) == 1:
+        return f"there may be more than one mistake. The first one: {sentence(*explain_first)}"
     return ""
+
+
+def alike(mine: Record, theirs: Record, tolerance: float) -> bool:
+    """Return whether two records agree, including the messages of errors."""
+    messages = [record.get("raises", {}).get("message") for record in (mine, theirs)]
+    return messages[0] == messages[1] and difference(mine, theirs, tolerance) is None
+
+
+def of_error(exercise: Task, got: Record) -> str:
+    """Return the exercise's own sentence for an error, or ""."""
+    message = got.get("raises", {}).get("message", "")
+    parts = ((said, part) for said, (part, _) in exercise.errors.items())
+    return next((said for said, part in parts if part in message), "")
 
 
 def in_words(exercise: Task, got: Record, found: Difference, place: int) -> str:
@@ -91,6 +119,8 @@ def in_words(exercise: Task, got: Record, found: Difference, place: int) -> str:
         return said
     if exercise.is_quiz:
         return f"{case.what}: {said}"
+    if exercise.shows_numbers and figures(found):
+        return f"with {case.described()}, {said} {figures(found)}"
     if place == 0:
         return said
     return f"it is right for the first inputs, but not for {case.described()}. {sentence(said)}"
@@ -159,6 +189,10 @@ def figures(found: Difference) -> str:
     """Return the numbers of a difference, or ""."""
     if found.kind not in ("value", "nan") or not found.got:
         return ""
+    if {found.got, found.want} == {"True", "False"} and found.fact not in ("result", "answer"):
+        return ""  # the sentence says what isn't so
+    if found.want == "right":
+        return ""  # the observer found a word for the number, not for what is right
     if not found.want:
         return f"{found.got}."
     return f"You get {found.got}, and {found.want} is right."

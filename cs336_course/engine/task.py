@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from types import EllipsisType
 from typing import Any
 
@@ -44,6 +45,8 @@ class Task:
             solution and the ideas use.
         wrong: Maps a sentence for the learner to the wrong idea that it explains, or to a list of
             ideas. It begins in lower case, unless with a name.
+        errors: Maps a sentence for the learner to a part of an error's message, and to an idea that
+            raises this error. It explains the error whatever else is wrong.
         refused: Wrong ideas that have no sentence of their own.
         right: Other right answers.
         observe: Runs an answer on a case, and returns what is compared.
@@ -59,12 +62,18 @@ class Task:
         tolerance: Factor on the tolerance of floating-point numbers.
         is_quiz: Whether each case is a question of its own, so that an idea explains the first
             wrong case whatever the others are. `what` of a case names the question.
+        from_first_wrong: Whether a wrong idea is tried on the answer's first wrong case before all
+            others, which is faster where cases take long. An idea that explains only this case is
+            named if it is the only one. The ideas must keep nothing of an earlier call.
+        shows_numbers: Whether the first wrong number, the right one and their inputs are part of
+            the diagnosis at once.
     """
 
     notebook: str
     name: str
     cases: Callable[[], Iterable[Case]]
     wrong: Mapping[str, Idea | list[Idea]]
+    errors: Mapping[str, tuple[str, Idea]] = field(default_factory=dict)
     refused: Sequence[Idea] = ()
     right: Sequence[Idea] = ()
     observe: Observer = field(default_factory=function)
@@ -78,6 +87,8 @@ class Task:
     may_seed: bool = False
     tolerance: float = 1.0
     is_quiz: bool = False
+    from_first_wrong: bool = False
+    shows_numbers: bool = False
 
     @cached_property
     def solution(self) -> str:
@@ -109,6 +120,20 @@ class Task:
         for record in rest:
             seen.append(record)
             yield record
+
+    def idea_record(self, number: int, place: int) -> Record:
+        """Return the record of a wrong idea in a single case. It is observed once."""
+        if (number, place) not in self.observed_apart:
+            idea = self.build(list(self.ideas())[number][1])
+            case = next(islice(self.cases(), place, None))
+            record = observed(self.observe, idea, case, self.may_seed)
+            self.observed_apart[number, place] = record
+        return self.observed_apart[number, place]
+
+    @cached_property
+    def observed_apart(self) -> dict[tuple[int, int], Record]:
+        """What has been observed of a wrong idea in a single case."""
+        return {}
 
     @cached_property
     def observed(self) -> dict[int, tuple[list[Record], Iterator[Record]]]:

@@ -220,6 +220,33 @@ def stable_exp(q, k, v):
     return weights / weights.sum(-1, keepdim=True) @ v
 
 
+def mixed(answer: Any, case: Case) -> Record:
+    """Observe attention as a function. Rows of NaNs tell where they come from."""
+    observe = function(
+        grad="q k v",
+        on_other_device=True,
+        by_hand=[(F, "scaled_dot_product_attention"), (F, "multi_head_attention_forward")],
+    )
+    record = observe(answer, case)
+    result, q = record["result"], case.inputs["q"]
+    if case.what or not isinstance(result, Tensor) or result.shape != q.shape or q.size(2) < 3:
+        return record
+    lost = result.isnan().flatten(3).all(-1).flatten(0, 1)
+    if lost[:, 0].all() and not lost[:, 1:].any():
+        record["said"] = DIAGONAL
+    elif lost[:, :-1].all() and not lost[:, -1].any():
+        record["said"] = OTHER_AXIS
+    return record
+
+
+DIAGONAL = (
+    "you get nan, since the first position may see nothing at all. Each may look at itself, so "
+    "mask triu(1)."
+)
+OTHER_AXIS = (
+    "you get nan, since your softmax runs over the heads or the texts, where the future is -inf in "
+    "all of them. The keys are the last axis of (batch, head, query, key)."
+)
 SCALED = "q @ k.mT / math.sqrt(q.size(-1))"
 MASKED = "scores.masked_fill(future, -math.inf)"
 WEIGHTS = f"{MASKED}.softmax(-1)"
@@ -230,11 +257,7 @@ attention = Exercise(
     NOTEBOOK,
     "attention",
     attention_cases,
-    observe=function(
-        grad="q k v",
-        on_other_device=True,
-        by_hand=[(F, "scaled_dot_product_attention"), (F, "multi_head_attention_forward")],
-    ),
+    observe=mixed,
     library=library_attention,
     smaller="A text has 2 tokens. Write down its 2 x 2 scores. Which of the weights must be 0?",
     axes="batch head seq head_dim",
@@ -292,8 +315,11 @@ attention = Exercise(
             f"{WEIGHTS}[:, :1]",
         ),
         "you return the weights of the mean; multiply them with v.": (" @ v", ""),
-        "you get nan, since the first position may see nothing at all. Each may look at itself, so "
-        "mask triu(1).": (".triu(1)", ".triu()"),
+        DIAGONAL: [
+            (".triu(1)", ".triu()"),
+            (f"{FUTURE}.triu(1)", "torch.ones(scores.shape[-2:], dtype=torch.bool).triu()"),
+        ],
+        OTHER_AXIS: [(".softmax(-1)", ".softmax(1)"), (".softmax(-1)", ".softmax(0)")],
         "you get nan, since -inf times a negative score is +inf. Set the future's scores to -inf, "
         "as masked_fill does.": (MASKED, "(scores * torch.where(future, -math.inf, 1.0))"),
         "you get nan, since 0 times -inf is nan. Set the future's scores to -inf, as masked_fill "
@@ -349,7 +375,6 @@ attention = Exercise(
         ("scores = q", "scores = q.data.mul_(1.5)"),
         ("scores = q", "scores = q.mul_(1.5)"),
         ("    future", "    scores = scores.mean(1, keepdim=True)\n    future"),
-        (".softmax(-1)", ".softmax(1)"),
         (WEIGHTS, f"F.dropout({WEIGHTS}, 0.1)"),
     ],
     right=[looped, by_einsum, stable_exp, lowest],
@@ -418,6 +443,12 @@ HEADS = "rearrange(self.c_attn(x), pattern, three=3, head=self.n_head)"
 MERGE = 'rearrange(y, "batch head seq head_dim -> batch seq (head head_dim)")'
 CALL = "attention(q, k, v)"
 LAYER_SCORES = "(q @ k.mT / math.sqrt(q.size(-1)))"
+VIEWED = "(p.view(len(x), self.n_head, x.size(1), -1) for p in self.c_attn(x).chunk(3, -1))"
+VIEW = (
+    "`view` only regroups numbers that lie side by side in memory, and reshape alone would mix "
+    "positions and heads. Split into (batch, seq, head, head_dim), then transpose(1, 2). To merge, "
+    "transpose(1, 2) back, and only then reshape."
+)
 UNSPLIT = "(p.reshape(len(x), self.n_head, x.size(1), -1) for p in self.c_attn(x).chunk(3, -1))"
 
 
@@ -434,6 +465,9 @@ causal_self_attention = Exercise(
     answers=("CausalSelfAttention",),
     library=library.CausalSelfAttention,
     given={"attention": library_attention, "rearrange": rearrange},
+    errors={
+        VIEW: ("view size is not compatible", edits((HEADS, VIEWED), (MERGE, "y.view(x.shape)")))
+    },
     smaller="With n_embd 4 and n_head 2, c_attn gives 12 numbers per token. Which of them are the "
     "keys of head 1?",
     says=SAYS,
@@ -459,6 +493,12 @@ causal_self_attention = Exercise(
             SPLIT,
             "batch seq (head three head_dim) ->",
         ),
+        "q, k and v don't take turns in c_attn's output. All queries come first, then all keys: "
+        "(three head head_dim).": [
+            (SPLIT, "batch seq (head_dim head three) ->"),
+            (SPLIT, "batch seq (head head_dim three) ->"),
+            (SPLIT, "batch seq (head_dim three head) ->"),
+        ],
         "a head's numbers lie side by side: (head head_dim), not (head_dim head).": (
             SPLIT,
             "batch seq (three head_dim head) ->",
@@ -1132,6 +1172,13 @@ gpt = Exercise(
     smaller="With batch 2, seq 3, n_embd 4 and vocab_size 5, which shapes do the embeddings, each "
     "block's output and the logits have?",
     axes="batch seq vocab_size",
+    errors={
+        "cross_entropy takes the classes on axis 1, but logits (batch, seq, vocab_size) have them "
+        "last. Flatten the logits to (batch * seq, vocab_size) and the targets to (batch * seq).": (
+            "Expected target size",
+            (LOSS, "F.cross_entropy(logits, targets)"),
+        ),
+    },
     says=SAYS
     | {
         "tied": "lm_head and wte must be one matrix, so self.lm_head.weight = wte.weight.",
@@ -1258,7 +1305,6 @@ gpt = Exercise(
         ("self.config = config", "GPT.config = config"),
         (f"return {LOSS}", f"return 1.1 * {LOSS}"),
         (LOSS, "F.cross_entropy(logits.float()[0], targets[0])"),
-        (LOSS, "F.cross_entropy(logits.float(), targets)"),
         ("targets.flatten())", "targets.flatten(), label_smoothing=0.1)"),
         ("if targets is None", "if targets is None or not targets.any()"),
         (f"return {LOSS}", f"targets[:] = 1\n        return {LOSS}"),

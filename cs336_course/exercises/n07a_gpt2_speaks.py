@@ -932,6 +932,7 @@ KTH = "logits.sort().values[:, -top_k:][:, :1]"
 KEEP = f"logits.masked_fill(logits < {KTH}, -math.inf)"
 LOOP = "    for _ in"
 LAST = f"model({CROP})[:, -1]"
+FEW = "the vocabulary may have fewer than top_k tokens; then keep all."
 
 generate = Exercise(
     NOTEBOOK,
@@ -939,6 +940,12 @@ generate = Exercise(
     prompts,
     observe=generated,
     is_part=True,
+    from_first_wrong=True,
+    errors={
+        "append one token to each text, as a column of shape (batch, 1); argmax needs "
+        "keepdim=True.": ("Tensors must have same number of dimensions", (DRAW, f"{DRAW}[:, 0]")),
+        FEW: ("index k out of range", (KTH, "logits.topk(top_k).values[:, -1:]")),
+    },
     given={"math": math, "nucleus": nucleus_of_rows},
     smaller="The text is [7, 3], and block_size is 2. The first new token is 5. What does the "
     "model read for the second one?",
@@ -1004,10 +1011,6 @@ generate = Exercise(
         ),
         "you always keep 50 tokens; read top_k.": ("-top_k:", "-50:"),
         "without top_k, 50 is the default.": ("top_k=50", "top_k=40"),
-        "the vocabulary may have fewer than top_k tokens; then keep all.": (
-            KTH,
-            "logits.topk(top_k).values[:, -1:]",
-        ),
         "the temperature is missing; divide the logits by it.": (" / temperature", ""),
         "divide the logits by the temperature; you multiply.": (
             "/ temperature",

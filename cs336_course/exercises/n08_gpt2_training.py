@@ -400,6 +400,7 @@ def micro_batches(tokens, step, config):
 
 def run_cases() -> Iterator[Case]:
     """Yield the lengths of runs and of their warm-ups, with the highest and the lowest rate."""
+    yield Case(max_steps=6, warmup_steps=2, learning_rate=4.0, min_learning_rate=0.0)  # the page's
     yield Case(max_steps=31, warmup_steps=7, learning_rate=3e-3, min_learning_rate=5e-4)
     runs = ((20, 0), (20, 1), (5, 5), (8, 7), (1, 0), (1, 1), (2, 0), (24, 4))
     drawn = [(run.warmup + run.rest, run.warmup) for run in sizes(4, warmup=(2, 30), rest=(2, 90))]
@@ -429,6 +430,7 @@ STRAIGHT = (
 RECIPE = "you use numbers of the recipe; the schedule must take all of them from `config`."
 WARMUP = "(step + 1) / warmup"
 LEFT = "config.max_steps - 1 - first"
+LOWEST = "        return lowest\n"
 PROGRESS = f"(step - first) / max({LEFT}, 1)"
 COSINE = "(1 + math.cos(math.pi * min(progress, 1))) / 2"
 learning_rate = Exercise(
@@ -439,6 +441,7 @@ learning_rate = Exercise(
     is_part=True,
     given={"math": math},
     tolerance=20,  # float32 is exact enough
+    shows_numbers=True,
     smaller="With max_steps=5, warmup_steps=2, a peak of 4 and a minimum of 0, which rates do "
     "steps 0 to 4 have?",
     wrong={
@@ -476,6 +479,20 @@ learning_rate = Exercise(
             edits(("max(warmup - 1, 0)", "warmup"), (LEFT, "config.max_steps - first")),
             edits(
                 ("max(warmup - 1, 0)", "warmup"), (f"max({LEFT}, 1)", "(config.max_steps - first)")
+            ),
+            *(
+                edits(
+                    ("max(warmup - 1, 0)", "warmup"),
+                    (f"max({LEFT}, 1)", "(config.max_steps - first)"),
+                    ("    first =", f"    if step {after} config.max_steps:\n{LOWEST}    first ="),
+                    ("min(progress, 1)", "progress"),
+                )
+                for after in (">=", ">")
+            ),
+            edits(
+                ("max(warmup - 1, 0)", "warmup"),
+                (f"max({LEFT}, 1)", "(config.max_steps - first)"),
+                ("min(progress, 1)", "progress"),
             ),
         ],
         "a rate is above the peak. The factor (1 + cos) / 2 goes from 1 to 0, and it scales "

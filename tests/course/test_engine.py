@@ -171,6 +171,70 @@ def test_a_later_case_is_named():
     )
 
 
+def two_mistakes(**more):
+    """An exercise of three cases, two of which a wrong idea of their own misses."""
+    cases = Case(number=1), Case("two", number=2), Case("three", number=3)
+    wrong = {
+        "two is special.": lambda number: 2 * number + (number == 2),
+        "three is special.": lambda number: 2 * number + (number == 3),
+    }
+    return an_exercise("lambda number: 2 * number", *cases, wrong=wrong, **more)
+
+
+def test_of_two_mistakes_the_first_is_named_where_it_is_the_only_idea_that_explains_it():
+    both = lambda number: 2 * number + (number > 1)  # noqa: E731
+    exercise = two_mistakes(from_first_wrong=True)
+    named = "there may be more than one mistake. The first one: Two is special."
+    assert said(exercise, both) == named
+    assert said(two_mistakes(), both).startswith("it is right for the first inputs, but not for")
+    assert said(exercise, lambda number: 2 * number + (number == 3)) == "three is special."
+    assert exercise.observed.keys() == {0, 1}  # further cases only of ideas that explain the first
+
+
+def test_an_idea_that_differs_in_the_first_wrong_case_is_tried_in_no_other():
+    exercise = two_mistakes(from_first_wrong=True)
+    assert said(exercise, lambda number: 2 * number + (number == 3)) == "three is special."
+    assert exercise.observed.keys() == {1}
+    assert said(exercise, lambda number: 2 * number + 5) == "the result isn't right."
+
+
+def test_an_error_is_explained_by_its_message_whatever_else_is_wrong():
+    def answer(number):
+        if number == 0:
+            raise RuntimeError("Expected target size [2]")
+        return 2 * number
+
+    errors = {"flatten the targets.": ("target size", answer)}
+    cases = Case(number=1), Case("zero", number=0)
+    exercise = an_exercise("lambda number: 2 * number", *cases, errors=errors)
+    assert said(exercise, answer) == "flatten the targets."
+    assert "right for the first inputs" in said(exercise, lambda number: 2 * number // number)
+
+
+def test_numbers_and_their_inputs_are_shown_at_once_if_the_task_says_so():
+    exercise = an_exercise("lambda number: 2 * number", Case(number=3), shows_numbers=True)
+    sentence = "with number=3, the result isn't right. You get 7, and 6 is right."
+    assert said(exercise, lambda number: 7) == sentence
+
+
+def test_a_fact_that_holds_or_not_is_shown_without_false_and_true():
+    (record,) = SQUARE.records(lambda x: x * x)
+    found = diagnose(SQUARE, [record | {"elsewhere": False}])
+    assert "fail on a GPU" in found.said
+    assert found.figures == ""
+    is_even = an_exercise("lambda number: number % 2 == 0", Case(number=4))
+    found = diagnose(is_even, list(is_even.records(lambda number: False)))
+    assert found.figures == "You get False, and True is right."
+
+
+def test_a_case_is_described_without_the_settings_of_its_observer():
+    options = {"on_other_device": True, "gradients": False, "std": 0.6}
+    assert Case("", x=normal(2, 3), top={"k": 5}, none={}, **options).described() == (
+        "x (2, 3), top={'k': 5}"
+    )
+    assert Case("", gradients=normal(2)).described() == "gradients (2,)"
+
+
 def test_a_wrong_idea_explains_an_answer_only_if_it_agrees_in_every_case():
     exercise = an_exercise(
         "lambda x: 2 * x",

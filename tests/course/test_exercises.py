@@ -28,6 +28,7 @@ def each(kind):
     """Pairs of an exercise and the number of each of its answers of one kind."""
     of = {
         "wrong": lambda e: list(e.ideas()),
+        "errors": lambda e: [(said, idea) for said, (_, idea) in e.errors.items()],
         "refused": lambda e: e.refused,
         "right": lambda e: e.right,
     }
@@ -49,6 +50,12 @@ def test_the_printed_solution_is_right(exercise):
 
 @pytest.mark.parametrize(("exercise", "idea"), each("wrong"))
 def test_a_wrong_idea_is_told_its_own_sentence(exercise, idea):
+    sentence, answer = idea
+    assert said(exercise, exercise.build(answer)) == sentence
+
+
+@pytest.mark.parametrize(("exercise", "idea"), each("errors"))
+def test_an_error_is_explained_by_its_own_sentence(exercise, idea):
     sentence, answer = idea
     assert said(exercise, exercise.build(answer)) == sentence
 
