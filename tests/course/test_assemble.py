@@ -30,7 +30,7 @@ def cell(source: str, kind: str = "code", tags=(), **marks: str) -> dict:
 
 
 def notebooks(folder: Path, answer: str = STUB, later: str = STUB, given: str = GIVEN) -> Path:
-    """Write the notebooks with parts, with an exercise and a given part in 07, and the former in 09."""
+    """Write notebooks 07 to 10, with an exercise and a given part in 07, and the former in 09."""
     folder.mkdir(exist_ok=True)
     for number in ("07", "07a", "08", "09", "10"):
         cells = [cell(IMPORTS)]
