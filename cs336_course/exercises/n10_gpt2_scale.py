@@ -154,6 +154,7 @@ shared_micro_batches = Exercise(
     NOTEBOOK,
     "shared_micro_batches",
     share_cases,
+    answers=("micro_batches",),
     observe=see_shares,
     is_part=True,
     smaller="A step has 12 windows, in micro-batches of 2. Two processes share it. Which windows "

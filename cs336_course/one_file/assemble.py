@@ -270,9 +270,8 @@ def read_notebook(
         if "part" not in marks:
             continue
         name, source = marks["part"], "".join(cell["source"]).strip()
-        names = list(found)
-        above = names[: names.index(name)] if name in names else names
-        before = "\n\n\n".join([HEADER, *(found[other].code for other in above)])
+        others = (part.code for part in found.values() if part.name != name)
+        before = "\n\n\n".join([HEADER, *others])
         if "exercise" in marks:
             code, missing = exercise(book, marks["exercise"], source, before, process)
             is_changed = False
