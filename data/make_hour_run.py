@@ -19,6 +19,7 @@ def main() -> None:
     parser.add_argument("--date", required=True)
     parser.add_argument("--machine", required=True)
     parser.add_argument("--command", required=True, help="with the sizes, as in --n-layer 6")
+    parser.add_argument("--cooler", type=Path, help="text drawn at temperature 0.7 in the end")
     parser.add_argument("--stages", type=int, nargs="*", help="numbers of steps; default: four")
     given = parser.parse_args()
     rows = [json.loads(line) for line in given.log.read_text(encoding="utf-8").splitlines()]
@@ -46,6 +47,8 @@ def main() -> None:
         "losses": [[row["step"] + 1, round(row["loss"], 3)] for row in rows[::10]],
         "clipped": round(sum(row["grad_norm"] > 1 for row in rows) / len(rows), 3),
     }
+    if given.cooler:
+        made["at_temperature_0.7"] = given.cooler.read_text(encoding="utf-8").rstrip("\n")
     path = Path(__file__).with_name("hour_run.json")
     path.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
