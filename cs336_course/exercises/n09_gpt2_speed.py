@@ -1085,8 +1085,8 @@ def is_compiled(model: nn.Module) -> bool:
 
 
 TF32 = 'torch.set_float32_matmul_precision("high")  # TF32'
-DEVICE = "device = model.lm_head.weight.device.type"
-ENABLED = "enabled=config.bf16"
+DEVICE = "model.lm_head.weight.device.type"
+ENABLED = ", config.bf16)"
 COMPILED = "torch.compile(model) if config.compile else model"
 NO_TF32 = 'fp32 matmuls don\'t use TF32; always call torch.set_float32_matmul_precision("high").'
 NEWER = (
@@ -1178,21 +1178,24 @@ fast = Exercise(
             (TF32, 'torch.backends.fp32_precision = "tf32"'),
             (TF32, 'torch.backends.cuda.matmul.fp32_precision = "tf32"'),
         ],
-        INDEX: [(".device.type", ".device"), (DEVICE, "device = str(model.lm_head.weight.device)")],
-        ON_GPU: (DEVICE, 'device = "cpu"'),
+        INDEX: [(".device.type", ".device"), (DEVICE, "str(model.lm_head.weight.device)")],
+        ON_GPU: (DEVICE, '"cpu"'),
         'this model\'s weights are on the CPU, but the autocast is for "cuda", so that its matmuls '
-        "stay in fp32. Take the type from the weights.": (DEVICE, 'device = "cuda"'),
-        FP16: [("torch.bfloat16", "torch.float16"), ("dtype=torch.bfloat16, ", "")],
-        ALWAYS_BF16: (ENABLED, "enabled=True"),
-        NEVER_BF16: (ENABLED, "enabled=False"),
-        COMPILE_BF16: (ENABLED, "enabled=config.bf16 or config.compile"),
+        "stay in fp32. Take the type from the weights.": (DEVICE, '"cuda"'),
+        FP16: [
+            ("torch.bfloat16", "torch.float16"),
+            (", torch.bfloat16, config.bf16", ", enabled=config.bf16"),
+        ],
+        ALWAYS_BF16: (ENABLED, ", True)"),
+        NEVER_BF16: (ENABLED, ", False)"),
+        COMPILE_BF16: (ENABLED, ", config.bf16 or config.compile)"),
         TOGETHER: [
-            (ENABLED, "enabled=config.bf16 and not config.compile"),
+            (ENABLED, ", config.bf16 and not config.compile)"),
             ("config.compile else", "config.compile and not config.bf16 else"),
         ],
-        NOT_FP32: (DEVICE, DEVICE + "\n    model = model.bfloat16() if config.bf16 else model"),
-        ROUNDED: (DEVICE, DEVICE + "\n    model.bfloat16().float()"),
-        EVALUATING: (DEVICE, DEVICE + "\n    model.eval()"),
+        NOT_FP32: (TF32, TF32 + "\n    model = model.bfloat16() if config.bf16 else model"),
+        ROUNDED: (TF32, TF32 + "\n    model.bfloat16().float()"),
+        EVALUATING: (TF32, TF32 + "\n    model.eval()"),
         "config.compile is off, but you return a compiled model.": (
             COMPILED,
             "torch.compile(model)",
@@ -1206,7 +1209,7 @@ fast = Exercise(
         EAGER: ("(model) if", "(model, backend='eager') if"),
     },
     refused=[
-        (ENABLED, "enabled=config.compile"),
+        (ENABLED, ", config.compile)"),
         ("    return", "    autocast.__enter__()\n    return"),
         ("torch.compile(model)", "torch.compile(model.eval())"),
         ("torch.compile(model)", "torch.compile(lambda x: model(x))"),
@@ -1224,10 +1227,7 @@ fast = Exercise(
     right=[
         edits(
             (TF32, TF32 + "\n    torch.backends.cuda.matmul.allow_tf32 = True"),
-            (
-                "torch.autocast(device, dtype=torch.bfloat16, ",
-                "torch.amp.autocast(device, torch.bfloat16, ",
-            ),
+            ("torch.autocast(", "torch.amp.autocast("),
             (COMPILED, "torch.compile(model, disable=not config.compile)"),
         ),
         edits(
@@ -1235,6 +1235,6 @@ fast = Exercise(
             ("torch.compile(model)", 'torch.compile(model, mode="max-autotune")'),
         ),
         (TF32, "torch.backends.cuda.matmul.allow_tf32 = True"),
-        (DEVICE, "device = model.transformer.wte.weight.device.type"),
+        (DEVICE, "model.transformer.wte.weight.device.type"),
     ],
 )
