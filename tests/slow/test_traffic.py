@@ -42,10 +42,14 @@ from cs336_course.demos import fake_ranks
 from cs336_lib.bill.traffic import Layout
 
 def wire():
-    """Bytes that the loopback device has carried."""
+    """Bytes that the loopback device has carried, without the headers of its packets.
+
+    A busy machine sends more and smaller packets. Each has 66 bytes of Ethernet, IP and TCP headers.
+    """
     dist.barrier()
     lines = Path("/proc/net/dev").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.strip().startswith("lo:"))
+    lo = next(line.split() for line in lines if line.strip().startswith("lo:"))
+    return int(lo[1]) - 66 * int(lo[2])
 
 def count(rank, ranks, folder):
     """Write what this rank sends in a step of each layout."""
@@ -53,8 +57,12 @@ def count(rank, ranks, folder):
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
     found = {}
     for name, (fields, sequence) in json.loads((folder / "layouts.json").read_text()).items():
-        before = wire()
-        found[name] = fake_ranks.run_step(Layout(**fields), sequence), wire() - before
+        carried = []  # a busy machine sends some packets twice, so the least counts
+        for _ in range(3):
+            before = wire()
+            sent = fake_ranks.run_step(Layout(**fields), sequence)
+            carried.append(wire() - before)
+        found[name] = sent, min(carried)
     (folder / f"{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
 
@@ -98,7 +106,7 @@ def test_processes_send_the_traffic(tmp_path, ranks):
         fake = fake_ranks.count(layout, sequence)
         (first, _), (last, carried) = of_ranks[0][name], of_ranks[-1][name]
         if alone and name in ("ddp", "fsdp"):
-            assert carried == pytest.approx(wire(name, ranks, first, layout), rel=0.05), name
+            assert carried == pytest.approx(wire(name, ranks, first, layout), rel=0.02), name
         # A device in the middle sends in both directions, and these have one direction each.
         assert sum(rank.pop("send", (0, 0))[1] for rank in (first, last)) == edges, name
         fake.pop("send", None)
