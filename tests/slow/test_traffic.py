@@ -44,7 +44,7 @@ from cs336_lib.bill.traffic import Layout
 def wire():
     """Bytes that the loopback device has carried, without the headers of its packets.
 
-    A busy machine sends more and smaller packets. Each has 66 bytes of Ethernet, IP and TCP headers.
+    A busy machine sends more and smaller packets, each with 66 bytes of headers.
     """
     dist.barrier()
     lines = Path("/proc/net/dev").read_text().splitlines()
