@@ -127,10 +127,8 @@ def cluster_of(device: Device, inner: str = "", outer: str = "") -> Cluster:
     names = {"inner": inner or device.inner, "outer": outer or device.outer}
     for flag, name in names.items():
         if not name:
-            advice = f"give --{flag}, one of {', '.join(LINKS)}"
-            raise UserError(
-                f"the {flag} link of {device.name} isn't in data/devices.json; {advice}"
-            )
+            missing = f"{device.name} has no known {flag} link"
+            raise UserError(f"{missing}; give --{flag}, one of {', '.join(LINKS)}")
         if name not in LINKS:
             raise UserError(f"{flag} {name!r} is unknown; one of {', '.join(LINKS)} expected")
     return Cluster(device, LINKS[names["inner"]], LINKS[names["outer"]])
