@@ -24,6 +24,9 @@ class Efficiency:
         inner: Fraction of the bandwidth between the devices of a machine.
         outer: Fraction of the bandwidth between machines.
         overlap: Fraction of the passes during which gradients and weights travel for free.
+        async_tensor: Fraction of the sums of tensor parallelism that async TP hides. It isn't
+            fitted: torchtitan's benchmarks/asyncTP_llama3_h100_2025-06_torchtitan.md has 9% and
+            10% more tokens/s with it, and without it 28% of a simulated step are sums.
     """
 
     matmul: float = 0.75
@@ -33,6 +36,7 @@ class Efficiency:
     inner: float = 0.52
     outer: float = 0.9
     overlap: float = 0.95
+    async_tensor: float = 0.3
 
 
 @dataclass(frozen=True)

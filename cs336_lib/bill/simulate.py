@@ -128,7 +128,7 @@ def waiting_pass(work: Workload, cluster: Cluster, computing: Pass, pairs: int =
     pair = traffic.LOW * tokens * traffic.kv_width(a)
     others = pairs * (layout.cp - 1) * pair / layout.tp
     return Pass(
-        tensor=max(0.0, sums - hides) if work.async_tensor else sums,
+        tensor=sums - work.async_tensor * cluster.efficiency.async_tensor * min(sums, hides),
         expert=experts / cluster.bandwidth(layout.ep, layout.tp, "all-to-all"),
         context=max(0.0, others / cluster.bandwidth(layout.cp, layout.tp) - hides),
     )
@@ -330,8 +330,8 @@ def pipeline_events(work: Workload, cluster: Cluster) -> Iterator[Event]:
 def pipeline_seconds(work: Workload, cluster: Cluster) -> float:
     """Return when the last pass of a step ends.
 
-    A long step repeats itself. It starts and ends with up to 3 `pp` micro-batches, and all others
-    take equally long, so the time of one is that of `pp` more.
+    A long step repeats itself: from 2 `pp` micro-batches on, each further one takes equally long.
+    So we run 2 `pp` and 3 `pp` of them.
     """
     layout = work.layout
 
@@ -339,7 +339,7 @@ def pipeline_seconds(work: Workload, cluster: Cluster) -> float:
         shorter = replace(work, layout=replace(layout, micro_batches=passes))
         return max(event.end for event in pipeline_events(shorter, cluster))
 
-    some, passes = 3 * layout.pp, layout.micro_batches
+    some, passes = 2 * layout.pp, layout.micro_batches
     if passes <= some + layout.pp:
         return ends(passes)
     start = ends(some)
