@@ -128,7 +128,7 @@ def waiting_pass(work: Workload, cluster: Cluster, computing: Pass, pairs: int =
     pair = traffic.LOW * tokens * traffic.kv_width(a)
     others = pairs * (layout.cp - 1) * pair / layout.tp
     return Pass(
-        tensor=max(0.0, sums - hides) if work.async_tensor else sums,
+        tensor=sums - work.async_tensor * cluster.efficiency.async_tensor * min(sums, hides),
         expert=experts / cluster.bandwidth(layout.ep, layout.tp, "all-to-all"),
         context=max(0.0, others / cluster.bandwidth(layout.cp, layout.tp) - hides),
     )
@@ -282,16 +282,25 @@ def pass_seconds(work: Workload, cluster: Cluster) -> dict[Kind, list[float]]:
     }
 
 
-def pipeline_seconds(work: Workload, cluster: Cluster) -> float:
-    """Run the passes of a step on all stages, and return when the last one ends.
+class Event(NamedTuple):
+    """A pass on a stage, from its start to its end in seconds."""
+
+    stage: int
+    operation: Operation
+    start: float
+    end: float
+
+
+def pipeline_events(work: Workload, cluster: Cluster) -> Iterator[Event]:
+    """Run the passes of a step on all stages, and yield them in an order in which they can start.
 
     A pass starts when its stage is free and its input has arrived.
     """
     layout, seconds = work.layout, pass_seconds(work, cluster)
     residual = traffic.LOW * layout.micro_batch * work.seq / layout.cp
     residual *= work.architecture.n_embd / layout.tp
-    stage = layout.tp * layout.cp * layout.dp  # devices
-    hop = residual / cluster.bandwidth(layout.pp, stage) if layout.pp > 1 else 0.0
+    apart = layout.tp * layout.cp * layout.dp  # devices from a stage to the next
+    hop = residual / cluster.bandwidth(layout.pp, apart) if layout.pp > 1 else 0.0
     last = layout.pp * layout.chunks - 1
     ended: dict[tuple[Kind, int, int], float] = {}  # by pass, micro-batch and place in the model
 
@@ -313,10 +322,28 @@ def pipeline_seconds(work: Workload, cluster: Cluster) -> float:
                 ready = arrival(kind, number, place)
                 if ready is None:
                     break
-                queue.popleft()
-                free[stage] = max(free[stage], ready) + seconds[kind][place]
-                ended[kind, number, place] = free[stage]
-    return max(free)
+                start = max(free[stage], ready)
+                free[stage] = ended[kind, number, place] = start + seconds[kind][place]
+                yield Event(stage, queue.popleft(), start, free[stage])
+
+
+def pipeline_seconds(work: Workload, cluster: Cluster) -> float:
+    """Return when the last pass of a step ends.
+
+    A long step repeats itself: from 2 `pp` micro-batches on, each further one takes equally long.
+    So we run 2 `pp` and 3 `pp` of them.
+    """
+    layout = work.layout
+
+    def ends(passes: int) -> float:
+        shorter = replace(work, layout=replace(layout, micro_batches=passes))
+        return max(event.end for event in pipeline_events(shorter, cluster))
+
+    some, passes = 2 * layout.pp, layout.micro_batches
+    if passes <= some + layout.pp:
+        return ends(passes)
+    start = ends(some)
+    return start + (ends(some + layout.pp) - start) / layout.pp * (passes - some)
 
 
 def dualpipe_seconds(work: Workload, cluster: Cluster) -> float:
