@@ -9,7 +9,7 @@ from cs336_lib import accounting
 from cs336_lib.accounting import Architecture
 from cs336_lib.bill import traffic
 from cs336_lib.bill.memory import peak
-from cs336_lib.bill.models import Published, model
+from cs336_lib.bill.models import SHAPE, Published, chosen
 from cs336_lib.bill.simulate import (
     FAILURES_PER_DEVICE_HOUR,
     Cluster,
@@ -77,7 +77,7 @@ def estimate(**options: Any) -> str:
     wanted = Estimate(**options)
     device = find_device(wanted.hardware)
     check_estimate(wanted, device)
-    found = model(wanted.model) if wanted.model else None
+    found = chosen(wanted, wanted.seq)
     text = f"{wanted.gpus:,} x {device.name}\n  source   {device.source}\n\n"
     if found is not None:
         text += model_table(found, wanted)
@@ -103,10 +103,11 @@ def check_estimate(wanted: Estimate, device: Device) -> None:
             f"dtype {wanted.dtype!r} has no peak for the {device.name}; one of {known} expected"
         )
     accounting.require_choice("convention", wanted.convention, ("palm", "causal"))
-    if wanted.model and wanted.params:
-        both = f"params is {wanted.params} and model is {wanted.model}"
-        raise UserError(f"{both}; give one of the two")
-    if not wanted.model:
+    described = any(getattr(wanted, name) is not None for name in SHAPE)
+    if (wanted.model or described) and wanted.params:
+        model = f"model is {wanted.model}" if wanted.model else "a shape is given"
+        raise UserError(f"params is {wanted.params} and {model}; give one of the two")
+    if not wanted.model and not described:
         for name, default in (("seq", 0), ("convention", "palm")):
             value = getattr(wanted, name)
             if value != default:
@@ -244,6 +245,7 @@ USUAL: dict[str, Any] = {
     "recompute": "selective",
 }
 
+MFU = {"palm": "as in PaLM: all keys", "causal": "causal: keys that the mask lets through"}
 WAITS = ("tensor", "expert", "context", "pipeline", "data")
 
 
@@ -261,7 +263,9 @@ def simulation(**options: Any) -> str:
     """
     wanted = Simulate(**options)
     check_simulate(wanted)
-    found = model(wanted.model)
+    found = chosen(wanted, wanted.seq)
+    if found is None:
+        raise UserError("model is ''; the name of one, a file or a folder expected")
     cluster = Cluster(find_device(wanted.hardware), LINKS[wanted.inner], LINKS[wanted.outer])
     seq = training_length(found.architecture, wanted.seq)
     batch = wanted.batch or 2 * wanted.gpus
@@ -356,7 +360,7 @@ def step_table(title: str, work: Workload, cluster: Cluster, wanted: Simulate) -
 {layout.micro_batch} x {work.seq:,} tokens
   step     {digits(step.seconds)} s: {seconds(step, ("matmuls", "elementwise", "update"))}
   waits    {seconds(step, WAITS) or "never"}
-  speed    {step.mfu:.1%} MFU (as in PaLM: all keys), {speed:,.0f} tokens/s
+  speed    {mfu(work, step, wanted):.1%} MFU ({MFU[wanted.convention]}), {speed:,.0f} tokens/s
   memory   {kinds}
            {gigabytes(total)} of {gigabytes(there)}; {fits}
   sends    {moved or "nothing"} from each device in a step
@@ -367,6 +371,13 @@ checkpoint every {duration(interval)}, {good:.0%} of the time counts"""
         text += f"\n  slow     a stage {wanted.straggler:g} times as slow makes the step "
         text += f"{step.seconds / usual.seconds:.2f} times as long"
     return text
+
+
+def mfu(work: Workload, step: Step, wanted: Simulate) -> float:
+    """Return the MFU of a step in the wanted convention."""
+    flops = accounting.train_flops_per_token
+    counted = flops(work.architecture, work.seq, wanted.convention)
+    return step.mfu * counted / flops(work.architecture, work.seq)
 
 
 def remedy(work: Workload, there: float) -> str:
@@ -450,13 +461,15 @@ def sweep_table(title: str, work: Workload, cluster: Cluster, wanted: Simulate, 
     for tried, step in found[:10]:
         at = tried.layout
         cells = (at.tp, at.pp, at.dp, at.ep, at.chunks, at.zero, at.micro_batch, tried.recompute)
-        rows.append((*map(str, cells), f"{digits(step.seconds)} s", f"{step.mfu:.1%}"))
+        rows.append(
+            (*map(str, cells), f"{digits(step.seconds)} s", f"{mfu(tried, step, wanted):.1%}")
+        )
     lines = "\n".join(table(rows))
     head = (
         f"{title} on {gpus:,} x {cluster.device.name}, {batch:,} sequences of {work.seq:,} tokens"
     ) + "".join(f", {name} {fixed[name]}" for name in ("cp", "schedule") if name in fixed)
     return f"""\
-{head}; MFU as in PaLM
+{head}; MFU {MFU[wanted.convention].partition(":")[0]}
 {lines}
 {len(found)} layouts fit, and these are the fastest. tp x pp GPUs (tensor, pipeline) share a model,
 dp is the number of its copies, and ep GPUs share its experts. For details of the first, run
