@@ -44,18 +44,27 @@ class Architecture:
         mlp_width: Inner width of the dense MLPs.
         gated: Whether an MLP has a gate (SwiGLU), and so three matrices instead of two.
         tied: Whether the output matrix is the embedding.
+        output_bias: Whether the output matrix has a bias.
         positions: Whether positions have a learned embedding, as in GPT-2.
+        unused_positions: Rows of this embedding before the first position, as in OPT.
         qkv_bias: Whether queries, keys and values have biases.
         out_bias: Whether the attention output has a bias.
         mlp_bias: Whether the MLP's layers have biases, also in experts.
+        act_params: Trained numbers in an MLP's activation function, as in Apertus.
+        block_norms: Number of norms in a block: 1 if attention and MLP are parallel and share it,
+            and 4 if both also have one behind them.
+        end_norms: Number of norms outside of blocks. BLOOM has one behind the embedding, too.
+        norm_weight: Whether norms have a weight.
         norm_bias: Whether norms have a bias (LayerNorm), or only a weight (RMSNorm).
-        qk_norm: Whether queries and keys are normalized: not, per "head", or at "full" width.
+        qk_norm: Whether queries and keys are normalized: not, per "head", or at "full" width. Those
+            per head have a bias if the other norms have one.
         sinks: Whether each head has a learned attention sink.
-        n_dense: Number of first layers with a dense MLP, if the others have experts.
+        n_dense: Number of layers with a dense MLP, if the others have experts.
         n_expert: Number of routed experts in a layer, or 0 for a dense model.
         n_active: Number of routed experts that process a token.
         n_group: Number of groups that these experts are from at most, or 0 for any number.
         n_shared: Number of experts that process every token.
+        shared_gate: Whether a vector weighs the shared experts' result, as in Qwen2's MoE.
         expert_width: Inner width of an expert.
         router_bias: Whether the router has a bias that is trained.
         q_rank: Rank of the queries in multi-head latent attention (MLA), or 0 for full rank.
@@ -76,10 +85,16 @@ class Architecture:
     mlp_width: int
     gated: bool = True
     tied: bool = False
+    output_bias: bool = False
     positions: bool = False
+    unused_positions: int = 0
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
+    act_params: int = 0
+    block_norms: int = 2
+    end_norms: int = 1
+    norm_weight: bool = True
     norm_bias: bool = False
     qk_norm: Literal["", "head", "full"] = ""
     sinks: bool = False
@@ -88,6 +103,7 @@ class Architecture:
     n_active: int = 0
     n_group: int = 0
     n_shared: int = 0
+    shared_gate: bool = False
     expert_width: int = 0
     router_bias: bool = False
     q_rank: int = 0
@@ -116,6 +132,16 @@ class Architecture:
     def value_dim(self) -> int:
         """Width of a value of one head."""
         return self.v_dim or self.head_dim
+
+    @property
+    def norm_size(self) -> int:
+        """Number of parameters of a norm of the residual stream."""
+        return self.n_embd * (self.norm_weight + self.norm_bias)
+
+    @property
+    def router_size(self) -> int:
+        """Number of parameters that choose a layer's experts and weigh the shared ones."""
+        return self.n_expert * (self.n_embd + self.router_bias) + self.shared_gate * self.n_embd
 
 
 Model = GPTConfig | Architecture
@@ -166,7 +192,8 @@ def attention_matrices(a: Architecture) -> int:
 def attention_vectors(a: Architecture) -> int:
     """Count the biases, norms and sinks of one layer's attention."""
     q, kv = a.n_head * a.head_dim, a.n_kv_head * a.head_dim
-    norms = {"": 0, "head": 2 * a.head_dim, "full": q + kv}[a.qk_norm] + a.q_rank + a.kv_rank
+    per_head = 2 * a.head_dim * (1 + a.norm_bias)
+    norms = {"": 0, "head": per_head, "full": q + kv}[a.qk_norm] + a.q_rank + a.kv_rank
     biases = a.qkv_bias * (q + 2 * kv) + a.out_bias * a.n_embd
     return norms + biases + a.sinks * a.n_head
 
@@ -177,8 +204,8 @@ def mlp_matrices(a: Architecture, width: int) -> int:
 
 
 def mlp_vectors(a: Architecture, width: int) -> int:
-    """Count the biases of an MLP or an expert of this inner width."""
-    return a.mlp_bias * ((2 if a.gated else 1) * width + a.n_embd)
+    """Count the biases of an MLP or an expert of this inner width, and its activation's numbers."""
+    return a.mlp_bias * ((2 if a.gated else 1) * width + a.n_embd) + a.act_params
 
 
 def parameter_counts(model: Model) -> Counter[str]:
@@ -193,14 +220,14 @@ def parameter_counts(model: Model) -> Counter[str]:
     return +Counter(
         {
             "wte": a.vocab_size * a.n_embd,
-            "wpe": a.positions * a.block_size * a.n_embd,
+            "wpe": a.positions * (a.block_size + a.unused_positions) * a.n_embd,
             "attention": a.n_layer * (attention_matrices(a) + attention_vectors(a)),
             "mlp": a.dense_layers * dense,
             "experts": a.expert_layers * a.n_expert * expert,
             "shared experts": a.expert_layers * a.n_shared * expert,
-            "router": a.expert_layers * a.n_expert * (a.n_embd + a.router_bias),
-            "norms": (2 * a.n_layer + 1) * a.n_embd * (2 if a.norm_bias else 1),
-            "output": 0 if a.tied else a.vocab_size * a.n_embd,
+            "router": a.expert_layers * a.router_size,
+            "norms": (a.block_norms * a.n_layer + a.end_norms) * a.norm_size,
+            "output": a.vocab_size * ((0 if a.tied else a.n_embd) + a.output_bias),
         }
     )
 
@@ -231,7 +258,7 @@ def matmul_parameters(model: Model) -> int:
     return (
         a.n_layer * attention_matrices(a)
         + a.dense_layers * mlp_matrices(a, a.mlp_width)
-        + a.expert_layers * (experts + a.n_expert * a.n_embd)
+        + a.expert_layers * (experts + (a.n_expert + a.shared_gate) * a.n_embd)
         + a.vocab_size * a.n_embd
     )
 

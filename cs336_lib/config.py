@@ -268,11 +268,35 @@ class TrainConfig:
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """Estimate training days and the largest model that fits, and show the arithmetic."""
+class Shape:
+    """A model by its name or file, or by the shape of its blocks."""
 
     model: str = ""
-    """A published model such as llama3-405b, or a folder with a Hugging Face config.json."""
+    """A published model such as llama3-405b, or a Hugging Face config.json or its folder."""
+    n_layer: int | None = None
+    """Number of blocks, if there is no such file. The shape needs this and --n-embd."""
+    n_embd: int | None = None
+    """Width of the residual stream."""
+    n_head: int | None = None
+    """Number of query heads (None: one for 128 of the width)."""
+    n_kv_head: int | None = None
+    """Number of key and value heads (None: as many as query heads)."""
+    head_dim: int | None = None
+    """Width of a head (None: width / heads)."""
+    mlp_width: int | None = None
+    """Inner width of an MLP or an expert (None: 8/3 of the width)."""
+    vocab_size: int | None = None
+    """Rows of the embedding (None: 128256)."""
+    n_expert: int | None = None
+    """Number of experts in each block, if there are any."""
+    n_active: int | None = None
+    """Number of experts that process a token."""
+
+
+@dataclass(frozen=True)
+class Estimate(Shape):
+    """Estimate training days and the largest model that fits, and show the arithmetic."""
+
     seq: int = 0
     """Tokens in a training sequence of this model (0: its context, at most 8192)."""
     params: float | None = None
@@ -308,11 +332,11 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Simulate:
+class Simulate(Shape):
     """Simulate a step on a cluster, or find its fastest layout without --tp, --pp and --dp."""
 
     model: str = "llama3-8b"
-    """A published model such as llama3-405b, or a folder with a Hugging Face config.json."""
+    """A published model such as llama3-405b, or a Hugging Face config.json or its folder."""
     gpus: int = 8
     """Number of devices."""
     hardware: str = "h100"
@@ -361,6 +385,9 @@ class Simulate:
     """Sequences in a forward pass of a replica (None: 1, or the fastest in the list)."""
     recompute: Literal["none", "selective", "full"] | None = None
     """What the backward pass computes again (None: selective, or the fastest in the list)."""
+    convention: Literal["palm", "causal"] = "palm"
+    """Keys in attention whose FLOPs MFU counts: all (palm), as in most papers, or those that the
+    causal mask lets through (causal)."""
     straggler: float = 1.0
     """Factor by which the devices of one stage are slower than the others."""
     save: float = 60.0

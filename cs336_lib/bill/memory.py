@@ -73,7 +73,7 @@ def attention_part(a: Architecture, of: Recipe, attention: Attention, keys: int)
     pairs = a.n_head if a.kv_rank else a.n_kv_head
     q, k, v = a.n_head * a.qk_dim, pairs * a.qk_dim, pairs * a.value_dim
     out, c = a.n_head * a.value_dim, a.n_embd
-    saved = norm_bytes(a, of) + of.saved * c + of.compute * (q + k + v + out)
+    saved = norms_bytes(a, of) + of.saved * c + of.compute * (q + k + v + out)
     outputs = [q, k, v, c]
     if of.saved < of.compute:
         saved += of.saved * out  # quantized for the output matrix
@@ -100,6 +100,11 @@ def attention_part(a: Architecture, of: Recipe, attention: Attention, keys: int)
     )
 
 
+def norms_bytes(a: Architecture, of: Recipe) -> float:
+    """Return what the norms of half a block save for a token."""
+    return a.block_norms / 2 * norm_bytes(a, of)
+
+
 def norm_bytes(a: Architecture, of: Recipe) -> float:
     """Return what a norm of the residual stream saves for a token: input and fp32 statistics."""
     return of.residual * a.n_embd + (8 if a.norm_bias else 4)
@@ -111,7 +116,7 @@ def mlp_part(a: Architecture, of: Recipe) -> Part:
     inner, result = of.compute * branches * width, of.saved * width
     more = of.compute * width - result  # the gradient of the result, which is free by then
     return Part(
-        norm_bytes(a, of) + of.saved * c + inner + result,
+        norms_bytes(a, of) + of.saved * c + inner + result,
         (of.compute * width,) * branches + (of.compute * c,),
         (
             (of.compute * width, c * width),
@@ -130,7 +135,7 @@ def experts_part(a: Architecture, of: Recipe, ep: int) -> Part:
     c, width, slots, branches = a.n_embd, a.expert_width, a.n_active, 2 if a.gated else 1
     inner, result = of.compute * branches * width, of.saved * width
     ends = (of.saved + of.compute) * c
-    saved = norm_bytes(a, of) + of.saved * c + 4 * a.n_expert + 24 * slots
+    saved = norms_bytes(a, of) + of.saved * c + 4 * a.n_expert + 24 * slots
     saved += slots * (ends + inner + result) + a.n_shared * (inner + result)
     shared = (of.compute * a.n_shared * width,) * branches + (of.compute * c,)
     routed = (of.compute * slots * branches * width, of.compute * slots * c)

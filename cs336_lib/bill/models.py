@@ -1,13 +1,13 @@
 """Read the shape of published models by their name, or of any config.json."""
 
 import reprlib
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from cs336_lib.accounting import Architecture, architecture_of, count_parameters
-from cs336_lib.config import GPTConfig, UserError
+from cs336_lib.accounting import Architecture, count_parameters
+from cs336_lib.config import Shape, UserError
 from cs336_lib.data.corpus import DATA
 from cs336_lib.io import read_json
 
@@ -31,171 +31,521 @@ class Published:
     active: str = ""
 
 
+Config = Mapping[str, Any]  # a config.json without its nulls
+Reader = Callable[[Config], Any]
+
+# The names of a number in a config.json, by the field of `Architecture`. Families differ.
+NAMES: dict[str, tuple[str, ...]] = {
+    "n_layer": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    "n_embd": ("hidden_size", "n_embd", "n_embed", "d_model"),
+    "n_head": ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads"),
+    "n_kv_head": ("num_key_value_heads", "num_kv_heads", "n_kv_head"),
+    "head_dim": ("head_dim",),
+    "mlp_width": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "mlp_width"),
+    "vocab_size": ("vocab_size",),
+    "block_size": (
+        "max_position_embeddings",
+        "n_positions",
+        "max_seq_len",
+        "seq_length",
+        "block_size",
+    ),
+    "n_expert": (
+        *("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "n_expert"),
+    ),
+    "n_active": ("num_experts_per_tok", "moe_k", "moe_topk", "n_active"),
+    "n_shared": ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"),
+    "n_dense": ("first_k_dense_replace", "num_dense_layers"),
+    "expert_width": ("moe_intermediate_size",),
+    "shared_width": ("shared_expert_intermediate_size", "shared_intermediate_size"),
+    "window": ("sliding_window", "window_size", "attention_chunk_size"),
+}
+SHAPE = tuple(field.name for field in fields(Shape) if field.name != "model")
+SPARSE = ("n_expert", "n_active")
+MANY, MOST = 10**6, 10**9
 # The smallest and the largest value of each number that is read from a config.json.
 RANGES: dict[str, tuple[int, int]] = {
-    **dict.fromkeys(("n_layer", "n_embd", "n_head", "n_inner"), (1, 10**6)),
-    **dict.fromkeys(("num_hidden_layers", "hidden_size", "intermediate_size"), (1, 10**6)),
-    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "head_dim"), (1, 10**6)),
-    **dict.fromkeys(("vocab_size", "n_positions", "max_position_embeddings"), (1, 10**9)),
-    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), (1, 10**6)),
-    **dict.fromkeys(("num_experts_per_tok", "moe_intermediate_size"), (1, 10**6)),
-    **dict.fromkeys(("n_shared_experts", "first_k_dense_replace", "topk_group"), (0, 10**6)),
-    **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "sliding_window"), (1, 10**6)),
-    **dict.fromkeys(("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), (1, 10**6)),
+    **{name: (1, MANY) for names in NAMES.values() for name in names},
+    **dict.fromkeys((*NAMES["vocab_size"], *NAMES["block_size"]), (1, MOST)),
+    **dict.fromkeys((*NAMES["n_shared"], *NAMES["n_dense"]), (0, MANY)),
+    **dict.fromkeys(NAMES["shared_width"], (0, MANY)),
+    **dict.fromkeys(NAMES["window"], (0, MOST)),
+    **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "intermediate_size_mlp"), (1, MANY)),
+    **dict.fromkeys(("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), (1, MANY)),
+    **dict.fromkeys(
+        ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval"), (1, MANY)
+    ),
+    **dict.fromkeys(("moe_layer_start_index", "topk_group", "max_window_layers"), (0, MANY)),
+    **dict.fromkeys(("sliding_window_pattern", "attention_chunk_size"), (1, MOST)),
+    **dict.fromkeys(("num_ln_in_parallel_attn", "word_embed_proj_dim"), (1, MANY)),
+    "moe_layer_end_index": (-1, MANY),
 }
-FLAGS = ("tie_word_embeddings", "attention_bias", "mlp_bias")
-# Null in these means what a missing field does, and in `q_lora_rank` that queries have full rank.
-NULLABLE = ("n_inner", "num_key_value_heads", "head_dim", "n_shared_experts", "topk_group", *FLAGS)
+FLAGS = (
+    *("tie_word_embeddings", "attention_bias", "attention_out_bias", "mlp_bias", "qkv_bias"),
+    *("use_bias", "use_qkv_bias", "enable_bias", "bias", "lm_head_bias", "no_bias"),
+    *("qk_layernorm", "use_qk_norm", "use_sliding_window", "use_post_norm", "multi_query"),
+    *("parallel_attn", "new_decoder_architecture", "do_layer_norm_before", "alibi"),
+    *("layer_norm_elementwise_affine", "_remove_final_layer_norm"),
+)
+LISTS = ("layer_types", "mlp_layer_types", "mlp_only_layers", "moe_layers")
+ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
 
 
-def from_hugging_face(raw: Mapping[str, Any], where: object = "config.json") -> Architecture:
+def need(field: str) -> Reader:
+    """Return a reader of a field of `NAMES` that a config must have."""
+
+    def read(config: Config) -> Any:
+        for name in NAMES.get(field, (field,)):
+            if name in config:
+                return config[name]
+        raise KeyError(field)
+
+    return read
+
+
+def found(field: str, default: Any) -> Reader:
+    """Return a reader of a field of `NAMES` that a config may have."""
+    names = NAMES.get(field, (field,))
+    return lambda config: next((config[name] for name in names if name in config), default)
+
+
+def four_wide(config: Config) -> int:
+    """Return the inner width of an MLP, four times the width where a config has none."""
+    return found("mlp_width", 4 * need("n_embd")(config))(config)
+
+
+def heads_wide(config: Config) -> int:
+    """Return the width of a head, an equal part of the width where a config has none."""
+    return found("head_dim", need("n_embd")(config) // need("n_head")(config))(config)
+
+
+def always(config: Config, layer: int) -> bool:
+    """Say that every layer has a sliding window."""
+    return True
+
+
+def but_every(period: int) -> Callable[[Config, int], bool]:
+    """Return whether a layer has a sliding window, as all have but each `period`-th."""
+    return lambda config, layer: (layer + 1) % config.get("sliding_window_pattern", period) > 0
+
+
+def from_layer(first: int) -> Callable[[Config, int], bool]:
+    """Return whether a layer has a sliding window, as those have from `max_window_layers` on."""
+    return lambda config, layer: layer >= config.get("max_window_layers", first)
+
+
+def windows(has: Callable[[Config, int], bool], switch: bool = False) -> dict[str, Any]:
+    """Return a family's sliding window and the number of layers with one.
+
+    A config's `layer_types` come before `has`. Attention within chunks counts as a window of the
+    chunk's size, which is right for the cache and for sequences of one chunk.
+
+    Args:
+        has: Whether a layer has a window, by the config and its number from 0.
+        switch: Whether windows are off without `use_sliding_window`.
+    """
+
+    def size(config: Config) -> int:
+        if switch and not config.get("use_sliding_window", False):
+            return 0
+        return found("window", 0)(config)
+
+    def count(config: Config) -> int:
+        layers, kinds = need("n_layer")(config), config.get("layer_types")
+        if not size(config):
+            return 0
+        if kinds is not None:
+            return layers - kinds.count("full_attention")
+        return sum(has(config, layer) for layer in range(layers))
+
+    return {"window": size, "n_window": count}
+
+
+def dense_layers(first: int) -> dict[str, Any]:
+    """Return the number of layers with a dense MLP in a family whose first layers have one.
+
+    A config has a list of kinds, the number of first layers, or a period of layers with experts.
+    """
+
+    def count(config: Config) -> int:
+        layers = need("n_layer")(config)
+        if "mlp_layer_types" in config:
+            return config["mlp_layer_types"].count("dense")
+        step, dense = config.get("decoder_sparse_step", 1), config.get("mlp_only_layers", ())
+        start = found("n_dense", first)(config)
+        return sum(n < start or n in dense or (n + 1) % step > 0 for n in range(layers))
+
+    return {"n_dense": count}
+
+
+def ernie_dense(config: Config) -> int:
+    """Count the layers with a dense MLP of an ERNIE 4.5, whose experts begin and end somewhere."""
+    layers, step = need("n_layer")(config), config.get("moe_layer_interval", 1)
+    first, last = config.get("moe_layer_start_index", 1), config.get("moe_layer_end_index", -1)
+    last = layers - 1 if last == -1 else last
+    return layers - sum((n + 1) % step == 0 for n in range(first, min(last, layers - 1) + 1))
+
+
+def llama4_dense(config: Config) -> int:
+    """Count the layers of a Llama 4 with a dense MLP, all but every second one in Maverick."""
+    layers, step = need("n_layer")(config), config.get("interleave_moe_layer_step", 1)
+    return layers - len(
+        config["moe_layers"] if "moe_layers" in config else range(step, layers + 1, step)
+    )
+
+
+def same_width(config: Config) -> int:
+    """Return how many experts are as wide as the shared one of a config."""
+    shared, one = need("shared_width")(config), found("expert_width", None)(config)
+    one = one or need("mlp_width")(config)
+    if shared % one:
+        raise UserError(f"the shared expert's width is {shared}; a multiple of {one} expected")
+    return shared // one
+
+
+def falcon_heads(config: Config) -> int:
+    """Return the number of key and value heads of a Falcon."""
+    if config.get("multi_query", True) and not config.get("new_decoder_architecture", False):
+        return 1
+    return found("n_kv_head", need("n_head")(config))(config)
+
+
+def falcon_norms(config: Config) -> int:
+    """Return the number of norms in a block of a Falcon, whose 7B has one for both halves."""
+    if config.get("new_decoder_architecture", False):
+        return config.get("num_ln_in_parallel_attn", 2)
+    return 1 if config.get("parallel_attn", True) else 2
+
+
+def attention_bias(default: bool) -> dict[str, Any]:
+    """Return the biases of a family that has one flag for all of attention."""
+    one = found("attention_bias", default)
+    return {"qkv_bias": one, "out_bias": one}
+
+
+def biased(name: str) -> dict[str, Any]:
+    """Return the biases of a family that has one flag for all matrices of a block."""
+    return dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), found(name, True))
+
+
+def qk_norm(name: str, kind: str, default: bool = False) -> dict[str, Any]:
+    """Return the norm of queries and keys of a family that has a flag for it."""
+    return {"qk_norm": lambda config: kind if config.get(name, default) else ""}
+
+
+# What every family has, unless its own line says otherwise.
+COMMON: dict[str, Any] = {
+    "n_layer": need("n_layer"),
+    "n_embd": need("n_embd"),
+    "n_head": need("n_head"),
+    "n_kv_head": lambda config: found("n_kv_head", need("n_head")(config))(config),
+    "head_dim": heads_wide,
+    "vocab_size": need("vocab_size"),
+    "block_size": need("block_size"),
+    "mlp_width": need("mlp_width"),
+    "tied": found("tie_word_embeddings", False),
+}
+TIED = {"tied": found("tie_word_embeddings", True)}
+BIASED = {"qkv_bias": True, "out_bias": True, "mlp_bias": True}
+LAYER_NORM = {"norm_bias": True}
+PLAIN = {"gated": False}  # an MLP of two matrices
+FOUR_WIDE = {"mlp_width": lambda config: 4 * need("n_embd")(config)}
+MLP_BIAS = {"mlp_bias": found("mlp_bias", False)}
+LLAMA = attention_bias(False) | MLP_BIAS
+WINDOWED = windows(always)
+GPT2 = TIED | BIASED | LAYER_NORM | PLAIN | {"positions": True, "mlp_width": four_wide}
+GPTJ = LAYER_NORM | PLAIN | {"mlp_bias": True, "mlp_width": four_wide}
+GPTJ |= {"n_kv_head": need("n_head"), "block_norms": 1, "output_bias": True}
+OPT = TIED | LAYER_NORM | PLAIN | {"positions": True, "unused_positions": 2}
+GEMMA = TIED | attention_bias(False) | {"head_dim": found("head_dim", 256)}
+GEMMA2 = GEMMA | windows(but_every(2)) | {"block_norms": 4}
+GLM = {"qkv_bias": found("attention_bias", True), "head_dim": found("head_dim", 128)}
+COHERE = TIED | attention_bias(False) | {"block_norms": 1}
+HUNYUAN = attention_bias(False) | {"qk_norm": "head"}
+# Experts as wide as `intermediate_size`, and experts with a width of their own
+MIXTRAL = {
+    "n_expert": need("n_expert"),
+    "n_active": need("n_active"),
+    "expert_width": need("mlp_width"),
+}
+EXPERTS = (
+    MIXTRAL
+    | {
+        "expert_width": need("expert_width"),
+        "n_shared": found("n_shared", 0),
+    }
+    | dense_layers(0)
+)
+SHARED = {"n_shared": same_width}
+MLA = {
+    "head_dim": need("qk_nope_head_dim"),
+    "q_rank": need("q_lora_rank"),
+    "kv_rank": need("kv_lora_rank"),
+    "rope_dim": need("qk_rope_head_dim"),
+    "v_dim": need("v_head_dim"),
+}
+DEEPSEEK = MLA | EXPERTS | {"n_group": found("topk_group", 0)}
+GPT_OSS = MIXTRAL | BIASED | windows(but_every(2)) | {"router_bias": True, "sinks": True}
+QWEN3 = attention_bias(False) | {"qk_norm": "head"}
+HEAD_128 = {"head_dim": found("head_dim", 128)}
+ERNIE = TIED | biased("use_bias")
+ERNIE |= dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), found("use_bias", False))
+
+# By the model_type of a config.json. Each line is checked against transformers.
+FAMILIES: dict[str, dict[str, Any]] = {
+    "apertus": attention_bias(False) | PLAIN | {"qk_norm": "head", "act_params": 2},
+    "arcee": LLAMA | PLAIN,
+    "biogpt": OPT | BIASED | {"mlp_width": four_wide},
+    "bloom": TIED
+    | BIASED
+    | LAYER_NORM
+    | PLAIN
+    | FOUR_WIDE
+    | {"block_size": found("block_size", 2048), "end_norms": 2},
+    "codegen": GPTJ,
+    "cohere": COHERE | qk_norm("use_qk_norm", "full"),
+    "cohere2": COHERE | windows(but_every(4)),
+    "cwm": MLP_BIAS | windows(lambda config, layer: layer % 4 > 0),
+    "deepseek_v2": DEEPSEEK | MLP_BIAS,
+    "deepseek_v3": DEEPSEEK | dense_layers(3),
+    "dots1": EXPERTS | attention_bias(False) | windows(from_layer(62)) | {"qk_norm": "head"},
+    "ernie4_5": ERNIE | HEAD_128,
+    "ernie4_5_moe": ERNIE
+    | EXPERTS
+    | {"router_bias": True, "n_dense": ernie_dense, "n_shared": found("n_shared", 2)}
+    | {"output_bias": found("use_bias", False)},
+    "exaone4": {"qk_norm": "head"} | windows(but_every(4)),
+    "exaone_moe": EXPERTS | dense_layers(1) | {"qk_norm": "head"} | windows(but_every(4)),
+    "falcon": TIED
+    | LAYER_NORM
+    | PLAIN
+    | dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), found("bias", False))
+    | {
+        "n_kv_head": falcon_heads,
+        "block_norms": falcon_norms,
+        "mlp_width": four_wide,
+        "block_size": found("block_size", 2048),
+    },
+    "flex_olmo": MIXTRAL | attention_bias(False) | {"qk_norm": "full"},
+    "gemma": GEMMA,
+    "gemma2": GEMMA2,
+    "gemma3_text": GEMMA2
+    | windows(but_every(6))
+    | {
+        "qk_norm": "head",
+        "n_head": found("n_head", 8),
+        "n_kv_head": found("n_kv_head", 4),
+        "vocab_size": found("vocab_size", 262_208),
+        "block_size": found("block_size", 131_072),
+    },
+    "glm": GLM,
+    "glm4": GLM | {"block_norms": 4},
+    "glm4_moe": EXPERTS
+    | dense_layers(1)
+    | {"qkv_bias": found("attention_bias", False)}
+    | qk_norm("use_qk_norm", "head"),
+    "glm4_moe_lite": DEEPSEEK | dense_layers(1),
+    "gpt2": GPT2,
+    "gpt_bigcode": GPT2
+    | {"n_kv_head": lambda c: 1 if c.get("multi_query", True) else need("n_head")(c)},
+    "gpt_neo": GPT2 | {"qkv_bias": False},
+    "gpt_neox": attention_bias(True) | LAYER_NORM | PLAIN | {"mlp_bias": True},
+    "gpt_oss": GPT_OSS,
+    "gptj": GPTJ,
+    "granite": LLAMA,
+    "granitemoe": MIXTRAL | attention_bias(False),
+    "granitemoeshared": MIXTRAL | attention_bias(False) | SHARED,
+    "helium": MLP_BIAS | HEAD_128 | {"qkv_bias": found("attention_bias", False)},
+    "hunyuan_v1_dense": HUNYUAN,
+    "hunyuan_v1_moe": HUNYUAN | MIXTRAL | {"n_shared": 1},
+    "hy_v3": EXPERTS | dense_layers(1) | LLAMA | {"qk_norm": "head"},
+    "jais2": LAYER_NORM | PLAIN | attention_bias(True) | {"mlp_bias": found("mlp_bias", True)},
+    "llama": LLAMA,
+    "llama4_text": MIXTRAL
+    | attention_bias(False)
+    | windows(but_every(4))
+    | {"n_shared": 1, "n_dense": llama4_dense, "mlp_width": need("intermediate_size_mlp")},
+    "mellum": EXPERTS
+    | attention_bias(False)
+    | windows(lambda config, layer: False)
+    | {"qk_norm": "head"},
+    "minicpm3": TIED | MLA,
+    "minimax_m2": MIXTRAL | {"qk_norm": "full"},
+    "ministral": WINDOWED,
+    "ministral3": WINDOWED,
+    "mistral": WINDOWED,
+    "mixtral": MIXTRAL | WINDOWED,
+    "mpt": TIED | PLAIN | FOUR_WIDE,
+    "nanochat": attention_bias(False) | PLAIN | {"norm_weight": False},
+    "nemotron": LLAMA | LAYER_NORM | PLAIN,
+    "olmo": attention_bias(False) | {"norm_weight": False},
+    "olmo2": attention_bias(False) | {"qk_norm": "full"},
+    "olmo3": attention_bias(False) | {"qk_norm": "full"} | windows(but_every(4)),
+    "olmoe": MIXTRAL | attention_bias(False) | {"qk_norm": "full"},
+    "opt": OPT | biased("enable_bias"),
+    "persimmon": BIASED | LAYER_NORM | PLAIN | qk_norm("qk_layernorm", "head", default=True),
+    "phi": BIASED
+    | LAYER_NORM
+    | PLAIN
+    | {"block_norms": 1, "output_bias": True}
+    | qk_norm("qk_layernorm", "head"),
+    "phi3": WINDOWED,
+    "phimoe": MIXTRAL
+    | attention_bias(False)
+    | LAYER_NORM
+    | WINDOWED
+    | {"output_bias": found("lm_head_bias", False)},
+    "qwen2": {"qkv_bias": True} | windows(from_layer(28), switch=True),
+    "qwen2_moe": EXPERTS
+    | SHARED
+    | windows(
+        lambda c, layer: layer % 2 == 0 and layer < c.get("max_window_layers", 28), switch=True
+    )
+    | {"qkv_bias": found("qkv_bias", True), "shared_gate": True},
+    "qwen3": QWEN3 | HEAD_128 | windows(from_layer(28), switch=True),
+    "qwen3_moe": EXPERTS | QWEN3 | windows(always, switch=True),
+    "seed_oss": LLAMA
+    | HEAD_128
+    | {
+        "qkv_bias": found("attention_bias", True),
+        "out_bias": found("attention_out_bias", False),
+    },
+    "smollm3": TIED | LLAMA | windows(lambda config, layer: layer % 4 == 3, switch=True),
+    "solar_open": EXPERTS | attention_bias(False) | HEAD_128 | {"mlp_width": need("expert_width")},
+    "stablelm": LAYER_NORM
+    | {"qkv_bias": found("use_qkv_bias", False)}
+    | qk_norm("qk_layernorm", "full"),
+    "starcoder2": TIED | biased("use_bias") | LAYER_NORM | PLAIN | WINDOWED,
+    "vaultgemma": GEMMA | windows(but_every(2)),
+    "xglm": TIED | BIASED | LAYER_NORM | PLAIN,
+    "youtu": TIED | MLA,
+}
+FAMILIES |= dict.fromkeys(("internlm3", "iquestcoder"), LLAMA | HEAD_128)
+
+
+def from_hugging_face(raw: Any, where: object = "config.json") -> Architecture:
     """Read the shape from the content of a Hugging Face config.json.
+
+    The shape of a model of images and text is that of its `text_config`.
 
     Raises:
         UserError: If the model type isn't supported, a field is missing, or a value is none that a
             model can have.
     """
-    kind, names = raw.get("model_type"), ", ".join(FAMILIES)
-    if not isinstance(kind, str) or kind not in FAMILIES:
-        shown = reprlib.repr(kind)
-        raise UserError(f"{where}: model_type {shown} is unknown; one of {names} expected")
+    if not isinstance(raw, Mapping):
+        raise UserError(f"{where}: {reprlib.repr(raw)} is no config.json; an object expected")
+    kind = raw.get("model_type")
+    if kind not in [*FAMILIES] and "text_config" in raw:
+        inner = raw["text_config"]
+        if not isinstance(inner, Mapping):
+            raise UserError(f"{where}: text_config is {reprlib.repr(inner)}; an object expected")
+        return from_hugging_face(inner, f"{where}, text_config")
+    if kind not in [*FAMILIES]:
+        if f"{kind!s:.60}_text" in FAMILIES:
+            raise UserError(f"{where}: text_config is missing, which model_type {kind!r} has")
+        shown = f"model_type {reprlib.repr(kind)} is unknown"
+        raise UserError(f"{where}: {shown}; {described(raw)}")
     try:
-        fields = checked(raw)
-        if kind == "gpt2":
-            return gpt2(fields)
-        heads = fields["num_attention_heads"]
-        common = {
-            "n_layer": fields["num_hidden_layers"],
-            "n_embd": fields["hidden_size"],
-            "n_head": heads,
-            "n_kv_head": fields.get("num_key_value_heads", heads),
-            "head_dim": fields.get("head_dim", fields["hidden_size"] // heads),
-            "vocab_size": fields["vocab_size"],
-            "block_size": fields["max_position_embeddings"],
-            "mlp_width": fields["intermediate_size"],
-            "tied": fields.get("tie_word_embeddings", False),
-        }
-        return Architecture(**common | FAMILIES[kind](fields))
+        config = checked(raw)
+        lines = (COMMON | FAMILIES[kind]).items()
+        return Architecture(**{k: read(config) if callable(read) else read for k, read in lines})
     except KeyError as error:
-        raise UserError(f"{where}: {error} is missing") from None
+        names = NAMES.get(error.args[0], error.args)
+        null = next((f"{name} is None" for name in names if name in raw), "")
+        missing = f"{' or '.join(names)} is missing"
+        low, high = RANGES[names[0]]
+        expected = f"a whole number from {low} to {high} expected"
+        raise UserError(f"{where}: {null or missing}; {expected}") from None
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
 
 
-def checked(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a config.json without those whose null means a default.
+def described(raw: Config) -> str:
+    """Return which flags describe a shape, with the values that a config.json of any type has."""
+    shown = []
+    for field in SHAPE:
+        names = NAMES[field]
+        if field == "mlp_width":
+            names = (*NAMES["expert_width"], *names)  # in a model with experts, it is theirs
+        values = (raw[name] for name in names if fits(name, raw.get(name)))
+        if value := next(values, "N" if field in ("n_layer", "n_embd") else ""):
+            shown.append(f"--{field.replace('_', '-')} {value}")
+    return f"if each layer has attention and an MLP or experts, describe it by {' '.join(shown)}"
+
+
+def fits(name: str, value: Any) -> bool:
+    """Return whether a value of a config.json is a whole number in the range of its name."""
+    low, high = RANGES[name]
+    return type(value) is int and low <= value <= high
+
+
+def checked(raw: Config) -> dict[str, Any]:
+    """Return the fields of a config.json without nulls, which mean a default.
 
     Raises:
         UserError: If a value has the wrong type or is out of range, or two contradict each other.
     """
-    fields = {k: v for k, v in raw.items() if not (v is None and k in NULLABLE)}
-    for name in RANGES.keys() & fields.keys():
-        value, (low, high) = fields[name], RANGES[name]
-        if value is None and name == "q_lora_rank":
-            continue
-        if type(value) is not int or not low <= value <= high:
+    config = {k: v for k, v in raw.items() if v is not None}
+    if "q_lora_rank" in raw and raw["q_lora_rank"] is None:
+        config["q_lora_rank"] = 0  # queries have full rank
+    if isinstance(pattern := config.get("sliding_window_pattern"), str):
+        config["sliding_window_pattern"] = len(pattern)  # such as LLLG
+    if isinstance(per_layer := config.get("moe_topk"), list) and len({*map(str, per_layer)}) == 1:
+        config["moe_topk"] = per_layer[0]
+    for name in sorted(RANGES.keys() & config.keys()):
+        value, (low, high) = config[name], RANGES[name]
+        if not fits(name, value) and (name, value) != ("q_lora_rank", 0):
             shown = reprlib.repr(value)
             raise UserError(f"{name} is {shown}; a whole number from {low} to {high} expected")
     for name in FLAGS:
-        if type(value := fields.get(name, False)) is not bool:
+        if type(value := config.get(name, False)) is not bool:
             raise UserError(f"{name} is {reprlib.repr(value)}; true or false expected")
-    divisors = [("num_key_value_heads", "num_attention_heads")]
-    if "head_dim" not in fields and "kv_lora_rank" not in fields:
-        divisors = [("num_attention_heads", "hidden_size"), ("n_head", "n_embd"), *divisors]
-    for small, large in divisors:
-        if small in fields and large in fields and fields[large] % fields[small]:
-            raise UserError(f"{small} {fields[small]} doesn't divide {large} {fields[large]}")
-    for small, large in (
-        *(("num_experts_per_tok", f"{one}_experts") for one in ("num", "num_local", "n_routed")),
-        ("first_k_dense_replace", "num_hidden_layers"),
-    ):
-        if small in fields and large in fields and fields[small] > fields[large]:
-            raise UserError(f"{small} {fields[small]} is more than {large} {fields[large]}")
-    return fields
+    check_layers(config)
+    check_sizes(config)
+    return config
 
 
-def gpt2(raw: Mapping[str, Any]) -> Architecture:
-    """Read the shape of a GPT-2, whose config has other names."""
-    width, heads = raw["n_embd"], raw["n_head"]
-    return replace(
-        architecture_of(GPTConfig()),
-        n_layer=raw["n_layer"],
-        n_embd=width,
-        n_head=heads,
-        n_kv_head=heads,
-        head_dim=width // heads,
-        vocab_size=raw["vocab_size"],
-        block_size=raw["n_positions"],
-        mlp_width=raw.get("n_inner", 4 * width),
-    )
+def check_layers(config: Config) -> None:
+    """Raise `UserError` unless the lists of a config have a known kind for each layer."""
+    layers = found("n_layer", 0)(config)
+    for name in LISTS:
+        value = config.get(name, [])
+        if not isinstance(value, list):
+            raise UserError(f"{name} is {reprlib.repr(value)}; a list expected")
+        if name.endswith("_types") and value and len(value) != layers:
+            raise UserError(
+                f"{name} has {len(value)} entries; one for each of {layers} layers expected"
+            )
+    for one in config.get("layer_types", ()):
+        if one not in ATTENTION:
+            shown = f"layer_types has {reprlib.repr(one)}; {', '.join(ATTENTION)} expected"
+            raise UserError(f"{shown}; {described(config)}")
 
 
-def llama(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what Llama adds to the common fields."""
-    bias = raw.get("attention_bias", False)
-    return {"qkv_bias": bias, "out_bias": bias, "mlp_bias": raw.get("mlp_bias", False)}
+def check_sizes(config: Config) -> None:
+    """Raise `UserError` if one number of a config doesn't divide or exceeds another."""
 
+    def both(small: str, large: str) -> tuple[str, str] | None:
+        names = [next((n for n in NAMES[field] if n in config), "") for field in (small, large)]
+        return (names[0], names[1]) if all(names) else None
 
-def mixtral(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what Mixtral adds, which has experts in every layer."""
-    return {
-        "n_expert": raw["num_local_experts"],
-        "n_active": raw["num_experts_per_tok"],
-        "expert_width": raw["intermediate_size"],
-    }
-
-
-def qwen3_moe(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what Qwen3's mixture of experts adds."""
-    return {
-        "qk_norm": "head",
-        "n_expert": raw["num_experts"],
-        "n_active": raw["num_experts_per_tok"],
-        "expert_width": raw["moe_intermediate_size"],
-    }
-
-
-def deepseek_v3(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what DeepSeek-V3 adds: MLA, a few dense layers, and shared experts."""
-    return {
-        "head_dim": raw["qk_nope_head_dim"],
-        "q_rank": raw["q_lora_rank"] or 0,
-        "kv_rank": raw["kv_lora_rank"],
-        "rope_dim": raw["qk_rope_head_dim"],
-        "v_dim": raw["v_head_dim"],
-        "n_dense": raw["first_k_dense_replace"],
-        "n_expert": raw["n_routed_experts"],
-        "n_active": raw["num_experts_per_tok"],
-        "n_shared": raw.get("n_shared_experts", 0),
-        "n_group": raw.get("topk_group", 0),
-        "expert_width": raw["moe_intermediate_size"],
-    }
-
-
-def gpt_oss(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what gpt-oss adds: biases, sinks, experts, and a window in every other layer."""
-    return mixtral(raw) | {
-        "qkv_bias": True,
-        "out_bias": True,
-        "mlp_bias": True,
-        "router_bias": True,
-        "sinks": True,
-        "window": raw["sliding_window"],
-        "n_window": (raw["num_hidden_layers"] + 1) // 2,
-    }
-
-
-# By the model_type of a config.json
-FAMILIES: dict[str, Any] = {
-    "gpt2": gpt2,
-    "llama": llama,
-    "olmo2": lambda raw: {"qk_norm": "full"},
-    "qwen3": lambda raw: {"qk_norm": "head"},
-    "qwen3_moe": qwen3_moe,
-    "mixtral": mixtral,
-    "deepseek_v3": deepseek_v3,
-    "gpt_oss": gpt_oss,
-}
+    divisors = [both("n_kv_head", "n_head")]
+    if "head_dim" not in config and "kv_lora_rank" not in config:
+        divisors.insert(0, both("n_head", "n_embd"))
+    for pair in filter(None, divisors):
+        small, large = pair
+        if config[large] % config[small]:
+            raise UserError(f"{small} {config[small]} doesn't divide {large} {config[large]}")
+    for pair in filter(None, (both("n_active", "n_expert"), both("n_dense", "n_layer"))):
+        small, large = pair
+        if config[small] > config[large]:
+            raise UserError(f"{small} {config[small]} is more than {large} {config[large]}")
+    width = found("n_embd", 0)(config)
+    if config.get("word_embed_proj_dim", width) != width:
+        dim = config["word_embed_proj_dim"]
+        raise UserError(f"word_embed_proj_dim is {dim}; the width {width} expected")
+    if "kv_lora_rank" in config and config.get("attention_bias"):
+        raise UserError("attention_bias is True; false expected with kv_lora_rank")
 
 
 def models() -> dict[str, Published]:
@@ -214,18 +564,59 @@ def models() -> dict[str, Published]:
 
 
 def model(name: str) -> Published:
-    """Return a published model, or the model of a folder with a config.json.
+    """Return a published model, or the model of a config.json or of the folder with it.
 
     Raises:
         UserError: If there is no such model, or config.json isn't that of a supported model.
     """
-    path = Path(name) / "config.json"
+    path = Path(name)
+    if path.is_dir() and name:
+        path = path / "config.json"
     if path.is_file():
         shape = from_hugging_face(read_json(path), path)
         return Published(name, str(path), shape, count_parameters(shape))
     listed = models()
     wanted = name.lower().replace("_", "-")
     if wanted not in listed:
+        if path.parent.is_dir() and path.name == "config.json":
+            raise UserError(f"{path} is missing; a folder with a config.json expected")
         names = ", ".join(listed)
         raise UserError(f"model {name!r:.60} is unknown; one of {names} expected")
     return listed[wanted]
+
+
+def chosen(wanted: Shape, seq: int) -> Published | None:
+    """Return the model that a command names or describes, or None without any.
+
+    A described model has a Llama's blocks, or a Mixtral's with experts.
+
+    Args:
+        wanted: The options.
+        seq: Tokens in a sequence, which a described model's context has at least.
+
+    Raises:
+        UserError: If the model is unknown, or if it is both named and described.
+    """
+    flags = {name: value for name, value in asdict(wanted).items() if name in SHAPE}
+    flags = {name: value for name, value in flags.items() if value is not None}
+    if not flags:
+        return model(wanted.model) if wanted.model else None
+    if wanted.model != type(wanted).model:
+        both = f"model is {wanted.model} and {next(iter(flags))} is {next(iter(flags.values()))}"
+        raise UserError(f"{both}; give a model or its shape")
+    for name in ("n_layer", "n_embd", *(("n_expert", "n_active") if flags.keys() & SPARSE else ())):
+        if name not in flags:
+            need_both = "n_expert and n_active" if name in SPARSE else "n_layer and n_embd"
+            raise UserError(f"{name} is missing; this shape needs {need_both}")
+    width = flags["n_embd"]
+    usual = {
+        "n_head": max(1, width // 128),
+        "mlp_width": -(-8 * width // 3 // 256) * 256,  # as Llama: 8/3, in multiples of 256
+        "vocab_size": 128_256,
+        "block_size": min(max(8192, seq), MOST),
+    }
+    kind = "mixtral" if "n_expert" in flags else "llama"
+    shape = from_hugging_face({"model_type": kind} | usual | flags, "shape")
+    title = f"Decoder of {shape.n_layer} layers, {shape.n_embd:,} wide"
+    source = f"your flags, and {kind.title()}'s blocks: RMSNorm, SwiGLU, no biases, untied output"
+    return Published(title, source, shape, count_parameters(shape))

@@ -9,7 +9,7 @@ from cs336_lib import accounting
 from cs336_lib.accounting import Architecture
 from cs336_lib.bill import stacks, traffic
 from cs336_lib.bill.memory import peak
-from cs336_lib.bill.models import Published, model
+from cs336_lib.bill.models import SHAPE, Published, chosen
 from cs336_lib.bill.network import Cluster, cluster_of
 from cs336_lib.bill.simulate import (
     FAILURES_PER_DEVICE_HOUR,
@@ -79,7 +79,7 @@ def estimate(**options: Any) -> str:
     wanted = Estimate(**options)
     device = find_device(wanted.hardware)
     check_estimate(wanted, device)
-    found = model(wanted.model) if wanted.model else None
+    found = chosen(wanted, wanted.seq)
     text = f"{wanted.gpus:,} x {device.name}\n  source   {device.source}\n\n"
     if found is not None:
         text += model_table(found, wanted)
@@ -105,10 +105,11 @@ def check_estimate(wanted: Estimate, device: Device) -> None:
             f"dtype {wanted.dtype!r} has no peak for the {device.name}; one of {known} expected"
         )
     accounting.require_choice("convention", wanted.convention, ("palm", "causal"))
-    if wanted.model and wanted.params:
-        both = f"params is {wanted.params} and model is {wanted.model}"
-        raise UserError(f"{both}; give one of the two")
-    if not wanted.model:
+    described = any(getattr(wanted, name) is not None for name in SHAPE)
+    if (wanted.model or described) and wanted.params:
+        model = f"model is {wanted.model}" if wanted.model else "a shape is given"
+        raise UserError(f"params is {wanted.params} and {model}; give one of the two")
+    if not wanted.model and not described:
         for name, default in (("seq", 0), ("convention", "palm")):
             value = getattr(wanted, name)
             if value != default:
@@ -246,6 +247,7 @@ USUAL: dict[str, Any] = {
     "recompute": "selective",
 }
 
+MFU = {"palm": "as in PaLM: all keys", "causal": "causal: keys that the mask lets through"}
 WAITS = ("tensor", "expert", "context", "pipeline", "data")
 
 
@@ -263,11 +265,13 @@ def simulation(**options: Any) -> str:
     """
     wanted = stacks.filled(Simulate(**options))
     check_simulate(wanted)
-    found = model(wanted.model)
+    found = chosen(wanted, wanted.seq)
+    if found is None:
+        raise UserError("model is ''; the name of one, a file or a folder expected")
     cluster = cluster_of(find_device(wanted.hardware), wanted.inner, wanted.outer)
     seq = training_length(found.architecture, wanted.seq)
     batch = wanted.batch or 2 * wanted.gpus
-    how = stacks.settings(wanted)
+    how: dict[str, Any] = stacks.settings(wanted)
     work = Workload(found.architecture, Layout(), seq, straggler=wanted.straggler, **how)
     if wanted.tp == wanted.pp == wanted.dp == 0:
         return sweep_table(found.title, work, cluster, wanted, batch)
@@ -360,7 +364,7 @@ def step_table(title: str, work: Workload, cluster: Cluster, wanted: Simulate) -
   expect   {digits(low)} to {digits(high)} s, as 8 of 10 papers whose steps weren't fitted
   program  {program(work)}
   waits    {seconds(step, WAITS) or "never"}
-  speed    {step.mfu:.1%} MFU (as in PaLM: all keys), {speed:,.0f} tokens/s
+  speed    {mfu(work, step, wanted):.1%} MFU ({MFU[wanted.convention]}), {speed:,.0f} tokens/s
   memory   {kinds}
            {gigabytes(total)} of {gigabytes(there)}; {fits}
   sends    {moved or "nothing"} from each device in a step
@@ -384,6 +388,13 @@ def program(work: Workload) -> str:
             *["no overlap of data parallelism"] * (not work.overlap),
         ]
     )
+
+
+def mfu(work: Workload, step: Step, wanted: Simulate) -> float:
+    """Return the MFU of a step in the wanted convention."""
+    flops = accounting.train_flops_per_token
+    counted = flops(work.architecture, work.seq, wanted.convention)
+    return step.mfu * counted / flops(work.architecture, work.seq)
 
 
 def remedy(work: Workload, there: float) -> str:
@@ -470,13 +481,16 @@ def sweep_table(title: str, work: Workload, cluster: Cluster, wanted: Simulate, 
     for tried, step in found[:10]:
         at = tried.layout
         cells = (at.tp, at.pp, at.dp, at.ep, at.chunks, at.zero, at.micro_batch, tried.recompute)
-        rows.append((*map(str, cells), f"{digits(step.seconds)} s", f"{step.mfu:.1%}"))
+        rows.append(
+            (*map(str, cells), f"{digits(step.seconds)} s", f"{mfu(tried, step, wanted):.1%}")
+        )
     lines = "\n".join(table(rows))
     head = (
         f"{title} on {gpus:,} x {cluster.device.name}, {batch:,} sequences of {work.seq:,} tokens"
     ) + "".join(f", {name} {fixed[name]}" for name in ("cp", "schedule") if name in fixed)
+    counted = MFU[wanted.convention].partition(":")[0]
     return f"""\
-{head}; MFU as in PaLM; expect {SPREAD[0]:g} to {SPREAD[1]:g} times as long
+{head}; MFU {counted}; expect {SPREAD[0]:g} to {SPREAD[1]:g} times as long
 {lines}
 {len(found)} layouts fit, and these are the fastest. tp x pp GPUs (tensor, pipeline) share a model,
 dp is the number of its copies, and ep GPUs share its experts. For details of the first, run

@@ -152,9 +152,9 @@ def layer_parameters(a: Architecture, layout: Layout) -> tuple[float, float]:
     """
     width = mlp_matrices(a, a.mlp_width) + mlp_vectors(a, a.mlp_width)
     expert = mlp_matrices(a, a.expert_width) + mlp_vectors(a, a.expert_width)
-    shared = a.expert_layers * (a.n_shared * expert + a.n_expert * (a.n_embd + a.router_bias))
+    shared = a.expert_layers * (a.n_shared * expert + a.router_size)
     attention = a.n_layer * (attention_matrices(a) + attention_vectors(a))
-    norms = 2 * a.n_layer * a.n_embd * (2 if a.norm_bias else 1)
+    norms = a.block_norms * a.n_layer * a.norm_size
     outside = (attention + a.dense_layers * width + shared) / layout.tp + norms
     experts = a.expert_layers * a.n_expert * expert / layout.tp / layout.ep
     return outside / layout.pp, experts / layout.pp
@@ -182,11 +182,11 @@ def replicas(a: Architecture, layout: Layout) -> tuple[Replicas, ...]:
     FSDP2 keeps the first of these from the forward to the backward pass. Experts have fewer
     replicas, which are further apart.
     """
-    counts, norm = parameter_counts(a), a.n_embd * (2 if a.norm_bias else 1)
+    counts = parameter_counts(a)
     outside, experts = layer_parameters(a, layout)
     root = (counts["wte"] + counts["wpe"]) / layout.tp
     if layout.pp == 1:
-        root += counts["output"] / layout.tp + norm
+        root += counts["output"] / layout.tp + a.end_norms * a.norm_size
     shared = layout.dp * layout.cp
     return (
         Replicas(root, 0, shared, layout.tp),

@@ -2,11 +2,14 @@
 
 import itertools
 import json
+import re
 
 import pytest
 import torch
 import transformers
+from families import SMALL
 from torch.utils.flop_counter import FlopCounterMode
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from cs336_lib import accounting
 from cs336_lib.bill import memory, models
@@ -88,6 +91,90 @@ def test_parameters_of_a_small_model_equal_those_of_transformers(name):
     model = built(small(name), "meta")
     shape = models.from_hugging_face(small(name))
     assert sum(p.numel() for p in model.parameters()) == accounting.count_parameters(shape)
+
+
+def test_every_family_has_a_small_config():
+    assert {config["model_type"] for config in SMALL.values()} == set(models.FAMILIES)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_parameters_of_every_family_equal_those_of_transformers(name):
+    model = built(SMALL[name], "meta")
+    shape = models.from_hugging_face(SMALL[name])
+    assert sum(p.numel() for p in model.parameters()) == accounting.count_parameters(shape)
+
+
+# Transformers can't build the default configs of these.
+NO_DEFAULT = {"dots1", "hunyuan_v1_dense", "hunyuan_v1_moe", "ministral", "nemotron"}
+# These have defaults that no model has: no active experts, and heads that don't divide the width.
+ODD_DEFAULT = {"deepseek_v2", "glm4_moe"}
+
+
+@pytest.mark.parametrize("kind", sorted(models.FAMILIES.keys() - NO_DEFAULT - ODD_DEFAULT))
+def test_parameters_of_a_default_config_equal_those_of_transformers(kind):
+    config = transformers.AutoConfig.for_model(kind)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    shape = models.from_hugging_face(config.to_dict())
+    assert sum(p.numel() for p in model.parameters()) == accounting.count_parameters(shape)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_windows_of_every_family_are_those_of_transformers(name):
+    config = transformers.AutoConfig.for_model(**SMALL[name])
+    kinds = getattr(config, "attention_layers", None) or getattr(config, "layer_types", None)
+    shape = models.from_hugging_face(SMALL[name])
+    if kinds is not None:
+        assert shape.n_window == sum(kind not in ("full_attention", "global") for kind in kinds)
+    elif getattr(config, "sliding_window", None):
+        assert shape.n_window == shape.n_layer
+    else:
+        assert shape.n_window == 0
+    assert shape.window in (0, SMALL[name].get("window_size", 5))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_forward_flops_of_every_family_equal_pytorchs_counter(name):
+    model, seq = built(SMALL[name], "cpu").eval(), 16
+    model.config._attn_implementation = model.config._experts_implementation = "eager"
+    with torch.no_grad(), FlopCounterMode(display=False, depth=9) as counter:
+        model(torch.arange(2 * seq).view(2, seq), use_cache=False)
+    rope = sum(n for m, c in counter.flop_counts.items() if "rotary_emb" in m for n in c.values())
+    counted = counter.get_total_flops() - rope
+    shape = models.from_hugging_face(SMALL[name])
+    assert counted == 2 * seq * accounting.forward_flops_per_token(shape, seq)
+
+
+UNKNOWN = sorted(set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - set(models.FAMILIES))
+
+
+@pytest.mark.parametrize("kind", UNKNOWN)
+def test_another_family_is_refused_with_the_flags_of_a_shape(kind):
+    config = transformers.AutoConfig.for_model(kind).to_dict()
+    try:
+        models.from_hugging_face(config)
+    except ValueError as error:
+        said = str(error)
+    else:
+        assert config["text_config"]["model_type"] in models.FAMILIES
+        return
+    assert re.fullmatch(r"config\.json(, text_config)?: .* describe it by --n-layer .*", said), said
+    assert len(said) < 300, said
+
+
+def test_the_flags_have_the_values_of_the_file():
+    raw = {"model_type": "new", "num_hidden_layers": 3, "d_model": 64, "n_heads": 4}
+    raw |= {
+        "num_experts": 8,
+        "moe_intermediate_size": 40,
+        "intermediate_size": 99,
+        "vocab_size": [],
+    }
+    with pytest.raises(
+        ValueError,
+        match="'new' is unknown; .* --n-layer 3 --n-embd 64 --n-head 4 --mlp-width 40 --n-expert 8$",
+    ):
+        models.from_hugging_face(raw)
 
 
 @pytest.mark.parametrize(
@@ -266,9 +353,9 @@ def test_a_bad_field_is_named_as_in_the_file(changed, message):
 def test_bad_configs_are_one_line():
     with pytest.raises(ValueError, match="model 'gpt-5' is unknown; one of gpt2, gpt2-medium"):
         models.model("gpt-5")
-    with pytest.raises(ValueError, match="mine: model_type 'mamba' is unknown; one of gpt2, llama"):
+    with pytest.raises(ValueError, match="mine: model_type 'mamba' is unknown; if .*--n-layer N"):
         models.from_hugging_face({"model_type": "mamba"}, "mine")
-    with pytest.raises(ValueError, match=r"config\.json: .hidden_size. is missing"):
+    with pytest.raises(ValueError, match=r"config\.json: hidden_size or .* is missing"):
         models.from_hugging_face(
             {"model_type": "llama", "num_attention_heads": 4, "num_hidden_layers": 1}
         )
