@@ -228,7 +228,7 @@ class Estimate(config.Estimate):
 
 @dataclass(frozen=True)
 class Simulate(config.Simulate):
-    """Simulate a step on a cluster, or find its fastest layout without --tp, --pp and --dp."""
+    """Simulate a step on a cluster with --tp and --pp, or find its fastest layouts without one."""
 
     def run(self) -> None:
         """Run `cs336 simulate`."""

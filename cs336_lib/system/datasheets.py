@@ -7,6 +7,21 @@ from cs336_lib.io import read_json
 
 
 @dataclass(frozen=True)
+class UsualLinks:
+    """Links that devices of a kind usually have.
+
+    `machine` is the number of devices in a machine, or of TPUs in a pod. `inner` is the link
+    between these and `outer` leads to other machines. Both are keys of `LINKS`, or `None` where no
+    source names one.
+    """
+
+    machine: int
+    source: str
+    inner: str | None = None
+    outer: str | None = None
+
+
+@dataclass(frozen=True)
 class Device:
     """Datasheet of a device.
 
@@ -20,9 +35,13 @@ class Device:
     bandwidth: float
     memory: float
     source: str
+    links: UsualLinks
 
 
-DATASHEET = {key: Device(**sheet) for key, sheet in read_json(DATA / "devices.json").items()}
+DATASHEET = {
+    key: Device(**sheet | {"links": UsualLinks(**sheet["links"])})
+    for key, sheet in read_json(DATA / "devices.json").items()
+}
 
 
 @dataclass(frozen=True)
