@@ -427,9 +427,10 @@ def remedy(work: Workload, there: float) -> str:
         "--recompute full --micro-batch 1 --zero 3": replace(full, layout=replace(small, zero=3)),
     }
     for tp in (2, 4, 8):
-        if tp > layout.tp and layout.dp * layout.tp % tp == work.architecture.n_head % tp == 0:
-            wider = replace(small, zero=3, tp=tp, dp=layout.dp * layout.tp // tp)
-            flags = f"--recompute full --micro-batch 1 --zero 3 --tp {tp}"
+        dp, left = divmod(layout.dp * layout.tp, tp)
+        wider = replace(small, zero=3, tp=tp, dp=dp, micro_batches=layout.batch // max(dp, 1))
+        if tp > layout.tp and not left and not traffic.misfit(work.architecture, wider, work.seq):
+            flags = f"--recompute full --micro-batch 1 --zero 3 --tp {tp} --dp {dp}"
             tried[flags] = replace(full, layout=wider)
     fitting = (flags for flags, way in tried.items() if sum(memory(way).values()) <= there)
     found = next(fitting, "")
@@ -490,22 +491,23 @@ def mending(
     def without(name: str) -> dict[str, Any]:
         return {other: value for other, value in fixed.items() if other != name}
 
+    # With a multiple of this batch, every way to split the GPUs has enough micro-batches.
+    unit = gpus * size * (2 if fixed.get("schedule") == "dualpipe" else 1)
+    below, above = max(1, batch // unit) * unit, -(-batch // unit) * unit
+    batches = sorted({below, above} - {batch}, key=lambda other: abs(other - batch))
+    advice = [f"use --batch {other}" for other in batches if fits(gpus, other, fixed)][:1]
     names = [f"--{name.replace('_', '-')}" for name in fixed if fits(gpus, batch, without(name))]
     if names:
-        return f"leave out {' or '.join(names)}"
-    even = [gpus * size * 2**power for power in range(7)]
-    for other in sorted(even, key=lambda other: abs(math.log(other / batch))):
-        if fits(gpus, other, fixed):
-            return f"use --batch {other}"
+        advice.append(f"leave out {' or '.join(names)}")
+    if advice:
+        return " or ".join(advice)
     one = math.prod(fixed.get(name, 1) for name in ("tp", "pp", "dp", "cp"))
-    near = [one * max(1, gpus // one), one * -(-gpus // one)]
-    for more in [*near, *(gpus * 2**power for power in range(1, 12))]:
-        for sequences in (wanted.batch or 2 * more, 2 * more * size):
-            if fits(more, sequences, fixed):
-                flags = {"gpus": more}
-                if sequences != (wanted.batch or 2 * more):
-                    flags["batch"] = sequences
-                return f"use {written(flags)}"
+    near = {one * max(1, gpus // one), one * -(-gpus // one)} - {gpus}
+    for more in [*sorted(near), *(gpus * 2**power for power in range(1, 12))]:
+        for other in sorted({wanted.batch or 2 * more, 2 * more * size}):
+            if fits(more, other, fixed):
+                usual = other == (wanted.batch or 2 * more)
+                return f"use {written({'gpus': more} | ({} if usual else {'batch': other}))}"
     if len(fixed) > 1 and fits(gpus, batch, {}):
         return f"leave out {written(fixed)}"
     return "use another --hardware or a shorter --seq"
