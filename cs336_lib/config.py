@@ -333,7 +333,7 @@ class Estimate(Shape):
 
 @dataclass(frozen=True)
 class Simulate(Shape):
-    """Simulate a step on a cluster, or find its fastest layout without --tp, --pp and --dp."""
+    """Simulate a step on a cluster with --tp and --pp, or find its fastest layouts without one."""
 
     model: str = "llama3-8b"
     """A published model such as llama3-405b, or a Hugging Face config.json or its folder."""
@@ -341,11 +341,10 @@ class Simulate(Shape):
     """Number of devices."""
     hardware: str = "h100"
     """A device of data/devices.json, such as a100, h100 or b200."""
-    inner: str = ""
-    """Link between the devices of a machine, from data/links.json (default: the hardware's)."""
-    outer: str = ""
-    """Link of a network card to other machines, from data/links.json (default: the hardware's).
-    A machine has 8 devices and 8 cards."""
+    inner: str | None = None
+    """Link between the devices of a machine, from data/links.json (None: the hardware's)."""
+    outer: str | None = None
+    """Link of a network card to other machines, from data/links.json (None: the hardware's)."""
     stack: Literal["megatron-2021", "megatron-2024", "torchtitan", "fsdp2", "ddp"] | None = None
     """Do what such programs do, unless a flag says otherwise. A stack sets --attention, --sequence,
     --recompute, --overlap and --zero."""
@@ -363,9 +362,10 @@ class Simulate(Shape):
     seq: int = 0
     """Tokens in a sequence (0: the model's context, at most 8192)."""
     tp: int = 0
-    """Devices that share each matrix. With 0 for tp, pp and dp, the fastest layouts are listed."""
+    """Devices that share each matrix (0: the fastest in the list). With --tp and --pp, one layout
+    is shown in detail. Otherwise the fastest are listed, and all have what the flags set."""
     pp: int = 0
-    """Pipeline stages."""
+    """Pipeline stages (0: the fastest in the list)."""
     dp: int = 0
     """Copies of the model (0: as many as the devices allow)."""
     cp: int = 1

@@ -1,12 +1,15 @@
 """Model the links of a cluster by levels: devices, machines with network cards, and switches."""
 
+import math
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
+from cs336_lib.accounting import require_choice
 from cs336_lib.config import UserError
 from cs336_lib.system.datasheets import LINKS, Device, Link
 
 Collective = Literal["ring", "all-to-all"]
+UNUSED = Link("unused", math.inf, "a cluster this small has no such link")
 
 
 @dataclass(frozen=True)
@@ -117,22 +120,27 @@ class Cluster:
         return min(speeds, default=inner)
 
 
-def cluster_of(device: Device, inner: str = "", outer: str = "") -> Cluster:
+def cluster_of(
+    device: Device, inner: str | None = None, outer: str | None = None, devices: int = 0
+) -> Cluster:
     """Return the usual cluster of a device.
 
     Args:
         device: The datasheet.
-        inner: Link between the devices of a machine, from data/links.json, or "" for the device's.
-        outer: Link of a network card to other machines, or "" for the device's.
+        inner: Link between the devices of a machine, from data/links.json (None: the datasheet's).
+        outer: Link of a network card to other machines (None: the datasheet's).
+        devices: Number of devices. Few devices don't need a link (0: many).
 
     Raises:
-        UserError: If a name is unknown, or a link isn't given and the datasheet has none.
+        UserError: If a name is unknown, or a link is needed, and neither given nor known.
     """
-    names = {"inner": inner or device.inner, "outer": outer or device.outer}
-    for flag, name in names.items():
-        if not name:
-            missing = f"{device.name} has no known {flag} link"
-            raise UserError(f"{missing}; give --{flag}, one of {', '.join(LINKS)}")
-        if name not in LINKS:
-            raise UserError(f"{flag} {name!r} is unknown; one of {', '.join(LINKS)} expected")
-    return Cluster(device, LINKS[names["inner"]], LINKS[names["outer"]])
+    usual = device.links
+    names = {"inner": inner or usual.inner, "outer": outer or usual.outer}
+    for flag, fewest in (("inner", 2), ("outer", usual.machine + 1)):
+        if names[flag] is not None:
+            require_choice(flag, names[flag], LINKS)
+        elif devices == 0 or devices >= fewest:
+            known = f"no {flag} link of the {device.name} is known"
+            raise UserError(f"{known}; name one of {', '.join(LINKS)} with --{flag}")
+    near, far = (LINKS[name] if name else UNUSED for name in names.values())
+    return Cluster(device, near, far, machine=usual.machine, cards=usual.machine)

@@ -2,6 +2,7 @@
 
 import math
 import shlex
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from cs336_lib.bill.simulate import (
     Step,
     Workload,
     best_interval,
+    candidates,
     goodput,
     interval_of,
     memory,
@@ -252,7 +254,7 @@ WAITS = ("tensor", "expert", "context", "pipeline", "data")
 
 
 def simulation(**options: Any) -> str:
-    """Simulate a training step, or list the fastest layouts without `tp` and `pp`.
+    """Simulate a training step, or list the fastest layouts without `tp` or `pp`.
 
     Args:
         **options: Fields of `config.Simulate`.
@@ -261,19 +263,20 @@ def simulation(**options: Any) -> str:
         UserError: If a value is out of range, a name is unknown, or a layout doesn't fit.
 
     Example:
-        print(simulation(model="llama3-70b", gpus=256, tp=8, batch=512))
+        print(simulation(model="llama3-70b", gpus=256, tp=8, pp=1, batch=512))
     """
     wanted = stacks.filled(Simulate(**options))
     check_simulate(wanted)
     found = chosen(wanted, wanted.seq)
     if found is None:
         raise UserError("model is ''; the name of one, a file or a folder expected")
-    cluster = cluster_of(find_device(wanted.hardware), wanted.inner, wanted.outer)
+    device = find_device(wanted.hardware)
+    cluster = cluster_of(device, wanted.inner, wanted.outer, wanted.gpus)
     seq = training_length(found.architecture, wanted.seq)
     batch = wanted.batch or 2 * wanted.gpus
     how: dict[str, Any] = stacks.settings(wanted)
     work = Workload(found.architecture, Layout(), seq, straggler=wanted.straggler, **how)
-    if wanted.tp == wanted.pp == wanted.dp == 0:
+    if not (wanted.tp and wanted.pp):
         return sweep_table(found.title, work, cluster, wanted, batch)
     layout = layout_of(wanted, found.architecture, batch, seq)
     work = replace(work, layout=layout, recompute=(USUAL | given(wanted))["recompute"])
@@ -306,9 +309,9 @@ def layout_of(wanted: Simulate, a: Architecture, batch: int, seq: int) -> Layout
 
     Raises:
         UserError: If the devices, the batch or the model can't be divided in this way. The message
-            has the nearest layout that fits.
+            has the flags of the nearest layout that fits.
     """
-    tp, pp = max(1, wanted.tp), max(1, wanted.pp)
+    tp, pp = wanted.tp, wanted.pp
     fields = USUAL | given(wanted)
     size, chunks = fields["micro_batch"], fields["chunks"]
     one = tp * pp * wanted.cp
@@ -328,7 +331,7 @@ def layout_of(wanted: Simulate, a: Architecture, batch: int, seq: int) -> Layout
         chunks=chunks,
     )
     gpus, ways = wanted.gpus, f"tp {tp} x pp {pp} x cp {wanted.cp}"
-    nearest = f"the nearest layout is {traffic.nearest_fit(a, layout, seq)}"
+    nearest = f"the nearest layout has {nearest_flags(wanted, a, layout, seq)}"
     if gpus % one:
         raise UserError(f"{gpus} GPUs can't be divided by {ways} = {one}; {nearest}")
     if dp * one != gpus:
@@ -337,8 +340,29 @@ def layout_of(wanted: Simulate, a: Architecture, batch: int, seq: int) -> Layout
     if batch % step:
         taken = f"which {dp} replicas take at a time"
         raise UserError(f"batch {batch} isn't a multiple of {step}, {taken}; {nearest}")
-    traffic.require_fit(a, layout, seq)
+    if problem := traffic.misfit(a, layout, seq):
+        raise UserError(f"{problem}; {nearest}")
     return layout
+
+
+def nearest_flags(wanted: Simulate, a: Architecture, layout: Layout, seq: int) -> str:
+    """Return the flags that turn a layout into the nearest one in which the model fits."""
+    nearest = traffic.nearest_fit(a, layout, seq)
+    ways = ("tp", "pp", "cp", "ep", "chunks")
+    flags = {way: getattr(nearest, way) for way in ways}
+    changed = {way: size for way, size in flags.items() if size != getattr(layout, way)}
+    if nearest.devices != wanted.gpus:
+        changed["gpus"] = nearest.devices
+    if nearest.batch != (wanted.batch or 2 * nearest.devices):
+        changed["batch"] = nearest.batch
+    if wanted.dp not in (0, nearest.dp):
+        changed["dp"] = nearest.dp
+    return written(changed)
+
+
+def written(flags: Mapping[str, Any]) -> str:
+    """Write flags as on the command line."""
+    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in flags.items())
 
 
 def step_table(title: str, work: Workload, cluster: Cluster, wanted: Simulate) -> str:
@@ -351,6 +375,9 @@ def step_table(title: str, work: Workload, cluster: Cluster, wanted: Simulate) -
     fits = "it fits" if total <= there else f"too much; {remedy(work, there)}"
     sent = traffic.traffic(work.architecture, layout, work.seq)
     moved = ", ".join(f"{gigabytes(size)} {kind}" for kind, size in sent.items() if size)
+    over = cluster.inner.name
+    if devices > cluster.machine:
+        over += f", and {cluster.outer.name} between machines of {cluster.machine:,}"
     interval = best_interval(devices, wanted.save)
     good = goodput(devices, wanted.save, wanted.restart, interval)
     low, high = interval_of(step.seconds)
@@ -367,7 +394,8 @@ def step_table(title: str, work: Workload, cluster: Cluster, wanted: Simulate) -
   speed    {mfu(work, step, wanted):.1%} MFU ({MFU[wanted.convention]}), {speed:,.0f} tokens/s
   memory   {kinds}
            {gigabytes(total)} of {gigabytes(there)}; {fits}
-  sends    {moved or "nothing"} from each device in a step
+  sends    {f"{moved} from each device in a step" if moved else "nothing"}
+  links    {over}
   failures one in {duration(3600 / FAILURES_PER_DEVICE_HOUR / devices)}, and with a \
 checkpoint every {duration(interval)}, {good:.0%} of the time counts"""
     if wanted.straggler > 1:
@@ -408,9 +436,10 @@ def remedy(work: Workload, there: float) -> str:
         "--recompute full --micro-batch 1 --zero 3": replace(full, layout=replace(small, zero=3)),
     }
     for tp in (2, 4, 8):
-        if tp > layout.tp and layout.dp * layout.tp % tp == work.architecture.n_head % tp == 0:
-            wider = replace(small, zero=3, tp=tp, dp=layout.dp * layout.tp // tp)
-            flags = f"--recompute full --micro-batch 1 --zero 3 --tp {tp}"
+        dp, left = divmod(layout.dp * layout.tp, tp)
+        wider = replace(small, zero=3, tp=tp, dp=dp, micro_batches=layout.batch // max(dp, 1))
+        if tp > layout.tp and not left and not traffic.misfit(work.architecture, wider, work.seq):
+            flags = f"--recompute full --micro-batch 1 --zero 3 --tp {tp} --dp {dp}"
             tried[flags] = replace(full, layout=wider)
     fitting = (flags for flags, way in tried.items() if sum(memory(way).values()) <= there)
     found = next(fitting, "")
@@ -437,44 +466,78 @@ def details_command(wanted: Simulate, first: Workload) -> str:
     return shlex.join(words)
 
 
-def fixed_fields(wanted: Simulate, work: Workload) -> dict[str, Any]:
-    """Return the fields of a layout that the flags leave no choice for.
-
-    Raises:
-        UserError: If no number of stages, replicas and micro-batches can make them fit.
-    """
-    fixed = given(wanted)
+def fixed_fields(wanted: Simulate) -> dict[str, Any]:
+    """Return the fields of a layout that the flags leave no choice for."""
+    fixed = {name: getattr(wanted, name) for name in ("tp", "pp", "dp") if getattr(wanted, name)}
+    fixed |= given(wanted)
     if wanted.cp > 1:
         fixed["cp"] = wanted.cp
-        if wanted.gpus % wanted.cp:
-            message = f"{wanted.gpus} GPUs can't be divided by cp {wanted.cp}"
-            raise UserError(f"{message}; use another --cp or --gpus")
     if wanted.schedule != "1f1b":
         fixed["schedule"] = wanted.schedule
-    # The first layout to which all of these apply.
-    shape = {name: value for name, value in fixed.items() if name != "recompute"}
-    least = Layout(**{"pp": 2, "dp": fixed.get("ep", 1), "micro_batches": 4, **shape})
-    if problem := traffic.misfit(work.architecture, least, work.seq):
-        raise UserError(f"{problem}; change or leave out a flag")
     return fixed
+
+
+def obstacle(work: Workload, gpus: int, fixed: Mapping[str, Any]) -> str:
+    """Return why the flags exclude every layout, or "" if only memory or the batch do."""
+    ways = {name: fixed[name] for name in ("tp", "pp", "dp", "cp") if name in fixed}
+    if gpus % (one := math.prod(ways.values())):
+        product = " x ".join(f"{name} {size}" for name, size in ways.items())
+        total = f" = {one}" if len(ways) > 1 else ""
+        return f"{gpus} GPUs can't be divided by {product}{total}"
+    # The first layout to which all flags apply. It has enough micro-batches for every schedule.
+    shape = {name: value for name, value in fixed.items() if name != "recompute"}
+    passes = 2 * fixed.get("pp", 2)
+    least = {"pp": 2, "dp": fixed.get("ep", 1), "micro_batches": passes, **shape}
+    return traffic.misfit(work.architecture, Layout(**least), work.seq)
+
+
+def mending(
+    work: Workload, cluster: Cluster, wanted: Simulate, batch: int, fixed: Mapping[str, Any]
+) -> str:
+    """Return the smallest change of flags with which some layout fits."""
+    gpus, size = wanted.gpus, fixed.get("micro_batch", 1)
+
+    def fits(gpus: int, batch: int, fixed: Mapping[str, Any]) -> bool:
+        return next(candidates(work, cluster, gpus, batch, fixed), None) is not None
+
+    def without(name: str) -> dict[str, Any]:
+        return {other: value for other, value in fixed.items() if other != name}
+
+    # With a multiple of this batch, every way to split the GPUs has enough micro-batches.
+    unit = gpus * size * (2 if fixed.get("schedule") == "dualpipe" else 1)
+    below, above = max(1, batch // unit) * unit, -(-batch // unit) * unit
+    batches = sorted({below, above} - {batch}, key=lambda other: abs(other - batch))
+    advice = [f"use --batch {other}" for other in batches if fits(gpus, other, fixed)][:1]
+    names = [f"--{name.replace('_', '-')}" for name in fixed if fits(gpus, batch, without(name))]
+    if names:
+        advice.append(f"leave out {' or '.join(names)}")
+    if advice:
+        return " or ".join(advice)
+    one = math.prod(fixed.get(name, 1) for name in ("tp", "pp", "dp", "cp"))
+    near = {one * max(1, gpus // one), one * -(-gpus // one)} - {gpus}
+    for more in [*sorted(near), *(gpus * 2**power for power in range(1, 12))]:
+        for other in sorted({wanted.batch or 2 * more, 2 * more * size}):
+            if fits(more, other, fixed):
+                usual = other == (wanted.batch or 2 * more)
+                return f"use {written({'gpus': more} | ({} if usual else {'batch': other}))}"
+    if len(fixed) > 1 and fits(gpus, batch, {}):
+        return f"leave out {written(fixed)}"
+    return "use another --hardware or a shorter --seq"
 
 
 def sweep_table(title: str, work: Workload, cluster: Cluster, wanted: Simulate, batch: int) -> str:
     """Format the fastest layouts that fit into memory.
 
     Raises:
-        UserError: If no layout fits.
+        UserError: If no layout fits. The message names the flags that mend it.
     """
-    gpus, fixed = wanted.gpus, fixed_fields(wanted, work)
+    gpus, fixed = wanted.gpus, fixed_fields(wanted)
     found = sweep(work, cluster, gpus, batch, fixed)
-    flags = [f"--{name.replace('_', '-')} {value}" for name, value in fixed.items()]
     if not found:
-        limits = " and ".join([f"batch {batch}", *flags])
-        advice = "use more GPUs, a shorter --seq, another --batch"
-        raise UserError(
-            f"no layout of {title} fits on {gpus} x {cluster.device.name} with {limits}; "
-            f"{advice}{' or fewer flags' if flags else ''}"
-        )
+        flags = f" and {written(fixed)}" if fixed else ""
+        limits = f"{gpus} x {cluster.device.name} with batch {batch}{flags}"
+        problem = obstacle(work, gpus, fixed) or f"no layout of {title} fits on {limits}"
+        raise UserError(f"{problem}; {mending(work, cluster, wanted, batch, fixed)}")
     rows: list[tuple[str, ...]] = [
         ("tp", "pp", "dp", "ep", "chunks", "ZeRO", "micro-batch", "recompute", "step", "MFU")
     ]
