@@ -137,8 +137,8 @@ def cluster_of(
     usual = device.links
     names = {"inner": inner or usual.inner, "outer": outer or usual.outer}
     for flag, fewest in (("inner", 2), ("outer", usual.machine + 1)):
-        if names[flag] is not None:
-            require_choice(flag, names[flag], LINKS)
+        if name := names[flag]:
+            require_choice(flag, name, LINKS)
         elif devices == 0 or devices >= fewest:
             known = f"no {flag} link of the {device.name} is known"
             raise UserError(f"{known}; name one of {', '.join(LINKS)} with --{flag}")
