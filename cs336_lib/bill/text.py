@@ -311,17 +311,33 @@ def layout_of(wanted: Simulate, a: Architecture, batch: int, seq: int) -> Layout
         UserError: If the devices, the batch or the model can't be divided in this way. The message
             has the flags of the nearest layout that fits.
     """
-    tp, pp = wanted.tp, wanted.pp
+    gpus, one = wanted.gpus, wanted.tp * wanted.pp * wanted.cp
+    layout = chosen_layout(wanted, wanted.dp or max(1, round(gpus / one)), batch)
+    ways, problem = f"tp {layout.tp} x pp {layout.pp} x cp {layout.cp}", ""
+    dp, near = layout.dp, layout
+    step = dp * layout.micro_batch * (layout.pp if layout.chunks > 1 else 1)
+    if gpus % one:
+        problem = f"{gpus} GPUs can't be divided by {ways} = {one}"
+    elif dp * one != gpus:
+        problem = f"dp {dp} x {ways} = {dp * one}, not {gpus} GPUs"
+        near = chosen_layout(wanted, gpus // one, batch)
+    elif batch % step:
+        problem = f"batch {batch} isn't a multiple of {step}, which {dp} replicas take at a time"
+    if problem := problem or traffic.misfit(a, layout, seq):
+        raise UserError(f"{problem}; the nearest layout has {nearest_flags(wanted, a, near, seq)}")
+    return layout
+
+
+def chosen_layout(wanted: Simulate, dp: int, batch: int) -> Layout:
+    """Return the layout that the flags choose, with the nearest batch that `dp` replicas share."""
     fields = USUAL | given(wanted)
     size, chunks = fields["micro_batch"], fields["chunks"]
-    one = tp * pp * wanted.cp
-    dp = wanted.dp or max(1, round(wanted.gpus / one))
-    step = dp * size * (pp if chunks > 1 else 1)
+    step = dp * size * (wanted.pp if chunks > 1 else 1)
     interleaved = chunks > 1 and wanted.schedule == "1f1b"
-    layout = Layout(
+    return Layout(
         dp=dp,
-        tp=tp,
-        pp=pp,
+        tp=wanted.tp,
+        pp=wanted.pp,
         cp=wanted.cp,
         ep=fields["ep"],
         zero=fields["zero"],
@@ -330,19 +346,11 @@ def layout_of(wanted: Simulate, a: Architecture, batch: int, seq: int) -> Layout
         schedule="interleaved" if interleaved else wanted.schedule,
         chunks=chunks,
     )
-    gpus, ways = wanted.gpus, f"tp {tp} x pp {pp} x cp {wanted.cp}"
-    nearest = f"the nearest layout has {nearest_flags(wanted, a, layout, seq)}"
-    if gpus % one:
-        raise UserError(f"{gpus} GPUs can't be divided by {ways} = {one}; {nearest}")
-    if dp * one != gpus:
-        advice = f"use --dp {gpus // one} or leave it out"
-        raise UserError(f"dp {dp} x {ways} = {dp * one}, not {gpus} GPUs; {advice}")
-    if batch % step:
-        taken = f"which {dp} replicas take at a time"
-        raise UserError(f"batch {batch} isn't a multiple of {step}, {taken}; {nearest}")
-    if problem := traffic.misfit(a, layout, seq):
-        raise UserError(f"{problem}; {nearest}")
-    return layout
+
+
+def one_of(names: list[str]) -> str:
+    """Write the flags of some fields, of which one is enough."""
+    return " or ".join(f"--{name.replace('_', '-')}" for name in names)
 
 
 def nearest_flags(wanted: Simulate, a: Architecture, layout: Layout, seq: int) -> str:
@@ -508,9 +516,8 @@ def mending(
     below, above = max(1, batch // unit) * unit, -(-batch // unit) * unit
     batches = sorted({below, above} - {batch}, key=lambda other: abs(other - batch))
     advice = [f"use --batch {other}" for other in batches if fits(gpus, other, fixed)][:1]
-    names = [f"--{name.replace('_', '-')}" for name in fixed if fits(gpus, batch, without(name))]
-    if names:
-        advice.append(f"leave out {' or '.join(names)}")
+    if names := [name for name in fixed if fits(gpus, batch, without(name))]:
+        advice.append(f"leave out {one_of(names)}")
     if advice:
         return " or ".join(advice)
     one = math.prod(fixed.get(name, 1) for name in ("tp", "pp", "dp", "cp"))
@@ -522,7 +529,10 @@ def mending(
                 return f"use {written({'gpus': more} | ({} if usual else {'batch': other}))}"
     if len(fixed) > 1 and fits(gpus, batch, {}):
         return f"leave out {written(fixed)}"
-    return "use another --hardware or a shorter --seq"
+    if obstacle(work, gpus, fixed):
+        names = [name for name in fixed if not obstacle(work, gpus, without(name))]
+        return f"leave out {one_of(names or list(fixed))}, and use more --gpus or other --hardware"
+    return "use other --hardware or a shorter --seq"
 
 
 def sweep_table(title: str, work: Workload, cluster: Cluster, wanted: Simulate, batch: int) -> str:

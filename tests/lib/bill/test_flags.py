@@ -137,7 +137,7 @@ def test_every_flag_counts(number, outcomes, capsys):
     options, (said, refused) = COMBINATIONS[number], outcomes[number]
     if refused:
         assert "\n" not in refused
-        if "seq is " not in refused and "another --hardware" not in refused:
+        if "seq is " not in refused and "other --hardware" not in refused:
             assert "MFU" in printed(words(advised(refused, options)), capsys)  # the advice works
     elif "tp" in options and "pp" in options:
         check_details(said, options)

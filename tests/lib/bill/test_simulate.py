@@ -351,7 +351,7 @@ def test_a_search_that_finds_nothing_says_which_flag_is_the_reason(options, mess
         ({"straggler": 0.5}, "straggler is 0.5; 1 to 1000000 expected"),
         (
             {"gpus": 64, "dp": 4, "tp": 8, "pp": 4},
-            "dp 4 x tp 8 x pp 4 x cp 1 = 128, not 64 GPUs; use --dp 2 or leave it out",
+            "dp 4 x tp 8 x pp 4 x cp 1 = 128, not 64 GPUs; the nearest layout has --dp 2",
         ),
     ],
 )
