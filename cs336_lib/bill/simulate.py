@@ -1,7 +1,7 @@
 """Simulate a training step on a cluster, event by event."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, Literal, NamedTuple
@@ -11,6 +11,7 @@ from cs336_lib.accounting import Architecture
 from cs336_lib.bill import traffic
 from cs336_lib.bill.memory import Recompute, peak
 from cs336_lib.bill.traffic import Layout
+from cs336_lib.config import UserError
 from cs336_lib.system.datasheets import Device, Link
 
 
@@ -326,10 +327,31 @@ def pass_seconds(work: Workload, cluster: Cluster) -> dict[Kind, list[float]]:
     }
 
 
-def pipeline_seconds(work: Workload, cluster: Cluster) -> float:
-    """Run the passes of a step on all stages, and return when the last one ends.
+class Event(NamedTuple):
+    """A pass on a stage, from its start to its end in seconds."""
+
+    stage: int
+    operation: Operation
+    start: float
+    end: float
+
+
+def pipeline_events(
+    work: Workload,
+    cluster: Cluster,
+    scheduled: Callable[[Layout, int], Iterable[Operation]] = order,
+) -> Iterator[Event]:
+    """Run the passes of a step on all stages, and yield them in an order in which they can start.
 
     A pass starts when its stage is free and its input has arrived.
+
+    Args:
+        work: The model and its layout.
+        cluster: The devices.
+        scheduled: Returns the passes of a stage in order. The default is the layout's schedule.
+
+    Raises:
+        UserError: If the stages wait for each other forever.
     """
     layout, seconds = work.layout, pass_seconds(work, cluster)
     residual = traffic.LOW * layout.micro_batch * work.seq / layout.cp
@@ -346,9 +368,10 @@ def pipeline_seconds(work: Workload, cluster: Cluster) -> float:
         sent = ended.get((kind, number, place - 1 if kind == "forward" else place + 1))
         return None if sent is None else sent + hop
 
-    queues = [deque(order(layout, stage)) for stage in range(layout.pp)]
+    queues = [deque(scheduled(layout, stage)) for stage in range(layout.pp)]
     free = [0.0] * layout.pp
     while any(queues):
+        before = len(ended)
         for stage, queue in enumerate(queues):
             while queue:
                 kind, number, chunk = queue[0]
@@ -356,10 +379,17 @@ def pipeline_seconds(work: Workload, cluster: Cluster) -> float:
                 ready = arrival(kind, number, place)
                 if ready is None:
                     break
-                queue.popleft()
-                free[stage] = max(free[stage], ready) + seconds[kind][place]
-                ended[kind, number, place] = free[stage]
-    return max(free)
+                start = max(free[stage], ready)
+                free[stage] = ended[kind, number, place] = start + seconds[kind][place]
+                yield Event(stage, queue.popleft(), start, free[stage])
+        if len(ended) == before:
+            waiting = next(stage for stage, queue in enumerate(queues) if queue)
+            raise UserError(f"stage {waiting} waits for a pass that never runs; change the order")
+
+
+def pipeline_seconds(work: Workload, cluster: Cluster) -> float:
+    """Return when the last pass of a step ends."""
+    return max(event.end for event in pipeline_events(work, cluster))
 
 
 def dualpipe_seconds(work: Workload, cluster: Cluster) -> float:
