@@ -330,8 +330,8 @@ def pipeline_events(work: Workload, cluster: Cluster) -> Iterator[Event]:
 def pipeline_seconds(work: Workload, cluster: Cluster) -> float:
     """Return when the last pass of a step ends.
 
-    A long step repeats itself: from 2 `pp` micro-batches on, each further one takes equally long.
-    So we run 2 `pp` and 3 `pp` of them.
+    A long step repeats itself: after its first 2 `pp` micro-batches, each further `pp` of them take
+    equally long. So we run no more than 4 `pp`.
     """
     layout = work.layout
 
@@ -339,11 +339,11 @@ def pipeline_seconds(work: Workload, cluster: Cluster) -> float:
         shorter = replace(work, layout=replace(layout, micro_batches=passes))
         return max(event.end for event in pipeline_events(shorter, cluster))
 
-    some, passes = 2 * layout.pp, layout.micro_batches
-    if passes <= some + layout.pp:
-        return ends(passes)
-    start = ends(some)
-    return start + (ends(some + layout.pp) - start) / layout.pp * (passes - some)
+    groups, left = divmod(layout.micro_batches, layout.pp)
+    if groups <= 3:
+        return ends(layout.micro_batches)
+    start = ends(2 * layout.pp + left)
+    return start + (groups - 2) * (ends(3 * layout.pp + left) - start)
 
 
 def dualpipe_seconds(work: Workload, cluster: Cluster) -> float:
