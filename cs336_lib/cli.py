@@ -226,6 +226,7 @@ class Estimate(config.Estimate):
         print(estimate(**dataclasses.asdict(self)))
 
 
+@tyro.conf.configure(tyro.conf.DisallowNone)  # --sequence and --no-sequence, without "None"
 @dataclass(frozen=True)
 class Simulate(config.Simulate):
     """Simulate a step on a cluster, or find its fastest layout without --tp, --pp and --dp."""

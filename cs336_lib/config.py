@@ -317,10 +317,23 @@ class Simulate:
     """Number of devices."""
     hardware: str = "h100"
     """A device of data/devices.json, such as a100, h100 or b200."""
-    inner: str = "nvlink4"
-    """Link between the devices of a machine, from data/links.json."""
-    outer: str = "infiniband-ndr"
-    """Link of a device to other machines, from data/links.json."""
+    inner: str = ""
+    """Link between the devices of a machine, from data/links.json (default: the hardware's)."""
+    outer: str = ""
+    """Link of a network card to other machines, from data/links.json (default: the hardware's).
+    A machine has 8 devices and 8 cards."""
+    stack: Literal["megatron-2021", "megatron-2024", "torchtitan", "fsdp2", "ddp"] | None = None
+    """Do what such programs do, unless a flag says otherwise. A stack sets --attention, --sequence,
+    --recompute, --overlap and --zero."""
+    attention: Literal["fused", "eager"] | None = None
+    """Whether attention stores its scores, which is called eager (None: fused)."""
+    sequence: bool | None = None
+    """Whether tensor parallelism also splits norms and residuals (None: yes)."""
+    overlap: bool | None = None
+    """Whether gradients and weights travel between replicas during the passes (None: yes)."""
+    async_tp: bool | None = None
+    """Whether the sums of tensor parallelism travel during matmuls, as async TP does in torchtitan
+    (None: no)."""
     batch: int = 0
     """Sequences in a step over all devices (0: two for each device)."""
     seq: int = 0

@@ -117,15 +117,25 @@ class PublishedStep:
 
     Attributes:
         source: Where the figures come from.
+        paper: The publication that has them, which is left out of a fit as a whole.
+        stack: The family of training programs.
         work: The model and its layout.
         cluster: The devices and links.
         mfu: Utilization as stated, or computed from the stated speed. It counts as "palm".
+        stated: The speed as stated.
+        assumed: What the source doesn't say.
+        held_out: Whether it was kept from every fit and choice of settings.
     """
 
     source: str
+    paper: str
+    stack: str
     work: Workload
     cluster: Cluster
     mfu: float
+    stated: str
+    assumed: str
+    held_out: bool
 
 
 def steps() -> dict[str, PublishedStep]:
@@ -133,16 +143,30 @@ def steps() -> dict[str, PublishedStep]:
     found = {}
     for name, entry in read_json(DATA / "layouts.json").items():
         fields = dict(entry)
-        source, mfu = fields.pop("source"), fields.pop("mfu")
+        words = {key: fields.pop(key, "") for key in ("source", "paper", "stack", "stated")}
+        words["assumed"], mfu = fields.pop("assumed", ""), fields.pop("mfu")
+        held_out = fields.pop("held_out", False)
         model, shape = fields.pop("model", ""), fields.pop("shape", None)
         a = models.model(model).architecture if model else Architecture(**shape)
         device = DATASHEET[fields.pop("device")]
         device = replace(device, bandwidth=fields.pop("bandwidth", device.bandwidth))
-        cluster = Cluster(device, LINKS[fields.pop("inner")], LINKS[fields.pop("outer")])
-        passes = ("seq", "recompute", "fused_attention", "sequence")
+        links = LINKS[fields.pop("inner")], LINKS[fields.pop("outer")]
+        cluster = Cluster(device, *links, cards=fields.pop("cards", 8))
+        passes = (
+            "seq", "recompute", "fused_attention", "sequence", "overlap", "async_tensor"
+        )  # fmt: skip
         rest = {key: fields.pop(key) for key in passes if key in fields}
         layout = Layout(**fields)
         if layout.chunks > 1:
             layout = replace(layout, schedule="interleaved")
-        found[name] = PublishedStep(source, Workload(a, layout, **rest), cluster, mfu)
+        work = Workload(a, layout, **rest)
+        found[name] = PublishedStep(work=work, cluster=cluster, mfu=mfu, held_out=held_out, **words)
     return found
+
+
+def left_out() -> dict[str, float]:
+    """Return the stated over the simulated seconds of each step, by a fit without its paper.
+
+    `tools.fit_simulator` writes them to data/simulator_fit.json.
+    """
+    return dict(read_json(DATA / "simulator_fit.json")["ratios"])

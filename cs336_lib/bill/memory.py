@@ -7,7 +7,7 @@ is PyTorch's cross-entropy in fp32. The optimizer is fused, so its update has no
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cs336_lib.accounting import (
@@ -44,6 +44,7 @@ class Part:
         outputs: Results of its matmuls, in order.
         fused: What remains of attention if all else is computed again: its result.
         scores: Part of `saved` that Korthikanti et al. (2022) compute again.
+        whole: Part of `saved` that only sequence parallelism splits: the norm's and its result.
         backward: Bytes that the backward pass adds to `saved`, and the entries of the matrix whose
             gradient it computes at that time, at several moments.
     """
@@ -53,6 +54,11 @@ class Part:
     backward: tuple[tuple[float, float], ...]
     fused: float = 0
     scores: float = 0
+    whole: float = 0
+
+    def copied(self, times: int) -> "Part":
+        """Return this part if `times` devices have what only sequence parallelism splits."""
+        return replace(self, saved=self.saved + (times - 1) * self.whole)
 
 
 def attention_part(a: Architecture, of: Recipe, attention: Attention, keys: int) -> Part:
@@ -90,6 +96,7 @@ def attention_part(a: Architecture, of: Recipe, attention: Attention, keys: int)
         ((max(gradients, 2 * scores), 0),),
         of.compute * out + logsumexp,
         scores,
+        norm_bytes(a, of) + of.saved * c,
     )
 
 
@@ -111,6 +118,7 @@ def mlp_part(a: Architecture, of: Recipe) -> Part:
             (more + inner, 0),
             (of.compute * c - result, c * width),
         ),
+        whole=norm_bytes(a, of) + of.saved * c,
     )
 
 
@@ -137,11 +145,14 @@ def experts_part(a: Architecture, of: Recipe, ep: int) -> Part:
             (slots * (more + inner - of.compute * c), 0),
             (-slots * result, matrix),
         ),
+        whole=norm_bytes(a, of) + of.saved * c,
     )
 
 
 def kept(parts: tuple[Part, Part], of: Recipe, width: int, recompute: Recompute) -> float:
     """Return the bytes that a block keeps for one token between its forward and backward pass.
+
+    `width` is that of the residual stream.
 
     With "full" it keeps its input. "selective" drops stored scores (Korthikanti et al. 2022,
     equation 6). Flash attention stores none, so a block keeps its input, the result of attention,
@@ -178,7 +189,8 @@ def held_bytes(
 ) -> dict[str, float]:
     """Return the bytes that persist between steps on a device of the first or the last stage.
 
-    With DualPipe, each device has the weights and gradients of two stages.
+    With DualPipe, each device has the weights and gradients of two stages. ZeRO-2 adds up the
+    gradients of one chunk of an interleaved pipeline before it shards them (`traffic.pass_bytes`).
     """
     per, counts = bytes_per_parameter(optimizer, precision), parameter_counts(a)
     outside, experts = layer_parameters(a, layout)
@@ -199,9 +211,10 @@ def held_bytes(
 
     outside += ends
     stages = 2 if layout.schedule == "dualpipe" else 1
+    summed = (outside + experts) / layout.chunks if layout.zero == 2 and layout.chunks > 1 else 0
     return {
         "weights": stages * (held(per.weights, 3, outside) + held(per.copies, 3, matmuls)),
-        "gradients": stages * held(per.gradient, 2, outside),
+        "gradients": stages * held(per.gradient, 2, outside) + per.gradient * summed,
         "master weights": held(per.master, 1, outside),
         "optimizer state": held(per.state, 1, outside),
     }
@@ -214,16 +227,19 @@ def stage_moments(
     of: Recipe,
     recompute: Recompute,
     attention: Attention,
+    sequence: bool,
     last: bool,
 ) -> Iterator[tuple[str, float, float, float]]:
     """Yield when memory may peak: a name, activations, logits and temporary tensors in bytes."""
-    tokens = layout.micro_batch * seq / layout.cp / layout.tp  # sequence parallelism
+    tokens = layout.micro_batch * seq / layout.cp / layout.tp
+    copies = 1 if sequence else layout.tp  # of a token's residual stream
     c, alive, only = a.n_embd, in_flight(layout, last), layout.pp == 1
-    middle = attention_part(a, of, attention, seq)
-    dense = middle, mlp_part(a, of)
-    mixed = middle, experts_part(a, of, layout.ep)
-    of_all = a.dense_layers * kept(dense, of, c, recompute)
-    of_all += a.expert_layers * kept(mixed, of, c, recompute)
+    wide = copies * c
+    middle = attention_part(a, of, attention, seq).copied(copies)
+    dense = middle, mlp_part(a, of).copied(copies)
+    mixed = middle, experts_part(a, of, layout.ep).copied(copies)
+    of_all = a.dense_layers * kept(dense, of, wide, recompute)
+    of_all += a.expert_layers * kept(mixed, of, wide, recompute)
     before = tokens * of_all * (alive - 1) / layout.pp  # of other micro-batches
     stored = before + tokens * of_all / layout.pp
     gradient = of.weights + (of.compute if of.compute != of.weights else 0)
@@ -232,19 +248,19 @@ def stage_moments(
     block = (outside + experts) * layout.pp / a.n_layer
     gathered = of.compute * block if layout.zero == 3 else 0.0
     if last or only:
-        end = tokens * (norm_bytes(a, of) + of.compute * c)
+        end = tokens * copies * (norm_bytes(a, of) + of.compute * c)
         logits = tokens * a.vocab_size
         there = gathered + (of.compute * matrix if layout.zero == 3 else 0)
         yield "loss", stored + end, LOGIT * logits, 2 * LOGIT * logits + there
-        left = tokens * of.compute * c + gradient * matrix + there
+        left = tokens * of.compute * wide + gradient * matrix + there
         yield "output matrix", stored + end, of.compute * logits, left
     waiting = of.weights * matrix if a.tied and only else 0.0  # for the embedding's gradient
     low = of.compute if of.compute != of.residual else 0
-    arriving = tokens * (of.residual + low) * c + waiting
+    arriving = tokens * (of.residual + low) * wide + waiting
     if layout.zero == 3:
         arriving += gathered + (of.compute + of.gradient) * block
     parts = mixed if a.expert_layers else dense
-    again = stored - tokens * kept(parts, of, c, recompute)  # this block is whole again
+    again = stored - tokens * kept(parts, of, wide, recompute)  # this block is whole again
     for name, part, there in (
         ("mlp", parts[1], parts[0].saved + parts[1].saved),
         ("attention", parts[0], parts[0].saved),
@@ -256,7 +272,7 @@ def stage_moments(
             yield name, again + tokens * (there - dropped), 0.0, moved
     if not last or only:
         embedding = (of.weights * matrix) * (2 if waiting else 1)
-        yield "embedding", before, 0.0, tokens * of.residual * c + embedding
+        yield "embedding", before, 0.0, tokens * of.residual * wide + embedding
 
 
 def moments(
@@ -266,6 +282,7 @@ def moments(
     *,
     recompute: Recompute = "none",
     attention: Attention = "flash",
+    sequence: bool = True,
     precision: str = "mixed",
     optimizer: str = "adamw",
 ) -> dict[str, dict[str, float]]:
@@ -280,6 +297,7 @@ def moments(
         seq: Tokens in a sequence (default: `block_size`).
         recompute: What the backward pass computes again.
         attention: Whether attention is fused ("flash") or stores its scores ("eager").
+        sequence: Whether tensor parallelism also splits norms and residuals.
         precision: A key of `accounting.PRECISIONS`.
         optimizer: A key of `accounting.STATE_BYTES`.
 
@@ -296,7 +314,7 @@ def moments(
         held = held_bytes(a, layout, last, optimizer, precision)
         where = "" if layout.pp == 1 else (" on the last stage" if last else " on the first stage")
         for name, *sizes in stage_moments(
-            a, layout, seq, PRECISIONS[precision], recompute, attention, last
+            a, layout, seq, PRECISIONS[precision], recompute, attention, sequence, last
         ):
             now = dict(zip(KINDS, (*held.values(), *sizes), strict=True))
             before = found.get(name + where)

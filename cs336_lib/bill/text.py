@@ -7,23 +7,25 @@ from typing import Any
 
 from cs336_lib import accounting
 from cs336_lib.accounting import Architecture
-from cs336_lib.bill import traffic
+from cs336_lib.bill import stacks, traffic
 from cs336_lib.bill.memory import peak
 from cs336_lib.bill.models import Published, model
+from cs336_lib.bill.network import Cluster, cluster_of
 from cs336_lib.bill.simulate import (
     FAILURES_PER_DEVICE_HOUR,
-    Cluster,
+    SPREAD,
     Step,
     Workload,
     best_interval,
     goodput,
+    interval_of,
     memory,
     simulate,
     sweep,
 )
 from cs336_lib.bill.traffic import Layout
 from cs336_lib.config import Estimate, Simulate, UserError
-from cs336_lib.system.datasheets import DATASHEET, LINKS, Device
+from cs336_lib.system.datasheets import DATASHEET, Device
 from cs336_lib.text import digits, duration, gigabytes, short, table
 
 MAX_VALUE = 1e24  # larger inputs could overflow
@@ -259,13 +261,14 @@ def simulation(**options: Any) -> str:
     Example:
         print(simulation(model="llama3-70b", gpus=256, tp=8, batch=512))
     """
-    wanted = Simulate(**options)
+    wanted = stacks.filled(Simulate(**options))
     check_simulate(wanted)
     found = model(wanted.model)
-    cluster = Cluster(find_device(wanted.hardware), LINKS[wanted.inner], LINKS[wanted.outer])
+    cluster = cluster_of(find_device(wanted.hardware), wanted.inner, wanted.outer)
     seq = training_length(found.architecture, wanted.seq)
     batch = wanted.batch or 2 * wanted.gpus
-    work = Workload(found.architecture, Layout(), seq, straggler=wanted.straggler)
+    how = stacks.settings(wanted)
+    work = Workload(found.architecture, Layout(), seq, straggler=wanted.straggler, **how)
     if wanted.tp == wanted.pp == wanted.dp == 0:
         return sweep_table(found.title, work, cluster, wanted, batch)
     layout = layout_of(wanted, found.architecture, batch, seq)
@@ -287,8 +290,6 @@ def check_simulate(wanted: Simulate) -> None:
                 raise UserError(f"{name} is {value}; {numbers} to 1000000 expected")
     if wanted.zero not in (None, 0, 1, 2, 3):
         raise UserError(f"zero is {wanted.zero}; 0, 1, 2 or 3 expected")
-    for name in ("inner", "outer"):
-        accounting.require_choice(name, getattr(wanted, name), LINKS)
 
 
 def given(wanted: Simulate) -> dict[str, Any]:
@@ -348,6 +349,7 @@ def step_table(title: str, work: Workload, cluster: Cluster, wanted: Simulate) -
     moved = ", ".join(f"{gigabytes(size)} {kind}" for kind, size in sent.items() if size)
     interval = best_interval(devices, wanted.save)
     good = goodput(devices, wanted.save, wanted.restart, interval)
+    low, high = interval_of(step.seconds)
     speed = layout.batch * work.seq / step.seconds
     ways = f"dp {layout.dp}, tp {layout.tp}, pp {layout.pp}, cp {layout.cp}, ep {layout.ep}"
     text = f"""\
@@ -355,6 +357,8 @@ def step_table(title: str, work: Workload, cluster: Cluster, wanted: Simulate) -
   layout   {ways}, ZeRO-{layout.zero}, {layout.schedule}, {layout.micro_batches} micro-batches of \
 {layout.micro_batch} x {work.seq:,} tokens
   step     {digits(step.seconds)} s: {seconds(step, ("matmuls", "elementwise", "update"))}
+  expect   {digits(low)} to {digits(high)} s, as 8 of 10 papers whose steps weren't fitted
+  program  {program(work)}
   waits    {seconds(step, WAITS) or "never"}
   speed    {step.mfu:.1%} MFU (as in PaLM: all keys), {speed:,.0f} tokens/s
   memory   {kinds}
@@ -367,6 +371,19 @@ checkpoint every {duration(interval)}, {good:.0%} of the time counts"""
         text += f"\n  slow     a stage {wanted.straggler:g} times as slow makes the step "
         text += f"{step.seconds / usual.seconds:.2f} times as long"
     return text
+
+
+def program(work: Workload) -> str:
+    """Format what the training program does."""
+    return ", ".join(
+        [
+            "fused attention" if work.fused_attention else "attention that stores its scores",
+            f"{work.recompute} recomputation" if work.recompute != "none" else "no recomputation",
+            *(["norms split by tp" if work.sequence else "whole norms"] * (work.layout.tp > 1)),
+            *["async TP"] * work.async_tensor,
+            *["no overlap of data parallelism"] * (not work.overlap),
+        ]
+    )
 
 
 def remedy(work: Workload, there: float) -> str:
@@ -401,8 +418,11 @@ def details_command(wanted: Simulate, first: Workload) -> str:
     usual = asdict(Simulate()) | USUAL
     words = ["cs336", "simulate"]
     for name, value in chosen.items():
-        if value != usual[name]:
-            words += ["--" + name.replace("_", "-"), str(value)]
+        flag = name.replace("_", "-")
+        if isinstance(value, bool) and value != usual[name]:
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        elif value != usual[name]:
+            words += [f"--{flag}", str(value)]
     return shlex.join(words)
 
 
@@ -456,7 +476,7 @@ def sweep_table(title: str, work: Workload, cluster: Cluster, wanted: Simulate, 
         f"{title} on {gpus:,} x {cluster.device.name}, {batch:,} sequences of {work.seq:,} tokens"
     ) + "".join(f", {name} {fixed[name]}" for name in ("cp", "schedule") if name in fixed)
     return f"""\
-{head}; MFU as in PaLM
+{head}; MFU as in PaLM; expect {SPREAD[0]:g} to {SPREAD[1]:g} times as long
 {lines}
 {len(found)} layouts fit, and these are the fastest. tp x pp GPUs (tensor, pipeline) share a model,
 dp is the number of its copies, and ep GPUs share its experts. For details of the first, run

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from cs336_lib.accounting import (
     Architecture,
@@ -160,33 +160,63 @@ def layer_parameters(a: Architecture, layout: Layout) -> tuple[float, float]:
     return outside / layout.pp, experts / layout.pp
 
 
-def data_parallel_bytes(a: Architecture, layout: Layout) -> float:
-    """Return what a device of the first stage sends for gradients and weights in a step.
+class Replicas(NamedTuple):
+    """Parameters of a device of the first stage, and the devices that have them, too.
 
-    DDP all-reduces fp32 gradients once. ZeRO-1 and ZeRO-2 reduce-scatter them and all-gather bf16
-    weights. ZeRO-3 does both in every micro-batch, as FSDP2 does. It gathers a block's weights
-    again for the backward pass, and keeps the others. Experts have fewer replicas.
+    Attributes:
+        parameters: Number of parameters.
+        gathered: How often FSDP2 gathers them for the backward pass again.
+        size: Number of devices that share their gradients.
+        stride: Distance between these devices.
+    """
+
+    parameters: float
+    gathered: int
+    size: int
+    stride: int
+
+
+def replicas(a: Architecture, layout: Layout) -> tuple[Replicas, ...]:
+    """Return the embedding with the output matrix, the blocks, and their experts.
+
+    FSDP2 keeps the first of these from the forward to the backward pass. Experts have fewer
+    replicas, which are further apart.
     """
     counts, norm = parameter_counts(a), a.n_embd * (2 if a.norm_bias else 1)
     outside, experts = layer_parameters(a, layout)
     root = (counts["wte"] + counts["wpe"]) / layout.tp
     if layout.pp == 1:
         root += counts["output"] / layout.tp + norm
-    sent = 0.0
-    for parameters, again, n in (
-        (root, 0, layout.dp * layout.cp),
-        (outside, 1, layout.dp * layout.cp),
-        (experts, 1, layout.dp // layout.ep),
-    ):
-        gradients = all_gather_bytes(HIGH * parameters, n)
-        weights = all_gather_bytes(LOW * parameters, n)
-        if layout.zero == 0:
-            sent += 2 * gradients
-        elif layout.zero < 3:
-            sent += gradients + weights
-        else:
-            sent += layout.micro_batches * (gradients + (1 + again) * weights)
-    return sent
+    shared = layout.dp * layout.cp
+    return (
+        Replicas(root, 0, shared, layout.tp),
+        Replicas(outside, 1, shared, layout.tp),
+        Replicas(experts, 1, layout.dp // layout.ep, layout.tp * layout.cp * layout.ep),
+    )
+
+
+def pass_bytes(layout: Layout, of: Replicas) -> tuple[float, float]:
+    """Return what a device sends for weights and gradients in a step, by forward and backward pass.
+
+    DDP all-reduces fp32 gradients once. ZeRO-1 reduce-scatters them once, and all-gathers the bf16
+    weights before the next forward pass. ZeRO-2 keeps a shard of the gradients only, so it can't
+    add up those of several micro-batches, and reduce-scatters them in each (ServiceNow's Fast-LLM,
+    docs/user_guide/multi-stage.md). This is why DeepSpeed refuses it in a pipeline
+    (github.com/deepspeedai/DeepSpeed, issues 823 and 4164). An interleaved pipeline runs `pp`
+    micro-batches through a chunk in a row, and adds up the gradients of this chunk before it sends
+    them. ZeRO-3 also gathers the weights in each micro-batch, and again for the backward pass, as
+    FSDP2 does.
+    """
+    gradients = all_gather_bytes(HIGH * of.parameters, of.size)
+    weights = all_gather_bytes(LOW * of.parameters, of.size)
+    passes = layout.micro_batches
+    if layout.zero == 0:
+        return 0.0, 2 * gradients
+    if layout.zero == 1:
+        return weights, gradients
+    if layout.zero == 2:
+        return weights, gradients * passes / (layout.pp if layout.chunks > 1 else 1)
+    return passes * weights, passes * (gradients + of.gathered * weights)
 
 
 def traffic(a: Architecture, layout: Layout, seq: int) -> dict[str, float]:
@@ -217,7 +247,7 @@ def traffic(a: Architecture, layout: Layout, seq: int) -> dict[str, float]:
     chosen = a.n_active * residual / layout.tp
     expert = passes * a.expert_layers / layout.pp * 4 * all_gather_bytes(chosen, layout.ep)
     return {
-        "data": data_parallel_bytes(a, layout),
+        "data": sum(sum(pass_bytes(layout, of)) for of in replicas(a, layout)),
         "tensor": tensor,
         "pipeline": pipeline,
         "context": context,

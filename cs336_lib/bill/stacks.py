@@ -1,0 +1,118 @@
+"""Name what whole families of training programs do, so that a simulation can do the same."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cs336_lib.accounting import require_choice
+from cs336_lib.bill.memory import Recompute
+from cs336_lib.bill.simulate import Workload
+from cs336_lib.config import Simulate
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Settings of a training program.
+
+    Attributes:
+        source: Where they come from.
+        fused_attention: Whether attention never stores its scores.
+        sequence: Whether tensor parallelism also splits norms and residuals.
+        recompute: What the backward pass computes again.
+        overlap: Whether gradients and weights travel during the passes.
+        zero: ZeRO stage.
+    """
+
+    source: str
+    fused_attention: bool
+    sequence: bool
+    recompute: Recompute
+    overlap: bool
+    zero: int
+
+    def apply(self, work: Workload) -> Workload:
+        """Return a workload with these settings."""
+        return replace(
+            work,
+            layout=replace(work.layout, zero=self.zero),
+            fused_attention=self.fused_attention,
+            sequence=self.sequence,
+            recompute=self.recompute,
+            overlap=self.overlap,
+        )
+
+
+STACKS = {
+    "megatron-2021": Stack(
+        "Narayanan et al. 2021 (arXiv 2104.04473), sections 3.5 and 5.1: full recomputation, and "
+        "gradients are all-reduced at the end of a step",
+        fused_attention=False,
+        sequence=False,
+        recompute="full",
+        overlap=False,
+        zero=0,
+    ),
+    "megatron-2024": Stack(
+        "Megatron-LM, README of core 0.8 (2024): FlashAttention, sequence parallelism, and a "
+        "distributed optimizer with overlapped gradients and weights",
+        fused_attention=True,
+        sequence=True,
+        recompute="none",
+        overlap=True,
+        zero=1,
+    ),
+    "torchtitan": Stack(
+        "Liang et al. 2024 (arXiv 2410.06511), section 2: FSDP2, sequence parallelism, and "
+        "selective checkpointing of operators",
+        fused_attention=True,
+        sequence=True,
+        recompute="selective",
+        overlap=True,
+        zero=3,
+    ),
+    "fsdp2": Stack(
+        "PyTorch documentation of fully_shard: weights are prefetched and freed in each pass",
+        fused_attention=True,
+        sequence=True,
+        recompute="none",
+        overlap=True,
+        zero=3,
+    ),
+    "ddp": Stack(
+        "Li et al. 2020 (arXiv 2006.15704), section 3.2: gradients are all-reduced in buckets "
+        "during the backward pass",
+        fused_attention=True,
+        sequence=False,
+        recompute="none",
+        overlap=True,
+        zero=0,
+    ),
+}
+
+
+def filled(wanted: Simulate) -> Simulate:
+    """Return the flags of a simulation, with the settings of its stack where no flag is given.
+
+    Raises:
+        UserError: If the stack or the kind of attention is unknown.
+    """
+    require_choice("attention", wanted.attention or "fused", ("fused", "eager"))
+    if wanted.stack is None:
+        return wanted
+    require_choice("stack", wanted.stack, STACKS)
+    stack = STACKS[wanted.stack]
+    usual: dict[str, Any] = {
+        "attention": "fused" if stack.fused_attention else "eager",
+        **{name: getattr(stack, name) for name in ("sequence", "recompute", "overlap", "zero")},
+    }
+    missing = {name: value for name, value in usual.items() if getattr(wanted, name) is None}
+    return replace(wanted, **missing, stack=None)
+
+
+def settings(wanted: Simulate) -> dict[str, bool]:
+    """Return the fields of a `Workload` that the flags of a simulation set."""
+    return {
+        "fused_attention": wanted.attention != "eager",
+        "sequence": wanted.sequence is not False,
+        "overlap": wanted.overlap is not False,
+        "async_tensor": bool(wanted.async_tp),
+    }
