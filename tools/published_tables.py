@@ -1,5 +1,8 @@
 """Print the tables of docs/published_runs.md: python -m tools.published_tables."""
 
+import statistics
+from collections.abc import Mapping
+
 from cs336_course.demos import published_runs
 from cs336_lib import accounting
 from cs336_lib.bill.simulate import simulate
@@ -33,9 +36,10 @@ def speed(value: float | None) -> str:
 def step_table() -> str:
     """Format the published steps as a Markdown table, with the simulated and the stated MFU."""
     rows = [
-        "| step | devices | layout | simulated | stated | off by |",
-        "|---|---|---|---|---|---|",
+        "| step | program | devices | layout | simulated | stated | off by | when left out |",
+        "|---|---|---|---|---|---|---|---|",
     ]
+    apart = published_runs.left_out()
     for name, step in published_runs.steps().items():
         layout = step.work.layout
         found = simulate(step.work, step.cluster).mfu
@@ -43,10 +47,66 @@ def step_table() -> str:
         ways = zip(("tensor", "pipeline", "context", "expert", "data"), counts, strict=True)
         parts = [f"{count}-way {way}" for way, count in ways if count > 1]
         devices = f"{layout.devices:,} x {step.cluster.device.name.split()[1]}"
-        cells = [name, devices, ", ".join(parts), f"{found:.1%}", f"{step.mfu:.1%}"]
-        rows.append(f"| {' | '.join(cells)} | {found / step.mfu - 1:+.1%} |")
+        cells = [f"**{name}**" if step.held_out else name, step.stack, devices, ", ".join(parts)]
+        cells += [f"{found:.1%}", f"{step.mfu:.1%}", f"{found / step.mfu - 1:+.1%}"]
+        rows.append(f"| {' | '.join(cells)} | {apart[name] - 1:+.1%} |")
     return "\n".join(rows)
 
 
+def by_stack(errors: Mapping[str, float]) -> dict[str, list[float]]:
+    """Return the errors of the steps that aren't held out, by the family of their programs."""
+    found: dict[str, list[float]] = {}
+    for name, step in published_runs.steps().items():
+        if not step.held_out:
+            found.setdefault(step.stack, []).append(errors[name])
+    return found
+
+
+def stack_table() -> str:
+    """Format the errors of steps whose paper was left out of the fit, by family of programs."""
+    rows = [
+        "| program | papers | steps | median error | worst | bias |",
+        "|---|---|---|---|---|---|",
+    ]
+    errors = {name: ratio - 1 for name, ratio in published_runs.left_out().items()}
+    papers: dict[str, set[str]] = {}
+    for step in published_runs.steps().values():
+        if not step.held_out:
+            papers.setdefault(step.stack, set()).add(step.paper)
+    groups = by_stack(errors)
+    everything = [error for group in groups.values() for error in group]
+    for stack, group in {**groups, "all": everything}.items():
+        number = len(papers[stack] if stack in papers else set().union(*papers.values()))
+        worst = max(group, key=abs)
+        middle, bias = statistics.median(map(abs, group)), statistics.mean(group)
+        cells = f"{stack} | {number} | {len(group)} | {middle:.0%} | {worst:+.0%} | {bias:+.0%}"
+        rows.append(f"| {cells} |")
+    return "\n".join(rows)
+
+
+def spread() -> tuple[float, float]:
+    """Return the stated over the simulated seconds, as the 10th and 90th percentile of papers.
+
+    A paper counts once, by the median of its steps. Steps that are held out don't count.
+    """
+    papers: dict[str, list[float]] = {}
+    apart = published_runs.left_out()
+    for name, step in published_runs.steps().items():
+        if not step.held_out:
+            papers.setdefault(step.paper, []).append(apart[name])
+    tenths = statistics.quantiles(map(statistics.median, papers.values()), n=10)
+    return round(tenths[0], 2), round(tenths[-1], 2)
+
+
+def source_table() -> str:
+    """Format the sources of the published steps as a Markdown table."""
+    names: dict[str, list[str]] = {}
+    for name, step in published_runs.steps().items():
+        assumed = f". Assumed: {step.assumed}" if step.assumed else ""
+        names.setdefault(step.source + assumed, []).append(name)
+    rows = [f"| {', '.join(group)} | {source} |" for source, group in names.items()]
+    return "\n".join(["| steps | source |", "|---|---|", *rows])
+
+
 if __name__ == "__main__":
-    print(f"{run_table()}\n\n{step_table()}")
+    print(f"{run_table()}\n\n{stack_table()}\n\n{step_table()}\n\n{source_table()}\n\n{spread()}")

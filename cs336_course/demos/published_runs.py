@@ -162,3 +162,11 @@ def steps() -> dict[str, PublishedStep]:
         work = Workload(a, layout, **rest)
         found[name] = PublishedStep(work=work, cluster=cluster, mfu=mfu, held_out=held_out, **words)
     return found
+
+
+def left_out() -> dict[str, float]:
+    """Return the stated over the simulated seconds of each step, by a fit without its paper.
+
+    `tools.fit_simulator` writes them to data/simulator_fit.json.
+    """
+    return dict(read_json(DATA / "simulator_fit.json")["ratios"])

@@ -279,13 +279,16 @@ def critical_batch(batches: Sequence[float], steps: Sequence[float]) -> tuple[fl
     return float(least), float(product / least)
 
 
-def noise_scales() -> list[tuple[int, float, float]]:
-    """Return the step, validation loss and tr(Sigma) / |G|^2 in tokens, along a run that ships."""
+def noise_scales() -> list[tuple[int, float, float, float]]:
+    """Return the step, validation loss, |G|^2 and tr(Sigma) along a run that ships.
+
+    tr(Sigma) is in the unit of |G|^2, times tokens.
+    """
     found = []
     for row in read_json(DATA / "scaling_runs.json")["gradient_noise"]:
         norms = row["small_squared_norm"], row["big_squared_norm"]
-        squared, spread = gradient_noise(*norms, row["small"], row["big"])
-        found.append((row["step"], row["val_loss"], spread / squared))
+        estimates = gradient_noise(*norms, row["small"], row["big"])
+        found.append((row["step"], row["val_loss"], *estimates))
     return found
 
 

@@ -1,32 +1,18 @@
-"""Exercises of notebook 10b on the sizes and KV caches of today's models."""
+"""Exercises of notebook 10b on the sizes of today's models and on pipelines."""
 
-import random
 from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any
 
 import numpy as np
 import torch
 
 from cs336_course.engine import Case, Exercise, edits, function, sizes
+from cs336_course.exercises.published_configs import IN_LLAMA, Config, named, published
 from cs336_lib import accounting
 from cs336_lib.bill import models
-from cs336_lib.data.corpus import DATA
-from cs336_lib.io import read_json
 
 NOTEBOOK = "10b_models_of_today"
-Config = dict[str, Any]
-
-
-def published(name: str) -> Config:
-    """Return the config of a published model."""
-    return read_json(DATA / "models.json")[name]["config"]
-
-
-def named(config: Config, *names: str) -> str:
-    """Return fields of a config in words."""
-    return ", ".join(f"{name}={config[name]}" for name in names)
 
 
 # mixture_sizes
@@ -107,7 +93,6 @@ FOUR = "Attention has four matrices: queries, keys, values and the output projec
 NARROW = "head_dim is a field of its own and isn't hidden_size / num_attention_heads"
 ONLY = "Only the experts scale with num_experts_per_tok / num_experts"
 BIASES = "You count biases in attention; this model has none."
-IN_LLAMA = 'config["hidden_size"] // config["num_attention_heads"]'
 
 
 def shared(kept: str) -> tuple[str, str]:
@@ -316,251 +301,139 @@ mixture_sizes = Exercise(
 )
 
 
-# cache_bytes
+# one_f_one_b
 
 
-def with_layers(pattern: str, window: int, groups: int, head: int) -> Config:
-    """Return a config with a layer for each letter, where F is full and S is sliding."""
-    return published("gpt-oss-120b") | {
-        "hidden_size": 7 * groups * (head + 1),
-        "num_hidden_layers": len(pattern),
-        "num_attention_heads": 7 * groups,
-        "num_key_value_heads": groups,
-        "head_dim": head,
-        "sliding_window": window,
-        "layer_types": [
-            "full_attention" if letter == "F" else "sliding_attention" for letter in pattern
-        ],
-    }
+def pipelines() -> Iterator[Case]:
+    """Yield stages of pipelines."""
+    for stages, micro_batches in ((4, 8), (4, 2), (2, 5), (1, 3), (7, 7), (8, 3), (3, 1), (16, 40)):
+        for stage in sorted({0, stages // 2, stages - 1, 1 % stages}):
+            what = f"stage {stage} of {stages} with {micro_batches} micro-batches"
+            inputs = {"stage": stage, "stages": stages, "micro_batches": micro_batches}
+            yield Case("" if (stage, stages, micro_batches) == (0, 4, 8) else what, **inputs)
 
 
-def caches() -> Iterator[Case]:
-    """Yield configs and numbers of tokens."""
-    config = published("gpt-oss-120b")
-    alternating = ["sliding_attention", "full_attention"] * (config["num_hidden_layers"] // 2)
-    yield Case("", config=config | {"layer_types": alternating}, tokens=100_000)
-    drawn = random.Random(0)
-    rows = [("SSFSSSF", 16, 3, 5, tokens) for tokens in (40, 16, 10, 17, 15, 1, 0)]
-    rows += [("FSSSSSFS", 5, 2, 9, 1000), ("SSS", 8, 1, 4, 30), ("FFFF", 8, 5, 3, 30)]
-    rows += [("S", 4, 2, 6, 9), ("F", 4, 2, 6, 9), ("SFFFF", 1, 3, 4, 2)]
-    for _ in range(4):
-        pattern = "".join(drawn.choices("FS", weights=(1, 2), k=drawn.randint(9, 80)))
-        window, groups, head = (drawn.randint(2, most) for most in (3000, 12, 300))
-        rows.append((pattern, window, groups, head, drawn.randint(2, 10 * window)))
-    for pattern, *shape, tokens in rows:
-        config = with_layers(pattern, *shape)
-        what = named(config, "sliding_window", "num_key_value_heads", "head_dim")
-        yield Case(f"{what} and the layers {pattern}", config=config, tokens=tokens)
+def passes(kinds: str) -> list[tuple[str, int]]:
+    """Return passes by their letters, such as F for forward, each with the next micro-batch."""
+    seen: Counter[str] = Counter()
+    found = []
+    for kind in kinds:
+        found.append(({"F": "forward", "B": "backward"}[kind], seen[kind]))
+        seen[kind] += 1
+    return found
 
 
-def cache_by_counter(config: Config, tokens: int) -> int:
-    """Count the layers of each kind."""
-    number = Counter(config["layer_types"])
-    window = tokens if tokens < config["sliding_window"] else config["sliding_window"]
-    both = number["full_attention"] * tokens + number["sliding_attention"] * window
-    return 2 * both * config["num_key_value_heads"] * config["head_dim"] * torch.bfloat16.itemsize
+def by_letters(stage: int, stages: int, micro_batches: int) -> list[tuple[str, int]]:
+    """Write the passes as letters, beginning with all forward passes that are in flight."""
+    flight = min(stages - stage, micro_batches)
+    return passes("F" * flight + "BF" * (micro_batches - flight) + "B" * flight)
 
 
-def cache_by_saving(config: Config, tokens: int) -> int:
-    """Subtract what the windows save from the full cache."""
-    a_token = 2 * 2 * config["num_key_value_heads"] * config["head_dim"]
-    full = config["num_hidden_layers"] * tokens * a_token
-    saved = max(0, tokens - config["sliding_window"]) * a_token
-    return full - saved * config["layer_types"].count("sliding_attention")
+def by_counting(stage: int, stages: int, micro_batches: int) -> list[tuple[str, int]]:
+    """Run a backward pass as soon as enough micro-batches are in flight."""
+    found: list[tuple[str, int]] = []
+    forward = backward = 0
+    while backward < micro_batches:
+        if forward - backward < min(stages - stage, micro_batches - backward):
+            found.append(("forward", forward))
+            forward += 1
+        else:
+            found.append(("backward", backward))
+            backward += 1
+    return found
 
 
-def cache_by_array(config: Config, tokens: int) -> Any:
-    """Compute with NumPy."""
-    is_full = np.array([kind[0] == "f" for kind in config["layer_types"]])
-    kept = np.where(is_full, tokens, np.minimum(tokens, config["sliding_window"]))
-    return kept.sum() * np.prod([2, config["num_key_value_heads"], config["head_dim"], 2])
+WARM = "ahead = min(stages - 1 - stage, micro_batches)"
+PAIRS = "range(ahead, micro_batches)"
+PAIR_FORWARD = 'order.append(("forward", number))'
+PAIR_BACK = 'order.append(("backward", number - ahead))'
+COOL = "range(micro_batches - ahead, micro_batches)"
 
-
-BYTES = 'kept * 2 * config["num_key_value_heads"] * config["head_dim"] * 2'
-WINDOW = 'min(tokens, config["sliding_window"])'
-KIND = 'kind == "full_attention"'
-ORDER = "Look up each layer in layer_types"
-
-
-def by_number(is_full: str) -> Any:
-    """Return the idea that a layer's number `n` of `layers` tells its kind."""
-    return edits(
-        ('for kind in config["layer_types"]', 'for n, kind in enumerate(config["layer_types"])'),
-        (KIND, is_full),
-    )
-
-
-def times(factor: str) -> tuple[str, str]:
-    """Return the idea that the bytes are to be multiplied."""
-    return BYTES, f"{BYTES} * {factor}"
-
-
-def per_token(numbers: str) -> tuple[str, str]:
-    """Return the idea that a token of a layer has this many numbers in its key."""
-    return 'config["num_key_value_heads"] * config["head_dim"]', numbers
-
-
-cache_bytes = Exercise(
+one_f_one_b = Exercise(
     NOTEBOOK,
-    "cache_bytes",
-    caches,
-    observe=function(by_hand=[(accounting, "kv_cache_bytes")]),
-    smaller="One layer is full, and another has a window of 4 tokens. How many tokens does each "
-    "keep after 3 tokens, and after 10?",
-    given={"models": models},
+    "one_f_one_b",
+    pipelines,
+    is_part=True,
+    smaller="Take two stages and two micro-batches. In which order does the last stage run its "
+    "four passes? When can the first stage run its first backward pass?",
     wrong={
-        "You keep all tokens in every layer; a sliding layer keeps sliding_window at most.": (
-            "tokens if is_full else",
-            "tokens if True else",
-        ),
-        "You keep a window in every layer; a full layer keeps all tokens.": (
-            "tokens if is_full else ",
-            "",
-        ),
-        "The other way round: full layers keep all tokens, and sliding layers the last "
-        "sliding_window.": (KIND, 'kind != "full_attention"'),
-        "A sliding layer keeps at most sliding_window tokens, so take the smaller number.": (
-            "min(tokens,",
-            "max(tokens,",
-        ),
-        "A sliding layer can't keep more than there are; with few tokens it keeps them all.": (
-            WINDOW,
-            'config["sliding_window"]',
-        ),
-        "Sliding layers are missing; they keep the last sliding_window tokens.": (WINDOW, "0"),
-        "Full layers are missing; they keep all tokens.": ("tokens if", "0 if"),
-        "You keep the tokens before the window; keep those in it.": (
-            WINDOW,
-            'max(0, tokens - config["sliding_window"])',
-        ),
-        "You keep the remainder of tokens / sliding_window; keep the smaller of the two.": (
-            WINDOW,
-            'tokens % config["sliding_window"]',
-        ),
-        "Your window is one token too short.": (
-            'config["sliding_window"])',
-            'config["sliding_window"] - 1)',
-        ),
-        "Your window is one token too long.": (
-            'config["sliding_window"])',
-            'config["sliding_window"] + 1)',
-        ),
-        f"{ORDER}; you give half of the layers a window.": by_number("n % 2 == 0"),
-        f"{ORDER}; you make half of the layers full.": by_number("n % 2 == 1"),
-        f"{ORDER}; you take half of the layers as full and as many as sliding.": (
-            'for kind in config["layer_types"]:',
-            'for kind in ("full_attention", "") * (len(config["layer_types"]) // 2):',
-        ),
-        "Only the first layer is counted; is the `return` inside the loop?": (
-            "    return kept",
-            "        break\n    return kept",
-        ),
-        f"{ORDER}; you treat all like the first one.": ("kind ==", 'config["layer_types"][0] =='),
-        f"{ORDER}; you treat all like the last one.": ("kind ==", 'config["layer_types"][-1] =='),
-        "Count every layer; you count each kind once.": (
-            'in config["layer_types"]',
-            'in set(config["layer_types"])',
-        ),
-        "Each layer has its own cache; add up over the layers.": times(
-            '1 / config["num_hidden_layers"]'
-        ),
-        "You multiply by the number of layers after adding them up.": times(
-            'config["num_hidden_layers"]'
-        ),
-        "That is half: a token has a key and a value, and each number takes 2 bytes.": [
-            ("kept * 2 *", "kept *"),
-            ('["head_dim"] * 2', '["head_dim"]'),
+        "That is GPipe, which holds the activations of all micro-batches; a backward pass can run "
+        "much earlier.": [
+            (WARM, "ahead = micro_batches"),
+            lambda stage, stages, micro_batches: passes("F" * micro_batches + "B" * micro_batches),
         ],
-        "That is a quarter: a token has a key and a value, and each number takes 2 bytes.": times(
-            "1 / 4"
-        ),
-        "That is twice too much: count keys and values once each, with 2 bytes a number.": times(
-            "2"
-        ),
-        "Those are bits; a byte has 8.": times("8"),
-        "The cache has num_key_value_heads heads, not one for each query.": (
-            'config["num_key_value_heads"]',
-            'config["num_attention_heads"]',
-        ),
-        "num_key_value_heads is the number of heads; you take it for the number of queries that "
-        "share one.": (
-            'config["num_key_value_heads"]',
-            '(config["num_attention_heads"] // config["num_key_value_heads"])',
-        ),
-        "There are num_key_value_heads heads; you count one.": per_token('config["head_dim"]'),
-        "Each head has head_dim numbers; you count one.": per_token(
-            'config["num_key_value_heads"]'
-        ),
-        "head_dim is a field of its own and isn't hidden_size / num_attention_heads.": [
-            ('config["head_dim"]', IN_LLAMA),
-            ('config["head_dim"]', IN_LLAMA.replace("//", "/")),
-        ],
-        "A token's key has num_key_value_heads x head_dim numbers, not hidden_size.": per_token(
-            'config["hidden_size"]'
-        ),
-        "Those are one token's bytes; every kept token takes as many.": (
-            f"tokens if is_full else {WINDOW}",
-            "1",
-        ),
-        **{
-            f"Those are {name}; return bytes.": times(f"1 / {unit}")
-            for name, unit in {
-                "billions of bytes (GB)": "1e9",
-                "GiB": "2**30",
-                "millions of bytes (MB)": "1e6",
-                "MiB": "2**20",
-                "kB": "1e3",
-                "KiB": "2**10",
-            }.items()
-        },
-        "You count queries, too; the cache has keys and values.": ("kept * 2 *", "kept * 3 *"),
-    },
-    refused=[
-        ('config["head_dim"]', "64"),
-        ('config["num_key_value_heads"]', "8"),
-        ('config["sliding_window"]', "128"),
-        (WINDOW, 'config["sliding_window"] * max(1, tokens // config["sliding_window"])'),
-        (
-            WINDOW,
-            '(tokens if tokens < config["sliding_window"] else config["sliding_window"] + 1)',
-        ),
-        by_number('n >= len(config["layer_types"]) // 2'),
-        by_number("n % 4 == 3"),
-        ('in config["layer_types"]', 'in config["layer_types"][:-1]'),
-        ('in config["layer_types"]', 'in config["layer_types"][:36]'),
-        ("kept +=", "kept ="),
-        *(
-            ("    kept = 0", f"    tokens = {most}\n    kept = 0")
-            for most in (
-                "max(tokens, 128)",
-                "max(tokens, 1)",
-                "min(tokens, 16_384)",
-                "-(-tokens // 16) * 16",
+        "GPipe's order with the last micro-batch first; a backward pass can run much earlier, and "
+        "the oldest micro-batch comes first.": (
+            lambda stage, stages, micro_batches: (
+                passes("F" * micro_batches)
+                + [("backward", n) for n in reversed(range(micro_batches))]
             )
         ),
-        (BYTES, f"torch.tensor(float({BYTES})).item()"),
-        (BYTES, f"({BYTES} + 2**31) % 2**32 - 2**31"),
-        (BYTES, f"str({BYTES})"),
-        ("tokens if is_full", "tokens**2 if is_full"),
-        ("    kept = 0", '    config["layer_types"].sort()\n    kept = 0'),
-        lambda config, tokens: None,
-        lambda config, tokens: 1 / 0,
-        "def cache_bytes(config, tokens):\n"
-        "    kept = 0\n"
-        '    while config["layer_types"]:\n'
-        '        is_full = config["layer_types"].pop() == "full_attention"\n'
-        '        kept += tokens if is_full else min(tokens, config["sliding_window"])\n'
-        '    return kept * 4 * config["num_key_value_heads"] * config["head_dim"]\n',
-        "def cache_bytes(config, tokens):\n"
-        "    found = models.from_hugging_face(config)\n"
-        "    return accounting.kv_cache_bytes(found, tokens)\n",
+        "Your stage runs one forward pass too many before its first backward pass, so it holds one "
+        "micro-batch too many. The last stage needs none ahead.": (
+            WARM,
+            "ahead = min(stages - stage, micro_batches)",
+        ),
+        "Your stage runs one forward pass too few before its first backward pass, so it waits "
+        "while the first micro-batch comes back.": (
+            WARM,
+            "ahead = max(0, min(stages - 2 - stage, micro_batches))",
+        ),
+        "The other way round: the first stage is farthest from the loss and needs most forward "
+        "passes ahead.": (WARM, "ahead = min(stage, micro_batches)"),
+        "Your stage has no forward passes ahead, so it waits for each micro-batch to come back "
+        "before it starts the next.": (WARM, "ahead = 0"),
+        "All of your stages run as many forward passes ahead; a later stage needs fewer, because "
+        "the loss is nearer.": [
+            (WARM, "ahead = min(stages - 1, micro_batches)"),
+            (WARM, "ahead = min(stages, micro_batches)"),
+        ],
+        "There may be fewer micro-batches than stages; a stage can't run more forward passes ahead "
+        "than there are.": (WARM, "ahead = stages - 1 - stage"),
+        "The backward passes at the end are missing: those of the micro-batches that are still in "
+        "flight.": (COOL, "range(0)"),
+        "The forward passes before the first backward pass are missing.": (
+            "in range(ahead)]",
+            "in range(0)]",
+        ),
+        "In the middle, your backward pass comes before the forward pass of the pair, and the last "
+        "stage would start with the backward pass of a micro-batch that it hasn't seen.": edits(
+            (PAIR_BACK, ""), (PAIR_FORWARD, f"{PAIR_BACK}\n        {PAIR_FORWARD}")
+        ),
+        "The backward pass of a pair belongs to the oldest micro-batch in flight, not to the one "
+        "that just went forward.": (PAIR_BACK, 'order.append(("backward", number))'),
+        "The backward passes at the end take the micro-batches from the oldest to the newest.": (
+            COOL,
+            "reversed(range(micro_batches - ahead, micro_batches))",
+        ),
+        "Micro-batches count from 0.": edits(
+            ('("forward", number)', '("forward", number + 1)'),
+            ('("backward", number - ahead)', '("backward", number - ahead + 1)'),
+            ('("backward", number)', '("backward", number + 1)'),
+        ),
+        "The middle is missing: there, a forward and a backward pass alternate.": (
+            PAIRS,
+            "range(0)",
+        ),
+        "Return the passes of one stage; you return those of all stages.": (
+            lambda stage, stages, micro_batches: [
+                each for one in range(stages) for each in by_letters(one, stages, micro_batches)
+            ]
+        ),
+        "Each pass is a pair of its kind and its micro-batch; you return the kinds only.": (
+            "return order",
+            "return [kind for kind, _ in order]",
+        ),
+        "That is the same order for each stage and pipeline; it depends on the stage.": (
+            WARM,
+            f"stage, stages, micro_batches = 0, 4, 8\n    {WARM}",
+        ),
+    },
+    refused=[
+        (PAIRS, "range(ahead, micro_batches - 1)"),
+        ('"backward", number - ahead', '"forward", number - ahead'),
+        lambda stage, stages, micro_batches: None,
+        lambda stage, stages, micro_batches: 1 / 0,
     ],
-    right=[
-        cache_by_counter,
-        cache_by_saving,
-        cache_by_array,
-        lambda config, tokens: torch.tensor([cache_by_saving(config, tokens)]),
-        lambda config, tokens: Decimal(cache_by_saving(config, tokens)),
-        lambda config, tokens: np.float64(cache_by_saving(config, tokens)),
-    ],
+    right=[by_letters, by_counting, lambda *where: list(map(list, by_letters(*where)))],
 )

@@ -54,6 +54,7 @@ COURSE = (
     Lecture("09_gpt2_speed", "GPT-2,\nfast", 112, ("08",), (6, 1), GPT2),
     Lecture("10_gpt2_scale", "GPT-2, at\nfull scale", 110, ("09",), (6, 0), GPT2),
     Lecture("10b_models_of_today", "Models\nof today", 90, ("10",), (7, 1), GPT2),
+    Lecture("10c_how_large", "How large, and\nfor whom", 65, ("10b",), (7, 0), GPT2),
     Lecture("11_errata", "Errata", 55, (), (7, 2), GREY),
 )
 

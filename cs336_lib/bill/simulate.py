@@ -1,7 +1,7 @@
 """Simulate a training step on a cluster, event by event."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal, NamedTuple
@@ -13,6 +13,7 @@ from cs336_lib.bill.memory import Recompute, peak
 from cs336_lib.bill.network import Cluster as Cluster
 from cs336_lib.bill.network import Efficiency as Efficiency
 from cs336_lib.bill.traffic import Layout
+from cs336_lib.config import UserError
 
 
 @dataclass(frozen=True)
@@ -291,10 +292,22 @@ class Event(NamedTuple):
     end: float
 
 
-def pipeline_events(work: Workload, cluster: Cluster) -> Iterator[Event]:
+def pipeline_events(
+    work: Workload,
+    cluster: Cluster,
+    scheduled: Callable[[Layout, int], Iterable[Operation]] = order,
+) -> Iterator[Event]:
     """Run the passes of a step on all stages, and yield them in an order in which they can start.
 
     A pass starts when its stage is free and its input has arrived.
+
+    Args:
+        work: The model and its layout.
+        cluster: The devices.
+        scheduled: Returns the passes of a stage in order. The default is the layout's schedule.
+
+    Raises:
+        UserError: If the stages wait for each other forever.
     """
     layout, seconds = work.layout, pass_seconds(work, cluster)
     residual = traffic.LOW * layout.micro_batch * work.seq / layout.cp
@@ -312,9 +325,10 @@ def pipeline_events(work: Workload, cluster: Cluster) -> Iterator[Event]:
         sent = ended.get((kind, number, place - 1 if kind == "forward" else place + 1))
         return None if sent is None else sent + hop
 
-    queues = [deque(order(layout, stage)) for stage in range(layout.pp)]
+    queues = [deque(scheduled(layout, stage)) for stage in range(layout.pp)]
     free = [0.0] * layout.pp
     while any(queues):
+        before = len(ended)
         for stage, queue in enumerate(queues):
             while queue:
                 kind, number, chunk = queue[0]
@@ -325,13 +339,16 @@ def pipeline_events(work: Workload, cluster: Cluster) -> Iterator[Event]:
                 start = max(free[stage], ready)
                 free[stage] = ended[kind, number, place] = start + seconds[kind][place]
                 yield Event(stage, queue.popleft(), start, free[stage])
+        if len(ended) == before:
+            waiting = next(stage for stage, queue in enumerate(queues) if queue)
+            raise UserError(f"stage {waiting} waits for a pass that never runs; change the order")
 
 
 def pipeline_seconds(work: Workload, cluster: Cluster) -> float:
     """Return when the last pass of a step ends.
 
-    A long step repeats itself: from 2 `pp` micro-batches on, each further one takes equally long.
-    So we run 2 `pp` and 3 `pp` of them.
+    A long step repeats itself: after its first 2 `pp` micro-batches, each further `pp` of them take
+    equally long. So we run no more than 4 `pp`.
     """
     layout = work.layout
 
@@ -339,11 +356,11 @@ def pipeline_seconds(work: Workload, cluster: Cluster) -> float:
         shorter = replace(work, layout=replace(layout, micro_batches=passes))
         return max(event.end for event in pipeline_events(shorter, cluster))
 
-    some, passes = 2 * layout.pp, layout.micro_batches
-    if passes <= some + layout.pp:
-        return ends(passes)
-    start = ends(some)
-    return start + (ends(some + layout.pp) - start) / layout.pp * (passes - some)
+    groups, left = divmod(layout.micro_batches, layout.pp)
+    if groups <= 3:
+        return ends(layout.micro_batches)
+    start = ends(2 * layout.pp + left)
+    return start + (groups - 2) * (ends(3 * layout.pp + left) - start)
 
 
 def dualpipe_seconds(work: Workload, cluster: Cluster) -> float:

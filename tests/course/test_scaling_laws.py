@@ -120,11 +120,12 @@ def test_critical_batch_recovers_the_trade_off():
 
 
 def test_shipped_gradients_get_noisier_as_the_loss_falls():
-    steps, losses, scales = zip(*scaling_laws.noise_scales(), strict=True)
+    steps, losses, squared, noise = zip(*scaling_laws.noise_scales(), strict=True)
     assert len(steps) >= 5
     assert losses[-1] < losses[0]
-    assert min(scales) > 0
-    assert scales[-1] > 10 * scales[0]
+    assert list(noise) == sorted(noise)
+    assert noise[-1] > 10 * noise[0]
+    assert max(squared) < 4 * min(squared)
 
 
 def test_shipped_runs_with_large_batches_need_fewer_steps_and_more_tokens():

@@ -1,0 +1,20 @@
+"""Configs of published models, as the cases of exercises use them."""
+
+from typing import Any
+
+from cs336_lib.data.corpus import DATA
+from cs336_lib.io import read_json
+
+Config = dict[str, Any]
+
+IN_LLAMA = 'config["hidden_size"] // config["num_attention_heads"]'  # the width of Llama's heads
+
+
+def published(name: str) -> Config:
+    """Return the config of a published model."""
+    return read_json(DATA / "models.json")[name]["config"]
+
+
+def named(config: Config, *names: str) -> str:
+    """Return fields of a config in words."""
+    return ", ".join(f"{name}={config[name]}" for name in names)
