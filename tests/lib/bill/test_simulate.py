@@ -330,11 +330,12 @@ def test_programs_without_overlap_wait_for_all_gradients():
 
 
 def test_a_stack_sets_what_no_flag_says(capsys):
-    cli.main(["simulate", "--tp", "8", "--gpus", "16", "--stack", "megatron-2021", "--sequence"])
+    wide = ["simulate", "--tp", "8", "--pp", "1", "--gpus", "16", "--stack", "megatron-2021"]
+    cli.main([*wide, "--sequence"])
     said = capsys.readouterr().out
     assert "attention that stores its scores, full recomputation, norms split by tp, no ov" in said
     assert "ZeRO-0" in said
-    cli.main(["simulate", "--tp", "8", "--gpus", "16", "--stack", "megatron-2021", "--overlap"])
+    cli.main([*wide, "--overlap"])
     assert "whole norms\n" in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"stack 'slow' is unknown; one of megatron-2021"):
         text.simulation(stack="slow")
@@ -352,12 +353,9 @@ def test_a_stack_sets_what_no_flag_says(capsys):
 def test_links_follow_the_hardware():
     assert network.cluster_of(DATASHEET["a100"]).inner.name == "NVLink 3 (A100)"
     assert network.cluster_of(DATASHEET["a100"], outer="ethernet-10g").outer.bandwidth == 1.25e9
-    with pytest.raises(
-        ValueError, match=r"TPU v4 has no known inner link; give --inner, one of nv"
-    ):
-        text.simulation(hardware="tpu-v4")
-    said = text.simulation(hardware="tpu-v4", inner="pcie5", outer="ethernet-100g", model="gpt2")
-    assert "TPU v4" in said
+    assert network.cluster_of(DATASHEET["gb300"]).machine == 72
+    with pytest.raises(ValueError, match=r"no inner link of the .*RTX 4090 is known; name one of nv"):
+        network.cluster_of(replace(DATASHEET["rtx 4090"], links=UsualLinks()))
 
 
 def test_a_slow_stage_delays_the_step():
