@@ -29,8 +29,8 @@ class Efficiency:
             10% more tokens/s with it, and without it 28% of a simulated step are sums.
     """
 
-    matmul: float = 0.73
-    hopper: float = 0.83
+    matmul: float = 0.72
+    hopper: float = 0.84
     attention: float = 0.35
     memory: float = 1.0
     inner: float = 0.4
