@@ -348,7 +348,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": GPT2,
     "gpt_bigcode": GPT2
     | {"n_kv_head": lambda c: 1 if c.get("multi_query", True) else need("n_head")(c)},
-    "gpt_neo": GPT2 | {"qkv_bias": False},
+    "gpt_neo": GPT2
+    | {"qkv_bias": False}
+    | windows(lambda config, layer: layer % 2 == 1)
+    | {"window": found("window", 256)},
     "gpt_neox": attention_bias(True) | LAYER_NORM | PLAIN | {"mlp_bias": True},
     "gpt_oss": GPT_OSS,
     "gptj": GPTJ,
@@ -492,7 +495,7 @@ def checked(raw: Config) -> dict[str, Any]:
         config["sliding_window_pattern"] = len(pattern)  # such as LLLG
     if isinstance(per_layer := config.get("moe_topk"), list) and len({*map(str, per_layer)}) == 1:
         config["moe_topk"] = per_layer[0]
-    for name in sorted(RANGES.keys() & config.keys()):
+    for name in (name for name in config if name in RANGES):
         value, (low, high) = config[name], RANGES[name]
         if not fits(name, value) and (name, value) != ("q_lora_rank", 0):
             shown = reprlib.repr(value)
@@ -616,7 +619,7 @@ def chosen(wanted: Shape, seq: int) -> Published | None:
         "block_size": min(max(8192, seq), MOST),
     }
     kind = "mixtral" if "n_expert" in flags else "llama"
-    shape = from_hugging_face({"model_type": kind} | usual | flags, "shape")
+    shape = from_hugging_face({"model_type": kind} | flags | usual | flags, "shape")
     title = f"Decoder of {shape.n_layer} layers, {shape.n_embd:,} wide"
     source = f"your flags, and {kind.title()}'s blocks: RMSNorm, SwiGLU, no biases, untied output"
     return Published(title, source, shape, count_parameters(shape))
