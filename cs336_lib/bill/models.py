@@ -82,10 +82,10 @@ RANGES: dict[str, tuple[int, int]] = {
 }
 FLAGS = (
     *("tie_word_embeddings", "attention_bias", "attention_out_bias", "mlp_bias", "qkv_bias"),
-    *("use_bias", "use_qkv_bias", "enable_bias", "bias", "lm_head_bias", "no_bias"),
+    *("use_bias", "use_qkv_bias", "enable_bias", "bias", "lm_head_bias"),
     *("qk_layernorm", "use_qk_norm", "use_sliding_window", "use_post_norm", "multi_query"),
-    *("parallel_attn", "new_decoder_architecture", "do_layer_norm_before", "alibi"),
-    *("layer_norm_elementwise_affine", "_remove_final_layer_norm"),
+    *("parallel_attn", "new_decoder_architecture", "do_layer_norm_before"),
+    *("layer_norm_elementwise_affine", "_remove_final_layer_norm", "use_parallel_residual"),
 )
 LISTS = ("layer_types", "mlp_layer_types", "mlp_only_layers", "moe_layers")
 ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
@@ -171,7 +171,8 @@ def dense_layers(first: int) -> dict[str, Any]:
         layers = need("n_layer")(config)
         if "mlp_layer_types" in config:
             return config["mlp_layer_types"].count("dense")
-        step, dense = config.get("decoder_sparse_step", 1), config.get("mlp_only_layers", ())
+        step = config.get("decoder_sparse_step", 1)
+        dense = {n for n in config.get("mlp_only_layers", ()) if type(n) is int}
         start = found("n_dense", first)(config)
         return sum(n < start or n in dense or (n + 1) % step > 0 for n in range(layers))
 
@@ -189,9 +190,8 @@ def ernie_dense(config: Config) -> int:
 def llama4_dense(config: Config) -> int:
     """Count the layers of a Llama 4 with a dense MLP, all but every second one in Maverick."""
     layers, step = need("n_layer")(config), config.get("interleave_moe_layer_step", 1)
-    return layers - len(
-        config["moe_layers"] if "moe_layers" in config else range(step, layers + 1, step)
-    )
+    sparse = config.get("moe_layers", [*range(step - 1, layers, step)])
+    return layers - len({n for n in sparse if type(n) is int and 0 <= n < layers})
 
 
 def same_width(config: Config) -> int:
@@ -210,6 +210,12 @@ def falcon_heads(config: Config) -> int:
     return found("n_kv_head", need("n_head")(config))(config)
 
 
+def opt_end_norms(config: Config) -> int:
+    """Return the number of norms behind an OPT's blocks, which the 350M doesn't have."""
+    before = config.get("do_layer_norm_before", True)
+    return int(before and not config.get("_remove_final_layer_norm", False))
+
+
 def falcon_norms(config: Config) -> int:
     """Return the number of norms in a block of a Falcon, whose 7B has one for both halves."""
     if config.get("new_decoder_architecture", False):
@@ -223,9 +229,14 @@ def attention_bias(default: bool) -> dict[str, Any]:
     return {"qkv_bias": one, "out_bias": one}
 
 
-def biased(name: str) -> dict[str, Any]:
+def biased(name: str, default: bool) -> dict[str, Any]:
     """Return the biases of a family that has one flag for all matrices of a block."""
-    return dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), found(name, True))
+    return dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), found(name, default))
+
+
+def norms(name: str, there: int, default: bool, without: int) -> dict[str, Any]:
+    """Return the number of norms in a block of a family that has a flag for it."""
+    return {"block_norms": lambda config: there if config.get(name, default) else without}
 
 
 def qk_norm(name: str, kind: str, default: bool = False) -> dict[str, Any]:
@@ -288,8 +299,7 @@ DEEPSEEK = MLA | EXPERTS | {"n_group": found("topk_group", 0)}
 GPT_OSS = MIXTRAL | BIASED | windows(but_every(2)) | {"router_bias": True, "sinks": True}
 QWEN3 = attention_bias(False) | {"qk_norm": "head"}
 HEAD_128 = {"head_dim": found("head_dim", 128)}
-ERNIE = TIED | biased("use_bias")
-ERNIE |= dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), found("use_bias", False))
+ERNIE = TIED | biased("use_bias", False)
 
 # By the model_type of a config.json. Each line is checked against transformers.
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -306,7 +316,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "cohere": COHERE | qk_norm("use_qk_norm", "full"),
     "cohere2": COHERE | windows(but_every(4)),
     "cwm": MLP_BIAS | windows(lambda config, layer: layer % 4 > 0),
-    "deepseek_v2": DEEPSEEK | MLP_BIAS,
+    "deepseek_v2": DEEPSEEK,
     "deepseek_v3": DEEPSEEK | dense_layers(3),
     "dots1": EXPERTS | attention_bias(False) | windows(from_layer(62)) | {"qk_norm": "head"},
     "ernie4_5": ERNIE | HEAD_128,
@@ -319,7 +329,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "falcon": TIED
     | LAYER_NORM
     | PLAIN
-    | dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), found("bias", False))
+    | biased("bias", False)
     | {
         "n_kv_head": falcon_heads,
         "block_norms": falcon_norms,
@@ -361,7 +371,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "helium": MLP_BIAS | HEAD_128 | {"qkv_bias": found("attention_bias", False)},
     "hunyuan_v1_dense": HUNYUAN,
     "hunyuan_v1_moe": HUNYUAN | MIXTRAL | {"n_shared": 1},
-    "hy_v3": EXPERTS | dense_layers(1) | LLAMA | {"qk_norm": "head"},
+    "hyperclovax": LLAMA | norms("use_post_norm", 4, True, 2),
+    "hy_v3": EXPERTS | dense_layers(1) | attention_bias(False) | {"qk_norm": "head"},
     "jais2": LAYER_NORM | PLAIN | attention_bias(True) | {"mlp_bias": found("mlp_bias", True)},
     "llama": LLAMA,
     "llama4_text": MIXTRAL
@@ -385,7 +396,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "olmo2": attention_bias(False) | {"qk_norm": "full"},
     "olmo3": attention_bias(False) | {"qk_norm": "full"} | windows(but_every(4)),
     "olmoe": MIXTRAL | attention_bias(False) | {"qk_norm": "full"},
-    "opt": OPT | biased("enable_bias"),
+    "opt": OPT
+    | biased("enable_bias", True)
+    | dict.fromkeys(("norm_weight", "norm_bias"), found("layer_norm_elementwise_affine", True))
+    | {"end_norms": opt_end_norms},
     "persimmon": BIASED | LAYER_NORM | PLAIN | qk_norm("qk_layernorm", "head", default=True),
     "phi": BIASED
     | LAYER_NORM
@@ -417,8 +431,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "solar_open": EXPERTS | attention_bias(False) | HEAD_128 | {"mlp_width": need("expert_width")},
     "stablelm": LAYER_NORM
     | {"qkv_bias": found("use_qkv_bias", False)}
+    | norms("use_parallel_residual", 1, False, 2)
     | qk_norm("qk_layernorm", "full"),
-    "starcoder2": TIED | biased("use_bias") | LAYER_NORM | PLAIN | WINDOWED,
+    "starcoder2": TIED | biased("use_bias", True) | LAYER_NORM | PLAIN | WINDOWED,
     "vaultgemma": GEMMA | windows(but_every(2)),
     "xglm": TIED | BIASED | LAYER_NORM | PLAIN,
     "youtu": TIED | MLA,
@@ -547,8 +562,12 @@ def check_sizes(config: Config) -> None:
     if config.get("word_embed_proj_dim", width) != width:
         dim = config["word_embed_proj_dim"]
         raise UserError(f"word_embed_proj_dim is {dim}; the width {width} expected")
-    if "kv_lora_rank" in config and config.get("attention_bias"):
-        raise UserError("attention_bias is True; false expected with kv_lora_rank")
+    for flag, beside in (
+        ("attention_bias", "kv_lora_rank"),
+        ("mlp_bias", "moe_intermediate_size"),
+    ):  # no published model has these biases, and families place them differently
+        if config.get(flag) and beside in config:
+            raise UserError(f"{flag} is True; false expected with {beside}")
 
 
 def models() -> dict[str, Published]:

@@ -106,6 +106,7 @@ ADDED: dict[str, list[dict]] = {
     "hunyuan_v1_dense": [HEAD, HEAD | {"attention_bias": True} | TIED],
     "hunyuan_v1_moe": [HEAD | {"num_experts": 6, "moe_topk": 2}],
     "hy_v3": [ROUTED | HEAD | {"num_experts": 6, "num_shared_experts": 1}],
+    "hyperclovax": [HEAD, BIASES | {"use_post_norm": False}],
     "internlm3": [HEAD],
     "iquestcoder": [HEAD],
     "jais2": [HEAD, HEAD | {"attention_bias": False, "mlp_bias": False}],
@@ -155,7 +156,11 @@ ADDED: dict[str, list[dict]] = {
     ],
     "smollm3": [PAD, PAD | BIASES | SWITCHED | UNTIED],
     "solar_open": [ROUTED | HEAD | {"n_routed_experts": 8, "n_shared_experts": 1}],
-    "stablelm": [{}, {"use_qkv_bias": True, "qk_layernorm": True}],
+    "stablelm": [
+        {},
+        {"use_qkv_bias": True, "qk_layernorm": True},
+        {"use_parallel_residual": True},
+    ],
     "starcoder2": [{}, {"use_bias": False} | WINDOW | UNTIED],
     "vaultgemma": [HEAD | WINDOW],
     "youtu": [MLA, MLA | UNTIED],
@@ -201,7 +206,11 @@ OWN: dict[str, list[dict]] = {
             "expansion_ratio": 3,  # which transformers ignores, too
         },
     ],
-    "opt": [OPT, OPT | {"enable_bias": False}],
+    "opt": [
+        OPT,
+        OPT | {"enable_bias": False, "layer_norm_elementwise_affine": False},
+        OPT | {"do_layer_norm_before": False},
+    ],
     "xglm": [
         {
             "d_model": 64,

@@ -385,6 +385,7 @@ def test_a_bad_field_is_named_as_in_the_file(changed, message):
             SMALL["deepseek_v3-0"] | {"attention_bias": True},
             "attention_bias is True; false expected",
         ),
+        (SMALL["hy_v3-0"] | {"mlp_bias": True}, "mlp_bias is True; false expected with moe_inter"),
         (SMALL["bloom-0"] | {"n_head": 7}, "n_head 7 doesn't divide hidden_size 64"),
     ],
 )
