@@ -317,11 +317,11 @@ class Simulate:
     """Number of devices."""
     hardware: str = "h100"
     """A device of data/devices.json, such as a100, h100 or b200."""
-    inner: str = ""
-    """Link between the devices of a machine, from data/links.json (default: the hardware's)."""
-    outer: str = ""
-    """Link of a network card to other machines, from data/links.json (default: the hardware's).
-    A machine has 8 devices and 8 cards."""
+    inner: str | None = None
+    """Link between the devices of a machine, from data/links.json (None: the hardware's)."""
+    outer: str | None = None
+    """Link of a network card to other machines, from data/links.json (None: the hardware's). A
+    machine has 8 devices and 8 cards."""
     stack: Literal["megatron-2021", "megatron-2024", "torchtitan", "fsdp2", "ddp"] | None = None
     """Do what such programs do, unless a flag says otherwise. A stack sets --attention, --sequence,
     --recompute, --overlap and --zero."""

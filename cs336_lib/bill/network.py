@@ -117,20 +117,23 @@ class Cluster:
         return min(speeds, default=inner)
 
 
-def cluster_of(device: Device, inner: str = "", outer: str = "") -> Cluster:
+def cluster_of(device: Device, inner: str | None = None, outer: str | None = None) -> Cluster:
     """Return the usual cluster of a device.
 
     Args:
         device: The datasheet.
-        inner: Link between the devices of a machine, from data/links.json, or "" for the device's.
-        outer: Link of a network card to other machines, or "" for the device's.
+        inner: Link between the devices of a machine, from data/links.json (default: the device's).
+        outer: Link of a network card to other machines (default: the device's).
 
     Raises:
         UserError: If a name is unknown, or a link isn't given and the datasheet has none.
     """
-    names = {"inner": inner or device.inner, "outer": outer or device.outer}
+    names = {
+        "inner": device.inner if inner is None else inner,
+        "outer": device.outer if outer is None else outer,
+    }
     for flag, name in names.items():
-        if not name:
+        if name is None:
             missing = f"{device.name} has no known {flag} link"
             raise UserError(f"{missing}; give --{flag}, one of {', '.join(LINKS)}")
         if name not in LINKS:

@@ -13,7 +13,7 @@ class Device:
     `peak_flops` maps a precision to the peak FLOP/s without sparsity. `bandwidth` is in bytes per
     second. `memory` is the datasheet's number of GB in bytes, and a GPU often has more. PyTorch
     finds 84.9 GB on an H100 of 80 GB. `inner` and `outer` are keys of the links that its machines
-    usually have, or "" where no link is known.
+    usually have, or `None` where no link is known.
     """
 
     name: str
@@ -21,8 +21,8 @@ class Device:
     bandwidth: float
     memory: float
     source: str
-    inner: str = ""
-    outer: str = ""
+    inner: str | None = None
+    outer: str | None = None
 
 
 DATASHEET = {key: Device(**sheet) for key, sheet in read_json(DATA / "devices.json").items()}
