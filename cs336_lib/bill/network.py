@@ -128,14 +128,13 @@ def cluster_of(device: Device, inner: str | None = None, outer: str | None = Non
     Raises:
         UserError: If a name is unknown, or a link isn't given and the datasheet has none.
     """
-    names = {
-        "inner": device.inner if inner is None else inner,
-        "outer": device.outer if outer is None else outer,
-    }
-    for flag, name in names.items():
+    found = []
+    for flag, given, usual in (("inner", inner, device.inner), ("outer", outer, device.outer)):
+        name = usual if given is None else given
         if name is None:
             missing = f"{device.name} has no known {flag} link"
             raise UserError(f"{missing}; give --{flag}, one of {', '.join(LINKS)}")
         if name not in LINKS:
             raise UserError(f"{flag} {name!r} is unknown; one of {', '.join(LINKS)} expected")
-    return Cluster(device, LINKS[names["inner"]], LINKS[names["outer"]])
+        found.append(LINKS[name])
+    return Cluster(device, *found)
