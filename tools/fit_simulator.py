@@ -96,7 +96,8 @@ def main() -> None:
     fitted = [name for name, step in steps().items() if not step.held_out and is_short(step)]
     constants = fit(fitted, Efficiency())
     print(f"all papers: {loss(fitted, constants):.3f}, {constants}", flush=True)
-    without, ratios = {}, {}
+    without: dict[str, dict[str, float]] = {}
+    ratios: dict[str, float] = {}
     for paper in dict.fromkeys(step.paper for step in steps().values()):
         others = [name for name in fitted if steps()[name].paper != paper]
         alone = fit(others, constants)

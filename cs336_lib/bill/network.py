@@ -135,9 +135,12 @@ def cluster_of(
         UserError: If a name is unknown, or a link is needed, and neither given nor known.
     """
     usual = device.links
-    names = {"inner": inner or usual.inner, "outer": outer or usual.outer}
+    names = {
+        "inner": usual.inner if inner is None else inner,
+        "outer": usual.outer if outer is None else outer,
+    }
     for flag, fewest in (("inner", 2), ("outer", usual.machine + 1)):
-        if name := names[flag]:
+        if (name := names[flag]) is not None:
             require_choice(flag, name, LINKS)
         elif devices == 0 or devices >= fewest:
             known = f"no {flag} link of the {device.name} is known"

@@ -112,7 +112,7 @@ def filled(wanted: Simulate) -> Simulate:
     return replace(wanted, **missing, stack=None)
 
 
-def settings(wanted: Simulate) -> dict[str, bool]:
+def settings(wanted: Simulate) -> dict[str, Any]:
     """Return the fields of a `Workload` that the flags of a simulation set."""
     return {
         "fused_attention": wanted.attention != "eager",
