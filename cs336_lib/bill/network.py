@@ -128,7 +128,7 @@ def cluster_of(device: Device, inner: str | None = None, outer: str | None = Non
     Raises:
         UserError: If a name is unknown, or a link isn't given and the datasheet has none.
     """
-    found = []
+    links: dict[str, Link] = {}
     for flag, given, usual in (("inner", inner, device.inner), ("outer", outer, device.outer)):
         name = usual if given is None else given
         if name is None:
@@ -136,5 +136,5 @@ def cluster_of(device: Device, inner: str | None = None, outer: str | None = Non
             raise UserError(f"{missing}; give --{flag}, one of {', '.join(LINKS)}")
         if name not in LINKS:
             raise UserError(f"{flag} {name!r} is unknown; one of {', '.join(LINKS)} expected")
-        found.append(LINKS[name])
-    return Cluster(device, *found)
+        links[flag] = LINKS[name]
+    return Cluster(device, links["inner"], links["outer"])
