@@ -324,7 +324,7 @@ def test_every_flag(command, trained, here, capsys):
                 "run_dir",
             ):  # positional, at the end
                 arguments = [*good[:-1], value]
-            elif kinds[name] is bool:
+            elif kinds[name] in (bool, bool | None):
                 arguments = [*good, flag, value]
             else:
                 arguments = [*good, f"{flag}={value}"]
