@@ -229,7 +229,7 @@ class Estimate(config.Estimate):
 @tyro.conf.configure(tyro.conf.DisallowNone)  # --sequence and --no-sequence, without "None"
 @dataclass(frozen=True)
 class Simulate(config.Simulate):
-    """Simulate a step on a cluster, or find its fastest layout without --tp, --pp and --dp."""
+    """Simulate a step on a cluster with --tp and --pp, or find its fastest layouts without one."""
 
     def run(self) -> None:
         """Run `cs336 simulate`."""

@@ -309,7 +309,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Simulate:
-    """Simulate a step on a cluster, or find its fastest layout without --tp, --pp and --dp."""
+    """Simulate a step on a cluster with --tp and --pp, or find its fastest layouts without one."""
 
     model: str = "llama3-8b"
     """A published model such as llama3-405b, or a folder with a Hugging Face config.json."""
@@ -339,9 +339,10 @@ class Simulate:
     seq: int = 0
     """Tokens in a sequence (0: the model's context, at most 8192)."""
     tp: int = 0
-    """Devices that share each matrix. With 0 for tp, pp and dp, the fastest layouts are listed."""
+    """Devices that share each matrix (0: the fastest in the list). With --tp and --pp, one layout
+    is shown in detail. Otherwise the fastest are listed, and all have what the flags set."""
     pp: int = 0
-    """Pipeline stages."""
+    """Pipeline stages (0: the fastest in the list)."""
     dp: int = 0
     """Copies of the model (0: as many as the devices allow)."""
     cp: int = 1

@@ -3,8 +3,7 @@
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
-from cs336_lib.config import UserError
-from cs336_lib.system.datasheets import LINKS, Device, Link
+from cs336_lib.system.datasheets import Device, Link
 
 Collective = Literal["ring", "all-to-all"]
 
@@ -115,26 +114,3 @@ class Cluster:
             if outside > 0:
                 speeds.append(up / unit * (size - 1) / outside)
         return min(speeds, default=inner)
-
-
-def cluster_of(device: Device, inner: str | None = None, outer: str | None = None) -> Cluster:
-    """Return the usual cluster of a device.
-
-    Args:
-        device: The datasheet.
-        inner: Link between the devices of a machine, from data/links.json (default: the device's).
-        outer: Link of a network card to other machines (default: the device's).
-
-    Raises:
-        UserError: If a name is unknown, or a link isn't given and the datasheet has none.
-    """
-    links: dict[str, Link] = {}
-    for flag, given, usual in (("inner", inner, device.inner), ("outer", outer, device.outer)):
-        name = usual if given is None else given
-        if name is None:
-            missing = f"{device.name} has no known {flag} link"
-            raise UserError(f"{missing}; give --{flag}, one of {', '.join(LINKS)}")
-        if name not in LINKS:
-            raise UserError(f"{flag} {name!r} is unknown; one of {', '.join(LINKS)} expected")
-        links[flag] = LINKS[name]
-    return Cluster(device, links["inner"], links["outer"])

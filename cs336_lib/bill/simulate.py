@@ -538,10 +538,13 @@ def candidates(
         fixed: Fields of `Layout` and `recompute` that every layout has.
     """
     a, cp, schedule = work.architecture, fixed.get("cp", 1), fixed.get("schedule", "1f1b")
+    stages = tuple(range(1, min(64, a.n_layer) + 1))
     recomputes = tried_values(fixed, "recompute", ("none", "selective", "full"))
-    for tp, pp in product((1, 2, 4, 8), range(1, min(64, a.n_layer) + 1)):
+    for tp, pp in product(
+        tried_values(fixed, "tp", (1, 2, 4, 8)), tried_values(fixed, "pp", stages)
+    ):
         dp, left = divmod(devices, tp * pp * cp)
-        if left or batch % dp:
+        if left or batch % dp or dp != fixed.get("dp", dp):
             continue
         for size, chunks, zero, ep in product(
             tried_values(fixed, "micro_batch", (1, 2, 4)),

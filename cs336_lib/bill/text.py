@@ -2,6 +2,7 @@
 
 import math
 import shlex
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -10,13 +11,14 @@ from cs336_lib.accounting import Architecture
 from cs336_lib.bill import stacks, traffic
 from cs336_lib.bill.memory import peak
 from cs336_lib.bill.models import Published, model
-from cs336_lib.bill.network import Cluster, cluster_of
+from cs336_lib.bill.network import Cluster
 from cs336_lib.bill.simulate import (
     FAILURES_PER_DEVICE_HOUR,
     SPREAD,
     Step,
     Workload,
     best_interval,
+    candidates,
     goodput,
     interval_of,
     memory,
@@ -25,7 +27,7 @@ from cs336_lib.bill.simulate import (
 )
 from cs336_lib.bill.traffic import Layout
 from cs336_lib.config import Estimate, Simulate, UserError
-from cs336_lib.system.datasheets import DATASHEET, Device
+from cs336_lib.system.datasheets import DATASHEET, LINKS, Device, Link
 from cs336_lib.text import digits, duration, gigabytes, short, table
 
 MAX_VALUE = 1e24  # larger inputs could overflow
@@ -246,11 +248,13 @@ USUAL: dict[str, Any] = {
     "recompute": "selective",
 }
 
+UNUSED = Link("unused", math.inf, "a cluster this small has no such link")
+
 WAITS = ("tensor", "expert", "context", "pipeline", "data")
 
 
 def simulation(**options: Any) -> str:
-    """Simulate a training step, or list the fastest layouts without `tp` and `pp`.
+    """Simulate a training step, or list the fastest layouts without `tp` or `pp`.
 
     Args:
         **options: Fields of `config.Simulate`.
@@ -259,17 +263,17 @@ def simulation(**options: Any) -> str:
         UserError: If a value is out of range, a name is unknown, or a layout doesn't fit.
 
     Example:
-        print(simulation(model="llama3-70b", gpus=256, tp=8, batch=512))
+        print(simulation(model="llama3-70b", gpus=256, tp=8, pp=1, batch=512))
     """
     wanted = stacks.filled(Simulate(**options))
     check_simulate(wanted)
     found = model(wanted.model)
-    cluster = cluster_of(find_device(wanted.hardware), wanted.inner, wanted.outer)
+    cluster = cluster_of(wanted)
     seq = training_length(found.architecture, wanted.seq)
     batch = wanted.batch or 2 * wanted.gpus
     how = stacks.settings(wanted)
     work = Workload(found.architecture, Layout(), seq, straggler=wanted.straggler, **how)
-    if wanted.tp == wanted.pp == wanted.dp == 0:
+    if not (wanted.tp and wanted.pp):
         return sweep_table(found.title, work, cluster, wanted, batch)
     layout = layout_of(wanted, found.architecture, batch, seq)
     work = replace(work, layout=layout, recompute=(USUAL | given(wanted))["recompute"])
@@ -290,6 +294,26 @@ def check_simulate(wanted: Simulate) -> None:
                 raise UserError(f"{name} is {value}; {numbers} to 1000000 expected")
     if wanted.zero not in (None, 0, 1, 2, 3):
         raise UserError(f"zero is {wanted.zero}; 0, 1, 2 or 3 expected")
+    for name in ("inner", "outer"):
+        if (link := getattr(wanted, name)) is not None:
+            accounting.require_choice(name, link, LINKS)
+
+
+def cluster_of(wanted: Simulate) -> Cluster:
+    """Return the devices with their links, which are those of the hardware without a flag.
+
+    Raises:
+        UserError: If a link has no flag and none is known for the hardware.
+    """
+    device = find_device(wanted.hardware)
+    usual = device.links
+    names = {"inner": wanted.inner or usual.inner, "outer": wanted.outer or usual.outer}
+    for name, fewest in (("inner", 2), ("outer", usual.machine + 1)):
+        if wanted.gpus >= fewest and names[name] is None:
+            known = f"no {name} link of the {device.name} is known"
+            raise UserError(f"{known}; name one of data/links.json with --{name}")
+    inner, outer = (LINKS[name] if name else UNUSED for name in names.values())
+    return Cluster(device, inner, outer, usual.machine, cards=usual.machine)
 
 
 def given(wanted: Simulate) -> dict[str, Any]:
@@ -302,19 +326,35 @@ def layout_of(wanted: Simulate, a: Architecture, batch: int, seq: int) -> Layout
 
     Raises:
         UserError: If the devices, the batch or the model can't be divided in this way. The message
-            has the nearest layout that fits.
+            has the flags of the nearest layout that fits.
     """
-    tp, pp = max(1, wanted.tp), max(1, wanted.pp)
+    gpus, one = wanted.gpus, wanted.tp * wanted.pp * wanted.cp
+    layout = chosen_layout(wanted, wanted.dp or max(1, round(gpus / one)), batch)
+    ways, problem = f"tp {layout.tp} x pp {layout.pp} x cp {layout.cp}", ""
+    dp, near = layout.dp, layout
+    step = dp * layout.micro_batch * (layout.pp if layout.chunks > 1 else 1)
+    if gpus % one:
+        problem = f"{gpus} GPUs can't be divided by {ways} = {one}"
+    elif dp * one != gpus:
+        problem = f"dp {dp} x {ways} = {dp * one}, not {gpus} GPUs"
+        near = chosen_layout(wanted, gpus // one, batch)
+    elif batch % step:
+        problem = f"batch {batch} isn't a multiple of {step}, which {dp} replicas take at a time"
+    if problem := problem or traffic.misfit(a, layout, seq):
+        raise UserError(f"{problem}; the nearest layout has {nearest_flags(wanted, a, near, seq)}")
+    return layout
+
+
+def chosen_layout(wanted: Simulate, dp: int, batch: int) -> Layout:
+    """Return the layout that the flags choose, with the nearest batch that `dp` replicas share."""
     fields = USUAL | given(wanted)
     size, chunks = fields["micro_batch"], fields["chunks"]
-    one = tp * pp * wanted.cp
-    dp = wanted.dp or max(1, round(wanted.gpus / one))
-    step = dp * size * (pp if chunks > 1 else 1)
+    step = dp * size * (wanted.pp if chunks > 1 else 1)
     interleaved = chunks > 1 and wanted.schedule == "1f1b"
-    layout = Layout(
+    return Layout(
         dp=dp,
-        tp=tp,
-        pp=pp,
+        tp=wanted.tp,
+        pp=wanted.pp,
         cp=wanted.cp,
         ep=fields["ep"],
         zero=fields["zero"],
@@ -323,18 +363,31 @@ def layout_of(wanted: Simulate, a: Architecture, batch: int, seq: int) -> Layout
         schedule="interleaved" if interleaved else wanted.schedule,
         chunks=chunks,
     )
-    gpus, ways = wanted.gpus, f"tp {tp} x pp {pp} x cp {wanted.cp}"
-    nearest = f"the nearest layout is {traffic.nearest_fit(a, layout, seq)}"
-    if gpus % one:
-        raise UserError(f"{gpus} GPUs can't be divided by {ways} = {one}; {nearest}")
-    if dp * one != gpus:
-        advice = f"use --dp {gpus // one} or leave it out"
-        raise UserError(f"dp {dp} x {ways} = {dp * one}, not {gpus} GPUs; {advice}")
-    if batch % step:
-        taken = f"which {dp} replicas take at a time"
-        raise UserError(f"batch {batch} isn't a multiple of {step}, {taken}; {nearest}")
-    traffic.require_fit(a, layout, seq)
-    return layout
+
+
+def one_of(names: list[str]) -> str:
+    """Write the flags of some fields, of which one is enough."""
+    return " or ".join(f"--{name.replace('_', '-')}" for name in names)
+
+
+def nearest_flags(wanted: Simulate, a: Architecture, layout: Layout, seq: int) -> str:
+    """Return the flags that turn a layout into the nearest one in which the model fits."""
+    nearest = traffic.nearest_fit(a, layout, seq)
+    ways = ("tp", "pp", "cp", "ep", "chunks")
+    flags = {way: getattr(nearest, way) for way in ways}
+    changed = {way: size for way, size in flags.items() if size != getattr(layout, way)}
+    if nearest.devices != wanted.gpus:
+        changed["gpus"] = nearest.devices
+    if nearest.batch != (wanted.batch or 2 * nearest.devices):
+        changed["batch"] = nearest.batch
+    if wanted.dp not in (0, nearest.dp):
+        changed["dp"] = nearest.dp
+    return written(changed)
+
+
+def written(flags: Mapping[str, Any]) -> str:
+    """Write flags as on the command line."""
+    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in flags.items())
 
 
 def step_table(title: str, work: Workload, cluster: Cluster, wanted: Simulate) -> str:
@@ -347,6 +400,9 @@ def step_table(title: str, work: Workload, cluster: Cluster, wanted: Simulate) -
     fits = "it fits" if total <= there else f"too much; {remedy(work, there)}"
     sent = traffic.traffic(work.architecture, layout, work.seq)
     moved = ", ".join(f"{gigabytes(size)} {kind}" for kind, size in sent.items() if size)
+    over = cluster.inner.name
+    if devices > cluster.machine:
+        over += f", and {cluster.outer.name} between machines of {cluster.machine:,}"
     interval = best_interval(devices, wanted.save)
     good = goodput(devices, wanted.save, wanted.restart, interval)
     low, high = (digits(float(f"{limit:.2g}")) for limit in interval_of(step.seconds))
@@ -363,7 +419,8 @@ def step_table(title: str, work: Workload, cluster: Cluster, wanted: Simulate) -
   speed    {step.mfu:.1%} MFU (as in PaLM: all keys), {speed:,.0f} tokens/s
   memory   {kinds}
            {gigabytes(total)} of {gigabytes(there)}; {fits}
-  sends    {moved or "nothing"} from each device in a step
+  sends    {f"{moved} from each device in a step" if moved else "nothing"}
+  links    {over}
   failures one in {duration(3600 / FAILURES_PER_DEVICE_HOUR / devices)}, and with a \
 checkpoint every {duration(interval)}, {good:.0%} of the time counts"""
     if wanted.straggler > 1:
@@ -397,9 +454,10 @@ def remedy(work: Workload, there: float) -> str:
         "--recompute full --micro-batch 1 --zero 3": replace(full, layout=replace(small, zero=3)),
     }
     for tp in (2, 4, 8):
-        if tp > layout.tp and layout.dp * layout.tp % tp == work.architecture.n_head % tp == 0:
-            wider = replace(small, zero=3, tp=tp, dp=layout.dp * layout.tp // tp)
-            flags = f"--recompute full --micro-batch 1 --zero 3 --tp {tp}"
+        dp, left = divmod(layout.dp * layout.tp, tp)
+        wider = replace(small, zero=3, tp=tp, dp=dp, micro_batches=layout.batch // max(dp, 1))
+        if tp > layout.tp and not left and not traffic.misfit(work.architecture, wider, work.seq):
+            flags = f"--recompute full --micro-batch 1 --zero 3 --tp {tp} --dp {dp}"
             tried[flags] = replace(full, layout=wider)
     fitting = (flags for flags, way in tried.items() if sum(memory(way).values()) <= there)
     found = next(fitting, "")
@@ -426,44 +484,80 @@ def details_command(wanted: Simulate, first: Workload) -> str:
     return shlex.join(words)
 
 
-def fixed_fields(wanted: Simulate, work: Workload) -> dict[str, Any]:
-    """Return the fields of a layout that the flags leave no choice for.
-
-    Raises:
-        UserError: If no number of stages, replicas and micro-batches can make them fit.
-    """
-    fixed = given(wanted)
+def fixed_fields(wanted: Simulate) -> dict[str, Any]:
+    """Return the fields of a layout that the flags leave no choice for."""
+    fixed = {name: getattr(wanted, name) for name in ("tp", "pp", "dp") if getattr(wanted, name)}
+    fixed |= given(wanted)
     if wanted.cp > 1:
         fixed["cp"] = wanted.cp
-        if wanted.gpus % wanted.cp:
-            message = f"{wanted.gpus} GPUs can't be divided by cp {wanted.cp}"
-            raise UserError(f"{message}; use another --cp or --gpus")
     if wanted.schedule != "1f1b":
         fixed["schedule"] = wanted.schedule
-    # The first layout to which all of these apply.
-    shape = {name: value for name, value in fixed.items() if name != "recompute"}
-    least = Layout(**{"pp": 2, "dp": fixed.get("ep", 1), "micro_batches": 4, **shape})
-    if problem := traffic.misfit(work.architecture, least, work.seq):
-        raise UserError(f"{problem}; change or leave out a flag")
     return fixed
+
+
+def obstacle(work: Workload, gpus: int, fixed: Mapping[str, Any]) -> str:
+    """Return why the flags exclude every layout, or "" if only memory or the batch do."""
+    ways = {name: fixed[name] for name in ("tp", "pp", "dp", "cp") if name in fixed}
+    if gpus % (one := math.prod(ways.values())):
+        product = " x ".join(f"{name} {size}" for name, size in ways.items())
+        total = f" = {one}" if len(ways) > 1 else ""
+        return f"{gpus} GPUs can't be divided by {product}{total}"
+    # The first layout to which all flags apply. It has enough micro-batches for every schedule.
+    shape = {name: value for name, value in fixed.items() if name != "recompute"}
+    passes = 2 * fixed.get("pp", 2)
+    least = {"pp": 2, "dp": fixed.get("ep", 1), "micro_batches": passes, **shape}
+    return traffic.misfit(work.architecture, Layout(**least), work.seq)
+
+
+def mending(
+    work: Workload, cluster: Cluster, wanted: Simulate, batch: int, fixed: Mapping[str, Any]
+) -> str:
+    """Return the smallest change of flags with which some layout fits."""
+    gpus, size = wanted.gpus, fixed.get("micro_batch", 1)
+
+    def fits(gpus: int, batch: int, fixed: Mapping[str, Any]) -> bool:
+        return next(candidates(work, cluster, gpus, batch, fixed), None) is not None
+
+    def without(name: str) -> dict[str, Any]:
+        return {other: value for other, value in fixed.items() if other != name}
+
+    # With a multiple of this batch, every way to split the GPUs has enough micro-batches.
+    unit = gpus * size * (2 if fixed.get("schedule") == "dualpipe" else 1)
+    below, above = max(1, batch // unit) * unit, -(-batch // unit) * unit
+    batches = sorted({below, above} - {batch}, key=lambda other: abs(other - batch))
+    advice = [f"use --batch {other}" for other in batches if fits(gpus, other, fixed)][:1]
+    if names := [name for name in fixed if fits(gpus, batch, without(name))]:
+        advice.append(f"leave out {one_of(names)}")
+    if advice:
+        return " or ".join(advice)
+    one = math.prod(fixed.get(name, 1) for name in ("tp", "pp", "dp", "cp"))
+    near = {one * max(1, gpus // one), one * -(-gpus // one)} - {gpus}
+    for more in [*sorted(near), *(gpus * 2**power for power in range(1, 12))]:
+        for other in sorted({wanted.batch or 2 * more, 2 * more * size}):
+            if fits(more, other, fixed):
+                usual = other == (wanted.batch or 2 * more)
+                return f"use {written({'gpus': more} | ({} if usual else {'batch': other}))}"
+    if len(fixed) > 1 and fits(gpus, batch, {}):
+        return f"leave out {written(fixed)}"
+    if obstacle(work, gpus, fixed):
+        names = [name for name in fixed if not obstacle(work, gpus, without(name))]
+        return f"leave out {one_of(names or list(fixed))}, and use more --gpus or other --hardware"
+    return "use other --hardware or a shorter --seq"
 
 
 def sweep_table(title: str, work: Workload, cluster: Cluster, wanted: Simulate, batch: int) -> str:
     """Format the fastest layouts that fit into memory.
 
     Raises:
-        UserError: If no layout fits.
+        UserError: If no layout fits. The message names the flags that mend it.
     """
-    gpus, fixed = wanted.gpus, fixed_fields(wanted, work)
+    gpus, fixed = wanted.gpus, fixed_fields(wanted)
     found = sweep(work, cluster, gpus, batch, fixed)
-    flags = [f"--{name.replace('_', '-')} {value}" for name, value in fixed.items()]
     if not found:
-        limits = " and ".join([f"batch {batch}", *flags])
-        advice = "use more GPUs, a shorter --seq, another --batch"
-        raise UserError(
-            f"no layout of {title} fits on {gpus} x {cluster.device.name} with {limits}; "
-            f"{advice}{' or fewer flags' if flags else ''}"
-        )
+        flags = f" and {written(fixed)}" if fixed else ""
+        limits = f"{gpus} x {cluster.device.name} with batch {batch}{flags}"
+        problem = obstacle(work, gpus, fixed) or f"no layout of {title} fits on {limits}"
+        raise UserError(f"{problem}; {mending(work, cluster, wanted, batch, fixed)}")
     rows: list[tuple[str, ...]] = [
         ("tp", "pp", "dp", "ep", "chunks", "ZeRO", "micro-batch", "recompute", "step", "MFU")
     ]

@@ -7,13 +7,27 @@ from cs336_lib.io import read_json
 
 
 @dataclass(frozen=True)
+class UsualLinks:
+    """Links that devices of a kind usually have.
+
+    `machine` is the number of devices in a machine, or of TPUs in a pod. `inner` is the link
+    between these and `outer` leads to other machines. Both are keys of `LINKS`, or `None` where no
+    source names one.
+    """
+
+    machine: int
+    source: str
+    inner: str | None = None
+    outer: str | None = None
+
+
+@dataclass(frozen=True)
 class Device:
     """Datasheet of a device.
 
     `peak_flops` maps a precision to the peak FLOP/s without sparsity. `bandwidth` is in bytes per
     second. `memory` is the datasheet's number of GB in bytes, and a GPU often has more. PyTorch
-    finds 84.9 GB on an H100 of 80 GB. `inner` and `outer` are keys of the links that its machines
-    usually have, or `None` where no link is known.
+    finds 84.9 GB on an H100 of 80 GB.
     """
 
     name: str
@@ -21,11 +35,13 @@ class Device:
     bandwidth: float
     memory: float
     source: str
-    inner: str | None = None
-    outer: str | None = None
+    links: UsualLinks
 
 
-DATASHEET = {key: Device(**sheet) for key, sheet in read_json(DATA / "devices.json").items()}
+DATASHEET = {
+    key: Device(**sheet | {"links": UsualLinks(**sheet["links"])})
+    for key, sheet in read_json(DATA / "devices.json").items()
+}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,241 @@
+"""Every flag of `cs336 simulate` counts: in each row of a search, and in the command under it."""
+
+import io
+import random
+import re
+import shlex
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from typing import Any
+
+import pytest
+
+from cs336_lib import cli
+from cs336_lib.bill import text
+from cs336_lib.config import Simulate, UserError
+from cs336_lib.system.datasheets import DATASHEET, LINKS
+
+COLUMNS = ("tp", "pp", "dp", "ep", "chunks", "zero", "micro_batch", "recompute")
+MODELS = ("gpt2", "qwen3-0.6b", "qwen3-30b-a3b")
+VALUES: dict[str, tuple[Any, ...]] = {
+    "gpus": (1, 2, 3, 4, 8, 12, 16, 32),
+    "hardware": ("a100", "h100", "b200", "mi300x", "tpu-v5p"),
+    "inner": ("nvlink3", "pcie5"),
+    "outer": ("infiniband-hdr", "ethernet-10g"),
+    "batch": (4, 8, 24, 48, 64, 100),
+    "seq": (512, 1000, 1023, 2048),
+    "tp": (1, 2, 3, 4),
+    "pp": (1, 2, 3, 4),
+    "dp": (1, 2, 4, 5),
+    "cp": (1, 2, 3, 4),
+    "ep": (1, 2, 3, 4, 8),
+    "zero": (0, 1, 2, 3),
+    "chunks": (1, 2, 3),
+    "schedule": ("1f1b", "gpipe", "zb-h1", "dualpipe"),
+    "micro_batch": (1, 2, 3, 4),
+    "recompute": ("none", "selective", "full"),
+    "straggler": (1.0, 1.37, 2.0),
+    "save": (0.01, 90.5),
+    "restart": (30.0,),
+}
+
+
+def combinations(count: int) -> list[dict[str, Any]]:
+    """Return models with up to seven flags. A third of them has --tp and --pp."""
+    drawn = random.Random(336)
+    found = []
+    for number in range(count):
+        ways = ("tp", "pp") if number % 3 == 0 else ()
+        names = dict.fromkeys((*ways, *drawn.sample(list(VALUES), number % 8)))
+        options = {name: drawn.choice(VALUES[name]) for name in names}
+        found.append({"model": drawn.choice(MODELS), **options})
+    return found
+
+
+def words(options: dict[str, Any]) -> list[str]:
+    """Return the words of a command line."""
+    flags = ([f"--{name.replace('_', '-')}", str(value)] for name, value in options.items())
+    return ["simulate", *(word for flag in flags for word in flag)]
+
+
+def printed(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what a command prints."""
+    capsys.readouterr()
+    cli.main(command)
+    return capsys.readouterr().out
+
+
+def advised(message: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options after the first change that a refusal advises."""
+    advice = message.rpartition("; ")[2].split(" or ")[0]
+    flags = [words.replace("-", "_") for words in re.findall(r"--([a-z-]+)", advice)]
+    assert flags, message
+    if advice.startswith("leave out"):
+        return {name: value for name, value in options.items() if name not in flags}
+    values = re.findall(r"--[a-z-]+ (\d+)", advice)
+    return options | dict(zip(flags, map(int, values), strict=True))
+
+
+def check_rows(said: str, options: dict[str, Any]) -> None:
+    """Check that each row has what the flags set."""
+    *rows, _, _, _ = said.splitlines()[2:]
+    assert rows
+    for row in rows:
+        cells = dict(zip(COLUMNS, row.split(), strict=False))
+        for name in COLUMNS:
+            assert cells[name] == str(options.get(name, cells[name])), (name, row)
+        ways = [int(cells[name]) for name in ("tp", "pp", "dp")]
+        assert ways[0] * ways[1] * ways[2] * options.get("cp", 1) == options.get("gpus", 8)
+        if options.get("schedule") == "dualpipe":
+            assert ways[1] % 2 == 0, row
+
+
+def check_details(details: str, options: dict[str, Any]) -> None:
+    """Check that the details of a layout have what the flags set."""
+    heading, layout = details.splitlines()[:2]
+    for way in ("tp", "pp", "dp", "cp", "ep"):
+        if way in options:
+            assert f"{way} {options[way]}," in layout
+    assert f"ZeRO-{options['zero']}," in layout if "zero" in options else True
+    if "chunks" in options and options.get("schedule", "1f1b") == "1f1b":
+        assert ("interleaved" in layout) == (options["chunks"] > 1)
+    elif "schedule" in options and options["schedule"] != "1f1b":
+        assert f" {options['schedule']}," in layout
+    passes, size, seq = re.search(
+        r"(\d+) micro-batches of (\d+) x ([\d,]+) tokens", layout
+    ).groups()
+    dp = int(re.search(r"dp (\d+)", layout)[1])
+    gpus = options.get("gpus", 8)
+    assert int(passes) * int(size) * dp == options.get("batch", 2 * gpus)
+    assert int(seq.replace(",", "")) == options.get("seq", int(seq.replace(",", "")))
+    assert int(size) == options.get("micro_batch", int(size))
+    device = text.find_device(options.get("hardware", "h100"))
+    assert f" on {gpus:,} x {device.name}" in heading
+    links = next(line for line in details.splitlines() if line.startswith("  links"))
+    assert LINKS[options.get("inner", device.links.inner)].name in links
+    outer = LINKS[options.get("outer", device.links.outer)].name
+    assert (outer in links) == (gpus > device.links.machine)
+    assert ("times as slow" in details) == (options.get("straggler", 1) > 1)
+
+
+COMBINATIONS = combinations(120)
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> list[tuple[str, str]]:
+    """What each combination prints, and what it says if it is refused."""
+    found = []
+    for options in COMBINATIONS:
+        said, refused = io.StringIO(), io.StringIO()
+        with redirect_stdout(said), redirect_stderr(refused), suppress(SystemExit):
+            cli.main(words(options))
+        found.append((said.getvalue(), refused.getvalue().strip()))
+    return found
+
+
+@pytest.mark.parametrize("number", range(len(COMBINATIONS)))
+def test_every_flag_counts(number, outcomes, capsys):
+    options, (said, refused) = COMBINATIONS[number], outcomes[number]
+    if refused:
+        assert "\n" not in refused
+        if "seq is " not in refused and "other --hardware" not in refused:
+            assert "MFU" in printed(words(advised(refused, options)), capsys)  # the advice works
+    elif "tp" in options and "pp" in options:
+        check_details(said, options)
+        if remedy := re.search(r"; it fits with (--.*)", said):
+            assert "; it fits\n" in printed([*words(options), *remedy[1].split()], capsys)
+    else:
+        check_rows(said, options)
+        details = printed(shlex.split(said.splitlines()[-1])[1:], capsys)
+        check_details(details, options)
+        first = said.splitlines()[2].split()
+        assert f"  step     {first[8]} s: " in details
+        assert f"  speed    {first[10]} MFU" in details
+        assert "it fits" in details
+
+
+def test_the_combinations_meet_each_case(outcomes):
+    """Searches, details and refusals occur, and each flag is in a search that succeeds."""
+    kinds = {"search": 0, "details": 0, "refused": 0}
+    searched = set()
+    for options, (said, refused) in zip(COMBINATIONS, outcomes, strict=True):
+        kind = "refused" if refused else "search" if "layouts fit" in said else "details"
+        kinds[kind] += 1
+        if kind == "search":
+            searched |= {name for name in options if options[name] != getattr(Simulate(), name)}
+    assert min(kinds.values()) >= 8, kinds
+    assert kinds["search"] >= 40, kinds
+    assert searched >= set(VALUES)
+
+
+@pytest.mark.parametrize("given", [{"tp": 2}, {"pp": 2}, {"dp": 4}, {"tp": 2, "dp": 2}])
+def test_given_ways_are_kept_and_the_others_searched(given):
+    said = text.simulation(**given, batch=32)
+    check_rows(said, given)
+    assert len(said.splitlines()) > 6
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ({"gpus": 4, "batch": 4, "pp": 4}, "use --batch 8 or leave out --pp or --schedule"),
+        ({"gpus": 6, "pp": 3, "tp": 1}, "has --pp 2"),
+        ({"tp": 2, "pp": 1}, "has --pp 2"),
+        ({"tp": 1, "pp": 8, "batch": 12}, "has --batch 16"),
+        ({"tp": 1, "pp": 4, "batch": 8}, "has --batch 16"),
+        ({"tp": 1, "pp": 2, "chunks": 2}, "has --chunks 1"),
+        ({"pp": 3}, "leave out"),
+        ({"chunks": 2}, "leave out --chunks or --schedule"),
+        ({"gpus": 1}, "leave out --schedule"),
+    ],
+)
+def test_dualpipe_says_what_mends_it(options, advice):
+    options = {"model": "qwen3-0.6b", "schedule": "dualpipe", **options}
+    with pytest.raises(UserError, match=advice) as refused:
+        text.simulation(**options)
+    assert "MFU" in text.simulation(**advised(str(refused.value), options))
+
+
+def test_more_gpus_are_advised_for_a_model_that_is_too_large():
+    with pytest.raises(UserError, match=r"no layout .* fits on 8 x .*; use --gpus \d+$") as refused:
+        text.simulation(model="llama3-405b")
+    more = advised(str(refused.value), {"model": "llama3-405b"})
+    assert more["gpus"] <= 256
+    assert "layouts fit" in text.simulation(**more)
+
+
+def test_links_follow_the_hardware():
+    def links(**options: Any) -> str:
+        said = text.simulation(model="qwen3-0.6b", tp=2, pp=1, **options)
+        return re.search(r"  links    (.*)", said)[1]
+
+    assert links(hardware="a100") == "NVLink 3 (A100)"
+    assert "InfiniBand HDR between machines of 8" in links(hardware="a100", gpus=16)
+    assert links(hardware="tpu-v4", gpus=64) == "ICI (TPU v4)"
+    assert "TPUs, 100 Gb/s between machines of 256" in links(hardware="tpu-v6e", gpus=512)
+    assert links(hardware="gb300", gpus=72, batch=72) == "NVLink 5 (B200, B300)"
+    assert links(hardware="h100", inner="pcie5") == "PCIe 5.0 x16"
+    default = text.simulation(tp=2, pp=1, gpus=16)
+    assert default == text.simulation(tp=2, pp=1, gpus=16, inner="nvlink4", outer="infiniband-ndr")
+
+
+@pytest.mark.parametrize(
+    ("options", "flag"),
+    [({"hardware": "mi355x"}, "inner"), ({"hardware": "rtx-4090", "gpus": 16}, "outer")],
+)
+def test_an_unknown_link_needs_its_flag(options, flag):
+    options = {"model": "gpt2", **options}
+    with pytest.raises(UserError, match=f"no {flag} link of .* is known; .* --{flag}$"):
+        text.simulation(**options)
+    assert "layouts fit" in text.simulation(**options, **{flag: "ethernet-100g"})
+    assert "layouts fit" in text.simulation(**options | {"gpus": 1})  # needs no link
+
+
+def test_every_device_says_where_its_links_are_from():
+    for device in DATASHEET.values():
+        links = device.links
+        assert links.source
+        assert links.machine >= 8
+        assert links.inner or links.outer
+        assert {links.inner, links.outer} <= {None, *LINKS}
+    # Six links of 45 GB/s give the all-reduce bandwidth of Google's page, 1.1 PB/s in a pod
+    assert LINKS["ici-v4"].bandwidth * 4096 == pytest.approx(1.1e15, rel=0.01)
