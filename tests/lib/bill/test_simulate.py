@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cs336_course.demos import published_runs
 from cs336_lib import accounting, cli
-from cs336_lib.bill import limits, memory, models, network, simulate, stacks, text, traffic
+from cs336_lib.bill import limits, memory, models, simulate, stacks, text, traffic
 from cs336_lib.bill.simulate import Cluster, Efficiency, Workload
 from cs336_lib.bill.traffic import Layout
 from cs336_lib.config import Simulate
@@ -513,9 +513,8 @@ def test_the_command_prints_a_step_and_a_sweep(capsys):
     for line in ("dp 128, tp 8, pp 16", "MFU", "it fits", "one in 3.1 hours"):
         assert line in text
     assert re.search(r"waits    1\.\d* s tensor, 0\.8\d* s pipeline, 0\.05\d* s data", text)
-    step, low, high = re.search(
-        r"step +([\d.]+) s: .*\n  expect   ([\d.]+) to ([\d.]+) s", text
-    ).groups()
+    shown = r"step +([\d.]+) s: .*\n  expect   ([\d.]+) to ([\d.]+) s"
+    step, low, high = re.search(shown, text).groups()
     for limit, factor in zip((low, high), simulate.SPREAD, strict=True):
         assert float(limit) == pytest.approx(factor * float(step), rel=0.02)
     layout = ["--tp", "1", "--pp", "2", "--batch", "32", "--schedule", "zb-h1"]
