@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cs336_course.demos import published_runs
 from cs336_lib import accounting, cli
-from cs336_lib.bill import limits, memory, models, simulate, stacks, text, traffic
+from cs336_lib.bill import limits, memory, models, network, simulate, stacks, text, traffic
 from cs336_lib.bill.simulate import Cluster, Efficiency, Workload
 from cs336_lib.bill.traffic import Layout
 from cs336_lib.config import Simulate
