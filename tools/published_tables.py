@@ -5,21 +5,24 @@ from collections.abc import Mapping
 
 from cs336_course.demos import published_runs
 from cs336_lib import accounting
-from cs336_lib.bill.simulate import simulate
+from cs336_lib.bill.simulate import interval_of, simulate
+from cs336_lib.bill.stacks import STACKS
 from cs336_lib.text import duration
 
 
 def run_table() -> str:
     """Format the runs as a Markdown table, with the predicted and the stated speed."""
     rows = [
-        "| run | devices | layout | MFU | tokens/s a device, predicted | stated | ratio | time |",
-        "|---|---|---|---|---|---|---|---|",
+        "| run | devices | layout | MFU, stated | as in PaLM | tokens/s a device, predicted | "
+        "stated | ratio | time |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for run in published_runs.runs().values():
         several = run.devices is not None and run.devices > 1
         devices = f"{run.devices:,} x {run.device.upper()}" if several else run.device.upper()
         cells = [run.title, devices, run.layout]
-        cells += ["-" if run.mfu is None else f"{run.mfu:.1%}", speed(run.predicted_speed)]
+        cells += ["-" if mfu is None else f"{mfu:.1%}" for mfu in (run.mfu, run.palm_mfu)]
+        cells.append(speed(run.predicted_speed))
         cells += [speed(run.stated_speed), "-" if run.ratio is None else f"{run.ratio:.3f}"]
         days = run.days(run.stated_speed or run.predicted_speed)
         seconds = days and days * accounting.SECONDS_PER_DAY
@@ -84,6 +87,40 @@ def stack_table() -> str:
     return "\n".join(rows)
 
 
+def held_out_table() -> str:
+    """Format the steps that are in no fit, with the interval in which they were expected."""
+    rows = ["| step | stated | simulated | expected | off by |", "|---|---|---|---|---|"]
+    apart = published_runs.left_out()
+    for name, step in published_runs.steps().items():
+        if not step.held_out:
+            continue
+        layout = step.work.layout
+        flops = layout.batch * step.work.seq / layout.devices / step.mfu
+        flops *= accounting.train_flops_per_token(step.work.architecture, step.work.seq)
+        stated = flops / step.cluster.device.peak_flops["bf16"]
+        simulated = stated / apart[name]
+        low, high = interval_of(simulated)
+        cells = f"{name} | {stated:.3g} s | {simulated:.3g} s"
+        cells += f" | {low:.3g} to {high:.3g} s | {apart[name] - 1:+.1%}"
+        rows.append(f"| {cells} |")
+    return "\n".join(rows)
+
+
+def program_table() -> str:
+    """Format what `cs336 simulate --stack` sets."""
+    rows = [
+        "| stack | attention | tensor parallelism | recomputation | overlap | ZeRO | source |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, stack in STACKS.items():
+        attention = "fused" if stack.fused_attention else "eager"
+        split = "also splits norms" if stack.sequence else "matrices only"
+        overlap = "yes" if stack.overlap else "no"
+        cells = (name, attention, split, stack.recompute, overlap, str(stack.zero), stack.source)
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 def spread() -> tuple[float, float]:
     """Return the stated over the simulated seconds, as the 10th and 90th percentile of papers.
 
@@ -108,5 +145,11 @@ def source_table() -> str:
     return "\n".join(["| steps | source |", "|---|---|", *rows])
 
 
+def main() -> None:
+    """Print all tables."""
+    tables = (stack_table, held_out_table, program_table, step_table, run_table, source_table)
+    print(*(table() for table in tables), spread(), sep="\n\n")
+
+
 if __name__ == "__main__":
-    print(f"{run_table()}\n\n{stack_table()}\n\n{step_table()}\n\n{source_table()}\n\n{spread()}")
+    main()

@@ -65,6 +65,14 @@ class PublishedRun:
         return passes * once
 
     @property
+    def palm_mfu(self) -> float | None:
+        """The stated utilization, converted to the convention "palm"."""
+        if self.architecture is None or self.seq is None or self.mfu is None:
+            return self.mfu
+        flops = accounting.train_flops_per_token(self.architecture, self.seq)
+        return self.mfu * flops / (self.flops_per_token or flops)
+
+    @property
     def predicted_speed(self) -> float | None:
         """Tokens per second and device that the stated MFU gives."""
         if self.flops_per_token is None or self.mfu is None:

@@ -29,13 +29,13 @@ class Efficiency:
             10% more tokens/s with it, and without it 28% of a simulated step are sums.
     """
 
-    matmul: float = 0.75
+    matmul: float = 0.73
     hopper: float = 0.83
     attention: float = 0.35
-    memory: float = 0.9
-    inner: float = 0.52
-    outer: float = 0.9
-    overlap: float = 0.95
+    memory: float = 1.0
+    inner: float = 0.4
+    outer: float = 0.95
+    overlap: float = 0.65
     async_tensor: float = 0.3
 
 

@@ -450,7 +450,7 @@ class Step:
 
 # Stated over simulated seconds of a step, for the middle 8 of 10 papers. Each was left out of the
 # fit of the constants before its own steps were simulated (python -m tools.fit_simulator).
-SPREAD = (0.9, 1.35)
+SPREAD = (0.79, 1.26)
 
 
 def interval_of(seconds: float) -> tuple[float, float]:

@@ -43,8 +43,9 @@ class Stack:
 
 STACKS = {
     "megatron-2021": Stack(
-        "Narayanan et al. 2021 (arXiv 2104.04473), sections 3.5 and 5.1: full recomputation, and "
-        "gradients are all-reduced at the end of a step",
+        "Megatron-LM, examples/academic_paper_scripts/sc21 (full recomputation) and "
+        "megatron/training.py of 2021 (gradients are all-reduced after the last backward "
+        "pass)",
         fused_attention=False,
         sequence=False,
         recompute="full",
@@ -52,8 +53,9 @@ STACKS = {
         zero=0,
     ),
     "megatron-2024": Stack(
-        "Megatron-LM, README of core 0.8 (2024): FlashAttention, sequence parallelism, and a "
-        "distributed optimizer with overlapped gradients and weights",
+        "Megatron-LM, docs/user-guide/parallelism-guide.md (overlap of gradients and "
+        "weights) and NeMo-Framework-Launcher, nemotron_340b.yaml (sequence parallelism, no "
+        "recomputation, distributed optimizer)",
         fused_attention=True,
         sequence=True,
         recompute="none",
@@ -61,8 +63,8 @@ STACKS = {
         zero=1,
     ),
     "torchtitan": Stack(
-        "Liang et al. 2024 (arXiv 2410.06511), section 2: FSDP2, sequence parallelism, and "
-        "selective checkpointing of operators",
+        "torchtitan, distributed/fsdp.py (weights are freed after each forward pass) and "
+        "benchmarks/llama3_h100_202412_torchtitan.md (selective recomputation)",
         fused_attention=True,
         sequence=True,
         recompute="selective",
@@ -70,7 +72,9 @@ STACKS = {
         zero=3,
     ),
     "fsdp2": Stack(
-        "PyTorch documentation of fully_shard: weights are prefetched and freed in each pass",
+        "torchtitan, docs/fsdp.md (resharding is ZeRO-3) and "
+        "docs.pytorch.org/docs/stable/notes/fsdp.html (weights are prefetched during the "
+        "passes)",
         fused_attention=True,
         sequence=True,
         recompute="none",
@@ -78,8 +82,8 @@ STACKS = {
         zero=3,
     ),
     "ddp": Stack(
-        "Li et al. 2020 (arXiv 2006.15704), section 3.2: gradients are all-reduced in buckets "
-        "during the backward pass",
+        "github.com/pytorch/pytorch, issue 118421: gradients are all-reduced in buckets of "
+        "25 MB during the backward pass",
         fused_attention=True,
         sequence=False,
         recompute="none",

@@ -349,7 +349,7 @@ def step_table(title: str, work: Workload, cluster: Cluster, wanted: Simulate) -
     moved = ", ".join(f"{gigabytes(size)} {kind}" for kind, size in sent.items() if size)
     interval = best_interval(devices, wanted.save)
     good = goodput(devices, wanted.save, wanted.restart, interval)
-    low, high = interval_of(step.seconds)
+    low, high = (digits(float(f"{limit:.2g}")) for limit in interval_of(step.seconds))
     speed = layout.batch * work.seq / step.seconds
     ways = f"dp {layout.dp}, tp {layout.tp}, pp {layout.pp}, cp {layout.cp}, ep {layout.ep}"
     text = f"""\
@@ -357,7 +357,7 @@ def step_table(title: str, work: Workload, cluster: Cluster, wanted: Simulate) -
   layout   {ways}, ZeRO-{layout.zero}, {layout.schedule}, {layout.micro_batches} micro-batches of \
 {layout.micro_batch} x {work.seq:,} tokens
   step     {digits(step.seconds)} s: {seconds(step, ("matmuls", "elementwise", "update"))}
-  expect   {digits(low)} to {digits(high)} s, as 8 of 10 papers whose steps weren't fitted
+  expect   {low} to {high} s, as in 8 of 10 papers whose steps weren't fitted
   program  {program(work)}
   waits    {seconds(step, WAITS) or "never"}
   speed    {step.mfu:.1%} MFU (as in PaLM: all keys), {speed:,.0f} tokens/s
