@@ -489,6 +489,13 @@ def over(given: float, right: float, near: float = 0.01) -> float:
     return 1.0 if abs(ratio - 1) < near else float(f"{ratio:.2g}")
 
 
+def kept(expected: float, upper: float) -> str:
+    """Tell whether a plan keeps within the budget, risks it, or breaks it."""
+    if expected > capstone.BUDGET:
+        return "breaks it"
+    return "risks it" if upper > capstone.BUDGET else "keeps it"
+
+
 def defended(plan: Any, case: Case) -> Record:
     """Observe a plan: what it breaks, and its numbers over those of its own layout."""
     if plan is ...:
@@ -503,14 +510,15 @@ def defended(plan: Any, case: Case) -> Record:
         "days": over(plan["days"], right.days),
         "dollars": over(plan["dollars"], right.dollars),
         "interval": [over(*pair) for pair in zip(plan["interval"], ends, strict=True)],
-        "within the budget": ends[1] <= capstone.BUDGET,
+        "budget": kept(right.dollars, ends[1]),
         "fsdp_alone": over(plan["fsdp_alone"], fsdp_alone().dollars),
         "failures": over(plan["failures"], right.lost, 0.05),
         "hurry": over(plan["hurry"], bill_of(capstone.HURRY, "none").dollars),
     }
 
 
-FAST = "layout = Layout(dp=128, tp=4, zero=3, micro_batches=4)"
+FAST = "layout = Layout(dp=256, tp=2, zero=3, micro_batches=2)"
+SOME = 'recompute = "selective"'
 DAYS = "days = steps * seconds / share / 86_400"
 PAID = "return days, days * 24 * layout.devices * capstone.PRICE, share"
 ENDS = '"interval": simulate.interval_of(dollars)'
@@ -523,8 +531,8 @@ plan = Exercise(
     "plan",
     order,
     observe=defended,
-    smaller="Take the layout Layout(dp=512, zero=3). Which `recompute` makes it fit into 72 GB? How "
-    "many steps are 1e12 tokens, and how many days do they take without failures?",
+    smaller="Take the layout Layout(dp=512, zero=3). Which `recompute` makes it fit into 72 GB? "
+    "How many steps are 1e12 tokens, and how many days do they take without failures?",
     says={
         "GPUs": "Your layout has another number of GPUs than you rent.",
         "sequences": "Your step has another number of sequences than the order's 512.",
@@ -532,7 +540,7 @@ plan = Exercise(
         "days": "Your days aren't those of your layout.",
         "dollars": "Your dollars aren't those of your layout.",
         "interval": "Your interval isn't `simulate.interval_of` your dollars.",
-        "within the budget": "The upper end of your interval is above the budget.",
+        "budget": "Your plan doesn't keep within the budget.",
         "fsdp_alone": "The first objection's number isn't the bill of FSDP alone.",
         "failures": "The second objection's number isn't what failures cost.",
         "hurry": "The third objection's number isn't the bill of 4,096 GPUs.",
@@ -540,17 +548,25 @@ plan = Exercise(
     wrong={
         "Your layout doesn't fit into 90 % of a GPU's memory; split more, or recompute more.": [
             (FAST, "layout = Layout(dp=512, zero=3)"),
-            (FAST, "layout = Layout(dp=256, tp=2, zero=3, micro_batches=2)"),
+            (SOME, 'recompute = "none"'),
         ],
         "The layout fits, and its expected bill is within the budget. But the upper end of the "
-        "interval isn't, so it may run out of money; find a faster layout.": [
-            (FAST, "layout = Layout(dp=64, tp=8, zero=3, micro_batches=8)"),
-        ],
+        "interval isn't, so it may run out of money; find a faster layout.": edits(
+            (FAST, "layout = Layout(dp=16, tp=8, pp=4, zero=1, micro_batches=32)"),
+            (SOME, 'recompute = "none"'),
+        ),
+        "The layout fits, but its expected bill is above the budget; find a faster layout.": (
+            FAST,
+            "layout = Layout(dp=64, tp=8, zero=3, micro_batches=8)",
+        ),
         "Your layout has 256 GPUs; the rent is for 512.": (
             FAST,
-            "layout = Layout(dp=64, tp=4, zero=3, micro_batches=8)",
+            FAST.replace("dp=256", "dp=128").replace("batches=2", "batches=4"),
         ),
-        "Your step has 1,024 sequences; the order says 512.": (FAST, FAST.replace("=4)", "=8)")),
+        "Your step has 1,024 sequences; the order says 512.": (
+            FAST,
+            FAST.replace("batches=2", "batches=4"),
+        ),
         "Failures and checkpoints are missing in your days; divide by the goodput.": (
             DAYS,
             "days = steps * seconds / 86_400",
@@ -612,10 +628,10 @@ plan = Exercise(
     ],
     right=[
         edits(
-            (FAST, "layout = Layout(dp=256, tp=2, zero=3, micro_batches=2)"),
-            ('recompute = "none"', 'recompute = "selective"'),
+            (FAST, "layout = Layout(dp=128, tp=4, zero=3, micro_batches=4)"),
+            (SOME, 'recompute = "none"'),
         ),
-        (FAST, "layout = Layout(dp=64, tp=8, zero=1, micro_batches=8)"),
+        edits((FAST, "layout = Layout(dp=512, zero=3)"), (SOME, 'recompute = "full"')),
         (LOST, '"failures": dollars / share - dollars'),
     ],
 )
