@@ -1,16 +1,21 @@
-"""Exercises of notebook 10b on the sizes of today's models and on pipelines."""
+"""Exercises of notebook 10b on the sizes of models, on pipelines and on a plan."""
 
 from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from cs336_course.demos import capstone
 from cs336_course.engine import Case, Exercise, edits, function, sizes
+from cs336_course.engine.records import Record
 from cs336_course.exercises.published_configs import IN_LLAMA, Config, named, published
 from cs336_lib import accounting
-from cs336_lib.bill import models
+from cs336_lib.bill import models, simulate
+from cs336_lib.bill.memory import Recompute
+from cs336_lib.bill.traffic import Layout
 
 NOTEBOOK = "10b_models_of_today"
 
@@ -436,4 +441,197 @@ one_f_one_b = Exercise(
         lambda stage, stages, micro_batches: 1 / 0,
     ],
     right=[by_letters, by_counting, lambda *where: list(map(list, by_letters(*where)))],
+)
+
+
+# plan
+
+
+def order() -> Iterator[Case]:
+    """Yield the order, which is the only question."""
+    yield Case("")
+
+
+class Bill(NamedTuple):
+    """What a run costs, and the part of it that buys no progress."""
+
+    days: float
+    dollars: float
+    lost: float
+
+
+def bill_of(layout: Layout, recompute: Recompute) -> Bill:
+    """Return the bill of the order in a layout, with failures and checkpoints."""
+    seconds = simulate.simulate(capstone.workload(layout, recompute), capstone.CLUSTER).seconds
+    interval = simulate.best_interval(layout.devices, capstone.SAVE)
+    share = simulate.goodput(layout.devices, capstone.SAVE, capstone.RESTART, interval)
+    hours = capstone.TOKENS / layout.batch / capstone.SEQ * seconds / share / 3600
+    dollars = hours * layout.devices * capstone.PRICE
+    return Bill(hours / 24, dollars, (1 - share) * dollars)
+
+
+def fits(layout: Layout, recompute: Recompute) -> bool:
+    """Tell whether a layout fits into the usable memory of a GPU."""
+    needed = sum(simulate.memory(capstone.workload(layout, recompute)).values())
+    return needed <= capstone.USABLE * capstone.CLUSTER.device.memory
+
+
+def fsdp_alone() -> Bill:
+    """Return the bill of FSDP on all GPUs that recomputes no more than it must."""
+    layout = Layout(dp=capstone.GPUS, zero=3)
+    tried: tuple[Recompute, ...] = ("none", "selective", "full")
+    return bill_of(layout, next(recompute for recompute in tried if fits(layout, recompute)))
+
+
+def over(given: float, right: float, near: float = 0.01) -> float:
+    """Return a number over the right one, which is 1 if they agree."""
+    ratio = float(given) / right
+    return 1.0 if abs(ratio - 1) < near else float(f"{ratio:.2g}")
+
+
+def kept(expected: float, upper: float) -> str:
+    """Tell whether a plan keeps within the budget, risks it, or breaks it."""
+    if expected > capstone.BUDGET:
+        return "breaks it"
+    return "risks it" if upper > capstone.BUDGET else "keeps it"
+
+
+def defended(plan: Any, case: Case) -> Record:
+    """Observe a plan: what it breaks, and its numbers over those of its own layout."""
+    if plan is ...:
+        raise NotImplementedError
+    layout, recompute = plan["layout"], plan["recompute"]
+    right = bill_of(layout, recompute)
+    ends = simulate.interval_of(right.dollars)
+    return {
+        "GPUs": layout.devices,
+        "sequences": layout.batch,
+        "fits": fits(layout, recompute),
+        "days": over(plan["days"], right.days),
+        "dollars": over(plan["dollars"], right.dollars),
+        "interval": [over(*pair) for pair in zip(plan["interval"], ends, strict=True)],
+        "budget": kept(right.dollars, ends[1]),
+        "fsdp_alone": over(plan["fsdp_alone"], fsdp_alone().dollars),
+        "failures": over(plan["failures"], right.lost, 0.05),
+        "hurry": over(plan["hurry"], bill_of(capstone.HURRY, "none").dollars),
+    }
+
+
+FAST = "layout = Layout(dp=256, tp=2, zero=3, micro_batches=2)"
+SOME = 'recompute = "selective"'
+DAYS = "days = steps * seconds / share / 86_400"
+PAID = "return days, days * 24 * layout.devices * capstone.PRICE, share"
+ENDS = '"interval": simulate.interval_of(dollars)'
+ALONE = 'bill(Layout(dp=512, zero=3), "full")[1]'
+LOST = '"failures": (1 - share) * dollars'
+HURRIED = 'bill(capstone.HURRY, "none")[1]'
+
+plan = Exercise(
+    NOTEBOOK,
+    "plan",
+    order,
+    observe=defended,
+    smaller="Take the layout Layout(dp=512, zero=3). Which `recompute` makes it fit into 72 GB? "
+    "How many steps are 1e12 tokens, and how many days do they take without failures?",
+    says={
+        "GPUs": "Your layout has another number of GPUs than you rent.",
+        "sequences": "Your step has another number of sequences than the order's 512.",
+        "fits": "Your layout doesn't fit into 90 % of a GPU's memory.",
+        "days": "Your days aren't those of your layout.",
+        "dollars": "Your dollars aren't those of your layout.",
+        "interval": "Your interval isn't `simulate.interval_of` your dollars.",
+        "budget": "Your plan doesn't keep within the budget.",
+        "fsdp_alone": "The first objection's number isn't the bill of FSDP alone.",
+        "failures": "The second objection's number isn't what failures cost.",
+        "hurry": "The third objection's number isn't the bill of 4,096 GPUs.",
+    },
+    wrong={
+        "Your layout doesn't fit into 90 % of a GPU's memory; split more, or recompute more.": [
+            (FAST, "layout = Layout(dp=512, zero=3)"),
+            (SOME, 'recompute = "none"'),
+        ],
+        "The layout fits, and its expected bill is within the budget. But the upper end of the "
+        "interval isn't, so it may run out of money; find a faster layout.": edits(
+            (FAST, "layout = Layout(dp=16, tp=8, pp=4, zero=1, micro_batches=32)"),
+            (SOME, 'recompute = "none"'),
+        ),
+        "The layout fits, but its expected bill is above the budget; find a faster layout.": (
+            FAST,
+            "layout = Layout(dp=64, tp=8, zero=3, micro_batches=8)",
+        ),
+        "Your layout has 256 GPUs; the rent is for 512.": (
+            FAST,
+            FAST.replace("dp=256", "dp=128").replace("batches=2", "batches=4"),
+        ),
+        "Your step has 1,024 sequences; the order says 512.": (
+            FAST,
+            FAST.replace("batches=2", "batches=4"),
+        ),
+        "Failures and checkpoints are missing in your days; divide by the goodput.": (
+            DAYS,
+            "days = steps * seconds / 86_400",
+        ),
+        "You multiply by the goodput; less progress means more days, so divide.": (
+            DAYS,
+            "days = steps * seconds * share / 86_400",
+        ),
+        "Those are hours, and not days.": edits(
+            (DAYS, DAYS.replace("86_400", "3600")), ("days * 24 *", "days *")
+        ),
+        "A step has 512 sequences of 8,192 tokens each; you divide the tokens by the sequences.": (
+            "(layout.batch * capstone.SEQ)",
+            "layout.batch",
+        ),
+        "Those are the dollars of one GPU.": ("24 * layout.devices *", "24 *"),
+        "The price is for an hour, and you pay it for a day.": ("days * 24 *", "days *"),
+        "The interval is of the dollars; yours is of the days.": (
+            ENDS,
+            '"interval": simulate.interval_of(days)',
+        ),
+        "The interval is of the dollars; yours is of a step.": (
+            ENDS,
+            '"interval": simulate.interval_of(days * 86_400 / 238_419)',
+        ),
+        "The lower end of the interval comes first.": (
+            ENDS,
+            '"interval": simulate.interval_of(dollars)[::-1]',
+        ),
+        "Your interval has no width; how far was the simulator off for papers that it hadn't "
+        "seen?": (ENDS, '"interval": (dollars, dollars)'),
+        "Objection 1: FSDP alone doesn't fit without recomputing all blocks, so that isn't its "
+        "bill.": [
+            (ALONE, 'bill(Layout(dp=512, zero=3), "none")[1]'),
+            (ALONE, 'bill(Layout(dp=512, zero=3), "selective")[1]'),
+        ],
+        "Objection 1: you give the bill of your own layout.": (ALONE, "dollars"),
+        "Objection 1: you give the difference of the two bills; give FSDP's bill.": (
+            ALONE,
+            f"{ALONE} - dollars",
+        ),
+        "Objection 2: that is the share of the time; give the dollars that it costs.": (
+            LOST,
+            '"failures": 1 - share',
+        ),
+        "Objection 2: those are the dollars that do buy progress.": (
+            LOST,
+            '"failures": share * dollars',
+        ),
+        "Objection 3: more GPUs fail more often, and they wait more; the bill doesn't stay as it "
+        "is.": (HURRIED, "dollars"),
+        "Objection 3: eight times as many GPUs don't make the bill eight times as high, because "
+        "the run is shorter.": (HURRIED, "8 * dollars"),
+    },
+    refused=[
+        ('"recompute": recompute', '"recompute": "full"'),
+        (LOST, '"failures": 0'),
+        lambda: None,
+    ],
+    right=[
+        edits(
+            (FAST, "layout = Layout(dp=128, tp=4, zero=3, micro_batches=4)"),
+            (SOME, 'recompute = "none"'),
+        ),
+        edits((FAST, "layout = Layout(dp=512, zero=3)"), (SOME, 'recompute = "full"')),
+        (LOST, '"failures": dollars / share - dollars'),
+    ],
 )

@@ -2,15 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 
 from cs336_course.figures.style import BLACK, BLUE, FILLS, RED, SKY, figure, label
 from cs336_lib.text import digits
 
-__all__ = ["FILLS", "bill", "ratios", "simulated"]
+__all__ = ["FILLS", "bill", "errors"]
 
 
 def bill(
@@ -49,39 +47,29 @@ def stack(axes: Axes, parts: Mapping[str, float], unit: str) -> None:
     axes.legend(loc="upper left", bbox_to_anchor=(0, -0.35), ncols=3)
 
 
-def ratios(ratio: Mapping[str, float], title: str) -> Figure:
-    """Draw each run's predicted time over its stated time as a dot, sorted."""
-    names = sorted(ratio, key=lambda name: ratio[name])
-    fig, axes = figure(12.5, 0.36 * len(names) + 1.4)
-    axes.axvspan(0.97, 1.03, color=SKY, alpha=0.3, label="within 3 %")
-    axes.axvline(1, color=BLACK, lw=1.5)
-    axes.plot([ratio[name] for name in names], range(len(names)), "o", color=BLUE, ms=11)
-    for place, name in enumerate(names):
-        axes.text(ratio[name] + 0.006, place, f"{ratio[name]:.2f}", va="center")
-    axes.set_yticks(range(len(names)), names)
-    axes.set_xlim(0.6, 1.1)
-    axes.legend(loc="upper left")
-    label(axes, title, "predicted / stated", "")
-    return fig
-
-
-def simulated(halves: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
-    """Draw the simulated MFU of published steps over the stated one.
+def errors(
+    stacks: Mapping[str, Sequence[tuple[float, bool]]], interval: tuple[float, float]
+) -> Figure:
+    """Draw how much longer published steps took than simulated ones, a row for each stack.
 
     Args:
-        halves: Stated and simulated MFU of each step, by name of a group of steps.
+        stacks: Stated over simulated seconds of each step, and whether it was held out by name, by
+            name of a stack.
+        interval: Ends of the interval to shade, as ratios.
     """
-    fig, axes = figure(9.5, 5)
-    ends = np.array([0.15, 0.65])
-    axes.plot(ends, ends, color=BLACK, lw=1.5)
-    axes.fill_between(ends, 0.85 * ends, 1.15 * ends, color=SKY, alpha=0.3, label="within 15 %")
-    for (name, pairs), colour, marker in zip(halves.items(), (RED, BLUE), "os", strict=False):
-        stated, found = zip(*pairs, strict=True)
-        axes.plot(stated, found, marker, color=colour, ms=10, label=name)
-    axes.set(xlim=ends, ylim=ends)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(PercentFormatter(1, decimals=0))
-    axes.legend(loc="upper left")
-    count = sum(map(len, halves.values()))
-    label(axes, f"MFU of {count} published steps", "stated", "simulated")
+    fig, axes = figure(12.5, 0.44 * len(stacks) + 1.8)
+    axes.axvspan(*interval, color=SKY, alpha=0.3, label="8 of 10 papers")
+    axes.axvline(1, color=BLACK, lw=1.5)
+    for row, ratios in enumerate(stacks.values()):
+        for held_out, marker, colour, size in ((False, "o", BLUE, 9), (True, "*", RED, 17)):
+            found = [ratio for ratio, is_held in ratios if is_held == held_out]
+            axes.plot(found, [row] * len(found), marker, color=colour, ms=size)
+    for marker, colour, name in (("o", BLUE, "paper left out"), ("*", RED, "held out by name")):
+        axes.plot([], [], marker, color=colour, ms=11, label=name)
+    axes.set_yticks(range(len(stacks)), list(stacks))
+    axes.invert_yaxis()
+    axes.xaxis.set_major_formatter(lambda ratio, _: f"{ratio - 1:+.0%}")
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
+    count = sum(map(len, stacks.values()))
+    label(axes, f"{count} published steps, against their simulation", "took longer by", "")
     return fig

@@ -30,13 +30,10 @@ def test_a_bill_has_a_bar_for_each_part_and_the_limit():
     assert below.get_xlim()[1] > 80
 
 
-def test_ratios_are_sorted_and_named():
-    (axes,) = plots.ratios({"late": 1.02, "early": 0.7}, "ratios").axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["early", "late"]
-    assert list(axes.lines[1].get_xdata()) == [0.7, 1.02]
-
-
-def test_simulated_steps_are_counted():
-    (axes,) = plots.simulated({"fitted": [(0.3, 0.4)], "judged": [(0.5, 0.5), (0.2, 0.3)]}).axes
-    assert axes.get_title(loc="left") == "MFU of 3 published steps"
-    assert [list(line.get_xdata()) for line in axes.lines[1:]] == [[0.3], [0.5, 0.2]]
+def test_errors_have_a_row_for_each_stack():
+    drawing = plots.errors({"one": [(0.9, False), (1.2, True)], "two": [(1.1, False)]}, (0.8, 1.25))
+    (axes,) = drawing.axes
+    assert axes.get_title(loc="left") == "3 published steps, against their simulation"
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["one", "two"]
+    drawn = [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines[1:5]]
+    assert drawn == [([0.9], [0]), ([1.2], [0]), ([1.1], [1]), ([], [])]
