@@ -486,7 +486,7 @@ def fsdp_alone() -> Bill:
 def over(given: float, right: float, near: float = 0.01) -> float:
     """Return a number over the right one, which is 1 if they agree."""
     ratio = float(given) / right
-    return 1.0 if abs(ratio - 1) < near else float(f"{ratio:.2g}")
+    return 1.0 if abs(ratio - 1) < near else float(f"{ratio:.3g}")
 
 
 def kept(expected: float, upper: float) -> str:
