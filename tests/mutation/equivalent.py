@@ -6,6 +6,14 @@ RIGHT: dict[str, dict[str, str]] = {
         "changed[:, later] = (changed[:, later] + 1) % vocab_size  =>  changed[:, later] = (changed[:, later] - 1) % vocab_size": "Any other token will do.",
         "moved = (model(changed) - before).abs().amax(dim=(0, 2)) > 1e-6  =>  moved = (model(changed) - before).abs().amax(dim=(0, 2)) >= 1e-6": "No difference is exactly 1e-6.",
     },
+    "plan": {
+        "days = steps * seconds / share / 86_400  =>  days = steps * seconds / share / 86401": "A plan's numbers may be rounded to a percent.",
+        '"fsdp_alone": bill(Layout(dp=512, zero=3), "full")[1],  =>  "fsdp_alone": bill(Layout(dp=513, zero=3), "full")[1],': "A plan's numbers may be rounded to a percent.",
+        '"hurry": bill(capstone.HURRY, "none")[1],  =>  "hurry": bill(capstone.HURRY, "XXnoneXX")[1],': 'A step recomputes nothing for any word but "selective" and "full".',
+        '"hurry": bill(capstone.HURRY, "none")[1],  =>  "hurry": bill(capstone.HURRY, None)[1],': 'A step recomputes nothing for any word but "selective" and "full".',
+        "integer division: steps = capstone.TOKENS / (layout.batch * capstone.SEQ)": "A plan's numbers may be rounded to a percent.",
+        "integer division: days = steps * seconds / share / 86400 (2)": "A plan's numbers may be rounded to a percent.",
+    },
     "cheapest": {
         "integer division: needed = flops / (offer.gpus * offer.peak * offer.mfu) / 3600": "GPUs are billed by the second.",
     },
