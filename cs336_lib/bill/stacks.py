@@ -5,7 +5,6 @@ from typing import Any
 
 from cs336_lib.accounting import require_choice
 from cs336_lib.bill.memory import Recompute
-from cs336_lib.bill.simulate import Workload
 from cs336_lib.config import Simulate
 
 
@@ -28,17 +27,6 @@ class Stack:
     recompute: Recompute
     overlap: bool
     zero: int
-
-    def apply(self, work: Workload) -> Workload:
-        """Return a workload with these settings."""
-        return replace(
-            work,
-            layout=replace(work.layout, zero=self.zero),
-            fused_attention=self.fused_attention,
-            sequence=self.sequence,
-            recompute=self.recompute,
-            overlap=self.overlap,
-        )
 
 
 STACKS = {
@@ -113,7 +101,7 @@ def filled(wanted: Simulate) -> Simulate:
 
 
 def settings(wanted: Simulate) -> dict[str, Any]:
-    """Return the fields of a `Workload` that the flags of a simulation set."""
+    """Return the fields of a `simulate.Workload` that the flags of a simulation set."""
     return {
         "fused_attention": wanted.attention != "eager",
         "sequence": wanted.sequence is not False,

@@ -436,11 +436,12 @@ def test_a_stack_sets_what_no_flag_says(capsys):
         text.simulation(stack="slow")
     for name, stack in stacks.STACKS.items():
         assert stack.source
-        work = stack.apply(work_of(Layout(tp=8)))
-        assert stacks.settings(stacks.filled(Simulate(stack=name))) == {
-            "fused_attention": work.fused_attention,
-            "sequence": work.sequence,
-            "overlap": work.overlap,
+        filled = stacks.filled(Simulate(stack=name))
+        assert (filled.recompute, filled.zero) == (stack.recompute, stack.zero)
+        assert stacks.settings(filled) == {
+            "fused_attention": stack.fused_attention,
+            "sequence": stack.sequence,
+            "overlap": stack.overlap,
             "async_tensor": False,
         }
 
