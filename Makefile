@@ -20,7 +20,7 @@ TWO_AT_A_TIME := -n 2 --dist loadfile
 FETCH = $(BIN)/python -m cs336_course fetch smollm2 || true
 
 .DEFAULT_GOAL := help
-.PHONY: help lab reset test test-slow e2e jupyterhub notebooks slides handout site lint lock clean
+.PHONY: help lab reset test test-slow e2e jupyterhub notebooks slides handout site owner lint lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -57,7 +57,11 @@ handout: $(VENV)/.site ## make the notebooks without solutions in build/handout
 	$(BIN)/python -m tools.publish handout
 
 site: $(VENV)/.site ## make the web site in build/site
+	@$(BIN)/python -m tools.owner --check
 	$(BIN)/python -m tools.publish site
+
+owner: ## write the owner of your repository into every link: make owner NAME=ada
+	@$(PYTHON) -m tools.owner '$(NAME)'
 
 lint: $(VENV)/.test ## check format, style, spelling and types, as CI does first
 	$(BIN)/ruff format --check .

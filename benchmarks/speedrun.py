@@ -12,9 +12,7 @@ included, and scored by one function on the same validation windows of context 6
 while they wait (OMP_WAIT_POLICY=ACTIVE), which is faster on idle cores. By default, ours would let
 them sleep.
 
-On Debian with r-cran-janeaustenr, this command makes the text by Jane Austen that README names.
-
-    Rscript -e 'writeLines(janeaustenr::austen_books()$text)' | head -c 1115394 > austen.txt
+benchmarks.texts makes other texts.
 
 Each run is stored at once in results/speedrun_<text>.part. If the program is interrupted, run the
 same command again. It continues with the next run. The last line, `ratio R`, says how many times as
@@ -61,7 +59,8 @@ NANOGPT_FLAGS = (
 SAME_FLAGS = (
     "--n-layer 4 --n-head 4 --n-embd 128 --no-bias --batch-tokens 768 --max-steps 2000 "
     "--optimizer adamw --learning-rate 1e-3 --min-learning-rate 1e-4 --schedule cosine "
-    "--warmup-steps 100 --beta2 0.99 --eval-every 250 --eval-tokens 30720 --checkpoint-every 250"
+    "--warmup-steps 100 --beta2 0.99 --weight-decay 0.1 --eval-every 250 --eval-tokens 30720 "
+    "--checkpoint-every 250"
 ).split()
 
 Run = tuple[float, float]  # seconds and loss

@@ -19,20 +19,25 @@ class Lab:
     """Port of the server. If it is taken, the next free one is used."""
     browser: bool = True
     """Open a browser. A server without a screen prints an address instead."""
+    allow_root: bool = False
+    """Start as root, as in a container or on a rented machine."""
     reset: str = ""
     """Restore a notebook such as 03_einops and keep yours under another name, instead of opening
     JupyterLab."""
+    lectures: bool = False
+    """Open a copy with outputs and notes for the instructor, in the folder my_lectures."""
 
     def run(self) -> None:
         """Run `cs336 lab`."""
         from cs336_course.learner import lab, study
 
+        mine = study.LECTURES if self.lectures else study.MINE
         if not 0 < self.port < 65536:
             raise UserError(f"port is {self.port}; 1 to 65535 expected")
         if self.reset:
-            study.reset_and_report(self.reset, study.find_course())
+            study.reset_and_report(self.reset, study.find_course(), mine)
         else:
-            sys.exit(lab.start(self.port, self.browser))
+            sys.exit(lab.start(self.port, self.browser, mine, self.allow_root))
 
 
 @dataclass(frozen=True)
@@ -85,25 +90,34 @@ class Check:
 
 @dataclass(frozen=True)
 class Assemble:
-    """Assemble a training script from your solutions in notebooks 07 to 10."""
+    """Assemble a training script from your solutions in notebooks 07 to 10 (and 09b)."""
 
-    out: Path = Path("my_train_gpt2.py")
-    """File to write."""
+    recipe: Literal["gpt2", "today"] = "gpt2"
+    """GPT-2's recipe, or that of notebook 09b."""
+    out: Path | None = None
+    """File to write (default: my_train_gpt2.py or my_train_gpt2_today.py)."""
     notebooks: Path | None = None
     """Folder with the notebooks (default: your copy)."""
     overwrite: bool = False
     """Replace the file if it exists."""
-    until: Literal["08", "10"] = "10"
-    """Last notebook to take parts from. With 08, the file trains on one device."""
+    until: Literal["08", "10", ""] = ""
+    """Last notebook to take parts from (default: all). With 08, GPT-2's file trains on one
+    device."""
 
     def run(self) -> None:
         """Run `cs336 assemble`."""
         from cs336_course.learner import study
         from cs336_course.one_file import assemble
 
-        folder = self.notebooks or study.find()
-        print(assemble.describe(assemble.write(self.out, folder, self.overwrite, self.until)))
-        print(f"{self.out}: try python {self.out} --help")
+        if self.until and self.recipe != "gpt2":
+            raise UserError(
+                f"until is {self.until}; only GPT-2's file has parts that may be left out"
+            )
+        folder, recipe = self.notebooks or study.find(), self.recipe
+        out = self.out or Path(f"my_{assemble.RECIPES[recipe].file}")
+        parts = assemble.write(out, folder, self.overwrite, self.until, recipe)
+        print(assemble.describe(parts, recipe))
+        print(f"{out}: try python {out} --help")
 
 
 @dataclass(frozen=True)

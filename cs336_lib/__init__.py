@@ -24,6 +24,10 @@ if "torch" not in sys.modules:
 # is what PyTorch takes on a Hopper GPU anyway.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
+# PyTorch 2.13's profiler writes two lines to stderr around every profile ("USDT: ...
+# profiler_start"), which a notebook shows on red ground. They have level 5, the highest of its log.
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+
 __version__ = "0.1.0"
 
 # Loaded when they are asked for, so that `cs336 --help` needn't wait for torch.

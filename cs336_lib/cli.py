@@ -272,6 +272,8 @@ class Compare:
     """Folders of runs made by `cs336 train`, finished or not."""
     out: Path | None = None
     """Also plot the losses to this .png file."""
+    beside: Annotated[Literal["nothing", "reference"], tyro.conf.arg(name="with")] = "nothing"
+    """With reference, judge whether each run is normal, and name likely causes if it isn't."""
 
     def run(self) -> None:
         """Run `cs336 compare`."""
@@ -291,6 +293,11 @@ class Compare:
             with atomic(out) as temporary:
                 figure.savefig(temporary)
         print(compare.table(runs))
+        if self.beside == "reference":
+            from cs336_lib.report import reference
+
+            for run in runs:
+                print(f"\n{printable(run.name)}\n{reference.judge(run)}")
 
 
 @dataclass(frozen=True)
@@ -308,7 +315,7 @@ class Report:
 
     def run(self) -> None:
         """Run `cs336 report`."""
-        from cs336_lib.report import page
+        from cs336_lib.report import board, page
 
         out = self.out or self.run_dir / "report.html"
         page.check(out, self.price, self.overwrite)
@@ -321,9 +328,32 @@ class Report:
         pictures = [curves.inline_svg(figure) for figure in figures]
         write_atomic(out, page.page(run, environment, pictures, self.price))
         print(f"{out}: {out.stat().st_size / 1000:,.0f} kB")
+        if row := board.line(self.run_dir):
+            print(f"the line for docs/board.md:\n{row}")
 
 
-Command = Train | Sample | Eval | Prepare | Estimate | Simulate | Export | Compare | Report
+@dataclass(frozen=True)
+class Race:
+    """Train the best GPT that this machine can in some minutes, for the board of docs/board.md."""
+
+    minutes: float = 5.0
+    """Minutes for everything, the evaluation included."""
+    run_dir: str = "runs/race"
+    """Folder for the run."""
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1 or mps."""
+
+    def run(self) -> None:
+        """Run `cs336 race`."""
+        from cs336_lib.report import board
+        from cs336_lib.training.race import race
+
+        result = race(self.minutes, self.run_dir, self.device)
+        print(f"{result.score}\n{result.seconds:.0f} seconds in all; the line for the board:")
+        print(board.line(Path(self.run_dir)))
+
+
+Command = Train | Sample | Eval | Prepare | Estimate | Simulate | Export | Compare | Report | Race
 
 
 def parse(arguments: list[str], commands: Any = Command) -> Any:

@@ -282,9 +282,10 @@ def text_files(model: GPT, tokenizer: Tokenizer) -> dict[str, str]:
         steps = char_steps(tokenizer)
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     else:
-        steps = gpt2_steps()
+        steps = gpt2_steps(tokenizer.vocab_size - (tokenizer.end_of_text is not None))
         settings["tokenizer_class"] = "GPT2Tokenizer"
-        settings |= dict.fromkeys(("bos_token", "eos_token", "unk_token"), END_OF_TEXT)
+        if tokenizer.end_of_text is not None:
+            settings |= dict.fromkeys(("bos_token", "eos_token", "unk_token"), END_OF_TEXT)
         files = vocabulary_files(steps["model"])
     return files | {
         CONFIG: dump(described),
@@ -312,26 +313,30 @@ def char_steps(tokenizer: CharTokenizer) -> dict[str, Any]:
     }
 
 
-def gpt2_steps() -> dict[str, Any]:
+def gpt2_steps(tokens: int = 50256) -> dict[str, Any]:
     """Describe GPT-2's tokenizer in the format of Hugging Face's tokenizer.json.
 
-    The vocabulary and the merges are the same as in OpenAI's encoder.json and vocab.bpe.
+    The vocabulary and the merges are the same as in OpenAI's encoder.json and vocab.bpe, or the
+    first `tokens` of them, which have no <|endoftext|>.
     """
-    encoding = gpt2_encoding()
+    encoding = gpt2_encoding(tokens)
     # GPT-2's files write bytes that cannot be printed as the characters from 256 on.
     hidden = [byte for byte in range(256) if byte == ord(" ") or not chr(byte).isprintable()]
     letters = {byte: 256 + index for index, byte in enumerate(hidden)}
-    tokens = [encoding.decode_single_token_bytes(i) for i in range(encoding.eot_token)]
-    vocab = {token.decode("latin-1").translate(letters): i for i, token in enumerate(tokens)}
+    every = [encoding.decode_single_token_bytes(i) for i in range(tokens)]
+    vocab = {token.decode("latin-1").translate(letters): i for i, token in enumerate(every)}
     merges = bpe_merges(vocab)
-    end = {"id": encoding.eot_token, "content": END_OF_TEXT, "special": True}
-    end |= dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    ends = []
+    if END_OF_TEXT in encoding.special_tokens_set:
+        end = {"id": encoding.eot_token, "content": END_OF_TEXT, "special": True}
+        ends = [end | dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)]
+        vocab[END_OF_TEXT] = encoding.eot_token
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     return {
-        "added_tokens": [end],
+        "added_tokens": ends,
         "pre_tokenizer": byte_level,
         "decoder": byte_level,
-        "model": {"type": "BPE", "vocab": vocab | {END_OF_TEXT: end["id"]}, "merges": merges},
+        "model": {"type": "BPE", "vocab": vocab, "merges": merges},
     }
 
 

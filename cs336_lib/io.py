@@ -1,6 +1,7 @@
 """Atomic writes, file locks, untrusted JSON, checksums and progress bars."""
 
 import hashlib
+import html
 import json
 import os
 import re
@@ -177,11 +178,15 @@ def printable(text: str) -> str:
 class Log:
     """Proxy for sys.stderr that ignores write errors.
 
-    A full disk or a closed terminal therefore doesn't stop a run.
+    A full disk or a closed terminal therefore doesn't stop a run. A notebook shows stderr on red
+    ground, so the text is displayed there instead.
     """
 
     def write(self, text: str) -> None:
         """Write text to stderr, and ignore errors."""
+        if in_notebook(sys.stderr):
+            CellLine().write(text)
+            return
         with suppress(OSError, ValueError, AttributeError):  # failed, closed, None
             sys.stderr.write(text)
 
@@ -206,6 +211,33 @@ class LinesLog(Log):
             super().write(f"{line}\n")
 
 
+class CellLine(Log):
+    """Line of text below a notebook's cell. Each text replaces the one before.
+
+    It is HTML only, so stored outputs needn't have it (see tools/notebooks.py and tools/nbval.py).
+    """
+
+    handle: Any = None  # of the display, once there is one
+
+    def write(self, text: str) -> None:
+        """Display a text. Spaces after a carriage return, which blank a line, hide the last one."""
+        if text.strip():
+            self.show(f"<pre {TEMPORARY}>{html.escape(text.strip())}</pre>")
+        elif self.handle and "\r" in text:
+            self.show(f"<pre {TEMPORARY} hidden></pre>")
+
+    def show(self, element: str) -> None:
+        """Display an HTML element in place of the one before."""
+        from IPython.display import display  # there, because a kernel runs us
+
+        content = {"text/html": element}
+        if self.handle:
+            self.handle.update(content, raw=True)
+        else:
+            self.handle = display(content, raw=True, display_id=True)
+
+
+TEMPORARY = 'class="cs336-progress"'  # marks what a notebook needn't store
 LOG_SECONDS = 30.0  # between two lines in a log
 
 
@@ -222,12 +254,17 @@ class Bar(tqdm):
         if not in_place:  # without columns, tqdm leaves out the bar itself
             settings |= {"ncols": 0, "mininterval": LOG_SECONDS, "miniters": 1}
         # tqdm finds the terminal's width by itself only if it writes to sys.stderr directly.
-        file = Log() if in_place else LinesLog()
+        file = CellLine() if in_notebook(sys.stderr) else Log() if in_place else LinesLog()
         super().__init__(*arguments, file=file, dynamic_ncols=in_place, **settings)
 
 
 def draws_in_place(stream: Any) -> bool:
     """Return whether `stream` is a terminal or notebook, which can overwrite a line."""
     with suppress(OSError, ValueError, AttributeError):  # failed, closed, None
-        return stream.isatty() or type(stream).__module__.startswith("ipykernel.")
+        return stream.isatty() or in_notebook(stream)
     return False
+
+
+def in_notebook(stream: Any) -> bool:
+    """Return whether `stream` belongs to the kernel of a notebook."""
+    return type(stream).__module__.startswith("ipykernel.")

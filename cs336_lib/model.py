@@ -229,7 +229,7 @@ class GPT(nn.Module):
     @property
     def device(self) -> torch.device:
         """The device of the weights."""
-        return self.lm_head.weight.device
+        return self.transformer.wte.weight.device
 
     def num_parameters(self) -> int:
         """Count the parameters, without vocabulary padding and with the tied matrix once."""

@@ -1,6 +1,7 @@
 """Parameter groups, AdamW and Muon."""
 
 import math
+from inspect import unwrap
 
 import torch
 from jaxtyping import Float
@@ -50,13 +51,21 @@ class Muon(torch.optim.AdamW):
     CUDA.
     """
 
+    # PyTorch decorates these methods so that importing the compiler, which takes a second, comes
+    # with the first call. We don't compile them.
+    add_param_group = unwrap(torch.optim.AdamW.add_param_group)
+    zero_grad = unwrap(torch.optim.AdamW.zero_grad)
+    state_dict = unwrap(torch.optim.AdamW.state_dict)
+    load_state_dict = unwrap(torch.optim.AdamW.load_state_dict)
+    step_of_adamw = unwrap(torch.optim.AdamW.step)
+
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]  # takes no closure
         """Update the Muon groups and clear their gradients, then run AdamW's step."""
         for group in self.param_groups:
             if "muon_momentum" in group:
                 self.step_matrices(group)
-        super().step()
+        self.step_of_adamw()
 
     def step_matrices(self, group: dict) -> None:
         """Update a group with orthogonalized Nesterov momentum. Batch matrices of equal shape."""

@@ -5,6 +5,7 @@ import dataclasses
 import math
 import secrets
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from cs336_lib.config import UserError
 from cs336_lib.data.tokenizer import Tokenizer
 from cs336_lib.io import Bar
+from cs336_lib.lookup import PromptLookup
 from cs336_lib.model import GPT, KVCache
 from cs336_lib.system import cpu, hardware
 
@@ -36,6 +38,9 @@ class SamplingConfig:
         seed: Random seed. Prompt i of a batch uses seed + i (default: a random seed).
         stop_token: Token that ends a row (default: `None`, which never ends a row early).
         use_cache: Whether to use a KV cache, which is faster and gives the same tokens.
+        use_lookup: Whether to guess the next tokens of a single prompt from its own n-grams, and
+            read all guesses in one pass. It is faster in repetitive text and gives the same tokens.
+            It needs the cache.
 
     Raises:
         UserError: If a setting is out of range.
@@ -48,6 +53,7 @@ class SamplingConfig:
     seed: int | None = None
     stop_token: int | None = None
     use_cache: bool = True
+    use_lookup: bool = True
 
     def __post_init__(self) -> None:
         count_fits = 0 <= self.max_new_tokens <= MAX_NEW_TOKENS
@@ -142,6 +148,10 @@ def stream(
     Each row has its own random generator, so its continuation doesn't depend on the rest of the
     batch. Row i of a batch with seed s gets the same tokens as a single prompt with seed s + i.
 
+    With `use_lookup`, one pass may give several tokens of a single prompt. They are the same
+    tokens, with the same random numbers, because a guess counts only if it is the token that was
+    drawn. Logits may differ by rounding, so nearly equal probabilities can be an exception.
+
     Args:
         model: The model.
         prompts: Token ids, shape (batch, tokens).
@@ -163,26 +173,41 @@ def stream(
     seed = secrets.randbits(62) if sampling.seed is None else sampling.seed
     generators = [torch.Generator().manual_seed(seed + row) for row in range(len(prompts))]
     text = F.pad(prompts, (0, sampling.max_new_tokens)).to(model.device)
-    dtype = model.transformer.wte.weight.dtype
-    cache, begin = None, 0
+    block_size, dtype = model.config.block_size, model.transformer.wte.weight.dtype
+    guessing = sampling.use_lookup and sampling.use_cache and len(prompts) == 1
+    lookup = PromptLookup(prompts[0].tolist()) if guessing else None
+    cache, begin, end = None, 0, prompts.size(1)
     stopped = torch.zeros(len(text), dtype=torch.bool, device=text.device)
     was_training = model.training
     model.eval()
     try:
-        for end in range(prompts.size(1), text.size(1)):
-            start = context_start(end, model.config.block_size)
+        while end < text.size(1) and not stopped.all():
+            start = context_start(end, block_size)
             if cache is None or start != begin or not sampling.use_cache:
                 cache, begin = KVCache(model.config, len(text), text.device, dtype), start
-            unread = text[:, start + cache.length : end]
-            logits = model(unread, cache=cache, last_only=True)[:, -1]
-            token = choose(logits, generators, sampling)
-            if sampling.stop_token is not None:
-                token = token.masked_fill(stopped, sampling.stop_token)
-                stopped = token == sampling.stop_token
-            text[:, end] = token
-            yield token
-            if sampling.stop_token is not None and stopped.all():
-                break
+            most = min(start + block_size, text.size(1) - 1) - end
+            guesses = lookup.guess(most) if lookup and cache.length else []
+            after = end + len(guesses)
+            text[:, end:after] = torch.tensor(guesses, dtype=text.dtype)
+            unread = text[:, start + cache.length : after]
+            logits = model(unread, cache=cache, last_only=not guesses)
+            # Each token is drawn from the model's probabilities, whether it was guessed or not. A
+            # wrong guess only makes the later logits worthless.
+            for right, at_end in enumerate(logits[:, -len(guesses) - 1 :].unbind(1)):
+                token = choose(at_end, generators, sampling)
+                if sampling.stop_token is not None:
+                    token = token.masked_fill(stopped, sampling.stop_token)
+                    stopped = token == sampling.stop_token
+                text[:, end] = token
+                end += 1
+                if lookup:
+                    lookup.append(int(token))
+                yield token
+                if stopped.all() or guesses[right : right + 1] != token.tolist():
+                    break
+            if lookup:
+                lookup.learn(len(guesses), right)
+            cache.length = end - 1 - start  # forget the wrong guesses
     finally:
         model.train(was_training)
 
@@ -190,9 +215,9 @@ def stream(
 class HalfLinear(nn.Module):
     """Linear layer with 16-bit weights and 32-bit activations.
 
-    With a single input row, the layer is memory-bound, so 16-bit weights are twice as fast. With
-    several rows, the weights are first converted to 32 bits, because most CPUs have no native
-    16-bit matmul.
+    Use it where no packed layer exists. With a single input row, the layer is memory-bound, so
+    16-bit weights are twice as fast. With several rows, the weights are first converted to 32 bits,
+    because most CPUs have no native 16-bit matmul.
     """
 
     weight: Tensor
@@ -211,78 +236,42 @@ class HalfLinear(nn.Module):
         return F.linear(x, self.weight.to(x.dtype), bias)
 
 
-class ColumnLinear(nn.Module):
-    """Linear layer with fp32 weights that are stored by column.
+class PackedLinear(nn.Module):
+    """Linear layer of fp32 tensors, whose weight is packed for this CPU in another dtype."""
 
-    For a single input row, the result is the sum of the columns, each weighted by an input. This is
-    what `embedding_bag` computes, and it reads the weights as fast as memory allows, which no
-    matrix-vector product of PyTorch does (docs/decisions.md). Each thread sums one bag of columns,
-    but a small layer has only one bag, because waking a thread takes longer than reading 1 MB.
-    """
-
-    weight: Tensor
-    bias: Tensor | None
-    columns: Tensor
-    bags: Tensor
-
-    def __init__(self, linear: nn.Linear):
+    def __init__(self, layer: cpu.Layer):
         super().__init__()
-        linear.weight.data = linear.weight.T.contiguous().T  # as does the embedding that shares it
-        self.weight, self.bias = linear.weight, linear.bias
-        bags = torch.get_num_threads() if linear.weight.nbytes > 2**20 else 1
-        self.register_buffer("columns", torch.arange(linear.in_features))
-        self.register_buffer("bags", torch.arange(bags) * linear.in_features // bags)
+        self.layer = layer
 
     def forward(self, x: Float[Tensor, "batch seq n_in"]) -> Float[Tensor, "batch seq n_out"]:
         """Apply the layer."""
-        if x.numel() > x.size(-1):
-            return F.linear(x, self.weight, self.bias)
-        sums = F.embedding_bag(
-            self.columns, self.weight.T, self.bags, mode="sum", per_sample_weights=x.flatten()
-        )
-        y = sums.sum(0) if self.bias is None else sums.sum(0) + self.bias
-        return y[None, None]
-
-
-class OneDNNLinear(nn.Module):
-    """Linear layer of oneDNN with bf16 weights. It takes and returns fp32."""
-
-    weight: Tensor
-    bias: Tensor | None
-
-    def __init__(self, linear: nn.Linear):
-        super().__init__()
-        self.register_buffer("weight", cpu.pack(linear.weight))
-        self.register_buffer("bias", None if linear.bias is None else linear.bias.bfloat16())
-
-    def forward(self, x: Float[Tensor, "batch seq n_in"]) -> Float[Tensor, "batch seq n_out"]:
-        """Apply the layer. The result has the same dtype as `x`."""
-        return cpu.packed_linear(x.bfloat16(), self.weight, self.bias).to(x.dtype)
+        return self.layer(x)
 
 
 @torch.no_grad()
 def store_weights(model: GPT, dtype: torch.dtype = torch.float32) -> None:
     """Convert the weights to `dtype`, in the fastest memory layout for generating a single text.
 
-    After this call, use the model only for generation. A CPU with native bf16 sums fp32 weights by
-    column, and multiplies bf16 weights with oneDNN. On other CPUs, fp32 weights with at least as
-    many outputs as inputs are stored in column-major order. fp16 weights are fastest in row-major
-    order (docs/decisions.md).
+    After this call, use the model only for generation. On a CPU, FBGEMM multiplies fp16 weights. If
+    the CPU has native bf16, oneDNN multiplies fp32 and bf16 weights. Otherwise, fp32 weights with
+    at least as many outputs as inputs are stored in column-major order, and bf16 weights stay in
+    row-major order (docs/decisions.md).
     """
     if model.device.type != "cpu":
         model.to(dtype)
         return
-    native = hardware.has_bf16(model.device)
-    linear_layers = [(n, m) for n, m in model.named_modules() if isinstance(m, nn.Linear)]
-    for name, layer in linear_layers:
-        if native and dtype == torch.float32:
-            model.set_submodule(name, ColumnLinear(layer))
-        elif native and dtype == torch.bfloat16 and torch.backends.mkldnn.is_available():
-            model.set_submodule(name, OneDNNLinear(layer))
+    packs = dtype == torch.float16 or hardware.has_bf16(model.device)
+    linear_layers = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear)}
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # FBGEMM packs with one thread
+        pack = (lambda m: cpu.packed_linear(m.weight, m.bias, dtype)) if packs else (lambda m: None)
+        packed = list(pool.map(pack, linear_layers.values()))
+    for (name, linear), layer in zip(linear_layers.items(), packed, strict=True):
+        if layer:
+            model.set_submodule(name, PackedLinear(layer))
         elif dtype != torch.float32:
-            model.set_submodule(name, HalfLinear(layer, dtype))
-        elif layer.out_features >= layer.in_features:
-            layer.weight.data = layer.weight.T.contiguous().T
+            model.set_submodule(name, HalfLinear(linear, dtype))
+        elif linear.out_features >= linear.in_features:
+            linear.weight.data = linear.weight.T.contiguous().T
 
 
 def generate(

@@ -26,7 +26,9 @@ from cs336_lib.training.metrics import read_metrics
 
 TARGET = DATA / "scaling_runs.json"
 CHARACTERS = 62  # vocabulary of the plays
-SAME = "--precision fp32 --device cpu --checkpoint-every 0"
+# The preset's settings when we ran this. Today's differ.
+PRESET = "--weight-decay 0.1 --micro-batch-size 16"
+SAME = f"--precision fp32 --device cpu --checkpoint-every 0 {PRESET}"
 
 # Budget in FLOPs: tokens per step, peak learning rate and widths. We tuned batch and rate at one
 # width per budget, except for the last, whose rate continues the trend.
@@ -117,8 +119,8 @@ def gradient_noise(runs: Path) -> list[dict]:
     """Measure squared gradient norms of small and big batches at checkpoints of one run."""
     every = f"{NOISE_EVERY} --keep-every {NOISE_EVERY}"
     flags = (
-        f"--max-steps 960 --learning-rate 0.005 --min-learning-rate 0 --eval-every {NOISE_EVERY} "
-        f"{NARROW}"
+        "--batch-tokens 1024 --max-steps 960 --learning-rate 0.005 --min-learning-rate 0 "
+        f"--eval-every {NOISE_EVERY} {NARROW}"
     ).replace("--checkpoint-every 0", f"--checkpoint-every {every}")
     rows = train(flags, runs / "noise")
     losses = {row["step"] + 1: row["val_loss"] for row in rows if "val_loss" in row}

@@ -4,6 +4,8 @@ import re
 
 from docutils import nodes
 
+from cs336_lib.report import palette
+
 project = "What training a language model costs, and GPT-2 reproduced"
 html_title = "GPT-2, from bits to the full run"
 author = "the authors of the course"
@@ -11,10 +13,16 @@ author = "the authors of the course"
 extensions = ["myst_nb", "sphinx.ext.mathjax", "sphinx-mathjax-offline"]
 html_theme = "furo"
 html_static_path = ["_static"]
-html_css_files = ["explorer.css", "course.css"]
-html_js_files = ["explorers.js", "course.js"]
+html_theme_options = {
+    f"{theme}_css_variables": {"color-brand-primary": colour, "color-brand-content": colour}
+    for theme, colour in (("light", palette.BLUE), ("dark", palette.SKY))
+}
+html_favicon = "_static/favicon.svg"
+html_css_files = ["palette.css", "dark.css", "explorer.css", "course.css"]
+html_js_files = ["explorers.js", "course.js", "predictions.js"]
 templates_path = ["_templates"]
 html_copy_source = False
+html_scaled_image_link = False  # figures are stored with twice the pixels, which needs no link
 html_show_copyright = False
 
 nb_execution_mode = "off"  # what the notebooks have stored is what readers see

@@ -5,6 +5,7 @@
 #   reproduce/gpt2_124m.sh data         one stage, for example on a machine without a GPU
 #   sbatch reproduce/gpt2_124m.slurm    the stages after data, on a Slurm cluster
 #   TRAINER=train_gpt2.py HELLASWAG=hellaswag_val.jsonl reproduce/gpt2_124m.sh    with the one file
+#   TRAINER=train_gpt2_today.py HELLASWAG=... reproduce/gpt2_124m.sh    or by today's recipe
 #
 # If the script is interrupted at any point, run the same command again. It skips the stages that
 # are complete and resumes the one that isn't. docs/reproduce_gpt2.md lists costs and losses.
@@ -108,11 +109,22 @@ train() {
   trained || { say "train: stopped early; run the same command again to resume"; exit 1; }
 }
 
+# Print what a file has logged of its last step, which it always evaluates.
+logged() {
+  "$PYTHON" -c 'import json, sys
+last = json.loads(open(sys.argv[1]).readlines()[-1])
+print("loss          ", format(last["val_loss"], ".4f"), "nats per token")
+if "hellaswag" in last:
+    print("HellaSwag     ", format(last["hellaswag"], ".4f"), "acc_per_token")' "$RUN_DIR/log.jsonl"
+}
+
 score() {
   local flags file=$RUN_DIR/score.txt model=(--run-dir "$RUN_DIR")
   read -ra flags <<<"$EVAL_FLAGS"
   [ "$TRAINER" = library ] || model=(--model "$RUN_DIR" --val-data "$DATA")
-  if [ ! -f "$file" ]; then
+  if [ "$TRAINER" != library ] && ! grep -q '"model_type": "gpt2"' "$RUN_DIR/config.json"; then
+    logged >"$file" # of another model than GPT-2, which `cs336 eval` doesn't read
+  elif [ ! -f "$file" ]; then
     say "score: evaluate the model in $RUN_DIR"
     run "$PYTHON" -m cs336_lib eval "${model[@]}" --hellaswag "$HELLASWAG" "${flags[@]}" >"$file.part"
     mv "$file.part" "$file"

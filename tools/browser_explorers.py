@@ -1,6 +1,7 @@
 """Prepare explorers for pages without a kernel, where JavaScript computes the answers."""
 
 import ast
+import base64
 import json
 from collections.abc import Callable
 from dataclasses import asdict
@@ -8,14 +9,25 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from matplotlib.colors import to_hex
+
 from cs336_course import widgets
+from cs336_course.figures import ruler, shapes
 from cs336_course.figures.accounting import FILLS
-from cs336_course.widgets import budget, layout, number
-from cs336_course.widgets.widget import HERE, Explorer, tag
+from cs336_course.widgets import budget, einsum, layout, number, pattern, price, writing
+from cs336_course.widgets.widget import Explorer, tag
+from cs336_course.widgets.widget import script as viewed
+from cs336_lib import accounting
+from cs336_lib.bill.text import training_length
 from cs336_lib.system.hardware import DATASHEET
 
-SENT = ("kind", "title", "controls", "values", "said", "html", "problem")
-PARTS = ("python.js", "float_bits.js", "strides.js", "training_budget.js")
+SENT = ("kind", "title", "controls", "presets", "values", "said", "html", "problem")
+WRITTEN = ("title", "presets", "scales", "config", "alphabet", "text", "written", "likeliest")
+WRITTEN += ("temperature", "temperatures", "draws")
+PARTS = (
+    *("python.js", "float_bits.js", "strides.js", "training_budget.js"),
+    *("first_bill.js", "einsum_steps.js", "einops_pattern.js"),
+)
 
 
 def constants_of_bits(_: Explorer) -> dict[str, Any]:
@@ -68,20 +80,61 @@ def constants_of_budget(widget: Explorer) -> dict[str, Any]:
     }
 
 
+def constants_of_first_bill(_: Explorer) -> dict[str, Any]:
+    """Return the value of each option of the controls, and the things on the ruler."""
+    per_token = {
+        name: accounting.train_flops_per_token(model, training_length(model, 0))
+        for name, model in price.MODELS.items()
+    }
+    return {
+        "flops": per_token,
+        "tokens": price.TOKENS,
+        "peaks": {name: sheet.peak_flops["bf16"] for name, sheet in price.GPUS.items()},
+        "counts": price.COUNTS,
+        "shares": price.SHARES,
+        "prices": price.PRICES,
+        "things": ruler.THINGS,
+        "ends": [ruler.LEFT, ruler.RIGHT],
+        "size": [price.WIDTH, price.HEIGHT],
+    }
+
+
+def constants_of_einsum(widget: Explorer) -> dict[str, Any]:
+    """Return every view of every pattern, since there are only 72 of them."""
+    views = {}
+    for words in einsum.PATTERNS:
+        counts = range(len(einsum.steps(words)) + 1)
+        shown = (widget.view({"pattern": words, "step": str(count)}) for count in counts)
+        views[words] = [view._asdict() for view in shown]
+    return {"views": views}
+
+
+def constants_of_einops(_: Explorer) -> dict[str, Any]:
+    """Return the colours of the groups, and the limits."""
+    faces = [to_hex(shapes.face_of(group)) for group in range(len(shapes.FILLS))]
+    limits = {"most_elements": pattern.MOST_ELEMENTS, "most_axes": pattern.MOST_AXES}
+    return {"faces": faces, **limits}
+
+
 CONSTANTS: dict[str, Callable[[Explorer], dict[str, Any]]] = {
+    "einops_pattern": constants_of_einops,
+    "einsum_steps": constants_of_einsum,
+    "first_bill": constants_of_first_bill,
     "float_bits": constants_of_bits,
     "strides": constants_of_strides,
     "training_budget": constants_of_budget,
 }
 
 
-def state(name: str, widget: Explorer) -> dict[str, Any]:
+def state(name: str, widget: Explorer | writing.Writer) -> dict[str, Any]:
     """Return all that a page needs to show an explorer and to compute its answers.
 
     Args:
         name: Name of the function that made the explorer, such as "float_bits".
         widget: The explorer.
     """
+    if isinstance(widget, writing.Writer):  # its weights are a file of their own
+        return {"kind": "writer", **{key: getattr(widget, key) for key in WRITTEN}}
     sent = {key: getattr(widget, key) for key in SENT}
     return {**sent, "constants": CONSTANTS[name](widget)}
 
@@ -99,7 +152,7 @@ def element(source: str) -> str:
         named = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
     except (AttributeError, IndexError, SyntaxError, ValueError):
         return ""
-    if name not in CONSTANTS:
+    if name not in (*CONSTANTS, "writer"):
         return ""
     widget = getattr(widgets, name)(*arguments, **named)
     words = json.dumps(state(name, widget)).replace("<", "\\u003c")  # no </script> inside
@@ -108,11 +161,17 @@ def element(source: str) -> str:
 
 
 def script(folder: Path) -> str:
-    """Join the scripts in `folder` and the explorers' own view to one that runs from a file.
+    """Join the scripts in `folder` and the explorers' own views to one that runs from a file.
 
     Browsers load modules only from a server, so the result isn't a module.
     """
-    view = (HERE / "explorer.js").read_text(encoding="utf-8")
+    views = map(viewed, writing.PARTS)
     parts = [(folder / name).read_text(encoding="utf-8") for name in (*PARTS, "page.js")]
-    body = "\n".join([view.replace("export default { render };", ""), *parts])
+    body = "\n".join([*views, *parts])
     return f"(() => {{\n{body}}})();\n"
+
+
+def weights() -> str:
+    """Return the weights of the GPT that ships as a script, which a page can load from a file."""
+    packed, _ = writing.packed(writing.load_shipped()[0])
+    return f'cs336.receive("{base64.b64encode(packed).decode()}");\n'

@@ -1,9 +1,10 @@
 """Pytest plugin that adapts `pytest --nbval notebooks/` to the course.
 
-The root `conftest.py` loads this plugin. It adds six features to nbval 0.11:
+The root `conftest.py` loads this plugin. It adds seven features to nbval 0.11:
 
 - It uses the kernel of the current environment and the sanitizing patterns of the course.
 - It ignores irrelevant differences between machines, such as progress bars.
+- It fails a cell that writes to stderr, which a reader sees on red ground.
 - It waits up to a minute for late outputs. nbval's five seconds are too short on a busy machine.
 - It reports a dead kernel within a second instead of after nbval's timeout.
 - It leaves out a notebook whose model isn't there, and says how to get it (`cs336 fetch`).
@@ -17,6 +18,7 @@ import copy
 import math
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from queue import Empty
 
@@ -78,6 +80,15 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.compare_outputs = lambda test, ref, skip_compare=None: compare(
             forgive(test, ref, rtol), ref, skip_compare
         )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fail a cell that writes to stderr, although its other outputs are right."""
+    yield
+    for output in getattr(item, "test_outputs", []):
+        if output.get("name") == "stderr":
+            item.raise_cell_error("The cell writes to stderr", output.text)
 
 
 def forgive(test: list[dict], ref: list[dict], rtol: float) -> list[dict]:

@@ -1,29 +1,36 @@
 """Run notebooks, and store normalized outputs (`make notebooks`)."""
 
 import argparse
+import base64
+import io
 import sys
 from pathlib import Path
 
 import nbformat
+import numpy as np
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 from nbformat import NotebookNode
+from PIL import Image
 from tqdm import tqdm
 
 from cs336_course.fetch import lacks
 from cs336_course.figures.course import save_map
+from cs336_lib.io import TEMPORARY
 
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 CELL_TIMEOUT = 300
+COLOURS, ERROR = 256, 0.5  # of a stored picture, and their mean error that isn't visible, of 255
 OUTPUT_TIMEOUT = 60  # nbclient's default of 4 seconds loses outputs on a busy machine
 
 
 def normalise(notebook: NotebookNode) -> NotebookNode:
     """Remove differences between runs and machines from a notebook.
 
-    This removes stderr, timestamps, widget state and the patch version of the kernel. Cells are
-    numbered 1, 2, ..., because nbval rejects outputs without a number. JupyterLab opens the imports
-    folded.
+    This removes stderr, progress, timestamps, widget state and the patch version of the kernel, and
+    stores pictures with few colours.
+    Cells are numbered 1, 2, ..., because nbval rejects outputs without a number. JupyterLab opens
+    the imports folded.
     """
     notebook.metadata = {
         "kernelspec": KERNEL,
@@ -39,14 +46,39 @@ def normalise(notebook: NotebookNode) -> NotebookNode:
             continue
         number += 1
         cell.execution_count = number
-        cell.outputs = [o for o in cell.outputs if o.get("name") != "stderr"]
+        cell.outputs = [o for o in cell.outputs if not passes(o)]
         for output in cell.outputs:
             output.pop("transient", None)
             if "execution_count" in output:
                 output.execution_count = number
             if "data" in output:
                 output.data.pop("application/vnd.jupyter.widget-view+json", None)
+                if "image/png" in output.data:
+                    output.data["image/png"] = small(output.data["image/png"])
     return notebook
+
+
+def passes(output: NotebookNode) -> bool:
+    """Return whether an output is only for the moment: stderr or progress."""
+    shown = "".join(output.get("data", {}).get("text/html", ""))
+    return output.get("name") == "stderr" or TEMPORARY in shown
+
+
+def small(png: str) -> str:
+    """Return a picture in base64 with at most `COLOURS` colours, less than half the bytes.
+
+    A picture that has few colours already, or would change visibly, stays as it is.
+    """
+    picture = Image.open(io.BytesIO(base64.b64decode(png)))
+    if picture.mode == "P":
+        return png
+    few = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    before, after = (np.asarray(each.convert("RGBA"), float) for each in (picture, few))
+    if np.abs(after - before).mean() > ERROR:
+        return png
+    file = io.BytesIO()
+    few.save(file, "PNG", optimize=True)
+    return base64.b64encode(file.getvalue()).decode()
 
 
 def run(path: Path) -> None:

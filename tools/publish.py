@@ -1,13 +1,11 @@
 """Build offline slides, an offline web site, and a handout without solutions."""
 
 import argparse
-import base64
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from importlib import metadata, resources
 from pathlib import Path
 
@@ -18,7 +16,13 @@ from nbformat.v4 import new_output
 from tqdm import tqdm
 from traitlets.config import Config
 
+from cs336_course.figures import shown
+from cs336_course.learner import study
+from cs336_course.widgets.widget import HERE
+from cs336_lib.report import palette
 from tools import browser_explorers
+from tools.landing import cover, landing
+from tools.page_predictions import with_predictions, with_questions
 
 NOTEBOOKS, DOCS, BUILD = Path("notebooks"), Path("docs"), Path("build")
 ONLY_FOR_BUILDING = shutil.ignore_patterns(
@@ -59,11 +63,22 @@ def with_exercise_names(notebook: NotebookNode) -> NotebookNode:
     return notebook
 
 
-def with_folded_imports(notebook: NotebookNode) -> NotebookNode:
-    """Let myst-nb fold the cell of imports, as JupyterLab does."""
-    for cell in notebook.cells:
-        if "imports" in cell.metadata.get("tags", []):
-            cell.metadata["tags"].append("hide-input")
+def without_notes(notebook: NotebookNode) -> NotebookNode:
+    """Remove the notes for teachers, which the slides keep."""
+    kept = [cell for cell in notebook.cells if not cell.source.startswith(study.NOTE)]
+    return NotebookNode(notebook | {"cells": kept})
+
+
+def with_cover_first(notebook: NotebookNode) -> NotebookNode:
+    """Let myst-nb fold the imports, as JupyterLab does, and show the cover's picture above them."""
+    cells = notebook.cells
+    for index, cell in enumerate(cells):
+        tags = cell.metadata.get("tags", [])
+        if "imports" in tags:
+            tags.append("hide-input")
+        if "cover" in tags:
+            tags.append("remove-input")
+            cells[index - 1 : index + 1] = cell, cells[index - 1]
     return notebook
 
 
@@ -76,11 +91,11 @@ def with_live_explorers(notebook: NotebookNode) -> NotebookNode:
 
 
 def handout(notebooks: list[Path], folder: Path) -> None:
-    """Write notebooks without solutions, and copy the documents that they link to."""
+    """Write learners' notebooks without solutions, and copy the documents that they link to."""
     (folder / "notebooks").mkdir(parents=True, exist_ok=True)
     for path in notebooks:
-        copy = without_solutions(nbformat.read(path, as_version=4))
-        nbformat.write(copy, folder / "notebooks" / path.name)
+        copy = study.for_learners(without_solutions(nbformat.read(path, as_version=4)))
+        nbformat.write(nbformat.from_dict(copy), folder / "notebooks" / path.name)
     shutil.copytree(DOCS, folder / "docs", ignore=ONLY_FOR_BUILDING)
     shutil.copyfile(".gitattributes", folder / ".gitattributes")  # for a class that pulls it
 
@@ -117,6 +132,7 @@ def copy_assets(folder: Path) -> None:
             shutil.copyfile(source, target)
     for name in ("deck.css", "deck.js"):
         shutil.copyfile(DOCS / "slides" / name, folder / name)
+    (folder / "palette.css").write_text(palette.CSS, encoding="utf-8")
 
 
 def slides(notebooks: list[Path], folder: Path) -> None:
@@ -124,52 +140,24 @@ def slides(notebooks: list[Path], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     copy_assets(folder / "assets")
     shutil.copytree(DOCS, folder / "docs", ignore=ONLY_FOR_BUILDING)
+    covers = folder / "assets" / "covers"
+    covers.mkdir()
     export, items = exporter(), []
     for path in tqdm(notebooks, unit="deck"):
-        notebook = nbformat.read(path, as_version=4)
+        notebook = with_questions(nbformat.read(path, as_version=4))
         page, _ = export.from_notebook_node(notebook, {"title": title(notebook)})
         for other in notebooks:  # links between notebooks become links between decks
             page = page.replace(f'href="{other.name}"', f'href="{other.stem}.html"')
         page = page.replace('href="../docs/', 'href="docs/')
         (folder / f"{path.stem}.html").write_text(page, encoding="utf-8")
-        items.append(f'<li><a href="{path.stem}.html">{title(notebook)}</a></li>')
-    (folder / "index.html").write_text(
-        '<!DOCTYPE html><html lang="en"><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width"><title>Slides</title>'
-        '<body style="font: 22px/1.6 sans-serif; margin: 2em"><h1>Slides</h1>'
-        f"<ul>{''.join(items)}</ul><p>Space: next. S: speaker notes. Esc: overview.</p></html>",
-        encoding="utf-8",
-    )
-
-
-def landing(folder: Path) -> str:
-    """Return the first page in Markdown, and write its picture to `folder`.
-
-    The links to hosted notebooks and the table of the course are those of the README.
-    """
-    readme = Path("README.md").read_text(encoding="utf-8")
-    launch = re.findall(r"^\[!\[Open in .*", readme, re.M)
-    row = r"^\| (\d\d\w?) \| \[(.+?)\]\((.+?)\) \| (.+?) \| (\d+) \|$"
-    path = [
-        f"- [{number} · {name}]({link}), {minutes} minutes\\\n  You'll {ability}."
-        for number, name, link, ability, minutes in re.findall(row, readme, re.M)
-    ]
-    cells = nbformat.read(NOTEBOOKS / "04b_memory.ipynb", as_version=4).cells
-    outputs = [output for cell in cells for output in cell.get("outputs", [])]
-    alts = [output.get("metadata", {}).get("image/png", {}).get("alt", "") for output in outputs]
-    which = next(i for i, alt in enumerate(alts) if alt.startswith("Memory through one training"))
-    (folder / "memory.png").write_bytes(base64.b64decode(outputs[which].data["image/png"]))
-    url = tomllib.loads(Path("pyproject.toml").read_text())["project"]["urls"]["Repository"]
-    page = (DOCS / "site" / "landing.md").read_text(encoding="utf-8")
-    for word, text in {
-        "LAUNCH": "\n".join(launch),
-        "EXPLORER": browser_explorers.element("explorers.training_budget()"),
-        "PICTURE": f"![{alts[which]}](memory.png)",
-        "PATH": "\n".join(path),
-        "INSTALL": f"git clone {url} course\ncd course\nmake lab",
-    }.items():
-        page = page.replace(word, text, 1)
-    return page
+        (covers / f"{path.stem}.webp").write_bytes(cover(path))
+        items.append(
+            f'<li><a href="{path.stem}.html"><img src="assets/covers/{path.stem}.webp" alt="">'
+            f"{title(notebook)}</a></li>"
+        )
+    index = (DOCS / "slides" / "decks.html").read_text(encoding="utf-8")
+    index = index.replace("DECKS", "\n".join(items), 1)
+    (folder / "index.html").write_text(index, encoding="utf-8")
 
 
 def lay_out(notebooks: list[Path], folder: Path) -> None:
@@ -184,16 +172,21 @@ def lay_out(notebooks: list[Path], folder: Path) -> None:
         (folder / path.parent).mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, folder / path)
     for path in notebooks:
-        notebook = with_folded_imports(with_alt_texts(nbformat.read(path, as_version=4)))
+        notebook = without_notes(nbformat.read(path, as_version=4))
+        notebook = with_predictions(with_cover_first(with_alt_texts(notebook)))
         nbformat.write(with_exercise_names(with_live_explorers(notebook)), folder / path)
     (folder / "_static").mkdir()
     script = browser_explorers.script(DOCS / "explorers")
     (folder / "_static" / "explorers.js").write_text(script, encoding="utf-8")
-    shutil.copyfile(browser_explorers.HERE / "explorer.css", folder / "_static" / "explorer.css")
-    parts = [landing(folder)]
+    (folder / "_static" / "weights.js").write_text(browser_explorers.weights(), encoding="utf-8")
+    shutil.copyfile(HERE / "explorer.css", folder / "_static" / "explorer.css")
+    (folder / "_static" / "dark.css").write_text(shown.DARK, encoding="utf-8")
+    (folder / "_static" / "palette.css").write_text(palette.CSS, encoding="utf-8")
+    template = (DOCS / "site" / "landing.md").read_text(encoding="utf-8")
+    parts = [landing(template, NOTEBOOKS, folder)]
     for caption, listed in (("The course", notebooks), ("About it", pages)):
         names = "\n".join(path.with_suffix("").as_posix() for path in listed)
-        names = re.sub("^README$", "Install and use <README>", names, flags=re.M)
+        names = re.sub("^README$", "Overview <README>", names, flags=re.M)
         parts.append(f"```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{names}\n```\n")
     (folder / "index.md").write_text("\n".join(parts), encoding="utf-8")
 

@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -213,19 +214,27 @@ def integers(bits: int, group: int = 0) -> Quantize:
     return quantize
 
 
+@contextmanager
+def rounded_blocks(model: GPT, quantize: Quantize) -> Iterator[None]:
+    """Round the blocks' matrices for a while, and restore them."""
+    matrices = [weight for layer in model.transformer.h for weight in layer.parameters()]
+    matrices = [weight for weight in matrices if weight.ndim == 2]
+    originals = [weight.detach().clone() for weight in matrices]
+    with torch.no_grad():
+        try:
+            for weight in matrices:
+                weight.copy_(quantize(weight, False))
+            yield
+        finally:
+            for weight, original in zip(matrices, originals, strict=True):
+                weight.copy_(original)
+
+
 @torch.no_grad()
 def loss_with(model: GPT, quantize: Quantize, windows: int = 16) -> float:
     """Return the validation loss after rounding the blocks' matrices. They are restored."""
     _, stream, _ = open_data("", "", "char")
     loader = Loader(stream, model.config.block_size, model.config.vocab_size, 1337)
     starts = loader.validation_starts(windows * model.config.block_size)
-    matrices = [weight for layer in model.transformer.h for weight in layer.parameters()]
-    matrices = [weight for weight in matrices if weight.ndim == 2]
-    originals = [weight.clone() for weight in matrices]
-    for weight in matrices:
-        weight.copy_(quantize(weight, False))
-    x, y = loader.windows(starts)
-    loss = model(x, y).item()
-    for weight, original in zip(matrices, originals, strict=True):
-        weight.copy_(original)
-    return loss
+    with rounded_blocks(model, quantize):
+        return model(*loader.windows(starts)).item()

@@ -8,10 +8,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from cs336_course.demos import foreign_weights
+from cs336_lib import hugging_face
 from cs336_lib.data.corpus import shakespeare
 from cs336_lib.data.tokenizer import Tokenizer
 from cs336_lib.model import GPT
-from cs336_lib.sampling import stream
+from cs336_lib.sampling import generate, stream
+from cs336_lib.training import checkpoint
 
 TRAINED_ON = 0.9  # the share of the plays that the shipped model has read
 WORD = re.compile(r"[A-Za-z']+")
@@ -22,6 +25,21 @@ def plays() -> tuple[str, str]:
     text = shakespeare()
     end = round(TRAINED_ON * len(text))
     return text[:end], text[end:]
+
+
+@torch.random.fork_rng(devices=[])
+def before_and_after(prompt: str, new: int) -> list[tuple[str, list[float]]]:
+    """Return what the shipped model writes, and how surely, before and after a careless reload."""
+    model, letters = checkpoint.load_shipped()
+    reloaded = foreign_weights.load(hugging_face.hugging_face_tensors(model), model.config)
+    ids = torch.from_numpy(letters.encode(prompt)).long()[None]
+    found = []
+    for speaker in (model, reloaded):
+        with torch.no_grad():
+            text = generate(speaker, ids, new, temperature=0)
+            chances = speaker(text)[0, -new - 1 : -1].softmax(-1).amax(-1)
+        found.append((letters.decode(text[0].tolist()), chances.tolist()))
+    return found
 
 
 def vocabulary(text: str) -> frozenset[str]:

@@ -107,6 +107,25 @@ def stochastic_bf16(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     return ((x.contiguous().view(torch.int32) + noise) & ~0xFFFF).view(torch.float32)
 
 
+def valley(
+    compute: Rounding = exact, store: Rounding = exact, steps: int = 3000
+) -> Float[Tensor, "steps_plus_one 2"]:
+    """Return the path of gradient descent from (-1.2, 0.2) through Rosenbrock's curved valley.
+
+    Its lowest point is (1, 1). The loss is divided by `POSITIONS`, as GPT-2's is, and the gradient
+    is multiplied by it again before the step.
+    """
+    w = torch.tensor([-1.2, 0.2])
+    path = [w]
+    for _ in range(steps):
+        x, y = w.tolist()
+        off = y - x * x  # the valley's floor is the parabola y = x^2
+        gradient = torch.tensor([-0.02 * (1 - x) - 2 * x * off, off])
+        w = store(w - 0.2 * POSITIONS * compute(gradient / POSITIONS))
+        path.append(w)
+    return torch.stack(path)
+
+
 def round_outputs(model: nn.Module, rounding: Rounding) -> None:
     """Round the output of every layer, and the gradient that comes back to it."""
     for layer in model.modules():

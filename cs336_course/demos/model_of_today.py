@@ -75,6 +75,20 @@ def open_file(path: Path) -> ModelFile:
     )
 
 
+SMOLLM2 = Architecture(
+    n_layer=30,
+    n_embd=576,
+    n_head=9,
+    n_kv_head=3,
+    head_dim=64,
+    vocab_size=49152,
+    block_size=8192,
+    mlp_width=1536,
+    tied=True,
+)
+"""The shape of SmolLM2-135M, which `shape` returns for its file."""
+
+
 def shape(metadata: Mapping[str, Any]) -> Architecture:
     """Return the shape that a file's metadata describe."""
     width, heads = (

@@ -17,12 +17,11 @@ Order = Callable[[int, int, int], Sequence[tuple[Any, int]]]
 micro-batches."""
 
 
-def work(schedule: Any, chunks: int = 1) -> Workload:
-    """Return a step of Llama 3 70B on four machines, with eight micro-batches of one sequence.
-
-    A machine is a stage.
-    """
-    ways = {"tp": CLUSTER.machine, "pp": STAGES, "micro_batches": MICRO_BATCHES}
+def work(
+    schedule: Any, chunks: int = 1, stages: int = STAGES, micro_batches: int = MICRO_BATCHES
+) -> Workload:
+    """Return a step of Llama 3 70B, with micro-batches of one sequence. A machine is a stage."""
+    ways = {"tp": CLUSTER.machine, "pp": stages, "micro_batches": micro_batches}
     layout = Layout(**ways, schedule=schedule, chunks=chunks)
     return Workload(model("llama3-70b").architecture, layout, seq=8192)
 
@@ -32,7 +31,9 @@ def play(schedule: Any, chunks: int = 1) -> list[Event]:
     return list(simulate.pipeline_events(work(schedule, chunks), CLUSTER))
 
 
-def play_order(order: Order) -> list[Event]:
+def play_order(
+    order: Order, stages: int = STAGES, micro_batches: int = MICRO_BATCHES
+) -> list[Event]:
     """Return the passes of a schedule that a learner wrote.
 
     Raises:
@@ -43,7 +44,8 @@ def play_order(order: Order) -> list[Event]:
         passes = order(stage, layout.pp, layout.micro_batches)
         return [Operation(kind, number, 0) for kind, number in passes]
 
-    return list(simulate.pipeline_events(work("1f1b"), CLUSTER, scheduled))
+    played = work("1f1b", stages=stages, micro_batches=micro_batches)
+    return list(simulate.pipeline_events(played, CLUSTER, scheduled))
 
 
 def seconds(events: Sequence[Event]) -> float:

@@ -1,6 +1,7 @@
 """Predict the time of published training runs from their stated MFU, and their MFU from scratch."""
 
 from dataclasses import dataclass, replace
+from statistics import median
 
 from cs336_lib import accounting
 from cs336_lib.accounting import Architecture, Convention
@@ -178,3 +179,34 @@ def left_out() -> dict[str, float]:
     `tools.fit_simulator` writes them to data/simulator_fit.json.
     """
     return dict(read_json(DATA / "simulator_fit.json")["ratios"])
+
+
+def by_stack() -> dict[str, list[tuple[float, bool]]]:
+    """Return `left_out`'s ratios and whether a step was held out, by the name of a stack.
+
+    The name has the number of papers, and the stacks are sorted by their median.
+    """
+    published = steps()
+    found: dict[str, list[tuple[float, bool]]] = {}
+    papers: dict[str, set[str]] = {}
+    for name, ratio in left_out().items():
+        step = published[name]
+        found.setdefault(step.stack, []).append((ratio, step.held_out))
+        papers.setdefault(step.stack, set()).add(step.paper)
+    named = {}
+    for stack in sorted(found, key=lambda each: median(ratio for ratio, _ in found[each])):
+        count = len(papers[stack])
+        named[f"{stack}, {count} paper{'s' if count > 1 else ''}"] = found[stack]
+    return named
+
+
+def one_mfu() -> dict[str, float]:
+    """Return the stated over the guessed seconds of each step, if all programs had one MFU.
+
+    The guess is the median MFU of the steps of all other papers, so no paper helps to guess itself.
+    """
+    published, found = steps(), {}
+    for name, step in published.items():
+        others = [other.mfu for other in published.values() if other.paper != step.paper]
+        found[name] = median(others) / step.mfu
+    return found

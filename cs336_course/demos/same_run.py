@@ -8,8 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from jaxtyping import Bool
 
+from cs336_course.demos.resumable_run import SmallRun
 from cs336_lib.config import TrainConfig
+from cs336_lib.data.corpus import shakespeare
 from cs336_lib.data.shards import write_shard
 from cs336_lib.data.tokenizer import CharTokenizer, save_tokenizer
 from cs336_lib.training.loop import TrainResult
@@ -21,6 +24,31 @@ SETTINGS = {
     **{"eval_every": 6, "eval_tokens": 1024, "checkpoint_every": 6, "device": "cpu"},
     **{"tokenizer": "char", "precision": "fp32"},
 }
+
+
+@torch.random.fork_rng(devices=[])
+def looks_fine(
+    stop: int, end: int, weights: int
+) -> tuple[list[float], list[float], Bool[np.ndarray, "bits weights"]]:
+    """Train a run, and again with a resume that lacks the optimizer's state.
+
+    Returns:
+        The losses of the run that never stopped, those of the other run after the resume, and
+        which bits of the first weights differ at the end.
+    """
+    text = shakespeare()
+    tokenizer = CharTokenizer(text)
+    runs = [SmallRun(tokenizer.encode(text), tokenizer.vocab_size, seed=0) for _ in range(2)]
+    straight, resumed = runs
+    torch.manual_seed(1)  # of dropout
+    losses = straight.until(end)
+    torch.manual_seed(1)
+    resumed.until(stop)
+    resumed.optimizer.state.clear()
+    continued = resumed.until(end)
+    one, other = (run.model[0].weight.detach().flatten().view(torch.int32) for run in runs)
+    changed = (one ^ other)[:weights].numpy()
+    return losses, continued, (changed >> np.arange(31, -1, -1)[:, None]) & 1 == 1
 
 
 def repeated_draws(device: torch.device) -> dict[str, list[str]]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from cs336_course.demos.bug_hunt import HEALTHY, SUSPECTS, corpus, edited_script, script_with
-from cs336_course.demos.hunted_script import LENGTH, PEAK, WARMUP
+from cs336_course.demos.hunted_script import LENGTH, PEAK, STEPS, WARMUP
 from cs336_lib.system import hardware
 
 Test = Callable[[Any], bool]
@@ -138,6 +138,18 @@ UNSEEN: dict[str, tuple[str, str]] = {
     ),
 }
 """Bugs that none of the eight tests finds."""
+
+
+def half_blind() -> tuple[list[float], list[float]]:
+    """Return the losses of a run that never sees half of the text, and of the healthy one."""
+    losses = []
+    with torch.random.fork_rng(devices=[]), hardware.threads_for(0):
+        for edits in ([UNSEEN["sees half of the text"]], []):
+            torch.manual_seed(0)
+            script = fresh(edited_script(*edits))
+            losses.append([script.step(step)[0] for step in range(STEPS)])
+    blind, healthy = losses
+    return blind, healthy
 
 
 def missed() -> dict[str, list[str]]:

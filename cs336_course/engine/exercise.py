@@ -1,12 +1,14 @@
-"""An exercise, as a notebook calls it: it prints the verdict on an answer and records it."""
+"""An exercise, as a notebook calls it: it shows the verdict on an answer and records it."""
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 from IPython.core.getipython import get_ipython
 
-from cs336_course.engine import state
-from cs336_course.engine.judge import diagnose, sentence
+from cs336_course.engine import card, state
+from cs336_course.engine.card import Card
+from cs336_course.engine.judge import Diagnosis, diagnose, sentence
 from cs336_course.engine.task import Task
 from cs336_course.learner import study
 
@@ -15,10 +17,10 @@ HINT_AFTER, FIGURES_AFTER, SMALLER_AFTER = 2, 3, 4
 
 
 class Exercise(Task):
-    """A task for a learner. Calling it with an answer prints the verdict."""
+    """A task for a learner. Calling it with an answer shows the verdict."""
 
     def __call__(self, answer: Any) -> Any:
-        """Print "not attempted yet", a diagnosis or "passed". The check never raises an error.
+        """Show "not attempted yet", a diagnosis or "passed". The check never raises an error.
 
         Returns:
             For a part of GPT-2: the answer, or the library's or the solution's part if the answer
@@ -33,7 +35,7 @@ class Exercise(Task):
 
 
 def report(exercise: Task, answer: Any) -> bool:
-    """Print the verdict on an answer, record it, and return whether it is right."""
+    """Show the verdict on an answer, record it, and return whether it is right."""
     name, folder = exercise.name, study.here()
     state.set_back(name)
     try:
@@ -42,18 +44,26 @@ def report(exercise: Task, answer: Any) -> bool:
         print(f"{name}: not attempted yet")
         return False
     if found is None:
-        print(f"{name}: passed")
         study.record(folder, name, study.PASSED, cell=cell())
+        card.show(Card(name, card.PASSED, f"{name}: passed", more=study.what_next(folder, name)))
         return True
-    is_error = found.said.startswith("your code raised")
-    print(f"{name}: {found.said}" if is_error else f"{name}: not right yet. {sentence(found.said)}")
     study.record(folder, name, study.TYPO if found.is_typo else study.WRONG, found.said, cell())
-    if not found.is_typo:
-        attempt = study.wrong_attempts(folder, name)
-        has_hint = study.has_hint(folder, name)
-        if more := growing_help(attempt, has_hint, found.figures, exercise.smaller):
-            print(more)
+    card.show(wrong(exercise, folder, found))
     return False
+
+
+def wrong(exercise: Exercise, folder: Path, found: Diagnosis) -> Card:
+    """Return the card of a wrong answer, which the folder's record already has."""
+    name, said = exercise.name, sentence(found.said)
+    if found.is_typo:
+        more = ["A wrong name doesn't count as an attempt."]
+        return Card(name, card.TYPO, f"{name}: {found.said}", said, more)
+    attempt, has_hint = study.wrong_attempts(folder, name), study.has_hint(folder, name)
+    help_ = growing_help(attempt, has_hint, found.figures, exercise.smaller)
+    more = [help_] if help_ else []
+    if found.said.startswith("your code raised"):
+        return Card(name, card.ERROR, f"{name}: {found.said}", said, more)
+    return Card(name, card.WRONG, f"{name}: not right yet. {said}", said, more)
 
 
 def cell() -> str:

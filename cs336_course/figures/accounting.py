@@ -9,24 +9,87 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
+from cs336_course.demos.published_profiles import LLAMA3_HOURS
 from cs336_course.demos.roofline import Roof, ridge, roofline
 from cs336_course.figures.style import (
     BLACK,
     BLUE,
+    CHARCOAL,
     FILLS,
     GREEN,
     GREY,
     LINES,
+    MINT,
     ORANGE,
     RED,
+    RUST,
     SKY,
     figure,
     ink,
     label,
+    show_cover,
 )
+from cs336_lib.accounting import count_parameters
+from cs336_lib.bill.models import model as published
 
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
-DARK = (BLUE, BLACK)  # white text is legible on these
+HOURS_PER_YEAR = 24 * 365.25
+EVENTS = {1450: "printing\npress", 1687: "Newton's\nPrincipia", 1769: "Watt's\nengine"}
+EVENTS |= {1947: "transistor"}
+DARK = (BLUE, RUST, CHARCOAL)  # white text is legible on these
+
+
+def cover_compute() -> None:
+    """Draw since when one GPU would have had to compute, for Llama 3 70B to be ready in 2024."""
+    _, axes = figure(10, 3.2)
+    end = 2024.3  # April 2024
+    hours = LLAMA3_HOURS["llama3-70b"]
+    start = end - hours / HOURS_PER_YEAR
+    axes.barh(0, end - start, left=start, height=0.5, color=BLUE)
+    spot = {"ha": "center", "va": "center"}
+    words = f"{hours / 1e6} million hours of computing"
+    axes.text((start + end) / 2, 0, words, color="white", fontsize=22, **spot)
+    axes.text(start, 0.36, f"It starts in {start:.0f}", fontsize=19, va="bottom")
+    axes.text(end, 0.36, "Llama 3 70B", fontsize=19, ha="right", va="bottom")
+    for year, event in EVENTS.items():
+        axes.vlines(year, -0.38, -0.25, color=BLACK, lw=2)
+        axes.text(year, -0.42, event, fontsize=15, ha="center", va="top")
+    axes.grid(False)
+    axes.set(xlim=(1270, 2050), ylim=(-0.95, 0.75), yticks=[])
+    axes.spines["left"].set_visible(False)
+    label(axes, "If a single H100 had trained Llama 3 70B", "year", "")
+    show_cover()
+
+
+def cover_memory() -> None:
+    """Draw what a training run keeps in memory in its first step, beside the memory of a GPU."""
+    _, axes = figure(10, 3.2)
+    billions = count_parameters(published("llama3-8b").architecture) / 1e9
+    parts = {"weights": (2, BLUE), "fp32 master\nweights": (4, SKY), "gradients": (2, MINT)}
+    left = 0.0
+    for name, (size, colour) in parts.items():
+        axes.barh(0, size * billions, left=left, height=0.6, color=colour, label=name)
+        text = f"{name}\n{size * billions:.0f} GB"
+        spot = {"ha": "center", "va": "center", "fontsize": 15}
+        axes.text(
+            left + size * billions / 2,
+            0,
+            text,
+            color="white" if colour == BLUE else "black",
+            **spot,
+        )
+        left += size * billions
+    rest = {"color": "white", "hatch": "//", "edgecolor": RED, "label": "the rest"}
+    axes.barh(0, 8 * billions, left=left, height=0.6, **rest)
+    spot = {"ha": "center", "va": "center", "fontsize": 40}
+    box = {"facecolor": "white", "edgecolor": "none"}
+    axes.text(left + 4 * billions, 0, "?", color=ink(RED), bbox=box, **spot)
+    axes.axvline(80, color=BLACK, lw=4)
+    axes.text(79, 0.5, "an H100 ends here", fontsize=19, ha="right", va="center")
+    axes.grid(False)
+    axes.set(xlim=(0, 131), ylim=(-0.4, 0.7), yticks=[])
+    label(axes, "The first step of Llama 3 8B", "memory [GB]", "")
+    show_cover()
 
 
 def rooflines(panels: Sequence[tuple[Roof, Mapping[str, tuple[float, float]], str]]) -> Figure:

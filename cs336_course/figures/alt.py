@@ -1,7 +1,7 @@
 """Generate alternative text for figures, so that screen readers can read them aloud.
 
 The text describes the titles, the axes, and the values of lines, bars, points and images. Notebooks
-store the text in the output metadata as `{"image/png": {"alt": ...}}`.
+store the text in the output metadata as `{"image/png": {"alt": ...}}` (see shown.py).
 """
 
 from collections.abc import Sequence
@@ -228,23 +228,3 @@ def limited(found: list[str]) -> list[str]:
     """Return the first few entries, followed by the number of omitted entries."""
     more = len(found) - MOST_SERIES
     return found if more <= 0 else [*found[:MOST_SERIES], f"and {more} more"]
-
-
-def install() -> None:
-    """Register a hook in IPython that stores the description of every displayed figure.
-
-    Outside IPython, this function has no effect.
-    """
-    if not (shell := running_shell()):
-        return
-    bundle = shell.display_formatter.mimebundle_formatter
-    bundle.for_type(Figure, lambda figure, **_: ({}, {"image/png": {"alt": describe(figure)}}))
-
-
-def running_shell() -> Any:
-    """Return the running IPython shell, or `None`."""
-    try:
-        from IPython import get_ipython
-    except ImportError:
-        return None
-    return get_ipython()

@@ -51,18 +51,20 @@ COURSE = (
         GPT2,
     ),
     Lecture("08_gpt2_training", "GPT-2,\ntrained", 115, ("06", "07a"), (5, 1), GPT2),
-    Lecture("09_gpt2_speed", "GPT-2,\nfast", 112, ("08",), (6, 1), GPT2),
+    Lecture("09_gpt2_speed", "GPT-2,\nfast", 117, ("08",), (6, 1), GPT2),
+    Lecture("09b_recipe_of_today", "The recipe\nof today", 88, ("09",), (7, 2), GPT2),
     Lecture("10_gpt2_scale", "GPT-2, at\nfull scale", 110, ("09",), (6, 0), GPT2),
-    Lecture("10b_models_of_today", "Models\nof today", 90, ("10",), (7, 1), GPT2),
+    Lecture("10b_models_of_today", "Models\nof today", 45, ("10",), (7, 1), GPT2),
     Lecture("10c_how_large", "How large, and\nfor whom", 65, ("10b",), (7, 0), GPT2),
-    Lecture("11_errata", "Errata", 55, (), (7, 2), GREY),
+    Lecture("10d_thousands_of_gpus", "Thousands\nof GPUs", 90, ("10b",), (8, 1), GPT2),
+    Lecture("11_errata", "Errata", 55, (), (8, 2), GREY),
 )
 
 
 def course_map(notebooks: Path) -> Figure:
     """Draw the course as boxes and arrows. Boxes of missing notebooks are dashed."""
-    fig, axes = figure(15, 5)
-    axes.set(xlim=(-0.5, 7.5), ylim=(-0.6, 2.6))
+    fig, axes = figure(16.9, 5)
+    axes.set(xlim=(-0.5, 8.5), ylim=(-0.6, 2.6))
     axes.axis("off")
     boxes = {}
     for lecture in COURSE:

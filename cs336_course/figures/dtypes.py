@@ -1,14 +1,16 @@
 """Figures on number formats, such as bit fields, number lines and rounding."""
 
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 
 import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
-from torch import Tensor
+from torch import Tensor, bfloat16, float16
 
+from cs336_course.demos import four_bits, low_precision
 from cs336_course.demos.number_formats import FloatFormat, IntFormat
 from cs336_course.figures.style import (
     BLACK,
@@ -16,15 +18,65 @@ from cs336_course.figures.style import (
     GREEN,
     GREY,
     LINES,
+    MINT,
     ORANGE,
     RED,
     SKY,
     figure,
     ink,
     label,
+    label_ends,
+    show_cover,
 )
+from cs336_lib.sampling import stream_text
+from cs336_lib.training import checkpoint
 
-SIGN, EXPONENT, MANTISSA = ORANGE, SKY, GREEN  # all light enough for black digits
+SIGN, EXPONENT, MANTISSA = ORANGE, SKY, MINT  # all light enough for black digits
+
+
+def cover() -> None:
+    """Draw the path of gradient descent through a valley in three formats, two of which stop."""
+    _, axes = figure(10, 3.2)
+    x, y = np.meshgrid(np.linspace(-1.4, 1.4, 200), np.linspace(-0.45, 1.25, 100))
+    height = np.sqrt(0.01 * (1 - x) ** 2 + 0.5 * (y - x**2) ** 2)
+    axes.contourf(x, y, height, levels=12, cmap="Greys_r", vmin=-2, vmax=1)
+    fp16, bf16 = (lambda w, dtype=dtype: w.to(dtype).float() for dtype in (float16, bfloat16))
+    paths = {
+        "fp32 arrives": (low_precision.valley(), BLACK, (-18, 0), "right"),
+        "bf16 stops here": (low_precision.valley(bf16, bf16), RED, (8, -22), "left"),
+        "fp16 stops here": (low_precision.valley(fp16), BLUE, (14, 14), "left"),
+    }
+    axes.plot(1, 1, "*", color=GREEN, ms=32)
+    for name, (path, colour, offset, side) in paths.items():
+        axes.plot(*path.T, color=colour, lw=4, label=name)
+        axes.plot(*path[-1], "o", color=colour, ms=14)
+        place = {"textcoords": "offset points", "xytext": offset, "ha": side, "va": "center"}
+        axes.annotate(name, path[-1].tolist(), **place, color=BLACK, fontsize=19)
+    axes.grid(False)
+    axes.set(xticks=[], yticks=[])
+    label(axes, "The same descent, computed in three number formats", "weight 1", "weight 2")
+    show_cover()
+
+
+def cover_low_bits() -> None:
+    """Print what a model writes when its weights are stored in 32, 4 and 2 bits."""
+    _, axes = figure(10, 3.2)
+    model, tokenizer = checkpoint.load_shipped()
+    formats = {32: four_bits.keep, 4: four_bits.integers(4, 32), 2: four_bits.integers(2, 32)}
+    for column, (bits, quantize) in enumerate(formats.items()):
+        with four_bits.rounded_blocks(model, quantize):
+            pieces = stream_text(model, tokenizer, "JULIET:\n", 54, temperature=0.7, seed=0)
+            written = "".join(pieces)
+        colour = RED if bits == 2 else BLACK
+        axes.text(column, 0.98, f"{bits} bits", va="top", fontsize=27, fontweight="bold")
+        lines = [part for line in written.split("\n") for part in wrap(line, 19) or [""]]
+        text = "JULIET:\n" + "\n".join(lines)
+        spot = {"va": "top", "family": "monospace", "linespacing": 1.3}
+        axes.text(column, 0.74, text, fontsize=18, color=ink(colour), **spot)
+    axes.set(xlim=(-0.02, 3), ylim=(0, 1))
+    _bare(axes)
+    label(axes, "One model, with its blocks' weights in fewer and fewer bits", "", "")
+    show_cover()
 
 
 def _fields(number: FloatFormat | IntFormat) -> list[tuple[str, int, str]]:
@@ -275,8 +327,8 @@ def loss_curves(losses: Mapping[str, Sequence[float]], title: str) -> Figure:
         axes.plot(range(1, len(values) + 1), values, style, lw=4, label=name)
     axes.set_yscale("log")
     axes.tick_params(labelsize=15)
-    axes.legend(fontsize=18)
     label(axes, title, "step", "loss")
+    label_ends(axes, 18)
     return fig
 
 
@@ -335,8 +387,8 @@ def stairs(x: Float[Tensor, " points"], rounded: Mapping[str, Float[Tensor, " po
     ):
         axes.plot(x, values, style, color=colour, lw=3.5, label=name)
     axes.tick_params(labelsize=15)
-    axes.legend(fontsize=17)
     label(axes, "Rounding to four bits", "exact value", "stored value")
+    label_ends(axes, 17)
     return fig
 
 

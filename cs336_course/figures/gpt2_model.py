@@ -3,17 +3,20 @@
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 
+import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 from numpy.typing import ArrayLike
 
+from cs336_course.demos import guesses
 from cs336_course.figures.style import (
     BLUE,
     GREEN,
     GREY,
     LINES,
+    MINT,
     PINK,
     RED,
     SKY,
@@ -21,11 +24,12 @@ from cs336_course.figures.style import (
     figure,
     ink,
     label,
+    show_cover,
 )
 
 DASHES = ("-", "--", "-.", ":")  # distinct without colour, too
 MARKERS = ("o", "s", "D", "^")
-SHARES = ((BLUE, "", "white"), (PINK, "", "black"), (YELLOW, "", "black"), (GREEN, "", "black"))
+SHARES = ((BLUE, "", "white"), (PINK, "", "black"), (YELLOW, "", "black"), (MINT, "", "black"))
 
 
 def box(axes: Axes, x: float, y: float, width: float, text: str, colour: str) -> None:
@@ -47,6 +51,26 @@ def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> N
     """Draw a thin arrow between two points."""
     style = {"arrowstyle": "-|>", "lw": 1.8, "color": "black", "shrinkA": 0, "shrinkB": 0}
     axes.annotate("", end, start, arrowprops=style)
+
+
+def cover() -> None:
+    """Draw a line of a play twice, with each letter as dark as a model saw it coming."""
+    _, axes = figure(10, 3.2)
+    line = "And suddenly; where injury of chance"
+    shades = plt.get_cmap("Blues")
+    for height, (name, chances) in zip(
+        (1.55, 0), guesses.letter_by_letter(line).items(), strict=True
+    ):
+        for place, (letter, chance) in enumerate(zip(line, chances.tolist(), strict=True)):
+            tile = Rectangle((place, height), 0.96, 0.8, facecolor=shades(0.6 * chance), lw=0.5)
+            axes.add_patch(tile)
+            style = {"ha": "center", "va": "center", "size": 22, "family": "monospace"}
+            axes.text(place + 0.48, height + 0.4, letter, **style)
+        axes.text(0, height + 0.92, name, size=17, va="bottom")
+    axes.set(xlim=(-0.1, len(line)), ylim=(-0.1, 2.9))
+    axes.axis("off")
+    label(axes, "The darker a letter, the more the model expected it", "", "")
+    show_cover()
 
 
 def architecture(n_layer: int, n_embd: int, vocab_size: int) -> Figure:

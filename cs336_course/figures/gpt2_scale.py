@@ -12,6 +12,7 @@ from cs336_course.figures.style import (
     BROWN,
     GREEN,
     GREY,
+    MINT,
     ORANGE,
     PINK,
     RED,
@@ -19,13 +20,43 @@ from cs336_course.figures.style import (
     figure,
     ink,
     label,
+    show_cover,
 )
+from cs336_lib import accounting
+from cs336_lib.config import GPTConfig
+from cs336_lib.system.hardware import DATASHEET
 
-RANK_COLOURS = (SKY, ORANGE, GREEN, PINK)
+RANK_COLOURS = (SKY, ORANGE, MINT, PINK)
 PART_COLOURS = {"weights": BLUE, "gradients": ORANGE, "optimizer state": GREEN}
 
 Pieces = Sequence[tuple[int, int]]  # (first window, how many), as returned by World.pieces
 Run = tuple[Sequence[int], Sequence[float], Sequence[float]]  # steps, losses, accuracies
+
+
+def cover() -> None:
+    """Draw a full run's days on two CPU cores, and its minutes on eight H100s within a day."""
+    tokens, cores = 10e9, 136  # of a full run, and those that two cores read in a second
+    flops = tokens * accounting.train_flops_per_token(GPTConfig())
+    peak = DATASHEET["h100"].peak_flops["bf16"]
+    minutes = accounting.training_seconds(flops, 8, peak, 0.4) / 60
+    days = round(tokens / cores / 86_400)
+    _, (left, right) = figure(10, 3.2, ncols=2, width_ratios=[3.5, 1])
+    rows = 17
+    for day in range(days):
+        left.add_patch(Rectangle((day // rows, day % rows), 0.8, 0.8, facecolor=SKY, lw=0.5))
+    left.set(xlim=(-0.2, -(-days // rows)), ylim=(rows, -0.2))
+    right.add_patch(Rectangle((0, 0), 24 * 60, 1, facecolor="white", lw=2))
+    right.add_patch(Rectangle((0, 0), minutes, 1, facecolor=RED, lw=0))
+    right.set(xlim=(-20, 24 * 60 + 20), ylim=(1.02, -0.02))
+    large = {"va": "center", "fontsize": 19, "fontweight": "bold", "color": ink(RED)}
+    right.text(2 * minutes, 0.5, f"{minutes:.0f} minutes", **large)
+    for axes in (left, right):
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
+        axes.grid(False)
+    label(left, f"Two CPU cores: {days} days for one GPT-2", "each square is a day", "")
+    label(right, "Eight H100s", "one day, enlarged", "")
+    show_cover()
 
 
 def who_reads_what(rows: Mapping[str, Sequence[Pieces]], windows: int, title: str) -> Figure:

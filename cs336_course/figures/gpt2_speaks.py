@@ -6,8 +6,9 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
-from cs336_course.figures.gpt2_model import DASHES, MARKERS
-from cs336_course.figures.style import BLUE, GREEN, GREY, RED, figure, ink, label
+from cs336_course.demos import gpt2_speaks
+from cs336_course.figures.gpt2_model import DASHES, MARKERS, visible
+from cs336_course.figures.style import BLUE, GREEN, GREY, RED, figure, ink, label, show_cover
 
 Point = tuple[str, float, float]  # its setting, x and y
 SIDES: Mapping[str, dict[str, Any]] = {  # where the settings stand beside their points
@@ -15,6 +16,23 @@ SIDES: Mapping[str, dict[str, Any]] = {  # where the settings stand beside their
     "top-k": {"xytext": (-6, 8), "ha": "right"},
     "top-p": {"xytext": (-8, -17), "ha": "right"},
 }
+
+
+def cover() -> None:
+    """Draw what a model writes before and after a careless reload, and how sure it is."""
+    _, panels = figure(10, 3.2, nrows=2)
+    written = gpt2_speaks.before_and_after("My lord, ", 38)
+    titles = "A model writes …", "… and after its file was reloaded, without any error"
+    for axes, title, (text, chances), colour in zip(
+        panels, titles, written, (BLUE, RED), strict=True
+    ):
+        axes.bar(range(len(text) - len(chances), len(text)), chances, color=colour, width=0.9)
+        axes.set_xticks(range(len(text)), map(visible, text), family="monospace", size=19)
+        axes.tick_params(axis="x", length=0)
+        axes.grid(visible=False)
+        axes.set(xlim=(-0.7, len(text) - 0.3), ylim=(0, 1), yticks=(0, 1))
+        label(axes, title, "", "certainty")
+    show_cover()
 
 
 def read_early(losses: Mapping[str, Sequence[float]], guess: float, title: str) -> Figure:

@@ -9,7 +9,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from cs336_course.demos.profiled_step import KINDS, PHASES, Span
-from cs336_course.demos.speed_ladder import Row
+from cs336_course.demos.speed_ladder import A6000_LOSS, A6000_MS, Row
 from cs336_course.figures.style import (
     BLUE,
     BROWN,
@@ -23,11 +23,34 @@ from cs336_course.figures.style import (
     figure,
     ink,
     label,
+    show_cover,
 )
 
 KIND_COLOURS = dict(zip(KINDS, (BLUE, RED, PURPLE, BROWN, GREEN), strict=True))
 HATCHES = ("", "//", "..", "\\\\", "xx", "--", "++", "oo", "**")
 DASHES = ("-", "--", "-.", ":")
+
+
+def cover() -> None:
+    """Draw the step of notebook 08 above that of the last rung, and the time between them."""
+    _, axes = figure(10, 3.2)
+    rungs = ("fp32", "padded vocabulary")
+    slow, fast = (A6000_MS[rung] for rung in rungs)
+    axes.barh([0, 1], [slow, fast], 0.62, color=[ORANGE, BLUE])
+    axes.barh(1, slow - fast, 0.62, left=fast, facecolor="none", edgecolor=BLUE, ls="--", lw=2)
+    middle = {"va": "center", "ha": "center", "fontweight": "bold"}
+    axes.text(slow / 2, 0, f"{slow:.0f} ms", color="black", fontsize=21, **middle)
+    axes.text(fast / 2, 1, f"{fast:.0f} ms", color="white", fontsize=21, **middle)
+    gone = f"{slow:.0f} − {fast:.0f} = {round(slow) - round(fast)} ms. Where did they go?"
+    axes.text((slow + fast) / 2, 1, gone, color=ink(BLUE), fontsize=19, **middle)
+    names = ("as you wrote it", "after this notebook")
+    ticks = [f"{name}\nloss {A6000_LOSS[r]:.2f}" for name, r in zip(names, rungs, strict=True)]
+    axes.set_yticks([0, 1], ticks, fontsize=15)
+    axes.set_ylim(1.45, -0.45)
+    axes.set_xlim(0, 1.01 * slow)
+    axes.grid(False)
+    label(axes, "One training step of the same GPT-2, on the same GPU", "time [ms]", "")
+    show_cover()
 
 
 def digits(value: float) -> str:

@@ -1,5 +1,6 @@
 """Figures on training GPT-2, with tokens, schedules, gradients, and a live view of a run."""
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from cs336_course.figures.shown import as_data
 from cs336_course.figures.style import (
     BLACK,
     BLUE,
@@ -24,9 +26,32 @@ from cs336_course.figures.style import (
     figure,
     ink,
     label,
+    show_cover,
 )
+from cs336_lib.data.corpus import DATA
 
 Row = Mapping[str, Any]
+
+
+def cover() -> None:
+    """Draw the loss of a recorded run of an hour, with what it wrote along the way."""
+    run = json.loads((DATA / "hour_run.json").read_text())
+    _, (left, right) = figure(10, 3.2, ncols=2, width_ratios=(1, 1.5))
+    means = np.reshape(run["losses"], (-1, 5, 2)).mean(1)
+    left.plot(*means.T, color=BLUE)
+    right.axis("off")
+    badge = {"boxstyle": "circle,pad=0.25", "facecolor": RED}
+    number = {"ha": "center", "va": "center", "color": "white", "weight": "bold", "size": 17}
+    for row, stage in enumerate(run["stages"], 1):
+        text = " ".join(stage["sample"].removeprefix("Romeo:").split())
+        text, height = text[:34].rpartition(" ")[0], 1.14 - 0.27 * row
+        left.text(stage["step"], stage["val_loss"], row, bbox=badge, **number)
+        right.text(0.02, height, row, bbox=badge, **number)
+        right.text(0.08, height, text, family="monospace", size=18, va="center")
+    left.set(xlim=(0, 6200), ylim=(1.3, 3.2), xticks=(0, 3000, 6000))
+    label(left, "One hour of training", "step", "loss [nats/letter]")
+    right.set_title("What it writes after “Romeo:”", loc="left", weight="bold")
+    show_cover()
 
 
 def token_strip(pieces: Sequence[str], ids: Sequence[int], title: str, columns: int = 8) -> Figure:
@@ -209,7 +234,8 @@ class LiveLossPlot:
     def __enter__(self) -> "LiveLossPlot":
         self.redraw()
         if get_ipython() is not None:
-            self.handle = display(self.drawing, display_id=True)
+            data, how = as_data(self.drawing)
+            self.handle = display(data, display_id=True, **how)
         return self
 
     def __call__(self, row: Row) -> None:
@@ -232,7 +258,8 @@ class LiveLossPlot:
         label(self.axes, title, "step", "loss [nats per token]")
         self.drawings += 1
         if self.handle is not None:
-            self.handle.update(self.drawing)
+            data, how = as_data(self.drawing)
+            self.handle.update(data, **how)
         end = self.clock()
         self.next_drawing = end + max(self.every, 10 * (end - begin))
 

@@ -7,9 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from cs336_course.demos import script_tests
 from cs336_course.demos.bug_hunt import Record
 from cs336_course.demos.hunted_script import SAVED_EVERY, STEPS
-from cs336_course.figures.style import GREEN, GREY, RED, figure, ink, label
+from cs336_course.figures.style import BLUE, GREEN, GREY, RED, figure, ink, label, show_cover
 from cs336_course.figures.training import with_zero
 
 LOWEST, HIGHEST = 2.4, 4.5  # losses that are drawn
@@ -21,6 +22,22 @@ def losses(axes: Axes, record: Record, colour: str, width: float) -> None:
     axes.plot(record.loss, color=colour, linewidth=width)
     steps = SAVED_EVERY * np.arange(len(record.val_loss))
     axes.plot(steps, record.val_loss, "o", color=colour, markersize=4)
+
+
+def cover() -> None:
+    """Draw the losses of two runs, of which one never sees half of its data."""
+    _, axes = figure(10, 3.2)
+    for name, losses, colour, dashes, x in zip(
+        "AB", script_tests.half_blind(), (BLUE, RED), ("-", "--"), (22, 60), strict=True
+    ):
+        axes.plot(losses, color=colour, ls=dashes, label=name, lw=3)
+        note = {"size": 22, "fontweight": "bold", "color": ink(colour), "ha": "center"}
+        side = 0.32 if name == "A" else -0.42
+        axes.text(x, np.mean(losses[x - 3 : x + 4]) + side, name, **note)
+    axes.set_ylim(LOWEST, HIGHEST)
+    title = "One of these two runs never sees half of its data"
+    label(axes, title, "step", "loss [nats/token]")
+    show_cover()
 
 
 def curves(cases: Mapping[str, Record], twin: Record) -> Figure:

@@ -6,7 +6,35 @@ from itertools import cycle
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from cs336_course.figures.style import BLUE, GREY, RED, figure, ink, label
+from cs336_course.figures.style import BLUE, GREEN, GREY, RED, figure, ink, label, show_cover
+
+LOSSES = 1.97, 1.13  # of the two models that notebook 02 trains
+
+
+def cover() -> None:
+    """Draw a pull request that deletes a transpose, and whose checks are all green."""
+    _, axes = figure(10, 3.2)
+    code = {
+        "-  y.transpose(1, 2).view(batch, seq, n_embd)": (RED, 0.74),
+        "+  y.view(batch, seq, n_embd)": (GREEN, 0.56),
+    }
+    for line, (colour, height) in code.items():
+        axes.add_patch(Rectangle((0, height), 1, 0.18, facecolor=colour, alpha=0.15, lw=0))
+        spot = {"va": "center", "family": "monospace", "fontsize": 19}
+        axes.text(0.015, height + 0.09, line, **spot)
+    before, after = LOSSES
+    checks = ("no error any more", "the right shape", f"validation loss {before} → {after}")
+    for place, check in enumerate(checks):
+        height = 0.42 - 0.17 * place
+        axes.text(0.02, height, "✓", va="center", fontsize=26, color=ink(GREEN))
+        axes.text(0.06, height, check, va="center", fontsize=19)
+    axes.add_patch(Rectangle((0.69, 0.1), 0.29, 0.28, facecolor=ink(GREEN), lw=0))
+    button = {"color": "white", "fontweight": "bold", "ha": "center", "va": "center"}
+    axes.text(0.835, 0.24, "Merge?", fontsize=28, **button)
+    axes.set(xlim=(0, 1), ylim=(0, 0.95))
+    axes.axis("off")
+    label(axes, "A pull request that deletes one transpose", "", "")
+    show_cover()
 
 
 def two_curves(curves: Mapping[str, Mapping[int, float]]) -> Figure:

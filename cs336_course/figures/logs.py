@@ -4,7 +4,27 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cs336_course.figures.style import BLUE, BROWN, RED, figure, ink, label
+from cs336_course.demos import incident
+from cs336_course.figures.style import BLUE, BROWN, RED, figure, ink, label, show_cover
+
+
+def cover() -> None:
+    """Draw the whole life of the run of 06, beside its last log rows."""
+    losses = incident.staged()[1].losses
+    end = int(np.isfinite(losses).sum())
+    _, axes = figure(10, 3.2)
+    means = losses[: end // 50 * 50].reshape(-1, 50).mean(1)
+    axes.plot(25 + 50 * np.arange(len(means)), means, color=BLUE)
+    axes.axvline(end, color=RED, lw=4)
+    axes.set(xlim=(0, 1.48 * end), ylim=(2.2, 4.2), xticks=range(0, end, 3000))
+    for row, step in enumerate(range(end - 4, end + 2)):
+        row_text, is_dead = f"step {step:,}  {losses[step]:.2f}", not np.isfinite(losses[step])
+        style = {"color": ink(RED), "weight": "bold"} if is_dead else {}
+        style |= {"family": "monospace", "size": 17, "va": "top"}
+        axes.text(1.04 * end, 4.0 - 0.31 * row, row_text, **style)
+    axes.grid(visible=False)
+    label(axes, "9,000 healthy steps, and then one that isn't", "step", "loss [nats/token]")
+    show_cover()
 
 
 def death(losses: np.ndarray, grad_norms: np.ndarray, last: int, title: str) -> Figure:

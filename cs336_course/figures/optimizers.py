@@ -4,12 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from cs336_course.demos import loss_surfaces
+from cs336_course.demos import letter_gpt, loss_surfaces
 from cs336_course.figures.style import (
     BLACK,
     BLUE,
@@ -22,6 +24,8 @@ from cs336_course.figures.style import (
     figure,
     ink,
     label,
+    label_ends,
+    show_cover,
 )
 
 # An optimizer looks the same in every figure, and dashes help where colours may not.
@@ -36,7 +40,37 @@ LOOKS: dict[str, dict[str, Any]] = {
 }
 
 
+# What SGD learns at a rate of 1.3, for six orders of the lines. Notebook 05 computes it.
+LEARNED = {
+    "I": (3908, (2.1, 1.9, 3.7, 0.8, 1.9, 6.7)),
+    "gentleman": (40, (7.5, 8.5, 6.9, 6.2, 7.2, 7.4)),
+    "treasure": (13, (2.8, 2.2, 2.6, 2.4, 3.3, 2.8)),
+}
+
 Swept = Mapping[float, Sequence[float]]
+
+
+def cover_rare_words() -> None:
+    """Draw words as boxes of letters, and how many letters a model has counted in each."""
+    _, axes = figure(10, 3.2)
+    for row, (word, (seen, answers)) in enumerate(LEARNED.items()):
+        for place, letter in enumerate(word):
+            face = {"facecolor": "#E3F1FA", "edgecolor": BLACK}
+            axes.add_patch(Rectangle((place, -row - 0.3), 1, 0.6, **face))
+            spot = {"ha": "center", "va": "center", "fontsize": 22}
+            axes.text(place + 0.5, -row - 0.02, letter, **spot)
+        below = [answers[:place].count(answer) for place, answer in enumerate(answers)]
+        heights = [-row - 0.42 - 0.13 * again for again in below]
+        axes.plot(answers, heights, "^", color=RED, ms=11, label=word)
+        axes.plot([len(word)] * 2, [-row - 0.36, -row + 0.36], color=GREEN, lw=6)
+        axes.text(-0.25, -row, f"read {seen:,} times", fontsize=17, ha="right", va="center")
+    axes.grid(False)
+    axes.set(xlim=(-3, 10), ylim=(-2.78, 0.45), yticks=[], xticks=range(10))
+    axes.spines["left"].set_visible(False)
+    axes.text(1.2, 0, "green: the right answer", fontsize=17, color=ink(GREEN), va="center")
+    title = "How many letters? Each triangle is a model's answer, after one training"
+    label(axes, title, "letters", "")
+    show_cover()
 
 
 def look(name: str, position: int) -> dict[str, Any]:
@@ -47,6 +81,32 @@ def look(name: str, position: int) -> dict[str, Any]:
         if name.startswith(known):
             return {key: LOOKS[known][key] for key in ("color", "linestyle")}
     return {"color": LINES[position], "linestyle": ("-", "--", "-.", ":")[position % 4]}
+
+
+def cover_untrained() -> None:
+    """Draw which next letter two untrained models expect. One of the two is broken."""
+    _, panels = figure(10, 3.2, nrows=2, sharex=True)
+    x, y = letter_gpt.batch(torch.Generator().manual_seed(0), rows=128)
+    shown, coming = letter_gpt.spelled(x[4]), int(y[4, -1])
+    for axes, name, std, colour in zip(panels, "AB", (0.02, 1.0), (BLUE, RED), strict=True):
+        logits = letter_gpt.untrained_logits(x, std)
+        chances = logits[4, -1].softmax(0)
+        axes.bar(range(len(chances)), chances.tolist(), color=colour, edgecolor=colour, width=0.9)
+        loss = F.cross_entropy(logits.flatten(0, 1), y.flatten())
+        note = {"va": "top", "size": 19, "transform": axes.transAxes}
+        axes.text(0.42, 0.92, f"model {name}, loss {loss:.2f}", color=ink(colour), **note)
+        likeliest = int(chances.argmax())
+        axes.set(xlim=(-1, 62), ylim=(0, 1.05), yticks=(0, 1), xticks=[])
+        label(axes, "", "", "probability")
+    came = letter_gpt.spelled(y[4, -1:])
+    arrow = {"arrowstyle": "-|>", "lw": 2.5, "color": GREEN}
+    ends = {"xy": (coming, 0.05), "xytext": (coming, 0.62), "arrowprops": arrow}
+    favourite = letter_gpt.spelled(torch.tensor([likeliest]))  # of the last model
+    panels[1].text(likeliest + 0.9, 0.62, favourite, size=22, color=ink(RED), weight="bold")
+    panels[0].annotate(came, size=22, ha="center", color=ink(GREEN), fontweight="bold", **ends)
+    panels[0].set_title(f"Before training: what comes after “{shown}”?", loc="left", weight="bold")
+    panels[1].set_xlabel("the 62 letters, of which the arrow shows the one that comes")
+    show_cover()
 
 
 def output_scale(d_in: Sequence[int], stds: Mapping[str, Sequence[float]]) -> Figure:
@@ -72,7 +132,7 @@ def signal_by_depth(curves: Mapping[str, Sequence[float]]) -> Figure:
         axes.semilogy(range(len(values)), values, label=name, **style)
     axes.xaxis.get_major_locator().set_params(integer=True)
     label(axes, "Signal through a deep ReLU network", "layer", "RMS of the activations")
-    axes.legend()
+    label_ends(axes)
     return fig
 
 
@@ -83,7 +143,7 @@ def step_sizes(curves: Mapping[str, Sequence[float]], title: str, lr: float) -> 
         steps = range(1, len(values) + 1)
         axes.loglog(steps, [v / lr for v in values], label=name, **look(name, position))
     label(axes, title, "step", "step length [lr]")
-    axes.legend()
+    label_ends(axes)
     return fig
 
 
@@ -104,10 +164,10 @@ def error_by_frequency(
     return fig
 
 
-def label_rates(axes: Axes, swept: Iterable[Swept]) -> None:
+def label_rates(axes: Axes, swept: Iterable[Iterable[float]]) -> None:
     """Label the learning rates on a logarithmic axis, except those that are close to the last."""
     ticks: list[float] = []
-    for rate in sorted({rate for results in swept for rate in results}):
+    for rate in sorted({rate for rates in swept for rate in rates}):
         if not ticks or rate > 1.3 * ticks[-1]:
             ticks.append(rate)
     axes.set_xticks(ticks, [f"{rate:g}" for rate in ticks])
@@ -160,7 +220,7 @@ def steps_by_condition(steps: Mapping[str, Mapping[float, int]]) -> Figure:
         style = {**look(name, position), "marker": LOOKS[name]["marker"]}
         axes.loglog(list(found), list(found.values()), label=name, **style)
     label(axes, "Steps until 1 % is left", "condition number (steepest / flattest)", "steps")
-    axes.legend()
+    label_ends(axes)
     return fig
 
 
@@ -181,7 +241,7 @@ def behind(gaps: Mapping[str, Float[Tensor, "seeds steps"]], first: int) -> Figu
         axes.plot(steps, smooth.mean(0), label=name, **style)
     axes.axhline(0, color=BLACK, linestyle=":", linewidth=1.5)
     label(axes, "A small GPT after one spike", "steps since the spike", "loss behind [nats]")
-    axes.legend()
+    label_ends(axes)
     return fig
 
 

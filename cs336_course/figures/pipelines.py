@@ -6,11 +6,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from cs336_course.figures.style import BLACK, ORANGE, SKY, YELLOW, figure, label
+from cs336_course.figures.style import BLACK, BLUE, ORANGE, RUST, SKY, YELLOW, figure, label
 from cs336_lib.bill.simulate import Event
 
 COLOURS = {"forward": SKY, "backward": ORANGE, "weights": YELLOW}
-HATCH = "///"  # of a stage's second chunk
+DARKER = {"forward": BLUE, "backward": RUST}  # of a stage's second slice
 NAMED = 0.016  # share of the width from which a pass has room for its number
 
 
@@ -33,8 +33,6 @@ def timelines(schedules: Mapping[str, Sequence[Event]], title: str) -> Figure:
     kinds = {event.operation.kind for events in schedules.values() for event in events}
     names = {"forward": "forward", "backward": "backward", "weights": "gradients of weights"}
     patches = [Patch(facecolor=COLOURS[kind], label=names[kind]) for kind in names if kind in kinds]
-    if any(event.operation.chunk for events in schedules.values() for event in events):
-        patches.append(Patch(facecolor="white", hatch=HATCH, label="second slice of a stage"))
     fig.legend(handles=patches, loc="outside lower center", ncols=len(patches))
     fig.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=17)
     return fig
@@ -43,26 +41,18 @@ def timelines(schedules: Mapping[str, Sequence[Event]], title: str) -> Figure:
 def draw(axes: Axes, events: Sequence[Event], end: float) -> None:
     """Draw the passes of all stages as boxes, until `end` in seconds."""
     for stage, (kind, number, chunk), start, stop in events:
-        axes.barh(
-            stage,
-            1e3 * (stop - start),
-            left=1e3 * start,
-            height=0.92,
-            color=COLOURS[kind],
-            hatch=HATCH if chunk else "",
-        )
+        colour = DARKER[kind] if chunk else COLOURS[kind]
+        axes.barh(stage, 1e3 * (stop - start), left=1e3 * start, height=0.92, color=colour)
         if stop - start > NAMED * end:
-            axes.text(
-                1e3 * (start + stop) / 2,
-                stage,
-                str(number),
-                ha="center",
-                va="center",
-                color=BLACK,
-                bbox={"boxstyle": "round,pad=0.1", "facecolor": COLOURS[kind], "edgecolor": "none"}
-                if chunk
-                else None,
-            )
+            middle, ink = 1e3 * (start + stop) / 2, "white" if chunk else BLACK
+            axes.text(middle, stage, str(number), ha="center", va="center", color=ink)
     stages = sorted({event.stage for event in events})
-    axes.set(xlim=(0, 1e3 * end), ylim=(max(stages) + 0.5, -0.5), yticks=stages)
+    slices = {event.operation.chunk for event in events}
+    for chunk in sorted(slices) if len(slices) > 1 else []:  # written above stage 0's first boxes
+        first = min(
+            event.start for event in events if event.stage == 0 and event.operation.chunk == chunk
+        )
+        axes.text(1e3 * first, -0.95, f" slice {chunk}", va="center")
+    top = -1.3 if len(slices) > 1 else -0.5
+    axes.set(xlim=(0, 1e3 * end), ylim=(max(stages) + 0.5, top), yticks=stages)
     axes.grid(False)

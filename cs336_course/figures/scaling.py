@@ -7,10 +7,31 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, NullFormatter
 
 from cs336_course.demos.scaling_laws import Optimum, ScalingRun, power_law
-from cs336_course.figures.style import BLACK, GREY, LINES, figure, ink, label
+from cs336_course.demos.scaling_laws import runs as scaling_runs
+from cs336_course.figures.style import BLACK, GREY, LINES, SKY, figure, ink, label, show_cover
 
 MARKERS = "osD^vP*X"
 KAPLAN = 0.73  # exponent of the best size before Hoffmann et al. (2022) corrected it
+
+
+def cover() -> None:
+    """Draw runs of one budget as boxes, as wide as the model and as high as the text it read."""
+    budget = 3e11
+    runs = [run for run in scaling_runs() if run.budget == budget]
+    _, axes = figure(10, 3.2)
+    sizes, read = [run.parameters for run in runs], [run.tokens for run in runs]
+    starts = np.cumsum([0, *sizes[:-1]]) + 15_000 * np.arange(len(runs))
+    axes.bar(starts, read, sizes, align="edge", color=SKY)
+    engineering = EngFormatter(places=0, sep="")
+    axes.set_xticks(starts + np.array(sizes) / 2, [engineering(size) for size in sizes], size=15)
+    axes.yaxis.set_major_formatter(engineering)
+    axes.text(starts[0] + sizes[0], read[0], " small, but well read", va="top", fontsize=16)
+    end = starts[-1] + sizes[-1]
+    axes.text(end, read[-1], "large, but hardly read\n", ha="right", fontsize=16)
+    axes.grid(False, axis="x")
+    title = "Six models that cost the same. Which one writes best?"
+    label(axes, title, "parameters (the width of a box)", "characters it read")
+    show_cover()
 
 
 def isoflop(runs: Sequence[ScalingRun], optima: Sequence[Optimum], title: str) -> Figure:

@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cs336_course.figures.style import BLUE, FILLS, GREY, LINES, figure, ink, label
+from cs336_course.figures.style import BLUE, FILLS, GREY, LINES, RED, figure, ink, label, show_cover
 
 GAP = 0.7  # between two blocks, in cells
 WIDEST = 12.5  # inches that fit on a slide
@@ -38,6 +38,37 @@ class Panel(NamedTuple):
     values: Tensor
     axes: str
     groups: Tensor | None = None
+
+
+def cover() -> None:
+    """Draw which dimensions one line of attention swaps, for two orders of the dimensions."""
+    _, axes = figure(10, 3.2)
+    spot = {"ha": "center", "va": "center"}
+    code = "scores = q @ k.transpose(-2, -1)"
+    axes.text(3, 2.72, code, fontsize=25, family="monospace", **spot)
+    orders = {"the author's": "batch head seq dim", "yours": "batch seq head dim"}
+    for row, (whose, order) in enumerate(orders.items()):
+        bottom = 1.05 - 1.05 * row
+        axes.text(-0.1, bottom + 0.42, whose, fontsize=19, ha="right", va="center")
+        for place, name in enumerate(order.split()):
+            fill = face_of(1) if place > 1 else "white"
+            axes.add_patch(Rectangle((1.5 * place, bottom), 1.4, 0.84, facecolor=fill))
+            weight, colour = ("bold", ink(RED)) if place == 2 else ("normal", "black")
+            axes.text(
+                1.5 * place + 0.7,
+                bottom + 0.42,
+                name,
+                fontsize=22,
+                color=colour,
+                fontweight=weight,
+                **spot,
+            )
+    for place, index in ((2, "-2"), (3, "-1")):
+        axes.text(1.5 * place + 0.7, 2.12, index, fontsize=20, family="monospace", **spot)
+    axes.set(xlim=(-1.9, 6.9), ylim=(-0.05, 3.05))
+    axes.axis("off")
+    label(axes, "One line of attention, and two orders of the dimensions", "", "")
+    show_cover()
 
 
 def face_of(group: int) -> tuple[float, float, float]:

@@ -4,15 +4,42 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 from torch import Tensor
 
-from cs336_course.figures.style import BLACK, BLUE, GREY, ORANGE, RED, SKY, figure, ink, label
+from cs336_course.figures.style import (
+    BLACK,
+    BLUE,
+    GREY,
+    ORANGE,
+    RED,
+    SKY,
+    figure,
+    ink,
+    label,
+    show_cover,
+)
 
 SMALL, LARGE = 14, 17
+LINE, SETS = 64, 2048  # bytes of a cache line, and sets of an L2 cache of 2 MiB
+
+
+def cover() -> None:
+    """Draw the sets of a cache that one column of a matrix uses, for two widths."""
+    _, both = figure(10, 3.2, ncols=2)
+    for axes, width, pace in zip(both, (1024, 1025), ("slow", "fast"), strict=True):
+        addresses = 4 * width * np.arange(width)
+        held = np.bincount(addresses // LINE % SETS, minlength=SETS).reshape(32, 64)
+        axes.pcolormesh(held > 0, cmap=ListedColormap(["#E3F1FA", RED]), vmin=0, vmax=1)
+        axes.grid(False)
+        axes.set(xticks=[], yticks=[])
+        title = f"{width:,} columns: {pace}"
+        label(axes, title, f"{(held > 0).sum():,} of {SETS:,} sets hold the column", "the cache")
+    show_cover()
 
 
 def shade(slot: int, length: int) -> tuple[str | tuple[float, ...], str]:

@@ -3,23 +3,31 @@
 from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from cs336_course.figures import alt
-
-# Okabe and Ito 2008. The colours differ for every kind of colour vision, and in lightness.
-BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PINK = (
-    *("#000000", "#E69F00", "#56B4E9", "#009E73"),
-    *("#F0E442", "#0072B2", "#D55E00", "#CC79A7"),
+from cs336_course.figures import shown
+from cs336_lib.report.palette import (  # noqa: F401, because figures take them from here
+    BLACK,
+    BLUE,
+    BROWN,
+    CHARCOAL,
+    FILLS,
+    GREEN,
+    GREY,
+    LINES,
+    MINT,
+    ORANGE,
+    PINK,
+    PURPLE,
+    RED,
+    RUST,
+    SKY,
+    YELLOW,
 )
-# The light ones have a contrast below 3:1 with white, so they only fill areas with a black edge.
-# Brown and purple replace them in lines, and are as easy to tell apart.
-BROWN, PURPLE, GREY = "#6B4E00", "#AA3377", "#767676"
-LINES = (BLUE, RED, GREEN, BROWN, PURPLE, BLACK)
-FILLS = (BLUE, ORANGE, GREEN, RED, SKY, PINK, BLACK, YELLOW)
 
 STYLE = {
     "axes.prop_cycle": cycler(color=LINES),
@@ -29,22 +37,22 @@ STYLE = {
     "axes.titlesize": 17,
     "axes.labelsize": 15,
     "figure.dpi": 80,
-    "figure.facecolor": "white",  # also legible in a dark theme
+    "figure.facecolor": "white",  # which custom.css turns round in a dark theme
     "figure.constrained_layout.use": True,
     "font.size": 14,
-    "grid.alpha": 0.3,
+    "grid.alpha": 0.2,
     "legend.fontsize": 13,
     "legend.frameon": False,
     "lines.linewidth": 2.5,
     "lines.markersize": 8,
-    "patch.edgecolor": "black",
+    "patch.edgecolor": "#333333",
     "patch.force_edgecolor": True,
     "patch.linewidth": 0.8,
 }
 
 
 plt.rcParams.update(STYLE)
-alt.install()
+shown.install()
 
 
 def figure(width: float = 10, height: float = 4.5, **subplots) -> tuple[Figure, Any]:
@@ -52,8 +60,8 @@ def figure(width: float = 10, height: float = 4.5, **subplots) -> tuple[Figure, 
     return plt.subplots(figsize=(width, height), **subplots)
 
 
-def ink(colour: str) -> tuple[float, ...]:
-    """Return a darker shade of one of `LINES`, because text needs a contrast of 4.5:1."""
+def ink(colour: Any) -> tuple[float, ...]:
+    """Return a darker shade of a line's colour, because text needs a contrast of 4.5:1."""
     return tuple(0.82 * part for part in to_rgb(colour))
 
 
@@ -62,3 +70,36 @@ def label(axes: Axes, title: str, x: str, y: str) -> None:
     axes.set_title(title, loc="left", fontweight="bold")
     axes.set_xlabel(x)
     axes.set_ylabel(y)
+
+
+def label_ends(axes: Axes, size: float = 14) -> None:
+    """Write the name of each line beside its last point, in its colour, instead of a legend.
+
+    Names that would overlap move apart. Call this when the limits of the axes are set.
+
+    Args:
+        axes: Axes with lines that have labels and end at the right.
+        size: Size of the type in points.
+    """
+    per_point = axes.get_figure(root=True).dpi / 72
+    low, high = sorted(axes.get_ylim())  # also scales the axes to what they show
+    found = []
+    for line in axes.get_lines():
+        x, y = line.get_data()
+        seen = np.flatnonzero(np.isfinite(np.asarray(y, float)))
+        if not str(line.get_label()).startswith("_") and len(seen):
+            end = x[seen[-1]], min(max(y[seen[-1]], low), high)  # a line may leave the axes
+            found.append((axes.transData.transform(end)[1] / per_point, end, line))
+    lowest = -np.inf
+    for height, end, line in sorted(found, key=lambda each: each[0]):
+        place = max(height, lowest)
+        lowest = place + 1.3 * size
+        note = {"xytext": (10, place - height), "textcoords": "offset points", "va": "center"}
+        name, colour = str(line.get_label()), ink(line.get_color())
+        axes.annotate(name, end, color=colour, size=size, annotation_clip=False, **note)
+
+
+def show_cover() -> None:
+    """Show the figure that opens a notebook, and let all figures follow the theme of its page."""
+    shown.follow_theme()
+    plt.show()

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from cs336_course.demos import same_run
 from cs336_course.figures.style import (
     BLUE,
     GREEN,
@@ -20,6 +21,8 @@ from cs336_course.figures.style import (
     figure,
     ink,
     label,
+    label_ends,
+    show_cover,
 )
 
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))  # distinct without colour, too
@@ -33,6 +36,24 @@ def lines(axes: Axes, curves: Mapping[str, Sequence[float]], first: int = 0) -> 
     ):
         steps = range(first, first + len(values))
         axes.plot(steps, values, color=colour, linestyle=dashes, label=name)
+
+
+def cover_resumed() -> None:
+    """Draw a resumed run's loss over that of one that never stopped, and the bits that differ."""
+    straight, resumed, bits = same_run.looks_fine(stop=20, end=40, weights=60)
+    _, (left, right) = figure(10, 3.2, ncols=2, width_ratios=(1, 1.25))
+    left.plot(straight, color=GREY, lw=8)
+    left.text(9, 3.55, "never\nstopped", size=15, color=ink(GREY))
+    left.plot(range(20, 40), resumed, color=RED)
+    left.axvline(20, color="black", ls=":", lw=2)
+    left.text(21, 4.05, "2:00 am,\nkilled and\nresumed", size=15, va="top", color=ink(RED))
+    label(left, "The loss looks fine", "step", "loss [nats/token]")
+    right.imshow(np.where(bits[..., None], (213, 94, 0), (229, 229, 229)), aspect="auto")
+    right.set_yticks((0, 4.5, 20), ("sign", "exponent", "mantissa"))
+    right.set_xticks([])
+    right.grid(visible=False)
+    label(right, "The bits that changed are red", "60 of the weights, 32 bits each", "")
+    show_cover()
 
 
 def loss_curves(
@@ -98,7 +119,7 @@ def before_nan(runs: Mapping[str, Sequence[float]], last: int, title: str) -> Fi
         steps = np.arange(-len(finite), 0)
         axes.semilogy(steps, finite, color=colour, linestyle=dashes, marker="o", label=name)
     label(axes, title, "steps before the first nan", "loss [nats/token] (log scale)")
-    axes.legend()
+    label_ends(axes)
     return drawing
 
 

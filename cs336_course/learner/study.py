@@ -1,8 +1,9 @@
 """Manage the learner's copy of the notebooks and the record of passed exercises.
 
 Learners edit a copy of the notebooks that git ignores, so `git pull` never conflicts with their
-edits. The copy is next to the original folder, so relative links work in both. This module reads
-notebooks as plain JSON, so that the course opens quickly.
+edits. The copy is next to the original folder, so relative links work in both. It has no outputs,
+which would answer the predictions, and no notes for teachers. This module reads notebooks as plain
+JSON, so that the course opens quickly.
 """
 
 import argparse
@@ -24,6 +25,9 @@ from cs336_lib.data.corpus import DATA
 from cs336_lib.io import locked, read_json, sha256, write_atomic
 
 COURSE, MINE = Path("notebooks"), Path("my_notebooks")
+LECTURES = Path("my_lectures")  # a copy for teachers, with outputs and notes
+NOTE = "For the instructor: "  # begins a cell that only teachers need
+COVER = "cover"  # tag of a cell whose output a learner sees before running it
 CREATE = "here; create it with `cs336 lab`, or `make lab` in a clone"
 # A wheel has the notebooks among its data, the repository beside them.
 SHIPPED = next(f for f in (DATA / COURSE, DATA.parent / COURSE) if f.is_dir())
@@ -91,12 +95,19 @@ def describe(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: not a notebook") from None
     return {
         "file": sha256(path),
-        "cells": hashlib.sha256(json.dumps(sources).encode()).hexdigest(),
+        "cells": checksum(sources),
+        "shown": checksum([each for each in sources if not each[1].startswith(NOTE)]),
         "exercises": [name for name in named if name],
+        "parts": [mark["exercise"] for mark in marks if "part" in mark and "exercise" in mark],
         "predictions": asked,
         "sections": {n: section_of(cells[:i]) for i, n in enumerate(named) if n},
         "hints": [n for i, n in enumerate(named) if n and is_hint(cells[i + 1 : i + 2])],
     }
+
+
+def checksum(sources: Sequence[tuple[str, str]]) -> str:
+    """Return a checksum of the types and sources of cells."""
+    return hashlib.sha256(json.dumps(sources).encode()).hexdigest()
 
 
 def section_of(cells: Sequence[Mapping[str, Any]]) -> str:
@@ -113,7 +124,7 @@ def is_hint(cells: Sequence[Mapping[str, Any]]) -> bool:
 def is_touched(path: Path, copied: Mapping[str, Any]) -> bool:
     """Return whether the learner has edited a cell of a copied notebook."""
     try:
-        return describe(path)["cells"] != copied.get("cells")
+        return describe(path)["cells"] not in (copied.get("cells"), copied.get("shown"))
     except UserError:
         return True
 
@@ -176,9 +187,9 @@ def copy_all(sources: Sequence[Path], mine: Path) -> list[str]:
             copies[name] = new  # the course has no newer version
         elif copy.exists() and is_touched(copy, old):
             kept.append(source.stem)
-            copies[name] = new | {"file": "", "cells": ""} | old
+            copies[name] = new | dict.fromkeys(("file", "cells", "shown"), "") | old
         else:
-            replace_whole(copy, as_copy(source))
+            replace_whole(copy, as_copy(source, mine))
             copies[name] = new
     for style in sources[0].parent.glob("rise.css"):  # RISE looks for it beside the notebook
         replace_whole(mine / style.name, style.read_bytes())
@@ -211,7 +222,7 @@ def reset(name: str, course: Path = COURSE, mine: Path = MINE) -> tuple[Path, Pa
         if copy.exists() and not is_fresh(copy, source):
             kept = new_name(mine / f"{stem}_{datetime.now():%Y-%m-%d_%H%M%S}.ipynb")
             os.replace(copy, kept)
-        replace_whole(copy, as_copy(source))
+        replace_whole(copy, as_copy(source, mine))
         write_copies(mine, read_copies(mine) | {copy.name: describe(source)})
     return copy, kept
 
@@ -222,9 +233,26 @@ def new_name(path: Path) -> Path:
     return next(free for free in chain([path], numbered) if not free.exists())
 
 
-def as_copy(source: Path) -> bytes:
-    """Return the content of a notebook, with the version of this Python in its metadata."""
+def for_learners(notebook: dict[str, Any]) -> dict[str, Any]:
+    """Return a notebook without outputs and without the notes for teachers."""
+    kept = []
+    for cell in notebook["cells"]:
+        if "".join(cell["source"]).startswith(NOTE):
+            continue
+        if cell["cell_type"] == "code" and COVER not in cell["metadata"].get("tags", []):
+            cell = cell | {"outputs": [], "execution_count": None}
+        kept.append(cell)
+    return notebook | {"cells": kept}
+
+
+def as_copy(source: Path, folder: Path) -> bytes:
+    """Return what a folder gets of a notebook, with the version of this Python in its metadata.
+
+    Only `LECTURES` gets the outputs and the notes for teachers.
+    """
     notebook = json.loads(source.read_text(encoding="utf-8"))
+    if folder.name != LECTURES.name:
+        notebook = for_learners(notebook)
     notebook["metadata"]["language_info"] = LANGUAGE
     # in the form that Jupyter writes
     text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True)
@@ -233,7 +261,7 @@ def as_copy(source: Path) -> bytes:
 
 def is_fresh(copy: Path, source: Path) -> bool:
     """Return whether a copy is identical to the notebook of the course."""
-    return copy.read_bytes() in (source.read_bytes(), as_copy(source))
+    return copy.read_bytes() in (source.read_bytes(), as_copy(source, copy.parent))
 
 
 def replace_whole(target: Path, content: bytes) -> None:
@@ -346,6 +374,32 @@ def progress(folder: Path) -> Progress:
     }
 
 
+def what_next(folder: Path, name: str) -> list[str]:
+    """Return where an exercise that was passed leaves the learner, in a sentence or two.
+
+    It is empty if `folder` isn't a learner's copy.
+    """
+    found = progress(folder)
+    passed = {e.name for listed in found.values() for e in listed if e.verdict == PASSED} | {name}
+    here = next((names for listed in found.values() if name in (names := names_of(listed))), [])
+    if not here:
+        return []
+    left = [each for each in here if each not in passed]
+    said = [f"{len(here) - len(left)} of {len(here)} in this notebook"]
+    if left:
+        said[0] += f", next: {left[0]}"
+    parts = [part for copied in contents(folder).values() for part in copied.get("parts", [])]
+    if name in parts:
+        mine = len(passed.intersection(parts))
+        said.append(f"You have written {mine} of {len(parts)} parts of your train_gpt2.py")
+    return [f"{each}." for each in said]
+
+
+def names_of(exercises: Sequence[Exercise]) -> list[str]:
+    """Return the names of exercises."""
+    return [exercise.name for exercise in exercises]
+
+
 def read_rows(path: Path, names: Sequence[str]) -> list[dict[str, str]]:
     """Read the fields `names` from each line of a record. Incomplete lines are ignored.
 
@@ -445,19 +499,21 @@ def find() -> Path:
     raise UserError(f"no {MINE} {CREATE}")
 
 
-def update_and_report(course: Path) -> None:
-    """Update the learner's copy, and print which edited notebooks have a newer version."""
-    if kept := update(course):
+def update_and_report(course: Path, mine: Path = MINE) -> None:
+    """Update the copy, and print which edited notebooks have a newer version."""
+    if kept := update(course, mine):
         command = "make reset NOTEBOOK=" if course == COURSE else "cs336 lab --reset "
+        if mine == LECTURES:
+            command = "cs336 lab --lectures --reset "
         print(
             f"Yours, though the course has newer ones: {', '.join(kept)}. "
             f"`{command}{kept[0]}` takes the new one and keeps your copy."
         )
 
 
-def reset_and_report(name: str, course: Path) -> None:
+def reset_and_report(name: str, course: Path, mine: Path = MINE) -> None:
     """Restore a notebook, and print where the edited one is."""
-    fresh, old = reset(name, course)
+    fresh, old = reset(name, course, mine)
     print(f"{fresh} is as the course has it" + (f"; yours is now {old}" if old else ""))
 
 

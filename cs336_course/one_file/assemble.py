@@ -1,4 +1,4 @@
-"""Assemble the one-file trainer that a learner writes in notebooks 07 to 10."""
+"""Assemble the one-file trainers that a learner writes in notebooks 07 to 10 and 09b."""
 
 import ast
 import builtins
@@ -17,98 +17,12 @@ from typing import Any
 from cs336_course.learner import study
 from cs336_course.one_file import answers, cell_slice
 from cs336_course.one_file.answers import UNTOUCHED
-from cs336_lib.config import UserError
+from cs336_course.one_file.recipes import RECIPES, Recipe
 from cs336_lib.io import write_atomic
 
-NOTEBOOKS = ("07", "07a", "08", "09", "10")  # those that hold parts
-FIRST, LAST = NOTEBOOKS[0], NOTEBOOKS[-1]
 WRONG = "yours isn't right yet"
 NO_CELL = "your notebook has no cell for"
 NO_NOTEBOOK = "this folder has no notebook"
-
-HEADER = '''"""Train GPT-2 in one file, on one device or on many.
-
-    python train_gpt2.py --data fineweb
-    torchrun --standalone --nproc-per-node=8 train_gpt2.py --data fineweb --micro-batch-size=64
-
-The defaults are GPT-2 124M's recipe. The same command resumes a run that was interrupted.
-"""
-
-import json
-import math
-import os
-import time
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # so that torch's waiting threads sleep
-
-import numpy as np
-import tiktoken
-import torch
-import torch.distributed as dist
-import torch.nn.functional as F
-import tyro
-from einops import rearrange
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
-
-
-@dataclass(frozen=True)
-class Config:
-    """The model's shape and the recipe."""
-
-    data: str = "fineweb"  # folder of shards of tokens, which `cs336 prepare` writes
-    out: str = "log"  # folder of the log, the checkpoint and the weights
-    init_from: str = ""  # model.safetensors of an earlier run or of a Hugging Face GPT-2
-    hellaswag: str = ""  # HellaSwag's examples, in JSON lines
-    prompt: str = "Hello, I'm a language model,"  # which evaluations continue ("": a new text)
-    n_layer: int = 12
-    n_head: int = 12
-    n_embd: int = 768
-    block_size: int = 1024
-    vocab_size: int = 50257  # of GPT-2's tokenizer; data in letters bring their own
-    max_steps: int = 19073  # of 524,288 tokens each, so 10 billion in all
-    batch_tokens: int = 524288
-    micro_batch_size: int = 16
-    learning_rate: float = 6e-4
-    min_learning_rate: float = 6e-5
-    warmup_steps: int = 715
-    weight_decay: float = 0.1
-    grad_clip: float = 1.0  # 0 doesn't clip
-    seed: int = 1337
-    eval_every: int = 1000  # steps between evaluations, each of which saves the run
-    eval_tokens: int = 10485760
-    bf16: bool = torch.cuda.is_available()
-    compile: bool = torch.cuda.is_available()
-
-    @property
-    def padded_vocab_size(self) -> int:  # a multiple of 64 is faster on a GPU
-        return -(-self.vocab_size // 64) * 64
-'''
-
-# The file's sections, and the parts in each. A part that isn't named comes last.
-OUTLINE = {
-    "Model": (
-        "embed",
-        "attention",
-        "causal_self_attention",
-        "mlp",
-        "block",
-        "init_weights",
-        "gpt",
-        "is_linear",
-        "published_weights",
-        "load_weights",
-        "nucleus",
-        "generate",
-    ),
-    "Data": ("tokenizer", "tokens", "windows", "processes", "micro_batches", "ahead"),
-    "Optimizer": ("learning_rate", "parameter_groups", "make_optimizer", "update"),
-    "Evaluation": ("evaluate", "ending_losses", "hellaswag"),
-    "Loop": ("backward", "train", "fast", "save", "resume", "report", "main"),
-}
-
 FOOTER = """if __name__ == "__main__":
     main(tyro.cli(Config))
 """
@@ -200,26 +114,32 @@ def is_import(node: ast.stmt) -> bool:
     return isinstance(node, (ast.Import, ast.ImportFrom)) and not is_ours
 
 
-def parts(folder: Path | None, until: str = LAST) -> list[Part]:
-    """Read the parts from notebooks 07 to `until` in `folder`.
+def parts(folder: Path | None, until: str = "", recipe: str = "gpt2") -> list[Part]:
+    """Read the parts of a file from the notebooks in `folder`.
 
     The course's notebooks say which parts there are. If the learner's code for an exercise passes
     the check, it is used. Otherwise, the printed solution is used. Without a folder, the notebooks
     are those beside the kernel's notebook, and the course's for those that aren't there.
 
+    Args:
+        folder: Folder of the notebooks.
+        until: Last notebook to take parts from (default: the recipe's last).
+        recipe: Name of the file's recipe in `RECIPES`.
+
     Raises:
         FileNotFoundError: If a notebook is missing.
-        UserError: If a file isn't a notebook.
+        UserError: If a file isn't a notebook, or if the recipe has no notebook `until`.
     """
-    found: dict[str, Part] = {}
+    file, found = RECIPES[recipe], dict[str, Part]()
     with answers.Process() as process:
-        for number in (number for number in NOTEBOOKS if number <= until):
-            for part in read_notebook(open_notebook(folder, number), found, process):
+        for number in file.notebooks_until(until):
+            book = open_notebook(folder, number)
+            for part in read_notebook(book, file, found, process):
                 earlier = found.get(part.name)
                 if earlier and earlier.is_mine and not (part.is_mine or part.replaces):
                     part = replace(earlier, later=part.missing)
                 found[part.name] = part
-    return list(found.values())
+    return [part for name, part in found.items() if name not in file.replaced]
 
 
 def open_notebook(folder: Path | None, number: str) -> Notebook:
@@ -256,22 +176,23 @@ def copy_of(course: Path, place: Path) -> Path | None:
 
 
 def read_notebook(
-    book: Notebook, found: Mapping[str, Part], process: answers.Process
+    book: Notebook, file: Recipe, found: Mapping[str, Part], process: answers.Process
 ) -> Iterator[Part]:
     """Yield the parts of a notebook, in the order of the course.
 
     Args:
         book: The notebook.
+        file: Recipe of the file.
         found: Earlier parts, to which the caller adds those that this yields.
         process: Process that runs the learner's code.
     """
     for cell in book.course:
         marks = cell["metadata"].get("cs336", {})
-        if "part" not in marks:
+        if "part" not in marks or not file.reads(marks["part"]):
             continue
         name, source = marks["part"], "".join(cell["source"]).strip()
         others = (part.code for part in found.values() if part.name != name)
-        before = "\n\n\n".join([HEADER, *others])
+        before = "\n\n\n".join([file.header, *others])
         if "exercise" in marks:
             code, missing = exercise(book, marks["exercise"], source, before, process)
             is_changed = False
@@ -368,15 +289,15 @@ def solution(cells: Sequence[Mapping[str, Any]], exercise: str) -> str:
     return ""
 
 
-def text(found: list[Part]) -> str:
+def text(found: list[Part], recipe: str = "gpt2") -> str:
     """Join parts into the text of a file, in sections.
 
     If the learner wrote at least one part, comments mark the reference solutions.
     """
     marked = any(part.is_mine for part in found)
     left = {part.name: part for part in found}
-    pieces = []
-    for section, names in OUTLINE.items():
+    pieces, file = [], RECIPES[recipe]
+    for section, names in file.outline.items():
         here = [left.pop(name) for name in names if name in left]
         if here:
             pieces.append(f"# {f' {section} ':=^94}")
@@ -385,7 +306,7 @@ def text(found: list[Part]) -> str:
     if any(part.name == "main" for part in found):
         pieces.append(FOOTER)
     body = "\n\n\n".join(pieces)
-    return f"{header(body)}\n\n\n{body.rstrip()}\n"
+    return f"{header(body, file.header)}\n\n\n{body.rstrip()}\n"
 
 
 def marked_code(part: Part) -> str:
@@ -394,12 +315,12 @@ def marked_code(part: Part) -> str:
     return mark + part.code
 
 
-def header(body: str) -> str:
-    """Return the header without the imports and the settings that the body doesn't use."""
+def header(body: str, whole: str) -> str:
+    """Return the whole header without the imports and the settings that the body doesn't use."""
     lines = []
-    for line in HEADER.rstrip().splitlines():
+    for line in whole.rstrip().splitlines():
         if found := re.match(r"(from \S+ import|import) (.+)", line):
-            names = [name for name in found[2].split(", ") if is_used(name, HEADER + body)]
+            names = [name for name in found[2].split(", ") if is_used(name, whole + body)]
             if not names:
                 continue
             line = f"{found[1]} {', '.join(names)}"
@@ -420,7 +341,11 @@ def is_used(name: str, text: str) -> bool:
 
 
 def write(
-    path: Path, folder: Path | None = None, overwrite: bool = False, until: str = LAST
+    path: Path,
+    folder: Path | None = None,
+    overwrite: bool = False,
+    until: str = "",
+    recipe: str = "gpt2",
 ) -> list[Part]:
     """Assemble the file, and return its parts.
 
@@ -428,7 +353,8 @@ def write(
         path: File to write.
         folder: Folder of the notebooks (default: as in `parts`).
         overwrite: Whether to replace an existing file.
-        until: Last notebook to take parts from. Since 08 the file can be run.
+        until: Last notebook to take parts from, as in `parts`. Since 08 GPT-2's file can be run.
+        recipe: Name of the file's recipe.
 
     Raises:
         FileExistsError: If the file exists and `overwrite` is off.
@@ -436,12 +362,12 @@ def write(
     """
     if path.exists() and not overwrite:
         raise FileExistsError(f"{path} exists; pass --overwrite, or another name with --out")
-    found = parts(folder, until)
-    write_atomic(path, text(found))
+    found = parts(folder, until, recipe)
+    write_atomic(path, text(found, recipe))
     return found
 
 
-def module(until: str = LAST, folder: Path | None = None) -> ModuleType:
+def module(until: str = "", folder: Path | None = None, recipe: str = "gpt2") -> ModuleType:
     """Assemble the parts up to notebook `until`, and import them as a module.
 
     It prints which answers it doesn't use.
@@ -449,27 +375,26 @@ def module(until: str = LAST, folder: Path | None = None) -> ModuleType:
     Example:
         >>> model = assemble.module("07").GPT(GPTConfig())
     """
-    if not FIRST <= until <= LAST:
-        raise UserError(f"until is {until!r}; a notebook from 07 to 10 expected")
-    made = ModuleType("train_gpt2")
-    found = parts(folder, until)
+    file = RECIPES[recipe]
+    made = ModuleType(file.module)
+    found = parts(folder, until, recipe)
     for row in remarks(found):
         print(row)
-    pieces = [HEADER, *(part.code for part in found)]
+    pieces = [file.header, *(part.code for part in found)]
     sys.modules[made.__name__] = made  # dataclasses look their module up
     exec("\n\n\n".join(pieces), made.__dict__)
     return made
 
 
-def progress(until: str = LAST, folder: Path | None = None) -> str:
+def progress(until: str = "", folder: Path | None = None, recipe: str = "gpt2") -> str:
     """Describe the length of the assembled file, and which parts the learner wrote."""
-    return describe(parts(folder, until))
+    return describe(parts(folder, until, recipe), recipe)
 
 
-def describe(found: list[Part]) -> str:
+def describe(found: list[Part], recipe: str = "gpt2") -> str:
     """Summarize which parts the learner wrote, and why other parts use the reference solution."""
-    lines = sum(1 for line in text(found).splitlines() if line.strip())
-    rows = [f"train_gpt2.py: {len(found)} parts, {lines} lines without the blank ones"]
+    lines = sum(1 for line in text(found, recipe).splitlines() if line.strip())
+    rows = [f"{RECIPES[recipe].file}: {len(found)} parts, {lines} lines without the blank ones"]
     groups: dict[str, list[str]] = {"yours": [], "given": [], "from the solutions": []}
     for part in found:
         if part.missing.startswith(NO_NOTEBOOK) or part.missing in ("", UNTOUCHED):

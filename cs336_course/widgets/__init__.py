@@ -9,6 +9,7 @@ from cs336_course.widgets.number import float_bits
 from cs336_course.widgets.pattern import einops_pattern
 from cs336_course.widgets.price import first_bill
 from cs336_course.widgets.race import optimizer_race
+from cs336_course.widgets.writing import writer
 
 __all__ = [
     "attention_and_sampling",
@@ -20,4 +21,5 @@ __all__ = [
     "optimizer_race",
     "strides",
     "training_budget",
+    "writer",
 ]

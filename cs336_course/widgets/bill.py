@@ -45,6 +45,23 @@ PARTS = {  # of a step
     "data": "waiting for data parallelism",
     "update": "update",
 }
+PRESETS = {
+    "Llama 3.1 405B": {
+        **{"model": "Llama 3.1 405B", "tokens": "15T", "cluster": "H100, InfiniBand NDR"},
+        **{"devices": "16,384", "tensor": "8", "pipeline": "16", "schedule": "interleaved"},
+        **{"sharded": SHARDING[2], "batch": "2,048", "recompute": "nothing"},
+    },
+    "DeepSeek-V3": {  # the paper recomputes less, and multiplies in FP8
+        **{"model": "DeepSeek-V3", "tokens": "15T", "cluster": "H800, InfiniBand NDR"},
+        **{"devices": "2,048", "tensor": "1", "pipeline": "16", "schedule": "zero bubble (ZB-H1)"},
+        **{"sharded": SHARDING[1], "batch": "8,192", "recompute": "all"},
+    },
+    "GPT-2 on 8 A100s": {
+        **{"model": "GPT-2 124M", "tokens": "10B", "cluster": "A100, InfiniBand HDR"},
+        **{"devices": "8", "tensor": "1", "pipeline": "1", "schedule": "1F1B"},
+        **{"sharded": SHARDING[0], "batch": "512", "recompute": "nothing"},
+    },
+}
 RECOMPUTE: dict[str, Recompute] = {"nothing": "none", "attention": "selective", "all": "full"}
 
 
@@ -130,7 +147,7 @@ class ModelBill(Explorer):
             choice("recompute", "recomputed", list(RECOMPUTE)),
             slider("price", "per device-hour", list(PRICES)),
         ]
-        super().__init__("model-bill", "The bill of a model", controls, values)
+        super().__init__("model-bill", "The bill of a model", controls, values, PRESETS)
 
     def bill(self, values: Values) -> Bill:
         """Work out the bill from the values of the controls."""
@@ -173,7 +190,7 @@ class ModelBill(Explorer):
         )
 
     def view(self, values: Values) -> View:
-        """Return tables of the run and its traffic, and bars of a step's time and memory."""
+        """Return bars of a step's time and memory, and tables of the run and its traffic."""
         found = self.bill(values)
         layout, a = found.work.layout, found.work.architecture
         hours = found.seconds / 3600 * layout.devices
@@ -186,18 +203,18 @@ class ModelBill(Explorer):
         ]
         sent = [(kind, gigabytes(size)) for kind, size in found.traffic.items() if size]
         sent = sent or [("nothing", "")]
-        note = "Sent by each device in a step. The stroke is a device's memory."
+        note = "The stroke is a device's memory. Below is what each device sends in a step."
         return View(
             self.sentence(values),
-            tag(
+            bar("time of a step", found.seconds_by_part, "s")
+            + bar("memory of a device", found.memory, "B", found.cluster.device.memory)
+            + tag("div", note, class_="cs336-faint")
+            + tag(
                 "div",
                 table(facts) + table(sent, ("sent for", "")),
                 class_="cs336-row",
                 style="gap: 50px",
-            )
-            + bar("time of a step", found.seconds_by_part, "s")
-            + bar("memory of a device", found.memory, "B", found.cluster.device.memory)
-            + tag("div", note, class_="cs336-faint"),
+            ),
         )
 
     def figure(self, values: Values) -> Figure:
@@ -230,8 +247,11 @@ def bar(name: str, parts: dict[str, float], unit: str, limit: float | None = Non
     if limit:
         pieces += tag("span", class_="cs336-limit", style=f"left: {scale * limit:.2f}%")
     legend = " ".join(
-        tag("span", class_="cs336-swatch", style=f"background: {colours[kind]}")
-        + f"{kind} {gigabytes(size) if unit == 'B' else digits(size) + ' s'}"
+        tag(
+            "span",
+            tag("span", class_="cs336-swatch", style=f"background: {colours[kind]}")
+            + f"{kind} {gigabytes(size) if unit == 'B' else digits(size) + ' s'}",
+        )
         for kind, size in parts.items()
         if size > 0.002 * total
     )

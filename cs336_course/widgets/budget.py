@@ -28,6 +28,21 @@ DEVICES = {f"{2**k:,}": 2**k for k in range(16)}
 UTILISATION = {f"{percent} %": percent / 100 for percent in range(5, 75, 5)}
 PRICES = {f"${price:g}": price for price in (0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)}
 SHARDING = ("nothing", "state (ZeRO-1)", "+ gradients (ZeRO-2)", "+ weights (ZeRO-3)")
+ONE_COPY = {"optimizer": "adamw", "precision": "mixed", "sharded": SHARDING[0]}
+PRESETS = {
+    "GPT-2 on 8 A100s": {
+        **{"parameters": "124M", "tokens": "10B", "hardware": DATASHEET["a100"].name},
+        **{"devices": "8", "mfu": "40 %", "price": "$2", **ONE_COPY},
+    },
+    "fits a gaming GPU": {
+        **{"parameters": "774M", "tokens": "2.5B", "hardware": DATASHEET["rtx 4090"].name},
+        **{"devices": "1", "mfu": "40 %", "price": "$0.5", **ONE_COPY},
+    },
+    "Llama 3.1 405B": {
+        **{"parameters": "405B", "tokens": "15T", "hardware": DATASHEET["h100"].name},
+        **{"devices": "16,384", "mfu": "40 %", "price": "$2", **ONE_COPY, "sharded": SHARDING[3]},
+    },
+}
 HARDWARE = {sheet.name: key for key, sheet in DATASHEET.items()}
 
 
@@ -127,7 +142,7 @@ class TrainingBudget(Explorer):
             ),
             choice("sharded", "sharded", SHARDING),
         ]
-        super().__init__("training-budget", "Training budget", controls, values)
+        super().__init__("training-budget", "Training budget", controls, values, PRESETS)
 
     def budget(self, values: Values) -> Budget:
         """Compute the budget from the values of the controls."""
@@ -153,7 +168,7 @@ class TrainingBudget(Explorer):
         )
 
     def view(self, values: Values) -> View:
-        """Return a table of time and price, and a bar that shows the memory."""
+        """Return a bar that shows the memory, and a table of time and price."""
         found = self.budget(values)
         hours = found.seconds / 3600 * DEVICES[values["devices"]]
         facts = [
@@ -182,9 +197,9 @@ class TrainingBudget(Explorer):
         note = "Each device's memory; the stroke is what it has. Activations come on top."
         return View(
             self.sentence(values),
-            tag("div", table(facts) + table(kinds), class_="cs336-row", style="gap: 6px 50px")
-            + tag("div", pieces + limit, class_="cs336-track", role="img", aria_label="memory")
-            + tag("div", note, class_="cs336-faint"),
+            tag("div", pieces + limit, class_="cs336-track", role="img", aria_label="memory")
+            + tag("div", note, class_="cs336-faint")
+            + tag("div", table(facts) + table(kinds), class_="cs336-row", style="gap: 6px 50px"),
         )
 
     def figure(self, values: Values) -> Figure:

@@ -23,6 +23,11 @@ PATTERNS = (
     "i k, k j -> i k j",
     "i k, k i ->",
 )
+PRESETS = {  # the matrices are called a and b
+    "a @ b": {"pattern": "i k, k j -> i j"},
+    "a @ b.T": {"pattern": "i k, j k -> i j"},
+    "a.T @ b": {"pattern": "i k, i j -> k j"},
+}
 MOST_STEPS = 12
 Index = tuple[int, ...]
 
@@ -111,9 +116,8 @@ class EinsumSteps(Explorer):
             choice("pattern", "pattern", PATTERNS),
             slider("step", "step", [str(number) for number in range(MOST_STEPS + 1)]),
         ]
-        super().__init__(
-            "einsum", "einsum, step by step", controls, {"pattern": pattern, "step": str(step)}
-        )
+        values = {"pattern": pattern, "step": str(step)}
+        super().__init__("einsum", "einsum, step by step", controls, values, PRESETS)
 
     def settle(self, values: dict[str, str], changed: set[str]) -> dict[str, str]:
         """Start again with a new pattern, and stay within its steps."""
@@ -152,7 +156,7 @@ class EinsumSteps(Explorer):
             )
         ]
         row = tag("div", "".join(panels), class_="cs336-row", style="gap: 30px")
-        return View(said, tag("div", moves, class_="cs336-row") + row)
+        return View(said, row + tag("div", moves, class_="cs336-row"))
 
     def grids(self, pattern: str, now: Moment) -> list[str]:
         """Return the grids of both inputs and of the result."""

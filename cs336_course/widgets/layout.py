@@ -20,6 +20,13 @@ METHODS = set(
     "T mT t transpose swapaxes movedim permute view reshape flatten unflatten squeeze unsqueeze "
     "expand select narrow diagonal unfold as_strided contiguous clone flip roll repeat".split()
 )
+EXAMPLES = {
+    "transpose": "x.T",
+    "every other column": "x[:, ::2]",
+    "one row, three times": "x[0].expand(3, 4)",
+    "diagonal": "x.diagonal()",
+    "sliding windows": "x.unfold(1, 2, 1)",
+}
 SYNTAX = (
     *(ast.Expression, ast.Name, ast.Attribute, ast.Call, ast.keyword, ast.Subscript, ast.Slice),
     *(ast.Tuple, ast.List, ast.Constant, ast.UnaryOp, ast.USub, ast.Load),
@@ -92,7 +99,8 @@ class Strides(Explorer):
         self.base = numbers(shape)
         values = {"expression": expression, "element": ""}
         title = f"Strides: x = (10 * torch.arange({self.base.numel()}.)).view{tuple(shape)}"
-        super().__init__("strides", title, [text("expression", "a view of x")], values)
+        presets = {name: {"expression": example} for name, example in EXAMPLES.items()}
+        super().__init__("strides", title, [text("expression", "a view of x")], values, presets)
 
     def settle(self, values: dict[str, str], changed: set[str]) -> dict[str, str]:
         """Select the first element of a new view."""
@@ -166,12 +174,12 @@ class Strides(Explorer):
         label = tag("div", "storage, slot by slot", class_="cs336-faint")
         wanted = tag("div", html.escape(values["expression"]), class_="cs336-faint")
         choices = tag("div", buttons, class_="cs336-row", style="gap: 6px")
-        return View(said, choices + label + row + wanted + columns)
+        return View(said, label + row + wanted + columns + choices)
 
     def paint(self, slot: int, flat: Tensor) -> str:
         """Return the CSS style of a cell that reads `slot`. The text is black."""
         part = round(55 * slot / max(1, len(flat) - 1))
-        return f"background: color-mix(in srgb, #56b4e9 {35 + part}%, white)"
+        return f"background: color-mix(in srgb, var(--cs336-sky) {35 + part}%, white)"
 
     def figure(self, values: Values) -> Figure:
         """Draw a 2-D view with its strides, and other views as a plain grid."""

@@ -26,6 +26,15 @@ TEMPERATURES = [f"{t:g}" for t in (0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 1, 1.2, 1.5, 2,
 TOP_K = ["off", *(str(k) for k in (1, 2, 3, 5, 10, 20, 40))]
 TOP_P = ["off", *(f"{p:g}" for p in (0.99, 0.95, 0.9, 0.8, 0.6, 0.4, 0.2))]
 
+PURE = {"temperature": "1", "top_k": "off", "top_p": "off"}
+PRESETS = {
+    "as the model says": PURE,
+    "greedy": {**PURE, "top_k": "1"},
+    "temperature 0.5": {**PURE, "temperature": "0.5"},
+    "top-k 5": {**PURE, "top_k": "5"},
+    "top-p 0.8": {**PURE, "top_p": "0.8"},
+}
+
 
 @torch.no_grad()
 def read(
@@ -88,9 +97,8 @@ class AttentionAndSampling(Explorer):
             slider("top_k", "top-k", TOP_K),
             slider("top_p", "top-p", TOP_P),
         ]
-        knobs = {"temperature": "1", "top_k": "off", "top_p": "off"}
-        values = {"text": words, "layer": str(layer), "head": "0", **knobs}
-        super().__init__("attention", "Attention and sampling", controls, values)
+        values = {"text": words, "layer": str(layer), "head": "0", **PURE}
+        super().__init__("attention", "Attention and sampling", controls, values, PRESETS)
 
     def read(self, words: str) -> tuple[Tensor, Tensor, list[str]]:
         """Return the attention weights, the next-token logits and the tokens of a text.

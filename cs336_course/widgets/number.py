@@ -24,6 +24,14 @@ FORMATS = {
     )
 }
 MOST_BITS = 36  # characters of a bit pattern in the table; fp32 with its two spaces has 34
+PRESETS = {
+    "0.1": {"number": "0.1"},
+    "fp16’s largest": {"number": "65504.0", "format": "fp16"},
+    "fp32’s smallest": {"number": "1e-45", "format": "fp32"},
+    "2²⁴ + 1": {"number": "16777217", "format": "fp32"},
+    "infinity": {"number": "inf", "format": "fp32"},
+    "NaN": {"number": "nan", "format": "fp32"},
+}
 FIELDS = ("sign", "exponent", "mantissa")
 COLOURS = (plots.SIGN, plots.EXPONENT, plots.MANTISSA)
 
@@ -90,7 +98,7 @@ class FloatBits(Explorer):
     def __init__(self, value: float, number: str):
         controls = [text("number", "number"), choice("format", "format", list(FORMATS))]
         values = {"number": repr(value), "format": number, "code": ""}
-        super().__init__("float-bits", "Float bits", controls, values)
+        super().__init__("float-bits", "Float bits", controls, values, PRESETS)
 
     def settle(self, values: dict[str, str], changed: set[str]) -> dict[str, str]:
         """Update the bits if the number changed, or the number if a bit changed."""

@@ -29,6 +29,13 @@ OPERATIONS = {
     "reduce mean": partial(einops.reduce, reduction="mean"),
     "reduce max": partial(einops.reduce, reduction="max"),
 }
+PRESETS = {  # operation, pattern, shape and sizes
+    "split heads": ("rearrange", "seq (head dim) -> head seq dim", "3 8", "head=2"),
+    "merge heads": ("rearrange", "head seq dim -> seq (head dim)", "2 3 4", ""),
+    "transpose": ("rearrange", "row column -> column row", "3 4", ""),
+    "max pooling": ("reduce max", "(h a) (w b) -> h w", "4 4", "a=2, b=2"),
+    "repeat": ("repeat", "row column -> row (column n)", "2 3", "n=2"),
+}
 
 
 class Moved(NamedTuple):
@@ -65,7 +72,7 @@ def read_sizes(words: str) -> dict[str, int]:
         UserError: If the text isn't a list of name=size.
     """
     parts = [part for part in re.split(r"[\s,]+", re.sub(r"\s*=\s*", "=", words)) if part]
-    if not all(re.fullmatch(r"[a-z_]\w*=\d+", part) for part in parts):
+    if not all(re.fullmatch(r"[a-z_]\w*=[1-9]\d*", part) for part in parts):
         raise UserError(
             f"sizes {words!r} are not of the form name=size; try head=2, or leave it empty"
         )
@@ -136,7 +143,8 @@ class EinopsPattern(Explorer):
             text("sizes", "sizes"),
         ]
         values = {"operation": operation, "pattern": pattern, "shape": shape, "sizes": sizes}
-        super().__init__("einops", "einops patterns", controls, {**values, "chosen": ""})
+        presets = {name: dict(zip(values, preset, strict=True)) for name, preset in PRESETS.items()}
+        super().__init__("einops", "einops patterns", controls, {**values, "chosen": ""}, presets)
 
     def settle(self, values: dict[str, str], changed: set[str]) -> dict[str, str]:
         """Clear the selection if a value other than the selection has changed."""

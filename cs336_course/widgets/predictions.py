@@ -2,24 +2,46 @@
 
 The cell contains the options. To hide the correct answer from the reader, it is stored with the
 topic in the cell metadata, as in `{"cs336": {"prediction": "bf16_sum", "answer": "256", "topic":
-"precision"}}`. `cs336 check` compares the correct answer with the reader's first guess.
+"precision", "why": {"4000": "It is the exact sum."}}}`, where `why` says of each wrong option why
+it looked right. A click on an option is final. The next cell that runs computes the answer, and
+then the card says whether the guess was right. `cs336 check` compares the answer with the reader's
+first guess.
 """
 
 import asyncio
 import html
 import json
 import re
+from dataclasses import dataclass, field
 from pathlib import Path
 from string import ascii_uppercase
+from typing import Any
 
 import matplotlib.pyplot as plt
+from IPython.core.getipython import get_ipython
 from matplotlib.figure import Figure
 
 from cs336_course.learner import study
 from cs336_course.widgets.widget import Explorer, Values, View, choice, code, tag
 
 MINE, HANDS, LIVE = "my guess", "count hands", "live votes"
+MARKS = {"": "", "✓": "(right)", "✗": "(not this time)"}
 SYMBOLS = {r"\infty": "∞", r"\sqrt{d}": "√d", "$": ""}  # phones show no formulas
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a notebook says about a prediction.
+
+    Attributes:
+        question: The question, as in the text before the options.
+        answer: The right option.
+        why: Maps a wrong option to a sentence on why it looks right.
+    """
+
+    question: str = ""
+    answer: str = ""
+    why: dict[str, str] = field(default_factory=dict)
 
 
 class Prediction(Explorer):
@@ -36,11 +58,28 @@ class Prediction(Explorer):
     def __init__(self, name: str, options: tuple[str, ...]):
         self.name, self.options = name, options
         self.poll = None
+        self.asked: Asked | None = (
+            None  # what the notebook says, since a cell after this one has run
+        )
         none = ",".join("0" * len(options))
         values = {"mode": MINE, "pick": "", "guess": "", "hands": none, "votes": none}
         values |= {"address": "", "open": ""}
-        controls = [choice("mode", "mode", [MINE, HANDS, LIVE])]
-        super().__init__("prediction", "Your prediction", controls, values)
+        mode = choice("mode", "mode", [MINE, HANDS, LIVE]) | {"folded": "For a classroom"}
+        super().__init__("prediction", "Your prediction", [mode], values)
+        if shell := get_ipython():
+            shell.events.register("post_run_cell", self.wait)
+
+    def wait(self, _: Any) -> None:
+        """Wait for the next cell, when the prediction's own cell has run."""
+        events = get_ipython().events
+        events.unregister("post_run_cell", self.wait)
+        events.register("post_run_cell", self.resolve)
+
+    def resolve(self, _: Any) -> None:
+        """Tell whether the guess is right, after the next cell has run."""
+        get_ipython().events.unregister("post_run_cell", self.resolve)
+        self.asked = asked(study.here(), self.name)
+        self.answer({"pick": ""})
 
     def settle(self, values: dict[str, str], changed: set[str]) -> dict[str, str]:
         """Count a click on an option as the reader's guess or as one raised hand."""
@@ -57,6 +96,8 @@ class Prediction(Explorer):
         if changed != {"pick"} or pick not in self.options:
             return values
         if values["mode"] == MINE:
+            if values["guess"]:
+                return values  # the first guess counts
             study.record_guess(study.here(), self.name, pick)
             return {**values, "guess": pick}
         hands = [int(count) for count in values["hands"].split(",")]
@@ -76,9 +117,9 @@ class Prediction(Explorer):
             kernel = asyncio.get_running_loop()
 
             def show() -> None:
-                kernel.call_soon_threadsafe(self.answer, "votes", "")
+                kernel.call_soon_threadsafe(self.answer, {"votes": ""})
 
-            self.poll = votes.Poll(question(study.here(), self.name), self.options, show)
+            self.poll = votes.Poll(asked(study.here(), self.name).question, self.options, show)
         booth.open(self.poll)
         return booth.address
 
@@ -90,12 +131,15 @@ class Prediction(Explorer):
             counts = [hands + count for hands, count in zip(counts, votes, strict=True)]
         rows = []
         for letter, option, count in zip(ascii_uppercase, self.options, counts, strict=False):
+            mark = self.mark(option, values)
+            is_mine = values["mode"] == MINE and option == values["guess"]
             button = tag(
                 "button",
-                f"{letter} &nbsp; {html.escape(option)}",
-                class_="cs336-option" + (" cs336-chosen" if option == values["guess"] else ""),
-                aria_label=option,
-                aria_pressed=str(option == values["guess"]).lower(),
+                f"{letter} &nbsp; {html.escape(option)}" + tag("span", mark, class_="cs336-mark"),
+                class_="cs336-option" + (" cs336-chosen" if is_mine else ""),
+                aria_label=f"{option} {MARKS[mark]}".strip(),
+                aria_pressed=str(is_mine).lower(),
+                aria_disabled=str(values["mode"] == MINE and bool(values["guess"])).lower(),
                 data_key=option,
                 data_name="pick",
                 data_value=option,
@@ -111,9 +155,28 @@ class Prediction(Explorer):
             return View(f"Votes: {sum(counts)}. {state}", picture)
         if values["mode"] != MINE:
             return View(f"{sum(counts)} hands so far. Click an option for each hand.", picture)
-        if values["guess"]:
-            return View(f"You chose {values['guess']}. Run the next cell to see.", picture)
-        return View("Choose before you run the next cell.", picture)
+        return View(self.verdict(values["guess"]), picture)
+
+    def mark(self, option: str, values: Values) -> str:
+        """Return the sign behind an option, or "" while the answer is unknown."""
+        if not self.asked or values["mode"] != MINE or not values["guess"]:
+            return ""
+        if option == self.asked.answer:
+            return "✓"
+        return "✗" if option == values["guess"] else ""
+
+    def verdict(self, guess: str) -> str:
+        """Return what the card says about a guess, or what to do next."""
+        if not guess:
+            return "Choose before you run the next cell."
+        if not self.asked:
+            return f"You chose “{guess}”. Run the next cell to see."
+        if guess == self.asked.answer:
+            return f"You chose “{guess}”, and that is right."
+        if not self.asked.answer:
+            return f"You chose “{guess}”."
+        said = f"You chose “{guess}”. It is “{self.asked.answer}”."
+        return f"{said} {self.asked.why.get(guess, '')}".strip()
 
     def figure(self, values: Values) -> Figure:
         """Draw the options in large type, for pages where widgets don't run."""
@@ -142,23 +205,29 @@ def invitation(values: Values) -> str:
     )
 
 
-def question(folder: Path, name: str) -> str:
-    """Return the question before a prediction in one of the folder's notebooks, or ""."""
+def asked(folder: Path, name: str) -> Asked:
+    """Return what the folder's notebooks say about a prediction."""
     for path in sorted(folder.glob("*.ipynb")):
         text = path.read_text(encoding="utf-8")
         if f'"{name}"' not in text:
             continue
-        asked = ""
+        question = ""
         for cell in json.loads(text)["cells"]:
             source = "".join(cell["source"])
             if cell["cell_type"] == "markdown" and "**Predict:**" in source:
-                asked = source.split("**Predict:**")[1].split("\n\n")[0]
-            if cell["metadata"].get("cs336", {}).get("prediction") == name:
-                for old, new in SYMBOLS.items():
-                    asked = asked.replace(old, new)
-                asked = re.sub(r"\*+(\w[^*]*)\*+", r"\1", " ".join(asked.split()))
-                return asked[:1].upper() + asked[1:]
-    return ""
+                question = source.split("**Predict:**")[1].split("\n\n")[0]
+            about = cell["metadata"].get("cs336", {})
+            if about.get("prediction") == name:
+                return Asked(plain(question), about.get("answer", ""), about.get("why", {}))
+    return Asked()
+
+
+def plain(question: str) -> str:
+    """Return a question without Markdown, which phones don't show. Code keeps its backticks."""
+    for old, new in SYMBOLS.items():
+        question = question.replace(old, new)
+    question = re.sub(r"\*+(\w[^*]*)\*+", r"\1", " ".join(question.split()))
+    return question[:1].upper() + question[1:]
 
 
 def predict(name: str, *options: str) -> Prediction:

@@ -23,7 +23,12 @@ GPUS = {DATASHEET[key].name: DATASHEET[key] for key in ("a100", "h100", "b200")}
 COUNTS = {f"{2**k:,}": 2**k for k in range(15)}
 SHARES = {f"{percent} %": percent / 100 for percent in (10, 20, 30, 41, 50, 60, 80, 100)}
 PRICES = {f"${price:.2f}": price for price in (0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 8, 10)}
-WIDTH, HEIGHT = 640, 96  # of the ruler, in SVG units
+PRESETS = {  # none sets the share of the peak, which notebook 00 asks about
+    "GPT-2": {"model": "GPT-2 124M", "tokens": "10B", "gpus": "8"},
+    "Llama 3 70B": {"model": "Llama 3 70B", "tokens": "15.6T"},
+    "Llama 3.1 405B": {"model": "Llama 3.1 405B", "tokens": "15.6T", "gpus": "16,384"},
+}
+WIDTH, HEIGHT = 640, 104  # of the ruler, in SVG units
 
 
 class Cost(NamedTuple):
@@ -62,7 +67,7 @@ class FirstBill(Explorer):
             slider("share", "share of the peak", list(SHARES)),
             slider("price", "per GPU-hour", list(PRICES)),
         ]
-        super().__init__("first-bill", "The bill of a training run", controls, values)
+        super().__init__("first-bill", "The bill of a training run", controls, values, PRESETS)
 
     def sentence(self, values: Values) -> str:
         """Format the run, its time and its price as one sentence."""
@@ -71,7 +76,7 @@ class FirstBill(Explorer):
         return f"{run}: {duration(found.seconds)}, {money(found.dollars)}"
 
     def view(self, values: Values) -> View:
-        """Return the steps of the calculation as a table, and the price on a ruler."""
+        """Return the price on a ruler, and the steps of the calculation as a table."""
         found = cost(values)
         sheet = GPUS[values["gpu"]]
         rate = COUNTS[values["gpus"]] * sheet.peak_flops["bf16"] * SHARES[values["share"]]
@@ -82,7 +87,7 @@ class FirstBill(Explorer):
             ("GPU-hours", short(found.gpu_hours)),
             ("price", money(found.dollars)),
         ]
-        return View(self.sentence(values), table(rows) + drawing(found.dollars))
+        return View(self.sentence(values), drawing(found.dollars) + table(rows))
 
     def figure(self, values: Values) -> Figure:
         """Draw the price on the same ruler."""
@@ -102,7 +107,7 @@ def place(dollars: float) -> float:
     return WIDTH * (inside - low) / (high - low)
 
 
-def drawing(dollars: float) -> str:
+def drawing(dollars: float, run: str = "") -> str:
     """Draw a logarithmic ruler with everyday prices and the mark of a run, as SVG."""
     parts = [
         tag("rect", width=WIDTH, height=HEIGHT, fill="white"),
@@ -115,11 +120,11 @@ def drawing(dollars: float) -> str:
         parts.append(tag("text", money(price), x=x, y=90, text_anchor="middle", font_size=12))
     x = f"{place(dollars):.1f}"
     mark = f"M {x} 46 l -9 -18 h 18 z"
-    parts.append(tag("path", d=mark, fill="#D55E00", stroke="black", class_="cs336-run"))
+    parts.append(tag("path", d=mark, class_="cs336-run"))
     parts.append(
         tag(
             "text",
-            money(dollars),
+            run + money(dollars),
             x=f"{min(max(place(dollars), 40), WIDTH - 40):.1f}",
             y=20,
             text_anchor="middle",
@@ -128,7 +133,7 @@ def drawing(dollars: float) -> str:
         )
     )
     size = {"viewBox": f"0 0 {WIDTH} {HEIGHT}", "width": WIDTH, "height": HEIGHT}
-    said = f"{money(dollars)} on a ruler from a coffee to an airliner"
+    said = f"{run}{money(dollars)} on a ruler from a coffee to an airliner"
     return tag("svg", "".join(parts), role="img", aria_label=said, **size)
 
 

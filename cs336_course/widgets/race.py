@@ -38,6 +38,12 @@ RATES = [f"{rate:g}" for rate in (0.001, 0.003, 0.01, 0.02, 0.03, 0.038, 0.042, 
 RATES += [f"{rate:g}" for rate in (0.1, 0.2, 0.3, 0.5, 0.8, 1.2, 2, 3)]
 MOMENTA = [f"{momentum:g}" for momentum in (0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99)]
 STEPS = ["10", "20", "40", "60", "100"]
+PRESETS = {
+    "SGD just holds on": {"surface": "ravine", "rate": "0.038"},  # 2 / 50 is its edge
+    "SGD runs away": {"surface": "ravine", "rate": "0.042"},
+    "from a ridge": {"surface": "saddle", "rate": "0.1"},
+    "a turned ravine": {"surface": "ravine at 45 degrees", "rate": "0.3"},
+}
 WIDTH, HEIGHT = 500, 330  # of the picture, in SVG units
 
 
@@ -140,7 +146,7 @@ class OptimizerRace(Explorer):
             slider("steps", "steps", STEPS),
         ]
         values = {"surface": surface, "rate": rate, "momentum": momentum, "steps": steps}
-        super().__init__("optimizer-race", "Optimizer race", controls, values)
+        super().__init__("optimizer-race", "Optimizer race", controls, values, PRESETS)
 
     def paths(self, values: Values) -> dict[str, Tensor]:
         """Run the race with the current settings."""

@@ -5,9 +5,8 @@ sends changed values back to Python. All logic is in Python, so tests can call i
 and other pages without widgets show a PNG of the same view.
 """
 
-import base64
 import html
-import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -18,10 +17,12 @@ import matplotlib.pyplot as plt
 import traitlets
 from matplotlib.figure import Figure
 
-from cs336_course.figures import alt
+from cs336_course.figures import alt, shown
 from cs336_lib.config import UserError
+from cs336_lib.report import palette
 
 HERE = Path(__file__).parent
+STYLE = palette.CSS + shown.DARK + (HERE / "explorer.css").read_text(encoding="utf-8")
 
 Values = Mapping[str, str]
 
@@ -48,33 +49,73 @@ def slider(name: str, label: str, options: Sequence[str]) -> dict[str, Any]:
     return {"kind": "slider", "name": name, "label": label, "options": list(options)}
 
 
-class Explorer(anywidget.AnyWidget):
+def script(name: str) -> str:
+    """Return a file of this folder without its export, to be joined with others."""
+    return re.sub(r"\nexport default .*", "", (HERE / name).read_text(encoding="utf-8"))
+
+
+class Pictured(anywidget.AnyWidget):
+    """Widget with a title, a sentence that says what it shows, and a static picture of that."""
+
+    _css = STYLE
+    title = traitlets.Unicode().tag(sync=True)
+    said = traitlets.Unicode().tag(sync=True)
+
+    def still(self) -> Figure:
+        """Draw what the widget shows now."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{self.title} (run this cell in JupyterLab to use it)"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        data, metadata = super()._repr_mimebundle_(**kwargs)
+        words = f"The explorer {self.title}: {self.said}"  # the same as the widget's own sentence
+        drawn = self.still()
+        picture, described = shown.bundle(drawn, alt.cut(words), bbox_inches=None)
+        plt.close(drawn)  # or the notebook would show it again
+        return data | picture, metadata | described
+
+
+class Explorer(Pictured):
     """Widget with controls, a sentence and a picture. Subclasses implement `view`.
 
     On the page, the element has the classes `.cs336-explorer.cs336-KIND` and the role group. It
     contains these elements:
 
-    - `.cs336-controls`, in which each control has a name and a label
-    - `.cs336-problem` for error messages (role alert)
     - `.cs336-said` for the sentence (role status)
     - `.cs336-picture`
+    - `.cs336-presets` with a button for each preset, if there are any
+    - `.cs336-controls`, in which each control has a name and a label
+    - `.cs336-problem` for error messages (role alert)
     """
 
     _esm = HERE / "explorer.js"
-    _css = HERE / "explorer.css"
     kind = traitlets.Unicode().tag(sync=True)
-    title = traitlets.Unicode().tag(sync=True)
     controls = traitlets.List().tag(sync=True)
+    presets = traitlets.Dict().tag(sync=True)
     values = traitlets.Dict().tag(sync=True)
-    said = traitlets.Unicode().tag(sync=True)
     html = traitlets.Unicode().tag(sync=True)
     problem = traitlets.Unicode().tag(sync=True)
 
-    def __init__(self, kind: str, title: str, controls: list[dict[str, Any]], values: Values):
+    def __init__(
+        self,
+        kind: str,
+        title: str,
+        controls: list[dict[str, Any]],
+        values: Values,
+        presets: Mapping[str, Values] | None = None,
+    ):
         settled = self.settle(dict(values), set(values))
         said, picture = self.view(settled)
         super().__init__(
-            kind=kind, title=title, controls=controls, values=settled, said=said, html=picture
+            kind=kind,
+            title=title,
+            controls=controls,
+            presets=presets or {},
+            values=settled,
+            said=said,
+            html=picture,
         )
         self.on_msg(self.receive)
 
@@ -98,15 +139,15 @@ class Explorer(anywidget.AnyWidget):
     def receive(self, _: object, message: dict[str, str], __: object) -> None:
         """Process a message from the page, and confirm it so that the page can send the next."""
         try:
-            self.answer(**message)
+            self.answer(message)
         finally:
             self.send("done")
 
-    def answer(self, name: str, value: str) -> None:
-        """Set the value `name` to `value` and update the view."""
-        wanted = {**self.values, name: value}
+    def answer(self, changes: Values) -> None:
+        """Change some values and update the view."""
+        wanted = {**self.values, **changes}
         try:
-            settled = self.settle(wanted, {name})
+            settled = self.settle(wanted, set(changes))
             said, picture = self.view(settled)
         except UserError as error:
             self.values, self.problem = wanted, str(error)
@@ -114,23 +155,9 @@ class Explorer(anywidget.AnyWidget):
         with self.hold_sync():
             self.values, self.said, self.html, self.problem = settled, said, picture, ""
 
-    def __repr__(self) -> str:
-        return f"{self.title} (run this cell in JupyterLab to use it)"
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        data, metadata = super()._repr_mimebundle_(**kwargs)
-        drawn = self.figure(self.values)
-        data["image/png"] = base64.b64encode(png(drawn)).decode()
-        words = f"The explorer {self.title}: {self.said}"  # the same as the widget's own sentence
-        return data, {**metadata, "image/png": {"alt": alt.cut(words)}}
-
-
-def png(drawn: Figure) -> bytes:
-    """Render a figure as PNG, and close it so that the notebook doesn't show it again."""
-    file = io.BytesIO()
-    drawn.savefig(file, format="png")
-    plt.close(drawn)
-    return file.getvalue()
+    def still(self) -> Figure:
+        """Draw the view of the current values."""
+        return self.figure(self.values)
 
 
 def tag(name: str, content: str = "", **attributes: object) -> str:

@@ -1,4 +1,4 @@
-"""GPT-2's byte-pair encoding and a character tokenizer. Both work offline."""
+"""GPT-2's byte-pair encoding, its first tokens alone, and a character tokenizer, all offline."""
 
 import base64
 import hashlib
@@ -37,10 +37,10 @@ class Tokenizer(ABC):
     Two tokenizers are equal if they assign the same ids to every text.
 
     Attributes:
-        name: Name of the tokenizer, "gpt2" or "char".
+        name: Name of the tokenizer, "gpt2", "gpt2-1k" or "char".
         vocab_size: Number of token ids.
         end_of_text: Id that separates documents, or `None`.
-        alphabet: Characters of a char tokenizer in the order of their ids, or "" for gpt2.
+        alphabet: Characters of a char tokenizer in the order of their ids, or "" for the others.
     """
 
     name: str
@@ -49,10 +49,10 @@ class Tokenizer(ABC):
     alphabet = ""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Tokenizer) and self.alphabet == other.alphabet
+        return isinstance(other, Tokenizer) and self.digest == other.digest
 
     def __hash__(self) -> int:
-        return hash(self.alphabet)
+        return hash(self.digest)
 
     @property
     def digest(self) -> str:
@@ -78,21 +78,23 @@ class Tokenizer(ABC):
 
 
 @cache
-def gpt2_encoding(*, split: bool = True) -> tiktoken.Encoding:
+def gpt2_encoding(tokens: int = 50256, *, split: bool = True) -> tiktoken.Encoding:
     """Build tiktoken's GPT-2 encoding from the vocabulary in data/, without a download.
 
-    Without `split`, a text is one word.
+    Args:
+        tokens: Number of tokens to keep. They are in the order in which GPT-2's were merged, so the
+            first ones are an encoding of their own. Only all of them have <|endoftext|>.
+        split: Whether to split a text into words, or to take it as one.
     """
     lines = (DATA / "gpt2.tiktoken").read_bytes().split(b"\n")
-    ranks = {
-        base64.b64decode(token): int(rank) for token, rank in map(bytes.split, filter(None, lines))
-    }
+    ranks = {base64.b64decode(token): int(rank) for token, rank in map(bytes.split, lines[:tokens])}
+    special = {END_OF_TEXT: 50256} if tokens == 50256 else {}
     return tiktoken.Encoding(
         "gpt2",
         pat_str=GPT2_SPLIT if split else r"[\s\S]+",
         mergeable_ranks=ranks,
-        special_tokens={END_OF_TEXT: 50256},
-        explicit_n_vocab=50257,
+        special_tokens=special,
+        explicit_n_vocab=tokens + len(special),
     )
 
 
@@ -121,7 +123,11 @@ class GPT2Tokenizer(Tokenizer):
 
     name = "gpt2"
     vocab_size = 50257
-    end_of_text = 50256
+    end_of_text: int | None = 50256
+
+    def encoding(self, *, split: bool = True) -> tiktoken.Encoding:
+        """Return tiktoken's encoding, which splits a text into words or takes it as one."""
+        return gpt2_encoding(split=split)
 
     def encode(self, text: str) -> np.ndarray:
         """Return the token ids of `text` as uint16.
@@ -131,9 +137,7 @@ class GPT2Tokenizer(Tokenizer):
         """
         try:
             ids = [
-                (gpt2_encoding(split=False) if is_word else gpt2_encoding()).encode_to_numpy(
-                    part, disallowed_special=()
-                )
+                self.encoding(split=not is_word).encode_to_numpy(part, disallowed_special=())
                 for part, is_word in words(text)
             ]
         except UnicodeEncodeError:
@@ -145,7 +149,23 @@ class GPT2Tokenizer(Tokenizer):
 
         A non-ASCII character can span several ids.
         """
-        return gpt2_encoding().decode_bytes(ids)
+        return self.encoding().decode_bytes(ids)
+
+
+class ShortGPT2Tokenizer(GPT2Tokenizer):
+    """The first 1,024 of GPT-2's tokens, without <|endoftext|>.
+
+    A small model would spend most of its time on the output matrix of 50,257 tokens. These tokens
+    still hold about twice as many letters as a character.
+    """
+
+    name = "gpt2-1k"
+    vocab_size = 1024
+    end_of_text = None
+
+    def encoding(self, *, split: bool = True) -> tiktoken.Encoding:
+        """Return tiktoken's encoding with the first tokens only."""
+        return gpt2_encoding(self.vocab_size, split=split)
 
 
 class CharTokenizer(Tokenizer):
@@ -181,11 +201,17 @@ class CharTokenizer(Tokenizer):
         return "".join(self.alphabet[i] for i in ids).encode()
 
 
+NAMES = (GPT2Tokenizer.name, ShortGPT2Tokenizer.name, CharTokenizer.name)
+
+
 def make_tokenizer(name: str, text: str) -> Tokenizer:
-    """Create the tokenizer "gpt2", or the tokenizer "char" for the characters of `text`."""
-    if name not in ("gpt2", "char"):
-        raise UserError(f"tokenizer {name!r} is unknown; gpt2 or char expected")
-    return GPT2Tokenizer() if name == "gpt2" else CharTokenizer(text)
+    """Create the tokenizer "gpt2" or "gpt2-1k", or "char" for the characters of `text`."""
+    for kind in (GPT2Tokenizer, ShortGPT2Tokenizer):
+        if name == kind.name:
+            return kind()
+    if name != CharTokenizer.name:
+        raise UserError(f"tokenizer {name!r} is unknown; one of {', '.join(NAMES)} expected")
+    return CharTokenizer(text)
 
 
 FIELDS = {"name", "alphabet", "sha256"}  # of a tokenizer.json
@@ -218,9 +244,10 @@ def from_description(description: dict[str, Any], path: Path) -> Tokenizer:
     name, alphabet = description.get("name", ""), description.get("alphabet", "")
     # Encoding drops lone surrogates.
     is_text = isinstance(alphabet, str) and alphabet.encode(errors="ignore").decode() == alphabet
-    if name not in ("gpt2", "char") or not is_text or not description.keys() <= FIELDS:
+    if name not in NAMES or not is_text or not description.keys() <= FIELDS:
         raise UserError(
-            f"{path}: not one of our tokenizer files, which name gpt2, or char and an alphabet"
+            f"{path}: not one of our tokenizer files, which name gpt2, gpt2-1k, or char and "
+            "an alphabet"
         )
     made = make_tokenizer(name, alphabet)
     damage = ""

@@ -98,6 +98,11 @@ def score(
     `tokenizer` decodes the targets. See `validation_loss` for the other arguments.
     """
     loss = validation_loss(model, loader, tokens, **settings)
+    return scored(loss, loader, tokenizer, tokens)
+
+
+def scored(loss: float, loader: Loader, tokenizer: Tokenizer, tokens: int) -> Score:
+    """Count the bytes of the target tokens that a validation loss was measured on."""
     starts = loader.validation_starts(tokens)
     size = 0
     for start in starts:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cs336_lib import text
-from cs336_lib.config import TrainConfig, UserError, from_json
+from cs336_lib.config import GPTConfig, TrainConfig, UserError, from_json
 from cs336_lib.io import inside, read_json
 from cs336_lib.text import duration
 from cs336_lib.training.metrics import read_metrics
@@ -18,6 +18,8 @@ from cs336_lib.training.run_folder import CONFIG, METRICS
 OF_THE_TASK = ("train_data", "val_data", "tokenizer", "eval_tokens", "block_size")
 
 NONE = "-"
+
+LOG = "log.jsonl"  # of train_gpt2.py
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read the config and metrics of a finished or unfinished run.
+    """Read the config and metrics of a finished or unfinished run, also one of train_gpt2.py.
 
     Raises:
         FileNotFoundError: If the folder, config.json or metrics.jsonl doesn't exist.
@@ -39,13 +41,37 @@ def read_run(folder: Path) -> Run:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such run folder; `cs336 train` makes one")
     path, metrics = (inside(folder, name) for name in (CONFIG, METRICS))
-    config = from_json(TrainConfig, read_json(path), path)
-    if not metrics.exists():
-        raise FileNotFoundError(f"{metrics}: no such file")
-    rows = read_metrics(metrics)
+    written = read_json(path)
+    if (folder / LOG).exists():
+        metrics = folder / LOG
+        config, rows = of_one_file(folder, written)
+    else:
+        config = from_json(TrainConfig, written, path)
+        if not metrics.exists():
+            raise FileNotFoundError(f"{metrics}: no such file")
+        rows = read_metrics(metrics)
     if not rows:
         raise UserError(f"{metrics}: no step is finished yet")
     return Run(str(folder), config, rows)
+
+
+def of_one_file(folder: Path, written: dict[str, Any]) -> tuple[TrainConfig, list[dict[str, Any]]]:
+    """Read a run of train_gpt2.py, which uses other names and logs no tokens.
+
+    Raises `UserError` if its files are malformed.
+    """
+    known = {field.name for field in dataclasses.fields(TrainConfig)} - {"compile"}
+    fields = {name: value for name, value in written.items() if name in known}
+    is_gpt2 = written.get("vocab_size") == GPTConfig().vocab_size
+    fields |= {"tokenizer": "gpt2" if is_gpt2 else "char", "train_data": written.get("data", "")}
+    config = from_json(TrainConfig, fields, folder / CONFIG)
+
+    def convert(row: dict[str, Any]) -> dict[str, Any]:
+        seconds, tokens = row["seconds"], config.batch_tokens
+        speed = {"step_ms": 1000 * seconds, "tokens_per_sec": tokens / seconds}
+        return row | speed | {"tokens": (row["step"] + 1) * tokens, "train_loss": row["loss"]}
+
+    return config, read_metrics(inside(folder, LOG), convert)
 
 
 def outcome(run: Run) -> dict[str, str]:

@@ -13,10 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter
 
-# Okabe and Ito 2008, which differ for every kind of colour vision; yellows are too light for lines
-BLACK, BLUE, RED, GREEN = "#000000", "#0072B2", "#D55E00", "#009E73"
-PINK, BROWN, PURPLE = "#CC79A7", "#6B4E00", "#AA3377"
-LINES, MARKERS = (BLUE, RED, GREEN, BROWN, PURPLE, BLACK), "osD^vP*X"
+from cs336_lib.report.palette import BLACK, BLUE, LINES, RED
+
+MARKERS = "osD^vP*X"
 STYLE: Any = {
     "axes.grid": True,
     "axes.spines.right": False,
@@ -115,10 +114,10 @@ def losses(rows: Rows) -> Figure:
     spikes = [row for row in rows if row.get("spike") and row["train_loss"] is not None]
     if spikes:
         places = [row["tokens"] for row in spikes], [row["train_loss"] for row in spikes]
-        axes.plot(*places, "x", color=PINK, label="spike")
+        axes.plot(*places, "x", color=INK, label="spike")
     if skipped := [row["tokens"] for row in rows if row.get("skipped")]:
         bottom = axes.get_xaxis_transform()
-        axes.plot(skipped, [0] * len(skipped), "|", color=PINK, transform=bottom, label="skipped")
+        axes.plot(skipped, [0] * len(skipped), "|", color=INK, transform=bottom, label="skipped")
     axes.legend()
     return fig
 

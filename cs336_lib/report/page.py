@@ -13,7 +13,9 @@ from cs336_lib import accounting, text
 from cs336_lib.config import CHANGEABLE, PATHS, PRESETS, TrainConfig, UserError
 from cs336_lib.data.tokenizer import tokenizer_of
 from cs336_lib.io import inside, read_json
+from cs336_lib.report import palette
 from cs336_lib.report.compare import Run, outcome, read_run
+from cs336_lib.report.reference import judge
 from cs336_lib.training.metrics import LARGEST, troubles
 from cs336_lib.training.run_folder import ENVIRONMENT, METRICS
 
@@ -46,7 +48,7 @@ table { border-collapse: collapse; width: 100%; }
 th, td { border-bottom: 1px solid var(--line); padding: .25rem .8rem .25rem 0; text-align: left; }
 th { font-weight: normal; color: var(--soft); width: 16rem; vertical-align: top; }
 pre { background: var(--box); border-radius: .5rem; padding: .7rem .9rem; white-space: pre-wrap; }
-.alert { border-left: .3rem solid #d55e00; background: var(--box); padding: .5rem .9rem; }
+.alert { border-left: .3rem solid var(--cs336-red); background: var(--box); padding: .5rem .9rem; }
 summary { cursor: pointer; }
 """
 
@@ -193,7 +195,7 @@ def page(
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <title>Run {name}</title>
-<style>{STYLE}</style>
+<style>{palette.CSS}{STYLE}</style>
 </head>
 <body>
 <main>
@@ -201,6 +203,7 @@ def page(
 <p class="soft">{"Finished" if finished else "Unfinished"} training run</p>
 {tiles(outcome(run) | final_scores(run))}
 {trouble(run)}
+<p class="soft">Beside the reference: {escape(judge(run).line)}</p>
 <h2>Curves</h2>
 <div class="curves">{"".join(curves)}</div>
 {samples(run)}

@@ -7,16 +7,20 @@ All private operators of PyTorch that this package calls are here. A later versi
 `softmax_backward` and `pack` do without, which gives the same result in more time.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import BFloat16, Float, Int
 from torch import Tensor
+from torch.backends import mkldnn, quantized
 
 QUERIES = 256  # in one tile of attention
 CHUNK = 2**21  # fp32 probabilities at a time, which fit into the cache
+PACKED_FOR = 8  # rows of the input that oneDNN should expect
+FEWEST_ROWS = 4
+FBGEMM = "fbgemm"
 
 in_bf16 = torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.bfloat16)
 as_in_forward = torch.amp.custom_bwd(device_type="cpu")
@@ -172,20 +176,48 @@ class CrossEntropy(torch.autograd.Function):
         return (saved if grad == 1 else saved * grad), None, None
 
 
-def pack(weight: Float[Tensor, "n_out n_in"]) -> Tensor:
-    """Return a linear layer's weight in bf16, in the layout that oneDNN prefers."""
-    operators = torch.ops.mkldnn
-    if hasattr(operators, "_reorder_linear_weight") and hasattr(operators, "_linear_pointwise"):
-        return operators._reorder_linear_weight(weight.bfloat16(), 1)
-    return weight.bfloat16()
+Layer = Callable[[Float[Tensor, "batch seq n_in"]], Float[Tensor, "batch seq n_out"]]
 
 
 def packed_linear(
-    x: BFloat16[Tensor, "batch seq n_in"],
-    packed: Tensor,
-    bias: BFloat16[Tensor, " n_out"] | None,
-) -> BFloat16[Tensor, "batch seq n_out"]:
-    """Apply a linear layer whose weight was packed by `pack`."""
-    if packed.is_mkldnn:  # PyTorch's compiler uses this operator, too
-        return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
-    return F.linear(x, packed, bias)
+    weight: Float[Tensor, "n_out n_in"], bias: Float[Tensor, " n_out"] | None, dtype: torch.dtype
+) -> Layer | None:
+    """Return a linear layer of fp32 tensors whose weight is packed in `dtype` for a few rows.
+
+    A row's result is the same, bit by bit, whether it is alone or one of several. Return `None`
+    if PyTorch has no such layer for this CPU.
+    """
+    weight, bias = weight.detach(), None if bias is None else bias.detach()
+    if dtype == torch.float16:
+        return fbgemm_linear(weight, bias) if FBGEMM in quantized.supported_engines else None
+    operators = torch.ops.mkldnn
+    if hasattr(operators, "_reorder_linear_weight") and hasattr(operators, "_linear_pointwise"):
+        return onednn_linear(weight, bias, dtype) if mkldnn.is_available() else None
+    return None
+
+
+def fbgemm_linear(weight: Float[Tensor, "n_out n_in"], bias: Tensor | None) -> Layer:
+    """Return a linear layer of FBGEMM, which converts fp16 weights in registers."""
+    packed = torch.ops.quantized.linear_prepack_fp16(weight.float(), bias)
+    return lambda x: torch.ops.quantized.linear_dynamic_fp16(x, packed)
+
+
+def onednn_linear(
+    weight: Float[Tensor, "n_out n_in"], bias: Tensor | None, dtype: torch.dtype
+) -> Layer:
+    """Return a linear layer of oneDNN.
+
+    oneDNN multiplies four rows in less time than one (docs/decisions.md), so a single row is
+    repeated.
+    """
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype), PACKED_FOR)
+    bias = None if bias is None else bias.to(dtype)
+
+    def layer(x: Float[Tensor, "batch seq n_in"]) -> Float[Tensor, "batch seq n_out"]:
+        single = x.numel() == x.size(-1)
+        rows = x.to(dtype).expand(-1, FEWEST_ROWS, -1) if single else x.to(dtype)
+        # PyTorch's compiler uses this operator, too.
+        y = torch.ops.mkldnn._linear_pointwise(rows, packed, bias, "none", [], "")
+        return (y[:, :1] if single else y).to(x.dtype)
+
+    return layer

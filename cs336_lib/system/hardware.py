@@ -113,6 +113,18 @@ def tf32(enabled: bool) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
+def set_deterministic(mode: int, device: torch.device) -> None:
+    """Allow any algorithm (0), warn of those that aren't deterministic (1), or refuse them (2).
+
+    use_deterministic_algorithms also tells the compiler, and imports it, which takes a second. On a
+    CPU, the compiler has no faster algorithm to give up.
+    """
+    if device.type == "cpu":
+        torch.set_deterministic_debug_mode(mode)
+    else:
+        torch.use_deterministic_algorithms(mode > 0, warn_only=mode == 1)
+
+
 @contextmanager
 def reproducible(deterministic: str, tf32_enabled: bool, device: torch.device) -> Iterator[None]:
     """Apply the settings of determinism and TF32 within this block, and restore random numbers.
@@ -120,19 +132,18 @@ def reproducible(deterministic: str, tf32_enabled: bool, device: torch.device) -
     `deterministic` is on, off or auto, which is on for a CPU.
     """
     wanted = deterministic == "on" or (deterministic == "auto" and device.type == "cpu")
-    before = torch.are_deterministic_algorithms_enabled()
-    warn_before = torch.is_deterministic_algorithms_warn_only_enabled()
+    before = torch.get_deterministic_debug_mode()
     memory: Any = torch.utils.deterministic  # mypy doesn't know this module's property
     fill_before = memory.fill_uninitialized_memory
     rng = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
     with rng, tf32(tf32_enabled):
         try:
-            torch.use_deterministic_algorithms(wanted)
+            set_deterministic(2 if wanted else 0, device)
             # PyTorch would fill new memory with NaN to expose reads of it. We never read it.
             memory.fill_uninitialized_memory = False
             yield
         finally:
-            torch.use_deterministic_algorithms(before, warn_only=warn_before)
+            set_deterministic(before, device)
             memory.fill_uninitialized_memory = fill_before
 
 
@@ -274,7 +285,7 @@ def freed_memory_kept() -> Iterator[None]:
 
 # A smaller matmul takes one core a millisecond at most. A second thread could save half of it, but
 # waking that thread costs as much.
-WORTH_A_SECOND_THREAD = 64e6
+WORTH_A_SECOND_THREAD = 70e6
 
 # OpenMP has read the policy by now, because `import torch` above loads it. What is set later has no
 # effect.

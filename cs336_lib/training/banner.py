@@ -14,7 +14,7 @@ from cs336_lib.training.run_folder import ENVIRONMENT
 
 # The range of MFU for the estimate before the start. Public runs of GPT-2 reach a quarter to half
 # of a datasheet's peak (docs/reproduce_gpt2.md). A CPU's peak is measured, and steps of GPT-2 come
-# close to it (README.md).
+# close to it (docs/benchmarks.md).
 EXPECTED_MFU = {"cpu": (0.3, 0.85), "cuda": (0.25, 0.5)}
 
 

@@ -53,6 +53,7 @@ class Job:
         place: Where the step runs.
         raw_model: The model.
         model: The module to call, which is the model or a wrapper of DDP or torch.compile.
+        compiled: Whether torch.compile wraps the model or its blocks.
         optimizer: Optimizer of the model's parameters.
         broken: Whether NaN prevents the update, on the device. Each step writes to it.
     """
@@ -61,6 +62,7 @@ class Job:
     place: Place
     raw_model: GPT
     model: nn.Module
+    compiled: bool
     optimizer: torch.optim.Optimizer
     broken: Tensor
 
@@ -242,7 +244,7 @@ def make_job(model: GPT, config: TrainConfig, place: Place) -> Job:
         model.train(), config, device, world, place.dtype, compiled=compiled
     )
     optimizer, broken = make_optimizer(model, config), torch.tensor(False, device=device)
-    return Job(config, place, model, called, optimizer, broken)
+    return Job(config, place, model, called, compiled, optimizer, broken)
 
 
 def check_batches(run: OpenRun) -> None:

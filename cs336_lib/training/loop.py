@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -189,7 +190,9 @@ def evaluate(run: OpenRun, step: int) -> dict[str, float | str]:
     at = job.place
     place: dict[str, Any] = {"device": at.device, "autocast": at.autocast, "world": at.world}
     size = distributed.micro_batch(config, at.world)
-    with torch.compiler.set_stance("force_eager"):
+    # set_stance imports the compiler, which takes a second.
+    eager = torch.compiler.set_stance("force_eager") if job.compiled else nullcontext()
+    with eager:
         loss = validation_loss(
             job.model, data.val, config.eval_tokens, micro_batch_size=size, **place
         )

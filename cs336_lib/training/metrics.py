@@ -5,7 +5,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -207,10 +207,14 @@ def summary(row: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
+def read_metrics(path: Path, convert: Callable[[Any], Any] | None = None) -> list[dict[str, Any]]:
     """Return the rows of a metrics.jsonl file.
 
     An incomplete last line is ignored, and a val_loss of null is removed from its row.
+
+    Args:
+        path: The file.
+        convert: Function that makes a row of metrics from a row of another program's log.
 
     Raises:
         ValueError: If a complete line isn't a valid row.
@@ -220,6 +224,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line)
+            row = convert(row) if convert else row
             if not isinstance(row, dict):
                 raise UserError("not a JSON object")
             for name in (*NEEDED, *NULLABLE):
@@ -228,7 +233,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
                 is_null = value is None and name in NULLABLE
                 if not (is_number or is_null):
                     raise UserError(f"{name} is {value!r:.40}; a number expected")
-        except (ValueError, RecursionError) as error:
+        except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
             message = f"{path}: line {number} isn't a row of metrics ({error}); fix or delete it"
             raise UserError(message) from None
         if row.get("val_loss") is None:

@@ -11,7 +11,10 @@ document.addEventListener("DOMContentLoaded", () => {
   reachScrolling();
 });
 addEventListener("load", () => {
-  for (const image of document.querySelectorAll("div.cell_output img")) image.classList.toggle("wide", image.naturalWidth > 660);
+  for (const image of document.querySelectorAll("div.cell_output img")) {
+    const width = image.getAttribute("width") ?? image.naturalWidth; // a figure has more pixels than it is wide
+    image.classList.toggle("wide", width > 660);
+  }
   reachScrolling();
 });
 addEventListener("resize", reachScrolling);

@@ -96,10 +96,11 @@ function rounded(format, value, mostBits) {
 function floatBits({ formats, fields, colours, most_bits: mostBits }) {
   const format = (values) => formats.find(({ name }) => name === values.format);
 
-  function settle(values, changed) {
+  function settle(values, changes) {
     const chosen = format(values);
-    if (changed === "code") return { ...values, number: reprFloat(decode(chosen, BigInt(values.code))) };
-    return { ...values, code: String(encode(chosen, readFloat(values.number))) };
+    const typed = "number" in changes || "format" in changes;
+    if (typed) return { ...values, code: String(encode(chosen, readFloat(values.number))) };
+    return { ...values, number: reprFloat(decode(chosen, BigInt(values.code))) };
   }
 
   function box(chosen, pattern, bit) {

@@ -1,9 +1,19 @@
 // Explorers without a kernel: a model with the four methods that explorer.js uses, whose answers are
 // computed here instead of in Python. It replaces the stored picture of a cell.
+//
+// A link carries the state of one explorer: its fragment is the explorer's id, and its query the values
+// of the controls, as in ?parameters=70B&devices=8#training-budget.
 
 class Problem extends Error {}
 
-const ANSWERS = { "float-bits": floatBits, strides, "training-budget": trainingBudget };
+const ANSWERS = {
+  einops: einopsPattern,
+  einsum: einsumSteps,
+  "first-bill": firstBill,
+  "float-bits": floatBits,
+  strides,
+  "training-budget": trainingBudget,
+};
 
 function pageModel({ constants, ...state }) {
   const { settle, view } = ANSWERS[state.kind](constants);
@@ -17,10 +27,10 @@ function pageModel({ constants, ...state }) {
   return {
     get: (name) => state[name],
     on: (events, handler) => handlers.push({ events: events.split(" "), handler }),
-    send({ name, value }) {
-      const wanted = { ...state.values, [name]: value };
+    send(changes) {
+      const wanted = { ...state.values, ...changes };
       try {
-        const values = settle(wanted, name);
+        const values = settle(wanted, changes);
         update({ values, ...view(values), problem: "" });
       } catch (error) {
         if (!(error instanceof Problem)) throw error;
@@ -31,14 +41,66 @@ function pageModel({ constants, ...state }) {
   };
 }
 
+// The weights are a script beside this one, because a page that is opened as a file can't fetch anything else.
+const HERE = document.currentScript?.src;
+let arriving;
+
+async function load() {
+  // A script that is added earlier would delay the page's own load event.
+  if (document.readyState !== "complete") await new Promise((done) => addEventListener("load", done));
+  return new Promise((done, failed) => {
+    window.cs336.receive = (words) => done(Uint8Array.from(atob(words), (letter) => letter.charCodeAt(0)));
+    const script = make("script", { src: new URL("weights.js", HERE) });
+    script.addEventListener("error", () => failed(new Error(`${script.src} is missing`)));
+    document.head.append(script);
+  });
+}
+
+const weights = () => (arriving ??= load());
+
+// The values in the address that these controls can have, if its fragment names this explorer.
+function valuesFor(id, controls) {
+  if (location.hash !== `#${id}`) return {};
+  const asked = new URLSearchParams(location.search);
+  const known = controls.filter(({ name, options }) => asked.has(name) && (options?.includes(asked.get(name)) ?? true));
+  return Object.fromEntries(known.map(({ name }) => [name, asked.get(name)]));
+}
+
+function linkTo(id, controls) {
+  return (values) => {
+    const link = new URL(location.href);
+    link.search = new URLSearchParams(controls.map(({ name }) => [name, values[name]]));
+    link.hash = id;
+    return link.href;
+  };
+}
+
+// The model in the state that the address asks for. If that makes no picture, it is ignored.
+function modelFor(state, id) {
+  const fresh = () => pageModel({ ...state, link: linkTo(id, state.controls) });
+  const model = fresh();
+  model.send(valuesFor(id, state.controls));
+  return model.get("problem") ? fresh() : model;
+}
+
+function showAt(el, state) {
+  if (state.kind !== "writer") return render({ model: modelFor(state, el.id), el });
+  const parts = [{ name: "text" }, { name: "temperature", options: state.temperatures }];
+  showWriter(el, (name) => state[name], weights, linkTo(el.id, parts), valuesFor(el.id, parts));
+}
+
 function showAll() {
   for (const script of document.querySelectorAll("script.cs336-state")) {
+    const [state, el] = [JSON.parse(script.textContent), script.parentElement];
     const picture = script.closest(".cell_output")?.querySelector("img");
-    render({ model: pageModel(JSON.parse(script.textContent)), el: script.parentElement });
+    const same = document.querySelectorAll(`.cs336-live[id^="${state.kind}"]`).length; // earlier on the page
+    el.id = same ? `${state.kind}-${same + 1}` : state.kind;
+    showAt(el, state);
     picture?.remove();
+    if (location.hash === `#${el.id}`) el.scrollIntoView();
   }
 }
 
-window.cs336 = { pageModel };
+window.cs336 = { pageModel, Gpt, contextStart, softmax };
 if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", showAll);
 else showAll();

@@ -118,13 +118,14 @@ const code = (words) => tag("code", escaped(words));
 // Every index of a tensor, the last changing fastest.
 const indices = (shape) => shape.reduce((all, size) => all.flatMap((at) => [...Array(size).keys()].map((i) => [...at, i])), [[]]);
 
-function cells(shape, cell, group) {
+function cells(shape, cell, group, names = []) {
   const columns = shape.at(-1) ?? 1;
   const style = `grid-template-columns: repeat(${Math.max(1, columns)}, auto)`;
   const blocks = indices(shape.slice(0, -2)).map((outer) => {
     const body = indices(shape.slice(-2)).map((inner) => cell([...outer, ...inner])).join("");
     const grid = tag("div", body, { class: "cs336-cells", style });
-    const caption = outer.length ? tag("div", outer.join(", "), { class: "cs336-faint" }) : "";
+    const words = outer.map((i, axis) => (axis < names.length ? `${names[axis]} ${i}` : i)).join(", ");
+    const caption = outer.length ? tag("div", escaped(words), { class: "cs336-faint" }) : "";
     return tag("div", caption + grid, { class: "cs336-block" });
   });
   return tag("div", blocks.join(""), { class: "cs336-row", "data-arrows": columns, "data-group": group });

@@ -476,8 +476,8 @@ function strides({ shape, methods, steps, most_elements: mostElements, most_dims
     return result;
   }
 
-  function settle(values, changed) {
-    if (changed !== "expression") return values;
+  function settle(values, changes) {
+    if (!("expression" in changes)) return values;
     return { ...values, element: shownFor(values.expression).shape.map(() => 0).join(",") };
   }
 
@@ -487,7 +487,7 @@ function strides({ shape, methods, steps, most_elements: mostElements, most_dims
     const place = slotOf(shown, chosen);
     const seen = new Set(indices(shown.shape).map((index) => slotOf(shown, index)));
     const last = Math.max(1, shown.data.length - 1);
-    const paint = (slot) => `background: color-mix(in srgb, #56b4e9 ${35 + Number(fixed((55 * slot) / last, 0))}%, white)`;
+    const paint = (slot) => `background: color-mix(in srgb, var(--cs336-sky) ${35 + Number(fixed((55 * slot) / last, 0))}%, white)`;
 
     const element = (index) => {
       const where = index.join(",");
@@ -521,11 +521,11 @@ function strides({ shape, methods, steps, most_elements: mostElements, most_dims
     const formula = [`offset ${shown.offset}`, ...terms].join(" + ") + ` = slot ${place}`;
     return {
       said: `[${chosen.join(", ")}]: ${formula}`,
-      html: tag("div", buttons.join(""), { class: "cs336-row", style: "gap: 6px" })
-        + tag("div", "storage, slot by slot", { class: "cs336-faint" })
+      html: tag("div", "storage, slot by slot", { class: "cs336-faint" })
         + tag("div", slots.join(""), { class: "cs336-row cs336-storage", style: "gap: 4px 2px" })
         + tag("div", escaped(values.expression), { class: "cs336-faint" })
-        + tag("div", cells(shown.shape, element, "elements") + table(facts), { class: "cs336-row" }),
+        + tag("div", cells(shown.shape, element, "elements") + table(facts), { class: "cs336-row" })
+        + tag("div", buttons.join(""), { class: "cs336-row", style: "gap: 6px" }),
     };
   }
 

@@ -40,9 +40,9 @@ function trainingBudget(known) {
     const fits = total < sheet.memory ? "fits" : "does not fit";
     return {
       said: `${duration(seconds)}, ${money(dollars)}; ${gigabytes(total)} on each device of ${gigabytes(sheet.memory)}: ${fits}`,
-      html: tag("div", table(facts) + table(kinds), { class: "cs336-row", style: "gap: 6px 50px" })
-        + tag("div", pieces.join("") + limit, { class: "cs336-track", role: "img", "aria-label": "memory" })
-        + tag("div", note, { class: "cs336-faint" }),
+      html: tag("div", pieces.join("") + limit, { class: "cs336-track", role: "img", "aria-label": "memory" })
+        + tag("div", note, { class: "cs336-faint" })
+        + tag("div", table(facts) + table(kinds), { class: "cs336-row", style: "gap: 6px 50px" }),
     };
   }
 

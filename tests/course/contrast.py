@@ -16,6 +16,11 @@ from matplotlib.text import Text
 WHITE = np.ones(3)
 TEXT, LARGE_TEXT, GRAPHICS = 4.5, 3, 3
 LARGE, LARGE_BOLD = 24, 18.66  # pixels
+DARK = np.array([0x13, 0x14, 0x16]) / 255  # the site's dark ground; JupyterLab's is #111
+# Filter Effects, the section on feColorMatrix: the matrix of hue-rotate(180deg).
+HUE_ROTATE_180 = np.array(
+    [[-0.574, 1.430, 0.144], [0.426, 0.430, 0.144], [0.426, 1.430, -0.856]],
+)
 TINT = 0.6  # areas with less opacity only shade a region
 
 
@@ -31,6 +36,17 @@ def ratio(one: np.ndarray, other: np.ndarray = WHITE) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
+def in_dark(colour: np.ndarray) -> np.ndarray:
+    """Return what a colour of a figure becomes in a dark theme, as in figures/custom/custom.css."""
+    turned = np.clip(HUE_ROTATE_180 @ (1 - colour), 0, 1)
+    return 1 - (1 - turned) * (1 - DARK)
+
+
+def least_ratio(one: np.ndarray, other: np.ndarray = WHITE) -> float:
+    """Return the smaller of the contrasts of two colours in a light and in a dark theme."""
+    return min(ratio(one, other), ratio(in_dark(one), in_dark(other)))
+
+
 def over(colour: Any, ground: np.ndarray = WHITE, alpha: float | None = None) -> np.ndarray:
     """Return what is seen of a colour on a ground."""
     *rgb, opacity = to_rgba(colour, alpha)
@@ -43,7 +59,7 @@ def low_contrast(figure: Figure) -> list[str]:
     found = [f"{text!r} {seen:.1f}:1" for text, seen in texts(figure) if seen < least(text)]
     for axes in figure.axes:
         for artist in (*axes.lines, *axes.patches, *axes.collections):
-            seen = [ratio(colour) for colour in colours(artist)]
+            seen = [least_ratio(colour) for colour in colours(artist)]
             if artist.get_visible() and seen and max(seen) < GRAPHICS:
                 found.append(f"{artist} {artist.get_label()!r} {max(seen):.1f}:1")
     return found
@@ -60,7 +76,7 @@ def texts(figure: Figure) -> Iterator[tuple[Text, float]]:
     for text in (*written, *figure.texts):
         if text.get_visible() and text.get_text().strip():
             ground = behind(text, text.axes)
-            yield text, ratio(over(text.get_color(), ground, text.get_alpha()), ground)
+            yield text, least_ratio(over(text.get_color(), ground, text.get_alpha()), ground)
 
 
 def behind(text: Text, axes: Axes | None) -> np.ndarray:

@@ -1,11 +1,15 @@
 """A figure's alternative text says what is drawn, and IPython stores it with the picture."""
 
+import base64
+import io
+
 import matplotlib
 import nbformat
 import numpy as np
 import pytest
 from cases import for_each
 from nbformat.v4 import new_code_cell, new_notebook
+from PIL import Image
 
 matplotlib.use("Agg")
 
@@ -168,6 +172,13 @@ def test_every_way_to_show_a_picture_stores_its_text(stored):
     assert explorer == f"The explorer {widget.title}: {widget.said}"
 
 
+def test_every_picture_has_twice_the_pixels_and_few_colours(stored):
+    for output in (o for cell in stored.cells for o in cell.outputs if "image/png" in o.data):
+        picture = Image.open(io.BytesIO(base64.b64decode(output.data["image/png"])))
+        assert picture.width // 2 == output.metadata["image/png"]["width"] >= 400
+        assert picture.mode == "P"
+
+
 def test_slides_and_site_carry_the_texts(stored, monkeypatch):
     from pathlib import Path
 
@@ -178,6 +189,7 @@ def test_slides_and_site_carry_the_texts(stored, monkeypatch):
     pictures = BeautifulSoup(page, "html.parser").find_all("img")
     assert [picture["alt"] for picture in pictures] == texts(stored)
     assert all(picture["src"].startswith("data:image/png;base64,") for picture in pictures)
+    assert all(int(picture["width"]) >= 400 for picture in pictures)
     told = [
         cell.metadata["mystnb"]["image"]["alt"]
         for cell in publish.with_alt_texts(nbformat.from_dict(stored)).cells[1:]

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from cs336_course.one_file import answers, assemble
+from cs336_lib.config import UserError
 
 COURSE = Path(__file__).parents[2] / "notebooks"
 PROCESS = answers.Process
@@ -143,6 +144,31 @@ def test_a_module_has_the_parts_up_to_a_notebook(toy):
     made = assemble.module("08", notebooks(toy, MINE + CHECK))
     assert made.bytes_of(made.one(), 8) == 1
     assert made.Config().n_layer == 12
+
+
+def test_a_recipe_takes_only_the_parts_of_its_outline(toy, monkeypatch):
+    only = assemble.Recipe("two.py", ("07", "09"), '"""Two."""', "x = 1", {"A": ("one",)}, False)
+    monkeypatch.setitem(assemble.RECIPES, "two", only)
+    found = assemble.parts(notebooks(toy, MINE + CHECK), recipe="two")
+    assert [part.name for part in found] == ["one"]
+    said = assemble.text(found, "two")
+    assert said.startswith('"""Two."""\n')
+    assert said.endswith("\n\n\n" + GIVEN + "\n")
+    assert assemble.describe(found, "two").startswith("two.py: 1 parts, ")
+
+
+def test_the_parts_of_today_up_to_10_are_what_09b_builds_on():
+    made = assemble.module("10", COURSE, "today")
+    q = torch.arange(8.0).view(1, 1, 2, 4)
+    assert torch.equal(made.rotate(q, torch.zeros(2)), q)
+    assert made.attention(q, q, q).shape == q.shape
+    assert not hasattr(made, "GPT")
+
+
+@pytest.mark.parametrize("until", ["7", "07b", "09b", "11"])
+def test_a_notebook_without_parts_is_refused(toy, until):
+    with pytest.raises(UserError, match=f"until is '{until}'; for train_gpt2.py, one of 07, 07a"):
+        assemble.module(until, notebooks(toy))
 
 
 def test_a_file_is_not_overwritten_by_accident(toy):

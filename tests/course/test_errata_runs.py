@@ -2,9 +2,15 @@
 
 import math
 
+import matplotlib
 import torch
 
-from cs336_course.demos import errata_runs
+matplotlib.use("Agg")
+
+from matplotlib import pyplot as plt
+
+from cs336_course.demos import errata_runs, letter_gpt
+from cs336_course.figures import errata
 
 
 def test_tiny_weights_stop_the_learning_and_a_norm_restores_it():
@@ -22,3 +28,24 @@ def test_a_reader_learns_what_it_reads():
     assert losses[-1] < losses[0] / 2
     each_fourth, others = errata_runs.loss_of_each_fourth(model, ids)
     assert others < 0.5 < each_fourth
+
+
+def test_the_recorded_losses_are_those_of_the_readers():
+    letters, _ = letter_gpt.letters()
+    letters = letters[:200_000]
+    misread = torch.stack([letters, *[torch.zeros_like(letters)] * 3], 1).flatten()
+    for name, ids in (("letters", letters), ("misread letters", misread)):
+        _, losses = errata_runs.train_reader(ids, steps=40)
+        means = torch.tensor(losses).view(2, 20).mean(1).tolist()
+        for mean, recorded in zip(means, errata_runs.READERS[name], strict=False):
+            assert math.isclose(mean, recorded, abs_tol=0.03), name
+
+
+def test_the_cover_does_not_say_which_run_is_broken(monkeypatch):
+    monkeypatch.setattr(errata, "show_cover", lambda: None)
+    errata.cover()
+    (axes,) = plt.gcf().axes
+    assert [text.get_text() for text in axes.texts] == ["run A", "run B"]
+    right, broken = axes.lines
+    assert right.get_ydata()[-1] > 2 * broken.get_ydata()[-1]
+    plt.close("all")

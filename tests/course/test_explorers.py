@@ -33,7 +33,7 @@ MAKERS = {
 def turn(widget, **values: str) -> None:
     """Send what the page sends when a control is used."""
     for name, value in values.items():
-        widget._handle_custom_msg({"name": name, "value": value}, [])
+        widget._handle_custom_msg({name: value}, [])
 
 
 def buttons(widget) -> dict[str, tuple[str, str]]:
@@ -97,6 +97,40 @@ def test_every_choice_has_a_view(explorers):
             turn(widget, **{control["name"]: before})
 
     for_each(explorers, choose)
+
+
+def test_every_preset_has_a_view_and_stays_pressed(explorers):
+    def press(widget):
+        before = widget.values
+        assert len(widget.presets) >= 3
+        for name, preset in widget.presets.items():
+            widget._handle_custom_msg(preset, [])
+            assert not widget.problem, name
+            assert preset.items() <= widget.values.items(), name
+            for control in widget.controls:
+                value = widget.values[control["name"]]
+                assert value in control.get("options", [value]), name
+        widget._handle_custom_msg(before, [])
+
+    for_each(explorers, press)
+
+
+def test_presets_are_what_they_are_called():
+    budgets, bills = widgets.training_budget(), widgets.model_bill()
+    budgets.answer(budgets.presets["fits a gaming GPU"])
+    assert budgets.said.endswith("12 GB on each device of 24 GB: fits")
+    bills.answer(bills.presets["DeepSeek-V3"])
+    assert ": fits; " in bills.said
+    bits = widgets.float_bits()
+    bits.answer(bits.presets["fp16’s largest"])
+    assert int(bits.values["code"]) == number_formats.FP16.max_code
+    bits.answer(bits.presets["fp32’s smallest"])
+    assert bits.values["code"] == "1"
+    races = widgets.optimizer_race()
+    for name, ran_away in (("SGD just holds on", False), ("SGD runs away", True)):
+        races.answer(races.presets[name])
+        end = race.heights(race.COURSES["ravine"], races.paths(races.values))["SGD"]
+        assert (end > 40) == ran_away, end
 
 
 def test_every_button_has_a_name_of_its_own_and_works():
@@ -314,8 +348,9 @@ def test_a_bad_shape_is_refused():
 def test_sizes_are_read_as_people_write_them():
     assert pattern.read_sizes("head = 2, dim=4") == {"head": 2, "dim": 4}
     assert pattern.read_sizes("  ") == {}
-    with pytest.raises(ValueError, match="try head=2"):
-        pattern.read_sizes("head two")
+    for words in ("head two", "head=0"):
+        with pytest.raises(ValueError, match="try head=2"):
+            pattern.read_sizes(words)
 
 
 def test_colours_follow_the_first_axis_of_the_result():

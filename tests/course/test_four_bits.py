@@ -11,6 +11,7 @@ import torch
 
 from cs336_course.demos import four_bits, number_formats
 from cs336_lib.data.corpus import DATA
+from cs336_lib.training import checkpoint
 
 
 def normal(*shape: int) -> torch.Tensor:
@@ -113,3 +114,15 @@ def test_four_bits_cost_little_and_the_weights_are_restored():
     exact = four_bits.loss_with(model, four_bits.keep, windows=4)
     assert exact < four_bits.loss_with(model, four_bits.q4_1, windows=4) < exact + 0.05
     assert four_bits.loss_with(model, four_bits.keep, windows=4) == exact
+
+
+def test_the_blocks_are_rounded_for_a_while_only():
+    model, _ = checkpoint.load_shipped()
+    weight = model.transformer.h[0].attn.c_attn.weight
+    before = weight.detach().clone()
+    with four_bits.rounded_blocks(model, four_bits.integers(2, 32)):
+        assert not torch.equal(weight, before)
+    assert torch.equal(weight, before)
+    with pytest.raises(KeyboardInterrupt), four_bits.rounded_blocks(model, four_bits.q4_1):
+        raise KeyboardInterrupt
+    assert torch.equal(weight, before)

@@ -45,7 +45,7 @@ def test_a_clone_comes_first_and_a_notebook_can_be_restored(started, tmp_path, c
     cli.main(["lab", "--reset", "00"])
     assert "00_start_here.ipynb is as the course has it; yours is now " in capsys.readouterr().out
     assert not started
-    assert copy.read_bytes() == study.as_copy(source)
+    assert copy.read_bytes() == study.as_copy(source, copy.parent)
 
 
 def test_jupyterlab_must_be_there(started, monkeypatch, capsys):
@@ -62,3 +62,22 @@ def test_jupyterlab_starts_without_the_slow_parser():
     assert done.stdout.startswith("4.")
     assert "jsonschema._format" in done.stderr
     assert "rfc3987_syntax.syntax_helpers" not in done.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--allow-root"]])
+def test_root_learns_how_to_start_it(options, monkeypatch, capsys):
+    from jupyterlab import labapp
+
+    monkeypatch.setattr(labapp, "main", lambda: sys.exit(1))  # as JupyterLab ends as root
+    monkeypatch.setattr(lab, "is_root", lambda: True)
+    monkeypatch.setattr(sys, "argv", ["lab", *options])
+    monkeypatch.setitem(sys.modules, "rfc3987_syntax", None)
+    with pytest.raises(SystemExit):
+        lab.main()
+    assert ("make lab ARGS=--allow-root" in capsys.readouterr().err) == (not options)
+
+
+def test_root_can_start_it(started):
+    with pytest.raises(SystemExit):
+        cli.main(["lab", "--allow-root"])
+    assert "--allow-root" in started

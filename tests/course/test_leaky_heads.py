@@ -1,5 +1,7 @@
 """Merged heads that leak: the test of behaviour, the arithmetic and the figures."""
 
+from pathlib import Path
+
 import matplotlib.pyplot as plt
 import pytest
 import torch
@@ -95,3 +97,12 @@ def test_the_figures_say_what_they_show():
     for number in plt.get_fignums():
         plt.figure(number).canvas.draw()
     plt.close("all")
+
+
+def test_the_cover_shows_the_losses_that_the_notebook_prints():
+    curves.cover()
+    shown = [text.get_text() for text in plt.gca().texts]
+    assert "Merge?" in shown
+    printed = Path("notebooks/02_strides_and_views.ipynb").read_text()
+    for name, loss in zip(("transpose first", "view alone     "), curves.LOSSES, strict=True):
+        assert f"{name} validation loss {loss}" in printed

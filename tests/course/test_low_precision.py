@@ -51,3 +51,12 @@ def test_averages_can_be_rounded_without_the_weights():
     assert low_precision.train(steps=3, averages=torch.zeros_like).losses[2] != pytest.approx(
         low_precision.train(steps=3).losses[2], rel=1e-6
     )
+
+
+def test_two_formats_stop_in_the_valley_and_the_third_arrives():
+    fp32, fp16_path = low_precision.valley(), low_precision.valley(fp16)
+    bf16_path = low_precision.valley(*2 * (lambda w: w.bfloat16().float(),))
+    assert (fp32[-1] - 1).norm() < 0.1
+    for path in (fp16_path, bf16_path):
+        assert torch.equal(path[-1], path[-1000])
+        assert (path[-1] - 1).norm() > 0.5

@@ -1,10 +1,14 @@
 """`make notebooks`: outputs in one normal form, and a notebook that fails stays as it was."""
 
+import base64
+import io
 import sys
 
 import nbformat
+import numpy as np
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from PIL import Image
 
 from tools import notebooks
 
@@ -28,6 +32,52 @@ def test_run_stores_outputs_in_normal_form(tmp_path):
     assert first.outputs[0].text == "kept\n"
     assert first.outputs[1].execution_count == 1
     assert "execution" not in first.metadata
+
+
+def test_progress_is_displayed_but_not_stored():
+    source = "from cs336_lib.io import Bar\nfor i in Bar(range(3), delay=0, leave=True): pass\ni"
+    notebook = new_notebook(cells=[new_code_cell(source)])
+    notebooks.NotebookClient(notebook, kernel_name="python3", timeout=300).execute()
+    shown, result = notebook.cells[0].outputs
+    assert "100%|██████████| 3/3" in shown.data["text/html"]  # and not on stderr
+    assert notebooks.normalise(notebook).cells[0].outputs == [result]
+
+
+def test_the_style_of_the_dark_theme_is_displayed_but_not_stored():
+    source = "from cs336_course.figures import style\nstyle.figure()\nstyle.show_cover()"
+    notebook = new_notebook(cells=[new_code_cell(source)])
+    notebooks.NotebookClient(notebook, kernel_name="python3", timeout=300).execute()
+    themes, picture = notebook.cells[0].outputs
+    assert set(themes.data) == {"text/html"}  # which nbval doesn't compare
+    assert "mix-blend-mode" in themes.data["text/html"]
+    assert notebooks.normalise(notebook).cells[0].outputs == [picture]
+
+
+def encoded(pixels: np.ndarray) -> str:
+    """Return pixels as a PNG in base64."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def test_a_picture_is_stored_with_few_colours_unless_it_would_change():
+    random = np.random.default_rng(0)
+    figure = encoded(random.integers(0, 250, (50, 600, 1), dtype=np.uint8).repeat(3, 2))
+    assert len(notebooks.small(figure)) < len(figure)
+    assert notebooks.small(notebooks.small(figure)) == notebooks.small(figure)
+    photograph = random.integers(0, 255, (50, 600, 3), dtype=np.uint8)
+    assert notebooks.small(encoded(photograph)) == encoded(photograph)
+    clear = np.dstack([photograph // 64 * 64, np.zeros((50, 600), np.uint8)])
+    assert notebooks.small(encoded(clear)) == encoded(clear)
+
+
+def test_the_profiler_is_silent(tmp_path):
+    source = (
+        "import cs336_lib\nfrom torch.profiler import profile\nwith profile():\n    pass\nprint(1)"
+    )
+    notebook = new_notebook(cells=[new_code_cell(source)])
+    notebooks.NotebookClient(notebook, kernel_name="python3", timeout=300).execute()
+    assert [output.text for output in notebook.cells[0].outputs] == ["1\n"]
 
 
 def test_a_second_run_changes_nothing(tmp_path):

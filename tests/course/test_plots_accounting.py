@@ -116,3 +116,15 @@ def test_digits():
         "990",
         "2,250",
     ]
+
+
+def test_one_gpu_starts_730_years_earlier():
+    plots.cover_compute()
+    assert "It starts in 1294" in [text.get_text() for text in plt.gca().texts]
+
+
+def test_the_rest_of_the_first_step_does_not_fit():
+    plots.cover_memory()
+    *known, rest = [bar.get_bbox() for bar in plt.gca().patches]
+    assert known[-1].x1 == pytest.approx(rest.x0)
+    assert rest.x0 < 80 < rest.x1

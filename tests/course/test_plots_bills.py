@@ -1,4 +1,4 @@
-"""The figures of notebook 10b draw what they are given."""
+"""The figures of notebooks 10b and 10d draw what they are given."""
 
 import matplotlib
 import pytest
@@ -30,10 +30,64 @@ def test_a_bill_has_a_bar_for_each_part_and_the_limit():
     assert below.get_xlim()[1] > 80
 
 
+def test_steps_are_stacked_on_one_axis():
+    parts = {"matmuls": 3.0, "data": 2.0, "tiny": 1e-9}
+    (axes,) = plots.steps({"draft": parts, "plan": {**parts, "data": 0.0}}).axes
+    bars = [(bar.get_x(), bar.get_width()) for bar in axes.patches]
+    assert bars == [(0, 3), (0, 3), (3, 2), (3, 0)]
+    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert names == ["matmuls", "waiting for weights (data)"]
+    assert [text.get_text().strip() for text in axes.texts] == ["5.0 s", "3.0 s"]
+
+
 def test_errors_have_a_row_for_each_stack():
     drawing = plots.errors({"one": [(0.9, False), (1.2, True)], "two": [(1.1, False)]}, (0.8, 1.25))
     (axes,) = drawing.axes
-    assert axes.get_title(loc="left") == "3 published steps, against their simulation"
+    assert axes.get_title(loc="left") == "3 published steps, each paper left out of the fit"
     assert [label.get_text() for label in axes.get_yticklabels()] == ["one", "two"]
     drawn = [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines[1:5]]
     assert drawn == [([0.9], [0]), ([1.2], [0]), ([1.1], [1]), ([], [])]
+    told = {text.get_text().strip(): text.get_position()[0] for text in axes.texts}
+    assert told == {"8 of 10 papers": 0.8, "★ kept as a test, never fitted": 1.25}
+
+
+def test_utilizations_have_a_row_for_each_stack_and_a_colour_for_each_gpu():
+    stacks = {"one": [(0.3, "H100"), (0.5, "A100")], "two": [(0.4, "H100")]}
+    (axes,) = plots.utilizations(stacks).axes
+    assert axes.get_title(loc="left") == "MFU of 3 published steps, by program"
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["A100", "H100"]
+    assert [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines] == [
+        ([0.5], [0]),
+        ([0.3, 0.4], [0, 1]),
+    ]
+
+
+def test_a_plan_is_red_if_its_upper_end_breaks_the_budget():
+    (axes,) = plots.plans({"safe": (1e6, 2e6, 3e6), "risky": (2e6, 3e6, 4e6)}, 3.5e6).axes
+    safe, safe_dot, risky, risky_dot, budget = axes.lines
+    assert list(safe.get_xdata()) == [1, 3]
+    assert (safe_dot.get_xdata(), risky_dot.get_ydata()) == ([2], [1])
+    assert (safe.get_color(), risky.get_color()) == (plots.BLUE, plots.RED)
+    assert list(budget.get_xdata()) == [3.5, 3.5]
+    assert [text.get_text().strip() for text in axes.texts] == ["$2.00M", "$3.00M", "budget $3.50M"]
+
+
+def test_the_first_cover_shows_that_the_larger_model_took_less(monkeypatch):
+    monkeypatch.setattr(plots, "show_cover", lambda: None)
+    plots.cover()
+    sizes, hours = ([bar.get_width() for bar in axes.patches] for axes in plt.gcf().axes)
+    assert sizes == pytest.approx([405.9, 671.0], abs=0.1)
+    assert hours == [30.84, 2.664]
+    assert hours[1] < hours[0] / 10
+
+
+def test_the_second_cover_colours_as_many_gpus_as_do_the_work(monkeypatch):
+    monkeypatch.setattr(plots, "show_cover", lambda: None)
+    plots.cover_gpus()
+    left, right = plt.gcf().axes
+    colours = [square.get_facecolor() for square in left.patches]
+    working = colours.count(colours[0])
+    assert len(colours) == 512
+    assert left.get_title(loc="left") == f"512 GPUs do the work of {working}"
+    budget, draft = (bar.get_height() for bar in right.patches)
+    assert (budget, round(draft, 2)) == (0.9, 1.04)

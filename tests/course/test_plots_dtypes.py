@@ -98,3 +98,19 @@ def test_stairs_have_a_line_for_each_format():
     x = torch.tensor([0.0, 1.0])
     axes = dtypes.stairs(x, {"fp4": x, "int4": x}).axes[0]
     assert [line.get_label() for line in axes.lines[1:]] == ["fp4", "int4"]
+
+
+def test_the_cover_says_which_formats_stop():
+    dtypes.cover()
+    axes = plt.gca()
+    assert words(plt.gcf()) == ["fp32 arrives", "bf16 stops here", "fp16 stops here"]
+    ends = [line.get_xdata()[-1] for line in axes.lines if len(line.get_xdata()) > 1]
+    assert ends[0] > ends[1] > ends[2]
+
+
+def test_the_cover_of_low_bits_shows_what_each_model_writes():
+    dtypes.cover_low_bits()
+    bits, texts = words(plt.gcf())[::2], words(plt.gcf())[1::2]
+    assert bits == ["32 bits", "4 bits", "2 bits"]
+    assert all(text.startswith("JULIET:\n") for text in texts)
+    assert len(set(texts)) == 3

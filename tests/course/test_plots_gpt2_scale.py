@@ -95,3 +95,13 @@ def test_own_run_is_read_from_the_log_of_train_gpt2(tmp_path):
     assert plots.own_run(log) == {"yours, on other pages": ([249], [6.2], [0.25])}
     log.write_text('{"step": 249, "loss": 6.1, "val_loss": 6.2}\n')
     assert plots.own_run(log) == {"yours, on other pages": ([249], [6.2], [])}
+
+
+def test_the_cover_has_a_square_for_each_day_and_a_strip_of_minutes(monkeypatch):
+    monkeypatch.setattr(plots, "show_cover", lambda: None)
+    plots.cover()
+    left, right = plt.gcf().axes
+    assert len(left.patches) == round(10e9 / 136 / 86_400)
+    day, strip = right.patches
+    assert (day.get_width(), round(strip.get_width())) == (24 * 60, 45)
+    assert [text.get_text() for text in right.texts] == ["45 minutes"]

@@ -102,3 +102,13 @@ def test_beside_others_counts_from_one_in_both_directions():
 
 def test_digits():
     assert [plots.digits(v) for v in (0.0743, 55.31, 2250)] == ["0.0743", "55.3", "2,250"]
+
+
+def test_the_cover_shows_the_milliseconds_between_the_two_steps(monkeypatch):
+    monkeypatch.setattr(plots, "show_cover", lambda: None)
+    plots.cover()
+    (axes,) = plt.gcf().axes
+    slow, fast, gone = (bar.get_width() for bar in axes.patches)
+    assert (slow, fast) == (807.30, 151.45)
+    assert fast + gone == pytest.approx(slow)
+    assert any("656 ms" in text for text in words(plt.gcf()))

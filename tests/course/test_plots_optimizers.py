@@ -1,6 +1,8 @@
 """The figures of 05_adagrad draw the numbers they are given."""
 
 import math
+import re
+from pathlib import Path
 
 import matplotlib
 import pytest
@@ -80,3 +82,15 @@ def test_rates_that_are_close_together_share_a_label():
     axes = plt.figure().add_subplot()
     plots.label_rates(axes, [{1: [0.1], 1.2: [0.1]}, {1.3: [0.1], 1.4: [0.1], 2: [0.1]}])
     assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "1.4", "2"]
+
+
+def test_the_cover_shows_what_the_notebook_prints():
+    plots.cover_rare_words()
+    drawn = {line.get_label(): tuple(line.get_xdata()) for line in plt.gca().lines}
+    assert {word: drawn[word] for word in plots.LEARNED} == {
+        word: answers for word, (_, answers) in plots.LEARNED.items()
+    }
+    printed = Path("notebooks/05_adagrad.ipynb").read_text()
+    for word, (seen, answers) in plots.LEARNED.items():
+        numbers = " ".join(map(str, answers))
+        assert re.search(rf"{word.lower()} +{seen} .* {re.escape(numbers)}", printed)

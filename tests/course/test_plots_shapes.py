@@ -110,3 +110,9 @@ def test_pieces_are_drawn_apart_and_the_caption_is_the_true_shape():
     shown = drawing.axes[0].images[0].get_array()
     assert shown[0, :, 0].tolist() == [0, 0, 0, 1, 1, 0, 0, 0]
     assert drawing.axes[0].get_xlabel() == "2 x 6 x 3"
+
+
+def test_the_cover_marks_the_dimension_that_is_second_to_last():
+    shapes.cover()
+    marked = [text.get_text() for text in plt.gca().texts if text.get_fontweight() == "bold"]
+    assert marked == ["seq", "head"]

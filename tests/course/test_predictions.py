@@ -1,18 +1,26 @@
 """Predictions are recorded for a learner, counted for a classroom, and compared by topic."""
 
 import json
+from pathlib import Path
 
+import nbformat
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 from nbformat import write
 from nbformat.v4 import new_code_cell, new_notebook
 
 from cs336_course.learner import study
 from cs336_course.widgets.predictions import HANDS, predict
+from tools.page_predictions import options
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+
+WHY = {"why": {"3": "It counts the fence's posts."}}
 
 
 def pick(widget, option: str) -> None:
     """Do what the page does when an option is clicked."""
-    widget._handle_custom_msg({"name": "pick", "value": option}, [])
+    widget._handle_custom_msg({"pick": option}, [])
 
 
 @pytest.fixture
@@ -21,7 +29,9 @@ def mine(tmp_path, monkeypatch):
     course = tmp_path / "notebooks"
     course.mkdir()
     cells = [
-        new_code_cell(metadata={"cs336": {"prediction": name, "answer": "2", "topic": "sums"}})
+        new_code_cell(
+            metadata={"cs336": {"prediction": name, "answer": "2", "topic": "sums", **WHY}}
+        )
         for name in ("one", "two")
     ]
     write(new_notebook(cells=cells), course / "00_start.ipynb")
@@ -36,9 +46,50 @@ def test_the_first_guess_counts(mine):
     widget = predict("one", "1", "2", "3")
     pick(widget, "2")
     pick(widget, "3")
-    assert widget.said == "You chose 3. Run the next cell to see."
+    assert widget.said == "You chose “2”. Run the next cell to see."
     pick(predict("two", "1", "2"), "1")
     assert study.intuition(mine).splitlines()[1].split() == ["sums", "1", "of", "2"]
+
+
+@pytest.fixture
+def shell(mine):
+    """A kernel's shell in the learner's folder."""
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance()
+    shell.starting_dir = str(mine)
+    shell.run_cell("from cs336_course.widgets.predictions import predict", store_history=True)
+    yield shell
+    InteractiveShell.clear_instance()
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("2", "You chose “2”, and that is right."),
+        ("3", "You chose “3”. It is “2”. It counts the fence's posts."),
+        ("1", "You chose “1”. It is “2”."),
+    ],
+)
+def test_the_next_cell_resolves_the_guess(shell, option, said):
+    shell.run_cell("widget = predict('one', '1', '2', '3'); widget", store_history=True)
+    widget = shell.user_ns["widget"]
+    pick(widget, option)
+    assert widget.said == f"You chose “{option}”. Run the next cell to see."
+    assert "✓" not in widget.html
+    shell.run_cell("1 + 1", store_history=True)
+    assert widget.said == said
+    assert widget.html.count("✓") == 1
+    assert widget.html.count("✗") == (option != "2")
+
+
+def test_a_guess_after_the_answer_resolves_at_once(shell):
+    shell.run_cell("widget = predict('one', '1', '2', '3')", store_history=True)
+    widget = shell.user_ns["widget"]
+    shell.run_cell("1 + 1", store_history=True)
+    assert widget.said == "Choose before you run the next cell."
+    assert "✓" not in widget.html
+    pick(widget, "2")
+    assert widget.said == "You chose “2”, and that is right."
 
 
 def test_a_broken_line_of_the_record_is_left_out(mine):
@@ -50,7 +101,7 @@ def test_a_broken_line_of_the_record_is_left_out(mine):
 
 def test_hands_are_counted_and_not_recorded(mine):
     widget = predict("one", "1", "2")
-    widget._handle_custom_msg({"name": "mode", "value": HANDS}, [])
+    widget._handle_custom_msg({"mode": HANDS}, [])
     for option in ("2", "2", "1"):
         pick(widget, option)
     assert widget.values["hands"] == "1,2"
@@ -80,3 +131,13 @@ def test_the_stored_output_is_the_same_whatever_was_clicked(mine):
 def test_options_that_cannot_be_chosen_from_are_refused(options):
     with pytest.raises(ValueError, match="two to six different options"):
         predict("one", *options)
+
+
+def test_every_wrong_option_has_a_sentence_on_why_it_looked_right():
+    for path in NOTEBOOKS:
+        for cell in nbformat.read(path, as_version=4).cells:
+            about = cell.metadata.get("cs336", {})
+            if "prediction" in about:
+                wrong = [each for each in options(cell.source) if each != about["answer"]]
+                assert sorted(about.get("why", {})) == sorted(wrong), about["prediction"]
+                assert all(why.endswith(".") for why in about["why"].values())

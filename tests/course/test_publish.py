@@ -4,7 +4,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from tools import publish
+from tools import landing, publish
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -16,7 +16,7 @@ def course(monkeypatch):
     monkeypatch.chdir(ROOT)
 
 
-def test_a_handout_has_everything_but_the_solutions(tmp_path, course):
+def test_a_handout_has_everything_but_solutions_outputs_and_notes_for_teachers(tmp_path, course):
     publish.handout(NOTEBOOKS, tmp_path)
     solutions = 0
     for path in NOTEBOOKS:
@@ -24,8 +24,12 @@ def test_a_handout_has_everything_but_the_solutions(tmp_path, course):
         left = nbformat.read(tmp_path / "notebooks" / path.name, as_version=4)
         nbformat.validate(left)
         gone = [c for c in cells if c.id not in {kept.id for kept in left.cells}]
+        gone = [c for c in gone if not c.source.startswith("For the instructor: ")]
         assert gone == [c for c in cells if "solution" in c.metadata.get("tags", [])]
         solutions += len(gone)
+        shown = [c for c in left.cells if c.get("outputs")]
+        assert all("cover" in c.metadata.get("tags", []) for c in shown)
+        assert "For the instructor: " not in "".join(c.source for c in left.cells)
         assert "<summary>Solution" not in "".join(c.source for c in left.cells)
         assert [c.id for c in left.cells if "hint" in c.metadata.get("tags", [])] == [
             c.id for c in cells if "hint" in c.metadata.get("tags", [])
@@ -52,6 +56,7 @@ def test_the_site_is_laid_out_as_the_repository_is(tmp_path, course):
         assert list(tmp_path.glob(f"{name}.*")), name
     for target in re.findall(r"\]\(([^)#:]+)\)", index):
         assert (tmp_path / target).exists(), target
+    assert ">GPT-2: $21<" in index
 
 
 def test_two_prices_on_a_line_are_no_maths():
@@ -60,3 +65,15 @@ def test_two_prices_on_a_line_are_no_maths():
         for cell in nbformat.read(path, as_version=4).cells:
             if cell.cell_type == "markdown":
                 assert not re.search(r"\$\d[^$\n]*\$\d", cell.source), f"{path.stem} {cell.id}"
+
+
+def test_every_notebook_has_a_card(course):
+    able = landing.abilities((ROOT / "README.md").read_text())
+    assert {lecture.name for lecture in landing.COURSE} <= set(able)
+    for lecture in landing.COURSE:
+        assert re.match(r"[a-z].* \w+", able[lecture.name]), lecture.name
+
+
+def test_the_landing_page_has_the_price_that_notebook_00_prints():
+    stored = (ROOT / "notebooks" / "00_start_here.ipynb").read_text(encoding="utf-8")
+    assert f"of the peak, ${landing.GPT2}\\n" in stored

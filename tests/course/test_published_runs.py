@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -46,3 +47,29 @@ def test_no_figure_without_a_source():
         re.search(r"20\d\d|README|scripts|docs|benchmarks|LEADERBOARD", r.source)
         for r in RUNS.values()
     )
+
+
+def test_a_paper_does_not_help_to_guess_its_own_mfu(monkeypatch):
+    def step(paper: str, mfu: float) -> SimpleNamespace:
+        return SimpleNamespace(paper=paper, mfu=mfu)
+
+    known = {"a": step("one", 0.4), "b": step("one", 0.5), "c": step("two", 0.2)}
+    monkeypatch.setattr(published_runs, "steps", lambda: known)
+    assert published_runs.one_mfu() == pytest.approx({"a": 0.5, "b": 0.4, "c": 2.25})
+
+
+def test_stacks_are_sorted_by_their_median_and_count_their_papers(monkeypatch):
+    known = {
+        name: SimpleNamespace(stack=stack, paper=paper, held_out=held_out)
+        for name, stack, paper, held_out in (
+            ("a", "slow", "one", False),
+            ("b", "fast", "two", False),
+            ("c", "fast", "three", True),
+        )
+    }
+    monkeypatch.setattr(published_runs, "steps", lambda: known)
+    monkeypatch.setattr(published_runs, "left_out", lambda: {"a": 1.2, "b": 0.9, "c": 1.0})
+    assert list(published_runs.by_stack().items()) == [
+        ("fast, 2 papers", [(0.9, False), (1.0, True)]),
+        ("slow, 1 paper", [(1.2, False)]),
+    ]

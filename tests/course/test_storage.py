@@ -183,3 +183,9 @@ def test_the_figures_draw():
     for number in plt.get_fignums():
         plt.figure(number).canvas.draw()
     plt.close("all")
+
+
+def test_the_cover_counts_the_sets_that_a_column_uses():
+    plots.cover()
+    counted = [axes.get_xlabel() for axes in plt.gcf().axes]
+    assert counted == ["32 of 2,048 sets hold the column", "1,024 of 2,048 sets hold the column"]

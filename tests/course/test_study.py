@@ -14,7 +14,7 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 
 from cs336_course import cli
-from cs336_course.engine import Case, Exercise, exercise, judge, value
+from cs336_course.engine import Case, Exercise, card, exercise, judge, value
 from cs336_course.learner import study
 
 ROOT = Path(__file__).parents[2]
@@ -242,8 +242,8 @@ def test_two_resets_in_one_second_keep_both_edited_notebooks(course, mine, monke
 
 
 def test_many_first_starts_at_once_all_succeed(course):
-    code = "import time; from cs336_course.learner import study; time.sleep({} - time.time()); "
-    code = code.format(time.time() + 4) + "study.update()"
+    code = "import time; from cs336_course.learner import study; "
+    code += f"time.sleep(max(0, {time.time() + 4} - time.time())); study.update()"
     started = [
         subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
         for _ in range(8)
@@ -360,7 +360,7 @@ def test_a_folder_that_cannot_be_written_does_not_disturb_the_check(mine, monkey
     monkeypatch.chdir(mine)
     (mine / study.VERDICTS).mkdir()
     double(lambda x: 2 * x)
-    assert capsys.readouterr().out == "double: passed\n"
+    assert capsys.readouterr().out == "double: passed\n1 of 1 in this notebook.\n"
 
 
 def test_a_damaged_line_is_left_out(mine, monkeypatch):
@@ -399,7 +399,10 @@ def test_a_typo_is_no_attempt_and_brings_no_smaller_question(mine, monkeypatch, 
         monkeypatch.setattr(exercise, "cell", lambda source=str(number): source)
         double(eval("lambda x: twice(x)"))
     said = capsys.readouterr().out.splitlines()
-    assert said == ["double: your code raised NameError: name 'twice' is not defined"] * 5
+    assert said == 5 * [
+        "double: your code raised NameError: name 'twice' is not defined",
+        "A wrong name doesn't count as an attempt.",
+    ]
     (state,) = study.progress(mine)["00_start"]
     assert (state.verdict, state.said) == (study.WRONG, said[0].removeprefix("double: "))
     double(lambda x: x * x)
@@ -512,3 +515,56 @@ def test_the_rules_name_what_the_notebooks_have():
 def test_the_record_is_json(mine):
     found = json.loads((mine / study.COPIES).read_text())
     assert found["01_more.ipynb"]["exercises"] == ["halve", "treble"]
+
+
+def test_a_learner_gets_no_outputs_and_no_notes_for_teachers_and_a_teacher_does(course, mine):
+    path = course / "00_start.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells.append(nbformat.v4.new_markdown_cell("For the instructor: ask the room."))
+    cover = nbformat.v4.new_code_cell("speak()", metadata={"tags": ["cover"]})
+    notebook.cells.append(cover)
+    nbformat.write(notebook, path)
+    run_and_save(path)
+    study.update(course, mine)
+    copied = nbformat.read(mine / path.name, as_version=4)
+    assert "instructor" not in str(copied.cells)
+    assert [bool(cell.outputs) for cell in copied.cells if cell.cell_type == "code"][-1]
+    assert not any(cell.outputs for cell in copied.cells[:-1] if cell.cell_type == "code")
+
+    lectures = mine.with_name("my_lectures")
+    study.update(course, lectures)
+    taught = nbformat.read(lectures / path.name, as_version=4)
+    assert "instructor" in str(taught.cells)
+    assert taught.cells[0].outputs
+    # an update of the course replaces both, since nobody has edited them
+    notebook.cells[0].source = "2 + 2"
+    nbformat.write(notebook, path)
+    assert study.update(course, mine) == study.update(course, lectures) == []
+    for folder in (mine, lectures):
+        assert nbformat.read(folder / path.name, as_version=4).cells[0].source == "2 + 2"
+
+
+def test_a_pass_says_what_is_next_and_how_far_the_file_is(mine, monkeypatch, capsys):
+    record = json.loads((mine / study.COPIES).read_text())
+    record["01_more.ipynb"]["parts"] = ["halve", "treble"]
+    (mine / study.COPIES).write_text(json.dumps(record))
+    monkeypatch.chdir(mine)
+    halve(1.0)
+    assert capsys.readouterr().out.splitlines() == [
+        "halve: passed",
+        "1 of 2 in this notebook, next: treble.",
+        "You have written 1 of 2 parts of your train_gpt2.py.",
+    ]
+
+
+def test_in_a_notebook_the_verdict_is_a_card_whose_text_is_the_same(mine, monkeypatch, capsys):
+    monkeypatch.chdir(mine)
+    shown = []
+    monkeypatch.setattr(card, "get_ipython", lambda: "a kernel")
+    monkeypatch.setattr(card, "display", lambda data, raw: shown.append(data))
+    double(lambda x: x * x)
+    double(lambda x: x / "<b>")
+    assert capsys.readouterr().out == ""
+    assert shown[0]["text/plain"] == "double: not right yet. That is the square"
+    assert "That is the square" in shown[0]["text/html"]
+    assert "'int' and 'str'" not in shown[1]["text/html"]  # quotes are escaped, too

@@ -2,11 +2,13 @@
 
 from itertools import combinations
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from contrast import GRAPHICS, TEXT, over, ratio
+from contrast import DARK, GRAPHICS, TEXT, WHITE, in_dark, least_ratio, over, ratio
+from matplotlib.colors import rgb_to_hsv
 
-from cs336_course.figures.style import FILLS, GREY, LINES, ink
+from cs336_course.figures.style import FILLS, GREY, LINES, STYLE, figure, ink, label_ends
 
 # Machado, Oliveira and Fernandes 2009, for linear RGB and the severest form of each deficiency.
 VISION = {
@@ -28,10 +30,25 @@ def appearance(colour: str, vision: str) -> np.ndarray:
     return np.array(OKLAB) @ np.cbrt(np.array(CONES) @ seen)
 
 
-def test_lines_and_their_names_stand_out_from_white():
-    assert all(ratio(over(colour)) >= GRAPHICS for colour in LINES)
-    assert all(ratio(over(ink(colour))) >= TEXT for colour in LINES)
-    assert ratio(over(GREY)) >= TEXT
+def test_lines_and_their_names_stand_out_in_both_themes():
+    assert all(least_ratio(over(colour)) >= GRAPHICS for colour in LINES)
+    assert all(least_ratio(over(ink(colour))) >= TEXT for colour in LINES)
+    assert least_ratio(over(GREY)) >= TEXT
+
+
+def test_areas_or_their_edges_stand_out_in_both_themes():
+    edge = over(STYLE["patch.edgecolor"])
+    for colour in map(over, FILLS):
+        assert max(least_ratio(colour), least_ratio(edge)) >= GRAPHICS
+
+
+def test_in_a_dark_theme_a_figure_has_no_box_and_hues_stay():
+    assert in_dark(WHITE) == pytest.approx(DARK, abs=0.01)
+    assert ratio(in_dark(over("black")), DARK) > 15
+    for colour in LINES:
+        if np.ptp(over(colour)) > 0.2:  # black has no hue
+            light, dark = (rgb_to_hsv(each)[0] for each in (over(colour), in_dark(over(colour))))
+            assert abs((light - dark + 0.5) % 1 - 0.5) < 0.08, colour
 
 
 @pytest.mark.parametrize("vision", VISION)
@@ -43,4 +60,36 @@ def test_lines_are_told_apart(vision):
 
 def test_black_or_white_digits_are_readable_on_every_area():
     for colour in FILLS:
-        assert max(ratio(over(colour)), ratio(over(colour), over("black"))) >= TEXT, colour
+        assert max(least_ratio(over(colour)), least_ratio(over(colour), over("black"))) >= TEXT
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_names_at_the_ends_of_lines_do_not_overlap(scale):
+    ends = {"low": 1, "lower": 0.98, "high": 100, "no name": 50, "ended early": 1.01}
+    drawn, axes = figure()
+    for name, end in ends.items():
+        values = [2, end, np.nan] if name == "ended early" else [2, 3, end]
+        axes.plot(values, label="_no name" if name == "no name" else name)
+    axes.set_yscale(scale)
+    label_ends(axes)
+    drawn.canvas.draw()
+    names = sorted(axes.texts, key=lambda text: text.get_window_extent().y0)
+    assert [text.get_text() for text in names] == ["lower", "low", "ended early", "high"]
+    boxes = [text.get_window_extent() for text in names]
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+    assert all(box.x1 < drawn.bbox.x1 for box in boxes)
+    colours = {line.get_label(): ink(line.get_color()) for line in axes.lines}
+    assert all(text.get_color() == colours[text.get_text()] for text in names)
+    plt.close()
+
+
+@pytest.mark.parametrize("end", [0, -5, 1e9])
+def test_a_name_stays_beside_the_axes_if_its_line_leaves_them(end):
+    drawn, axes = figure()
+    axes.plot([2, 3, end], label="gone")
+    axes.set(yscale="log", ylim=(1, 10))
+    label_ends(axes)
+    drawn.canvas.draw()
+    (name,) = axes.texts
+    assert drawn.bbox.y0 <= name.get_window_extent().y0 < drawn.bbox.y1
+    plt.close()

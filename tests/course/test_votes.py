@@ -196,7 +196,7 @@ def test_the_widget_shows_votes_and_hands(booth, monkeypatch, tmp_path):
 
     async def lecture() -> None:
         widget = predict("sum_of_ones", *OPTIONS)
-        widget.answer("mode", LIVE)
+        widget.answer({"mode": LIVE})
         assert booth.address in widget.html
         assert "<svg" in widget.html
         phone = Phone(booth)
@@ -206,14 +206,14 @@ def test_the_widget_shows_votes_and_hands(booth, monkeypatch, tmp_path):
             if widget.said.startswith("Votes: 1"):
                 break
             await asyncio.sleep(0.1)
-        widget.answer("pick", "256")  # a student without a phone
+        widget.answer({"pick": "256"})  # a student without a phone
         assert widget.said == "Votes: 2. Scan the code to vote."
-        widget.answer("open", "")
+        widget.answer({"open": ""})
         assert phone.vote(0)[0] == 409
         assert widget.said == "Votes: 2. The vote is closed."
-        widget.answer("open", "yes")
+        widget.answer({"open": "yes"})
         assert phone.vote(0)[0] == 200
-        widget.answer("mode", MINE)
+        widget.answer({"mode": MINE})
         assert phone.vote(1)[0] == 409
 
     asyncio.run(lecture())
@@ -227,6 +227,6 @@ def test_every_prediction_has_its_own_name_and_a_question():
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             if name := cell["metadata"].get("cs336", {}).get("prediction"):
                 assert name not in asked, name
-                asked[name] = predictions.question(folder, name)
+                asked[name] = predictions.asked(folder, name).question
     assert len(asked) > 100
     assert all(text and not set(text) & set("*$\\") for text in asked.values())

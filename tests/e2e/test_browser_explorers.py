@@ -2,23 +2,29 @@
 
 import json
 import random
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page
+import torch
+from playwright.sync_api import Browser, Page, expect
 
 from cs336_course import widgets
-from cs336_course.widgets import layout, number
+from cs336_course.widgets import layout, number, pattern, writing
+from cs336_course.widgets.widget import STYLE
+from cs336_lib.sampling import encode, generate
+from cs336_lib.training.checkpoint import load_shipped
 from tools import browser_explorers as in_browser
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("said", "html", "values", "problem")
 SYNTAX = "not valid Python yet"  # what follows are CPython's words
+EINOPS = "Error while processing"  # what follows are einops' words
 ASK = """([state, changes]) => {
   const model = cs336.pageModel(state);
   return changes.map(([name, value]) => {
-    model.send({name, value});
+    model.send({[name]: value});
     return ["said", "html", "values", "problem"].map(part => model.get(part));
   });
 }"""
@@ -38,11 +44,13 @@ def differences(tab: Page, name: str, changes: list[tuple[str, str]]) -> list[st
     state = json.loads(json.dumps(in_browser.state(name, widget)))
     found = []
     for change, answer in zip(changes, tab.evaluate(ASK, [state, changes]), strict=True):
-        widget.answer(*change)
+        widget.answer(dict([change]))
         for part, theirs in zip(PARTS, answer, strict=True):
             ours: Any = getattr(widget, part)
             if part == "problem" and SYNTAX in ours:
                 ours, theirs = SYNTAX, theirs[: len(SYNTAX)]
+            if part == "problem" and ours.startswith(EINOPS):
+                ours, theirs = "a problem", theirs and "a problem"
             if ours != theirs:
                 found.append(f"{change}: {part}\n  Python:  {ours}\n  browser: {theirs}")
     return found
@@ -70,13 +78,60 @@ def test_float_bits_are_those_of_python(tab):
     assert differences(tab, "float_bits", changes) == []
 
 
-def test_the_budget_is_that_of_python(tab):
+@pytest.mark.parametrize("name", ["training_budget", "first_bill", "einsum_steps"])
+def test_the_answers_to_all_options_are_those_of_python(name, tab):
     draw = random.Random(0)
-    controls = {c["name"]: c["options"] for c in widgets.training_budget().controls}
-    changes = [(name, option) for name, options in controls.items() for option in options]
+    controls = {c["name"]: c["options"] for c in getattr(widgets, name)().controls}
+    changes = [(control, one) for control, options in controls.items() for one in options]
     draws = (draw.choice(list(controls)) for _ in range(600))
-    changes += [(name, draw.choice(controls[name])) for name in draws]
-    assert differences(tab, "training_budget", changes) == []
+    changes += [(control, draw.choice(controls[control])) for control in draws]
+    assert differences(tab, name, changes) == []
+
+
+PATTERNS = """
+a b -> b a | (a b) c -> a (b c) | a (b c) -> b (a c) | a (b c) -> b a c | a b c -> c b a | a -> a
+(a b) (c d) -> (a c) (b d) | (a b) (c d) -> (b d) a c | a b -> a 1 b | a b -> (a b) | a b -> a
+a -> a b | a b -> a b n | a b -> (a n) b | a b -> b (n a) | a b -> n a b c | a b -> | a b c d -> d c
+a b -> () | a 1 -> a | a b -> a () b | (a b) c -> c | a b c -> a c | a b c -> (c a) | a _b -> _b a
+a b_ -> b_ a | a b -> a B | a a -> a | a b -> a b ( | a (b (c)) -> a | a ) b -> b | a-b -> b
+2 b -> b | a b -> b 2 | a b | a -> b -> c | -> | a b -> a <i>b | x1 y2 -> y2 x1
+head_1 seq -> seq head_1 | ((a b) -> a b | a b -> (b a) 1 1 1 | a b -> a b c d e"""
+SHAPES = ("3 8", "4 4", "2 3 4", "6", "2 2 2 3", "(4, 6)", "8 8", "9 9", "2 x", "", "0 3", "3 1")
+SIZES = ("", "a=2", "b=2", "a=2, b=2", "n=2", "n = 3", "a=2 c=2", "c=1, n=40", "a=0", "a", "z=3")
+
+
+def test_patterns_are_those_of_einops(tab):
+    draw = random.Random(0)
+    patterns = [part.strip() for part in PATTERNS.replace("\n", "|").split("|") if part.strip()]
+    options = {
+        "operation": list(pattern.OPERATIONS),
+        "pattern": patterns,
+        "shape": SHAPES,
+        "sizes": (*SIZES, *[""] * len(SIZES)),  # most patterns need none
+    }
+    changes = [("shape", "4 4"), ("sizes", "")]
+    for operation in ("rearrange", "repeat", "reduce sum"):
+        changes += [("operation", operation), *(("pattern", words) for words in patterns)]
+    drawn, mover = 0, widgets.einops_pattern()
+    for _ in range(6000):
+        wanted = {name: draw.choice(words) for name, words in options.items()}
+        try:
+            moved = mover.moved(wanted)
+        except ValueError:
+            if draw.random() > 0.02:
+                continue
+            changes += wanted.items()
+        else:
+            drawn += 1
+            sides = [("before", moved.before), ("after", moved.after)]
+            chosen = [
+                ("chosen", f"{side} {draw.randrange(tensor.numel())}")
+                for side, tensor in sides
+                if tensor.numel()
+            ]
+            changes += [*wanted.items(), *chosen]
+    assert drawn > 100
+    assert differences(tab, "einops_pattern", changes) == []
 
 
 EXPRESSIONS = """
@@ -130,3 +185,214 @@ def test_strides_are_those_of_pytorch(tab):
             continue
         changes.append(("element", layout.words_of([draw.randrange(size) for size in shape])))
     assert differences(tab, "strides", changes) == []
+
+
+MADE = {
+    "einops": "widgets.einops_pattern()",
+    "einsum": "widgets.einsum_steps()",
+    "first-bill": "widgets.first_bill()",
+    "float-bits": "widgets.float_bits()",
+    "strides": "widgets.strides()",
+    "training-budget": "widgets.training_budget()",
+    "training-budget-2": "widgets.training_budget()",
+    "writer": "widgets.writer()",
+}
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A page with all explorers that need no kernel, opened as a file."""
+    folder = tmp_path_factory.mktemp("page")
+    script = in_browser.script(ROOT / "docs" / "explorers")
+    (folder / "explorers.js").write_text(script, encoding="utf-8")
+    (folder / "weights.js").write_text(in_browser.weights(), encoding="utf-8")
+    (folder / "page.html").write_text(
+        '<!DOCTYPE html><html lang="en"><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width"><script src="explorers.js"></script>'
+        f"<style>{STYLE}</style>{''.join(map(in_browser.element, MADE.values()))}</html>",
+        encoding="utf-8",
+    )
+    return (folder / "page.html").as_uri()
+
+
+@pytest.fixture
+def opened(browser: Browser, address: str) -> Iterator[Callable[[str], Page]]:
+    """Open the page with a query and a fragment."""
+    context = browser.new_context(offline=True, reduced_motion="reduce")
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+
+    def open_page(rest: str = "") -> Page:
+        page = context.new_page()
+        page.goto(address + rest)
+        return page
+
+    yield open_page
+    context.close()
+
+
+def words(page: Page, name: str) -> str:
+    """The sentence of an explorer."""
+    return page.locator(f"#{name} .cs336-said").inner_text()
+
+
+def test_a_preset_is_one_press(opened):
+    page = opened()
+    presses = 0
+    for name in MADE:
+        buttons = page.locator(f"#{name} .cs336-presets button[aria-pressed]")
+        for button in buttons.all():
+            button.press("Enter")
+            expect(button).to_have_attribute("aria-pressed", "true")
+            expect(button).to_be_focused()
+            expect(page.locator(f"#{name} .cs336-problem")).to_have_text("")
+            presses += 1
+    assert presses > 20
+    page.locator("#training-budget").get_by_role("button", name="fits a gaming GPU").click()
+    assert words(page, "training-budget").endswith("12 GB on each device of 24 GB: fits")
+    devices = page.locator("#training-budget").get_by_label("devices", exact=True)
+    expect(devices).to_have_attribute("aria-valuetext", "1")
+
+
+def test_a_link_carries_the_state(opened):
+    page = opened()
+    page.locator("#training-budget-2").get_by_role("button", name="GPT-2 on 8 A100s").click()
+    page.locator("#training-budget-2").get_by_label("devices", exact=True).press("ArrowRight")
+    page.locator("#training-budget-2").get_by_role("button", name="Copy link").click()
+    expect(page.locator("#training-budget-2 .cs336-share")).to_contain_text("Copied.")
+    link = page.evaluate("navigator.clipboard.readText()")
+    assert link == page.url
+    again = opened(link[link.index("?") :])
+    assert words(again, "training-budget-2") == words(page, "training-budget-2")
+    assert words(again, "training-budget") == words(opened(), "training-budget")
+    expect(again.locator("#training-budget-2")).to_be_in_viewport()
+    values = again.locator("#training-budget-2 .cs336-controls output").all_inner_texts()
+    assert values == ["124M", "10B", "16", "40 %", "$2"]
+
+
+def test_a_link_carries_typed_text(opened):
+    page = opened()
+    field = page.locator("#strides").get_by_label("a view of x")
+    field.fill("x[1:].T & <b>")
+    expect(page.locator("#strides .cs336-problem")).not_to_have_text("")
+    field.fill("x.T[1:, ::2]")
+    expect(page.locator("#strides .cs336-problem")).to_have_text("")
+    page.locator("#strides").get_by_role("button", name="Copy link").click()
+    again = opened(page.url[page.url.index("?") :])
+    expect(again.locator("#strides").get_by_label("a view of x")).to_have_value("x.T[1:, ::2]")
+    assert words(again, "strides") == words(page, "strides")
+    page.locator("#writer").get_by_label("your line").fill("My kingdom for a")
+    page.locator("#writer").get_by_label("temperature").press("Home")
+    page.locator("#writer").get_by_role("button", name="Copy link").click()
+    again = opened(page.url[page.url.index("?") :])
+    expect(again.locator("#writer .cs336-paper")).to_have_text("My kingdom for a")
+    expect(again.locator("#writer").get_by_label("temperature")).to_have_value("0")
+
+
+@pytest.mark.parametrize(
+    ("rest", "name"),
+    [
+        ("?expression=x.view(7)#strides", "strides"),
+        ("?expression=%00&element=9,9&title=x#strides", "strides"),
+        ("?parameters=9Q&devices=-1&constants=1#training-budget", "training-budget"),
+        ("?number=abc&format=fp99#float-bits", "float-bits"),
+        ("?step=99&pattern=i#einsum", "einsum"),
+        ("?devices=8#training-budget-3", "training-budget"),
+        ("?devices=8", "training-budget"),
+    ],
+)
+def test_a_bad_link_is_ignored(rest, name, opened):
+    page = opened(rest)
+    assert words(page, name) == words(opened(), name)
+    expect(page.locator(f"#{name} .cs336-problem")).to_have_text("")
+    page.locator(f"#{name}").get_by_role("button", name="Copy link").click()
+    assert "#" in page.url  # it works
+
+
+def test_what_is_good_in_a_link_is_taken(opened):
+    page = opened("?parameters=9Q&devices=8#training-budget")
+    devices = page.locator("#training-budget").get_by_label("devices", exact=True)
+    expect(devices).to_have_attribute("aria-valuetext", "8")
+    parameters = page.locator("#training-budget").get_by_label("parameters", exact=True)
+    expect(parameters).to_have_attribute("aria-valuetext", "70B")
+
+
+def test_the_result_stands_above_the_controls_on_a_phone_too(opened):
+    page = opened()
+    for width in (390, 1366):
+        page.set_viewport_size({"width": width, "height": 800})
+        for name in MADE:
+            root = page.locator(f"#{name} .cs336-explorer")
+            shown = ".cs336-paper" if name == "writer" else ".cs336-picture"
+            picture, controls = (
+                root.locator(part).bounding_box() for part in (shown, ".cs336-controls")
+            )
+            assert picture["y"] + picture["height"] <= controls["y"], name
+            assert root.evaluate("root => root.scrollWidth <= root.clientWidth"), (name, width)
+
+
+def test_the_controls_stay_where_they_are(opened):
+    page = opened()
+    root = page.locator("#einops")
+    below = root.locator(".cs336-controls")
+    root.get_by_role("button", name="transpose").click()
+    expect(root.locator(".cs336-said")).to_have_text("(3, 4) -> (4, 3)")
+    before = below.bounding_box()["y"]
+    root.get_by_role("button", name="repeat").click()  # its picture has two rows and not four
+    expect(root.locator(".cs336-said")).to_have_text("(2, 3) -> (2, 6)")
+    assert below.bounding_box()["y"] == before
+
+
+LOAD = """() => new Promise(done => {
+  cs336.receive = words => done(cs336.bytes = Uint8Array.from(atob(words), c => c.charCodeAt(0)));
+})"""
+READ = """([scales, config, tokens]) => {
+  const model = new cs336.Gpt(cs336.bytes, scales, config);
+  return tokens.map(token => Array.from(cs336.softmax(model.read(token))));
+}"""
+GREEDY = """([scales, config, prompts, count]) => {
+  const model = new cs336.Gpt(cs336.bytes, scales, config);  // one for all: its cache is kept
+  return prompts.map(prompt => {
+    const text = [...prompt];
+    while (text.length < prompt.length + count) {
+      const logits = model.unread(text).map(token => model.read(token)).at(-1);
+      text.push(logits.indexOf(Math.max(...logits)));
+    }
+    return text;
+  });
+}"""
+PROMPTS = ("What is the price of", "What is the matter", "\n\nROMEO:\nI", "Q")
+
+
+@pytest.fixture(scope="module")
+def speaker(tab: Page) -> list[Any]:
+    """The weights in the page, and what its model needs beside them."""
+    tab.evaluate(f"window.arrived = ({LOAD})(), undefined")
+    tab.add_script_tag(content=in_browser.weights())
+    tab.evaluate("window.arrived.then(() => undefined)")
+    model, _ = load_shipped()
+    _, scales = writing.packed(model)
+    return [scales, writing.Writer.sizes(model)]
+
+
+def test_the_model_expects_the_letters_that_pytorch_expects(tab, speaker):
+    model, letters = load_shipped()
+    text = (ROOT / "data" / "shakespeare.txt").read_text()
+    worst = 0.0
+    for start in (1_000, 400_000, 1_000_000):
+        ids = encode(letters, text[start : start + model.config.block_size])
+        with torch.no_grad():
+            ours = model(ids[None])[0].softmax(-1)
+        theirs = torch.tensor(tab.evaluate(READ, [*speaker, ids.tolist()]))
+        worst = max(worst, float((ours - theirs).abs().max()))
+    assert worst < 1e-3
+    assert worst > 1e-6, "16 bits can't be this exact, so something else was compared"
+
+
+def test_the_model_writes_what_pytorch_writes(tab, speaker):
+    """300 letters are more than its context holds, so that the context has to move."""
+    model, letters = load_shipped()
+    prompts = [encode(letters, prompt) for prompt in PROMPTS]
+    theirs = tab.evaluate(GREEDY, [*speaker, [ids.tolist() for ids in prompts], 300])
+    for ids, text in zip(prompts, theirs, strict=True):
+        ours = generate(model, ids[None], 300, temperature=0)[0].tolist()
+        assert letters.decode(text) == letters.decode(ours)

@@ -174,6 +174,11 @@ OWN: dict[str, dict[str, list[str]]] = {
         "runs": ["", "missing", "taken", "file.txt", "/dev/null", "a\nb", SHELL, LONG],
         "out": ["", ".", "taken", "file.txt", "new.jpeg", "/proc/a.png", "file.txt/a.png", LONG],
     },
+    "race": {
+        "minutes": ["0", "0.05", "61", "1e308"],
+        "run_dir": ["", ".", "taken", "file.txt", "file.txt/run", "/dev/null", "/proc/run", LONG],
+        "device": ["tpu", "cuda:99", "\n", SHELL],
+    },
     "report": {
         "run_dir": ["", "missing", "taken", "file.txt", "/dev/null", "a\nb", SHELL, LONG],
         "out": ["", ".", "taken", "file.txt", "/proc/a.html", "file.txt/a.html", LONG],
@@ -203,6 +208,7 @@ COMMANDS = {
     "export": cli.Export,
     "assemble": course.Assemble,
     "compare": cli.Compare,
+    "race": cli.Race,
     "report": cli.Report,
     "grade": course.Grade,
 }
@@ -305,6 +311,7 @@ def base(command: str, trained: Path) -> list[str]:
         "export": ["export", "--run-dir", str(trained), "--out", "new"],
         "assemble": ["assemble", "--notebooks", str(NOTEBOOKS), "--out", "new"],
         "compare": ["compare", str(trained)],
+        "race": ["race", "--minutes", "0.1", "--run-dir", "new", "--device", "cpu"],
         "report": ["report", "--out", "new", str(trained)],
         "grade": ["grade", str(trained.parent / "class")],
     }[command]
@@ -317,7 +324,7 @@ def test_every_flag(command, trained, here, capsys):
     names = [field.name for field in dataclasses.fields(COMMANDS[command])]
     assert set(OWN[command]) <= set(names)
     for name in names:
-        flag = f"--{name.replace('_', '-')}"
+        flag = "--with" if name == "beside" else f"--{name.replace('_', '-')}"
         for value in bad_values(command, name, kinds[name]):
             if name in ("files", "runs", "folder") or (command, name) == (
                 "report",

@@ -216,6 +216,7 @@ MAY = {
     "cs336_course/demos/bug_hunt.py": {"exec", "compile"},  # its own script, with a bug
     "cs336_course/demos/ddp_step.py": {"exec"},  # the source of a function in the notebook
     "cs336_course/engine/task.py": {"exec", "compile"},
+    "cs336_course/exercises/n09b_recipe_of_today.py": {"exec"},  # the notebook of the course
     "cs336_course/exercises/script_findings.py": {"load"},
     "cs336_course/one_file/assemble.py": {"exec"},
     "cs336_course/one_file/check_parts.py": {"exec", "eval", "compile", "import_module"},

@@ -16,7 +16,7 @@ from cs336_lib import cli, hugging_face
 from cs336_lib.config import GPTConfig
 from cs336_lib.data import prepare
 from cs336_lib.data.corpus import shakespeare
-from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer
+from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer, make_tokenizer
 from cs336_lib.io import temporary_path
 from cs336_lib.model import GPT
 from cs336_lib.training.loop import train
@@ -446,10 +446,10 @@ def test_char_ids_equal_ours(transformers, tmp_path):
         theirs.encode("\u4e00")
 
 
-@pytest.mark.parametrize("kind", ["char", "gpt2"])
+@pytest.mark.parametrize("kind", ["char", "gpt2", "gpt2-1k"])
 def test_what_their_tokenizer_returns_fits_their_model(transformers, tmp_path, kind):
     """By default transformers 4 would add token_type_ids, which its GPT-2 embeds and adds."""
-    ours = CharTokenizer("To be,rnt") if kind == "char" else GPT2Tokenizer()
+    ours = make_tokenizer(kind, "To be,rnt")
     model = noisy(GPTConfig(64, ours.vocab_size, 2, 2, 16))
     hugging_face.export(model, tmp_path / "out", ours)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
@@ -459,6 +459,7 @@ def test_what_their_tokenizer_returns_fits_their_model(transformers, tmp_path, k
     with torch.no_grad():
         logits, wanted = theirs(**tokens).logits, model(torch.tensor([ours.encode(text).tolist()]))
     assert (logits - wanted).abs().max().item() < 1e-4
+    assert tokens["input_ids"][0].tolist() == ours.encode(text).tolist()
     assert set(tokens) == {"input_ids", "attention_mask"}
     if kind == "char":  # GPT-2's own class knows; for the general one, the file must say it
         settings = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())

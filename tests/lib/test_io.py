@@ -21,7 +21,7 @@ from cs336_lib import cli
 from cs336_lib.config import TrainConfig
 from cs336_lib.data.documents import Corpus
 from cs336_lib.data.prepare import PROGRESS, prepare
-from cs336_lib.io import Bar, atomic, locked, write_atomic
+from cs336_lib.io import TEMPORARY, Bar, Log, atomic, locked, write_atomic
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer
 from cs336_lib.training import checkpoint
@@ -346,18 +346,49 @@ def test_a_log_gets_no_line_of_what_was_short(monkeypatch, clock):
     assert re.fullmatch(r"(without a total: 5\.00Mtok \[.*\]\n)+", log.getvalue())
 
 
-def test_a_notebook_has_a_bar(monkeypatch):
-    """The kernel's stream isn't a terminal, but a carriage return restarts its line."""
-    iostream = pytest.importorskip("ipykernel.iostream")
-    stream = iostream.OutStream.__new__(iostream.OutStream)
-    stream._isatty = False
-    drawn = io.StringIO()
-    monkeypatch.setattr(iostream.OutStream, "write", lambda self, text: drawn.write(text))
-    monkeypatch.setattr(iostream.OutStream, "flush", lambda self: None)
-    monkeypatch.setattr(iostream.OutStream, "__del__", lambda self: None)
-    monkeypatch.setattr(sys, "stderr", stream)
-    list(Bar(range(3), desc="in a cell", delay=0, leave=True))
-    assert "\rin a cell: 100%|██████████| 3/3" in drawn.getvalue()
+@pytest.fixture
+def displays(monkeypatch) -> list[list[str]]:
+    """What a notebook's cell displays: the states of each display."""
+    monkeypatch.setattr("cs336_lib.io.in_notebook", lambda stream: True)
+    found: list[list[str]] = []
+
+    class Handle:
+        def update(self, content, raw):
+            self.states.append(content["text/html"])
+
+    def display(content, raw, display_id):
+        handle = Handle()
+        handle.states = [content["text/html"]]
+        found.append(handle.states)
+        return handle
+
+    monkeypatch.setattr("IPython.display.display", display)
+    return found
+
+
+def test_a_notebook_has_a_bar_that_is_not_on_stderr(displays, capsys):
+    list(Bar(range(3), desc="<b> in a cell", delay=0, leave=True))
+    (states,) = displays
+    assert "&lt;b&gt; in a cell: 100%|" in states[-1]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_bar_of_a_notebook_disappears(displays, clock):
+    for _ in Bar(range(3), desc="sampling"):
+        clock[0] += 2
+    (states,) = displays
+    assert "sampling:  33%" in states[0]
+    assert states[-1] == f"<pre {TEMPORARY} hidden></pre>"
+
+
+def test_a_short_bar_of_a_notebook_shows_nothing(displays):
+    list(Bar(range(3), desc="short"))
+    assert displays == []
+
+
+def test_a_notebook_displays_a_note(displays):
+    print("step 3: <sample>", file=Log())
+    assert displays == [[f"<pre {TEMPORARY}>step 3: &lt;sample&gt;</pre>"]]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")

@@ -6,11 +6,17 @@ RIGHT: dict[str, dict[str, str]] = {
         "changed[:, later] = (changed[:, later] + 1) % vocab_size  =>  changed[:, later] = (changed[:, later] - 1) % vocab_size": "Any other token will do.",
         "moved = (model(changed) - before).abs().amax(dim=(0, 2)) > 1e-6  =>  moved = (model(changed) - before).abs().amax(dim=(0, 2)) >= 1e-6": "No difference is exactly 1e-6.",
     },
+    "attention_of_today": {
+        f"self.{name} = nn.Linear(config.n_embd, config.n_embd, bias=False)  =>  "
+        f"self.{name} = nn.Linear(config.n_embd, config.n_embd, bias=None)": "A bias of None is no bias."
+        for name in ("c_q", "c_k", "c_v", "c_proj")
+    },
+    "init_of_today": {
+        "parameter.normal_(0.0, 1.0)  =>  parameter.normal_(0.0, )": "The default std is 1.",
+    },
     "plan": {
         "days = steps * seconds / share / 86_400  =>  days = steps * seconds / share / 86401": "A plan's numbers may be rounded to a percent.",
         '"fsdp_alone": bill(Layout(dp=512, zero=3), "full")[1],  =>  "fsdp_alone": bill(Layout(dp=513, zero=3), "full")[1],': "A plan's numbers may be rounded to a percent.",
-        '"hurry": bill(capstone.HURRY, "none")[1],  =>  "hurry": bill(capstone.HURRY, "XXnoneXX")[1],': 'A step recomputes nothing for any word but "selective" and "full".',
-        '"hurry": bill(capstone.HURRY, "none")[1],  =>  "hurry": bill(capstone.HURRY, None)[1],': 'A step recomputes nothing for any word but "selective" and "full".',
         "integer division: steps = capstone.TOKENS / (layout.batch * capstone.SEQ)": "A plan's numbers may be rounded to a percent.",
         "integer division: days = steps * seconds / share / 86400 (2)": "A plan's numbers may be rounded to a percent.",
     },
@@ -19,6 +25,9 @@ RIGHT: dict[str, dict[str, str]] = {
     },
     "ignored": {
         "torch.manual_seed(0)  =>  torch.manual_seed(1)": "Any seed will do, if all runs have the same.",
+    },
+    "training_flops": {
+        'head = width // config["num_attention_heads"]  =>  head = width / config["num_attention_heads"]': "The division has no remainder there.",
     },
     "can_view": {
         "left //= size  =>  left /= size": "The division has no remainder there.",

@@ -1,5 +1,6 @@
 """The benchmarks run, compare like with like, and leave what they say they leave."""
 
+import gzip
 import json
 import os
 import re
@@ -26,6 +27,8 @@ from benchmarks import (
     peers,
     report,
     speedrun,
+    speedrun_texts,
+    texts,
     train_step,
 )
 from cs336_course.demos.ladder_step import TINY
@@ -170,6 +173,7 @@ def test_both_codes_get_the_same_recipe():
         assert getattr(ours, name) == int(theirs[name])
     assert ours.batch_windows == int(theirs["batch_size"])
     assert ours.max_steps == int(theirs["max_iters"])
+    assert (ours.weight_decay, ours.grad_clip) == (0.1, 1.0)  # what nanoGPT's train.py sets
     theirs = flags(speedrun.our_recipe())
     assert int(theirs["batch_size"]) * int(theirs["block_size"]) == preset.batch_tokens
     assert int(theirs["max_iters"]) % int(theirs["eval_interval"]) == 0  # it saves the last weights
@@ -212,6 +216,40 @@ def test_an_interrupted_speedrun_continues(results, tmp_path, capsys, monkeypatc
     assert len(set(called)) == 8
     assert set(map(len, read(results)["losses"].values())) == {2}
     assert [path.name for path in results.iterdir()] == ["speedrun_text.json"]
+
+
+def test_many_texts_are_raced_one_by_one_and_kept(results, tmp_path, capsys, monkeypatch):
+    for name in ("french", "dna"):
+        (tmp_path / f"{name}.txt").write_text("C'est çaa")
+    losses = iter([1.5, 1.7, 1.6, 1.5, 1.4, 1.3])
+    monkeypatch.setattr(speedrun_texts, "prepared", lambda *_: None)
+    monkeypatch.setattr(speedrun_texts, "run_nanogpt", lambda *_: (80.0, 1.55))
+    monkeypatch.setattr(speedrun_texts, "run_ours", lambda *_: (10.0, next(losses)))
+    for name in ("french", "dna"):
+        speedrun_texts.main(tmp_path, tmp_path, only=(name,))
+    found = read(results)
+    assert [(found[name]["ratio"], found[name]["reached"]) for name in found] == [
+        (8.0, False),
+        (8.0, True),
+    ]
+    assert (found["dna"]["length"], found["dna"]["bytes"], found["dna"]["characters"]) == (9, 10, 8)
+    made = report.text_table(found)
+    assert "on 1 of 2 texts, 8.0 times as fast in the median" in made
+    assert "| french | tuned | 1.600 (1.500 to 1.700), **not reached** | 1.550 |" in made
+    assert "| dna | tuned | 1.400 (1.300 to 1.500) | 1.550 | 10.0 | 80 | 8.00 x |" in made
+    assert "french" in capsys.readouterr().out
+    with pytest.raises(config.UserError, match=r"polish\.txt: not found"):
+        speedrun_texts.main(tmp_path, tmp_path, only=("polish",))
+
+
+def test_texts_are_read_from_packages(tmp_path):
+    (tmp_path / "b.gz").write_bytes(gzip.compress("zażółć\n".encode()))
+    (tmp_path / "a.gz").write_bytes(b"first\n")
+    assert texts.joined("*.gz")(tmp_path) == "first\nzażółć\n"
+    page = "<html><head><title>T</title></head><p>One &amp; two</p>\n\n\n<b>three</b></html>"
+    (tmp_path / "page.html").write_text(page)
+    assert texts.web_pages("*.html")(tmp_path) == "One & two\nthree"
+    assert sum(not text.tuned for text in texts.TEXTS.values()) == 6
 
 
 def test_the_memory_of_a_step_is_as_predicted():
@@ -324,7 +362,7 @@ def test_a_peer_is_quoted_in_its_faster_precision(tmp_path):
 
 
 def test_the_readme_shows_what_was_measured():
-    """Every number in README's table comes from a stored result and names its command."""
+    """Every number in the tables comes from a stored result and names its command."""
     lines = report.read_lines()
     assert len(lines) >= 5
     for page, made in report.pages(lines).items():
@@ -343,3 +381,12 @@ def test_a_report_with_a_bad_flag_is_not_written():
     assert done.returncode == 2
     assert "--halp" in done.stderr
     assert [path.stat().st_mtime_ns for path in files] == before
+
+
+def test_the_readme_promises_what_was_measured():
+    """The promise on training steps has the extremes of README's table."""
+    readme = (common.ROOT / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| training step.* \| ([\d.]+) x \| ([\d.]+) x \|$", readme, re.M)
+    factors = [float(nanogpt) for _, nanogpt in rows]
+    low, high = re.search(r"nanoGPT takes ([\d.]+) to ([\d.]+) times as long", readme).groups()
+    assert (low, high) == (f"{min(factors):.1f}", f"{max(factors):.1f}")

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "reproduce_gpt2.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", TEXT, flags=re.S)
 PRESET = PRESETS["gpt2-124m"][1]
-FILE = "train_gpt2.py"
+FILE, TODAY = FILES = ("train_gpt2.py", "train_gpt2_today.py")
 SCRIPT, SLURM = "reproduce/gpt2_124m.sh", "reproduce/gpt2_124m.slurm"
 RUN = "runs/gpt2-124m"
 ENDS = 3087 / 10_042  # HellaSwag of the quoted run's last line
@@ -74,11 +74,12 @@ def commands() -> list[list[str]]:
         words = shlex.split(line, comments=True)
         if words[0] == "cs336":
             found.append(words[1:])
-        elif words[0] == "torchrun" and FILE not in words:
+        elif words[0] == "torchrun" and not {*FILES} & {*words}:
             found.append(words[words.index("cs336_lib") + 1 :])
-        elif FILE not in words:
+        elif not {*FILES} & {*words}:
             others = ("git", "python3", "pip", "hf", "export", "sbatch", "curl", SCRIPT)
-            assert words[0] in others or f"TRAINER={FILE}" in words, line
+            trainers = {f"TRAINER={file}" for file in FILES}
+            assert words[0] in others or trainers & {*words}, line
     return found
 
 
@@ -98,6 +99,24 @@ def test_the_file_trains_by_the_preset():
         same |= {"warmup_steps", "weight_decay", "grad_clip", "seed", "block_size", "n_embd"}
         for name in same | {"n_layer", "n_head"}:
             assert math.isclose(getattr(config, name), getattr(PRESET, name)), name
+
+
+def test_todays_file_makes_the_run_of_the_page():
+    sys.path.insert(0, str(ROOT))
+    try:
+        from train_gpt2_today import Config
+    finally:
+        sys.path.remove(str(ROOT))
+    (line,) = re.findall(rf"^torchrun.* {TODAY} (.*)$", TEXT, re.M)
+    config = tyro.cli(Config, args=shlex.split(line))
+    assert (config.max_steps, config.batch_tokens) == (3250, PRESET.batch_tokens)
+    assert (config.n_layer, config.n_embd, config.n_head) == (PRESET.n_layer, PRESET.n_embd, 6)
+    assert (config.block_size, config.eval_tokens) == (PRESET.block_size, PRESET.eval_tokens)
+    (told,) = (arguments for arguments in commands() if "--n-layer" in arguments)
+    said = cli.parse(told, Command)
+    assert said.tokens == config.max_steps * config.batch_tokens
+    same = ("n_layer", "n_embd", "n_head", "vocab_size")
+    assert [getattr(said, name) for name in same] == [getattr(config, name) for name in same]
 
 
 def test_every_command_is_understood():
@@ -337,6 +356,11 @@ PLAIN = {
     "2026": "its date",
     "11": "its date",
     "26": "its date",
+    "36": "number of modded-nanogpt's result",
+    "0.40": "dollars an hour, assumed",
+    "4090": "a card",
+    "20": "per cent MFU, assumed",
+    "09": "notebook 09b",
     "400": "lines of train_gpt2.py, tested in tests/slow/test_train_gpt2.py",
     "07": "notebook 07",
     "1000": "steps from one validation to the next, in the script's TRAIN_FLAGS",

@@ -53,14 +53,22 @@ def sent(stream, message, *arguments, **named):
     return result
 session.send = sent
 """
-NOISE = "import sys; print('50%', file=sys.stderr); print(object())"
+NOISE = """
+from IPython.display import display
+display({"text/html": "<pre>50%</pre>"}, raw=True)
+print(object())
+"""
 LATE = "print('loss 1.2346 after 10 steps')"
 STORED = stdout("loss   1.2345 after 10 steps\n")
+IGNORED = {"tags": ["nbval-ignore-output"]}
 TOLERANT = {"cs336": {"rtol": 1e-3}}
 NOTEBOOKS = {
     "plain": [
         {"source": "print(1 + 1)", "outputs": stdout("3\n")},
         {"source": NOISE, "outputs": stdout("<object object at 0x123456789abc>\n")},
+        {"source": "import sys; print(2, file=sys.stderr); print(1)", "outputs": stdout("1\n")},
+        {"source": "import warnings; warnings.warn('old')", "metadata": IGNORED},
+        {"source": "print(1)", "outputs": stdout("1\n")},
     ],
     "dead": [
         {"source": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"},
@@ -88,7 +96,14 @@ def nbval_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, float]:
 def test_a_wrong_stored_output_fails_and_progress_bars_and_addresses_do_not(nbval_run):
     text, _ = nbval_run
     assert "Cell outputs differ" in text
-    assert outcomes(text, "plain") == ["FAILED", "PASSED"]
+    assert outcomes(text, "plain")[:2] == ["FAILED", "PASSED"]
+
+
+def test_a_cell_that_writes_to_stderr_fails(nbval_run):
+    text, _ = nbval_run
+    assert text.count("The cell writes to stderr") >= 2
+    assert "UserWarning: old" in text
+    assert outcomes(text, "plain")[2:] == ["FAILED", "FAILED", "PASSED"]
 
 
 def test_a_dead_kernel_fails_in_seconds(nbval_run):

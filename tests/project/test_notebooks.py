@@ -9,6 +9,7 @@ import io
 import re
 import tomllib
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import nbformat
@@ -32,7 +33,8 @@ if find_spec("cs336_lib") is None:  # as in Colab, whose PyTorch stays
     get_ipython().run_line_magic("pip", f"install -q {{course}}")
 """
 SLIDES = {"slide", "subslide", "fragment", "skip", "notes", "-"}
-TAGS = {"imports", "exercise", "hint", "solution", "nbval-ignore-output", "raises-exception"}
+TAGS = {"imports", "cover", "exercise", "hint", "solution"}
+TAGS |= {"nbval-ignore-output", "raises-exception"}
 
 
 def assert_kept(rule: Callable[[NotebookNode], Iterator[str]]) -> None:
@@ -88,12 +90,18 @@ def test_cells_have_known_tags_and_slide_types():
     assert_kept(rule)
 
 
+def opening(notebook):
+    """Return the Markdown before the first section: the hook, the goals, the time."""
+    before = takewhile(lambda cell: not cell.source.startswith("## "), notebook.cells)
+    return "\n".join(cell.source for cell in before if cell.cell_type == "markdown")
+
+
 def test_every_notebook_opens_in_the_cloud():
     owner = REPOSITORY.removeprefix("https://github.com/")
     for name, notebook in NOTEBOOKS.items():
         colab = f"https://colab.research.google.com/github/{owner}/blob/main/notebooks/{name}.ipynb"
         links = f"[Colab]({colab}) · [Codespaces](https://codespaces.new/{owner})"
-        assert f"**Open in:** {links}." in notebook.cells[0].source, name
+        assert f"**Open in:** {links}." in opening(notebook), name
 
 
 def test_opening():
@@ -104,13 +112,16 @@ def test_opening():
         if first.cell_type != "markdown" or first.source.splitlines()[0] not in titles:
             yield f"does not begin with its title: {start(first)}"
         for promise in ("After this you can", "minutes", "Needs"):
-            if promise.lower() not in first.source.lower():
-                yield f"the first cell lacks {promise!r}"
+            if promise.lower() not in opening(notebook).lower():
+                yield f"the cells before the first section lack {promise!r}"
         imports = [cell for cell in notebook.cells if "imports" in tags(cell)]
         if imports != code_cells(notebook)[:1]:
             yield "the first code cell alone must have the tag imports"
         if not imports[0].source.startswith(SETUP.format(repository=REPOSITORY)):
             yield "the imports don't begin with the installation, as in 00"
+        second = code_cells(notebook)[1]
+        if tags(second) != {"cover"} or not any("image/png" in o.data for o in second.outputs):
+            yield "the second code cell must be the cover, and show a picture"
 
     assert_kept(rule)
 

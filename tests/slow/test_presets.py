@@ -13,7 +13,7 @@ def test_shakespeare_char_learns_to_write_plays(tmp_path):
     )
     run_dir = tmp_path / "runs" / "shakespeare-char"
     rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    assert rows[-1]["val_loss"] < 1.87  # 1.847; other CPUs round otherwise
+    assert rows[-1]["val_loss"] < 1.81  # 1.787; other CPUs round otherwise
     sample = ["sample", "--run-dir", str(run_dir), "--prompt", "ROMEO:", "--seed", "1337"]
     sample += ["--max-new-tokens", "800", "--temperature", "0.8", "--top-k", "50"]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The one-file trainer against the library, under torchrun, and killed.
+"""The one-file trainers under torchrun and killed, and GPT-2's against the library.
 
 It reads its data in sequence, and the library in a shuffled order, so that the two are compared on
 the library's windows.
@@ -20,10 +20,13 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from cs336_course.demos import tiktoken_cache
 from cs336_course.one_file import assemble
 from cs336_lib import hugging_face
+from cs336_lib.accounting import Architecture, count_parameters, train_flops_per_token
 from cs336_lib.config import GPTConfig, TrainConfig
 from cs336_lib.data.corpus import shakespeare
 from cs336_lib.data.loader import window_starts
@@ -38,18 +41,21 @@ RECIPE = SHAPE | {
     "max_steps": 8,
     "batch_tokens": 512,
     "micro_batch_size": 2,
-    "learning_rate": 1e-3,
-    "min_learning_rate": 1e-4,
-    "warmup_steps": 5,
     "eval_every": 3,
     "eval_tokens": 10**9,  # all of the validation data
 }
+RATES = {
+    "gpt2": {"learning_rate": 1e-3, "min_learning_rate": 1e-4, "warmup_steps": 5},
+    "today": {"learning_rate": 0.02},
+}
+GPT2 = RECIPE | RATES["gpt2"]
+LINES = {"gpt2": 400, "today": 450}
 EXAMPLES = [
     {"ctx": "O Romeo, Romeo, wherefore art", "endings": ["thou", "sky", "7", "x"], "label": 0},
     {"ctx": "To be, or not", "endings": ["x", "sky", "to be", "7"], "label": 2},
     {"ctx": "My kingdom for", "endings": ["sky", "a horse", "x", "7"], "label": 1},
 ]
-AGAIN = "cs336 assemble --notebooks notebooks --out train_gpt2.py --overwrite"
+AGAIN = "cs336 assemble --recipe {} --notebooks notebooks --out {} --overwrite"
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 
@@ -66,12 +72,19 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-def command(folder: Path, out: Path, data: str, *launcher: str, **changes) -> list[str]:
-    """Return the command that trains into `out`."""
-    paths = {"data": folder / data, "out": out, "hellaswag": folder / "hellaswag.jsonl"}
-    recipe = RECIPE | paths | changes
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in recipe.items()]
-    return [sys.executable, *launcher, "train_gpt2.py", "--no-bf16", "--no-compile", *flags]
+@pytest.fixture(scope="module", params=assemble.RECIPES)
+def recipe(request) -> str:
+    """Name of a file's recipe."""
+    return request.param
+
+
+def command(recipe: str, folder: Path, out: Path, *launcher: str, **changes) -> list[str]:
+    """Return the command that trains on letters into `out`."""
+    paths = {"data": folder / "char", "out": out, "hellaswag": folder / "hellaswag.jsonl"}
+    settings = RECIPE | RATES[recipe] | paths | changes
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+    file = assemble.RECIPES[recipe].file
+    return [sys.executable, *launcher, file, "--no-bf16", "--no-compile", *flags]
 
 
 def start(folder: Path, words: list[str]) -> subprocess.Popen:
@@ -81,9 +94,9 @@ def start(folder: Path, words: list[str]) -> subprocess.Popen:
     return subprocess.Popen(words, cwd=ROOT, env=environment, stdout=quiet, start_new_session=True)
 
 
-def finish(folder: Path, out: Path, *arguments: str, **changes) -> list[dict]:
+def finish(recipe: str, folder: Path, out: Path, **changes) -> list[dict]:
     """Train to the end, and return the rows of the log without the seconds."""
-    assert start(folder, command(folder, out, *arguments, **changes)).wait(300) == 0
+    assert start(folder, command(recipe, folder, out, **changes)).wait(300) == 0
     rows = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(RECIPE["max_steps"]))
     return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
@@ -101,16 +114,16 @@ def agree(rows: list[dict], others: list[dict], tolerance: float) -> None:
             assert row.get("hellaswag") == other.get("hellaswag")
 
 
-@pytest.fixture(scope="module")
-def file() -> ModuleType:
-    """The file as a module."""
-    spec = importlib.util.spec_from_file_location("train_gpt2", ROOT / "train_gpt2.py")
-    sys.modules["train_gpt2"] = module = importlib.util.module_from_spec(spec)
+def load(name: str) -> ModuleType:
+    """Return a file as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"{name}.py")
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def test_losses_are_those_of_the_library_on_its_windows(folder, file, monkeypatch):
+def test_losses_are_those_of_the_library_on_its_windows(folder, monkeypatch):
+    file = load("train_gpt2")
     config = TrainConfig(
         run_dir=str(folder / "run"),
         train_data=str(folder / "gpt2"),
@@ -118,10 +131,10 @@ def test_losses_are_those_of_the_library_on_its_windows(folder, file, monkeypatc
         init_from=str(folder / "start"),
         device="cpu",
         precision="fp32",
-        **RECIPE,
+        **GPT2,
     )
     theirs = [row | {"loss": row["train_loss"]} for row in train(config).metrics]
-    mine = file.Config(data=str(folder / "gpt2"), bf16=False, compile=False, **RECIPE)
+    mine = file.Config(data=str(folder / "gpt2"), bf16=False, compile=False, **GPT2)
     model = file.GPT(mine)
     file.load_weights(model, load_file(folder / "start" / hugging_face.WEIGHTS))
     tokens, held_out = (file.Tokens(mine.data, split, mine) for split in ("train", "val"))
@@ -146,9 +159,10 @@ def test_losses_are_those_of_the_library_on_its_windows(folder, file, monkeypatc
 
 
 @pytest.fixture(scope="module")
-def straight(folder) -> tuple[Path, list[dict]]:
+def straight(recipe, folder) -> tuple[Path, list[dict]]:
     """A run that isn't interrupted, and its rows."""
-    return folder / "straight", finish(folder, folder / "straight", "char")
+    out = folder / f"straight_{recipe}"
+    return out, finish(recipe, folder, out)
 
 
 def steps(out: Path) -> int:
@@ -157,9 +171,8 @@ def steps(out: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def kill_when(folder: Path, out: Path, moment: Callable[[], bool], *launcher: str) -> None:
-    """Train until a moment, and kill all processes."""
-    process = start(folder, command(folder, out, "char", *launcher))
+def kill_when(process: subprocess.Popen, moment: Callable[[], bool]) -> None:
+    """Wait for a moment in a run, and kill all its processes."""
     while not moment():
         assert process.poll() is None, "it ended before it was killed"
         time.sleep(0.0005)
@@ -168,19 +181,21 @@ def kill_when(folder: Path, out: Path, moment: Callable[[], bool], *launcher: st
     assert process.wait(10) != 0
 
 
-def test_one_process_goes_on_for_two(folder, straight, tmp_path):
-    kill_when(folder, tmp_path, lambda: steps(tmp_path) >= 5, *TORCHRUN)
-    agree(finish(folder, tmp_path, "char", micro_batch_size=4), straight[1], 2e-5)
+def test_one_process_goes_on_for_two(recipe, folder, straight, tmp_path):
+    two = start(folder, command(recipe, folder, tmp_path, *TORCHRUN))
+    kill_when(two, lambda: steps(tmp_path) >= 5)
+    agree(finish(recipe, folder, tmp_path, micro_batch_size=4), straight[1], 2e-5)
 
 
-def test_killed_again_and_again_it_ends_the_same(folder, straight, tmp_path):
-    kill_when(folder, tmp_path, lambda: steps(tmp_path) >= 1)
+def test_killed_again_and_again_it_ends_the_same(recipe, folder, straight, tmp_path):
+    words = command(recipe, folder, tmp_path)
+    kill_when(start(folder, words), lambda: steps(tmp_path) >= 1)
     assert not (tmp_path / "checkpoint.pt").exists()
-    kill_when(folder, tmp_path, lambda: (tmp_path / "model.tmp").exists())  # while it saves
-    kill_when(folder, tmp_path, lambda: steps(tmp_path) >= 5)
+    kill_when(start(folder, words), lambda: (tmp_path / "model.tmp").exists())  # while it saves
+    kill_when(start(folder, words), lambda: steps(tmp_path) >= 5)
     assert (tmp_path / "checkpoint.pt").exists()
     out, rows = straight
-    assert finish(folder, tmp_path, "char") == rows
+    assert finish(recipe, folder, tmp_path) == rows
     ours, theirs = (load_file(run / "model.safetensors") for run in (tmp_path, out))
     assert all(torch.equal(ours[name], value) for name, value in theirs.items())
     ours, theirs = (torch.load(run / "checkpoint.pt")["optimizer"] for run in (tmp_path, out))
@@ -204,16 +219,33 @@ def solve(folder: Path) -> None:
         (folder / path.name).write_text(json.dumps(notebook))
 
 
-def test_a_learner_who_has_written_every_part_gets_the_same_file(tmp_path):
+def test_a_learner_who_has_written_every_part_gets_the_same_file(recipe, tmp_path):
     solve(tmp_path)
-    found = assemble.write(tmp_path / "train_gpt2.py", tmp_path)
+    file = assemble.RECIPES[recipe].file
+    found = assemble.write(tmp_path / file, tmp_path, recipe=recipe)
     others = {part.name: part.missing for part in found if not (part.given or part.is_mine)}
     assert not others
-    assert (tmp_path / "train_gpt2.py").read_text() == (ROOT / "train_gpt2.py").read_text()
+    assert (tmp_path / file).read_text() == (ROOT / file).read_text()
 
 
-def test_the_file_that_ships_is_assembled_from_the_solutions():
-    text = assemble.text(assemble.parts(ROOT / "notebooks"))
-    assert (ROOT / "train_gpt2.py").read_text() == text, AGAIN
+def test_the_file_that_ships_is_assembled_from_the_solutions(recipe):
+    file = assemble.RECIPES[recipe].file
+    text = assemble.text(assemble.parts(ROOT / "notebooks", recipe=recipe), recipe)
+    assert (ROOT / file).read_text() == text, AGAIN.format(recipe, file)
     lines = [line for line in text.splitlines() if line.strip()]
-    assert len(lines) <= 400
+    assert len(lines) <= LINES[recipe]
+
+
+def test_the_flops_of_todays_model_are_those_that_the_bill_counts():
+    """`cs336 estimate` counts a gated MLP of 8/3 the width, which has as many FLOPs as ours."""
+    file = load("train_gpt2_today")
+    shape = SHAPE | {"n_embd": 96, "vocab_size": 640}
+    model, tokens = file.GPT(file.Config(**shape)), torch.zeros(3, 64, dtype=torch.long)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(tokens, tokens).backward()
+    counted = counter.get_total_flops() / (3 * 64)
+    heads = {"n_kv_head": 2, "head_dim": 48}
+    exact = Architecture(**shape, **heads, mlp_width=384, gated=False, norm_weight=False)
+    told = Architecture(**shape, **heads, mlp_width=256)
+    assert counted == train_flops_per_token(exact) == train_flops_per_token(told)
+    assert count_parameters(exact) == sum(p.numel() for p in model.parameters())

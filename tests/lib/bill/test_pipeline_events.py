@@ -85,4 +85,6 @@ def test_a_timeline_has_a_box_for_each_pass():
     assert first.patches[0].get_width() == pytest.approx(
         1e3 * (schedules["one"][0].end - schedules["one"][0].start)
     )
+    assert " slice 1" not in {text.get_text() for text in first.texts}
+    assert [text.get_text().strip() for text in second.texts][-2:] == ["slice 0", "slice 1"]
     plt.close("all")

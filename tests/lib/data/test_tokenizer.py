@@ -12,6 +12,7 @@ from cs336_lib.data.tokenizer import (
     LONGEST_BLANK,
     CharTokenizer,
     GPT2Tokenizer,
+    ShortGPT2Tokenizer,
     gpt2_encoding,
     load_tokenizer,
     save_tokenizer,
@@ -25,6 +26,19 @@ FIRST_24 += [2740, 13, 198, 198, 3237, 25, 198, 5248, 461, 11, 2740, 13]
 
 def test_gpt2_ids_of_the_corpus_first_lines():
     assert GPT2Tokenizer().encode(shakespeare()[:1000])[:24].tolist() == FIRST_24
+
+
+def test_the_first_tokens_of_gpt2_are_an_encoding_of_their_own(tmp_path):
+    short, text = ShortGPT2Tokenizer(), shakespeare()[:50_000] + "\u00e9\u4e2d"
+    ids = short.encode(text)
+    assert ids.max() < short.vocab_size == 1024
+    assert short.decode(ids.tolist()) == text
+    assert 2 < len(text) / len(ids) < 3
+    words = [short.decode([i]) for i in short.encode(" the king's").tolist()]
+    assert words == [" the", " k", "ing", "'s"]
+    assert short not in (GPT2Tokenizer(), CharTokenizer("ab"))
+    save_tokenizer(short, tmp_path / "tokenizer.json")
+    assert load_tokenizer(tmp_path / "tokenizer.json") == short
 
 
 def test_gpt2_round_trip():
@@ -114,7 +128,9 @@ def test_saved_and_loaded(tmp_path):
     assert len({CharTokenizer("abc"), CharTokenizer("abd"), GPT2Tokenizer(), GPT2Tokenizer()}) == 3
 
 
-@pytest.mark.parametrize("tokenizer", [GPT2Tokenizer(), CharTokenizer(shakespeare())])
+@pytest.mark.parametrize(
+    "tokenizer", [GPT2Tokenizer(), ShortGPT2Tokenizer(), CharTokenizer(shakespeare())]
+)
 def test_no_flipped_bit_gives_another_tokenizer(tmp_path, tokenizer):
     path = tmp_path / "tokenizer.json"
     save_tokenizer(tokenizer, path)

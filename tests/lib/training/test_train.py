@@ -4,6 +4,8 @@ import json
 import math
 import re
 import signal
+import subprocess
+import sys
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
@@ -72,7 +74,7 @@ def test_the_expected_time_is_a_range_that_our_measurements_lie_in(tiny_run, mon
     shares = "(at 85% to 30% MFU as in PaLM; small models take longer)"
     assert f"expected   {' to '.join(times)} seconds without validation {shares}\n" in banner
     root = Path(__file__).parents[3]
-    for name, kind in (("README.md", "cpu"), ("docs/reproduce_gpt2.md", "cuda")):
+    for name, kind in (("docs/benchmarks.md", "cpu"), ("docs/reproduce_gpt2.md", "cuda")):
         measured = re.findall(r"tokens/s.*?, (?:MFU )?([\d.]+)%", (root / name).read_text())
         slow, fast = EXPECTED_MFU[kind]
         assert len(measured) >= 3
@@ -224,6 +226,16 @@ def test_the_callers_settings_come_back(tiny_run):
     finally:
         torch.use_deterministic_algorithms(False)
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_a_run_with_muon_does_not_import_the_compiler(tiny_run):
+    """The import takes a second, which is a tenth of the small preset's run."""
+    config = dataclasses.replace(tiny_run, optimizer="muon")
+    program = (
+        "import sys\nfrom cs336_lib import TrainConfig, train\n"
+        f"train({config!r})\nassert 'torch._dynamo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_a_run_is_never_overwritten(tiny_run, tmp_path):

@@ -1,0 +1,80 @@
+"""The box in which a GPT writes: its weights, its first text, and the picture that stays."""
+
+import base64
+import itertools
+
+import pytest
+import torch
+
+from cs336_course import widgets
+from cs336_course.figures import writing as plots
+from cs336_course.widgets import writing
+from cs336_lib.model import GPT
+from cs336_lib.sampling import complete
+from cs336_lib.training.checkpoint import load_shipped
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    """Return the GPT that ships and its tokenizer."""
+    return load_shipped()
+
+
+@pytest.fixture(scope="module")
+def box():
+    """Return the box of notebook 00."""
+    return widgets.writer()
+
+
+def test_weights_are_the_models_in_sixteen_bits(shipped):
+    model: GPT = shipped[0]
+    packed, scales = writing.packed(model)
+    assert len(packed) == 2 * sum(p.numel() for p in model.parameters())
+    codes = torch.frombuffer(bytearray(packed), dtype=torch.int16)
+    sizes = [p.numel() for p in model.parameters()]
+    for parameter, part, scale in zip(model.parameters(), codes.split(sizes), scales, strict=True):
+        assert part.abs().max() == writing.LARGEST
+        error = (part * scale - parameter.detach().flatten()).abs().max()
+        assert error <= 0.51 * scale
+
+
+def test_a_draw_chooses_the_letter_at_its_place(shipped):
+    cold, _ = writing.continued(*shipped, "What is", 0.01, [0.5] * 20)
+    assert "What is" + cold == complete(*shipped, "What is", 20, temperature=0)
+    _, likeliest = writing.continued(*shipped, "What is", 1, [])
+    chances = dict(likeliest)
+    assert sum(chances.values()) == pytest.approx(1)
+    assert list(chances.values()) == sorted(chances.values(), reverse=True)
+    edges = itertools.accumulate(chances[letter] for letter in shipped[1].alphabet)
+    for letter, edge in zip(shipped[1].alphabet, edges, strict=True):
+        if chances[letter] > 1e-3:
+            written, _ = writing.continued(*shipped, "What is", 1, [edge - chances[letter] / 2])
+            assert written == letter
+
+
+def test_the_cell_shows_the_box_and_a_picture_that_is_the_same_in_every_run(box):
+    first, described = box._repr_mimebundle_()
+    second, _ = widgets.writer()._repr_mimebundle_()
+    assert first["image/png"] == second["image/png"]
+    assert base64.b64decode(first["image/png"]).startswith(b"\x89PNG")
+    assert first["text/plain"] == "A small GPT writes (run this cell in JupyterLab to use it)"
+    alt = described["image/png"]["alt"]
+    assert "“What is the price of”" in alt
+    assert box.written.split()[0] in alt
+
+
+def test_the_picture_has_the_text_and_the_likeliest_letters(box):
+    drawn = box.still()
+    left, right = drawn.axes
+    words = [text.get_text() for text in left.texts]
+    assert words[0] == box.text
+    assert " ".join(words[1:]).split() == box.written.split()
+    shown = [chance for _, chance in box.likeliest[: writing.SHOWN]]
+    assert [bar.get_width() for bar in right.patches] == pytest.approx(shown)
+
+
+def test_long_texts_are_broken_and_only_the_end_is_shown():
+    text = "one two " * 8 + "\n\n" + "\n".join("abcdefghij")
+    lines = plots.lines(text)
+    assert lines == list("cdefghij")
+    assert plots.lines("one two " * 8) == [("one two " * 5 + "one"), "two one two one two"]

@@ -1,0 +1,230 @@
+"""A run is judged by recorded ones: what is normal is called so, and faults get their name."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from cs336_lib import cli, io, schedule
+from cs336_lib.config import TrainConfig
+from cs336_lib.report import compare, page, published, readings, reference
+from cs336_lib.report.compare import Run
+from cs336_lib.training.loop import train
+
+CONTENT = io.read_json(reference.RECORDED)
+RECIPE = TrainConfig(**CONTENT["recipe"])
+
+
+def as_run(number: int = 0, **changes) -> Run:
+    """A recorded run as its folder held it. A change is a function of a list of numbers."""
+    recorded = CONTENT["runs"][number]
+    curve = {name: recorded[name] for name in ("train_loss", "grad_norm", "val_loss")}
+    curve |= {name: change(np.array(curve[name], float)) for name, change in changes.items()}
+    rows = []
+    for step, (loss, norm, val) in enumerate(zip(*curve.values(), strict=True)):
+        rate = schedule.learning_rate(step, RECIPE)
+        row = {"step": step, "train_loss": loss, "grad_norm": norm, "lr": rate}
+        rows.append(row | ({} if val is None or math.isnan(val) else {"val_loss": val}))
+    return Run("no folder", RECIPE, rows)
+
+
+def waves(losses: np.ndarray) -> np.ndarray:
+    """Losses whose steps move together."""
+    return losses + 0.1 * np.sin(np.arange(len(losses)) / 10)
+
+
+def scattered(losses: np.ndarray) -> np.ndarray:
+    """Losses that scatter more from step to step."""
+    return losses + 0.08 * np.random.default_rng(0).standard_normal(len(losses))
+
+
+def ending(change: float):
+    """A function that changes numbers more and more."""
+    return lambda numbers: numbers * np.linspace(1, change, len(numbers))
+
+
+def rising(change: float):
+    """A function that adds more and more to numbers."""
+    return lambda numbers: numbers + np.linspace(0, change, len(numbers))
+
+
+@pytest.mark.parametrize("number", range(len(CONTENT["runs"])))
+def test_each_recorded_run_is_normal_beside_the_others(number, monkeypatch):
+    others = [one for i, one in enumerate(CONTENT["runs"]) if i != number]
+    monkeypatch.setattr(reference, "read_json", lambda path: CONTENT | {"runs": others})
+    for steps in (100, 300, RECIPE.max_steps):  # unfinished ones, too
+        run = as_run(number)
+        verdict = reference.judge(dataclasses.replace(run, rows=run.rows[:steps]))
+        assert verdict.line.startswith("normal: "), verdict
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("undivided sum", {"grad_norm": lambda norms: norms * 2}),
+        ("targets are inputs", {"train_loss": ending(0.1), "val_loss": ending(0.1)}),
+        ("repeated data", {"val_loss": ending(1.3)}),
+        ("not shuffled", {"train_loss": waves}),
+        ("small batch", {"train_loss": scattered}),
+        ("wrong shift", {"train_loss": rising(0.5), "val_loss": rising(0.5)}),
+        ("rate too low", {"train_loss": ending(1.2), "grad_norm": ending(2.5)}),
+    ],
+)
+def test_a_changed_curve_gets_its_name(name, changes):
+    verdict = reference.judge(as_run(**changes))
+    assert verdict.line == f"off: {name}"
+    assert verdict.reasons[0].startswith("evidence: ")
+    assert any(character.isdigit() for character in verdict.reasons[0])
+
+
+def test_a_curve_that_no_cause_explains_is_off():
+    verdict = reference.judge(as_run(grad_norm=ending(1.5)))
+    assert verdict.line.startswith("off, and the cause")
+    assert verdict.reasons[0].startswith("norm ")
+
+
+def test_a_wrong_rate_is_read_off_the_log():
+    for factor, steps, name in ((3, range(5), "no warm-up"), (3, range(99), "other schedule")):
+        run = as_run()
+        for step in steps:
+            run.rows[step]["lr"] *= factor
+        assert reference.judge(run).line == f"off: {name}"
+
+
+def test_settings_that_differ_come_first():
+    run = as_run(train_loss=scattered)
+    config = dataclasses.replace(RECIPE, batch_tokens=384, seed=7, log_every=10)
+    verdict = reference.judge(dataclasses.replace(run, config=config))
+    assert verdict.line == "off: other settings (batch_tokens)"
+    share = 384 / RECIPE.batch_tokens
+    assert verdict.reasons[0].endswith(
+        f"the reference's is {RECIPE.batch_tokens}, {share:.0%} of it"
+    )
+
+
+@pytest.mark.parametrize(
+    "changes", [{"n_layer": 3}, {"n_embd": 32}, {"train_data": "x"}, {"tokenizer": "gpt2"}]
+)
+def test_another_task_is_not_judged(changes):
+    run = as_run(train_loss=scattered)
+    config = dataclasses.replace(RECIPE, **changes)
+    verdict = reference.judge(dataclasses.replace(run, config=config))
+    assert verdict.line == f"no reference: no recorded run has this {' and '.join(changes)}"
+
+
+def test_few_steps_are_not_judged():
+    run = as_run()
+    verdict = reference.judge(dataclasses.replace(run, rows=run.rows[:59]))
+    assert verdict.line == "no reference: 59 steps are too few; at least 60 expected"
+
+
+def test_broken_numbers_are_no_error():
+    run = as_run()
+    run.rows[0] |= {"lr": "fast", "grad_norm": None, "train_loss": None}
+    run.rows[70] |= {"lr": None, "grad_norm": [], "train_loss": None}
+    assert reference.judge(run).line
+
+
+def test_weights_are_read_from_the_last_step_only(tiny_run):
+    train(tiny_run)
+    folder = Path(tiny_run.run_dir)
+    found = readings.weight_readings(folder, tiny_run.max_steps)
+    assert 0.9 < found["gain"] < 1.1
+    assert 0 < found["size"] < 0.2
+    assert found["in_bf16"] < 0.3  # gains and biases that hardly moved
+    assert readings.weight_readings(folder, tiny_run.max_steps - 1) == {}
+    assert readings.weight_readings(folder / "nowhere", 1) == {}
+
+
+def test_weights_show_bf16_and_decayed_norms(monkeypatch):
+    usual = CONTENT["runs"][0]["weights"]
+    for change, name in (
+        ({"in_bf16": 1.0}, "16-bit weights"),
+        ({"gain": usual["gain"] * 0.7}, "decay on norms"),
+        ({"size": usual["size"] * 0.5}, None),  # the loss is as usual
+    ):
+        monkeypatch.setattr(reference, "weight_readings", lambda *_, c=change: usual | c)
+        assert reference.judge(as_run()).line.startswith(f"off: {name}" if name else "off, and")
+    monkeypatch.setattr(
+        reference, "weight_readings", lambda *_: usual | {"size": usual["size"] * 2}
+    )
+    assert reference.judge(as_run(train_loss=rising(0.5))).line == "off: rate too high"
+
+
+def gpt2(losses: list[tuple[int, float]], **changes) -> Run:
+    """A run of GPT-2 124M with these validation losses."""
+    rows = [
+        {"step": i, "tokens": tokens, "val_loss": loss} for i, (tokens, loss) in enumerate(losses)
+    ]
+    return Run("gpt2", TrainConfig(train_data="fineweb", **changes), rows)
+
+
+def test_gpt2_is_put_beside_published_curves():
+    curves = io.read_json(published.PUBLISHED)["curves"]
+    points = curves[0]["val_loss"]
+    verdict = reference.judge(gpt2(points))
+    assert verdict.line == "normal: +0.00 nats beside llm.c, and +0.00 since the first row"
+    text = str(verdict)
+    assert "10.26B" in text
+    assert "3.272" in text
+    assert "FineWeb" in text
+    assert "https://github.com/KellerJordan/modded-nanogpt/blob/" in text
+    shifted = [(tokens, loss - 0.2) for tokens, loss in points]
+    assert reference.judge(gpt2(shifted)).line.startswith("normal: -0.20")
+    stuck = [(tokens, max(loss, 3.5)) for tokens, loss in points]
+    assert "it falls behind llm.c by 0.23" in reference.judge(gpt2(stuck)).line
+    far = [(tokens, loss + 0.5) for tokens, loss in points]
+    assert "more than another text" in reference.judge(gpt2(far)).line
+    assert "no validation after 1B" in reference.judge(gpt2(points[:3])).line
+    assert reference.judge(gpt2(points, n_layer=11)).line.startswith("no reference")
+
+
+@pytest.fixture
+def one_file_run(tmp_path) -> Path:
+    """A folder as train_gpt2.py writes it."""
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "gpt2", "vocab_size": 50257, "data": "d", "compile": True})
+    )
+    row = {"step": 0, "loss": 11.0, "lr": 1e-4, "grad_norm": 9.0, "seconds": 2.0, "val_loss": 10.9}
+    (tmp_path / "log.jsonl").write_text(json.dumps(row) + "\n")
+    return tmp_path
+
+
+def test_a_run_of_train_gpt2_is_read(one_file_run, capsys):
+    run = compare.read_run(one_file_run)
+    assert (run.config.tokenizer, run.config.train_data) == ("gpt2", "d")
+    assert (run.rows[0]["tokens"], run.rows[0]["step_ms"]) == (524288, 2000)
+    cli.main(["compare", str(one_file_run), "--with", "reference"])
+    assert "no reference: no validation after 1B tokens yet" in capsys.readouterr().out
+    for bad in (
+        {},
+        {"step": 0, "loss": 1, "seconds": 0},
+        [],
+        {"step": "x", "loss": 1, "seconds": 1},
+    ):
+        (one_file_run / "log.jsonl").write_text(json.dumps(bad) + "\n")
+        with pytest.raises(ValueError, match="line 1 isn't a row of metrics"):
+            compare.read_run(one_file_run)
+
+
+def test_the_command_and_the_page_say_it(tiny_run, capsys):
+    train(tiny_run)
+    capsys.readouterr()
+    cli.main(["compare", tiny_run.run_dir, "--with", "reference"])
+    said = capsys.readouterr().out
+    assert f"\n{tiny_run.run_dir}\nno reference: no recorded run has this " in said
+    text = page.page(*page.read(Path(tiny_run.run_dir)), [])
+    assert "Beside the reference: no reference: no recorded run has this " in text
+
+
+def test_a_damaged_checkpoint_is_left_out(tiny_run):
+    train(tiny_run)
+    weights = next(Path(tiny_run.run_dir).glob("checkpoints/step_00000012/model.safetensors"))
+    tensors = load_file(weights)
+    save_file({name: torch.zeros_like(t) for name, t in tensors.items()}, weights)
+    assert readings.weight_readings(Path(tiny_run.run_dir), 12) == {}

@@ -1,0 +1,101 @@
+"""`cs336 race` ends in time, and leaves a run that everything else reads."""
+
+import dataclasses
+import json
+import math
+import subprocess
+import sys
+import time
+
+import pytest
+
+from cs336_lib import accounting, cli
+from cs336_lib.config import GPTConfig
+from cs336_lib.training import race
+
+
+def test_a_race_is_in_time_and_leaves_a_run(tmp_path):
+    command = [sys.executable, "-m", "cs336_lib"]
+    arguments = ["race", "--minutes", "2", "--run-dir", "race", "--device", "cpu"]
+    begun = time.perf_counter()
+    done = subprocess.run(
+        [*command, *arguments], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    seconds = time.perf_counter() - begun
+    result = json.loads((tmp_path / "race" / "race.json").read_text())
+    assert result["seconds"] <= seconds
+    assert 60 < result["seconds"] < 120 * 1.05
+    assert 1.5 < result["bits_per_byte"] < 4.5  # 10 bits a token before training
+    line = done.stdout.splitlines()[-1]
+    assert line.startswith("| CPU, ")
+    assert f" {result['bits_per_byte']:.3f} " in line
+    arguments = ["sample", "--run-dir", "race", "--prompt", "Romeo:", "--max-new-tokens", "20"]
+    sample = subprocess.run(
+        [*command, *arguments], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    assert sample.stdout.startswith("Romeo:")
+    arguments = ["eval", "--run-dir", "race"]
+    again = subprocess.run(
+        [*command, *arguments], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    bits = float(again.stdout.split("bits per byte")[1])
+    assert math.isclose(bits, result["bits_per_byte"], abs_tol=2e-3)
+    arguments = ["report", "race"]
+    report = subprocess.run(
+        [*command, *arguments], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    assert line in report.stdout
+
+
+def test_a_race_that_is_late_stops_and_is_scored(tmp_path, monkeypatch, capsys):
+    """As if the machine had become busy after the trial."""
+    fitted = race.fitted
+
+    def hopeful(config, end, tokens):
+        return dataclasses.replace(fitted(config, end, tokens), max_steps=100_000)
+
+    monkeypatch.setattr(race, "fitted", hopeful)
+    monkeypatch.setattr(race, "WIDTHS", (32,))
+    cli.main(["race", "--minutes", "0.2", "--run-dir", str(tmp_path / "race"), "--device", "cpu"])
+    said = capsys.readouterr().out
+    assert "Stopped after step" in said
+    assert "bits per byte" in said
+
+
+def test_a_slow_start_is_not_a_slow_run(monkeypatch):
+    """The time before the first step says nothing about the time of the evaluation."""
+    clock = iter([20.0, 20.0, 25.0, 70.0])  # opened after 20 s, then 5 s for 10 steps
+    monkeypatch.setattr(race.time, "perf_counter", lambda: next(clock))
+    deadline = race.Deadline(end=87, val_tokens=200_000)
+    assert not deadline.passes(2048)
+    assert not deadline.passes(2 * 2048)
+    assert not deadline.passes(11 * 2048)  # the evaluation takes 20 s
+    assert deadline.passes(101 * 2048)
+
+
+def test_a_slow_machine_gets_a_narrow_model(monkeypatch):
+    """Widths grow with the number of tokens that fit."""
+    for seconds, width in ((4.0, 32), (0.1, 192), (1e-4, 384)):
+
+        def trial(config, least=0.0, seconds=seconds):
+            sizes = {"n_layer": config.n_layer, "n_embd": config.n_embd, "n_head": config.n_head}
+            shape = GPTConfig(**sizes, block_size=config.block_size, vocab_size=1024)
+            return seconds, accounting.count_parameters(shape), 1_870_000
+
+        monkeypatch.setattr(race, "trial", trial)
+        config = race.fitted(race.RECIPE, time.perf_counter() + 285, 200_000)
+        assert config.n_embd == width
+        assert config.n_embd // config.n_head == race.HEAD
+        evaluation = race.FORWARD * seconds * 200_000 / 2048
+        fit = (285 - evaluation) / seconds
+        assert 0.99 * fit - 1 < config.max_steps <= fit
+        assert (config.dropout > 0) == (config.max_steps * 2048 > 4 * 1_870_000)
+
+
+@pytest.mark.parametrize("minutes", ["0", "61", "nan"])
+def test_bad_minutes_are_one_line(minutes, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        cli.main(["race", "--minutes", minutes])
+    assert capsys.readouterr().err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,547 @@
+"""Train a GPT of GPT-2's size by a recipe of today, on one device or on many.
+
+    python train_gpt2_today.py --data fineweb
+    torchrun --standalone --nproc-per-node=8 train_gpt2_today.py --data fineweb
+
+The same command resumes a run that was interrupted. Data, evaluation and loop are train_gpt2.py's.
+"""
+
+import json
+import math
+import os
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # so that torch's waiting threads sleep
+
+import numpy as np
+import tiktoken
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+import tyro
+from einops import rearrange
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    """The model's shape and the recipe."""
+
+    data: str = "fineweb"  # folder of shards of tokens, which `cs336 prepare` writes
+    out: str = "log"  # folder of the log, the checkpoint and the weights
+    init_from: str = ""  # model.safetensors of an earlier run of this file
+    hellaswag: str = ""  # HellaSwag's examples, in JSON lines
+    prompt: str = "Hello, I'm a language model,"  # which evaluations continue ("": a new text)
+    n_layer: int = 12
+    n_head: int = 6
+    n_embd: int = 768
+    block_size: int = 1024
+    vocab_size: int = 50257  # of GPT-2's tokenizer; data in letters bring their own
+    max_steps: int = 3250  # of 524,288 tokens each, so 1.7 billion in all
+    batch_tokens: int = 524288
+    micro_batch_size: int = 16
+    learning_rate: float = 0.025  # of the blocks' matrices, which Muon updates
+    wte_scale: float = 12.0  # rate of the token embedding, as a multiple of this
+    head_scale: float = 0.16  # rate of the head
+    decay_share: float = 0.7  # share of the steps in which the rate falls to zero
+    weight_decay: float = 0.05  # of the blocks' matrices
+    grad_clip: float = 1.0  # 0 doesn't clip
+    seed: int = 1337
+    eval_every: int = 250  # steps between evaluations, each of which saves the run
+    eval_tokens: int = 10485760
+    bf16: bool = torch.cuda.is_available()
+    compile: bool = torch.cuda.is_available()
+
+    @property
+    def padded_vocab_size(self) -> int:  # a multiple of 64 is faster on a GPU
+        return -(-self.vocab_size // 64) * 64
+
+
+# =========================================== Model ============================================
+
+
+def norm(x: Tensor) -> Tensor:
+    """Divide each vector by its root mean square, without gains."""
+    return F.rms_norm(x, (x.size(-1),))
+
+
+def rotate(x: Tensor, positions: Tensor, base: float = 100_000.0) -> Tensor:
+    """Turn the pairs (i, i + dim/2) of x (batch, head, seq, dim) by their positions (seq,)."""
+    half = x.size(-1) // 2
+    speeds = base ** (-torch.arange(half, device=x.device) / half)
+    angles = positions[:, None] * speeds  # (seq, half)
+    cos, sin = angles.cos(), angles.sin()
+    a, b = x[..., :half], x[..., half:]
+    return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Mix values (batch, head, seq, head_dim), each position with itself and earlier ones."""
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+class CausalSelfAttention(nn.Module):
+    """Multi-head attention with normalized and rotated queries and keys."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.n_head = config.n_head
+        self.c_q = nn.Linear(config.n_embd, config.n_embd, bias=False)
+        self.c_k = nn.Linear(config.n_embd, config.n_embd, bias=False)
+        self.c_v = nn.Linear(config.n_embd, config.n_embd, bias=False)
+        self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        pattern = "batch seq (head head_dim) -> batch head seq head_dim"
+        found = (layer(x) for layer in (self.c_q, self.c_k, self.c_v))
+        q, k, v = (rearrange(t, pattern, head=self.n_head) for t in found)
+        positions = torch.arange(x.size(1), device=x.device)
+        y = attention(rotate(norm(q), positions), rotate(norm(k), positions), v)
+        return self.c_proj(rearrange(y, "batch head seq head_dim -> batch seq (head head_dim)"))
+
+
+class MLP(nn.Module):
+    """Two linear layers with a squared ReLU between them and a hidden width of 4 n_embd."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=False)
+        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c_proj(F.relu(self.c_fc(x)).square())
+
+
+class Block(nn.Module):
+    """Attention and an MLP, which normalize their input and add to the residual stream."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.attn = CausalSelfAttention(config)
+        self.mlp = MLP(config)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attn(norm(x))
+        return x + self.mlp(norm(x))
+
+
+@torch.no_grad()
+def init_weights(model: nn.Module) -> None:
+    """Set initial weights with which blocks add nothing and all tokens are equally likely."""
+    for name, parameter in model.named_parameters():
+        if "c_proj" in name or "lm_head" in name:
+            parameter.zero_()
+        elif "wte" in name:
+            parameter.normal_(0.0, 1.0)
+        else:
+            parameter.normal_(0.0, parameter.size(1) ** -0.5)
+
+
+class GPT(nn.Module):
+    """A GPT without a table of positions, whose norms have no gains and whose head is its own."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        wte = nn.Embedding(config.padded_vocab_size, config.n_embd)
+        h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.transformer = nn.ModuleDict({"wte": wte, "h": h})
+        self.lm_head = nn.Linear(config.n_embd, config.padded_vocab_size, bias=False)
+        init_weights(self)
+
+    def forward(self, idx: Tensor, targets: Tensor | None = None) -> Tensor:
+        """Return logits (batch, seq, vocab_size), or the mean loss in nats if targets are given."""
+        x = norm(self.transformer.wte(idx))
+        for block in self.transformer.h:
+            x = block(x)
+        logits = self.lm_head(norm(x))[..., : self.config.vocab_size]
+        if targets is None:
+            return logits
+        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+
+
+def published_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return the model's parameters without padded rows."""
+    rows, tables = model.config.vocab_size, ("transformer.wte.weight", "lm_head.weight")
+    return {n: t[:rows] if n in tables else t for n, t in model.state_dict().items()}
+
+
+def load_weights(model: nn.Module, theirs: dict[str, Tensor]) -> None:
+    """Copy the weights that another run has saved into the model, or raise a ValueError."""
+    ours = published_weights(model)
+    for name in ours | theirs:
+        was, now = (tuple(w[name].shape) if name in w else "nothing" for w in (ours, theirs))
+        if was != now:
+            raise ValueError(f"{name}: the model has {was}, the file {now}")
+    for name, tensor in ours.items():
+        tensor.copy_(theirs[name])
+
+
+def nucleus(probabilities: Tensor, p: float) -> Tensor:
+    """Keep the fewest likeliest tokens of (batch, vocab) that reach p, and rescale them."""
+    ordered, order = probabilities.sort(descending=True)
+    kept = ordered.where(ordered.cumsum(-1) - ordered < p, 0.0)
+    return torch.zeros_like(kept).scatter(-1, order, kept / kept.sum(-1, keepdim=True))
+
+
+@torch.no_grad()
+def generate(model, idx: Tensor, new_tokens: int, temperature=1.0, top_k=50, top_p=1.0) -> Tensor:
+    """Continue token ids (batch, seq), one token at a time."""
+    for _ in range(new_tokens):
+        logits = model(idx[:, -model.config.block_size :])[:, -1] / temperature
+        logits = logits.masked_fill(logits < logits.sort().values[:, -top_k:][:, :1], -math.inf)
+        idx = torch.cat((idx, torch.multinomial(nucleus(logits.softmax(-1), top_p), 1)), dim=1)
+    return idx
+
+
+# ============================================ Data ============================================
+
+
+def open_tokenizer(folder: str) -> tiktoken.Encoding:
+    """Return the tokenizer of the data: letters if tokenizer.json lists them, otherwise GPT-2's."""
+    path = Path(folder, "tokenizer.json")
+    alphabet = json.loads(path.read_text()).get("alphabet") if path.exists() else None
+    if alphabet:
+        ranks = {letter.encode(): i for i, letter in enumerate(alphabet)}
+        known = "[" + "".join(rf"\x{{{ord(letter):x}}}" for letter in alphabet) + "]"
+        return tiktoken.Encoding("letters", pat_str=known, mergeable_ranks=ranks, special_tokens={})
+    try:
+        return tiktoken.get_encoding("gpt2")
+    except OSError:
+        raise SystemExit("go online for GPT-2's tokenizer, or set TIKTOKEN_CACHE_DIR") from None
+
+
+class Tokens:
+    """Shards in llm.c's format (a header of 1,024 bytes, then uint16 tokens), as one stream."""
+
+    def __init__(self, folder: str, split: str, config):
+        paths, self.vocab_size = sorted(Path(folder).glob(f"*{split}*.bin")), config.vocab_size
+        if not paths:
+            raise SystemExit(f"{folder} has no *{split}*.bin; `cs336 prepare` writes them")
+        for path in paths:
+            length = (path.stat().st_size - 1024) / 2
+            if np.fromfile(path, np.int32, 3).tolist() != [20240520, 1, length]:
+                raise SystemExit(f"{path}: not a whole llm.c shard; `cs336 prepare` writes them")
+        self.shards = [np.memmap(path, np.uint16, "r", offset=1024) for path in paths]
+        self.begins = np.cumsum([0, *map(len, self.shards)]).tolist()
+        if len(self) <= config.block_size:
+            raise SystemExit(f"{folder}: {len(self)} tokens for {split}, fewer than a window needs")
+
+    def __len__(self) -> int:
+        return self.begins[-1]
+
+    def read(self, start: int, count: int) -> np.ndarray:
+        """Return `count` tokens from position `start` on, perhaps from several shards."""
+        shard = np.searchsorted(self.begins, start, "right") - 1
+        tokens = self.shards[shard][start - self.begins[shard] :][:count]
+        if tokens.max() >= self.vocab_size:
+            raise SystemExit(f"token {tokens.max()} is too large for {self.vocab_size} tokens")
+        rest = count - len(tokens)
+        return np.concatenate((tokens, self.read(start + len(tokens), rest))) if rest else tokens
+
+
+def windows(tokens: Tokens, starts: list[int], block_size: int) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets (len(starts), block_size) from these positions on."""
+    rows = np.stack([tokens.read(start, block_size + 1) for start in starts])
+    both = torch.from_numpy(rows.astype(np.int64))
+    return both[:, :-1], both[:, 1:]
+
+
+def join_processes() -> torch.device:
+    """Join torchrun's other processes, if there are any, and return this process's device."""
+    world = int(os.environ.get("WORLD_SIZE", 1))
+    device = torch.device("mps" if torch.backends.mps.is_available() and world == 1 else "cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+        torch.cuda.set_device(device)
+    if world > 1:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    return device
+
+
+def rank_and_world() -> tuple[int, int]:
+    """Return this process's number, and how many there are."""
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+
+def micro_batches(tokens: Tokens, step: int, config):
+    """Yield this process's micro-batches of a step, which reads on where the last one ended."""
+    rank, world = rank_and_world()
+    size, batch = config.micro_batch_size, config.batch_tokens // config.block_size
+    available = (len(tokens) - 1) // config.block_size  # then it begins again
+    for first in range(step * batch + rank * size, (step + 1) * batch, world * size):
+        starts = [n % available * config.block_size for n in range(first, first + size)]
+        yield windows(tokens, starts, config.block_size)
+
+
+def ahead(pieces, device: torch.device):
+    """Yield micro-batches on the device; a GPU computes with one while Python reads the next."""
+    pin = device.type == "cuda"  # a copy from pinned memory doesn't wait for the GPU
+    for piece in pieces:
+        yield [(t.pin_memory() if pin else t).to(device, non_blocking=pin) for t in piece]
+
+
+# ========================================= Optimizer ==========================================
+
+
+def orthogonalized(matrices: Tensor) -> Tensor:
+    """Bring all singular values of matrices (count, rows, columns) near 1, as in 05b."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = matrices.bfloat16() if matrices.is_cuda else matrices
+    is_tall = x.size(1) > x.size(2)
+    x = x.mT if is_tall else x  # the smaller of the two Gram matrices
+    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    for _ in range(5):
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return (x.mT if is_tall else x).to(matrices.dtype)
+
+
+def muon_updates(gradients: Tensor, means: Tensor, momentum: float) -> Tensor:
+    """Return Muon's updates of matrices (count, rows, columns), and move their running means."""
+    means.lerp_(gradients, 1 - momentum)
+    ahead = gradients.lerp(means, momentum)  # Nesterov: where the mean is going to be
+    rows, columns = gradients.shape[1:]
+    return orthogonalized(ahead) * math.sqrt(rows / columns)
+
+
+def parameter_groups(model: nn.Module, config) -> list[dict]:
+    """Give the maps between vectors to Muon, and the tables of tokens to AdamW."""
+    maps = {"params": list(model.transformer.h.parameters()), "momentum": 0.95}
+    return [
+        maps | {"weight_decay": config.weight_decay, "scale": 1.0},
+        {"params": [model.transformer.wte.weight], "weight_decay": 0.0, "scale": config.wte_scale},
+        {"params": [model.lm_head.weight], "weight_decay": 0.0, "scale": config.head_scale},
+    ]
+
+
+class Muon(torch.optim.AdamW):
+    """AdamW, but Muon for each group that has a momentum."""
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Update all parameters."""
+        for group in self.param_groups:
+            if "momentum" in group:
+                self.step_matrices(group)
+        super().step()  # passes over parameters without a gradient
+
+    def step_matrices(self, group: dict) -> None:
+        """Update a group's matrices, those of equal shape together, and clear their gradients."""
+        by_shape: dict = {}
+        for p in group["params"]:
+            by_shape.setdefault(p.shape, []).append(p)
+            if not self.state[p]:  # AdamW wants a step in every state that it loads
+                self.state[p].update(step=torch.zeros(()), mean=torch.zeros_like(p))
+        for same in by_shape.values():
+            gradients, means = (
+                torch.stack(list(found))
+                for found in ((p.grad for p in same), (self.state[p]["mean"] for p in same))
+            )
+            updates = muon_updates(gradients, means, group["momentum"])
+            for p, mean, update in zip(same, means, updates, strict=True):
+                self.state[p]["mean"].copy_(mean)
+                p.mul_(1 - group["lr"] * group["weight_decay"]).sub_(group["lr"] * update)
+                p.grad = None
+
+
+def make_optimizer(model: nn.Module, config) -> Muon:
+    """Make Muon for the blocks and AdamW for the two tables of tokens."""
+    groups = parameter_groups(model, config)
+    return Muon(groups, lr=config.learning_rate, betas=(0.8, 0.95), eps=1e-10, fused=True)
+
+
+def update(model: nn.Module, optimizer, rate: float, grad_clip: float) -> Tensor:
+    """Clip the gradient, step with this learning rate, and return the norm before clipping."""
+    length = nn.utils.clip_grad_norm_(model.parameters(), grad_clip)
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group["scale"]
+    optimizer.step()
+    optimizer.zero_grad()
+    return length
+
+
+def learning_rate(step: int, config) -> float:
+    """Return the rate of a step: constant, then on a line that reaches zero after the last one."""
+    decay_steps = config.decay_share * config.max_steps
+    return config.learning_rate * min(1.0, (config.max_steps - step) / max(decay_steps, 1))
+
+
+# ========================================= Evaluation =========================================
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, tokens: Tokens, config, autocast) -> Tensor:
+    """Return the mean loss over evenly spaced windows, which all processes share."""
+    rank, world = rank_and_world()
+    available = (len(tokens) - 1) // config.block_size
+    count = max(1, min(available, config.eval_tokens // config.block_size))
+    starts = [i * available // count * config.block_size for i in range(rank, count, world)]
+    total = torch.zeros((), device=model.lm_head.weight.device)
+    model.eval()
+    for first in range(0, len(starts), config.micro_batch_size):
+        x, y = windows(tokens, starts[first : first + config.micro_batch_size], config.block_size)
+        with autocast:
+            total += model(x.to(total.device), y.to(total.device)) * len(x) / count
+    model.train()
+    return sum_over_processes(total)
+
+
+def ending_losses(model: nn.Module, contexts: list, endings: list) -> Tensor:
+    """Return the mean loss of each ending's tokens after its context, from one forward pass."""
+    size, device = model.config.block_size + 1, model.lm_head.weight.device
+    texts = [torch.tensor((c + e)[-size:]) for c, e in zip(contexts, endings, strict=True)]
+    rows = nn.utils.rnn.pad_sequence(texts, batch_first=True).to(device)  # padding comes last
+    pairs = zip(texts, endings, strict=True)
+    spans = [slice(max(len(t) - 1 - len(e), 0), len(t) - 1) for t, e in pairs]
+    found = zip(model(rows[:, :-1]), rows[:, 1:], spans, strict=True)
+    return torch.stack([F.cross_entropy(row[s].float(), targets[s]) for row, targets, s in found])
+
+
+def read_examples(path: str, encode) -> list[tuple[list[int], list[list[int]], int]]:
+    """Read HellaSwag's examples: tokens of a context and of four endings, and which is right."""
+    try:
+        rows = [json.loads(row) for row in Path(path).read_text("utf-8").split("\n") if row] or [{}]
+        endings = [[encode(" " + row["endings"][i]) for i in range(4)] for row in rows]
+        return [(encode(r["ctx"]), e, int(r["label"])) for r, e in zip(rows, endings, strict=True)]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise SystemExit(f"{path}: {error!r}; lines of ctx, endings and label expected") from None
+
+
+@torch.no_grad()
+def hellaswag(model: nn.Module, examples: list, autocast) -> float:
+    """Return the share of examples whose true ending has the lowest loss."""
+    rank, world = rank_and_world()
+    right, mine = torch.zeros((), device=model.lm_head.weight.device), examples[rank::world]
+    for first in range(0, len(mine), 16):  # 64 texts of about a hundred tokens
+        contexts, endings, labels = zip(*mine[first : first + 16], strict=True)
+        contexts = [context for context in contexts for _ in range(4)]
+        with autocast:
+            losses = ending_losses(model, contexts, [e for four in endings for e in four])
+        right += (losses.view(-1, 4).argmin(1) == torch.tensor(labels, device=right.device)).sum()
+    return sum_over_processes(right).item() / len(examples)
+
+
+# ============================================ Loop ============================================
+
+
+def sum_over_processes(tensor: Tensor) -> Tensor:
+    """Add up a tensor over all processes, in place."""
+    if dist.is_initialized():
+        dist.all_reduce(tensor)
+    return tensor
+
+
+def backward(model: nn.Module, pieces, count: int, autocast) -> Tensor:
+    """Add up the gradients of micro-batches, of which the batch has `count`; return the loss."""
+    total = torch.zeros((), device=model.lm_head.weight.device)
+    for x, y in pieces:
+        with autocast:
+            loss = model(x.to(total.device), y.to(total.device)) / count
+        loss.backward()
+        total += loss.detach()
+    for parameter in model.parameters():
+        sum_over_processes(parameter.grad)  # once a step, not once a micro-batch
+    return sum_over_processes(total)
+
+
+def train(model, optimizer, batches, val_tokens, config, autocast, first_step=0):
+    """Train on the micro-batches that `batches(step)` gives, and yield each step's numbers."""
+    count = config.batch_tokens // config.block_size // config.micro_batch_size
+    for step in range(first_step, config.max_steps):
+        begun, rate = time.perf_counter(), learning_rate(step, config)
+        loss = backward(model, batches(step), count, autocast)
+        norm = update(model, optimizer, rate, config.grad_clip or math.inf)
+        row = {"step": step, "loss": loss.item(), "lr": rate, "grad_norm": norm.item()}
+        row["seconds"] = time.perf_counter() - begun  # .item() has waited for the device
+        if (step + 1) % config.eval_every == 0 or step + 1 == config.max_steps:
+            row["val_loss"] = evaluate(model, val_tokens, config, autocast).item()
+        yield row
+
+
+def fast(model: nn.Module, config):
+    """Use tensor cores, bf16 and the compiler; return the compiled model and the autocast."""
+    torch.set_float32_matmul_precision("high")  # TF32
+    autocast = torch.autocast(model.lm_head.weight.device.type, torch.bfloat16, config.bf16)
+    return torch.compile(model) if config.compile else model, autocast
+
+
+def save(out: Path, model: nn.Module, optimizer, config, step: int) -> None:
+    """Save the weights as `load_weights` reads them, and all that a resumed run needs."""
+    (out / "config.tmp").write_text(json.dumps(asdict(config) | {"model_type": "gpt_of_today"}))
+    save_file(published_weights(model), out / "model.tmp", metadata={"format": "pt"})
+    os.chmod(out / "model.tmp", 0o644)  # save_file lets only its owner read it
+    state = {"step": step, "log": os.path.getsize(out / "log.jsonl"), "config": asdict(config)}
+    state |= {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(state, out / "checkpoint.tmp")
+    for name in ("config.json", "model.safetensors", "checkpoint.pt"):  # the checkpoint commits
+        os.replace((out / name).with_suffix(".tmp"), out / name)
+
+
+def resume(out: Path, model: nn.Module, optimizer, config) -> int:
+    """Load the checkpoint of an interrupted run, if there is one, and return its step."""
+    out.mkdir(parents=True, exist_ok=True)
+    if not (out / "checkpoint.pt").exists():
+        (out / "log.jsonl").write_text("")
+        return 0
+    state = torch.load(out / "checkpoint.pt", map_location="cpu", weights_only=True)
+    free = "out init_from hellaswag prompt micro_batch_size eval_every eval_tokens bf16 compile"
+    for name, was in state["config"].items():
+        if name not in free.split() and was != (now := getattr(config, name)):
+            raise SystemExit(f"{out} holds a run with {name}={was}, not {now}; use another --out")
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    os.truncate(out / "log.jsonl", state["log"])  # the steps after the checkpoint are done again
+    return state["step"]
+
+
+def report(row: dict, model, optimizer, tokenizer, examples: list, config, autocast) -> None:
+    """Judge an evaluated step, print and log the numbers of any step, and save the run."""
+    if is_evaluated := "val_loss" in row:
+        row |= {"hellaswag": hellaswag(model, examples, autocast)} if examples else {}
+        torch.manual_seed(row["step"])  # so that a resumed run writes the same
+        prompt = tokenizer.encode_ordinary(config.prompt) or [tokenizer.n_vocab - 1]
+        prompt = torch.tensor([prompt], device=model.lm_head.weight.device)
+        row["sample"] = tokenizer.decode(generate(model, prompt, 256)[0].tolist())
+    if rank_and_world()[0] == 0:
+        numbers = (f"{name} {value:.5g}" for name, value in row.items() if name != "sample")
+        print(", ".join(numbers), *row.get("sample", "").splitlines(), sep="\n", flush=True)
+        with open(Path(config.out, "log.jsonl"), "a") as log:
+            log.write(json.dumps(row) + "\n")
+        if is_evaluated:
+            save(Path(config.out), model, optimizer, config, row["step"] + 1)
+
+
+def main(config: Config) -> None:
+    """Train GPT-2 into the folder `config.out`, from the start or from its checkpoint on."""
+    device, tokenizer = join_processes(), open_tokenizer(config.data)
+    world, config = rank_and_world()[1], replace(config, vocab_size=tokenizer.n_vocab)
+    if config.batch_tokens % (config.micro_batch_size * config.block_size * world):
+        raise SystemExit("batch_tokens must be a multiple of micro-batch x block_size x processes")
+    train_tokens, val_tokens = (Tokens(config.data, split, config) for split in ("train", "val"))
+    examples = read_examples(path, tokenizer.encode_ordinary) if (path := config.hellaswag) else []
+    torch.manual_seed(config.seed)
+    model = GPT(config)
+    if config.init_from:
+        try:
+            load_weights(model, load_file(config.init_from))
+        except Exception as error:  # no such file, or one of another kind or shape
+            raise SystemExit(f"{config.init_from}: {error}") from None
+    fast_model, autocast = fast(model.to(device), config)
+    optimizer = make_optimizer(model, config)
+    first_step = resume(Path(config.out), model, optimizer, config)
+
+    def batches(step: int):
+        return ahead(micro_batches(train_tokens, step, config), device)
+
+    for row in train(fast_model, optimizer, batches, val_tokens, config, autocast, first_step):
+        report(row, model, optimizer, tokenizer, examples, config, autocast)
+    if world > 1:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Config))
