@@ -1,5 +1,6 @@
 """Small models and data that many tests share."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,6 +64,14 @@ def either_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 def fixed_seed() -> None:
     """Every test starts from the same random numbers."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def no_open_figures() -> Iterator[None]:
+    """Every test leaves pyplot without a figure, so the next finds only its own."""
+    yield
+    if plt := sys.modules.get("matplotlib.pyplot"):
+        plt.close("all")
 
 
 @pytest.fixture

@@ -13,18 +13,11 @@ from PIL import Image
 
 matplotlib.use("Agg")
 
-from matplotlib import pyplot as plt
 
 from cs336_course import widgets
 from cs336_course.figures import alt
 from cs336_course.figures.style import figure, label
 from tools import notebooks, publish
-
-
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
 
 
 def test_a_line_has_its_ends_and_extremes():

@@ -29,12 +29,6 @@ COVERS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
-
-
 @pytest.mark.parametrize("name", COVERS)
 def test_a_cover_is_small_and_has_an_alternative_text(name):
     module, function = name.split(".")

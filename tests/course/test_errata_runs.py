@@ -48,4 +48,3 @@ def test_the_cover_does_not_say_which_run_is_broken(monkeypatch):
     assert [text.get_text() for text in axes.texts] == ["run A", "run B"]
     right, broken = axes.lines
     assert right.get_ydata()[-1] > 2 * broken.get_ydata()[-1]
-    plt.close("all")

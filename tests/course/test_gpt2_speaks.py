@@ -23,12 +23,6 @@ from cs336_lib.model import GPT
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "07a_gpt2_speaks.ipynb"
 
 
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
-
-
 def test_words_that_may_be_cut_off_are_left_out():
     found = [word for word, _ in gpt2_speaks.whole_words("begin, My lord; in the e", start=6)]
     assert found == ["my", "lord", "in", "the"]

@@ -96,7 +96,6 @@ def test_the_figures_say_what_they_show():
     assert curves.neighbours([5, 1, 0, 4]) == [[0, 1], [4, 5]]
     for number in plt.get_fignums():
         plt.figure(number).canvas.draw()
-    plt.close("all")
 
 
 def test_the_cover_shows_the_losses_that_the_notebook_prints():

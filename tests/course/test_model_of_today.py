@@ -9,7 +9,6 @@ from torch import nn
 
 matplotlib.use("Agg")
 
-from matplotlib import pyplot as plt
 
 from cs336_course.demos import model_of_today
 from cs336_course.figures import model_of_today as plots
@@ -17,12 +16,6 @@ from cs336_lib.config import GPTConfig
 from cs336_lib.model import GPT
 
 TOKENS = ["<|im_end|>", "Ġ", "a", "b", "ab", "Ġab", "1", "2"]
-
-
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import pytest
 
 matplotlib.use("Agg")
 
-from matplotlib import pyplot as plt
 
 from cs336_course.demos import parallel_step
 from cs336_course.demos.parallel_step import GPU, LINK, length
@@ -143,4 +142,3 @@ def test_the_figures_draw_every_span():
     assert legend == ["forward", "backward", "all-gather", "reduce-scatter", "all-reduce"]
     drawing = plots.pipelines({"one": parallel_step.pipeline(3, 2)})
     assert sum(len(c.get_paths()) for c in drawing.axes[0].collections) == 12
-    plt.close("all")

@@ -11,12 +11,6 @@ from matplotlib.figure import Figure
 from cs336_course.figures import accounting as plots
 
 
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
-
-
 def words(drawing: Figure) -> list[str]:
     """All the texts in the axes and the legends."""
     drawing.canvas.draw()

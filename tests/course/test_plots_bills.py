@@ -10,12 +10,6 @@ from matplotlib import pyplot as plt
 from cs336_course.figures import bills as plots
 
 
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
-
-
 def test_a_bill_has_a_bar_for_each_part_and_the_limit():
     drawing = plots.bill(
         "a run", {"matmuls": 3.0, "bubble": 1.0, "tiny": 1e-9}, {"all": 50.0}, 80.0

@@ -12,12 +12,6 @@ from cs336_course.demos import number_formats
 from cs336_course.figures import dtypes
 
 
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
-
-
 def words(figure) -> list[str]:
     """Return all the texts in the figure's axes."""
     return [text.get_text() for text in figure.axes[0].texts]

@@ -2,19 +2,11 @@
 
 import matplotlib
 import numpy as np
-import pytest
 
 matplotlib.use("Agg")
 
-from matplotlib import pyplot as plt
 
 from cs336_course.figures import gpt2_model as plots
-
-
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
 
 
 def words(axes) -> list[str]:

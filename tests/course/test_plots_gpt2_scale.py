@@ -1,7 +1,6 @@
 """The figures of notebook 10 draw what they are given, and nothing is left unlabelled."""
 
 import matplotlib
-import pytest
 
 matplotlib.use("Agg")
 
@@ -9,12 +8,6 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from cs336_course.figures import gpt2_scale as plots
-
-
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
 
 
 def words(drawing: Figure) -> list[str]:

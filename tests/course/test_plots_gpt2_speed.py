@@ -20,12 +20,6 @@ ROWS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
-
-
 def words(drawing: Figure) -> list[str]:
     """All the texts in the axes."""
     drawing.canvas.draw()

@@ -9,12 +9,6 @@ from cs336_course.figures import gpt2_training as plots
 matplotlib.use("Agg")
 
 
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
-
-
 def drawn(axes) -> list[list[float]]:
     """The y values of an axes' lines."""
     return [list(line.get_ydata()) for line in axes.get_lines()]

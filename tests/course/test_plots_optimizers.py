@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import matplotlib
-import pytest
 import torch
 
 matplotlib.use("Agg")
@@ -13,12 +12,6 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 from cs336_course.figures import optimizers as plots
-
-
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
 
 
 def test_errors_are_drawn_over_the_number_of_occurrences():

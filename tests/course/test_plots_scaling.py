@@ -22,7 +22,6 @@ def test_the_curves_pass_through_the_lowest_points():
     points = [line for line in right.lines if len(line.get_xdata()) == 1]
     assert [line.get_ydata()[0] for line in points] == [o.parameters for o in optima]
     assert right.get_legend().get_texts()[0].get_text() == "exponent 0.50"
-    plt.close("all")
 
 
 def test_the_cover_has_a_box_for_each_model_and_their_areas_are_near(monkeypatch):
@@ -37,4 +36,3 @@ def test_the_cover_has_a_box_for_each_model_and_their_areas_are_near(monkeypatch
     assert max(areas) < 1.2 * min(areas)
     ends = [box.get_x() + box.get_width() for box in boxes]
     assert all(end < box.get_x() for end, box in zip(ends, boxes[1:], strict=False))
-    plt.close("all")

@@ -13,12 +13,6 @@ from cs336_course.figures import shapes
 from cs336_course.figures.shapes import WHITE, Panel
 
 
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
-
-
 def cells(axes) -> list[Rectangle]:
     """The rectangles drawn in reading order of the drawing loop."""
     return [patch for patch in axes.patches if isinstance(patch, Rectangle)]

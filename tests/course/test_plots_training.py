@@ -1,7 +1,6 @@
 """The figures of notebook 06."""
 
 import matplotlib
-import matplotlib.pyplot as plt
 import numpy as np
 
 from cs336_course.figures import logs
@@ -33,7 +32,6 @@ def test_every_figure_draws_what_it_is_given():
     assert len(timeline.axes[0].patches) == 3
     types = plots.dtype_map({"forward": [("x", "float32"), ("y", "bfloat16")]}, "title")
     assert len(types.axes[0].patches) == 2
-    plt.close("all")
 
 
 def test_a_sweep_draws_every_seed_and_their_mean():
@@ -44,7 +42,6 @@ def test_a_sweep_draws_every_seed_and_their_mean():
     deadly = plots.seeded_sweep([0.1, 1.0], [[2.0, 4.0], [np.nan, 1.5]], 0.1, "title").axes[0]
     assert [text.get_text() for text in deadly.texts] == ["1 of 2\ndied", "3.00"]
     assert deadly.get_xlim()[1] > 1.0
-    plt.close("all")
 
 
 def test_deaths_are_aligned_at_their_first_nan():
@@ -52,7 +49,6 @@ def test_deaths_are_aligned_at_their_first_nan():
     axes = plots.before_nan(runs, 2, "title").axes[0]
     assert drawn(axes) == [[8.0, 7.0], [1.0]]
     assert [list(line.get_xdata()) for line in axes.get_lines()] == [[-2, -1], [-1]]
-    plt.close("all")
 
 
 def test_magnitudes_beyond_the_limit_have_another_colour():
@@ -65,7 +61,6 @@ def test_magnitudes_beyond_the_limit_have_another_colour():
     (small, large) = found
     assert list(small.values()) == [66.7]
     assert sorted(large.values()) == [33.3, 66.7]
-    plt.close("all")
 
 
 def test_a_repaired_run_lies_over_the_dead_one():
@@ -75,14 +70,12 @@ def test_a_repaired_run_lies_over_the_dead_one():
     assert [2.0, 7.0] in drawn(top)
     assert list(top.get_lines()[-1].get_xdata()) == [11]
     assert scales in drawn(bottom)
-    plt.close("all")
 
 
 def test_the_window_map_counts_what_was_never_read():
     drawing = plots.window_map({"twice": [0, 0], "both": [4, 0]}, 8, 4, "title")
     texts = [text.get_text() for axes in drawing.axes for text in axes.texts]
     assert texts == ["never read: 4 of 8", "never read: 0 of 8"]
-    plt.close("all")
 
 
 def test_an_exact_resume_is_drawn_at_zero():
@@ -92,7 +85,6 @@ def test_an_exact_resume_is_drawn_at_zero():
     assert [drawn(axes)[0] for axes in drawing.axes[2:]] == [[0.0, 0.0], [0.0, 0.5]]
     colours = {axes.get_lines()[0].get_color() for axes in drawing.axes[2:]}
     assert len(colours) == 2
-    plt.close("all")
 
 
 def test_a_death_is_marked_at_its_step():
@@ -102,4 +94,3 @@ def test_a_death_is_marked_at_its_step():
     marks = [axes.get_lines()[-1].get_xdata()[0] for axes in drawing.axes]
     assert marks == [25, 25, 24]
     assert [text.get_text() for axes in drawing.axes for text in axes.texts] == ["nan", "inf"]
-    plt.close("all")

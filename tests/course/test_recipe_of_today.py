@@ -25,12 +25,6 @@ ALL = tuple(CHANGES)
 PAIR = today_runs.Pair("rope", (), Rates(0.1), (2.0, 2.1, 2.2), (1.9, 2.2, 1.8), kept=True)
 
 
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
-
-
 def windows() -> tuple[torch.Tensor, torch.Tensor]:
     ids = torch.randint(10, (3, today.BLOCK + 1), generator=torch.Generator().manual_seed(0))
     return ids[:, :-1], ids[:, 1:]

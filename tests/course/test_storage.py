@@ -182,7 +182,6 @@ def test_the_figures_draw():
     assert len(drawn.axes) == 2
     for number in plt.get_fignums():
         plt.figure(number).canvas.draw()
-    plt.close("all")
 
 
 def test_the_cover_counts_the_sets_that_a_column_uses():

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import matplotlib
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
@@ -182,4 +181,3 @@ def test_the_figures_show_cases_repairs_and_tests():
     assert "I (0.01)" in {text.get_text() for text in drawing.axes[0].texts}  # off the scale
     drawing = plots.caught({"one": ["b"]}, ["a", "b"], "title")
     assert list(drawing.axes[0].get_lines()[0].get_ydata()) == [1]
-    plt.close("all")

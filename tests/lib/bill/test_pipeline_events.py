@@ -13,7 +13,6 @@ from cs336_lib.config import UserError
 
 matplotlib.use("Agg")
 
-from matplotlib import pyplot as plt
 
 SCHEDULES = [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)]
 
@@ -87,4 +86,3 @@ def test_a_timeline_has_a_box_for_each_pass():
     )
     assert " slice 1" not in {text.get_text() for text in first.texts}
     assert [text.get_text().strip() for text in second.texts][-2:] == ["slice 0", "slice 1"]
-    plt.close("all")
