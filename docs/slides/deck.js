@@ -15,6 +15,7 @@ async function start() {
   await Promise.all([...document.fonts].map(font => font.load()));
   deck.classList.add("measuring");  // reveal.js hides slides, and what is hidden has no size
   deck.querySelectorAll("section:not(:has(section))").forEach(layOut);
+  deck.querySelectorAll("section > section").forEach(joinNext);
   deck.classList.remove("measuring");
   Reveal.initialize({
     width: 1280, height: 720, margin: 0, center: false, hash: true, transition: "none",
@@ -42,6 +43,31 @@ function layOut(slide) {
     if (column >= 360 && fits(slide)) return;
     slide.classList.remove("beside");
   }
+}
+
+// Two slides, of which one is two fifths empty, become one if that needs no type below full size.
+// A question stays alone: what follows it may be its answer.
+function joinNext(slide) {
+  const next = slide.nextElementSibling, text = [...slide.querySelectorAll("p, li, pre")].at(-1)?.textContent;
+  if (!next || slide.querySelector("h1, .options") || text?.trim().endsWith("?")) return;
+  if (Math.min(filled(slide), filled(next)) >= 0.6) return;
+  const added = [...next.children];
+  slide.append(...added);
+  layOut(slide);
+  if (fits(slide) && slide.style.getPropertyValue("--figures") >= 1) {
+    next.remove();
+    joinNext(slide);
+  } else {
+    next.append(...added);
+    layOut(slide);
+  }
+}
+
+// The share of the screen's height between the highest and the lowest part.
+function filled(slide) {
+  const parts = [...slide.querySelectorAll("h1, h2, h3, p, li, pre, table, img, mjx-container")];
+  const boxes = parts.filter(part => part.offsetParent).map(part => part.getBoundingClientRect());
+  return (Math.max(...boxes.map(box => box.bottom)) - Math.min(...boxes.map(box => box.top))) / 720;
 }
 
 // Code grows with the rest until its longest line fills the column.
