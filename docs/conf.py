@@ -30,6 +30,10 @@ nb_merge_streams = True
 myst_enable_extensions = ["dollarmath"]
 myst_dmath_allow_digits = False  # "$21 to $28" are prices
 myst_heading_anchors = 3
+myst_html_meta = {  # what a search engine and a shared link show
+    "description": "A tested notebook course: what training a language model costs, and GPT-2 "
+    "reproduced with production code."
+}
 
 
 def put_names_first(_, document):
