@@ -82,7 +82,7 @@ def by_position(losses: Sequence[float], marked: Collection[int], level: float) 
     for group in neighbours(marked):
         mean = sum(losses[place] for place in group) / len(group)
         middle = (group[0] + group[-1]) / 2
-        axes.text(middle, 0.1 * level, f"{mean:.2f}", ha="center", size=16, color=ink(RED))
+        axes.text(middle, 0.1 * level, f"{mean:.2f}", ha="center", size=16)
     axes.axhline(level, color=GREY, linestyle="--", linewidth=2)
     axes.set(xlim=(-0.6, len(losses) - 0.4), ylim=(0, 1.3 * max([*losses, level])))
     axes.set_xticks(range(0, len(losses), 4))

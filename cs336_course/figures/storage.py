@@ -42,17 +42,15 @@ def cover() -> None:
     show_cover()
 
 
-def shade(slot: int, length: int) -> tuple[str | tuple[float, ...], str]:
-    """Return the colour of a slot and its text colour. Later slots are darker."""
+def shade(slot: int, length: int) -> tuple[float, ...]:
+    """Return the colour of a slot. Later slots are darker, and black digits are legible on all."""
     part = slot / max(1, length - 1)
-    pale, dark = to_rgb("#E3F1FA"), to_rgb(BLUE)
-    colour = tuple(a + part * (b - a) for a, b in zip(pale, dark, strict=True))
-    return colour, "white" if part > 0.93 else "black"
+    return tuple(a + part * (b - a) for a, b in zip(to_rgb("#E3F1FA"), to_rgb(SKY), strict=True))
 
 
 def cell(axes: Axes, x: float, y: float, value: float, slot: int, length: int, seen: bool) -> None:
     """Draw a slot as a square with its value. Slots that the view doesn't read are hatched."""
-    colour, ink = shade(slot, length) if seen else ("white", GREY)
+    colour, ink = (shade(slot, length), BLACK) if seen else ("white", GREY)
     hatch = None if seen else "///"
     axes.add_patch(Rectangle((x, y), 1, 1, facecolor=colour, edgecolor=GREY, hatch=hatch))
     axes.add_patch(Rectangle((x, y), 1, 1, facecolor="none", edgecolor="black", linewidth=1.2))

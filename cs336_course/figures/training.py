@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.patheffects import Stroke
 
 from cs336_course.demos import same_run
 from cs336_course.figures.style import (
@@ -66,13 +67,13 @@ def loss_curves(
 ) -> Figure:
     """Plot losses by step, with named horizontal lines such as the loss of a uniform guess.
 
-    The curve named `wide` is drawn broadly, so that one on top of it leaves it visible.
+    The curve named `wide` is drawn as a tube, in which another curve can lie.
     """
     drawing, axes = figure(10, 4.6)
     lines(axes, curves)
     for line in axes.get_lines():
         if line.get_label() == wide:
-            line.set(linewidth=9, alpha=0.4)
+            line.set(linewidth=10, path_effects=[Stroke(), Stroke(linewidth=7, foreground="white")])
     axes.set_yscale(y_scale)
     for name, level in (levels or {}).items():
         axes.axhline(level, color=GREY, linestyle=":", linewidth=2)
@@ -105,7 +106,7 @@ def seeded_sweep(
         note = {"xytext": (0, 12), "textcoords": "offset points", "ha": "center", "size": 14}
         axes.annotate(f"{mean:.2f}", (rate, mean), **note)
     axes.axvline(chosen, color=RED, linestyle=":", linewidth=2)
-    axes.plot(rates, [np.nanmin(means)] * len(rates), alpha=0)  # so that every rate is in sight
+    axes.update_datalim([(rate, np.nanmin(means)) for rate in rates])  # so that each is in sight
     axes.margins(x=0.08, y=0.25)
     label(axes, title, "learning rate (log scale)", "loss at the end [nats/token]")
     return drawing
