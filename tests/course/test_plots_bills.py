@@ -6,8 +6,10 @@ import pytest
 matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
+from matplotlib.colors import to_hex
 
 from cs336_course.figures import bills as plots
+from cs336_lib.report import palette
 
 
 def test_a_bill_has_a_bar_for_each_part_and_the_limit():
@@ -43,6 +45,14 @@ def test_errors_have_a_row_for_each_stack():
     assert drawn == [([0.9], [0]), ([1.2], [0]), ([1.1], [1]), ([], [])]
     told = {text.get_text().strip(): text.get_position()[0] for text in axes.texts}
     assert told == {"8 of 10 papers": 0.8, "★ kept as a test, never fitted": 1.25}
+
+
+def test_a_layer_lights_the_experts_that_a_token_meets():
+    (axes,) = plots.experts(64, 3).axes
+    colours = [to_hex(patch.get_facecolor(), keep_alpha=False).upper() for patch in axes.patches]
+    assert [colours.count(colour) for colour in (palette.BLUE, palette.ORANGE)] == [3, 1]
+    assert len(colours) == 64 + 1
+    assert len(axes.lines) == 3 + 1
 
 
 def test_utilizations_have_a_row_for_each_stack_and_a_colour_for_each_gpu():
