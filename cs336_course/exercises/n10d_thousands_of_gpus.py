@@ -219,7 +219,7 @@ def defended(plan: Any, case: Case) -> Record:
         "fits": fits(layout, recompute),
         "days": over(plan["days"], right.days),
         "dollars": over(plan["dollars"], right.dollars),
-        "interval": [over(*pair) for pair in zip(plan["interval"], ends, strict=True)],
+        "dollars_range": [over(*pair) for pair in zip(plan["dollars_range"], ends, strict=True)],
         "budget": kept(right.dollars, ends[1]),
         "fsdp_alone": over(plan["fsdp_alone"], fsdp_alone().dollars),
         "failures": over(plan["failures"], right.lost, 0.05),
@@ -231,7 +231,7 @@ FAST = "layout = Layout(dp=256, tp=2, zero=3, micro_batches=2)"
 SOME = 'recompute = "selective"'
 DAYS = "days = steps * seconds / share / 86_400"
 PAID = "return days, days * 24 * layout.devices * capstone.PRICE, share"
-ENDS = '"interval": simulate.interval_of(dollars)'
+ENDS = '"dollars_range": simulate.interval_of(dollars)'
 ALONE = 'bill(Layout(dp=512, zero=3), "full")[1]'
 LOST = '"failures": (1 - share) * dollars'
 HURRIED = "bill(more, recompute)[1]"
@@ -250,7 +250,7 @@ plan = Exercise(
         "fits": "Your layout doesn't fit into 90 % of a GPU's memory.",
         "days": "Your days aren't those of your layout.",
         "dollars": "Your dollars aren't those of your layout.",
-        "interval": "Your interval isn't `simulate.interval_of` your dollars.",
+        "dollars_range": "Your range isn't `simulate.interval_of` your dollars.",
         "budget": "Your plan doesn't keep within the budget.",
         "fsdp_alone": "The first objection's number isn't the bill of FSDP alone.",
         "failures": "The second objection's number isn't what failures cost.",
@@ -295,20 +295,22 @@ plan = Exercise(
         ),
         "Those are the dollars of one GPU.": ("24 * layout.devices *", "24 *"),
         "The price is for an hour, and you pay it for a day.": ("days * 24 *", "days *"),
-        "The interval is of the dollars; yours is of the days.": (
+        "The range is of the dollars; yours is of the days.": (
             ENDS,
-            '"interval": simulate.interval_of(days)',
+            '"dollars_range": simulate.interval_of(days)',
         ),
-        "The interval is of the dollars; yours is of a step.": (
+        "The range is of the dollars; yours is of a step.": (
             ENDS,
-            '"interval": simulate.interval_of(days * 86_400 / 238_419)',
+            '"dollars_range": simulate.interval_of(days * 86_400 / 238_419)',
         ),
-        "The lower end of the interval comes first.": (
+        "The lower end of the range comes first.": (
             ENDS,
-            '"interval": simulate.interval_of(dollars)[::-1]',
+            '"dollars_range": simulate.interval_of(dollars)[::-1]',
         ),
-        "Your interval has no width; how far was the simulator off for papers that it hadn't "
-        "seen?": (ENDS, '"interval": (dollars, dollars)'),
+        "Your range has no width; how far was the simulator off for papers that it hadn't seen?": (
+            ENDS,
+            '"dollars_range": (dollars, dollars)',
+        ),
         "Objection 1: FSDP alone doesn't fit without recomputing all blocks, so that isn't its "
         "bill.": [
             (ALONE, 'bill(Layout(dp=512, zero=3), "none")[1]'),

@@ -1,6 +1,7 @@
 """Plots of what models of today cost."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -24,6 +25,7 @@ from cs336_course.figures.style import (
 )
 from cs336_lib import accounting
 from cs336_lib.bill import simulate
+from cs336_lib.bill.simulate import Cluster, Workload
 from cs336_lib.bill.traffic import Layout
 from cs336_lib.text import digits
 
@@ -35,8 +37,10 @@ __all__ = [
     "errors",
     "experts",
     "plans",
-    "steps",
+    "rings",
+    "squares",
     "utilizations",
+    "waits",
 ]
 NAMES = {"tensor": "waiting for sums (tensor)", "data": "waiting for weights (data)"}  # of parts
 
@@ -72,18 +76,14 @@ def cover() -> None:
 
 def cover_gpus() -> None:
     """Draw the GPUs of a draft, as many as would do its work at their peak, and the two sums."""
-    rented, rows = capstone.GPUS, 16
+    rented = capstone.GPUS
     layout = Layout(dp=64, tp=8, zero=3, micro_batches=8)
     step = simulate.simulate(capstone.workload(layout, "none"), capstone.CLUSTER)
     working = round(rented * step.mfu)
     hours = capstone.TOKENS / (capstone.BATCH * capstone.SEQ) * step.seconds / 3600
     dollars = hours * rented * capstone.PRICE
     _, (left, right) = figure(10, 3.2, ncols=2, width_ratios=[2, 1])
-    for gpu in range(rented):
-        place, colour = divmod(gpu, rows), BLUE if gpu < working else "white"
-        left.add_patch(Rectangle(place, 0.8, 0.8, facecolor=colour))
-    left.set(xlim=(-0.2, rented / rows), ylim=(rows, -0.2), xticks=[], yticks=[])
-    left.spines[:].set_visible(False)
+    draw_gpus(left, {BLUE: working, "white": rented - working})
     bills = {"budget": capstone.BUDGET / 1e6, "draft": dollars / 1e6}
     bars = right.bar(list(bills), list(bills.values()), 0.62, color=[SKY, ORANGE])
     written = [f"${bill:.2f}M" for bill in bills.values()]
@@ -91,8 +91,7 @@ def cover_gpus() -> None:
     right.set(ylim=(0, 1.25 * max(bills.values())), yticks=[])
     right.tick_params(labelsize=16)
     right.spines["left"].set_visible(False)
-    for axes in (left, right):
-        axes.grid(False)
+    right.grid(False)
     label(left, f"{rented} GPUs do the work of {working}", "each square is an H100", "")
     label(right, "Too expensive", "", "dollars")
     show_cover()
@@ -119,30 +118,108 @@ def bill(
     return fig
 
 
-def steps(bars: Mapping[str, Mapping[str, float]]) -> Figure:
-    """Draw the time of several steps as stacked bars on one axis.
+def draw_gpus(axes: Axes, counts: Mapping[str, int], rows: int = 16) -> None:
+    """Draw a square for each GPU, column by column, by how many have which colour."""
+    colours = [colour for colour, count in counts.items() for _ in range(count)]
+    for gpu, colour in enumerate(colours):
+        axes.add_patch(Rectangle(divmod(gpu, rows), 0.8, 0.8, facecolor=colour))
+    axes.set(xlim=(-0.2, len(colours) / rows), ylim=(rows, -0.2), xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+    axes.grid(False)
+
+
+def squares(plans: Mapping[str, Mapping[str, int]]) -> Figure:
+    """Draw the GPUs of each plan as squares, coloured by what their time is spent on.
 
     Args:
-        bars: Seconds of a step by part, by name of the step. All have the same parts.
+        plans: GPUs by what they do, by name of a plan, as from `capstone.squares`. All have the
+            same parts, and the first part is the work at full speed.
     """
-    fig, axes = figure(12.5, 0.8 * len(bars) + 1.8)
-    left = dict.fromkeys(bars, 0.0)
-    longest = max(sum(parts.values()) for parts in bars.values())
-    for kind, colour in zip(next(iter(bars.values())), FILLS, strict=False):
-        sizes = [parts[kind] for parts in bars.values()]
-        if max(sizes) < 0.002 * longest:
-            continue
-        axes.barh(
-            list(bars), sizes, left=list(left.values()), color=colour, label=NAMES.get(kind, kind)
-        )
-        left = {name: left[name] + parts[kind] for name, parts in bars.items()}
-    for row, total in enumerate(left.values()):
-        axes.text(total, row, f" {total:.1f} s", va="center", fontweight="bold")
-    axes.set_xlim(0, 1.1 * longest)
-    axes.invert_yaxis()
-    axes.grid(False)
-    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
-    label(axes, "Where the seconds of a step go", "a step [s]", "")
+    fig, found = figure(12.5, 0.4 + 2.5 * len(plans), nrows=len(plans), squeeze=False)
+    for axes, (name, parts) in zip(found[:, 0], plans.items(), strict=True):
+        drawn = dict(zip(FILLS, parts.values(), strict=False))
+        draw_gpus(axes, drawn)
+        rented, working = sum(parts.values()), next(iter(parts.values()))
+        label(axes, f"{name}: {rented} GPUs do the work of {working}", "", "")
+        right = rented / 16 + 0.6
+        shown = [(part, colour) for part, colour in zip(parts, FILLS, strict=False) if parts[part]]
+        for row, (part, colour) in enumerate(shown):
+            axes.add_patch(Rectangle((right, 2.5 * row), 1.2, 1.4, facecolor=colour))
+            look = {"va": "center", "fontsize": 14}
+            axes.text(right + 1.6, 2.5 * row + 0.7, f"{parts[part]} {part}", **look)
+        axes.set_xlim(-0.2, 1.5 * rented / 16)
+    return fig
+
+
+def rings(count: int) -> Figure:
+    """Draw one or two rings through two machines of two GPUs, and mark the hops over cards.
+
+    Args:
+        count: Number of rings. The second one runs the other way round.
+    """
+    fig, found = figure(6.2 * count, 3.4, ncols=count, squeeze=False)
+    places = {0: (0, 1), 1: (2, 1), 2: (5, 1), 3: (7, 1)}
+    for number, axes in enumerate(found[0]):
+        axes.axis("off")
+        order = (0, 1, 2, 3) if number == 0 else (1, 0, 3, 2)
+        for left, name in ((-0.8, "machine A"), (4.2, "machine B")):
+            box = Rectangle((left, 0.2), 3.6, 1.6, facecolor="none", edgecolor=BLACK, lw=1.5)
+            axes.add_patch(box)
+            axes.text(left + 1.8, -0.15, name, ha="center", va="top", fontsize=15)
+        for hop in range(4):
+            one, other = order[hop], order[(hop + 1) % 4]
+            crosses = (one < 2) != (other < 2)
+            bend = 0.0 if abs(one - other) == 1 else 0.55 if one > other else -0.55
+            way = {"arrowstyle": "-|>", "lw": 4 if crosses else 2, "shrinkA": 17, "shrinkB": 17}
+            way |= {"color": RED if crosses else BLACK, "mutation_scale": 22}
+            way["connectionstyle"] = f"arc3,rad={bend}"
+            axes.annotate("", places[other], places[one], arrowprops=way)
+        for gpu, place in places.items():
+            axes.plot(*place, "o", ms=30, color=SKY, mec=BLACK)
+            axes.text(*place, str(gpu), ha="center", va="center", fontsize=16, fontweight="bold")
+        axes.set(xlim=(-1, 8), ylim=(-0.6, 3.3))
+        title = "→".join(map(str, (*order, order[0])))
+        axes.set_title(f"ring {title}", loc="left", fontweight="bold")
+    fig.suptitle("Thick hops take a network card", x=0.01, ha="left", fontweight="bold")
+    return fig
+
+
+def waits(work: Workload, cluster: Cluster, rule: float) -> Figure:
+    """Draw how long a step waits for weights and for sums, by the tokens that a GPU has at a time.
+
+    Args:
+        work: The step, whose micro-batches have one sequence.
+        cluster: The GPUs and links.
+        rule: Tokens that hide the weights on paper, to be marked.
+    """
+    fig, axes = figure(11, 4.2)
+    sizes = np.arange(0.75, 5.01, 0.05)  # of a micro-batch, in sequences
+    each = work.layout.micro_batches
+
+    def waited(size: float) -> dict[str, float]:
+        layout = replace(work.layout, **{"micro_batch": size, "micro_batches": 1})
+        parts = simulate.simulate(replace(work, layout=layout), cluster).parts
+        return {part: seconds * each / size for part, seconds in parts.items()}
+
+    for part, colour, marker in (("data", BLUE, "o"), ("tensor", RED, "s")):
+        tokens = sizes * work.seq / work.layout.tp
+        found = [waited(size)[part] for size in sizes]
+        name = {"data": "for weights", "tensor": "for sums"}[part]
+        axes.plot(tokens, found, color=colour, label=f"waiting {name}")
+        tried = np.array([1, 2, 4])
+        points = [waited(size)[part] for size in tried]
+        axes.plot(tried * work.seq / work.layout.tp, points, marker, color=colour, ms=10)
+    axes.axvline(rule, color=BLACK, ls="--", lw=2)
+    axes.text(rule, 1.9, f" the rule on paper,\n {rule:,.0f} tokens", va="top")
+    axes.set(ylim=(-0.2, 7), xlim=(700, 5200))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.legend(loc="upper right")
+    label(
+        axes,
+        "More tokens hide the weights, and not the sums",
+        "tokens of a GPU in a micro-batch",
+        "a step waits [s]",
+    )
     return fig
 
 

@@ -37,12 +37,12 @@ SCHEDULES: dict[str, Schedule] = {
 }
 PARTS = {  # of a step
     "matmuls": "matmuls",
-    "elementwise": "element-wise operators",
-    "tensor": "waiting for tensor parallelism",
+    "elementwise": "elementwise",
+    "tensor": "waiting for sums (tensor)",
     "expert": "waiting for experts",
     "context": "waiting for context parallelism",
     "pipeline": "pipeline bubble",
-    "data": "waiting for data parallelism",
+    "data": "waiting for weights (data)",
     "update": "update",
 }
 PRESETS = {

@@ -442,7 +442,7 @@ def test_the_bill_of_llama_is_near_the_published_one():
 
 def test_the_bill_names_the_bottleneck():
     widget = widgets.model_bill()
-    assert widget.said.endswith("goes to waiting for tensor parallelism (19% of a step)")
+    assert widget.said.endswith("goes to waiting for sums (tensor) (19% of a step)")
     turn(widget, schedule="1F1B")
     assert "pipeline bubble" in widget.said
     turn(widget, batch="8,192")

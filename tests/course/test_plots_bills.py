@@ -8,7 +8,9 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.colors import to_hex
 
+from cs336_course.demos import capstone
 from cs336_course.figures import bills as plots
+from cs336_lib.bill.traffic import Layout
 from cs336_lib.report import palette
 
 
@@ -26,14 +28,48 @@ def test_a_bill_has_a_bar_for_each_part_and_the_limit():
     assert below.get_xlim()[1] > 80
 
 
-def test_steps_are_stacked_on_one_axis():
-    parts = {"matmuls": 3.0, "data": 2.0, "tiny": 1e-9}
-    (axes,) = plots.steps({"draft": parts, "plan": {**parts, "data": 0.0}}).axes
-    bars = [(bar.get_x(), bar.get_width()) for bar in axes.patches]
-    assert bars == [(0, 3), (0, 3), (3, 2), (3, 0)]
-    names = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert names == ["matmuls", "waiting for weights (data)"]
-    assert [text.get_text().strip() for text in axes.texts] == ["5.0 s", "3.0 s"]
+def test_squares_are_divided_as_a_step_is():
+    parts = {"work": 30, "none of it": 0, "waiting": 34}
+    (axes,) = plots.squares({"draft": parts}).axes
+    assert axes.get_title(loc="left") == "draft: 64 GPUs do the work of 30"
+    colours = [to_hex(patch.get_facecolor()).upper() for patch in axes.patches]
+    assert colours[:64] == [palette.FILLS[0]] * 30 + [palette.FILLS[2]] * 34
+    assert colours[64:] == [palette.FILLS[0], palette.FILLS[2]]  # the names beside them
+    assert [text.get_text() for text in axes.texts] == ["30 work", "34 waiting"]
+
+
+def test_the_squares_of_the_draft_and_of_a_plan_are_all_gpus():
+    draft = capstone.workload(Layout(dp=64, tp=8, zero=3, micro_batches=8), "none")
+    plan = capstone.workload(Layout(dp=256, tp=2, zero=3, micro_batches=2), "selective")
+    for work, working, again in ((draft, 133, 0), (plan, 223, 72)):
+        found = capstone.squares(work)
+        assert sum(found.values()) == capstone.GPUS
+        assert next(iter(found.values())) == working
+        assert found["computing again"] == again
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_two_hops_of_each_ring_take_a_card(count):
+    drawn = plots.rings(count).axes
+    assert [axes.get_title(loc="left") for axes in drawn] == [
+        "ring 0→1→2→3→0",
+        "ring 1→0→3→2→1",
+    ][:count]
+    for axes in drawn:
+        hops = [text.arrow_patch for text in axes.texts if getattr(text, "arrow_patch", None)]
+        assert len(hops) == 4
+        assert sum(hop.get_linewidth() == 4 for hop in hops) == 2
+
+
+def test_tokens_hide_the_weights_and_not_the_sums():
+    draft = capstone.workload(Layout(dp=64, tp=8, zero=3, micro_batches=8), "none")
+    (axes,) = plots.waits(draft, capstone.CLUSTER, 3711).axes
+    weights, tried, sums, _, rule = axes.lines
+    assert weights.get_ydata()[0] > 4.6 > 0 == weights.get_ydata()[-1]
+    assert list(tried.get_xdata()) == [1024, 2048, 4096]
+    assert tried.get_ydata() == pytest.approx([4.64, 0.06, 0], abs=0.01)
+    assert max(sums.get_ydata()) == pytest.approx(min(sums.get_ydata()))
+    assert rule.get_xdata()[0] == 3711
 
 
 def test_errors_have_a_row_for_each_stack():
