@@ -34,10 +34,18 @@ import torch
 import tyro
 
 from benchmarks import common, generate, train_step
-from cs336_course.demos import speed_ladder, stopwatch
-from cs336_course.demos.activation_memory import SavedTensors
-from cs336_course.demos.ladder_step import Parts, Settings, Shape, Step, shape_for, training_batch
 from cs336_course.one_file import assemble
+from cs336_course.pages.gpt2_speed import speed_ladder
+from cs336_course.pages.gpt2_speed.ladder_step import (
+    Parts,
+    Settings,
+    Shape,
+    Step,
+    shape_for,
+    training_batch,
+)
+from cs336_course.shared import stopwatch
+from cs336_course.shared.activation_memory import SavedTensors
 from cs336_lib import accounting
 from cs336_lib.bill import here
 from cs336_lib.config import PRESETS, GPTConfig, TrainConfig, UserError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from cs336_course.figures.course import COURSE, Lecture
+from cs336_course.drawing.course import COURSE, Lecture
 from cs336_course.widgets import price
 from tools import browser_explorers, thumbnails
 

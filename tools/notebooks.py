@@ -14,8 +14,8 @@ from nbformat import NotebookNode
 from PIL import Image
 from tqdm import tqdm
 
+from cs336_course.drawing.course import save_map
 from cs336_course.fetch import lacks
-from cs336_course.figures.course import save_map
 from cs336_lib.io import TEMPORARY
 
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}

@@ -16,7 +16,7 @@ from nbformat.v4 import new_output
 from tqdm import tqdm
 from traitlets.config import Config
 
-from cs336_course.figures import shown
+from cs336_course.drawing import shown
 from cs336_course.learner import study
 from cs336_course.widgets.widget import HERE
 from cs336_lib.report import palette

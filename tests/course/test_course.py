@@ -4,7 +4,7 @@ import nbformat
 from cases import for_each
 from PIL import Image
 
-from cs336_course.figures.course import COURSE, lectures
+from cs336_course.drawing.course import COURSE, lectures
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 

@@ -13,8 +13,8 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 
-from cs336_course.demos import gpt2_speaks
-from cs336_course.figures import gpt2_speaks as plots
+from cs336_course.pages.gpt2_speaks import gpt2_speaks
+from cs336_course.pages.gpt2_speaks import pictures as plots
 from cs336_lib import hugging_face
 from cs336_lib.config import GPTConfig
 from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer

@@ -44,7 +44,7 @@ def test_progress_is_displayed_but_not_stored():
 
 
 def test_the_style_of_the_dark_theme_is_displayed_but_not_stored():
-    source = "from cs336_course.figures import style\nstyle.figure()\nstyle.show_cover()"
+    source = "from cs336_course.drawing import style\nstyle.figure()\nstyle.show_cover()"
     notebook = new_notebook(cells=[new_code_cell(source)])
     notebooks.NotebookClient(notebook, kernel_name="python3", timeout=300).execute()
     themes, picture = notebook.cells[0].outputs

@@ -7,8 +7,8 @@ import nbformat
 import pytest
 
 from cs336_course.engine.judge import diagnose
-from cs336_course.exercises import n06b_reproducible_runs as exercises
-from cs336_course.exercises.n06b_reproducible_runs import (
+from cs336_course.pages.reproducible_runs import exercises as exercises
+from cs336_course.pages.reproducible_runs.exercises import (
     ATOMIC,
     EVALUATED_AT,
     FLUSHED,

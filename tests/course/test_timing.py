@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from cs336_course.demos import stopwatch
+from cs336_course.shared import stopwatch
 
 CPU = torch.device("cpu")
 

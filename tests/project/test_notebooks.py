@@ -16,8 +16,8 @@ import nbformat
 import torch
 from nbformat import NotebookNode
 
-from cs336_course.figures.alt import LONGEST
-from cs336_course.figures.course import COURSE
+from cs336_course.drawing.alt import LONGEST
+from cs336_course.drawing.course import COURSE
 from tools.notebooks import normalise
 
 ROOT = Path(__file__).parents[2]

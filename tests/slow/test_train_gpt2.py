@@ -23,8 +23,8 @@ from safetensors.torch import load_file
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from cs336_course.demos import tiktoken_cache
 from cs336_course.one_file import assemble
+from cs336_course.shared import tiktoken_cache
 from cs336_lib import hugging_face
 from cs336_lib.accounting import Architecture, count_parameters, train_flops_per_token
 from cs336_lib.config import GPTConfig, TrainConfig
