@@ -303,7 +303,7 @@ def missing(
             print(f"\n{name}", flush=True)
             yield name, measured(partial(run_part, PARTS[name], *arguments))
     if "notebooks" in parts:
-        paths = [path for path in sorted(NOTEBOOKS.glob("*.ipynb")) if is_missing(path.stem)]
+        paths = [path for path in sorted(NOTEBOOKS.rglob("*.ipynb")) if is_missing(path.stem)]
         with ThreadPoolExecutor(workers()) as pool:
             jobs = [pool.submit(measured, partial(run_notebook, path)) for path in paths]
             for path, job in zip(paths, jobs, strict=True):

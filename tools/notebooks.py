@@ -102,7 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Run notebooks and store their outputs.")
     parser.add_argument("paths", nargs="*", type=Path, help="default: all in notebooks/")
     named = parser.parse_args().paths
-    paths = named or sorted(Path("notebooks").glob("*.ipynb"))
+    paths = named or sorted(Path("notebooks").rglob("*.ipynb"))
     failed = False
     for path in tqdm(paths, unit="notebook"):
         if missing := lacks(path.name):

@@ -208,7 +208,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("slides", "handout", "site"))
     what = parser.parse_args().what
-    notebooks = sorted(NOTEBOOKS.glob("*.ipynb"))
+    notebooks = sorted(NOTEBOOKS.rglob("*.ipynb"))
     folder = BUILD / what
     shutil.rmtree(folder, ignore_errors=True)
     {"slides": slides, "handout": handout, "site": site}[what](notebooks, folder)

@@ -11,7 +11,7 @@ from cs336_course.pages.bug_hunt import bug_hunt
 from cs336_course.pages.bug_hunt.exercises import INNOCENT
 from cs336_course.pages.bug_hunt.exercises import bug_hunt as exercise
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "06c_bug_hunt.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "side_trips/bug_hunt.ipynb"
 
 
 def found(answer):

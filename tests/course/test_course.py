@@ -27,7 +27,7 @@ def test_the_readme_shows_this_map():
 
 
 def test_every_notebook_is_on_the_map():
-    assert {path.stem for path in NOTEBOOKS.glob("*.ipynb")} <= {each.name for each in COURSE}
+    assert {path.stem for path in NOTEBOOKS.rglob("*.ipynb")} <= {each.name for each in COURSE}
 
 
 def test_everything_builds_on_something_earlier():

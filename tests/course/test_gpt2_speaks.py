@@ -20,7 +20,7 @@ from cs336_lib.config import GPTConfig
 from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer
 from cs336_lib.model import GPT
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "07a_gpt2_speaks.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "08_gpt2_speaks.ipynb"
 
 
 def test_words_that_may_be_cut_off_are_left_out():

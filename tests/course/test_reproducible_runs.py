@@ -19,7 +19,7 @@ from cs336_course.pages.reproducible_runs.exercises import (
     SYNCED,
 )
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "06b_reproducible_runs.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "side_trips/reproducible_runs.ipynb"
 
 
 def found(exercise, answer):

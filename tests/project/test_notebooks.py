@@ -23,7 +23,7 @@ from tools.notebooks import normalise
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = {
     path.stem: nbformat.read(path, as_version=4)
-    for path in sorted((ROOT / "notebooks").glob("*.ipynb"))
+    for path in sorted((ROOT / "notebooks").rglob("*.ipynb"))
 }
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
 SETUP = """from importlib.util import find_spec

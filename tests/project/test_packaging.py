@@ -262,8 +262,7 @@ BAD_IMPORTS = {
         "from ..bill import memory",
         "import cs336_lib.bill.memory as m",
         "def f():\n    import cs336_course",
-        "from cs336_course.demos import \n    story
-        "from cs336_course.demos import \n",
+        "from cs336_course.demos import (\n    story,\n)",
         "if True:\n    import tools.site",
         "from cs336_lib.config import Config",
     ],

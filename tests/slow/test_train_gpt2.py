@@ -205,7 +205,7 @@ def test_killed_again_and_again_it_ends_the_same(recipe, folder, straight, tmp_p
 
 def solve(folder: Path) -> None:
     """Copy the notebooks with each part's solution in its stub cell, as a learner would."""
-    for path in (ROOT / "notebooks").glob("*.ipynb"):
+    for path in (ROOT / "notebooks").rglob("*.ipynb"):
         notebook = json.loads(path.read_text())
         cells = notebook["cells"]
         for place, cell in enumerate(cells):

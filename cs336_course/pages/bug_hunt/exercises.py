@@ -12,7 +12,7 @@ from cs336_course.pages.bug_hunt import bug_hunt as hunt
 from cs336_course.pages.bug_hunt.script_tests import UNSEEN
 from cs336_course.shared.named_letters import named_letters, says, swapped
 
-NOTEBOOK = "06c_bug_hunt"
+NOTEBOOK = "side_trips/bug_hunt"
 
 # What is true of every case that doesn't have the bug, and can be seen by a request
 INNOCENT = {

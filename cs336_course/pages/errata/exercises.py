@@ -7,7 +7,7 @@ import torch
 
 from cs336_course.engine import Case, Exercise, edits
 
-NOTEBOOK = "11_errata"
+NOTEBOOK = "side_trips/errata"
 
 
 def listens(layers: int, lr: float, decay: float) -> float:

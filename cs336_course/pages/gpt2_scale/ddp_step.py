@@ -1,7 +1,8 @@
 """Run a step on two ranks with DDP, and note what DDP sends and when.
 
-Usage: python -m cs336_course.pages.gpt2_scale.ddp_step FILE, with the variables of torchrun. The file defines
-functions `(model, step, first, second)`, of which each is a training step of two micro-batches.
+Usage: python -m cs336_course.pages.gpt2_scale.ddp_step FILE, with the variables of torchrun. The
+file defines functions `(model, step, first, second)`, of which each is a training step of two
+micro-batches.
 """
 
 import inspect

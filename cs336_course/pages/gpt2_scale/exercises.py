@@ -29,7 +29,7 @@ from cs336_lib import accounting
 from cs336_lib.config import GPTConfig
 from cs336_lib.model import GPT
 
-NOTEBOOK = "10_gpt2_scale"
+NOTEBOOK = "11_gpt2_scale"
 
 
 # micro_batches

@@ -19,7 +19,7 @@ from cs336_lib.config import GPTConfig
 from cs336_lib.hugging_face import hugging_face_tensors
 from cs336_lib.sampling import filter_logits
 
-NOTEBOOK = "07a_gpt2_speaks"
+NOTEBOOK = "08_gpt2_speaks"
 
 
 def is_linear(name: str) -> bool:

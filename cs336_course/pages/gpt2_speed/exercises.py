@@ -24,7 +24,7 @@ from cs336_course.shared.activation_memory import LiveBytes
 from cs336_lib import optim
 from cs336_lib.system import hardware
 
-NOTEBOOK = "09_gpt2_speed"
+NOTEBOOK = "10_gpt2_speed"
 
 
 # speed

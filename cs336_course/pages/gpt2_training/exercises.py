@@ -30,7 +30,7 @@ from cs336_course.engine.training import (
 from cs336_lib.config import GPTConfig, TrainConfig
 from cs336_lib.model import GPT
 
-NOTEBOOK = "08_gpt2_training"
+NOTEBOOK = "09_gpt2_training"
 ELSEWHERE = "a model on another device"
 
 

@@ -15,7 +15,7 @@ from cs336_course.shared.published_configs import IN_LLAMA, Config, named, publi
 from cs336_lib import accounting
 from cs336_lib.bill import models
 
-NOTEBOOK = "10c_how_large"
+NOTEBOOK = "side_trips/how_large"
 
 
 # best_size

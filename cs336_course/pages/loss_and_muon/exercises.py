@@ -14,7 +14,7 @@ from cs336_course.engine import Case, Exercise, edits, function, normal, sizes
 from cs336_course.engine.observe import gradients
 from cs336_course.engine.records import Record, plain
 
-NOTEBOOK = "05b_loss_and_muon"
+NOTEBOOK = "side_trips/loss_and_muon"
 
 # cross_entropy
 

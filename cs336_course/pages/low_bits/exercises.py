@@ -13,7 +13,7 @@ from cs336_course.engine.records import Record, plain
 from cs336_course.pages.dtypes.exercises import on_codes
 from cs336_course.shared import number_formats
 
-NOTEBOOK = "01b_low_bits"
+NOTEBOOK = "side_trips/low_bits"
 
 
 # decode_e4m3

@@ -14,7 +14,7 @@ from cs336_course.pages.compute.exercises import KEPT, WRAPPED
 from cs336_lib import accounting
 from cs336_lib.accounting import BytesPerParameter
 
-NOTEBOOK = "04b_memory"
+NOTEBOOK = "side_trips/memory"
 
 # transformer_cost
 

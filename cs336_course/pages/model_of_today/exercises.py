@@ -16,7 +16,7 @@ from cs336_course.engine.records import Record, plain
 from cs336_course.shared import model_of_today
 from cs336_lib.accounting import Architecture
 
-NOTEBOOK = "07b_model_of_today"
+NOTEBOOK = "side_trips/model_of_today"
 
 
 # rms_norm

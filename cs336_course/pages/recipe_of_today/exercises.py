@@ -22,7 +22,7 @@ from cs336_course.shared.model_of_today import rotate
 from cs336_lib.config import GPTConfig
 from cs336_lib.optim import orthogonalized
 
-NOTEBOOK = "09b_recipe_of_today"
+NOTEBOOK = "side_trips/recipe_of_today"
 
 
 # sign_flips

@@ -20,7 +20,7 @@ from cs336_course.pages.reproducible_runs.script_findings import FindingError, w
 from cs336_course.shared.named_letters import named_letters, says, swapped
 from cs336_lib.io import atomic
 
-NOTEBOOK = "06b_reproducible_runs"
+NOTEBOOK = "side_trips/reproducible_runs"
 
 
 # missing_pieces

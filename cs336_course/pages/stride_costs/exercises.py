@@ -11,7 +11,7 @@ from cs336_course.engine import Case, Exercise, edits, normal, sizes
 from cs336_course.engine.records import Record, plain
 from cs336_course.pages.strides_and_views.exercises import observe_views
 
-NOTEBOOK = "02b_stride_costs"
+NOTEBOOK = "side_trips/stride_costs"
 
 # im2col
 

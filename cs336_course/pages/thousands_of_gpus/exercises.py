@@ -12,7 +12,7 @@ from cs336_lib.bill import simulate
 from cs336_lib.bill.memory import Recompute
 from cs336_lib.bill.traffic import Layout
 
-NOTEBOOK = "10d_thousands_of_gpus"
+NOTEBOOK = "side_trips/thousands_of_gpus"
 
 
 # one_f_one_b

@@ -11,7 +11,7 @@ from cs336_course.shared.published_configs import IN_LLAMA, Config, named, publi
 from cs336_lib import accounting
 from cs336_lib.bill import models
 
-NOTEBOOK = "10b_models_of_today"
+NOTEBOOK = "side_trips/what_a_model_costs"
 
 
 # mixture_sizes
