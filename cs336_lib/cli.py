@@ -206,7 +206,7 @@ class Prepare:
 
 
 @dataclass(frozen=True)
-class Estimate(config.Estimate):
+class Estimate(config.EstimateConfig):
     """Estimate training days and the largest model that fits, and show the arithmetic."""
 
     def run(self) -> None:
@@ -228,7 +228,7 @@ class Estimate(config.Estimate):
 
 @tyro.conf.configure(tyro.conf.DisallowNone)  # --sequence and --no-sequence, without "None"
 @dataclass(frozen=True)
-class Simulate(config.Simulate):
+class Simulate(config.SimulateConfig):
     """Simulate a step on a cluster with --tp and --pp, or find its fastest layouts without one."""
 
     def run(self) -> None:

@@ -294,7 +294,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Estimate(Shape):
+class EstimateConfig(Shape):
     """Estimate training days and the largest model that fits, and show the arithmetic."""
 
     seq: int = 0
@@ -332,7 +332,7 @@ class Estimate(Shape):
 
 
 @dataclass(frozen=True)
-class Simulate(Shape):
+class SimulateConfig(Shape):
     """Simulate a step on a cluster with --tp and --pp, or find its fastest layouts without one."""
 
     model: str = "llama3-8b"

@@ -8,9 +8,9 @@ import torch
 from cs336_lib.bill import here
 from cs336_lib.bill.here import Machine, Prediction
 from cs336_lib.config import TrainConfig, from_json
+from cs336_lib.formatting import digits, duration, gigabytes, table
 from cs336_lib.io import read_json
 from cs336_lib.system import hardware
-from cs336_lib.text import digits, duration, gigabytes, table
 
 
 def sampling_choice(sampling: dict[str, float]) -> str:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cs336_lib import text
+from cs336_lib import formatting
 from cs336_lib.config import GPTConfig, TrainConfig, UserError, from_json
+from cs336_lib.formatting import duration
 from cs336_lib.io import inside, read_json
-from cs336_lib.text import duration
 from cs336_lib.training.metrics import read_metrics
 from cs336_lib.training.run_folder import CONFIG, METRICS
 
@@ -103,7 +103,7 @@ def table(runs: Sequence[Run]) -> str:
     outcomes = [outcome(run) for run in runs]
     results = {name: [outcome[name] for outcome in outcomes] for name in outcomes[0]}
     rows = {"": [run.name for run in runs], **changed, **results}
-    lines = text.table([(name, *cells) for name, cells in rows.items()])
+    lines = formatting.table([(name, *cells) for name, cells in rows.items()])
     lines.insert(1 + len(changed), "")
     if other := [name for name in OF_THE_TASK if name in changed]:
         lines += ["", f"Losses of different {' and '.join(other)} are not comparable."]

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from cs336_lib import accounting, text
+from cs336_lib import accounting, formatting
 from cs336_lib.config import CHANGEABLE, PATHS, PRESETS, TrainConfig, UserError
 from cs336_lib.data.tokenizer import tokenizer_of
 from cs336_lib.io import inside, read_json
@@ -120,7 +120,7 @@ def costs(run: Run, environment: dict[str, Any], price: float | None = None) -> 
     if counts := work(run):
         parameters, flops = counts
         found = {"parameters": f"{parameters:,}", "training FLOPs (as in PaLM)": f"{flops:.2e}"}
-    found["time in steps"] = text.duration(hours * 3600)
+    found["time in steps"] = formatting.duration(hours * 3600)
     kind = "CPU" if str(environment.get("device", "")).startswith("CPU") else "GPU"
     if not environment:
         kind = "device"

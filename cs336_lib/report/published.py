@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from cs336_lib import text
+from cs336_lib import formatting
 from cs336_lib.config import GPTConfig
 from cs336_lib.data.corpus import DATA
 from cs336_lib.io import read_json
@@ -37,7 +37,7 @@ def beside(run: Run) -> list[str]:
     measured = [(row["tokens"], row["val_loss"]) for row in run.rows if "val_loss" in row]
     measured = [point for point in measured if point[0] >= SETTLED]
     if not measured:
-        return [f"no reference: no validation after {text.short(SETTLED)} tokens yet"]
+        return [f"no reference: no validation after {formatting.short(SETTLED)} tokens yet"]
     tokens, losses = np.array(measured).T
     known = {
         name: np.interp(tokens, curve[:, 0], curve[:, 1], right=np.nan)
@@ -47,10 +47,10 @@ def beside(run: Run) -> list[str]:
     rows = [("tokens", "this run", *known)]
     for i in chosen:
         cells = (losses[i], *(theirs[i] for theirs in known.values()))
-        rows.append((text.short(tokens[i]), *(f"{c:.3f}" if c == c else "-" for c in cells)))
+        rows.append((formatting.short(tokens[i]), *(f"{c:.3f}" if c == c else "-" for c in cells)))
     (same,) = (one for one in content["curves"] if one["is_gpt2"])
     offsets = (losses - known[same["name"]])[~np.isnan(known[same["name"]])]
-    lines = [verdict(offsets, same["name"]), "", *text.table(rows), ""]
+    lines = [verdict(offsets, same["name"]), "", *formatting.table(rows), ""]
     lines += [f"{one['name']}: {one['recipe']}, {one['source']}" for one in content["curves"]]
     return [*lines, f"Their text is {content['text']}. On another text all losses shift."]
 

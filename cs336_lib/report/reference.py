@@ -11,6 +11,7 @@ from typing import Any
 from cs336_lib import schedule
 from cs336_lib.config import CHANGEABLE, TrainConfig
 from cs336_lib.data.corpus import DATA
+from cs336_lib.formatting import digits
 from cs336_lib.io import read_json
 from cs336_lib.report.compare import Run
 from cs336_lib.report.published import beside, is_gpt2
@@ -22,7 +23,6 @@ from cs336_lib.report.readings import (
     curve_readings,
     weight_readings,
 )
-from cs336_lib.text import digits
 
 RECORDED = DATA / "reference_runs.json"
 

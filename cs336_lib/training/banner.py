@@ -6,9 +6,9 @@ import platform
 import torch
 
 from cs336_lib import __version__, accounting, schedule
+from cs336_lib.formatting import duration, human
 from cs336_lib.io import write_atomic
 from cs336_lib.system import hardware
-from cs336_lib.text import duration, human
 from cs336_lib.training.job import Job, OpenRun
 from cs336_lib.training.run_folder import ENVIRONMENT
 

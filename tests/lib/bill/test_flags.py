@@ -11,7 +11,7 @@ import pytest
 
 from cs336_lib import cli
 from cs336_lib.bill import text
-from cs336_lib.config import Simulate, UserError
+from cs336_lib.config import SimulateConfig, UserError
 from cs336_lib.system.datasheets import DATASHEET, LINKS
 
 COLUMNS = ("tp", "pp", "dp", "ep", "chunks", "zero", "micro_batch", "recompute")
@@ -161,7 +161,9 @@ def test_the_combinations_meet_each_case(outcomes):
         kind = "refused" if refused else "search" if "layouts fit" in said else "details"
         kinds[kind] += 1
         if kind == "search":
-            searched |= {name for name in options if options[name] != getattr(Simulate(), name)}
+            searched |= {
+                name for name in options if options[name] != getattr(SimulateConfig(), name)
+            }
     assert min(kinds.values()) >= 8, kinds
     assert kinds["search"] >= 40, kinds
     assert searched >= set(VALUES)

@@ -14,7 +14,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from cs336_lib import accounting
 from cs336_lib.bill import memory, models
-from cs336_lib.config import Estimate, GPTConfig, Simulate, UserError
+from cs336_lib.config import EstimateConfig, GPTConfig, SimulateConfig, UserError
 from cs336_lib.data.corpus import DATA
 
 CONFIGS = {
@@ -440,7 +440,7 @@ SHAPE = {"n_layer": 32, "n_embd": 4096}
     ],
 )
 def test_flags_describe_a_published_model(flags, same):
-    described = models.chosen(Estimate(**flags), 0)
+    described = models.chosen(EstimateConfig(**flags), 0)
     published = models.model(same).architecture
     usual = replace(described.architecture, block_size=published.block_size)
     assert usual == published
@@ -448,11 +448,11 @@ def test_flags_describe_a_published_model(flags, same):
 
 
 def test_flags_have_the_usual_shape_of_a_llama():
-    shape = models.chosen(Simulate(n_layer=4, n_embd=5120), 30000).architecture
+    shape = models.chosen(SimulateConfig(n_layer=4, n_embd=5120), 30000).architecture
     assert (shape.n_head, shape.n_kv_head, shape.head_dim) == (40, 40, 128)
     assert (shape.mlp_width, shape.vocab_size, shape.block_size) == (13824, 128256, 30000)
-    assert models.chosen(Simulate(), 0) == models.model("llama3-8b")
-    assert models.chosen(Estimate(), 0) is None
+    assert models.chosen(SimulateConfig(), 0) == models.model("llama3-8b")
+    assert models.chosen(EstimateConfig(), 0) is None
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from cs336_lib import accounting, cli
 from cs336_lib.bill import limits, memory, models, network, simulate, stacks, text, traffic
 from cs336_lib.bill.simulate import Cluster, Efficiency, Workload
 from cs336_lib.bill.traffic import Layout
-from cs336_lib.config import Simulate
+from cs336_lib.config import SimulateConfig
 from cs336_lib.data.corpus import DATA
 from cs336_lib.io import read_json
 from cs336_lib.system.datasheets import DATASHEET, LINKS, UsualLinks
@@ -436,7 +436,7 @@ def test_a_stack_sets_what_no_flag_says(capsys):
         text.simulation(stack="slow")
     for name, stack in stacks.STACKS.items():
         assert stack.source
-        filled = stacks.filled(Simulate(stack=name))
+        filled = stacks.filled(SimulateConfig(stack=name))
         assert (filled.recompute, filled.zero) == (stack.recompute, stack.zero)
         assert stacks.settings(filled) == {
             "fused_attention": stack.fused_attention,

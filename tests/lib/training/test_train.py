@@ -17,9 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cs336_lib import accounting
 from cs336_lib.config import TrainConfig
+from cs336_lib.formatting import duration
 from cs336_lib.model import GPT
 from cs336_lib.system import hardware
-from cs336_lib.text import duration
 from cs336_lib.training import checkpoint
 from cs336_lib.training import job as job_module
 from cs336_lib.training import loop as train_module

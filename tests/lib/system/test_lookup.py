@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from cs336_lib.lookup import LONGEST, NGRAM, SHORTEST, TOKENS_PER_LOSS, PromptLookup
 from cs336_lib.model import GPT
 from cs336_lib.sampling import generate, store_weights
+from cs336_lib.system.lookup import LONGEST, NGRAM, SHORTEST, TOKENS_PER_LOSS, PromptLookup
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """How numbers and times are written."""
 
-from cs336_lib.text import digits, duration, gigabytes, human, short
+from cs336_lib.formatting import digits, duration, gigabytes, human, short
 
 
 def test_numbers_as_people_write_them():
