@@ -14,8 +14,7 @@ from cs336_lib.config import CHANGEABLE, PATHS, PRESETS, TrainConfig, UserError
 from cs336_lib.data.tokenizer import tokenizer_of
 from cs336_lib.io import inside, read_json
 from cs336_lib.report import palette
-from cs336_lib.report.compare import Run, outcome, read_run
-from cs336_lib.report.reference import judge
+from cs336_lib.report.runs import Run, judge, outcome, read_run
 from cs336_lib.training.metrics import LARGEST, troubles
 from cs336_lib.training.run_folder import ENVIRONMENT, METRICS
 

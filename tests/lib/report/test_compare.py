@@ -7,7 +7,7 @@ import pytest
 
 from cs336_lib import cli
 from cs336_lib.config import TrainConfig
-from cs336_lib.report.compare import read_run
+from cs336_lib.report.runs import read_run
 from cs336_lib.training import metrics
 
 BASE = TrainConfig(max_steps=4, warmup_steps=1, batch_tokens=64, block_size=8, micro_batch_size=8)
