@@ -150,9 +150,7 @@ def test_weights_show_bf16_and_decayed_norms(monkeypatch):
     ):
         monkeypatch.setattr(runs, "weight_readings", lambda *_, c=change: usual | c)
         assert runs.judge(as_run()).line.startswith(f"off: {name}" if name else "off, and")
-    monkeypatch.setattr(
-        reference, "weight_readings", lambda *_: usual | {"size": usual["size"] * 2}
-    )
+    monkeypatch.setattr(runs, "weight_readings", lambda *_: usual | {"size": usual["size"] * 2})
     assert runs.judge(as_run(train_loss=rising(0.5))).line == "off: rate too high"
 
 
