@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
+from cs336_lib.optim import OPTIMIZERS
+
 Config = TypeVar("Config", bound="GPTConfig | TrainConfig")
 Choice = Literal["auto", "on", "off"]
 
@@ -159,7 +161,7 @@ class TrainConfig:
     """Number of steps until the batch reaches batch_tokens."""
     micro_batch_size: int = 16
     """Sequences per forward pass on one device. Gradient accumulation reaches batch_tokens."""
-    optimizer: Literal["adamw", "muon"] = "adamw"
+    optimizer: Literal[tuple(OPTIMIZERS)] = "adamw"  # type: ignore[valid-type]
     """adamw, or muon. muon updates matrices in the blocks and uses AdamW for other parameters."""
     learning_rate: float = 6e-4
     """Peak learning rate, reached at the end of the warm-up."""
@@ -245,8 +247,10 @@ class TrainConfig:
                     f"batch needs both, and starts with a multiple of block_size {block} up to "
                     f"batch_tokens {tokens}"
                 )
-        if self.optimizer == "muon" and self.parallel == "fsdp":
-            yield "optimizer muon needs full matrices, and fsdp shards them; use one of the two"
+        is_whole = "optimizer" not in wrong and not OPTIMIZERS[self.optimizer].can_shard
+        if is_whole and self.parallel == "fsdp":
+            needs = f"optimizer {self.optimizer} needs full matrices, and fsdp shards them"
+            yield f"{needs}; use one of the two"
         low, high = self.min_learning_rate, self.learning_rate
         if wrong.isdisjoint({"learning_rate", "min_learning_rate"}) and (low > high or high == 0):
             wanted = "0 <= min_learning_rate <= learning_rate and learning_rate > 0 expected"

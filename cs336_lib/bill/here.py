@@ -92,8 +92,8 @@ def step_parts(trial: Job, x: Tensor, y: Tensor, count: int) -> list[float]:
 
     tokens = count * trial.config.block_size
     config = dataclasses.replace(trial.config, micro_batch_size=1, batch_tokens=tokens)
-    loss, _ = train_step(dataclasses.replace(trial, config=config), batches(), step=0)
-    loss.item()
+    measured = train_step(dataclasses.replace(trial, config=config), batches(), step=0)
+    measured["train_loss"].item()
     stamp()
     return [after - before for before, after in itertools.pairwise(stamps)]
 

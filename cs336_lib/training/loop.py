@@ -83,8 +83,7 @@ def train(config: TrainConfig, on_step: Send | None = None) -> TrainResult:
         job, place, batches = run.job, run.job.place, run.batches()
         with open_log(run, on_step) as log:
             for step in log.steps():
-                loss, grad_norm = train_step(job, batches, step)
-                log.add(loss, grad_norm)
+                log.add(train_step(job, batches, step))
                 evaluates = is_due(step, config.eval_every, config.max_steps)
                 saves = is_due(step, config.checkpoint_every, config.max_steps)
                 if not (evaluates or saves or is_due(step, config.log_every, config.max_steps)):
@@ -111,7 +110,7 @@ def is_due(step: int, every: int, max_steps: int) -> bool:
     return step + 1 == max_steps or (every > 0 and (step + 1) % every == 0)
 
 
-def train_step(job: Job, batches: Batches, step: int) -> tuple[Tensor, Tensor]:
+def train_step(job: Job, batches: Batches, step: int) -> dict[str, Tensor]:
     """Run the forward pass, backward pass, gradient clipping and update of one optimizer step.
 
     The update is skipped if the loss or the gradient isn't finite. With on_nan="stop", all later
@@ -119,8 +118,8 @@ def train_step(job: Job, batches: Batches, step: int) -> tuple[Tensor, Tensor]:
     host doesn't wait for its result.
 
     Returns:
-        The mean loss over all ranks in nats per token, and the gradient norm before clipping. Both
-        tensors stay on the device.
+        The metrics of the step: the mean loss over all ranks in nats per token, and the gradient
+        norm before clipping. The tensors stay on the device.
     """
     config, world, optimizer = job.config, job.place.world, job.optimizer
     torch.manual_seed(hash_key(config.seed, step, world.rank))  # dropout's randomness
@@ -136,7 +135,7 @@ def train_step(job: Job, batches: Batches, step: int) -> tuple[Tensor, Tensor]:
     elif not job.broken:  # the host waits for every step anyway
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return loss, grad_norm
+    return {"train_loss": loss, "grad_norm": grad_norm}
 
 
 def backward(job: Job, batches: Batches, windows: int) -> Tensor:

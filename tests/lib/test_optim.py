@@ -9,7 +9,8 @@ from torch import nn
 from cs336_lib import schedule
 from cs336_lib.config import TrainConfig
 from cs336_lib.model import GPT
-from cs336_lib.optim import make_optimizer, orthogonalized, parameter_groups
+from cs336_lib.muon import orthogonalized
+from cs336_lib.optim import make_optimizer, parameter_groups
 from cs336_lib.schedule import batch_windows, learning_rate, set_learning_rate, windows_before
 
 
