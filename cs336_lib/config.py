@@ -15,9 +15,22 @@ Choice = Literal["auto", "on", "off"]
 # These decide where and how a run is computed, not its result, so they may change on resume. With
 # on_nan, a run that stopped at NaN has no result yet.
 CHANGEABLE = (
-    *("run_dir", "resume", "device", "compile", "parallel", "micro_batch_size", "on_nan"),
-    *("log_to", "log_every", "eval_every", "eval_tokens", "hellaswag", "sample"),
-    *("checkpoint_every", "keep_checkpoints", "keep_every"),
+    "run_dir",
+    "resume",
+    "device",
+    "compile",
+    "parallel",
+    "micro_batch_size",
+    "on_nan",
+    "log_to",
+    "log_every",
+    "eval_every",
+    "eval_tokens",
+    "hellaswag",
+    "sample",
+    "checkpoint_every",
+    "keep_checkpoints",
+    "keep_every",
 )
 PATHS = ("train_data", "val_data", "init_from")  # the same path can be written in several ways
 
@@ -25,14 +38,24 @@ SHAPE_FIELDS = ("block_size", "n_layer", "n_head", "n_embd", "dropout", "bias") 
 MOST_WINDOWS = 2**20  # sequences in a batch
 
 # Numbers are 0 or more. These have other bounds, of which the upper one is excluded.
+COUNT, SHARE = (1, 2**63), (0, 1)
 BOUNDS: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("block_size", "vocab_size", "n_head", "n_embd", "batch_tokens"), (1, 2**63)),
-    **dict.fromkeys(("micro_batch_size", "log_every", "eval_tokens"), (1, 2**63)),
-    "keep_checkpoints": (1, 2**63),
+    "block_size": COUNT,
+    "vocab_size": COUNT,
+    "n_head": COUNT,
+    "n_embd": COUNT,
     "n_layer": (1, 4097),  # each costs 100 kB even if it has no weights
+    "dropout": SHARE,
+    "batch_tokens": COUNT,
+    "micro_batch_size": COUNT,
     "max_steps": (1, 2**43),  # so that sequences in all are a 64-bit number
     "batch_growth_steps": (0, 10**6 + 1),  # summed at each step
-    **dict.fromkeys(("dropout", "beta1", "beta2", "momentum"), (0, 1)),
+    "beta1": SHARE,
+    "beta2": SHARE,
+    "momentum": SHARE,
+    "log_every": COUNT,
+    "eval_tokens": COUNT,
+    "keep_checkpoints": COUNT,
 }
 
 
