@@ -157,6 +157,9 @@ def test_a_model_of_images_and_text_has_the_shape_of_its_text():
     shape = models.from_hugging_face({"model_type": "gemma3", "text_config": inner})
     assert numbers(built(inner)) == accounting.count_parameters(shape)
     assert (shape.window, shape.n_window, shape.n_kv_head) == (1024, 6, 4)
+    kinds = ["sliding_attention", "full_attention", "full_attention", "chunked_attention"]
+    listed = inner | {"num_hidden_layers": 4, "layer_types": kinds}
+    assert models.from_hugging_face(listed).n_window == 2
 
 
 def test_another_family_is_refused_with_the_flags_of_a_shape():
