@@ -33,12 +33,9 @@ SHAPES = (
 # Parameters
 
 
-def test_published_parameter_counts():
+def test_counts_are_the_published_ones_and_the_models():
     for config, published in FAMILY.values():
         assert accounting.count_parameters(config) == published
-
-
-def test_counts_are_the_models():
     for bias in (True, False):
         config = GPTConfig(block_size=8, vocab_size=100, n_layer=3, n_head=2, n_embd=16, bias=bias)
         model = GPT(config)
@@ -106,14 +103,8 @@ def test_largest_models():
 
 
 def test_unknown_names_are_listed():
-    with pytest.raises(
-        ValueError, match=r"optimizer 'adamx' is unknown; one of .*adamw.* expected"
-    ):
+    with pytest.raises(ValueError, match=r"optimizer 'adamx' is unknown; one of .*adamw.* exp"):
         accounting.bytes_per_parameter("adamx")
-    with pytest.raises(
-        ValueError, match=r"precision 'fp64' is unknown; one of fp32, autocast, mixed, bf16"
-    ):
-        accounting.bytes_per_parameter("adamw", "fp64")
     with pytest.raises(ValueError, match="attention 'fast' is unknown; one of flash, eager"):
         accounting.peak_memory(GPTConfig(), 1, attention="fast")
 
@@ -185,23 +176,6 @@ def test_activations_are_what_autograd_keeps():
         how = {"autocast": autocast, "attention": attention}
         kinds = accounting.activation_bytes(config, batch, seq, **how)
         assert saved.bytes == sum(kinds.values()), (shape, how)
-
-
-def test_a_training_step_byte_by_byte():
-    config, batch, seq = SHAPES[1]
-    model = GPT(config)
-    optimizer = torch.optim.AdamW(model.parameters())
-    tokens = torch.randint(0, config.vocab_size, (batch, seq))
-    with SavedTensors(model.parameters()) as saved:
-        loss = model(tokens, tokens.clone())
-    loss.backward()
-    optimizer.step()
-    expected = accounting.training_memory(config, batch, seq)
-    assert expected["weights"] == sum(p.nbytes for p in model.parameters())
-    assert expected["gradients"] == sum(p.grad.nbytes for p in model.parameters())
-    assert expected["optimizer state"] == short_optimizers.state_bytes(optimizer)
-    activations = list(expected.values())[3:]
-    assert sum(activations) == saved.bytes
 
 
 def tiny(layers: int, heads: int, width: int, seq: int, vocab: int) -> GPTConfig:

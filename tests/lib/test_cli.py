@@ -84,12 +84,6 @@ def test_what_is_proposed_works(capsys, tmp_path, monkeypatch):
         out, _ = run(capsys, *sample, "--max-new-tokens", 5, "--num-samples", number)
         assert out.startswith(" ")  # the first of its characters, there being no new line
         assert len(out.splitlines()[0]) == 6
-    Path("letters.txt").write_text("Romeo: Juliet?\n" * 200)
-    out, _ = run(capsys, "prepare", "letters.txt", "--out", "other", "--tokenizer", "char")
-    out, _ = run(capsys, *hint(out), *TINY)
-    assert out.endswith("--prompt 'Romeo:'\n")
-    out, _ = run(capsys, *hint(out)[:3], "--max-new-tokens", 5)
-    assert out.startswith("\n")
 
 
 def test_the_proposed_preset_fits_the_data(capsys, tmp_path, monkeypatch):

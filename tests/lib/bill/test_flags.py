@@ -83,8 +83,6 @@ def check_rows(said: str, options: dict[str, Any]) -> None:
             assert cells[name] == str(options.get(name, cells[name])), (name, row)
         ways = [int(cells[name]) for name in ("tp", "pp", "dp")]
         assert ways[0] * ways[1] * ways[2] * options.get("cp", 1) == options.get("gpus", 8)
-        if options.get("schedule") == "dualpipe":
-            assert ways[1] % 2 == 0, row
 
 
 def check_details(details: str, options: dict[str, Any]) -> None:
@@ -189,19 +187,12 @@ def test_more_gpus_are_advised_for_a_model_that_is_too_large():
     assert "layouts fit" in text.simulation(**more)
 
 
-def test_links_follow_the_hardware():
-    def links(**options: Any) -> str:
-        said = text.simulation(model="qwen3-0.6b", tp=2, pp=1, **options)
-        return re.search(r"  links    (.*)", said)[1]
-
-    assert "InfiniBand HDR between machines of 8" in links(hardware="a100", gpus=16)
-    assert "TPUs, 100 Gb/s between machines of 256" in links(hardware="tpu-v6e", gpus=512)
-    assert links(hardware="h100", inner="pcie5") == "PCIe 5.0 x16"
-    for options, flag in (
+def test_an_unknown_link_needs_its_flag():
+    for flags, flag in (
         ({"hardware": "mi355x"}, "inner"),
         ({"hardware": "rtx-4090", "gpus": 16}, "outer"),
     ):
-        options = {"model": "gpt2", **options}
+        options = {"model": "gpt2", **flags}
         with pytest.raises(UserError, match=f"no {flag} link of .* is known; .* --{flag}$"):
             text.simulation(**options)
         assert "layouts fit" in text.simulation(**options, **{flag: "ethernet-100g"})

@@ -90,11 +90,8 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "llama": SMALL,
     "llama, tied": SMALL | {"tie_word_embeddings": True},
-    "llama, few layers": SMALL | {"num_hidden_layers": 2, "vocab_size": 32},
     "qwen3": SMALL | {"head_dim": 24},
-    "olmo2": SMALL,
     "qwen3_moe": SMALL | EXPERTS | {"head_dim": 24, "num_experts": 8},
-    "mixtral": SMALL | {"num_local_experts": 4, "num_experts_per_tok": 2},
     "deepseek_v3": SMALL
     | EXPERTS
     | {
@@ -183,16 +180,12 @@ def measured(config: dict[str, Any], dtype: torch.dtype, recompute: str, attenti
 FP32, BF16 = torch.float32, torch.bfloat16
 CASES: list[tuple[str, torch.dtype, memory.Recompute, accounting.Attention]] = [
     ("gpt2", FP32, "none", "flash"),
-    ("llama", BF16, "none", "flash"),
     ("llama", FP32, "selective", "flash"),
     ("llama", BF16, "full", "flash"),
     ("llama", FP32, "none", "eager"),
     ("llama, tied", BF16, "none", "flash"),
-    ("llama, few layers", FP32, "none", "flash"),
     ("qwen3", BF16, "selective", "flash"),
-    ("olmo2", BF16, "none", "flash"),
     ("qwen3_moe", FP32, "selective", "flash"),
-    ("mixtral", FP32, "full", "flash"),
     ("deepseek_v3", FP32, "none", "flash"),
     ("gpt_oss", BF16, "none", "eager"),
 ]
@@ -227,15 +220,6 @@ def test_the_peak_of_gpt2_is_that_of_the_course():
 
 
 LLAMA = models.model("llama3-8b").architecture
-
-
-def test_stored_scores_are_what_selective_recomputation_drops():
-    """Korthikanti et al. (2022), section 4.1, without dropout: 2 s a bytes of probabilities."""
-    none, selective = (
-        memory.moments(LLAMA, seq=8192, recompute=r, attention="eager")["loss"]["activations"]
-        for r in ("none", "selective")
-    )
-    assert none - selective == 2 * 8192**2 * LLAMA.n_head * LLAMA.n_layer
 
 
 def test_a_layout_shares_the_bytes():
@@ -281,14 +265,11 @@ def test_the_first_stage_keeps_several_micro_batches():
 
 
 def test_published_steps_fit_into_their_devices():
-    """Llama 3's step on 8,192 GPUs takes 83.0 GB, more than the datasheet's 80 GB of an H100.
+    """PyTorch finds 79.11 GiB on an H100 (github.com/vllm-project/vllm, issue 27508).
 
-    PyTorch finds 79.11 GiB on an H100, which are 84.9 GB (github.com/vllm-project/vllm, issue
-    27508). DeepSeek-V3 caches activations in fp8 and recomputes norms, SwiGLU and MLA's
-    up-projections (DeepSeek-AI 2024, sections 3.2.3 and 3.3.3). "selective" is the nearest of ours.
-    Programs without sequence parallelism may still split saved inputs, as OPT's does (metaseq,
-    --distribute-checkpointed-activations). Nemotron-4 340B on 128 GPUs takes 86.3 GB by our count,
-    1.6% too much.
+    DeepSeek-V3 caches activations in fp8 and recomputes norms, SwiGLU and MLA's up-projections
+    (DeepSeek-AI 2024, sections 3.2.3 and 3.3.3). "selective" is the nearest of ours. Nemotron-4
+    340B on 128 GPUs takes 86.3 GB by our count, 1.6% too much.
     """
     for name, step in published_runs.steps().items():
         work = step.work
@@ -302,9 +283,3 @@ def test_published_steps_fit_into_their_devices():
         assert step.cluster.device.memory == 80e9
         slack = 1.017 if name == "nemotron4-340b-128" else 1
         assert sum(kinds.values()) <= 79.11 * 2**30 * slack, name
-
-
-def test_unknown_choices_are_listed():
-    for wrong in ({"recompute": "some"}, {"attention": "fast"}, {"precision": "fp64"}):
-        with pytest.raises(ValueError, match="is unknown; one of"):
-            memory.peak(LLAMA, **wrong)

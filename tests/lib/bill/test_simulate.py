@@ -2,7 +2,6 @@
 
 import math
 import re
-import statistics
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,13 +9,13 @@ import pytest
 
 from cs336_course.demos import published_runs
 from cs336_lib import accounting, cli
-from cs336_lib.bill import limits, memory, models, network, simulate, stacks, text, traffic
+from cs336_lib.bill import limits, models, simulate, stacks, text
 from cs336_lib.bill.simulate import Cluster, Efficiency, Operation, Workload
 from cs336_lib.bill.traffic import Layout
 from cs336_lib.config import SimulateConfig, UserError
 from cs336_lib.data.corpus import DATA
 from cs336_lib.io import read_json
-from cs336_lib.system.datasheets import DATASHEET, LINKS, UsualLinks
+from cs336_lib.system.datasheets import DATASHEET, LINKS
 from tools import fit_simulator, published_tables
 
 STEPS = published_runs.steps()
@@ -70,22 +69,6 @@ def test_no_fit_sees_what_it_is_judged_by(monkeypatch, tmp_path):
     assert alone == [everything - {paper} for paper in papers]
 
 
-def test_no_step_is_hidden():
-    """The page names the programs that are far off, and half of the steps are within 8%."""
-    errors = {name: ratio - 1 for name, ratio in FIT["ratios"].items()}
-    far = {STEPS[name].paper for name, error in errors.items() if abs(error) > 0.2}
-    assert far == {"mt-nlg", "torchtitan", "bloom", "smollm3", "llm.c"}
-    alone = [errors[name] for name, step in STEPS.items() if not step.held_out]
-    assert 0.06 < statistics.median(map(abs, alone)) < 0.08
-    held = {name: step for name, step in STEPS.items() if step.held_out}
-    assert list(dict.fromkeys(s.paper for s in held.values())) == [
-        "llm-foundry",
-        "nemotron-4",
-        "opt",
-    ]
-    assert all(abs(errors[name]) < 0.18 for name in held)
-
-
 def test_the_page_has_every_table():
     page = (DATA.parent / "docs" / "published_runs.md").read_text()
     for name in ("stack_table", "held_out_table", "program_table", "step_table", "source_table"):
@@ -94,34 +77,15 @@ def test_the_page_has_every_table():
     assert f"between {low:g} and {high:g} times as long" in page
 
 
-def test_what_fills_the_memory_of_bloom():
-    """Whole norms, and DeepSpeed's fp32 sums of bf16 gradients; 10 to 15% remain.
-
-    The published figures are those of nvidia-smi (bigscience, tr11-176B-ml/chronicles-prequel.md,
-    28 February 2022). DeepSpeed's BF16_Optimizer keeps bf16 gradients besides fp32 sums of them.
-    """
-    published = {"bloom-176b": 59e9, "bloom-176b-tp8": 40e9, "bloom-178b-mbs4": 74e9}
-    for name, size in published.items():
-        kinds = simulate.memory(STEPS[name].work)
-        split = simulate.memory(replace(STEPS[name].work, sequence=True))
-        assert sum(split.values()) < 0.55 * size
-        sums = 2 * kinds["gradients"]  # 4 bytes besides 2
-        assert 0.84 * size < sum(kinds.values()) + sums < 0.91 * size
-
-
 # Pipelines
 
 
-def bubble(layout: Layout) -> float:
-    """Return the idle share of a pipeline's step, as a fraction of the busy time.
-
-    GPipe and 1F1B wait for p - 1 of m micro-batches (Huang et al. 2019; Narayanan et al. 2021,
-    section 2.2). Interleaving divides this by the chunks.
-    """
-    return (layout.pp - 1) / layout.micro_batches / layout.chunks
-
-
 def test_the_bubble_of_the_events_is_the_one_of_the_formula():
+    """GPipe and 1F1B wait for p - 1 of m micro-batches, which chunks divide.
+
+    Huang et al. 2019; Narayanan et al. 2021, section 2.2.
+    """
+    fast = Cluster(DATASHEET["h100"], INSTANT, INSTANT)
     for layout in (
         Layout(pp=4, micro_batches=8),
         Layout(pp=4, micro_batches=8, schedule="gpipe"),
@@ -129,10 +93,10 @@ def test_the_bubble_of_the_events_is_the_one_of_the_formula():
         Layout(pp=4, micro_batches=8, schedule="interleaved", chunks=3),
         Layout(micro_batches=5),
     ):
-        fast = Cluster(DATASHEET["h100"], INSTANT, INSTANT)
         parts = simulate.simulate(work_of(layout), fast).parts
         idle = parts["pipeline"] / (parts["matmuls"] + parts["elementwise"])
-        assert idle == pytest.approx(bubble(layout), rel=1e-3, abs=1e-9), layout
+        expected = (layout.pp - 1) / layout.micro_batches / layout.chunks
+        assert idle == pytest.approx(expected, rel=1e-3, abs=1e-9), layout
 
 
 def test_zb_h1_and_dualpipe_wait_as_in_their_papers(monkeypatch):
@@ -152,25 +116,6 @@ def test_zb_h1_and_dualpipe_wait_as_in_their_papers(monkeypatch):
         assert idle == pytest.approx(3 * (forward + inputs - weights))
         idle = simulate.dualpipe_seconds(both_ways, H100S) - 20 * busy
         assert idle == pytest.approx(3 * (forward + 2 * inputs - weights))
-    monkeypatch.undo()
-    usual = replace(zero_bubble, layout=replace(zero_bubble.layout, schedule="1f1b"))
-    assert simulate.simulate(zero_bubble, fast).seconds < simulate.simulate(usual, fast).seconds
-
-
-def test_dualpipe_hides_the_way_to_experts():
-    """DeepSeek-V3 took 2.664M H800 hours for 14.8T tokens (DeepSeek-AI 2024, table 1)."""
-
-    def hours(work: Workload) -> float:
-        tokens = work.layout.batch * work.seq
-        seconds = simulate.simulate(work, STEPS["deepseek-v3"].cluster).seconds
-        return 14.8e12 / tokens * seconds / 3600 * work.layout.devices
-
-    work = STEPS["deepseek-v3"].work
-    everywhere = replace(work, architecture=replace(work.architecture, n_group=0))
-    alone = replace(everywhere, layout=replace(work.layout, schedule="1f1b"))
-    assert hours(work) == pytest.approx(2.664e6, rel=0.02)
-    assert hours(everywhere) > 1.05 * hours(work)  # with experts on 8 machines instead of 4
-    assert hours(alone) > 1.8 * hours(work)
 
 
 def test_stages_run_one_pass_at_a_time_after_its_input():
@@ -219,31 +164,13 @@ def test_a_long_step_takes_as_long_as_its_events():
             assert simulate.pipeline_seconds(work, H100S) == pytest.approx(last, rel=1e-9)
 
 
-def test_a_slow_stage_delays_the_step_and_layers_are_spread_evenly():
-    layout = Layout(pp=4, micro_batches=32)
-    usual, slow = (
-        simulate.simulate(work_of(layout, straggler=f), H100S).seconds for f in (1.0, 1.5)
-    )
-    assert 1.3 < slow / usual < 1.5  # nearly all of its passes are in the way
+def test_layers_are_spread_evenly():
     assert simulate.layers_of(8, 4) == [2, 2, 2, 2]
     assert simulate.layers_of(126, 128) == [0, *[1] * 126, 0]
     assert simulate.layers_of(10, 4) == [2, 3, 3, 2]
 
 
 # Links and waiting
-
-
-def test_waiting_by_kind():
-    """Each kind of parallelism sends the bytes of its traffic at the speed of its link."""
-    shape, seq = models.model("mixtral-8x7b").architecture, 32768
-    layout = Layout(dp=2, tp=2, ep=2, cp=2, micro_batches=3)
-    speed = H100S.inner.bandwidth * H100S.efficiency.inner
-    slow = replace(H100S, efficiency=replace(H100S.efficiency, overlap=0.0))
-    parts = simulate.simulate(Workload(shape, layout, seq), slow).parts
-    for kind in ("tensor", "expert", "context"):
-        expected = traffic.traffic(shape, layout, seq)[kind] / speed
-        assert parts[kind] == pytest.approx(expected), kind
-    assert simulate.simulate(Workload(shape, layout, seq), H100S).parts["context"] == 0  # hidden
 
 
 def test_a_collective_has_the_slowest_of_its_links():
@@ -266,14 +193,6 @@ def test_a_collective_has_the_slowest_of_its_links():
     assert pods.bandwidth(8, 3072) == pytest.approx(50e9 / 7)  # each device has its own ring
     assert pods.bandwidth(8, 3072, "all-to-all") == pytest.approx(50e9 / 7)
     assert pods.bandwidth(384, 8) == 50e9  # inside of a pod
-
-
-def test_links_follow_the_hardware():
-    assert network.cluster_of(DATASHEET["a100"]).inner.name == "NVLink 3 (A100)"
-    assert network.cluster_of(DATASHEET["a100"], outer="ethernet-10g").outer.bandwidth == 1.25e9
-    assert network.cluster_of(DATASHEET["gb300"]).machine == 72
-    with pytest.raises(ValueError, match=r"no inner link of the .*4090 is known; name one of nv"):
-        network.cluster_of(replace(DATASHEET["rtx 4090"], links=UsualLinks(8, "none")))
 
 
 def test_data_parallelism_hides_from_its_limit_on():
@@ -308,40 +227,6 @@ def test_limits_are_near_their_formulas():
     assert limits.tensor_limit(cards, cluster) == pytest.approx(expected, rel=0.01)
 
 
-def test_sums_hide_up_to_the_tensor_limit():
-    cluster = H100S.ideal
-    work = work_of(Layout(tp=8), async_tensor=True)
-    inner = cluster.inner.bandwidth * 7 / (limits.tensor_limit(work, cluster) - 1)
-    for factor, waits in ((1.01, False), (0.99, True)):  # of the bandwidth at which it is 8
-        link = replace(cluster.inner, bandwidth=factor * inner)
-        parts = simulate.simulate(work, replace(cluster, inner=link)).parts
-        assert (parts["tensor"] > 1e-9) == waits
-        assert parts["tensor"] < 0.02 * parts["matmuls"]
-
-
-def test_zero_2_sends_gradients_as_often_as_it_shards_them():
-    """Memory has a shard of the gradients, and an interleaved pipeline one chunk's besides."""
-    parts = {}
-    for zero in (1, 2):
-        for chunks in (1, 4):
-            layout = Layout(dp=8, pp=4, zero=zero, micro_batches=8, chunks=chunks)
-            blocks = traffic.replicas(DENSE, layout)[1]
-            _, sent = traffic.pass_bytes(layout, blocks)
-            parts[zero, chunks] = sent / traffic.all_gather_bytes(4 * blocks.parameters, 8)
-            held = memory.held_bytes(DENSE, layout, True, "adamw", "mixed")["gradients"]
-            own = traffic.layer_parameters(DENSE, layout)[0] + 32000 * 4096
-            share = 1 if zero == 1 else 1 / 8 + (1 / chunks if chunks > 1 else 0)
-            assert held == pytest.approx(2 * own * share)
-    assert parts == {(1, 1): 1, (1, 4): 1, (2, 1): 8, (2, 4): 2}
-
-
-def test_programs_without_overlap_wait_for_all_gradients():
-    work = work_of(Layout(dp=16), overlap=False)
-    everything = sum(simulate.data_seconds(work, H100S))
-    assert simulate.simulate(work, H100S).parts["data"] == everything
-    assert simulate.simulate(replace(work, overlap=True), H100S).parts["data"] < 0.5 * everything
-
-
 def test_llama_3_trained_for_nine_tenths_of_its_time():
     """More than 90% with one failure in three hours (Llama team 2024, section 3.3.4)."""
     best = simulate.best_interval(16384, 60)
@@ -365,6 +250,8 @@ def test_a_stack_sets_what_no_flag_says(capsys):
     assert "ZeRO-0" in said
     cli.main([*wide, "--overlap"])
     assert "whole norms\n" in capsys.readouterr().out
+    cli.main([*wide[:5], "--pp", "2", "--straggler", "1.5", "--batch", "32"])
+    assert "a stage 1.5 times as slow makes the step 1.4" in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"stack 'slow' is unknown; one of megatron-2021"):
         text.simulation(stack="slow")
     for name, stack in stacks.STACKS.items():
@@ -391,24 +278,15 @@ def test_the_command_prints_a_step_and_a_sweep(capsys):
     assert all(sum(simulate.memory(work).values()) <= 72e9 for work, _ in found)
     seconds = [step.seconds for _, step in found]
     assert seconds == sorted(seconds)
-
-
-def test_a_step_that_is_too_large_names_the_nearest_that_fits():
     options = {"model": "llama3-70b", "batch": 512, "recompute": "none", "pp": 1}
     said = text.simulation(gpus=64, tp=1, **options)
     assert "too much; it fits with --recompute full" in said
-    said = text.simulation(gpus=64, tp=1, **options | {"recompute": "full"})
-    assert "it fits" in said
-    assert "too much" not in said
-    said = text.simulation(gpus=8, tp=8, **options)
-    assert "too much; use more or larger GPUs" in said
+    assert "too much; use more or larger GPUs" in text.simulation(gpus=8, tp=8, **options)
 
 
 MISFITS = [
     ({"cp": 3}, "8 GPUs can't be divided by cp 3"),
     ({"ep": 2}, "a model without experts has ep 1"),
-    ({"model": "mixtral-8x7b", "ep": 3}, "8 experts can't be split over ep 3"),
-    ({"cp": 2, "seq": 1001}, "1001 tokens in a sequence can't be split over twice cp 2"),
     ({"gpus": 1, "schedule": "dualpipe"}, "no layout .* fits on 1 x .* --schedule dualpipe"),
     ({"zero": 4, "tp": 1}, "zero is 4; 0, 1, 2 or 3 expected"),
     ({"micro_batch": 3}, "no layout .* --micro-batch 3; use --batch 24 or leave out --micro-batch"),

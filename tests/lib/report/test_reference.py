@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from cs336_lib import cli, io, schedule
 from cs336_lib.config import TrainConfig
-from cs336_lib.report import page, runs
+from cs336_lib.report import runs
 from cs336_lib.report.runs import Run
 from cs336_lib.training.loop import train
 
@@ -197,22 +197,7 @@ def test_a_run_of_train_gpt2_is_read(one_file_run, capsys):
     assert (run.rows[0]["tokens"], run.rows[0]["step_ms"]) == (524288, 2000)
     cli.main(["compare", str(one_file_run), "--with", "reference"])
     assert "no reference: no validation after 1B tokens yet" in capsys.readouterr().out
-    for bad in (
-        {},
-        {"step": 0, "loss": 1, "seconds": 0},
-        [],
-        {"step": "x", "loss": 1, "seconds": 1},
-    ):
+    for bad in ({}, {"step": 0, "loss": 1, "seconds": 0}, []):
         (one_file_run / "log.jsonl").write_text(json.dumps(bad) + "\n")
         with pytest.raises(ValueError, match="line 1 isn't a row of metrics"):
             runs.read_run(one_file_run)
-
-
-def test_the_command_and_the_page_say_it(tiny_run, capsys):
-    train(tiny_run)
-    capsys.readouterr()
-    cli.main(["compare", tiny_run.run_dir, "--with", "reference"])
-    said = capsys.readouterr().out
-    assert f"\n{tiny_run.run_dir}\nno reference: no recorded run has this " in said
-    text = page.page(*page.read(Path(tiny_run.run_dir)), [])
-    assert "Beside the reference: no reference: no recorded run has this " in text
