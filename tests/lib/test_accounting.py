@@ -1,12 +1,9 @@
 """The formulas of accounting.py against PyTorch: what it counts, keeps and frees."""
 
-import functools
-
 import pytest
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from cs336_course.demos import short_optimizers
@@ -224,24 +221,3 @@ def test_peak_is_what_a_step_holds_at_most():
         kinds = accounting.peak_memory(config, batch, autocast=autocast, attention=attention)
         expected = pytest.approx(sum(kinds.values()), rel=0.05 if autocast else 0.025)
         assert measured_peak(config, batch, autocast, attention) == expected, name
-
-
-def test_peak_of_the_checkpointed_xl_model():
-    """The peak is the loss's backward, when no block has run again and only their inputs are there.
-
-    The optimizer's state is added by the formula: 64 sequences fit in 80 GB, and one more does not.
-    """
-    config, batch = FAMILY["gpt2-xl"][0], 64
-    with torch.device("meta"):
-        model, tokens = GPT(config), torch.zeros(batch, 1024, dtype=torch.long)
-        for block in model.transformer.h:
-            block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
-        with LiveBytes(model.parameters()) as live:
-            model(tokens, tokens.clone()).backward()
-    kinds = accounting.peak_memory(config, batch)
-    inputs = 4 * batch * 1024 * config.n_embd * (config.n_layer + 1)  # and the last norm's
-    expected = kinds["weights"] + inputs + kinds["output"] + kinds["backward"]
-    assert live.peak == pytest.approx(expected, rel=0.001)
-    for_each = (live.peak - kinds["weights"]) / batch
-    left = 80e9 - live.peak - kinds["optimizer state"]
-    assert 0 < left < for_each
