@@ -215,9 +215,9 @@ class Estimate(config.EstimateConfig):
             alone = Estimate(here=True, config=self.config)
             if self != alone:
                 raise UserError("--here measures this machine, so it takes only --config")
-            from cs336_lib.bill import here_text
+            from cs336_lib.bill import here
 
-            print(here_text.report(self.config))
+            print(here.report(self.config))
             return
         if self.config:
             raise UserError(f"config is {self.config!r}, and it needs --here")

@@ -79,12 +79,11 @@ def test_every_field_of_a_config_refuses_what_it_cannot_be(kind):
             assert "\n" not in str(error.value), (field, value)
 
 
-RUN_DIRS = ["", "missing", "taken", "file.txt", "/dev/null", "a\nb", SHELL, LONG]
-NEW_DIRS = ["", ".", "taken", "file.txt", "file.txt/run", "/dev/null/run", "/proc/run", LONG]
-DATA = ["missing", "*.none", "taken", "/dev/zero", "[", "a\nb", SHELL, LONG, "a\x00b", "/etc"]
-DEVICES = ["", "tpu", "meta", "cuda:99", "cuda:-1", "cuda:" + HUGE, "cpu\n", "mps:7:7", SHELL]
-PICTURES = ["", ".", "file.txt", "new.jpeg", "/proc/a.png", "file.txt/a.png", LONG]
-FILES = ["", "missing", "taken", "empty.txt", "/dev/zero", "nul.txt", "latin.txt", "bad.jsonl"]
+RUN_DIRS = ["", "missing", "taken", "/dev/null", "a\nb", LONG]
+NEW_DIRS = ["", "taken", "file.txt/run", "/proc/run", LONG]
+DATA = ["missing", "taken", "/dev/zero", "[", SHELL, "a\x00b"]
+DEVICES = ["", "tpu", "cuda:99", "cuda:" + HUGE, "mps:7:7"]
+FILES = ["", "missing", "empty.txt", "/dev/zero", "nul.txt", "latin.txt", "bad.jsonl"]
 # Command lines that would work, by a flag with values that it can't have.
 TRAINED = ["sample", "--run-dir", "run", "--max-new-tokens", "1", "--device", "cpu"]
 BAD: list[tuple[list[str], dict[str, list[str]]]] = [
@@ -100,7 +99,7 @@ BAD: list[tuple[list[str], dict[str, list[str]]]] = [
     (["simulate", "--tp", "2"], {"model": RUN_DIRS[1:], "outer": ["", "\n"], "save": ["inf"]}),
     (["export", "--run-dir", "run", "--out", "new"], {"out": NEW_DIRS, "license": ["é", SHELL]}),
     (["compare"], {"": RUN_DIRS}),
-    (["compare", "run"], {"out": PICTURES}),
+    (["compare", "run"], {"out": ["", "file.txt", "new.jpeg", "file.txt/a.png"]}),
     (["race", "--minutes", "1"], {"minutes": ["0", "61", "nan"], "run-dir": NEW_DIRS[1:]}),
     (["report"], {"": RUN_DIRS}),
     (["report", "run"], {"out": ["", ".", "taken", "/proc/a.html"], "price": ["0", "1e7"]}),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cs336_lib import cli
-from cs336_lib.bill import here, here_text
+from cs336_lib.bill import here
 from cs336_lib.bill.here import Machine, Passes, Prediction
 from cs336_lib.config import PRESETS, TrainConfig
 
@@ -56,7 +56,7 @@ def test_a_model_that_does_not_fit_is_not_measured(monkeypatch):
     row = here.predict("big", CHAR, ["fp32"], CPU)
     assert row.seconds is None
     assert row.memory > 10**6
-    assert "too large" in here_text.cells(row)
+    assert "too large" in here.cells(row)
 
 
 def test_the_report_is_measured_once_a_day(tmp_path, monkeypatch, capsys):
