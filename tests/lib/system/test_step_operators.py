@@ -68,7 +68,7 @@ def tokens_of(config: GPTConfig, batch: int = BATCH) -> Tensor:
 
 def watched() -> Operators:
     """Run a second step, which allocates no optimizer state, and return its operators."""
-    model, tokens = GPT(CONFIG), tokens_of(CONFIG)
+    model, tokens = cpu.accelerate(GPT(CONFIG)), tokens_of(CONFIG)
     optimizer = make_optimizer(model, TrainConfig())
     training_step(model, optimizer, tokens)
     with Operators() as seen:
@@ -117,7 +117,7 @@ def test_gradients_are_as_exact_as_pytorchs(seq, is_gone, monkeypatch):
     if is_gone:
         monkeypatch.delattr(torch, "_softmax_backward_data")
     config = GPTConfig(n_layer=1, n_head=2, n_embd=64, block_size=seq, vocab_size=300)
-    model, tokens = GPT(config), tokens_of(config)
+    model, tokens = cpu.accelerate(GPT(config)), tokens_of(config)
     x, y = tokens[:, :-1], tokens[:, 1:].clone()
     y[0, : seq // 2] = -1
 
@@ -141,7 +141,7 @@ def test_the_losses_of_a_run_are_those_of_pytorchs_operators(monkeypatch):
 
     def losses() -> list[float]:
         torch.manual_seed(1)
-        model = GPT(config)
+        model = cpu.accelerate(GPT(config))
         optimizer = make_optimizer(model, TrainConfig(learning_rate=3e-3))
         return [training_step(model, optimizer, tokens) for _ in range(12)]
 
@@ -216,7 +216,7 @@ def test_private_names_of_pytorch_stand_in_one_module():
 
 def test_a_step_needs_less_memory_than_accounting_predicts():
     """`accounting` describes PyTorch's operators, so it is an upper bound here."""
-    model, tokens = GPT(CONFIG), tokens_of(CONFIG).unsqueeze(0)
+    model, tokens = cpu.accelerate(GPT(CONFIG)), tokens_of(CONFIG).unsqueeze(0)
     x, y = tokens[0, :, :-1].contiguous(), tokens[0, :, 1:].contiguous()
     with (
         torch.autocast("cpu", dtype=torch.bfloat16),

@@ -23,7 +23,7 @@ from cs336_lib.text import duration
 from cs336_lib.training import checkpoint
 from cs336_lib.training import job as job_module
 from cs336_lib.training import loop as train_module
-from cs336_lib.training.banner import EXPECTED_MFU
+from cs336_lib.training.job import EXPECTED_MFU
 from cs336_lib.training.loop import train
 from cs336_lib.training.metrics import is_spike, read_metrics, summary
 
@@ -584,6 +584,6 @@ def test_nan_between_two_looks_stops_at_its_step(poisoned, monkeypatch, optimize
     # Steps 6 to 8 ran before the host looked, and changed neither weights nor optimizer state.
     [job] = jobs
     saved = weights(poisoned.run_dir)
-    now = checkpoint.model_tensors(job.raw_model)
-    now |= checkpoint.optimizer_tensors(job.raw_model, job.optimizer)
+    now = checkpoint.model_tensors(job.model)
+    now |= checkpoint.optimizer_tensors(job.model, job.optimizer)
     assert same(now, saved)
