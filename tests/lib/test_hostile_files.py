@@ -1,11 +1,9 @@
 """Files from strangers: nothing in them runs, leads out of its folder, or fills the memory."""
 
-import ast
 import contextlib
 import dataclasses
 import json
 import os
-import pickle
 import resource
 import shutil
 import struct
@@ -13,7 +11,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
@@ -22,10 +19,8 @@ from safetensors.torch import load_file, save_file
 
 from cs336_lib import cli, hugging_face
 from cs336_lib.config import GPTConfig, TrainConfig, UserError, from_json
-from cs336_lib.data.loader import open_data
-from cs336_lib.data.shards import HEADER_BYTES, MAGIC, TokenStream, write_shard
 from cs336_lib.data.tokenizer import CharTokenizer, load_tokenizer
-from cs336_lib.io import JSON_BYTES, inside, read_json, sha256
+from cs336_lib.io import JSON_BYTES, sha256
 from cs336_lib.model import GPT
 from cs336_lib.training import checkpoint
 from cs336_lib.training.loop import train
@@ -34,15 +29,6 @@ ROOT = Path(__file__).parents[2]
 MEGABYTE = 2**20
 
 watched: list[str] = []  # events of the interpreter that no file of ours may cause
-FORBIDDEN = ("pickle.find_class", "os.system", "subprocess.Popen", "os.exec", "os.posix_spawn")
-
-
-def watch(event: str, arguments: tuple) -> None:
-    """Note an event; an audit hook stays for good, so it is made once."""
-    if watching and event in FORBIDDEN:
-        watched.append(f"{event} {arguments}")
-
-
 watching = False
 sys.addaudithook(watch)
 
@@ -66,38 +52,6 @@ def refused(message: str | None = None, megabytes: int = 400) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, limits)
     assert "\n" not in str(error.value)
     assert watched == []
-
-
-class Payload:
-    """What runs a command when it is unpickled."""
-
-    def __init__(self, marker: Path):
-        self.marker = marker
-
-    def __reduce__(self):
-        return os.system, (f"touch {self.marker}",)
-
-
-@pytest.fixture
-def marker(tmp_path: Path) -> Iterator[Path]:
-    """The file that a payload would make; it must not be there in the end."""
-    path = tmp_path / "executed"
-    yield path
-    assert not path.exists()
-
-
-def payloads(marker: Path, folder: Path) -> dict[str, bytes]:
-    """A payload as a bare pickle, as torch saves it, and inside numpy's format."""
-    torch.save({"model": Payload(marker)}, folder / "saved")
-    np.save(folder / "saved.npy", np.array([Payload(marker)], dtype=object), allow_pickle=True)
-    found = {
-        "pickle": pickle.dumps(Payload(marker)),
-        "torch": (folder / "saved").read_bytes(),
-        "numpy": (folder / "saved.npy").read_bytes(),
-    }
-    for name in ("saved", "saved.npy"):
-        (folder / name).unlink()
-    return found
 
 
 @pytest.fixture
@@ -149,152 +103,7 @@ def load(run_dir: Path) -> GPT:
 # --- nothing is executed
 
 
-def test_the_payloads_are_live(tmp_path):
-    marker = tmp_path / "executed"
-    for content in payloads(marker, tmp_path).values():
-        (tmp_path / "file").write_bytes(content)
-        for load_it in (
-            lambda: pickle.loads((tmp_path / "file").read_bytes()),
-            lambda: torch.load(tmp_path / "file", weights_only=False),
-            lambda: np.load(tmp_path / "file", allow_pickle=True),
-        ):
-            with contextlib.suppress(Exception):
-                load_it()
-        assert marker.exists()
-        marker.unlink()
-
-
-def test_a_payload_runs_nowhere(marker, tmp_path, exported, run_dir):
-    for kind, content in payloads(marker, tmp_path).items():
-        copies = tmp_path / kind
-        shutil.copytree(exported, copies / "exported")
-        shutil.copytree(run_dir, copies / "run")
-        put_everywhere(content, copies / "exported", copies / "run")
-        (tmp_path / "train_000000.bin").write_bytes(content)
-        with refused():
-            TokenStream.from_pattern(str(tmp_path / "train_*.bin"))
-
-
-def put_everywhere(content: bytes, exported: Path, run_dir: Path) -> None:
-    """Load a model and a run with the content in place of each of their files."""
-    for name in ("config.json", "model.safetensors"):
-        kept = (exported / name).read_bytes()
-        (exported / name).write_bytes(content)
-        with refused():
-            hugging_face.load(exported)
-        (exported / name).write_bytes(kept)
-    (exported / "model.safetensors").unlink()
-    for name in ("model.pt", "pytorch_model.bin", "model.safetensors.index.json"):
-        (exported / name).write_bytes(content)
-        with refused():
-            hugging_face.load(exported)
-    folder = step_folder(run_dir)
-    for name in ("state.json", "model.safetensors", "manifest.json"):
-        kept = (folder / name).read_bytes()
-        (folder / name).write_bytes(content)
-        if name != "manifest.json":
-            seal(folder)
-        with refused():
-            load(run_dir)
-        (folder / name).write_bytes(kept)
-        seal(folder)
-    (folder / "optimizer.safetensors").write_bytes(content)
-    seal(folder)
-    fresh = GPT(GPTConfig(block_size=16, vocab_size=50, n_layer=2, n_head=2, n_embd=32))
-    with refused():
-        checkpoint.restore(folder, fresh, torch.optim.AdamW(fresh.parameters()))
-    (run_dir / "tokenizer.json").write_bytes(content)
-    with refused():
-        load_tokenizer(run_dir / "tokenizer.json")
-
-
-# An explorer of the course evaluates what is typed into its own box, and the checks look at a
-# learner's own code.
-MAY = {
-    "cs336_lib/__init__.py": {"import_module"},
-    "cs336_lib/training/trackers.py": {"import_module"},
-    "cs336_course/demos/bug_hunt.py": {"exec", "compile"},  # its own script, with a bug
-    "cs336_course/demos/ddp_step.py": {"exec"},  # the source of a function in the notebook
-    "cs336_course/engine/task.py": {"exec", "compile"},
-    "cs336_course/exercises/n09b_recipe_of_today.py": {"exec"},  # the notebook of the course
-    "cs336_course/exercises/script_findings.py": {"load"},
-    "cs336_course/one_file/assemble.py": {"exec"},
-    "cs336_course/one_file/check_parts.py": {"exec", "eval", "compile", "import_module"},
-    "cs336_course/grading/answer_process.py": {"exec", "eval", "compile"},
-    "cs336_course/grading/course_cells.py": {"exec"},
-    "cs336_course/widgets/layout.py": {"eval", "compile"},
-}
-MODULES = {"pickle", "marshal", "shelve", "dill", "joblib", "yaml", "runpy", "code"}
-CALLS = {"eval", "exec", "compile", "__import__", "import_module", "system", "popen"}
-
-
-def dangers(path: Path) -> set[str]:
-    """What in a module could run what a file says."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names} & MODULES
-        if isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module.split(".")[0]} & MODULES
-        if isinstance(node, ast.Call):
-            name = node.func
-            if isinstance(name, ast.Name):
-                found |= {name.id} & CALLS
-            elif isinstance(name, ast.Attribute):
-                owner = ast.unparse(name.value)
-                if name.attr == "load" and owner in ("torch", "np", "numpy"):
-                    found.add("load")
-                if owner in ("os", "importlib", "builtins"):
-                    found |= {name.attr} & CALLS
-            if any(
-                word.arg in ("allow_pickle", "shell", "trust_remote_code") for word in node.keywords
-            ):
-                found.add(ast.unparse(node))
-    return found
-
-
-def test_no_module_can_run_what_a_file_says(tmp_path):
-    for path in (*ROOT.glob("cs336_*/**/*.py"), *ROOT.glob("tools/*.py")):
-        name = path.relative_to(ROOT).as_posix()
-        assert dangers(path) <= MAY.get(name, set()), name
-    (tmp_path / "bad.py").write_text("import pickle\nimport torch\ntorch.load(f)\neval(x)")
-    assert dangers(tmp_path / "bad.py") == {"pickle", "load", "eval"}
-
-
 # --- nothing outside the folder is read
-
-
-def test_a_link_that_leads_out_is_not_followed(exported, run_dir, tmp_path):
-    secrets = tmp_path / "secrets"
-    shutil.copytree(exported, secrets / "exported")
-    shutil.copytree(run_dir, secrets / "run")
-    for name in ("config.json", "model.safetensors"):
-        (exported / name).unlink()
-        (exported / name).symlink_to(secrets / "exported" / name)
-        with refused("leads out of"):
-            hugging_face.load(exported)
-        (exported / name).unlink()
-        shutil.copy(secrets / "exported" / name, exported / name)
-    for name in ("model.safetensors", "state.json", "manifest.json"):
-        path = step_folder(run_dir) / name
-        path.unlink()
-        path.symlink_to(step_folder(secrets / "run") / name)
-        with refused("no valid checkpoint"):
-            load(run_dir)
-        path.unlink()
-        shutil.copy(step_folder(secrets / "run") / name, path)
-    (run_dir / "tokenizer.json").unlink()
-    (run_dir / "tokenizer.json").symlink_to(secrets / "run" / "tokenizer.json")
-    with refused("leads out of"):
-        load_tokenizer(run_dir / "tokenizer.json")
-    prepared = tmp_path / "prepared"
-    prepared.mkdir()
-    (prepared / "tokenizer.json").write_text('{"name": "gpt2"}')
-    write_shard(secrets / "train_000000.bin", np.arange(100))
-    write_shard(prepared / "val_000000.bin", np.arange(100))
-    (prepared / "train_000000.bin").symlink_to(secrets / "train_000000.bin")
-    with refused("leads out of"):
-        open_data(str(prepared), "", "gpt2")
 
 
 def test_an_index_names_only_files_of_its_folder(exported, tmp_path):
@@ -328,22 +137,6 @@ def test_the_links_of_the_hubs_client_are_followed(exported, tmp_path, model):
     (snapshot / "model.safetensors").symlink_to("../../../outside")
     with refused("leads out of"):
         hugging_face.load(snapshot)
-
-
-def test_a_pipe_in_place_of_a_file_is_not_waited_for(exported, run_dir, tmp_path):
-    for path in (exported / "config.json", step_folder(run_dir) / "model.safetensors"):
-        path.unlink()
-        os.mkfifo(path)
-    with refused("not a regular file|not found"):
-        hugging_face.load(exported)
-    with refused("no valid checkpoint"):
-        load(run_dir)
-    os.mkfifo(tmp_path / "train_0.bin")
-    with refused("not a regular file"):
-        TokenStream.from_pattern(str(tmp_path / "train_*.bin"))
-    os.mkfifo(tmp_path / "pipe")
-    with refused("not a regular file"):
-        inside(tmp_path, "pipe")
 
 
 # --- nothing is allocated on a file's word
@@ -443,39 +236,6 @@ def test_a_file_of_holes_does_not_make_a_model_larger_than_the_memory(exported, 
         hugging_face.check_size(loaded, [exported / "model.safetensors"])
 
 
-BAD_JSON = [
-    b"",
-    b"{",
-    b"null",
-    b"[]",
-    b"3",
-    b"\xff\xfe{\x00}\x00",
-    b"\0" * 64,
-    b"[" * 100_000,
-    b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
-    b'{"n_layer": 1' + b"0" * 5000 + b"}",
-    b'{"model_type": "gpt2"} trailing',
-    b"{" + b" " * JSON_BYTES + b"}",
-]
-
-
-def test_bad_json(exported, run_dir, tmp_path):
-    for content in BAD_JSON:
-        (tmp_path / "some.json").write_bytes(content)
-        with refused(r"some\.json: "):
-            read_json(tmp_path / "some.json")
-        (exported / "config.json").write_bytes(content)
-        with refused(r"config\.json"):
-            hugging_face.load(exported)
-        (run_dir / "tokenizer.json").write_bytes(content)
-        with refused(r"tokenizer\.json"):
-            load_tokenizer(run_dir / "tokenizer.json")
-        (step_folder(run_dir) / "state.json").write_bytes(content)
-        seal(step_folder(run_dir))
-        with refused():
-            load(run_dir)
-
-
 BAD_TOKENIZERS = [
     {"name": "char", "alphabet": "a" * JSON_BYTES},
     {"name": "char", "alphabet": "".join(map(chr, range(2**16, 2**17 + 1)))},
@@ -498,16 +258,6 @@ def test_a_tokenizer_that_is_none(tmp_path):
             load_tokenizer(tmp_path / "tokenizer.json")
 
 
-def test_a_giant_file_of_holes_is_not_read(tmp_path, exported):
-    for path in (tmp_path / "tokenizer.json", exported / "config.json"):
-        path.touch()
-        os.truncate(path, 2**40)
-    with refused("larger than", megabytes=50):
-        load_tokenizer(tmp_path / "tokenizer.json")
-    with refused("larger than", megabytes=50):
-        hugging_face.load(exported)
-
-
 def test_weights_that_would_only_give_nan(exported, run_dir):
     files = (exported / "model.safetensors", step_folder(run_dir) / "model.safetensors")
     for path, value in zip(files, (float("nan"), float("inf")), strict=True):
@@ -519,20 +269,6 @@ def test_weights_that_would_only_give_nan(exported, run_dir):
         hugging_face.load(exported)
     with refused(r"transformer\.h\.0\.ln_1\.weight holds NaN or infinity"):
         load(run_dir)
-
-
-def test_a_shard_that_claims_other_tokens_than_it_has(tmp_path):
-    path = tmp_path / "train_000000.bin"
-    for tokens in (51, 49, -1, -(2**31), 2**31 - 1):
-        header = np.zeros(256, dtype="<i4")
-        header[:3] = MAGIC, 1, tokens
-        path.write_bytes(header.tobytes() + bytes(100))
-        with refused(f"promises {tokens} tokens", megabytes=50):
-            TokenStream.from_pattern(str(path))
-    os.truncate(path, HEADER_BYTES + 2 * tokens)  # 4 GB of holes, and now it fits
-    stream = TokenStream.from_pattern(str(path))
-    assert len(stream) == tokens
-    assert not stream.read(2**30, 100).any()
 
 
 BAD_CONFIGS = [

@@ -128,28 +128,6 @@ def test_saved_and_loaded(tmp_path):
     assert len({CharTokenizer("abc"), CharTokenizer("abd"), GPT2Tokenizer(), GPT2Tokenizer()}) == 3
 
 
-@pytest.mark.parametrize(
-    "tokenizer", [GPT2Tokenizer(), ShortGPT2Tokenizer(), CharTokenizer(shakespeare())]
-)
-def test_no_flipped_bit_gives_another_tokenizer(tmp_path, tokenizer):
-    path = tmp_path / "tokenizer.json"
-    save_tokenizer(tokenizer, path)
-    content = path.read_bytes()
-    for position in range(8 * len(content)):
-        damaged = bytearray(content)
-        damaged[position // 8] ^= 1 << position % 8
-        path.write_bytes(damaged)
-        for load in (load_tokenizer, lambda path: tokenizer_of(path.parent)):
-            try:
-                found = load(path)
-            except ValueError as error:
-                said = str(error)
-                assert said.startswith(f"{path}: ")
-                assert "\n" not in said
-            else:
-                assert found == tokenizer, bytes(damaged)
-
-
 def test_a_changed_alphabet_says_what_to_do(tmp_path):
     path = tmp_path / "tokenizer.json"
     save_tokenizer(CharTokenizer("abcxyz"), path)
@@ -167,14 +145,4 @@ def test_a_file_without_a_checksum_still_loads(tmp_path):
     for damaged in ("acb", "abb"):  # ids are in the order of code points
         path.write_text(json.dumps({"name": "char", "alphabet": damaged}))
         with pytest.raises(ValueError, match="isn't in the order of its code points"):
-            load_tokenizer(path)
-
-
-def test_a_foreign_file_is_refused(tmp_path):
-    path = tmp_path / "tokenizer.json"
-    with pytest.raises(FileNotFoundError, match=r"tokenizer\.json"):
-        load_tokenizer(path)
-    for content in ("[]", '{"name": "bpe"}', '{"name": "char"}', '{"name": "char", "alphabet": 1}'):
-        path.write_text(content)
-        with pytest.raises(ValueError, match=r"tokenizer|empty"):
             load_tokenizer(path)
