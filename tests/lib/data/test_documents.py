@@ -17,7 +17,6 @@ from cs336_lib.data.documents import (
     Corpus,
     Place,
     check_files,
-    json_rows,
     read,
     text_pieces,
 )
@@ -83,13 +82,6 @@ def test_the_advice_for_another_encoding_gives_the_text(tmp_path, encoding, name
         assert done.decode() == text
 
 
-def test_a_file_with_a_few_nul_bytes_is_no_utf16(tmp_path):
-    path = tmp_path / "x.txt"
-    path.write_bytes(b"a text with a NUL\0 in it")
-    with pytest.raises(ValueError, match=r"contains NUL bytes; plain text expected$"):
-        list(text_pieces(path))
-
-
 def test_documents_of_several_files_in_order_from_any_place(tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "PIECE", 4)
     plain = tmp_path / "a.txt"
@@ -118,18 +110,6 @@ def test_a_broken_line_is_named(tmp_path):
         with pytest.raises(ValueError, match=message) as error:
             texts(Corpus((path,)))
         assert str(path) in str(error.value)
-
-
-def test_another_field(tmp_path):
-    path = write_lines(tmp_path / "rows.ndjson", [{"body": "x", "text": "y"}])
-    assert texts(Corpus((path,), text_field="body")) == ["x"]
-    assert [row.content for row in json_rows(path)] == [{"body": "x", "text": "y"}]
-
-
-def test_a_suffix_in_capitals_is_the_same(tmp_path):
-    corpus = Corpus((write_lines(tmp_path / "rows.JSONL", [{"text": "x"}, {"text": "y"}]),))
-    assert texts(corpus) == ["x", "y"]
-    assert not corpus.is_one_text
 
 
 def test_unusable_corpora_are_refused(tmp_path):

@@ -1,10 +1,7 @@
 import json
-import os
-import shlex
 import shutil
 import subprocess
 import sys
-import threading
 from functools import partial
 from types import SimpleNamespace
 
@@ -18,7 +15,7 @@ from cs336_lib.data import documents
 from cs336_lib.data import prepare as module
 from cs336_lib.data.documents import Corpus, Place
 from cs336_lib.data.loader import open_data
-from cs336_lib.data.prepare import batched, encode_batch, encode_in_order, is_validation, prepare
+from cs336_lib.data.prepare import batched, encode_batch, is_validation, prepare
 from cs336_lib.data.shards import TokenStream, open_raw_shard, open_shard, write_shard
 from cs336_lib.data.tokenizer import GPT2Tokenizer, load_tokenizer
 from cs336_lib.io import locked
@@ -88,27 +85,6 @@ def test_documents_go_whole_to_one_part(corpus, tmp_path):
         assert part == [words for words in WORDS if words in part]  # in their order
 
 
-def test_fewer_documents_than_a_group_give_their_tail(tmp_path):
-    paths = []
-    for i in range(3):
-        paths.append(tmp_path / f"{i}.txt")
-        paths[-1].write_text(WORDS[i] * 10)
-    counts = prepare(Corpus(tuple(paths)), tmp_path / "out", val_fraction=0.1)
-    assert counts["val"] / (counts["train"] + counts["val"]) == pytest.approx(0.1, abs=0.01)
-    ids = np.concatenate([tokens(tmp_path / "out", part) for part in ("train", "val")])
-    text = "".join("<|endoftext|>" + words * 10 for words in WORDS[:3])
-    assert GPT2Tokenizer().decode(ids.tolist()) == text
-
-
-def test_documents_of_characters_begin_with_a_newline(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text('{"text": "First one ends."}\n{"text": "Second"}\n{"text": "Third\\n"}\n')
-    prepare(Corpus((path,)), tmp_path / "out", "char", 0.2)
-    tokenizer = load_tokenizer(tmp_path / "out" / "tokenizer.json")
-    ids = np.concatenate([tokens(tmp_path / "out", part) for part in ("train", "val")])
-    assert tokenizer.decode(ids.tolist()) == "\nFirst one ends.\nSecond\nThird\n"
-
-
 def test_rows_without_a_text_are_skipped_and_counted(tmp_path, capsys):
     lines = [json.dumps({"text": words}) for words in WORDS]
     (tmp_path / "clean.jsonl").write_text("\n".join([*lines[:7], '{"text": ""}', *lines[7:]]))
@@ -124,20 +100,6 @@ def test_rows_without_a_text_are_skipped_and_counted(tmp_path, capsys):
     (tmp_path / "nulls.jsonl").write_text('{"text": null}\n' * 3)
     with pytest.raises(ValueError, match="more text needed; 3 rows without a text were skipped"):
         prepare(tmp_path / "nulls.jsonl", tmp_path / "nulls")
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes")
-def test_a_pipe_is_read_once(tmp_path):
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    with pytest.raises(ValueError, match=r"pipe: not a regular file, and .* char reads it twice"):
-        prepare(pipe, tmp_path / "out", "char")
-    writer = threading.Thread(target=pipe.write_text, args=(TEXT,))
-    writer.start()
-    prepare(pipe, tmp_path / "out", "gpt2")
-    writer.join()
-    ids = np.concatenate([tokens(tmp_path / "out", part) for part in ("train", "val")])
-    assert GPT2Tokenizer().decode(ids.tolist()) == TEXT
 
 
 def test_a_folder_says_how_to_name_its_files(tmp_path):
@@ -278,24 +240,6 @@ def test_raw_tokens(raw_file, tmp_path):
     assert tokens(tmp_path / "two", "val").tolist() == list(range(10))
 
 
-def test_training_on_a_raw_file_gives_the_command_that_converts_it(tmp_path, capsys):
-    for count in (40, 2000):
-        folder = tmp_path / str(count)
-        raw = folder / "open web text" / "train.bin"
-        raw.parent.mkdir(parents=True)
-        ids = GPT2Tokenizer().encode("To be, or not to be. " * 1000)[:count]
-        ids.astype("<u2").tofile(raw)
-        with pytest.raises(ValueError, match=r"nanoGPT's files have no header") as error:
-            open_shard(raw)
-        assert "\n" not in str(error.value)
-        command = shlex.split(str(error.value).split("`")[1])
-        assert command.pop(0) == "cs336"
-        cli.main([word.replace("FOLDER", str(folder / "out")) for word in command])
-        assert f"{count - count // 10:,} tokens to train on" in capsys.readouterr().out
-        streams = open_data(str(folder / "out"), "", "gpt2")
-        assert sum(map(len, streams[:2])) == count
-
-
 def test_what_is_no_raw_file(raw_file, tmp_path):
     out = tmp_path / "out"
     with pytest.raises(ValueError, match="3 files; --raw takes one, or"):
@@ -354,16 +298,6 @@ def test_batches_and_separators(monkeypatch):
     documents = text.split("<|endoftext|>")[1:]
     assert all(d.count("piece") == 2 for d in documents)
     assert [batch[-1][0] for batch in batches] == [place for *_, place in found]
-
-
-def test_reading_does_not_run_ahead(monkeypatch):
-    monkeypatch.setattr(module, "BATCH_CHARACTERS", 10)
-    seen = []
-    pieces = (seen.append(piece) or piece for piece in PIECES)
-    results = encode_in_order(partial(encode_batch, GPT2Tokenizer(), None, 0.1), batched(pieces), 2)
-    next(results)
-    assert len(seen) < 20
-    results.close()
 
 
 def test_preparing_does_not_load_torch():

@@ -7,7 +7,6 @@ import ast
 import re
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -103,14 +102,6 @@ def test_a_step_passes_over_the_logits_once(monkeypatch):
     assert Counter(passes) > Counter(["mm", "_to_copy", "_log_softmax"])
 
 
-def test_no_fp32_tensor_is_as_large_as_the_logits(monkeypatch):
-    monkeypatch.setattr(cpu, "CHUNK", 2**16)
-    logits = BATCH * CONFIG.block_size * CONFIG.vocab_size
-    assert watched().largest_fp32 < logits / 3
-    plain(monkeypatch)
-    assert watched().largest_fp32 == logits
-
-
 @pytest.mark.parametrize(("seq", "is_gone"), [(1, False), (128, False), (200, False), (200, True)])
 def test_gradients_are_as_exact_as_pytorchs(seq, is_gone, monkeypatch):
     """Against fp32, with targets that are ignored and a part of the last tile."""
@@ -188,11 +179,6 @@ def test_a_packed_layer_rounds_a_row_alone_as_among_others(dtype, bias):
     torch.testing.assert_close(several, layer(x), rtol=2 * digits, atol=2 * digits)
     for rows in (1, 2, 4, 7):
         assert torch.equal(packed(x[:, :rows]), several[:, :rows])
-
-
-def test_without_onednns_operators_no_layer_is_packed(monkeypatch):
-    monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace())
-    assert cpu.packed_linear(torch.zeros(8, 4), None, torch.bfloat16) is None
 
 
 def private_names(tree: ast.Module) -> set[str]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import shutil
-import signal
 from pathlib import Path
 
 import pytest
@@ -77,21 +76,6 @@ def test_a_run_continues_from_the_one_before_and_ends_the_same(run, capsys):
         assert kept.read_bytes() == b"\0" * 100, "the corrupt one is kept"
 
 
-def test_a_damaged_one_does_not_count_among_those_to_keep(run):
-    """A run that stops before the corrupt step 12 keeps its new checkpoint."""
-    checkpoint.remove(folder_of(run) / "step_00000010")
-    (folder_of(run) / "step_00000012" / checkpoint.STATE).unlink()
-
-    def stop(row):
-        if row["step"] == 6:
-            signal.raise_signal(signal.SIGTERM)
-
-    result = train(dataclasses.replace(run, keep_checkpoints=1), on_step=stop)
-    assert not result.finished
-    assert steps_kept(run)[-1] == len(result.metrics) == 8
-    assert train(run).finished
-
-
 def test_where_none_is_good_nothing_is_overwritten(run, capsys):
     rows = (Path(run.run_dir) / "metrics.jsonl").read_bytes()
     for path in checkpoint.checkpoints(folder_of(run)):
@@ -151,28 +135,3 @@ def test_advice_reads_no_weights(run, hashed):
     assert hashed == [newest / checkpoint.STATE]
     (newest / checkpoint.STATE).write_text("{}")
     assert str(before) in run_module.nan_hint(Path(run.run_dir))
-
-
-@pytest.fixture
-def full_at():
-    """Return a function that limits the size of files, as if the disk were full."""
-    resource = pytest.importorskip("resource", reason="Windows has no limit on files' sizes")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-
-    def limit(size: int) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-
-    yield limit
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_metrics_that_cannot_be_written_are_named(tiny_run, full_at):
-    def fill(row):
-        if row["step"] == 7:
-            full_at((Path(tiny_run.run_dir) / "metrics.jsonl").stat().st_size + 10)
-
-    with pytest.raises(OSError, match=r"metrics\.jsonl: cannot be written \(.*from step_00000005"):
-        train(tiny_run, on_step=fill)
-    full_at(2**40)
-    result = train(dataclasses.replace(tiny_run, resume=True))
-    assert [row["step"] for row in result.metrics] == list(range(12))
