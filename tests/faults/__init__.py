@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import pickle
+import resource
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -338,3 +339,17 @@ def seal(folder: Path) -> None:
             if all(path.is_file() and path.stat().st_size < 2**30 for path in there):
                 files = {path.name: sha256(path) for path in there}
                 manifest.write_text(checkpoint.to_json(files))
+
+
+@contextlib.contextmanager
+def little_memory(megabytes: int = 400) -> Iterator[None]:
+    """Allow at most so much new memory within this block."""
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    statm = Path("/proc/self/statm")
+    if statm.exists():  # Linux, where the limit is kept, too
+        have = int(statm.read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (have + megabytes * 2**20, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)

@@ -14,9 +14,17 @@ from pathlib import Path
 import pytest
 
 from cs336_lib.config import UserError
-from tests.faults import HOSTILE, THINGS, Killed, Payload, Thing, disk_is_full, seal, watching
-
-MEGABYTE = 2**20
+from tests.faults import (
+    HOSTILE,
+    THINGS,
+    Killed,
+    Payload,
+    Thing,
+    disk_is_full,
+    little_memory,
+    seal,
+    watching,
+)
 
 
 @pytest.fixture(params=THINGS)
@@ -47,20 +55,6 @@ def put_back(folder: Path, copy: Path) -> None:
     """Replace a folder by its copy."""
     shutil.rmtree(folder)
     shutil.copytree(copy, folder, symlinks=True)
-
-
-@contextmanager
-def little_memory(megabytes: int = 400) -> Iterator[None]:
-    """Allow at most so much new memory within this block."""
-    limits = resource.getrlimit(resource.RLIMIT_AS)
-    statm = Path("/proc/self/statm")
-    if statm.exists():  # Linux, where the limit is kept, too
-        have = int(statm.read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (have + megabytes * MEGABYTE, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
 @contextmanager
