@@ -50,26 +50,26 @@ def test_a_folder_replaces_what_a_kill_left_and_no_full_folder(tmp_path):
 # --- locks
 
 HOLD = """
-import sys, time
+import sys
 from pathlib import Path
 from cs336_lib.io import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
-    time.sleep(float(sys.argv[2]))
+    sys.stdin.read()  # until this process is killed
 """
 
 
-def holder(lock: Path, seconds: float) -> subprocess.Popen:
+def holder(lock: Path) -> subprocess.Popen:
     """Start a process that holds the lock."""
-    command = [sys.executable, "-c", HOLD, str(lock), str(seconds)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    command, pipe = [sys.executable, "-c", HOLD, str(lock)], subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
     assert process.stdout.readline() == "held\n"
     return process
 
 
 def test_a_lock_is_refused_in_one_line_and_released_by_a_kill(tmp_path):
     lock = tmp_path / "lock"
-    with holder(lock, 60) as first:
+    with holder(lock) as first:
         with (
             pytest.raises(ValueError, match="another process holds this lock; wait") as error,
             locked(lock, timeout=0.2),

@@ -136,32 +136,27 @@ def test_compiling_that_fails_gives_its_reason(monkeypatch):
         assert hardware.why_not_compiled(CPU).startswith(reason)
 
 
-@pytest.mark.parametrize(
-    ("policy", "first", "threads"),
-    [
-        (None, "torch", 2),  # OpenMP read no policy, so its threads spin
-        (None, "cs336_lib", 1),
-        ("passive", "torch", 1),  # OpenMP takes small letters, too
-        ("PASSIVE", "torch", 1),
-        ("ACTIVE", "torch", 2),
-    ],
-)
-def test_threads_sleep_only_if_openmp_was_told_in_time(policy, first, threads):
-    program = (
-        f"import {first}, os, torch\n"
-        "from cs336_lib.system import hardware\n"
-        "os.environ['OMP_WAIT_POLICY'] = 'PASSIVE'  # too late for OpenMP\n"
-        "torch.set_num_threads(2)\n"
-        "with hardware.threads_for(1):\n"
-        "    print(torch.get_num_threads())"
-    )
-    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
-    environment = {key: value for key, value in os.environ.items() if key not in names}
-    environment |= {"OMP_WAIT_POLICY": policy} if policy else {}
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
-    )
-    assert int(done.stdout) == threads
+def test_threads_sleep_only_if_openmp_was_told_in_time():
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "CUBLAS_WORKSPACE_CONFIG")
+    for policy, first, found in (
+        (None, "torch", "2 PASSIVE None :4096:8"),  # OpenMP read no policy, so its threads spin
+        (None, "cs336_lib", "1 PASSIVE 1000 :4096:8"),
+        ("passive", "cs336_lib", "1 passive 1000 :4096:8"),  # OpenMP takes small letters, too
+        ("ACTIVE", "cs336_lib", "2 ACTIVE None :4096:8"),
+    ):
+        program = (
+            f"import {first}, os, sys, torch\n"
+            "from cs336_lib.system import hardware\n"
+            "os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')  # too late for OpenMP\n"
+            "torch.set_num_threads(2)\n"
+            "with hardware.threads_for(1):\n"
+            f"    print(torch.get_num_threads(), *(os.environ.get(name) for name in {names}))"
+        )
+        environment = {key: value for key, value in os.environ.items() if key not in names}
+        environment |= {"OMP_WAIT_POLICY": policy} if policy else {}
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        assert done.stdout.strip() == found
 
 
 def test_memory_is_what_the_control_groups_leave(machine):

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from cs336_lib.config import TrainConfig
 from cs336_lib.data.prepare import prepare
 from cs336_lib.data.shards import open_shard, write_shard
-from cs336_lib.data.tokenizer import load_tokenizer
+from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer, load_tokenizer, save_tokenizer
 from cs336_lib.io import locked
-from cs336_lib.training import job
+from cs336_lib.training import checkpoint, job
 from cs336_lib.training.loop import train
 
 LETTERS = "To be, or not to be, that is the question:\n"
@@ -62,8 +63,17 @@ def stop_after(steps: int):
 # --- other data than the run was trained on
 
 
-def test_other_data_of_the_same_alphabet_is_refused(tiny_run):
+def test_other_data_or_another_tokenizer_is_refused(tiny_run):
     train(tiny_run)
+    path = Path(tiny_run.run_dir) / "tokenizer.json"
+    own, kept = load_tokenizer(path), path.read_text()
+    others = (own.alphabet[:-1], own.alphabet[:-1] + chr(0x10FFFF))  # fewer ids, and as many
+    for other in (GPT2Tokenizer(), *map(CharTokenizer, others)):
+        save_tokenizer(other, path)
+        refused(resumed(tiny_run), r"tokenizer.json isn't the tokenizer of .*prepared; resume")
+        with pytest.raises(ValueError, match="isn't the tokenizer of this model, which has"):
+            checkpoint.load_run(path.parent, torch.device("cpu"))
+    path.write_text(kept)
     for part in ("train", "val"):
         shard = Path(tiny_run.train_data) / f"{part}_000000.bin"
         ids = np.array(open_shard(shard))
@@ -127,14 +137,14 @@ def test_a_resumed_run_does_without_the_weights_it_began_with(tiny_run, tmp_path
 # --- before anything is written
 
 
-@pytest.mark.parametrize("part", ["train", "val"])
-def test_an_id_outside_the_vocabulary_is_found_before_the_folder_is_made(tiny_run, part):
-    shard = Path(tiny_run.train_data) / f"{part}_000000.bin"
-    ids = np.array(open_shard(shard))
-    write_shard(shard, np.where(np.arange(len(ids)) % 7 == 5, 60_000, ids))
+def test_an_id_outside_the_vocabulary_is_found_before_the_folder_is_made(tiny_run):
     late = dataclasses.replace(tiny_run, eval_every=0)
-    refused(late, rf"{part}_000000\.bin, token \d+: id 60000")
-    write_shard(shard, ids)
+    for part in ("train", "val"):
+        shard = Path(tiny_run.train_data) / f"{part}_000000.bin"
+        ids = np.array(open_shard(shard))
+        write_shard(shard, np.where(np.arange(len(ids)) % 7 == 5, 60_000, ids))
+        refused(late, rf"{part}_000000\.bin, token \d+: id 60000")
+        write_shard(shard, ids)
     assert train(late).finished  # the same command
 
 
@@ -161,19 +171,20 @@ def test_validation_reads_ahead_what_it_will_read_and_no_more(tiny_run, monkeypa
 # --- one run at a time
 
 HOLD = """
-import sys, time
+import sys
 from pathlib import Path
 from cs336_lib.io import locked
 with locked(Path(sys.argv[1], ".lock")):
     print("held", flush=True)
-    time.sleep(100)
+    sys.stdin.read()  # until this process is killed
 """
 
 
 def test_a_run_in_a_folder_that_another_process_writes_to_is_refused(tiny_run):
     train(tiny_run, on_step=stop_after(6))
     command = [sys.executable, "-c", HOLD, tiny_run.run_dir]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as other:
         assert other.stdout.readline() == "held\n"
         refused(resumed(tiny_run), "another process holds this lock")
         other.kill()
