@@ -123,21 +123,6 @@ def test_a_log_that_cannot_be_written_ends_nothing(monkeypatch):
         assert ended.value.code == 2
 
 
-def test_a_bar_is_as_wide_as_the_terminal(monkeypatch):
-    log = io.StringIO()
-    log.isatty = lambda: True
-    monkeypatch.setattr(sys, "stderr", log)
-    list(Bar(range(3), desc="wide", delay=0, leave=True))
-    assert "wide: 100%" in log.getvalue()
-    assert "█" in log.getvalue() or "#" in log.getvalue()
-    log.fileno = lambda: 99
-    monkeypatch.setattr(os, "get_terminal_size", lambda fd: os.terminal_size((41, fd)))
-    list(Bar(range(3), desc="narrow", delay=0, leave=True, postfix="x" * 99))
-    line = log.getvalue().rpartition("\r")[2].rstrip("\n")
-    assert line.startswith("narrow")
-    assert len(line) == 40
-
-
 @pytest.fixture
 def clock(monkeypatch) -> list[float]:
     """The bar's clock in seconds, which a test can change to let time pass."""
@@ -179,13 +164,6 @@ def displays(monkeypatch) -> list[list[str]]:
 
     monkeypatch.setattr("IPython.display.display", display)
     return found
-
-
-def test_a_notebook_has_a_bar_that_is_not_on_stderr(displays, capsys):
-    list(Bar(range(3), desc="<b> in a cell", delay=0, leave=True))
-    (states,) = displays
-    assert "&lt;b&gt; in a cell: 100%|" in states[-1]
-    assert capsys.readouterr().err == ""
 
 
 def test_a_bar_of_a_notebook_disappears(displays, clock):

@@ -71,20 +71,6 @@ def tokens(folder, part):
     return np.concatenate([open_shard(path) for path in sorted(folder.glob(f"{part}_*.bin"))])
 
 
-def test_documents_go_whole_to_one_part(corpus, tmp_path):
-    counts = prepare(corpus, tmp_path / "out", val_fraction=0.2)
-    found = {}
-    for part in ("train", "val"):
-        ids = tokens(tmp_path / "out", part)
-        assert len(ids) == counts[part]
-        assert ids[0] == END
-        found[part] = GPT2Tokenizer().decode(ids.tolist()).split("<|endoftext|>")[1:]
-    assert sorted(found["train"] + found["val"]) == sorted(WORDS)
-    assert len(found["val"]) == 12
-    for part in found.values():
-        assert part == [words for words in WORDS if words in part]  # in their order
-
-
 def test_rows_without_a_text_are_skipped_and_counted(tmp_path, capsys):
     lines = [json.dumps({"text": words}) for words in WORDS]
     (tmp_path / "clean.jsonl").write_text("\n".join([*lines[:7], '{"text": ""}', *lines[7:]]))
@@ -100,26 +86,6 @@ def test_rows_without_a_text_are_skipped_and_counted(tmp_path, capsys):
     (tmp_path / "nulls.jsonl").write_text('{"text": null}\n' * 3)
     with pytest.raises(ValueError, match="more text needed; 3 rows without a text were skipped"):
         prepare(tmp_path / "nulls.jsonl", tmp_path / "nulls")
-
-
-def test_a_folder_says_how_to_name_its_files(tmp_path):
-    folder = tmp_path / "my texts"
-    folder.mkdir()
-    with pytest.raises(ValueError, match="my texts: an empty folder; name files"):
-        prepare(folder, tmp_path / "out")
-    for name in ("README.md", "a.txt", "b.txt"):
-        (folder / name).write_text(TEXT)
-    with pytest.raises(
-        ValueError, match=r"a folder; name its files, such as .*/'?\*\.txt"
-    ) as error:
-        prepare(folder, tmp_path / "out")
-    pattern = str(error.value).partition("such as ")[2]
-    shell = f"printf '%s\\n' {pattern}"
-    listed = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True).stdout
-    assert listed.splitlines() == [str(folder / "a.txt"), str(folder / "b.txt")]
-    prepare(folder / "a.txt", tmp_path / "prepared")
-    with pytest.raises(ValueError, match="has shards already; `cs336 train` reads it"):
-        prepare(tmp_path / "prepared", tmp_path / "out")
 
 
 def test_shards_are_full_and_hold_the_same(corpus, text_file, tmp_path, small_pieces):

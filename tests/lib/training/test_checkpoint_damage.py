@@ -8,7 +8,6 @@ import pytest
 
 from cs336_lib.io import sha256
 from cs336_lib.training import checkpoint
-from cs336_lib.training import run_folder as run_module
 from cs336_lib.training.loop import train
 
 FILES = (checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.STATE, checkpoint.MANIFEST)
@@ -127,11 +126,3 @@ def test_a_damaged_optimizer_stops_a_resume_but_not_sampling(run, hashed, capsys
     with pytest.raises(ValueError, match="all checkpoints are corrupt"):
         train(run)
     assert capsys.readouterr().err.count("optimizer.safetensors has another checksum") == 2
-
-
-def test_advice_reads_no_weights(run, hashed):
-    newest, before = checkpoint.checkpoints(folder_of(run))[::-1][:2]
-    assert str(newest) in run_module.nan_hint(Path(run.run_dir))
-    assert hashed == [newest / checkpoint.STATE]
-    (newest / checkpoint.STATE).write_text("{}")
-    assert str(before) in run_module.nan_hint(Path(run.run_dir))

@@ -148,26 +148,6 @@ def test_an_id_outside_the_vocabulary_is_found_before_the_folder_is_made(tiny_ru
     assert train(late).finished  # the same command
 
 
-def test_validation_reads_ahead_what_it_will_read_and_no_more(tiny_run, monkeypatch):
-    from cs336_lib.data.shards import ShardFile
-
-    shard = Path(tiny_run.train_data) / "val_000000.bin"
-    write_shard(shard, np.arange(100_000) % 5)
-    read = 0
-    honest = ShardFile.__getitem__
-
-    def counted(self, wanted):
-        nonlocal read
-        read += (wanted.stop - wanted.start) * (self.path == shard)
-        return honest(self, wanted)
-
-    monkeypatch.setattr(ShardFile, "__getitem__", counted)
-    train(dataclasses.replace(tiny_run, eval_every=0))
-    fingerprint = -(-100_000 // 4096) * 4096
-    once = 8 * 9  # 64 tokens in windows of 8, and their targets
-    assert read == fingerprint + 2 * once
-
-
 # --- one run at a time
 
 HOLD = """
@@ -228,11 +208,3 @@ def test_a_run_begun_in_the_folder_while_this_one_got_ready_is_left_alone(tiny_r
 
 
 # --- a finished run whose metrics are lost
-
-
-def test_the_validation_loss_of_a_run_without_metrics(tiny_run):
-    first = train(tiny_run)
-    (Path(tiny_run.run_dir) / "metrics.jsonl").unlink()
-    again = train(resumed(tiny_run))
-    assert again.metrics == []
-    assert again.val_loss == first.val_loss

@@ -5,9 +5,7 @@ import math
 import signal
 import subprocess
 import sys
-import weakref
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,14 +59,6 @@ def test_it_learns_and_writes_what_it_promises(tiny_run, either_cpu, capsys):
         assert word in banner
 
 
-def test_a_peak_that_is_unknown_is_said_once(tiny_run, monkeypatch, capsys):
-    monkeypatch.setattr(hardware, "peak_flops", lambda *_: (None, "unknown peak in tf32"))
-    train(tiny_run)
-    text = capsys.readouterr().out
-    assert "fp32 (unknown peak in tf32)" in text
-    assert "expected   unknown (no peak FLOP/s known for this device)" in text
-
-
 def test_what_a_step_keeps_counts_as_memory(tiny_run, monkeypatch):
     shape = tiny_run.model_config(vocab_size=20)
     parameters = accounting.count_parameters(shape)
@@ -91,23 +81,6 @@ def test_a_small_model_gets_one_thread(tiny_run, monkeypatch):
     finally:
         torch.set_num_threads(before)
     assert set(seen) == {1}
-
-
-def test_memory_is_given_back_after_the_optimizer_is_gone(tiny_run, monkeypatch):
-    made, alive = [], []
-
-    def remember(*arguments):
-        optimizer = make(*arguments)
-        made.append(weakref.ref(optimizer))
-        return optimizer
-
-    make = job_module.make_optimizer
-    monkeypatch.setattr(job_module, "make_optimizer", remember)
-    libc = SimpleNamespace(mallopt=lambda *_: 1, malloc_trim=lambda _: alive.append(made[0]()))
-    monkeypatch.setattr(hardware, "ctypes", SimpleNamespace(CDLL=lambda _: libc))
-    monkeypatch.setattr(hardware.platform, "libc_ver", lambda: ("glibc", "2.36"))
-    train(tiny_run)
-    assert alive == [None]
 
 
 @pytest.mark.parametrize("stop_after", [5, 7])
@@ -438,20 +411,6 @@ def test_what_is_no_spike():
     assert not is_spike(None, level)
     row = {"train_loss": 9.0, "spike": True, "lr": 1e-3, "tokens_per_sec": 5.0, "mfu": None}
     assert summary(row).startswith("loss 9.000 (spike), ")
-
-
-def test_rows_written_in_groups_are_the_same(tiny_run, tmp_path, monkeypatch):
-    every = train(tiny_run)
-    waits = []
-    monkeypatch.setattr(hardware, "synchronize", lambda device: waits.append(device))
-    config = dataclasses.replace(tiny_run, run_dir=str(tmp_path / "groups"), log_every=6)
-    config = dataclasses.replace(config, eval_every=6, checkpoint_every=0)
-    groups = train(config)
-    assert [row["step"] for row in groups.metrics] == list(range(12))
-    for one, other in zip(every.metrics, groups.metrics, strict=True):
-        for name in ("tokens", "train_loss", "lr", "grad_norm"):
-            assert one[name] == other[name]
-    assert len(waits) == 1 + 2 * 2  # before the first step, and around the writing of each group
 
 
 class HostReads(TorchDispatchMode):
