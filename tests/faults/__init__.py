@@ -9,7 +9,6 @@ import errno
 import json
 import os
 import pickle
-import resource
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -344,6 +343,8 @@ def seal(folder: Path) -> None:
 @contextlib.contextmanager
 def little_memory(megabytes: int = 400) -> Iterator[None]:
     """Allow at most so much new memory within this block."""
+    import resource  # not on Windows
+
     limits = resource.getrlimit(resource.RLIMIT_AS)
     statm = Path("/proc/self/statm")
     if statm.exists():  # Linux, where the limit is kept, too

@@ -2,10 +2,8 @@
 
 import os
 import random
-import resource
 import shutil
 import stat
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -25,6 +23,8 @@ from tests.faults import (
     seal,
     watching,
 )
+
+resource = pytest.importorskip("resource", reason="Windows has no limits of resources")
 
 
 @pytest.fixture(params=THINGS)
@@ -222,9 +222,6 @@ def test_the_payloads_are_live(tmp_path):
     assert Payload(marker).__reduce__()[1] == (f"touch {marker}",)
 
 
-needs_folder_sync = pytest.mark.skipif(sys.platform == "win32", reason="Windows syncs no folders")
-
-
 class Disk:
     """Record of each file's and folder's content when it was last synced."""
 
@@ -262,7 +259,6 @@ class Disk:
         return self.synced.get(path.stat().st_ino) == held
 
 
-@needs_folder_sync
 def test_everything_is_synced_before_it_gets_its_name(thing, folder, monkeypatch):
     disk = Disk(monkeypatch)
     for version in (1, 2, 2):  # the last one takes the place of another

@@ -25,6 +25,8 @@ from cs336_lib.io import JSON_BYTES
 from cs336_lib.training import checkpoint
 from tests.faults import little_memory, seal, write_checkpoint, write_exported
 
+pytest.importorskip("resource", reason="Windows has no limits of resources")
+
 
 @contextlib.contextmanager
 def refused(message: str | None = None) -> Iterator[None]:
