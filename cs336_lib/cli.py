@@ -133,7 +133,7 @@ class Eval:
         from cs336_lib.data.loader import Loader
         from cs336_lib.evals import hellaswag, loss
         from cs336_lib.system import hardware, processes
-        from cs336_lib.training import subject
+        from cs336_lib.training import job
 
         for name in ("eval_tokens", "micro_batch_size"):
             value = getattr(self, name)
@@ -145,9 +145,9 @@ class Eval:
         device = hardware.select_device(self.device, local_rank)
         with processes.process_group(device) as world:
             if self.run_dir:
-                judged = subject.of_run(self.run_dir, device)
+                judged = job.subject_of_run(self.run_dir, device)
             else:
-                judged = subject.of_hugging_face(self.model, device, self.val_data)
+                judged = job.subject_of_hugging_face(self.model, device, self.val_data)
             model, tokenizer = judged.model, judged.tokenizer
             block_size = model.config.block_size
             examples = hellaswag.load_examples(self.hellaswag, tokenizer) if self.hellaswag else []

@@ -67,7 +67,7 @@ def passes(trial: Job) -> Passes:
     """Measure a step with one full micro-batch, and one with three small ones of random tokens."""
     config = trial.config
     size = (2, config.micro_batch_size, config.block_size)
-    x, y = torch.randint(trial.raw_model.config.vocab_size, size, device=trial.place.device)
+    x, y = torch.randint(trial.model.config.vocab_size, size, device=trial.place.device)
     (whole,) = step_parts(trial, x, y, 1)
     few = min(FEW_TOKENS, x.size(1))
     first, later, last = step_parts(trial, x[:1, :few], y[:1, :few], 3)

@@ -110,7 +110,7 @@ class StepLog:
         job = run.job
         self.run, self.is_main, self.done = run, job.place.world.is_main, run.steps.start
         self.listeners = [send for send in listeners if send and self.is_main]
-        self.flops_per_token = accounting.train_flops_per_token(job.raw_model.config)
+        self.flops_per_token = accounting.train_flops_per_token(job.model.config)
         peak = hardware.peak_flops(job.place.device, job.place.dtype)[0]
         self.peak = peak and peak * job.place.world.size  # None where it is unknown
         self.pending: list[dict[str, Any]] = []

@@ -182,7 +182,7 @@ def trial(config: TrainConfig, least: float = 0.0) -> tuple[float, int, int]:
                 times.append(time.perf_counter() - begun)
                 if len(times) >= TRIALS and sum(times) > least:
                     break
-            parameters = accounting.count_parameters(run.job.raw_model.config)
+            parameters = accounting.count_parameters(run.job.model.config)
             return statistics.mean(times[PREPARING:]), parameters, len(run.data.train.stream)
 
 
