@@ -14,8 +14,8 @@ from cs336_lib.bill.simulate import Cluster, Step, Workload, simulate
 from cs336_lib.bill.text import training_length
 from cs336_lib.bill.traffic import Layout, Schedule
 from cs336_lib.config import UserError
+from cs336_lib.formatting import digits, duration, gigabytes, short
 from cs336_lib.system.datasheets import DATASHEET, LINKS
-from cs336_lib.text import digits, duration, gigabytes, short
 
 MODELS = {published.title: published for published in models.models().values()}
 CLUSTERS = {  # device, link inside of a machine, link between machines

@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 from cs336_course.drawing import accounting as plots
 from cs336_course.widgets.widget import Explorer, Values, View, choice, slider, table, tag
 from cs336_lib import accounting
+from cs336_lib.formatting import digits, duration, gigabytes, short
 from cs336_lib.system.hardware import DATASHEET
-from cs336_lib.text import digits, duration, gigabytes, short
 
 PARAMETERS = {
     short(n): n

@@ -11,8 +11,8 @@ from cs336_course.widgets.widget import Explorer, Values, View, choice, slider, 
 from cs336_lib import accounting
 from cs336_lib.bill.models import models
 from cs336_lib.bill.text import training_length
+from cs336_lib.formatting import digits, duration, short
 from cs336_lib.system.hardware import DATASHEET
-from cs336_lib.text import digits, duration, short
 
 KEYS = ("gpt2", "gpt2-large", "gpt2-xl", "llama3-8b", "llama3-70b", "llama3-405b")
 MODELS = {models()[key].title: models()[key].architecture for key in KEYS}

@@ -20,7 +20,6 @@ LOOKED_AT = (
     "index",
     "README",
     "docs/symptoms",
-    "docs/board",
     "docs/measurements",
     "search",
     f"notebooks/{NAMES[0]}",

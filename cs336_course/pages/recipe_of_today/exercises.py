@@ -20,7 +20,7 @@ from cs336_course.engine.task import printed
 from cs336_course.learner.study import SHIPPED
 from cs336_course.shared.model_of_today import rotate
 from cs336_lib.config import GPTConfig
-from cs336_lib.optim import orthogonalized
+from cs336_lib.muon import orthogonalized
 
 NOTEBOOK = "side_trips/recipe_of_today"
 

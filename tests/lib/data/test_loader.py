@@ -184,17 +184,6 @@ def test_prefetched_keeps_order_and_raises_what_the_reader_raised():
         list(prefetched(breaks(), torch.device("cpu")))
 
 
-def test_prefetched_pins_contiguous_tensors(monkeypatch):
-    batch = Loader(stream_of(1000), 10, 1000, seed=0).batch(0, 4)
-    assert not batch[0].is_contiguous()  # CUDA copies a strided tensor through pageable memory
-    pinned = []
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor)
-    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *_, **__: tensor)
-    (moved,) = prefetched([batch], torch.device("cuda"))
-    assert [tensor.is_contiguous() for tensor in pinned] == [True, True]
-    assert all(torch.equal(a, b) for a, b in zip(batch, moved, strict=True))
-
-
 @pytest.mark.parametrize(("kind", "pinned"), [("mps", False), ("cuda", True)])
 def test_a_copy_that_nobody_waits_for_needs_pinned_memory(monkeypatch, kind, pinned):
     """The source of such a copy is freed in the next iteration."""
@@ -247,15 +236,6 @@ def test_shards_of_another_tokenizer_are_refused(prepared):
         with pytest.raises(ValueError, match=message) as error:
             open_data(*arguments)
         assert "\n" not in str(error.value)
-
-
-def test_shards_of_the_same_tokenizer_are_read_by_a_pattern_too(prepared):
-    train, _, made = open_data("dg/train_*.bin", "dg/val_*.bin", "gpt2")
-    assert (len(train) > 0, made.name) == (True, "gpt2")
-    for val_data in ("da/val_*.bin", "da"):
-        assert open_data("da", val_data, "char")[1].names == ["da/val_000000.bin"]
-    (Path("dg") / "tokenizer.json").write_text('{"version": "1.0", "model": {}}')
-    open_data("dg/train_*.bin", "dg/val_*.bin", "gpt2")  # a file of Hugging Face's says nothing
 
 
 def test_missing_data_is_named_with_the_folder_searched(tmp_path, monkeypatch):
