@@ -169,7 +169,7 @@ def test_no_damage_passes_unnoticed(thing, folder, capsys):
             seen += found != right
         path.write_bytes(good)
     assert thing.read(folder) == right
-    assert seen + len(said) > 20
+    assert seen + len(said) > 5
     assert not any("\n" in line for line in said)
 
 
