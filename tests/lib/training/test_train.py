@@ -454,7 +454,7 @@ def test_nan_between_two_looks_stops_at_its_step(poisoned, monkeypatch, optimize
         train(config)
     rows = read_metrics(Path(poisoned.run_dir) / "metrics.jsonl")
     assert [row["step"] for row in rows] == list(range(6))
-    # With 5, steps 6 to 8 ran before the host looked. They changed neither weights nor optimizer state.
+    # With 5, steps 6 to 8 ran before the host looked. No weight and no state has changed.
     [job] = jobs
     saved = weights(poisoned.run_dir)
     now = checkpoint.model_tensors(job.model)
