@@ -411,6 +411,8 @@ def test_what_is_no_spike():
     assert not is_spike(None, level)
     row = {"train_loss": 9.0, "spike": True, "lr": 1e-3, "tokens_per_sec": 5.0, "mfu": None}
     assert summary(row).startswith("loss 9.000 (spike), ")
+    row = row | {"train_loss": None, "spike": False}
+    assert summary(row) == "skipped, lr 1.0e-03, 5 tok/s"
 
 
 class HostReads(TorchDispatchMode):
