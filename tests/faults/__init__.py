@@ -308,9 +308,9 @@ def folder_instead(path: Path, marker: Path) -> None:
 
 
 def holes(path: Path, marker: Path) -> None:
-    """Make it a terabyte, of which nothing is on the disk."""
+    """Make it so large that two copies don't fit, with nothing of it on the disk."""
     path.write_bytes(b"{")
-    os.truncate(path, 2**40)
+    os.truncate(path, 300 * 2**20)
 
 
 # What a stranger may put in place of each file.

@@ -3,6 +3,7 @@
 The counts are the same on a CPU without native bf16, where only the time differs.
 """
 
+import dataclasses
 from collections import Counter
 from typing import Any
 
@@ -181,3 +182,12 @@ def test_a_step_needs_less_memory_than_accounting_predicts():
         model(x, y).backward()
     peak = sum(accounting.peak_memory(CONFIG, BATCH, optimizer="sgd", autocast=True).values())
     assert live.peak < 0.95 * peak
+
+
+def test_dropout_is_pytorchs():
+    config = dataclasses.replace(CONFIG, dropout=0.5)
+    attention = cpu.accelerate(GPT(config)).transformer.h[0].attn
+    x = torch.randn(2, 16, config.n_embd)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert 0.4 < (attention(x) == 0).float().mean() < 0.6
+        assert not (attention.eval()(x) == 0).any()

@@ -411,6 +411,8 @@ def test_what_is_no_spike():
     assert not is_spike(None, level)
     row = {"train_loss": 9.0, "spike": True, "lr": 1e-3, "tokens_per_sec": 5.0, "mfu": None}
     assert summary(row).startswith("loss 9.000 (spike), ")
+    row = row | {"train_loss": None, "spike": False}
+    assert summary(row) == "skipped, lr 1.0e-03, 5 tok/s"
 
 
 class HostReads(TorchDispatchMode):
@@ -442,17 +444,19 @@ def test_the_host_reads_no_value_between_logged_steps(tiny_run, monkeypatch):
             assert counts == [reads] * 12, (optimizer, log_every)
 
 
+@pytest.mark.parametrize("log_every", [1, 5])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_nan_between_two_looks_stops_at_its_step(poisoned, monkeypatch, optimizer):
+def test_nan_between_two_looks_stops_at_its_step(poisoned, monkeypatch, optimizer, log_every):
     jobs = []
     honest = job_module.Job
     monkeypatch.setattr(job_module, "Job", lambda *a: jobs.append(honest(*a)) or jobs[-1])
-    config = dataclasses.replace(poisoned, log_every=5, checkpoint_every=6, optimizer=optimizer)
+    changes = {"log_every": log_every, "checkpoint_every": 6, "optimizer": optimizer}
+    config = dataclasses.replace(poisoned, **changes)
     with pytest.raises(FloatingPointError, match="step 6: loss inf"):
         train(config)
     rows = read_metrics(Path(poisoned.run_dir) / "metrics.jsonl")
     assert [row["step"] for row in rows] == list(range(6))
-    # Steps 6 to 8 ran before the host looked, and changed neither weights nor optimizer state.
+    # With 5, steps 6 to 8 ran before the host looked. No weight and no state has changed.
     [job] = jobs
     saved = weights(poisoned.run_dir)
     now = checkpoint.model_tensors(job.model)
