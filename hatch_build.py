@@ -28,7 +28,7 @@ class NotebooksHook(BuildHookInterface):
         self.folder = Path(tempfile.mkdtemp(prefix="notebooks_"))
         source, repository = Path(self.root) / "notebooks", self.metadata.core.urls["Repository"]
         shutil.copyfile(source / "rise.css", self.folder / "rise.css")
-        for path in source.glob("*.ipynb"):
+        for path in source.rglob("*.ipynb"):
             notebook = json.loads(path.read_text(encoding="utf-8"))
             for cell in notebook["cells"]:
                 if cell["cell_type"] == "code":

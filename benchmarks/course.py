@@ -18,7 +18,7 @@ import torch
 import tyro
 
 from benchmarks import common
-from cs336_course.demos import stopwatch
+from cs336_course.shared import stopwatch
 from cs336_lib.config import UserError
 
 IMPORTS = {

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from benchmarks import common, engines
 from benchmarks import peers as models
-from cs336_course.demos import stopwatch
+from cs336_course.shared import stopwatch
 from cs336_lib import accounting
 from cs336_lib.config import GPTConfig, UserError
 from cs336_lib.model import GPT

@@ -34,10 +34,18 @@ import torch
 import tyro
 
 from benchmarks import common, generate, train_step
-from cs336_course.demos import speed_ladder, stopwatch
-from cs336_course.demos.activation_memory import SavedTensors
-from cs336_course.demos.ladder_step import Parts, Settings, Shape, Step, shape_for, training_batch
 from cs336_course.one_file import assemble
+from cs336_course.pages.gpt2_speed import speed_ladder
+from cs336_course.pages.gpt2_speed.ladder_step import (
+    Parts,
+    Settings,
+    Shape,
+    Step,
+    shape_for,
+    training_batch,
+)
+from cs336_course.shared import stopwatch
+from cs336_course.shared.activation_memory import SavedTensors
 from cs336_lib import accounting
 from cs336_lib.bill import here
 from cs336_lib.config import PRESETS, GPTConfig, TrainConfig, UserError
@@ -295,7 +303,7 @@ def missing(
             print(f"\n{name}", flush=True)
             yield name, measured(partial(run_part, PARTS[name], *arguments))
     if "notebooks" in parts:
-        paths = [path for path in sorted(NOTEBOOKS.glob("*.ipynb")) if is_missing(path.stem)]
+        paths = [path for path in sorted(NOTEBOOKS.rglob("*.ipynb")) if is_missing(path.stem)]
         with ThreadPoolExecutor(workers()) as pool:
             jobs = [pool.submit(measured, partial(run_notebook, path)) for path in paths]
             for path, job in zip(paths, jobs, strict=True):

@@ -22,7 +22,7 @@ import torch
 import tyro
 
 from benchmarks import common
-from cs336_course.demos import stopwatch
+from cs336_course.shared import stopwatch
 from cs336_lib.config import UserError
 from cs336_lib.data.loader import Loader
 from cs336_lib.data.shards import HEADER_BYTES, TokenStream, write_shard

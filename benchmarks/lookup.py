@@ -23,7 +23,7 @@ import tyro
 from torch import Tensor
 
 from benchmarks import common
-from cs336_course.demos import stopwatch
+from cs336_course.shared import stopwatch
 from cs336_lib import sampling
 from cs336_lib.config import GPTConfig, UserError
 from cs336_lib.data.tokenizer import GPT2Tokenizer

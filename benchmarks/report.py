@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from benchmarks import common
 from benchmarks.texts import TEXTS
-from cs336_course.figures import gpt2_speed as plots
+from cs336_course.pages.gpt2_speed import pictures as plots
 
 BEGIN = "<!-- measured: python -m benchmarks.report -->"
 END = "<!-- end of what was measured -->"

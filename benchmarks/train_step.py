@@ -30,7 +30,7 @@ import tyro
 from torch import Tensor, nn
 
 from benchmarks import common, peers
-from cs336_course.demos import stopwatch
+from cs336_course.shared import stopwatch
 from cs336_lib import accounting
 from cs336_lib.config import GPTConfig, TrainConfig, UserError
 from cs336_lib.model import GPT

@@ -90,18 +90,19 @@ class Check:
 
 @dataclass(frozen=True)
 class Assemble:
-    """Assemble a training script from your solutions in notebooks 07 to 10 (and 09b)."""
+    """Assemble a training script from your solutions in notebooks 07 to 11 (and the side trips
+    on models and recipes of today)."""
 
     recipe: Literal["gpt2", "today"] = "gpt2"
-    """GPT-2's recipe, or that of notebook 09b."""
+    """GPT-2's recipe, or that of the side trip recipe_of_today."""
     out: Path | None = None
     """File to write (default: my_train_gpt2.py or my_train_gpt2_today.py)."""
     notebooks: Path | None = None
     """Folder with the notebooks (default: your copy)."""
     overwrite: bool = False
     """Replace the file if it exists."""
-    until: Literal["08", "10", ""] = ""
-    """Last notebook to take parts from (default: all). With 08, GPT-2's file trains on one
+    until: Literal["09", "11", ""] = ""
+    """Last notebook to take parts from (default: all). With 09, GPT-2's file trains on one
     device."""
 
     def run(self) -> None:

@@ -29,7 +29,7 @@ LICENSE = DATA / "smollm2_q4_1" / "LICENSE"
 
 TITLES = {"smollm2": "SmolLM2", "gpt2": "GPT-2"}
 VARIABLES = {"smollm2": "CS336_SMOLLM2", "gpt2": "CS336_GPT2"}
-NEEDED = {"07b_model_of_today.ipynb": "smollm2"}  # what a notebook can't run without
+NEEDED = {"model_of_today.ipynb": "smollm2"}  # what a notebook can't run without
 GPT2_FILES = ("config.json", "model.safetensors")
 GPT2_LINK = "gpt2.path"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from cs336_course.demos import recipe_runs
+from cs336_course.pages.gpt2_training import recipe_runs
 
 STEPS, WARMUP, SEEDS = 1600, 40, range(3)
 PEAKS = (0.004, 0.008, 0.016)

@@ -26,9 +26,9 @@ from pathlib import Path
 
 import torch
 
-from cs336_course.demos import recipe_of_today as today
-from cs336_course.demos import today_runs
-from cs336_course.demos.recipe_of_today import CHANGES, SIZES, Rates
+from cs336_course.pages.recipe_of_today import recipe_of_today as today
+from cs336_course.pages.recipe_of_today import today_runs
+from cs336_course.pages.recipe_of_today.recipe_of_today import CHANGES, SIZES, Rates
 
 TARGET = Path(__file__).with_name("today_runs.json")
 RACE = Path(__file__).parents[1] / "benchmarks" / "results" / "today.json"

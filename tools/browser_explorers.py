@@ -12,8 +12,8 @@ from typing import Any
 from matplotlib.colors import to_hex
 
 from cs336_course import widgets
-from cs336_course.figures import ruler, shapes
-from cs336_course.figures.accounting import FILLS
+from cs336_course.drawing import ruler, shapes
+from cs336_course.drawing.accounting import FILLS
 from cs336_course.widgets import budget, einsum, layout, number, pattern, price, writing
 from cs336_course.widgets.widget import Explorer, tag
 from cs336_course.widgets.widget import script as viewed

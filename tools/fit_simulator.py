@@ -14,8 +14,8 @@ import statistics
 from collections.abc import Collection
 from dataclasses import asdict, replace
 
-from cs336_course.demos import published_runs
-from cs336_course.demos.published_runs import PublishedStep
+from cs336_course.shared import published_runs
+from cs336_course.shared.published_runs import PublishedStep
 from cs336_lib.bill.simulate import Efficiency, simulate
 from cs336_lib.data.corpus import DATA
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from cs336_course.figures.course import COURSE, Lecture
+from cs336_course.drawing.course import COURSE, Lecture
 from cs336_course.widgets import price
 from tools import browser_explorers, thumbnails
 
@@ -60,7 +60,9 @@ def landing(template: str, notebooks: Path, folder: Path) -> str:
         picture = cover(notebooks / f"{lecture.name}.ipynb")
         (covers / f"{lecture.name}.webp").write_bytes(picture)
     cards = "\n".join(card(lecture, able[lecture.name]) for lecture in COURSE)
-    alt, png = thumbnails.chosen(notebooks / "04b_memory.ipynb", "Memory through one training step")
+    alt, png = thumbnails.chosen(
+        notebooks / "side_trips/memory.ipynb", "Memory through one training step"
+    )
     (folder / "memory.png").write_bytes(png)
     width = Image.open(io.BytesIO(png)).width // 2  # a stored figure is sharp at half its pixels
     url = tomllib.loads(Path("pyproject.toml").read_text())["project"]["urls"]["Repository"]

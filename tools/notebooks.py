@@ -14,8 +14,8 @@ from nbformat import NotebookNode
 from PIL import Image
 from tqdm import tqdm
 
+from cs336_course.drawing.course import save_map
 from cs336_course.fetch import lacks
-from cs336_course.figures.course import save_map
 from cs336_lib.io import TEMPORARY
 
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
@@ -101,7 +101,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Run notebooks and store their outputs.")
     parser.add_argument("paths", nargs="*", type=Path, help="default: all in notebooks/")
     named = parser.parse_args().paths
-    paths = named or sorted(Path("notebooks").glob("*.ipynb"))
+    paths = named or sorted(Path("notebooks").rglob("*.ipynb"))
     failed = False
     for path in tqdm(paths, unit="notebook"):
         if missing := lacks(path.name):

@@ -16,7 +16,7 @@ from nbformat.v4 import new_output
 from tqdm import tqdm
 from traitlets.config import Config
 
-from cs336_course.figures import shown
+from cs336_course.drawing import shown
 from cs336_course.learner import study
 from cs336_course.widgets.widget import HERE
 from cs336_lib.report import palette
@@ -208,7 +208,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("slides", "handout", "site"))
     what = parser.parse_args().what
-    notebooks = sorted(NOTEBOOKS.glob("*.ipynb"))
+    notebooks = sorted(NOTEBOOKS.rglob("*.ipynb"))
     folder = BUILD / what
     shutil.rmtree(folder, ignore_errors=True)
     {"slides": slides, "handout": handout, "site": site}[what](notebooks, folder)

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Mapping
 
-from cs336_course.demos import published_runs
+from cs336_course.shared import published_runs
 from cs336_lib import accounting
 from cs336_lib.bill.simulate import interval_of, simulate
 from cs336_lib.bill.stacks import STACKS

@@ -21,8 +21,8 @@ PREDICTION = "The explorer Your prediction"  # the cards of predictions look ali
 # The beginning of the alternative text of a figure that is clearer than the cover when it is small.
 CHOSEN = {
     "03_einops": "6 panels. Head 0",
-    "06c_bug_hunt": "Ten cases",
-    "09_gpt2_speed": "Five recipes",
+    "side_trips/bug_hunt": "Ten cases",
+    "10_gpt2_speed": "Five recipes",
 }
 
 
@@ -64,7 +64,7 @@ def thumbnail(png: bytes) -> Image.Image:
 def write(notebooks: Path = NOTEBOOKS, folder: Path = FOLDER) -> None:
     """Write a thumbnail for each notebook. It contains the alternative text of its figure."""
     folder.mkdir(parents=True, exist_ok=True)
-    for path in sorted(notebooks.glob("*.ipynb")):
+    for path in sorted(notebooks.rglob("*.ipynb")):
         alt, png = chosen(path)
         about = PngInfo()
         about.add_text("Description", alt)

@@ -12,7 +12,7 @@ from cs336_lib.config import UserError
 # The page renders every cell, so that the browser's search finds those that are out of view, and
 # JupyterLab doesn't ask about news.
 SETTINGS = Path(__file__).with_name("lab_settings")
-STYLE = Path(__file__).parents[1] / "figures" / "custom"  # JupyterLab asks for custom.css
+STYLE = Path(__file__).parents[1] / "drawing" / "custom"  # JupyterLab asks for custom.css
 AS_ROOT = """\
 As root, JupyterLab starts only if you say so, because whoever reaches its page can change the whole
 machine. On your own computer, use your own account. In a container or on a rented machine, run

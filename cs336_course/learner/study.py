@@ -20,6 +20,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
+from cs336_course.course import PAGES, SIDE_TRIPS
 from cs336_lib.config import UserError
 from cs336_lib.data.corpus import DATA
 from cs336_lib.io import locked, read_json, sha256, write_atomic
@@ -282,21 +283,23 @@ def originals(course: Path) -> list[Path]:
     Raises:
         UserError: If there are no notebooks.
     """
-    found = sorted(course.glob("[0-9][0-9]*_*.ipynb"))
+    paths = (course / f"{page.name}.ipynb" for page in PAGES)
+    found = [path for path in paths if path.exists()]
     if not found:
         raise UserError(f"{course}: no notebooks found; run this in the folder of the course")
     return found
 
 
 def here() -> Path:
-    """Return the folder of this kernel's notebook, which `%cd` doesn't change.
+    """Return the folder of the course that has this kernel's notebook; `%cd` doesn't change it.
 
     Outside a notebook, it is the current folder.
     """
     from IPython.core.getipython import get_ipython  # opening the course doesn't need it
 
     shell = get_ipython()
-    return Path(shell.starting_dir) if shell else Path.cwd()
+    folder = Path(shell.starting_dir) if shell else Path.cwd()
+    return folder.parent if folder.name == SIDE_TRIPS else folder
 
 
 def record(folder: Path, name: str, verdict: str, said: str = "", cell: str = "") -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from cs336_course.course import SIDE_TRIPS, page_of
 from cs336_course.learner import study
 from cs336_course.one_file import answers, cell_slice
 from cs336_course.one_file.answers import UNTOUCHED
@@ -91,7 +92,7 @@ class Notebook:
     @cached_property
     def checks(self) -> str:
         """Module of the checks."""
-        line = r"from (cs336_course\.\w+) import (\w+) as checks"
+        line = r"from (cs336_course\.[\w.]+) import (\w+) as checks"
         text = "\n".join("".join(cell["source"]) for cell in self.course)
         found = re.search(line, text)
         assert found is not None, f"notebook {self.number} of the course imports no checks"
@@ -149,7 +150,7 @@ def open_notebook(folder: Path | None, number: str) -> Notebook:
         FileNotFoundError: If `folder` doesn't have the notebook.
         UserError: If a file isn't a notebook.
     """
-    (course,) = study.SHIPPED.glob(f"{number}_*.ipynb")
+    course = study.SHIPPED / f"{page_of(number).name}.ipynb"
     place = folder or study.here()
     path = copy_of(course, place)
     if folder and path is None:
@@ -172,7 +173,9 @@ def copy_of(course: Path, place: Path) -> Path | None:
         is_copy = path.stem.startswith(stem) and not path.stem[len(stem) :][:1].isalpha()
         return path.stem == stem, is_copy, cell_slice.is_edited(path, course), path.stat().st_mtime
 
-    return max(place.glob(f"{stem.partition('_')[0]}_*.ipynb"), key=rank, default=None)
+    is_side_trip = course.parent.name == SIDE_TRIPS
+    pattern = f"{SIDE_TRIPS}/{stem}*.ipynb" if is_side_trip else f"{stem.partition('_')[0]}_*.ipynb"
+    return max(place.glob(pattern), key=rank, default=None)
 
 
 def read_notebook(

@@ -80,7 +80,7 @@ class Recipe:
 
 GPT2 = Recipe(
     "train_gpt2.py",
-    ("07", "07a", "08", "09", "10"),
+    ("07", "08", "09", "10", "11"),
     docstring='''
 """Train GPT-2 in one file, on one device or on many.
 
@@ -148,7 +148,7 @@ class Config:
 
 TODAY = Recipe(
     "train_gpt2_today.py",
-    ("07", "07a", "07b", "08", "09", "10", "09b"),
+    ("07", "08", "model_of_today", "09", "10", "11", "recipe_of_today"),
     docstring='''
 """Train a GPT of GPT-2's size by a recipe of today, on one device or on many.
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from cs336_course.figures import accounting as plots
+from cs336_course.drawing import accounting as plots
 from cs336_course.widgets.widget import Explorer, Values, View, choice, slider, table, tag
 from cs336_lib import accounting
 from cs336_lib.system.hardware import DATASHEET

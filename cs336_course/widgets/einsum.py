@@ -10,8 +10,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from cs336_course.figures import shapes as plots
-from cs336_course.figures.shapes import IN, OUT, WHITE, Panel
+from cs336_course.drawing import shapes as plots
+from cs336_course.drawing.shapes import IN, OUT, WHITE, Panel
 from cs336_course.widgets.widget import Explorer, Values, View, cells, choice, slider, tag
 
 SIZES = {"i": 2, "j": 2, "k": 3}

@@ -8,8 +8,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from cs336_course.demos import strided_storage
-from cs336_course.figures import storage as plots
+from cs336_course.drawing import storage as plots
+from cs336_course.shared import strided_storage
 from cs336_course.widgets.widget import Explorer, Values, View, cells, code, table, tag, text
 from cs336_lib.config import UserError
 

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import imsave
 from torch import Tensor, nn
 
-from cs336_course.figures import gpt2_model as plots
-from cs336_course.figures.style import BLUE, figure, label
+from cs336_course.drawing import gpt2_model as plots
+from cs336_course.drawing.style import BLUE, figure, label
 from cs336_course.widgets.widget import Explorer, Values, View, choice, slider, table, tag, text
 from cs336_lib.config import UserError
 from cs336_lib.data.tokenizer import Tokenizer

@@ -4,9 +4,9 @@ import math
 
 from matplotlib.figure import Figure
 
-from cs336_course.demos import number_formats
-from cs336_course.demos.number_formats import FloatFormat
-from cs336_course.figures import dtypes as plots
+from cs336_course.drawing import dtypes as plots
+from cs336_course.shared import number_formats
+from cs336_course.shared.number_formats import FloatFormat
 from cs336_course.widgets.widget import Explorer, Values, View, choice, code, table, tag, text
 from cs336_lib.config import UserError
 

@@ -17,7 +17,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from cs336_course.figures import shapes as plots
+from cs336_course.drawing import shapes as plots
 from cs336_course.widgets.widget import Explorer, Values, View, cells, choice, tag, text
 from cs336_lib.config import UserError
 

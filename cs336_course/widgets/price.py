@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from cs336_course.figures import ruler
-from cs336_course.figures.ruler import money
+from cs336_course.drawing import ruler
+from cs336_course.drawing.ruler import money
 from cs336_course.widgets.widget import Explorer, Values, View, choice, slider, table, tag
 from cs336_lib import accounting
 from cs336_lib.bill.models import models

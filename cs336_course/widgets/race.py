@@ -11,9 +11,9 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from cs336_course.demos import loss_surfaces, short_optimizers
-from cs336_course.figures import optimizers as plots
-from cs336_course.figures.style import figure, label
+from cs336_course.drawing import optimizers as plots
+from cs336_course.drawing.style import figure, label
+from cs336_course.shared import loss_surfaces, short_optimizers
 from cs336_course.widgets.widget import Explorer, Values, View, choice, slider, table, tag
 
 

@@ -17,7 +17,7 @@ import matplotlib.pyplot as plt
 import traitlets
 from matplotlib.figure import Figure
 
-from cs336_course.figures import alt, shown
+from cs336_course.drawing import alt, shown
 from cs336_lib.config import UserError
 from cs336_lib.report import palette
 

@@ -8,7 +8,7 @@ import torch
 import traitlets
 from matplotlib.figure import Figure
 
-from cs336_course.figures import writing as plots
+from cs336_course.drawing import writing as plots
 from cs336_course.widgets.letters import TEMPERATURES
 from cs336_course.widgets.widget import Pictured, script
 from cs336_lib.data.tokenizer import Tokenizer

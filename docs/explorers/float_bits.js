@@ -1,4 +1,4 @@
-// The float explorer without Python: cs336_course/demos/number_formats.py and widgets/number.py.
+// The float explorer without Python: cs336_course/shared/number_formats.py and widgets/number.py.
 
 const bits = (format) => 1 + format.exponent_bits + format.mantissa_bits;
 const bias = (format) => 2 ** (format.exponent_bits - 1) - 1;

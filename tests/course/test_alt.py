@@ -15,8 +15,8 @@ matplotlib.use("Agg")
 
 
 from cs336_course import widgets
-from cs336_course.figures import alt
-from cs336_course.figures.style import figure, label
+from cs336_course.drawing import alt
+from cs336_course.drawing.style import figure, label
 from tools import notebooks, publish
 
 
@@ -132,7 +132,7 @@ def test_nothing_that_can_be_drawn_stops_it():
 
 
 CELLS = (
-    "from cs336_course.figures.style import plt, figure, label",
+    "from cs336_course.drawing.style import plt, figure, label",
     "_, axes = figure()\naxes.plot([1, 3])\nlabel(axes, 'Shown', 'x', 'y')\nplt.show()",
     "drawn, axes = figure()\naxes.plot([1, 4])\nplt.close()\ndrawn",
     "%config InlineBackend.figure_formats = ['png']\nplt.plot([1, 5])\nplt.show()",

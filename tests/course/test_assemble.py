@@ -370,7 +370,7 @@ def test_a_part_may_have_another_first_cell_and_helpers(tmp_path):
     )
     first = cells[1]["source"]
     text = "".join(first).replace("from cs336_course.exercises import n07_gpt2_model as checks", "")
-    cells[1]["source"] = text + "\nimport cs336_course.exercises.n07_gpt2_model as checks"
+    cells[1]["source"] = text + "\nimport cs336_course.pages.gpt2_model.exercises as checks"
     cells.insert(find(cells), cell(helper))
     save(tmp_path, cells)
     found = part(tmp_path)
@@ -450,7 +450,7 @@ def test_a_process_that_cannot_start_says_why(monkeypatch):
 
 
 def test_a_part_is_checked_once_by_a_process_that_ends(monkeypatch):
-    checks = "cs336_course.exercises.n00_start_here"
+    checks = "cs336_course.pages.start_here.exercises"
     job = {"before": "", "code": "x = 1 / 0", "checks": checks, "check": "", "arguments": []}
     with PROCESS() as process:
         assert "ZeroDivisionError" in process.reason(**job)

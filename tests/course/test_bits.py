@@ -8,7 +8,7 @@ import pytest
 import torch
 from cases import for_each
 
-from cs336_course.demos import number_formats
+from cs336_course.shared import number_formats
 
 FIELDS = ("bits", "eps", "max", "min", "tiny", "smallest_normal", "resolution")
 ALL = {number.name: (dtype, number) for dtype, number in number_formats.TORCH_FORMATS.items()}

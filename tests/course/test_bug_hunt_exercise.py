@@ -6,12 +6,12 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from cs336_course.demos import bug_hunt
 from cs336_course.engine.judge import diagnose
-from cs336_course.exercises.n06c_bug_hunt import INNOCENT
-from cs336_course.exercises.n06c_bug_hunt import bug_hunt as exercise
+from cs336_course.pages.bug_hunt import bug_hunt
+from cs336_course.pages.bug_hunt.exercises import INNOCENT
+from cs336_course.pages.bug_hunt.exercises import bug_hunt as exercise
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "06c_bug_hunt.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "side_trips/bug_hunt.ipynb"
 
 
 def found(answer):

@@ -1,6 +1,6 @@
 """The simulated cache, against counts by hand."""
 
-from cs336_course.demos import cache_sets
+from cs336_course.pages.stride_costs import story as cache_sets
 
 
 def test_a_line_is_fetched_once_for_its_16_numbers():

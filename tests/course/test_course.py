@@ -4,7 +4,7 @@ import nbformat
 from cases import for_each
 from PIL import Image
 
-from cs336_course.figures.course import COURSE, lectures
+from cs336_course.drawing.course import COURSE, lectures
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
@@ -27,7 +27,7 @@ def test_the_readme_shows_this_map():
 
 
 def test_every_notebook_is_on_the_map():
-    assert {path.stem for path in NOTEBOOKS.glob("*.ipynb")} <= {each.name for each in COURSE}
+    assert {path.stem for path in NOTEBOOKS.rglob("*.ipynb")} <= {each.name for each in COURSE}
 
 
 def test_everything_builds_on_something_earlier():

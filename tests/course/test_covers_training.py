@@ -12,9 +12,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from cs336_course.demos import gpt2_speaks, guesses, letter_gpt, same_run, script_tests
-from cs336_course.demos.model_of_today import SMOLLM2
-from cs336_course.figures import alt
+from cs336_course.drawing import alt
+from cs336_course.pages.bug_hunt import script_tests
+from cs336_course.pages.gpt2_model import guesses
+from cs336_course.pages.gpt2_speaks import gpt2_speaks
+from cs336_course.pages.reproducible_runs import same_run
+from cs336_course.shared import letter_gpt
+from cs336_course.shared.model_of_today import SMOLLM2
 from cs336_lib.accounting import count_parameters
 
 COVERS = {
@@ -33,7 +37,7 @@ COVERS = {
 def test_a_cover_is_small_and_has_an_alternative_text(name):
     module, function = name.split(".")
     before = torch.get_rng_state()
-    getattr(importlib.import_module(f"cs336_course.figures.{module}"), function)()
+    getattr(importlib.import_module(f"cs336_course.drawing.{module}"), function)()
     (number,) = plt.get_fignums()
     assert np.all(plt.figure(number).get_size_inches() <= (10, 3.2))
     assert COVERS[name] in alt.describe(plt.figure(number))

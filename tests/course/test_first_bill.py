@@ -3,10 +3,10 @@
 import pytest
 
 from cs336_course import widgets
-from cs336_course.demos.offers import OFFERS
-from cs336_course.exercises.n00_start_here import by_sorting
-from cs336_course.figures.next_letter import next_letter
-from cs336_course.figures.ruler import LEFT, RIGHT, THINGS, money, price_ruler
+from cs336_course.drawing.ruler import LEFT, RIGHT, THINGS, money, price_ruler
+from cs336_course.pages.start_here.exercises import by_sorting
+from cs336_course.pages.start_here.pictures import next_letter
+from cs336_course.pages.start_here.story import OFFERS
 from cs336_course.widgets import price
 from cs336_lib import accounting
 from cs336_lib.config import GPTConfig

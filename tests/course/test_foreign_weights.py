@@ -2,7 +2,7 @@
 
 import torch
 
-from cs336_course.demos.foreign_weights import load
+from cs336_course.pages.gpt2_speaks.foreign_weights import load
 from cs336_lib import hugging_face
 from cs336_lib.config import GPTConfig
 from cs336_lib.model import GPT

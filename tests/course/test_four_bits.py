@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from cs336_course.demos import four_bits, number_formats
+from cs336_course.pages.low_bits import story as four_bits
+from cs336_course.shared import number_formats
 from cs336_lib.data.corpus import DATA
 from cs336_lib.training import checkpoint
 

@@ -13,14 +13,14 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 
-from cs336_course.demos import gpt2_speaks
-from cs336_course.figures import gpt2_speaks as plots
+from cs336_course.pages.gpt2_speaks import gpt2_speaks
+from cs336_course.pages.gpt2_speaks import pictures as plots
 from cs336_lib import hugging_face
 from cs336_lib.config import GPTConfig
 from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer
 from cs336_lib.model import GPT
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "07a_gpt2_speaks.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "08_gpt2_speaks.ipynb"
 
 
 def test_words_that_may_be_cut_off_are_left_out():

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from cs336_course.demos import compressors, recipe_runs, script_run
+from cs336_course.pages.gpt2_training import compressors, recipe_runs, script_run
 
 SCRIPT = """
 import json, sys

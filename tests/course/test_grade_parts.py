@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cs336_course.engine import records
-from cs336_course.exercises.n03_einops import head_scores
 from cs336_course.grading import answer_process, container, grade, runner, submissions
+from cs336_course.pages.einops.exercises import head_scores
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "03_einops.ipynb"
 LIMITS = runner.Limits(3, 2)

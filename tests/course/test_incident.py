@@ -7,10 +7,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from cs336_course.demos import incident as incident_module
-from cs336_course.demos import run_with_nan
-from cs336_course.demos.incident import Incident
-from cs336_course.exercises.n06_training_loop import autocast_dtypes
+from cs336_course.pages.training_loop import incident as incident_module
+from cs336_course.pages.training_loop import run_with_nan
+from cs336_course.pages.training_loop.exercises import autocast_dtypes
+from cs336_course.pages.training_loop.incident import Incident
 from cs336_lib.config import UserError
 
 TEXT = "One page of a play, with some more characters than it needs!\n" * 40_000

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from cs336_course.demos import ladder_step, profiled_step, speed_ladder
-from cs336_course.demos.activation_memory import LiveBytes
-from cs336_course.demos.ladder_step import (
+from cs336_course.one_file import assemble
+from cs336_course.pages.gpt2_speed import ladder_step, profiled_step, speed_ladder
+from cs336_course.pages.gpt2_speed.ladder_step import (
     TINY,
     Parts,
     Settings,
@@ -16,8 +16,8 @@ from cs336_course.demos.ladder_step import (
     matmul_precision,
     training_batch,
 )
-from cs336_course.demos.speed_ladder import RUNGS, Ladder, Row
-from cs336_course.one_file import assemble
+from cs336_course.pages.gpt2_speed.speed_ladder import RUNGS, Ladder, Row
+from cs336_course.shared.activation_memory import LiveBytes
 from cs336_lib import accounting
 from cs336_lib.model import GPT
 from cs336_lib.system import hardware

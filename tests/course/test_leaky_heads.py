@@ -6,8 +6,8 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 
-from cs336_course.demos import leaky_heads, sdpa_layouts
-from cs336_course.figures import leaky_heads as curves
+from cs336_course.pages.strides_and_views import leaky_heads, sdpa_layouts
+from cs336_course.pages.strides_and_views import pictures as curves
 
 TRANSPOSED = (168, 8, 24, 1)  # 2 texts, 3 heads, 7 tokens, 8 numbers, written token by token
 

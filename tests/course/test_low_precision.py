@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from cs336_course.demos import low_precision
-from cs336_course.demos.number_formats import BF16
+from cs336_course.shared import low_precision
+from cs336_course.shared.number_formats import BF16
 
 
 def fp16(x: torch.Tensor) -> torch.Tensor:

@@ -10,8 +10,8 @@ from torch import nn
 matplotlib.use("Agg")
 
 
-from cs336_course.demos import model_of_today
-from cs336_course.figures import model_of_today as plots
+from cs336_course.pages.model_of_today import pictures as plots
+from cs336_course.shared import model_of_today
 from cs336_lib.config import GPTConfig
 from cs336_lib.model import GPT
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from einops import rearrange
 
-from cs336_course.demos import named_attention as demo
-from cs336_course.demos import named_cost
+from cs336_course.pages.einops import named_attention as demo
+from cs336_course.pages.einops import named_cost
 from cs336_lib.training.checkpoint import load_shipped
 
 WHOLE = demo.without_heads([], 6)

@@ -44,7 +44,7 @@ def test_progress_is_displayed_but_not_stored():
 
 
 def test_the_style_of_the_dark_theme_is_displayed_but_not_stored():
-    source = "from cs336_course.figures import style\nstyle.figure()\nstyle.show_cover()"
+    source = "from cs336_course.drawing import style\nstyle.figure()\nstyle.show_cover()"
     notebook = new_notebook(cells=[new_code_cell(source)])
     notebooks.NotebookClient(notebook, kernel_name="python3").execute()
     themes, picture = notebook.cells[0].outputs
@@ -104,12 +104,12 @@ def test_a_failing_notebook_is_named_and_left_alone(tmp_path, monkeypatch, capsy
 def test_a_notebook_without_its_model_is_named_and_left_alone(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("CS336_SMOLLM2", raising=False)
     monkeypatch.setenv("CS336_CACHE", str(tmp_path / "cache"))
-    path = write(tmp_path / "07b_model_of_today.ipynb", "1 / 0")
+    path = write(tmp_path / "side_trips/model_of_today.ipynb", "1 / 0")
     before = path.read_bytes()
     monkeypatch.setattr(sys, "argv", ["notebooks", str(path)])
     with pytest.raises(SystemExit) as ended:
         notebooks.main()
     assert ended.value.code == 0
     said = capsys.readouterr().err
-    assert "07b_model_of_today.ipynb needs SmolLM2: cs336 fetch smollm2\n" in said
+    assert "side_trips/model_of_today.ipynb needs SmolLM2: cs336 fetch smollm2\n" in said
     assert path.read_bytes() == before

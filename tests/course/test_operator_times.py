@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from cs336_course.demos import roofline
-from cs336_course.demos.operator_costs import (
+from cs336_course.pages.compute.operator_costs import (
     KINDS,
     OperatorTimes,
     cost_table,
     step_and_operators,
     time_operators,
 )
+from cs336_course.shared import roofline
 from cs336_lib import accounting
 from cs336_lib.config import GPTConfig
 from cs336_lib.model import GPT

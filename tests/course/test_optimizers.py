@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from cases import for_each
 from torch import nn
 
-from cs336_course.demos import short_optimizers
+from cs336_course.shared import short_optimizers
 from cs336_lib.config import GPTConfig
 from cs336_lib.model import GPT
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.distributed.fsdp import fully_shard
 
-from cs336_course.demos import ddp_step, fsdp_units, scenes, torchrun
+from cs336_course.pages.gpt2_scale import ddp_step, scenes, torchrun
+from cs336_course.pages.thousands_of_gpus import fsdp_units
 from cs336_lib.config import GPTConfig
 from cs336_lib.model import GPT
 

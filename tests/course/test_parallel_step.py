@@ -8,10 +8,10 @@ import pytest
 matplotlib.use("Agg")
 
 
-from cs336_course.demos import parallel_step
-from cs336_course.demos.parallel_step import GPU, LINK, length
-from cs336_course.exercises.n04b_memory import least_tokens
-from cs336_course.figures import parallel as plots
+from cs336_course.pages.memory.exercises import least_tokens
+from cs336_course.pages.thousands_of_gpus import parallel_step
+from cs336_course.pages.thousands_of_gpus import pictures as plots
+from cs336_course.pages.thousands_of_gpus.parallel_step import GPU, LINK, length
 from cs336_lib import accounting
 
 

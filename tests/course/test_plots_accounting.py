@@ -8,7 +8,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from cs336_course.figures import accounting as plots
+from cs336_course.drawing import accounting as plots
 
 
 def words(drawing: Figure) -> list[str]:

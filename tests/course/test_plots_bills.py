@@ -8,8 +8,8 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.colors import to_hex
 
-from cs336_course.demos import capstone
-from cs336_course.figures import bills as plots
+from cs336_course.drawing import bills as plots
+from cs336_course.pages.thousands_of_gpus import capstone
 from cs336_lib.bill.traffic import Layout
 from cs336_lib.report import palette
 

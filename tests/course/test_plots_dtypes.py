@@ -8,8 +8,8 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 
-from cs336_course.demos import number_formats
-from cs336_course.figures import dtypes
+from cs336_course.drawing import dtypes
+from cs336_course.shared import number_formats
 
 
 def words(figure) -> list[str]:

@@ -6,7 +6,7 @@ import numpy as np
 matplotlib.use("Agg")
 
 
-from cs336_course.figures import gpt2_model as plots
+from cs336_course.drawing import gpt2_model as plots
 
 
 def words(axes) -> list[str]:

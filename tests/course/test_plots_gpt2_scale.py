@@ -7,7 +7,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from cs336_course.figures import gpt2_scale as plots
+from cs336_course.pages.gpt2_scale import pictures as plots
 
 
 def words(drawing: Figure) -> list[str]:

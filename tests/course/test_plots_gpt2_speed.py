@@ -8,9 +8,9 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from cs336_course.demos.profiled_step import Span
-from cs336_course.demos.speed_ladder import Row
-from cs336_course.figures import gpt2_speed as plots
+from cs336_course.pages.gpt2_speed import pictures as plots
+from cs336_course.pages.gpt2_speed.profiled_step import Span
+from cs336_course.pages.gpt2_speed.speed_ladder import Row
 
 NAMES = ["fp32", "TF32", "bf16"]
 ROWS = [

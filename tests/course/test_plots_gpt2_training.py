@@ -4,7 +4,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 import pytest
 
-from cs336_course.figures import gpt2_training as plots
+from cs336_course.pages.gpt2_training import pictures as plots
 
 matplotlib.use("Agg")
 

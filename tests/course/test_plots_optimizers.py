@@ -11,7 +11,7 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 
-from cs336_course.figures import optimizers as plots
+from cs336_course.drawing import optimizers as plots
 
 
 def test_errors_are_drawn_over_the_number_of_occurrences():

@@ -9,8 +9,8 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.patches import Rectangle
 
-from cs336_course.figures import shapes
-from cs336_course.figures.shapes import WHITE, Panel
+from cs336_course.drawing import shapes
+from cs336_course.drawing.shapes import WHITE, Panel
 
 
 def cells(axes) -> list[Rectangle]:

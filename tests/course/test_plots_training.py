@@ -3,8 +3,8 @@
 import matplotlib
 import numpy as np
 
-from cs336_course.figures import logs
-from cs336_course.figures import training as plots
+from cs336_course.drawing import training as plots
+from cs336_course.pages.training_loop import pictures as logs
 
 matplotlib.use("Agg")
 

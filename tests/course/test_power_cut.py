@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from cs336_course.demos import same_run
-from cs336_course.demos.power_cut import (
+from cs336_course.pages.reproducible_runs import same_run
+from cs336_course.pages.reproducible_runs.power_cut import (
     FILE,
     FOLDER,
     RENAME,

@@ -13,7 +13,7 @@ from cs336_course.learner import study
 from cs336_course.widgets.predictions import HANDS, predict
 from tools.page_predictions import options
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").rglob("*.ipynb"))
 
 WHY = {"why": {"3": "It counts the fence's posts."}}
 

@@ -7,7 +7,7 @@ import pytest
 from tools import landing, publish
 
 ROOT = Path(__file__).parents[2]
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((ROOT / "notebooks").rglob("*.ipynb"))
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_a_handout_has_everything_but_solutions_outputs_and_notes_for_teachers(t
 
 def test_a_link_from_a_handout_leads_somewhere(tmp_path, course):
     publish.handout(NOTEBOOKS, tmp_path)
-    for path in (tmp_path / "notebooks").glob("*.ipynb"):
+    for path in (tmp_path / "notebooks").rglob("*.ipynb"):
         text = "".join(cell.source for cell in nbformat.read(path, as_version=4).cells)
         for link in re.findall(r"\]\((?!https?:)([\w./]+\.\w+)\)", text):
             assert (path.parent / link).exists(), link

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cs336_course.demos import published_runs
+from cs336_course.shared import published_runs
 from cs336_lib.accounting import count_parameters
 from tools.published_tables import run_table
 

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 import pytest
 from PIL import Image
 
-from cs336_course.figures.course import COURSE
+from cs336_course.drawing.course import COURSE
 from tools import learning_picture, thumbnails
 
 NOTEBOOKS = sorted(thumbnails.NOTEBOOKS.glob("*.ipynb"))

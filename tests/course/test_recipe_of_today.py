@@ -12,10 +12,10 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 
-from cs336_course.demos import recipe_of_today as today
-from cs336_course.demos import today_runs
-from cs336_course.demos.recipe_of_today import CHANGES, SIZES, Rates
-from cs336_course.figures import recipe_of_today as plots
+from cs336_course.pages.recipe_of_today import pictures as plots
+from cs336_course.pages.recipe_of_today import recipe_of_today as today
+from cs336_course.pages.recipe_of_today import today_runs
+from cs336_course.pages.recipe_of_today.recipe_of_today import CHANGES, SIZES, Rates
 from cs336_lib.config import GPTConfig
 from cs336_lib.model import GPT
 

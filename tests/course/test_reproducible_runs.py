@@ -7,8 +7,8 @@ import nbformat
 import pytest
 
 from cs336_course.engine.judge import diagnose
-from cs336_course.exercises import n06b_reproducible_runs as exercises
-from cs336_course.exercises.n06b_reproducible_runs import (
+from cs336_course.pages.reproducible_runs import exercises as exercises
+from cs336_course.pages.reproducible_runs.exercises import (
     ATOMIC,
     EVALUATED_AT,
     FLUSHED,
@@ -19,7 +19,7 @@ from cs336_course.exercises.n06b_reproducible_runs import (
     SYNCED,
 )
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "06b_reproducible_runs.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "side_trips/reproducible_runs.ipynb"
 
 
 def found(exercise, answer):

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from cs336_course.demos import machine_roof, roofline
+from cs336_course.pages.compute import machine_roof
+from cs336_course.shared import roofline
 from cs336_lib.system.hardware import DATASHEET
 
 

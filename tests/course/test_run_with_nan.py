@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from cs336_course.demos import run_with_nan
+from cs336_course.pages.training_loop import run_with_nan
 
 
 def test_only_step_9000_has_a_page_that_is_no_language():

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from cs336_course.demos import published_runs, scaling_laws
-from cs336_course.demos.scaling_laws import FITS, ScalingLaw, ScalingRun
-from cs336_course.demos.token_prices import (
+from cs336_course.pages.how_large import scaling_laws
+from cs336_course.pages.how_large.scaling_laws import FITS, ScalingLaw, ScalingRun
+from cs336_course.pages.how_large.token_prices import (
     Rental,
     decode_cost,
     decode_seconds,
     training_cost,
     weight_bytes,
 )
+from cs336_course.shared import published_runs
 from cs336_lib import accounting
 from cs336_lib.accounting import Architecture, count_parameters
 from cs336_lib.bill.models import model

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from cs336_course.demos.resumable_run import SmallRun, dtypes_of_step
+from cs336_course.shared.resumable_run import SmallRun, dtypes_of_step
 
 TOKENS = np.arange(1000, dtype=np.uint16) % 11
 

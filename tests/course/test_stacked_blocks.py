@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from cs336_course.demos import stacked_blocks
+from cs336_course.pages.gpt2_model import stacked_blocks
 from cs336_lib.config import GPTConfig
 from cs336_lib.model import GPT, CausalSelfAttention
 

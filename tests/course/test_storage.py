@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 from matplotlib.patches import FancyArrowPatch
 
-from cs336_course.demos import strided_storage
-from cs336_course.demos.strided_storage import torch_views, view_cases
-from cs336_course.figures import storage as plots
+from cs336_course.drawing import storage as plots
+from cs336_course.shared import strided_storage
+from cs336_course.shared.strided_storage import torch_views, view_cases
 
 
 @pytest.fixture

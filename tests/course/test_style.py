@@ -8,7 +8,7 @@ import pytest
 from contrast import DARK, GRAPHICS, TEXT, WHITE, in_dark, least_ratio, over, ratio
 from matplotlib.colors import rgb_to_hsv
 
-from cs336_course.figures.style import FILLS, GREY, LINES, STYLE, figure, ink, label_ends
+from cs336_course.drawing.style import FILLS, GREY, LINES, STYLE, figure, ink, label_ends
 
 # Machado, Oliveira and Fernandes 2009, for linear RGB and the severest form of each deficiency.
 VISION = {

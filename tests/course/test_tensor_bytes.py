@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 
-from cs336_course.demos.activation_memory import (
+from cs336_course.shared.activation_memory import (
     LiveBytes,
     SavedTensors,
     checkpointed_peak,

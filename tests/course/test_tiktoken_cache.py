@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from cs336_course.demos import tiktoken_cache
+from cs336_course.shared import tiktoken_cache
 
 PROGRAM = """
 import urllib3, tiktoken

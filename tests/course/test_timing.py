@@ -2,7 +2,7 @@
 
 import torch
 
-from cs336_course.demos import stopwatch
+from cs336_course.shared import stopwatch
 
 CPU = torch.device("cpu")
 

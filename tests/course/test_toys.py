@@ -6,7 +6,8 @@ from functools import partial
 import pytest
 import torch
 
-from cs336_course.demos import letter_gpt, loss_surfaces, rare_words, short_optimizers
+from cs336_course.pages.adagrad import story as rare_words
+from cs336_course.shared import letter_gpt, loss_surfaces, short_optimizers
 
 
 def hessian(surface, point):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from cs336_course.demos.worker_loading import TokenWindows, read_and_compute
+from cs336_course.pages.training_loop.worker_loading import TokenWindows, read_and_compute
 
 
 def test_token_windows_are_the_files_windows(tmp_path: Path):

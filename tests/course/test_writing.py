@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cs336_course import widgets
-from cs336_course.figures import writing as plots
+from cs336_course.drawing import writing as plots
 from cs336_course.widgets import writing
 from cs336_lib.model import GPT
 from cs336_lib.sampling import complete

@@ -26,7 +26,7 @@ from tools.notebooks import KERNEL
 ROOT = Path(__file__).parents[2]
 SHOTS = ROOT / "build" / "e2e"
 TOKEN = "learner"
-NAMES = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+NAMES = sorted(path.stem for path in (ROOT / "notebooks").rglob("*.ipynb"))
 QUICK = ["02_strides_and_views", "03_einops"]  # in CI, with 00, which the exercise is solved in
 RUN = NAMES[1:] if os.environ.get("ALL") else QUICK
 LONG = 600_000  # ms; only what never comes takes so long, on a busy machine, too
@@ -205,8 +205,10 @@ def test_the_settings_are_those_that_make_lab_writes(lab, tab):
         found = json.load(answer)
     assert found["schema"]["properties"]["windowingMode"]["default"] == "none"
     assert found["settings"] == {}, "the test has settings of its own"
-    open_notebook(tab, lab, "my_notebooks/04b_memory.ipynb")
-    cells = len(nbformat.read(lab.course / "my_notebooks/04b_memory.ipynb", as_version=4).cells)
+    open_notebook(tab, lab, "my_notebooks/side_trips/memory.ipynb")
+    cells = len(
+        nbformat.read(lab.course / "my_notebooks/side_trips/memory.ipynb", as_version=4).cells
+    )
     shown = tab.locator(".jp-Notebook .jp-Cell")
     expect(shown).to_have_count(cells)
     how = shown.evaluate_all("all => all.map(cell => getComputedStyle(cell).contentVisibility)")

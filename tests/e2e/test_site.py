@@ -15,7 +15,7 @@ from cs336_lib.sampling import complete
 from cs336_lib.training.checkpoint import load_shipped
 
 ROOT = Path(__file__).parents[2]
-NAMES = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+NAMES = sorted(path.stem for path in (ROOT / "notebooks").rglob("*.ipynb"))
 LOOKED_AT = (
     "index",
     "README",
@@ -120,7 +120,7 @@ def test_an_exercise_is_linked_by_its_name(pages, site):
         ("index", "training-budget"),
         ("notebooks/01_dtypes", "float-bits"),
         ("notebooks/02_strides_and_views", "strides"),
-        ("notebooks/04b_memory", "training-budget"),
+        ("notebooks/side_trips/memory", "training-budget"),
     ],
 )
 def test_an_explorer_runs_without_a_kernel(path, kind, site, page: Page):
@@ -178,7 +178,7 @@ def right_edge(part: Locator) -> float:
 
 def test_figures_and_controls_are_readable_on_a_phone(site, page: Page):
     page.set_viewport_size({"width": 390, "height": 844})
-    page.goto((site / "notebooks" / "04b_memory.html").as_uri())
+    page.goto((site / "notebooks" / "side_trips/memory.html").as_uri())
     figure = page.locator("div.cell_output img.wide").nth(1)  # the first is the cover
     expect(figure).to_be_hidden()  # it answers a prediction
     page.locator("button.cs336-skip").first.click()

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Page
 
 ROOT = Path(__file__).parents[2]
-NAMES = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+NAMES = sorted(path.stem for path in (ROOT / "notebooks").rglob("*.ipynb"))
 
 # Shows each slide with all its fragments and returns what leaves it, with the cell's id.
 OVERFLOWS = """() => {

@@ -9,8 +9,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from cs336_course.demos import short_optimizers
-from cs336_course.demos.activation_memory import LiveBytes, SavedTensors
+from cs336_course.shared import short_optimizers
+from cs336_course.shared.activation_memory import LiveBytes, SavedTensors
 from cs336_lib import accounting
 from cs336_lib.accounting import BytesPerParameter
 from cs336_lib.config import GPTConfig

@@ -213,11 +213,13 @@ def put_everywhere(content: bytes, exported: Path, run_dir: Path) -> None:
 MAY = {
     "cs336_lib/__init__.py": {"import_module"},
     "cs336_lib/training/trackers.py": {"import_module"},
-    "cs336_course/demos/bug_hunt.py": {"exec", "compile"},  # its own script, with a bug
-    "cs336_course/demos/ddp_step.py": {"exec"},  # the source of a function in the notebook
+    "cs336_course/pages/bug_hunt/bug_hunt.py": {"exec", "compile"},  # its own script, with a bug
+    "cs336_course/pages/gpt2_scale/ddp_step.py": {
+        "exec"
+    },  # the source of a function in the notebook
     "cs336_course/engine/task.py": {"exec", "compile"},
-    "cs336_course/exercises/n09b_recipe_of_today.py": {"exec"},  # the notebook of the course
-    "cs336_course/exercises/script_findings.py": {"load"},
+    "cs336_course/pages/recipe_of_today/exercises.py": {"exec"},  # the notebook of the course
+    "cs336_course/pages/reproducible_runs/script_findings.py": {"load"},
     "cs336_course/one_file/assemble.py": {"exec"},
     "cs336_course/one_file/check_parts.py": {"exec", "eval", "compile", "import_module"},
     "cs336_course/grading/answer_process.py": {"exec", "eval", "compile"},

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import nbformat
 
-from cs336_course.figures.course import COURSE
+from cs336_course.drawing.course import COURSE
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "presenting.md").read_text()

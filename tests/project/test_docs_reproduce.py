@@ -277,7 +277,7 @@ def test_the_page_has_the_variables_of_the_script():
 
 def quoted_log() -> list[tuple[int, float, float, int]]:
     """Return the lines of the public log as notebook 10 quotes them."""
-    notebook = json.loads((ROOT / "notebooks" / "10_gpt2_scale.ipynb").read_text("utf-8"))
+    notebook = json.loads((ROOT / "notebooks" / "11_gpt2_scale.ipynb").read_text("utf-8"))
     sources = ["".join(cell["source"]) for cell in notebook["cells"]]
     cell = next(source for source in sources if source.startswith("LOG = ["))
     return ast.literal_eval(ast.parse(cell).body[0].value)

@@ -120,7 +120,7 @@ def test_a_tolerance_in_the_metadata_forgives_late_digits(nbval_run):
 def test_a_notebook_without_its_model_is_left_out_and_named(tmp_path, monkeypatch):
     monkeypatch.delenv("CS336_SMOLLM2", raising=False)
     monkeypatch.setenv("CS336_CACHE", str(tmp_path / "cache"))
-    name, cells = "07b_model_of_today", [{"source": "print(2)", "outputs": stdout("2\n")}]
+    name, cells = "side_trips/model_of_today", [{"source": "print(2)", "outputs": stdout("2\n")}]
     text = run_nbval(tmp_path, {name: cells, "plain": cells})
     assert f"SKIPPED {name}.ipynb needs SmolLM2: cs336 fetch smollm2\n" in text
     assert outcomes(text, "plain") == ["PASSED"]

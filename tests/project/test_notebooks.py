@@ -16,14 +16,14 @@ import nbformat
 import torch
 from nbformat import NotebookNode
 
-from cs336_course.figures.alt import LONGEST
-from cs336_course.figures.course import COURSE
+from cs336_course.drawing.alt import LONGEST
+from cs336_course.drawing.course import COURSE
 from tools.notebooks import normalise
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = {
     path.stem: nbformat.read(path, as_version=4)
-    for path in sorted((ROOT / "notebooks").glob("*.ipynb"))
+    for path in sorted((ROOT / "notebooks").rglob("*.ipynb"))
 }
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
 SETUP = """from importlib.util import find_spec

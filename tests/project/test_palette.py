@@ -13,7 +13,7 @@ KNOWN = {value for value in vars(palette).values() if str(value).startswith("#")
 OTHERS = {  # with colours of their own
     "tools/learning_picture.py": "the dark ground of GitHub's code",
     "cs336_course/widgets/letters.py": "the darkest of Matplotlib's Blues, as in the stored figure",
-    "cs336_course/figures/training.py": "a light orange, for the dtype that nearly has its name",
+    "cs336_course/drawing/training.py": "a light orange, for the dtype that nearly has its name",
 }
 GREYEST = 32  # of 255, between the channels of an ink, a ground or a tint of one
 KINDS = (".py", ".css", ".js", ".html", ".j2")

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from cs336_course.demos import bug_hunt, hunted_script, script_tests
-from cs336_course.demos.bug_hunt import CASES, HEALTHY, SUSPECTS, Hunt
-from cs336_course.exercises.n06c_bug_hunt import INNOCENT
-from cs336_course.figures import hunt as plots
+from cs336_course.pages.bug_hunt import bug_hunt, hunted_script, script_tests
+from cs336_course.pages.bug_hunt import pictures as plots
+from cs336_course.pages.bug_hunt.bug_hunt import CASES, HEALTHY, SUSPECTS, Hunt
+from cs336_course.pages.bug_hunt.exercises import INNOCENT
 from cs336_lib.config import UserError
 
 matplotlib.use("Agg")

@@ -32,7 +32,9 @@ VOCAB_SIZE = 64  # 62 characters, padded
 def test_a_rank_holds_what_accounting_says(tmp_path, processes, parallel, precision, stage):
     flags = FLAGS | {"parallel": parallel, "precision": precision}
     arguments = [str(tmp_path / "run"), json.dumps(flags)]
-    out, err = forked.run("cs336_course.demos.bytes_per_rank", arguments, processes, tmp_path)
+    out, err = forked.run(
+        "cs336_course.pages.gpt2_scale.bytes_per_rank", arguments, processes, tmp_path
+    )
     lines = [line for line in out.splitlines() if line.startswith("held ")]
     assert len(lines) == processes, err[-3000:]
     parameters = accounting.count_parameters(TrainConfig(**FLAGS).model_config(VOCAB_SIZE))

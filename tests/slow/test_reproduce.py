@@ -21,7 +21,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cs336_course.demos import tiktoken_cache
+from cs336_course.shared import tiktoken_cache
 from cs336_lib import hugging_face
 from cs336_lib.data.corpus import shakespeare
 from cs336_lib.data.prepare import SAVE_SECONDS

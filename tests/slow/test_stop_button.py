@@ -11,7 +11,7 @@ from jupyter_client.manager import KernelManager, start_new_kernel
 
 SETUP = """
 import dataclasses, time
-from cs336_course.figures.gpt2_training import LiveLossPlot
+from cs336_course.pages.gpt2_training.pictures import LiveLossPlot
 from cs336_lib.config import PRESETS
 from cs336_lib.training.loop import train
 shape = dict(n_layer=1, n_head=2, n_embd=16, block_size=8, dropout=0.1)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cs336_course.demos import fake_ranks
+from cs336_course.pages.thousands_of_gpus import fake_ranks
 from cs336_lib import accounting
 from cs336_lib.bill import traffic
 from cs336_lib.bill.traffic import Layout
@@ -38,7 +38,7 @@ from pathlib import Path
 import torch._dynamo
 import torch.distributed as dist
 import torch.multiprocessing
-from cs336_course.demos import fake_ranks
+from cs336_course.pages.thousands_of_gpus import fake_ranks
 from cs336_lib.bill.traffic import Layout
 
 def wire():

@@ -23,8 +23,8 @@ from safetensors.torch import load_file
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from cs336_course.demos import tiktoken_cache
 from cs336_course.one_file import assemble
+from cs336_course.shared import tiktoken_cache
 from cs336_lib import hugging_face
 from cs336_lib.accounting import Architecture, count_parameters, train_flops_per_token
 from cs336_lib.config import GPTConfig, TrainConfig
@@ -205,7 +205,7 @@ def test_killed_again_and_again_it_ends_the_same(recipe, folder, straight, tmp_p
 
 def solve(folder: Path) -> None:
     """Copy the notebooks with each part's solution in its stub cell, as a learner would."""
-    for path in (ROOT / "notebooks").glob("*.ipynb"):
+    for path in (ROOT / "notebooks").rglob("*.ipynb"):
         notebook = json.loads(path.read_text())
         cells = notebook["cells"]
         for place, cell in enumerate(cells):

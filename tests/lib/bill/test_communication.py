@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from cs336_course.demos import fake_ranks
+from cs336_course.pages.thousands_of_gpus import fake_ranks
 from cs336_lib import accounting
 from cs336_lib.bill import models
 from cs336_lib.bill import traffic as comm

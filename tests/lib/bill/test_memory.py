@@ -17,8 +17,8 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from cs336_course.demos import published_runs
-from cs336_course.demos.activation_memory import LiveBytes
+from cs336_course.shared import published_runs
+from cs336_course.shared.activation_memory import LiveBytes
 from cs336_lib import accounting
 from cs336_lib.bill import memory, models
 from cs336_lib.bill.traffic import Layout

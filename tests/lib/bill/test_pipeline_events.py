@@ -5,8 +5,7 @@ from itertools import pairwise
 import matplotlib
 import pytest
 
-from cs336_course.demos import pipeline_play
-from cs336_course.figures import pipelines
+from cs336_course.pages.thousands_of_gpus import pipeline_play, pipelines
 from cs336_lib.bill import simulate
 from cs336_lib.bill.simulate import Operation
 from cs336_lib.config import UserError

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cs336_course.demos import published_runs
+from cs336_course.shared import published_runs
 from cs336_lib import accounting, cli
 from cs336_lib.bill import limits, memory, models, network, simulate, stacks, text, traffic
 from cs336_lib.bill.simulate import Cluster, Efficiency, Workload

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cs336_course.demos.activation_memory import LiveBytes, SavedTensors
+from cs336_course.shared.activation_memory import LiveBytes, SavedTensors
 from cs336_lib import accounting
 from cs336_lib.config import GPTConfig, TrainConfig
 from cs336_lib.model import GPT

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cs336_course.demos import short_optimizers
+from cs336_course.shared import short_optimizers
 from cs336_lib.config import TrainConfig
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer

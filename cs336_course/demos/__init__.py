@@ -1,1 +1,0 @@
-"""What the story of a notebook needs and its reader need not see."""

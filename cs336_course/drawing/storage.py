@@ -1,0 +1,255 @@
+"""Figures of strided tensors, with the storage as a row of cells and views as grids."""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, Rectangle
+from torch import Tensor
+
+from cs336_course.drawing.style import (
+    BLACK,
+    BLUE,
+    GREY,
+    ORANGE,
+    RED,
+    SKY,
+    figure,
+    ink,
+    label,
+    show_cover,
+)
+
+SMALL, LARGE = 14, 17
+LINE, SETS = 64, 2048  # bytes of a cache line, and sets of an L2 cache of 2 MiB
+
+
+def cover() -> None:
+    """Draw the sets of a cache that one column of a matrix uses, for two widths."""
+    _, both = figure(10, 3.2, ncols=2)
+    for axes, width, pace in zip(both, (1024, 1025), ("slow", "fast"), strict=True):
+        addresses = 4 * width * np.arange(width)
+        held = np.bincount(addresses // LINE % SETS, minlength=SETS).reshape(32, 64)
+        axes.pcolormesh(held > 0, cmap=ListedColormap(["#E3F1FA", RED]), vmin=0, vmax=1)
+        axes.grid(False)
+        axes.set(xticks=[], yticks=[])
+        title = f"{width:,} columns: {pace}"
+        label(axes, title, f"{(held > 0).sum():,} of {SETS:,} sets hold the column", "the cache")
+    show_cover()
+
+
+def shade(slot: int, length: int) -> tuple[float, ...]:
+    """Return the colour of a slot. Later slots are darker, and black digits are legible on all."""
+    part = slot / max(1, length - 1)
+    return tuple(a + part * (b - a) for a, b in zip(to_rgb("#E3F1FA"), to_rgb(SKY), strict=True))
+
+
+def cell(axes: Axes, x: float, y: float, value: float, slot: int, length: int, seen: bool) -> None:
+    """Draw a slot as a square with its value. Slots that the view doesn't read are hatched."""
+    colour, ink = (shade(slot, length), BLACK) if seen else ("white", GREY)
+    hatch = None if seen else "///"
+    axes.add_patch(Rectangle((x, y), 1, 1, facecolor=colour, edgecolor=GREY, hatch=hatch))
+    axes.add_patch(Rectangle((x, y), 1, 1, facecolor="none", edgecolor="black", linewidth=1.2))
+    text = axes.text(x + 0.5, y + 0.5, f"{value:g}", size=LARGE, color=ink, ha="center")
+    text.set(va="center")
+    if not seen:
+        text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})
+
+
+def storage_row(axes: Axes, values: Tensor, seen: set[int]) -> None:
+    """Draw the storage with one cell per slot, and slot numbers below the cells."""
+    for slot, value in enumerate(values.tolist()):
+        cell(axes, slot, 0, value, slot, len(values), slot in seen)
+        number = axes.text(slot + 0.5, -0.12, str(slot), size=SMALL, color="#444444", ha="center")
+        number.set(va="top")
+    axes.text(-0.3, 0.5, "storage", size=SMALL, ha="right", va="center", fontweight="bold")
+    axes.text(-0.3, -0.12, "slot", size=SMALL, ha="right", va="top", color="#444444")
+    axes.set(xlim=(-2.4, len(values) + 0.3), aspect="equal")
+    axes.axis("off")
+
+
+def arrow(
+    axes: Axes,
+    start: tuple[float, float],
+    end: tuple[float, float],
+    colour: str,
+    bend: float = 0,
+) -> None:
+    """Draw an arrow between two points, as an arc if `bend` is not 0."""
+    shape = {"connectionstyle": f"arc3,rad={bend}", "arrowstyle": "-|>", "mutation_scale": 20}
+    axes.add_patch(FancyArrowPatch(start, end, color=colour, linewidth=2.6, **shape))
+
+
+def steps(axes: Axes, stops: Sequence[int], colour: str, above: bool) -> None:
+    """Draw arrows between consecutive slots, above the cells or below the slot numbers."""
+    y, bend = (1.04, -0.42) if above else (-0.6, 0.42)
+    for start, end in pairwise(stops):
+        if start != end:
+            side = bend if end > start else -bend
+            arrow(axes, (start + 0.5, y), (end + 0.5, y), colour, side)
+
+
+def grid(axes: Axes, values: Tensor, slots: Tensor, top: float = 0) -> None:
+    """Draw a view as rows and columns. The colour of a cell shows its storage slot."""
+    rows = slots if slots.dim() == 2 else slots[None]
+    for i, row in enumerate(rows.tolist()):
+        for j, slot in enumerate(row):
+            cell(axes, j, top - i - 1, values[slot].item(), slot, len(values), True)
+    axes.set(xlim=(-0.1, rows.size(1) + 0.1), ylim=(-rows.size(0) - 0.1, 0.1), aspect="equal")
+    axes.axis("off")
+
+
+def move(step: int) -> str:
+    """Format a stride, such as "+1 slot" or "+4 slots"."""
+    return f"{step:+d} slot" + ("" if abs(step) == 1 else "s")
+
+
+def memory_layout(values: Tensor, slots: Tensor, title: str) -> Figure:
+    """Draw a 2-D view below its storage, with the stride of each dimension.
+
+    An element has the same colour in the view and in the storage. The arrows of a dimension also
+    have the same colour in both drawings.
+
+    Args:
+        values: The entire storage as a flat tensor.
+        slots: Slot of each element of the view.
+        title: Title of the figure.
+    """
+    down, across = slots[:, 0].tolist(), slots[0].tolist()
+    rows, columns = slots.shape
+    reach = max((abs(b - a) for a, b in pairwise(down)), default=0)
+    below = max((abs(b - a) for a, b in pairwise(across)), default=0)
+    highest = 1.2 + 0.22 * max(3, reach)
+    top = min(-1.7, -1.3 - 0.22 * below)  # the view starts below the arcs under the storage
+    lowest, width = top - max(rows, 2.2) - 0.2, max(len(values) + 0.3, columns + 10) + 2.4
+    inches = min(0.72, 13 / width)  # of one cell
+    drawing, axes = figure(width * inches, (highest - lowest) * inches + 0.5)
+    grid(axes, values, slots, top)
+    storage_row(axes, values, set(slots.flatten().tolist()))
+    steps(axes, down, RED, above=True)
+    steps(axes, across, BLACK, above=False)
+    right = columns + 0.7
+    for y, stops, colour, words in (
+        (top - 0.5, across, BLACK, "one column right (dim 1)"),
+        (top - 1.6, down, RED, "one row down (dim 0)"),
+    ):
+        step = stops[1] - stops[0] if len(stops) > 1 else 0
+        text = axes.text(right, y, f"{words}: {move(step)}", size=LARGE, color=ink(colour))
+        text.set(va="center", fontweight="bold")
+    if columns > 1:
+        arrow(axes, (0.1, top + 0.25), (1.9, top + 0.25), BLACK)
+    if rows > 1:
+        arrow(axes, (-0.3, top - 0.1), (-0.3, top - 1.9), RED)
+    axes.set(xlim=(-2.4, width - 2.4), ylim=(lowest, highest))
+    axes.set_title(title, loc="left", fontweight="bold")
+    return drawing
+
+
+def view_gallery(values: Tensor, views: Mapping[str, Tensor], title: str) -> Figure:
+    """Draw several views of one storage side by side.
+
+    Args:
+        values: The entire storage as a flat tensor.
+        views: Slots of each one- or two-dimensional view, by caption.
+        title: Title of the figure.
+    """
+    drawing = plt.figure(figsize=(13, 5.6))
+    upper, lower = drawing.subfigures(2, 1, height_ratios=[1, 2])
+    top = upper.subplots()
+    storage_row(top, values, set(range(len(values))))
+    top.set_ylim(-0.6, 1.1)
+    widths = [max(2.6, view.size(-1) + 0.2) for view in views.values()]
+    panels = lower.subplots(1, len(views), width_ratios=widths, squeeze=False)
+    tallest = max(view.size(0) if view.dim() == 2 else 1 for view in views.values())
+    for axes, (caption, view) in zip(panels[0], views.items(), strict=True):
+        grid(axes, values, view)
+        columns = view.size(-1)
+        margin = max(0.0, 2.6 - columns) / 2
+        axes.set(xlim=(-0.1 - margin, columns + 0.1 + margin), ylim=(-tallest - 0.1, 0.1))
+        axes.set_title(caption, fontsize=SMALL + 1)
+        axes.set_anchor("N")
+    upper.suptitle(title, fontsize=17, fontweight="bold")
+    return drawing
+
+
+def step_bars(steps: Sequence[int], nanoseconds: Sequence[float], line: int) -> Figure:
+    """Draw the time per element against the stride. Strides of at least a cache line are red."""
+    drawing, axes = figure(10, 4.6)
+    colours = [RED if step >= line else SKY for step in steps]
+    bars = axes.bar([str(step) for step in steps], nanoseconds, color=colours)
+    axes.bar_label(bars, fmt="%.2g", padding=3, fontsize=LARGE)
+    axes.margins(y=0.15)
+    label(axes, "Numbers further and further apart", "stride [elements]", "time per number [ns]")
+    axes.grid(axis="x", visible=False)
+    key = [Rectangle((0, 0), 1, 1, facecolor=c) for c in (SKY, RED)]
+    words = ["several numbers per cache line", "a cache line for every number"]
+    axes.legend(key, words, fontsize=LARGE)
+    return drawing
+
+
+def width_bars(widths: Mapping[int, tuple[float, float]], title: str) -> Figure:
+    """Draw the time per number of reading each square matrix, and of reading its transpose.
+
+    Args:
+        widths: Nanoseconds per number by width, along the rows and along the columns.
+        title: Title of the figure.
+    """
+    drawing, axes = figure(11, 4.6)
+    places = range(len(widths))
+    for shift, name, colour, hatch in ((-0.2, "x", SKY, ""), (0.2, "x.T", ORANGE, "//")):
+        times = [pair[shift > 0] for pair in widths.values()]
+        at = [place + shift for place in places]
+        bars = axes.bar(at, times, 0.4, color=colour, hatch=hatch, label=name)
+        axes.bar_label(bars, fmt="%.2g", padding=3, fontsize=LARGE)
+    axes.set_xticks(places, [f"{width:,}" for width in widths], fontsize=LARGE)
+    axes.margins(y=0.15)
+    axes.grid(axis="x", visible=False)
+    label(axes, title, "width and height of x", "time per number [ns]")
+    axes.legend(fontsize=LARGE)
+    return drawing
+
+
+def time_bars(milliseconds: Mapping[str, float], title: str) -> Figure:
+    """Draw the time of each method as a horizontal bar, with the ratio to the fastest time."""
+    drawing, axes = figure(12, 1.4 + 0.95 * len(milliseconds))
+    names, times = list(milliseconds), list(milliseconds.values())
+    fastest = min(times)
+    colours = [BLUE if time == fastest else ORANGE for time in times]
+    bars = axes.barh(names, times, color=colours)
+    words = [
+        f"{time:.3g} ms, the fastest"
+        if time == fastest
+        else f"{time:.3g} ms, {time / fastest:.2g} times as long"
+        for time in times
+    ]
+    axes.bar_label(bars, words, padding=6, fontsize=LARGE)
+    axes.tick_params(axis="y", labelsize=LARGE)
+    axes.invert_yaxis()
+    axes.margins(x=0.6)
+    axes.grid(axis="y", visible=False)
+    label(axes, title, "time [ms]", "")
+    return drawing
+
+
+def masks(matrices: Mapping[str, Tensor], marked: str, blank: str) -> Figure:
+    """Draw boolean matrices [query, key] side by side. True cells are filled."""
+    drawing, panels = figure(4.6 * len(matrices), 4.6, ncols=len(matrices), squeeze=False)
+    for axes, (caption, matrix) in zip(panels[0], matrices.items(), strict=True):
+        axes.imshow(matrix.tolist(), cmap=ListedColormap(["white", BLUE]), vmin=0, vmax=1)
+        rows, columns = matrix.shape
+        axes.set_xticks(range(columns))
+        axes.set_yticks(range(rows))
+        axes.set_xticks([x - 0.5 for x in range(columns + 1)], minor=True)
+        axes.set_yticks([y - 0.5 for y in range(rows + 1)], minor=True)
+        axes.grid(which="major", visible=False)
+        axes.grid(which="minor", color="black", alpha=1, linewidth=1)
+        axes.tick_params(which="minor", length=0)
+        axes.spines[:].set_visible(True)
+        label(axes, caption, "key position", "query position")
+    key = [Rectangle((0, 0), 1, 1, facecolor=c) for c in (BLUE, "white")]
+    drawing.legend(key, [marked, blank], loc="outside lower center", ncols=2, fontsize=LARGE)
+    return drawing

@@ -1,1 +1,0 @@
-"""The exercises of the course, one module per notebook."""

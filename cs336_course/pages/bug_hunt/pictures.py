@@ -1,0 +1,152 @@
+"""Figures of the bug hunt: the losses of its cases, and the proof that a line was wrong."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from cs336_course.drawing.style import BLUE, GREEN, GREY, RED, figure, ink, label, show_cover
+from cs336_course.drawing.training import with_zero
+from cs336_course.pages.bug_hunt import script_tests
+from cs336_course.pages.bug_hunt.bug_hunt import Record
+from cs336_course.pages.bug_hunt.hunted_script import SAVED_EVERY, STEPS
+
+LOWEST, HIGHEST = 2.4, 4.5  # losses that are drawn
+EQUAL, FAR = 1e-6, 100.0  # the linear part of an axis of differences, and its upper end
+
+
+def losses(axes: Axes, record: Record, colour: str, width: float) -> None:
+    """Plot training losses as a line, and validation losses as points."""
+    axes.plot(record.loss, color=colour, linewidth=width)
+    steps = SAVED_EVERY * np.arange(len(record.val_loss))
+    axes.plot(steps, record.val_loss, "o", color=colour, markersize=4)
+
+
+def cover() -> None:
+    """Draw the losses of two runs, of which one never sees half of its data."""
+    _, axes = figure(10, 3.2)
+    for name, losses, colour, dashes, x in zip(
+        "AB", script_tests.half_blind(), (BLUE, RED), ("-", "--"), (22, 60), strict=True
+    ):
+        axes.plot(losses, color=colour, ls=dashes, label=name, lw=3)
+        note = {"size": 22, "fontweight": "bold", "color": ink(colour), "ha": "center"}
+        side = 0.32 if name == "A" else -0.42
+        axes.text(x, np.mean(losses[x - 3 : x + 4]) + side, name, **note)
+    axes.set_ylim(LOWEST, HIGHEST)
+    title = "One of these two runs never sees half of its data"
+    label(axes, title, "step", "loss [nats/token]")
+    show_cover()
+
+
+def curves(cases: Mapping[str, Record], twin: Record) -> Figure:
+    """Plot the losses of each case over those of the healthy twin, with one panel per case."""
+    drawing, panels = figure(15, 6.4, nrows=2, ncols=5, sharex=True, sharey=True)
+    for place, (axes, (case, record)) in enumerate(zip(panels.flat, cases.items(), strict=True)):
+        losses(axes, twin, GREY, 4)
+        losses(axes, record, RED, 1.8)
+        axes.set_ylim(LOWEST, HIGHEST)
+        if record.end() < LOWEST:
+            note = {"ha": "center", "fontweight": "bold", "color": ink(RED)}
+            axes.text(48, LOWEST + 0.1, f"on to {record.end():.2f}", **note)
+        label(axes, case, "step" if place > 4 else "", "" if place % 5 else "loss [nats/token]")
+    legend = [
+        Line2D([], [], color=RED, marker="o", markersize=5, label="case"),
+        Line2D([], [], color=GREY, linewidth=4, marker="o", markersize=5, label="healthy twin"),
+    ]
+    title = "Ten cases and their twin (lines: training loss; points: validation loss)"
+    drawing.suptitle(title, fontsize=17, fontweight="bold", x=0.01, ha="left")
+    drawing.legend(handles=legend, loc="outside lower right", ncols=2)
+    return drawing
+
+
+def seeds(
+    healthy: Sequence[Record], cases: Mapping[str, Record], margin: float, title: str
+) -> Figure:
+    """Plot the last losses of healthy runs with several seeds, and of the cases.
+
+    A case that is off the scale is an arrow at its edge.
+    """
+    drawing, axes = figure(11, 3.8)
+    good = [record.end() for record in healthy]
+    axes.axvspan(min(good) - margin, max(good) + margin, color=GREEN, alpha=0.1)
+    axes.axvspan(min(good), max(good), color=GREEN, alpha=0.2)
+    axes.plot(good, [0.0] * len(good), "D", color=GREEN, label=f"healthy, {len(good)} seeds")
+    ends = sorted((record.end(), case) for case, record in cases.items())
+    for place, (loss, case) in enumerate(ends):
+        height, is_off = 0.5 + 0.4 * (place % 4), loss < LOWEST
+        shown = max(loss, LOWEST)
+        axes.plot(shown, height, "<" if is_off else "o", color=RED, markersize=10 if is_off else 7)
+        note = {"xytext": (8, -5), "textcoords": "offset points", "fontweight": "bold"}
+        axes.annotate(f"{case} ({loss:.2f})" if is_off else case, (shown, height), **note)
+    axes.set(ylim=(-0.4, 2.2), yticks=[])
+    axes.legend(loc="upper right")
+    label(axes, title, "mean of the last 16 losses [nats/token]", "")
+    return drawing
+
+
+def apart(axes: Axes, record: Record, twin: Record, colour: str, width: float = 1.8) -> None:
+    """Plot how far each step of a record is from the twin's."""
+    axes.plot(record.apart(twin), color=colour, marker="o", markersize=3, linewidth=width)
+    with_zero(axes, EQUAL, FAR)
+
+
+def repair(record: Record, repaired: Record, twin: Record, title: str) -> Figure:
+    """Plot the losses of a case, of its repair and of the twin, and how far they are apart."""
+    drawing, (left, right) = figure(13, 4.4, ncols=2)
+    losses(left, twin, GREY, 6)
+    losses(left, record, RED, 1.8)
+    losses(left, repaired, GREEN, 1.8)
+    label(left, title, "step", "loss [nats/token]")
+    apart(right, record, twin, RED)
+    apart(right, repaired, twin, GREEN)
+    label(
+        right,
+        "How far from the twin?",
+        "step",
+        "largest relative difference\nof the logged numbers",
+    )
+    legend = [
+        Line2D([], [], color=RED, label="case"),
+        Line2D([], [], color=GREEN, label="repaired"),
+        Line2D([], [], color=GREY, linewidth=6, label="healthy twin"),
+    ]
+    left.legend(handles=legend)
+    return drawing
+
+
+def proof(cases: Mapping[str, Record], repaired: Mapping[str, Record], twin: Record) -> Figure:
+    """Plot how far each case is from its twin, before and after the repairs."""
+    drawing, panels = figure(15, 6.2, nrows=2, ncols=5, sharex=True, sharey=True)
+    for axes in panels.flat[len(cases) :]:
+        axes.set_visible(False)
+    for place, (axes, (case, record)) in enumerate(zip(panels.flat, cases.items(), strict=False)):
+        apart(axes, record, twin, RED)
+        if case in repaired:
+            apart(axes, repaired[case], twin, GREEN, 3)
+        label(axes, case, "step", "" if place % 5 else "relative difference")
+        axes.set_xlim(-3, STEPS + 2)
+    title = "How far is each case from its twin? (0: equal bit for bit)"
+    drawing.suptitle(title, fontsize=17, fontweight="bold", x=0.01, ha="left")
+    legend = [
+        Line2D([], [], color=RED, label="case"),
+        Line2D([], [], color=GREEN, linewidth=3, label="repaired as accused"),
+    ]
+    drawing.legend(handles=legend, loc="outside lower right", ncols=2)
+    return drawing
+
+
+def caught(found: Mapping[str, Sequence[str]], tests: Sequence[str], title: str) -> Figure:
+    """Draw which tests fail for each bug, as marks in a grid."""
+    drawing, axes = figure(12, 5.6)
+    for column, failed in enumerate(found.values()):
+        rows = [tests.index(name) for name in failed]
+        axes.plot([column] * len(rows), rows, "s", color=RED, markersize=15)
+    axes.set_xticks(range(len(found)), [name.replace("_", " ") for name in found], rotation=38)
+    for text in axes.get_xticklabels():
+        text.set(ha="right", rotation_mode="anchor")
+    axes.set_yticks(range(len(tests)), tests)
+    axes.set(xlim=(-0.6, len(found) - 0.4), ylim=(len(tests) - 0.4, -0.6))
+    label(axes, title, "script with this bug", "test that fails")
+    return drawing

@@ -1,0 +1,173 @@
+"""Exercise of notebook 11 on settings that a training function ignores."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from cs336_course.engine import Case, Exercise, edits
+
+NOTEBOOK = "side_trips/errata"
+
+
+def listens(layers: int, lr: float, decay: float) -> float:
+    """Use all settings."""
+    return layers * lr + decay + torch.rand(()).item()
+
+
+def hard_coded(layers: int, lr: float, decay: float) -> float:
+    """Ignore the depth and the learning rate."""
+    return 2 * 0.01 + decay + torch.rand(()).item()
+
+
+def hardly(layers: int, lr: float, decay: float) -> float:
+    """Use all settings, but the weight decay has a small effect."""
+    return layers * lr + 1e-6 * decay + torch.rand(()).item()
+
+
+def product(batch: int, lr: float, seed: int) -> float:
+    """Use the product of two settings, and ignore the seed."""
+    return batch * lr + torch.rand(()).item()
+
+
+def by_name(optimizer: str, schedule: str) -> float:
+    """Use the first of two settings that are no numbers."""
+    return len(optimizer) + torch.rand(()).item()
+
+
+def draws(dropout: float, width: int) -> float:
+    """Use the width by drawing so many numbers, and ignore the dropout."""
+    return torch.rand(width).sum().item()
+
+
+def exact(steps: int, lr: float) -> float:
+    """Draw nothing, and ignore the steps."""
+    return 3.0 * lr
+
+
+def deaf(steps: int, lr: float) -> float:
+    """Ignore everything."""
+    return torch.rand(()).item()
+
+
+def sweeps() -> Iterator[Case]:
+    """Yield a training function, its settings, and another value for each of them."""
+    usual = {"layers": 2, "lr": 0.1, "decay": 0.5}
+    others = {"layers": 3, "lr": 0.2, "decay": 0.25}
+    yield Case("", train=hard_coded, settings=usual, others=others)
+    yield Case("", train=listens, settings=usual, others=others)
+    yield Case("a setting with a small effect", train=hardly, settings=usual, others=others)
+    yield Case(
+        "two settings whose product counts",
+        train=product,
+        settings={"batch": 8, "lr": 0.5, "seed": 1},
+        others={"batch": 4, "lr": 1.0, "seed": 2},
+    )
+    yield Case(
+        "settings that are no numbers",
+        train=by_name,
+        settings={"optimizer": "adamw", "schedule": "cosine"},
+        others={"optimizer": "sgd", "schedule": "linear"},
+    )
+    yield Case(
+        "a function that draws more numbers",
+        train=draws,
+        settings={"dropout": 0.1, "width": 3},
+        others={"dropout": 0.0, "width": 4},
+    )
+    for train in (exact, deaf):
+        yield Case(
+            "", train=train, settings={"steps": 10, "lr": 0.1}, others={"steps": 20, "lr": 0.3}
+        )
+
+
+Train = Callable[..., float]
+Settings = Mapping[str, Any]
+
+
+def with_a_loop(train: Train, settings: Settings, others: Settings) -> list[str]:
+    """Go through the settings one by one."""
+    torch.manual_seed(7)
+    usual = train(**settings)
+    found = []
+    for name, value in others.items():
+        torch.manual_seed(7)
+        if train(**{**settings, name: value}) == usual:
+            found.append(name)
+    return found
+
+
+ONE = "result(**{name: others[name]}) == usual"
+UNSEEDED = (
+    "`train` draws random numbers, so two runs differ even with the same settings. Let every run "
+    "begin with the same seed."
+)
+
+ignored = Exercise(
+    NOTEBOOK,
+    "ignored",
+    sweeps,
+    may_seed=True,
+    smaller="A run ends at 3.35. You change only the learning rate, and it ends at 3.35 again. "
+    "What do you conclude if both runs had the same seed, and what if they hadn't?",
+    wrong={
+        UNSEEDED: [
+            ("        torch.manual_seed(0)\n", ""),
+            edits(
+                ("        torch.manual_seed(0)\n", ""),
+                ("    usual = result()", "    torch.manual_seed(0)\n    usual = result()"),
+            ),
+        ],
+        "those are the settings that have an effect. The ones without are wanted.": (
+            "== usual",
+            "!= usual",
+        ),
+        "you change all settings at once. Then one that works hides those that don't.": (
+            ONE,
+            "result(**others) == usual",
+        ),
+        "you keep the changes of the settings before. Change one at a time, because two changes "
+        "can cancel each other.": (
+            "    return [name for name in settings if result(**{name: others[name]}) == usual]",
+            "    found, now = [], {}\n"
+            "    for name in settings:\n"
+            "        now[name] = others[name]\n"
+            "        if result(**now) == usual:\n"
+            "            found.append(name)\n"
+            "    return found",
+        ),
+        "you compare with the run before, and not with the usual settings.": (
+            "    return [name for name in settings if result(**{name: others[name]}) == usual]",
+            "    found = []\n"
+            "    for name in settings:\n"
+            "        now = result(**{name: others[name]})\n"
+            "        if now == usual:\n"
+            "            found.append(name)\n"
+            "        usual = now\n"
+            "    return found",
+        ),
+        "a small effect is an effect. With the same seed, compare exactly.": (
+            ONE,
+            "abs(result(**{name: others[name]}) - usual) < 1e-3",
+        ),
+        "you count them. Their names are wanted.": (
+            "return [name for name in settings if result(**{name: others[name]}) == usual]",
+            "return sum(result(**{name: others[name]}) == usual for name in settings)",
+        ),
+        "you leave a setting out instead of changing it.": (
+            "train(**(settings | changed))",
+            "train(**{name: settings[name] for name in settings if name not in changed})",
+        ),
+    },
+    refused=[
+        lambda train, settings, others: [],
+        lambda train, settings, others: list(settings),
+        lambda train, settings, others: list(settings)[:2],
+        lambda train, settings, others: settings.update(others),
+    ],
+    right=[
+        with_a_loop,
+        ("torch.manual_seed(0)", "torch.manual_seed(1)"),
+        ("settings | changed", "{**settings, **changed}"),
+    ],
+)

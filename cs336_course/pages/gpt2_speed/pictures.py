@@ -1,0 +1,265 @@
+"""Figures of the ladder in notebook 09, of where time and memory go, and of its scoreboard."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+
+from cs336_course.drawing.style import (
+    BLUE,
+    BROWN,
+    FILLS,
+    GREEN,
+    GREY,
+    LINES,
+    ORANGE,
+    PURPLE,
+    RED,
+    figure,
+    ink,
+    label,
+    show_cover,
+)
+from cs336_course.pages.gpt2_speed.profiled_step import KINDS, PHASES, Span
+from cs336_course.pages.gpt2_speed.speed_ladder import A6000_LOSS, A6000_MS, Row
+
+KIND_COLOURS = dict(zip(KINDS, (BLUE, RED, PURPLE, BROWN, GREEN), strict=True))
+HATCHES = ("", "//", "..", "\\\\", "xx", "--", "++", "oo", "**")
+DASHES = ("-", "--", "-.", ":")
+
+
+def cover() -> None:
+    """Draw the step of notebook 08 above that of the last rung, and the time between them."""
+    _, axes = figure(10, 3.2)
+    rungs = ("fp32", "padded vocabulary")
+    slow, fast = (A6000_MS[rung] for rung in rungs)
+    axes.barh([0, 1], [slow, fast], 0.62, color=[ORANGE, BLUE])
+    axes.barh(1, slow - fast, 0.62, left=fast, facecolor="none", edgecolor=BLUE, ls="--", lw=2)
+    middle = {"va": "center", "ha": "center", "fontweight": "bold"}
+    axes.text(slow / 2, 0, f"{slow:.0f} ms", color="black", fontsize=21, **middle)
+    axes.text(fast / 2, 1, f"{fast:.0f} ms", color="white", fontsize=21, **middle)
+    gone = f"{slow:.0f} − {fast:.0f} = {round(slow) - round(fast)} ms. Where did they go?"
+    axes.text((slow + fast) / 2, 1, gone, color=ink(BLUE), fontsize=19, **middle)
+    names = ("as you wrote it", "after this notebook")
+    ticks = [f"{name}\nloss {A6000_LOSS[r]:.2f}" for name, r in zip(names, rungs, strict=True)]
+    axes.set_yticks([0, 1], ticks, fontsize=15)
+    axes.set_ylim(1.45, -0.45)
+    axes.set_xlim(0, 1.01 * slow)
+    axes.grid(False)
+    label(axes, "One training step of the same GPT-2, on the same GPU", "time [ms]", "")
+    show_cover()
+
+
+def digits(value: float) -> str:
+    """Format three digits without an exponent, as in 0.0743, 55.3 and 2,250."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def bars(
+    axes: Axes, names: Sequence[str], values: Mapping[str, float | None], colour: str, **text
+) -> None:
+    """Draw a horizontal bar for each name that has a value, with the value beside it."""
+    there = {name: value for name, value in values.items() if value is not None}
+    places = [names.index(name) for name in there]
+    drawn = axes.barh(places, list(there.values()), color=colour, height=0.62)
+    written = [text.get("form", digits)(value) for value in there.values()]
+    axes.bar_label(drawn, written, padding=4, fontsize=13)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.set_xlim(0, 1.3 * max(there.values(), default=1.0) or 1.0)
+    axes.grid(False, axis="y")
+    axes.xaxis.set_major_locator(MaxNLocator(4, min_n_ticks=2))
+
+
+def whole_ladder(
+    names: Sequence[str],
+    rows: Sequence[Row],
+    published: Mapping[str, float],
+    device: str,
+) -> Figure:
+    """Draw the time and the peak memory of all rungs here, beside the time on the A6000.
+
+    A rung that the later ones don't keep is pale, because they aren't to be compared with it.
+    """
+    drawing, (left, middle, right) = figure(13, 5.4, ncols=3, sharey=True)
+    bars(left, names, {row.name: row.ms for row in rows}, BLUE)
+    skipped = {"va": "center", "fontsize": 14, "transform": left.get_yaxis_transform()}
+    longest = max((row.ms for row in rows if row.ms), default=1.0)
+    for row in rows:
+        place = names.index(row.name)
+        if row.ms is None:
+            left.text(0.02, place, "left out", **skipped)
+        elif row.note and row.ms > 0.3 * longest:  # long enough for two words
+            colour = "black" if is_left(row) else "white"
+            left.text(0.02, place, " ".join(row.note.split()[:2]), color=colour, **skipped)
+    mib = {row.name: row.memory_gib and 1024 * row.memory_gib for row in rows}
+    bars(middle, names, mib, GREEN)
+    bars(right, names, published, ORANGE)
+    for axes, colour in ((left, BLUE), (middle, GREEN)):
+        drawn = [row for row in rows if (row.ms if axes is left else mib[row.name]) is not None]
+        for row, bar in zip(drawn, axes.patches, strict=True):
+            if is_left(row):
+                bar.set(facecolor=(colour, 0.25), edgecolor=colour)
+    left.set_yticks(range(len(names)), names, fontsize=15)
+    label(left, f"Here: {device}", "time per step [ms]", "")
+    label(middle, "Here: peak memory", "memory [MiB]", "")
+    label(right, "RTX A6000, 124M", "time per step [ms]", "")
+    return drawing
+
+
+def is_left(row: Row) -> bool:
+    """Return whether the ladder measured a rung but left it again for the next one."""
+    return row.note.startswith("not kept")
+
+
+def step_timeline(spans: Sequence[Span], title: str) -> Figure:
+    """Draw one step from left to right, with a lane per phase and operators coloured by kind."""
+    drawing, axes = figure(13, 3.8)
+    for span in spans:
+        lane = PHASES.index(span.phase)
+        axes.barh(lane, span.ms, left=span.start, height=0.7, color=KIND_COLOURS[span.kind], lw=0)
+    axes.set_yticks(range(len(PHASES)), PHASES)
+    axes.set_ylim(len(PHASES) - 0.45, -0.55)
+    axes.grid(False, axis="y")
+    handles = [Patch(facecolor=colour, label=kind) for kind, colour in KIND_COLOURS.items()]
+    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, -0.22), ncols=len(KINDS))
+    label(axes, title, "time since the step began [ms]", "")
+    return drawing
+
+
+def time_by_kind(steps: Mapping[str, Mapping[str, float]], title: str) -> Figure:
+    """Draw a bar of milliseconds per step, split into kinds of work."""
+    drawing, axes = figure(13, 1.9 + 0.85 * len(steps))
+    totals = [sum(parts.values()) for parts in steps.values()]
+    for place, (parts, total) in enumerate(zip(steps.values(), totals, strict=True)):
+        left = 0.0
+        for (kind, colour), hatch in zip(KIND_COLOURS.items(), HATCHES, strict=False):
+            ms = parts.get(kind, 0.0)
+            style = {"color": colour, "edgecolor": "white", "hatch": hatch, "height": 0.6}
+            axes.barh(place, ms, left=left, **style)
+            if ms > 0.07 * max(totals):
+                ground = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+                text = {"ha": "center", "va": "center", "fontsize": 13, "bbox": ground}
+                axes.text(left + ms / 2, place, f"{ms / total:.0%}", **text)
+            left += ms
+        axes.text(left, place, f" {digits(left)} ms", va="center", fontsize=14)
+    axes.set_yticks(range(len(steps)), list(steps))
+    axes.set_ylim(len(steps) - 0.45, -0.55)
+    axes.set_xlim(0, 1.14 * max(totals))
+    axes.grid(False, axis="y")
+    handles = [
+        Patch(facecolor=colour, edgecolor="white", hatch=hatch, label=kind)
+        for (kind, colour), hatch in zip(KIND_COLOURS.items(), HATCHES, strict=False)
+    ]
+    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, -0.3), ncols=len(KINDS))
+    label(axes, title, "time [ms]", "")
+    return drawing
+
+
+def memory_by_kind(ways: Mapping[str, Mapping[str, float]], title: str) -> Figure:
+    """Draw a bar of GB for each way of computing a step, split into kinds, with the sum."""
+    drawing, axes = figure(13, 2.6 + 0.8 * len(ways))
+    totals = {name: sum(parts.values()) for name, parts in ways.items()}
+    kinds = [  # a share below 1 % everywhere would be invisible
+        kind
+        for kind in next(iter(ways.values()))
+        if any(parts[kind] > 0.01 * totals[name] for name, parts in ways.items())
+    ]
+    styles = {
+        kind: {"color": colour, "hatch": hatch, "label": kind}
+        for kind, colour, hatch in zip(kinds, (*FILLS, GREY), HATCHES, strict=False)
+    }
+    for place, (name, parts) in enumerate(ways.items()):
+        left = 0.0
+        for kind in kinds:
+            width = parts[kind] / 1e9
+            axes.barh(place, width, left=left, height=0.62, **styles[kind])
+            left += width
+        axes.text(left, place, f" {digits(totals[name] / 1e9)} GB", va="center", fontsize=15)
+    axes.set_yticks(range(len(ways)), list(ways), fontsize=15)
+    axes.set_ylim(len(ways) - 0.4, -0.6)
+    axes.set_xlim(0, 1.14 * max(totals.values()) / 1e9)
+    axes.grid(False, axis="y")
+    handles = [
+        Patch(facecolor=style["color"], hatch=style["hatch"], label=kind)
+        for kind, style in styles.items()
+    ]
+    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, -0.24), ncols=4)
+    label(axes, title, "memory [GB]", "")
+    return drawing
+
+
+def scoreboard(runs: Mapping[str, Sequence[float]], title: str) -> Figure:
+    """Plot the loss of every run against steps, smoothed over 10 steps, and name each line."""
+    drawing, axes = figure(13, 4.6)
+    ends = {name: smoothed(losses, 10)[-1] for name, losses in runs.items()}
+    spread = 0.075 * (max(max(losses) for losses in runs.values()) - min(ends.values()))
+    placed: list[float] = []
+    for name in sorted(ends, key=lambda name: ends[name]):  # labels from the lowest line upwards
+        height = max(ends[name], placed[-1] + spread if placed else ends[name])
+        placed.append(height)
+        number = list(runs).index(name)
+        style = {"color": LINES[number], "linestyle": DASHES[number % len(DASHES)]}
+        losses = smoothed(runs[name], 10)
+        axes.plot(range(len(losses)), losses, label=name, **style)
+        axes.text(1.01 * len(losses), height, name, color=ink(LINES[number]), va="center", size=15)
+    axes.set_xlim(0, 1.2 * max(map(len, runs.values())))
+    label(axes, title, "step", "training loss [nats]")
+    return drawing
+
+
+def rate_sweep(losses: Mapping[str, Mapping[float, float]], title: str) -> Figure:
+    """Plot each recipe's loss against its learning rate, with a dot at the lowest loss.
+
+    The colours are those of `scoreboard`.
+    """
+    drawing, axes = figure(13, 4.6)
+    for number, (name, found) in enumerate(losses.items()):
+        rates = sorted(found)
+        best = min(rates, key=lambda rate: found[rate])
+        style = {"color": LINES[number], "linestyle": DASHES[number % len(DASHES)]}
+        axes.plot(rates, [found[rate] for rate in rates], label=name, **style)
+        axes.plot(best, found[best], "o", color=LINES[number], markersize=12)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.legend(loc="upper left")
+    label(axes, title, "peak learning rate", "loss [nats]")
+    return drawing
+
+
+def smoothed(values: Sequence[float], window: int) -> list[float]:
+    """Return the mean of each value and those before it, over at most `window` values."""
+    spans = [values[max(0, i + 1 - window) : i + 1] for i in range(len(values))]
+    return [sum(span) / len(span) for span in spans]
+
+
+def beside_others(times: Mapping[str, Mapping[str, float]], title: str) -> Figure:
+    """Plot the time of others relative to ours for each job, on a logarithmic axis."""
+    peers = list(dict.fromkeys(peer for found in times.values() for peer in found))
+    colours = dict(zip(peers, FILLS, strict=False))
+    drawing, axes = figure(13, 1.6 + 0.4 * sum(len(found) for found in times.values()))
+    place, ticks = 0.0, []
+    for found in times.values():
+        ticks.append(place + (len(found) - 1) / 2)
+        for peer, factor in found.items():
+            axes.barh(place, factor - 1, 0.8, left=1, color=colours[peer], label=peer)
+            beyond = {"ha": "left" if factor >= 1 else "right", "va": "center", "fontsize": 13}
+            axes.text(factor, place, f" {factor:.3g} x ", **beyond)
+            place += 1
+        place += 0.8
+    axes.axvline(1, color="black")
+    axes.set_xscale("log")
+    highest = max(factor for found in times.values() for factor in found.values())
+    axes.set_xlim(0.4, 2 * highest)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_yticks(ticks, [textwrap.fill(name, 34) for name in times])
+    axes.set_ylim(place - 1.2, -0.8)
+    axes.grid(False, axis="y")
+    handles = [Patch(facecolor=colours[peer], label=peer) for peer in peers]
+    axes.legend(handles=handles, loc="upper right")
+    label(axes, title, "time, in multiples of ours", "")
+    return drawing

@@ -1,0 +1,240 @@
+"""Store tensors in fp8, NVFP4, int4 and Q4_1, and train a small GPT whose matmuls use them."""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+from cs336_course.shared.low_precision import Run, batches, cosine, small_gpt
+from cs336_lib.data.corpus import DATA
+from cs336_lib.data.loader import Loader, open_data
+from cs336_lib.model import GPT
+
+E4M3_MAX, E2M1_MAX, BLOCK = 448.0, 6.0, 16
+SMALLEST = 1e-30  # replaces a scale of 0
+Q4_1_WEIGHTS, Q4_1_BYTES = 32, 20
+SHIPPED = DATA / "smollm2_q4_1"
+
+Quantize = Callable[[Tensor, bool], Tensor]
+"""Rounds a tensor to a format and back. The flag asks for stochastic rounding."""
+
+
+def keep(x: Tensor, stochastic: bool = False) -> Tensor:
+    """Return the tensor in fp32."""
+    return x
+
+
+def e4m3(x: Tensor, stochastic: bool = False) -> Tensor:
+    """Round to E4M3 without a scale."""
+    return x.to(torch.float8_e4m3fn).float()
+
+
+def scaled_e4m3(x: Tensor, stochastic: bool = False) -> Tensor:
+    """Round to E4M3 with one scale for the tensor."""
+    scale = x.abs().max() / E4M3_MAX + SMALLEST
+    return e4m3(x / scale) * scale
+
+
+def e2m1(x: Float[Tensor, "..."], stochastic: bool = False) -> Float[Tensor, "..."]:
+    """Round to the fifteen fp4 numbers, to the nearest or stochastically."""
+    size = x.abs()
+    gap = torch.where(size < 2, 0.5, torch.where(size < 4, 1.0, 2.0))
+    steps = size / gap
+    steps = torch.floor(steps + torch.rand_like(steps)) if stochastic else torch.round(steps)
+    return (steps * gap).clamp(max=E2M1_MAX).copysign(x)
+
+
+def scaled_e2m1(x: Tensor, stochastic: bool = False) -> Tensor:
+    """Round to fp4 with one scale for the tensor."""
+    scale = x.abs().max() / E2M1_MAX + SMALLEST
+    return e2m1(x / scale, stochastic) * scale
+
+
+def nvfp4(x: Float[Tensor, "..."], stochastic: bool = False) -> Float[Tensor, "..."]:
+    """Round to fp4 with an E4M3 scale for each 16 neighbors and an fp32 scale for the tensor."""
+    blocks = x.reshape(-1, BLOCK)
+    largest = blocks.abs().amax(dim=1, keepdim=True)
+    tensor_scale = largest.max() / (E2M1_MAX * E4M3_MAX) + SMALLEST
+    scale = e4m3(largest / E2M1_MAX / tensor_scale).clamp(min=2**-9) * tensor_scale
+    return (e2m1(blocks / scale, stochastic) * scale).reshape(x.shape)
+
+
+def hadamard(size: int) -> Float[Tensor, "size size"]:
+    """Return the orthogonal matrix of +1 and -1 over sqrt(size), for a power of two."""
+    matrix = torch.ones(1, 1)
+    while len(matrix) < size:
+        upper, lower = torch.cat((matrix, matrix), 1), torch.cat((matrix, -matrix), 1)
+        matrix = torch.cat((upper, lower))
+    return matrix / math.sqrt(size)
+
+
+def random_hadamard(size: int, seed: int = 0) -> Float[Tensor, "size size"]:
+    """Return a Hadamard matrix whose columns have random signs."""
+    random = torch.Generator().manual_seed(seed)
+    return hadamard(size) * (2.0 * torch.randint(2, (size,), generator=random) - 1)
+
+
+def spread(x: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:
+    """Multiply each 16 neighbors of a row by the random Hadamard matrix."""
+    return (x.reshape(-1, BLOCK) @ random_hadamard(BLOCK).T).reshape(x.shape)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the matmuls of a linear layer are quantized.
+
+    Attributes:
+        quantize: Rounds both operands of each matmul along the dimension that is summed.
+        stochastic: Whether gradients are rounded stochastically.
+        hadamard: Whether both operands of the weights' gradient are first spread.
+    """
+
+    quantize: Quantize = keep
+    stochastic: bool = False
+    hadamard: bool = False
+
+
+class QuantizedMatmul(torch.autograd.Function):
+    """Linear layer whose three matmuls have quantized operands and fp32 sums."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, recipe: Recipe) -> Tensor:
+        """Return the output, from a quantized input and weight."""
+        ctx.save_for_backward(x, weight)
+        ctx.recipe = recipe
+        return recipe.quantize(x, False) @ recipe.quantize(weight, False).T
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+        """Return the gradients of the input and the weight."""
+        x, weight = ctx.saved_tensors
+        recipe: Recipe = ctx.recipe
+        flat = gradient.flatten(0, -2)
+        to_input = recipe.quantize(flat, recipe.stochastic)
+        d_input = to_input @ recipe.quantize(weight.T.contiguous(), False).T
+        by_token = (flat.T.contiguous(), x.flatten(0, -2).T.contiguous())
+        to_weight, inputs = map(spread, by_token) if recipe.hadamard else by_token
+        quantized = recipe.quantize(to_weight, recipe.stochastic)
+        return d_input.view_as(x), quantized @ recipe.quantize(inputs, False).T, None
+
+
+class QuantizedLinear(nn.Linear):
+    """Linear layer that follows a recipe."""
+
+    recipe = Recipe()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the layer with quantized operands."""
+        y = QuantizedMatmul.apply(x, self.weight, self.recipe)
+        return y if self.bias is None else y + self.bias
+
+
+def train(
+    recipe: Recipe,
+    loss_scale: float = 1.0,
+    *,
+    steps: int = 200,
+    rate: float = 1.5e-3,
+    seed: int = 0,
+) -> Run:
+    """Train a GPT of one block. All its linear layers, the output layer included, are quantized.
+
+    Weights, moments and everything outside these matmuls stay in fp32. The gradients are divided by
+    the loss scale before the step.
+    """
+    torch.manual_seed(seed)
+    model = small_gpt(1, seed)
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear) and recipe.quantize is not keep:
+            layer.__class__ = QuantizedLinear
+            layer.recipe = recipe  # type: ignore[assignment]
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.0)
+    losses = []
+    for step, (x, y) in enumerate(batches(steps, seed)):
+        optimizer.param_groups[0]["lr"] = cosine(step, steps, rate)
+        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        optimizer.zero_grad()
+        (loss * loss_scale).backward()
+        for weight in model.parameters():
+            weight.grad = weight.grad / loss_scale if weight.grad is not None else None
+        optimizer.step()
+        losses.append(loss.item())
+    return Run(losses)
+
+
+def shipped_blocks() -> tuple[dict, UInt8[np.ndarray, "blocks bytes"]]:
+    """Return what is known of the shipped 4-bit matrix, and its blocks of 20 bytes."""
+    about = json.loads((SHIPPED / "about.json").read_text(encoding="utf-8"))
+    data = np.fromfile(SHIPPED / f"{about['tensor']}.q4_1", dtype=np.uint8)
+    return about, data.reshape(-1, Q4_1_BYTES)
+
+
+def q4_1_decode(blocks: UInt8[np.ndarray, "blocks bytes"]) -> Float[Tensor, "blocks 32"]:
+    """Return the 32 weights of each block, scale x q + minimum."""
+    scale, minimum = np.ascontiguousarray(blocks[:, :4]).view("<f2").astype(np.float32).T
+    q = np.concatenate((blocks[:, 4:] & 15, blocks[:, 4:] >> 4), axis=1)
+    return torch.from_numpy(scale[:, None] * q + minimum[:, None])
+
+
+def q4_1_encode(x: Float[Tensor, "blocks 32"]) -> UInt8[np.ndarray, "blocks bytes"]:
+    """Return the 20 bytes of each block: fp16 scale and minimum, then 16 bytes of two q each."""
+    values = x.float().numpy()
+    minimum = values.min(axis=1).astype("<f2")
+    scale = ((values.max(axis=1) - values.min(axis=1)) / 15).astype("<f2")
+    steps = (values - minimum[:, None]) / np.maximum(scale.astype(np.float32), SMALLEST)[:, None]
+    q = np.rint(steps).clip(0, 15).astype(np.uint8)
+    header = np.stack((scale, minimum), axis=1).view(np.uint8)
+    return np.concatenate((header, q[:, :16] | q[:, 16:] << 4), axis=1)
+
+
+def q4_1(x: Tensor, stochastic: bool = False) -> Tensor:
+    """Round to Q4_1 and back."""
+    return q4_1_decode(q4_1_encode(x.reshape(-1, Q4_1_WEIGHTS))).reshape(x.shape)
+
+
+def integers(bits: int, group: int = 0) -> Quantize:
+    """Return symmetric rounding to integers, with a scale for each group of neighbors.
+
+    By default, there is one scale for the tensor.
+    """
+    largest = 2 ** (bits - 1) - 1
+
+    def quantize(x: Tensor, stochastic: bool = False) -> Tensor:
+        groups = x.reshape(-1, group or x.numel())
+        scale = groups.abs().amax(dim=1, keepdim=True) / largest + SMALLEST
+        return (torch.round(groups / scale) * scale).reshape(x.shape)
+
+    return quantize
+
+
+@contextmanager
+def rounded_blocks(model: GPT, quantize: Quantize) -> Iterator[None]:
+    """Round the blocks' matrices for a while, and restore them."""
+    matrices = [weight for layer in model.transformer.h for weight in layer.parameters()]
+    matrices = [weight for weight in matrices if weight.ndim == 2]
+    originals = [weight.detach().clone() for weight in matrices]
+    with torch.no_grad():
+        try:
+            for weight in matrices:
+                weight.copy_(quantize(weight, False))
+            yield
+        finally:
+            for weight, original in zip(matrices, originals, strict=True):
+                weight.copy_(original)
+
+
+@torch.no_grad()
+def loss_with(model: GPT, quantize: Quantize, windows: int = 16) -> float:
+    """Return the validation loss after rounding the blocks' matrices. They are restored."""
+    _, stream, _ = open_data("", "", "char")
+    loader = Loader(stream, model.config.block_size, model.config.vocab_size, 1337)
+    starts = loader.validation_starts(windows * model.config.block_size)
+    with rounded_blocks(model, quantize):
+        return model(*loader.windows(starts)).item()

@@ -1,0 +1,1 @@
+"""The room of the page recipe_of_today."""

@@ -1,0 +1,229 @@
+"""Figures of notebook 09b on recipes: seeds, paired differences, budgets and published steps."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from cs336_course.drawing.optimizers import label_rates
+from cs336_course.drawing.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    RED,
+    SKY,
+    figure,
+    ink,
+    label,
+    label_ends,
+    show_cover,
+)
+from cs336_course.pages.recipe_of_today import today_runs
+from cs336_course.pages.recipe_of_today.recipe_of_today import BLOCK, ROWS, SIZES
+from cs336_course.pages.recipe_of_today.today_runs import Pair, Published
+
+LOSS = "loss on held-out plays [nats/letter]"
+
+
+def cover() -> None:
+    """Draw the training losses of the old and the new recipe, with a thin line for each seed."""
+    runs = today_runs.recorded()
+    letters = SIZES["small"].steps * ROWS * BLOCK
+    _, axes = figure(10, 3.2)
+    for changes, colour, dashes, name in (
+        ((), RED, "--", "GPT-2's recipe"),
+        (today_runs.recipe(runs), BLUE, "-", "the recipe of today"),
+    ):
+        seeds = today_runs.tenths(runs, "small", changes)
+        seen = (np.arange(len(seeds[0])) + 0.5) / len(seeds[0]) * letters / 1000
+        for values in seeds:
+            axes.plot(seen, values, color=colour, ls=dashes, lw=1.5)
+        height = 2.75 if colour == RED else 2.0
+        axes.text(78, height, name, color=ink(colour), va="center", fontsize=17, fontweight="bold")
+    axes.annotate("", (75.5, 2.5), (75.5, 2.17), arrowprops={"arrowstyle": "<->", "lw": 1.5})
+    axes.text(78, 2.37, "which change did it?", va="center", fontsize=15)
+    axes.set(xlim=(0, 108), xticks=range(0, 80, 20), ylim=(1.85, 3.55), yticks=(2, 2.5, 3, 3.5))
+    title = "Two recipes read the same letters, five runs each"
+    label(axes, title, "letters seen [thousands]", "training loss [nats]")
+    show_cover()
+
+
+def sweep(
+    found: Mapping[str, Mapping[float, float]], title: str, rate: str = "peak learning rate"
+) -> Figure:
+    """Plot the loss against the peak rate for each optimizer or size, and mark the lowest.
+
+    Args:
+        found: Losses by rate, by the name of the line.
+        title: The title of the figure.
+        rate: What the horizontal axis shows.
+    """
+    drawing, axes = figure(11, 4.6)
+    looks = zip(found.items(), (RED, BLUE, GREEN, BLACK), ("--", "-", "-.", ":"), strict=False)
+    for (name, losses), colour, dashes in looks:
+        rates = sorted(losses)
+        best = min(losses, key=losses.__getitem__)
+        axes.plot(rates, [losses[rate] for rate in rates], color=colour, ls=dashes, label=name)
+        axes.plot([best], [losses[best]], color=colour, marker="o", ls="")
+    axes.set_xscale("log")
+    label_rates(axes, found.values())
+    label(axes, title, rate, LOSS)
+    label_ends(axes)
+    return drawing
+
+
+def one_seed(before: Sequence[float], after: Sequence[float], names: tuple, title: str) -> Figure:
+    """Draw two recipes' losses by seed, joined, and the sizes of their differences."""
+    drawing, axes = figure(9, 5)
+    for number, ends in enumerate(zip(before, after, strict=True)):
+        text = "one seed" if number == 0 else None
+        axes.plot([0, 1], ends, color=GREY, marker="o", lw=1.5, label=text)
+    means = np.mean(before), np.mean(after)
+    axes.plot([0, 1], means, color=BLUE, marker="s", lw=3, label="mean")
+    axes.set_xticks([0, 1], names)
+    axes.set_xlim(-0.4, 1.4)
+    axes.legend()
+    label(axes, title, "recipe", LOSS)
+    return drawing
+
+
+def sign_flips(means: Sequence[float], seen: float, title: str) -> Figure:
+    """Draw the means of the differences with all choices of signs, and mark the seen one."""
+    drawing, axes = figure(11, 3.6)
+    is_far = np.abs(means) >= abs(seen) - 1e-12
+    for chosen, colour, marker, name in (
+        (~is_far, GREY, "|", "nearer to 0"),
+        (is_far, RED, "D", "as far from 0 as ours"),
+    ):
+        there = np.asarray(means)[chosen]
+        text = f"{len(there)} choices {name}"
+        axes.plot(
+            there, np.zeros_like(there), color=colour, marker=marker, ms=12, ls="", label=text
+        )
+    axes.axvline(seen, color=BLUE, ls="--", label="ours")
+    axes.set_ylim(-1, 1.6)
+    axes.set_yticks([])
+    axes.legend(ncols=3, loc="upper center")
+    label(axes, title, "mean difference [nats/letter]", "")
+    return drawing
+
+
+def forest(found: Mapping[str, Sequence[Pair]], names: Sequence[str], title: str) -> Figure:
+    """Draw each change's differences by seed and their mean, and write the rule's verdict.
+
+    Sizes share the axis, one above the other within a row.
+
+    Args:
+        found: Pairs by the name of the size.
+        names: Names of the rows.
+        title: The title of the figure.
+    """
+    drawing, axes = figure(11 + 1.5 * len(found), 1.6 + 0.56 * len(names))
+    seen = [d for pairs in found.values() for pair in pairs for d in pair.differences]
+    low, high = min(seen), max(seen)
+    wide = high - low
+    looks = zip(found.items(), (BLUE, RED), ("o", "s"), strict=False)
+    for number, ((size, pairs), colour, marker) in enumerate(looks):
+        shift = 0.36 * (number - (len(found) - 1) / 2)
+        column = high + wide * (0.14 + 0.22 * number)
+        text = {"color": ink(colour), "ha": "center", "va": "center"}
+        axes.text(column, -0.95, size, **text)
+        for place, pair in enumerate(pairs):
+            dots = np.full(len(pair.differences), place + shift)
+            axes.plot(pair.differences, dots, color=GREY, marker="|", ms=11, ls="")
+            fill = colour if pair.passes else "none"
+            look = {"marker": marker, "ms": 10, "mfc": fill, "mec": colour, "mew": 2, "ls": ""}
+            axes.plot([pair.mean], [place + shift], color=colour, **look)
+            told, weight = ("kept", "bold") if pair.passes else ("dropped", "normal")
+            axes.text(column, place, told, weight=weight, **text)
+    axes.axvline(0, color=BLACK, lw=1)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -1.4)
+    axes.set_xlim(low - 0.03 * wide, high + wide * (0.08 + 0.22 * len(found)))
+    axes.set_xticks(np.arange(-4, 2) * 0.05)
+    label(axes, title, "difference [nats/letter]", "")
+    return drawing
+
+
+def crossed(
+    found: Mapping[str, Mapping[tuple[bool, float], Sequence[float]]], title: str
+) -> Figure:
+    """Draw the mean losses with and without QK-norm at two rates, with a panel for each size.
+
+    An arrow joins the two recipes that were compared first, which differ in both.
+
+    Args:
+        found: Losses by whether the recipe has QK-norm and by its rate, by the name of the panel.
+        title: The title of the figure.
+    """
+    drawing, row = figure(1 + 6 * len(found), 4.6, ncols=len(found), sharey=True, squeeze=False)
+    for axes, (panel, corners) in zip(row[0], found.items(), strict=True):
+        rates = sorted({rate for _, rate in corners})
+        for has_norm, colour, dashes, marker in ((False, RED, "--", "s"), (True, BLUE, "-", "o")):
+            means = [float(np.mean(corners[has_norm, rate])) for rate in rates]
+            name = "with QK-norm" if has_norm else "without"
+            axes.plot(range(2), means, color=colour, ls=dashes, marker=marker, label=name)
+        ends = corners[False, rates[0]], corners[True, rates[1]]
+        start, end = ((x, float(np.mean(losses))) for x, losses in enumerate(ends))
+        look = {"arrowstyle": "->", "lw": 1.5, "ls": ":", "shrinkA": 8, "shrinkB": 8}
+        axes.annotate("", end, start, arrowprops=look)
+        if axes is row[0, 0]:
+            axes.text(0.56, (start[1] + end[1]) / 2 + 0.001, "our pair")
+        axes.set_xlim(-0.2, 1.9)
+        axes.set_xticks(range(2), [f"{rate:g}" for rate in rates])
+        label(axes, panel, "peak rate of AdamW", LOSS if axes is row[0, 0] else "")
+        label_ends(axes)
+    drawing.suptitle(title, fontsize=17, fontweight="bold")
+    return drawing
+
+
+def budgets(found: Mapping[str, Mapping[int, Sequence[float]]], title: str) -> Figure:
+    """Draw the losses of runs with fewer steps, and the baseline's as a line, per size.
+
+    Args:
+        found: Losses by steps, by the name of the panel. The entry 0 holds the baseline's.
+        title: The title of the figure.
+    """
+    drawing, row = figure(13, 4.8, ncols=len(found), squeeze=False)
+    for axes, (panel, losses) in zip(row[0], found.items(), strict=True):
+        goal = float(np.mean(losses[0]))
+        axes.axhline(goal, color=RED, ls="--", label=f"GPT-2's recipe, all steps: {goal:.2f}")
+        steps = sorted(set(losses) - {0})
+        for count in steps:
+            axes.plot([count] * len(losses[count]), losses[count], color=GREY, marker="_", ls="")
+        means = [np.mean(losses[count]) for count in steps]
+        axes.plot(steps, means, color=BLUE, marker="o", label="recipe of today")
+        axes.legend()
+        label(axes, panel, "steps", LOSS)
+    drawing.suptitle(title, fontsize=17, fontweight="bold")
+    return drawing
+
+
+def published(groups: Mapping[str, Sequence[Published]], title: str) -> Figure:
+    """Draw steps to the published goal as bars, with the number of seeds behind each.
+
+    Args:
+        groups: Runs by the heading above their bars.
+        title: The title of the figure.
+    """
+    count = sum(1 + len(rows) for rows in groups.values())
+    drawing, axes = figure(12, 0.9 + 0.55 * count)
+    names: dict[int, str] = {}
+    for heading, rows in groups.items():
+        axes.text(0, len(names), f" {heading}", va="center", fontweight="bold")
+        names[len(names)] = ""
+        for row in rows:
+            place, is_mean = len(names), row.seeds > 1
+            names[place] = row.name
+            look = {"color": SKY} if is_mean else {"color": ORANGE, "hatch": "//"}
+            axes.barh(place, row.steps, 0.7, **look)
+            seeds = f"{row.seeds} seeds" if is_mean else "1 seed"
+            axes.text(row.steps, place, f" {row.steps:,} ({seeds})", va="center")
+    axes.set_yticks(list(names), list(names.values()))
+    axes.grid(False, axis="y")
+    axes.set_ylim(count - 0.4, -0.8)
+    axes.set_xlim(0, 1.25 * max(row.steps for rows in groups.values() for row in rows))
+    label(axes, title, "steps of 524,288 tokens", "")
+    return drawing

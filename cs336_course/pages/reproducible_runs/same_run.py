@@ -1,0 +1,101 @@
+"""Runs and draws that are repeated, to see whether they are the same."""
+
+import io
+import random
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+
+from cs336_course.shared.resumable_run import SmallRun
+from cs336_lib.config import TrainConfig
+from cs336_lib.data.corpus import shakespeare
+from cs336_lib.data.shards import write_shard
+from cs336_lib.data.tokenizer import CharTokenizer, save_tokenizer
+from cs336_lib.training.loop import TrainResult
+from cs336_lib.training.loop import train as library_train
+
+SETTINGS = {
+    **{"n_layer": 2, "n_head": 2, "n_embd": 32, "block_size": 32, "dropout": 0.1},
+    **{"max_steps": 12, "batch_tokens": 8 * 32, "micro_batch_size": 3, "warmup_steps": 2},
+    **{"eval_every": 6, "eval_tokens": 1024, "checkpoint_every": 6, "device": "cpu"},
+    **{"tokenizer": "char", "precision": "fp32"},
+}
+
+
+@torch.random.fork_rng(devices=[])
+def looks_fine(
+    stop: int, end: int, weights: int
+) -> tuple[list[float], list[float], Bool[np.ndarray, "bits weights"]]:
+    """Train a run, and again with a resume that lacks the optimizer's state.
+
+    Returns:
+        The losses of the run that never stopped, those of the other run after the resume, and
+        which bits of the first weights differ at the end.
+    """
+    text = shakespeare()
+    tokenizer = CharTokenizer(text)
+    runs = [SmallRun(tokenizer.encode(text), tokenizer.vocab_size, seed=0) for _ in range(2)]
+    straight, resumed = runs
+    torch.manual_seed(1)  # of dropout
+    losses = straight.until(end)
+    torch.manual_seed(1)
+    resumed.until(stop)
+    resumed.optimizer.state.clear()
+    continued = resumed.until(end)
+    one, other = (run.model[0].weight.detach().flatten().view(torch.int32) for run in runs)
+    changed = (one ^ other)[:weights].numpy()
+    return losses, continued, (changed >> np.arange(31, -1, -1)[:, None]) & 1 == 1
+
+
+def repeated_draws(device: torch.device) -> dict[str, list[str]]:
+    """Return which of four generators repeat their draw after each library's seed is set twice."""
+    draws = {
+        "random": random.random,
+        "numpy": np.random.rand,
+        "torch, CPU": lambda: torch.rand(1).item(),
+        "torch, device": lambda: torch.rand(1, device=device).item(),
+    }
+    seeds = {"random.seed": random.seed, "np.random.seed": np.random.seed}
+    repeats = {}
+    for library, seed in {**seeds, "torch.manual_seed": torch.manual_seed}.items():
+        seed(0)
+        first = {name: draw() for name, draw in draws.items()}
+        seed(0)
+        repeats[library] = [name for name, draw in draws.items() if draw() == first[name]]
+    return repeats
+
+
+def adamw_step(gradients: Sequence[float]) -> float:
+    """Return the size of AdamW's last step on one weight with these gradients and a rate of 1."""
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.AdamW([weight], lr=1.0, weight_decay=0.0)
+    before = 0.0
+    for gradient in gradients:
+        before = weight.item()
+        weight.grad = torch.tensor([gradient])
+        optimizer.step()
+    return abs(weight.item() - before)
+
+
+def train(folder: Path, tokens: np.ndarray, tokenizer: CharTokenizer, **more: bool) -> TrainResult:
+    """Train a small GPT with dropout for 12 steps by the library's loop, without printing.
+
+    Args:
+        folder: The run's folder. The data are prepared beside it.
+        tokens: The text as ids.
+        tokenizer: The tokenizer of the text.
+        more: Further settings, such as `resume=True`.
+    """
+    prepared = folder.parent / "prepared"
+    if not prepared.exists():
+        prepared.mkdir()
+        write_shard(prepared / "train_000.bin", tokens[:100_000])
+        write_shard(prepared / "val_000.bin", tokens[-10_000:])
+        save_tokenizer(tokenizer, prepared / "tokenizer.json")
+    config = TrainConfig(run_dir=str(folder), train_data=str(prepared), **SETTINGS, **more)
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        return library_train(config)

@@ -1,0 +1,355 @@
+"""Exercises of notebook 10d on the schedule of a pipeline and on a plan for a customer."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from cs336_course.engine import Case, Exercise, edits
+from cs336_course.engine.records import Record
+from cs336_course.pages.thousands_of_gpus import capstone
+from cs336_lib.bill import simulate
+from cs336_lib.bill.memory import Recompute
+from cs336_lib.bill.traffic import Layout
+
+NOTEBOOK = "side_trips/thousands_of_gpus"
+
+
+# one_f_one_b
+
+
+def pipelines() -> Iterator[Case]:
+    """Yield stages of pipelines."""
+    for stages, micro_batches in ((4, 8), (4, 2), (2, 5), (1, 3), (7, 7), (8, 3), (3, 1), (16, 40)):
+        for stage in sorted({0, stages // 2, stages - 1, 1 % stages}):
+            what = f"stage {stage} of {stages} with {micro_batches} micro-batches"
+            inputs = {"stage": stage, "stages": stages, "micro_batches": micro_batches}
+            yield Case("" if (stage, stages, micro_batches) == (0, 4, 8) else what, **inputs)
+
+
+def passes(kinds: str) -> list[tuple[str, int]]:
+    """Return passes by their letters, such as F for forward, each with the next micro-batch."""
+    seen: Counter[str] = Counter()
+    found = []
+    for kind in kinds:
+        found.append(({"F": "forward", "B": "backward"}[kind], seen[kind]))
+        seen[kind] += 1
+    return found
+
+
+def by_letters(stage: int, stages: int, micro_batches: int) -> list[tuple[str, int]]:
+    """Write the passes as letters, beginning with all forward passes that are in flight."""
+    flight = min(stages - stage, micro_batches)
+    return passes("F" * flight + "BF" * (micro_batches - flight) + "B" * flight)
+
+
+def by_counting(stage: int, stages: int, micro_batches: int) -> list[tuple[str, int]]:
+    """Run a backward pass as soon as enough micro-batches are in flight."""
+    found: list[tuple[str, int]] = []
+    forward = backward = 0
+    while backward < micro_batches:
+        if forward - backward < min(stages - stage, micro_batches - backward):
+            found.append(("forward", forward))
+            forward += 1
+        else:
+            found.append(("backward", backward))
+            backward += 1
+    return found
+
+
+WARM = "ahead = min(stages - 1 - stage, micro_batches)"
+PAIRS = "range(ahead, micro_batches)"
+PAIR_FORWARD = 'order.append(("forward", number))'
+PAIR_BACK = 'order.append(("backward", number - ahead))'
+COOL = "range(micro_batches - ahead, micro_batches)"
+
+one_f_one_b = Exercise(
+    NOTEBOOK,
+    "one_f_one_b",
+    pipelines,
+    is_part=True,
+    smaller="Take two stages and two micro-batches. In which order does the last stage run its "
+    "four passes? When can the first stage run its first backward pass?",
+    wrong={
+        "That is GPipe, which holds the activations of all micro-batches; a backward pass can run "
+        "much earlier.": [
+            (WARM, "ahead = micro_batches"),
+            lambda stage, stages, micro_batches: passes("F" * micro_batches + "B" * micro_batches),
+        ],
+        "GPipe's order with the last micro-batch first; a backward pass can run much earlier, and "
+        "the oldest micro-batch comes first.": (
+            lambda stage, stages, micro_batches: (
+                passes("F" * micro_batches)
+                + [("backward", n) for n in reversed(range(micro_batches))]
+            )
+        ),
+        "Your stage runs one forward pass too many before its first backward pass, so it holds one "
+        "micro-batch too many. The last stage needs none ahead.": (
+            WARM,
+            "ahead = min(stages - stage, micro_batches)",
+        ),
+        "Your stage runs one forward pass too few before its first backward pass, so it waits "
+        "while the first micro-batch comes back.": (
+            WARM,
+            "ahead = max(0, min(stages - 2 - stage, micro_batches))",
+        ),
+        "The other way round: the first stage is farthest from the loss and needs most forward "
+        "passes ahead.": (WARM, "ahead = min(stage, micro_batches)"),
+        "Your stage has no forward passes ahead, so it waits for each micro-batch to come back "
+        "before it starts the next.": (WARM, "ahead = 0"),
+        "All of your stages run as many forward passes ahead; a later stage needs fewer, because "
+        "the loss is nearer.": [
+            (WARM, "ahead = min(stages - 1, micro_batches)"),
+            (WARM, "ahead = min(stages, micro_batches)"),
+        ],
+        "There may be fewer micro-batches than stages; a stage can't run more forward passes ahead "
+        "than there are.": (WARM, "ahead = stages - 1 - stage"),
+        "The backward passes at the end are missing: those of the micro-batches that are still in "
+        "flight.": (COOL, "range(0)"),
+        "The forward passes before the first backward pass are missing.": (
+            "in range(ahead)]",
+            "in range(0)]",
+        ),
+        "In the middle, your backward pass comes before the forward pass of the pair, and the last "
+        "stage would start with the backward pass of a micro-batch that it hasn't seen.": edits(
+            (PAIR_BACK, ""), (PAIR_FORWARD, f"{PAIR_BACK}\n        {PAIR_FORWARD}")
+        ),
+        "The backward pass of a pair belongs to the oldest micro-batch in flight, not to the one "
+        "that just went forward.": (PAIR_BACK, 'order.append(("backward", number))'),
+        "The backward passes at the end take the micro-batches from the oldest to the newest.": (
+            COOL,
+            "reversed(range(micro_batches - ahead, micro_batches))",
+        ),
+        "Micro-batches count from 0.": edits(
+            ('("forward", number)', '("forward", number + 1)'),
+            ('("backward", number - ahead)', '("backward", number - ahead + 1)'),
+            ('("backward", number)', '("backward", number + 1)'),
+        ),
+        "The middle is missing: there, a forward and a backward pass alternate.": (
+            PAIRS,
+            "range(0)",
+        ),
+        "Return the passes of one stage; you return those of all stages.": (
+            lambda stage, stages, micro_batches: [
+                each for one in range(stages) for each in by_letters(one, stages, micro_batches)
+            ]
+        ),
+        "Each pass is a pair of its kind and its micro-batch; you return the kinds only.": (
+            "return order",
+            "return [kind for kind, _ in order]",
+        ),
+        "That is the same order for each stage and pipeline; it depends on the stage.": (
+            WARM,
+            f"stage, stages, micro_batches = 0, 4, 8\n    {WARM}",
+        ),
+    },
+    refused=[
+        (PAIRS, "range(ahead, micro_batches - 1)"),
+        ('"backward", number - ahead', '"forward", number - ahead'),
+        lambda stage, stages, micro_batches: None,
+        lambda stage, stages, micro_batches: 1 / 0,
+    ],
+    right=[by_letters, by_counting, lambda *where: list(map(list, by_letters(*where)))],
+)
+
+
+# plan
+
+
+def order() -> Iterator[Case]:
+    """Yield the order, which is the only question."""
+    yield Case("")
+
+
+class Bill(NamedTuple):
+    """What a run costs, and the part of it that buys no progress."""
+
+    days: float
+    dollars: float
+    lost: float
+
+
+def bill_of(layout: Layout, recompute: Recompute) -> Bill:
+    """Return the bill of the order in a layout, with failures and checkpoints."""
+    seconds = simulate.simulate(capstone.workload(layout, recompute), capstone.CLUSTER).seconds
+    interval = simulate.best_interval(layout.devices, capstone.SAVE)
+    share = simulate.goodput(layout.devices, capstone.SAVE, capstone.RESTART, interval)
+    hours = capstone.TOKENS / layout.batch / capstone.SEQ * seconds / share / 3600
+    dollars = hours * layout.devices * capstone.PRICE
+    return Bill(hours / 24, dollars, (1 - share) * dollars)
+
+
+def fits(layout: Layout, recompute: Recompute) -> bool:
+    """Tell whether a layout fits into the usable memory of a GPU."""
+    needed = sum(simulate.memory(capstone.workload(layout, recompute)).values())
+    return needed <= capstone.USABLE * capstone.CLUSTER.device.memory
+
+
+def fsdp_alone() -> Bill:
+    """Return the bill of FSDP on all GPUs that recomputes no more than it must."""
+    layout = Layout(dp=capstone.GPUS, zero=3)
+    tried: tuple[Recompute, ...] = ("none", "selective", "full")
+    return bill_of(layout, next(recompute for recompute in tried if fits(layout, recompute)))
+
+
+def over(given: float, right: float, near: float = 0.01) -> float:
+    """Return a number over the right one, which is 1 if they agree."""
+    ratio = float(given) / right
+    return 1.0 if abs(ratio - 1) < near else float(f"{ratio:.3g}")
+
+
+def kept(expected: float, upper: float) -> str:
+    """Tell whether a plan keeps within the budget, risks it, or breaks it."""
+    if expected > capstone.BUDGET:
+        return "breaks it"
+    return "risks it" if upper > capstone.BUDGET else "keeps it"
+
+
+def defended(plan: Any, case: Case) -> Record:
+    """Observe a plan: what it breaks, and its numbers over those of its own layout."""
+    if plan is ...:
+        raise NotImplementedError
+    layout, recompute = plan["layout"], plan["recompute"]
+    right = bill_of(layout, recompute)
+    ends = simulate.interval_of(right.dollars)
+    more = dataclasses.replace(layout, dp=capstone.FASTER * layout.dp)
+    return {
+        "GPUs": layout.devices,
+        "sequences": layout.batch,
+        "fits": fits(layout, recompute),
+        "days": over(plan["days"], right.days),
+        "dollars": over(plan["dollars"], right.dollars),
+        "dollars_range": [over(*pair) for pair in zip(plan["dollars_range"], ends, strict=True)],
+        "budget": kept(right.dollars, ends[1]),
+        "fsdp_alone": over(plan["fsdp_alone"], fsdp_alone().dollars),
+        "failures": over(plan["failures"], right.lost, 0.05),
+        "hurry": over(plan["hurry"], bill_of(more, recompute).dollars),
+    }
+
+
+FAST = "layout = Layout(dp=256, tp=2, zero=3, micro_batches=2)"
+SOME = 'recompute = "selective"'
+DAYS = "days = steps * seconds / share / 86_400"
+PAID = "return days, days * 24 * layout.devices * capstone.PRICE, share"
+ENDS = '"dollars_range": simulate.interval_of(dollars)'
+ALONE = 'bill(Layout(dp=512, zero=3), "full")[1]'
+LOST = '"failures": (1 - share) * dollars'
+HURRIED = "bill(more, recompute)[1]"
+
+plan = Exercise(
+    NOTEBOOK,
+    "plan",
+    order,
+    observe=defended,
+    is_part=True,
+    smaller="Take the layout Layout(dp=512, zero=3). Which `recompute` makes it fit into 72 GB? "
+    "How many steps are 1e12 tokens, and how many days do they take without failures?",
+    says={
+        "GPUs": "Your layout has another number of GPUs than you rent.",
+        "sequences": "Your step has another number of sequences than the order's 512.",
+        "fits": "Your layout doesn't fit into 90 % of a GPU's memory.",
+        "days": "Your days aren't those of your layout.",
+        "dollars": "Your dollars aren't those of your layout.",
+        "dollars_range": "Your range isn't `simulate.interval_of` your dollars.",
+        "budget": "Your plan doesn't keep within the budget.",
+        "fsdp_alone": "The first objection's number isn't the bill of FSDP alone.",
+        "failures": "The second objection's number isn't what failures cost.",
+        "hurry": "The third objection's number isn't the bill of your layout on 4,096 GPUs.",
+    },
+    wrong={
+        "Your layout doesn't fit into 90 % of a GPU's memory; split more, or recompute more.": [
+            (FAST, "layout = Layout(dp=512, zero=3)"),
+            (SOME, 'recompute = "none"'),
+        ],
+        "The layout fits, and its expected bill is within the budget. But the upper end of the "
+        "interval isn't, so it may run out of money; find a faster layout.": edits(
+            (FAST, "layout = Layout(dp=16, tp=8, pp=4, zero=1, micro_batches=32)"),
+            (SOME, 'recompute = "none"'),
+        ),
+        "The layout fits, but its expected bill is above the budget; find a faster layout.": (
+            FAST,
+            "layout = Layout(dp=64, tp=8, zero=3, micro_batches=8)",
+        ),
+        "Your layout has 256 GPUs; the rent is for 512.": (
+            FAST,
+            FAST.replace("dp=256", "dp=128").replace("batches=2", "batches=4"),
+        ),
+        "Your step has 1,024 sequences; the order says 512.": (
+            FAST,
+            FAST.replace("batches=2", "batches=4"),
+        ),
+        "Failures and checkpoints are missing in your days; divide by the goodput.": (
+            DAYS,
+            "days = steps * seconds / 86_400",
+        ),
+        "You multiply by the goodput; less progress means more days, so divide.": (
+            DAYS,
+            "days = steps * seconds * share / 86_400",
+        ),
+        "Those are hours, and not days.": edits(
+            (DAYS, DAYS.replace("86_400", "3600")), ("days * 24 *", "days *")
+        ),
+        "A step has 512 sequences of 8,192 tokens each; you divide the tokens by the sequences.": (
+            "(layout.batch * capstone.SEQ)",
+            "layout.batch",
+        ),
+        "Those are the dollars of one GPU.": ("24 * layout.devices *", "24 *"),
+        "The price is for an hour, and you pay it for a day.": ("days * 24 *", "days *"),
+        "The range is of the dollars; yours is of the days.": (
+            ENDS,
+            '"dollars_range": simulate.interval_of(days)',
+        ),
+        "The range is of the dollars; yours is of a step.": (
+            ENDS,
+            '"dollars_range": simulate.interval_of(days * 86_400 / 238_419)',
+        ),
+        "The lower end of the range comes first.": (
+            ENDS,
+            '"dollars_range": simulate.interval_of(dollars)[::-1]',
+        ),
+        "Your range has no width; how far was the simulator off for papers that it hadn't seen?": (
+            ENDS,
+            '"dollars_range": (dollars, dollars)',
+        ),
+        "Objection 1: FSDP alone doesn't fit without recomputing all blocks, so that isn't its "
+        "bill.": [
+            (ALONE, 'bill(Layout(dp=512, zero=3), "none")[1]'),
+            (ALONE, 'bill(Layout(dp=512, zero=3), "selective")[1]'),
+        ],
+        "Objection 1: you give the bill of your own layout.": (ALONE, "dollars"),
+        "Objection 1: you give the difference of the two bills; give FSDP's bill.": (
+            ALONE,
+            f"{ALONE} - dollars",
+        ),
+        "Objection 2: that is the share of the time; give the dollars that it costs.": (
+            LOST,
+            '"failures": 1 - share',
+        ),
+        "Objection 2: those are the dollars that do buy progress.": (
+            LOST,
+            '"failures": share * dollars',
+        ),
+        "Objection 3: the GPUs wait no longer, but more of them fail more often; the bill doesn't "
+        "stay as it is.": (HURRIED, "dollars"),
+        "Objection 3: the engineers leave each GPU its work and make the batch larger; yours "
+        "divides the batch of 512.": [
+            (HURRIED, 'bill(Layout(dp=512, tp=8, zero=3), "none")[1]'),
+            (HURRIED, "bill(Layout(dp=512, tp=8, zero=3), recompute)[1]"),
+        ],
+        "Objection 3: eight times as many GPUs don't make the bill eight times as high, because "
+        "the run is shorter.": (HURRIED, "8 * dollars"),
+    },
+    refused=[
+        ('"recompute": recompute', '"recompute": "full"'),
+        (LOST, '"failures": 0'),
+        lambda: None,
+    ],
+    right=[
+        edits(
+            (FAST, "layout = Layout(dp=128, tp=4, zero=3, micro_batches=4)"),
+            (SOME, 'recompute = "none"'),
+        ),
+        edits((FAST, "layout = Layout(dp=512, zero=3)"), (SOME, 'recompute = "full"')),
+        (LOST, '"failures": dollars / share - dollars'),
+    ],
+)

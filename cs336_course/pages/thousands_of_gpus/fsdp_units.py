@@ -1,0 +1,84 @@
+"""Watch FSDP2 gather, free and send the units of a model, as one rank of many.
+
+PyTorch's fake process group answers for the other ranks at once, so no message is sent.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
+
+from cs336_course.pages.thousands_of_gpus import fake_ranks
+
+Moment = tuple[str, list[str]]  # what runs, and the units whose weights are whole
+
+
+@contextmanager
+def rank_0_of(world: int) -> Iterator[DeviceMesh]:
+    """Pretend to be rank 0 of `world`, and yield the devices in a row."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield init_device_mesh("cpu", (world,))
+    finally:
+        dist.destroy_process_group()
+
+
+def whole(units: Mapping[str, nn.Module]) -> list[str]:
+    """Return the names of the units whose weights are gathered at this moment."""
+    own = {name: next(unit.parameters()) for name, unit in units.items()}
+    return [name for name, parameter in own.items() if not isinstance(parameter, DTensor)]
+
+
+def watch(model: nn.Module, x: Tensor, y: Tensor) -> list[Moment]:
+    """Run a micro-batch, and note during each block's passes which units are whole.
+
+    Args:
+        model: GPT to which `fully_shard` was applied block by block and as a whole.
+        x: Token ids (batch, seq).
+        y: Targets (batch, seq).
+    """
+    blocks = {f"block {i}": block for i, block in enumerate(model.transformer.h, start=1)}  # type: ignore[arg-type, union-attr]
+    units = {**blocks, "the rest": model}
+    moments: list[Moment] = []
+    for name, block in blocks.items():
+
+        def forward(*given: Any, name: str = name, run: Any = block.forward) -> Any:
+            moments.append((f"forward {name[-1]}", whole(units)))
+            return run(*given)
+
+        def backward(*_: Any, name: str = name) -> None:
+            moments.append((f"backward {name[-1]}", whole(units)))
+
+        block.forward = forward
+        block.register_full_backward_hook(backward)
+    loss = model(x, y)
+    moments.append(("loss", whole(units)))
+    loss.backward()
+    moments.append(("end", whole(units)))
+    return moments
+
+
+def calls(model: nn.Module, ranks: int, micro_batches: int, defer: bool = False) -> dict[str, int]:
+    """Count the collective calls of a step.
+
+    Args:
+        model: GPT to which `fully_shard` was applied.
+        ranks: Number of ranks.
+        micro_batches: Number of micro-batches.
+        defer: Whether only the last micro-batch sends gradients.
+    """
+    with fake_ranks.Sent(ranks) as sent:
+        for number in range(1, micro_batches + 1):
+            if defer:
+                model.set_requires_gradient_sync(number == micro_batches)  # type: ignore[operator]
+            model(*torch.zeros(2, 1, 8, dtype=torch.long)).backward()
+    return dict(sent.calls)

@@ -1,0 +1,216 @@
+"""Toy models, and loss surfaces in two dimensions for comparing optimizers."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from cs336_course.shared import short_optimizers
+
+
+class Linear(nn.Module):
+    """Linear layer without bias, `x @ weight`.
+
+    The initial weights have a std of 1/sqrt(d_in), so the output has the same scale as the input.
+    """
+
+    def __init__(self, d_in: int, d_out: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(d_in, d_out) / math.sqrt(d_in))
+
+    def forward(self, x: Float[Tensor, "... d_in"]) -> Float[Tensor, "... d_out"]:
+        """Apply the layer. The matmul takes 2 * rows * d_in * d_out FLOPs."""
+        return x @ self.weight
+
+
+class Cruncher(nn.Module):
+    """Stack of `num_layers` square linear layers, followed by a head with one output.
+
+    The model has L*D*D + D parameters for L layers of width D.
+    """
+
+    def __init__(self, dim: int, num_layers: int):
+        super().__init__()
+        self.layers = nn.ModuleList(Linear(dim, dim) for _ in range(num_layers))
+        self.final = Linear(dim, 1)
+
+    def forward(self, x: Float[Tensor, "batch dim"]) -> Float[Tensor, " batch"]:
+        """Return one number per example."""
+        for layer in self.layers:
+            x = layer(x)
+        return self.final(x).squeeze(-1)
+
+
+Surface = Callable[[Float[Tensor, "... 2"]], Float[Tensor, "..."]]
+
+RAVINE_CURVATURE = 50.0  # across the ravine; the curvature along it is 1
+
+
+def ravine(point: Float[Tensor, "... 2"], degrees: float = 0.0) -> Float[Tensor, "..."]:
+    """Return 0.5 (x^2 + 50 y^2), a ravine along the x axis with its minimum at the origin.
+
+    The curvature along y is 50 times the curvature along x. `degrees` rotates the ravine about the
+    origin.
+    """
+    sine, cosine = math.sin(math.radians(degrees)), math.cos(math.radians(degrees))
+    along = cosine * point[..., 0] + sine * point[..., 1]
+    across = cosine * point[..., 1] - sine * point[..., 0]
+    return 0.5 * (along**2 + RAVINE_CURVATURE * across**2)
+
+
+def saddle(point: Float[Tensor, "... 2"]) -> Float[Tensor, "..."]:
+    """Return 0.5 x^2 - 0.5 y^2 + 0.25 y^4.
+
+    This surface has a saddle at the origin, and minima of -1/4 at (0, -1) and (0, 1).
+    """
+    x, y = point[..., 0], point[..., 1]
+    return 0.5 * x**2 - 0.5 * y**2 + 0.25 * y**4
+
+
+def bowl(point: Float[Tensor, "... 2"]) -> Float[Tensor, "..."]:
+    """Return 0.5 (x^2 + y^2). The gradient at (x, y) is (x, y)."""
+    return 0.5 * (point**2).sum(-1)
+
+
+def rotation(degrees: float) -> Float[Tensor, "2 2"]:
+    """Return the matrix that rotates a point, a column, about the origin."""
+    sine, cosine = math.sin(math.radians(degrees)), math.cos(math.radians(degrees))
+    return torch.tensor([[cosine, -sine], [sine, cosine]])
+
+
+def descend(
+    surface: Surface,
+    start: tuple[float, float] | Float[Tensor, "... 2"],
+    make_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+    steps: int,
+    noise: Float[Tensor, "steps ..."] | None = None,
+) -> Float[Tensor, "points ... 2"]:
+    """Run an optimizer on a surface, and return the points that it visits.
+
+    The result has `steps` + 1 points and begins with `start`. If `noise` is given, its row t is
+    added to the gradient of step t.
+    """
+    point = nn.Parameter(torch.as_tensor(start).clone())
+    optimizer = make_optimizer([point])
+    path = [point.detach().clone()]
+    for step in range(steps):
+        optimizer.zero_grad()
+        surface(point).backward()
+        if noise is not None:
+            point.grad += noise[step]
+        optimizer.step()
+        path.append(point.detach().clone())
+    return torch.stack(path)
+
+
+def swept_descent(
+    surface: Surface,
+    starts: Float[Tensor, "seeds 2"],
+    maker: Callable[..., torch.optim.Optimizer],
+    rates: Float[Tensor, " rates"],
+    steps: int,
+    noise: Float[Tensor, "steps seeds 2"] | None = None,
+) -> Float[Tensor, "points rates seeds 2"]:
+    """Return the paths of one optimizer for every learning rate and every start.
+
+    All paths are rows of a single parameter, so the optimizer must update entries independently.
+
+    Args:
+        surface: Function that returns the loss of a point.
+        starts: First point for each seed.
+        maker: Optimizer class, or a `functools.partial` of the class.
+        rates: Learning rates to try.
+        steps: Number of steps.
+        noise: Noise for the gradients, the same for every learning rate.
+    """
+
+    def make(points: list[nn.Parameter]) -> torch.optim.Optimizer:
+        optimizer = maker(points, lr=1.0)
+        optimizer.param_groups[0]["lr"] = rates[:, None, None]
+        return optimizer
+
+    every = starts.expand(len(rates), *starts.shape)
+    shared = None if noise is None else noise[:, None]
+    return descend(lambda points: surface(points).sum(), every, make, steps, shared)
+
+
+def steps_until(losses: Float[Tensor, "points ..."], level: float) -> Float[Tensor, "..."]:
+    """Return the number of steps after which a loss stays below `level`, or inf."""
+    above = ~(losses <= level)  # also true for nan
+    last = (above * torch.arange(1, len(losses) + 1).view(-1, *[1] * (losses.dim() - 1))).amax(0)
+    return torch.where(last < len(losses), last.float(), math.inf)
+
+
+# Rules with settings that suit 200 steps on a surface of two weights.
+RULES: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "SGD": short_optimizers.SGD,
+    "Momentum": short_optimizers.Momentum,
+    "AdaGrad": short_optimizers.AdaGrad,
+    "RMSProp": partial(short_optimizers.RMSProp, alpha=0.9),
+    "Adam": partial(short_optimizers.Adam, betas=(0.9, 0.99)),
+    "AdamW": partial(short_optimizers.AdamW, betas=(0.9, 0.99), weight_decay=0.05),
+}
+# Each surface with its start, and the loss at which a path counts as down.
+CASES: dict[str, tuple[Surface, tuple[float, float], float | None]] = {
+    "ravine": (ravine, (-4.0, 1.5), 0.01),
+    "saddle": (saddle, (1.5, 0.002), -0.2),
+    "noisy bowl": (bowl, (-1.7, 1.4), None),
+}
+
+
+RATES = 2 ** (torch.arange(-36, 15) / 4)  # from 0.002 to 11
+
+
+def compare(
+    steps: int = 200,
+) -> tuple[dict[str, dict[str, Tensor]], dict[tuple[str, str], Float[Tensor, " starts"]]]:
+    """Run every rule on every surface from three starts, at the rule's best learning rate.
+
+    AdamW gets Adam's rate, since its decay pulls towards two of the minima.
+
+    Returns:
+        The path of each rule from the first start, by surface. The scores of the three starts, by
+        surface and rule: the number of steps until the loss stays low, or in the noisy bowl the
+        mean distance from the minimum in the second half of the run.
+    """
+    generator = torch.Generator().manual_seed(0)
+    jitter = 1 + 0.1 * torch.randn(3, 2, generator=generator)  # moves the second and third start
+    jitter[0] = 1
+    noise = torch.randn(steps, 3, 2, generator=generator)
+    paths: dict[str, dict[str, Tensor]] = {case: {} for case in CASES}
+    best = {}
+    for case, (surface, start, level) in CASES.items():
+        starts = torch.tensor(start) * jitter
+        for rule, maker in RULES.items():
+            noises = noise if level is None else None
+            found = swept_descent(surface, starts, maker, RATES, steps, noises)
+            if level is None:
+                score = found[steps // 2 :].norm(dim=-1).mean(0).nan_to_num(math.inf)
+            else:
+                score = steps_until(surface(found), level)
+            if rule != "AdamW":
+                row = score.mean(1).argmin()
+            best[case, rule], paths[case][rule] = score[row], found[:, row, 0]
+    return paths, best
+
+
+def steps_on_quadratic(
+    curvatures: Sequence[float], lr: float, momentum: float = 0.0, tolerance: float = 0.01
+) -> int:
+    """Return the number of steps after which every coordinate stays within the tolerance.
+
+    The loss is half the sum of curvature times square, and each coordinate starts at 1.
+    """
+    curvature = torch.tensor(curvatures, dtype=torch.float64)
+    point = torch.ones_like(curvature)
+    velocity, last, step = torch.zeros_like(point), 0, 0
+    while step < 2 * last + 100:  # long enough to see whether it comes back
+        step += 1
+        velocity = momentum * velocity + curvature * point
+        point = point - lr * velocity
+        if point.abs().max() > tolerance:
+            last = step
+    return last + 1
