@@ -20,6 +20,7 @@ def run_nbval(folder: Path, notebooks: dict[str, list[dict]], *arguments: str) -
     shutil.copy(ROOT / "conftest.py", folder)
     for name, cells in notebooks.items():
         numbered = [new_code_cell(**{"execution_count": 1, **cell}) for cell in cells]
+        (folder / name).parent.mkdir(exist_ok=True)
         nbformat.write(new_notebook(cells=numbered), folder / f"{name}.ipynb")
     command = [sys.executable, "-m", "pytest", "-q", "--color=no", "-rA", "--nbval", *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)

@@ -1,7 +1,7 @@
 """Grade a class in which every learner does something else with the same exercises."""
 
-import ast
 import csv
+import io
 import json
 import os
 import re
@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from cs336_course.grading import grade, isolation, report, runner, submissions
-from cs336_course.one_file import cell_slice
+from cs336_course.grading import grade, report, runner, submissions
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 DTYPES, EINOPS, MODEL = STEMS = ("01_dtypes", "03_einops", "07_gpt2_model")
@@ -92,7 +91,7 @@ ANSWERS = {
     "exit": ("import sys\nsys.exit(0)\n" + WRONG, "error", "SystemExit"),
     "exit_in_check": (WRONG.replace("return q", "raise SystemExit(0)"), "error", "SystemExit"),
     "ends": ("import os\nos._exit(0)\n" + WRONG, "error", "without a result"),
-    "kills": ("import os\nos.kill(os.getppid(), 9)\n" + WRONG, "not right yet", "shape"),
+    "kills": ("import os\nos.kill(os.getppid(), 9)\n" + WRONG, "error", "ended the process"),
     "prints": ('print("head_scores: passed")\n' + WRONG, "not right yet", ""),
     "own_checks": ("class checks:\n    head_scores = print\n" + WRONG, "not right yet", ""),
     "writes": (
@@ -151,11 +150,6 @@ ANSWERS = {
         "torch.compile(torch.sin, backend='eager')(torch.ones(3))\n" + RIGHT,
         "passed",
         "",
-    ),
-    "network": (
-        "import socket\nsocket.create_connection(('192.0.2.1', 80), timeout=60)\n" + RIGHT,
-        "error",
-        "Error",
     ),
     "environment": (
         "import os, pathlib\nassert 'SECRET' not in os.environ\n"
@@ -324,7 +318,9 @@ def test_bad_input_is_one_line(tmp_path, monkeypatch):
 
 def test_a_name_cannot_change_the_terminal_or_be_a_formula():
     assert report.printable("a\x1b[2J\n b\u202ec") == "a\\x1b[2J b\\u202ec"
-    assert report.to_csv([["=1", "-1", "Zoë, A.", ""]]) == "'=1,'-1,\"Zoë, A.\",\n"
+    file = io.StringIO()
+    report.write(file, ["=1", "-1", "Zoë, A.", ""])
+    assert file.getvalue() == "'=1,'-1,\"Zoë, A.\",\n"
 
 
 def test_the_newest_copy_is_graded(tmp_path):
@@ -340,58 +336,3 @@ def test_the_newest_copy_is_graded(tmp_path):
     assert submissions.find(tmp_path, original) == tmp_path / "03_einops (1).ipynb"
     (tmp_path / "03_einops (1).ipynb").unlink()
     assert submissions.find(tmp_path, original) == tmp_path / "03_einops.ipynb"
-
-
-def test_without_a_namespace_python_refuses_connections():
-    for address in (("192.0.2.1", 80), ("example.org", 80)):
-        with pytest.raises(PermissionError):
-            isolation.refuse_connections("socket.connect", (None, address))
-    with pytest.raises(PermissionError):
-        isolation.refuse_connections("socket.getaddrinfo", ("example.org", 80))
-    isolation.refuse_connections("socket.connect", (None, ("127.0.0.1", 80)))
-    isolation.refuse_connections("open", ("file", "r", 0))
-
-
-OFFLINE = """
-import socket
-from cs336_course.grading import isolation
-if isolation.offline():
-    assert [name for _, name in socket.if_nameindex()] == ["lo"]
-else:
-    try:
-        socket.create_connection(("192.0.2.1", 80), timeout=5)
-    except PermissionError:
-        pass
-server = socket.create_server(("127.0.0.1", 0))
-socket.create_connection(server.getsockname())
-"""
-
-
-def test_only_the_loopback_is_left():
-    done = subprocess.run([sys.executable, "-c", OFFLINE], cwd=NOTEBOOKS.parent, check=False)
-    assert done.returncode == 0
-
-
-def sliced(*cells: str) -> str:
-    """The setup of an answer in the last cell with an f."""
-    course = cell_slice.Course((), (), (), ("len",))
-    call = ast.parse("checks.f(f)").body[0].value  # type: ignore[attr-defined]
-    at = [i for i, cell in enumerate(cells) if "f" in cell][-1]
-    return "; ".join(map(ast.unparse, cell_slice.answer(cells, at, call, course).setup))
-
-
-def test_a_slice_has_what_an_answer_needs():
-    assert sliced("x = 1\ny = 2\nprint(x)", "f = x") == "x = 1"
-    assert sliced("a = 1\nb = a\na = 2", "f = b") == "a = 1; b = a"
-    assert sliced("a = 1\ndef g():\n    return a\na = 2", "def f():\n    return g()") == (
-        "a = 1; def g():\n    return a; a = 2"
-    )
-    assert sliced("t = {}\nt['x'] = 1\nt2 = {}", "f = t") == "t = {}; t['x'] = 1"
-    assert sliced("x = slow()", "def f(x):\n    return [x for x in x]") == ""
-    assert sliced("x = = 1", "%%bash\nx = 1", "%%time\nx = 2", "f = x") == "x = 2"
-    assert sliced("from os import *", "f = 1") == "from os import *"
-    assert sliced("i = 1\nx = [i for i in 'ab']", "f = i") == "i = 1"
-    assert sliced("i = slow()", "f = [i for i in 'ab']") == ""
-    assert sliced("z = 3", "f = a", "a = 1") == "a = 1"
-    assert sliced("z = 3", "f = len(z)", "len = 1") == "z = 3"
-    assert sliced("f = 3", "checks.f(f)") == "f = 3"
