@@ -3,9 +3,10 @@
 import csv
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from cs336_course.course import Page
 from cs336_course.learner import study
@@ -53,36 +54,42 @@ class Tables:
     def __init__(self, out: Path):
         if out.suffix != ".csv":
             raise UserError(f"--out is {out}; a name that ends with .csv expected")
-        self.out, self.details = out, out.with_name(f"{out.stem}_diagnoses.csv")
-        for path in (self.out, self.details):
+        self.details = out.with_name(f"{out.stem}_diagnoses.csv")
+        for path in (out, self.details):
             if path.exists():
                 raise UserError(f"{path} exists; move it, or choose another name with --out")
+        self.files = ExitStack()
         with writing(out):
-            self.files = [open(path, "x", encoding="utf-8") for path in (self.out, self.details)]
-        write(self.files[1], ["learner", "notebook", "exercise", "verdict", "diagnosis"])
+            self.table = self.files.enter_context(new(out))
+            self.diagnoses = self.files.enter_context(new(self.details))
+        write(self.diagnoses, ["learner", "notebook", "exercise", "verdict", "diagnosis"])
 
     def __enter__(self) -> "Tables":
         return self
 
     def __exit__(self, *error: object) -> None:
-        for file in self.files:
-            file.close()
+        self.files.close()
 
     def add_diagnosis(self, name: str, result: Result) -> None:
         """Write the diagnosis of an answer of a learner, if it has one."""
         if result.said:
             row = [name, result.page, result.exercise, result.verdict, result.said]
-            write(self.files[1], row)
+            write(self.diagnoses, row)
 
     def add_row(self, name: str, results: Sequence[Result]) -> None:
         """Write the verdicts on a learner's answers."""
-        if self.files[0].tell() == 0:
-            write(self.files[0], ["learner", "passed", *(result.column for result in results)])
+        if self.table.tell() == 0:
+            write(self.table, ["learner", "passed", *(result.column for result in results)])
         passed = str(count(results)[study.PASSED])
-        write(self.files[0], [name, passed, *(result.verdict for result in results)])
+        write(self.table, [name, passed, *(result.verdict for result in results)])
 
 
-def write(file: IO[Any], row: Sequence[str]) -> None:
+def new(path: Path) -> IO[str]:
+    """Create a file that doesn't exist."""
+    return open(path, "x", encoding="utf-8")
+
+
+def write(file: IO[str], row: Sequence[str]) -> None:
     """Write a row that is safe in a spreadsheet, where "=" begins a formula."""
     cells = [printable(cell) for cell in row]
     safe = [f"'{cell}" if cell[:1] in "=+-@" and cell else cell for cell in cells]

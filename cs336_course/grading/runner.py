@@ -12,7 +12,7 @@ from typing import Any
 
 from cs336_course.grading.report import ERROR, printable
 from cs336_course.learner import study
-from cs336_course.one_file.processes import EndedError, Process, SlowError
+from cs336_course.one_file.processes import OPEN, EndedError, Process, SlowError
 from cs336_lib import __version__
 from cs336_lib.config import UserError
 
@@ -164,5 +164,6 @@ def relay() -> None:
         for text in sys.stdin:
             job = json.loads(text)
             local.limits = Limits(job["seconds"], job["memory_gb"])
+            print(OPEN, end="", flush=True)
             found = local.verdict(job, home / "work", Path(job["below"]))
             print(json.dumps([found, True]), flush=True)

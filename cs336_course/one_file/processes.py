@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import psutil
 
+OPEN = "open\n"  # a line of a process that begins with a job
 LOOK = 0.5  # seconds between two looks at a process
 IDLE = 0.05  # a process that took a smaller share of a core since the last look is waiting
 
@@ -137,11 +138,11 @@ class Process:
         assert running.stdin is not None
         with suppress(OSError):  # it has ended, which the next line says
             print(json.dumps(job), file=running.stdin, flush=True)
+        line = self.lines.get()  # it has read the job, and what the course needs for it
         patience = Patience(running.pid, seconds or float("inf"))
-        while True:
+        while line == OPEN:
             try:
                 line = self.lines.get(timeout=LOOK)
-                break
             except queue.Empty:
                 if patience.is_over():
                     self.stop()

@@ -21,6 +21,7 @@ import cs336_lib
 from cs336_course.engine import records
 from cs336_course.engine.judge import Diagnosis, diagnose
 from cs336_course.engine.task import Task
+from cs336_course.one_file.processes import OPEN
 
 OBSERVED = "observed"  # what an answer did follows, for `judged`
 WRITTEN = 50 * 2**20  # bytes that a job may write
@@ -84,8 +85,8 @@ def forked(work: Callable[[], Any]) -> Any:
 def serve(opened: Opened, can_fork: bool = sys.platform == "linux") -> None:
     """Do the jobs on stdin, one per line, and write a result per line to stdout.
 
-    The first line has the version of the package. A result stands beside whether the process goes
-    on, which it does only if it can fork.
+    The first line has the version of the package. Before each result comes the line `OPEN`. The
+    result stands beside whether the process goes on, which it does only if it can fork.
     """
     jobs, results = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -94,6 +95,7 @@ def serve(opened: Opened, can_fork: bool = sys.platform == "linux") -> None:
     print(json.dumps(cs336_lib.__version__), file=results, flush=True)
     for line in jobs:
         work, judge = opened(json.loads(line))
+        print(OPEN, end="", file=results, flush=True)
         result = judge(forked(work) if can_fork else work())
         print(json.dumps([result, can_fork]), file=results, flush=True)
         if not can_fork:
