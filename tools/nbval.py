@@ -19,19 +19,17 @@ import math
 import os
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from queue import Empty
 
-import psutil
 import pytest
 
 from cs336_course.fetch import lacks
+from cs336_course.one_file.processes import Patience
 
 CELL_TIMEOUT = 300.0  # seconds of a core, or of waiting; the slowest cell takes about 100
 OUTPUT_TIMEOUT = 60.0  # seconds of waiting between two outputs; nbval's 5 may be too few
 LOOK = 1.0  # seconds between two looks at the kernel
-WAITING = 0.05  # a kernel that took fewer seconds of a core since the last look is waiting
 NBVAL_CELL_TIMEOUT = 2000  # nbval's default, half an hour for a hung cell
 NOT_COMPARED = ("stderr", "image/svg+xml", "text/html")
 LEFT_OUT = pytest.StashKey[list[str]]()
@@ -131,39 +129,24 @@ def close(new: str, old: str, rtol: float) -> bool:
     return math.isclose(a, b, rel_tol=rtol)
 
 
-def core_seconds(pid: int) -> float:
-    """Return the time that a process and its descendants have taken on all cores."""
-    total = 0.0
-    with suppress(psutil.Error):
-        kernel = psutil.Process(pid)
-        for process in (kernel, *kernel.children(recursive=True)):
-            with suppress(psutil.Error):
-                total += sum(process.cpu_times()[:4])  # its own, and those of ended children
-    return total
-
-
 def watch_kernels() -> None:
     """Look each second whether the kernel is alive and works.
 
-    nbval's timeout becomes a number of looks in a row at which the kernel waited, or of seconds on
-    all cores. On a busy machine, a cell may take longer.
+    nbval's timeout becomes one of the time that the kernel takes on each core, or that it waits. On
+    a busy machine, a cell may take longer.
     """
     from nbval.kernel import RunningKernel, start_new_kernel
 
     def get_message(self, stream, timeout=None, original=RunningKernel.get_message):
-        most = timeout or CELL_TIMEOUT
-        began = before = core_seconds(self.km.provisioner.pid)
-        looks = 0
+        most = os.cpu_count() * (timeout or CELL_TIMEOUT)
+        patience = Patience(self.km.provisioner.pid, most, LOOK)
         while True:
             try:
                 return original(self, stream, timeout=LOOK)
             except Empty:
                 if not self.is_alive():
                     raise RuntimeError("the kernel died (out of memory, or it crashed)") from None
-                now = core_seconds(self.km.provisioner.pid)
-                looks = looks + 1 if now - before < WAITING else 0
-                before = now
-                if looks * LOOK >= most or now - began > most * os.cpu_count():
+                if patience.is_over():
                     raise
 
     start_new_kernel.__defaults__ = (CELL_TIMEOUT, *start_new_kernel.__defaults__[1:])
