@@ -107,6 +107,7 @@ def runner(home: Path, limits: Limits, image: str = "") -> Iterator[Runner]:
         image: The course's image for a container, or "".
     """
     if image:
+        (home / "work").mkdir(exist_ok=True)  # not there yet while the image is tried out
         made = Process(container(image, home / "work", limits.memory_gb))
     else:
         made = Process([sys.executable, "-Ps", "-c", RUN], environment(home), study.SHIPPED)
