@@ -211,7 +211,9 @@ def solve(folder: Path) -> None:
                     r"```python\n(.*?)```", "".join(next(solutions)["source"]), re.S
                 )
                 cell["source"] = [code, "\n\n", cell["source"][-1]]
-        (folder / path.name).write_text(json.dumps(notebook))
+        to = folder / path.relative_to(ROOT / "notebooks")
+        to.parent.mkdir(exist_ok=True)
+        to.write_text(json.dumps(notebook))
 
 
 def test_a_learner_who_has_written_every_part_gets_the_same_file(recipe, tmp_path):
