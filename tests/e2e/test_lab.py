@@ -29,8 +29,8 @@ TOKEN = "learner"
 NAMES = sorted(path.stem for path in (ROOT / "notebooks").rglob("*.ipynb"))
 QUICK = ["02_strides_and_views", "03_einops"]  # in CI, with 00, which the exercise is solved in
 RUN = NAMES[1:] if os.environ.get("ALL") else QUICK
+LONG = 600_000  # ms; only what never comes takes so long, on a busy machine, too
 ERRORS = "[data-mime-type='application/vnd.jupyter.error']"
-LIMIT = 240_000  # ms; the longest notebook takes one minute on two quiet cores
 
 
 class Lab:
@@ -45,7 +45,7 @@ class Lab:
 
     def get(self, path: str) -> Any:
         """What the server's API answers; an error status raises."""
-        with urllib.request.urlopen(self.address(path, "api"), timeout=30) as answer:
+        with urllib.request.urlopen(self.address(path, "api")) as answer:
             return json.load(answer)
 
 
@@ -89,14 +89,13 @@ def lab(tmp_path_factory) -> Iterator[Lab]:
 
 def wait_for(lab: Lab, server: subprocess.Popen) -> None:
     """Until the server answers; what it said, if it never does."""
-    for _ in range(120):
+    while True:
         try:
             lab.get("status")
             return
         except urllib.error.URLError:
             assert server.poll() is None, (SHOTS / "lab.log").read_text()
             time.sleep(0.5)
-    raise AssertionError((SHOTS / "lab.log").read_text())
 
 
 @pytest.fixture
@@ -104,7 +103,7 @@ def tab(browser: Browser, request) -> Iterator[Page]:
     """An empty tab that may talk to the server; its last look is kept in build/e2e."""
     context = browser.new_context(viewport={"width": 1280, "height": 800})
     page = context.new_page()
-    page.set_default_timeout(60_000)
+    page.set_default_timeout(LONG)
     yield page
     name = re.sub(r"\W+", "_", request.node.name).strip("_")
     page.screenshot(path=SHOTS / f"{name}.png")
@@ -115,10 +114,12 @@ def open_notebook(page: Page, lab: Lab, path: str) -> None:
     """Show a notebook, and wait for its kernel to be connected."""
     page.goto(lab.address(path) + "&reset")  # without what the last test had open
     expect(page.locator(".jp-NotebookPanel .jp-Cell").first).to_be_visible()
-    for _ in range(120):
-        sessions = [s["kernel"] for s in lab.get("sessions") if s["path"] == path]
-        if any(k["execution_state"] == "idle" and k["connections"] for k in sessions):
-            break
+    while not any(
+        session["path"] == path
+        and session["kernel"]["execution_state"] == "idle"
+        and session["kernel"]["connections"]
+        for session in lab.get("sessions")
+    ):
         page.wait_for_timeout(250)
     expect(page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]")).to_be_visible()
     expect(page.get_by_role("dialog")).to_have_count(0)
@@ -130,14 +131,14 @@ def run_all(page: Page) -> None:
     page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
     running = page.locator(".jp-InputPrompt", has_text="[*]")
     expect(running.first).to_be_attached()
-    expect(running).to_have_count(0, timeout=LIMIT)
+    expect(running).to_have_count(0)
 
 
 def close(lab: Lab) -> None:
     """End all kernels, since two cores have other tests to run."""
     for kernel in lab.get("kernels"):
         address = lab.address(f"kernels/{kernel['id']}", "api")
-        urllib.request.urlopen(urllib.request.Request(address, method="DELETE"), timeout=30)
+        urllib.request.urlopen(urllib.request.Request(address, method="DELETE"))
 
 
 def cell_with(page: Page, text: str) -> Locator:
@@ -200,7 +201,7 @@ def test_an_exercise_goes_from_untouched_over_wrong_to_passed(lab, tab):
 
 def test_the_settings_are_those_that_make_lab_writes(lab, tab):
     address = lab.address("@jupyterlab/notebook-extension:tracker", "lab/api/settings")
-    with urllib.request.urlopen(address, timeout=30) as answer:
+    with urllib.request.urlopen(address) as answer:
         found = json.load(answer)
     assert found["schema"]["properties"]["windowingMode"]["default"] == "none"
     assert found["settings"] == {}, "the test has settings of its own"
@@ -297,18 +298,17 @@ def test_live_slides_advance_by_key(lab, tab):
     present = tab.locator(".slides section.present:not(.stack)")
     expect(present).to_contain_text("00 · Start here")
     tab.screenshot(path=SHOTS / "slide_first.png")
-    for _ in range(8):  # fragments first, then the next slide
+    while "00 · Start here" in present.inner_text():  # fragments first, then the next slide
         tab.keyboard.press("Space")
         tab.wait_for_timeout(300)
-    expect(present).not_to_contain_text("00 · Start here")
     close(lab)
 
 
 def test_live_slides_show_maths_and_run_code(lab, tab):
     tab.goto(lab.address("my_notebooks/01_dtypes.ipynb", view="rise"))
     slide = tab.locator(".slides section.present:not(.stack)")
-    expect(slide).to_contain_text("01 · Number", timeout=60_000)
-    expect(tab.locator(".slides mjx-container").first).to_be_attached(timeout=60_000)
+    expect(slide).to_contain_text("01 · Number")
+    expect(tab.locator(".slides mjx-container").first).to_be_attached()
     assert tab.locator(".slides .jp-MarkdownCell").count() > 50  # one that is missing is no error
     tab.wait_for_timeout(1000)
     tab.screenshot(path=SHOTS / "slide_cover.png")
@@ -316,7 +316,7 @@ def test_live_slides_show_maths_and_run_code(lab, tab):
         tab, slide.locator(".jp-CodeCell:visible").first, "print('live', 6 * 7)"
     )  # the cover
     # Shift-Enter selects the next cell, which may lie on the next slide.
-    expect(tab.locator(".slides")).to_contain_text("live 42", timeout=60_000)
+    expect(tab.locator(".slides")).to_contain_text("live 42")
     close(lab)
 
 
@@ -329,11 +329,9 @@ def test_an_explorer_works_in_live_slides(lab, tab):
     slide = tab.locator(".slides section.present:not(.stack)")
     slide.locator(".cm-content").click()
     picture = slide.locator(".cs336-picture")
-    for _ in range(10):  # a cell doesn't run before its kernel is ready
+    while not picture.is_visible():  # a cell doesn't run before its kernel is ready
         tab.keyboard.press("Control+Enter")
         tab.wait_for_timeout(3000)
-        if picture.is_visible():
-            break
     before = picture.inner_html()
     picture.locator("button[data-name]").last.click()
     expect(picture).not_to_have_js_property("innerHTML", before)
@@ -479,11 +477,7 @@ def test_every_explorer_reacts_to_a_click(lab, tab):
             button[-1].click()
         else:  # only controls: take the first slider to its beginning
             root.locator("input[type=range]").first.click(position={"x": 2, "y": 8})
-        for _ in range(40):
-            if picture.inner_html() != before:
-                break
-            tab.wait_for_timeout(250)
-        assert picture.inner_html() != before, f"{title}: nothing happened"
+        expect(picture).not_to_have_js_property("innerHTML", before)
         expect(root.locator(".cs336-problem")).to_have_text("")
         assert severe(tab, f".cs336-{root.get_attribute('class').split('cs336-')[-1]}") == [], title
         root.screenshot(path=SHOTS / f"explorer_{re.sub(r'[^a-z]+', '_', title.lower())}.png")

@@ -297,14 +297,19 @@ def test_the_reader_can_write_with_the_model_by_keyboard(site, page: Page):
     expect(paper).to_have_text("Three witches")
 
 
+# Clicks the button when the first letter has come. A click from outside may come too late.
+STOP = """(paper, button) => new Promise(done => new MutationObserver((_, observer) => {
+  if (paper.innerText.length > 24) { observer.disconnect(); button.click(); done(); }
+}).observe(paper, {childList: true, characterData: true, subtree: true}))"""
+
+
 def test_the_reader_can_stop_the_model(site, page: Page):
     box = writer(site, page, "index")
     paper = box.locator(".cs336-paper")
     box.get_by_role("button", name="Start over").click()
     expect(paper).to_have_text("What is the price of")
     box.get_by_role("button", name="Continue").click()
-    page.wait_for_function("document.querySelector('.cs336-paper').innerText.length > 24")
-    box.get_by_role("button", name="Stop").click()
+    paper.evaluate(STOP, box.get_by_role("button", name="Stop").element_handle())
     written = paper.inner_text()
     page.wait_for_timeout(1000)
     assert paper.inner_text() == written

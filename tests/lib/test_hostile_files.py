@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
@@ -194,9 +194,7 @@ def test_a_tokenizer_that_is_none(tmp_path):
             load_tokenizer(path)
 
 
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=300)
 @given(st.integers(0, 2**31), st.binary(min_size=1, max_size=12), st.booleans())
 @example(0, b"\xff" * 8, False)
 def test_fuzzed_weights_load_or_are_refused(exported, place, patch, cut):
@@ -225,7 +223,7 @@ JSON = st.recursive(
 NAMES = st.sampled_from([f.name for f in dataclasses.fields(TrainConfig)])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.dictionaries(NAMES, JSON, max_size=4) | JSON)
 def test_fuzzed_configs_are_made_or_refused(content):
     for kind in (TrainConfig, GPTConfig):

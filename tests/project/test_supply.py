@@ -119,10 +119,8 @@ def server(tmp_path: Path) -> Iterator[dict[str, Any]]:
             command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True
         )
     try:
-        until = time.monotonic() + 60
         while not (said := list((tmp_path / places[0]).glob("jpserver-*.json"))):
             assert process.poll() is None, (tmp_path / "log").read_text()
-            assert time.monotonic() < until, (tmp_path / "log").read_text()
             time.sleep(0.1)
         yield json.loads(said[0].read_text()) | {"pid": process.pid}
     finally:
@@ -149,9 +147,8 @@ def status(url: str, token: str | None = None) -> int:
 def test_jupyterlab_listens_here_only_and_wants_its_token(server):
     assert server["hostname"] in ("localhost", "127.0.0.1", "::1")
     assert len(server["token"]) >= 40
-    until = time.monotonic() + 60
     while not (addresses := listening(server["pid"])):  # it may write its file before
-        assert time.monotonic() < until
+        assert psutil.Process(server["pid"]).status() != psutil.STATUS_ZOMBIE
         time.sleep(0.1)
     assert addresses <= {"127.0.0.1", "::1"}
     contents = f"{server['url']}api/contents"
