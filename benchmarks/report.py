@@ -30,13 +30,6 @@ IN_README = (
     "generation, 124M, 16 + 128 tokens, float16",
 )
 
-CONTENDERS = {
-    "nanoGPT": "nanoGPT as its README says",
-    "nanoGPT, our recipe": "nanoGPT's code, our recipe",
-    "ours, nanoGPT's recipe": "our code, nanoGPT's recipe",
-    "ours": "our code, our recipe",
-}
-
 
 @dataclass(frozen=True)
 class Line:
@@ -198,7 +191,7 @@ def summary(texts: dict[str, Any]) -> str:
     return (
         f"`cs336 train shakespeare-char` reaches the loss of nanoGPT's CPU recipe on {reached} of "
         f"{len(texts)} texts, {statistics.median(ratios):.1f} times as fast in the median and "
-        f"{min(ratios):.1f} times at worst (`benchmarks.speedrun_texts`)."
+        f"{min(ratios):.1f} times at worst (`benchmarks.speedrun`)."
     )
 
 
@@ -219,7 +212,6 @@ def text_table(texts: dict[str, Any]) -> str:
             f"{found['seconds']['median']:.1f} | {found['nanogpt_seconds']:.0f} | "
             f"{found['ratio']:.2f} x |"
         )
-    missing = ", ".join(name for name in TEXTS if name not in texts)
     loads = [found["machine"]["load_average"] for found in texts.values()]
     machine = next(iter(texts.values()))["machine"]
     rows += [
@@ -228,9 +220,7 @@ def text_table(texts: dict[str, Any]) -> str:
         "are the median and range over three seeds in nats per character of the same validation "
         "text. Seconds are those of whole processes, in the median of three runs before and after "
         f"one of nanoGPT, on {machine['cpu']} ({machine['cpu_capability']}) at load averages of "
-        f"{min(loads):.0f} to {max(loads):.0f} from other programs of lower priority."
-        + f" We have not raced {missing} with this recipe yet."
-        * bool(missing),
+        f"{min(loads):.0f} to {max(loads):.0f} from other programs of lower priority.",
         "",
         "| text | characters (different) | content | package | licence |",
         "|---|---|---|---|---|",
@@ -242,36 +232,6 @@ def text_table(texts: dict[str, Any]) -> str:
             rows.append(
                 f"| {name} | {count:,} ({kinds:,}) | {text.what} | {package} | {text.licence} |"
             )
-    return "\n".join(rows)
-
-
-def recipes(results: list[dict[str, Any]]) -> str:
-    """Return Markdown with the time and loss of each recipe in each code, by text."""
-    names = [result["text"]["name"] for result in results]
-    rows = [f"| seconds, loss | {' | '.join(names)} |", f"|---{'|---' * len(names)}|"]
-    for name, what in CONTENDERS.items():
-        cells = [
-            f"{result['seconds'][name]['median']:.1f} s, "
-            f"{statistics.median(result['losses'][name]):.3f}"
-            for result in results
-        ]
-        rows.append(f"| {what} | {' | '.join(cells)} |")
-    texts = []
-    for result in results:
-        rounds = len(result["seconds"]["ours"]["rounds"])
-        texts.append(
-            f"{result['text']['name']} is {result['text']['source']}. Our recipe "
-            f"{'reaches' if result['reached'] else 'does not reach'} nanoGPT's loss there. The "
-            f"times are from {rounds} round{'s' * (rounds > 1)} at a load average of "
-            f"{result['machine']['load_average']:.1f}."
-        )
-    rows += [
-        "",
-        "A recipe is the shape, batch, optimizer and schedule. Times include start-up, and losses "
-        "are in nats per character of the same validation text. Our recipe was that of the preset "
-        "`shakespeare-char` at that time, with 465 steps of 1,024 tokens, which we had tuned on "
-        "tiny-shakespeare.txt only. " + " ".join(texts),
-    ]
     return "\n".join(rows)
 
 
@@ -299,13 +259,11 @@ def pages(lines: list[Line], folder: Path = common.RESULTS) -> dict[Path, str]:
     def read(name: str) -> Any:
         return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
 
-    texts = [read(path.stem) for path in sorted(folder.glob("speedrun_*.json"), reverse=True)]
     many = read("texts")
     details = (
         ("## Training, sampling and loading beside others", table(lines, read("course"), many)),
         ("## Sampling beside other engines", engine_table(read("engines"))),
         ("## The small preset on many texts", text_table(many)),
-        ("## Recipe and code", recipes(texts)),
     )
     return {
         common.ROOT / "README.md": short_table(lines, many),

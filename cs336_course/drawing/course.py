@@ -1,6 +1,7 @@
 """Map of the course: the road, and the side trips below the pages that they follow."""
 
 import textwrap
+from itertools import pairwise
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -35,11 +36,11 @@ def course_map(notebooks: Path) -> Figure:
             ]
             branches.append([road[-1], *below])
     fig.canvas.draw()  # computes the size of the boxes, where the arrows end
-    for start, end in zip(road, road[1:], strict=False):
+    for start, end in pairwise(road):
         if start.get_position()[1] == end.get_position()[1]:
             connect(axes, start, end, RED, "-|>,head_width=0.35,head_length=0.6")
     for branch in branches:
-        for start, end in zip(branch, branch[1:], strict=False):
+        for start, end in pairwise(branch):
             connect(axes, start, end, GREY, "-")
     return fig
 

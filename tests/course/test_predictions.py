@@ -34,7 +34,7 @@ def mine(tmp_path, monkeypatch):
         )
         for name in ("one", "two")
     ]
-    write(new_notebook(cells=cells), course / "00_start.ipynb")
+    write(new_notebook(cells=cells), course / "00_start_here.ipynb")
     mine = tmp_path / "my_notebooks"
     study.update(course, mine)
     monkeypatch.chdir(mine)
