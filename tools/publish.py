@@ -16,7 +16,7 @@ from nbformat.v4 import new_output
 from tqdm import tqdm
 from traitlets.config import Config
 
-from cs336_course.course import written
+from cs336_course.course import SIDE_TRIPS, written
 from cs336_course.drawing import shown
 from cs336_course.learner import study
 from cs336_course.widgets.widget import HERE
@@ -162,6 +162,16 @@ def slides(notebooks: list[Path], folder: Path) -> None:
     (folder / "index.html").write_text(index, encoding="utf-8")
 
 
+def entry(path: Path) -> str:
+    """Return a page's line in the navigation, with the title of a side trip alone."""
+    place = path.with_suffix("").as_posix()
+    if path == Path("README.md"):
+        return f"Overview <{place}>"
+    if path.parent.name != SIDE_TRIPS:
+        return place
+    return f"{title(nbformat.read(path, as_version=4)).partition(' · ')[2]} <{place}>"
+
+
 def lay_out(notebooks: list[Path], folder: Path) -> None:
     """Copy the pages of the site. Relative links work because the folder structure is kept."""
     last = map(Path, ("data/README.md", "CONTRIBUTING.md", "CHANGELOG.md"))
@@ -189,8 +199,7 @@ def lay_out(notebooks: list[Path], folder: Path) -> None:
     road = [path for path in notebooks if path.parent == NOTEBOOKS]
     side_trips = [path for path in notebooks if path.parent != NOTEBOOKS]
     for caption, listed in (("The road", road), ("Side trips", side_trips), ("About it", pages)):
-        names = "\n".join(path.with_suffix("").as_posix() for path in listed)
-        names = re.sub("^README$", "Overview <README>", names, flags=re.M)
+        names = "\n".join(map(entry, listed))
         parts.append(f"```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{names}\n```\n")
     (folder / "index.md").write_text("\n".join(parts), encoding="utf-8")
 

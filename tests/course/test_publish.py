@@ -52,7 +52,8 @@ def test_the_site_is_laid_out_as_the_repository_is(tmp_path, course):
     notebooks = [path.relative_to(ROOT) for path in NOTEBOOKS]
     publish.lay_out(notebooks, tmp_path)
     index = (tmp_path / "index.md").read_text()
-    listed = re.findall(r"^[\w/]+$", index.split("{toctree}", 1)[1], flags=re.M)
+    toctrees = index.split("{toctree}", 1)[1]
+    listed = re.findall(r"^(?:.* <)?([\w/]+)>?$", toctrees, flags=re.M)
     names = [path.with_suffix("").as_posix() for path in notebooks]
     assert sorted(names) == sorted(listed[: len(names)])
     for name in listed:
