@@ -1,4 +1,4 @@
-"""Turn the log of a run of notebook 08's file into hour_run.json.
+"""Turn the log of a run of notebook 09's file into hour_run.json.
 
 python data/make_hour_run.py LOG.jsonl --date 2026-11-26 --machine "two cores" --command "..."
 """
