@@ -128,8 +128,8 @@ def short_table(lines: list[Line], texts: dict[str, Any]) -> str:
     return "\n".join([*rows, "", summary(texts)])
 
 
-def table(lines: list[Line], course: dict[str, Any], texts: dict[str, Any]) -> str:
-    """Return Markdown with the lines by machine, and sentences on units, course and texts."""
+def table(lines: list[Line], texts: dict[str, Any]) -> str:
+    """Return Markdown with the lines by machine, and sentences on units and texts."""
     rows = [
         f"| | ours | {' | '.join(PEERS)} | `python -m ...` |",
         f"|---|---{'|---' * len(PEERS)}|---|",
@@ -144,44 +144,9 @@ def table(lines: list[Line], course: dict[str, Any], texts: dict[str, Any]) -> s
         "A factor of 2.00 x means that the other program takes twice as long as ours. Each factor "
         "is the median over alternating rounds on a shared machine with two cores. nanoGPT ran "
         "from a checkout (`--nanogpt PATH`), with its own settings, and with bf16 and fused AdamW. "
-        f"{summary(texts)} "
-        f"Importing `cs336_lib`'s modules adds {course['import_adds_seconds']:.2f} s to "
-        "`import torch`, and `make lab` serves its page after "
-        f"{course['lab_seconds']['median']:.1f} s (`benchmarks.course`).",
+        f"{summary(texts)}",
     ]
     return "\n".join(rows)
-
-
-def engine_table(result: dict[str, Any]) -> str:
-    """Return Markdown with the ms a token of each engine, by type of weights, and the limit."""
-    rows, setup = result["engines"], result["setup"]
-    names = list(dict.fromkeys(label.rpartition(" ")[0] for label in rows))
-    types = list(dict.fromkeys(label.rpartition(" ")[2] for label in rows))
-    found = {label: f"{row['ms_per_token']['median']:.1f}" for label, row in rows.items()}
-    limits = {label.rpartition(" ")[2]: row["limit_ms_per_token"] for label, row in rows.items()}
-    shares = [
-        f"{limits[kind] / rows[f'ours {kind}']['ms_per_token']['median']:.0%} in {kind}"
-        for kind in types
-        if f"ours {kind}" in rows
-    ]
-    lines = [
-        f"| ms a token, by weights | {' | '.join(types)} |",
-        f"|---{'|---' * len(types)}|",
-        *(
-            f"| {name} | {' | '.join(found.get(f'{name} {kind}', '') for kind in types)} |"
-            for name in names
-        ),
-        f"| memory bandwidth | {' | '.join(f'{limits[kind]:.1f}' for kind in types)} |",
-        "",
-        f"`benchmarks.generate --peers` samples {setup['new_tokens']} tokens from a prompt of "
-        f"{setup['prompt_tokens']} with GPT-2 124M on {result['machine']['cpu']} "
-        f"({result['machine']['cpu_capability']}). The last row is the time to read the weights "
-        f"once, as fast as a sum does ({result['read_bytes_per_second']['median'] / 1e9:.0f} GB/s "
-        f"in these rounds). Our sampler reaches {', '.join(shares)} of this speed. Its threads "
-        "soon sleep while they wait. In the second row they spin for longer, as PyTorch's threads "
-        "do by default. `OMP_WAIT_POLICY=ACTIVE cs336 sample` has this effect, too.",
-    ]
-    return "\n".join(lines)
 
 
 def summary(texts: dict[str, Any]) -> str:
@@ -256,13 +221,9 @@ def with_table(page: str, made: str) -> str:
 def pages(lines: list[Line], folder: Path = common.RESULTS) -> dict[Path, str]:
     """Return the tables of each page."""
 
-    def read(name: str) -> Any:
-        return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-
-    many = read("texts")
+    many = json.loads((folder / "texts.json").read_text(encoding="utf-8"))
     details = (
-        ("## Training, sampling and loading beside others", table(lines, read("course"), many)),
-        ("## Sampling beside other engines", engine_table(read("engines"))),
+        ("## Training, sampling and loading beside others", table(lines, many)),
         ("## The small preset on many texts", text_table(many)),
     )
     return {
