@@ -19,9 +19,8 @@ from cs336_lib.io import TEMPORARY
 from tools import pages
 
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-CELL_TIMEOUT = 300
 COLOURS, ERROR = 256, 0.5  # of a stored picture, and their mean error that isn't visible, of 255
-OUTPUT_TIMEOUT = 60  # nbclient's default of 4 seconds loses outputs on a busy machine
+OUTPUT_TIMEOUT = 600  # nbclient's default of 4 seconds loses outputs on a busy machine
 
 
 def normalise(notebook: NotebookNode) -> NotebookNode:
@@ -86,7 +85,7 @@ def run(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook,
-        timeout=CELL_TIMEOUT,
+        startup_timeout=OUTPUT_TIMEOUT,
         iopub_timeout=OUTPUT_TIMEOUT,
         raise_on_iopub_timeout=True,
         kernel_name=KERNEL["name"],

@@ -37,7 +37,7 @@ def test_run_stores_outputs_in_normal_form(tmp_path):
 def test_progress_is_displayed_but_not_stored():
     source = "from cs336_lib.io import Bar\nfor i in Bar(range(3), delay=0, leave=True): pass\ni"
     notebook = new_notebook(cells=[new_code_cell(source)])
-    notebooks.NotebookClient(notebook, kernel_name="python3", timeout=300).execute()
+    notebooks.NotebookClient(notebook, kernel_name="python3").execute()
     shown, result = notebook.cells[0].outputs
     assert "100%|██████████| 3/3" in shown.data["text/html"]  # and not on stderr
     assert notebooks.normalise(notebook).cells[0].outputs == [result]
@@ -46,7 +46,7 @@ def test_progress_is_displayed_but_not_stored():
 def test_the_style_of_the_dark_theme_is_displayed_but_not_stored():
     source = "from cs336_course.drawing import style\nstyle.figure()\nstyle.show_cover()"
     notebook = new_notebook(cells=[new_code_cell(source)])
-    notebooks.NotebookClient(notebook, kernel_name="python3", timeout=300).execute()
+    notebooks.NotebookClient(notebook, kernel_name="python3").execute()
     themes, picture = notebook.cells[0].outputs
     assert set(themes.data) == {"text/html"}  # which nbval doesn't compare
     assert "mix-blend-mode" in themes.data["text/html"]

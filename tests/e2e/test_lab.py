@@ -30,8 +30,8 @@ TOKEN = "learner"
 NAMES = [page.name for page in written(ROOT / "notebooks")]
 QUICK = ["02_strides_and_views", "side_trips/stride_costs"]  # with 00, where an exercise is solved
 RUN = NAMES[1:] if os.environ.get("ALL") else QUICK
+LONG = 600_000  # ms; only what never comes takes so long, on a busy machine, too
 ERRORS = "[data-mime-type='application/vnd.jupyter.error']"
-LIMIT = 240_000  # ms; the longest notebook takes one minute on two quiet cores
 
 
 class Lab:
@@ -46,7 +46,7 @@ class Lab:
 
     def get(self, path: str) -> Any:
         """What the server's API answers; an error status raises."""
-        with urllib.request.urlopen(self.address(path, "api"), timeout=30) as answer:
+        with urllib.request.urlopen(self.address(path, "api")) as answer:
             return json.load(answer)
 
 
@@ -90,14 +90,13 @@ def lab(tmp_path_factory) -> Iterator[Lab]:
 
 def wait_for(lab: Lab, server: subprocess.Popen) -> None:
     """Until the server answers; what it said, if it never does."""
-    for _ in range(120):
+    while True:
         try:
             lab.get("status")
             return
         except urllib.error.URLError:
             assert server.poll() is None, (SHOTS / "lab.log").read_text()
             time.sleep(0.5)
-    raise AssertionError((SHOTS / "lab.log").read_text())
 
 
 @pytest.fixture
@@ -105,7 +104,7 @@ def tab(browser: Browser, request) -> Iterator[Page]:
     """An empty tab that may talk to the server; its last look is kept in build/e2e."""
     context = browser.new_context(viewport={"width": 1280, "height": 800})
     page = context.new_page()
-    page.set_default_timeout(60_000)
+    page.set_default_timeout(LONG)
     yield page
     name = re.sub(r"\W+", "_", request.node.name).strip("_")
     page.screenshot(path=SHOTS / f"{name}.png")
@@ -116,10 +115,12 @@ def open_notebook(page: Page, lab: Lab, path: str) -> None:
     """Show a notebook, and wait for its kernel to be connected."""
     page.goto(lab.address(path) + "&reset")  # without what the last test had open
     expect(page.locator(".jp-NotebookPanel .jp-Cell").first).to_be_visible()
-    for _ in range(120):
-        sessions = [s["kernel"] for s in lab.get("sessions") if s["path"] == path]
-        if any(k["execution_state"] == "idle" and k["connections"] for k in sessions):
-            break
+    while not any(
+        session["path"] == path
+        and session["kernel"]["execution_state"] == "idle"
+        and session["kernel"]["connections"]
+        for session in lab.get("sessions")
+    ):
         page.wait_for_timeout(250)
     expect(page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]")).to_be_visible()
     expect(page.get_by_role("dialog")).to_have_count(0)
@@ -131,14 +132,14 @@ def run_all(page: Page) -> None:
     page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
     running = page.locator(".jp-InputPrompt", has_text="[*]")
     expect(running.first).to_be_attached()
-    expect(running).to_have_count(0, timeout=LIMIT)
+    expect(running).to_have_count(0)
 
 
 def close(lab: Lab) -> None:
     """End all kernels, since two cores have other tests to run."""
     for kernel in lab.get("kernels"):
         address = lab.address(f"kernels/{kernel['id']}", "api")
-        urllib.request.urlopen(urllib.request.Request(address, method="DELETE"), timeout=30)
+        urllib.request.urlopen(urllib.request.Request(address, method="DELETE"))
 
 
 def cell_with(page: Page, text: str) -> Locator:
@@ -263,14 +264,14 @@ def test_a_notebook_is_accessible(theme, lab, tab):
 def test_live_slides_show_maths_and_run_code(lab, tab):
     tab.goto(lab.address("my_notebooks/01_dtypes.ipynb", view="rise"))
     slide = tab.locator(".slides section.present:not(.stack)")
-    expect(slide).to_contain_text("01 · Number", timeout=60_000)
-    expect(tab.locator(".slides mjx-container").first).to_be_attached(timeout=60_000)
+    expect(slide).to_contain_text("01 · Number")
+    expect(tab.locator(".slides mjx-container").first).to_be_attached()
     assert tab.locator(".slides .jp-MarkdownCell").count() > 50  # one that is missing is no error
     type_and_run(
         tab, slide.locator(".jp-CodeCell:visible").first, "print('live', 6 * 7)"
     )  # the cover
     # Shift-Enter selects the next cell, which may lie on the next slide.
-    expect(tab.locator(".slides")).to_contain_text("live 42", timeout=60_000)
+    expect(tab.locator(".slides")).to_contain_text("live 42")
     close(lab)
 
 

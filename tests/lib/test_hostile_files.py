@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
@@ -579,9 +579,7 @@ def small_file(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
     return folder, (folder / "model.safetensors").read_bytes()
 
 
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=300)
 @given(st.integers(0, 2**31), st.binary(min_size=1, max_size=12), st.booleans())
 @example(0, b"\xff" * 8, False)
 def test_fuzzed_weights_load_or_are_refused(small_file, place, patch, cut):
@@ -606,7 +604,7 @@ JSON = st.recursive(
 NAMES = st.sampled_from([f.name for f in dataclasses.fields(TrainConfig)])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.dictionaries(NAMES, JSON, max_size=4) | JSON)
 def test_fuzzed_configs_are_made_or_refused(content):
     for kind in (TrainConfig, GPTConfig):

@@ -93,7 +93,7 @@ def see_shares(answer: Any, case: Case) -> Record:
         return tokens, result if result is None or isinstance(result, Tensor) else list(result)
 
     try:
-        found = [share(0)] if given.world == 1 else on_processes(given.world, share, seconds=1)
+        found = [share(0)] if given.world == 1 else on_processes(given.world, share)
     except StuckError:
         return {"stuck": True}
     shapes, dtypes, counts, starts = set(), set(), [], []
@@ -364,8 +364,8 @@ def see_processes(answers: Any, case: Case) -> Record:
     alone = summed(0), stepped(0, 1)
     try:
         with noting_calls() as works:
-            pairs = on_processes(world, summed, seconds=1)
-            steps = on_processes(world, stepped, seconds=1)
+            pairs = on_processes(world, summed)
+            steps = on_processes(world, stepped)
     except StuckError as stuck:
         return {why: why == stuck.why for why in WHYS}
     record: Record = {**dict.fromkeys(WHYS, False), "waits": all(w.wait.called for w in works)}

@@ -7,7 +7,7 @@ import statistics
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cs336_course.shared import published_runs
@@ -565,8 +565,6 @@ def searched(text: str) -> tuple[list[dict[str, str]], str]:
 @settings(
     max_examples=60,
     derandomize=True,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(options=SEARCHES)
 def test_a_search_obeys_every_flag_and_its_command_repeats_its_numbers(options, capsys):

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cs336_lib.data import documents
@@ -245,9 +245,7 @@ LINES = st.lists(
 )
 
 
-@settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=200)
 @given(LINES)
 @example([b'{"text": "half a pair: \\ud800!"}'])
 @example([b'{"text": "NUL: \\u0000"}'])

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cs336_lib.data.loader import Loader, open_data, prefetched, shuffled, window_starts
@@ -12,9 +12,7 @@ from cs336_lib.data.prepare import prepare
 from cs336_lib.data.shards import TokenStream, write_shard
 from cs336_lib.system.processes import World
 
-MANY = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+MANY = settings(max_examples=200)
 
 
 def stream_of(*parts: int) -> TokenStream:
@@ -55,7 +53,6 @@ def test_steps_between_neighbours_are_as_even_as_a_random_orders():
         assert max(measured) < 1000  # four rounds on 4096 reach 580 once in a thousand keys
 
 
-@settings(deadline=None)
 @given(st.integers(1, 12), st.integers(1, 60), st.integers(0, 2**62), st.integers(0, 3))
 def test_every_window_once_in_a_cycle(block_size, extra, seed, cycle):
     tokens = block_size + extra  # so there are `extra` different windows

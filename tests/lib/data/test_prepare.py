@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cs336_lib import cli
@@ -654,9 +654,7 @@ BYTES = st.binary(max_size=200) | st.text(max_size=100).map(
 
 
 @pytest.mark.parametrize("tokenizer", ["gpt2", "char"])
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=100)
 @given(content=BYTES)
 @example(content=b"a\r\nb\rc\n\r\n" * 9)
 @example(content=b"\xef\xbb\xbfwith a byte order mark, twice \xef\xbb\xbf")

@@ -3,7 +3,7 @@ import os
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cs336_lib.data.loader import Loader
@@ -49,9 +49,7 @@ HEADERS = st.tuples(
 )
 
 
-@settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=200)
 @given(HEADERS, st.binary(max_size=40), st.integers(0, HEADER_BYTES))
 @example((MAGIC, 1, 3), b"\1\0\2\0\3\0", 0)
 @example((MAGIC, 1, 3), b"\1\0\2\0\3", 0)
@@ -73,7 +71,6 @@ def test_a_shard_is_read_as_it_is_or_refused(tmp_path, header, body, missing):
 
 
 @given(st.lists(st.integers(0, 30), max_size=6), st.integers(2, 20), st.integers(0, 200))
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_appended_and_shortened_shards_are_those_written_at_once(tmp_path, sizes, full, kept):
     for path in tmp_path.glob("*.bin"):
         path.unlink()

@@ -77,7 +77,7 @@ BLANKS = st.lists(
 ).map("".join)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(text=BLANKS)
 def test_runs_of_any_blanks_have_tiktokens_ids(text):
     with pytest.MonkeyPatch.context() as patch:

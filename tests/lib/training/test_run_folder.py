@@ -275,19 +275,20 @@ def test_validation_takes_no_more_at_once_than_training(tiny_run, monkeypatch):
 # --- one run at a time
 
 HOLD = """
-import sys, time
+import sys
 from pathlib import Path
 from cs336_lib.io import locked
 with locked(Path(sys.argv[1], ".lock")):
     print("held", flush=True)
-    time.sleep(100)
+    sys.stdin.read()
 """
 
 
 def test_a_run_in_a_folder_that_another_process_writes_to_is_refused(tiny_run):
     train(tiny_run, on_step=stop_after(6))
     command = [sys.executable, "-c", HOLD, tiny_run.run_dir]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as other:
         assert other.stdout.readline() == "held\n"
         refused(resumed(tiny_run), "another process holds this lock")
         other.kill()
