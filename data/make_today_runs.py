@@ -58,7 +58,7 @@ def key(row: dict) -> Run:
 
 
 def race() -> dict:
-    """Return what notebook 09b tells of the race of the two files, from benchmarks.today."""
+    """Return what the page tells of the race of the two files, from benchmarks.today."""
     found, told = json.loads(RACE.read_text()), {}
     for size in SIZES:
         told[size] = {}
