@@ -1,6 +1,5 @@
 """Inspect the storage of a tensor and the strides of its views."""
 
-import math
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -52,11 +51,6 @@ def slots(x: Tensor) -> Int[Tensor, "..."]:
         along[dim] = size
         numbers += step * torch.arange(size).view(along)
     return numbers
-
-
-def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of a row-major tensor, which are products of the sizes to the right."""
-    return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
 def merge_dimensions(shape: Sequence[int], stride: Sequence[int]) -> list[Run]:
