@@ -83,7 +83,7 @@ def bit_pattern(number: FloatFormat, code: int) -> Figure:
     return fig
 
 
-def bitfields(numbers: Sequence[FloatFormat | IntFormat]) -> Figure:
+def bit_fields(numbers: Sequence[FloatFormat | IntFormat]) -> Figure:
     """Draw the bits of all formats at the same scale, with the field widths on the right."""
     fig, axes = figure(12, 0.55 * len(numbers) + 1.3)
     for row, number in enumerate(reversed(numbers)):
