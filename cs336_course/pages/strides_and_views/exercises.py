@@ -9,7 +9,6 @@ from torch import Tensor
 
 from cs336_course.engine import Case, Exercise, normal, sizes
 from cs336_course.engine.records import Record, plain
-from cs336_course.pages.strides_and_views import story
 from cs336_course.shared.strided_storage import observe_views
 
 NOTEBOOK = "02_strides_and_views"
@@ -81,7 +80,7 @@ rows_that_leak = Exercise(
     NOTEBOOK,
     "rows_that_leak",
     leaky_models,
-    library=story.rows_that_leak,
+    is_part=True,
     given={"nn": torch.nn},
     smaller="Row 0 may see token 0 only. Which tokens do you have to change to test row 0?",
     says={"result": "these aren't the rows that depend on a later token."},
