@@ -200,17 +200,3 @@ def pair_loss() -> float:
     texts = validation()
     table = (counts / counts.sum(dim=1, keepdim=True)).log()
     return -table[texts[:, :-1], texts[:, 1:]].mean().item()
-
-
-@torch.no_grad()
-def rows_that_leak(
-    model: Callable[[Tensor], Tensor], tokens: Int[Tensor, "batch seq"], vocab_size: int
-) -> list[int]:
-    """Return the rows of a model's output that move when one later token changes."""
-    before, leaks = model(tokens), set()
-    for later in range(1, tokens.size(1)):
-        changed = tokens.clone()
-        changed[:, later] = (changed[:, later] + 1) % vocab_size
-        moved = (model(changed) - before).abs().amax(dim=(0, 2)) > 1e-6
-        leaks |= {row for row in range(later) if moved[row]}
-    return sorted(leaks)

@@ -1,7 +1,8 @@
-"""A trained attention layer, slips in it, and two small runs, for notebook 03."""
+"""A trained attention layer, slips in it, two small runs, and the time of a split by name."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -9,6 +10,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from cs336_course.shared import stopwatch
 from cs336_lib.config import GPTConfig
 from cs336_lib.data.corpus import shakespeare
 from cs336_lib.data.tokenizer import Tokenizer
@@ -62,9 +64,9 @@ def held_out(tokenizer: Tokenizer, windows: int = 24, seq: int = 256) -> Int[Ten
 
 
 @contextmanager
-def attending(model: GPT, attend: Attend, layers: slice = slice(None)) -> Iterator[None]:
-    """Let layers of the model attend by another function, as long as the block runs."""
-    changed = [block.attn for block in model.transformer.h[layers]]
+def attending(model: GPT, attend: Attend) -> Iterator[None]:
+    """Let all layers of a model attend by another function, as long as the block runs."""
+    changed = [block.attn for block in model.transformer.h]
     for layer in changed:
 
         def forward(x: Tensor, _cache: None = None, layer: CausalSelfAttention = layer) -> Tensor:
@@ -79,26 +81,28 @@ def attending(model: GPT, attend: Attend, layers: slice = slice(None)) -> Iterat
 
 
 @torch.no_grad()
-def loss_with(
-    model: GPT, windows: Int[Tensor, "windows all"], attend: Attend, layers: slice = slice(None)
-) -> float:
+def loss_with(model: GPT, windows: Int[Tensor, "windows all"], attend: Attend) -> float:
     """Return the loss of a model whose layers attend by `attend`, in nats per letter."""
-    with attending(model, attend, layers):
+    with attending(model, attend):
         return model(windows[:, :-1], windows[:, 1:]).item()
 
 
-def without_heads(removed: list[int], n_head: int) -> Attend:
-    """Return causal attention in which some heads hand over zeros."""
+def by_name(qkv: Float[Tensor, "batch seq width3"], n_head: int = HEADS) -> Tensor:
+    """Attend causally, with every dimension in its place."""
+    parts = "batch seq (three head dim) -> three batch head seq dim"
+    q, k, v = rearrange(qkv, parts, three=3, head=n_head)
+    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return rearrange(mixed, "batch head seq dim -> batch seq (head dim)")
 
-    def attend(qkv: Tensor) -> Tensor:
-        parts = "batch seq (three head dim) -> three batch head seq dim"
-        q, k, v = rearrange(qkv, parts, three=3, head=n_head)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        kept = torch.ones(n_head, 1, 1)
-        kept[removed] = 0
-        return rearrange(kept * mixed, "batch head seq dim -> batch seq (head dim)")
 
-    return attend
+def by_position(qkv: Float[Tensor, "batch seq width3"], n_head: int = HEADS) -> Tensor:
+    """Attend with `q @ k.transpose(-2, -1)` in the layout batch seq head dim."""
+    q, k, v = rearrange(
+        qkv, "batch seq (three head dim) -> three batch seq head dim", three=3, head=n_head
+    )
+    scores = q @ k.transpose(-2, -1) / q.size(-1) ** 0.5
+    future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    return (scores.masked_fill(future, -torch.inf).softmax(-1) @ v).flatten(-2)
 
 
 @torch.no_grad()
@@ -117,24 +121,13 @@ def spelled(rows: list[int]) -> str:
     return f"{rows[0]} to {rows[-1]}" if len(rows) > 1 else ", ".join(map(str, rows)) or "none"
 
 
-def table_loss(tokens: Int[Tensor, " all"], back: tuple[int, ...] = (0,)) -> float:
-    """Return the held-out loss of a table that counts which letter follows, in nats per letter.
-
-    The table is counted on the first nine tenths of a text. `back` says which letters it knows:
-    `(0,)` is the letter itself, and `(0, 1)` is also the one before.
-    """
-    end, n, start = int((1 - VALIDATION) * len(tokens)), int(tokens.max()) + 1, max(back)
-
-    def known_and_next(part: Tensor) -> tuple[Tensor, Tensor]:
-        known = sum(n**k * part[start - b : len(part) - 1 - b] for k, b in enumerate(back))
-        return torch.as_tensor(known), part[start + 1 :]
-
-    known, following = known_and_next(tokens[:end])
-    rows = n ** len(back)
-    counts = torch.bincount(n * known + following, minlength=rows * n).view(rows, n) + 0.1
+def table_loss(tokens: Int[Tensor, " all"]) -> float:
+    """Return the held-out loss of a table that counts which letter follows which."""
+    end, n = int((1 - VALIDATION) * len(tokens)), int(tokens.max()) + 1
+    pairs = n * tokens[:-1] + tokens[1:]
+    counts = torch.bincount(pairs[: end - 1], minlength=n * n).view(n, n) + 0.1
     chances = counts / counts.sum(1, keepdim=True)
-    known, following = known_and_next(tokens[end:])
-    return -chances[known, following].log().mean().item()
+    return -chances.flatten()[pairs[end:]].log().mean().item()
 
 
 def small_run(tokens: Int[Tensor, " all"], attend: Attend, seed: int = 0) -> list[float]:
@@ -164,21 +157,6 @@ def small_run(tokens: Int[Tensor, " all"], attend: Attend, seed: int = 0) -> lis
     return losses
 
 
-def by_name(qkv: Float[Tensor, "batch seq width3"], n_head: int = HEADS) -> Tensor:
-    """Attend causally, with every dimension in its place."""
-    return without_heads([], n_head)(qkv)
-
-
-def by_position(qkv: Float[Tensor, "batch seq width3"], n_head: int = HEADS) -> Tensor:
-    """Attend with `q @ k.transpose(-2, -1)` in the layout batch seq head dim."""
-    q, k, v = rearrange(
-        qkv, "batch seq (three head dim) -> three batch seq head dim", three=3, head=n_head
-    )
-    scores = q @ k.transpose(-2, -1) / q.size(-1) ** 0.5
-    future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-    return (scores.masked_fill(future, -torch.inf).softmax(-1) @ v).flatten(-2)
-
-
 def two_runs(
     tokens: Int[Tensor, " all"], seeds: tuple[int, ...] = (0, 1, 2)
 ) -> dict[str, list[list[float]]]:
@@ -191,3 +169,32 @@ def two_runs(
     return {
         way: [small_run(tokens, attend, seed) for seed in seeds] for way, attend in ways.items()
     }
+
+
+def split(x: Tensor) -> Tensor:
+    """Split the last dimension into 4 heads, by name."""
+    return rearrange(x, "batch seq (head dim) -> batch head seq dim", head=4)
+
+
+def split_by_hand(x: Tensor) -> Tensor:
+    """Split the last dimension into 4 heads, by position."""
+    batch, seq, width = x.shape
+    return x.view(batch, seq, 4, width // 4).permute(0, 2, 1, 3)
+
+
+def split_times(
+    elements: list[int], device: torch.device, rounds: int = 500
+) -> dict[str, list[float]]:
+    """Measure how long splitting heads takes by name and by hand, and a copy, in microseconds."""
+    times: dict[str, list[float]] = {"copy": [], "einops rearrange": [], "view and permute": []}
+    for size in elements:
+        x = torch.zeros(size, device=device).view(1, -1, 64)
+        ways = {
+            "einops rearrange": partial(split, x),
+            "view and permute": partial(split_by_hand, x),
+        }
+        best = stopwatch.best_seconds(ways, device, rounds=rounds)
+        best |= stopwatch.best_seconds({"copy": x.clone}, device, rounds=5)
+        for name, seconds in best.items():
+            times[name].append(1e6 * seconds)
+    return times
