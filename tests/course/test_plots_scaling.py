@@ -7,8 +7,8 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 
-from cs336_course.pages.how_large import pictures as plots
-from cs336_course.pages.how_large import scaling_laws
+from cs336_course.pages.what_a_model_costs import pictures as plots
+from cs336_course.pages.what_a_model_costs import scaling_laws
 
 
 def test_the_curves_pass_through_the_lowest_points():

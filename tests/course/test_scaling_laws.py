@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from cs336_course.pages.how_large import scaling_laws
-from cs336_course.pages.how_large.scaling_laws import FITS, ScalingLaw, ScalingRun
-from cs336_course.pages.how_large.token_prices import (
+from cs336_course.pages.what_a_model_costs import scaling_laws
+from cs336_course.pages.what_a_model_costs.scaling_laws import FITS, ScalingLaw, ScalingRun
+from cs336_course.pages.what_a_model_costs.token_prices import (
     Rental,
     decode_cost,
     decode_seconds,

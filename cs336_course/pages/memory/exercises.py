@@ -1,22 +1,20 @@
-"""Exercises of notebook 04b on a transformer's bill, sharding, and hidden communication."""
+"""Exercises of the side trip on memory: a transformer's bill, and a factored state."""
 
 from collections import namedtuple
 from collections.abc import Iterator
-from fractions import Fraction
-from typing import Any
 
-import numpy as np
 import torch
+from torch import Tensor
 
-from cs336_course.engine import Case, Exercise, edits, function, sizes
+from cs336_course.engine import Case, Exercise, normal, sizes
 from cs336_course.engine.several_results import one_of
-from cs336_course.pages.compute.exercises import KEPT, WRAPPED
-from cs336_lib import accounting
-from cs336_lib.accounting import BytesPerParameter
 
 NOTEBOOK = "side_trips/memory"
 
 # transformer_cost
+
+KEPT = "your numbers have only the 24 bits of float32; Python's own integers are exact."
+WRAPPED = "your numbers don't fit into an int32; Python's own integers have no limit."
 
 COSTS = ("the parameters", "the FLOPs per token", "the bytes")
 
@@ -42,16 +40,6 @@ def models() -> Iterator[Case]:
 
 
 Bill = namedtuple("Bill", "parameters flops bytes")
-
-
-def by_matrix(n_layer: int, n_embd: int, vocab_size: int, seq: int) -> Bill:
-    """Go through all matrices."""
-    c = n_embd
-    matrices = [(c, 3 * c), (c, c), (c, 4 * c), (4 * c, c)] * n_layer + [(c, vocab_size)]
-    flops = sum(2 * a * b for a, b in matrices) + n_layer * 2 * (2 * seq * c)
-    parameters = sum(a * b for a, b in matrices) + seq * c
-    weights = gradients = 4 * parameters
-    return Bill(parameters, flops, weights + gradients + 2 * 4 * parameters)
 
 
 PARAMETERS = "parameters = blocks + output + seq * n_embd"
@@ -193,29 +181,58 @@ transformer_cost = Exercise(
         "those are billions of bytes (GB); return bytes.": (BYTES, f"{BYTES} / 1e9"),
         "those are GiB; return bytes.": (BYTES, f"{BYTES} / 2**30"),
     },
-    refused=[
-        ("output + seq * n_embd", "output + 32 * n_embd"),
-        ("vocab_size * n_embd", "50304 * n_embd"),
-        ("12 * n_embd**2", "(12 * n_embd**2 + 9 * n_embd)"),
-        ("12 * n_embd**2", "(12 * n_embd**2 + 4 * n_embd)"),
-        ("blocks =", "n_embd = np.array([n_embd], dtype=np.int32)\n    blocks ="),
-        ("4 * seq * n_embd", "4 * seq * 64"),
-        ("4 * seq * n_embd", "4 * n_embd * n_embd"),
-        (BYTES, "7 * parameters"),
-        (RETURNED, "return parameters"),
-        (RETURNED, "return parameters, flops"),
-        (RETURNED, "return {0: parameters, 1: flops, 2: 16 * parameters}"),
-        (RETURNED, "return (parameters, flops, 16 * parameters), 0, 0"),
-        lambda *shape: None,
-        lambda *shape: 1 / 0,
-    ],
-    right=[
-        by_matrix,
-        lambda *shape: list(by_matrix(*shape)),
-        lambda *shape: np.array(by_matrix(*shape)),
-        lambda *shape: torch.tensor(by_matrix(*shape)),
-    ],
 )
 
 
-# zero_bytes
+# factored
+
+
+def means() -> Iterator[Case]:
+    """Yield the row means and column means of matrices of squares."""
+    yield Case("", **of_rows_and_columns(torch.tensor([[1.0, 2.0, 3.0], [5.0, 6.0, 1.0]])))
+    for seed, size in enumerate(sizes(6, rows=(1, 7), cols=(1, 7))):
+        v = normal(size.rows, size.cols, seed=seed) ** 2
+        yield Case("another shape", **of_rows_and_columns(v.double() if seed % 2 else v))
+
+
+def of_rows_and_columns(v: Tensor) -> dict[str, Tensor]:
+    """Return the means along both axes."""
+    return {"rows": v.mean(1), "columns": v.mean(0)}
+
+
+OUTER = "torch.outer(rows, columns)"
+TOTAL = "/ rows.mean()"
+
+factored = Exercise(
+    NOTEBOOK,
+    "factored",
+    means,
+    smaller="All entries of v are 3. What are its row means and column means, and what should your "
+    "function return?",
+    wrong={
+        "the product of two means has the wrong unit, a gradient to the fourth power; divide by "
+        "the mean of all entries.": (f" {TOTAL}", ""),
+        "you divide by a sum of means; that's right for sums, but these are means.": [
+            (TOTAL, "/ rows.sum()"),
+            (TOTAL, "/ columns.sum()"),
+        ],
+        "you divide by the mean of all entries twice, so the unit is gone.": (
+            TOTAL,
+            "/ (rows.mean() * columns.mean())",
+        ),
+        "the root of the product has the right unit, but the row means come out wrong; divide the "
+        "product by the mean of all entries.": (f"{OUTER} {TOTAL}", f"{OUTER}.sqrt()"),
+        "you average a row mean and a column mean. A row that is all zero should stay zero, so "
+        "multiply them.": (f"{OUTER} {TOTAL}", "(rows[:, None] + columns) / 2"),
+        "you add a row mean and a column mean. That keeps the means, but it may become negative, "
+        "and v has a root to take; multiply them.": (
+            f"{OUTER} {TOTAL}",
+            "rows[:, None] + columns - rows.mean()",
+        ),
+        "rows and columns are swapped; entry [i, j] belongs to row i.": (
+            OUTER,
+            "torch.outer(columns, rows)",
+        ),
+        "you multiply by the mean of all entries; divide by it.": (TOTAL, "* rows.mean()"),
+    },
+)
