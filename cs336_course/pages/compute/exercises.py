@@ -10,7 +10,7 @@ from typing import Any
 
 from cs336_course.engine import Case, Exercise
 from cs336_course.engine.several_results import one_of
-from cs336_course.pages.compute.operator_costs import Operation
+from cs336_course.pages.compute.story import Operation
 from cs336_course.shared.roofline import Work
 
 __all__ = ["math", "pairwise"]  # printed solutions use them

@@ -45,7 +45,6 @@ Bill = namedtuple("Bill", "parameters flops bytes")
 PARAMETERS = "parameters = blocks + output + seq * n_embd"
 FORWARD = "2 * (blocks + output) + n_layer * 4 * seq * n_embd"
 BYTES = "(4 + 4 + 8) * parameters"
-RETURNED = "return parameters, flops, (4 + 4 + 8) * parameters"
 
 transformer_cost = Exercise(
     NOTEBOOK,

@@ -19,7 +19,7 @@ from cs336_course.drawing.style import (
     figure,
     label,
 )
-from cs336_course.pages.thousands_of_gpus.parallel_step import GPU, LINK, Span, length
+from cs336_course.pages.thousands_of_gpus.story import GPU, LINK, Span, length
 from cs336_lib.bill.simulate import Event
 
 KINDS = {

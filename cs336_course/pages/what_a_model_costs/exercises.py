@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from cs336_course.engine import Case, Exercise, edits, function, sizes
-from cs336_course.pages.what_a_model_costs import scaling_laws
+from cs336_course.pages.what_a_model_costs import story
 from cs336_course.shared.published_configs import named, published
 from cs336_lib import accounting
 from cs336_lib.bill import models
@@ -30,15 +30,12 @@ FIELDS = (
 
 
 ATTENTION = "width * (queries + 2 * kv_width) + queries * width"
-LAYER = "layer = attention + router + experts * expert"
 TOTAL, ACTIVE = 'count(config["num_experts"])', 'count(config["num_experts_per_tok"])'
 COUNTED = "* layer + embeddings\n"
 SHARE = 'config["num_experts_per_tok"] / config["num_experts"]'
 LAYERS = 'config["num_hidden_layers"]'
-FOUR = "Attention has four matrices: queries, keys, values and the output projection"
 NARROW = "head_dim is a field of its own and isn't hidden_size / num_attention_heads"
 ONLY = "Only the experts scale with num_experts_per_tok / num_experts"
-BIASES = "You count biases in attention; this model has none."
 
 
 # training_flops
@@ -191,13 +188,13 @@ Run = tuple[float, float, float]
 
 def shipped() -> list[Run]:
     """Return the FLOPs, parameters and loss of the small runs that ship."""
-    return [(run.budget, run.parameters, run.val_loss) for run in scaling_laws.runs()]
+    return [(run.budget, run.parameters, run.val_loss) for run in story.runs()]
 
 
 def lawful(budgets: list[float], alpha: float, beta: float, seed: int) -> list[Run]:
     """Return runs of a law with these exponents and a little noise, in random order."""
     drawn = np.random.default_rng(seed)
-    law = scaling_laws.ScalingLaw(1.2, 40.0, 300.0, alpha, beta)
+    law = story.ScalingLaw(1.2, 40.0, 300.0, alpha, beta)
     found = []
     for budget in budgets:
         middle, _ = law.optimum(budget)
@@ -225,7 +222,6 @@ def fleets() -> Iterator[Case]:
     yield Case("two budgets", runs=lawful([1e10, 1e13], 0.4, 0.4, 3), budget=1e16)
 
 
-FIT = "square, linear, _ = np.polyfit(sizes, losses, 2)"
 LOWEST = "best.append(-linear / (2 * square))"
 LINE = "exponent, constant = np.polyfit(np.log(budgets), best, 1)"
 ANSWER = "return np.exp(exponent * np.log(budget) + constant)"

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from cs336_course.pages.compute.exercises import WHOLE, Offer, blames, gaps
-from cs336_course.pages.compute.operator_costs import Operation
+from cs336_course.pages.compute.story import Operation
 from cs336_course.shared.roofline import roofline
 
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 import matplotlib
 import pytest
 
-from cs336_course.pages.thousands_of_gpus import pipeline_play, pipelines
+from cs336_course.pages.thousands_of_gpus import pipelines, story
 from cs336_lib.bill import simulate
 from cs336_lib.bill.simulate import Operation
 from cs336_lib.config import UserError
@@ -18,23 +18,23 @@ SCHEDULES = [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)]
 
 @pytest.mark.parametrize(("schedule", "chunks"), SCHEDULES)
 def test_a_stage_runs_one_pass_at_a_time_and_as_long_as_it_takes(schedule, chunks):
-    work = pipeline_play.work(schedule, chunks)
-    lasts = simulate.pass_seconds(work, pipeline_play.CLUSTER)
-    events = pipeline_play.play(schedule, chunks)
-    for stage in range(pipeline_play.STAGES):
+    work = story.work(schedule, chunks)
+    lasts = simulate.pass_seconds(work, story.CLUSTER)
+    events = story.play(schedule, chunks)
+    for stage in range(story.STAGES):
         mine = sorted((each for each in events if each.stage == stage), key=lambda e: e.start)
         assert [each.operation for each in mine] == list(simulate.order(work.layout, stage))
         for earlier, later in pairwise(mine):
             assert later.start >= earlier.end
         for _, (kind, _, chunk), start, end in mine:
-            place = chunk * pipeline_play.STAGES + stage
+            place = chunk * story.STAGES + stage
             assert end - start == pytest.approx(lasts[kind][place])
-    assert simulate.pipeline_seconds(work, pipeline_play.CLUSTER) == max(e.end for e in events)
+    assert simulate.pipeline_seconds(work, story.CLUSTER) == max(e.end for e in events)
 
 
 @pytest.mark.parametrize(("schedule", "chunks"), SCHEDULES)
 def test_no_pass_starts_before_its_input_exists(schedule, chunks):
-    events = pipeline_play.play(schedule, chunks)
+    events = story.play(schedule, chunks)
     ends = {(e.operation.kind, e.operation.micro_batch, e.operation.chunk * 4 + e.stage): e.end
             for e in events}  # fmt: skip
     for stage, (kind, number, chunk), start, _ in events:
@@ -46,11 +46,11 @@ def test_no_pass_starts_before_its_input_exists(schedule, chunks):
 
 
 def test_1f1b_holds_less_than_gpipe_and_waits_as_long():
-    gpipe, ours = pipeline_play.play("gpipe"), pipeline_play.play("1f1b")
-    assert [pipeline_play.held(gpipe, stage) for stage in range(4)] == [8, 8, 8, 8]
-    assert [pipeline_play.held(ours, stage) for stage in range(4)] == [4, 3, 2, 1]
-    assert pipeline_play.seconds(ours) == pytest.approx(pipeline_play.seconds(gpipe))
-    assert pipeline_play.idle(ours, 0) == pytest.approx(3 / 11, abs=0.03)
+    gpipe, ours = story.play("gpipe"), story.play("1f1b")
+    assert [story.held(gpipe, stage) for stage in range(4)] == [8, 8, 8, 8]
+    assert [story.held(ours, stage) for stage in range(4)] == [4, 3, 2, 1]
+    assert story.seconds(ours) == pytest.approx(story.seconds(gpipe))
+    assert story.idle(ours, 0) == pytest.approx(3 / 11, abs=0.03)
 
 
 def test_a_written_schedule_is_played():
@@ -58,7 +58,7 @@ def test_a_written_schedule_is_played():
         both = range(micro_batches)
         return [("forward", n) for n in both] + [("backward", n) for n in both]
 
-    assert pipeline_play.play_order(order) == pipeline_play.play("gpipe")
+    assert story.play_order(order) == story.play("gpipe")
 
 
 def test_stages_that_wait_for_each_other_are_one_line():
@@ -68,15 +68,15 @@ def test_stages_that_wait_for_each_other_are_one_line():
     with pytest.raises(UserError, match="stage 1 waits for a pass that never runs"):
         list(
             simulate.pipeline_events(
-                pipeline_play.work("1f1b"),
-                pipeline_play.CLUSTER,
+                story.work("1f1b"),
+                story.CLUSTER,
                 lambda layout, stage: [] if stage == 0 else backward_first(layout, stage),
             )
         )
 
 
 def test_a_timeline_has_a_box_for_each_pass():
-    schedules = {"one": pipeline_play.play("1f1b"), "two": pipeline_play.play("interleaved", 2)}
+    schedules = {"one": story.play("1f1b"), "two": story.play("interleaved", 2)}
     first, second = pipelines.timelines(schedules, "two schedules").axes
     assert [len(axes.patches) for axes in (first, second)] == [4 * 16, 4 * 32]
     assert first.get_xlim() == second.get_xlim()
