@@ -22,7 +22,7 @@ from cs336_course.drawing.style import (
     label,
     show_cover,
 )
-from cs336_course.pages.thousands_of_gpus import story
+from cs336_course.pages.thousands_of_gpus import capstone
 from cs336_course.shared import published_runs
 from cs336_lib import accounting
 from cs336_lib.bill import simulate
@@ -77,15 +77,15 @@ def cover() -> None:
 
 def cover_gpus() -> None:
     """Draw the GPUs of a draft, as many as would do its work at their peak, and the two sums."""
-    rented = story.GPUS
+    rented = capstone.GPUS
     layout = Layout(dp=64, tp=8, zero=3, micro_batches=8)
-    step = simulate.simulate(story.workload(layout, "none"), story.CLUSTER)
+    step = simulate.simulate(capstone.workload(layout, "none"), capstone.CLUSTER)
     working = round(rented * step.mfu)
-    hours = story.TOKENS / (story.BATCH * story.SEQ) * step.seconds / 3600
-    dollars = hours * rented * story.PRICE
+    hours = capstone.TOKENS / (capstone.BATCH * capstone.SEQ) * step.seconds / 3600
+    dollars = hours * rented * capstone.PRICE
     _, (left, right) = figure(10, 3.2, ncols=2, width_ratios=[2, 1])
     draw_gpus(left, {BLUE: working, "white": rented - working})
-    bills = {"budget": story.BUDGET / 1e6, "draft": dollars / 1e6}
+    bills = {"budget": capstone.BUDGET / 1e6, "draft": dollars / 1e6}
     bars = right.bar(list(bills), list(bills.values()), 0.62, color=[SKY, ORANGE])
     written = [f"${bill:.2f}M" for bill in bills.values()]
     right.bar_label(bars, written, padding=3, fontsize=17, fontweight="bold")
@@ -133,7 +133,7 @@ def squares(plans: Mapping[str, Mapping[str, int]]) -> Figure:
     """Draw the GPUs of each plan as squares, coloured by what their time is spent on.
 
     Args:
-        plans: GPUs by what they do, by name of a plan, as from `story.squares`. All have the
+        plans: GPUs by what they do, by name of a plan, as from `capstone.squares`. All have the
             same parts, and the first part is the work at full speed.
     """
     fig, found = figure(12.5, 0.4 + 2.5 * len(plans), nrows=len(plans), squeeze=False)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from cs336_course.engine import Case, Exercise, edits
 from cs336_course.engine.records import Record
-from cs336_course.pages.thousands_of_gpus import story
+from cs336_course.pages.thousands_of_gpus import capstone
 from cs336_lib.bill import simulate
 from cs336_lib.bill.memory import Recompute
 from cs336_lib.bill.traffic import Layout
@@ -38,23 +38,23 @@ class Bill(NamedTuple):
 
 def bill_of(layout: Layout, recompute: Recompute) -> Bill:
     """Return the bill of the order in a layout, with failures and checkpoints."""
-    seconds = simulate.simulate(story.workload(layout, recompute), story.CLUSTER).seconds
-    interval = simulate.best_interval(layout.devices, story.SAVE)
-    share = simulate.goodput(layout.devices, story.SAVE, story.RESTART, interval)
-    hours = story.TOKENS / layout.batch / story.SEQ * seconds / share / 3600
-    dollars = hours * layout.devices * story.PRICE
+    seconds = simulate.simulate(capstone.workload(layout, recompute), capstone.CLUSTER).seconds
+    interval = simulate.best_interval(layout.devices, capstone.SAVE)
+    share = simulate.goodput(layout.devices, capstone.SAVE, capstone.RESTART, interval)
+    hours = capstone.TOKENS / layout.batch / capstone.SEQ * seconds / share / 3600
+    dollars = hours * layout.devices * capstone.PRICE
     return Bill(hours / 24, dollars, (1 - share) * dollars)
 
 
 def fits(layout: Layout, recompute: Recompute) -> bool:
     """Tell whether a layout fits into the usable memory of a GPU."""
-    needed = sum(simulate.memory(story.workload(layout, recompute)).values())
-    return needed <= story.USABLE * story.CLUSTER.device.memory
+    needed = sum(simulate.memory(capstone.workload(layout, recompute)).values())
+    return needed <= capstone.USABLE * capstone.CLUSTER.device.memory
 
 
 def fsdp_alone() -> Bill:
     """Return the bill of FSDP on all GPUs that recomputes no more than it must."""
-    layout = Layout(dp=story.GPUS, zero=3)
+    layout = Layout(dp=capstone.GPUS, zero=3)
     tried: tuple[Recompute, ...] = ("none", "selective", "full")
     return bill_of(layout, next(recompute for recompute in tried if fits(layout, recompute)))
 
@@ -67,9 +67,9 @@ def over(given: float, right: float, near: float = 0.01) -> float:
 
 def kept(expected: float, upper: float) -> str:
     """Tell whether a plan keeps within the budget, risks it, or breaks it."""
-    if expected > story.BUDGET:
+    if expected > capstone.BUDGET:
         return "breaks it"
-    return "risks it" if upper > story.BUDGET else "keeps it"
+    return "risks it" if upper > capstone.BUDGET else "keeps it"
 
 
 def defended(plan: Any, case: Case) -> Record:
@@ -79,7 +79,7 @@ def defended(plan: Any, case: Case) -> Record:
     layout, recompute = plan["layout"], plan["recompute"]
     right = bill_of(layout, recompute)
     ends = simulate.interval_of(right.dollars)
-    more = dataclasses.replace(layout, dp=story.FASTER * layout.dp)
+    more = dataclasses.replace(layout, dp=capstone.FASTER * layout.dp)
     return {
         "GPUs": layout.devices,
         "sequences": layout.batch,
@@ -156,7 +156,7 @@ plan = Exercise(
             (DAYS, DAYS.replace("86_400", "3600")), ("days * 24 *", "days *")
         ),
         "A step has 512 sequences of 8,192 tokens each; you divide the tokens by the sequences.": (
-            "(layout.batch * story.SEQ)",
+            "(layout.batch * capstone.SEQ)",
             "layout.batch",
         ),
         "Those are the dollars of one GPU.": ("24 * layout.devices *", "24 *"),

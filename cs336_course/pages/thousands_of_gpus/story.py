@@ -1,53 +1,15 @@
-"""The order that notebook 10d answers: a budget, a cluster, and the model that is wanted."""
+"""Pipelines as the simulator plays them, and one step of several GPUs as spans of time."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+from cs336_course.pages.thousands_of_gpus.capstone import CLUSTER
 from cs336_lib.accounting import BytesPerParameter
 from cs336_lib.bill import simulate
-from cs336_lib.bill.memory import Recompute
 from cs336_lib.bill.models import model
-from cs336_lib.bill.simulate import Cluster, Event, Workload
+from cs336_lib.bill.simulate import Event, Workload
 from cs336_lib.bill.traffic import Layout
-from cs336_lib.system.datasheets import DATASHEET, LINKS
-
-MODEL, TOKENS = "llama3-70b", 1e12
-BATCH, SEQ = 512, 8192  # sequences in a step, and tokens in a sequence
-GPUS, PRICE = 512, 2.0  # dollars for a GPU and hour
-BUDGET = 900_000  # dollars
-SAVE, RESTART = 120, 1800  # seconds of a checkpoint, and from a failure to the next step
-USABLE = 0.9  # of a GPU's memory; fragments and the driver take the rest
-FASTER = 8  # times as many GPUs, for a customer in a hurry
-CLUSTER = Cluster(DATASHEET["h100"], LINKS["nvlink4"], LINKS["infiniband-ndr"])
-
-
-def workload(layout: Layout, recompute: Recompute) -> Workload:
-    """Return a step of the model that is wanted."""
-    return Workload(model(MODEL).architecture, layout, seq=SEQ, recompute=recompute)
-
-
-def squares(work: Workload) -> dict[str, int]:
-    """Divide the GPUs of the cluster as a step divides its time, into whole GPUs.
-
-    Those that do work at full speed come first. The matmuls take longer than this at the speed that
-    programs reach, and what is computed again has its own part.
-    """
-    step, rented = simulate.simulate(work, CLUSTER), work.layout.devices
-    once = simulate.simulate(replace(work, recompute="none"), CLUSTER).parts
-    parts, matmuls = step.parts, once["matmuls"] / step.seconds
-    computing = (parts["matmuls"] + parts["elementwise"]) / step.seconds
-    elementwise = once["elementwise"] / step.seconds
-    shares = {
-        "work, at full speed": step.mfu,
-        "matmuls below full speed": matmuls - step.mfu,
-        "elementwise operators": elementwise,
-        "computing again": computing - matmuls - elementwise,
-        "waiting for sums": parts["tensor"] / step.seconds,
-        "waiting for weights": parts["data"] / step.seconds,
-    }
-    return {part: round(rented * share) for part, share in shares.items()}
-
 
 STAGES, MICRO_BATCHES = 4, 8
 

@@ -233,11 +233,11 @@ best_size = Exercise(
     "best_size",
     fleets,
     observe=function(
-        by_hand=[(scaling_laws, name) for name in ("isoflop", "size_exponent", "power_law", "fit")]
+        by_hand=[(story, name) for name in ("isoflop", "size_exponent", "power_law", "fit")]
     ),
     smaller="At one budget, the losses of sizes 1, 10 and 100 are 2.2, 2.0 and 2.1. Is the best "
     "size a bit more or a bit less than 10? Which curve says so?",
-    given={"scaling_laws": scaling_laws},
+    given={"scaling_laws": story},
     wrong={
         "You take the best of the sizes that were tried; the lowest point of a parabola lies "
         "between them.": [
