@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, NullFormatter
 
 from cs336_course.drawing.style import BLACK, GREY, LINES, SKY, figure, ink, label, show_cover
-from cs336_course.pages.how_large.scaling_laws import Optimum, ScalingRun, power_law
-from cs336_course.pages.how_large.scaling_laws import runs as scaling_runs
+from cs336_course.pages.what_a_model_costs.story import Optimum, ScalingRun, power_law
+from cs336_course.pages.what_a_model_costs.story import runs as scaling_runs
 
 MARKERS = "osD^vP*X"
 KAPLAN = 0.73  # exponent of the best size before Hoffmann et al. (2022) corrected it

@@ -1,14 +1,64 @@
-"""Follow one training step on several GPUs: what computes, and what travels when.
-
-Each function returns the spans of a step. They assume that blocks take equal times, that a GPU
-computes and sends at the same time unless it has to wait, and that a link carries one transfer
-after the other at its full bandwidth.
-"""
+"""Pipelines as the simulator plays them, and one step of several GPUs as spans of time."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from cs336_course.pages.thousands_of_gpus.capstone import CLUSTER
 from cs336_lib.accounting import BytesPerParameter
+from cs336_lib.bill import simulate
+from cs336_lib.bill.models import model
+from cs336_lib.bill.simulate import Event, Workload
+from cs336_lib.bill.traffic import Layout
+
+STAGES, MICRO_BATCHES = 4, 8
+
+Order = Callable[[int, int, int], Sequence[tuple[Any, int]]]
+"""Returns the passes of a stage, as ("forward", 0), from its number, and the numbers of stages and
+micro-batches."""
+
+
+def work(
+    schedule: Any, chunks: int = 1, stages: int = STAGES, micro_batches: int = MICRO_BATCHES
+) -> Workload:
+    """Return a step of Llama 3 70B, with micro-batches of one sequence. A machine is a stage."""
+    ways = {"tp": CLUSTER.machine, "pp": stages, "micro_batches": micro_batches}
+    layout = Layout(**ways, schedule=schedule, chunks=chunks)
+    return Workload(model("llama3-70b").architecture, layout, seq=8192)
+
+
+def play(schedule: Any, chunks: int = 1) -> list[Event]:
+    """Return the passes of a schedule of the simulator."""
+    return list(simulate.pipeline_events(work(schedule, chunks), CLUSTER))
+
+
+def seconds(events: Sequence[Event]) -> float:
+    """Return when the last pass ends."""
+    return max(event.end for event in events)
+
+
+def idle(events: Sequence[Event], stage: int) -> float:
+    """Return the share of the step in which a stage has nothing to do."""
+    busy = sum(event.end - event.start for event in events if event.stage == stage)
+    return 1 - busy / seconds(events)
+
+
+def held(events: Sequence[Event], stage: int) -> float:
+    """Return the most micro-batches whose activations a stage holds at one time.
+
+    A forward pass stores the activations of its chunk, and the last pass of the same micro-batch
+    and chunk frees them.
+    """
+    mine = [event for event in events if event.stage == stage]
+    chunks = len({event.operation.chunk for event in mine})
+    freed = {(each.operation.micro_batch, each.operation.chunk): each.end for each in mine}
+    changes = [(event.start, 1) for event in mine if event.operation.kind == "forward"]
+    now = most = 0
+    for _, change in sorted([*changes, *((end, -1) for end in freed.values())]):
+        now += change
+        most = max(most, now)
+    return most / chunks
+
 
 GPU, LINK = "GPU", "link"
 
@@ -54,81 +104,6 @@ def data_parallel(
     return spans
 
 
-def gradients_sharded(forward: float, backward: float, half: float, blocks: int = 32) -> list[Span]:
-    """Return a step of ZeRO-2, which all-gathers the updated weights during the next forward pass.
-
-    The first gathers bring what the step before has updated.
-
-    Args:
-        forward: Seconds of the forward pass through all blocks.
-        backward: Seconds of the backward pass.
-        half: Seconds of the all-gather of all weights, and of the reduce-scatter of the gradients.
-        blocks: Number of blocks.
-    """
-    spans: list[Span] = []
-    free = computed = 0.0
-    for _ in range(blocks):
-        gathered = Span(LINK, "all-gather", free, half / blocks)
-        free = gathered.end
-        block = Span(GPU, "forward", max(free, computed), forward / blocks)
-        computed = block.end
-        spans += [gathered, block]
-    for _ in range(blocks):
-        block = Span(GPU, "backward", computed, backward / blocks)
-        computed = block.end
-        scattered = Span(LINK, "reduce-scatter", max(free, computed), half / blocks)
-        free = scattered.end
-        spans += [block, scattered]
-    return spans
-
-
-def fully_sharded(forward: float, backward: float, gather: float, blocks: int = 32) -> list[Span]:
-    """Return a step of ZeRO-3, which gathers a block's weights while the block before computes.
-
-    Args:
-        forward: Seconds of the forward pass through all blocks.
-        backward: Seconds of the backward pass.
-        gather: Seconds to all-gather all weights once. A reduce-scatter of the gradients takes as
-            long.
-        blocks: Number of blocks.
-    """
-    spans = [Span(LINK, "all-gather", 0.0, gather / blocks)]
-    passes = [("forward", forward / blocks)] * blocks + [("backward", backward / blocks)] * blocks
-    arrived = free = spans[0].end
-    computed = 0.0
-    for number, (kind, seconds) in enumerate(passes, start=1):
-        block = Span(GPU, kind, max(arrived, computed), seconds)
-        computed = block.end
-        spans.append(block)
-        if number < len(passes):
-            spans.append(Span(LINK, "all-gather", max(free, block.start), gather / blocks))
-            arrived = free = spans[-1].end
-        if kind == "backward":
-            spans.append(Span(LINK, "reduce-scatter", max(free, block.end), gather / blocks))
-            free = spans[-1].end
-    return spans
-
-
-def tensor_parallel(
-    forward: float, backward: float, all_reduce: float, blocks: int = 32
-) -> list[Span]:
-    """Return a step that waits for an all-reduce after each half of a block, in both passes.
-
-    Args:
-        forward: Seconds of the forward pass through all blocks.
-        backward: Seconds of the backward pass.
-        all_reduce: Seconds of all all-reduces of the step together.
-        blocks: Number of blocks.
-    """
-    spans: list[Span] = []
-    for kind, seconds in (("forward", forward), ("backward", backward)):
-        for _ in range(2 * blocks):
-            start = spans[-1].end if spans else 0.0
-            half = Span(GPU, kind, start, seconds / blocks / 2)
-            spans += [half, Span(LINK, "all-reduce", half.end, all_reduce / blocks / 4)]
-    return spans
-
-
 def pipeline(
     stages: int,
     micro_batches: int,
@@ -166,12 +141,6 @@ def busy(spans: Sequence[Span]) -> float:
     lanes = {span.lane for span in spans if span.lane.startswith(GPU)}
     computing = sum(span.seconds for span in spans if span.lane in lanes)
     return computing / len(lanes) / length(spans)
-
-
-def sending(size: float, links: Mapping[str, float]) -> str:
-    """Format a number of bytes, and the seconds to send them over each link."""
-    times = ", ".join(f"{size / speed:.3f} s over {name}" for name, speed in links.items())
-    return f"{size / 1e9:.1f} GB: {times}"
 
 
 def zero_state(

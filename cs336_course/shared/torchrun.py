@@ -1,0 +1,69 @@
+"""Start programs as torchrun does, wait for them, and kill them.
+
+Each program runs on one CPU thread. The variables keep it off a GPU, which two processes can't
+share, and off libuv, which PyTorch for Windows lacks.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+SETTINGS = {"OMP_NUM_THREADS": "1", "USE_LIBUV": "0", "CUDA_VISIBLE_DEVICES": ""}
+TORCHRUN = ("-m", "torch.distributed.run")  # the command torchrun
+
+
+def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    """Start Python with these arguments in a folder, and don't wait for it."""
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=os.environ | SETTINGS | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    """Wait for the end of a program, and return what it printed.
+
+    Raises:
+        ChildProcessError: If the program failed.
+    """
+    printed, errors = process.communicate(timeout=250)
+    if process.returncode:
+        raise ChildProcessError(errors[-2000:])
+    return printed
+
+
+def kill_after(process: subprocess.Popen[str], beginning: str) -> None:
+    """Kill a program as soon as it prints a line that begins like this, as a power cut would."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(beginning):
+            break
+    process.kill()
+    process.communicate()
+
+
+def free_port() -> int:
+    """Return a port that no other program uses."""
+    with socket.socket() as asked:
+        asked.bind(("127.0.0.1", 0))
+        return asked.getsockname()[1]
+
+
+def ranks(folder: Path, world: int, *arguments: str) -> list[str]:
+    """Run a program as the ranks of a group, and return what each of them printed.
+
+    It sets the variables that torchrun would set.
+    """
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    started = [
+        start(folder, *arguments, RANK=str(rank), WORLD_SIZE=str(world), **address)
+        for rank in range(world)
+    ]
+    return [finish(process) for process in started]
