@@ -1,4 +1,4 @@
-"""Figures of training runs, such as losses, norms, schedules and dtypes."""
+"""What figures of training runs share: curves of losses, and an axis that has a place for 0."""
 
 import math
 from collections.abc import Mapping, Sequence

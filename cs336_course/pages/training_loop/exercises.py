@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from cs336_course.engine import Case, Exercise, edits, normal
 from cs336_course.engine.records import Record, plain
-from cs336_course.pages.training_loop.story import finish_and_adapt
 
 NOTEBOOK = "06_training_loop"
 
@@ -171,7 +170,7 @@ finish_step = Exercise(
     finishing_cases,
     observe=see_finish,
     answers=("finish",),
-    library=finish_and_adapt,
+    is_part=True,
     smaller="A scaled gradient is (3072, 4096), the scale is 1024 and the limit is 1. Which "
     "gradient does an fp32 run take its step with?",
     says={

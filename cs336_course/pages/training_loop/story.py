@@ -160,21 +160,6 @@ def finish_as_configured(config: Config) -> Finish:
     return finish
 
 
-def finish_and_adapt(optimizer: torch.optim.Optimizer, scale: float, limit: float) -> float:
-    """Unscale, clip, and step if the gradient is finite; otherwise halve the scale."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for p in parameters:
-        if p.grad is not None:
-            p.grad /= scale
-    norm = nn.utils.clip_grad_norm_(parameters, limit)
-    if norm.isfinite():
-        optimizer.step()
-    else:
-        scale /= 2
-    optimizer.zero_grad()
-    return scale
-
-
 def train(
     pages: Pages,
     steps: int = BAD_STEP + 20,
@@ -415,39 +400,27 @@ def tensors_of_step(
 
 
 class TokenWindows(Dataset):
-    """Dataset of all full windows of a raw uint16 token file, in order.
+    """All windows of a file of uint16 tokens, in order, each with the process that read it.
 
-    Each item also contains the ID of the process that read it. Only the path is sent to workers,
-    because pickling a memmap would copy the entire file.
+    A worker that is started with `spawn` (macOS, Windows) imports this class by name. It gets only
+    the path, because pickling a memmap would copy the entire file.
     """
 
     def __init__(self, path: Path, block_size: int):
-        tokens = path.stat().st_size // 2
-        if tokens <= block_size:
-            raise UserError(
-                f"{path} has {tokens} tokens, but a window needs {block_size + 1}; "
-                "use a longer file or a smaller block_size"
-            )
         self.path, self.block_size = path, block_size
-        self.windows = (tokens - 1) // block_size
+        self.windows = (path.stat().st_size // 2 - 1) // block_size
         self.reads = 0  # counted in this process's copy of the dataset
 
     def __len__(self) -> int:
         return self.windows
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Return the inputs `x`, the targets `y`, and the process ID and seed of the reader.
-
-        Raises:
-            IndexError: If the window doesn't exist.
-        """
-        if not 0 <= index < self.windows:
-            raise IndexError(f"window {index} does not exist; there are {self.windows} windows")
+        """Return the inputs `x`, the targets `y`, and the ID of the process that reads them."""
         self.reads += 1
         tokens = np.memmap(self.path, dtype=np.uint16, mode="r")
         start = index * self.block_size
         row = torch.from_numpy(tokens[start : start + self.block_size + 1].astype(np.int64))
-        return {"x": row[:-1], "y": row[1:], "pid": os.getpid(), "seed": torch.initial_seed()}
+        return {"x": row[:-1], "y": row[1:], "pid": os.getpid()}
 
 
 def dtypes_of_step(

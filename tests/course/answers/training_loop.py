@@ -18,7 +18,6 @@ def finish(optimizer, scale, limit):
     return scale if good else 0.5 * scale
 """,
         (CLIP, CLIP.replace("limit)", "limit, foreach=False)")),
-        "finish = finish_and_adapt",
     ],
 }
 REFUSED = {
