@@ -9,21 +9,37 @@ from torch import Tensor, nn
 
 from cs336_course.engine import Case, Exercise, edits, normal
 from cs336_course.engine.records import Record, plain
+from cs336_course.shared.named_letters import named_letters, says
 
 NOTEBOOK = "06_training_loop"
 
 # verdict
 
 CHANGES = {
-    "the text instead of the page": "lives",
-    "clip at 1": "dies",
-    "a tenth of the rate": "dies",
-    "half the loss scale": "dies",
-    "a quarter of the loss scale": "lives",
-    "four windows a step": "lives",
-    "bf16 instead of fp16": "lives",
-    "skip steps with an infinite gradient": "lives",
+    "the text instead of the page": (
+        "lives",
+        "the 9,000 steps before had ordinary text and the same scale. What was the largest scaled "
+        "gradient of step 8,999?",
+    ),
+    "clip at 1": (
+        "dies",
+        "which norm does the log have for step 9,000, and what does clipping make of it?",
+    ),
+    "a tenth of the rate": ("dies", "what is a tenth of infinity?"),
+    "half the loss scale": ("dies", "multiply the page's largest gradient by 32,768."),
+    "a quarter of the loss scale": ("lives", "multiply the page's largest gradient by 16,384."),
+    "four windows a step": (
+        "lives",
+        "the loss of each window is divided by 4 before backward. By how much is the page's "
+        "gradient smaller?",
+    ),
+    "bf16 instead of fp16": ("lives", "what is bf16's largest number?"),
+    "skip steps with an infinite gradient": (
+        "lives",
+        "if step 9,000 isn't taken, which weights does step 9,001 find?",
+    ),
 }
+FATES = ("lives", "dies")
 
 
 def changes() -> Iterator[Case]:
@@ -31,56 +47,23 @@ def changes() -> Iterator[Case]:
     yield from map(Case, CHANGES)
 
 
-def see_fate(answer: Any, case: Case) -> Record:
-    """Return the fate that a dictionary of fates has for one change."""
-    if not isinstance(answer, dict):
-        return {"form": plain(answer)}
-    if answer and all(given is ... for given in answer.values()):
-        raise NotImplementedError
-    given = answer.get(case.what, ...)
-    word = given.strip().lower() if isinstance(given, str) else ""
-    record: Record = {"form": "a dict", "answer": given is not ...}
-    return record | {"known": word in ("lives", "dies"), "word": word}
-
-
-def flipped(change: str) -> tuple[str, str]:
-    """Return the idea that gets one change wrong."""
-    right = CHANGES[change]
-    return f'"{change}": "{right}"', f'"{change}": "{"dies" if right == "lives" else "lives"}"'
+def why_not_that_fate(change: str, fate: str) -> Record:
+    """Return what to ask about a change that is judged wrongly."""
+    right, why = CHANGES[change]
+    return {} if fate == right else {"said": why}
 
 
 verdict = Exercise(
     NOTEBOOK,
     "verdict",
     changes,
-    observe=see_fate,
+    observe=named_letters(FATES, why_not_that_fate),
     answers=("answer",),
     is_quiz=True,
     smaller="What is the page's largest gradient times the loss scale, and what is fp16's largest "
     "number?",
-    says={
-        "form": "keep the dictionary, and replace each `...` in it.",
-        "answer": "it has no answer yet; every answer above it is right.",
-        "known": 'answer "lives" or "dies".',
-        "word": "it isn't right.",
-    },
-    wrong={
-        f"{change}: {why}": flipped(change)
-        for change, why in {
-            "the text instead of the page": "the 9,000 steps before had ordinary text and the same "
-            "scale. What was the largest scaled gradient of step 8,999?",
-            "clip at 1": "which norm does the log have for step 9,000, and what does clipping make "
-            "of it?",
-            "a tenth of the rate": "what is a tenth of infinity?",
-            "half the loss scale": "multiply the page's largest gradient by 32,768.",
-            "a quarter of the loss scale": "multiply the page's largest gradient by 16,384.",
-            "four windows a step": "the loss of each window is divided by 4 before backward. By "
-            "how much is the page's gradient smaller?",
-            "bf16 instead of fp16": "what is bf16's largest number?",
-            "skip steps with an infinite gradient": "if step 9,000 isn't taken, which weights does "
-            "step 9,001 find?",
-        }.items()
-    },
+    says=says(FATES) | {"form": "keep the dictionary, and replace each `...` in it."},
+    wrong={},
 )
 
 

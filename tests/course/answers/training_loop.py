@@ -22,9 +22,9 @@ def finish(optimizer, scale, limit):
 }
 REFUSED = {
     "verdict": [
+        ('"clip at 1": "dies"', '"clip at 1": "lives"'),
         ('"clip at 1": "dies"', '"clip at 1": False'),
         ('"clip at 1": "dies"', '"clip at 1": ...'),
-        "answer = {}",
     ],
     "finish_step": [
         (CLIP, "    norm = torch.stack([p.grad.norm() for p in parameters[:1]]).norm()\n"),
