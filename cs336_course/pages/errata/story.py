@@ -1,4 +1,4 @@
-"""Small runs that show what it costs to believe two claims, about weights and about a file."""
+"""Small runs that show what it costs to believe two claims, about a file and about a sweep."""
 
 import torch
 from jaxtyping import Int
@@ -8,9 +8,7 @@ from torch.nn import functional as F
 from cs336_course.shared.letter_gpt import CONTEXT, create
 from cs336_lib.model import GPT
 
-LAYERS, WIDTH, ROWS = 6, 768, 64
-
-# Mean losses of 20 steps each, as `train_reader` logs them on the two files of claim 14.
+# Mean losses of 20 steps each, as `train_reader` logs them on the two files of claim 8.
 READERS = {
     "letters": (
         *(3.30, 2.89, 2.70, 2.59, 2.53, 2.48, 2.50, 2.40, 2.41, 2.40),
@@ -21,34 +19,6 @@ READERS = {
         *(0.87, 0.86, 0.87, 0.86, 0.86),
     ),
 }
-
-
-def fit_mirror(std: float, *, norm: bool, steps: int = 30, lr: float = 0.3) -> list[float]:
-    """Train six matrices to reverse their input, and return the losses.
-
-    Args:
-        std: Standard deviation of the weights at initialization.
-        norm: Whether a LayerNorm stands before each matrix.
-        steps: Number of steps of SGD.
-        lr: Learning rate.
-    """
-    torch.manual_seed(0)
-    model = nn.Sequential()
-    for _ in range(LAYERS):
-        if norm:
-            model.append(nn.LayerNorm(WIDTH))
-        model.append(nn.Linear(WIDTH, WIDTH, bias=False))
-        nn.init.normal_(model[-1].weight, std=std)
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-    x = torch.randn(ROWS, WIDTH)
-    losses = []
-    for _ in range(steps):
-        loss = (model(x) - x.flip(1)).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
 
 
 def draw_windows(
@@ -83,3 +53,35 @@ def loss_of_each_fourth(model: GPT, ids: Int[Tensor, " tokens"]) -> tuple[float,
     losses = F.cross_entropy(logits.flatten(0, 1), window[:, 1:].flatten(), reduction="none")
     fourth = (positions[:, 1:] % 4 == 0).flatten()
     return losses[fourth].mean().item(), losses[~fourth].mean().item()
+
+
+# Two training functions, of which one doesn't listen to its arguments
+
+
+def train(num_layers: int, lr: float) -> float:
+    """Train `num_layers` layers at the rate `lr`, and return the last loss."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(4, 4) for _ in range(2)]
+    model = nn.Sequential(*layers, nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    return last_loss(model, optimizer)
+
+
+def listening_train(num_layers: int, lr: float) -> float:
+    """Do what `train` promises."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(4, 4) for _ in range(num_layers)]
+    model = nn.Sequential(*layers, nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    return last_loss(model, optimizer)
+
+
+def last_loss(model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
+    """Fit the sum of four numbers in 20 steps, and return the last loss."""
+    x = torch.randn(64, 4)
+    for _ in range(20):
+        loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return loss.item()
