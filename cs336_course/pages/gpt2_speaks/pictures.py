@@ -1,14 +1,15 @@
-"""Figures of a trained GPT: what it says halfway, and how its text depends on the sampler."""
+"""Figures of a model that speaks: what it writes, and how that depends on the sampler."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
 from cs336_course.drawing.gpt2_model import DASHES, MARKERS, visible
-from cs336_course.drawing.style import BLUE, GREEN, GREY, RED, figure, ink, label, show_cover
-from cs336_course.pages.gpt2_speaks import gpt2_speaks
+from cs336_course.drawing.style import BLUE, GREEN, RED, figure, ink, label, show_cover
+from cs336_course.pages.gpt2_speaks import story
 
 Point = tuple[str, float, float]  # its setting, x and y
 SIDES: Mapping[str, dict[str, Any]] = {  # where the settings stand beside their points
@@ -21,7 +22,7 @@ SIDES: Mapping[str, dict[str, Any]] = {  # where the settings stand beside their
 def cover() -> None:
     """Draw what a model writes before and after a careless reload, and how sure it is."""
     _, panels = figure(10, 3.2, nrows=2)
-    written = gpt2_speaks.before_and_after("My lord, ", 38)
+    written = story.before_and_after("My lord, ", 38)
     titles = "A model writes …", "… and after its file was reloaded, without any error"
     for axes, title, (text, chances), colour in zip(
         panels, titles, written, (BLUE, RED), strict=True
@@ -33,35 +34,6 @@ def cover() -> None:
         axes.set(xlim=(-0.7, len(text) - 0.3), ylim=(0, 1), yticks=(0, 1))
         label(axes, title, "", "certainty")
     show_cover()
-
-
-def read_early(losses: Mapping[str, Sequence[float]], guess: float, title: str) -> Figure:
-    """Plot the losses of logits that are read from the stream before and after each block.
-
-    Args:
-        losses: Losses in nats by what the logits should predict, before block h.0 first.
-        guess: The loss of guessing, ln V.
-        title: The title of the figure.
-    """
-    drawing, axes = figure(11, 5)
-    for (name, values), colour, dashes, marker in zip(
-        losses.items(), (BLUE, RED), DASHES, MARKERS, strict=False
-    ):
-        axes.plot(values, color=colour, ls=dashes, marker=marker, label=name)
-        for place in (0, len(values) - 1):
-            note = {"xytext": (0, 10), "textcoords": "offset points", "ha": "center", "size": 14}
-            value = (place, values[place])
-            axes.annotate(f"{values[place]:.2f}", value, color=ink(colour), **note)
-    axes.axhline(guess, color=GREY, ls=":", lw=2)
-    note = {"xytext": (0, 6), "textcoords": "offset points", "ha": "right", "size": 13}
-    axes.annotate(f"guessing, {guess:.2f}", (1, guess), xycoords=("axes fraction", "data"), **note)
-    longest = max(map(len, losses.values()))
-    axes.set_xticks(range(longest), ["embedding", *(f"h.{n}" for n in range(longest - 1))])
-    axes.margins(x=0.06, y=0.14)
-    axes.set_ylim(bottom=0)
-    axes.legend(loc="upper center")
-    label(axes, title, "read out after", "loss [nats/letter]")
-    return drawing
 
 
 def samplers(families: Mapping[str, Sequence[Point]], real: tuple[float, float]) -> Figure:
@@ -87,4 +59,29 @@ def samplers(families: Mapping[str, Sequence[Point]], real: tuple[float, float])
     axes.legend(loc="upper left")
     title = "Each knob trades repetition for accidents"
     label(axes, title, "distinct words, of all words [%]", "made-up words, of all words [%]")
+    return drawing
+
+
+def next_token(panels: Mapping[str, Sequence[float]], names: Sequence[str], title: str) -> Figure:
+    """Plot the same tokens' probabilities under several settings, with cut tokens marked."""
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    drawing, grid = figure(
+        4.4 * columns, 3.1 * rows + 0.5, nrows=rows, ncols=columns, squeeze=False, sharey=True
+    )
+    for axes, (caption, values) in zip(grid.flat, panels.items(), strict=False):
+        places = np.arange(len(values))
+        axes.bar(places, values, color=BLUE)
+        for place, value in zip(places, values, strict=True):
+            if value == 0:
+                middle = {"ha": "center", "va": "bottom", "size": 20, "color": ink(RED)}
+                axes.text(place, 0.01, "×", **middle)
+        axes.set_xticks(places, [visible(name) for name in names], family="monospace")
+        axes.set_title(caption, loc="left", fontsize=15, fontweight="bold")
+        axes.grid(axis="x", visible=False)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("probability")
+    for axes in grid[-1]:
+        axes.set_xlabel("next token")
+    drawing.suptitle(title, fontsize=17, fontweight="bold")
     return drawing
