@@ -1,7 +1,4 @@
-"""What the figures of language models share: looks of their lines, and how a token is shown."""
-
-DASHES = ("-", "--", "-.", ":")  # distinct without colour, too
-MARKERS = ("o", "s", "D", "^")
+"""How the figures of language models show a token."""
 
 
 def visible(token: str) -> str:

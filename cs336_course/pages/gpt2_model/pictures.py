@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 from numpy.typing import ArrayLike
 
+from cs336_course.drawing.charts import curves
 from cs336_course.drawing.style import (
     BLUE,
     GREEN,
@@ -20,7 +21,6 @@ from cs336_course.drawing.style import (
     SKY,
     YELLOW,
     figure,
-    ink,
     label,
     show_cover,
 )
@@ -190,15 +190,14 @@ def seen_past(losses: Mapping[int, float], counted: float, title: str) -> Figure
         counted: Loss of counting which letter follows which.
         title: The title of the figure.
     """
-    drawing, axes = figure(10, 4.4)
-    places = range(len(losses))
-    axes.plot(places, list(losses.values()), color=BLUE, marker="o", label="the shipped model")
-    axes.axhline(counted, color=GREY, ls=":", lw=2.5, label="a table of letter pairs")
-    for place, loss in zip(places, losses.values(), strict=True):
-        note = {"xytext": (0, 10), "textcoords": "offset points", "ha": "center", "size": 14}
-        axes.annotate(f"{loss:.2f}", (place, loss), color=ink(BLUE), **note)
-    axes.set_xticks(places, [str(number) for number in losses])
-    axes.set_ylim(0, 3)
-    axes.legend(loc="lower left")
-    label(axes, title, "letters that it may see", "loss [nats/letter]")
-    return drawing
+    return curves(
+        title,
+        "letters that it may see",
+        "loss [nats/letter]",
+        {"the shipped model": list(losses.values())},
+        levels={"a table of letter pairs": counted},
+        dots=True,
+        xticks=range(len(losses)),
+        xticklabels=list(losses),
+        ylim=(0, 3),
+    )

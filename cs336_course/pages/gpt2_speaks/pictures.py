@@ -7,8 +7,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
-from cs336_course.drawing.gpt2_model import DASHES, MARKERS, visible
-from cs336_course.drawing.style import BLUE, GREEN, RED, figure, ink, label, show_cover
+from cs336_course.drawing.charts import curves
+from cs336_course.drawing.gpt2_model import visible
+from cs336_course.drawing.style import BLUE, RED, figure, ink, label, show_cover
 from cs336_course.pages.gpt2_speaks import story
 
 Point = tuple[str, float, float]  # its setting, x and y
@@ -44,21 +45,21 @@ def samplers(families: Mapping[str, Sequence[Point]], real: tuple[float, float])
             shares in percent.
         real: The two shares of real text.
     """
-    drawing, axes = figure(11, 5.6)
-    looks = zip(families.items(), (BLUE, RED, GREEN), DASHES, MARKERS, strict=False)
-    for (name, points), colour, dashes, marker in looks:
-        settings, x, y = zip(*points, strict=True)
-        axes.plot(x, y, color=colour, ls=dashes, marker=marker, label=name)
-        side = {"textcoords": "offset points", "size": 13, "color": ink(colour), "zorder": 4}
-        side |= SIDES[name] | {"path_effects": [withStroke(linewidth=3, foreground="white")]}
-        for setting, *place in zip(settings, x, y, strict=True):
-            axes.annotate(setting, place, **side)
-    axes.scatter(*real, color="black", marker="*", s=320, zorder=3, label="real text")
-    axes.margins(x=0.08, y=0.1)
-    axes.set_ylim(bottom=-0.9)
-    axes.legend(loc="upper left")
-    title = "Each knob trades repetition for accidents"
-    label(axes, title, "distinct words, of all words [%]", "made-up words, of all words [%]")
+    drawing = curves(
+        "Each knob trades repetition for accidents",
+        "distinct words, of all words [%]",
+        "made-up words, of all words [%]",
+        {name: tuple(zip(*points, strict=True))[1:] for name, points in families.items()},
+        marks={"real text": real},
+        names="legend",
+        dots=True,
+        size=(11, 5.6),
+    )
+    for (name, points), line in zip(families.items(), drawing.axes[0].lines, strict=False):
+        for setting, *place in points:
+            note = SIDES[name] | {"textcoords": "offset points", "color": ink(line.get_color())}
+            halo = [withStroke(linewidth=3, foreground="white")]
+            drawing.axes[0].annotate(setting, place, size=13, path_effects=halo, zorder=4, **note)
     return drawing
 
 

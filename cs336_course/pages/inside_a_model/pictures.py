@@ -6,18 +6,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from cs336_course.drawing.gpt2_model import DASHES, MARKERS, visible
-from cs336_course.drawing.style import (
-    BLUE,
-    GREEN,
-    GREY,
-    LINES,
-    RED,
-    figure,
-    ink,
-    label,
-    show_cover,
-)
+from cs336_course.drawing.charts import curves
+from cs336_course.drawing.gpt2_model import visible
+from cs336_course.drawing.style import BLUE, GREEN, RED, figure, label, show_cover
 from cs336_course.pages.inside_a_model import story
 
 
@@ -47,25 +38,18 @@ def read_early(losses: Mapping[str, Sequence[float]], guess: float, title: str) 
         guess: The loss of guessing, ln V.
         title: The title of the figure.
     """
-    drawing, axes = figure(11, 5)
-    for (name, values), colour, dashes, marker in zip(
-        losses.items(), (BLUE, RED), DASHES, MARKERS, strict=False
-    ):
-        axes.plot(values, color=colour, ls=dashes, marker=marker, label=name)
-        for place in (0, len(values) - 1):
-            note = {"xytext": (0, 10), "textcoords": "offset points", "ha": "center", "size": 14}
-            value = (place, values[place])
-            axes.annotate(f"{values[place]:.2f}", value, color=ink(colour), **note)
-    axes.axhline(guess, color=GREY, ls=":", lw=2)
-    note = {"xytext": (0, 6), "textcoords": "offset points", "ha": "right", "size": 13}
-    axes.annotate(f"guessing, {guess:.2f}", (1, guess), xycoords=("axes fraction", "data"), **note)
     longest = max(map(len, losses.values()))
-    axes.set_xticks(range(longest), ["embedding", *(f"h.{n}" for n in range(longest - 1))])
-    axes.margins(x=0.06, y=0.14)
-    axes.set_ylim(bottom=0)
-    axes.legend(loc="upper center")
-    label(axes, title, "read out after", "loss [nats/letter]")
-    return drawing
+    return curves(
+        title,
+        "read out after",
+        "loss [nats/letter]",
+        losses,
+        levels={f"guessing, {guess:.2f}": guess},
+        names="legend",
+        dots=True,
+        xticks=range(longest),
+        xticklabels=["embedding", *(f"h.{n}" for n in range(longest - 1))],
+    )
 
 
 def attention_heads(patterns: ArrayLike, text: str, title: str) -> Figure:
@@ -126,18 +110,20 @@ def readout(ranks: Mapping[str, Sequence[int]], title: str) -> Figure:
         ranks: Rank of the answer before block 1 and after each block, by text. 1 is the top.
         title: The title of the figure.
     """
-    drawing, axes = figure(13, 5)
-    for (text, values), colour, dashes, marker in zip(
-        ranks.items(), LINES, DASHES, MARKERS, strict=False
-    ):
-        axes.plot(values, color=colour, ls=dashes, marker=marker, markersize=6, label=text)
-    axes.set_yscale("log")
-    axes.invert_yaxis()
-    axes.set_yticks([1, 10, 100, 1000, 10_000], ["1", "10", "100", "1,000", "10,000"])
-    axes.minorticks_off()
-    axes.legend(loc="upper left")
-    label(axes, title, "read out after block", "rank of the answer")
-    return drawing
+    places = [1, 10, 100, 1000, 10_000]
+    return curves(
+        title,
+        "read out after block",
+        "rank of the answer",
+        ranks,
+        names="legend",
+        dots=True,
+        log="y",
+        size=(13, 5),
+        ylim=(50_000, 0.6),
+        yticks=places,
+        yticklabels=[f"{place:,}" for place in places],
+    )
 
 
 def heads_on_text(maps: Mapping[str, ArrayLike], tokens: Sequence[str], title: str) -> Figure:
