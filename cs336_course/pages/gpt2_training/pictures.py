@@ -262,24 +262,3 @@ class LiveLossPlot:
             self.handle.update(data, **how)
         end = self.clock()
         self.next_drawing = end + max(self.every, 10 * (end - begin))
-
-
-def run_panels(metrics: Sequence[Row], grad_clip: float, title: str) -> Figure:
-    """Plot a run's learning rate above its gradient norm, with the clipping limit."""
-    drawing, (top, bottom) = figure(11, 6, nrows=2, sharex=True)
-    steps = [row["step"] for row in metrics]
-    top.plot(steps, [row["lr"] for row in metrics], color=BLUE)
-    top.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
-    norms = [row["grad_norm"] for row in metrics]
-    bottom.semilogy(steps, norms, color=GREEN, linewidth=1.5)
-    bottom.axhline(grad_clip, color=RED, linestyle="--", linewidth=2)
-    beside = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "color": ink(RED)}
-    where = {"xycoords": ("axes fraction", "data"), "annotation_clip": False}
-    bottom.annotate(f"limit {grad_clip:g}", (1, grad_clip), **where, **beside)
-    ticks = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
-    bottom.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-    bottom.minorticks_off()
-    bottom.set_ylim(min(*norms, grad_clip) / 1.2, max(*norms, grad_clip) * 1.2)
-    label(top, title, "", "learning rate")
-    label(bottom, "", "step", "gradient norm (log)")
-    return drawing
