@@ -13,7 +13,7 @@ from cs336_course.engine.task import Task
 from cs336_course.learner import study
 
 # Wrong attempts after which a learner is told more
-HINT_AFTER, FIGURES_AFTER, SMALLER_AFTER = 2, 3, 4
+HINT_AFTER, SMALLER_AFTER = 2, 4
 
 
 class Exercise(Task):
@@ -59,8 +59,8 @@ def wrong(exercise: Exercise, folder: Path, found: Diagnosis) -> Card:
         more = ["A wrong name doesn't count as an attempt."]
         return Card(name, card.TYPO, f"{name}: {found.said}", said, more)
     attempt, has_hint = study.wrong_attempts(folder, name), study.has_hint(folder, name)
-    help_ = growing_help(attempt, has_hint, found.figures, exercise.smaller)
-    more = [help_] if help_ else []
+    help_ = growing_help(attempt, has_hint, exercise.smaller)
+    more = [line for line in (found.figures, help_) if line]
     if found.said.startswith("your code raised"):
         return Card(name, card.ERROR, f"{name}: {found.said}", said, more)
     return Card(name, card.WRONG, f"{name}: not right yet. {said}", said, more)
@@ -73,11 +73,9 @@ def cell() -> str:
     return hashlib.sha256(source.encode()).hexdigest()[:16] if source else ""
 
 
-def growing_help(attempt: int, has_hint: bool, figures: str, smaller: str) -> str:
+def growing_help(attempt: int, has_hint: bool, smaller: str) -> str:
     """Return what a learner is told beyond the diagnosis. It grows with each wrong attempt."""
     said = []
-    if figures and attempt >= FIGURES_AFTER:
-        said.append(figures)
     if smaller and attempt >= SMALLER_AFTER:
         said.append(f"A smaller question first: {smaller}")
     elif has_hint and attempt >= HINT_AFTER:

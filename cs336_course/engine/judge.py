@@ -4,13 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from cs336_course.engine import state
 from cs336_course.engine.compare import Difference, difference
 from cs336_course.engine.records import Record
+from cs336_course.engine.relations import related
 from cs336_course.engine.task import Task
 
 # Names of code that look like words, at the beginning of a diagnosis
 NAMES = {"eps", "idx", "mask", "params", "qkv", "wpe", "wte"}
+# Facts that don't depend on the inputs
+ALWAYS = ("left", "changed", "used", "elsewhere")
 # A name that doesn't exist says nothing about what the learner has understood.
 TYPOS = ("NameError", "AttributeError", "ImportError", "ModuleNotFoundError", "UnboundLocalError")
 
@@ -21,7 +26,7 @@ class Diagnosis:
 
     Attributes:
         said: The sentence for the learner.
-        figures: The learner's number and the right one. They are shown from the third attempt on.
+        figures: The first wrong number with its inputs, and the right one.
         is_typo: Whether the code only has a wrong name.
         is_named: Whether the sentence is that of a wrong idea of this exercise.
     """
@@ -45,26 +50,34 @@ def diagnose(exercise: Task, got: Sequence[Record], explain: bool = True) -> Dia
     if len(got) != len(exercise.expected):
         return Diagnosis("your code ended before the check was over.")
     pairs = zip(got, exercise.expected, strict=True)
-    found = (difference(mine, right, exercise.tolerance) for mine, right in pairs)
-    place, first = next(((n, d) for n, d in enumerate(found) if d), (0, None))
-    if first is None:
+    found = [difference(mine, right, exercise.tolerance) for mine, right in pairs]
+    place = next((n for n, differs in enumerate(found) if differs), None)
+    if place is None:
         return None
+    numbers = got[place].get("figures") or figures(exercise, found[place], place)
     if said := of_error(exercise, got[place]):
         return Diagnosis(said, is_named=True)
-    if explain and (said := named(exercise, got, place)):
-        return Diagnosis(said, figures(first), is_named=True)
-    if exercise.shows_numbers and figures(first):
-        return Diagnosis(in_words(exercise, got[place], first, place))
-    if "said" in got[place]:
-        said = in_words(exercise, got[place], first, place)
-        return Diagnosis(said, str(got[place].get("figures", "")))
+    if explain and (said := named(exercise, got, place) or relation(exercise, got, found[place])):
+        return Diagnosis(said, numbers, is_named=True)
+    if found[place].kind == "value":  # a wrong form explains wrong numbers, wherever it shows
+        forms = (n for n, differs in enumerate(found) if differs and differs.kind == "shape")
+        place = next(forms, place)
+    first = found[place]
     error = got[place].get("raises", {}).get("type") if first.kind == "raises" else ""
     said = in_words(exercise, got[place], first, place)
-    return Diagnosis(said, figures(first), is_typo=error in TYPOS)
+    if place and not exercise.is_quiz and first.fact not in ALWAYS:
+        where = exercise.case(place).described()
+        if found[0]:
+            said = f"for {where}, {said}"
+        else:
+            said = f"it is right for the first inputs, but not for {where}. {sentence(said)}"
+    return Diagnosis(said, numbers, is_typo=error in TYPOS)
 
 
 def named(exercise: Task, got: Sequence[Record], place: int) -> str:
     """Return the sentence of the wrong idea that does the same as an answer in all cases, or "".
+
+    An idea that explains only the first wrong case is named if it is the only one.
 
     Args:
         exercise: The exercise. In a quiz, only the first wrong case has to be the same.
@@ -73,28 +86,39 @@ def named(exercise: Task, got: Sequence[Record], place: int) -> str:
     """
     explain_first = set()
     for idea, (said, _) in enumerate(exercise.ideas()):
-        if exercise.from_first_wrong and not alike(
-            got[place], exercise.idea_record(idea, place), exercise.tolerance
-        ):
+        if not alike(got[place], exercise.idea_record(idea, place), exercise.tolerance):
             continue
-        pairs = enumerate(zip(got, exercise.idea_records(idea), strict=True))
-        differ = (
-            number
-            for number, (mine, theirs) in pairs
-            if number == place or not exercise.is_quiz
-            if difference(mine, theirs, exercise.tolerance)
-        )
-        if (until := next(differ, None)) is None:
+        if exercise.is_quiz:
             return said
-        if exercise.from_first_wrong and until > place:
-            explain_first.add(said)
-    if len(explain_first) == 1:
+        theirs = exercise.idea_records(idea)
+        pairs = zip(got, theirs, strict=True)
+        if all(alike(mine, its, exercise.tolerance) for mine, its in pairs):
+            return said
+        explain_first.add(said)
+    if len(explain_first) == 1 and tells_much(got[place]):
         return f"there may be more than one mistake. The first one: {sentence(*explain_first)}"
     return ""
 
 
+def tells_much(record: Record) -> bool:
+    """Return whether a result is so large that it can't agree with another one by chance."""
+    result = record.get("result")
+    return isinstance(result, Tensor) and result.is_floating_point() and result.numel() > 3
+
+
+def relation(exercise: Task, got: Sequence[Record], first: Difference) -> str:
+    """Return how the answer's results relate to the right ones in all cases, or ""."""
+    if first.fact != "result" or first.kind not in ("value", "shape"):
+        return ""
+    code, cases = exercise.solution, list(exercise.cases())
+    return related(got, exercise.expected, cases, code, exercise.build(code))
+
+
 def alike(mine: Record, theirs: Record, tolerance: float) -> bool:
-    """Return whether two records agree, including the messages of errors."""
+    """Return whether two records agree, including the messages of errors.
+
+    Answers raise errors of one type for many reasons, so the type alone explains nothing.
+    """
     messages = [record.get("raises", {}).get("message") for record in (mine, theirs)]
     return messages[0] == messages[1] and difference(mine, theirs, tolerance) is None
 
@@ -108,22 +132,16 @@ def of_error(exercise: Task, got: Record) -> str:
 
 def in_words(exercise: Task, got: Record, found: Difference, place: int) -> str:
     """Return the sentence for a difference that no known idea explains."""
-    case = list(exercise.cases())[place]
+    case = exercise.case(place)
     if found.kind == "raises" and "raises" in got:
         said = complaint(got["raises"])
     elif "said" in got:  # by an observer that knows more than two records tell
         said = str(got["said"])
     else:
-        said = exercise.says.get(found.fact) or shared(found, got, exercise.axes)
-    if found.fact in ("left", "changed", "used", "elsewhere"):
-        return said
-    if exercise.is_quiz:
+        said = exercise.says.get(found.fact) or shared(found, got, exercise.result_axes)
+    if exercise.is_quiz and case.what and found.fact not in ALWAYS:
         return f"{case.what}: {said}"
-    if exercise.shows_numbers and figures(found):
-        return f"with {case.described()}, {said} {figures(found)}"
-    if place == 0:
-        return said
-    return f"it is right for the first inputs, but not for {case.described()}. {sentence(said)}"
+    return said
 
 
 def shared(found: Difference, got: Record, axes: str) -> str:
@@ -180,22 +198,22 @@ def of_value(found: Difference, what: str, axes: str) -> str:
         "device": f"{what} is on the device {found.got}; it should be on {found.want}.",
         "nan": f"there are NaNs in {what}.",
         "value": f"{what} has the right form, but not the right numbers."
-        if not found.want
+        if found.place
         else f"{what} isn't right.",
     }[found.kind]
 
 
-def figures(found: Difference) -> str:
-    """Return the numbers of a difference, or ""."""
+def figures(exercise: Task, found: Difference, place: int) -> str:
+    """Return the first wrong number, the right one and the inputs, or "" if that says nothing."""
     if found.kind not in ("value", "nan") or not found.got:
         return ""
     if {found.got, found.want} == {"True", "False"} and found.fact not in ("result", "answer"):
         return ""  # the sentence says what isn't so
     if found.want == "right":
         return ""  # the observer found a word for the number, not for what is right
-    if not found.want:
-        return f"{found.got}."
-    return f"You get {found.got}, and {found.want} is right."
+    inputs = exercise.case(place).described()
+    given = f"With {inputs}, you" if inputs else "You"
+    return f"{given} get {found.got}{found.place}, and {found.want} is right."
 
 
 def complaint(error: Any) -> str:

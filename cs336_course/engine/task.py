@@ -12,6 +12,7 @@ from typing import Any
 from cs336_course.engine.cases import Case
 from cs336_course.engine.observe import Observer, function, observed
 from cs336_course.engine.records import Record
+from cs336_course.engine.relations import axes_in
 from cs336_course.learner.study import SHIPPED
 
 Edit = tuple[str, str]
@@ -62,11 +63,6 @@ class Task:
         tolerance: Factor on the tolerance of floating-point numbers.
         is_quiz: Whether each case is a question of its own, so that an idea explains the first
             wrong case whatever the others are. `what` of a case names the question.
-        from_first_wrong: Whether a wrong idea is tried on the answer's first wrong case before all
-            others, which is faster where cases take long. An idea that explains only this case is
-            named if it is the only one. The ideas must keep nothing of an earlier call.
-        shows_numbers: Whether the first wrong number, the right one and their inputs are part of
-            the diagnosis at once.
     """
 
     notebook: str
@@ -87,8 +83,6 @@ class Task:
     may_seed: bool = False
     tolerance: float = 1.0
     is_quiz: bool = False
-    from_first_wrong: bool = False
-    shows_numbers: bool = False
 
     @cached_property
     def solution(self) -> str:
@@ -125,8 +119,7 @@ class Task:
         """Return the record of a wrong idea in a single case. It is observed once."""
         if (number, place) not in self.observed_apart:
             idea = self.build(list(self.ideas())[number][1])
-            case = next(islice(self.cases(), place, None))
-            record = observed(self.observe, idea, case, self.may_seed)
+            record = observed(self.observe, idea, self.case(place), self.may_seed)
             self.observed_apart[number, place] = record
         return self.observed_apart[number, place]
 
@@ -139,6 +132,15 @@ class Task:
     def observed(self) -> dict[int, tuple[list[Record], Iterator[Record]]]:
         """What has been observed of each wrong idea, and the rest."""
         return {}
+
+    def case(self, place: int) -> Case:
+        """Return a case by its number."""
+        return next(islice(self.cases(), place, None))
+
+    @cached_property
+    def result_axes(self) -> str:
+        """Names of the result's axes, from the types of the printed solution."""
+        return self.axes or " ".join(axes_in(self.solution)[1])
 
     def ideas(self) -> Iterator[tuple[str, Idea]]:
         """Yield each wrong idea with its sentence."""

@@ -1,21 +1,34 @@
-"""Every exercise: the solution passes, and each wrong idea is told its own sentence."""
+"""Every exercise: the solution passes, ideas get their own sentence, and others' errors none."""
 
+import builtins
 import importlib
+import importlib.util
 import json
 import pkgutil
 
 import pytest
+from torch import nn
 
-from cs336_course import exercises
+from cs336_course import pages
 from cs336_course.engine import Exercise, records
 from cs336_course.engine.judge import diagnose
 
+
+def named(folder, name):
+    """A module of a package, or None."""
+    found = importlib.util.find_spec(f"{folder}.{name}")
+    return importlib.import_module(f"{folder}.{name}") if found else None
+
+
+ROOMS = [module.name for module in pkgutil.iter_modules(pages.__path__)]
+DECLARED = {room: named(f"{pages.__name__}.{room}", "exercises") for room in ROOMS}
 ALL = [
-    exercise
-    for module in pkgutil.iter_modules(exercises.__path__)
-    for exercise in vars(importlib.import_module(f"{exercises.__name__}.{module.name}")).values()
-    if isinstance(exercise, Exercise)
+    pytest.param(found, named("answers", room), id=name)
+    for room, module in DECLARED.items()
+    for name, found in vars(module or object()).items()
+    if isinstance(found, Exercise)
 ]
+every_exercise = pytest.mark.parametrize(("exercise", "answers"), ALL)
 
 
 def said(exercise, answer):
@@ -24,47 +37,48 @@ def said(exercise, answer):
     return found.said if found else ""
 
 
-def each(kind):
-    """Pairs of an exercise and the number of each of its answers of one kind."""
-    of = {
-        "wrong": lambda e: list(e.ideas()),
-        "errors": lambda e: [(said, idea) for said, (_, idea) in e.errors.items()],
-        "refused": lambda e: e.refused,
-        "right": lambda e: e.right,
-    }
-    return [
-        pytest.param(exercise, found, id=f"{exercise.name}-{number}")
-        for exercise in ALL
-        for number, found in enumerate(of[kind](exercise))
-    ]
-
-
-@pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.name)
-def test_the_printed_solution_is_right(exercise):
-    assert said(exercise, exercise.build(exercise.solution)) == ""
+@every_exercise
+def test_right_answers_pass(exercise, answers):
+    right = getattr(answers, "RIGHT", {}).get(exercise.name, [])
+    for answer in (exercise.solution, *right):
+        assert said(exercise, exercise.build(answer)) == "", answer
     raised = [record["raises"] for record in exercise.expected if "raises" in record]
     assert not raised  # else every answer that raises the same error would pass
     sent = json.dumps(records.encode(exercise.expected))  # as grading sends them
     assert diagnose(exercise, records.decode(json.loads(sent))) is None
 
 
-@pytest.mark.parametrize(("exercise", "idea"), each("wrong"))
-def test_a_wrong_idea_is_told_its_own_sentence(exercise, idea):
-    sentence, answer = idea
-    assert said(exercise, exercise.build(answer)) == sentence
+@every_exercise
+def test_wrong_answers_are_refused_and_ideas_get_their_own_sentence(exercise, answers):
+    told = [*exercise.ideas(), *((s, idea) for s, (_, idea) in exercise.errors.items())]
+    for sentence, idea in told:
+        assert said(exercise, exercise.build(idea)) == sentence, idea
+    for answer in getattr(answers, "REFUSED", {}).get(exercise.name, []):
+        assert said(exercise, exercise.build(answer)), answer
 
 
-@pytest.mark.parametrize(("exercise", "idea"), each("errors"))
-def test_an_error_is_explained_by_its_own_sentence(exercise, idea):
-    sentence, answer = idea
-    assert said(exercise, exercise.build(answer)) == sentence
+@every_exercise
+def test_an_unrelated_error_is_never_told_an_ideas_sentence(exercise, answers):
+    solution = exercise.build(exercise.solution)
+    raised = {
+        record["raises"]["type"]
+        for number, _ in enumerate(exercise.ideas())
+        for record in exercise.idea_records(number)
+        if "raises" in record
+    }
+    for kind in raised & vars(builtins).keys():
+        found = diagnose(exercise, list(exercise.records(raises(solution, kind))))
+        assert not found.is_named, f"{kind} is told {found.said!r}"
 
 
-@pytest.mark.parametrize(("exercise", "idea"), each("refused"))
-def test_other_wrong_ideas_are_refused(exercise, idea):
-    assert said(exercise, exercise.build(idea))
+def raises(solution, kind):
+    """An answer like the solution that raises an error of a type, with a message of its own."""
+    if isinstance(solution, tuple):
+        return tuple(raises(one, kind) for one in solution)
 
+    def answer(*_, **__):
+        raise getattr(builtins, kind)("unrelated to the task")
 
-@pytest.mark.parametrize(("exercise", "idea"), each("right"))
-def test_other_right_answers_pass(exercise, idea):
-    assert said(exercise, exercise.build(idea)) == ""
+    if isinstance(solution, type) and issubclass(solution, nn.Module):
+        return type(solution.__name__, (nn.Module,), {"__init__": answer})
+    return answer

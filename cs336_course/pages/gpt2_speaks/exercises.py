@@ -940,7 +940,6 @@ generate = Exercise(
     prompts,
     observe=generated,
     is_part=True,
-    from_first_wrong=True,
     errors={
         "append one token to each text, as a column of shape (batch, 1); argmax needs "
         "keepdim=True.": ("Tensors must have same number of dimensions", (DRAW, f"{DRAW}[:, 0]")),

@@ -441,7 +441,6 @@ learning_rate = Exercise(
     is_part=True,
     given={"math": math},
     tolerance=20,  # float32 is exact enough
-    shows_numbers=True,
     smaller="With max_steps=5, warmup_steps=2, a peak of 4 and a minimum of 0, which rates do "
     "steps 0 to 4 have?",
     wrong={

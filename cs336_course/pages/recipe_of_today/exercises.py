@@ -662,7 +662,6 @@ rate_of_today = Exercise(
     answers=("learning_rate",),
     is_part=True,
     tolerance=20,
-    shows_numbers=True,
     smaller="A run has 4 steps and a rate of 8, and it decays from the first step on. Step 4, "
     "which doesn't run, would have the rate 0. Which rates do steps 0 to 3 have?",
     wrong={
