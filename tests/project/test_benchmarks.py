@@ -31,7 +31,7 @@ from benchmarks import (
     texts,
     train_step,
 )
-from cs336_course.pages.gpt2_speed.ladder_step import TINY
+from cs336_course.pages.gpt2_speed.story import TINY
 from cs336_lib import config, schedule
 from cs336_lib.model import GPT
 

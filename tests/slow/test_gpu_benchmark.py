@@ -18,7 +18,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from benchmarks import common, gpu
-from cs336_course.pages.gpt2_speed.ladder_step import TINY
+from cs336_course.pages.gpt2_speed.story import TINY
 
 if __name__ == "__main__":
     common.RESULTS, gpu.NOTEBOOKS = Path(sys.argv[1]), Path(sys.argv[2])

@@ -14,7 +14,6 @@ from cs336_course.drawing.style import (
     FILLS,
     GREEN,
     GREY,
-    LINES,
     ORANGE,
     PURPLE,
     RED,
@@ -23,8 +22,7 @@ from cs336_course.drawing.style import (
     label,
     show_cover,
 )
-from cs336_course.pages.gpt2_speed.profiled_step import KINDS, PHASES, Span
-from cs336_course.pages.gpt2_speed.speed_ladder import A6000_LOSS, A6000_MS, Row
+from cs336_course.pages.gpt2_speed.story import A6000_LOSS, A6000_MS, KINDS, PHASES, Row, Span
 
 KIND_COLOURS = dict(zip(KINDS, (BLUE, RED, PURPLE, BROWN, GREEN), strict=True))
 HATCHES = ("", "//", "..", "\\\\", "xx", "--", "++", "oo", "**")
@@ -189,51 +187,6 @@ def memory_by_kind(ways: Mapping[str, Mapping[str, float]], title: str) -> Figur
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, -0.24), ncols=4)
     label(axes, title, "memory [GB]", "")
     return drawing
-
-
-def scoreboard(runs: Mapping[str, Sequence[float]], title: str) -> Figure:
-    """Plot the loss of every run against steps, smoothed over 10 steps, and name each line."""
-    drawing, axes = figure(13, 4.6)
-    ends = {name: smoothed(losses, 10)[-1] for name, losses in runs.items()}
-    spread = 0.075 * (max(max(losses) for losses in runs.values()) - min(ends.values()))
-    placed: list[float] = []
-    for name in sorted(ends, key=lambda name: ends[name]):  # labels from the lowest line upwards
-        height = max(ends[name], placed[-1] + spread if placed else ends[name])
-        placed.append(height)
-        number = list(runs).index(name)
-        style = {"color": LINES[number], "linestyle": DASHES[number % len(DASHES)]}
-        losses = smoothed(runs[name], 10)
-        axes.plot(range(len(losses)), losses, label=name, **style)
-        axes.text(1.01 * len(losses), height, name, color=ink(LINES[number]), va="center", size=15)
-    axes.set_xlim(0, 1.2 * max(map(len, runs.values())))
-    label(axes, title, "step", "training loss [nats]")
-    return drawing
-
-
-def rate_sweep(losses: Mapping[str, Mapping[float, float]], title: str) -> Figure:
-    """Plot each recipe's loss against its learning rate, with a dot at the lowest loss.
-
-    The colours are those of `scoreboard`.
-    """
-    drawing, axes = figure(13, 4.6)
-    for number, (name, found) in enumerate(losses.items()):
-        rates = sorted(found)
-        best = min(rates, key=lambda rate: found[rate])
-        style = {"color": LINES[number], "linestyle": DASHES[number % len(DASHES)]}
-        axes.plot(rates, [found[rate] for rate in rates], label=name, **style)
-        axes.plot(best, found[best], "o", color=LINES[number], markersize=12)
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.legend(loc="upper left")
-    label(axes, title, "peak learning rate", "loss [nats]")
-    return drawing
-
-
-def smoothed(values: Sequence[float], window: int) -> list[float]:
-    """Return the mean of each value and those before it, over at most `window` values."""
-    spans = [values[max(0, i + 1 - window) : i + 1] for i in range(len(values))]
-    return [sum(span) / len(span) for span in spans]
 
 
 def beside_others(times: Mapping[str, Mapping[str, float]], title: str) -> Figure:
