@@ -196,16 +196,13 @@ def draw_run(axes: Axes, metrics: Sequence[Row], levels: Mapping[str, float]) ->
 
 
 class LiveLossPlot:
-    """A plot of the loss that is redrawn while a run continues.
-
-    It is a context manager that `train` calls after every step:
+    """A plot of the loss that is redrawn in place while a run continues.
 
         with LiveLossPlot(config.max_steps) as live:
             train(config, on_step=live)
 
-    The figure is redrawn in place at most once every `every` seconds, and less often if drawing
-    would take more than a tenth of the time. It is drawn a last time on leaving, even after an
-    interruption. Outside a notebook, no figure appears.
+    It is drawn at most once every `every` seconds, less often if that would take more than a tenth
+    of the time, and a last time on leaving. Outside a notebook, no figure appears.
 
     Args:
         max_steps: The end of the step axis.
@@ -222,14 +219,12 @@ class LiveLossPlot:
         every: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self.max_steps, self.levels = max_steps, dict(levels or {})
-        self.every, self.clock = every, clock
+        self.max_steps, self.levels, self.every, self.clock = max_steps, levels or {}, every, clock
         self.rows: list[Row] = []
-        self.drawings = 0
         self.drawing, self.axes = figure(11, 5)
         plt.close(self.drawing)  # otherwise the notebook shows it again at the end of the cell
         self.handle = None
-        self.next_drawing = -float("inf")
+        self.drawings, self.next_drawing = 0, -float("inf")
 
     def __enter__(self) -> "LiveLossPlot":
         self.redraw()
@@ -239,7 +234,7 @@ class LiveLossPlot:
         return self
 
     def __call__(self, row: Row) -> None:
-        """Add a step's row of metrics, and redraw if the last drawing is `every` seconds old."""
+        """Add a step's row of metrics, and redraw if it is time."""
         self.rows.append(row)
         if self.clock() >= self.next_drawing:
             self.redraw()

@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 from cs336_course.drawing.style import (
     BLACK,
     BLUE,
-    GREEN,
     GREY,
     ORANGE,
     RED,
@@ -85,22 +84,15 @@ def sign_flips(means: Sequence[float], seen: float, title: str) -> Figure:
 
 
 def singular_values(values: Mapping[str, Sequence[float]]) -> Figure:
-    """Plot the singular values of the step of each optimizer, and label the line ends."""
+    """Plot the singular values of the step of each optimizer."""
     drawing, axes = figure(12, 5.4)
-    longest = max(len(row) for row in values.values())
-    for position, (name, row) in enumerate(values.items()):
-        color = (RED, GREEN, BLUE)[position]
-        axes.semilogy(range(1, len(row) + 1), row, color=color, linewidth=4)
-        axes.text(len(row) + 1.5, row[-1], name, color=ink(color), va="center", fontsize=17)
-    axes.axhline(1, color=BLACK, linestyle=":", linewidth=1.5)
-    axes.set_xlim(0, 1.42 * longest)
-    axes.set_xticks(range(0, longest + 1, 24))
-    label(
-        axes,
-        "How far one step goes in each direction of a matrix",
-        "direction, from the longest step to the shortest",
-        "length [RMS of all]",
-    )
+    for (name, row), colour in zip(values.items(), (GREY, RED, BLACK), strict=True):
+        axes.semilogy(range(1, len(row) + 1), row, color=colour, label=name)
+    axes.set_xticks(range(0, 97, 24))
+    title = "How far one step goes in each direction of a matrix"
+    axes.set_xlim(0, 140)
+    label(axes, title, "direction, from the longest step to the shortest", "length [RMS of all]")
+    label_ends(axes, 17)
     return drawing
 
 

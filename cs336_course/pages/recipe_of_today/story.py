@@ -26,7 +26,6 @@ CAP = 15.0  # largest logit with the soft cap
 T_95 = 2.776  # a |t| above it has p < 0.05 with five differences
 LEVEL = 0.05
 FULL_SCALE_STD = 0.0013  # of the final loss between seeds, as modded-nanogpt's rules assume
-LOGS = "https://github.com/KellerJordan/modded-nanogpt/tree/master/records/"
 
 # By their short names, in the order in which the notebook adds them
 CHANGES = {
@@ -336,7 +335,7 @@ class Published:
         steps: Number of steps.
         seeds: Number of runs of which `loss` is the mean.
         loss: Validation loss in nats per token.
-        source: Log or table, below `LOGS`.
+        source: Log or table in the folder records/ of KellerJordan/modded-nanogpt.
     """
 
     name: str
