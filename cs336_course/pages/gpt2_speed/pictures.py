@@ -144,8 +144,8 @@ def stacked(
         left, total = 0.0, sum(parts.values())
         for (kind, colour), hatch in zip(colours.items(), HATCHES, strict=False):
             width = parts.get(kind, 0.0)
-            style = {"color": colour, "edgecolor": "white", "hatch": hatch, "height": 0.6}
-            axes.barh(place, width, left=left, **style)
+            style = {"color": colour, "edgecolor": "white", "hatch": hatch, "label": kind}
+            axes.barh(place, width, 0.6, left=left, **style)
             if width > 0.07 * longest:
                 ground = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
                 text = {"ha": "center", "va": "center", "fontsize": 13, "bbox": ground}
