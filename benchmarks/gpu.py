@@ -35,8 +35,8 @@ import tyro
 
 from benchmarks import common, generate, train_step
 from cs336_course.one_file import assemble
-from cs336_course.pages.gpt2_speed import speed_ladder
-from cs336_course.pages.gpt2_speed.ladder_step import (
+from cs336_course.pages.gpt2_speed import story as speed_ladder
+from cs336_course.pages.gpt2_speed.story import (
     Parts,
     Settings,
     Shape,

@@ -1,4 +1,4 @@
-"""Make scenes in HellaSwag's form from the plays, and let the shipped GPT judge them."""
+"""The log of a full run, and scenes in HellaSwag's form that the shipped GPT judges."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,6 +11,28 @@ from cs336_lib.training.checkpoint import load_shipped
 
 CONTEXT, ENDING, BATCH = 64, 16, 50  # letters, letters, scenes
 
+# csabapalfi's run of build-nanogpt (log/train-2x-h100-epoch-1.log): 17 of its 78 evaluations, each
+# with the step, the learning rate, the validation loss and the right answers of 10,042
+LOG = [
+    (0, 8.3916e-7, 10.9512, 2492),
+    (250, 2.1063e-4, 6.1760, 2449),
+    (500, 4.2042e-4, 5.2980, 2419),
+    (1000, 5.9968e-4, 4.1544, 2585),
+    (1500, 5.9757e-4, 3.8140, 2593),
+    (2000, 5.9350e-4, 3.6690, 2604),
+    (3000, 5.7962e-4, 3.5023, 2727),
+    (5000, 5.3060e-4, 3.3528, 2770),
+    (6500, 4.7815e-4, 3.2840, 2874),
+    (7500, 4.3755e-4, 3.2532, 2918),
+    (10000, 3.2510e-4, 3.1896, 2951),
+    (10750, 2.9059e-4, 3.1755, 2959),
+    (11750, 2.4568e-4, 3.1558, 2983),
+    (12500, 2.1354e-4, 3.1410, 2977),
+    (15000, 1.2297e-4, 3.1072, 3008),
+    (17500, 6.9723e-5, 3.0864, 3045),
+    (19072, 6.0000e-5, 3.0717, 3087),
+]
+
 
 class Scene(NamedTuple):
     """A context, four endings of which one is real, and which one that is."""
@@ -20,7 +42,7 @@ class Scene(NamedTuple):
     label: int
 
 
-def make(count: int) -> list[Scene]:
+def make_scenes(count: int) -> list[Scene]:
     """Draw scenes from the last tenth of the plays. The other three endings are from elsewhere."""
     text = shakespeare()
     held_out = text[len(text) * 9 // 10 :]
@@ -47,7 +69,7 @@ def right(
 
     Args:
         scenes: Scenes in letters.
-        ending_losses: Function of notebook 10.
+        ending_losses: Function of the notebook.
         letters: Length of the context's end that the model may read.
 
     Returns:
