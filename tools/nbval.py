@@ -1,9 +1,10 @@
 """Pytest plugin that adapts `pytest --nbval notebooks/` to the course.
 
-The root `conftest.py` loads this plugin. It adds seven features to nbval 0.11:
+The root `conftest.py` loads this plugin. It adds eight features to nbval 0.11:
 
 - It uses the kernel of the current environment and the sanitizing patterns of the course.
 - It ignores irrelevant differences between machines, such as progress bars.
+- It fails a cell whose figure has too little contrast. What a figure shows is compared as text.
 - It fails a cell that writes to stderr, which a reader sees on red ground.
 - It waits up to a minute for late outputs. nbval's five seconds are too short on a busy machine.
 - It reports a dead kernel within a second instead of after nbval's timeout.
@@ -16,6 +17,7 @@ differently. Integers and all other text must be equal.
 
 import copy
 import math
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -44,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     options.nbval_sanitize_with = options.nbval_sanitize_with or str(SANITIZE)
     if options.nbval_cell_timeout == NBVAL_CELL_TIMEOUT:
         options.nbval_cell_timeout = CELL_TIMEOUT
+    os.environ["CS336_CHECK_FIGURES"] = "1"  # see cs336_course/drawing/shown.py
     report_dead_kernels()
 
 
