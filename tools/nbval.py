@@ -4,6 +4,7 @@ The root `conftest.py` loads this plugin. It adds eight features to nbval 0.11:
 
 - It uses the kernel of the current environment and the sanitizing patterns of the course.
 - It ignores irrelevant differences between machines, such as progress bars.
+- It fails a cell whose figure has too little contrast. What a figure shows is compared as text.
 - It fails a cell that writes to stderr, which a reader sees on red ground.
 - It ends a cell that hangs or loops, but not one that is slow because the machine is busy.
 - It reports a dead kernel within a second instead of after nbval's timeout.
@@ -56,6 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if options.nbval_cell_timeout == NBVAL_CELL_TIMEOUT:
         options.nbval_cell_timeout = CELL_TIMEOUT
     watch_kernels()
+    os.environ["CS336_CHECK_FIGURES"] = "1"  # see cs336_course/drawing/shown.py
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -5,9 +5,18 @@ from itertools import combinations
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from contrast import DARK, GRAPHICS, TEXT, WHITE, in_dark, least_ratio, over, ratio
 from matplotlib.colors import rgb_to_hsv
 
+from cs336_course.drawing.contrast import (
+    DARK,
+    GRAPHICS,
+    TEXT,
+    WHITE,
+    in_dark,
+    least_ratio,
+    over,
+    ratio,
+)
 from cs336_course.drawing.style import FILLS, GREY, LINES, STYLE, figure, ink, label_ends
 
 # Machado, Oliveira and Fernandes 2009, for linear RGB and the severest form of each deficiency.

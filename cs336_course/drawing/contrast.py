@@ -1,4 +1,7 @@
-"""Contrast of a figure's text and graphics, as in the Web Content Accessibility Guidelines."""
+"""Contrast of a figure's text and graphics, as in the Web Content Accessibility Guidelines.
+
+The tests of the notebooks check every figure with it (see tools/nbval.py).
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -37,7 +40,7 @@ def ratio(one: np.ndarray, other: np.ndarray = WHITE) -> float:
 
 
 def in_dark(colour: np.ndarray) -> np.ndarray:
-    """Return what a colour of a figure becomes in a dark theme, as in figures/custom/custom.css."""
+    """Return what a colour of a figure becomes in a dark theme, as in drawing/custom/custom.css."""
     turned = np.clip(HUE_ROTATE_180 @ (1 - colour), 0, 1)
     return 1 - (1 - turned) * (1 - DARK)
 
@@ -51,6 +54,16 @@ def over(colour: Any, ground: np.ndarray = WHITE, alpha: float | None = None) ->
     """Return what is seen of a colour on a ground."""
     *rgb, opacity = to_rgba(colour, alpha)
     return opacity * np.array(rgb) + (1 - opacity) * ground
+
+
+def check(figure: Figure) -> None:
+    """Check that everything in a figure stands out, in a light and in a dark theme.
+
+    Raises:
+        ValueError: If something doesn't.
+    """
+    if found := low_contrast(figure):
+        raise ValueError(f"too little contrast: {'; '.join(found)}")
 
 
 def low_contrast(figure: Figure) -> list[str]:
