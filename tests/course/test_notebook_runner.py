@@ -111,5 +111,5 @@ def test_a_notebook_without_its_model_is_named_and_left_alone(tmp_path, monkeypa
         notebooks.main()
     assert ended.value.code == 0
     said = capsys.readouterr().err
-    assert "side_trips/model_of_today.ipynb needs SmolLM2: cs336 fetch smollm2\n" in said
+    assert "model_of_today.ipynb needs SmolLM2: cs336 fetch smollm2\n" in said
     assert path.read_bytes() == before
