@@ -303,7 +303,6 @@ SHOWN = """
 from IPython.display import display
 from cs336_lib.training.checkpoint import load_shipped
 from cs336_course import widgets
-from cs336_course.course import written
 for name in widgets.__all__:
     arguments = load_shipped() if name == "attention_and_sampling" else ()
     display(getattr(widgets, name)(*arguments))
