@@ -10,7 +10,7 @@ from nbformat import write
 from nbformat.v4 import new_code_cell, new_notebook
 
 from cs336_course.learner import study
-from cs336_course.widgets.predictions import HANDS, predict
+from cs336_course.widgets.predictions import HANDS, Asked, asked, predict
 from tools.page_predictions import options
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").rglob("*.ipynb"))
@@ -34,11 +34,19 @@ def mine(tmp_path, monkeypatch):
         )
         for name in ("one", "two")
     ]
-    write(new_notebook(cells=cells), course / "00_start_here.ipynb")
+    write(new_notebook(cells=cells[:1]), course / "00_start_here.ipynb")
+    (course / "side_trips").mkdir()
+    write(new_notebook(cells=cells[1:]), course / "side_trips" / "low_bits.ipynb")
     mine = tmp_path / "my_notebooks"
     study.update(course, mine)
+    monkeypatch.setattr(study, "SHIPPED", course)
     monkeypatch.chdir(mine)
     return mine
+
+
+def test_an_answer_is_found_on_the_road_and_beside_it(mine):
+    assert asked(mine, "one") == asked(mine, "two") == Asked("2", {"3": WHY["why"]["3"]})
+    assert asked(mine, "three") == Asked()
 
 
 def test_the_first_guess_counts(mine):

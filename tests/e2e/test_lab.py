@@ -303,7 +303,6 @@ SHOWN = """
 from IPython.display import display
 from cs336_lib.training.checkpoint import load_shipped
 from cs336_course import widgets
-from cs336_course.course import written
 for name in widgets.__all__:
     arguments = load_shipped() if name == "attention_and_sampling" else ()
     display(getattr(widgets, name)(*arguments))
@@ -321,11 +320,13 @@ def test_every_explorer_reacts_to_a_click(lab, tab):
     for root in roots.all():
         title = root.get_attribute("aria-label")
         picture = root.locator(".cs336-picture")
+        buttons, sliders = picture.locator("button[data-name]"), root.locator("input[type=range]")
+        expect(buttons.or_(sliders).first).to_be_attached()
         before = picture.inner_html()
-        if button := root.locator(".cs336-picture button[data-name]").all():
-            button[-1].click()
+        if buttons.count():
+            buttons.last.click()
         else:  # only controls: take the first slider to its beginning
-            root.locator("input[type=range]").first.click(position={"x": 2, "y": 8})
+            sliders.first.click(position={"x": 2, "y": 8})
         expect(picture).not_to_have_js_property("innerHTML", before)
         expect(root.locator(".cs336-problem")).to_have_text("")
         assert severe(tab, f".cs336-{root.get_attribute('class').split('cs336-')[-1]}") == [], title

@@ -69,6 +69,9 @@ def test_every_slide_fits_its_screen(of, decks, page):
     assert not lines, "begin a subslide at or before these cells:\n" + "\n".join(lines)
     assert failed == []
     assert page.locator("section section, .slides > section:not(.stack)").count() > 5
+    links = page.locator("a[href]").evaluate_all("all => all.map(a => a.getAttribute('href'))")
+    ours = [link.partition("#")[0] for link in links if not link.startswith(("http", "#"))]
+    assert [link for link in ours if not (decks / link).exists()] == []
     cells = nbformat.read(notebook, as_version=4).cells
     asked = [cell for cell in cells if "prediction" in cell.metadata.get("cs336", {})]
     shown = [cell for cell in asked if cell.metadata.slideshow.slide_type != "skip"]
