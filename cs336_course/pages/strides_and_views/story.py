@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from cs336_course.shared.strided_storage import one_thread
 from cs336_lib.data.corpus import shakespeare
 from cs336_lib.data.tokenizer import CharTokenizer
-from cs336_lib.optim import Muon
+from cs336_lib.muon import Muon
 
 SEQ, N_LAYER, N_HEAD, HEAD_DIM = 32, 2, 4, 16
 N_EMBD = N_HEAD * HEAD_DIM
