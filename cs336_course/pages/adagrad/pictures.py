@@ -13,7 +13,7 @@ from cs336_course.drawing.optimizers import LOOKS, label_rates, look, surface_pa
 from cs336_course.drawing.style import BLACK, GREEN, RED, figure, ink, label, label_ends, show_cover
 from cs336_course.shared import loss_surfaces
 
-# What SGD learns at a rate of 1.3, for six orders of the lines. Notebook 05 computes it.
+# What SGD learns at a rate of 1.3, for six orders of the lines. The page computes it.
 LEARNED = {
     "I": (3908, (2.1, 1.9, 3.7, 0.8, 1.9, 6.7)),
     "gentleman": (40, (7.5, 8.5, 6.9, 6.2, 7.2, 7.4)),
