@@ -29,7 +29,8 @@ LICENSE = DATA / "smollm2_q4_1" / "LICENSE"
 
 TITLES = {"smollm2": "SmolLM2", "gpt2": "GPT-2"}
 VARIABLES = {"smollm2": "CS336_SMOLLM2", "gpt2": "CS336_GPT2"}
-NEEDED = {"model_of_today.ipynb": "smollm2"}  # what a notebook can't run without
+# What a notebook can't run without
+NEEDED = dict.fromkeys(("model_of_today.ipynb", "inside_a_model.ipynb"), "smollm2")
 GPT2_FILES = ("config.json", "model.safetensors")
 GPT2_LINK = "gpt2.path"
 

@@ -1,7 +1,6 @@
-"""Open SmolLM2's file, and look into the model that a learner loads from it."""
+"""Open SmolLM2's file, and attention with rotated positions and shared keys."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,15 +9,13 @@ import gguf
 import tiktoken
 import torch
 import torch.nn.functional as F
-from einops import rearrange
-from jaxtyping import Float, Int, UInt8
-from torch import Tensor, nn
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from cs336_lib.accounting import Architecture
 
 # SmolLM2 splits text as GPT-2 does, but each digit is a word (`tokenizer.ggml.pre` is "smollm").
 SPLIT = r"\p{N}|'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+(?=\p{N})|\s+(?!\S)|\s+"
-SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 
 # What a GGUF file calls a part, and what a checkpoint of the Llama family calls it
 NAMES = {
@@ -144,58 +141,6 @@ def llama_name(name: str) -> str:
     return ".".join(["layers", *parts[1:2]] * (len(parts) > 1) + [NAMES[parts[-1]], "weight"])
 
 
-def dequantize_q8_0(raw: UInt8[Tensor, "row bytes"]) -> Float[Tensor, "row weight"]:
-    """Decode Q8_0, whose block is an fp16 scale and 32 signed bytes."""
-    blocks = raw.view(len(raw), -1, 34)
-    scale = blocks[..., :2].contiguous().view(torch.float16).float()
-    return (blocks[..., 2:].contiguous().view(torch.int8) * scale).flatten(1)
-
-
-def chat(question: str, system: str = SYSTEM) -> str:
-    """Return a question in the format of the chats that the model was trained on."""
-    turns = {"system": system, "user": question}
-    said = "".join(f"<|im_start|>{who}\n{text}<|im_end|>\n" for who, text in turns.items())
-    return said + "<|im_start|>assistant\n"
-
-
-@contextmanager
-def norms_that(rule: Callable[..., Tensor], model: nn.Module) -> Iterator[None]:
-    """Replace what a model's LayerNorms compute before their gains and biases.
-
-    Args:
-        rule: Takes the input, and whatever `F.layer_norm` takes.
-        model: A model of notebook 07.
-    """
-
-    def normalized(norm: Any, inputs: tuple[Tensor], _: Tensor) -> Tensor:
-        return rule(inputs[0], inputs[0].shape[-1:]) * norm.weight + norm.bias
-
-    norms = [part for part in model.modules() if isinstance(part, nn.LayerNorm)]
-    hooks = [norm.register_forward_hook(normalized) for norm in norms]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def shares_of_the_mean(model: nn.Module, *inputs: Tensor) -> list[float]:
-    """Return which share of each LayerNorm's input, in squares, is its mean."""
-    found = []
-
-    def look(_: nn.Module, given: tuple[Tensor]) -> None:
-        found.append((given[0].mean(-1).pow(2).mean() / given[0].pow(2).mean()).item())
-
-    norms = [part for part in model.modules() if isinstance(part, nn.LayerNorm)]
-    hooks = [norm.register_forward_pre_hook(look) for norm in norms]
-    try:
-        model(*inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return found
-
-
 def rotate(
     x: Float[Tensor, "batch head seq dim"], positions: Int[Tensor, " seq"], base: float = 100_000.0
 ) -> Float[Tensor, "batch head seq dim"]:
@@ -216,74 +161,3 @@ def grouped_attention(
     allowed = torch.ones(q.size(2), k.size(2), dtype=torch.bool, device=q.device)
     allowed = allowed.tril(k.size(2) - q.size(2))
     return F.scaled_dot_product_attention(q, k, v, allowed, enable_gqa=True)
-
-
-@torch.no_grad()
-def attention_weights(model: Any, idx: Int[Tensor, "1 seq"]) -> Float[Tensor, "layer head seq seq"]:
-    """Return the attention weights of all heads for a text."""
-    found = []
-
-    def look(attention: Any, inputs: tuple[Tensor, ...]) -> None:
-        heads = "batch seq (head dim) -> batch head seq dim"
-        q, k = (
-            rearrange(part(inputs[0]), heads, dim=attention.head_dim)
-            for part in (attention.q_proj, attention.k_proj)
-        )
-        seq = q.size(2)
-        positions = torch.arange(seq, device=q.device)
-        unit = torch.eye(seq, device=q.device).expand(1, k.size(1), seq, seq)
-        found.append(grouped_attention(rotate(q, positions), rotate(k, positions), unit)[0].cpu())
-
-    hooks = [layer.self_attn.register_forward_pre_hook(look) for layer in model.layers]
-    try:
-        model(idx)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return torch.stack(found)
-
-
-def transformers_logits(
-    model: nn.Module, config: Architecture, idx: Int[Tensor, "batch seq"]
-) -> Float[Tensor, "batch seq vocab"]:
-    """Return the logits of transformers' Llama with a model's own weights, which it shares."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
-
-    theirs = LlamaConfig(
-        vocab_size=config.vocab_size,
-        hidden_size=config.n_embd,
-        intermediate_size=config.mlp_width,
-        num_hidden_layers=config.n_layer,
-        num_attention_heads=config.n_head,
-        num_key_value_heads=config.n_kv_head,
-        max_position_embeddings=config.block_size,
-        rms_norm_eps=1e-5,
-        rope_parameters={"rope_type": "default", "rope_theta": 100_000.0},
-        tie_word_embeddings=True,
-    )
-    with torch.device("meta"):
-        reference = LlamaForCausalLM(theirs)
-    reference.model.load_state_dict(model.state_dict(), assign=True)
-    reference.tie_weights()
-    reference.model.rotary_emb = LlamaRotaryEmbedding(theirs)
-    with torch.no_grad():
-        return reference.eval()(idx).logits
-
-
-def transformers_ids(file: Path) -> Callable[[str], list[int]]:
-    """Return the encoder of Hugging Face's own library, built from a file's tokens and merges."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    fields = gguf.GGUFReader(file).fields
-    tokens = fields["tokenizer.ggml.tokens"].contents()
-    merges = [tuple(pair.split(" ")) for pair in fields["tokenizer.ggml.merges"].contents()]
-    vocabulary = {token: number for number, token in enumerate(tokens)}
-    theirs = Tokenizer(models.BPE(vocabulary, merges))
-    theirs.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
-    return lambda text: theirs.encode(text).ids

@@ -94,8 +94,8 @@ def see_processes(answers: Any, case: Case) -> Record:
     alone = summed(0), stepped(0, 1)
     try:
         with noting_calls() as works:
-            pairs = on_processes(world, summed, seconds=1)
-            steps = on_processes(world, stepped, seconds=1)
+            pairs = on_processes(world, summed)
+            steps = on_processes(world, stepped)
     except StuckError as stuck:
         return {why: why == stuck.why for why in WHYS}
     record: Record = {**dict.fromkeys(WHYS, False), "waits": all(w.wait.called for w in works)}

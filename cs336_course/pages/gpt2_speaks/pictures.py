@@ -1,14 +1,16 @@
-"""Figures of a trained GPT: what it says halfway, and how its text depends on the sampler."""
+"""Figures of a model that speaks: what it writes, and how that depends on the sampler."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
-from cs336_course.drawing.gpt2_model import DASHES, MARKERS, visible
-from cs336_course.drawing.style import BLUE, GREEN, GREY, RED, figure, ink, label, show_cover
-from cs336_course.pages.gpt2_speaks import gpt2_speaks
+from cs336_course.drawing.charts import curves
+from cs336_course.drawing.gpt2_model import visible
+from cs336_course.drawing.style import BLUE, RED, figure, ink, label, show_cover
+from cs336_course.pages.gpt2_speaks import story
 
 Point = tuple[str, float, float]  # its setting, x and y
 SIDES: Mapping[str, dict[str, Any]] = {  # where the settings stand beside their points
@@ -21,7 +23,7 @@ SIDES: Mapping[str, dict[str, Any]] = {  # where the settings stand beside their
 def cover() -> None:
     """Draw what a model writes before and after a careless reload, and how sure it is."""
     _, panels = figure(10, 3.2, nrows=2)
-    written = gpt2_speaks.before_and_after("My lord, ", 38)
+    written = story.before_and_after("My lord, ", 38)
     titles = "A model writes …", "… and after its file was reloaded, without any error"
     for axes, title, (text, chances), colour in zip(
         panels, titles, written, (BLUE, RED), strict=True
@@ -35,35 +37,6 @@ def cover() -> None:
     show_cover()
 
 
-def read_early(losses: Mapping[str, Sequence[float]], guess: float, title: str) -> Figure:
-    """Plot the losses of logits that are read from the stream before and after each block.
-
-    Args:
-        losses: Losses in nats by what the logits should predict, before block h.0 first.
-        guess: The loss of guessing, ln V.
-        title: The title of the figure.
-    """
-    drawing, axes = figure(11, 5)
-    for (name, values), colour, dashes, marker in zip(
-        losses.items(), (BLUE, RED), DASHES, MARKERS, strict=False
-    ):
-        axes.plot(values, color=colour, ls=dashes, marker=marker, label=name)
-        for place in (0, len(values) - 1):
-            note = {"xytext": (0, 10), "textcoords": "offset points", "ha": "center", "size": 14}
-            value = (place, values[place])
-            axes.annotate(f"{values[place]:.2f}", value, color=ink(colour), **note)
-    axes.axhline(guess, color=GREY, ls=":", lw=2)
-    note = {"xytext": (0, 6), "textcoords": "offset points", "ha": "right", "size": 13}
-    axes.annotate(f"guessing, {guess:.2f}", (1, guess), xycoords=("axes fraction", "data"), **note)
-    longest = max(map(len, losses.values()))
-    axes.set_xticks(range(longest), ["embedding", *(f"h.{n}" for n in range(longest - 1))])
-    axes.margins(x=0.06, y=0.14)
-    axes.set_ylim(bottom=0)
-    axes.legend(loc="upper center")
-    label(axes, title, "read out after", "loss [nats/letter]")
-    return drawing
-
-
 def samplers(families: Mapping[str, Sequence[Point]], real: tuple[float, float]) -> Figure:
     """Plot how many words of a text are made up against how many are distinct.
 
@@ -72,19 +45,44 @@ def samplers(families: Mapping[str, Sequence[Point]], real: tuple[float, float])
             shares in percent.
         real: The two shares of real text.
     """
-    drawing, axes = figure(11, 5.6)
-    looks = zip(families.items(), (BLUE, RED, GREEN), DASHES, MARKERS, strict=False)
-    for (name, points), colour, dashes, marker in looks:
-        settings, x, y = zip(*points, strict=True)
-        axes.plot(x, y, color=colour, ls=dashes, marker=marker, label=name)
-        side = {"textcoords": "offset points", "size": 13, "color": ink(colour), "zorder": 4}
-        side |= SIDES[name] | {"path_effects": [withStroke(linewidth=3, foreground="white")]}
-        for setting, *place in zip(settings, x, y, strict=True):
-            axes.annotate(setting, place, **side)
-    axes.scatter(*real, color="black", marker="*", s=320, zorder=3, label="real text")
-    axes.margins(x=0.08, y=0.1)
-    axes.set_ylim(bottom=-0.9)
-    axes.legend(loc="upper left")
-    title = "Each knob trades repetition for accidents"
-    label(axes, title, "distinct words, of all words [%]", "made-up words, of all words [%]")
+    drawing = curves(
+        "Each knob trades repetition for accidents",
+        "distinct words, of all words [%]",
+        "made-up words, of all words [%]",
+        {name: tuple(zip(*points, strict=True))[1:] for name, points in families.items()},
+        marks={"real text": real},
+        names="legend",
+        dots=True,
+        size=(11, 5.6),
+    )
+    for (name, points), line in zip(families.items(), drawing.axes[0].lines, strict=False):
+        for setting, *place in points:
+            note = SIDES[name] | {"textcoords": "offset points", "color": ink(line.get_color())}
+            halo = [withStroke(linewidth=3, foreground="white")]
+            drawing.axes[0].annotate(setting, place, size=13, path_effects=halo, zorder=4, **note)
+    return drawing
+
+
+def next_token(panels: Mapping[str, Sequence[float]], names: Sequence[str], title: str) -> Figure:
+    """Plot the same tokens' probabilities under several settings, with cut tokens marked."""
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    drawing, grid = figure(
+        4.4 * columns, 3.1 * rows + 0.5, nrows=rows, ncols=columns, squeeze=False, sharey=True
+    )
+    for axes, (caption, values) in zip(grid.flat, panels.items(), strict=False):
+        places = np.arange(len(values))
+        axes.bar(places, values, color=BLUE)
+        for place, value in zip(places, values, strict=True):
+            if value == 0:
+                middle = {"ha": "center", "va": "bottom", "size": 20, "color": ink(RED)}
+                axes.text(place, 0.01, "×", **middle)
+        axes.set_xticks(places, [visible(name) for name in names], family="monospace")
+        axes.set_title(caption, loc="left", fontsize=15, fontweight="bold")
+        axes.grid(axis="x", visible=False)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("probability")
+    for axes in grid[-1]:
+        axes.set_xlabel("next token")
+    drawing.suptitle(title, fontsize=17, fontweight="bold")
     return drawing

@@ -28,7 +28,7 @@ from cs336_lib.config import GPTConfig, TrainConfig
 from cs336_lib.data.corpus import shakespeare
 from cs336_lib.data.tokenizer import GPT2Tokenizer
 from cs336_lib.model import GPT
-from cs336_lib.system import hardware
+from cs336_lib.system import cpu, hardware
 
 SEED = 1337
 LEARNING_RATE = 3e-4
@@ -152,7 +152,7 @@ def build_model(parts: Parts, config: GPTConfig, settings: Settings) -> nn.Modul
         model = module.GPT(config)
     if settings.library:
         weights = model.state_dict()
-        model = GPT(config)
+        model = cpu.accelerate(GPT(config))
         model.load_state_dict(weights)
     if not settings.padded:  # cut the rows beyond vocab_size off
         weight = nn.Parameter(model.lm_head.weight[: config.vocab_size].detach().clone())

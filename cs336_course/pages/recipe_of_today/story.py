@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from cs336_course.shared.letter_gpt import letters
 from cs336_lib.data.corpus import DATA
-from cs336_lib.optim import Muon
+from cs336_lib.muon import Muon
 
 BLOCK, ROWS = 64, 4  # letters in a window, and windows in a batch
 HELD_OUT = 400_000  # letters at the end of the plays, for the loss at the end of a run
