@@ -18,7 +18,7 @@ from benchmarks import (
     speedrun,
     train_step,
 )
-from cs336_course.pages.gpt2_speed.ladder_step import TINY
+from cs336_course.pages.gpt2_speed.story import TINY
 from cs336_lib import config
 
 CPU = torch.device("cpu")
