@@ -8,22 +8,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from cs336_course.drawing.charts import curves
 from cs336_course.drawing.style import (
     BLUE,
     BROWN,
     GREEN,
     GREY,
-    LINES,
     ORANGE,
     RED,
     SKY,
     figure,
     ink,
     label,
-    label_ends,
     show_cover,
 )
-from cs336_course.drawing.training import DASHES, lines, loss_curves
+from cs336_course.drawing.training import loss_curves
 from cs336_course.pages.training_loop import story
 
 __all__ = ["loss_curves"]
@@ -118,14 +117,12 @@ def seeded_sweep(
 
 def before_nan(runs: Mapping[str, Sequence[float]], last: int, title: str) -> Figure:
     """Plot the last finite losses of runs that died, aligned at their first NaN."""
-    drawing, axes = figure(10, 4.4)
-    for (name, losses), colour, dashes in zip(runs.items(), LINES, DASHES, strict=False):
+    ends = {}
+    for name, losses in runs.items():
         finite = np.asarray(losses)[: int(np.isfinite(losses).sum())][-last:]
-        steps = np.arange(-len(finite), 0)
-        axes.semilogy(steps, finite, color=colour, linestyle=dashes, marker="o", label=name)
-    label(axes, title, "steps before the first nan", "loss [nats/token] (log scale)")
-    label_ends(axes)
-    return drawing
+        ends[name] = (range(-len(finite), 0), finite)
+    y = "loss [nats/token] (log scale)"
+    return curves(title, "steps before the first nan", y, ends, log="y", dots=True, size=(10, 4.4))
 
 
 def magnitudes(
@@ -196,11 +193,10 @@ def spike(
     top.annotate(f"limit {limit:g}", (0, limit), **note)
     note = {"xytext": (10, -4), "textcoords": "offset points", "size": 14}
     top.annotate(f"{norms[bad_step]:.1f}", (bad_step, norms[bad_step]), **note)
-    lines(bottom, losses)
+    curves("", "step", "loss [nats/token]", losses, names="", axes=bottom)
     for axes in (top, bottom):
         axes.axvspan(bad_step - 0.5, bad_step + 0.5, color=ORANGE, alpha=0.4)
     label(top, title, "", "gradient norm\nbefore clipping (log)")
-    label(bottom, "", "step", "loss [nats/token]")
     bottom.legend(loc="upper left")
     return drawing
 
