@@ -129,12 +129,6 @@ PAGES = (
         week=5,
     ),
     Page(
-        "side_trips/loss_and_muon",
-        "compute the first loss before you train, build Muon, and store an optimizer's state in 8 "
-        "bits",
-        ("05",),
-    ),
-    Page(
         "06_training_loop",
         "build the loop, find out what killed a run at step 9,000, and repair it",
         ("05",),
@@ -208,11 +202,6 @@ PAGES = (
         "side_trips/what_a_model_costs",
         "count any model from its `config.json`, and turn it into FLOPs, bytes, days and dollars",
         ("04", "11"),
-    ),
-    Page(
-        "side_trips/how_large",
-        "fit a scaling law, and find what serving a model costs",
-        ("what_a_model_costs",),
     ),
     Page(
         "side_trips/thousands_of_gpus",

@@ -9,8 +9,6 @@ The root `conftest.py` loads this plugin. It adds eight features to nbval 0.11:
 - It ends a cell that hangs or loops, but not one that is slow because the machine is busy.
 - It reports a dead kernel within a second instead of after nbval's timeout.
 - It leaves out a notebook whose model isn't there, and says how to get it (`cs336 fetch`).
-- It runs only the notebooks in which a cell has the tag `measures`, or only the others
-  (`--measuring`). Those that assert on measured times need the machine for themselves.
 - It compares numbers with a tolerance if the cell metadata contains `{"cs336": {"rtol": 1e-3}}`.
 
 The tolerance applies to numbers with a decimal point or an exponent, because CPUs and GPUs round
@@ -35,16 +33,9 @@ OUTPUT_TIMEOUT = 60.0  # seconds of waiting between two outputs; nbval's 5 may b
 LOOK = 1.0  # seconds between two looks at the kernel
 NBVAL_CELL_TIMEOUT = 2000  # nbval's default, half an hour for a hung cell
 NOT_COMPARED = ("stderr", "image/svg+xml", "text/html")
-MEASURES = '"measures"'  # the tag of a cell, as the file has it
 LEFT_OUT = pytest.StashKey[list[str]]()
 SANITIZE = Path(__file__).with_name("nbval_sanitize.cfg")
 NUMBER = re.compile(r"[-+]?(?:\d[\d,_]*)?\.?\d+(?:[eE][-+]?\d+)?")
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that chooses notebooks."""
-    told = "run only the notebooks that measure times, or only the others"
-    parser.addoption("--measuring", choices=("all", "only", "no"), default="all", help=told)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -61,13 +52,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out a notebook whose model isn't there, or that `--measuring` doesn't want."""
-    is_notebook = getattr(config.option, "nbval", False) and collection_path.suffix == ".ipynb"
-    if is_notebook and (wanted := config.option.measuring) != "all":
-        measures = MEASURES in collection_path.read_text(encoding="utf-8")
-        if measures != (wanted == "only"):
-            return True
-    if is_notebook and (missing := lacks(collection_path.name)):
+    """Leave out a notebook whose model isn't there."""
+    if getattr(config.option, "nbval", False) and (missing := lacks(collection_path.name)):
         config.stash.setdefault(LEFT_OUT, []).append(missing)
         return True
     return None  # other plugins decide

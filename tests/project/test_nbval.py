@@ -130,15 +130,6 @@ def test_a_notebook_without_its_model_is_left_out_and_named(tmp_path, monkeypatc
     assert outcomes(text, "plain") == outcomes(text, name) == ["PASSED"]
 
 
-def test_notebooks_that_measure_can_run_alone(tmp_path):
-    cell = {"source": "print(2)", "outputs": stdout("2\n")}
-    cells = {"plain": [cell], "timed": [{**cell, "metadata": {"tags": ["measures"]}}]}
-    alone = run_nbval(tmp_path, cells, "--measuring", "only")
-    others = run_nbval(tmp_path, {}, "--measuring", "no")
-    assert (outcomes(alone, "timed"), outcomes(alone, "plain")) == (["PASSED"], [])
-    assert (outcomes(others, "timed"), outcomes(others, "plain")) == ([], ["PASSED"])
-
-
 def test_a_hung_cell_is_interrupted(tmp_path):
     hung = {"hung": [{"source": "import time\ntime.sleep(600)"}]}
     text = run_nbval(tmp_path, hung, "--nbval-cell-timeout", "3")
