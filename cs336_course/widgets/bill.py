@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from cs336_course.drawing import bills as plots
+from cs336_course.drawing.style import FILLS
 from cs336_course.widgets.budget import PRICES, TOKENS, money
 from cs336_course.widgets.widget import (
     Explorer,
@@ -265,7 +266,7 @@ def experts_split(n_expert: int, replicas: int) -> int:
 def bar(name: str, parts: dict[str, float], unit: str, limit: float = 0.0) -> str:
     """Return an HTML bar of the parts with a legend, and a stroke at the limit."""
     total = sum(parts.values())
-    colours = dict(zip(parts, plots.FILLS, strict=False))
+    colours = dict(zip(parts, FILLS, strict=False))
 
     def told(size: float) -> str:
         return gigabytes(size) if unit == "B" else digits(size) + " s"

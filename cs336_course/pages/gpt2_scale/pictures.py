@@ -10,11 +10,7 @@ from matplotlib.patches import Rectangle
 from cs336_course.drawing.style import (
     BLUE,
     BROWN,
-    GREEN,
     GREY,
-    MINT,
-    ORANGE,
-    PINK,
     RED,
     SKY,
     figure,
@@ -25,9 +21,6 @@ from cs336_course.drawing.style import (
 from cs336_lib import accounting
 from cs336_lib.config import GPTConfig
 from cs336_lib.system.hardware import DATASHEET
-
-RANK_COLOURS = (SKY, ORANGE, MINT, PINK)
-PART_COLOURS = {"weights": BLUE, "gradients": ORANGE, "optimizer state": GREEN}
 
 Pieces = Sequence[tuple[int, int]]  # (first window, how many), as returned by World.pieces
 Run = tuple[Sequence[int], Sequence[float], Sequence[float]]  # steps, losses, accuracies

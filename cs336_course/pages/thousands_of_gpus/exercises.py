@@ -17,9 +17,6 @@ NOTEBOOK = "side_trips/thousands_of_gpus"
 # one_f_one_b
 
 
-PAIRS = "range(ahead, micro_batches)"
-
-
 # plan
 
 

@@ -31,11 +31,8 @@ FIELDS = (
 
 ATTENTION = "width * (queries + 2 * kv_width) + queries * width"
 TOTAL, ACTIVE = 'count(config["num_experts"])', 'count(config["num_experts_per_tok"])'
-COUNTED = "* layer + embeddings\n"
 SHARE = 'config["num_experts_per_tok"] / config["num_experts"]'
 LAYERS = 'config["num_hidden_layers"]'
-NARROW = "head_dim is a field of its own and isn't hidden_size / num_attention_heads"
-ONLY = "Only the experts scale with num_experts_per_tok / num_experts"
 
 
 # training_flops

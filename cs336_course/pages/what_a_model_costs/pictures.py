@@ -1,37 +1,28 @@
 """Figures of scaling laws, from the small runs that ship."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, NullFormatter
 
-from cs336_course.drawing.style import BLACK, GREY, LINES, SKY, figure, ink, label, show_cover
+from cs336_course.drawing.style import (
+    BLACK,
+    BLUE,
+    GREY,
+    LINES,
+    ORANGE,
+    figure,
+    ink,
+    label,
+    show_cover,
+)
 from cs336_course.pages.what_a_model_costs.story import Optimum, ScalingRun, power_law
-from cs336_course.pages.what_a_model_costs.story import runs as scaling_runs
+from cs336_course.shared import published_runs
+from cs336_lib import accounting
 
 MARKERS = "osD^vP*X"
 KAPLAN = 0.73  # exponent of the best size before Hoffmann et al. (2022) corrected it
-
-
-def cover() -> None:
-    """Draw runs of one budget as boxes, as wide as the model and as high as the text it read."""
-    budget = 3e11
-    runs = [run for run in scaling_runs() if run.budget == budget]
-    _, axes = figure(10, 3.2)
-    sizes, read = [run.parameters for run in runs], [run.tokens for run in runs]
-    starts = np.cumsum([0, *sizes[:-1]]) + 15_000 * np.arange(len(runs))
-    axes.bar(starts, read, sizes, align="edge", color=SKY)
-    engineering = EngFormatter(places=0, sep="")
-    axes.set_xticks(starts + np.array(sizes) / 2, [engineering(size) for size in sizes], size=15)
-    axes.yaxis.set_major_formatter(engineering)
-    axes.text(starts[0] + sizes[0], read[0], " small, but well read", va="top", fontsize=16)
-    end = starts[-1] + sizes[-1]
-    axes.text(end, read[-1], "large, but hardly read\n", ha="right", fontsize=16)
-    axes.grid(False, axis="x")
-    title = "Six models that cost the same. Which one writes best?"
-    label(axes, title, "parameters (the width of a box)", "characters it read")
-    show_cover()
 
 
 def isoflop(runs: Sequence[ScalingRun], optima: Sequence[Optimum], title: str) -> Figure:
@@ -82,3 +73,65 @@ def isoflop(runs: Sequence[ScalingRun], optima: Sequence[Optimum], title: str) -
 def short(budget: float) -> str:
     """Format a budget with one digit, such as 3e10."""
     return f"{budget:.0e}".replace("e+", "e")
+
+
+def cover() -> None:
+    """Draw the sizes of two models to the left of their names, and their GPU-hours to the right."""
+    rows = [published_runs.runs()[name] for name in ("llama3-405b", "deepseek-v3")]
+    colours, names = (ORANGE, BLUE), [row.title for row in rows]
+    sizes = [accounting.count_parameters(row.architecture) / 1e9 for row in rows]
+    hours = [row.stated["device_hours"] / 1e6 for row in rows]
+    _, (left, right) = figure(10, 3.2, ncols=2)
+    for axes, values, text in (
+        (left, sizes, "{:.0f} billion "),
+        (right, hours, " {:.2f} million"),
+    ):
+        axes.barh(names, values, 0.6, color=colours)
+        look = {"ha": "right" if axes is left else "left", "va": "center", "fontsize": 17}
+        for row, value in enumerate(values):
+            axes.text(value, row, text.format(value), fontweight="bold", **look)
+        axes.set(xlim=(0, 1.55 * max(values)), xticks=[], ylim=(1.5, -0.5))
+        axes.spines["bottom"].set_visible(False)
+        axes.grid(False)
+    left.invert_xaxis()
+    left.spines["left"].set_visible(False)
+    left.spines["right"].set_visible(True)
+    left.yaxis.tick_right()
+    left.tick_params(labelsize=17, length=0, pad=8)
+    right.set_yticks([])
+    label(left, "The larger model ...", "parameters", "")
+    label(right, "... took less than a tenth", "GPU-hours", "")
+    show_cover()
+
+
+def utilizations(
+    stacks: Mapping[str, Sequence[tuple[float, str]]],
+    notes: Mapping[str, tuple[str, float]] | None = None,
+) -> Figure:
+    """Draw the MFU of published steps, a row for each stack and a colour for each GPU.
+
+    Args:
+        stacks: Fractions of the peak and names of the GPUs, by name of a stack.
+        notes: Stack and fraction of the points to mark, by what is written below them.
+    """
+    fig, axes = figure(12.5, 0.42 * len(stacks) + 1.6)
+    gpus = sorted({gpu for found in stacks.values() for _, gpu in found})
+    for gpu, colour, marker in zip(gpus, LINES, "os^Dvp", strict=False):
+        points = [
+            (mfu, row)
+            for row, found in enumerate(stacks.values())
+            for mfu, drawn in found
+            if drawn == gpu
+        ]
+        axes.plot(*zip(*points, strict=True), marker, color=colour, ms=9, label=gpu)
+    for note, (stack_name, mfu) in (notes or {}).items():
+        place = mfu, list(stacks).index(stack_name)
+        axes.plot(*place, "o", mfc="none", mec=BLACK, mew=2, ms=17)
+        look = {"xytext": (0, -26), "textcoords": "offset points", "ha": "center", "fontsize": 12}
+        axes.annotate(note, place, **look)
+    axes.set_yticks(range(len(stacks)), list(stacks))
+    axes.invert_yaxis()
+    axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
+    label(axes, f"MFU of {sum(map(len, stacks.values()))} published steps, by program", "MFU", "")
+    return fig

@@ -1,0 +1,106 @@
+"""Figures on the memory of a training step."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from cs336_course.drawing.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    MINT,
+    ORANGE,
+    RED,
+    SKY,
+    figure,
+    ink,
+    label,
+    show_cover,
+)
+from cs336_lib.accounting import count_parameters
+from cs336_lib.bill.models import model as published
+
+
+def cover_memory() -> None:
+    """Draw what a training run keeps in memory in its first step, beside the memory of a GPU."""
+    _, axes = figure(10, 3.2)
+    billions = count_parameters(published("llama3-8b").architecture) / 1e9
+    parts = {"weights": (2, BLUE), "fp32 master\nweights": (4, SKY), "gradients": (2, MINT)}
+    left = 0.0
+    for name, (size, colour) in parts.items():
+        axes.barh(0, size * billions, left=left, height=0.6, color=colour, label=name)
+        text = f"{name}\n{size * billions:.0f} GB"
+        spot = {"ha": "center", "va": "center", "fontsize": 15}
+        axes.text(
+            left + size * billions / 2,
+            0,
+            text,
+            color="white" if colour == BLUE else "black",
+            **spot,
+        )
+        left += size * billions
+    rest = {"color": "white", "hatch": "//", "edgecolor": RED, "label": "the rest"}
+    axes.barh(0, 8 * billions, left=left, height=0.6, **rest)
+    spot = {"ha": "center", "va": "center", "fontsize": 40}
+    box = {"facecolor": "white", "edgecolor": "none"}
+    axes.text(left + 4 * billions, 0, "?", color=ink(RED), bbox=box, **spot)
+    axes.axvline(80, color=BLACK, lw=4)
+    axes.text(79, 0.5, "an H100 ends here", fontsize=19, ha="right", va="center")
+    axes.grid(False)
+    axes.set(xlim=(0, 131), ylim=(-0.4, 0.7), yticks=[])
+    label(axes, "The first step of Llama 3 8B", "memory [GB]", "")
+    show_cover()
+
+
+def largest_models(bytes_per_parameter: Mapping[str, float], memory: float, goal: float) -> Figure:
+    """Draw the largest model that fits into `memory` bytes, with one bar per technique.
+
+    Args:
+        bytes_per_parameter: Bytes of training state per parameter, by technique.
+        memory: Total memory of all devices in bytes.
+        goal: Number of parameters of the target model, which is marked by a line.
+    """
+    fig, axes = figure(12.5, 0.6 * len(bytes_per_parameter) + 1.6)
+    names = list(bytes_per_parameter)[::-1]
+    largest = [memory / bytes_per_parameter[name] / 1e9 for name in names]
+    colours = [GREEN if value * 1e9 >= goal else GREY for value in largest]
+    bars = axes.barh(names, largest, color=colours, height=0.66)
+    texts = [
+        f"{digits(value)}B at {digits(bytes_per_parameter[name])} bytes"
+        for name, value in zip(names, largest, strict=True)
+    ]
+    for text in axes.bar_label(bars, texts, padding=5):
+        text.set(bbox={"facecolor": "white", "edgecolor": "none", "pad": 1}, zorder=3)
+    axes.axvline(goal / 1e9, color=RED, ls="--", lw=2, zorder=2)
+    words = f" {digits(goal / 1e9)}B, as in 04"
+    axes.text(goal / 1e9, len(names) - 0.45, words, color=ink(RED), va="bottom")
+    axes.set_xlim(0, max(largest) * 1.3)
+    axes.set_ylim(top=len(names))
+    axes.grid(False, axis="y")
+    title = f"Largest model in {digits(memory / 1e9)} GB, by bytes per parameter"
+    label(axes, title, "parameters [billions]", "")
+    return fig
+
+
+def memory_timeline(live: Sequence[float], phases: Mapping[str, tuple[int, int]]) -> Figure:
+    """Plot the memory in use (in MB) after each operator of a training step.
+
+    `phases` maps a name to the first and last operator of a phase, which is shaded.
+    """
+    fig, axes = figure(12, 4.8)
+    values = np.array(live) / 1e6
+    axes.plot(values, color=BLACK, lw=2)
+    top = values.max() * 1.2
+    for (name, (first, last)), colour in zip(phases.items(), (SKY, ORANGE, GREEN), strict=False):
+        axes.axvspan(first, last, color=colour, alpha=0.25, lw=0)
+        axes.text((first + last) / 2, top * 0.97, name, ha="center", va="top", fontsize=15)
+    axes.axhline(values[0], color=BLUE, ls="--", lw=1.5)
+    right = 0.99 * len(values)
+    note = {"ha": "right", "va": "top", "fontsize": 15, "color": ink(BLUE)}
+    axes.text(right, values[0], "between steps", **note)
+    axes.set(ylim=(0, top), xlim=(0, len(values) - 1))
+    axes.grid(False, axis="x")
+    label(axes, "Memory through one training step", "operators run so far", "alive [MB]")
+    return fig
