@@ -17,7 +17,6 @@ WIDEST = 12.5  # inches that fit on a slide
 CELL_FONT = 14
 WHITE = -1  # the group of a cell that stays white
 IN, OUT = 0, 1  # the groups of cells that a step reads and writes
-CENTRED = {"ha": "center", "va": "center"}
 
 
 class Panel(NamedTuple):
