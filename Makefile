@@ -14,7 +14,7 @@ LAB_SETTINGS := $(VENV)/share/jupyter/lab/settings/overrides.json
 # Threads sleep while they wait, so that a busy machine stays usable (see cs336_lib/__init__.py).
 export OMP_WAIT_POLICY ?= PASSIVE
 export PYTHONUNBUFFERED := 1
-# Two test files run at a time, which saves up to a third of the time on two cores. Notebooks measure times, so they run alone.
+# Two files run at a time, which saves up to a third of the time on two cores. Notebooks that measure times run alone.
 TWO_AT_A_TIME := -n 2 --dist loadfile
 # Without a network it says what to do, and the notebook that needs the model is left out.
 FETCH = $(BIN)/python -m cs336_course fetch smollm2 || true
@@ -35,7 +35,8 @@ reset: $(VENV)/.lab ## restore a notebook in my_notebooks and keep yours: make r
 test: $(VENV)/.test ## run the fast tests, then every cell of every notebook
 	$(BIN)/python -m pytest tests --ignore=tests/slow --ignore=tests/e2e $(TWO_AT_A_TIME)
 	$(FETCH)
-	$(BIN)/python -m pytest --nbval notebooks/
+	$(BIN)/python -m pytest --nbval notebooks/ --measuring no $(TWO_AT_A_TIME)
+	$(BIN)/python -m pytest --nbval notebooks/ --measuring only
 
 test-slow: $(VENV)/.test ## run the tests that take minutes (training, torchrun, fresh installs)
 	$(BIN)/python -m pytest tests/slow $(TWO_AT_A_TIME)
@@ -63,11 +64,12 @@ site: $(VENV)/.site ## make the web site in build/site
 owner: ## write the owner of your repository into every link: make owner NAME=ada
 	@$(PYTHON) -m tools.owner '$(NAME)'
 
-lint: $(VENV)/.test ## check format, style, spelling and types, as CI does first
+lint: $(VENV)/.test ## check format, style, spelling, types and the budget of lines, as CI does first
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/codespell
 	$(BIN)/mypy
+	$(BIN)/python -m tools.budget
 
 lock: ## choose the versions again with uv, and export them to constraints.txt (UPGRADE=--upgrade takes the newest)
 	uv lock $(UPGRADE)

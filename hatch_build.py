@@ -34,8 +34,10 @@ class NotebooksHook(BuildHookInterface):
                 if cell["cell_type"] == "code":
                     cell |= {"outputs": [], "execution_count": None}
             text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True)
-            text = text.replace("](../docs/", f"]({repository}/blob/main/docs/")
-            (self.folder / path.name).write_text(f"{text}\n", encoding="utf-8")
+            text = re.sub(r"\]\((\.\./)+docs/", f"]({repository}/blob/main/docs/", text)
+            target = self.folder / path.relative_to(source)
+            target.parent.mkdir(exist_ok=True)
+            target.write_text(f"{text}\n", encoding="utf-8")
         build_data["force_include"][str(self.folder)] = TARGETS[self.target_name]
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:

@@ -1,9 +1,6 @@
 """How fast one text grows: ours, transformers' `generate` with its cache, and nanoGPT without one.
 
     python -m benchmarks.generate [--nanogpt PATH] [--prompt-tokens 512] [--dtype bfloat16]
-    python -m benchmarks.generate --peers
-
-The second form measures other engines instead (benchmarks/engines.py).
 
 GPT-2 124M with random weights, the same in all, batch 1, greedy. Threads spin while they wait, in
 all (OMP_WAIT_POLICY=ACTIVE), which is the faster way on idle cores; ours would let them sleep. The
@@ -18,17 +15,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-# OpenMP reads it once, when torch is loaded. With --peers, this process waits for the others.
-if "--peers" not in sys.argv:
-    os.environ.setdefault("OMP_WAIT_POLICY", "ACTIVE")
+os.environ.setdefault("OMP_WAIT_POLICY", "ACTIVE")  # OpenMP reads it once, when torch is loaded
 
 # isort: split
 import torch
 import tyro
 from torch import Tensor
 
-from benchmarks import common, engines
-from benchmarks import peers as models
+from benchmarks import common, peers
 from cs336_course.shared import stopwatch
 from cs336_lib import accounting
 from cs336_lib.config import GPTConfig, UserError
@@ -41,7 +35,7 @@ Contender = Callable[[], Tensor]
 
 def transformers_contender(model: GPT, idx: Tensor, new_tokens: int) -> Contender:
     """transformers' GPT2LMHeadModel with our weights; its cache is on by default."""
-    theirs = models.transformers_model(model).eval()
+    theirs = peers.transformers_model(model).eval()
     theirs.generation_config.eos_token_id = None  # ours does not stop either
     how: dict[str, Any] = {"do_sample": False, "use_cache": True, "pad_token_id": 0}
     seen = torch.ones_like(idx)
@@ -50,7 +44,7 @@ def transformers_contender(model: GPT, idx: Tensor, new_tokens: int) -> Contende
 
 def nanogpt_contender(checkout: Path, model: GPT, idx: Tensor, new_tokens: int) -> Contender:
     """nanoGPT's model with our weights; `top_k=1` makes its sampling greedy."""
-    theirs = models.nanogpt_model(checkout, model).eval()
+    theirs = peers.nanogpt_model(checkout, model).eval()
     return lambda: theirs.generate(idx, new_tokens, top_k=1)
 
 
@@ -66,8 +60,8 @@ def measure(
     """Measure and print how fast each contender samples.
 
     Args:
-        where: Device of the models.
-        config: Shape of the models.
+        where: Device of the peers.
+        config: Shape of the peers.
         prompt_tokens: Tokens in the prompt.
         new_tokens: Tokens that are sampled.
         rounds: Measured texts of each contender, after one of warm-up.
@@ -146,7 +140,6 @@ def main(
     dtype: Literal["float32", "bfloat16", "float16"] = "float32",
     device: str = "cpu",
     threads: int | None = None,
-    peers: bool = False,
 ) -> None:
     """Measure how fast one text grows.
 
@@ -158,16 +151,10 @@ def main(
         dtype: what weights are kept in, in all contenders, as each of them does it.
         device: auto, cpu, cuda or mps.
         threads: how many the CPU uses (None: one per core).
-        peers: Compare with CTranslate2, OpenVINO GenAI and llama.cpp on the CPU, with all types
-            of weights. They are installed in build/peers.
     """
     where = hardware.select_device(device)
     if threads is not None:
         torch.set_num_threads(threads)
-    if peers:
-        result = engines.measure(GPTConfig(), prompt_tokens, new_tokens, rounds)
-        print(common.write("engines", result))
-        return
     result = measure(where, GPTConfig(), prompt_tokens, new_tokens, rounds, dtype, nanogpt=nanogpt)
     capability = result["machine"]["cpu_capability"].lower()
     place = capability if where.type == "cpu" else where.type

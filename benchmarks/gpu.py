@@ -35,8 +35,8 @@ import tyro
 
 from benchmarks import common, generate, train_step
 from cs336_course.one_file import assemble
-from cs336_course.pages.gpt2_speed import speed_ladder
-from cs336_course.pages.gpt2_speed.ladder_step import (
+from cs336_course.pages.gpt2_speed import story as speed_ladder
+from cs336_course.pages.gpt2_speed.story import (
     Parts,
     Settings,
     Shape,
@@ -135,7 +135,7 @@ def training(device: torch.device, shape: Shape, _: Path | None) -> Result:
         f"cs336 train    {rate:,.0f} tok/s; the loader's {1000 * median['loader']:.1f} ms make a "
         f"step of {1000 * median['step']:.1f} ms {1000 * added:.1f} ms longer"
     )
-    flops = accounting.train_flops_per_token(job.raw_model.config)
+    flops = accounting.train_flops_per_token(job.model.config)
     return {
         "seconds": {name: common.spread(values) for name, values in seconds.items()},
         "tokens_per_second": rate,

@@ -30,13 +30,6 @@ IN_README = (
     "generation, 124M, 16 + 128 tokens, float16",
 )
 
-CONTENDERS = {
-    "nanoGPT": "nanoGPT as its README says",
-    "nanoGPT, our recipe": "nanoGPT's code, our recipe",
-    "ours, nanoGPT's recipe": "our code, nanoGPT's recipe",
-    "ours": "our code, our recipe",
-}
-
 
 @dataclass(frozen=True)
 class Line:
@@ -135,8 +128,8 @@ def short_table(lines: list[Line], texts: dict[str, Any]) -> str:
     return "\n".join([*rows, "", summary(texts)])
 
 
-def table(lines: list[Line], course: dict[str, Any], texts: dict[str, Any]) -> str:
-    """Return Markdown with the lines by machine, and sentences on units, course and texts."""
+def table(lines: list[Line], texts: dict[str, Any]) -> str:
+    """Return Markdown with the lines by machine, and sentences on units and texts."""
     rows = [
         f"| | ours | {' | '.join(PEERS)} | `python -m ...` |",
         f"|---|---{'|---' * len(PEERS)}|---|",
@@ -151,44 +144,9 @@ def table(lines: list[Line], course: dict[str, Any], texts: dict[str, Any]) -> s
         "A factor of 2.00 x means that the other program takes twice as long as ours. Each factor "
         "is the median over alternating rounds on a shared machine with two cores. nanoGPT ran "
         "from a checkout (`--nanogpt PATH`), with its own settings, and with bf16 and fused AdamW. "
-        f"{summary(texts)} "
-        f"Importing `cs336_lib`'s modules adds {course['import_adds_seconds']:.2f} s to "
-        "`import torch`, and `make lab` serves its page after "
-        f"{course['lab_seconds']['median']:.1f} s (`benchmarks.course`).",
+        f"{summary(texts)}",
     ]
     return "\n".join(rows)
-
-
-def engine_table(result: dict[str, Any]) -> str:
-    """Return Markdown with the ms a token of each engine, by type of weights, and the limit."""
-    rows, setup = result["engines"], result["setup"]
-    names = list(dict.fromkeys(label.rpartition(" ")[0] for label in rows))
-    types = list(dict.fromkeys(label.rpartition(" ")[2] for label in rows))
-    found = {label: f"{row['ms_per_token']['median']:.1f}" for label, row in rows.items()}
-    limits = {label.rpartition(" ")[2]: row["limit_ms_per_token"] for label, row in rows.items()}
-    shares = [
-        f"{limits[kind] / rows[f'ours {kind}']['ms_per_token']['median']:.0%} in {kind}"
-        for kind in types
-        if f"ours {kind}" in rows
-    ]
-    lines = [
-        f"| ms a token, by weights | {' | '.join(types)} |",
-        f"|---{'|---' * len(types)}|",
-        *(
-            f"| {name} | {' | '.join(found.get(f'{name} {kind}', '') for kind in types)} |"
-            for name in names
-        ),
-        f"| memory bandwidth | {' | '.join(f'{limits[kind]:.1f}' for kind in types)} |",
-        "",
-        f"`benchmarks.generate --peers` samples {setup['new_tokens']} tokens from a prompt of "
-        f"{setup['prompt_tokens']} with GPT-2 124M on {result['machine']['cpu']} "
-        f"({result['machine']['cpu_capability']}). The last row is the time to read the weights "
-        f"once, as fast as a sum does ({result['read_bytes_per_second']['median'] / 1e9:.0f} GB/s "
-        f"in these rounds). Our sampler reaches {', '.join(shares)} of this speed. Its threads "
-        "soon sleep while they wait. In the second row they spin for longer, as PyTorch's threads "
-        "do by default. `OMP_WAIT_POLICY=ACTIVE cs336 sample` has this effect, too.",
-    ]
-    return "\n".join(lines)
 
 
 def summary(texts: dict[str, Any]) -> str:
@@ -198,7 +156,7 @@ def summary(texts: dict[str, Any]) -> str:
     return (
         f"`cs336 train shakespeare-char` reaches the loss of nanoGPT's CPU recipe on {reached} of "
         f"{len(texts)} texts, {statistics.median(ratios):.1f} times as fast in the median and "
-        f"{min(ratios):.1f} times at worst (`benchmarks.speedrun_texts`)."
+        f"{min(ratios):.1f} times at worst (`benchmarks.speedrun`)."
     )
 
 
@@ -219,7 +177,6 @@ def text_table(texts: dict[str, Any]) -> str:
             f"{found['seconds']['median']:.1f} | {found['nanogpt_seconds']:.0f} | "
             f"{found['ratio']:.2f} x |"
         )
-    missing = ", ".join(name for name in TEXTS if name not in texts)
     loads = [found["machine"]["load_average"] for found in texts.values()]
     machine = next(iter(texts.values()))["machine"]
     rows += [
@@ -228,9 +185,7 @@ def text_table(texts: dict[str, Any]) -> str:
         "are the median and range over three seeds in nats per character of the same validation "
         "text. Seconds are those of whole processes, in the median of three runs before and after "
         f"one of nanoGPT, on {machine['cpu']} ({machine['cpu_capability']}) at load averages of "
-        f"{min(loads):.0f} to {max(loads):.0f} from other programs of lower priority."
-        + f" We have not raced {missing} with this recipe yet."
-        * bool(missing),
+        f"{min(loads):.0f} to {max(loads):.0f} from other programs of lower priority.",
         "",
         "| text | characters (different) | content | package | licence |",
         "|---|---|---|---|---|",
@@ -242,36 +197,6 @@ def text_table(texts: dict[str, Any]) -> str:
             rows.append(
                 f"| {name} | {count:,} ({kinds:,}) | {text.what} | {package} | {text.licence} |"
             )
-    return "\n".join(rows)
-
-
-def recipes(results: list[dict[str, Any]]) -> str:
-    """Return Markdown with the time and loss of each recipe in each code, by text."""
-    names = [result["text"]["name"] for result in results]
-    rows = [f"| seconds, loss | {' | '.join(names)} |", f"|---{'|---' * len(names)}|"]
-    for name, what in CONTENDERS.items():
-        cells = [
-            f"{result['seconds'][name]['median']:.1f} s, "
-            f"{statistics.median(result['losses'][name]):.3f}"
-            for result in results
-        ]
-        rows.append(f"| {what} | {' | '.join(cells)} |")
-    texts = []
-    for result in results:
-        rounds = len(result["seconds"]["ours"]["rounds"])
-        texts.append(
-            f"{result['text']['name']} is {result['text']['source']}. Our recipe "
-            f"{'reaches' if result['reached'] else 'does not reach'} nanoGPT's loss there. The "
-            f"times are from {rounds} round{'s' * (rounds > 1)} at a load average of "
-            f"{result['machine']['load_average']:.1f}."
-        )
-    rows += [
-        "",
-        "A recipe is the shape, batch, optimizer and schedule. Times include start-up, and losses "
-        "are in nats per character of the same validation text. Our recipe was that of the preset "
-        "`shakespeare-char` at that time, with 465 steps of 1,024 tokens, which we had tuned on "
-        "tiny-shakespeare.txt only. " + " ".join(texts),
-    ]
     return "\n".join(rows)
 
 
@@ -296,16 +221,10 @@ def with_table(page: str, made: str) -> str:
 def pages(lines: list[Line], folder: Path = common.RESULTS) -> dict[Path, str]:
     """Return the tables of each page."""
 
-    def read(name: str) -> Any:
-        return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-
-    texts = [read(path.stem) for path in sorted(folder.glob("speedrun_*.json"), reverse=True)]
-    many = read("texts")
+    many = json.loads((folder / "texts.json").read_text(encoding="utf-8"))
     details = (
-        ("## Training, sampling and loading beside others", table(lines, read("course"), many)),
-        ("## Sampling beside other engines", engine_table(read("engines"))),
+        ("## Training, sampling and loading beside others", table(lines, many)),
         ("## The small preset on many texts", text_table(many)),
-        ("## Recipe and code", recipes(texts)),
     )
     return {
         common.ROOT / "README.md": short_table(lines, many),

@@ -1,22 +1,15 @@
-"""Separate what recipe and code contribute to the speed of a small training run.
+"""Race the preset shakespeare-char against nanoGPT's CPU recipe on every text of benchmarks.texts.
 
-    python -m benchmarks.speedrun --text FILE --nanogpt PATH [--seeds 3]
+    python -m benchmarks.texts FOLDER
+    python -m benchmarks.speedrun FOLDER --nanogpt PATH [--seeds 3] [--only NAME ...]
 
-The code is that of nanoGPT or ours. The recipe is the shape, batch, optimizer and schedule of
-nanoGPT's README for a CPU (4 layers, 128 wide, 2000 steps), or of our preset shakespeare-char. Each
-code runs with each recipe. With its own recipe, nanoGPT's code is unmodified. With ours, it gets
-our optimizer and learning rates through benchmarks.nanogpt_with_ours.
-
-All four get the same text, split and characters. They are timed as whole processes, start-up
-included, and scored by one function on the same validation windows of context 64. Threads spin
-while they wait (OMP_WAIT_POLICY=ACTIVE), which is faster on idle cores. By default, ours would let
-them sleep.
-
-benchmarks.texts makes other texts.
-
-Each run is stored at once in results/speedrun_<text>.part. If the program is interrupted, run the
-same command again. It continues with the next run. The last line, `ratio R`, says how many times as
-long nanoGPT with its own recipe takes as ours.
+On each text, the preset runs with the first seed, then nanoGPT, whose seed is fixed, and then the
+preset with the other seeds. nanoGPT's recipe is that of its README for a CPU (4 layers, 128 wide,
+2000 steps), and its code is unmodified. Both get the same text, split and characters. They are
+timed as whole processes, start-up included, and scored by one function on the same validation
+windows of context 64. Threads spin while they wait (OMP_WAIT_POLICY=ACTIVE), which is faster on
+idle cores. By default, ours would let them sleep. Each text is stored at once in
+results/texts.json.
 """
 
 import hashlib
@@ -28,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,43 +33,21 @@ import tyro
 from torch import Tensor, nn
 
 from benchmarks import common, peers
-from cs336_lib.config import PRESETS, UserError
+from benchmarks.texts import TEXTS
+from cs336_lib.config import UserError
 from cs336_lib.data.loader import open_data
 from cs336_lib.data.prepare import prepare
-from cs336_lib.io import write_atomic
 from cs336_lib.training import checkpoint
 
 CONTEXT = 64
+RESULT = "texts"
 # README of nanoGPT, "I only have a macbook", which is its recipe for CPUs.
 NANOGPT_FLAGS = (
     "config/train_shakespeare_char.py --device=cpu --compile=False --eval_iters=20 "
     "--log_interval=1 --block_size=64 --batch_size=12 --n_layer=4 --n_head=4 --n_embd=128 "
     "--max_iters=2000 --lr_decay_iters=2000 --dropout=0.0"
 ).split()
-# The same recipe as flags of ours, with what nanoGPT's config file and train.py add to it. nanoGPT
-# evaluates 20 batches of both splits, which ours does on validation text only.
-SAME_FLAGS = (
-    "--n-layer 4 --n-head 4 --n-embd 128 --no-bias --batch-tokens 768 --max-steps 2000 "
-    "--optimizer adamw --learning-rate 1e-3 --min-learning-rate 1e-4 --schedule cosine "
-    "--warmup-steps 100 --beta2 0.99 --weight-decay 0.1 --eval-every 250 --eval-tokens 30720 "
-    "--checkpoint-every 250"
-).split()
-
 Run = tuple[float, float]  # seconds and loss
-
-
-def our_recipe() -> list[str]:
-    """Return the preset as flags of nanoGPT's train.py, without the optimizer's settings."""
-    config = PRESETS["shakespeare-char"][1]
-    shape = ("n_layer", "n_head", "n_embd", "block_size", "dropout", "bias", "grad_clip")
-    settings = {name: getattr(config, name) for name in shape} | {
-        "batch_size": config.batch_windows,
-        "max_iters": config.max_steps,
-        "eval_interval": config.eval_every,
-        "eval_iters": config.eval_tokens // config.batch_tokens // 2,  # of both splits
-        "always_save_checkpoint": True,
-    }
-    return [f"--{name}={value}" for name, value in settings.items()]
 
 
 @torch.no_grad()
@@ -108,29 +78,22 @@ def timed(command: list[str], folder: Path) -> float:
     return seconds
 
 
-def run_nanogpt(recipe: str, checkout: Path, validation: np.ndarray, seed: int) -> Run:
-    """Seconds and loss of nanoGPT's code, in a checkout whose data are prepared."""
-    program, flags = ["train.py"], NANOGPT_FLAGS
-    if recipe == "ours":
-        program = ["-c", f"from benchmarks import nanogpt_with_ours as n; n.train({seed})"]
-        flags = [*NANOGPT_FLAGS, *our_recipe()]
-    saved_as = checkout / "out-shakespeare-char" / "ckpt.pt"
-    saved_as.unlink(missing_ok=True)
-    seconds = timed([sys.executable, *program, *flags], checkout)
-    saved = torch.load(saved_as, weights_only=True)
+def run_nanogpt(checkout: Path, validation: np.ndarray) -> Run:
+    """Seconds and loss of nanoGPT's recipe, in a checkout whose data are prepared."""
+    seconds = timed([sys.executable, "train.py", *NANOGPT_FLAGS], checkout)
+    saved = torch.load(checkout / "out-shakespeare-char" / "ckpt.pt", weights_only=True)
     module = peers.load_module("nanogpt_model", checkout / "model.py")
     model = module.GPT(module.GPTConfig(**saved["model_args"]))
     model.load_state_dict(saved["model"])
     return seconds, score(model, validation, lambda m, x, y: m(x, y)[0])
 
 
-def run_ours(recipe: str, work: Path, validation: np.ndarray, seed: int) -> Run:
-    """Seconds and loss of our code."""
-    run_dir = work / f"{recipe}{seed}"
+def run_ours(work: Path, validation: np.ndarray, seed: int) -> Run:
+    """Seconds and loss of the preset."""
+    run_dir = work / f"seed{seed}"
     command = [sys.executable, "-m", "cs336_lib", "train", "shakespeare-char", "--device", "cpu"]
     command += ["--train-data", str(work / "prepared"), "--run-dir", str(run_dir)]
-    command += ["--seed", str(seed), *(SAME_FLAGS if recipe == "nanogpt" else [])]
-    seconds = timed(command, common.ROOT)
+    seconds = timed([*command, "--seed", str(seed)], common.ROOT)
     model = checkpoint.load_model(run_dir, torch.device("cpu"))
     return seconds, score(model, validation, lambda m, x, _: m(x))
 
@@ -150,80 +113,56 @@ def prepared(text: Path, nanogpt: Path, work: Path) -> np.ndarray:
     return validation
 
 
-def measure(text: Path, nanogpt: Path, seeds: int, about: dict[str, Any]) -> dict[str, list[Run]]:
-    """Run all four in turns, and store each run at once.
-
-    Runs that an interrupted call has stored for the same text and checkout aren't repeated.
-    """
-    part = common.RESULTS / f"speedrun_{text.stem}.part"
-    stored = json.loads(part.read_text(encoding="utf-8")) if part.exists() else {}
+def race(text: Path, nanogpt: Path, seeds: int) -> dict[str, Any]:
+    """Run both on a text, and return what was found."""
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         validation = prepared(text, nanogpt, work)
-        contenders = {
-            "nanoGPT": partial(run_nanogpt, "nanogpt", work / "nanoGPT", validation),
-            "nanoGPT, our recipe": partial(run_nanogpt, "ours", work / "nanoGPT", validation),
-            "ours, nanoGPT's recipe": partial(run_ours, "nanogpt", work, validation),
-            "ours": partial(run_ours, "ours", work, validation),
-        }
-        runs: dict[str, list[Run]] = {name: [] for name in contenders}
-        if stored.get("about") == about:
-            runs = stored["runs"]
-        for seed in range(seeds):
-            for name, run in contenders.items():
-                if len(runs[name]) == seed:
-                    runs[name].append(run(1337 + seed))
-                    common.RESULTS.mkdir(exist_ok=True)
-                    write_atomic(part, json.dumps({"about": about, "runs": runs}))
-                    seconds, loss = runs[name][-1]
-                    print(f"round {seed}: {name:22} {seconds:7.1f} s, loss {loss:.4f}", flush=True)
-    return runs
+        ours = [run_ours(work, validation, 1337)]
+        theirs = run_nanogpt(work / "nanoGPT", validation)
+        ours += [run_ours(work, validation, 1337 + seed) for seed in range(1, seeds)]
+    seconds, losses = zip(*ours, strict=True)
+    content = text.read_bytes()
+    return {
+        "bytes": len(content),
+        "length": len(content.decode()),
+        "characters": len(set(content.decode())),
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "nanogpt_seconds": theirs[0],
+        "nanogpt_loss": theirs[1],
+        "seconds": common.spread(list(seconds)),
+        "losses": list(losses),
+        "ratio": theirs[0] / statistics.median(seconds),
+        "reached": statistics.median(losses) <= theirs[1],
+        "machine": common.machine(torch.device("cpu")),
+        "nanogpt": common.commit(nanogpt),
+    }
 
 
-def main(text: Path, nanogpt: Path, seeds: int = 3, source: str = "") -> None:
-    """Race nanoGPT's CPU recipe.
+def main(
+    folder: Path, /, nanogpt: Path, seeds: int = 3, only: tuple[str, ...] = tuple(TEXTS)
+) -> None:
+    """Race nanoGPT's CPU recipe on many texts.
 
     Args:
-        text: what to learn; "tiny shakespeare" or the text that ships, for example.
+        folder: texts that benchmarks.texts made.
         nanogpt: a checkout of karpathy/nanoGPT.
-        seeds: how many runs of each; nanoGPT with its own recipe has the same seed each time.
-        source: origin and licence of the text, which the result names.
+        seeds: how many runs of the preset on each text.
+        only: names of texts (default: all).
     """
-    if not text.is_file():
-        raise UserError(f"{text}: not found")
-    if not (nanogpt / "train.py").is_file():
-        raise UserError(f"{nanogpt}: no checkout of karpathy/nanoGPT")
-    content = text.read_bytes()
-    digest = hashlib.sha256(content).hexdigest()
-    named = {"name": text.name, "bytes": len(content), "sha256": digest, "source": source}
-    about = {"text": named, "nanogpt": common.commit(nanogpt)}
-    runs = measure(text, nanogpt, seeds, about)
-    seconds = {name: [s for s, _ in found] for name, found in runs.items()}
-    losses = {name: [loss for _, loss in found] for name, found in runs.items()}
-    goal = statistics.median(losses["nanoGPT"])
-    reached = statistics.median(losses["ours"]) <= goal
-    ratio = common.ratio(seconds["nanoGPT"], seconds["ours"])
-    for name in runs:
-        found = common.spread(seconds[name])
+    path = common.RESULTS / f"{RESULT}.json"
+    for name in only:
+        text = folder / f"{name}.txt"
+        if not text.is_file():
+            raise UserError(f"{text}: not found; make it with benchmarks.texts")
+        found = race(text, nanogpt, seeds)
+        stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        common.write(RESULT, stored | {name: found})
         print(
-            f"{name:22} {found['median']:7.1f} s ({found['lowest']:.1f} to {found['highest']:.1f}),"
-            f" loss {statistics.median(losses[name]):.4f}"
+            f"{name:16} {found['seconds']['median']:5.1f} s and {found['ratio']:.2f} x, loss "
+            f"{statistics.median(found['losses']):.4f} (nanoGPT {found['nanogpt_loss']:.4f})",
+            flush=True,
         )
-    print(
-        f"the goal, {goal:.4f}, is {'reached' if reached else 'NOT REACHED'} (medians of {seeds})"
-    )
-    result = {
-        "machine": common.machine(torch.device("cpu")),
-        **about,
-        "seconds": {name: common.spread(values) for name, values in seconds.items()},
-        "losses": losses,
-        "reached": reached,
-        "ratio": ratio,
-    }
-    path = common.write(f"speedrun_{text.stem}", result)
-    path.with_suffix(".part").unlink()
-    print(path)
-    print(f"ratio {ratio:.2f}")
 
 
 if __name__ == "__main__":

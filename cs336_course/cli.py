@@ -130,7 +130,7 @@ class Grade:
     out: Path = Path("grades.csv")
     """File to write. Diagnoses are written to a second file next to it."""
     seconds: float = 120
-    """Time limit of an answer in seconds."""
+    """Time limit of an answer in seconds, of a core or of waiting."""
     memory_gb: float = 8
     """Memory limit of an answer in GB."""
     container: str = ""
@@ -138,9 +138,9 @@ class Grade:
 
     def run(self) -> None:
         """Run `cs336 grade`."""
-        from cs336_course.grading import grade
+        from cs336_course.grading import grade, runner
 
-        limits = grade.Limits(self.seconds, self.memory_gb)
+        limits = runner.Limits(self.seconds, self.memory_gb)
         for line in grade.grade(self.folder, self.out, limits, self.container):
             print(line, flush=True)
 

@@ -114,9 +114,9 @@ def lacks(notebook: str) -> str:
     """Return which model a notebook needs and doesn't find, in one line, or "".
 
     Args:
-        notebook: File name of a notebook.
+        notebook: File name or path of a notebook.
     """
-    name = NEEDED.get(notebook, "")
+    name = NEEDED.get(Path(notebook).name, "")
     why = name and why_missing(name)
     return why and f"{notebook} needs {TITLES[name]}: {why}"
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from cs336_lib.config import GPTConfig, UserError
 from cs336_lib.data.corpus import DATA
 from cs336_lib.io import read_json
+from cs336_lib.optim import OPTIMIZERS
 
 SECONDS_PER_DAY = 86_400
 
@@ -411,17 +412,16 @@ class BytesPerParameter:
 INT8_STATE_BYTES = 1 + 4 / 256
 
 # Optimizer state in bytes per parameter. Adafactor stores one fp32 row and column per matrix, which
-# is negligible for large ones (`state_bytes` counts it). Muon updates hidden matrices only, so
-# embeddings and vectors have the 8 bytes of AdamW.
+# is negligible for large ones (`state_bytes` counts it). `OPTIMIZERS`
+# has those that we train with.
 STATE_BYTES: dict[str, float] = {
     "sgd": 0,
     "momentum": 4,
     "adagrad": 4,
     "rmsprop": 4,
     "adam": 8,
-    "adamw": 8,
+    **{name: row.state_bytes for name, row in OPTIMIZERS.items()},
     "lion": 4,
-    "muon": 4,
     "adafactor": 0,
     "adamw8bit": 2 * INT8_STATE_BYTES,
 }

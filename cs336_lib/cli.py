@@ -133,7 +133,7 @@ class Eval:
         from cs336_lib.data.loader import Loader
         from cs336_lib.evals import hellaswag, loss
         from cs336_lib.system import hardware, processes
-        from cs336_lib.training import subject
+        from cs336_lib.training import job
 
         for name in ("eval_tokens", "micro_batch_size"):
             value = getattr(self, name)
@@ -145,9 +145,9 @@ class Eval:
         device = hardware.select_device(self.device, local_rank)
         with processes.process_group(device) as world:
             if self.run_dir:
-                judged = subject.of_run(self.run_dir, device)
+                judged = job.subject_of_run(self.run_dir, device)
             else:
-                judged = subject.of_hugging_face(self.model, device, self.val_data)
+                judged = job.subject_of_hugging_face(self.model, device, self.val_data)
             model, tokenizer = judged.model, judged.tokenizer
             block_size = model.config.block_size
             examples = hellaswag.load_examples(self.hellaswag, tokenizer) if self.hellaswag else []
@@ -206,7 +206,7 @@ class Prepare:
 
 
 @dataclass(frozen=True)
-class Estimate(config.Estimate):
+class Estimate(config.EstimateConfig):
     """Estimate training days and the largest model that fits, and show the arithmetic."""
 
     def run(self) -> None:
@@ -215,9 +215,9 @@ class Estimate(config.Estimate):
             alone = Estimate(here=True, config=self.config)
             if self != alone:
                 raise UserError("--here measures this machine, so it takes only --config")
-            from cs336_lib.bill import here_text
+            from cs336_lib.bill import here
 
-            print(here_text.report(self.config))
+            print(here.report(self.config))
             return
         if self.config:
             raise UserError(f"config is {self.config!r}, and it needs --here")
@@ -228,7 +228,7 @@ class Estimate(config.Estimate):
 
 @tyro.conf.configure(tyro.conf.DisallowNone)  # --sequence and --no-sequence, without "None"
 @dataclass(frozen=True)
-class Simulate(config.Simulate):
+class Simulate(config.SimulateConfig):
     """Simulate a step on a cluster with --tp and --pp, or find its fastest layouts without one."""
 
     def run(self) -> None:
@@ -277,11 +277,11 @@ class Compare:
 
     def run(self) -> None:
         """Run `cs336 compare`."""
-        from cs336_lib.report import compare
+        from cs336_lib.report.runs import judge, read_run, table
 
         if not self.runs:
             raise UserError("no run given; cs336 compare runs/a runs/b")
-        runs = [compare.read_run(folder) for folder in self.runs]
+        runs = [read_run(folder) for folder in self.runs]
         if out := self.out:
             if out.suffix != ".png":
                 raise UserError(f"--out is {out}; a name that ends with .png expected")
@@ -292,12 +292,10 @@ class Compare:
             figure = curves.compared({run.name: run.rows for run in runs})
             with atomic(out) as temporary:
                 figure.savefig(temporary)
-        print(compare.table(runs))
+        print(table(runs))
         if self.beside == "reference":
-            from cs336_lib.report import reference
-
             for run in runs:
-                print(f"\n{printable(run.name)}\n{reference.judge(run)}")
+                print(f"\n{printable(run.name)}\n{judge(run)}")
 
 
 @dataclass(frozen=True)
@@ -315,7 +313,7 @@ class Report:
 
     def run(self) -> None:
         """Run `cs336 report`."""
-        from cs336_lib.report import board, page
+        from cs336_lib.report import page
 
         out = self.out or self.run_dir / "report.html"
         page.check(out, self.price, self.overwrite)
@@ -328,13 +326,11 @@ class Report:
         pictures = [curves.inline_svg(figure) for figure in figures]
         write_atomic(out, page.page(run, environment, pictures, self.price))
         print(f"{out}: {out.stat().st_size / 1000:,.0f} kB")
-        if row := board.line(self.run_dir):
-            print(f"the line for docs/board.md:\n{row}")
 
 
 @dataclass(frozen=True)
 class Race:
-    """Train the best GPT that this machine can in some minutes, for the board of docs/board.md."""
+    """Train the best GPT that this machine can in some minutes, everything included."""
 
     minutes: float = 5.0
     """Minutes for everything, the evaluation included."""
@@ -345,12 +341,10 @@ class Race:
 
     def run(self) -> None:
         """Run `cs336 race`."""
-        from cs336_lib.report import board
         from cs336_lib.training.race import race
 
         result = race(self.minutes, self.run_dir, self.device)
-        print(f"{result.score}\n{result.seconds:.0f} seconds in all; the line for the board:")
-        print(board.line(Path(self.run_dir)))
+        print(f"{result.score}\n{result.seconds:.0f} seconds in all")
 
 
 Command = Train | Sample | Eval | Prepare | Estimate | Simulate | Export | Compare | Report | Race

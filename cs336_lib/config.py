@@ -7,15 +7,30 @@ from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
+from cs336_lib.optim import OPTIMIZERS
+
 Config = TypeVar("Config", bound="GPTConfig | TrainConfig")
 Choice = Literal["auto", "on", "off"]
 
 # These decide where and how a run is computed, not its result, so they may change on resume. With
 # on_nan, a run that stopped at NaN has no result yet.
 CHANGEABLE = (
-    *("run_dir", "resume", "device", "compile", "parallel", "micro_batch_size", "on_nan"),
-    *("log_to", "log_every", "eval_every", "eval_tokens", "hellaswag", "sample"),
-    *("checkpoint_every", "keep_checkpoints", "keep_every"),
+    "run_dir",
+    "resume",
+    "device",
+    "compile",
+    "parallel",
+    "micro_batch_size",
+    "on_nan",
+    "log_to",
+    "log_every",
+    "eval_every",
+    "eval_tokens",
+    "hellaswag",
+    "sample",
+    "checkpoint_every",
+    "keep_checkpoints",
+    "keep_every",
 )
 PATHS = ("train_data", "val_data", "init_from")  # the same path can be written in several ways
 
@@ -23,14 +38,24 @@ SHAPE_FIELDS = ("block_size", "n_layer", "n_head", "n_embd", "dropout", "bias") 
 MOST_WINDOWS = 2**20  # sequences in a batch
 
 # Numbers are 0 or more. These have other bounds, of which the upper one is excluded.
+COUNT, SHARE = (1, 2**63), (0, 1)
 BOUNDS: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("block_size", "vocab_size", "n_head", "n_embd", "batch_tokens"), (1, 2**63)),
-    **dict.fromkeys(("micro_batch_size", "log_every", "eval_tokens"), (1, 2**63)),
-    "keep_checkpoints": (1, 2**63),
+    "block_size": COUNT,
+    "vocab_size": COUNT,
+    "n_head": COUNT,
+    "n_embd": COUNT,
     "n_layer": (1, 4097),  # each costs 100 kB even if it has no weights
+    "dropout": SHARE,
+    "batch_tokens": COUNT,
+    "micro_batch_size": COUNT,
     "max_steps": (1, 2**43),  # so that sequences in all are a 64-bit number
     "batch_growth_steps": (0, 10**6 + 1),  # summed at each step
-    **dict.fromkeys(("dropout", "beta1", "beta2", "momentum"), (0, 1)),
+    "beta1": SHARE,
+    "beta2": SHARE,
+    "momentum": SHARE,
+    "log_every": COUNT,
+    "eval_tokens": COUNT,
+    "keep_checkpoints": COUNT,
 }
 
 
@@ -159,7 +184,7 @@ class TrainConfig:
     """Number of steps until the batch reaches batch_tokens."""
     micro_batch_size: int = 16
     """Sequences per forward pass on one device. Gradient accumulation reaches batch_tokens."""
-    optimizer: Literal["adamw", "muon"] = "adamw"
+    optimizer: Literal[tuple(OPTIMIZERS)] = "adamw"  # type: ignore[valid-type]
     """adamw, or muon. muon updates matrices in the blocks and uses AdamW for other parameters."""
     learning_rate: float = 6e-4
     """Peak learning rate, reached at the end of the warm-up."""
@@ -245,8 +270,10 @@ class TrainConfig:
                     f"batch needs both, and starts with a multiple of block_size {block} up to "
                     f"batch_tokens {tokens}"
                 )
-        if self.optimizer == "muon" and self.parallel == "fsdp":
-            yield "optimizer muon needs full matrices, and fsdp shards them; use one of the two"
+        is_whole = "optimizer" not in wrong and not OPTIMIZERS[self.optimizer].can_shard
+        if is_whole and self.parallel == "fsdp":
+            needs = f"optimizer {self.optimizer} needs full matrices, and fsdp shards them"
+            yield f"{needs}; use one of the two"
         low, high = self.min_learning_rate, self.learning_rate
         if wrong.isdisjoint({"learning_rate", "min_learning_rate"}) and (low > high or high == 0):
             wanted = "0 <= min_learning_rate <= learning_rate and learning_rate > 0 expected"
@@ -294,7 +321,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Estimate(Shape):
+class EstimateConfig(Shape):
     """Estimate training days and the largest model that fits, and show the arithmetic."""
 
     seq: int = 0
@@ -332,7 +359,7 @@ class Estimate(Shape):
 
 
 @dataclass(frozen=True)
-class Simulate(Shape):
+class SimulateConfig(Shape):
     """Simulate a step on a cluster with --tp and --pp, or find its fastest layouts without one."""
 
     model: str = "llama3-8b"

@@ -10,7 +10,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from cs336_lib.config import GPTConfig
-from cs336_lib.system import cpu
 
 
 class KVCache:
@@ -67,16 +66,13 @@ class CausalSelfAttention(nn.Module):
         self, x: Float[Tensor, "batch seq n_embd"], cache: KVCache | None = None
     ) -> Float[Tensor, "batch seq n_embd"]:
         """Apply attention. If a cache is given, `x` must contain only the new tokens."""
-        qkv = self.c_attn(x)
-        dropout = self.dropout if self.training else 0.0
-        if cpu.applies(x) and cache is None and dropout == 0:
-            return self.c_proj(cpu.causal_attention(qkv, self.n_head))
         pattern = "batch seq (three head head_dim) -> three batch head seq head_dim"
-        q, k, v = rearrange(qkv, pattern, three=3, head=self.n_head).unbind(0)
+        q, k, v = rearrange(self.c_attn(x), pattern, three=3, head=self.n_head).unbind(0)
         mask = cache.mask if cache else None
         if cache:
             k, v = cache.extend(self.layer, k, v)
         causal = mask is None and q.size(2) == k.size(2)
+        dropout = self.dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=causal, dropout_p=dropout
         )
@@ -216,15 +212,17 @@ class GPT(nn.Module):
         for block in self.transformer.h:
             x = block(x, cache)
         x = self.transformer.ln_f(x[:, -1:] if last_only else x)
-        vocab_size = self.config.vocab_size
         if targets is None:
-            return self.lm_head(x)[..., :vocab_size]
-        # The logits may be overwritten by their gradient, so they aren't a view.
+            return self.lm_head(x)[..., : self.config.vocab_size]
         logits = self.lm_head(rearrange(x, "batch seq n_embd -> (batch seq) n_embd"))
-        targets = rearrange(targets, "batch seq -> (batch seq)")
-        if cpu.applies(logits):
-            return cpu.cross_entropy(logits, targets, vocab_size)
-        return F.cross_entropy(logits[:, :vocab_size].float(), targets, ignore_index=-1)
+        return self.loss(logits, rearrange(targets, "batch seq -> (batch seq)"))
+
+    def loss(
+        self, logits: Float[Tensor, "tokens padded_vocab_size"], targets: Int[Tensor, " tokens"]
+    ) -> Float[Tensor, ""]:
+        """Return the mean cross-entropy in nats per token. Targets of -1 are ignored."""
+        logits = logits[:, : self.config.vocab_size].float()
+        return F.cross_entropy(logits, targets, ignore_index=-1)
 
     @property
     def device(self) -> torch.device:

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from cs336_lib.config import UserError
 from cs336_lib.data.tokenizer import Tokenizer
 from cs336_lib.io import Bar
-from cs336_lib.lookup import PromptLookup
 from cs336_lib.model import GPT, KVCache
 from cs336_lib.system import cpu, hardware
+from cs336_lib.system.lookup import PromptLookup
 
 MAX_NEW_TOKENS = 2**20  # their memory is allocated before the first one is drawn
 MIN_TEMPERATURE = 1e-6  # dividing by less could overflow

@@ -18,8 +18,7 @@ from typing import Any
 import torch
 
 from cs336_lib.config import PRESETS, TrainConfig
-from cs336_lib.report import readings, reference
-from cs336_lib.report.compare import read_run
+from cs336_lib.report.runs import RECORDED, curve_of, read_run, recipe_of, weight_readings
 from cs336_lib.training.loop import train
 
 SEEDS = range(8)
@@ -29,12 +28,12 @@ def record(config: TrainConfig) -> dict[str, Any]:
     """Train a run unless it is finished, and return its curves and the readings of its weights."""
     folder = Path(config.run_dir)
     train(config)
-    curve = readings.curve_of(read_run(folder).rows)
+    curve = curve_of(read_run(folder).rows)
     rounded = {
         name: [None if math.isnan(value) else round(value, 4) for value in values]
         for name, values in curve.items()
     }
-    weights = readings.weight_readings(folder, config.max_steps)
+    weights = weight_readings(folder, config.max_steps)
     return {"seed": config.seed, "weights": weights, **rounded}
 
 
@@ -47,7 +46,7 @@ def main(runs: Path) -> None:
         "command": "python data/make_reference_runs.py RUNS_DIR",
         "machine": f"CPU, PyTorch {torch.__version__}",
         "licence": "MIT",
-        "recipe": reference.recipe_of(config),
+        "recipe": recipe_of(config),
         "runs": [
             record(dataclasses.replace(config, run_dir=str(runs / f"ref{seed}"), seed=seed))
             for seed in SEEDS
@@ -55,7 +54,7 @@ def main(runs: Path) -> None:
     }
     text = json.dumps(content, indent=1)
     text = re.sub(r"\[[^\[\]{}]+\]", lambda numbers: "".join(numbers[0].split()), text)
-    reference.RECORDED.write_text(text + "\n")
+    RECORDED.write_text(text + "\n")
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@ end of the path and with new seeds, because the t-test on five couldn't decide.
 Part large repeats the path in a larger model at the same rates. Part alone adds Muon to GPT-2's
 recipe, and part short gives the last recipe fewer steps, both in the small model. Part crossed
 trains the recipes before and after QK-norm at each other's rate, in both models, because QK-norm
-came together with a rate of its own. The file also has the end of benchmarks.today, whose record
-isn't installed with the course.
+came together with a rate of its own.
 """
 
 import datetime
@@ -26,12 +25,10 @@ from pathlib import Path
 
 import torch
 
-from cs336_course.pages.recipe_of_today import recipe_of_today as today
-from cs336_course.pages.recipe_of_today import today_runs
-from cs336_course.pages.recipe_of_today.recipe_of_today import CHANGES, SIZES, Rates
+from cs336_course.pages.recipe_of_today import story as today
+from cs336_course.pages.recipe_of_today.story import CHANGES, SIZES, Rates
 
 TARGET = Path(__file__).with_name("today_runs.json")
-RACE = Path(__file__).parents[1] / "benchmarks" / "results" / "today.json"
 SEEDS, FRESH, TUNING = range(5), range(10, 15), range(100, 103)
 TABLE = (1.0, 5.0, 25.0)
 ADAMW = (0.002, 0.003, 0.0045, 0.0067)
@@ -53,21 +50,8 @@ def train(run: Run) -> dict:
 
 def key(row: dict) -> Run:
     """Return the run that a row is the result of."""
-    rates = today_runs.rates_of(row)
+    rates = today.rates_of(row)
     return row["size"], tuple(row["changes"]), rates, row["seed"], row["steps"]
-
-
-def race() -> dict:
-    """Return what notebook 09b tells of the race of the two files, from benchmarks.today."""
-    found, told = json.loads(RACE.read_text()), {}
-    for size in SIZES:
-        told[size] = {}
-        for name, steps in found[size]["steps"].items():
-            rate, losses = found[size][name]["rate"], found[size][name]["losses"]
-            tuning = round(found[size][name]["tuning_loss"], 4)
-            row = {"rate": rate, "steps": steps, "tuning_loss": tuning}
-            told[size][name] = row | {"losses": [round(loss, 4) for loss in losses]}
-    return told
 
 
 class Recorder:
@@ -99,7 +83,6 @@ class Recorder:
             "machine": f"a core with AVX512_BF16, PyTorch {torch.__version__}",
             "tuning_seeds": list(TUNING),
             "path": self.content.get("path", []),
-            "race": race(),
         }
         lists = {name: self.content.get(name, []) for name in ("runs", "crossed")}
         lists[self.name] = list(self.rows.values())
@@ -116,7 +99,7 @@ class Recorder:
         """Return the rates with the lowest mean loss of the tuning seeds."""
         steps = SIZES[size].steps
         self.losses([(size, changes, rates, seed, steps) for rates in tried for seed in TUNING])
-        found = today_runs.sweep(self.content, size, changes)
+        found = today.sweep(self.content, size, changes)
         return min(tried, key=found.__getitem__)
 
     def seeds(
@@ -154,7 +137,7 @@ def swept(recorder: Recorder, size: str, changes: tuple[str, ...], rates: Rates)
 
 def verdict(change: str, before: list[float], after: list[float]) -> bool:
     """Return whether the change stays."""
-    pair = today_runs.Pair(change, (), Rates(0.0), before, after, kept=False)
+    pair = today.Pair(change, (), Rates(0.0), before, after, kept=False)
     told = "kept" if pair.passes else "dropped"
     print(f"== {change}: {pair.mean:+.4f}, p = {pair.p:.4f}, {told}", flush=True)
     return pair.passes
@@ -182,7 +165,7 @@ def again(recorder: Recorder) -> None:
     path = [row for row in recorder.content["path"] if row["first_seed"] == 0]
     recipe = tuple(row["change"] for row in path if row["kept"])
     (first,) = (row for row in path if row["change"] == "muon")
-    found = today_runs.rates(recorder.content, "small", (*first["base"], "muon"))
+    found = today.rates(recorder.content, "small", (*first["base"], "muon"))
     tried = (*recipe, "muon")
     before = recorder.seeds("small", recipe, replace(found, muon=0.0), seeds=FRESH)
     after = recorder.seeds("small", tried, found, seeds=FRESH)
@@ -196,24 +179,24 @@ def again(recorder: Recorder) -> None:
 def large(recorder: Recorder) -> None:
     """Repeat the path in the larger model at the same rates, with its two ends first."""
     path = [(*row["base"], row["change"]) for row in recorder.content["path"]]
-    for changes in ((), today_runs.recipe(recorder.content), *path):
-        rates = today_runs.rates(recorder.content, "small", changes)
+    for changes in ((), today.recipe(recorder.content), *path):
+        rates = today.rates(recorder.content, "small", changes)
         print(changes, recorder.seeds("large", changes, rates), flush=True)
 
 
 def alone(recorder: Recorder) -> None:
     """Add Muon to GPT-2's recipe, at the rate that was found for it."""
-    start = today_runs.rates(recorder.content, "small", ())
+    start = today.rates(recorder.content, "small", ())
     (last,) = (row for row in recorder.content["path"] if row["first_seed"] > 0)
-    found = today_runs.rates(recorder.content, "small", (*last["base"], "muon"))
+    found = today.rates(recorder.content, "small", (*last["base"], "muon"))
     after = recorder.seeds("small", ("muon",), replace(start, muon=found.muon))
     verdict("muon", recorder.seeds("small", (), start), after)
 
 
 def short(recorder: Recorder) -> None:
     """Train the last recipe with fewer steps."""
-    changes = today_runs.recipe(recorder.content)
-    rates = today_runs.rates(recorder.content, "small", changes)
+    changes = today.recipe(recorder.content)
+    rates = today.rates(recorder.content, "small", changes)
     for part in (2, 3, 4, 6):
         print(
             part, recorder.seeds("small", changes, rates, SIZES["small"].steps // part), flush=True
@@ -227,7 +210,7 @@ def crossed(recorder: Recorder) -> None:
     before, after = tuple(step["base"]), (*step["base"], "qk_norm")
     for size in SIZES:
         for changes, other in ((before, after), (after, before)):
-            rates = today_runs.rates(content, "small", other)
+            rates = today.rates(content, "small", other)
             print(size, changes, rates, recorder.seeds(size, changes, rates), flush=True)
 
 

@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from cs336_lib.config import GPTConfig, TrainConfig
+
+# On a busy machine, an example may take long.
+NOT_CHECKED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+settings.register_profile("course", deadline=None, suppress_health_check=NOT_CHECKED)
+settings.load_profile("course")
 
 
 @pytest.fixture

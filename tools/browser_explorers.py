@@ -1,20 +1,20 @@
-"""Prepare explorers for pages without a kernel, where JavaScript computes the answers."""
+"""Prepare the explorers that live on the site, where JavaScript computes the answers.
+
+All others show their stored picture there.
+"""
 
 import ast
 import base64
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from matplotlib.colors import to_hex
-
 from cs336_course import widgets
-from cs336_course.drawing import ruler, shapes
+from cs336_course.drawing import ruler
 from cs336_course.drawing.accounting import FILLS
-from cs336_course.widgets import budget, einsum, layout, number, pattern, price, writing
+from cs336_course.widgets import budget, price, writing
 from cs336_course.widgets.widget import Explorer, tag
 from cs336_course.widgets.widget import script as viewed
 from cs336_lib import accounting
@@ -24,25 +24,7 @@ from cs336_lib.system.hardware import DATASHEET
 SENT = ("kind", "title", "controls", "presets", "values", "said", "html", "problem")
 WRITTEN = ("title", "presets", "scales", "config", "alphabet", "text", "written", "likeliest")
 WRITTEN += ("temperature", "temperatures", "draws")
-PARTS = (
-    *("python.js", "float_bits.js", "strides.js", "training_budget.js"),
-    *("first_bill.js", "einsum_steps.js", "einops_pattern.js"),
-)
-
-
-def constants_of_bits(_: Explorer) -> dict[str, Any]:
-    """Return the float formats and their colours."""
-    formats = [asdict(found) for found in number.FORMATS.values()]
-    colours = {"fields": number.FIELDS, "colours": number.COLOURS}
-    return {"formats": formats, **colours, "most_bits": number.MOST_BITS}
-
-
-def constants_of_strides(widget: Explorer) -> dict[str, Any]:
-    """Return the shape of the tensor, the methods that can be called, and the limits."""
-    assert isinstance(widget, layout.Strides)
-    offered = {"methods": sorted(layout.METHODS), "steps": layout.STEPS}
-    limits = {"most_elements": layout.MOST_ELEMENTS, "most_dims": layout.MOST_DIMS}
-    return {"shape": list(widget.base.shape), **offered, **limits}
+PARTS = ("python.js", "training_budget.js", "first_bill.js")
 
 
 def parts_of(optimizer: str, precision: str) -> list[tuple[str, float, int]]:
@@ -99,29 +81,8 @@ def constants_of_first_bill(_: Explorer) -> dict[str, Any]:
     }
 
 
-def constants_of_einsum(widget: Explorer) -> dict[str, Any]:
-    """Return every view of every pattern, since there are only 72 of them."""
-    views = {}
-    for words in einsum.PATTERNS:
-        counts = range(len(einsum.steps(words)) + 1)
-        shown = (widget.view({"pattern": words, "step": str(count)}) for count in counts)
-        views[words] = [view._asdict() for view in shown]
-    return {"views": views}
-
-
-def constants_of_einops(_: Explorer) -> dict[str, Any]:
-    """Return the colours of the groups, and the limits."""
-    faces = [to_hex(shapes.face_of(group)) for group in range(len(shapes.FILLS))]
-    limits = {"most_elements": pattern.MOST_ELEMENTS, "most_axes": pattern.MOST_AXES}
-    return {"faces": faces, **limits}
-
-
 CONSTANTS: dict[str, Callable[[Explorer], dict[str, Any]]] = {
-    "einops_pattern": constants_of_einops,
-    "einsum_steps": constants_of_einsum,
     "first_bill": constants_of_first_bill,
-    "float_bits": constants_of_bits,
-    "strides": constants_of_strides,
     "training_budget": constants_of_budget,
 }
 
@@ -130,7 +91,7 @@ def state(name: str, widget: Explorer | writing.Writer) -> dict[str, Any]:
     """Return all that a page needs to show an explorer and to compute its answers.
 
     Args:
-        name: Name of the function that made the explorer, such as "float_bits".
+        name: Name of the function that made the explorer, such as "first_bill".
         widget: The explorer.
     """
     if isinstance(widget, writing.Writer):  # its weights are a file of their own
@@ -143,7 +104,7 @@ def element(source: str) -> str:
     """Return the HTML of the explorer that a cell makes, or "" if it needs a kernel.
 
     Args:
-        source: A cell such as `widgets.strides((3, 4), "x.T")`.
+        source: A cell such as `widgets.training_budget(devices="8")`.
     """
     try:
         call = ast.parse(source).body[-1].value

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from cs336_course.drawing.course import COURSE, Lecture
+from cs336_course.course import Page, page_of, written
 from cs336_course.widgets import price
 from tools import browser_explorers, thumbnails
 
@@ -25,43 +25,37 @@ def cover(path: Path) -> bytes:
     return file.getvalue()
 
 
-def abilities(readme: str) -> dict[str, str]:
-    """Return what one can do after each notebook: the words in its row of README's table."""
-    found = {}
-    for row in re.findall(r"^\|.*\(notebooks/.*\|$", readme, re.M):
-        (name,) = set(re.findall(r"notebooks/(\w+)\.ipynb", row))
-        words = (cell.strip() for cell in row.strip("|").split("|"))
-        found[name] = next(cell for cell in words if " " in cell and not re.search(r"[(<]", cell))
-    return found
-
-
-def card(lecture: Lecture, ability: str) -> str:
+def card(page: Page, notebooks: Path) -> str:
     """Return a notebook's card as HTML."""
-    title = f"{lecture.number} · {' '.join(lecture.title.split())}"
+    ability = re.sub("`(.*?)`", r"<code>\1</code>", html.escape(page.ability, quote=False))
     return (
-        f'<li><a href="notebooks/{lecture.name}.html">'
-        f'<img src="_static/covers/{lecture.name}.webp" alt="" loading="lazy">'
-        f"<strong>{html.escape(title)}</strong>"
-        f'<span class="minutes">{lecture.minutes} minutes</span>'
-        f'<span class="ability">You’ll {html.escape(ability)}.</span></a></li>'
+        f'<li><a href="notebooks/{page.name}.html">'
+        f'<img src="_static/covers/{page.key}.webp" alt="" loading="lazy">'
+        f"<strong>{html.escape(page.heading(notebooks))}</strong>"
+        f'<span class="minutes">{page.minutes(notebooks)} minutes</span>'
+        f'<span class="ability">You’ll {ability}.</span></a></li>'
     )
+
+
+def cards(pages: list[Page], notebooks: Path) -> str:
+    """Return the cards of several notebooks as HTML."""
+    every = "\n".join(card(page, notebooks) for page in pages)
+    return f'<ul class="cards">\n{every}\n</ul>'
 
 
 def landing(template: str, notebooks: Path, folder: Path) -> str:
     """Return the first page in Markdown, and write its pictures to `folder`.
 
-    The links to hosted notebooks and what one can do after a notebook are those of the README.
+    The links to hosted notebooks are those of the README.
     """
     readme = Path("README.md").read_text(encoding="utf-8")
-    able = abilities(readme)
+    pages = written(notebooks)
     covers = folder / "_static" / "covers"
     covers.mkdir(parents=True, exist_ok=True)
-    for lecture in COURSE:
-        picture = cover(notebooks / f"{lecture.name}.ipynb")
-        (covers / f"{lecture.name}.webp").write_bytes(picture)
-    cards = "\n".join(card(lecture, able[lecture.name]) for lecture in COURSE)
+    for page in pages:
+        (covers / f"{page.key}.webp").write_bytes(cover(page.path(notebooks)))
     alt, png = thumbnails.chosen(
-        notebooks / "side_trips/memory.ipynb", "Memory through one training step"
+        page_of("memory").path(notebooks), "Memory through one training step"
     )
     (folder / "memory.png").write_bytes(png)
     width = Image.open(io.BytesIO(png)).width // 2  # a stored figure is sharp at half its pixels
@@ -72,7 +66,8 @@ def landing(template: str, notebooks: Path, folder: Path) -> str:
         "WRITER": browser_explorers.element("widgets.writer()"),
         "EXPLORER": browser_explorers.element("widgets.training_budget()"),
         "PICTURE": f"```{{image}} memory.png\n:alt: {alt}\n:width: {width}px\n```",
-        "PATH": f'<ul class="cards">\n{cards}\n</ul>',
+        "ROAD": cards([page for page in pages if not page.is_side_trip], notebooks),
+        "SIDE_TRIPS": cards([page for page in pages if page.is_side_trip], notebooks),
         "INSTALL": f"git clone {url} course\ncd course\nmake lab",
     }.items():
         template = template.replace(word, text, 1)

@@ -1,13 +1,16 @@
 """Pytest plugin that adapts `pytest --nbval notebooks/` to the course.
 
-The root `conftest.py` loads this plugin. It adds seven features to nbval 0.11:
+The root `conftest.py` loads this plugin. It adds eight features to nbval 0.11:
 
 - It uses the kernel of the current environment and the sanitizing patterns of the course.
 - It ignores irrelevant differences between machines, such as progress bars.
+- It fails a cell whose figure has too little contrast. What a figure shows is compared as text.
 - It fails a cell that writes to stderr, which a reader sees on red ground.
-- It waits up to a minute for late outputs. nbval's five seconds are too short on a busy machine.
+- It ends a cell that hangs or loops, but not one that is slow because the machine is busy.
 - It reports a dead kernel within a second instead of after nbval's timeout.
 - It leaves out a notebook whose model isn't there, and says how to get it (`cs336 fetch`).
+- It runs only the notebooks in which a cell has the tag `measures`, or only the others
+  (`--measuring`). Those that assert on measured times need the machine for themselves.
 - It compares numbers with a tolerance if the cell metadata contains `{"cs336": {"rtol": 1e-3}}`.
 
 The tolerance applies to numbers with a decimal point or an exponent, because CPUs and GPUs round
@@ -16,8 +19,8 @@ differently. Integers and all other text must be equal.
 
 import copy
 import math
+import os
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from queue import Empty
@@ -25,14 +28,23 @@ from queue import Empty
 import pytest
 
 from cs336_course.fetch import lacks
+from cs336_course.one_file.processes import Patience
 
-CELL_TIMEOUT = 300.0  # seconds; the slowest cell takes about one minute on two cores
-OUTPUT_TIMEOUT = 60.0  # seconds between two outputs
+CELL_TIMEOUT = 300.0  # seconds of a core, or of waiting; the slowest cell takes about 100
+OUTPUT_TIMEOUT = 60.0  # seconds of waiting between two outputs; nbval's 5 may be too few
+LOOK = 1.0  # seconds between two looks at the kernel
 NBVAL_CELL_TIMEOUT = 2000  # nbval's default, half an hour for a hung cell
 NOT_COMPARED = ("stderr", "image/svg+xml", "text/html")
+MEASURES = '"measures"'  # the tag of a cell, as the file has it
 LEFT_OUT = pytest.StashKey[list[str]]()
 SANITIZE = Path(__file__).with_name("nbval_sanitize.cfg")
 NUMBER = re.compile(r"[-+]?(?:\d[\d,_]*)?\.?\d+(?:[eE][-+]?\d+)?")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that chooses notebooks."""
+    told = "run only the notebooks that measure times, or only the others"
+    parser.addoption("--measuring", choices=("all", "only", "no"), default="all", help=told)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -44,12 +56,18 @@ def pytest_configure(config: pytest.Config) -> None:
     options.nbval_sanitize_with = options.nbval_sanitize_with or str(SANITIZE)
     if options.nbval_cell_timeout == NBVAL_CELL_TIMEOUT:
         options.nbval_cell_timeout = CELL_TIMEOUT
-    report_dead_kernels()
+    watch_kernels()
+    os.environ["CS336_CHECK_FIGURES"] = "1"  # see cs336_course/drawing/shown.py
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out a notebook whose model isn't there."""
-    if getattr(config.option, "nbval", False) and (missing := lacks(collection_path.name)):
+    """Leave out a notebook whose model isn't there, or that `--measuring` doesn't want."""
+    is_notebook = getattr(config.option, "nbval", False) and collection_path.suffix == ".ipynb"
+    if is_notebook and (wanted := config.option.measuring) != "all":
+        measures = MEASURES in collection_path.read_text(encoding="utf-8")
+        if measures != (wanted == "only"):
+            return True
+    if is_notebook and (missing := lacks(collection_path.name)):
         config.stash.setdefault(LEFT_OUT, []).append(missing)
         return True
     return None  # other plugins decide
@@ -127,21 +145,26 @@ def close(new: str, old: str, rtol: float) -> bool:
     return math.isclose(a, b, rel_tol=rtol)
 
 
-def report_dead_kernels() -> None:
-    """Check once a second that the kernel is alive, instead of waiting for nbval's timeout."""
-    from nbval.kernel import RunningKernel
+def watch_kernels() -> None:
+    """Look each second whether the kernel is alive and works.
+
+    nbval's timeout becomes one of the time that the kernel takes on each core, or that it waits. On
+    a busy machine, a cell may take longer.
+    """
+    from nbval.kernel import RunningKernel, start_new_kernel
 
     def get_message(self, stream, timeout=None, original=RunningKernel.get_message):
-        deadline = time.monotonic() + (timeout or CELL_TIMEOUT)
+        most = os.cpu_count() * (timeout or CELL_TIMEOUT)
+        patience = Patience(self.km.provisioner.pid, most, LOOK)
         while True:
             try:
-                left = deadline - time.monotonic()
-                return original(self, stream, timeout=max(0.0, min(1.0, left)))
+                return original(self, stream, timeout=LOOK)
             except Empty:
                 if not self.is_alive():
                     raise RuntimeError("the kernel died (out of memory, or it crashed)") from None
-                if time.monotonic() >= deadline:
+                if patience.is_over():
                     raise
 
+    start_new_kernel.__defaults__ = (CELL_TIMEOUT, *start_new_kernel.__defaults__[1:])
     if RunningKernel.get_message.__defaults__ == (None,):  # once, also where pytest runs in pytest
         RunningKernel.get_message = get_message

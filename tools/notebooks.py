@@ -14,14 +14,13 @@ from nbformat import NotebookNode
 from PIL import Image
 from tqdm import tqdm
 
-from cs336_course.drawing.course import save_map
 from cs336_course.fetch import lacks
 from cs336_lib.io import TEMPORARY
+from tools import pages
 
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-CELL_TIMEOUT = 300
 COLOURS, ERROR = 256, 0.5  # of a stored picture, and their mean error that isn't visible, of 255
-OUTPUT_TIMEOUT = 60  # nbclient's default of 4 seconds loses outputs on a busy machine
+OUTPUT_TIMEOUT = 600  # nbclient's default of 4 seconds loses outputs on a busy machine
 
 
 def normalise(notebook: NotebookNode) -> NotebookNode:
@@ -86,7 +85,7 @@ def run(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook,
-        timeout=CELL_TIMEOUT,
+        startup_timeout=OUTPUT_TIMEOUT,
         iopub_timeout=OUTPUT_TIMEOUT,
         raise_on_iopub_timeout=True,
         kernel_name=KERNEL["name"],
@@ -98,7 +97,7 @@ def run(path: Path) -> None:
 
 
 def main() -> None:
-    """Run the given notebooks. By default, run all notebooks and draw the course map."""
+    """Run the given notebooks. By default, run all, and write what follows from their table."""
     parser = argparse.ArgumentParser(description="Run notebooks and store their outputs.")
     parser.add_argument("paths", nargs="*", type=Path, help="default: all in notebooks/")
     named = parser.parse_args().paths
@@ -114,7 +113,7 @@ def main() -> None:
             failed = True
             print(f"{path}: left as it was, since a cell failed\n{error}", file=sys.stderr)
     if not named:
-        save_map(Path("notebooks"), Path("docs/course_map.png"))
+        pages.main()
     sys.exit(failed)
 
 

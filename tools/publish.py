@@ -16,6 +16,7 @@ from nbformat.v4 import new_output
 from tqdm import tqdm
 from traitlets.config import Config
 
+from cs336_course.course import SIDE_TRIPS, written
 from cs336_course.drawing import shown
 from cs336_course.learner import study
 from cs336_course.widgets.widget import HERE
@@ -92,10 +93,11 @@ def with_live_explorers(notebook: NotebookNode) -> NotebookNode:
 
 def handout(notebooks: list[Path], folder: Path) -> None:
     """Write learners' notebooks without solutions, and copy the documents that they link to."""
-    (folder / "notebooks").mkdir(parents=True, exist_ok=True)
     for path in notebooks:
         copy = study.for_learners(without_solutions(nbformat.read(path, as_version=4)))
-        nbformat.write(nbformat.from_dict(copy), folder / "notebooks" / path.name)
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        nbformat.write(nbformat.from_dict(copy), target)
     shutil.copytree(DOCS, folder / "docs", ignore=ONLY_FOR_BUILDING)
     shutil.copyfile(".gitattributes", folder / ".gitattributes")  # for a class that pulls it
 
@@ -146,9 +148,9 @@ def slides(notebooks: list[Path], folder: Path) -> None:
     for path in tqdm(notebooks, unit="deck"):
         notebook = with_questions(nbformat.read(path, as_version=4))
         page, _ = export.from_notebook_node(notebook, {"title": title(notebook)})
-        for other in notebooks:  # links between notebooks become links between decks
-            page = page.replace(f'href="{other.name}"', f'href="{other.stem}.html"')
-        page = page.replace('href="../docs/', 'href="docs/')
+        # Decks lie in one folder: links between notebooks become links between them.
+        page = re.sub(r'href="(?:\.\./|side_trips/)?(\w+)\.ipynb"', r'href="\1.html"', page)
+        page = re.sub(r'href="(?:\.\./)+docs/', 'href="docs/', page)
         (folder / f"{path.stem}.html").write_text(page, encoding="utf-8")
         (covers / f"{path.stem}.webp").write_bytes(cover(path))
         items.append(
@@ -158,6 +160,16 @@ def slides(notebooks: list[Path], folder: Path) -> None:
     index = (DOCS / "slides" / "decks.html").read_text(encoding="utf-8")
     index = index.replace("DECKS", "\n".join(items), 1)
     (folder / "index.html").write_text(index, encoding="utf-8")
+
+
+def entry(path: Path) -> str:
+    """Return a page's line in the navigation, with the title of a side trip alone."""
+    place = path.with_suffix("").as_posix()
+    if path == Path("README.md"):
+        return f"Overview <{place}>"
+    if path.parent.name != SIDE_TRIPS:
+        return place
+    return f"{title(nbformat.read(path, as_version=4)).partition(' · ')[2]} <{place}>"
 
 
 def lay_out(notebooks: list[Path], folder: Path) -> None:
@@ -184,9 +196,10 @@ def lay_out(notebooks: list[Path], folder: Path) -> None:
     (folder / "_static" / "palette.css").write_text(palette.CSS, encoding="utf-8")
     template = (DOCS / "site" / "landing.md").read_text(encoding="utf-8")
     parts = [landing(template, NOTEBOOKS, folder)]
-    for caption, listed in (("The course", notebooks), ("About it", pages)):
-        names = "\n".join(path.with_suffix("").as_posix() for path in listed)
-        names = re.sub("^README$", "Overview <README>", names, flags=re.M)
+    road = [path for path in notebooks if path.parent == NOTEBOOKS]
+    side_trips = [path for path in notebooks if path.parent != NOTEBOOKS]
+    for caption, listed in (("The road", road), ("Side trips", side_trips), ("About it", pages)):
+        names = "\n".join(map(entry, listed))
         parts.append(f"```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{names}\n```\n")
     (folder / "index.md").write_text("\n".join(parts), encoding="utf-8")
 
@@ -208,7 +221,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("slides", "handout", "site"))
     what = parser.parse_args().what
-    notebooks = sorted(NOTEBOOKS.rglob("*.ipynb"))
+    notebooks = [page.path(NOTEBOOKS) for page in written(NOTEBOOKS)]
     folder = BUILD / what
     shutil.rmtree(folder, ignore_errors=True)
     {"slides": slides, "handout": handout, "site": site}[what](notebooks, folder)

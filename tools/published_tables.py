@@ -7,7 +7,7 @@ from cs336_course.shared import published_runs
 from cs336_lib import accounting
 from cs336_lib.bill.simulate import interval_of, simulate
 from cs336_lib.bill.stacks import STACKS
-from cs336_lib.text import duration
+from cs336_lib.formatting import duration
 
 
 def run_table() -> str:

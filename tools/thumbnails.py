@@ -1,10 +1,8 @@
-"""Make README's thumbnails, one for each notebook, from the figures that it stores.
-
-python -m tools.thumbnails
-"""
+"""Make README's thumbnails, one for each notebook, from the figures that it stores."""
 
 import base64
 import io
+import shutil
 from pathlib import Path
 
 import nbformat
@@ -12,6 +10,7 @@ from nbformat import NotebookNode
 from PIL import Image, ImageOps
 from PIL.PngImagePlugin import PngInfo
 
+from cs336_course.course import written
 from cs336_lib.config import UserError
 
 NOTEBOOKS, FOLDER = Path("notebooks"), Path("docs/thumbnails")
@@ -21,7 +20,7 @@ PREDICTION = "The explorer Your prediction"  # the cards of predictions look ali
 # The beginning of the alternative text of a figure that is clearer than the cover when it is small.
 CHOSEN = {
     "03_einops": "6 panels. Head 0",
-    "side_trips/bug_hunt": "Ten cases",
+    "bug_hunt": "Ten cases",
     "10_gpt2_speed": "Five recipes",
 }
 
@@ -62,15 +61,11 @@ def thumbnail(png: bytes) -> Image.Image:
 
 
 def write(notebooks: Path = NOTEBOOKS, folder: Path = FOLDER) -> None:
-    """Write a thumbnail for each notebook. It contains the alternative text of its figure."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in sorted(notebooks.rglob("*.ipynb")):
-        alt, png = chosen(path)
+    """Write a thumbnail for each page. It contains the alternative text of its figure."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for page in written(notebooks):
+        alt, png = chosen(page.path(notebooks))
         about = PngInfo()
         about.add_text("Description", alt)
-        name = f"{path.stem.partition('_')[0]}.png"
-        thumbnail(png).save(folder / name, optimize=True, pnginfo=about)
-
-
-if __name__ == "__main__":
-    write()
+        thumbnail(png).save(folder / f"{page.key}.png", optimize=True, pnginfo=about)

@@ -27,7 +27,7 @@ from cs336_course.drawing.style import (
     label,
     show_cover,
 )
-from cs336_course.pages.compute.published_profiles import LLAMA3_HOURS
+from cs336_course.pages.compute.story import LLAMA3_HOURS
 from cs336_course.shared.roofline import Roof, ridge, roofline
 from cs336_lib.accounting import count_parameters
 from cs336_lib.bill.models import model as published
@@ -127,21 +127,6 @@ def rooflines(panels: Sequence[tuple[Roof, Mapping[str, tuple[float, float]], st
 def digits(value: float) -> str:
     """Format a number with three significant digits, such as 0.0743, 989 or 2,250."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def peak_bars(shares: Mapping[str, float], kind: str = "measured") -> Figure:
-    """Draw a horizontal bar for the share of a measured or a datasheet's peak of each work."""
-    fig, axes = figure(11, 0.7 * len(shares) + 1.6)
-    names = list(shares)[::-1]
-    values = [shares[name] for name in names]
-    bars = axes.barh(names, values, color=BLUE, height=0.62)
-    for text in axes.bar_label(bars, [f"{value:.1%}" for value in values], padding=5):
-        text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1.5})
-    axes.set_xlim(0, max(1.08, max(values) * 1.15))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:.0%}"))
-    axes.grid(False, axis="y")
-    label(axes, f"Share of this machine's {kind} peak", f"share of the {kind} peak", "")
-    return fig
 
 
 def waterfall(

@@ -28,7 +28,7 @@ from cs336_lib import accounting
 from cs336_lib.bill import simulate
 from cs336_lib.bill.simulate import Cluster, Workload
 from cs336_lib.bill.traffic import Layout
-from cs336_lib.text import digits
+from cs336_lib.formatting import digits
 
 __all__ = [
     "FILLS",

@@ -1,13 +1,15 @@
 """Show figures in a notebook: sharp on every screen, described in words, and in a dark theme."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from cs336_course.drawing import alt
+from cs336_course.drawing import alt, contrast
 from cs336_lib.io import TEMPORARY
 
+CHECKED = "CS336_CHECK_FIGURES"  # a variable that is set where each figure's contrast is checked
 DARK = (Path(__file__).parent / "custom" / "custom.css").read_text(encoding="utf-8")
 
 
@@ -40,6 +42,9 @@ def show(figure: Figure) -> None:
     """Display a figure with its description below the running cell."""
     from IPython.display import display
 
+    if os.environ.get(CHECKED):
+        contrast.check(figure)
+
     data, how = as_data(figure)
     display(data, **how)
 
@@ -47,10 +52,13 @@ def show(figure: Figure) -> None:
 def as_data(figure: Figure) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a figure and the keywords with which IPython's `display` and its handle take it.
 
+    Its plain text is the description, so the tests of the notebooks compare what it shows.
+
     A handle can't update a figure itself, because IPython leaves displaying it to `show`.
     """
-    picture, described = bundle(figure, alt.describe(figure))
-    return {"text/plain": repr(figure), **picture}, {"metadata": described, "raw": True}
+    words = alt.describe(figure)
+    picture, described = bundle(figure, words)
+    return {"text/plain": words, **picture}, {"metadata": described, "raw": True}
 
 
 def follow_theme() -> None:

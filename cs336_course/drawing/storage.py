@@ -4,42 +4,15 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import matplotlib.pyplot as plt
-import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap, to_rgb
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 from torch import Tensor
 
-from cs336_course.drawing.style import (
-    BLACK,
-    BLUE,
-    GREY,
-    ORANGE,
-    RED,
-    SKY,
-    figure,
-    ink,
-    label,
-    show_cover,
-)
+from cs336_course.drawing.style import BLACK, GREY, RED, SKY, figure, ink
 
 SMALL, LARGE = 14, 17
-LINE, SETS = 64, 2048  # bytes of a cache line, and sets of an L2 cache of 2 MiB
-
-
-def cover() -> None:
-    """Draw the sets of a cache that one column of a matrix uses, for two widths."""
-    _, both = figure(10, 3.2, ncols=2)
-    for axes, width, pace in zip(both, (1024, 1025), ("slow", "fast"), strict=True):
-        addresses = 4 * width * np.arange(width)
-        held = np.bincount(addresses // LINE % SETS, minlength=SETS).reshape(32, 64)
-        axes.pcolormesh(held > 0, cmap=ListedColormap(["#E3F1FA", RED]), vmin=0, vmax=1)
-        axes.grid(False)
-        axes.set(xticks=[], yticks=[])
-        title = f"{width:,} columns: {pace}"
-        label(axes, title, f"{(held > 0).sum():,} of {SETS:,} sets hold the column", "the cache")
-    show_cover()
 
 
 def shade(slot: int, length: int) -> tuple[float, ...]:
@@ -173,83 +146,4 @@ def view_gallery(values: Tensor, views: Mapping[str, Tensor], title: str) -> Fig
         axes.set_title(caption, fontsize=SMALL + 1)
         axes.set_anchor("N")
     upper.suptitle(title, fontsize=17, fontweight="bold")
-    return drawing
-
-
-def step_bars(steps: Sequence[int], nanoseconds: Sequence[float], line: int) -> Figure:
-    """Draw the time per element against the stride. Strides of at least a cache line are red."""
-    drawing, axes = figure(10, 4.6)
-    colours = [RED if step >= line else SKY for step in steps]
-    bars = axes.bar([str(step) for step in steps], nanoseconds, color=colours)
-    axes.bar_label(bars, fmt="%.2g", padding=3, fontsize=LARGE)
-    axes.margins(y=0.15)
-    label(axes, "Numbers further and further apart", "stride [elements]", "time per number [ns]")
-    axes.grid(axis="x", visible=False)
-    key = [Rectangle((0, 0), 1, 1, facecolor=c) for c in (SKY, RED)]
-    words = ["several numbers per cache line", "a cache line for every number"]
-    axes.legend(key, words, fontsize=LARGE)
-    return drawing
-
-
-def width_bars(widths: Mapping[int, tuple[float, float]], title: str) -> Figure:
-    """Draw the time per number of reading each square matrix, and of reading its transpose.
-
-    Args:
-        widths: Nanoseconds per number by width, along the rows and along the columns.
-        title: Title of the figure.
-    """
-    drawing, axes = figure(11, 4.6)
-    places = range(len(widths))
-    for shift, name, colour, hatch in ((-0.2, "x", SKY, ""), (0.2, "x.T", ORANGE, "//")):
-        times = [pair[shift > 0] for pair in widths.values()]
-        at = [place + shift for place in places]
-        bars = axes.bar(at, times, 0.4, color=colour, hatch=hatch, label=name)
-        axes.bar_label(bars, fmt="%.2g", padding=3, fontsize=LARGE)
-    axes.set_xticks(places, [f"{width:,}" for width in widths], fontsize=LARGE)
-    axes.margins(y=0.15)
-    axes.grid(axis="x", visible=False)
-    label(axes, title, "width and height of x", "time per number [ns]")
-    axes.legend(fontsize=LARGE)
-    return drawing
-
-
-def time_bars(milliseconds: Mapping[str, float], title: str) -> Figure:
-    """Draw the time of each method as a horizontal bar, with the ratio to the fastest time."""
-    drawing, axes = figure(12, 1.4 + 0.95 * len(milliseconds))
-    names, times = list(milliseconds), list(milliseconds.values())
-    fastest = min(times)
-    colours = [BLUE if time == fastest else ORANGE for time in times]
-    bars = axes.barh(names, times, color=colours)
-    words = [
-        f"{time:.3g} ms, the fastest"
-        if time == fastest
-        else f"{time:.3g} ms, {time / fastest:.2g} times as long"
-        for time in times
-    ]
-    axes.bar_label(bars, words, padding=6, fontsize=LARGE)
-    axes.tick_params(axis="y", labelsize=LARGE)
-    axes.invert_yaxis()
-    axes.margins(x=0.6)
-    axes.grid(axis="y", visible=False)
-    label(axes, title, "time [ms]", "")
-    return drawing
-
-
-def masks(matrices: Mapping[str, Tensor], marked: str, blank: str) -> Figure:
-    """Draw boolean matrices [query, key] side by side. True cells are filled."""
-    drawing, panels = figure(4.6 * len(matrices), 4.6, ncols=len(matrices), squeeze=False)
-    for axes, (caption, matrix) in zip(panels[0], matrices.items(), strict=True):
-        axes.imshow(matrix.tolist(), cmap=ListedColormap(["white", BLUE]), vmin=0, vmax=1)
-        rows, columns = matrix.shape
-        axes.set_xticks(range(columns))
-        axes.set_yticks(range(rows))
-        axes.set_xticks([x - 0.5 for x in range(columns + 1)], minor=True)
-        axes.set_yticks([y - 0.5 for y in range(rows + 1)], minor=True)
-        axes.grid(which="major", visible=False)
-        axes.grid(which="minor", color="black", alpha=1, linewidth=1)
-        axes.tick_params(which="minor", length=0)
-        axes.spines[:].set_visible(True)
-        label(axes, caption, "key position", "query position")
-    key = [Rectangle((0, 0), 1, 1, facecolor=c) for c in (BLUE, "white")]
-    drawing.legend(key, [marked, blank], loc="outside lower center", ncols=2, fontsize=LARGE)
     return drawing

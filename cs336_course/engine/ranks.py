@@ -1,12 +1,11 @@
 """Run an answer as the ranks of a process group, with one thread per rank."""
 
-import queue
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
+from types import CodeType, FrameType, SimpleNamespace
 from typing import Any, TypeVar
 from unittest import mock
 
@@ -18,7 +17,8 @@ from torch.distributed import distributed_c10d
 T = TypeVar("T")
 
 LOOK = 0.05  # seconds between two looks at the threads
-LONGEST = 60.0  # seconds, after which threads that don't wait for each other are given up
+LONGEST = 60.0  # seconds of a core, or of idling, after which threads are given up
+IDLE = 0.1 * LOOK  # seconds of a core; threads that take less between two looks are idle
 WHYS = "message", "each other", "slow", "ends Python"
 
 
@@ -49,15 +49,15 @@ class Mail:
     """Messages between threads, for dist.send and its like, which the group of threads lacks."""
 
     def __init__(self) -> None:
-        self.boxes: dict[tuple[int, int, int], queue.Queue[Tensor]] = {}
+        self.boxes: dict[tuple[int, int, int], Box] = {}
 
-    def box(self, source: int, target: int, tag: int) -> queue.Queue[Tensor]:
+    def box(self, source: int, target: int, tag: int) -> "Box":
         """Return the messages on their way from a rank to another."""
         world = dist.get_world_size()
         for rank in (source, target):
             if not 0 <= rank < world:
                 raise ValueError(f"rank {rank} doesn't exist; there are {world}, from 0")
-        return self.boxes.setdefault((source, target, tag), queue.Queue())
+        return self.boxes.setdefault((source, target, tag), Box())
 
     def isend(
         self,
@@ -89,12 +89,12 @@ class Mail:
 
         def wait(*_: Any) -> bool:
             if not found:
-                found.append(take(box))
+                found.append(box.take())
                 with torch.no_grad():
                     tensor.copy_(found[0])
             return True
 
-        return SimpleNamespace(wait=wait, is_completed=lambda: not box.empty() and wait())
+        return SimpleNamespace(wait=wait, is_completed=lambda: bool(box.messages) and wait())
 
     def send(self, *args: Any, **kwargs: Any) -> None:
         """Send a tensor to a rank, and wait until it is on its way."""
@@ -106,16 +106,30 @@ class Mail:
         return src
 
 
-def take(box: queue.Queue[Tensor]) -> Tensor:
-    """Wait for a message. The thread ends when another one has failed."""
-    from torch.testing._internal.distributed import multi_threaded_pg as threads
+class Box:
+    """Messages on their way from a rank to another."""
 
-    while True:
-        try:
-            return box.get(timeout=LOOK)
-        except queue.Empty:
-            if threads.ProcessLocalGroup._terminate.is_set():
-                raise SystemExit from None
+    def __init__(self) -> None:
+        self.messages: list[Tensor] = []
+        self.changed = threading.Condition()
+
+    def put(self, message: Tensor) -> None:
+        """Add a message."""
+        with self.changed:
+            self.messages.append(message)
+            self.changed.notify()
+
+    def take(self) -> Tensor:
+        """Wait for a message. The thread ends when another one has failed."""
+        from torch.testing._internal.distributed import multi_threaded_pg as threads
+
+        end = threads.ProcessLocalGroup._terminate
+        with self.changed:
+            while not self.changed.wait_for(lambda: self.messages or end.is_set(), LOOK):
+                pass
+            if not self.messages:
+                raise SystemExit
+            return self.messages.pop(0)
 
 
 @contextmanager
@@ -147,17 +161,27 @@ def noting_calls() -> Iterator[list[mock.Mock]]:
         yield works
 
 
-def waits(thread: threading.Thread, calls: tuple[Any, ...]) -> bool:
-    """Return whether a thread has ended, or is within one of these calls."""
-    frame = sys._current_frames().get(thread.ident or 0)
-    while frame is not None and thread.is_alive():
-        if frame.f_code in calls:
-            return True
-        frame = frame.f_back
-    return not thread.is_alive()
+def waits(frame: FrameType | None) -> bool:
+    """Return whether a thread is in `Condition.wait_for`, and its condition isn't true."""
+    if frame is None or frame.f_code is not threading.Condition.wait.__code__:
+        return False
+    caller = frame.f_back
+    if caller is None or caller.f_code is not threading.Condition.wait_for.__code__:
+        return False
+    return not caller.f_locals["predicate"]()
 
 
-def on_processes(world: int, work: Callable[[int], T], seconds: float = 3) -> list[T]:
+def is_deadlock(ranks: list[threading.Thread]) -> bool:
+    """Return whether all living threads wait, so that none of them can make a condition true."""
+    alive = [thread.ident for thread in ranks if thread.is_alive()]
+    before = sys._current_frames()
+    if not all(waits(before.get(ident or 0)) for ident in alive):
+        return False
+    after = sys._current_frames()  # a thread that has left its wait meanwhile has another frame
+    return all(before.get(ident or 0) is after.get(ident or 0) for ident in alive)
+
+
+def on_processes(world: int, work: Callable[[int], T]) -> list[T]:
     """Call `work(rank)` on `world` threads, which are the ranks of a real process group.
 
     PyTorch's own tests use these threads for processes, since a notebook's functions can't be sent
@@ -166,8 +190,6 @@ def on_processes(world: int, work: Callable[[int], T], seconds: float = 3) -> li
     Args:
         world: Number of ranks.
         work: Called with each rank.
-        seconds: How long all threads must wait for each other until that is called a deadlock. A
-            thread that computes may take longer.
 
     Raises:
         StuckError: If the threads don't end, or one of them ends Python.
@@ -201,9 +223,7 @@ def on_processes(world: int, work: Callable[[int], T], seconds: float = 3) -> li
         ranks = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(world)]
         for thread in ranks:
             thread.start()
-        calls = threads.Collective.join.__code__, take.__code__
-        reason = "" if joined(ranks, calls, seconds) else why_stuck(ranks)
-        if reason:
+        if reason := joined(ranks):
             group.exception_handle(TimeoutError())
             for thread in ranks:
                 thread.join(1)
@@ -219,25 +239,26 @@ def on_processes(world: int, work: Callable[[int], T], seconds: float = 3) -> li
     return [results[rank] for rank in range(world)]
 
 
-def joined(ranks: list[threading.Thread], calls: tuple[Any, ...], seconds: float) -> bool:
-    """Wait for the threads, and return whether all have ended.
+def joined(ranks: list[threading.Thread]) -> str:
+    """Wait for the threads, and return "", or why they don't end."""
+    began = before = time.process_time()
+    idle = 0.0
+    while alive := [thread for thread in ranks if thread.is_alive()]:
+        if is_deadlock(ranks):
+            codes = {code for thread in alive for code in codes_of(thread)}
+            return "message" if Box.take.__code__ in codes else "each other"
+        alive[0].join(LOOK)
+        now = time.process_time()
+        idle += LOOK if now - before < IDLE else 0
+        before = now
+        if now - began + idle > LONGEST:
+            return "slow"
+    return ""
 
-    Looks are counted rather than seconds, since a laptop may sleep.
-    """
-    end, looks = time.monotonic() + LONGEST, 0
-    while any(thread.is_alive() for thread in ranks):
-        next(thread for thread in ranks if thread.is_alive()).join(LOOK)
-        looks = looks + 1 if all(waits(thread, calls) for thread in ranks) else 0
-        if looks * LOOK >= seconds or time.monotonic() > end:
-            return not any(thread.is_alive() for thread in ranks)
-    return True
 
-
-def why_stuck(ranks: list[threading.Thread]) -> str:
-    """Return why threads don't end."""
-    if any(thread.is_alive() and waits(thread, (take.__code__,)) for thread in ranks):
-        return "message"
-    from torch.testing._internal.distributed import multi_threaded_pg as threads
-
-    wait = (threads.Collective.join.__code__,)
-    return "each other" if all(waits(thread, wait) for thread in ranks) else "slow"
+def codes_of(thread: threading.Thread) -> Iterator[CodeType]:
+    """Yield the code of the functions that a thread is in."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None:
+        yield frame.f_code
+        frame = frame.f_back

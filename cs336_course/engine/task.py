@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -48,8 +48,6 @@ class Task:
             ideas. It begins in lower case, unless with a name.
         errors: Maps a sentence for the learner to a part of an error's message, and to an idea that
             raises this error. It explains the error whatever else is wrong.
-        refused: Wrong ideas that have no sentence of their own.
-        right: Other right answers.
         observe: Runs an answer on a case, and returns what is compared.
         answers: Names that the cell defines for the check. One name stands for the answer itself,
             several for a tuple.
@@ -70,8 +68,6 @@ class Task:
     cases: Callable[[], Iterable[Case]]
     wrong: Mapping[str, Idea | list[Idea]]
     errors: Mapping[str, tuple[str, Idea]] = field(default_factory=dict)
-    refused: Sequence[Idea] = ()
-    right: Sequence[Idea] = ()
     observe: Observer = field(default_factory=function)
     answers: tuple[str, ...] = ()
     says: Mapping[str, str] = field(default_factory=dict)

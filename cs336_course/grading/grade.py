@@ -1,58 +1,27 @@
 """Grade a class's notebooks: run every answer, and write the verdicts to a CSV file."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
-from cs336_course.grading.report import (
-    ERROR,
-    MISSING,
-    Result,
-    diagnoses,
-    line,
-    printable,
-    shortened,
-    table,
-)
-from cs336_course.grading.runner import Limits, runner
-from cs336_course.grading.submissions import find, learners, read
+from cs336_course.grading.report import ERROR, MISSING, Result, Tables, line, printable, shortened
+from cs336_course.grading.runner import Limits, Runner, runner
+from cs336_course.grading.submissions import copy_files, find, learners, read
 from cs336_course.learner import study
 from cs336_course.one_file import cell_slice
 from cs336_lib.config import UserError
-from cs336_lib.io import temporary_path, write_atomic, writing
 
 COURSE = study.SHIPPED
-
-UNPROTECTED = (
-    "This system can't cut answers off from the network or from other processes; "
-    "see docs/presenting.md."
-)
-
-
-def check_out(out: Path) -> Path:
-    """Check that the CSV files can be written, and return the path of the diagnoses.
-
-    Raises:
-        UserError: If `out` isn't the name of a new CSV file.
-        OSError: If it can't be written.
-    """
-    if out.suffix != ".csv":
-        raise UserError(f"--out is {out}; a name that ends with .csv expected")
-    details = out.with_name(f"{out.stem}_diagnoses.csv")
-    for path in (out, details):
-        if path.exists():
-            raise UserError(f"{path} exists; move it, or choose another name with --out")
-        with writing(path):
-            temporary_path(path).touch()
-            temporary_path(path).unlink()
-    return details
 
 
 def grade(folder: Path, out: Path, limits: Limits, image: str = "") -> Iterator[str]:
     """Grade a class, write two CSV files, and yield a line per learner as it is graded.
 
-    The files are replaced after each learner, so an interrupted run keeps what it has graded.
+    The files get their rows as answers are judged, so an interrupted run keeps what it has graded.
 
     Args:
         folder: Folder with a folder for each learner.
@@ -61,67 +30,85 @@ def grade(folder: Path, out: Path, limits: Limits, image: str = "") -> Iterator[
         image: The course's image, to run the answers in containers, or "".
 
     Raises:
-        UserError: If the folder has no learners, or `out` isn't the name of a new CSV file.
+        UserError: If the folder has no learners, `out` isn't the name of a new CSV file, or answers
+            can't be run.
     """
     if not hasattr(os, "fork"):
         raise UserError("cs336 grade needs Linux, macOS or WSL")
-    details = check_out(out)
     found = learners(folder)
-    originals = study.originals(COURSE)
     width = max(len(printable(path.name)) for path in found)
-    grades: dict[str, list[Result]] = {}
-    with runner(COURSE, limits, image) as process:
+    with (
+        ending_on_signals(),
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary,
+        runner(Path(temporary), limits, image) as shared,
+        Tables(out) as tables,
+    ):
+        shared.start()
         yield f"grading {len(found)} learner{'s' if len(found) > 1 else ''}"
-        if not image and not (process.is_offline and process.has_own_processes):
-            yield UNPROTECTED
         for learner in found:
-            with process.learner(learner):
-                grades[learner.name] = [
-                    result
-                    for original in originals
-                    for result in grade_notebook(original, learner, limits, process.run)
-                ]
-            write_atomic(details, diagnoses(grades))
-            write_atomic(out, table(grades))
+            home = Path(tempfile.mkdtemp(dir=temporary))
+            left_out = copy_files(learner, home / "work")
+            results = []
+            with runner(home, limits, image) if image else nullcontext(shared) as answers:
+                for original in study.originals(COURSE):
+                    for result in grade_notebook(original, learner, answers, home / "work"):
+                        tables.add_diagnosis(learner.name, result)
+                        results.append(result)
+            tables.add_row(learner.name, results)
             name = printable(learner.name)
-            yield line(name, grades[learner.name], width)
-            if process.left_out:
-                yield f"{name}: files not copied: {printable(shortened(process.left_out))}"
-    yield f"verdicts in {out}, diagnoses in {details}"
+            yield line(name, results, width)
+            if left_out:
+                yield f"{name}: files not copied: {printable(shortened(left_out))}"
+    yield f"verdicts in {out}, diagnoses in {tables.details}"
 
 
-def grade_notebook(
-    course: Path, folder: Path, limits: Limits, run: Callable[[Mapping[str, Any]], tuple[str, str]]
-) -> Iterator[Result]:
+def grade_notebook(course: Path, folder: Path, answers: Runner, work: Path) -> Iterator[Result]:
     """Grade a learner's copy of one notebook.
 
     Args:
         course: The course's notebook.
         folder: Folder of the learner.
-        limits: Limits of each answer.
-        run: Runs a job of `answer_process`, and returns the verdict and the diagnosis.
+        answers: Runs the answers.
+        work: Copy of the learner's files, which the answers read and write.
     """
-    stem = course.stem
+    page = course.relative_to(COURSE).with_suffix("").as_posix()
     stubs = {name: source for source, name in read(course) if name}
     try:
         path = find(folder, course)
         if path is None:
-            yield from (Result(stem, name, MISSING) for name in stubs)
+            yield from (Result(page, name, MISSING) for name in stubs)
             return
         cells = read(path)
     except (OSError, UserError, RecursionError, MemoryError) as error:
-        yield from (Result(stem, name, ERROR, str(error)) for name in stubs)
+        yield from (Result(page, name, ERROR, str(error)) for name in stubs)
         return
     passed: list[str] = []
     for name, stub in stubs.items():
         at = cell_slice.locate(cells, name, stub)
         if at is None or cells[at][0].split() == stub.split():
-            yield Result(stem, name, study.OPEN)
+            yield Result(page, name, study.OPEN)
             continue
-        job = {"notebook": stem, "exercise": name, "at": at, "passed": passed}
-        job |= {"sources": [source for source, _ in cells], "folder": str(path.parent)}
-        job |= {"seconds": limits.seconds, "memory_gb": limits.memory_gb}
-        verdict, said = run(job)
+        job = {"page": page, "exercise": name, "at": at, "passed": passed}
+        job |= {"sources": [source for source, _ in cells]}
+        verdict, said = answers.verdict(job, work, path.parent.relative_to(folder))
         if verdict == study.PASSED:
             passed.append(name)
-        yield Result(stem, name, verdict, said)
+        yield Result(page, name, verdict, said)
+
+
+@contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """Clean up within this block when the process is asked to end, as after Ctrl-C."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

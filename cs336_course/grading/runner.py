@@ -1,33 +1,29 @@
-"""Start the process that runs answers, and send it jobs."""
+"""Start the process that runs answers, here or in a container, and send it jobs."""
 
 import json
 import os
-import secrets
-import select
-import signal
-import subprocess
+import shutil
 import sys
-import tempfile
-import threading
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cs336_course.grading import isolation, process_tree
-from cs336_course.grading.container import INSIDE, Container
 from cs336_course.grading.report import ERROR, printable
-from cs336_course.grading.submissions import copy_files
+from cs336_course.learner import study
+from cs336_course.one_file.processes import OPEN, EndedError, Process, SlowError
 from cs336_lib import __version__
 from cs336_lib.config import UserError
 
-START, GRACE = 300, 30  # seconds to start, and to end an answer after its time limit
-
-LINE = 2**16  # bytes; a result is shorter
-
+TIME = "time limit"
+ENGINES = ("docker", "podman")
+INSIDE = "/answers"  # the learner's files in a container
+TEMPORARY_GB = 1  # files that an answer writes in a container
+PYTORCH_GB = 2  # what PyTorch takes without an answer
+PROCESSES = 512  # in a container
 RUN = "from cs336_course.grading import answer_process; answer_process.main()"
+RELAY = "from cs336_course.grading import runner; runner.relay()"
 
 
 @dataclass(frozen=True)
@@ -35,7 +31,7 @@ class Limits:
     """Limits of an answer.
 
     Attributes:
-        seconds: Time in seconds, including the check.
+        seconds: Time in seconds, of a core or of waiting, including the check.
         memory_gb: Memory in GB, in addition to what PyTorch takes.
     """
 
@@ -49,161 +45,74 @@ class Limits:
                 raise UserError(f"{name} is {value}; a number above 0 expected")
 
 
-@dataclass
 class Runner:
-    """A process that runs answers. It is started again if an answer ends it.
-
-    Nothing that it writes is believed unless it has the nonce of the job.
+    """Runs answers in a process, which starts again after an answer that ended it.
 
     Attributes:
-        course: Folder of the course's notebooks.
-        home: Temporary folder, with a folder for each learner, which is the home of its answers.
+        process: The process.
         limits: Limits of each answer.
-        container: Command line and name of the container, or `None` for a process of this system.
-        is_offline: Whether the system cuts the process off from the network.
-        has_own_processes: Whether the system cuts answers off from other processes.
-        left_out: Files of the learner that were not copied.
-        process: The process, or `None` if it has to be started.
-        buffer: What it has written after the last line that was read.
-        folder: Folder of the learner.
-        work: Folder with the copies of the learner's files.
-        is_copied: Whether they have been copied.
+        is_container: Whether the process is in a container, where `relay` keeps the time.
     """
 
-    course: Path
-    home: Path
-    limits: Limits
-    container: Container | None = None
-    is_offline: bool = False
-    has_own_processes: bool = False
-    left_out: list[str] = field(default_factory=list)
-    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
-    buffer: bytes = field(default=b"", repr=False)
-    folder: Path = Path()
-    work: Path = Path()
-    is_copied: bool = False
+    def __init__(self, process: Process, limits: Limits, is_container: bool = False):
+        self.process, self.limits, self.is_container = process, limits, is_container
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self) -> None:
         """Start the process.
 
         Raises:
-            UserError: If it ends, or says nothing for `START` seconds.
+            UserError: If it doesn't start, or has another version of the course.
         """
-        self.buffer = b""
-        with tempfile.TemporaryFile(dir=self.home) as errors:  # without a name, so nobody opens it
-            self.process = subprocess.Popen(
-                self.container.command(self.work, self.limits.memory_gb)
-                if self.container
-                else [sys.executable, "-Ps", "-c", RUN],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                cwd=self.course,
-                env=None if self.container else environment(self.home),
-                start_new_session=True,  # Ctrl-C is for this process, which then ends the other
-                bufsize=0,
+        try:
+            self.process.start()
+        except (OSError, RuntimeError) as error:
+            said = printable(str(error)) or "no answer"
+            raise UserError(f"cannot run answers: {said}") from None
+        if self.process.ready != __version__:
+            raise UserError(
+                f"the image has cs336-lib {self.process.ready}, and this is {__version__}"
             )
-            for pipe in (self.process.stdin, self.process.stdout):
-                assert pipe is not None
-                os.set_blocking(pipe.fileno(), False)
-            try:
-                ready = json.loads(self.receive(time.monotonic() + START) or b"")
-                self.is_offline, self.has_own_processes, version = ready
-            except (ValueError, TypeError):
-                self.stop()
-                errors.seek(0)
-                said = printable(errors.read()[-500:].decode(errors="replace"))
-                raise UserError(f"cannot run answers: {said or 'no answer'}") from None
-        if version != __version__:
-            self.stop()
-            raise UserError(f"the image has cs336-lib {version}, and this is {__version__}")
-        return self.process
 
-    def receive(self, deadline: float) -> bytes | None:
-        """Return the next line from the process, or `None` if there is none before the deadline."""
-        assert self.process is not None
-        assert self.process.stdout is not None
-        pipe = self.process.stdout.fileno()
-        while b"\n" not in self.buffer:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([pipe], [], [], left)[0]:
-                return None
-            with suppress(BlockingIOError):  # another process has read it
-                if not (piece := os.read(pipe, LINE)):
-                    return None
-                self.buffer = self.buffer[-LINE:] + piece
-        line, _, self.buffer = self.buffer.partition(b"\n")
-        return line
+    def verdict(self, job: Mapping[str, Any], work: Path, below: Path) -> tuple[str, str]:
+        """Run an answer, and return the verdict and the diagnosis.
 
-    def send(self, text: str, deadline: float) -> None:
-        """Write to the process.
-
-        Raises:
-            OSError: If it has ended, or doesn't read before the deadline.
+        Args:
+            job: The answer, as `answer_process` reads it.
+            work: Copy of the learner's files.
+            below: Folder of the notebook in it.
         """
-        assert self.process is not None
-        assert self.process.stdin is not None
-        pipe, data = self.process.stdin.fileno(), memoryview(text.encode())
-        while data:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([], [pipe], [], left)[1]:
-                raise TimeoutError
-            with suppress(BlockingIOError):
-                data = data[os.write(pipe, data[:LINE]) :]
-
-    @contextmanager
-    def learner(self, folder: Path) -> Iterator[None]:
-        """Run a learner's answers within this block, in a copy of the learner's folder."""
-        with tempfile.TemporaryDirectory(dir=self.home, ignore_cleanup_errors=True) as place:
-            self.folder, self.work = folder, Path(place) / "work"
-            self.left_out, self.is_copied = [], False
-            try:
-                yield
-            finally:
-                if self.container:  # what an answer leaves behind ends with the container
-                    self.stop()
-
-    def run(self, job: Mapping[str, Any]) -> tuple[str, str]:
-        """Run a job, and return the verdict and the diagnosis."""
-        folder = Path(job["folder"])
+        seconds, memory = self.limits.seconds, self.limits.memory_gb
+        root = INSIDE if self.is_container else str(work)
+        job = {**job, "root": root, "below": str(below), "seconds": seconds, "memory_gb": memory}
         try:
-            if not self.is_copied:
-                self.is_copied = True
-                self.left_out = copy_files(self.folder, self.work)
-            if self.process is None:
+            if self.process.running is None:
                 self.start()
-        except (OSError, UserError) as error:
+            verdict, said = self.process.do(job, None if self.is_container else seconds)
+            return str(verdict), str(said)
+        except SlowError:
+            return TIME, ""
+        except EndedError:
+            return ERROR, "the code ended the process that runs it"
+        except (UserError, ValueError, TypeError) as error:
             return ERROR, str(error)
-        nonce = secrets.token_hex()
-        root = INSIDE if self.container else str(self.work)
-        where = {"root": root, "is_copied": self.container is not None}
-        where["below"] = str(folder.relative_to(self.folder))
-        text = json.dumps({**job, **where})
-        deadline = time.monotonic() + job["seconds"] + GRACE
-        try:
-            self.send(f"{len(text):012d}{text}{nonce}", deadline)
-            while (line := self.receive(deadline)) is not None:
-                if result := verdict_of(line, nonce):
-                    return result
-        except OSError:
-            pass
-        is_running = self.process is not None and self.process.poll() is None
-        self.stop()
-        what = "stopped" if is_running else "ended"
-        return ERROR, f"the code {what} the process that runs it"
 
-    def stop(self) -> None:
-        """End the process and its descendants."""
-        if self.process is not None:
-            process_tree.end_descendants(self.process.pid)
-            if self.container:
-                self.container.remove()
-            self.process.kill()
-            self.process.wait()
-            for pipe in (self.process.stdin, self.process.stdout):
-                assert pipe is not None
-                pipe.close()
-        self.process = None
+
+@contextmanager
+def runner(home: Path, limits: Limits, image: str = "") -> Iterator[Runner]:
+    """Run answers within this block.
+
+    Args:
+        home: Home of the answers, whose folder `work` has the learner's files.
+        limits: Limits of each answer.
+        image: The course's image for a container, or "".
+    """
+    if image:
+        (home / "work").mkdir(exist_ok=True)  # not there yet while the image is tried out
+        made = Process(container(image, home / "work", limits.memory_gb))
+    else:
+        made = Process([sys.executable, "-Ps", "-c", RUN], environment(home), study.SHIPPED)
+    with made:
+        yield Runner(made, limits, bool(image))
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -219,56 +128,43 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
-def verdict_of(line: bytes, nonce: str) -> tuple[str, str] | None:
-    """Return the verdict and the diagnosis in a line, or `None` if it isn't this job's result."""
-    try:
-        found, verdict, said = json.loads(line)
-    except (ValueError, TypeError, RecursionError):
-        return None
-    is_ours = found == nonce and type(verdict) is str and type(said) is str
-    return (verdict, said) if is_ours else None
-
-
-@contextmanager
-def ending_on_signals() -> Iterator[None]:
-    """Clean up within this block when the process is asked to end, as after Ctrl-C."""
-
-    def end(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def runner(course: Path, limits: Limits, image: str = "") -> Iterator[Runner]:
-    """Run answers within this block, in a temporary folder that is removed at the end.
+def container(image: str, folder: Path, memory_gb: float) -> list[str]:
+    """Return the command that runs answers in a new container, which ends with its stdin.
 
     Args:
-        course: Folder of the course's notebooks.
-        limits: Limits of each answer.
-        image: The course's image for a container, or "".
+        image: The course's image. It isn't downloaded.
+        folder: Folder with the learner's files, which the container only reads.
+        memory_gb: Memory limit of an answer in GB.
 
     Raises:
-        UserError: If answers can't be run.
+        UserError: If this isn't the name of an image, or there is no program for containers.
     """
-    container = Container(image) if image else None
-    with ending_on_signals(), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
-        made = Runner(course, Path(home), limits, container)
-        made.work = Path(home)
-        isolation.hide()
-        try:
-            made.start()
-            if container:  # each learner gets a new one
-                made.stop()
-            yield made
-        finally:
-            made.stop()
-            isolation.hide(False)
+    if image.startswith("-"):
+        raise UserError(f"--container is {image!r}; the name of an image expected")
+    engine = next(filter(shutil.which, ENGINES), None)
+    if engine is None:
+        raise UserError("--container needs docker or podman; neither is on the PATH")
+    memory = f"{int((memory_gb + PYTORCH_GB + TEMPORARY_GB) * 1e9)}b"
+    limits = ["--memory", memory, "--memory-swap", memory, "--pids-limit", str(PROCESSES)]
+    rights = ["--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", "1000:1000"]
+    files = ["--read-only", "--volume", f"{folder}:{INSIDE}:ro,Z"]
+    # PyTorch loads the libraries that it compiles from there.
+    files += ["--tmpfs", f"/tmp:rw,exec,nosuid,nodev,mode=1777,size={TEMPORARY_GB}g"]
+    run = [engine, "run", "--rm", "--interactive", "--pull", "never", "--network", "none"]
+    run += [*rights, *files, *limits, "--env", "HOME=/tmp", "--workdir", "/tmp"]
+    return [*run, "--entrypoint", "python", image, "-Ps", "-c", RELAY]
+
+
+def relay() -> None:
+    """Run the jobs on stdin in a container, where a process of its own runs the answers."""
+    home = Path.home()
+    shutil.copytree(INSIDE, home / "work", symlinks=True)
+    with runner(home, Limits()) as local:
+        local.start()
+        print(json.dumps(__version__), flush=True)
+        for text in sys.stdin:
+            job = json.loads(text)
+            local.limits = Limits(job["seconds"], job["memory_gb"])
+            print(OPEN, end="", flush=True)
+            found = local.verdict(job, home / "work", Path(job["below"]))
+            print(json.dumps([found, True]), flush=True)

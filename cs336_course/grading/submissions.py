@@ -1,7 +1,5 @@
 """Find and read what a class has handed in, which nobody has checked before."""
 
-import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from shutil import copyfile
@@ -10,8 +8,7 @@ from cs336_course.one_file import cell_slice
 from cs336_lib.config import UserError
 
 NOTEBOOK_BYTES = 100 * 2**20
-
-FOLDER_BYTES, FILES = 200 * 10**6, 10_000  # of a learner, without notebooks
+FOLDER_BYTES = 200 * 10**6  # of a learner, without notebooks
 
 
 def learners(folder: Path) -> list[Path]:
@@ -91,47 +88,23 @@ def read(path: Path) -> list[tuple[str, str]]:
 def copy_files(folder: Path, to: Path) -> list[str]:
     """Copy a learner's files other than notebooks, and return the names of those left out.
 
-    A file is left out if it can't be read, or if more than `FOLDER_BYTES` or `FILES` would be
+    What isn't a plain file is left out, and so is a file if more than `FOLDER_BYTES` would be
     copied. The holes of sparse files count.
     """
-    left, files, left_out = FOLDER_BYTES, FILES, []
-    to.mkdir()
-    to.chmod(0o755)  # another account reads it in a container
-    for root, folders, names in os.walk(folder):
-        here = to / Path(root).relative_to(folder)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        links = [name for name in folders if Path(root, name).is_symlink()]
-        for name in sorted({*folders, *names}):
-            path = Path(root, name)
-            if name.startswith(".") or path.suffix == ".ipynb":
+    left, left_out = FOLDER_BYTES, []
+    to.mkdir(mode=0o755)  # another account reads it in a container
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if path.suffix == ".ipynb" or any(part.startswith(".") for part in name.parts):
+            continue
+        try:
+            if path.is_dir() and not path.is_symlink():
+                (to / name).mkdir()
                 continue
-            try:
-                status = path.lstat()
-                size = status.st_size if stat.S_ISREG(status.st_mode) else 0
-                if size > left or files == 0:
-                    raise UserError("too large")
-                copy_one(path, here / name, status.st_mode)
-                left, files = left - size, files - 1
-            except (OSError, UserError):
-                left_out.append(str(path.relative_to(folder)))
-        folders[:] = [name for name in folders if name not in links and (here / name).is_dir()]
+            if path.is_symlink() or not path.is_file() or path.stat().st_size > left:
+                raise UserError("not a plain file, or too large")
+            copyfile(path, to / name)
+            left -= path.stat().st_size
+        except (OSError, UserError):
+            left_out.append(str(name))
     return left_out
-
-
-def copy_one(path: Path, to: Path, mode: int) -> None:
-    """Copy a file or link, or make a folder.
-
-    Raises:
-        UserError: If it is something else.
-        OSError: If it can't be read or written.
-    """
-    if stat.S_ISLNK(mode):
-        to.symlink_to(path.readlink())
-        return
-    if stat.S_ISDIR(mode):
-        to.mkdir()
-    elif stat.S_ISREG(mode):
-        copyfile(path, to, follow_symlinks=False)
-    else:
-        raise UserError("not a file")
-    to.chmod(0o755 if stat.S_ISDIR(mode) or mode & stat.S_IXUSR else 0o644)

@@ -103,12 +103,12 @@ def data_problem() -> str:
 
 def outdated() -> list[str]:
     """Return the copied notebooks that the package has in another version."""
-    shipped = {path.name: sha256(path) for path in study.originals(study.find_course())}
-    copies = study.read_copies(study.MINE)
+    course = study.find_course()
+    shipped = {f"{study.name_of(path, course)}.ipynb": path for path in study.originals(course)}
     return [
         name.removesuffix(".ipynb")
-        for name, copied in sorted(copies.items())
-        if name in shipped and copied["file"] != shipped[name]
+        for name, copied in sorted(study.read_copies(study.MINE).items())
+        if name in shipped and copied["file"] != sha256(shipped[name])
     ]
 
 

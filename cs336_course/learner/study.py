@@ -14,8 +14,10 @@ import platform
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cache
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from cs336_lib.io import locked, read_json, sha256, write_atomic
 COURSE, MINE = Path("notebooks"), Path("my_notebooks")
 LECTURES = Path("my_lectures")  # a copy for teachers, with outputs and notes
 NOTE = "For the instructor: "  # begins a cell that only teachers need
+STUB = re.compile(r"raise NotImplementedError|[=:,] \.\.\.")  # what an exercise leaves open
 COVER = "cover"  # tag of a cell whose output a learner sees before running it
 CREATE = "here; create it with `cs336 lab`, or `make lab` in a clone"
 # A wheel has the notebooks among its data, the repository beside them.
@@ -55,6 +58,32 @@ LANGUAGE = {
 }
 
 
+# Notebooks of the third edition, and where their exercises are now
+RENAMED: dict[str, list[str]] = {
+    "01b_low_bits": ["side_trips/low_bits"],
+    "02b_stride_costs": ["side_trips/stride_costs"],
+    "04b_memory": ["side_trips/memory"],
+    "05b_loss_and_muon": [
+        "06_training_loop",
+        "07_gpt2_model",
+        "side_trips/recipe_of_today",
+        "side_trips/memory",
+    ],
+    "06b_reproducible_runs": ["side_trips/reproducible_runs"],
+    "06c_bug_hunt": ["side_trips/bug_hunt"],
+    "07a_gpt2_speaks": ["08_gpt2_speaks", "side_trips/inside_a_model"],
+    "07b_model_of_today": ["side_trips/model_of_today"],
+    "08_gpt2_training": ["09_gpt2_training"],
+    "09_gpt2_speed": ["10_gpt2_speed"],
+    "09b_recipe_of_today": ["side_trips/recipe_of_today"],
+    "10_gpt2_scale": ["11_gpt2_scale"],
+    "10b_models_of_today": ["side_trips/what_a_model_costs"],
+    "10c_how_large": ["side_trips/what_a_model_costs"],
+    "10d_thousands_of_gpus": ["side_trips/thousands_of_gpus"],
+    "11_errata": ["side_trips/errata"],
+}
+
+
 @dataclass(frozen=True)
 class Exercise:
     """State of an exercise.
@@ -77,8 +106,26 @@ class Exercise:
 Progress = Mapping[str, Sequence[Exercise]]  # by notebook: "03_einops"
 
 
-def describe(path: Path) -> dict[str, Any]:
-    """Return the exercises of a notebook, and checksums of its file and cells.
+def read_cells(path: Path) -> list[dict[str, Any]]:
+    """Return the cells of a notebook, whose sources are text.
+
+    Raises:
+        UserError: If the file isn't a notebook.
+    """
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        return [{"metadata": {}, **cell, "source": "".join(cell["source"])} for cell in cells]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{path}: not a notebook") from None
+
+
+def marks_of(cell: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the course's marks in the metadata of a cell."""
+    return cell["metadata"].get("cs336", {})
+
+
+def describe(path: Path) -> dict[str, str]:
+    """Return checksums of a notebook's file and cells, with and without the notes for teachers.
 
     Checksums of cells exclude outputs, so a notebook that was run but not edited counts as
     unedited.
@@ -86,24 +133,61 @@ def describe(path: Path) -> dict[str, Any]:
     Raises:
         UserError: If the file isn't a notebook.
     """
-    try:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        sources = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
-        marks = [cell["metadata"].get("cs336", {}) for cell in cells]
-        named = [mark.get("exercise") for mark in marks]
-        asked = {m["prediction"]: [m["answer"], m["topic"]] for m in marks if "prediction" in m}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{path}: not a notebook") from None
+    sources = [(cell["cell_type"], cell["source"]) for cell in read_cells(path)]
+    shown = [each for each in sources if not each[1].startswith(NOTE)]
+    return {"file": sha256(path), "cells": checksum(sources), "shown": checksum(shown)}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a notebook of the course has.
+
+    Attributes:
+        sections: The section that explains each exercise, or "", in the order of the exercises.
+        stubs: The cell of each exercise.
+        parts: Exercises whose answers are parts of the one-file trainer.
+        hints: Exercises that a hint follows.
+        predictions: Right answer and topic of each prediction.
+    """
+
+    sections: Mapping[str, str]
+    stubs: Mapping[str, str]
+    parts: Sequence[str]
+    hints: Sequence[str]
+    predictions: Mapping[str, tuple[str, str]]
+
+
+@cache
+def facts(path: Path, changed: int) -> Facts:
+    """Read what a notebook of the course has. `changed` is the time when the file was changed."""
+    cells = read_cells(path)
+    marks = [marks_of(cell) for cell in cells]
+    at = {mark["exercise"]: i for i, mark in enumerate(marks) if "exercise" in mark}
+    return Facts(
+        {name: section_of(cells[:i]) for name, i in at.items()},
+        {name: cells[i]["source"] for name, i in at.items()},
+        [name for name, i in at.items() if "part" in marks[i]],
+        [
+            name
+            for name, i in at.items()
+            if any("hint" in cell["metadata"].get("tags", []) for cell in cells[i + 1 : i + 2])
+        ],
+        {m["prediction"]: (m["answer"], m["topic"]) for m in marks if "prediction" in m},
+    )
+
+
+def course_of(folder: Path) -> dict[str, Facts]:
+    """Return what each notebook has, by its name, for a learner's folder, or else nothing."""
+    if not is_learners(folder):
+        return {}
     return {
-        "file": sha256(path),
-        "cells": checksum(sources),
-        "shown": checksum([each for each in sources if not each[1].startswith(NOTE)]),
-        "exercises": [name for name in named if name],
-        "parts": [mark["exercise"] for mark in marks if "part" in mark and "exercise" in mark],
-        "predictions": asked,
-        "sections": {n: section_of(cells[:i]) for i, n in enumerate(named) if n},
-        "hints": [n for i, n in enumerate(named) if n and is_hint(cells[i + 1 : i + 2])],
+        name_of(path, SHIPPED): facts(path, path.stat().st_mtime_ns) for path in originals(SHIPPED)
     }
+
+
+def name_of(path: Path, course: Path) -> str:
+    """Return the name of a notebook in a folder, such as "side_trips/low_bits"."""
+    return path.relative_to(course).with_suffix("").as_posix()
 
 
 def checksum(sources: Sequence[tuple[str, str]]) -> str:
@@ -113,13 +197,8 @@ def checksum(sources: Sequence[tuple[str, str]]) -> str:
 
 def section_of(cells: Sequence[Mapping[str, Any]]) -> str:
     """Return the last section heading in the cells, or "" without one."""
-    text = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    text = "\n".join(cell["source"] for cell in cells if cell["cell_type"] == "markdown")
     return next(reversed(re.findall(r"^## (.+)", text, flags=re.MULTILINE)), "")
-
-
-def is_hint(cells: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the first of the cells is a hint."""
-    return any("hint" in cell["metadata"].get("tags", []) for cell in cells[:1])
 
 
 def is_touched(path: Path, copied: Mapping[str, Any]) -> bool:
@@ -149,13 +228,6 @@ def is_learners(folder: Path) -> bool:
     return is_pulled or (folder / COPIES).exists()
 
 
-def contents(folder: Path) -> dict[str, Any]:
-    """Describe the notebooks in a learner's folder by name. It is empty for other folders."""
-    if (folder / COPIES).exists() or not is_learners(folder):
-        return read_copies(folder)
-    return {path.name: describe(path) for path in originals(SHIPPED)}
-
-
 def update(course: Path = COURSE, mine: Path = MINE) -> list[str]:
     """Update the learner's copy of the notebooks.
 
@@ -168,38 +240,69 @@ def update(course: Path = COURSE, mine: Path = MINE) -> list[str]:
     Raises:
         UserError: If `course` has no notebooks, or `mine` can't be written.
     """
-    sources = originals(course)
+    originals(course)
     try:
         mine.mkdir(exist_ok=True)
         with locked(mine / LOCK, timeout=60):
-            return copy_all(sources, mine)
+            return copy_all(course, mine)
     except OSError as error:
         raise UserError(f"{mine}: cannot be written ({error.strerror or error})") from None
 
 
-def copy_all(sources: Sequence[Path], mine: Path) -> list[str]:
+def copy_all(course: Path, mine: Path) -> list[str]:
     """Copy the notebooks and what goes with them, and return what `update` returns."""
-    kept = []
-    copies = read_copies(mine)
-    for source in sources:
-        name, new, old = source.name, describe(source), copies.get(source.name, {})
-        copy = mine / name
-        if copy.exists() and (new["file"] == old.get("file") or is_fresh(copy, source)):
-            copies[name] = new  # the course has no newer version
+    kept, copies = [], read_copies(mine)
+    answers = answers_of(mine, copies)
+    for source in originals(course):
+        name = name_of(source, course)
+        file, copy = f"{name}.ipynb", mine / f"{name}.ipynb"
+        new, old = describe(source), copies.get(file, {})
+        if copy.exists() and (new["file"] == old.get("file") or is_fresh(copy, source, mine)):
+            copies[file] = new  # the course has no newer version
         elif copy.exists() and is_touched(copy, old):
-            kept.append(source.stem)
-            copies[name] = new | dict.fromkeys(("file", "cells", "shown"), "") | old
+            kept.append(name)
+            copies[file] = dict.fromkeys(new, "") | old
         else:
-            replace_whole(copy, as_copy(source, mine))
-            copies[name] = new
-    for style in sources[0].parent.glob("rise.css"):  # RISE looks for it beside the notebook
-        replace_whole(mine / style.name, style.read_bytes())
+            copy.parent.mkdir(exist_ok=True)
+            moved = answers if mine.name != LECTURES.name and not copy.exists() else {}
+            replace_whole(copy, as_copy(source, mine, moved))
+            copies[file] = new
+    for name in RENAMED:  # without work in it, a notebook of another edition is in the way
+        old_copy, record = mine / f"{name}.ipynb", copies.get(f"{name}.ipynb")
+        if record and old_copy.exists() and not is_touched(old_copy, record):
+            old_copy.unlink()
+        copies.pop(f"{name}.ipynb", None)
+    for style in course.rglob("rise.css"):  # RISE looks for it beside the notebook
+        replace_whole(mine / style.relative_to(course), style.read_bytes())
     rules, copied = mine / RULES, copies.get(RULES, {}).get("file")
     if not rules.exists() or sha256(rules) == copied:  # a learner's own rules stay
         replace_whole(rules, OUR_RULES.read_bytes())
         copies[RULES] = {"file": sha256(OUR_RULES)}
     write_copies(mine, copies)
     return kept
+
+
+def answers_of(mine: Path, copies: Mapping[str, Any]) -> dict[str, str]:
+    """Return the cells of the exercises in the notebooks that a learner has edited, by name.
+
+    A stub that wasn't checked isn't an answer, although it may differ from the course's of today.
+    """
+    checked = {row["exercise"] for row in read_rows(mine / VERDICTS, ("exercise",))}
+    found = {}
+    for file in [*copies, *(f"{name}.ipynb" for name in RENAMED)]:
+        path = mine / file
+        if (
+            path.suffix != ".ipynb"
+            or not path.exists()
+            or not is_touched(path, copies.get(file, {}))
+        ):
+            continue
+        with suppress(UserError):
+            for cell in read_cells(path):
+                name, source = marks_of(cell).get("exercise", ""), cell["source"]
+                if name in checked or not STUB.search(source):
+                    found[name] = source
+    return found
 
 
 def reset(name: str, course: Path = COURSE, mine: Path = MINE) -> tuple[Path, Path | None]:
@@ -211,20 +314,21 @@ def reset(name: str, course: Path = COURSE, mine: Path = MINE) -> tuple[Path, Pa
     Raises:
         UserError: If the notebook doesn't exist, or if the notebooks haven't been copied yet.
     """
-    names = [path.stem for path in originals(course)]
-    stem = {stem.partition("_")[0]: stem for stem in names}.get(name, name).removesuffix(".ipynb")
-    if stem not in names:
+    names = {name_of(path, course): path for path in originals(course)}
+    keys = {page.key: page.name for page in PAGES if page.name in names}
+    wanted = keys.get(name, name).removesuffix(".ipynb")
+    if wanted not in names:
         raise UserError(f"no notebook {name!r}; one of {', '.join(names)} expected")
     if not mine.is_dir():
         raise UserError(f"no {mine} {CREATE}")
-    source, copy = course / f"{stem}.ipynb", mine / f"{stem}.ipynb"
-    kept = None
+    source, copy, kept = names[wanted], mine / f"{wanted}.ipynb", None
     with locked(mine / LOCK, timeout=60):
-        if copy.exists() and not is_fresh(copy, source):
-            kept = new_name(mine / f"{stem}_{datetime.now():%Y-%m-%d_%H%M%S}.ipynb")
+        if copy.exists() and not is_fresh(copy, source, mine):
+            kept = new_name(copy.with_stem(f"{copy.stem}_{datetime.now():%Y-%m-%d_%H%M%S}"))
             os.replace(copy, kept)
+        copy.parent.mkdir(exist_ok=True)
         replace_whole(copy, as_copy(source, mine))
-        write_copies(mine, read_copies(mine) | {copy.name: describe(source)})
+        write_copies(mine, read_copies(mine) | {f"{wanted}.ipynb": describe(source)})
     return copy, kept
 
 
@@ -246,23 +350,31 @@ def for_learners(notebook: dict[str, Any]) -> dict[str, Any]:
     return notebook | {"cells": kept}
 
 
-def as_copy(source: Path, folder: Path) -> bytes:
+def as_copy(source: Path, folder: Path, answers: Mapping[str, str] | None = None) -> bytes:
     """Return what a folder gets of a notebook, with the version of this Python in its metadata.
 
     Only `LECTURES` gets the outputs and the notes for teachers.
+
+    Args:
+        source: The notebook.
+        folder: The folder.
+        answers: Cells of exercises that replace the stubs, by the name of the exercise.
     """
     notebook = json.loads(source.read_text(encoding="utf-8"))
     if folder.name != LECTURES.name:
         notebook = for_learners(notebook)
+    for cell in notebook["cells"] if answers else []:
+        name = marks_of(cell).get("exercise")
+        cell["source"] = (answers or {}).get(name, cell["source"])
     notebook["metadata"]["language_info"] = LANGUAGE
     # in the form that Jupyter writes
     text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True)
     return f"{text}\n".encode()
 
 
-def is_fresh(copy: Path, source: Path) -> bool:
-    """Return whether a copy is identical to the notebook of the course."""
-    return copy.read_bytes() in (source.read_bytes(), as_copy(source, copy.parent))
+def is_fresh(copy: Path, source: Path, folder: Path) -> bool:
+    """Return whether a copy in a folder is identical to the notebook of the course."""
+    return copy.read_bytes() in (source.read_bytes(), as_copy(source, folder))
 
 
 def replace_whole(target: Path, content: bytes) -> None:
@@ -326,7 +438,7 @@ def wrong_attempts(folder: Path, name: str) -> int:
 
 def has_hint(folder: Path, name: str) -> bool:
     """Return whether a hint follows the exercise in the learner's copy."""
-    return any(name in copied.get("hints", []) for copied in contents(folder).values())
+    return any(name in page.hints for page in course_of(folder).values())
 
 
 def record_guess(folder: Path, name: str, guess: str) -> None:
@@ -336,11 +448,10 @@ def record_guess(folder: Path, name: str, guess: str) -> None:
 
 
 def append(path: Path, row: Mapping[str, str]) -> None:
-    """Append a row with the current time to a JSON lines file.
+    """Append a row to a JSON lines file.
 
     A full disk may have torn the last line. The row then starts on a line of its own.
     """
-    row = {**row, "at": datetime.now().isoformat(timespec="seconds")}
     try:
         with open(path, "ab+") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
@@ -365,15 +476,11 @@ def progress(folder: Path) -> Progress:
             verdict = WRONG if row["verdict"] == TYPO else row["verdict"]
             latest[name] = Exercise(name, verdict, row["said"], len(cells[name]))
     return {
-        name.removesuffix(".ipynb"): [
-            replace(
-                latest.get(exercise, Exercise(exercise, OPEN)),
-                section=copied.get("sections", {}).get(exercise, ""),
-            )
-            for exercise in copied["exercises"]
+        name: [
+            replace(latest.get(each, Exercise(each, OPEN)), section=section)
+            for each, section in page.sections.items()
         ]
-        for name, copied in sorted(contents(folder).items())
-        if name.endswith(".ipynb")
+        for name, page in course_of(folder).items()
     }
 
 
@@ -382,25 +489,20 @@ def what_next(folder: Path, name: str) -> list[str]:
 
     It is empty if `folder` isn't a learner's copy.
     """
-    found = progress(folder)
-    passed = {e.name for listed in found.values() for e in listed if e.verdict == PASSED} | {name}
-    here = next((names for listed in found.values() if name in (names := names_of(listed))), [])
+    course, rows = course_of(folder), read_rows(folder / VERDICTS, ("exercise", "verdict"))
+    passed = {row["exercise"] for row in rows if row["verdict"] == PASSED} | {name}
+    here = next((page.sections for page in course.values() if name in page.sections), {})
     if not here:
         return []
     left = [each for each in here if each not in passed]
     said = [f"{len(here) - len(left)} of {len(here)} in this notebook"]
     if left:
         said[0] += f", next: {left[0]}"
-    parts = [part for copied in contents(folder).values() for part in copied.get("parts", [])]
+    parts = [part for page in course.values() for part in page.parts]
     if name in parts:
         mine = len(passed.intersection(parts))
         said.append(f"You have written {mine} of {len(parts)} parts of your train_gpt2.py")
     return [f"{each}." for each in said]
-
-
-def names_of(exercises: Sequence[Exercise]) -> list[str]:
-    """Return the names of exercises."""
-    return [exercise.name for exercise in exercises]
 
 
 def read_rows(path: Path, names: Sequence[str]) -> list[dict[str, str]]:
@@ -431,8 +533,8 @@ def intuition(folder: Path) -> str:
     for row in read_rows(folder / GUESSES, ("prediction", "guess")):
         first.setdefault(row["prediction"], row["guess"])
     right: dict[str, list[bool]] = {}
-    for copied in contents(folder).values():
-        for name, (answer, topic) in copied.get("predictions", {}).items():
+    for page in course_of(folder).values():
+        for name, (answer, topic) in page.predictions.items():
             if name in first:
                 right.setdefault(topic, []).append(first[name] == answer)
     lines = [f"    {topic:<22} {sum(hits)} of {len(hits)}" for topic, hits in right.items()]
@@ -458,7 +560,8 @@ def bar_line(name: str, exercises: Sequence[Exercise]) -> str:
     """Format the progress bar of one notebook."""
     done = sum(exercise.verdict == PASSED for exercise in exercises)
     filled = BAR * done // max(1, len(exercises))
-    return f"{name:<22} {'█' * filled}{'░' * (BAR - filled)} {done} of {len(exercises)}"
+    bar = "█" * filled + "░" * (BAR - filled)
+    return f"{name.rpartition('/')[2]:<22} {bar} {done} of {len(exercises)}"
 
 
 def report(found: Progress) -> str:
@@ -503,7 +606,8 @@ def find() -> Path:
 
 
 def update_and_report(course: Path, mine: Path = MINE) -> None:
-    """Update the copy, and print which edited notebooks have a newer version."""
+    """Update the copy, and print which edited notebooks have a newer version or another name."""
+    before = read_copies(mine)
     if kept := update(course, mine):
         command = "make reset NOTEBOOK=" if course == COURSE else "cs336 lab --reset "
         if mine == LECTURES:
@@ -512,6 +616,9 @@ def update_and_report(course: Path, mine: Path = MINE) -> None:
             f"Yours, though the course has newer ones: {', '.join(kept)}. "
             f"`{command}{kept[0]}` takes the new one and keeps your copy."
         )
+    for name, now in RENAMED.items():
+        if f"{name}.ipynb" in before and (mine / f"{name}.ipynb").exists():
+            print(f"{name} is now {', '.join(now)}. Your answers are there, and your file stays.")
 
 
 def reset_and_report(name: str, course: Path, mine: Path = MINE) -> None:

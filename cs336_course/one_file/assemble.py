@@ -18,6 +18,7 @@ from cs336_course.course import SIDE_TRIPS, page_of
 from cs336_course.learner import study
 from cs336_course.one_file import answers, cell_slice
 from cs336_course.one_file.answers import UNTOUCHED
+from cs336_course.one_file.processes import Process
 from cs336_course.one_file.recipes import RECIPES, Recipe
 from cs336_lib.io import write_atomic
 
@@ -132,7 +133,7 @@ def parts(folder: Path | None, until: str = "", recipe: str = "gpt2") -> list[Pa
         UserError: If a file isn't a notebook, or if the recipe has no notebook `until`.
     """
     file, found = RECIPES[recipe], dict[str, Part]()
-    with answers.Process() as process:
+    with answers.checking() as process:
         for number in file.notebooks_until(until):
             book = open_notebook(folder, number)
             for part in read_notebook(book, file, found, process):
@@ -179,7 +180,7 @@ def copy_of(course: Path, place: Path) -> Path | None:
 
 
 def read_notebook(
-    book: Notebook, file: Recipe, found: Mapping[str, Part], process: answers.Process
+    book: Notebook, file: Recipe, found: Mapping[str, Part], process: Process
 ) -> Iterator[Part]:
     """Yield the parts of a notebook, in the order of the course.
 
@@ -219,7 +220,7 @@ def read_notebook(
 
 
 def exercise(
-    book: Notebook, name: str, stub: str, before: str, process: answers.Process
+    book: Notebook, name: str, stub: str, before: str, process: Process
 ) -> tuple[str, str]:
     """Return the learner's code of an exercise and "", or "" and the reason why it isn't used."""
     call = cell_slice.check_call(ast.parse(stub).body[-1])
@@ -233,7 +234,7 @@ def exercise(
     return checked(book, at, call, before, process)
 
 
-def given(book: Notebook, source: str, before: str, process: answers.Process) -> tuple[str, str]:
+def given(book: Notebook, source: str, before: str, process: Process) -> tuple[str, str]:
     """Return the code of a given part and "", or "" and the reason why the learner's isn't used."""
     nodes = ast.parse(source).body
     names = [n.name for n in nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
@@ -245,7 +246,7 @@ def given(book: Notebook, source: str, before: str, process: answers.Process) ->
 
 
 def checked(
-    book: Notebook, at: int | None, call: ast.Call, before: str, process: answers.Process
+    book: Notebook, at: int | None, call: ast.Call, before: str, process: Process
 ) -> tuple[str, str]:
     """Return the code in cell `at` and "" if it is right, or else "" and the reason.
 
@@ -268,7 +269,7 @@ def checked(
     course = cell_slice.Course(book.given, ours, imported, ours.union(dir(builtins)))
     sources = [source for source, _ in book.cells]
     try:
-        code = cell_slice.definitions(sources, at, call, course)
+        code = cell_slice.answer(sources, at, call, course).text(call)
     except LookupError as error:
         return "", f"your cell doesn't define {error}"
     except (SyntaxError, ValueError, RecursionError) as error:
@@ -276,7 +277,7 @@ def checked(
     check = call.func.attr if isinstance(call.func, ast.Attribute) else ""
     arguments = [ast.unparse(argument) for argument in call.args]
     job = {"checks": book.checks, "check": check, "arguments": arguments}
-    missing = process.reason(before=before, code=code, **job)
+    missing = answers.reason(process, before=before, code=code, **job)
     return ("" if missing else code), missing
 
 

@@ -1,15 +1,14 @@
-"""Find an exercise's answer in a learner's notebook, and the earlier code that it needs."""
+"""Find an exercise's answer in a learner's notebook, and the other code that it needs."""
 
 import ast
 import functools
 import json
 import re
 import symtable
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from IPython.core.inputtransformer2 import TransformerManager
 
@@ -42,21 +41,6 @@ class Statement:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The code of an answer.
-
-    Attributes:
-        setup: Statements of other cells that the answer needs, in order.
-        body: Statements of the answer's own cell, without calls of checks.
-        arguments: What the learner passes to the check, or the course's arguments.
-    """
-
-    setup: Sequence[ast.stmt]
-    body: Sequence[ast.stmt]
-    arguments: Sequence[ast.expr]
-
-
-@dataclass(frozen=True)
 class Course:
     """The course's definitions before an exercise.
 
@@ -74,24 +58,84 @@ class Course:
 
 
 @dataclass(frozen=True)
-class Context:
-    """The statements of a notebook around an answer.
+class Slice:
+    """A learner's answer and the statements around it.
 
     Attributes:
-        before: Definitions in the cells above the answer's cell.
+        above: Definitions in the cells above the answer's cell.
         own: Statements of the answer's cell, without calls of checks.
-        after: Definitions in the cells below.
+        below: Definitions in the cells below.
         arguments: What the learner passes to the check, or the course's arguments.
+        known: Names that the course defines.
     """
 
-    before: Sequence[Statement]
+    above: Sequence[Statement]
     own: Sequence[Statement]
-    after: Sequence[Statement]
+    below: Sequence[Statement]
     arguments: Sequence[ast.expr]
+    known: Collection[str]
+
+    @property
+    def setup(self) -> list[ast.stmt]:
+        """Statements of other cells that the answer's whole cell needs, in order."""
+        own = range(len(self.above), len(self.above) + len(self.own))
+        listed = [*self.above, *self.own, *self.below]
+        names = names_in(self.arguments)
+        return [listed[i].node for i in needed(listed, own, names, self.known)]
+
+    def text(self, default: ast.Call) -> str:
+        """Return the text of the answer for a file.
+
+        It has only the statements that define the answer. Checks, magics, prints and other code
+        that tries the answer out are left out. If the learner passes the answer to the check under
+        another name, the text ends with an assignment to the name in the course's call.
+
+        Raises:
+            LookupError: If the notebook doesn't define a name that the course's call uses.
+        """
+        own = [*self.own]
+        for name, argument in zip(default.args, self.arguments, strict=False):
+            if ast.unparse(name) != ast.unparse(argument):
+                line = f"{ast.unparse(name)} = {ast.unparse(argument)}"
+                own += [replace(s, text=f"\n\n\n{line}") for s in statements(line, frozenset())]
+        cells = [[s for s in self.above if STAR not in s.binds], own, self.below]
+        above, own, below = ([s for s in cell if not s.uses & NOTEBOOK_ONLY] for cell in cells)
+        listed = [*above, *own, *below]
+        names, inside = names_in(default.args), range(len(above), len(above) + len(own))
+        indices = needed(listed, range(inside.stop, inside.stop), names, self.known)
+        bound = {name for i in indices for name in listed[i].binds}
+        if lacking := sorted(names - bound):
+            raise LookupError(", ".join(lacking))
+        others = [listed[i].text.strip() for i in indices if i not in inside]
+        answer = "".join(listed[i].text for i in indices if i in inside)
+        return "\n\n\n".join([*others, answer.strip()]).strip()
+
+
+def answer(sources: Sequence[str], at: int, default: ast.Call, course: Course) -> Slice:
+    """Read the answer in cell `at`, and the definitions in the other cells.
+
+    Args:
+        sources: Code of the notebook's cells, in order.
+        at: Index of the answer's cell.
+        default: The course's call of the check.
+        course: Definitions of the course.
+
+    Raises:
+        SyntaxError: If the cell isn't Python.
+    """
+    own = statements(sources[at], frozenset(course.modules))
+    calls = [call for node in ast.parse(plain(sources[at])).body if (call := check_call(node))]
+    same = [call for call in calls if ast.unparse(call.func) == ast.unparse(default.func)]
+    call = same[-1] if same else default
+    arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+    above, below = read(sources[:at], course), read(sources[at + 1 :], course)
+    return Slice(above, own, below, arguments, course.known)
 
 
 def read_code(path: Path) -> list[tuple[str, str]]:
     """Return the source of each code cell of a notebook, and the name of its exercise or "".
+
+    Some platforms remove the metadata of cells.
 
     Raises:
         UserError: If the file isn't a notebook.
@@ -99,7 +143,10 @@ def read_code(path: Path) -> list[tuple[str, str]]:
     """
     try:
         return [
-            ("".join(cell["source"]), str(marks_of(cell).get("exercise", "")))
+            (
+                "".join(cell["source"]),
+                str(cell.get("metadata", {}).get("cs336", {}).get("exercise", "")),
+            )
             for cell in json.loads(path.read_bytes())["cells"]
             if cell["cell_type"] == "code"
         ]
@@ -115,16 +162,11 @@ def is_edited(path: Path, course: Path) -> bool:
         return False
 
 
-def marks_of(cell: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the course's marks in a cell's metadata, which some platforms remove."""
-    return cell.get("metadata", {}).get("cs336", {})
-
-
 def locate(cells: Sequence[tuple[str, str]], name: str, stub: str) -> int | None:
     """Return the index of an exercise's cell, or `None` if the notebook doesn't have it.
 
-    Some platforms remove the metadata of cells, so a cell that calls the check also counts. Among
-    several cells, the last one that differs from the stub is used.
+    A cell without metadata that calls the check also counts. Among several cells, the last one that
+    differs from the stub is used.
     """
     call = re.compile(rf"\bchecks\.{name}\s*\(")
     found = [i for i, (source, mark) in enumerate(cells) if mark == name or call.search(source)]
@@ -162,15 +204,6 @@ def plain(source: str) -> str:
             return ""
     source = re.sub(r"(?m)^%time ", "", source)
     return TransformerManager().transform_cell(source)
-
-
-def parse(source: str) -> list[ast.stmt]:
-    """Parse a cell into top-level statements.
-
-    Raises:
-        SyntaxError: If the cell isn't Python.
-    """
-    return ast.parse(plain(source)).body
 
 
 @functools.lru_cache(maxsize=2000)  # every answer of a notebook reads all its cells
@@ -251,12 +284,8 @@ def describe(node: ast.stmt, modules: Collection[str]) -> Statement:
 
 def loop_names(node: ast.stmt) -> set[str]:
     """Return the names that only comprehensions bind. Python 3.12 lists them in the outer scope."""
-    inside = [
-        name
-        for loop in ast.walk(node)
-        if isinstance(loop, ast.comprehension)
-        for name in ast.walk(loop.target)
-    ]
+    loops = [loop for loop in ast.walk(node) if isinstance(loop, ast.comprehension)]
+    inside = [name for loop in loops for name in ast.walk(loop.target)]
     names = [name for name in ast.walk(node) if isinstance(name, ast.Name)]
     stored = [name for name in names if isinstance(name.ctx, ast.Store)]
     return {n.id for n in stored if n in inside} - {n.id for n in stored if n not in inside}
@@ -300,8 +329,9 @@ def needed(
 ) -> list[int]:
     """Return the indices of the statements that an answer needs, without its own.
 
-    A name is taken from its last definition before the statement that uses it. If there is none and
-    the course doesn't define the name, it is taken from the cells below the answer.
+    A name is taken from its last definition before the statement that uses it, and a function's
+    names also from the last one before the call of the check. If there is none and the course
+    doesn't define the name, it is taken from the cells below the answer.
 
     Args:
         statements: Statements of the notebook, in order.
@@ -312,7 +342,13 @@ def needed(
     end, chosen = body.stop, set(body)
     chosen |= {i for i in range(end) if STAR in statements[i].binds}
     todo = [(name, end) for name in names]
-    todo += [use for i in chosen for use in uses_of(statements[i], i, end)]
+
+    def use(i: int) -> None:
+        todo.extend((name, i) for name in statements[i].uses | statements[i].later)
+        todo.extend((name, end) for name in statements[i].later)
+
+    for i in chosen:
+        use(i)
     while todo:
         name, until = todo.pop()
         found = last(statements[:until], name)
@@ -320,92 +356,11 @@ def needed(
             found = last(statements, name)
         if found is not None and found not in chosen:
             chosen.add(found)
-            todo += uses_of(statements[found], found, end)
+            use(found)
     return sorted(chosen - set(body))
-
-
-def uses_of(statement: Statement, i: int, end: int) -> list[tuple[str, int]]:
-    """Return the names that a statement uses, and the index before which each is defined.
-
-    A function finds its names when it is called, so their last definition counts, too.
-    """
-    return [(name, i) for name in statement.uses | statement.later] + [
-        (name, end) for name in statement.later
-    ]
 
 
 def last(statements: Sequence[Statement], name: str) -> int | None:
     """Return the index of the last statement that binds a name, or `None`."""
     indices = reversed(range(len(statements)))
     return next((i for i in indices if name in statements[i].binds), None)
-
-
-def context(sources: Sequence[str], at: int, default: ast.Call, course: Course) -> Context:
-    """Read the answer in cell `at`, and the definitions in the other cells.
-
-    Args:
-        sources: Code of the notebook's cells.
-        at: Index of the answer's cell.
-        default: The course's call of the check.
-        course: Definitions of the course.
-
-    Raises:
-        SyntaxError: If the cell isn't Python.
-    """
-    own = statements(sources[at], frozenset(course.modules))
-    calls = [call for node in parse(sources[at]) if (call := check_call(node))]
-    same = [call for call in calls if ast.unparse(call.func) == ast.unparse(default.func)]
-    call = same[-1] if same else default
-    arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
-    return Context(read(sources[:at], course), own, read(sources[at + 1 :], course), arguments)
-
-
-def answer(sources: Sequence[str], at: int, default: ast.Call, course: Course) -> Answer:
-    """Return the code of the answer in cell `at`, for a process that runs the whole cell.
-
-    The arguments are those of `context`.
-
-    Raises:
-        SyntaxError: If the cell isn't Python.
-    """
-    found = context(sources, at, default, course)
-    listed = [*found.before, *found.own, *found.after]
-    body = range(len(found.before), len(found.before) + len(found.own))
-    indices = needed(listed, body, names_in(found.arguments), course.known)
-    setup = [listed[i].node for i in indices]
-    return Answer(setup, [statement.node for statement in found.own], found.arguments)
-
-
-def definitions(sources: Sequence[str], at: int, default: ast.Call, course: Course) -> str:
-    """Return the text of the answer in cell `at`, for a file.
-
-    The text has only the statements that define the answer. Checks, magics, prints and other code
-    that tries the answer out are left out. If the learner passes the answer to the check under
-    another name, the text ends with an assignment to the course's name. The arguments are those of
-    `context`.
-
-    Raises:
-        SyntaxError: If the cell isn't Python.
-        LookupError: If the notebook doesn't define a name that the course's call uses.
-    """
-    found = context(sources, at, default, course)
-    own = [*found.own]
-    for name, argument in zip(default.args, found.arguments, strict=False):
-        if ast.unparse(name) != ast.unparse(argument):
-            line = f"{ast.unparse(name)} = {ast.unparse(argument)}"
-            own.append(*statements(line, frozenset()))
-            own[-1] = replace(own[-1], text=f"\n\n\n{line}")
-    before = [s for s in found.before if STAR not in s.binds]
-    above, own, below = (
-        [s for s in listed if not s.uses & NOTEBOOK_ONLY] for listed in (before, own, found.after)
-    )
-    listed = [*above, *own, *below]
-    names, end = names_in(default.args), len(above) + len(own)
-    indices = needed(listed, range(end, end), names, course.known)
-    bound = {name for i in indices for name in listed[i].binds}
-    if lacking := sorted(names - bound):
-        raise LookupError(", ".join(lacking))
-    inside = range(len(above), end)
-    setup = [listed[i].text.strip() for i in indices if i not in inside]
-    answer = "".join(listed[i].text for i in indices if i in inside)
-    return "\n\n\n".join([*setup, answer.strip()]).strip()

@@ -1,5 +1,6 @@
 """The files that `cs336 assemble` can write, with their notebooks, settings and sections."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -25,6 +26,40 @@ from einops import rearrange
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 """
+
+CONFIG = '''
+@dataclass(frozen=True)
+class Config:
+    """The model's shape and the recipe."""
+
+    data: str = "fineweb"  # folder of shards of tokens, which `cs336 prepare` writes
+    out: str = "log"  # folder of the log, the checkpoint and the weights
+    init_from: str = ""  # model.safetensors of an earlier run or of a Hugging Face GPT-2
+    hellaswag: str = ""  # HellaSwag's examples, in JSON lines
+    prompt: str = "Hello, I'm a language model,"  # which evaluations continue ("": a new text)
+    n_layer: int = 12
+    n_head: int = 12
+    n_embd: int = 768
+    block_size: int = 1024
+    vocab_size: int = 50257  # of GPT-2's tokenizer; data in letters bring their own
+    max_steps: int = 19073  # of 524,288 tokens each, so 10 billion in all
+    batch_tokens: int = 524288
+    micro_batch_size: int = 16
+    learning_rate: float = 6e-4
+    min_learning_rate: float = 6e-5
+    warmup_steps: int = 715
+    weight_decay: float = 0.1
+    grad_clip: float = 1.0  # 0 doesn't clip
+    seed: int = 1337
+    eval_every: int = 1000  # steps between evaluations, each of which saves the run
+    eval_tokens: int = 10485760
+    bf16: bool = torch.cuda.is_available()
+    compile: bool = torch.cuda.is_available()
+
+    @property
+    def padded_vocab_size(self) -> int:  # a multiple of 64 is faster on a GPU
+        return -(-self.vocab_size // 64) * 64
+'''
 
 
 @dataclass(frozen=True)
@@ -78,6 +113,13 @@ class Recipe:
         return self.has_others or named or part in self.replaced
 
 
+def with_lines(config: str, **lines: str) -> str:
+    """Return the code of `Config` with other lines for some settings, or without those of ""."""
+    for name, line in lines.items():
+        config = re.sub(rf"(?m)^    {name}: .*\n", line and f"    {line}\n", config)
+    return config
+
+
 GPT2 = Recipe(
     "train_gpt2.py",
     ("07", "08", "09", "10", "11"),
@@ -90,39 +132,7 @@ GPT2 = Recipe(
 The defaults are GPT-2 124M's recipe. The same command resumes a run that was interrupted.
 """
 ''',
-    config='''
-@dataclass(frozen=True)
-class Config:
-    """The model's shape and the recipe."""
-
-    data: str = "fineweb"  # folder of shards of tokens, which `cs336 prepare` writes
-    out: str = "log"  # folder of the log, the checkpoint and the weights
-    init_from: str = ""  # model.safetensors of an earlier run or of a Hugging Face GPT-2
-    hellaswag: str = ""  # HellaSwag's examples, in JSON lines
-    prompt: str = "Hello, I'm a language model,"  # which evaluations continue ("": a new text)
-    n_layer: int = 12
-    n_head: int = 12
-    n_embd: int = 768
-    block_size: int = 1024
-    vocab_size: int = 50257  # of GPT-2's tokenizer; data in letters bring their own
-    max_steps: int = 19073  # of 524,288 tokens each, so 10 billion in all
-    batch_tokens: int = 524288
-    micro_batch_size: int = 16
-    learning_rate: float = 6e-4
-    min_learning_rate: float = 6e-5
-    warmup_steps: int = 715
-    weight_decay: float = 0.1
-    grad_clip: float = 1.0  # 0 doesn't clip
-    seed: int = 1337
-    eval_every: int = 1000  # steps between evaluations, each of which saves the run
-    eval_tokens: int = 10485760
-    bf16: bool = torch.cuda.is_available()
-    compile: bool = torch.cuda.is_available()
-
-    @property
-    def padded_vocab_size(self) -> int:  # a multiple of 64 is faster on a GPU
-        return -(-self.vocab_size // 64) * 64
-''',
+    config=CONFIG,
     outline={
         "Model": (
             "embed",
@@ -158,40 +168,20 @@ TODAY = Recipe(
 The same command resumes a run that was interrupted. Data, evaluation and loop are train_gpt2.py's.
 """
 ''',
-    config='''
-@dataclass(frozen=True)
-class Config:
-    """The model's shape and the recipe."""
-
-    data: str = "fineweb"  # folder of shards of tokens, which `cs336 prepare` writes
-    out: str = "log"  # folder of the log, the checkpoint and the weights
-    init_from: str = ""  # model.safetensors of an earlier run of this file
-    hellaswag: str = ""  # HellaSwag's examples, in JSON lines
-    prompt: str = "Hello, I'm a language model,"  # which evaluations continue ("": a new text)
-    n_layer: int = 12
-    n_head: int = 6
-    n_embd: int = 768
-    block_size: int = 1024
-    vocab_size: int = 50257  # of GPT-2's tokenizer; data in letters bring their own
-    max_steps: int = 3250  # of 524,288 tokens each, so 1.7 billion in all
-    batch_tokens: int = 524288
-    micro_batch_size: int = 16
-    learning_rate: float = 0.025  # of the blocks' matrices, which Muon updates
+    config=with_lines(
+        CONFIG,
+        init_from='init_from: str = ""  # model.safetensors of an earlier run of this file',
+        n_head="n_head: int = 6",
+        max_steps="max_steps: int = 3250  # of 524,288 tokens each, so 1.7 billion in all",
+        learning_rate="""learning_rate: float = 0.025  # of the blocks' matrices, which Muon updates
     wte_scale: float = 12.0  # rate of the token embedding, as a multiple of this
     head_scale: float = 0.16  # rate of the head
-    decay_share: float = 0.7  # share of the steps in which the rate falls to zero
-    weight_decay: float = 0.05  # of the blocks' matrices
-    grad_clip: float = 1.0  # 0 doesn't clip
-    seed: int = 1337
-    eval_every: int = 250  # steps between evaluations, each of which saves the run
-    eval_tokens: int = 10485760
-    bf16: bool = torch.cuda.is_available()
-    compile: bool = torch.cuda.is_available()
-
-    @property
-    def padded_vocab_size(self) -> int:  # a multiple of 64 is faster on a GPU
-        return -(-self.vocab_size // 64) * 64
-''',
+    decay_share: float = 0.7  # share of the steps in which the rate falls to zero""",
+        min_learning_rate="",
+        warmup_steps="",
+        weight_decay="weight_decay: float = 0.05  # of the blocks' matrices",
+        eval_every="eval_every: int = 250  # steps between evaluations, which save the run",
+    ),
     outline={
         "Model": (
             "norm",

@@ -95,17 +95,6 @@ class LiveBytes(TorchDispatchMode):
         return max(self.timeline)
 
 
-def checkpointed_values(layers: int, segments: int, inside: float) -> float:
-    """Return the peak activation memory of a chain of layers with activation checkpointing.
-
-    Each segment saves only its input, and one segment at a time is recomputed. `inside` is the
-    activation memory of one layer. Both `inside` and the result are multiples of the size of a
-    layer input. The result is smallest for sqrt(inside * layers) segments, where it is 2
-    sqrt(inside * layers) (Chen et al. 2016).
-    """
-    return segments + inside * layers / segments
-
-
 def checkpointed_peak(layers: int, segments: int) -> float:
     """Measure the peak of the activations in a step of a stack of small GPT-2 blocks.
 

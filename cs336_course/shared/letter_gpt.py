@@ -31,30 +31,6 @@ def create(seed: int) -> GPT:
     return GPT(GPTConfig(block_size=CONTEXT, vocab_size=size, n_layer=1, n_head=4, n_embd=96))
 
 
-def spelled(ids: Int[Tensor, " letters"]) -> str:
-    """Return letter numbers as text."""
-    return tokenizer.CharTokenizer(corpus.shakespeare()).decode(ids.tolist())
-
-
-@torch.random.fork_rng(devices=[])
-@torch.no_grad()
-def untrained_logits(x: Int[Tensor, "rows context"], std: float) -> Tensor:
-    """Return the logits of a model whose matrices have random weights of this std."""
-    model, generator = create(seed=0), Generator().manual_seed(0)
-    for p in model.parameters():
-        if p.dim() == 2:
-            nn.init.normal_(p, std=std, generator=generator)
-    return model(x)
-
-
-def split_parameters(model: GPT) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Return the matrices inside the blocks, and all other parameters."""
-    inside, others = [], []
-    for name, p in model.named_parameters():
-        (inside if ".h." in name and p.dim() == 2 else others).append(p)
-    return inside, others
-
-
 def batch(
     generator: Generator, rows: int = 16
 ) -> tuple[Int[Tensor, "rows context"], Int[Tensor, "rows context"]]:

@@ -1,14 +1,11 @@
 """Toy models, and loss surfaces in two dimensions for comparing optimizers."""
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-
-from cs336_course.shared import short_optimizers
 
 
 class Linear(nn.Module):
@@ -144,73 +141,4 @@ def steps_until(losses: Float[Tensor, "points ..."], level: float) -> Float[Tens
     return torch.where(last < len(losses), last.float(), math.inf)
 
 
-# Rules with settings that suit 200 steps on a surface of two weights.
-RULES: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "SGD": short_optimizers.SGD,
-    "Momentum": short_optimizers.Momentum,
-    "AdaGrad": short_optimizers.AdaGrad,
-    "RMSProp": partial(short_optimizers.RMSProp, alpha=0.9),
-    "Adam": partial(short_optimizers.Adam, betas=(0.9, 0.99)),
-    "AdamW": partial(short_optimizers.AdamW, betas=(0.9, 0.99), weight_decay=0.05),
-}
-# Each surface with its start, and the loss at which a path counts as down.
-CASES: dict[str, tuple[Surface, tuple[float, float], float | None]] = {
-    "ravine": (ravine, (-4.0, 1.5), 0.01),
-    "saddle": (saddle, (1.5, 0.002), -0.2),
-    "noisy bowl": (bowl, (-1.7, 1.4), None),
-}
-
-
 RATES = 2 ** (torch.arange(-36, 15) / 4)  # from 0.002 to 11
-
-
-def compare(
-    steps: int = 200,
-) -> tuple[dict[str, dict[str, Tensor]], dict[tuple[str, str], Float[Tensor, " starts"]]]:
-    """Run every rule on every surface from three starts, at the rule's best learning rate.
-
-    AdamW gets Adam's rate, since its decay pulls towards two of the minima.
-
-    Returns:
-        The path of each rule from the first start, by surface. The scores of the three starts, by
-        surface and rule: the number of steps until the loss stays low, or in the noisy bowl the
-        mean distance from the minimum in the second half of the run.
-    """
-    generator = torch.Generator().manual_seed(0)
-    jitter = 1 + 0.1 * torch.randn(3, 2, generator=generator)  # moves the second and third start
-    jitter[0] = 1
-    noise = torch.randn(steps, 3, 2, generator=generator)
-    paths: dict[str, dict[str, Tensor]] = {case: {} for case in CASES}
-    best = {}
-    for case, (surface, start, level) in CASES.items():
-        starts = torch.tensor(start) * jitter
-        for rule, maker in RULES.items():
-            noises = noise if level is None else None
-            found = swept_descent(surface, starts, maker, RATES, steps, noises)
-            if level is None:
-                score = found[steps // 2 :].norm(dim=-1).mean(0).nan_to_num(math.inf)
-            else:
-                score = steps_until(surface(found), level)
-            if rule != "AdamW":
-                row = score.mean(1).argmin()
-            best[case, rule], paths[case][rule] = score[row], found[:, row, 0]
-    return paths, best
-
-
-def steps_on_quadratic(
-    curvatures: Sequence[float], lr: float, momentum: float = 0.0, tolerance: float = 0.01
-) -> int:
-    """Return the number of steps after which every coordinate stays within the tolerance.
-
-    The loss is half the sum of curvature times square, and each coordinate starts at 1.
-    """
-    curvature = torch.tensor(curvatures, dtype=torch.float64)
-    point = torch.ones_like(curvature)
-    velocity, last, step = torch.zeros_like(point), 0, 0
-    while step < 2 * last + 100:  # long enough to see whether it comes back
-        step += 1
-        velocity = momentum * velocity + curvature * point
-        point = point - lr * velocity
-        if point.abs().max() > tolerance:
-            last = step
-    return last + 1

@@ -101,12 +101,6 @@ def exact(x: Tensor) -> Tensor:
     return x
 
 
-def stochastic_bf16(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """Round fp32 to one of the two neighbors in bf16, the nearer one with more probability."""
-    noise = torch.randint(0, 2**16, x.shape, dtype=torch.int32)
-    return ((x.contiguous().view(torch.int32) + noise) & ~0xFFFF).view(torch.float32)
-
-
 def valley(
     compute: Rounding = exact, store: Rounding = exact, steps: int = 3000
 ) -> Float[Tensor, "steps_plus_one 2"]:

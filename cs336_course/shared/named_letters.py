@@ -16,7 +16,8 @@ def named_letters(names: Sequence[str], why: Callable[[str, str], Record]) -> Ob
 
     Args:
         names: What may be given.
-        why: Returns what to tell a learner about a wrong name, from the letter and the name.
+        why: Returns what to tell a learner about a wrong name, from the letter and the name, and
+            nothing about the right one.
     """
 
     def observe(answer: Any, case: Case) -> Record:
@@ -29,7 +30,8 @@ def named_letters(names: Sequence[str], why: Callable[[str, str], Record]) -> Ob
         record: Record = {"form": True, "answered": given is not ..., "known": name in names}
         if not all(record.values()):
             return record
-        return record | {"name": name} | why(case.what, name)
+        said = why(case.what, name)  # the record doesn't have the right name, which a card may show
+        return record | {"right": not said} | said
 
     return observe
 

@@ -9,7 +9,6 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from cs336_lib.config import UserError
@@ -96,11 +95,6 @@ class FloatFormat:
         return math.ldexp(1.0, self.min_exponent)
 
     @property
-    def tiny(self) -> float:
-        """Alias of `smallest_normal`, as in `torch.finfo`."""
-        return self.smallest_normal
-
-    @property
     def smallest_subnormal(self) -> float:
         """The smallest positive value. `torch.finfo` has no such property."""
         return math.ldexp(1.0, self.min_exponent - self.mantissa_bits)
@@ -156,12 +150,11 @@ class FloatFormat:
             value = math.ldexp(significand, exponent - self.bias - self.mantissa_bits)
         return -value if sign else value
 
-    def encode(self, value: float, *, saturate: bool = False) -> int:
+    def encode(self, value: float) -> int:
         """Return the code of the value nearest to `value`, with ties to even.
 
         A value that is too large overflows to infinity, or to NaN if the format has no infinity. If
-        `saturate` is true, or if the format has neither infinity nor NaN, the result is the code of
-        the largest finite value.
+        it has neither, the result is the code of the largest finite value.
 
         Raises:
             UserError: If the value is NaN and the format has no NaN.
@@ -182,7 +175,7 @@ class FloatFormat:
             code = (exponent - self.min_exponent << m) + steps - (not self.has_subnormals)
             code = max(code, 0)
         if code > self.max_code:
-            if saturate or self.specials == "none":
+            if self.specials == "none":
                 code = self.max_code
             elif self.specials == "ieee":
                 code = self.max_code + 1
@@ -198,18 +191,6 @@ class FloatFormat:
         For a subnormal, the result is the exponent of the smallest normal value.
         """
         return max(math.frexp(value)[1] - 1, self.min_exponent) if value else self.min_exponent
-
-    def nearest(self, values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Round each value to the nearest value of a signed format, in fp64.
-
-        Ties are rounded to even. Values outside the range, including infinity, are clamped to the
-        largest value, and NaN is preserved. The course uses this method for formats that torch
-        can't compute with. The result is on the CPU.
-        """
-        x = values.detach().to("cpu").double()
-        exponent = (torch.frexp(x).exponent - 1).clamp(min=self.min_exponent)
-        gap = torch.ldexp(torch.ones_like(x), exponent - self.mantissa_bits)
-        return ((x / gap).round() * gap).clamp(-self.max, self.max)
 
     def gap(self, value: float) -> float:
         """Return the distance from |value| to the next larger value of the format."""

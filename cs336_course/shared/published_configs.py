@@ -7,8 +7,6 @@ from cs336_lib.io import read_json
 
 Config = dict[str, Any]
 
-IN_LLAMA = 'config["hidden_size"] // config["num_attention_heads"]'  # the width of Llama's heads
-
 
 def published(name: str) -> Config:
     """Return the config of a published model."""

@@ -1,19 +1,18 @@
 """Inspect the storage of a tensor and the strides of its views."""
 
-import io
-import math
-import random
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-Shape = tuple[int, ...]
+from cs336_course.engine import Case, function
+from cs336_course.engine.observe import Observer
+from cs336_course.engine.records import Record
 
 
 class Run(NamedTuple):
@@ -54,17 +53,6 @@ def slots(x: Tensor) -> Int[Tensor, "..."]:
     return numbers
 
 
-def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of a row-major tensor, which are products of the sizes to the right."""
-    return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
-
-
-def is_row_major(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Return whether a tensor is contiguous. Strides of dimensions with size 1 are ignored."""
-    expected = zip(shape, stride, row_major_strides(shape), strict=True)
-    return 0 in shape or all(size == 1 or have == want for size, have, want in expected)
-
-
 def merge_dimensions(shape: Sequence[int], stride: Sequence[int]) -> list[Run]:
     """Merge adjacent dimensions whose elements are equally spaced in the storage.
 
@@ -80,48 +68,6 @@ def merge_dimensions(shape: Sequence[int], stride: Sequence[int]) -> list[Run]:
         else:
             runs.insert(0, Run(size, step))
     return runs
-
-
-def torch_views(shape: Shape, stride: Shape, new_shape: Shape) -> bool:
-    """Return whether `view(new_shape)` works in PyTorch for a tensor with this shape and stride."""
-    length = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
-    try:
-        torch.zeros(length).as_strided(shape, stride).view(new_shape)
-    except RuntimeError:
-        return False
-    return True
-
-
-def view_cases(count: int = 200) -> list[tuple[Shape, Shape, Shape]]:
-    """Return test cases of (shape, stride, new_shape). Every call returns the same cases.
-
-    Some cases are chosen by hand, and the rest are generated from a fixed seed.
-    """
-    cases: list[tuple[Shape, Shape, Shape]] = [
-        ((2, 3), (3, 1), (7,)),
-        ((6,), (1,), (3,)),
-        ((4, 6), (6, 1), (4, 3)),
-        ((2, 3), (3, 1), (3, 2)),
-        ((3, 2), (1, 3), (6,)),
-        ((3, 2), (1, 3), (3, 2, 1)),
-        ((4, 4), (6, 1), (4, 2, 2)),
-        ((4, 4), (6, 1), (16,)),
-        ((2, 3, 2), (12, 4, 2), (6, 2)),
-        ((2, 1, 3), (3, 7, 1), (6,)),
-        ((5, 4), (0, 1), (5, 2, 2)),
-    ]
-    draw = random.Random(0)
-    while len(cases) < count:
-        full = torch.empty([draw.choice((1, 2, 3, 4)) for _ in range(3)], device="meta")
-        view = full.permute(draw.sample(range(3), 3))[..., :: draw.choice((1, 2))]
-        repeats = [draw.choice((1, 1, 2, 3)) if size == 1 else size for size in view.shape]
-        view = view.expand(repeats)  # an expanded dimension of size 1 has stride 0
-        sizes = [size for size in view.shape for size in ((2, size // 2) if size == 4 else (size,))]
-        draw.shuffle(sizes)
-        cut = draw.randrange(1, len(sizes) + 1)
-        new_shape = (math.prod(sizes[:cut]), *sizes[cut:])
-        cases.append((tuple(view.shape), view.stride(), new_shape))
-    return cases
 
 
 def allocated_bytes(work: Callable[[], object]) -> int:
@@ -143,13 +89,6 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def saved_bytes(x: Tensor) -> int:
-    """Return the size of the file that torch.save writes."""
-    file = io.BytesIO()
-    torch.save(x, file)
-    return file.tell()
-
-
 def error_of(work: Callable[[], object]) -> str:
     """Return the message of the error that `work()` raises, wrapped for a slide."""
     try:
@@ -165,3 +104,24 @@ def outcome(line: Callable[[Tensor], Tensor], y: Tensor) -> str:
         return f"runs, and copies {allocated_bytes(lambda: line(y))} bytes"
     except RuntimeError as error:
         return f"raises a {type(error).__name__}"
+
+
+def observe_views(name: str) -> Observer:
+    """Return the observer of a function whose results are views of the input `name`."""
+    observe = function(grad=name)
+
+    def observe_memory(answer: Callable[..., Any], case: Case) -> Record:
+        record = observe(answer, case)
+        x = case.inputs[name]
+        result = answer(*case.inputs.values())
+        results = result if isinstance(result, tuple | list) else [result]
+        record["memory"] = [shares_memory(view, x) for view in results if isinstance(view, Tensor)]
+        return record
+
+    return observe_memory
+
+
+def shares_memory(view: Tensor, x: Tensor) -> bool:
+    """Return whether `view` begins in the memory of `x`, even if NumPy made it."""
+    storage = x.untyped_storage()
+    return 0 <= view.data_ptr() - storage.data_ptr() < storage.nbytes()

@@ -1,16 +1,25 @@
 """Interactive widgets for the notebooks."""
 
-from cs336_course.widgets.bill import model_bill
-from cs336_course.widgets.budget import training_budget
-from cs336_course.widgets.einsum import einsum_steps
-from cs336_course.widgets.layout import strides
-from cs336_course.widgets.letters import attention_and_sampling
-from cs336_course.widgets.number import float_bits
-from cs336_course.widgets.pattern import einops_pattern
-from cs336_course.widgets.price import first_bill
-from cs336_course.widgets.race import optimizer_race
+from cs336_course.widgets.bill import ModelBill
+from cs336_course.widgets.budget import TrainingBudget
+from cs336_course.widgets.einsum import EinsumSteps
+from cs336_course.widgets.layout import Strides
+from cs336_course.widgets.letters import AttentionAndSampling
+from cs336_course.widgets.number import FloatBits
+from cs336_course.widgets.pattern import EinopsPattern
+from cs336_course.widgets.price import FirstBill
+from cs336_course.widgets.race import OptimizerRace
 from cs336_course.widgets.writing import writer
 
+attention_and_sampling = AttentionAndSampling
+einops_pattern = EinopsPattern
+einsum_steps = EinsumSteps
+first_bill = FirstBill
+float_bits = FloatBits
+model_bill = ModelBill
+optimizer_race = OptimizerRace
+strides = Strides
+training_budget = TrainingBudget
 __all__ = [
     "attention_and_sampling",
     "einops_pattern",

@@ -6,7 +6,17 @@ from matplotlib.figure import Figure
 
 from cs336_course.drawing import bills as plots
 from cs336_course.widgets.budget import PRICES, TOKENS, money
-from cs336_course.widgets.widget import Explorer, Values, View, choice, slider, table, tag
+from cs336_course.widgets.widget import (
+    Explorer,
+    Values,
+    View,
+    choice,
+    slider,
+    swatch,
+    table,
+    tag,
+    track,
+)
 from cs336_lib import accounting
 from cs336_lib.bill import memory, models, traffic
 from cs336_lib.bill.memory import Recompute
@@ -14,8 +24,8 @@ from cs336_lib.bill.simulate import Cluster, Step, Workload, simulate
 from cs336_lib.bill.text import training_length
 from cs336_lib.bill.traffic import Layout, Schedule
 from cs336_lib.config import UserError
+from cs336_lib.formatting import digits, duration, gigabytes, short
 from cs336_lib.system.datasheets import DATASHEET, LINKS
-from cs336_lib.text import digits, duration, gigabytes, short
 
 MODELS = {published.title: published for published in models.models().values()}
 CLUSTERS = {  # device, link inside of a machine, link between machines
@@ -63,6 +73,19 @@ PRESETS = {
     },
 }
 RECOMPUTE: dict[str, Recompute] = {"nothing": "none", "attention": "selective", "all": "full"}
+START = {
+    "model": "Llama 3.1 405B",
+    "tokens": "15T",
+    "cluster": "H100, InfiniBand NDR",
+    "devices": "16,384",
+    "tensor": "8",
+    "pipeline": "16",
+    "schedule": "interleaved",
+    "sharded": SHARDING[2],
+    "batch": "2,048",
+    "recompute": "nothing",
+    "price": "$2",
+}
 
 
 @dataclass(frozen=True)
@@ -126,14 +149,17 @@ def bill(work: Workload, cluster: Cluster, tokens: float, price: float) -> Bill:
 
 
 class ModelBill(Explorer):
-    """Explorer of the bill of a model.
+    """Explore the bill of a published model.
+
+    By default, Llama 3.1 405B trains on 15T tokens with 16,384 H100s, in the layout of its paper.
+    `values` overrides the initial values of controls, as in `model_bill(model="DeepSeek-V3")`.
 
     It has the controls `model`, `tokens`, `cluster`, `devices`, `tensor`, `pipeline`, `schedule`,
     `sharded`, `batch`, `recompute` and `price`. Bars have the class `.cs336-track`, and a device's
     memory has the class `.cs336-limit`.
     """
 
-    def __init__(self, values: Values):
+    def __init__(self, **values: str):
         controls = [
             choice("model", "model", list(MODELS)),
             slider("tokens", "tokens", list(TOKENS)),
@@ -147,7 +173,9 @@ class ModelBill(Explorer):
             choice("recompute", "recomputed", list(RECOMPUTE)),
             slider("price", "per device-hour", list(PRICES)),
         ]
-        super().__init__("model-bill", "The bill of a model", controls, values, PRESETS)
+        super().__init__(
+            "model-bill", "The bill of a model", controls, {**START, **values}, PRESETS
+        )
 
     def bill(self, values: Values) -> Bill:
         """Work out the bill from the values of the controls."""
@@ -234,52 +262,22 @@ def experts_split(n_expert: int, replicas: int) -> int:
     return max(fits) if n_expert else 1
 
 
-def bar(name: str, parts: dict[str, float], unit: str, limit: float | None = None) -> str:
+def bar(name: str, parts: dict[str, float], unit: str, limit: float = 0.0) -> str:
     """Return an HTML bar of the parts with a legend, and a stroke at the limit."""
     total = sum(parts.values())
-    scale = 100 / max(total, limit or 0)
     colours = dict(zip(parts, plots.FILLS, strict=False))
-    pieces = "".join(
-        tag("span", style=f"width: {scale * size:.2f}%; background: {colours[kind]}", title=kind)
-        for kind, size in parts.items()
-        if size
-    )
-    if limit:
-        pieces += tag("span", class_="cs336-limit", style=f"left: {scale * limit:.2f}%")
+
+    def told(size: float) -> str:
+        return gigabytes(size) if unit == "B" else digits(size) + " s"
+
     legend = " ".join(
-        tag(
-            "span",
-            tag("span", class_="cs336-swatch", style=f"background: {colours[kind]}")
-            + f"{kind} {gigabytes(size) if unit == 'B' else digits(size) + ' s'}",
-        )
+        tag("span", swatch(colours[kind], f"{kind} {told(size)}"))
         for kind, size in parts.items()
         if size > 0.002 * total
     )
-    words = f"{name}, {gigabytes(total) if unit == 'B' else digits(total) + ' s'}"
+    words = f"{name}, {told(total)}"
     return (
         tag("div", tag("strong", words))
-        + tag("div", pieces, class_="cs336-track", role="img", aria_label=words)
+        + track(parts, colours, limit, words)
         + tag("div", legend, class_="cs336-row")
     )
-
-
-def model_bill(**values: str) -> Explorer:
-    """Explore the bill of a published model.
-
-    By default, Llama 3.1 405B trains on 15T tokens with 16,384 H100s, in the layout of its paper.
-    `values` overrides the initial values of controls, as in `model_bill(model="DeepSeek-V3")`.
-    """
-    start = {
-        "model": "Llama 3.1 405B",
-        "tokens": "15T",
-        "cluster": "H100, InfiniBand NDR",
-        "devices": "16,384",
-        "tensor": "8",
-        "pipeline": "16",
-        "schedule": "interleaved",
-        "sharded": SHARDING[2],
-        "batch": "2,048",
-        "recompute": "nothing",
-        "price": "$2",
-    }
-    return ModelBill({**start, **values})

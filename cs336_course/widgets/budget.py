@@ -5,10 +5,20 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from cs336_course.drawing import accounting as plots
-from cs336_course.widgets.widget import Explorer, Values, View, choice, slider, table, tag
+from cs336_course.widgets.widget import (
+    Explorer,
+    Values,
+    View,
+    choice,
+    slider,
+    swatch,
+    table,
+    tag,
+    track,
+)
 from cs336_lib import accounting
+from cs336_lib.formatting import digits, duration, gigabytes, short
 from cs336_lib.system.hardware import DATASHEET
-from cs336_lib.text import digits, duration, gigabytes, short
 
 PARAMETERS = {
     short(n): n
@@ -49,6 +59,19 @@ HARDWARE = {sheet.name: key for key, sheet in DATASHEET.items()}
 def money(dollars: float) -> str:
     """Format an amount of dollars, such as $12,530 or $7.074M."""
     return f"${dollars:,.0f}" if dollars < 1e6 else f"${short(dollars)}"
+
+
+START = {
+    "parameters": "70B",
+    "tokens": "15T",
+    "hardware": DATASHEET["h100"].name,
+    "devices": "1,024",
+    "mfu": "50 %",
+    "price": "$2",
+    "optimizer": "adamw",
+    "precision": "mixed",
+    "sharded": SHARDING[0],
+}
 
 
 @dataclass(frozen=True)
@@ -119,14 +142,17 @@ def budget(
 
 
 class TrainingBudget(Explorer):
-    """Explorer of training cost.
+    """Explore the cost of a training run.
+
+    By default, the run has 70B parameters, 15T tokens and 1024 H100s. `values` overrides the
+    initial values of controls, as in `training_budget(mfu="40 %")`.
 
     It has the controls `parameters`, `tokens`, `devices`, `hardware`, `mfu`, `optimizer`,
     `precision`, `sharded` and `price`. The bars have the class `.cs336-track`, and the device's
     memory has the class `.cs336-limit`.
     """
 
-    def __init__(self, values: Values):
+    def __init__(self, **values: str):
         controls = [
             slider("parameters", "parameters", list(PARAMETERS)),
             slider("tokens", "tokens", list(TOKENS)),
@@ -142,7 +168,9 @@ class TrainingBudget(Explorer):
             ),
             choice("sharded", "sharded", SHARDING),
         ]
-        super().__init__("training-budget", "Training budget", controls, values, PRESETS)
+        super().__init__(
+            "training-budget", "Training budget", controls, {**START, **values}, PRESETS
+        )
 
     def budget(self, values: Values) -> Budget:
         """Compute the budget from the values of the controls."""
@@ -178,26 +206,13 @@ class TrainingBudget(Explorer):
             ("device-hours", short(hours)),
             ("cost", money(found.dollars)),
         ]
-        scale = 100 / max(found.total, found.memory)
         colours = dict(zip(found.bytes, plots.FILLS, strict=False))
-        pieces = "".join(
-            tag(
-                "span", style=f"width: {scale * size:.2f}%; background: {colours[kind]}", title=kind
-            )
-            for kind, size in found.bytes.items()
-            if size
-        )
-        limit = tag("span", class_="cs336-limit", style=f"left: {scale * found.memory:.2f}%")
-        swatch = {
-            kind: tag("span", class_="cs336-swatch", style=f"background: {colour}") + kind
-            for kind, colour in colours.items()
-        }
-        kinds = [(swatch[kind], gigabytes(size)) for kind, size in found.bytes.items()]
+        kinds = [(swatch(colours[kind], kind), gigabytes(n)) for kind, n in found.bytes.items()]
         kinds.append(("in all", gigabytes(found.total)))
         note = "Each device's memory; the stroke is what it has. Activations come on top."
         return View(
             self.sentence(values),
-            tag("div", pieces + limit, class_="cs336-track", role="img", aria_label="memory")
+            track(found.bytes, colours, found.memory, "memory")
             + tag("div", note, class_="cs336-faint")
             + tag("div", table(facts) + table(kinds), class_="cs336-row", style="gap: 6px 50px"),
         )
@@ -212,23 +227,3 @@ class TrainingBudget(Explorer):
         )
         drawn.set_figheight(3.2)
         return drawn
-
-
-def training_budget(**values: str) -> Explorer:
-    """Explore the cost of a training run.
-
-    By default, the run has 70B parameters, 15T tokens and 1024 H100s. `values` overrides the
-    initial values of controls, as in `training_budget(mfu="40 %")`.
-    """
-    start = {
-        "parameters": "70B",
-        "tokens": "15T",
-        "hardware": DATASHEET["h100"].name,
-        "devices": "1,024",
-        "mfu": "50 %",
-        "price": "$2",
-        "optimizer": "adamw",
-        "precision": "mixed",
-        "sharded": SHARDING[0],
-    }
-    return TrainingBudget({**start, **values})

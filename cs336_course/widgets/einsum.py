@@ -12,7 +12,17 @@ from torch import Tensor
 
 from cs336_course.drawing import shapes as plots
 from cs336_course.drawing.shapes import IN, OUT, WHITE, Panel
-from cs336_course.widgets.widget import Explorer, Values, View, cells, choice, slider, tag
+from cs336_course.widgets.widget import (
+    Explorer,
+    Values,
+    View,
+    button,
+    cells,
+    choice,
+    chosen_cell,
+    slider,
+    tag,
+)
 
 SIZES = {"i": 2, "j": 2, "k": 3}
 PATTERNS = (
@@ -104,14 +114,14 @@ def place(name: str, index: Sequence[int]) -> str:
 
 
 class EinsumSteps(Explorer):
-    """Explorer of the steps of an einsum.
+    """Step through an einsum, and see which cells are multiplied and where they add up.
 
     It has the controls `pattern` and `step`, and the buttons `step back`, `step on` and
     `result [i, j]`, which goes to the step that completes the cell. Current cells have the class
     `.cs336-chosen`.
     """
 
-    def __init__(self, pattern: str, step: int):
+    def __init__(self, pattern: str = "i k, k j -> i j", step: int = 9):
         controls = [
             choice("pattern", "pattern", PATTERNS),
             slider("step", "step", [str(number) for number in range(MOST_STEPS + 1)]),
@@ -139,14 +149,7 @@ class EinsumSteps(Explorer):
                 f"step {count} of {total}, {at}: {place('result', now.last.out)} = {sums} = {value}"
             )
         moves = "".join(
-            tag(
-                "button",
-                words,
-                aria_label=f"step {words}",
-                data_key=words,
-                data_name="step",
-                data_value=min(max(0, count + change), total),
-            )
+            button(words, f"step {words}", "step", min(max(0, count + change), total))
             for words, change in (("back", -1), ("on", 1))
         )
         panels = [
@@ -170,7 +173,7 @@ class EinsumSteps(Explorer):
                 return tag(
                     "div",
                     f"{tensor[index]:.0f}",
-                    class_="cs336-cell" + (" cs336-chosen" if chosen else ""),
+                    class_=chosen_cell(chosen),
                     style=f"background: {to_hex(face)}",
                 )
 
@@ -180,15 +183,13 @@ class EinsumSteps(Explorer):
         def output(index: Index) -> str:
             chosen = now.last is not None and now.last.out == index
             words = f"{now.result[index]:.0f}" if index in now.terms else "·"
-            return tag(
-                "button",
+            return button(
                 words,
-                class_="cs336-cell" + (" cs336-chosen" if chosen else ""),
+                f"result [{', '.join(map(str, index))}]",
+                "step",
+                ends[index],
+                class_=chosen_cell(chosen),
                 style=f"background: {to_hex(plots.face_of(OUT if chosen else WHITE))}",
-                aria_label=f"result [{', '.join(map(str, index))}]",
-                data_key=f"result {index}",
-                data_name="step",
-                data_value=ends[index],
             )
 
         return [*found, cells(now.result.shape, output, "result", sides(pattern).out)]
@@ -209,8 +210,3 @@ def panels_of(pattern: str, now: Moment) -> list[Panel]:
     names = [" ".join(axes) or "scalar" for axes in sides(pattern)]
     titles = ("left", "right", "result")
     return [Panel(*panel) for panel in zip(titles, now[:3], names, marked, strict=True)]
-
-
-def einsum_steps(pattern: str = "i k, k j -> i j", step: int = 9) -> Explorer:
-    """Step through an einsum, and see which cells are multiplied and where they add up."""
-    return EinsumSteps(pattern, step)

@@ -10,7 +10,18 @@ from torch import Tensor
 
 from cs336_course.drawing import storage as plots
 from cs336_course.shared import strided_storage
-from cs336_course.widgets.widget import Explorer, Values, View, cells, code, table, tag, text
+from cs336_course.widgets.widget import (
+    Explorer,
+    Values,
+    View,
+    button,
+    cells,
+    chosen_cell,
+    code,
+    table,
+    tag,
+    text,
+)
 from cs336_lib.config import UserError
 
 MOST_ELEMENTS, MOST_DIMS = 48, 3
@@ -88,14 +99,14 @@ def slot_formula(view: Tensor, index: Sequence[int]) -> str:
 
 
 class Strides(Explorer):
-    """Explorer of strides.
+    """Slice, transpose and view a tensor, and see where each element is stored.
 
     It has the control `expression` and the buttons `element [i, j]`, `append .T` (and others) and
     `start again`. Slots have the class `.cs336-slot`, and the selected slot has the class
     `.cs336-chosen`.
     """
 
-    def __init__(self, shape: Sequence[int], expression: str):
+    def __init__(self, shape: Sequence[int] = (3, 4), expression: str = "x.T"):
         self.base = numbers(shape)
         values = {"expression": expression, "element": ""}
         title = f"Strides: x = (10 * torch.arange({self.base.numel()}.)).view{tuple(shape)}"
@@ -121,28 +132,24 @@ class Strides(Explorer):
 
         def element(index: tuple[int, ...]) -> str:
             where = words_of(index)
-            return tag(
-                "button",
+            slot = strided_storage.slot(index, shown.stride(), shown.storage_offset())
+            return button(
                 f"{shown[index].item():g}",
-                class_="cs336-cell" + (" cs336-chosen" if index == chosen else ""),
-                style=self.paint(
-                    strided_storage.slot(index, shown.stride(), shown.storage_offset()), flat
-                ),
-                aria_label=f"element [{where.replace(',', ', ')}]",
-                data_key=f"element {where}",
-                data_name="element",
-                data_value=where,
+                f"element [{where.replace(',', ', ')}]",
+                "element",
+                where,
+                class_=chosen_cell(index == chosen),
+                style=self.paint(slot, flat),
                 data_hover="",
             )
 
         slots = []
         for number, value in enumerate(flat.tolist()):
-            marks = "cs336-cell cs336-slot" + (" cs336-chosen" if number == place else "")
             unseen = number not in seen
             box = tag(
                 "div",
                 f"{value:g}",
-                class_=marks + (" cs336-unseen" if unseen else ""),
+                class_=f"{chosen_cell(number == place)} cs336-slot" + " cs336-unseen" * unseen,
                 style=None if unseen else self.paint(number, flat),
             )
             slots.append(tag("div", box + tag("div", str(number), class_="cs336-faint")))
@@ -156,14 +163,7 @@ class Strides(Explorer):
         ]
         appended = [(f"append {step}", values["expression"] + step, step) for step in STEPS]
         buttons = "".join(
-            tag(
-                "button",
-                code(shown_as),
-                aria_label=name,
-                data_key=name,
-                data_name="expression",
-                data_value=expression,
-            )
+            button(code(shown_as), name, "expression", expression)
             for name, expression, shown_as in [*appended, ("start again", "x", "x")]
         )
         grid = cells(shown.shape, element, "elements")
@@ -191,8 +191,3 @@ class Strides(Explorer):
             return plots.memory_layout(flat, slots, title)
         rows = slots.reshape(-1, shown.size(-1) if shown.dim() else 1)
         return plots.view_gallery(flat, {values["expression"]: rows}, title)
-
-
-def strides(shape: Sequence[int] = (3, 4), expression: str = "x.T") -> Explorer:
-    """Slice, transpose and view a tensor, and see where each element is stored."""
-    return Strides(shape, expression)

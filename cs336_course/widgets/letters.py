@@ -80,14 +80,16 @@ def picture(weights: Float[Tensor, "query key"]) -> str:
 
 
 class AttentionAndSampling(Explorer):
-    """Explorer of attention and sampling.
+    """Type a text, and see what each head looks at, and what the sampling settings do.
 
     It has the controls `text`, `layer`, `temperature`, `top_k` and `top_p`, and the buttons `head
     N` (aria-pressed). The large map has the class `.cs336-map`, and the bars have the class
     `.cs336-next`.
     """
 
-    def __init__(self, model: GPT, tokenizer: Tokenizer, words: str, layer: int):
+    def __init__(
+        self, model: GPT, tokenizer: Tokenizer, words: str = "to be, or not to be", layer: int = 0
+    ):
         self.model, self.tokenizer = model, tokenizer
         self.known: dict[str, tuple[Tensor, Tensor, list[str]]] = {}  # the last text read
         controls = [
@@ -200,10 +202,3 @@ class AttentionAndSampling(Explorer):
         right.legend()
         label(right, f"After {values['text']!r}", "next token", "probability")
         return drawn
-
-
-def attention_and_sampling(
-    model: GPT, tokenizer: Tokenizer, words: str = "to be, or not to be", layer: int = 0
-) -> Explorer:
-    """Type a text, and see the attention of each head and the effect of the sampling settings."""
-    return AttentionAndSampling(model, tokenizer, words, layer)

@@ -7,20 +7,31 @@ from matplotlib.figure import Figure
 from cs336_course.drawing import dtypes as plots
 from cs336_course.shared import number_formats
 from cs336_course.shared.number_formats import FloatFormat
-from cs336_course.widgets.widget import Explorer, Values, View, choice, code, table, tag, text
+from cs336_course.widgets.widget import (
+    Explorer,
+    Values,
+    View,
+    button,
+    choice,
+    code,
+    swatch,
+    table,
+    tag,
+    text,
+)
 from cs336_lib.config import UserError
 
 FORMATS = {
     number.name: number
     for number in (
-        *(
-            number_formats.FP64,
-            number_formats.FP32,
-            number_formats.TF32,
-            number_formats.FP16,
-            number_formats.BF16,
-        ),
-        *(number_formats.E4M3, number_formats.E5M2, number_formats.E2M1),
+        number_formats.FP64,
+        number_formats.FP32,
+        number_formats.TF32,
+        number_formats.FP16,
+        number_formats.BF16,
+        number_formats.E4M3,
+        number_formats.E5M2,
+        number_formats.E2M1,
     )
 }
 MOST_BITS = 36  # characters of a bit pattern in the table; fp32 with its two spaces has 34
@@ -90,12 +101,13 @@ def rounded(number: FloatFormat, value: float) -> tuple[str, str, str]:
 
 
 class FloatBits(Explorer):
-    """Explorer with buttons `bit N` and controls `number` and `format`.
+    """Flip the bits of a float, and see its value and how each format rounds it.
 
-    The button of a set bit is aria-pressed.
+    It has buttons `bit N` and controls `number` and `format`. The button of a set bit is
+    aria-pressed.
     """
 
-    def __init__(self, value: float, number: str):
+    def __init__(self, value: float = 0.1, number: str = "fp32"):
         controls = [text("number", "number"), choice("format", "format", list(FORMATS))]
         values = {"number": repr(value), "format": number, "code": ""}
         super().__init__("float-bits", "Float bits", controls, values, PRESETS)
@@ -118,10 +130,7 @@ class FloatBits(Explorer):
                 (number.sign_bits, number.exponent_bits, number.mantissa_bits), FIELDS, strict=True
             )
         ]
-        keys = " ".join(
-            tag("span", tag("span", class_="cs336-swatch", style=f"background: {colour}") + name)
-            for name, colour in zip(names, COLOURS, strict=True)
-        )
+        keys = " ".join(tag("span", key) for key in map(swatch, COLOURS, names))
         style = f"grid-template-columns: repeat({min(32, number.bits)}, auto)"
         grid = tag("div", "".join(boxes), class_="cs336-cells", style=style)
         head = ("format", "bits", "stores", "relative error")
@@ -137,24 +146,17 @@ class FloatBits(Explorer):
         """Draw one bit as a button that flips it."""
         field, place = field_of(number, bit)
         on = pattern >> bit & 1
-        return tag(
-            "button",
+        return button(
             str(on),
+            f"bit {bit}: {FIELDS[field]} bit {place}",
+            "code",
+            pattern ^ 1 << bit,
             class_="cs336-cell",
             style=f"background: {COLOURS[field]}",
             aria_pressed="true" if on else "false",
-            aria_label=f"bit {bit}: {FIELDS[field]} bit {place}",
-            data_key=f"bit {bit}",
-            data_name="code",
-            data_value=pattern ^ 1 << bit,
         )
 
     def figure(self, values: Values) -> Figure:
         """Draw the number's bits in all formats at the same scale."""
         formats = [number for number in FORMATS.values() if number is not number_formats.FP64]
         return plots.stored_value(formats, read(values["number"]))
-
-
-def float_bits(value: float = 0.1, number: str = "fp32") -> Explorer:
-    """Flip the bits of a float, and see its value and how each format rounds it."""
-    return FloatBits(value, number)

@@ -18,7 +18,17 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from cs336_course.drawing import shapes as plots
-from cs336_course.widgets.widget import Explorer, Values, View, cells, choice, tag, text
+from cs336_course.widgets.widget import (
+    Explorer,
+    Values,
+    View,
+    button,
+    cells,
+    choice,
+    chosen_cell,
+    tag,
+    text,
+)
 from cs336_lib.config import UserError
 
 MOST_ELEMENTS, MOST_AXES = 64, 4
@@ -129,13 +139,19 @@ def colours(moved: Moved) -> tuple[Tensor, Tensor]:
 
 
 class EinopsPattern(Explorer):
-    """Explorer of einops patterns.
+    """Type a pattern, and see where it moves the elements of a tensor.
 
     It has the controls `operation`, `pattern`, `shape` and `sizes`, and the buttons `before [i, j]`
     and `after [i, j]`. The selected element and its counterparts have the class `.cs336-chosen`.
     """
 
-    def __init__(self, operation: str, pattern: str, shape: str, sizes: str):
+    def __init__(
+        self,
+        pattern: str = "seq (head dim) -> head seq dim",
+        shape: str = "3 8",
+        sizes: str = "head=2",
+        operation: str = "rearrange",
+    ):
         controls = [
             choice("operation", "operation", list(OPERATIONS)),
             text("pattern", "pattern"),
@@ -188,15 +204,13 @@ class EinopsPattern(Explorer):
 
         def cell(index: tuple[int, ...]) -> str:
             number = int(order[index])
-            return tag(
-                "button",
+            return button(
                 plots.text_of(tensor[index].item()),
-                class_="cs336-cell" + (" cs336-chosen" if number in marked else ""),
+                f"{side} [{', '.join(map(str, index))}]",
+                "chosen",
+                f"{side} {number}",
+                class_=chosen_cell(number in marked),
                 style=f"background: {to_hex(plots.face_of(int(group[index])))}",
-                aria_label=f"{side} [{', '.join(map(str, index))}]",
-                data_key=f"{side} {number}",
-                data_name="chosen",
-                data_value=f"{side} {number}",
                 data_hover="",
             )
 
@@ -212,13 +226,3 @@ class EinopsPattern(Explorer):
             words = " ".join(re.sub(r"\s+", ",", name) for name in axis_names(names, tensor.dim()))
             panels.append(plots.Panel(title, tensor, words or "scalar", group))
         return plots.grids(*panels)
-
-
-def einops_pattern(
-    pattern: str = "seq (head dim) -> head seq dim",
-    shape: str = "3 8",
-    sizes: str = "head=2",
-    operation: str = "rearrange",
-) -> Explorer:
-    """Type a pattern, and see where it moves the elements of a tensor."""
-    return EinopsPattern(operation, pattern, shape, sizes)

@@ -8,10 +8,8 @@ then the card says whether the guess was right. `cs336 check` compares the answe
 first guess.
 """
 
-import asyncio
 import html
 import json
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import ascii_uppercase
@@ -21,12 +19,12 @@ import matplotlib.pyplot as plt
 from IPython.core.getipython import get_ipython
 from matplotlib.figure import Figure
 
+from cs336_course.course import SIDE_TRIPS
 from cs336_course.learner import study
-from cs336_course.widgets.widget import Explorer, Values, View, choice, code, tag
+from cs336_course.widgets.widget import Explorer, Values, View, choice, tag
 
-MINE, HANDS, LIVE = "my guess", "count hands", "live votes"
+MINE, HANDS = "my guess", "count hands"
 MARKS = {"": "", "✓": "(right)", "✗": "(not this time)"}
-SYMBOLS = {r"\infty": "∞", r"\sqrt{d}": "√d", "$": ""}  # phones show no formulas
 
 
 @dataclass(frozen=True)
@@ -34,12 +32,10 @@ class Asked:
     """What a notebook says about a prediction.
 
     Attributes:
-        question: The question, as in the text before the options.
         answer: The right option.
         why: Maps a wrong option to a sentence on why it looks right.
     """
 
-    question: str = ""
     answer: str = ""
     why: dict[str, str] = field(default_factory=dict)
 
@@ -47,8 +43,7 @@ class Asked:
 class Prediction(Explorer):
     """Buttons for the options of a prediction.
 
-    The buttons record the guess of one reader, or count raised hands in a classroom. With live
-    votes, the audience also votes by phone (see `votes`).
+    The buttons record the guess of one reader, or count raised hands in a classroom.
 
     Args:
         name: Name of the prediction, as in the cell's metadata.
@@ -57,14 +52,12 @@ class Prediction(Explorer):
 
     def __init__(self, name: str, options: tuple[str, ...]):
         self.name, self.options = name, options
-        self.poll = None
         self.asked: Asked | None = (
             None  # what the notebook says, since a cell after this one has run
         )
         none = ",".join("0" * len(options))
-        values = {"mode": MINE, "pick": "", "guess": "", "hands": none, "votes": none}
-        values |= {"address": "", "open": ""}
-        mode = choice("mode", "mode", [MINE, HANDS, LIVE]) | {"folded": "For a classroom"}
+        values = {"mode": MINE, "pick": "", "guess": "", "hands": none}
+        mode = choice("mode", "mode", [MINE, HANDS]) | {"folded": "For a classroom"}
         super().__init__("prediction", "Your prediction", [mode], values)
         if shell := get_ipython():
             shell.events.register("post_run_cell", self.wait)
@@ -84,15 +77,6 @@ class Prediction(Explorer):
     def settle(self, values: dict[str, str], changed: set[str]) -> dict[str, str]:
         """Count a click on an option as the reader's guess or as one raised hand."""
         pick, values = values["pick"], {**values, "pick": ""}
-        if changed == {"mode"} and values["mode"] == LIVE:
-            values["address"] = self.open_poll()
-        elif self.poll and changed == {"open"} and values["open"]:
-            self.open_poll()
-        elif self.poll and changed <= {"mode", "open"}:
-            self.poll.is_open = False
-        if self.poll:
-            values["votes"] = ",".join(map(str, self.poll.counts()))
-            values["open"] = "yes" if self.poll.is_open else ""
         if changed != {"pick"} or pick not in self.options:
             return values
         if values["mode"] == MINE:
@@ -104,31 +88,9 @@ class Prediction(Explorer):
         hands[self.options.index(pick)] += 1
         return {**values, "hands": ",".join(map(str, hands))}
 
-    def open_poll(self) -> str:
-        """Let phones vote, and return the address that they open.
-
-        Raises:
-            UserError: If this machine has no network.
-        """
-        from cs336_course.widgets import votes  # only presenters need a server
-
-        booth = votes.booth()
-        if self.poll is None:
-            kernel = asyncio.get_running_loop()
-
-            def show() -> None:
-                kernel.call_soon_threadsafe(self.answer, {"votes": ""})
-
-            self.poll = votes.Poll(asked(study.here(), self.name).question, self.options, show)
-        booth.open(self.poll)
-        return booth.address
-
     def view(self, values: Values) -> View:
         """Render the options, and the guess or the number of votes."""
         counts = [int(count) for count in values["hands"].split(",")]
-        if values["mode"] == LIVE:
-            votes = map(int, values["votes"].split(","))
-            counts = [hands + count for hands, count in zip(counts, votes, strict=True)]
         rows = []
         for letter, option, count in zip(ascii_uppercase, self.options, counts, strict=False):
             mark = self.mark(option, values)
@@ -149,10 +111,6 @@ class Prediction(Explorer):
             counted = tag("div", bar, class_="cs336-row") if values["mode"] != MINE else ""
             rows.append(tag("div", button + counted, class_="cs336-row"))
         picture = tag("div", "".join(rows), data_arrows=1, data_group="options")
-        if values["mode"] == LIVE and values["address"]:
-            picture = tag("div", picture + invitation(values), class_="cs336-row")
-            state = "Scan the code to vote." if values["open"] else "The vote is closed."
-            return View(f"Votes: {sum(counts)}. {state}", picture)
         if values["mode"] != MINE:
             return View(f"{sum(counts)} hands so far. Click an option for each hand.", picture)
         return View(self.verdict(values["guess"]), picture)
@@ -193,49 +151,24 @@ class Prediction(Explorer):
         return "   ".join(f"{letter} {option}" for letter, option in lettered)
 
 
-def invitation(values: Values) -> str:
-    """Return the QR code, the address, and the button that closes or opens the poll."""
-    from cs336_course.widgets import votes
-
-    action, value = ("Close the vote", "") if values["open"] else ("Open it again", "yes")
-    button = tag("button", action, data_key="open", data_name="open", data_value=value)
-    address = tag("div", code(values["address"]), class_="cs336-address")
-    return tag(
-        "div", votes.qr_code(values["address"]) + address + button, class_="cs336-invitation"
-    )
-
-
 def asked(folder: Path, name: str) -> Asked:
     """Return what the folder's notebooks say about a prediction."""
-    for path in sorted(folder.glob("*.ipynb")):
+    for path in sorted([*folder.glob("*.ipynb"), *folder.glob(f"{SIDE_TRIPS}/*.ipynb")]):
         text = path.read_text(encoding="utf-8")
         if f'"{name}"' not in text:
             continue
-        question = ""
         for cell in json.loads(text)["cells"]:
-            source = "".join(cell["source"])
-            if cell["cell_type"] == "markdown" and "**Predict:**" in source:
-                question = source.split("**Predict:**")[1].split("\n\n")[0]
             about = cell["metadata"].get("cs336", {})
             if about.get("prediction") == name:
-                return Asked(plain(question), about.get("answer", ""), about.get("why", {}))
+                return Asked(about.get("answer", ""), about.get("why", {}))
     return Asked()
-
-
-def plain(question: str) -> str:
-    """Return a question without Markdown, which phones don't show. Code keeps its backticks."""
-    for old, new in SYMBOLS.items():
-        question = question.replace(old, new)
-    question = re.sub(r"\*+(\w[^*]*)\*+", r"\1", " ".join(question.split()))
-    return question[:1].upper() + question[1:]
 
 
 def predict(name: str, *options: str) -> Prediction:
     """Ask for a prediction, with one button for each option.
 
     In a learner's copy of the notebooks, the first guess is recorded for `cs336 check`. In a
-    classroom, switch the mode to "live votes" and let the audience vote by phone, or to "count
-    hands" and click once for each raised hand.
+    classroom, switch the mode to "count hands" and click once for each raised hand.
 
     Args:
         name: Short name, unique in the course, as in the cell's metadata.

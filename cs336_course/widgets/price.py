@@ -11,8 +11,8 @@ from cs336_course.widgets.widget import Explorer, Values, View, choice, slider, 
 from cs336_lib import accounting
 from cs336_lib.bill.models import models
 from cs336_lib.bill.text import training_length
+from cs336_lib.formatting import digits, duration, short
 from cs336_lib.system.hardware import DATASHEET
-from cs336_lib.text import digits, duration, short
 
 KEYS = ("gpt2", "gpt2-large", "gpt2-xl", "llama3-8b", "llama3-70b", "llama3-405b")
 MODELS = {models()[key].title: models()[key].architecture for key in KEYS}
@@ -29,6 +29,14 @@ PRESETS = {  # none sets the share of the peak, which notebook 00 asks about
     "Llama 3.1 405B": {"model": "Llama 3.1 405B", "tokens": "15.6T", "gpus": "16,384"},
 }
 WIDTH, HEIGHT = 640, 104  # of the ruler, in SVG units
+START = {
+    "model": models()["gpt2"].title,
+    "tokens": "10B",
+    "gpu": DATASHEET["h100"].name,
+    "gpus": "8",
+    "share": "100 %",
+    "price": "$3.50",
+}
 
 
 class Cost(NamedTuple):
@@ -52,13 +60,16 @@ def cost(values: Values) -> Cost:
 
 
 class FirstBill(Explorer):
-    """Explorer of a first bill.
+    """Explore what a training run costs.
+
+    By default, GPT-2 124M reads 10B tokens on eight H100s that always run at their peak. `values`
+    overrides the initial values of controls, as in `first_bill(share="41 %")`.
 
     It has the controls `model`, `tokens`, `gpu`, `gpus`, `share` and `price`. The ruler is one
     `svg`, and the run's mark on it has the class `.cs336-run`.
     """
 
-    def __init__(self, values: Values):
+    def __init__(self, **values: str):
         controls = [
             choice("model", "model", list(MODELS)),
             slider("tokens", "tokens", list(TOKENS)),
@@ -67,7 +78,9 @@ class FirstBill(Explorer):
             slider("share", "share of the peak", list(SHARES)),
             slider("price", "per GPU-hour", list(PRICES)),
         ]
-        super().__init__("first-bill", "The bill of a training run", controls, values, PRESETS)
+        super().__init__(
+            "first-bill", "The bill of a training run", controls, {**START, **values}, PRESETS
+        )
 
     def sentence(self, values: Values) -> str:
         """Format the run, its time and its price as one sentence."""
@@ -135,20 +148,3 @@ def drawing(dollars: float, run: str = "") -> str:
     size = {"viewBox": f"0 0 {WIDTH} {HEIGHT}", "width": WIDTH, "height": HEIGHT}
     said = f"{run}{money(dollars)} on a ruler from a coffee to an airliner"
     return tag("svg", "".join(parts), role="img", aria_label=said, **size)
-
-
-def first_bill(**values: str) -> Explorer:
-    """Explore what a training run costs.
-
-    By default, GPT-2 124M reads 10B tokens on eight H100s that always run at their peak. `values`
-    overrides the initial values of controls, as in `first_bill(share="41 %")`.
-    """
-    start = {
-        "model": models()["gpt2"].title,
-        "tokens": "10B",
-        "gpu": DATASHEET["h100"].name,
-        "gpus": "8",
-        "share": "100 %",
-        "price": "$3.50",
-    }
-    return FirstBill({**start, **values})

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from cs336_course.drawing import optimizers as plots
 from cs336_course.drawing.style import figure, label
 from cs336_course.shared import loss_surfaces, short_optimizers
-from cs336_course.widgets.widget import Explorer, Values, View, choice, slider, table, tag
+from cs336_course.widgets.widget import Explorer, Values, View, choice, slider, swatch, table, tag
 
 
 class Course(NamedTuple):
@@ -136,9 +136,14 @@ def drawing(name: str, paths: Mapping[str, Tensor]) -> str:
 
 
 class OptimizerRace(Explorer):
-    """Race with the controls `surface`, `rate`, `momentum` and `steps`, drawn as one `svg`."""
+    """Race SGD, Momentum, AdaGrad, RMSProp and Adam on one surface with one learning rate.
 
-    def __init__(self, surface: str, rate: str, momentum: str, steps: str):
+    It has the controls `surface`, `rate`, `momentum` and `steps`, and is drawn as one `svg`.
+    """
+
+    def __init__(
+        self, surface: str = "ravine", rate: str = "0.03", momentum: str = "0.9", steps: str = "60"
+    ):
         controls = [
             choice("surface", "surface", list(COURSES)),
             slider("rate", "learning rate", RATES),
@@ -160,8 +165,7 @@ class OptimizerRace(Explorer):
         ranking = sorted(ends, key=ends.__getitem__)
         rows = []
         for rule in ranking:
-            swatch = f"background: {plots.look(rule, 0)['color']}"
-            name = tag("span", class_="cs336-swatch", style=swatch) + rule
+            name = swatch(plots.look(rule, 0)["color"], rule)
             rows.append((name, f"{ends[rule]:.2g}" if ends[rule] < 1e6 else "ran away"))
         best = ranking[0]
         said = f"lowest after {values['steps']} steps: {best}, {ends[best]:.2g} above the minimum"
@@ -180,10 +184,3 @@ class OptimizerRace(Explorer):
         label(axes, f"{title}, momentum {values['momentum']}", "weight 1", "weight 2")
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
         return drawn
-
-
-def optimizer_race(
-    surface: str = "ravine", rate: str = "0.03", momentum: str = "0.9", steps: str = "60"
-) -> Explorer:
-    """Race SGD, Momentum, AdaGrad, RMSProp and Adam on one surface with one learning rate."""
-    return OptimizerRace(surface, rate, momentum, steps)

@@ -183,6 +183,35 @@ def table(rows: Sequence[Sequence[str]], head: Sequence[str] = ()) -> str:
     return tag("table", "".join(lines))
 
 
+def button(words: str, key: str, name: str, value: object, **attributes: object) -> str:
+    """Return a button that sets the value of a control. Its key is also what it is called."""
+    given = {"aria_label": key, **attributes}
+    return tag("button", words, data_key=key, data_name=name, data_value=value, **given)
+
+
+def chosen_cell(is_chosen: bool) -> str:
+    """Return the classes of a cell of a grid."""
+    return "cs336-cell" + (" cs336-chosen" if is_chosen else "")
+
+
+def swatch(colour: str, words: str) -> str:
+    """Return words behind a small area of a colour, as in a legend."""
+    return tag("span", class_="cs336-swatch", style=f"background: {colour}") + words
+
+
+def track(parts: Mapping[str, float], colours: Mapping[str, str], limit: float, name: str) -> str:
+    """Return a bar of the parts, with a stroke at the limit if there is one."""
+    scale = 100 / max(sum(parts.values()), limit)
+    pieces = "".join(
+        tag("span", style=f"width: {scale * size:.2f}%; background: {colours[kind]}", title=kind)
+        for kind, size in parts.items()
+        if size
+    )
+    if limit:
+        pieces += tag("span", class_="cs336-limit", style=f"left: {scale * limit:.2f}%")
+    return tag("div", pieces, class_="cs336-track", role="img", aria_label=name)
+
+
 def code(words: str) -> str:
     """Return plain text in a monospaced font, with HTML escaped."""
     return tag("code", html.escape(words))

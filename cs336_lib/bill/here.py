@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from cs336_lib import __version__, accounting, schedule
-from cs336_lib.config import PRESETS, GPTConfig, TrainConfig
+from cs336_lib.config import PRESETS, GPTConfig, TrainConfig, from_json
 from cs336_lib.data.loader import open_data
+from cs336_lib.formatting import digits, duration, gigabytes, table
 from cs336_lib.io import Bar, Log, read_json, write_atomic
 from cs336_lib.model import GPT
 from cs336_lib.sampling import WEIGHTS, store_weights, stream
@@ -66,7 +67,7 @@ def passes(trial: Job) -> Passes:
     """Measure a step with one full micro-batch, and one with three small ones of random tokens."""
     config = trial.config
     size = (2, config.micro_batch_size, config.block_size)
-    x, y = torch.randint(trial.raw_model.config.vocab_size, size, device=trial.place.device)
+    x, y = torch.randint(trial.model.config.vocab_size, size, device=trial.place.device)
     (whole,) = step_parts(trial, x, y, 1)
     few = min(FEW_TOKENS, x.size(1))
     first, later, last = step_parts(trial, x[:1, :few], y[:1, :few], 3)
@@ -92,8 +93,8 @@ def step_parts(trial: Job, x: Tensor, y: Tensor, count: int) -> list[float]:
 
     tokens = count * trial.config.block_size
     config = dataclasses.replace(trial.config, micro_batch_size=1, batch_tokens=tokens)
-    loss, _ = train_step(dataclasses.replace(trial, config=config), batches(), step=0)
-    loss.item()
+    measured = train_step(dataclasses.replace(trial, config=config), batches(), step=0)
+    measured["train_loss"].item()
     stamp()
     return [after - before for before, after in itertools.pairwise(stamps)]
 
@@ -385,4 +386,87 @@ def this_machine(device: torch.device) -> Machine:
         cache_file(device),
         lambda stored: Machine(**{**stored, "rows": [Prediction(**row) for row in stored["rows"]]}),
         lambda: measure(device),
+    )
+
+
+# Tables of `cs336 estimate --here`
+
+
+def sampling_choice(sampling: dict[str, float]) -> str:
+    """Format the fastest data type of the weights, and the times of all types."""
+    best = min(sampling, key=sampling.__getitem__)
+    times = ", ".join(f"{name} {1000 * seconds:.1f}" for name, seconds in sampling.items())
+    note = "" if best == "fp32" else "; fewer bits may change the text"
+    return f"{best} to sample (--weights {best}): {times} ms a token{note}"
+
+
+def cells(row: Prediction) -> list[str]:
+    """Format the prediction for a run as the cells of a table."""
+    start, memory = [row.name, row.precision], gigabytes(row.memory)
+    if row.seconds is None:
+        return [*start, "too large", "", memory, ""]
+    is_short = row.seconds < 10
+    step = f"{digits(1000 * row.seconds)} ms" if is_short else f"{digits(row.seconds)} s"
+    rate = f"{row.tokens / row.seconds:,.0f}"
+    return [*start, step, rate, memory, duration(row.steps * row.seconds)]
+
+
+def matmul_table(machine: Machine) -> list[str]:
+    """Format the speed of GPT-2's matmuls in GFLOP/s."""
+    header = ["GFLOP/s of matmuls, 1,024 tokens", "forward", "input grad", "weight grad"]
+    rows = [
+        [f"  {precision}  {shape}", *(f"{rate / 1e9:,.0f}" for rate in rates)]
+        for precision, shapes in machine.matmuls.items()
+        for shape, rates in shapes.items()
+    ]
+    return table([header, *rows])
+
+
+def choices(machine: Machine) -> list[str]:
+    """Format the fastest precision, number of threads and data type of the weights."""
+    trained = next(row.precision for row in machine.rows if row.name == "gpt2-124m")
+    return [
+        f"precision  {trained} to train GPT-2 124M (--precision {trained})",
+        f"threads    {machine.threads} of {torch.get_num_threads()} "
+        f"(OMP_NUM_THREADS={machine.threads})",
+        f"weights    {sampling_choice(machine.sampling)}",
+    ]
+
+
+def report(config: str = "") -> str:
+    """Measure this machine, predict the training steps of every preset, and format the result.
+
+    Args:
+        config: JSON file with fields of `TrainConfig`, such as the config.json of a run. This run
+            is predicted too.
+
+    Raises:
+        OSError: If the config can't be read.
+        UserError: If the config is invalid.
+    """
+    device = hardware.select_device()
+    own: dict[str, Any] = {config: read_json(Path(config))} if config else {}
+    configs = {name: from_json(TrainConfig, content, name) for name, content in own.items()}
+    machine = this_machine(device)
+    rows = list(machine.rows)
+    for name, chosen in configs.items():
+        rows.append(predict(name, chosen, precisions_of(chosen, device), device))
+    peaks = (f"{name} {peak / 1e9:,.0f} GFLOP/s" for name, peak in machine.peaks.items() if peak)
+    header = ["run", "precision", "step", "tokens/s", "memory", "all steps"]
+    total = hardware.memory(device)
+    return "\n".join(
+        [
+            f"{hardware.cpu_model()}; {hardware.device_name(device)}; torch {torch.__version__}",
+            f"peak       {', '.join(peaks) or 'unknown'}",
+            f"memory     {gigabytes(total) if total else 'unknown'}, "
+            f"read at {machine.bandwidth / 1e9:.1f} GB/s",
+            "",
+            *matmul_table(machine),
+            "",
+            *choices(machine),
+            "",
+            *table([header, *map(cells, rows)]),
+            "",
+            "All steps take this long without validation and checkpoints.",
+        ]
     )

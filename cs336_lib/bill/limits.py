@@ -14,7 +14,6 @@ from cs336_lib.bill.simulate import (
     computing_pass,
     data_seconds,
     hiding_seconds,
-    layer_passes,
 )
 
 
@@ -48,22 +47,3 @@ def tensor_limit(work: Workload, cluster: Cluster) -> float:
     residual = traffic.LOW * tokens * work.architecture.n_embd
     sums = 4 * residual / cluster.bandwidth(work.layout.tp)  # times (t - 1) / t
     return 1 + hides / sums
-
-
-def expert_limit(work: Workload, cluster: Cluster) -> float:
-    """Return the width of the narrowest experts that hide the way to them (as DualPipe does).
-
-    A token and expert send 2 d numbers of 2 bytes, there and back, and compute 6 d w FLOPs in three
-    matrices of width w. They hide if 4 d / B <= 6 d w / F, so w is at least 2 F / (3 B). Both grow
-    with the tokens, which cancel. Attention and shared experts make room for narrower ones.
-    """
-
-    def computes(width: int) -> float:
-        a = replace(work.architecture, expert_width=width)
-        found = layer_passes(replace(work, architecture=a), cluster)
-        return sum(found.forward) + sum(found.backward) - travels
-
-    found = layer_passes(work, cluster)
-    travels = found.forward.expert + found.backward.expert
-    nothing = computes(0)
-    return max(0.0, (travels - nothing) / (computes(1) - nothing))

@@ -5,7 +5,7 @@ from typing import Any
 
 from cs336_lib.accounting import require_choice
 from cs336_lib.bill.memory import Recompute
-from cs336_lib.config import Simulate
+from cs336_lib.config import SimulateConfig
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ STACKS = {
 }
 
 
-def filled(wanted: Simulate) -> Simulate:
+def filled(wanted: SimulateConfig) -> SimulateConfig:
     """Return the flags of a simulation, with the settings of its stack where no flag is given.
 
     Raises:
@@ -100,7 +100,7 @@ def filled(wanted: Simulate) -> Simulate:
     return replace(wanted, **missing, stack=None)
 
 
-def settings(wanted: Simulate) -> dict[str, Any]:
+def settings(wanted: SimulateConfig) -> dict[str, Any]:
     """Return the fields of a `simulate.Workload` that the flags of a simulation set."""
     return {
         "fused_attention": wanted.attention != "eager",

@@ -26,9 +26,9 @@ from cs336_lib.bill.simulate import (
     sweep,
 )
 from cs336_lib.bill.traffic import Layout
-from cs336_lib.config import Estimate, Simulate, UserError
+from cs336_lib.config import EstimateConfig, SimulateConfig, UserError
+from cs336_lib.formatting import digits, duration, gigabytes, short, table
 from cs336_lib.system.datasheets import DATASHEET, Device
-from cs336_lib.text import digits, duration, gigabytes, short, table
 
 MAX_VALUE = 1e24  # larger inputs could overflow
 MIN_MFU = 1e-6
@@ -70,7 +70,7 @@ def estimate(**options: Any) -> str:
     """Estimate the training time and the largest model that fits, and show the arithmetic.
 
     Args:
-        **options: Fields of `config.Estimate`.
+        **options: Fields of `config.EstimateConfig`.
 
     Raises:
         UserError: If a value is out of range or a name is unknown.
@@ -78,7 +78,7 @@ def estimate(**options: Any) -> str:
     Example:
         print(estimate(params=70e9, tokens=15e12, gpus=1024))
     """
-    wanted = Estimate(**options)
+    wanted = EstimateConfig(**options)
     device = find_device(wanted.hardware)
     check_estimate(wanted, device)
     found = chosen(wanted, wanted.seq)
@@ -90,7 +90,7 @@ def estimate(**options: Any) -> str:
     return text + memory_table(found, wanted, wanted.memory or device.memory)
 
 
-def check_estimate(wanted: Estimate, device: Device) -> None:
+def check_estimate(wanted: EstimateConfig, device: Device) -> None:
     """Raise `UserError` unless the options are in range and go together."""
     for name in ("params", "tokens", "gpus", "memory"):
         value = getattr(wanted, name)
@@ -118,7 +118,7 @@ def check_estimate(wanted: Estimate, device: Device) -> None:
                 raise UserError(f"{name} is {value}, and it needs a model; name one with --model")
 
 
-def model_table(found: Published, wanted: Estimate) -> str:
+def model_table(found: Published, wanted: EstimateConfig) -> str:
     """Format the parameters, FLOPs and cache of a model."""
     a = found.architecture
     seq = training_length(a, wanted.seq)
@@ -139,7 +139,7 @@ per token
 """
 
 
-def training_work(found: Published | None, wanted: Estimate) -> tuple[str, float, str]:
+def training_work(found: Published | None, wanted: EstimateConfig) -> tuple[str, float, str]:
     """Return what is trained, its FLOPs per token, and how they come about.
 
     Raises:
@@ -155,7 +155,9 @@ def training_work(found: Published | None, wanted: Estimate) -> tuple[str, float
     return f"{short(n)} parameters", accounting.six_n_d(n, 1), f"6 x {digits(n)} parameters"
 
 
-def time_table(found: Published | None, wanted: Estimate, tokens: float, device: Device) -> str:
+def time_table(
+    found: Published | None, wanted: EstimateConfig, tokens: float, device: Device
+) -> str:
     """Format the training time and its calculation."""
     gpus, mfu, peak = wanted.gpus, wanted.mfu, device.peak_flops[wanted.dtype]
     name, per_token, derivation = training_work(found, wanted)
@@ -186,7 +188,7 @@ def in_hours(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def memory_table(found: Published | None, wanted: Estimate, memory: float) -> str:
+def memory_table(found: Published | None, wanted: EstimateConfig, memory: float) -> str:
     """Format the largest model that fits into `memory` bytes per GPU.
 
     If a model or its number of parameters is given, also show whether that model fits.
@@ -218,7 +220,7 @@ weight + {digits(per.state)} state{copies} = {digits(per.total)} per parameter
     return text
 
 
-def peak_lines(a: Architecture, wanted: Estimate, memory: float) -> str:
+def peak_lines(a: Architecture, wanted: EstimateConfig, memory: float) -> str:
     """Format the least memory of a training step: one sequence, and each block computed again."""
     seq = training_length(a, wanted.seq)
     kinds = peak(
@@ -257,7 +259,7 @@ def simulation(**options: Any) -> str:
     """Simulate a training step, or list the fastest layouts without `tp` or `pp`.
 
     Args:
-        **options: Fields of `config.Simulate`.
+        **options: Fields of `config.SimulateConfig`.
 
     Raises:
         UserError: If a value is out of range, a name is unknown, or a layout doesn't fit.
@@ -265,7 +267,7 @@ def simulation(**options: Any) -> str:
     Example:
         print(simulation(model="llama3-70b", gpus=256, tp=8, pp=1, batch=512))
     """
-    wanted = stacks.filled(Simulate(**options))
+    wanted = stacks.filled(SimulateConfig(**options))
     check_simulate(wanted)
     found = chosen(wanted, wanted.seq)
     if found is None:
@@ -283,7 +285,7 @@ def simulation(**options: Any) -> str:
     return step_table(found.title, work, cluster, wanted)
 
 
-def check_simulate(wanted: Simulate) -> None:
+def check_simulate(wanted: SimulateConfig) -> None:
     """Raise `UserError` unless every option is in range."""
     for names, low, numbers in (
         (("gpus", "cp", "ep", "chunks", "micro_batch"), 1, "a number from 1"),
@@ -299,12 +301,12 @@ def check_simulate(wanted: Simulate) -> None:
         raise UserError(f"zero is {wanted.zero}; 0, 1, 2 or 3 expected")
 
 
-def given(wanted: Simulate) -> dict[str, Any]:
+def given(wanted: SimulateConfig) -> dict[str, Any]:
     """Return the fields of `USUAL` that have a flag."""
     return {name: getattr(wanted, name) for name in USUAL if getattr(wanted, name) is not None}
 
 
-def layout_of(wanted: Simulate, a: Architecture, batch: int, seq: int) -> Layout:
+def layout_of(wanted: SimulateConfig, a: Architecture, batch: int, seq: int) -> Layout:
     """Return the layout of a simulation.
 
     Raises:
@@ -328,7 +330,7 @@ def layout_of(wanted: Simulate, a: Architecture, batch: int, seq: int) -> Layout
     return layout
 
 
-def chosen_layout(wanted: Simulate, dp: int, batch: int) -> Layout:
+def chosen_layout(wanted: SimulateConfig, dp: int, batch: int) -> Layout:
     """Return the layout that the flags choose, with the nearest batch that `dp` replicas share."""
     fields = USUAL | given(wanted)
     size, chunks = fields["micro_batch"], fields["chunks"]
@@ -353,7 +355,7 @@ def one_of(names: list[str]) -> str:
     return " or ".join(f"--{name.replace('_', '-')}" for name in names)
 
 
-def nearest_flags(wanted: Simulate, a: Architecture, layout: Layout, seq: int) -> str:
+def nearest_flags(wanted: SimulateConfig, a: Architecture, layout: Layout, seq: int) -> str:
     """Return the flags that turn a layout into the nearest one in which the model fits."""
     nearest = traffic.nearest_fit(a, layout, seq)
     ways = ("tp", "pp", "cp", "ep", "chunks")
@@ -373,7 +375,7 @@ def written(flags: Mapping[str, Any]) -> str:
     return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in flags.items())
 
 
-def step_table(title: str, work: Workload, cluster: Cluster, wanted: Simulate) -> str:
+def step_table(title: str, work: Workload, cluster: Cluster, wanted: SimulateConfig) -> str:
     """Format a simulated step with its memory, traffic and goodput."""
     layout, devices = work.layout, work.layout.devices
     step = simulate(work, cluster)
@@ -426,7 +428,7 @@ def program(work: Workload) -> str:
     )
 
 
-def mfu(work: Workload, step: Step, wanted: Simulate) -> float:
+def mfu(work: Workload, step: Step, wanted: SimulateConfig) -> float:
     """Return the MFU of a step in the wanted convention."""
     flops = accounting.train_flops_per_token
     counted = flops(work.architecture, work.seq, wanted.convention)
@@ -459,11 +461,11 @@ def seconds(step: Step, kinds: tuple[str, ...]) -> str:
     return ", ".join(f"{digits(step.parts[kind])} s {kind}" for kind in kinds if step.parts[kind])
 
 
-def details_command(wanted: Simulate, first: Workload) -> str:
+def details_command(wanted: SimulateConfig, first: Workload) -> str:
     """Return the command that shows the details of a layout from the table."""
     at = asdict(first.layout) | {"recompute": first.recompute}
     chosen = asdict(wanted) | {name: at[name] for name in ("tp", "pp", *USUAL)}
-    usual = asdict(Simulate()) | USUAL
+    usual = asdict(SimulateConfig()) | USUAL
     words = ["cs336", "simulate"]
     for name, value in chosen.items():
         flag = name.replace("_", "-")
@@ -474,7 +476,7 @@ def details_command(wanted: Simulate, first: Workload) -> str:
     return shlex.join(words)
 
 
-def fixed_fields(wanted: Simulate) -> dict[str, Any]:
+def fixed_fields(wanted: SimulateConfig) -> dict[str, Any]:
     """Return the fields of a layout that the flags leave no choice for."""
     fixed = {name: getattr(wanted, name) for name in ("tp", "pp", "dp") if getattr(wanted, name)}
     fixed |= given(wanted)
@@ -500,7 +502,7 @@ def obstacle(work: Workload, gpus: int, fixed: Mapping[str, Any]) -> str:
 
 
 def mending(
-    work: Workload, cluster: Cluster, wanted: Simulate, batch: int, fixed: Mapping[str, Any]
+    work: Workload, cluster: Cluster, wanted: SimulateConfig, batch: int, fixed: Mapping[str, Any]
 ) -> str:
     """Return the smallest change of flags with which some layout fits."""
     gpus, size = wanted.gpus, fixed.get("micro_batch", 1)
@@ -535,7 +537,9 @@ def mending(
     return "use other --hardware or a shorter --seq"
 
 
-def sweep_table(title: str, work: Workload, cluster: Cluster, wanted: Simulate, batch: int) -> str:
+def sweep_table(
+    title: str, work: Workload, cluster: Cluster, wanted: SimulateConfig, batch: int
+) -> str:
     """Format the fastest layouts that fit into memory.
 
     Raises:

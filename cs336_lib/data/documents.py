@@ -98,9 +98,9 @@ class Skipped:
         self.first = self.first or where
 
     def __str__(self) -> str:
-        many = self.rows > 1
-        rows = f"{self.rows:,} rows without a text were" if many else "1 row without a text was"
-        return f"{rows} skipped ({'first: ' * many}{self.first})"
+        if self.rows == 1:
+            return f"1 row without a text was skipped ({self.first})"
+        return f"{self.rows:,} rows without a text were skipped (first: {self.first})"
 
 
 def check_files(corpus: Corpus) -> None:
@@ -203,8 +203,9 @@ def text_pieces(path: Path) -> Iterator[str]:
             while block := file.read(PIECE):
                 if "\0" in block:
                     guess = encoding_of(block[:64].encode())
-                    advice = f"; looks like {guess}, so try `iconv -f {guess} -t utf-8`"
-                    advice *= guess != "latin1"
+                    advice = ""
+                    if guess != "latin1":
+                        advice = f"; looks like {guess}, so try `iconv -f {guess} -t utf-8`"
                     raise UserError(f"{path}: contains NUL bytes; plain text expected{advice}")
                 text = kept + block
                 boundary = BOUNDARY.match(text, max(1, len(kept)) - 1)

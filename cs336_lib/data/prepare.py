@@ -202,9 +202,10 @@ def prepare(
         if progress.val == 0 and progress.train > 0:
             progress = copy_tail(folder, progress, val_fraction, add)
         if min(progress.train, progress.val) < 2:  # a token and its successor
+            also = f"; {skipped}" if skipped.rows else ""
             raise UserError(
                 f"{out}: {progress.train} training and {progress.val} validation tokens, "
-                "but each part needs 2; more text needed" + f"; {skipped}" * bool(skipped.rows)
+                f"but each part needs 2; more text needed{also}"
             )
         if skipped.rows:
             print(f"{out}: {skipped}", file=Log())

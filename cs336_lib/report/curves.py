@@ -14,6 +14,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter
 
 from cs336_lib.report.palette import BLACK, BLUE, LINES, RED
+from cs336_lib.training.metrics import METRICS
 
 MARKERS = "osD^vP*X"
 STYLE: Any = {
@@ -76,30 +77,22 @@ def progress(rows: Rows, grad_clip: float = 0) -> list[Figure]:
         grad_clip: Gradient norm at which the run clips. 0 means that it doesn't.
     """
     figures = [losses(rows)]
-    panels = (
-        ("hellaswag", "HellaSwag", "accuracy [%]", 100, "o-"),
-        ("lr", "Learning rate", "learning rate", 1, "-"),
-        ("grad_norm", "Gradient norm before clipping", "norm", 1, "-"),
-        ("tokens_per_sec", "Throughput", "tokens per second", 1, "-"),
-        ("mfu", "Model FLOPs utilization", "MFU [%]", 100, "-"),
-    )
-    for key, title, unit, factor, look in panels:
-        tokens, values = curve(rows, key)
-        if not len(values):
+    for metric in METRICS:
+        tokens, values = curve(rows, metric.name)
+        if not metric.drawn or not len(values):
             continue
-        fig, axes = over_tokens(title, unit)
-        axes.plot(tokens, values * factor, look, color=BLUE)
-        if key == "grad_norm":
+        fig, axes = over_tokens(metric.title, metric.unit)
+        axes.plot(tokens, values * metric.factor, metric.drawn, color=BLUE)
+        if metric.name == "grad_norm":
             axes.set_yscale("log")
             if grad_clip:
-                axes.axhline(
-                    grad_clip, color=RED, linestyle="--", label=f"clipped at {grad_clip:g}"
-                )
+                clipped = f"clipped at {grad_clip:g}"
+                axes.axhline(grad_clip, color=RED, linestyle="--", label=clipped)
                 axes.legend()
         else:
             axes.set_ylim(bottom=0)
-            if key == "tokens_per_sec":
-                axes.yaxis.set_major_formatter(EngFormatter())
+        if metric.name == "tokens_per_sec":
+            axes.yaxis.set_major_formatter(EngFormatter())
         figures.append(fig)
     return figures
 

@@ -9,18 +9,14 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from cs336_lib import accounting, text
+from cs336_lib import accounting, formatting
 from cs336_lib.config import CHANGEABLE, PATHS, PRESETS, TrainConfig, UserError
 from cs336_lib.data.tokenizer import tokenizer_of
 from cs336_lib.io import inside, read_json
 from cs336_lib.report import palette
-from cs336_lib.report.compare import Run, outcome, read_run
-from cs336_lib.report.reference import judge
-from cs336_lib.training.metrics import LARGEST, troubles
-from cs336_lib.training.run_folder import ENVIRONMENT, METRICS
-
-# `read_metrics` checks the other numbers of a row. A row of an older version may lack these.
-OPTIONAL = ("lr", "grad_norm", "mfu", "hellaswag")
+from cs336_lib.report.runs import Run, judge, outcome, read_run
+from cs336_lib.training import run_folder
+from cs336_lib.training.metrics import LARGEST, METRICS, troubles
 
 MOST_SAMPLES = 20  # on the page; the newest ones
 
@@ -65,14 +61,14 @@ def read(folder: Path) -> tuple[Run, dict[str, Any]]:
     """
     run = read_run(folder)
     for row in run.rows:
-        for name in OPTIONAL:
-            value = row.get(name)
-            # NaN fails the comparison.
-            if not (isinstance(value, (int, float)) and -LARGEST < value < LARGEST):
-                row.pop(name, None)
+        for metric in METRICS:  # `read_metrics` has checked those that are needed
+            value = row.get(metric.name)
+            is_number = isinstance(value, (int, float)) and -LARGEST < value < LARGEST  # not NaN
+            if not (is_number or metric.is_needed):
+                row.pop(metric.name, None)
         if not isinstance(row.get("sample"), str):
             row.pop("sample", None)
-    path = inside(folder, ENVIRONMENT)
+    path = inside(folder, run_folder.ENVIRONMENT)
     environment = read_json(path) if path.exists() else {}
     devices = environment.get("devices", 1)
     if type(devices) is not int or not 1 <= devices <= MOST_DEVICES:
@@ -120,7 +116,7 @@ def costs(run: Run, environment: dict[str, Any], price: float | None = None) -> 
     if counts := work(run):
         parameters, flops = counts
         found = {"parameters": f"{parameters:,}", "training FLOPs (as in PaLM)": f"{flops:.2e}"}
-    found["time in steps"] = text.duration(hours * 3600)
+    found["time in steps"] = formatting.duration(hours * 3600)
     kind = "CPU" if str(environment.get("device", "")).startswith("CPU") else "GPU"
     if not environment:
         kind = "device"
@@ -291,7 +287,7 @@ def model_card(run_dir: Path, weights_license: str, data_license: str) -> str:
         raise UserError(f"license is {weights_license!r:.60}; {wanted}")
     missing = "Not stated. Ask the author before you use the model."
     is_shipped, recipe, metrics = False, "Not recorded.", "Not recorded."
-    if (run_dir / METRICS).exists():
+    if (run_dir / run_folder.METRICS).exists():
         run, environment = read(run_dir)
         is_shipped = not run.config.train_data
         fields = dataclasses.asdict(run.config).items()

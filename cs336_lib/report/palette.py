@@ -2,10 +2,8 @@
 
 # Okabe and Ito 2008, with a calmer yellow and pink. They differ for every kind of colour vision,
 # and in lightness.
-BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PINK = (
-    *("#000000", "#E69F00", "#56B4E9", "#009E73"),
-    *("#EBDD74", "#0072B2", "#D55E00", "#D998BC"),
-)
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+YELLOW, BLUE, RED, PINK = "#EBDD74", "#0072B2", "#D55E00", "#D998BC"
 # The light ones have a contrast below 3:1 with white, so they only fill areas with a black edge.
 # Brown and purple replace them in lines, and are as easy to tell apart.
 BROWN, PURPLE, GREY = "#6B4E00", "#AA3377", "#767676"

@@ -1,7 +1,8 @@
 """Faster operators for bf16 on a CPU: attention and loss for training, a linear layer for sampling.
 
 PyTorch's own operators lose time there. The flash attention doesn't use the CPU's bf16 instructions
-well, and the cross-entropy converts all logits to fp32 (docs/decisions.md).
+well, and the cross-entropy converts all logits to fp32 (docs/decisions.md). `accelerate` puts these
+operators into a model.
 
 All private operators of PyTorch that this package calls are here. A later version may lack them, so
 `softmax_backward` and `pack` do without, which gives the same result in more time.
@@ -15,6 +16,8 @@ from einops import rearrange
 from jaxtyping import BFloat16, Float, Int
 from torch import Tensor
 from torch.backends import mkldnn, quantized
+
+from cs336_lib.model import GPT, CausalSelfAttention, KVCache
 
 QUERIES = 256  # in one tile of attention
 CHUNK = 2**21  # fp32 probabilities at a time, which fit into the cache
@@ -37,6 +40,42 @@ def applies(x: Tensor) -> bool:
         and torch.get_autocast_dtype("cpu") == torch.bfloat16
         and not torch.compiler.is_compiling()
     )
+
+
+class FastAttention(CausalSelfAttention):
+    """Attention by `causal_attention`, where that applies."""
+
+    def forward(
+        self, x: Float[Tensor, "batch seq n_embd"], cache: KVCache | None = None
+    ) -> Float[Tensor, "batch seq n_embd"]:
+        """Apply attention. It takes neither a cache nor dropout, which the original does."""
+        drops = self.training and self.dropout > 0
+        if cache is not None or drops or not applies(x):
+            return super().forward(x, cache)
+        return self.c_proj(causal_attention(self.c_attn(x), self.n_head))
+
+
+class FastGPT(GPT):
+    """GPT with `cross_entropy`, where that applies."""
+
+    def loss(
+        self, logits: Float[Tensor, "tokens padded_vocab_size"], targets: Int[Tensor, " tokens"]
+    ) -> Float[Tensor, ""]:
+        """Return the loss. The logits of `forward` are neither a leaf nor a view."""
+        if not applies(logits):
+            return super().loss(logits, targets)
+        return cross_entropy(logits, targets, self.config.vocab_size)
+
+
+def accelerate(model: GPT) -> GPT:
+    """Let a model use the operators of this module wherever they apply, and return it.
+
+    The model stays the same object with the same weights. Only its classes change, as FSDP's do.
+    """
+    model.__class__ = FastGPT
+    for block in model.transformer.h.children():
+        block.get_submodule("attn").__class__ = FastAttention
+    return model
 
 
 def causal_attention(

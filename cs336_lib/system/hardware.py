@@ -171,7 +171,7 @@ def device_name(device: torch.device) -> str:
     if device.type == "mps":
         return "Apple GPU (MPS)"
     threads = torch.get_num_threads()
-    return f"CPU, {threads} thread{'s' * (threads > 1)}"
+    return f"CPU, {threads} threads" if threads > 1 else "CPU, 1 thread"
 
 
 def datasheet(device: torch.device) -> Device | None:

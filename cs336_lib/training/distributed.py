@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from cs336_lib import accounting
 from cs336_lib.config import GPTConfig, TrainConfig, UserError
 from cs336_lib.model import GPT
-from cs336_lib.system import hardware
+from cs336_lib.system import cpu, hardware
 from cs336_lib.system.processes import World
 
 
@@ -73,7 +73,7 @@ def prepare_model(
     *,
     compiled: bool,
 ) -> nn.Module:
-    """Move the model to its device, compile it, and replicate or shard it.
+    """Move the model to its device, replicate or shard it, and make it fast there.
 
     Parameters are replaced in place, so create the optimizer after this call. A model on the meta
     device is initialized after sharding. `dtype` is the data type of the gathered weights under
@@ -82,6 +82,8 @@ def prepare_model(
     Returns:
         The module to call in the training loop. It is `model` or a wrapper around it.
     """
+    if device.type == "cpu":
+        cpu.accelerate(model)
     if is_sharded(config, world):
         if compiled:  # block by block, since the gathering of weights between them isn't compiled
             for block in model.get_submodule("transformer.h").children():

@@ -1,5 +1,7 @@
-"""Check the config of a run, open its folder, and build the model and the data of its steps."""
+"""Check the config of a run, open its folder, build its model and data, and describe the run."""
 
+import json
+import platform
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -8,20 +10,33 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from cs336_lib import accounting, schedule
-from cs336_lib.config import GPTConfig, TrainConfig, UserError, refuse
+from cs336_lib import __version__, accounting, hugging_face, schedule
+from cs336_lib.config import GPTConfig, TrainConfig, UserError, from_json, refuse
 from cs336_lib.data.loader import Loader, open_data, prefetched
-from cs336_lib.data.tokenizer import Tokenizer, tokenizer_of
+from cs336_lib.data.shards import TokenStream
+from cs336_lib.data.tokenizer import (
+    Tokenizer,
+    load_tokenizer,
+    make_tokenizer,
+    require_tokenizer,
+    tokenizer_of,
+)
 from cs336_lib.evals.hellaswag import Example, load_examples
-from cs336_lib.hugging_face import load as load_hugging_face
+from cs336_lib.formatting import duration, human
+from cs336_lib.io import inside, read_json, write_atomic
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer
-from cs336_lib.system import hardware
+from cs336_lib.system import cpu, hardware
 from cs336_lib.system.processes import World, process_group, world_from_environment
 from cs336_lib.training import checkpoint, distributed, run_folder
 from cs336_lib.training.trackers import require_tracker
 
 Batches = Iterator[tuple[Tensor, Tensor]]
+
+# The range of MFU for the estimate before the start. Public runs of GPT-2 reach a quarter to half
+# of a datasheet's peak (docs/reproduce_gpt2.md). A CPU's peak is measured, and steps of GPT-2 come
+# close to it (docs/benchmarks.md).
+EXPECTED_MFU = {"cpu": (0.3, 0.85), "cuda": (0.25, 0.5)}
 
 
 @dataclass(frozen=True)
@@ -51,8 +66,8 @@ class Job:
     Attributes:
         config: Settings of the run.
         place: Where the step runs.
-        raw_model: The model.
-        model: The module to call, which is the model or a wrapper of DDP or torch.compile.
+        model: The model.
+        called: The module to call, which is the model or a wrapper of DDP or torch.compile.
         compiled: Whether torch.compile wraps the model or its blocks.
         optimizer: Optimizer of the model's parameters.
         broken: Whether NaN prevents the update, on the device. Each step writes to it.
@@ -60,8 +75,8 @@ class Job:
 
     config: TrainConfig
     place: Place
-    raw_model: GPT
-    model: nn.Module
+    model: GPT
+    called: nn.Module
     compiled: bool
     optimizer: torch.optim.Optimizer
     broken: Tensor
@@ -186,7 +201,7 @@ def open_run(config: TrainConfig) -> Iterator[OpenRun]:
         model = given or new_model(shape, config, place)
         job = make_job(model, config, place)
         if resumed is not None:
-            checkpoint.restore(resumed, job.raw_model, job.optimizer)
+            checkpoint.restore(resumed, job.model, job.optimizer)
         first_step = 0 if resumed is None else checkpoint.step_of(resumed)
         run = OpenRun(job, data, range(first_step, config.max_steps))
         check_batches(run)
@@ -218,7 +233,7 @@ def initial_model(config: TrainConfig, tokenizer: Tokenizer) -> GPT:
     if (source / "checkpoints").is_dir():
         model = checkpoint.load_model(source, torch.device("cpu"))
     else:
-        model = load_hugging_face(config.init_from)
+        model = hugging_face.load(config.init_from)
     theirs, context = model.config.vocab_size, model.config.block_size
     if theirs != tokenizer.vocab_size or tokenizer_of(source) not in (None, tokenizer):
         raise UserError(
@@ -259,3 +274,113 @@ def check_batches(run: OpenRun) -> None:
     world, val = run.job.place.world, run.data.val
     for start in val.validation_starts(run.job.config.eval_tokens)[world.rank :: world.size]:
         val.windows([start])
+
+
+def announce(run: OpenRun) -> None:
+    """Print what will be trained, and write environment.json, on rank 0."""
+    if run.job.place.world.is_main:
+        text = json.dumps(environment(run.job), indent=1) + "\n"
+        write_atomic(run.folder / run_folder.ENVIRONMENT, text)
+        print(banner(run))
+
+
+def environment(job: Job) -> dict[str, str | int]:
+    """Describe the machine and the software of a run, for `cs336 report`."""
+    return {
+        "device": hardware.device_name(job.place.device),
+        "devices": job.place.world.size,
+        "precision": "bf16 autocast" if job.place.dtype else "fp32",
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cs336_lib": __version__,
+    }
+
+
+def banner(run: OpenRun) -> str:
+    """Describe a run and its expected duration before it starts."""
+    job, config, tokenizer = run.job, run.job.config, run.data.tokenizer
+    place, devices = job.place, job.place.world.size
+    model, first_step = job.model, run.steps.start
+    done, total = (schedule.windows_before(n, config) for n in (first_step, config.max_steps))
+    tokens = (total - done) * config.block_size
+    flops = tokens * accounting.train_flops_per_token(model.config)
+    speed, source = hardware.peak_flops(place.device, place.dtype)
+    expected = "unknown (no peak FLOP/s known for this device)"
+    if speed is not None:
+        slow, fast = EXPECTED_MFU[place.device.type]
+        shortest, longest = (
+            duration(accounting.training_seconds(flops, devices, speed, share))
+            for share in (fast, slow)
+        )
+        shortest = shortest.removesuffix(f" {longest.split()[1]}")  # "3 to 8 minutes"
+        shares = f"at {fast:.0%} to {slow:.0%} MFU as in PaLM; small models take longer"
+        expected = f"{shortest} to {longest} without validation ({shares})"
+        source = f"peak {human(speed)}FLOP/s, {source}"
+    resumed = f", from step {first_step}" if first_step else ""
+    return f"""\
+model      {model.num_parameters():,} parameters: {config.n_layer} layers, {config.n_head} heads, \
+{config.n_embd} wide, context {config.block_size}
+data       {config.train_data or "the plays that ship"}, tokenizer {tokenizer.name}, \
+{tokenizer.vocab_size:,} ids
+device     {hardware.device_name(place.device)} x {devices}, \
+{"bf16 autocast" if place.dtype else "fp32"} ({source})
+run        {config.max_steps} steps of {config.batch_tokens:,} tokens{resumed}: \
+{tokens:,} tokens, {flops:.2e} FLOPs
+expected   {expected}
+writes to  {config.run_dir}"""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Model, validation data, tokenizer and precision for an evaluation."""
+
+    model: GPT
+    stream: TokenStream
+    tokenizer: Tokenizer
+    precision: str = "auto"
+
+
+def subject_of_run(run_dir: Path, device: torch.device) -> Subject:
+    """Load the newest checkpoint of a run, and open its validation data.
+
+    Raises:
+        FileNotFoundError: If the run or its data doesn't exist.
+        UserError: If a file is malformed, or if the data was prepared with a different tokenizer.
+    """
+    model = checkpoint.load_model(run_dir, device)
+    path = inside(run_dir, "config.json")
+    config = from_json(TrainConfig, read_json(path), path)
+    _, stream, tokenizer = open_data(config.train_data, config.val_data, config.tokenizer)
+    ours = load_tokenizer(run_dir / "tokenizer.json")
+    if ours != tokenizer:
+        raise UserError(
+            f"{run_dir} was trained with tokenizer {ours}, and its data now has {tokenizer}; "
+            "restore the data it was trained with"
+        )
+    return Subject(cpu.accelerate(model), stream, tokenizer, config.precision)
+
+
+def subject_of_hugging_face(source: str, device: torch.device, val_data: str = "") -> Subject:
+    """Load a GPT-2 in the Hugging Face format, and open validation data.
+
+    Args:
+        source: A folder, or gpt2, gpt2-medium, gpt2-large or gpt2-xl.
+        device: Device for the model.
+        val_data: A folder made by `cs336 prepare`, a glob pattern of shards, or "" for the last
+            tenth of the plays in data/.
+
+    Raises:
+        FileNotFoundError: If the model or the data doesn't exist.
+        UserError: If the model or the data doesn't use the GPT-2 tokenizer.
+    """
+    model = cpu.accelerate(hugging_face.load(source, device))
+    tokenizer = make_tokenizer("gpt2", "")
+    theirs, ours = model.config.vocab_size, tokenizer.vocab_size
+    if theirs != ours:
+        raise UserError(f"{source} has {theirs:,} token ids; GPT-2's {ours:,} expected")
+    if not val_data:
+        return Subject(model, open_data("", "", "gpt2")[1], tokenizer)
+    stream = TokenStream.open(val_data, "val")
+    require_tokenizer(stream.names, tokenizer)
+    return Subject(model, stream, tokenizer)

@@ -21,8 +21,7 @@ from cs336_lib.sampling import complete
 from cs336_lib.system import hardware
 from cs336_lib.system.signals import stop_signals
 from cs336_lib.training import checkpoint, distributed, run_folder
-from cs336_lib.training.banner import announce
-from cs336_lib.training.job import Batches, Job, OpenRun, check, open_run
+from cs336_lib.training.job import Batches, Job, OpenRun, announce, check, open_run
 from cs336_lib.training.metrics import open_log
 from cs336_lib.training.trackers import Send
 
@@ -83,8 +82,7 @@ def train(config: TrainConfig, on_step: Send | None = None) -> TrainResult:
         job, place, batches = run.job, run.job.place, run.batches()
         with open_log(run, on_step) as log:
             for step in log.steps():
-                loss, grad_norm = train_step(job, batches, step)
-                log.add(loss, grad_norm)
+                log.add(train_step(job, batches, step))
                 evaluates = is_due(step, config.eval_every, config.max_steps)
                 saves = is_due(step, config.checkpoint_every, config.max_steps)
                 if not (evaluates or saves or is_due(step, config.log_every, config.max_steps)):
@@ -102,7 +100,7 @@ def train(config: TrainConfig, on_step: Send | None = None) -> TrainResult:
                 if stopping:
                     break
                 log.restart_clock()
-        model, finished = job.raw_model.eval(), log.done >= config.max_steps
+        model, finished = job.model.eval(), log.done >= config.max_steps
         return TrainResult(run.folder, model, run.data.tokenizer, log.rows, finished)
 
 
@@ -111,7 +109,7 @@ def is_due(step: int, every: int, max_steps: int) -> bool:
     return step + 1 == max_steps or (every > 0 and (step + 1) % every == 0)
 
 
-def train_step(job: Job, batches: Batches, step: int) -> tuple[Tensor, Tensor]:
+def train_step(job: Job, batches: Batches, step: int) -> dict[str, Tensor]:
     """Run the forward pass, backward pass, gradient clipping and update of one optimizer step.
 
     The update is skipped if the loss or the gradient isn't finite. With on_nan="stop", all later
@@ -119,14 +117,14 @@ def train_step(job: Job, batches: Batches, step: int) -> tuple[Tensor, Tensor]:
     host doesn't wait for its result.
 
     Returns:
-        The mean loss over all ranks in nats per token, and the gradient norm before clipping. Both
-        tensors stay on the device.
+        The metrics of the step: the mean loss over all ranks in nats per token, and the gradient
+        norm before clipping. The tensors stay on the device.
     """
     config, world, optimizer = job.config, job.place.world, job.optimizer
     torch.manual_seed(hash_key(config.seed, step, world.rank))  # dropout's randomness
     schedule.set_learning_rate(optimizer, schedule.learning_rate(step, config))
     loss = world.all_reduce(backward(job, batches, schedule.batch_windows(step, config)))
-    grad_norm = clip_gradients(job.raw_model, config.grad_clip)
+    grad_norm = clip_gradients(job.model, config.grad_clip)
     broken = ~(loss.isfinite() & grad_norm.isfinite())
     job.broken.copy_(broken if config.on_nan == "skip" else broken | job.broken)
     if config.log_every > 1:
@@ -136,7 +134,7 @@ def train_step(job: Job, batches: Batches, step: int) -> tuple[Tensor, Tensor]:
     elif not job.broken:  # the host waits for every step anyway
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return loss, grad_norm
+    return {"train_loss": loss, "grad_norm": grad_norm}
 
 
 def backward(job: Job, batches: Batches, windows: int) -> Tensor:
@@ -159,9 +157,9 @@ def backward(job: Job, batches: Batches, windows: int) -> Tensor:
     pieces = world.pieces(windows, job.config.micro_batch_size)
     for number, (_, size) in enumerate(pieces, start=1):
         x, y = next(batches)
-        with distributed.gradient_sync(job.model, number == len(pieces)):
+        with distributed.gradient_sync(job.called, number == len(pieces)):
             with autocast:
-                loss = job.model(x, y) * (size / windows)
+                loss = job.called(x, y) * (size / windows)
             (loss * world.size).backward()
         losses.append(loss.detach())
     return torch.stack(losses).sum()
@@ -194,19 +192,19 @@ def evaluate(run: OpenRun, step: int) -> dict[str, float | str]:
     eager = torch.compiler.set_stance("force_eager") if job.compiled else nullcontext()
     with eager:
         loss = validation_loss(
-            job.model, data.val, config.eval_tokens, micro_batch_size=size, **place
+            job.called, data.val, config.eval_tokens, micro_batch_size=size, **place
         )
         if not math.isfinite(loss):
             hint = run_folder.nan_hint(run.folder)
             raise FloatingPointError(f"step {step}: validation loss {loss}; {hint}")
         found: dict[str, float | str] = {"val_loss": loss}
         if data.examples:
-            score = hellaswag.score(job.raw_model, data.examples, config.block_size, **place)
+            score = hellaswag.score(job.model, data.examples, config.block_size, **place)
             found["hellaswag"] = score.acc_per_token
         if config.sample:
             seed = hash_key(config.seed, step) // 2  # as large as a seed may be
             found["sample"] = complete(
-                job.raw_model, data.tokenizer, config.sample, SAMPLE_TOKENS, seed=seed
+                job.model, data.tokenizer, config.sample, SAMPLE_TOKENS, seed=seed
             )
     return found
 
@@ -217,12 +215,12 @@ def save(run: OpenRun, done: int, val_loss: float | None) -> None:
     state = {
         "step": done,
         "val_loss": val_loss,
-        "model": dataclasses.asdict(job.raw_model.config),
+        "model": dataclasses.asdict(job.model.config),
         "data": run.data.fingerprints,
         "tokenizer": run.data.tokenizer.digest,
     }
     world = job.place.world
-    checkpoint.save(folder, job.raw_model, job.optimizer, state, world)
+    checkpoint.save(folder, job.model, job.optimizer, state, world)
     if world.is_main:
         checkpoint.prune(folder, job.config.keep_checkpoints, job.config.keep_every)
     world.barrier()

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,80 @@ from cs336_lib import accounting, schedule
 from cs336_lib.config import UserError
 from cs336_lib.io import Bar, Log, draws_in_place, sync, write_atomic, writing
 from cs336_lib.system import hardware
+from cs336_lib.training import run_folder
 from cs336_lib.training.job import OpenRun
-from cs336_lib.training.run_folder import METRICS, nan_hint
+from cs336_lib.training.run_folder import nan_hint
 from cs336_lib.training.trackers import Send, open_tracker
 
 # A loss is a spike if it exceeds the median of the RECENT losses before it by SPIKE times their
 # median absolute deviation. Normally distributed losses would do so once in thirty million steps.
 SPIKE, RECENT = 8.0, 100
 
-# Each is a number in a row of metrics. A null stands for NaN, which JSON lacks.
-NEEDED, NULLABLE = ("step", "tokens", "tokens_per_sec", "step_ms"), ("train_loss", "val_loss")
 
+@dataclass(frozen=True)
+class Metric:
+    """A number in the rows of metrics.jsonl.
+
+    Attributes:
+        name: Its key in a row.
+        title: What it is, the title of its curve in the report.
+        unit: Its unit, the label of the curve's axis.
+        is_needed: Whether a row with anything but a number there is refused. The report leaves out
+            what is wrong with the others, which older versions lacked.
+        nullable: Whether it may be null, which stands for NaN or for what isn't known.
+        drawn: How matplotlib draws its curve, such as "o-", or "" for no curve of its own.
+        factor: Factor from the number in the file to that on the axis, such as 100 for percent.
+        shown: Format in the line for each step, or "" if the line leaves it out.
+    """
+
+    name: str
+    title: str
+    unit: str = ""
+    is_needed: bool = False
+    nullable: bool = False
+    drawn: str = ""
+    factor: float = 1.0
+    shown: str = ""
+
+
+NATS = "loss [nats per token]"
+
+# In the order of the report and of a step's line. The measured ones come from `loop.train_step` and
+# `loop.evaluate`, the others from `StepLog`.
+METRICS = (
+    Metric("step", "Steps before this one", is_needed=True),
+    Metric("tokens", "Tokens up to this step", "tokens", is_needed=True),
+    Metric("train_loss", "Loss", NATS, is_needed=True, nullable=True, shown="loss {:.3f}"),
+    Metric("val_loss", "Validation loss", NATS, is_needed=True, nullable=True, shown="val {:.3f}"),
+    Metric(
+        "hellaswag",
+        "HellaSwag",
+        "accuracy [%]",
+        drawn="o-",
+        factor=100,
+        shown="HellaSwag {:.4f}",
+    ),
+    Metric("lr", "Learning rate", "learning rate", drawn="-", shown="lr {:.1e}"),
+    Metric("grad_norm", "Gradient norm before clipping", "norm", nullable=True, drawn="-"),
+    Metric("step_ms", "Time of a step", "ms", is_needed=True),
+    Metric(
+        "tokens_per_sec",
+        "Throughput",
+        "tokens per second",
+        is_needed=True,
+        drawn="-",
+        shown="{:,.0f} tok/s",
+    ),
+    Metric(
+        "mfu",
+        "Model FLOPs utilization",
+        "MFU [%]",
+        nullable=True,
+        drawn="-",
+        factor=100,
+        shown="MFU {:.0%}",
+    ),
+)
 LARGEST = 1e18  # so that sums stay finite
 
 
@@ -46,11 +110,11 @@ class StepLog:
         job = run.job
         self.run, self.is_main, self.done = run, job.place.world.is_main, run.steps.start
         self.listeners = [send for send in listeners if send and self.is_main]
-        self.flops_per_token = accounting.train_flops_per_token(job.raw_model.config)
+        self.flops_per_token = accounting.train_flops_per_token(job.model.config)
         peak = hardware.peak_flops(job.place.device, job.place.dtype)[0]
         self.peak = peak and peak * job.place.world.size  # None where it is unknown
         self.pending: list[dict[str, Any]] = []
-        self.path = run.folder / METRICS
+        self.path = run.folder / run_folder.METRICS
         saved = read_metrics(self.path) if self.path.exists() else []
         self.rows = [row for row in saved if row["step"] < self.done]
         if self.is_main:
@@ -70,19 +134,18 @@ class StepLog:
         hardware.synchronize(self.run.job.place.device)
         self.start = time.perf_counter()
 
-    def add(self, loss: Tensor, grad_norm: Tensor) -> None:
+    def add(self, measured: dict[str, Tensor]) -> None:
         """Record what is known about a step, without waiting for the device.
 
-        A number may be a tensor on the device. `read` adds what is known only after some steps.
+        `measured` has tensors on the device. `read` adds what is known only after some steps.
         """
         config = self.run.job.config
         self.pending.append(
             {
                 "step": self.done,
                 "tokens": schedule.windows_before(self.done + 1, config) * config.block_size,
-                "train_loss": loss,
                 "lr": self.run.job.optimizer.param_groups[0]["lr"],
-                "grad_norm": grad_norm,
+                **measured,
             }
         )
         self.done += 1
@@ -107,13 +170,14 @@ class StepLog:
         }
         rows: list[dict[str, Any]] = []
         for known in self.pending:
-            row = {k: next(values) if torch.is_tensor(v) else v for k, v in known.items()} | timing
-            broken = [k for k in ("train_loss", "grad_norm") if not math.isfinite(row[k])]
-            if broken and config.on_nan == "stop":
+            measured = {k: next(values) for k, v in known.items() if torch.is_tensor(v)}
+            row = known | measured | timing
+            is_broken = not all(map(math.isfinite, measured.values()))
+            if is_broken and config.on_nan == "stop":
                 self.write(rows)
                 raise FloatingPointError(not_finite(self.run, row))
-            if broken:
-                row |= {"train_loss": None, "grad_norm": None, "skipped": True}  # JSON has no NaN
+            if is_broken:
+                row |= dict.fromkeys(measured) | {"skipped": True}  # null, as JSON has no NaN
             rows.append(row)
         self.pending = []
         return rows
@@ -194,16 +258,12 @@ def troubles(rows: list[dict[str, Any]]) -> str:
 
 def summary(row: dict[str, Any]) -> str:
     """Format a row of metrics for the progress bar."""
-    parts = ["skipped" if row["train_loss"] is None else f"loss {row['train_loss']:.3f}"]
+    known = [m for m in METRICS if m.shown and row.get(m.name) is not None]
+    parts = [metric.shown.format(row[metric.name]) for metric in known]
+    if row["train_loss"] is None:
+        parts.insert(0, "skipped")
     if row.get("spike"):
         parts[0] += " (spike)"
-    if "val_loss" in row:
-        parts.append(f"val {row['val_loss']:.3f}")
-    if "hellaswag" in row:
-        parts.append(f"HellaSwag {row['hellaswag']:.4f}")
-    parts += [f"lr {row['lr']:.1e}", f"{row['tokens_per_sec']:,.0f} tok/s"]
-    if row["mfu"] is not None:
-        parts.append(f"MFU {row['mfu']:.0%}")
     return ", ".join(parts)
 
 
@@ -227,12 +287,12 @@ def read_metrics(path: Path, convert: Callable[[Any], Any] | None = None) -> lis
             row = convert(row) if convert else row
             if not isinstance(row, dict):
                 raise UserError("not a JSON object")
-            for name in (*NEEDED, *NULLABLE):
-                value: Any = row.get(name)
+            for metric in METRICS:
+                value: Any = row.get(metric.name)
                 is_number = type(value) in (int, float) and -LARGEST < value < LARGEST  # not NaN
-                is_null = value is None and name in NULLABLE
-                if not (is_number or is_null):
-                    raise UserError(f"{name} is {value!r:.40}; a number expected")
+                is_null = value is None and metric.nullable
+                if metric.is_needed and not (is_number or is_null):
+                    raise UserError(f"{metric.name} is {value!r:.40}; a number expected")
         except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
             message = f"{path}: line {number} isn't a row of metrics ({error}); fix or delete it"
             raise UserError(message) from None

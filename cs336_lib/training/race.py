@@ -85,7 +85,7 @@ class Result:
 def race(minutes: float, run_dir: str, device: str = "auto") -> Result:
     """Train a GPT for some minutes, everything included, and score it on the validation text.
 
-    The run folder also gets the result, for `cs336 report`.
+    The run folder also gets the result, in race.json.
 
     Raises:
         UserError: If the minutes aren't a number from 0.1 to 60, or if the folder holds a run.
@@ -182,12 +182,12 @@ def trial(config: TrainConfig, least: float = 0.0) -> tuple[float, int, int]:
                 times.append(time.perf_counter() - begun)
                 if len(times) >= TRIALS and sum(times) > least:
                     break
-            parameters = accounting.count_parameters(run.job.raw_model.config)
+            parameters = accounting.count_parameters(run.job.model.config)
             return statistics.mean(times[PREPARING:]), parameters, len(run.data.train.stream)
 
 
 def summary(result: Result, minutes: float) -> dict[str, Any]:
-    """Return what `cs336 report` tells of a race."""
+    """Return the content of race.json."""
     load = os.getloadavg()[1] if hasattr(os, "getloadavg") else math.nan
     return {
         "minutes": minutes,

@@ -6,14 +6,7 @@
 
 class Problem extends Error {}
 
-const ANSWERS = {
-  einops: einopsPattern,
-  einsum: einsumSteps,
-  "first-bill": firstBill,
-  "float-bits": floatBits,
-  strides,
-  "training-budget": trainingBudget,
-};
+const ANSWERS = { "first-bill": firstBill, "training-budget": trainingBudget };
 
 function pageModel({ constants, ...state }) {
   const { settle, view } = ANSWERS[state.kind](constants);

@@ -48,12 +48,6 @@ function withExponent(digits, exponent) {
   return `${digits[0]}${point}${digits.slice(1)}e${exponent < 0 ? "-" : "+"}${size}`;
 }
 
-// f"{x:.{places}e}"
-function scientific(x, places) {
-  const [digits, exponent] = significant(x, places + 1);
-  return minus(x) + withExponent(digits, exponent);
-}
-
 // f"{x:,.{count}g}", or without the commas
 function general(x, count, comma = "") {
   if (special(x)) return special(x);
@@ -62,24 +56,6 @@ function general(x, count, comma = "") {
   const plain = fixed(x, count - 1 - exponent, comma);
   return plain.includes(".") ? plain.replace(/\.?0+$/, "") : plain;
 }
-
-// repr(x) of a float
-function reprFloat(x) {
-  if (special(x)) return special(x);
-  const [digits, exponent] = Math.abs(x).toExponential().split("e");
-  if (exponent >= 16 || exponent < -4) return minus(x) + withExponent(digits.replace(".", ""), Number(exponent));
-  const text = String(Math.abs(x)).includes("e") ? fixed(x, digits.length - 2 - exponent) : minus(x) + Math.abs(x);
-  return text.includes(".") ? text : text + ".0";
-}
-
-// repr(words) of a str
-function reprText(words) {
-  const quote = words.includes("'") && !words.includes('"') ? '"' : "'";
-  const escapes = { "\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", [quote]: "\\" + quote };
-  return quote + [...words].map((letter) => escapes[letter] ?? letter).join("") + quote;
-}
-
-const reprTuple = (items) => `(${items.join(", ")}${items.length === 1 ? "," : ""})`;
 
 // report.digits, report.short and report.gigabytes
 function digits(value) {
@@ -95,7 +71,7 @@ function short(value) {
 
 const gigabytes = (value) => (value >= 1e10 ? fixed(value / 1e9, 0, ",") : general(value / 1e9, 3)) + " GB";
 
-// widget.tag, widget.table, widget.code and widget.cells
+// widget.tag and widget.table
 const ESCAPES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;" };
 const escaped = (words) => String(words).replace(/[&<>"']/g, (letter) => ESCAPES[letter]);
 
@@ -111,22 +87,4 @@ function table(rows, head = []) {
   for (const [first, ...rest] of rows)
     lines.push(tag("tr", tag("th", first, { scope: "row" }) + rest.map((cell) => tag("td", cell)).join("")));
   return tag("table", lines.join(""));
-}
-
-const code = (words) => tag("code", escaped(words));
-
-// Every index of a tensor, the last changing fastest.
-const indices = (shape) => shape.reduce((all, size) => all.flatMap((at) => [...Array(size).keys()].map((i) => [...at, i])), [[]]);
-
-function cells(shape, cell, group, names = []) {
-  const columns = shape.at(-1) ?? 1;
-  const style = `grid-template-columns: repeat(${Math.max(1, columns)}, auto)`;
-  const blocks = indices(shape.slice(0, -2)).map((outer) => {
-    const body = indices(shape.slice(-2)).map((inner) => cell([...outer, ...inner])).join("");
-    const grid = tag("div", body, { class: "cs336-cells", style });
-    const words = outer.map((i, axis) => (axis < names.length ? `${names[axis]} ${i}` : i)).join(", ");
-    const caption = outer.length ? tag("div", escaped(words), { class: "cs336-faint" }) : "";
-    return tag("div", caption + grid, { class: "cs336-block" });
-  });
-  return tag("div", blocks.join(""), { class: "cs336-row", "data-arrows": columns, "data-group": group });
 }

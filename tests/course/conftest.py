@@ -4,7 +4,8 @@ import sys
 from collections.abc import Generator
 
 import pytest
-from contrast import low_contrast
+
+from cs336_course.drawing.contrast import low_contrast
 
 
 @pytest.hookimpl(wrapper=True)

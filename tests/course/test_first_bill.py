@@ -1,12 +1,9 @@
-"""What notebook 00 draws and computes: the next letter, and the bill of a run."""
+"""The bill of a run, and where it stands on the ruler of prices."""
 
 import pytest
 
 from cs336_course import widgets
 from cs336_course.drawing.ruler import LEFT, RIGHT, THINGS, money, price_ruler
-from cs336_course.pages.start_here.exercises import by_sorting
-from cs336_course.pages.start_here.pictures import next_letter
-from cs336_course.pages.start_here.story import OFFERS
 from cs336_course.widgets import price
 from cs336_lib import accounting
 from cs336_lib.config import GPTConfig
@@ -44,14 +41,3 @@ def test_money(dollars, said):
 def test_the_ruler_names_the_run():
     texts = [text.get_text().strip() for text in price_ruler("a run", 42, "t").axes[0].texts]
     assert texts == [*THINGS, "a run: $42"]
-
-
-def test_the_next_letters_are_drawn_in_their_order():
-    axes = next_letter("a b", ["c", " "], [0.75, 0.25]).axes[0]
-    assert [bar.get_height() for bar in axes.patches] == [0.75, 0.25]
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["c", "·"]
-
-
-def test_each_deadline_has_another_cheapest_offer():
-    best = [by_sorting(3.08e20, hours, OFFERS) for hours in (5, 24, 48, 336)]
-    assert best == [None, "8 B200", "8 H100", "1 H100"]

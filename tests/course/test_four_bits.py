@@ -21,19 +21,12 @@ def normal(*shape: int) -> torch.Tensor:
 
 def test_fp4_is_rounded_as_by_the_format():
     x = 3 * normal(1000)
-    assert torch.equal(four_bits.e2m1(x), number_formats.E2M1.nearest(x).float())
+    fp4 = number_formats.E2M1
+    assert four_bits.e2m1(x).tolist() == [fp4.decode(fp4.encode(value)) for value in x.tolist()]
     torch.manual_seed(0)
     drawn = four_bits.e2m1(torch.full((10_000,), 2.25), stochastic=True)
     assert sorted(set(drawn.tolist())) == [2.0, 3.0]
     assert drawn.mean().item() == pytest.approx(2.25, abs=0.02)
-
-
-def test_an_outlier_spoils_only_its_block_of_nvfp4():
-    x = normal(4, 16)
-    x[0, 0] = 1000.0
-    error = (four_bits.nvfp4(x) - x).square().mean(dim=1).sqrt()
-    assert error[0] > 0.5
-    assert error[1:].max() < 0.2
 
 
 def test_a_hadamard_matrix_is_orthogonal_and_spreads_an_outlier():
@@ -57,16 +50,6 @@ def test_a_quantized_layer_without_quantization_is_a_linear_layer():
         results.append((y.detach(), x.grad, weight.grad))
     for got in results[:2]:
         torch.testing.assert_close(got, results[2], rtol=1e-3, atol=1e-2)
-
-
-def test_a_loss_scale_changes_nothing_in_fp32_and_brings_gradients_into_e4m3():
-    plain, scaled = (four_bits.train(four_bits.Recipe(), 2.0**k, steps=4).losses for k in (0, 12))
-    assert plain == pytest.approx(scaled, rel=1e-5)
-    low, rescued = (
-        four_bits.train(four_bits.Recipe(four_bits.e4m3), 2.0**k, steps=4) for k in (0, 12)
-    )
-    assert low.losses[0] == rescued.losses[0]
-    assert low.losses[3] != rescued.losses[3]
 
 
 def test_the_shipped_matrix_is_what_its_description_and_the_readme_say():
@@ -106,15 +89,6 @@ def test_the_script_copies_the_tensor_from_a_gguf_file(tmp_path, monkeypatch):
     about = json.loads((tmp_path / "out" / "about.json").read_text())
     assert about["shape"] == [2, 32]
     assert (tmp_path / "out" / "blk.0.attn_v.weight.q4_1").read_bytes() == data.tobytes()
-
-
-def test_four_bits_cost_little_and_the_weights_are_restored():
-    from cs336_lib.training import checkpoint
-
-    model, _ = checkpoint.load_shipped()
-    exact = four_bits.loss_with(model, four_bits.keep, windows=4)
-    assert exact < four_bits.loss_with(model, four_bits.q4_1, windows=4) < exact + 0.05
-    assert four_bits.loss_with(model, four_bits.keep, windows=4) == exact
 
 
 def test_the_blocks_are_rounded_for_a_while_only():

@@ -26,7 +26,7 @@ def test_the_copy_comes_from_the_package(started, tmp_path):
     assert {"--port=9000", "--no-browser", "--ServerApp.root_dir=."} <= set(started)
     assert "cs336_course.learner.lab" in started
     assert "--LabApp.default_url=/lab/tree/my_notebooks/00_start_here.ipynb" in started
-    names = {path.name for path in (tmp_path / "my_notebooks").glob("*.ipynb")}
+    names = {path.name for path in (tmp_path / "my_notebooks").rglob("*.ipynb")}
     assert names == {path.name for path in study.originals(study.SHIPPED)}
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cs336_course.pages.compute.operator_costs import (
+from cs336_course.pages.compute.story import (
     KINDS,
     OperatorTimes,
     cost_table,

@@ -1,17 +1,17 @@
 """Test scaling laws and their fits, the gradient noise, and the cost of a token."""
 
-import itertools
 import shlex
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
-from cs336_course.pages.how_large import scaling_laws
-from cs336_course.pages.how_large.scaling_laws import FITS, ScalingLaw, ScalingRun
-from cs336_course.pages.how_large.token_prices import (
+from cs336_course.pages.what_a_model_costs import story
+from cs336_course.pages.what_a_model_costs.story import (
+    FITS,
     Rental,
+    ScalingLaw,
+    ScalingRun,
     decode_cost,
     decode_seconds,
     training_cost,
@@ -59,27 +59,27 @@ def test_corrected_fits_give_the_published_optimum(name, exponent, billions, tol
 def test_both_fits_recover_a_known_law():
     law = FITS["besiroglu"]
     runs = made_runs(law)
-    found = scaling_laws.fit(runs)
+    found = story.fit(runs)
     assert (found.alpha, found.beta) == pytest.approx((law.alpha, law.beta), rel=1e-3)
     assert found.e == pytest.approx(law.e, rel=1e-3)
-    assert scaling_laws.size_exponent(runs) == pytest.approx(law.exponent, abs=0.01)
-    for optimum in scaling_laws.isoflop(runs):
+    assert story.size_exponent(runs) == pytest.approx(law.exponent, abs=0.01)
+    for optimum in story.isoflop(runs):
         assert optimum.parameters == pytest.approx(law.optimum(optimum.budget)[0], rel=0.1)
-    low, high = scaling_laws.exponent_interval(runs, rounds=50)
+    low, high = story.exponent_interval(runs, rounds=50)
     assert low < law.exponent < high
 
 
 def test_losses_without_a_minimum_are_refused():
     runs = made_runs(FITS["besiroglu"])
     with pytest.raises(ValueError, match="no minimum"):
-        scaling_laws.isoflop([replace(run, val_loss=-run.val_loss) for run in runs])
+        story.isoflop([replace(run, val_loss=-run.val_loss) for run in runs])
     with pytest.raises(ValueError, match="2 sizes; at least 3"):
-        scaling_laws.exponent_interval(runs[:2])
+        story.exponent_interval(runs[:2])
 
 
 def test_shipped_runs_are_counted_as_their_commands_say():
     stream = open_data("", "", "char")[0]
-    for run in scaling_laws.runs():
+    for run in story.runs():
         words = shlex.split(run.command)
         flags = dict(zip(words[3::2], words[4::2], strict=True))
         assert words[:3] == ["cs336", "train", "shakespeare-char"]
@@ -93,47 +93,13 @@ def test_shipped_runs_are_counted_as_their_commands_say():
 
 
 def test_shipped_budgets_have_a_best_size_inside_their_range():
-    runs = scaling_laws.runs()
-    optima = scaling_laws.isoflop(runs)
+    runs = story.runs()
+    optima = story.isoflop(runs)
     assert len(optima) >= 4
     for optimum in optima:
         sizes = sorted(run.parameters for run in runs if run.budget == optimum.budget)
         assert len(sizes) >= 5
         assert sizes[0] < optimum.parameters < sizes[-1]
-
-
-def test_gradient_noise_is_exact_over_all_batches():
-    torch.manual_seed(0)
-    gradients = torch.randn(6, 4, dtype=torch.float64) + 0.5
-    mean = gradients.mean(0)
-    spread = gradients.var(0, correction=0).sum().item()  # the trace of the covariance
-    pairs = itertools.product(gradients, repeat=2)  # all batches of two, with replacement
-    big = torch.stack([(a + b) / 2 for a, b in pairs]).square().sum(1).mean().item()
-    small = gradients.square().sum(1).mean().item()
-    found = scaling_laws.gradient_noise(small, big, small=1, big=2)
-    assert found == pytest.approx((mean.square().sum().item(), spread))
-
-
-def test_critical_batch_recovers_the_trade_off():
-    batches = [1, 2, 8, 64]
-    least, critical = scaling_laws.critical_batch(batches, [100 * (1 + 16 / b) for b in batches])
-    assert (least, critical) == pytest.approx((100, 16))
-
-
-def test_shipped_gradients_get_noisier_as_the_loss_falls():
-    steps, losses, squared, noise = zip(*scaling_laws.noise_scales(), strict=True)
-    assert len(steps) >= 5
-    assert losses[-1] < losses[0]
-    assert list(noise) == sorted(noise)
-    assert noise[-1] > 10 * noise[0]
-    assert max(squared) < 4 * min(squared)
-
-
-def test_shipped_runs_with_large_batches_need_fewer_steps_and_more_tokens():
-    steps = scaling_laws.steps_to_loss()
-    batches = sorted(steps)
-    assert [steps[b] for b in batches] == sorted(steps.values(), reverse=True)
-    assert steps[batches[-1]] * batches[-1] > 1.5 * min(n * b for b, n in steps.items())
 
 
 LLAMA_2_7B = Architecture(32, 4096, 32, 32, 128, 32000, 4096, 11008)

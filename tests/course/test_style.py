@@ -5,9 +5,18 @@ from itertools import combinations
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from contrast import DARK, GRAPHICS, TEXT, WHITE, in_dark, least_ratio, over, ratio
 from matplotlib.colors import rgb_to_hsv
 
+from cs336_course.drawing.contrast import (
+    DARK,
+    GRAPHICS,
+    TEXT,
+    WHITE,
+    in_dark,
+    least_ratio,
+    over,
+    ratio,
+)
 from cs336_course.drawing.style import FILLS, GREY, LINES, STYLE, figure, ink, label_ends
 
 # Machado, Oliveira and Fernandes 2009, for linear RGB and the severest form of each deficiency.
@@ -58,11 +67,6 @@ def test_lines_are_told_apart(vision):
         assert apart > 0.08, (one, other, apart)
 
 
-def test_black_or_white_digits_are_readable_on_every_area():
-    for colour in FILLS:
-        assert max(least_ratio(over(colour)), least_ratio(over(colour), over("black"))) >= TEXT
-
-
 @pytest.mark.parametrize("scale", ["linear", "log"])
 def test_names_at_the_ends_of_lines_do_not_overlap(scale):
     ends = {"low": 1, "lower": 0.98, "high": 100, "no name": 50, "ended early": 1.01}
@@ -80,16 +84,4 @@ def test_names_at_the_ends_of_lines_do_not_overlap(scale):
     assert all(box.x1 < drawn.bbox.x1 for box in boxes)
     colours = {line.get_label(): ink(line.get_color()) for line in axes.lines}
     assert all(text.get_color() == colours[text.get_text()] for text in names)
-    plt.close()
-
-
-@pytest.mark.parametrize("end", [0, -5, 1e9])
-def test_a_name_stays_beside_the_axes_if_its_line_leaves_them(end):
-    drawn, axes = figure()
-    axes.plot([2, 3, end], label="gone")
-    axes.set(yscale="log", ylim=(1, 10))
-    label_ends(axes)
-    drawn.canvas.draw()
-    (name,) = axes.texts
-    assert drawn.bbox.y0 <= name.get_window_extent().y0 < drawn.bbox.y1
     plt.close()

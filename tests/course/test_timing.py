@@ -1,7 +1,5 @@
 """Times are taken after warm-up, and in turns where they are compared."""
 
-import time
-
 import torch
 
 from cs336_course.shared import stopwatch
@@ -13,7 +11,7 @@ def test_median_seconds_warms_up_and_takes_the_median():
     calls = []
     seconds = stopwatch.median_seconds(lambda: calls.append(1), CPU, repeats=3, warmup=2)
     assert len(calls) == 5
-    assert 0 <= seconds < 0.1
+    assert seconds >= 0
 
 
 def test_ways_take_turns_and_warm_up():
@@ -24,12 +22,17 @@ def test_ways_take_turns_and_warm_up():
     assert [len(measured) for measured in seconds.values()] == [2, 2]
 
 
-def test_best_seconds_is_the_shortest_that_counts():
-    naps = iter((0, 0.2, 0.002, 0.2))  # to warm up, disturbed, clear, disturbed
-    ways = {"nap": lambda: time.sleep(next(naps)), "nothing": lambda: None}
-    best = stopwatch.best_seconds(ways, CPU, rounds=3)
-    assert best["nothing"] < 0.002 <= best["nap"] < 0.2
+def test_best_seconds_is_the_shortest_that_counts(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(stopwatch.time, "perf_counter", lambda: clock[0])
+    naps = iter((0, 4, 2, 3))  # the first is to warm up
+
+    def nap() -> None:
+        clock[0] += next(naps)
+
+    best = stopwatch.best_seconds({"nap": nap, "nothing": lambda: None}, CPU, rounds=3)
+    assert best == {"nap": 2, "nothing": 0}
 
 
 def test_bandwidth_is_measured():
-    assert 1e8 < stopwatch.measured_bandwidth(CPU, megabytes=8) < 1e13
+    assert 0 < stopwatch.measured_bandwidth(CPU, megabytes=8) < 1e13

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from cs336_course import widgets
-from cs336_course.drawing import writing as plots
 from cs336_course.widgets import writing
 from cs336_lib.model import GPT
 from cs336_lib.sampling import complete
@@ -61,20 +60,3 @@ def test_the_cell_shows_the_box_and_a_picture_that_is_the_same_in_every_run(box)
     alt = described["image/png"]["alt"]
     assert "“What is the price of”" in alt
     assert box.written.split()[0] in alt
-
-
-def test_the_picture_has_the_text_and_the_likeliest_letters(box):
-    drawn = box.still()
-    left, right = drawn.axes
-    words = [text.get_text() for text in left.texts]
-    assert words[0] == box.text
-    assert " ".join(words[1:]).split() == box.written.split()
-    shown = [chance for _, chance in box.likeliest[: writing.SHOWN]]
-    assert [bar.get_width() for bar in right.patches] == pytest.approx(shown)
-
-
-def test_long_texts_are_broken_and_only_the_end_is_shown():
-    text = "one two " * 8 + "\n\n" + "\n".join("abcdefghij")
-    lines = plots.lines(text)
-    assert lines == list("cdefghij")
-    assert plots.lines("one two " * 8) == [("one two " * 5 + "one"), "two one two one two"]

@@ -20,7 +20,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from test_lab import ERRORS, SHOTS, bytes_of, cell_with, run_all, type_and_run
+from test_lab import ERRORS, LONG, SHOTS, bytes_of, cell_with, run_all, type_and_run
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "jupyterhub.md").read_text()
@@ -39,8 +39,8 @@ c.JupyterHub.spawner_class = "simple"
 c.SimpleLocalProcessSpawner.home_dir_template = "{folder}/homes/{{username}}"
 c.Spawner.environment = {{"JUPYTER_CONFIG_PATH": "{folder}/etc/jupyter"}}
 c.Spawner.args = ["--allow-root"]
-c.Spawner.start_timeout = 180
-c.Spawner.http_timeout = 180
+c.Spawner.start_timeout = 3600
+c.Spawner.http_timeout = 3600
 """
 
 
@@ -111,19 +111,18 @@ def classroom(tmp_path_factory) -> Iterator[Class]:
         yield made
     finally:
         hub.send_signal(signal.SIGTERM)  # it ends the students' servers and the proxy
-        hub.wait(timeout=60)
+        hub.wait()
 
 
 def wait_for(address: str, hub: subprocess.Popen) -> None:
     """Wait until the hub answers, and raise what it said if it never does."""
-    for _ in range(240):
+    while True:
         try:
-            with urllib.request.urlopen(address, timeout=30):
+            with urllib.request.urlopen(address):
                 return
         except urllib.error.URLError:
             assert hub.poll() is None, (SHOTS / "jupyterhub.log").read_text()
             time.sleep(0.5)
-    raise AssertionError((SHOTS / "jupyterhub.log").read_text())
 
 
 def follow_link(page: Page, classroom: Class, name: str) -> None:
@@ -133,10 +132,10 @@ def follow_link(page: Page, classroom: Class, name: str) -> None:
         page.get_by_label("Username").fill(name)
         page.get_by_label("Password").fill("secret")
         page.get_by_role("button", name="Sign in").click()
-    page.wait_for_url(f"**/user/{name}/lab/tree/cs336-lib/{FIRST}", timeout=180_000)
-    expect(page.locator(".jp-Notebook .jp-Cell").first).to_be_visible(timeout=120_000)
+    page.wait_for_url(f"**/user/{name}/lab/tree/cs336-lib/{FIRST}")
+    expect(page.locator(".jp-Notebook .jp-Cell").first).to_be_visible()
     idle = page.locator(".jp-Notebook-ExecutionIndicator[data-status='idle']")
-    expect(idle.first).to_be_attached(timeout=120_000)
+    expect(idle.first).to_be_attached()
     expect(page.locator(".Toastify__toast")).to_have_count(0)  # no question about news
 
 
@@ -190,7 +189,7 @@ def students(classroom, browser: Browser) -> Iterator[dict[str, Page]]:
     for name, (formula, said) in ANSWERS.items():
         context = browser.new_context(viewport={"width": 1280, "height": 800})
         pages[name] = context.new_page()
-        pages[name].set_default_timeout(60_000)
+        pages[name].set_default_timeout(LONG)
         follow_link(pages[name], classroom, name)
         pages[name].screenshot(path=SHOTS / f"jupyterhub_{name}.png")
         work(pages[name], formula, said)

@@ -21,16 +21,17 @@ from accessibility import severe
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from cs336_course import widgets
+from cs336_course.course import written
 from tools.notebooks import KERNEL
 
 ROOT = Path(__file__).parents[2]
 SHOTS = ROOT / "build" / "e2e"
 TOKEN = "learner"
-NAMES = sorted(path.stem for path in (ROOT / "notebooks").rglob("*.ipynb"))
-QUICK = ["02_strides_and_views", "03_einops"]  # in CI, with 00, which the exercise is solved in
+NAMES = [page.name for page in written(ROOT / "notebooks")]
+QUICK = ["02_strides_and_views", "side_trips/stride_costs"]  # with 00, where an exercise is solved
 RUN = NAMES[1:] if os.environ.get("ALL") else QUICK
+LONG = 600_000  # ms; only what never comes takes so long, on a busy machine, too
 ERRORS = "[data-mime-type='application/vnd.jupyter.error']"
-LIMIT = 240_000  # ms; the longest notebook takes one minute on two quiet cores
 
 
 class Lab:
@@ -45,7 +46,7 @@ class Lab:
 
     def get(self, path: str) -> Any:
         """What the server's API answers; an error status raises."""
-        with urllib.request.urlopen(self.address(path, "api"), timeout=30) as answer:
+        with urllib.request.urlopen(self.address(path, "api")) as answer:
             return json.load(answer)
 
 
@@ -89,14 +90,13 @@ def lab(tmp_path_factory) -> Iterator[Lab]:
 
 def wait_for(lab: Lab, server: subprocess.Popen) -> None:
     """Until the server answers; what it said, if it never does."""
-    for _ in range(120):
+    while True:
         try:
             lab.get("status")
             return
         except urllib.error.URLError:
             assert server.poll() is None, (SHOTS / "lab.log").read_text()
             time.sleep(0.5)
-    raise AssertionError((SHOTS / "lab.log").read_text())
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def tab(browser: Browser, request) -> Iterator[Page]:
     """An empty tab that may talk to the server; its last look is kept in build/e2e."""
     context = browser.new_context(viewport={"width": 1280, "height": 800})
     page = context.new_page()
-    page.set_default_timeout(60_000)
+    page.set_default_timeout(LONG)
     yield page
     name = re.sub(r"\W+", "_", request.node.name).strip("_")
     page.screenshot(path=SHOTS / f"{name}.png")
@@ -115,10 +115,12 @@ def open_notebook(page: Page, lab: Lab, path: str) -> None:
     """Show a notebook, and wait for its kernel to be connected."""
     page.goto(lab.address(path) + "&reset")  # without what the last test had open
     expect(page.locator(".jp-NotebookPanel .jp-Cell").first).to_be_visible()
-    for _ in range(120):
-        sessions = [s["kernel"] for s in lab.get("sessions") if s["path"] == path]
-        if any(k["execution_state"] == "idle" and k["connections"] for k in sessions):
-            break
+    while not any(
+        session["path"] == path
+        and session["kernel"]["execution_state"] == "idle"
+        and session["kernel"]["connections"]
+        for session in lab.get("sessions")
+    ):
         page.wait_for_timeout(250)
     expect(page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]")).to_be_visible()
     expect(page.get_by_role("dialog")).to_have_count(0)
@@ -130,14 +132,14 @@ def run_all(page: Page) -> None:
     page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
     running = page.locator(".jp-InputPrompt", has_text="[*]")
     expect(running.first).to_be_attached()
-    expect(running).to_have_count(0, timeout=LIMIT)
+    expect(running).to_have_count(0)
 
 
 def close(lab: Lab) -> None:
     """End all kernels, since two cores have other tests to run."""
     for kernel in lab.get("kernels"):
         address = lab.address(f"kernels/{kernel['id']}", "api")
-        urllib.request.urlopen(urllib.request.Request(address, method="DELETE"), timeout=30)
+        urllib.request.urlopen(urllib.request.Request(address, method="DELETE"))
 
 
 def cell_with(page: Page, text: str) -> Locator:
@@ -198,32 +200,6 @@ def test_an_exercise_goes_from_untouched_over_wrong_to_passed(lab, tab):
     assert "    passed         bytes_of" in check.stdout
 
 
-def test_the_settings_are_those_that_make_lab_writes(lab, tab):
-    address = lab.address("@jupyterlab/notebook-extension:tracker", "lab/api/settings")
-    with urllib.request.urlopen(address, timeout=30) as answer:
-        found = json.load(answer)
-    assert found["schema"]["properties"]["windowingMode"]["default"] == "none"
-    assert found["settings"] == {}, "the test has settings of its own"
-    open_notebook(tab, lab, "my_notebooks/side_trips/memory.ipynb")
-    cells = len(
-        nbformat.read(lab.course / "my_notebooks/side_trips/memory.ipynb", as_version=4).cells
-    )
-    shown = tab.locator(".jp-Notebook .jp-Cell")
-    expect(shown).to_have_count(cells)
-    how = shown.evaluate_all("all => all.map(cell => getComputedStyle(cell).contentVisibility)")
-    assert set(how) == {"visible"}
-    close(lab)
-
-
-@pytest.mark.parametrize("name", [NAMES[0], *RUN])
-def test_an_opened_notebook_is_not_marked_as_changed(name, lab, tab):
-    open_notebook(tab, lab, f"my_notebooks/{name}.ipynb")
-    tab.wait_for_timeout(3000)
-    marked = tab.locator(".jp-mod-dirty").count()
-    close(lab)
-    assert marked == 0
-
-
 def test_the_course_itself_is_untouched_by_studying(lab):
     for name in NAMES:
         mine, theirs = (lab.course / f / f"{name}.ipynb" for f in ("my_notebooks", "notebooks"))
@@ -248,13 +224,14 @@ def test_run_all_raises_nothing(name, lab, tab):
 def test_relative_links_lead_somewhere_from_the_copy(lab):
     found = set()
     for name in NAMES:
-        notebook = nbformat.read(lab.course / "my_notebooks" / f"{name}.ipynb", as_version=4)
-        text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
-        found |= set(re.findall(r"\]\((?!https?:|#)([^)#\s]+)", text))
-    assert {"../docs/cluster.md", "01_dtypes.ipynb"} <= found
-    for link in found:
-        path = os.path.normpath(f"my_notebooks/{link}")
-        assert lab.get(f"contents/{path}")["name"] == Path(link).name
+        path = Path("my_notebooks") / f"{name}.ipynb"
+        cells = nbformat.read(lab.course / path, as_version=4).cells
+        text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+        for link in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", text):
+            found.add(os.path.normpath(path.parent / link))
+    assert "docs/cluster.md" in found
+    for path in found:
+        assert lab.get(f"contents/{path}")["name"] == Path(path).name
 
 
 OUR_PARTS = {  # JupyterLab 4.6 leaves out the alternative text of figures, and a button's name
@@ -284,61 +261,17 @@ def test_a_notebook_is_accessible(theme, lab, tab):
     assert found == []
 
 
-@pytest.mark.parametrize("theme", ["JupyterLab Dark"], indirect=True)
-def test_a_stored_cover_follows_the_dark_theme(theme, lab, tab):
-    open_notebook(tab, lab, f"my_notebooks/{NAMES[1]}.ipynb")  # which has not run
-    cover = tab.locator(".jp-RenderedImage img").first
-    expect(cover).to_have_css("mix-blend-mode", "screen")
-    close(lab)
-
-
-def test_live_slides_advance_by_key(lab, tab):
-    tab.goto(lab.address("my_notebooks/00_start_here.ipynb", view="rise"))
-    present = tab.locator(".slides section.present:not(.stack)")
-    expect(present).to_contain_text("00 · Start here")
-    tab.screenshot(path=SHOTS / "slide_first.png")
-    for _ in range(8):  # fragments first, then the next slide
-        tab.keyboard.press("Space")
-        tab.wait_for_timeout(300)
-    expect(present).not_to_contain_text("00 · Start here")
-    close(lab)
-
-
 def test_live_slides_show_maths_and_run_code(lab, tab):
     tab.goto(lab.address("my_notebooks/01_dtypes.ipynb", view="rise"))
     slide = tab.locator(".slides section.present:not(.stack)")
-    expect(slide).to_contain_text("01 · Number", timeout=60_000)
-    expect(tab.locator(".slides mjx-container").first).to_be_attached(timeout=60_000)
+    expect(slide).to_contain_text("01 · Number")
+    expect(tab.locator(".slides mjx-container").first).to_be_attached()
     assert tab.locator(".slides .jp-MarkdownCell").count() > 50  # one that is missing is no error
-    tab.wait_for_timeout(1000)
-    tab.screenshot(path=SHOTS / "slide_cover.png")
     type_and_run(
         tab, slide.locator(".jp-CodeCell:visible").first, "print('live', 6 * 7)"
     )  # the cover
     # Shift-Enter selects the next cell, which may lie on the next slide.
-    expect(tab.locator(".slides")).to_contain_text("live 42", timeout=60_000)
-    close(lab)
-
-
-def test_an_explorer_works_in_live_slides(lab, tab):
-    source = "from cs336_course import widgets\n\nwidgets.float_bits()"
-    cell = nbformat.v4.new_code_cell(source, metadata={"slideshow": {"slide_type": "slide"}})
-    path = lab.course / "my_notebooks" / "live.ipynb"
-    nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata={"kernelspec": KERNEL}), path)
-    tab.goto(lab.address("my_notebooks/live.ipynb", view="rise"))
-    slide = tab.locator(".slides section.present:not(.stack)")
-    slide.locator(".cm-content").click()
-    picture = slide.locator(".cs336-picture")
-    for _ in range(10):  # a cell doesn't run before its kernel is ready
-        tab.keyboard.press("Control+Enter")
-        tab.wait_for_timeout(3000)
-        if picture.is_visible():
-            break
-    before = picture.inner_html()
-    picture.locator("button[data-name]").last.click()
-    expect(picture).not_to_have_js_property("innerHTML", before)
-    place = picture.bounding_box()
-    assert place["y"] + place["height"] <= 800, "the slide has grown off the screen"
+    expect(tab.locator(".slides")).to_contain_text("live 42")
     close(lab)
 
 
@@ -366,93 +299,6 @@ def test_a_prediction_is_recorded_and_hands_are_counted(lab, tab):
     close(lab)
 
 
-ASKED = "**Predict:** you add 1 to a `bf16` number again and again. Where does it stop?"
-PHONE = {"viewport": {"width": 360, "height": 640}, "has_touch": True, "is_mobile": True}
-
-
-def test_a_prediction_is_one_card_with_its_question(lab, tab):
-    source = "from cs336_course.widgets.predictions import predict\n\npredict('sum', '4000', '256')"
-    cells = [nbformat.v4.new_markdown_cell(ASKED), nbformat.v4.new_code_cell(source)]
-    path = lab.course / "my_notebooks" / "card.ipynb"
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL}), path)
-    open_notebook(tab, lab, "my_notebooks/card.ipynb")
-    run_all(tab)
-    card, question = tab.locator(".cs336-prediction"), tab.locator(".jp-RenderedMarkdown p")
-    expect(tab.locator(".jp-CodeCell .jp-InputArea")).to_be_hidden()
-    above, below = question.bounding_box(), card.bounding_box()
-    assert above["x"] == pytest.approx(below["x"], abs=1)
-    assert above["width"] == pytest.approx(below["width"], abs=1)
-    assert above["y"] + above["height"] == pytest.approx(below["y"], abs=1.5)
-    card.locator(".cs336-said").click()
-    tab.keyboard.press("Enter")
-    expect(tab.locator(".jp-CodeCell .cm-content")).to_be_focused()
-    close(lab)
-
-
-def votes_on(slide: Locator) -> list[str]:
-    """The numbers beside the bars of the histogram."""
-    return slide.locator(".cs336-bar + span").all_inner_texts()
-
-
-def test_a_class_votes_by_phone_and_the_slide_shows_it(lab, tab, browser):
-    source = (
-        "from cs336_course.widgets.predictions import predict\n\npredict('ones', '4000', '256')"
-    )
-    asked = nbformat.v4.new_markdown_cell(ASKED, metadata={"slideshow": {"slide_type": "slide"}})
-    shown = nbformat.v4.new_code_cell(source, metadata={"cs336": {"prediction": "ones"}})
-    cells = [asked, shown]
-    path = lab.course / "my_notebooks" / "votes.ipynb"
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL}), path)
-    tab.goto(lab.address("my_notebooks/votes.ipynb", view="rise"))
-    slide = tab.locator(".slides section.present:not(.stack)")
-    slide.locator(".jp-CodeCell .cm-content").click()
-    tab.keyboard.press("Control+Enter")
-    slide.locator(".cs336-prediction summary").click()
-    slide.get_by_role("combobox").select_option("live votes")
-    expect(slide.locator(".cs336-said")).to_have_text("Votes: 0. Scan the code to vote.")
-    expect(slide.locator(".cs336-invitation svg")).to_be_visible()
-    place = slide.locator(".cs336-explorer").bounding_box()
-    assert place["y"] + place["height"] <= 800, "the code is below the slide"
-    address = slide.locator(".cs336-address").inner_text()
-
-    phones = []
-    for scheme in ("light", "dark"):
-        phone = browser.new_context(**PHONE, color_scheme=scheme).new_page()
-        phone.goto(address)
-        expect(phone.get_by_role("heading")).to_have_text(
-            "You add 1 to a bf16 number again and again. Where does it stop?"
-        )
-        assert phone.evaluate("document.documentElement.scrollWidth") <= 360
-        assert severe(phone) == [], scheme
-        phones.append(phone)
-    touched, typed = phones
-    touched.get_by_role("button", name="4000").tap()
-    expect(slide.locator(".cs336-said")).to_have_text("Votes: 1. Scan the code to vote.")
-    assert votes_on(slide) == ["1", "0"]
-    typed.keyboard.press("Tab")
-    typed.keyboard.press("Tab")
-    expect(typed.get_by_role("button", name="256")).to_be_focused()
-    typed.keyboard.press("Enter")
-    expect(slide.locator(".cs336-said")).to_have_text("Votes: 2. Scan the code to vote.")
-    assert votes_on(slide) == ["1", "1"]
-    touched.get_by_role("button", name="256").tap()  # another opinion
-    expect(slide.locator(".cs336-bar + span").first).to_have_text("0")
-    assert votes_on(slide) == ["0", "2"]
-    assert severe(tab, ".cs336-prediction") == []
-    tab.screenshot(path=SHOTS / "votes_slide.png")
-
-    slide.get_by_role("button", name="Close the vote").focus()
-    tab.keyboard.press("Enter")
-    expect(slide.locator(".cs336-said")).to_have_text("Votes: 2. The vote is closed.")
-    for name, phone in zip(("votes_phone", "votes_phone_dark"), phones, strict=True):
-        expect(phone.get_by_role("status")).to_contain_text("You chose B. The vote is closed.")
-        expect(phone.get_by_role("button", name="4000")).to_be_disabled()
-        assert severe(phone) == []
-        phone.screenshot(path=SHOTS / f"{name}.png")
-        phone.context.close()
-    close(lab)
-
-
 SHOWN = """
 from IPython.display import display
 from cs336_lib.training.checkpoint import load_shipped
@@ -474,16 +320,14 @@ def test_every_explorer_reacts_to_a_click(lab, tab):
     for root in roots.all():
         title = root.get_attribute("aria-label")
         picture = root.locator(".cs336-picture")
+        buttons, sliders = picture.locator("button[data-name]"), root.locator("input[type=range]")
+        expect(buttons.or_(sliders).first).to_be_attached()
         before = picture.inner_html()
-        if button := root.locator(".cs336-picture button[data-name]").all():
-            button[-1].click()
+        if buttons.count():
+            buttons.last.click()
         else:  # only controls: take the first slider to its beginning
-            root.locator("input[type=range]").first.click(position={"x": 2, "y": 8})
-        for _ in range(40):
-            if picture.inner_html() != before:
-                break
-            tab.wait_for_timeout(250)
-        assert picture.inner_html() != before, f"{title}: nothing happened"
+            sliders.first.click(position={"x": 2, "y": 8})
+        expect(picture).not_to_have_js_property("innerHTML", before)
         expect(root.locator(".cs336-problem")).to_have_text("")
         assert severe(tab, f".cs336-{root.get_attribute('class').split('cs336-')[-1]}") == [], title
         root.screenshot(path=SHOTS / f"explorer_{re.sub(r'[^a-z]+', '_', title.lower())}.png")

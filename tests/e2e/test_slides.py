@@ -6,8 +6,10 @@ import nbformat
 import pytest
 from playwright.sync_api import Page
 
+from cs336_course.course import written
+
 ROOT = Path(__file__).parents[2]
-NAMES = sorted(path.stem for path in (ROOT / "notebooks").rglob("*.ipynb"))
+PAGES = written(ROOT / "notebooks")
 
 # Shows each slide with all its fragments and returns what leaves it, with the cell's id.
 OVERFLOWS = """() => {
@@ -52,12 +54,13 @@ def open_deck(page: Page, path: Path) -> list[str]:
     return [url for url in wanted if not url.startswith(("file:", "data:", "blob:"))]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_slide_fits_its_screen(name, decks, page):
+@pytest.mark.parametrize("of", PAGES, ids=lambda of: of.key)
+def test_every_slide_fits_its_screen(of, decks, page):
     failed: list[str] = []
     page.on("pageerror", lambda error: failed.append(str(error)))
     page.on("requestfailed", lambda request: failed.append(request.url))
-    assert open_deck(page, decks / f"{name}.html") == []
+    notebook = of.path(ROOT / "notebooks")
+    assert open_deck(page, decks / f"{notebook.stem}.html") == []
     overflows = page.evaluate(OVERFLOWS)
     lines = [
         f"slide {o['h'] + 1}.{o['v'] + 1}, cell {o['id']}: {o['by']} px too far {o['side']}"
@@ -66,7 +69,10 @@ def test_every_slide_fits_its_screen(name, decks, page):
     assert not lines, "begin a subslide at or before these cells:\n" + "\n".join(lines)
     assert failed == []
     assert page.locator("section section, .slides > section:not(.stack)").count() > 5
-    cells = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4).cells
+    links = page.locator("a[href]").evaluate_all("all => all.map(a => a.getAttribute('href'))")
+    ours = [link.partition("#")[0] for link in links if not link.startswith(("http", "#"))]
+    assert [link for link in ours if not (decks / link).exists()] == []
+    cells = nbformat.read(notebook, as_version=4).cells
     asked = [cell for cell in cells if "prediction" in cell.metadata.get("cs336", {})]
     shown = [cell for cell in asked if cell.metadata.slideshow.slide_type != "skip"]
     assert page.locator(".options").count() == len(shown)
@@ -75,9 +81,9 @@ def test_every_slide_fits_its_screen(name, decks, page):
 
 def test_few_slides_are_two_fifths_empty(decks, page):
     empty, slides = {}, 0
-    for name in NAMES:
-        open_deck(page, decks / f"{name}.html")
+    for each in PAGES:
+        open_deck(page, decks / f"{each.path(decks).stem}.html")
         filled = page.evaluate(FILLED)
-        empty[name] = sum(share < 0.6 for share in filled)
+        empty[each.key] = sum(share < 0.6 for share in filled)
         slides += len(filled)
     assert sum(empty.values()) <= slides / 12, empty

@@ -1,12 +1,9 @@
 """The formulas of accounting.py against PyTorch: what it counts, keeps and frees."""
 
-import functools
-
 import pytest
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from cs336_course.shared import short_optimizers
@@ -33,12 +30,9 @@ SHAPES = (
 # Parameters
 
 
-def test_published_parameter_counts():
+def test_counts_are_the_published_ones_and_the_models():
     for config, published in FAMILY.values():
         assert accounting.count_parameters(config) == published
-
-
-def test_counts_are_the_models():
     for bias in (True, False):
         config = GPTConfig(block_size=8, vocab_size=100, n_layer=3, n_head=2, n_embd=16, bias=bias)
         model = GPT(config)
@@ -72,13 +66,9 @@ def test_flops_are_what_pytorch_counts():
     assert forward + backward == accounting.train_flops_per_token(config, seq) * batch * seq
 
 
-def test_flops_of_the_124m_model():
-    config = GPTConfig(vocab_size=50304)
-    assert sum(counted(config, 1, 1024)) == 1024 * accounting.train_flops_per_token(config)
-
-
 def test_the_124m_model_in_both_conventions():
-    config = GPTConfig()
+    padded, config = GPTConfig(vocab_size=50304), GPTConfig()
+    assert sum(counted(padded, 1, 1024)) == 1024 * accounting.train_flops_per_token(padded)
     assert accounting.train_flops_per_token(config) == 854_438_400
     assert accounting.train_flops_per_token(config, convention="causal") == 797_870_592
     # nanoGPT, estimate_mfu: 6 N + 12 L H Q T, where N excludes positions
@@ -88,24 +78,12 @@ def test_the_124m_model_in_both_conventions():
         accounting.train_flops_per_token(config, convention="half")
 
 
-def test_a_padded_vocabulary_is_counted_by_pytorch_only():
-    """The padded columns are multiplied too; they are the machine's work, not the model's."""
-    config = GPTConfig(block_size=32, vocab_size=100, n_layer=1, n_head=1, n_embd=16)
-    forward, _ = counted(config, 1, 32)
-    padding = config.padded_vocab_size - config.vocab_size
-    ours = accounting.forward_flops_per_token(config) * 32
-    assert forward - ours == 2 * 32 * padding * config.n_embd
-
-
 def test_napkin():
     flops = accounting.six_n_d(70e9, 15e12)
     assert flops == 6.3e24
     days = accounting.training_seconds(flops, 1024, 989.5e12, 0.5) / accounting.SECONDS_PER_DAY
     assert round(days, 2) == 143.93
     assert f"{accounting.six_n_d(174.6e9, 300e9):.3g}" == "3.14e+23"
-
-
-def test_an_unknown_peak_has_no_mfu():
     assert accounting.mfu(1e12, None) is None
     assert accounting.mfu(1e12, 4e12) == 0.25
 
@@ -122,14 +100,8 @@ def test_largest_models():
 
 
 def test_unknown_names_are_listed():
-    with pytest.raises(
-        ValueError, match=r"optimizer 'adamx' is unknown; one of .*adamw.* expected"
-    ):
+    with pytest.raises(ValueError, match=r"optimizer 'adamx' is unknown; one of .*adamw.* exp"):
         accounting.bytes_per_parameter("adamx")
-    with pytest.raises(
-        ValueError, match=r"precision 'fp64' is unknown; one of fp32, autocast, mixed, bf16"
-    ):
-        accounting.bytes_per_parameter("adamw", "fp64")
     with pytest.raises(ValueError, match="attention 'fast' is unknown; one of flash, eager"):
         accounting.peak_memory(GPTConfig(), 1, attention="fast")
 
@@ -156,10 +128,7 @@ def test_state_is_what_the_optimizer_keeps():
         means = 4 * (24 + 40) if name == "adafactor" else 0
         expected = 24 * 40 * accounting.STATE_BYTES[name] + means
         assert short_optimizers.state_bytes(optimizer) == expected, name
-
-
-def test_every_optimizer_has_been_looked_at():
-    """Lion and 8-bit AdamW are not PyTorch's; the notebook builds them."""
+    # Lion and 8-bit AdamW are not PyTorch's; the notebook builds them.
     assert set(accounting.STATE_BYTES) == {*MAKERS, "lion", "adamw8bit"}
     assert accounting.STATE_BYTES["adamw8bit"] == pytest.approx(2.03, abs=0.002)
 
@@ -181,51 +150,29 @@ def pytorchs_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "applies", lambda x: False)
 
 
+def backends(attention: accounting.Attention) -> list[SDPBackend]:
+    """The kernels with which PyTorch's attention is fused, or stores its scores."""
+    return [SDPBackend.MATH] if attention == "eager" else list(SDPBackend.__members__.values())
+
+
 @pytest.mark.usefixtures("pytorchs_operators")
-@pytest.mark.parametrize(
-    ("shape", "autocast", "attention"),
-    [(0, True, "eager"), (1, False, "flash"), (1, True, "flash"), (2, True, "eager")],
-)
-def test_activations_are_what_autograd_keeps(
-    shape: int, autocast: bool, attention: accounting.Attention
-):
+def test_activations_are_what_autograd_keeps():
     """The formula is exact on a CPU."""
-    config, batch, seq = SHAPES[shape]
-    model = GPT(config)
-    tokens = torch.randint(0, config.vocab_size, (2, batch, seq))
-    backends = [SDPBackend.MATH] if attention == "eager" else list(SDPBackend.__members__.values())
-    low = torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast)
-    with sdpa_kernel(backends), low, SavedTensors(model.parameters()) as saved:
-        model(tokens[0].clone(), tokens[1].clone())
-    kinds = accounting.activation_bytes(config, batch, seq, autocast=autocast, attention=attention)
-    assert saved.bytes == sum(kinds.values())
-
-
-def test_activations_of_the_124m_model():
-    """On the meta device, which has no fused attention and no memory either."""
-    config = GPTConfig(vocab_size=50304)
-    with torch.device("meta"):
-        model, tokens = GPT(config), torch.zeros(2, 1024, dtype=torch.long)
-        with SavedTensors(model.parameters()) as saved:
-            model(tokens, tokens.clone())
-    assert saved.bytes == sum(accounting.activation_bytes(config, 2, attention="eager").values())
-
-
-def test_a_training_step_byte_by_byte():
-    config, batch, seq = SHAPES[1]
-    model = GPT(config)
-    optimizer = torch.optim.AdamW(model.parameters())
-    tokens = torch.randint(0, config.vocab_size, (batch, seq))
-    with SavedTensors(model.parameters()) as saved:
-        loss = model(tokens, tokens.clone())
-    loss.backward()
-    optimizer.step()
-    expected = accounting.training_memory(config, batch, seq)
-    assert expected["weights"] == sum(p.nbytes for p in model.parameters())
-    assert expected["gradients"] == sum(p.grad.nbytes for p in model.parameters())
-    assert expected["optimizer state"] == short_optimizers.state_bytes(optimizer)
-    activations = list(expected.values())[3:]
-    assert sum(activations) == saved.bytes
+    for shape, autocast, attention in (
+        (0, True, "eager"),
+        (1, False, "flash"),
+        (1, True, "flash"),
+        (2, True, "eager"),
+    ):
+        config, batch, seq = SHAPES[shape]
+        model = GPT(config)
+        tokens = torch.randint(0, config.vocab_size, (2, batch, seq))
+        low = torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast)
+        with sdpa_kernel(backends(attention)), low, SavedTensors(model.parameters()) as saved:
+            model(tokens[0].clone(), tokens[1].clone())
+        how = {"autocast": autocast, "attention": attention}
+        kinds = accounting.activation_bytes(config, batch, seq, **how)
+        assert saved.bytes == sum(kinds.values()), (shape, how)
 
 
 def tiny(layers: int, heads: int, width: int, seq: int, vocab: int) -> GPTConfig:
@@ -237,31 +184,26 @@ def tiny(layers: int, heads: int, width: int, seq: int, vocab: int) -> GPTConfig
 PEAKS = {  # the peak is in the loss, in an MLP, or in the T x T scores
     "vocabulary 150 times the width": (tiny(2, 2, 32, 64, 5000), 2, False, "flash"),
     "vocabulary half the width": (tiny(1, 2, 128, 64, 65), 4, False, "flash"),
-    "vocabulary half the width, autocast": (tiny(1, 2, 128, 64, 65), 4, True, "flash"),
-    "long sequence": (tiny(2, 8, 64, 256, 65), 2, False, "flash"),
     "long sequence, eager": (tiny(2, 8, 64, 256, 65), 2, True, "eager"),
     "long sequence, large vocabulary, eager": (tiny(2, 8, 64, 256, 1000), 2, True, "eager"),
     "few tokens": (tiny(2, 2, 128, 32, 1000), 1, False, "flash"),
 }
 
 
-@pytest.mark.usefixtures("pytorchs_operators")
-@pytest.mark.parametrize(("config", "batch", "autocast", "attention"), PEAKS.values(), ids=PEAKS)
-def test_peak_is_what_a_step_holds_at_most(
+def measured_peak(
     config: GPTConfig, batch: int, autocast: bool, attention: accounting.Attention
-):
-    """Within 5 %, in fp32 2.5 %, with the gradients of an earlier micro-batch in memory."""
+) -> int:
+    """The most bytes in a step, with the gradients of an earlier micro-batch in memory."""
     model = GPT(config)
     optimizer = torch.optim.AdamW(model.parameters())
     tokens = torch.randint(0, config.vocab_size, (2, batch, config.block_size)).unbind()
-    backends = [SDPBackend.MATH] if attention == "eager" else list(SDPBackend.__members__.values())
 
     def micro_batch() -> None:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
             loss = model(*tokens)
         loss.backward()
 
-    with sdpa_kernel(backends):
+    with sdpa_kernel(backends(attention)):
         micro_batch()
         optimizer.step()
         state = [t for of_one in optimizer.state.values() for t in of_one.values()]
@@ -269,26 +211,13 @@ def test_peak_is_what_a_step_holds_at_most(
         with LiveBytes([*model.parameters(), *gradients, *state, *tokens]) as live:
             micro_batch()
             optimizer.step()
-    kinds = accounting.peak_memory(config, batch, autocast=autocast, attention=attention)
-    assert live.peak == pytest.approx(sum(kinds.values()), rel=0.05 if autocast else 0.025)
+    return live.peak
 
 
-def test_peak_of_the_checkpointed_xl_model():
-    """The peak is the loss's backward, when no block has run again and only their inputs are there.
-
-    The optimizer's state is added by the formula: 64 sequences fit in 80 GB, and one more does not.
-    """
-    config, batch = FAMILY["gpt2-xl"][0], 64
-    with torch.device("meta"):
-        model, tokens = GPT(config), torch.zeros(batch, 1024, dtype=torch.long)
-        for block in model.transformer.h:
-            block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
-        with LiveBytes(model.parameters()) as live:
-            model(tokens, tokens.clone()).backward()
-    kinds = accounting.peak_memory(config, batch)
-    inputs = 4 * batch * 1024 * config.n_embd * (config.n_layer + 1)  # and the last norm's
-    expected = kinds["weights"] + inputs + kinds["output"] + kinds["backward"]
-    assert live.peak == pytest.approx(expected, rel=0.001)
-    for_each = (live.peak - kinds["weights"]) / batch
-    left = 80e9 - live.peak - kinds["optimizer state"]
-    assert 0 < left < for_each
+@pytest.mark.usefixtures("pytorchs_operators")
+def test_peak_is_what_a_step_holds_at_most():
+    """Within 5 %, in fp32 2.5 %."""
+    for name, (config, batch, autocast, attention) in PEAKS.items():
+        kinds = accounting.peak_memory(config, batch, autocast=autocast, attention=attention)
+        expected = pytest.approx(sum(kinds.values()), rel=0.05 if autocast else 0.025)
+        assert measured_peak(config, batch, autocast, attention) == expected, name

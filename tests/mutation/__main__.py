@@ -1,7 +1,7 @@
-"""Print the scores of exercises: `python -m tests.mutation 03_einops 04_compute`."""
+"""Print the scores of all exercises, or of pages: `python -m tests.mutation einops compute`."""
 
 import sys
 
-from .survey import by_module, table
+from .survey import exercises, survey, table
 
-print(table([score for name in sys.argv[1:] for score in by_module(name)]))
+print(table([score for one in exercises(*sys.argv[1:]) for score in survey(one)]))

@@ -3,19 +3,21 @@
 import contextlib
 import importlib
 import io
+import pkgutil
 import random
 import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from cs336_course import pages
 from cs336_course.engine import Exercise
 from cs336_course.engine.judge import diagnose
 
 from .equivalent import RIGHT
 from .mutants import WRAPS, First, first_order, rewritten, wrap_answer
 
-SECONDS = 20  # a mutant that takes longer is refused
+SECONDS = 40  # on all cores; a mutant that takes longer is refused
 # Observing these takes long, so only some of their first-order mutants are judged.
 SAMPLE = {"training_script": 30}
 
@@ -46,16 +48,16 @@ def expired(*_: object) -> None:
 
 def passes(exercise: Exercise, answer: Any) -> bool:
     """Return whether an answer is judged to be right."""
-    previous = signal.signal(signal.SIGALRM, expired)
-    signal.alarm(SECONDS)
+    previous = signal.signal(signal.SIGPROF, expired)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)  # a busy machine doesn't move this clock
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             return diagnose(exercise, list(exercise.records(answer)), explain=False) is None
     except Exception:
         return False
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, previous)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, previous)
 
 
 def built(exercise: Exercise, code: str, **names: Any) -> Any:
@@ -106,11 +108,14 @@ def survey(exercise: Exercise) -> Iterator[Score]:
         yield Score(exercise.name, kind, wrong, missed, stale if kind == "ideas" else ())
 
 
-def by_module(name: str) -> list[Score]:
-    """Return the scores of the exercises of one notebook, such as "03_einops"."""
-    module = importlib.import_module(f"cs336_course.exercises.n{name}")
-    exercises = [found for found in vars(module).values() if isinstance(found, Exercise)]
-    return [score for exercise in exercises for score in survey(exercise)]
+def exercises(*rooms: str) -> list[Exercise]:
+    """Return the exercises of some pages, such as "einops", or of all."""
+    found = []
+    for room in rooms or [one.name for one in pkgutil.iter_modules(pages.__path__)]:
+        with contextlib.suppress(ModuleNotFoundError):  # a page without exercises
+            module = importlib.import_module(f"cs336_course.pages.{room}.exercises")
+            found += [one for one in vars(module).values() if isinstance(one, Exercise)]
+    return found
 
 
 def share(scores: Iterable[Score], kind: str) -> float:

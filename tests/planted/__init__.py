@@ -136,7 +136,7 @@ def undivided_sum(patch: pytest.MonkeyPatch) -> None:
 
     def summed(run: job.Job, batches: job.Batches, windows: int) -> torch.Tensor:
         loss = backward(run, batches, windows)
-        for parameter in run.raw_model.parameters():
+        for parameter in run.model.parameters():
             parameter.grad *= 4
         return loss
 

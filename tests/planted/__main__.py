@@ -7,15 +7,15 @@ are kept.
 import sys
 from pathlib import Path
 
-from cs336_lib.report import compare, reference
+from cs336_lib.report.runs import judge, read_run
 
 from . import FAULTS, MILDER, SOUND, Fault, train
 
 
 def first_line(folder: Path, seed: int, fault: Fault | None = None) -> str:
     """Train a run and return the first line of its judgement, shortened to what it names."""
-    run = compare.read_run(train(folder, seed, fault))
-    return reference.judge(run).line.partition(": training")[0]
+    run = read_run(train(folder, seed, fault))
+    return judge(run).line.partition(": training")[0]
 
 
 def main(runs: Path) -> None:

@@ -1,8 +1,6 @@
 """The Makefile's promises that can be checked in seconds; tests/slow opens the course for real."""
 
-import json
 import os
-import re
 import subprocess
 import sys
 from importlib import metadata
@@ -16,9 +14,7 @@ ROOT = Path(__file__).parents[2]
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     """Run our Makefile in an empty folder, without uv if the arguments don't name one."""
     command = ["make", "-f", str(ROOT / "Makefile"), "UV=", *arguments]
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=60, check=False
-    )
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("version", [(3, 10, 13), (3, 15, 0), (2, 7, 18)])
@@ -52,33 +48,18 @@ def installed(tmp_path) -> Path:
     return tmp_path
 
 
-def test_lab_sets_jupyterlab_up_once_and_then_opens_it(installed):
-    settings = installed / ".venv" / "share" / "jupyter" / "lab" / "settings" / "overrides.json"
-    for _ in range(2):
-        done = make(installed, "lab")
-        assert done.returncode == 0, done.stderr
-        assert "bin/python -m cs336_course.learner.lab --ServerApp.root_dir=." in done.stdout
-        written = json.loads(settings.read_text())
-        assert written == {"@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"}}
-        os.utime(settings, (2e9, 2e9))  # newer than the Makefile
-    assert settings.stat().st_mtime == 2e9
-
-
-@pytest.mark.parametrize(
-    ("target", "last"),
-    [("test", "-m pytest --nbval notebooks/"), ("notebooks", "-m tools.notebooks")],
-)
-def test_notebooks_run_after_the_fetch_of_a_model_even_if_it_fails(installed, target, last):
+def test_notebooks_run_after_the_fetch_of_a_model_even_if_it_fails(installed):
     (installed / ".venv" / ".test").touch()
     python = installed / ".venv" / "bin" / "python"
     python.write_text(
         '#!/bin/sh\necho "$0" "$@"\n[ "$3" != fetch ] || { echo "cs336: offline" >&2; exit 2; }\n'
     )
-    done = make(installed, "--silent", target)
+    done = make(installed, "--silent", "test")
     assert done.returncode == 0
-    fetched, ran = done.stdout.splitlines()[-2:]
+    fetched, ran, alone = done.stdout.splitlines()[-3:]
     assert fetched.endswith(" -m cs336_course fetch smollm2")
-    assert ran.endswith(last)
+    assert "-m pytest --nbval notebooks/ --measuring no -n 2" in ran
+    assert alone.endswith("-m pytest --nbval notebooks/ --measuring only")
     assert done.stderr == "cs336: offline\n"
 
 
@@ -156,61 +137,3 @@ def test_uv_installs_the_same_versions(tmp_path, fake, monkeypatch):
     assert "torch from elsewhere" in make(tmp_path, ".venv/.site", f"UV={uv}").stdout
     (tmp_path / ".venv" / "pyvenv.cfg").write_text("include-system-site-packages = true\n")
     assert "uv pip" not in make(tmp_path, ".venv/.e2e", f"UV={uv}").stdout  # made by TORCH=keep
-
-
-@pytest.mark.parametrize("setting", ["PIP_FIND_LINKS=wheels", "PIP_INDEX_URL=mirror", "TORCH=keep"])
-def test_pip_installs_where_uv_would_ignore_a_setting(tmp_path, setting, monkeypatch):
-    for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS"):
-        monkeypatch.delenv(name, raising=False)
-    uv = tmp_path / "uv"
-    uv.write_text("#!/bin/sh\n")
-    uv.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    (tmp_path / "Makefile").write_text(f"include {ROOT}/Makefile\nwhich: ; @echo '$(UV)'\n")
-    for arguments, found in (((), str(uv)), ((setting,), "")):
-        command = ["make", "--no-print-directory", "which", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-        assert done.stdout == f"{found}\n"
-
-
-def test_a_torch_to_keep_must_be_there(tmp_path, fake):
-    fake.write_text(FAKE.replace("{python}", f"{sys.executable} -S"))  # without site-packages
-    done = make(tmp_path, ".venv/.test", f"PYTHON={fake}", "TORCH=keep")
-    assert done.returncode != 0
-    said = [line for line in done.stderr.splitlines() if not line.startswith("make")]
-    assert said == [f"TORCH=keep, but {fake} has no PyTorch: install it there, or leave TORCH out"]
-    assert not (tmp_path / ".venv").exists()
-
-
-def test_help_names_every_target(tmp_path):
-    text = make(tmp_path).stdout
-    publishing = ("slides", "handout", "site")
-    for target in (
-        "lab",
-        "reset",
-        "test",
-        "test-slow",
-        "e2e",
-        "jupyterhub",
-        "notebooks",
-        *publishing,
-        "lint",
-        "lock",
-    ):
-        assert f"\n{target} " in f"\n{text}"
-
-
-def test_ci_runs_what_the_readme_says():
-    run = (ROOT / ".ci" / "run").read_text()
-    assert "make lint test test-slow\n" in run
-    assert run.endswith("\nmake e2e\n")
-    readme = (ROOT / "README.md").read_text()
-    assert "make lab " in readme
-    # Everything in the block for Windows but the start of JupyterLab runs there.
-    install = (ROOT / "docs" / "install.md").read_text()
-    windows = re.search(r"\n## Windows.*?```(.*?)```", install, re.DOTALL)[1]
-    workflow = (ROOT / ".github" / "workflows" / "cpu.yml").read_text()
-    commands = [line for line in windows.split("\n") if re.search("pip install|pytest", line)]
-    assert len(commands) == 3
-    assert all(f"- run: {command}\n" in workflow for command in commands)
-    assert "make test " in readme

@@ -4,7 +4,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import nbformat
@@ -16,18 +15,17 @@ from tools import nbval
 ROOT = Path(__file__).parents[2]
 
 
-def run_nbval(folder: Path, notebooks: dict[str, list[dict]], *arguments: str) -> tuple[str, float]:
-    """Run nbval on these cells under a copy of our conftest; return its output and seconds."""
+def run_nbval(folder: Path, notebooks: dict[str, list[dict]], *arguments: str) -> str:
+    """Run nbval on these cells under a copy of our conftest, and return its output."""
     shutil.copy(ROOT / "conftest.py", folder)
     for name, cells in notebooks.items():
         numbered = [new_code_cell(**{"execution_count": 1, **cell}) for cell in cells]
-        nbformat.write(new_notebook(cells=numbered), folder / f"{name}.ipynb")
-    start = time.perf_counter()
+        path = folder / f"{name}.ipynb"
+        path.parent.mkdir(exist_ok=True)
+        nbformat.write(new_notebook(cells=numbered), path)
     command = [sys.executable, "-m", "pytest", "-q", "--color=no", "-rA", "--nbval", *arguments]
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=120, check=False
-    )
-    return done.stdout + done.stderr, time.perf_counter() - start
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
 
 
 def outcomes(text: str, name: str) -> list[str]:
@@ -88,61 +86,64 @@ NOTEBOOKS = {
 
 
 @pytest.fixture(scope="module")
-def nbval_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, float]:
-    """Output and seconds of one run over all of NOTEBOOKS, because starting pytest is slow."""
+def nbval_run(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Output of one run over all of NOTEBOOKS, because starting pytest is slow."""
     return run_nbval(tmp_path_factory.mktemp("nbval"), NOTEBOOKS)
 
 
-def test_a_wrong_stored_output_fails_and_progress_bars_and_addresses_do_not(nbval_run):
-    text, _ = nbval_run
-    assert "Cell outputs differ" in text
-    assert outcomes(text, "plain")[:2] == ["FAILED", "PASSED"]
+def test_a_wrong_stored_output_fails_and_progress_bars_and_addresses_do_not(nbval_run: str):
+    assert "Cell outputs differ" in nbval_run
+    assert outcomes(nbval_run, "plain")[:2] == ["FAILED", "PASSED"]
 
 
-def test_a_cell_that_writes_to_stderr_fails(nbval_run):
-    text, _ = nbval_run
-    assert text.count("The cell writes to stderr") >= 2
-    assert "UserWarning: old" in text
-    assert outcomes(text, "plain")[2:] == ["FAILED", "FAILED", "PASSED"]
+def test_a_cell_that_writes_to_stderr_fails(nbval_run: str):
+    assert nbval_run.count("The cell writes to stderr") >= 2
+    assert "UserWarning: old" in nbval_run
+    assert outcomes(nbval_run, "plain")[2:] == ["FAILED", "FAILED", "PASSED"]
 
 
-def test_a_dead_kernel_fails_in_seconds(nbval_run):
-    text, seconds = nbval_run
-    assert "the kernel died" in text
-    assert outcomes(text, "dead")[0] == "FAILED"
-    assert seconds < 60  # starting Python, pytest and kernels on a busy machine included
+def test_a_dead_kernel_fails(nbval_run: str):
+    assert "the kernel died" in nbval_run
+    assert outcomes(nbval_run, "dead")[0] == "FAILED"
 
 
-def test_outputs_that_come_late_are_waited_for(nbval_run):
-    text, _ = nbval_run
-    assert outcomes(text, "slow") == ["PASSED", "PASSED"], text
+def test_outputs_that_come_late_are_waited_for(nbval_run: str):
+    assert outcomes(nbval_run, "slow") == ["PASSED", "PASSED"], nbval_run
 
 
 def test_a_tolerance_in_the_metadata_forgives_late_digits(nbval_run):
-    assert outcomes(nbval_run[0], "tolerant") == ["PASSED", "FAILED", "PASSED", "FAILED"]
+    assert outcomes(nbval_run, "tolerant") == ["PASSED", "FAILED", "PASSED", "FAILED"]
 
 
 def test_a_notebook_without_its_model_is_left_out_and_named(tmp_path, monkeypatch):
     monkeypatch.delenv("CS336_SMOLLM2", raising=False)
     monkeypatch.setenv("CS336_CACHE", str(tmp_path / "cache"))
     name, cells = "side_trips/model_of_today", [{"source": "print(2)", "outputs": stdout("2\n")}]
-    text, _ = run_nbval(tmp_path, {name: cells, "plain": cells})
-    assert f"SKIPPED {name}.ipynb needs SmolLM2: cs336 fetch smollm2\n" in text
+    text = run_nbval(tmp_path, {name: cells, "plain": cells})
+    assert "SKIPPED model_of_today.ipynb needs SmolLM2: cs336 fetch smollm2\n" in text
     assert outcomes(text, "plain") == ["PASSED"]
     assert outcomes(text, name) == []
     (tmp_path / "model.gguf").touch()
     monkeypatch.setenv("CS336_SMOLLM2", str(tmp_path))
-    text, _ = run_nbval(tmp_path, {})
+    text = run_nbval(tmp_path, {})
     assert "SKIPPED" not in text
     assert outcomes(text, "plain") == outcomes(text, name) == ["PASSED"]
 
 
+def test_notebooks_that_measure_can_run_alone(tmp_path):
+    cell = {"source": "print(2)", "outputs": stdout("2\n")}
+    cells = {"plain": [cell], "timed": [{**cell, "metadata": {"tags": ["measures"]}}]}
+    alone = run_nbval(tmp_path, cells, "--measuring", "only")
+    others = run_nbval(tmp_path, {}, "--measuring", "no")
+    assert (outcomes(alone, "timed"), outcomes(alone, "plain")) == (["PASSED"], [])
+    assert (outcomes(others, "timed"), outcomes(others, "plain")) == ([], ["PASSED"])
+
+
 def test_a_hung_cell_is_interrupted(tmp_path):
     hung = {"hung": [{"source": "import time\ntime.sleep(600)"}]}
-    text, seconds = run_nbval(tmp_path, hung, "--nbval-cell-timeout", "3")
+    text = run_nbval(tmp_path, hung, "--nbval-cell-timeout", "3")
     assert "Timeout of 3 seconds exceeded" in text
     assert outcomes(text, "hung") == ["FAILED"]
-    assert seconds < 60
 
 
 @pytest.mark.parametrize(
@@ -172,13 +173,3 @@ def test_results_and_images_are_left_alone():
 
     (forgiven,) = nbval.forgive([result("0.10001", "new")], [result("0.1", "old")], rtol=1e-2)
     assert forgiven.data == {"text/plain": "0.1", "image/png": "new"}
-
-
-def test_a_hung_cell_gets_minutes_not_half_an_hour():
-    assert 60 <= nbval.CELL_TIMEOUT <= 600
-
-
-@pytest.mark.parametrize("name", ["make", "README.md"])
-def test_the_documented_command_needs_no_flags(name):
-    text = (ROOT / ("Makefile" if name == "make" else name)).read_text()
-    assert "pytest --nbval notebooks/\n" in text

@@ -10,8 +10,6 @@ from importlib import metadata
 from importlib.util import resolve_name
 from pathlib import Path
 
-import pytest
-import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -112,32 +110,6 @@ def test_this_environment_has_the_pinned_versions():
     assert torch.specifier.contains(Version(metadata.version("torch")).public)
 
 
-def test_torch_ends_below_the_next_minor_which_a_weekly_job_tries():
-    """Private operators of PyTorch may change with every minor version."""
-    (torch,) = (one for one in requirements() if one.name == "torch")
-    pinned = Version(pins()["torch"])
-    untested = f"{pinned.major}.{pinned.minor + 1}"
-    assert torch.specifier == SpecifierSet(f">=2.11,<{untested}")
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "newest.yml").read_text())
-    triggers = workflow[True]  # YAML takes the key `on` for a boolean
-    assert re.fullmatch(r"\d+ \d+ \* \* [0-6]", triggers["schedule"][0]["cron"])  # weekly
-    commands = {
-        name: [step["run"] for step in job["steps"] if "run" in step]
-        for name, job in workflow["jobs"].items()
-    }
-    assert commands.keys() == {"torch", "pytest"}
-    for name, (install, newest, version, *tests) in commands.items():
-        assert install == "make .venv/.test"  # the pinned versions of all the rest
-        assert newest.startswith(".venv/bin/python -m pip install --upgrade ")
-        assert "constraint" not in newest  # it ignores the cap and the pins on purpose
-        assert name in newest
-        assert name in version
-        assert ".venv/bin/python -m pytest --nbval notebooks/" in tests
-    everything = next(line for line in commands["torch"] if "pytest tests" in line)
-    deselected = re.findall(r"--deselect tests/project/test_packaging.py::(\w+)", everything)
-    assert deselected == [test_this_environment_has_the_pinned_versions.__name__]
-
-
 def keeps_torch(prefix: Path) -> bool:
     """Whether an environment was made with `make TORCH=keep`, to see the packages below it."""
     path = prefix / "pyvenv.cfg"
@@ -155,42 +127,17 @@ def pins_of_environment(prefix: Path) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize(("system_packages", "torch"), [("true", "2.11.0"), ("false", None)])
-def test_only_an_environment_made_to_keep_its_torch_may_have_another(
-    tmp_path, system_packages, torch
-):
-    (tmp_path / "pyvenv.cfg").write_text(f"include-system-site-packages = {system_packages}\n")
-    text = (ROOT / "constraints.txt").read_text()
-    (tmp_path / "constraints.txt").write_text(re.sub("(?m)^torch==.*\n", "torch==2.11.0\n", text))
-    assert pins_of_environment(tmp_path)["torch"] == (torch or pins()["torch"])
-
-
-def test_conda_makes_the_same_course():
-    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
-    python = next(d for d in environment["dependencies"] if str(d).startswith("python="))
-    assert Version(python.split("=")[1]) in Requirement(f"x{PROJECT['requires-python']}").specifier
-    (pip,) = (d["pip"] for d in environment["dependencies"] if isinstance(d, dict))
-    assert pip == ["--constraint constraints.txt", "--editable .[lab,test]"]
-
-
-def test_the_python_range_is_the_same_everywhere():
-    assert PROJECT["requires-python"] == ">=3.11,<3.15"
-    assert "(3, 11) <= v[:2] <= (3, 14)" in (ROOT / "Makefile").read_text()
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "cpu.yml").read_text())
-    versions = workflow["jobs"]["test"]["strategy"]["matrix"]["python"]
-    assert versions == ["3.11", "3.12", "3.13", "3.14"]
-    assert sys.version_info[:2] >= (3, 11)
-
-
-# The packages, and the folders of each, from the top to the ground: imports run downwards. Folders
-# on one floor may import each other, but modules never form a circle.
-HOUSE = {
-    "tools": [],
-    "cs336_course": [
-        *("grading", "one_file widgets", "figures"),
-        *("exercises", "engine", "learner demos"),
-    ],
-    "cs336_lib": ["report", "bill evals training", "system", "data"],
+# What each folder of the course may import of the others, from the top to the ground. Pages import
+# no other page, and what pages share imports no page.
+BELOW = {
+    "grading": {"one_file", "engine", "learner"},
+    "pages": {"one_file", "widgets", "shared", "engine", "drawing", "learner"},
+    "one_file": {"engine", "learner"},
+    "widgets": {"shared", "drawing", "learner"},
+    "shared": {"engine"},
+    "engine": {"learner"},
+    "drawing": {"shared"},
+    "learner": set(),
 }
 
 
@@ -224,82 +171,30 @@ def prefixes(name: str) -> Iterator[str]:
         name = name.rpartition(".")[0]
 
 
-def check_house(root: Path, house: dict[str, list[str]]) -> None:
-    """Check that imports between the packages below `root`, and between folders, run downwards."""
-    packages = list(house)
-    files = {name: path for one in packages for name, path in modules(root, one).items()}
+def room(name: str) -> str:
+    """Return the folder of a module, where each page has one of its own."""
+    parts = name.split(".")
+    return ".".join(parts[: 3 if parts[1:2] == ["pages"] else 2])
+
+
+def upwards(name: str, other: str) -> bool:
+    """Return whether a module imports one that stands above it, or one of another page."""
+    mine, theirs = room(name), room(other)
+    packages = ["tools", "cs336_course", "cs336_lib"]
+    if packages.index(name.split(".")[0]) > packages.index(other.split(".")[0]):
+        return True
+    folder, below = (each.split(".")[1] if "." in each else "" for each in (mine, theirs))
+    return mine != theirs and {folder, below} <= BELOW.keys() and below not in BELOW[folder]
+
+
+def test_imports_run_downwards():
+    files = {}
+    for package in ("tools", "cs336_course", "cs336_lib"):
+        files |= modules(ROOT, package)
     graph = {name: imports(name, path, files) for name, path in files.items()}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(f"a circle of imports: {' < '.join(error.args[1])}")
-    floors: dict[str, int] = {}
-    for package, rows in house.items():
-        for floor, row in enumerate(rows):
-            for room in row.split():
-                assert f"{package}.{room}" not in floors, f"{package}.{room} is listed twice"
-                floors[f"{package}.{room}"] = floor
-    for name, others in graph.items():
-        package, room = name.split(".")[0], ".".join(name.split(".")[:2])
-        is_folder = room != package and (root / room.replace(".", "/")).is_dir()
-        assert not is_folder or package == "tools" or room in floors, f"add {room} to the floors"
-        for other in others:
-            below, message = ".".join(other.split(".")[:2]), f"{name} imports {other}"
-            assert packages.index(package) <= packages.index(other.split(".")[0]), message
-            if other.startswith(f"{package}.") and {room, below} <= floors.keys():
-                assert floors[room] <= floors[below], message
-
-
-def test_imports_run_downwards():
-    check_house(ROOT, HOUSE)
-
-
-LOOP = "from cs336_lib.data.loader import Loader"
-BAD_IMPORTS = {
-    "cs336_lib/data/loader.py": [
-        "from cs336_lib.bill import (\n    memory,\n)",
-        "def f():\n    from cs336_lib.bill import memory",
-        "from ..bill import memory",
-        "import cs336_lib.bill.memory as m",
-        "def f():\n    import cs336_course",
-        "from cs336_course.demos import (\n    story,\n)",
-        "if True:\n    import tools.site",
-        "from cs336_lib.config import Config",
-    ],
-    "cs336_course/demos/story.py": ["def f():\n    from tools import site"],
-    "cs336_lib/new/room.py": [""],
-}
-
-
-@pytest.mark.parametrize(
-    ("file", "source"), [(file, one) for file, sources in BAD_IMPORTS.items() for one in sources]
-)
-def test_a_wrong_import_is_found(tmp_path, file, source):
-    files = {
-        "tools/site.py": "from cs336_course.demos import story",
-        "cs336_course/__init__.py": "",
-        "cs336_course/demos/story.py": "def f():\n    from cs336_lib.bill.memory import peak",
-        "cs336_lib/bill/memory.py": LOOP,
-        "cs336_lib/config.py": f"def f():\n    {LOOP}",
-        "cs336_lib/data/loader.py": "import torch",
-    }
-    house = {"tools": [], "cs336_course": ["demos"], "cs336_lib": ["bill", "data"]}
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    check_house(tmp_path, house)
-    with pytest.raises(AssertionError, match="listed twice"):
-        check_house(tmp_path, house | {"cs336_lib": ["bill", "data bill"]})
-    (tmp_path / file).parent.mkdir(exist_ok=True)
-    (tmp_path / file).write_text(source)
-    with pytest.raises((AssertionError, pytest.fail.Exception)):
-        check_house(tmp_path, house)
-
-
-def test_the_citation_names_this_version():
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert citation["version"] == PROJECT["version"]
-    assert citation["license"] == PROJECT["license"]
-    repository = PROJECT["urls"]["Repository"]
-    assert citation["repository-code"] == repository
-    assert f"lib[lab] @ git+{repository}" in (ROOT / "docs" / "install.md").read_text()
+    pairs = [(one, other) for one in graph for other in graph[one] if upwards(one, other)]
+    assert not pairs, "\n".join(f"{one} imports {other}" for one, other in pairs)

@@ -1,11 +1,13 @@
 """Start processes as children of one that has PyTorch loaded, which saves them three seconds."""
 
+import json
 import multiprocessing
 import os
 import runpy
 import socket
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,9 +16,27 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["cs336_lib.cli", "cs336_lib.training.loop", "torch._dynamo"])
 
 
-def run(
-    module: str, arguments: Sequence[str], ranks: int, folder: Path, limit: float = 300
-) -> tuple[str, str]:
+def rows(run_dir: Path) -> list[dict]:
+    """Return the metrics of a run without what is measured by the clock."""
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    timed = {"step_ms", "tokens_per_sec", "mfu"}
+    return [{k: v for k, v in json.loads(line).items() if k not in timed} for line in lines]
+
+
+def rows_written(run_dir: Path) -> int:
+    """Return how many steps a run has logged."""
+    path = run_dir / "metrics.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def wait(is_running: Callable[[], bool], until: Callable[[], bool]) -> None:
+    """Look every half millisecond for a moment in the life of a process."""
+    while not until():
+        assert is_running() or until(), "it ended before that moment"
+        time.sleep(0.0005)
+
+
+def run(module: str, arguments: Sequence[str], ranks: int, folder: Path) -> tuple[str, str]:
     """Run a module on several ranks, as `torchrun -m` does, and return their stdout and stderr.
 
     The outputs are collected in files in the folder.
@@ -29,8 +49,7 @@ def run(
     for process in processes:
         process.start()
     for process in processes:
-        process.join(limit)
-        process.kill()
+        process.join()
     out, err = (
         "".join((folder / f"{rank}.{end}").read_text() for rank in range(ranks))
         for end in ("out", "err")

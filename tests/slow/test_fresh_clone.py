@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -26,9 +25,8 @@ def clone(tmp_path_factory) -> Path:
     return folder
 
 
-def open_lab(clone: Path, limit: float) -> tuple[subprocess.Popen, str, float]:
-    """`make lab`, headless; returns the process, its address with token, and the seconds."""
-    start = time.monotonic()
+def open_lab(clone: Path) -> tuple[subprocess.Popen, str]:
+    """`make lab`, headless; returns the process and its address with token."""
     environment = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH")}
     environment["PIP_COMPILE"] = "0"  # Python compiles the few modules that it imports
     server = subprocess.Popen(
@@ -45,32 +43,29 @@ def open_lab(clone: Path, limit: float) -> tuple[subprocess.Popen, str, float]:
         text=True,
         start_new_session=True,
     )
-    return server, wait_for_address(server, limit), time.monotonic() - start
+    return server, wait_for_address(server)
 
 
-def wait_for_address(server: subprocess.Popen, limit: float) -> str:
+def wait_for_address(server: subprocess.Popen) -> str:
     """Read what a server says until it names the first notebook's address with its token."""
-    alarm = threading.Timer(limit, stop, [server])  # ends the wait for a line that never comes
-    alarm.start()
     said = []
     for line in server.stdout:
         said.append(line)
         found = re.search(rf"http://localhost:{PORT}/\S*00_start_here.ipynb\?token=\w+", line)
         if found:
-            alarm.cancel()
             return found[0]
-    raise AssertionError(f"no address within {limit} s:\n" + "".join(said))
+    raise AssertionError("no address:\n" + "".join(said))
 
 
-def fetch(address: str) -> str:
+def fetch(server: subprocess.Popen, address: str) -> str:
     """Get a page; the server says its address a moment before it listens."""
-    for _ in range(40):
+    while server.poll() is None:
         try:
-            with urllib.request.urlopen(address, timeout=30) as page:
+            with urllib.request.urlopen(address) as page:
                 return page.read().decode()
         except urllib.error.URLError:
             time.sleep(0.5)
-    raise AssertionError(f"{address} does not answer")
+    raise AssertionError("it has ended")
 
 
 def stop(server: subprocess.Popen) -> None:
@@ -80,12 +75,12 @@ def stop(server: subprocess.Popen) -> None:
 
 
 def test_make_lab_opens_the_course_twice(clone):
-    server, address, _ = open_lab(clone, limit=900)
+    server, address = open_lab(clone)
     try:
-        assert "JupyterLab" in fetch(address)
+        assert "JupyterLab" in fetch(server, address)
         token = address.split("token=")[1]
         specs = f"http://localhost:{PORT}/api/kernelspecs?token={token}"
-        assert json.loads(fetch(specs))["default"] == "python3"
+        assert json.loads(fetch(server, specs))["default"] == "python3"
     finally:
         stop(server)
     code = "import cs336_lib, sys; print(cs336_lib.__file__)"
@@ -97,12 +92,13 @@ def test_make_lab_opens_the_course_twice(clone):
         check=True,
     )
     assert done.stdout.startswith(str(clone))
-    server, address, seconds = open_lab(clone, limit=60)
+    installed = (clone / ".venv/.lab").stat().st_mtime
+    server, address = open_lab(clone)
     try:
-        fetch(address)
+        fetch(server, address)
     finally:
         stop(server)
-    assert seconds < 30  # 3 s on a quiet machine; nothing is installed again
+    assert (clone / ".venv/.lab").stat().st_mtime == installed  # nothing is installed again
     status = subprocess.run(
         ["git", "status", "--porcelain"], cwd=clone, capture_output=True, text=True, check=True
     )
@@ -144,49 +140,5 @@ def test_a_wheel_carries_the_data_and_works_elsewhere(unpacked, tmp_path):
     links = re.findall(r"\]\(([^)]*)\)", description.read_text())
     assert len(links) > 20
     assert all(link.startswith("https://") for link in links)  # PyPI has no files beside it
-    for notebook in (unpacked / "cs336_lib" / "shipped" / "notebooks").glob("*.ipynb"):
+    for notebook in (unpacked / "cs336_lib" / "shipped" / "notebooks").rglob("*.ipynb"):
         assert "](../" not in notebook.read_text(), notebook
-
-
-def code(notebook: dict) -> list[str]:
-    """Return the source of the code cells."""
-    cells = (cell for cell in notebook["cells"] if cell["cell_type"] == "code")
-    return ["".join(cell["source"]) for cell in cells]
-
-
-def test_cs336_lab_opens_the_course_without_a_clone(clone, unpacked, tmp_path):
-    settings = '{"ServerApp": {"allow_root": true}}'  # in a container; a learner is not root
-    (tmp_path / "settings").mkdir()
-    (tmp_path / "settings" / "jupyter_server_config.json").write_text(settings)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(unpacked),
-        "JUPYTER_CONFIG_DIR": str(tmp_path / "settings"),
-    }
-    (tmp_path / "course").mkdir()
-    server = subprocess.Popen(
-        [sys.executable, "-m", "cs336_course", "lab", "--no-browser", "--port", str(PORT)],
-        cwd=tmp_path / "course",
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    address = wait_for_address(server, limit=60)
-    try:
-        fetch(address)
-        token = address.split("token=")[1]
-        api = f"http://localhost:{PORT}/{{}}?token={token}"
-        name = "00_start_here.ipynb"
-        shown = json.loads(fetch(api.format(f"api/contents/my_notebooks/{name}")))["content"]
-        assert not any(cell.get("outputs") for cell in shown["cells"])
-        course = json.loads((clone / "notebooks" / name).read_text())
-        assert code(shown) == code(course)
-        page = fetch(api.format("lab"))
-        assert "@jupyterlab/apputils-extension:announcements" in page  # among those switched off
-        tracker = api.format("lab/api/settings/@jupyterlab/notebook-extension:tracker")
-        schema = json.loads(fetch(tracker))["schema"]["properties"]
-        assert schema["windowingMode"]["default"] == "none"
-    finally:
-        stop(server)

@@ -27,13 +27,13 @@ VOCAB_SIZE = 64  # 62 characters, padded
 
 @pytest.mark.parametrize(
     ("processes", "parallel", "precision", "stage"),
-    [(2, "ddp", "fp32", 0), (2, "fsdp", "bf16", 3), (4, "fsdp", "fp32", 3)],
+    [(2, "fsdp", "bf16", 3)],
 )
 def test_a_rank_holds_what_accounting_says(tmp_path, processes, parallel, precision, stage):
     flags = FLAGS | {"parallel": parallel, "precision": precision}
     arguments = [str(tmp_path / "run"), json.dumps(flags)]
     out, err = forked.run(
-        "cs336_course.pages.gpt2_scale.bytes_per_rank", arguments, processes, tmp_path
+        "cs336_course.pages.thousands_of_gpus.bytes_per_rank", arguments, processes, tmp_path
     )
     lines = [line for line in out.splitlines() if line.startswith("held ")]
     assert len(lines) == processes, err[-3000:]

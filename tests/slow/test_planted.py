@@ -2,17 +2,17 @@
 
 import pytest
 
-from cs336_lib.report import compare, reference
+from cs336_lib.report.runs import judge, read_run
 from tests import planted
 
 
 @pytest.mark.parametrize("name", planted.FAULTS)
 def test_a_planted_fault_is_named_first(name, tmp_path):
-    run = compare.read_run(planted.train(tmp_path / "run", 20, planted.FAULTS[name]))
-    assert reference.judge(run).line == f"off: {name}"
+    run = read_run(planted.train(tmp_path / "run", 20, planted.FAULTS[name]))
+    assert judge(run).line == f"off: {name}"
 
 
 @pytest.mark.parametrize("seed", planted.SOUND)
 def test_a_sound_run_is_normal(seed, tmp_path):
-    run = compare.read_run(planted.train(tmp_path / "run", seed))
-    assert reference.judge(run).line.startswith("normal: ")
+    run = read_run(planted.train(tmp_path / "run", seed))
+    assert judge(run).line.startswith("normal: ")

@@ -5,12 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
+from forked import rows, rows_written, wait
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the ranks in /proc")
 
@@ -22,16 +23,17 @@ FLAGS = (
     "--optimizer adamw --learning-rate 3e-3 --min-learning-rate 1e-4"
 ).split()
 LAUNCHER = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-TIMEOUT = 20  # seconds for CS336_TIMEOUT: a busy machine needs some until both ranks are there
-LIMIT = 150.0
+TIMEOUT = 30  # seconds until a rank gives up another; a busy machine needs some for the start
 
 
 @contextmanager
-def running(run_dir: Path, *flags: str, restarts: int = 0, program: str = "") -> Iterator:
+def running(
+    run_dir: Path, *flags: str, restarts: int = 0, program: str = "", timeout: int = 600
+) -> Iterator:
     """`torchrun ... -m cs336_lib train`, or of a Python program that does it; ended at the end."""
     what = [program] if program else ["-m", "cs336_lib"]
     command = [*LAUNCHER, f"--max-restarts={restarts}", *what, *FLAGS, *flags]
-    environment = os.environ | {"CS336_TIMEOUT": str(TIMEOUT)}
+    environment = os.environ | {"CS336_TIMEOUT": str(timeout)}
     output, error = (run_dir.with_suffix(end) for end in (".out", ".err"))
     with open(output, "w") as out, open(error, "w") as err:
         process = subprocess.Popen(
@@ -73,19 +75,7 @@ def rank_pid(launcher: int, rank: int) -> int:
 
 
 def wait_for_rows(run_dir: Path, number: int, process: subprocess.Popen) -> None:
-    path = run_dir / "metrics.jsonl"
-    deadline = time.monotonic() + LIMIT
-    while not path.exists() or path.read_bytes().count(b"\n") < number:
-        assert process.poll() is None, run_dir.with_suffix(".err").read_text()[-3000:]
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
-def rows(run_dir: Path) -> list[dict]:
-    """The metrics without what is measured by the clock."""
-    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
-    timed = {"step_ms", "tokens_per_sec", "mfu"}
-    return [{k: v for k, v in json.loads(line).items() if k not in timed} for line in lines]
+    wait(lambda: process.poll() is None, lambda: rows_written(run_dir) >= number)
 
 
 def check_same(run_dir: Path, other: Path) -> None:
@@ -101,7 +91,7 @@ def check_same(run_dir: Path, other: Path) -> None:
 def undisturbed(tmp_path_factory) -> Path:
     run_dir = tmp_path_factory.mktemp("undisturbed") / "run"
     with running(run_dir) as process:
-        assert process.wait(LIMIT) == 0
+        assert process.wait() == 0
     assert output(run_dir).count("validation loss") == 1, "only rank 0 speaks"
     return run_dir
 
@@ -111,9 +101,10 @@ def test_after_a_rank_is_killed_the_run_goes_on_by_itself(undisturbed, tmp_path)
     with running(run_dir, "--resume", restarts=3) as process:
         for number, rank in ((18, 1), (41, 0)):
             wait_for_rows(run_dir, number, process)
-            os.kill(rank_pid(process.pid, rank), signal.SIGKILL)
-            time.sleep(1)  # until the ranks of before are gone
-        assert process.wait(LIMIT) == 0
+            ranks = [rank_pid(process.pid, each) for each in (0, 1)]
+            os.kill(ranks[rank], signal.SIGKILL)
+            psutil.wait_procs([psutil.Process(pid) for pid in ranks if psutil.pid_exists(pid)])
+        assert process.wait() == 0
     check_same(run_dir, undisturbed)
     assert output(run_dir).count("parameters") == 3, "two restarts"
     assert all("died" in line for line in complaints(run_dir)), complaints(run_dir)
@@ -121,19 +112,16 @@ def test_after_a_rank_is_killed_the_run_goes_on_by_itself(undisturbed, tmp_path)
 
 def test_a_hung_rank_is_waited_for_no_longer_than_told(undisturbed, tmp_path):
     run_dir = tmp_path / "run"
-    with running(run_dir, "--resume", restarts=1) as process:
+    with running(run_dir, "--resume", restarts=1, timeout=TIMEOUT) as process:
         wait_for_rows(run_dir, 18, process)
         hung = rank_pid(process.pid, 1)
         os.kill(hung, signal.SIGSTOP)
-        deadline = time.monotonic() + LIMIT
-        while not complaints(run_dir):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait(lambda: process.poll() is None, lambda: bool(complaints(run_dir)))
         os.kill(hung, signal.SIGKILL)  # torchrun would wait 30 seconds for it to end by itself
-        assert process.wait(LIMIT) == 0
+        assert process.wait() == 0
     check_same(run_dir, undisturbed)
     (line,) = complaints(run_dir)
-    assert "another of the 2 processes did not answer for 20 seconds" in line
+    assert "another of the 2 processes did not answer for 30 seconds" in line
     assert "with --resume the run continues from step_000000" in line
     assert "Traceback" not in run_dir.with_suffix(".err").read_text()
 
@@ -144,14 +132,14 @@ def test_torchrun_told_to_stop_lets_the_ranks_save(undisturbed, tmp_path):
         with running(run_dir, "--resume") as process:
             wait_for_rows(run_dir, after, process)
             os.killpg(process.pid, number)  # as a scheduler or a terminal's Ctrl-C does
-            process.wait(LIMIT)
+            process.wait()
         done = len(rows(run_dir))
         assert after <= done < STEPS
         said = f"Stopped after step {done} of {STEPS} and saved; --resume continues it."
         assert said in output(run_dir)
         assert (run_dir / "checkpoints" / f"step_{done:08d}" / "manifest.json").exists()
     with running(run_dir, "--resume") as process:
-        assert process.wait(LIMIT) == 0
+        assert process.wait() == 0
     check_same(run_dir, undisturbed)
 
 
@@ -181,12 +169,12 @@ def poisoned(tmp_path) -> str:
     return str(tmp_path / "poisoned.py")
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize("parallel", ["fsdp"])
 def test_nan_on_one_rank_is_skipped_by_all_and_counted(tmp_path, poisoned, parallel):
     run_dir = tmp_path / "run"
     flags = ("--on-nan", "skip", "--parallel", parallel)
     with running(run_dir, *flags, program=poisoned) as process:
-        assert process.wait(LIMIT) == 0, complaints(run_dir)
+        assert process.wait() == 0, complaints(run_dir)
     assert [row["step"] for row in rows(run_dir)] == list(range(STEPS))
     assert [row["step"] for row in rows(run_dir) if row.get("skipped")] == [7]
     assert f"1 of {STEPS} steps skipped for NaN or infinity: 7" in output(run_dir)
@@ -196,14 +184,14 @@ def test_nan_on_one_rank_is_skipped_by_all_and_counted(tmp_path, poisoned, paral
 EXAMPLE = {"ctx": "To be, or not to", "endings": [" be", " sky", " 1", " x"], "label": 0}
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize("parallel", ["fsdp"])
 def test_ranks_share_an_odd_number_of_examples_and_one_sample(tmp_path, parallel):
     file, run_dir = tmp_path / "hellaswag.jsonl", tmp_path / "run"
     file.write_text("\n".join([json.dumps(EXAMPLE)] * 3))
     flags = ["--tokenizer", "gpt2", "--parallel", parallel, "--max-steps", "10"]
     flags += ["--hellaswag", str(file), "--sample", "To be", "--dropout", "0"]
     with running(run_dir, *flags) as process:
-        assert process.wait(LIMIT) == 0, complaints(run_dir)
+        assert process.wait() == 0, complaints(run_dir)
     (row,) = (row for row in rows(run_dir) if "val_loss" in row)
     assert row["hellaswag"] in (0, 1)
     assert row["sample"].startswith("To be")
@@ -212,7 +200,7 @@ def test_ranks_share_an_odd_number_of_examples_and_one_sample(tmp_path, parallel
 def test_nan_on_one_rank_stops_all_and_says_where(tmp_path, poisoned):
     run_dir = tmp_path / "run"
     with running(run_dir, program=poisoned) as process:
-        assert process.wait(LIMIT) != 0
+        assert process.wait() != 0
     lines = complaints(run_dir)
     assert lines
     for line in lines:

@@ -101,24 +101,6 @@ def test_sharded_blocks_can_be_compiled(alone, tmp_path):
     assert rows[-1]["train_loss"] == pytest.approx(alone.rows[-1]["train_loss"], abs=2e-3)
 
 
-def test_twelve_compiled_and_sharded_blocks_are_evaluated_and_sampled(tmp_path):
-    """Every layer has its own index in the cache, and every example its own length."""
-    endings = [" be", " sky", " 1", " x"]
-    texts = ("To be", "To be, or not", "To be, or not to be, that is the")
-    examples = [json.dumps({"ctx": text, "endings": endings, "label": 0}) for text in texts]
-    (tmp_path / "hellaswag.jsonl").write_text("\n".join(examples))
-    flags = ["--n-layer", "12", "--micro-batch-size", "4", "--tokenizer", "gpt2"]
-    flags += ["--hellaswag", str(tmp_path / "hellaswag.jsonl"), "--sample", "To be"]
-    alone, _ = run(tmp_path / "alone", 1, *flags, "--compile", "off")
-    rows, _ = run(tmp_path / "run", 2, *flags, "--parallel", "fsdp", "--compile", "on")
-    assert [row["step"] for row in rows if "val_loss" in row] == [9, 19, 29]
-    for one, two in zip(alone, rows, strict=True):
-        assert one["train_loss"] == pytest.approx(two["train_loss"], abs=2e-3)
-        assert one.get("val_loss") == pytest.approx(two.get("val_loss"), abs=2e-3)
-        assert two.get("sample", "To be").startswith("To be")
-    assert rows[-1]["hellaswag"] in {0, 1 / 3, 2 / 3, 1}
-
-
 def test_sharded_bf16_learns_what_autocast_learns(tmp_path):
     """Weights are gathered in bf16, gradients summed and weights kept in fp32."""
     bf16 = ("--micro-batch-size", "3", "--precision", "bf16")
@@ -144,6 +126,6 @@ def test_no_thread_of_gloo_outlives_the_training(tmp_path):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     flags = [*FLAGS, "--max-steps", "2", "--warmup-steps", "1", "--run-dir", tmp_path / "run"]
     command = [*torchrun, tmp_path / "threads.py", *flags]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert done.stdout.count("alive:") == 2
     assert "pt_gloo" not in done.stdout

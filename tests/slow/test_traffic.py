@@ -9,20 +9,12 @@ from pathlib import Path
 import pytest
 
 from cs336_course.pages.thousands_of_gpus import fake_ranks
-from cs336_lib import accounting
 from cs336_lib.bill import traffic
 from cs336_lib.bill.traffic import Layout
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and runs unshare")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks")
 
 LAYOUTS = {  # by name: a layout, and whether tensor parallelism splits the residual stream
-    2: {
-        "ddp": (Layout(dp=2, micro_batches=2), False),
-        "fsdp": (Layout(dp=2, zero=3, micro_batches=2), False),
-        "tensor": (Layout(tp=2), False),
-        "sequence": (Layout(tp=2), True),
-        "pipeline": (Layout(pp=2, micro_batches=3), False),
-    },
     4: {
         "ddp": (Layout(dp=4), False),
         "fsdp": (Layout(dp=4, zero=3), False),
@@ -41,28 +33,13 @@ import torch.multiprocessing
 from cs336_course.pages.thousands_of_gpus import fake_ranks
 from cs336_lib.bill.traffic import Layout
 
-def wire():
-    """Bytes that the loopback device has carried, without the headers of its packets.
-
-    A busy machine sends more and smaller packets, each with 66 bytes of headers.
-    """
-    dist.barrier()
-    lines = Path("/proc/net/dev").read_text().splitlines()
-    lo = next(line.split() for line in lines if line.strip().startswith("lo:"))
-    return int(lo[1]) - 66 * int(lo[2])
-
 def count(rank, ranks, folder):
     """Write what this rank sends in a step of each layout."""
     store = f"file://{folder / 'store'}"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
     found = {}
     for name, (fields, sequence) in json.loads((folder / "layouts.json").read_text()).items():
-        carried = []  # a busy machine sends some packets twice, so the least counts
-        for _ in range(3):
-            before = wire()
-            sent = fake_ranks.run_step(Layout(**fields), sequence)
-            carried.append(wire() - before)
-        found[name] = sent, min(carried)
+        found[name] = fake_ranks.run_step(Layout(**fields), sequence)
     (folder / f"{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
 
@@ -71,42 +48,26 @@ torch.multiprocessing.start_processes(count, (ranks, folder), ranks, start_metho
 '''
 
 
-# A network namespace, so that its loopback device carries only the bytes of these processes
-ALONE = ["unshare", "-rn", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
-
-
-def launch(folder: Path, ranks: int, layouts: dict, before: list[str]) -> list[dict]:
+def launch(folder: Path, ranks: int, layouts: dict) -> list[dict]:
     """Run a step of each layout, and return what each rank sent."""
     fields = {name: (dataclasses.asdict(layout), s) for name, (layout, s) in layouts.items()}
     (folder / "layouts.json").write_text(json.dumps(fields))
     (folder / "program.py").write_text(PROGRAM)
     command = [sys.executable, str(folder / "program.py"), str(folder), str(ranks)]
-    done = subprocess.run([*before, *command], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
 
 
-def wire(name: str, ranks: int, sent: dict, layout: Layout) -> float:
-    """Bytes that all ranks should send, with what the counter doesn't see."""
-    if name == "ddp":  # starts with a broadcast of the weights
-        weights = 4 * accounting.count_parameters(fake_ranks.shape(layout))
-        return ranks * sent["all-reduce"][1] + (ranks - 1) * weights
-    # Gloo reduce-scatters by an all-reduce, which sends twice as much.
-    return ranks * (sent["all-gather"][1] + 2 * sent["reduce-scatter"][1])
-
-
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", LAYOUTS)
 def test_processes_send_the_traffic(tmp_path, ranks):
     layouts = LAYOUTS[ranks]
-    alone = ALONE if subprocess.run([*ALONE, "true"], check=False).returncode == 0 else []
-    of_ranks = launch(tmp_path, ranks, layouts, alone)
+    of_ranks = launch(tmp_path, ranks, layouts)
     for name, (layout, sequence) in layouts.items():
         expected = traffic.traffic(fake_ranks.shape(layout), layout, fake_ranks.SEQ)
         edges = expected.pop("pipeline")
         fake = fake_ranks.count(layout, sequence)
-        (first, _), (last, carried) = of_ranks[0][name], of_ranks[-1][name]
-        if alone and name in ("ddp", "fsdp"):
-            assert carried == pytest.approx(wire(name, ranks, first, layout), rel=0.02), name
+        first, last = of_ranks[0][name], of_ranks[-1][name]
         # A device in the middle sends in both directions, and these have one direction each.
         assert sum(rank.pop("send", (0, 0))[1] for rank in (first, last)) == edges, name
         fake.pop("send", None)

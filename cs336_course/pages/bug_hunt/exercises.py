@@ -1,4 +1,4 @@
-"""Exercises of notebook 06c: the bugs of ten runs, and a ninth test."""
+"""Exercises of the bug hunt: the bugs of six runs, and a ninth test."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,9 +8,9 @@ import torch
 
 from cs336_course.engine import Case, Exercise
 from cs336_course.engine.records import Record
-from cs336_course.pages.bug_hunt import bug_hunt as hunt
+from cs336_course.pages.bug_hunt import story as hunt
 from cs336_course.pages.bug_hunt.script_tests import UNSEEN
-from cs336_course.shared.named_letters import named_letters, says, swapped
+from cs336_course.shared.named_letters import named_letters, says
 
 NOTEBOOK = "side_trips/bug_hunt"
 
@@ -59,17 +59,6 @@ bug_hunt = Exercise(
     "number of that row differs?",
     says=says(hunt.SUSPECTS),
     wrong={},
-    refused=[
-        swapped("no_zero_grad", "loss_not_divided"),
-        swapped("loss_not_divided", "last_piece_only"),
-        swapped("schedule_per_piece", "decay_on_norms"),
-        swapped("dropout_in_evaluation", "replayed_data"),
-        swapped("replayed_data", "optimizer_not_restored"),
-        swapped("targets_not_shifted", "future_not_masked"),
-        ('"schedule_per_piece"', '"schedule_off_by_one"'),
-        ('"targets_not_shifted"', '"weights_too_large"'),
-    ],
-    right=[('"no_zero_grad"', '" NO_zero_grad"')],
 )
 
 
@@ -107,33 +96,6 @@ def see_verdict(answer: Any, case: Case) -> Record:
     return {"right": True}
 
 
-ONLY_LARGEST = """
-def reads_everything(module):
-    script = module.Script(torch.arange(120_000), 1, 0)
-    largest = 0
-    for script.batches in range(500):
-        largest = max(largest, script.batch()[1].max().item())
-    return largest > 90_000
-"""
-ONE_BATCH = """
-def reads_everything(module):
-    x, y = module.Script(torch.arange(120_000), 1, 0).batch()
-    return 50_000 < y.max().item() < 100_000
-"""
-SAME_BATCH = """
-def reads_everything(module):
-    script = module.Script(torch.arange(120_000), 1, 0)
-    seen = torch.cat([script.batch()[1].flatten() for _ in range(500)])
-    return set((seen // 10_000).tolist()) == set(range(10))
-"""
-SMALLEST_AND_LARGEST = """
-def reads_everything(module):
-    script = module.Script(torch.arange(40_000), 1, 7)
-    seen = []
-    for script.batches in range(300):
-        seen += script.batch()[0].flatten().tolist()
-    return min(seen) < 1000 and 19_000 < max(seen) < 20_000
-"""
 ninth_test = Exercise(
     NOTEBOOK,
     "ninth_test",
@@ -145,12 +107,4 @@ ninth_test = Exercise(
     smaller="Which text would you choose, if you could, so that a batch tells you where it was cut "
     "out?",
     wrong={},
-    refused=[
-        "def reads_everything(module): return True",
-        "def reads_everything(module): return False",
-        ONLY_LARGEST,
-        ONE_BATCH,
-        SAME_BATCH,
-    ],
-    right=[SMALLEST_AND_LARGEST],
 )

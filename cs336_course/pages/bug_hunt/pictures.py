@@ -10,8 +10,8 @@ from matplotlib.lines import Line2D
 from cs336_course.drawing.style import BLUE, GREEN, GREY, RED, figure, ink, label, show_cover
 from cs336_course.drawing.training import with_zero
 from cs336_course.pages.bug_hunt import script_tests
-from cs336_course.pages.bug_hunt.bug_hunt import Record
 from cs336_course.pages.bug_hunt.hunted_script import SAVED_EVERY, STEPS
+from cs336_course.pages.bug_hunt.story import Record
 
 LOWEST, HIGHEST = 2.4, 4.5  # losses that are drawn
 EQUAL, FAR = 1e-6, 100.0  # the linear part of an axis of differences, and its upper end
@@ -42,7 +42,7 @@ def cover() -> None:
 
 def curves(cases: Mapping[str, Record], twin: Record) -> Figure:
     """Plot the losses of each case over those of the healthy twin, with one panel per case."""
-    drawing, panels = figure(15, 6.4, nrows=2, ncols=5, sharex=True, sharey=True)
+    drawing, panels = figure(13, 6.4, nrows=2, ncols=3, sharex=True, sharey=True)
     for place, (axes, (case, record)) in enumerate(zip(panels.flat, cases.items(), strict=True)):
         losses(axes, twin, GREY, 4)
         losses(axes, record, RED, 1.8)
@@ -50,12 +50,12 @@ def curves(cases: Mapping[str, Record], twin: Record) -> Figure:
         if record.end() < LOWEST:
             note = {"ha": "center", "fontweight": "bold", "color": ink(RED)}
             axes.text(48, LOWEST + 0.1, f"on to {record.end():.2f}", **note)
-        label(axes, case, "step" if place > 4 else "", "" if place % 5 else "loss [nats/token]")
+        label(axes, case, "step" if place > 2 else "", "" if place % 3 else "loss [nats/token]")
     legend = [
         Line2D([], [], color=RED, marker="o", markersize=5, label="case"),
         Line2D([], [], color=GREY, linewidth=4, marker="o", markersize=5, label="healthy twin"),
     ]
-    title = "Ten cases and their twin (lines: training loss; points: validation loss)"
+    title = "Six cases and their twin (lines: training loss; points: validation loss)"
     drawing.suptitle(title, fontsize=17, fontweight="bold", x=0.01, ha="left")
     drawing.legend(handles=legend, loc="outside lower right", ncols=2)
     return drawing
@@ -118,14 +118,14 @@ def repair(record: Record, repaired: Record, twin: Record, title: str) -> Figure
 
 def proof(cases: Mapping[str, Record], repaired: Mapping[str, Record], twin: Record) -> Figure:
     """Plot how far each case is from its twin, before and after the repairs."""
-    drawing, panels = figure(15, 6.2, nrows=2, ncols=5, sharex=True, sharey=True)
+    drawing, panels = figure(13, 6.2, nrows=2, ncols=3, sharex=True, sharey=True)
     for axes in panels.flat[len(cases) :]:
         axes.set_visible(False)
     for place, (axes, (case, record)) in enumerate(zip(panels.flat, cases.items(), strict=False)):
         apart(axes, record, twin, RED)
         if case in repaired:
             apart(axes, repaired[case], twin, GREEN, 3)
-        label(axes, case, "step", "" if place % 5 else "relative difference")
+        label(axes, case, "step", "" if place % 3 else "relative difference")
         axes.set_xlim(-3, STEPS + 2)
     title = "How far is each case from its twin? (0: equal bit for bit)"
     drawing.suptitle(title, fontsize=17, fontweight="bold", x=0.01, ha="left")

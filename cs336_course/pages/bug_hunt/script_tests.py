@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from cs336_course.pages.bug_hunt.bug_hunt import (
+from cs336_course.pages.bug_hunt.hunted_script import LENGTH, PEAK, STEPS, WARMUP
+from cs336_course.pages.bug_hunt.story import (
     HEALTHY,
     SUSPECTS,
     corpus,
     edited_script,
     script_with,
 )
-from cs336_course.pages.bug_hunt.hunted_script import LENGTH, PEAK, STEPS, WARMUP
 from cs336_lib.system import hardware
 
 Test = Callable[[Any], bool]

@@ -2,19 +2,16 @@
 
 import math
 import random
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-import torch
-
-from cs336_course.engine import Case, Exercise, edits, sizes
+from cs336_course.engine import Case, Exercise
 from cs336_course.engine.several_results import one_of
-from cs336_course.pages.compute.operator_costs import Operation
-from cs336_course.shared.roofline import Work, roofline
+from cs336_course.pages.compute.story import Operation
+from cs336_course.shared.roofline import Work
 
 __all__ = ["math", "pairwise"]  # printed solutions use them
 NOTEBOOK = "04_compute"
@@ -24,173 +21,8 @@ WRAPPED = "your numbers don't fit into an int32; Python's own integers have no l
 # backward_flops
 
 
-def chains() -> Iterator[Case]:
-    """Yield batches with the widths of linear layers."""
-    # In the first chain, the first, the last and the largest layer differ.
-    for batch, widths in (
-        (8, (4, 16, 16, 3)),
-        (7, (5, 3, 2)),
-        (2, (3, 5, 7, 11)),
-        (3, (5, 7)),
-        (1, (9, 2, 2, 1, 6)),
-        (1, (32, 32, 16)),
-        (5, (8, 4, 8, 4)),
-        (3, (64, 64, 64, 64)),
-    ):
-        yield Case("", batch=batch, widths=widths)
-    # 32-bit numbers can't count these FLOPs.
-    yield Case("wide layers", batch=65_536, widths=(12_289, 49_157, 12_301))
-    for size in sizes(4, batch=(2, 50), layers=(1, 6)):
-        drawn = sizes(size.layers + 1, seed=size.batch, width=(2, 40))
-        yield Case("", batch=size.batch, widths=tuple(one.width for one in drawn))
-
-
-def by_layer(batch: int, widths: tuple[int, ...]) -> int:
-    """Count the matmuls of each layer."""
-    flops = 0
-    for layer in range(len(widths) - 1):
-        matmuls = 1 if layer == 0 else 2
-        flops += matmuls * 2 * batch * widths[layer] * widths[layer + 1]
-    return flops
-
-
-def from_the_end(batch: int, widths: tuple[int, ...]) -> Any:
-    """Count backwards, in NumPy's integers."""
-    *hidden, first = [2 * batch * a * b for a, b in pairwise(widths)][::-1]
-    return np.int64(2 * sum(hidden)) + first
-
-
 FLOPS = "2 * sum(forward) - forward[0]"
 BATCH = "[2 * batch * d_in * d_out"
-
-backward_flops = Exercise(
-    NOTEBOOK,
-    "backward_flops",
-    chains,
-    answers=("backward",),
-    smaller="A layer maps 3 inputs to 5 outputs, for a batch of 8. Which gradients need a matmul, "
-    "and how many FLOPs does each take?",
-    wrong={
-        "you compute the input's gradient too, but we don't need it, so the first layer has one "
-        "matmul in backward, not two.": (" - forward[0]", ""),
-        "that is the forward pass. Each layer but the first has two matmuls in backward.": (
-            FLOPS,
-            "sum(forward)",
-        ),
-        "you left the first layer out altogether; its weights need their gradient.": (
-            FLOPS,
-            "2 * sum(forward[1:])",
-        ),
-        "you save the matmul at the last layer; it is the first whose input needs no gradient.": (
-            "forward[0]",
-            "forward[-1]",
-        ),
-        "you save the matmul at the largest layer; it is the first whose input needs no "
-        "gradient.": ("forward[0]", "max(forward)"),
-        "you save the matmul at the smallest layer; it is the first whose input needs no "
-        "gradient.": ("forward[0]", "min(forward)"),
-        "you recognize the first layer by its size, but a later layer may be as large; go by its "
-        "position.": [
-            (FLOPS, "sum(x if x == forward[0] else 2 * x for x in forward)"),
-            "def backward(batch, widths):\n"
-            "    first = widths[0], widths[1]\n"
-            "    pairs = pairwise(widths)\n"
-            "    return sum((2 if (a, b) == first else 4) * batch * a * b for a, b in pairs)\n",
-            "def backward(batch, widths):\n"
-            "    pairs = pairwise(widths)\n"
-            "    return sum((2 if a == widths[0] else 4) * batch * a * b for a, b in pairs)\n",
-            "def backward(batch, widths):\n"
-            "    flops = 2 * batch * widths[0] * widths[1]\n"
-            "    pairs = pairwise(widths)\n"
-            "    return flops + sum(4 * batch * a * b for a, b in pairs if a != widths[0])\n",
-        ],
-        "layers of the same size are different layers; count each of them.": [
-            ("sum(forward)", "sum(set(forward))"),
-            edits(
-                ("[2 *", "list({(d_in, d_out): 2 *"),
-                ("pairwise(widths)]", "pairwise(widths)}.values())"),
-            ),
-        ],
-        "you count a multiplication and an addition as one; each is a FLOP, so 2 m n p.": (
-            "[2 * batch",
-            "[batch",
-        ),
-        "that is forward and backward together; count only backward.": ("2 * sum", "3 * sum"),
-        "that is forward and backward together, 3 x forward; count only backward, where the first "
-        "layer has one matmul.": (FLOPS, "3 * sum(forward)"),
-        "that is for one example; there are `batch` of them.": ("2 * batch", "2"),
-        "that is for one example, and has the gradient of the first layer's input, which nobody "
-        "needs.": edits(("2 * batch", "2"), (" - forward[0]", "")),
-        "these layers have no biases, and only matmuls count.": (
-            FLOPS,
-            f"{FLOPS} + batch * sum(widths[1:])",
-        ),
-        "only matmuls count; leave out the activations between the layers.": (
-            FLOPS,
-            f"{FLOPS} + batch * sum(widths[1:-1])",
-        ),
-        "by convention a matmul takes 2 m n p; you take off one addition for each entry of a "
-        "forward matmul.": (FLOPS, f"{FLOPS} - 2 * batch * sum(widths[1:]) + batch * widths[1]"),
-        "only backward's matmuls count; you add the optimizer's update of the weights.": (
-            FLOPS,
-            f"{FLOPS} + sum(forward) // batch",
-        ),
-        "you save a matmul at the last layer, too; it is only the first whose input needs no "
-        "gradient.": (FLOPS, f"{FLOPS} - forward[-1]"),
-        "you count the first two layers only; go through all of them.": [
-            ("sum(forward)", "sum(forward[:2])"),
-            lambda batch, w: 2 * batch * w[0] * w[1] + 4 * batch * w[1] * w[2],
-            "def backward(batch, widths):\n"
-            "    d_in, hidden, d_out = widths[:3]\n"
-            "    return 2 * batch * (d_in * hidden + 2 * hidden * d_out)\n",
-        ],
-        "you multiply by the batch twice; each matmul has it once.": ("2 * batch", "2 * batch**2"),
-        "you count one matmul for each layer but the first; those layers have two, and the first "
-        "has one.": (FLOPS, "sum(forward[1:])"),
-        KEPT: [
-            (FLOPS, f"int(np.float32({FLOPS}))"),
-            (FLOPS, "int(torch.tensor(forward).float().sum() * 2) - forward[0]"),
-            "def backward(batch, widths):\n"
-            "    w = torch.tensor(widths, dtype=torch.float32)\n"
-            "    flops = 2 * batch * w[:-1] * w[1:]\n"
-            "    return int(2 * flops.sum() - flops[0])\n",
-        ],
-        WRAPPED: [
-            (FLOPS, f"({FLOPS} + 2**31) % 2**32 - 2**31"),
-            "def backward(batch, widths):\n"
-            "    widths = np.array(widths, dtype=np.int32)\n"
-            "    forward = 2 * np.int32(batch) * widths[:-1] * widths[1:]\n"
-            "    return 2 * forward.sum() - forward[0]\n",
-        ],
-    },
-    refused=[
-        (FLOPS, "(2 * len(forward) - 1) * forward[0]"),
-        ("pairwise(widths)", "pairwise((784, 256, 10))"),
-        ("2 * batch", "2 * 8"),
-        ("2 * batch", "2 * 64"),
-        edits((BATCH, "[2 * d_in * d_out"), ("2 * sum", "2 * batch * sum")),
-        ("return", "if len(forward) < 2:\n        return 0\n    return"),
-        ("return", "if len(forward) < 2:\n        return None\n    return"),
-        ("pairwise(widths)", "zip(widths[::2], widths[1::2])"),
-        ("pairwise(widths)", "pairwise(widths[:4])"),
-        ("d_in * d_out", "(d_in + 1) * d_out"),
-        ("2 * sum(forward)", "(1 + 1e-7) * 2 * sum(forward)"),
-        "def backward(batch, widths):\n"
-        "    pairs = pairwise(widths)\n"
-        "    return sum((4 if widths.index(a) else 2) * batch * a * b for a, b in pairs)\n",
-        (FLOPS, "(2 * sum(forward) - forward[0], batch)"),
-        lambda batch, widths: 7,
-        lambda batch, widths: "many",
-        lambda batch, widths: None,
-        lambda batch, widths: batch / 0,
-    ],
-    right=[
-        by_layer,
-        from_the_end,
-        (FLOPS, f"torch.tensor({FLOPS})"),
-        (FLOPS, f"float({FLOPS})"),
-    ],
-)
 
 
 # step_gap
@@ -293,26 +125,6 @@ def gaps(ops: list[Operation], best: list[float]) -> list[float]:
 def ratios(ops: list[Operation], best: list[float]) -> list[float]:
     """Return the seconds of operators as multiples of those at best."""
     return [op.seconds / least for op, least in zip(ops, best, strict=True)]
-
-
-def by_roofline(operations: list[Operation], peak: float, bandwidth: float) -> list[Any]:
-    """Divide by the speed of the roofline."""
-    lost, least = defaultdict(list), []
-    for op in operations:
-        seconds = op.work.flops / roofline(op.work.intensity, peak, bandwidth)
-        least.append(seconds)
-        lost[op.kind].append(op.seconds - seconds)
-    return [np.float64(np.sum(least)), sorted(lost, key=lambda kind: -sum(lost[kind]))[0]]
-
-
-def by_counter(operations: list[Operation], peak: float, bandwidth: float) -> tuple[Any, str]:
-    """Let an operator that is faster than its roofline lose nothing."""
-    lost, least = Counter[str](), torch.tensor(0.0, dtype=torch.float64)
-    for op in reversed(operations):
-        seconds = max(op.work.flops / peak, op.work.bytes / bandwidth)
-        least += seconds
-        lost[op.kind] += max(0, op.seconds - seconds)  # type: ignore[assignment]
-    return least, lost.most_common(1)[0][0]
 
 
 AT_BEST = "max(op.work.flops / peak, op.work.bytes / bandwidth)"
@@ -439,44 +251,6 @@ step_gap = Exercise(
             "max(op.work.flops / bandwidth, op.work.bytes / peak)",
         ),
     },
-    refused=[
-        ("in operations:", "in operations[:-1]:"),
-        (
-            AT_BEST,
-            "op.work.flops / peak if op.work.intensity > 1 else op.work.bytes / bandwidth",
-        ),
-        ("peak, op.work", "989.5e12, op.work"),
-        ("peak, op.work.bytes / bandwidth", "100e12, op.work.bytes / 2e12"),
-        (f"return least, {WORST}", "return least"),
-        (f"return least, {WORST}", "return 1.0, 'norms'"),
-        "from itertools import groupby\n"
-        "def explain(operations, peak, bandwidth):\n"
-        "    least, lost = 0.0, {}\n"
-        "    for kind, ops in groupby(operations, key=lambda op: op.kind):\n"
-        "        for op in ops:\n"
-        "            at_best = max(op.work.flops / peak, op.work.bytes / bandwidth)\n"
-        "            least += at_best\n"
-        "            lost[kind] = op.seconds - at_best\n"
-        "    return least, max(lost, key=lost.get)\n",
-        ("lost[op.kind] = lost.get(op.kind,", "lost[op.name] = lost.get(op.name,"),
-        edits(
-            ("least, lost = 0.0, {}", "least, lost = 0.0, dict.fromkeys(('matmul', 'loss'), 0.0)"),
-            ("lost.get(op.kind, 0.0)", "lost[op.kind]"),
-        ),
-        *((WORST, code) for code in ("'norms'", "'matmul'", "'GELU'", "''", "{'matmul': 1.0}")),
-        (WORST, f"{WORST} if max(lost.values()) > 0 else ''"),
-        edits(("least, lost = 0.0, {}", "least = 0.0"), ("def", "lost = {}\ndef")),
-        ("return", "operations.clear()\n    return"),
-        ("least, lost", "operations.sort(key=lambda op: op.kind)\n    least, lost"),
-        lambda operations, peak, bandwidth: None,
-        lambda operations, peak, bandwidth: 1 / 0,
-    ],
-    right=[
-        blames(lambda ops, best: sum(gaps(ops, best))),
-        by_roofline,
-        by_counter,
-        (WORST, f"np.array([{WORST}])[0]"),
-    ],
 )
 
 
@@ -553,18 +327,6 @@ def markets() -> Iterator[Case]:
         yield Case(what, flops=flops, days=days, offers=list(offers))
 
 
-def by_loop(flops: float, days: float, offers: list[Offer]) -> list[Any]:
-    """Keep the best offer so far."""
-    best: list[Any] = []
-    for offer in offers:
-        seconds = flops / offer.peak / offer.mfu
-        gpus = -int(-seconds / (days * 86_400) // 1)
-        dollars = np.float64(offer.price * seconds / 3600)
-        if gpus <= offer.free and (not best or dollars < best[2]):
-            best = [offer.gpu, gpus, dollars]
-    return best
-
-
 KEPT_OFFERS = "if gpus <= offer.free:"
 GPU_SECONDS = "flops / (offer.peak * offer.mfu)"
 DOLLARS = "gpu_seconds / 3600 * offer.price"
@@ -629,20 +391,4 @@ cheapest_plan = Exercise(
             "return gpu, gpus, dollars / gpus",
         ),
     },
-    refused=[
-        (SMALLEST, "gpu, gpus, dollars = plans[0]"),
-        (SMALLEST, "gpu, gpus, dollars = plans[-1]"),
-        ("return gpu, gpus, dollars", "return gpu, gpus"),
-        ("return gpu, gpus, dollars", "return 'H100', gpus, dollars"),
-        ("days * 86_400", "days * 24"),
-        ("days * 86_400", "30 * 86_400"),
-        ("return gpu", "offers.clear()\n    return gpu"),
-        lambda flops, days, offers: None,
-        lambda flops, days, offers: 1 / 0,
-    ],
-    right=[
-        by_loop,
-        (WHOLE, "-int(-gpu_seconds // (days * 86_400))"),
-        ("return gpu, gpus, dollars", "return [gpu, gpus, np.float64(dollars)]"),
-    ],
 )

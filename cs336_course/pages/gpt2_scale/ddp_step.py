@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from cs336_course.pages.gpt2_scale import torchrun
+from cs336_course.shared import torchrun
 
 
 class Moment(NamedTuple):

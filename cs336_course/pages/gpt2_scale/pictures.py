@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Rectangle
 
 from cs336_course.drawing.style import (
     BLUE,
@@ -59,31 +59,6 @@ def cover() -> None:
     show_cover()
 
 
-def who_reads_what(rows: Mapping[str, Sequence[Pieces]], windows: int, title: str) -> Figure:
-    """Draw a batch's windows as boxes coloured by rank, in one row per number of processes.
-
-    `rows` holds the pieces of every rank, by the name of the row. Each piece is framed, and the
-    number in its boxes is the rank that reads it.
-    """
-    drawing, axes = figure(10, 1.6 + 0.75 * len(rows))
-    for y, ranks in enumerate(rows.values()):
-        for rank, pieces in enumerate(ranks):
-            colour = RANK_COLOURS[rank % len(RANK_COLOURS)]
-            for first, size in pieces:
-                axes.add_patch(Rectangle((first, y - 0.36), size, 0.72, facecolor=colour))
-                frame = Rectangle((first, y - 0.36), size, 0.72, fill=False, linewidth=2.5)
-                axes.add_patch(frame)
-                for window in range(first, first + size):
-                    axes.text(window + 0.5, y, str(rank), ha="center", va="center", size=15)
-    axes.set_xlim(0, windows)
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_yticks(range(len(rows)), list(rows))
-    axes.set_xticks([window + 0.5 for window in range(windows)], [str(w) for w in range(windows)])
-    axes.grid(visible=False)
-    label(axes, title, "window of the batch (in its box: the rank that reads it)", "")
-    return drawing
-
-
 def ring(states: Mapping[str, Sequence[Sequence[int]]], title: str) -> Figure:
     """Draw what every rank holds of every piece at some moments, one panel each.
 
@@ -115,82 +90,6 @@ def ring(states: Mapping[str, Sequence[Sequence[int]]], title: str) -> Figure:
         label(axes, name, "piece", "")
         axes.set_title(name, loc="left", weight="bold", size=14)
     drawing.suptitle(title, x=0.01, ha="left", weight="bold", size=17)
-    return drawing
-
-
-def whole_units(moments: Sequence[tuple[str, Sequence[str]]], title: str) -> Figure:
-    """Draw which units' weights are whole at which moment, and which are shards.
-
-    Args:
-        moments: What runs, and the names of the units that are whole, as `fsdp_units.watch` notes.
-        title: Title of the figure.
-    """
-    names = sorted({name for _, units in moments for name in units})
-    drawing, axes = figure(11, 0.7 * len(names) + 1.9)
-    for x, (_, units) in enumerate(moments):
-        for y, name in enumerate(names):
-            colour = BLUE if name in units else "white"
-            axes.add_patch(Rectangle((x - 0.5, y - 0.38), 1, 0.76, facecolor=colour))
-            text, ink_ = ("whole", "white") if name in units else ("shard", "black")
-            axes.text(x, y, text, ha="center", va="center", size=13, color=ink_)
-    axes.set_xlim(-0.5, len(moments) - 0.5)
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.set_yticks(range(len(names)), names)
-    axes.set_xticks(range(len(moments)), [what.replace(" ", "\n") for what, _ in moments])
-    axes.grid(visible=False)
-    label(axes, title, "what runs", "")
-    return drawing
-
-
-def bytes_per_gpu(
-    bars: Mapping[str, Mapping[str, float]], memory: Mapping[str, float], title: str
-) -> Figure:
-    """Draw stacked bars of gigabytes on one GPU, by part, and dashed lines for GPU memories."""
-    drawing, axes = figure(11, 0.62 * len(bars) + 2.2)
-    for y, parts in enumerate(bars.values()):
-        left = 0.0
-        for part, size in parts.items():
-            axes.barh(y, size / 1e9, left=left, color=PART_COLOURS[part], height=0.66)
-            left += size / 1e9
-        note = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "size": 14}
-        ground = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-        axes.annotate(f"{left:.1f} GB", (left, y), **note, bbox=ground, zorder=5)
-    for name, size in memory.items():
-        axes.axvline(size / 1e9, color=RED, linestyle="--", linewidth=2)
-        note = {"xytext": (4, 5), "textcoords": "offset points", "size": 13, "color": ink(RED)}
-        axes.annotate(name, (size / 1e9, 1), xycoords=("data", "axes fraction"), **note)
-    axes.set_yticks(range(len(bars)), list(bars))
-    axes.invert_yaxis()
-    axes.margins(x=0.16)
-    axes.grid(axis="y", visible=False)
-    axes.legend(
-        handles=[Patch(facecolor=colour, label=part) for part, colour in PART_COLOURS.items()],
-        loc="lower right",
-    )
-    label(axes, title, "memory on one GPU, activations left out [GB]", "")
-    axes.title.set_position((0, 1.1))
-    axes.set_title(title, loc="left", fontweight="bold", pad=28)
-    return drawing
-
-
-def bill(hours: Mapping[str, tuple[float, float]], dollars: Sequence[float], title: str) -> Figure:
-    """Draw the hours of each model on one and on eight GPUs, with the price written above."""
-    drawing, axes = figure(10.5, 4.8)
-    for shift, column, colour, name in ((-0.2, 0, BLUE, "1 GPU"), (0.2, 1, ORANGE, "8 GPUs")):
-        places = [x + shift for x in range(len(hours))]
-        values = [pair[column] for pair in hours.values()]
-        axes.bar(places, values, width=0.38, color=colour, label=name)
-        for x, value in zip(places, values, strict=True):
-            text = f"{value:.2g} h"
-            axes.text(x, value * 1.06, text, ha="center", va="bottom", size=13)
-    axes.set_yscale("log")
-    axes.set_ylim(0.3, 200)
-    axes.set_yticks([1, 10, 100], ["1", "10", "100"])
-    names = [f"{name}\n${price:,.0f}" for name, price in zip(hours, dollars, strict=True)]
-    axes.set_xticks(range(len(hours)), names)
-    axes.grid(axis="x", visible=False)
-    axes.legend(loc="upper left")
-    label(axes, title, "model, and its price either way", "time [h] (log)")
     return drawing
 
 

@@ -14,7 +14,6 @@ from cs336_course.drawing.style import (
     FILLS,
     GREEN,
     GREY,
-    LINES,
     ORANGE,
     PURPLE,
     RED,
@@ -23,8 +22,7 @@ from cs336_course.drawing.style import (
     label,
     show_cover,
 )
-from cs336_course.pages.gpt2_speed.profiled_step import KINDS, PHASES, Span
-from cs336_course.pages.gpt2_speed.speed_ladder import A6000_LOSS, A6000_MS, Row
+from cs336_course.pages.gpt2_speed.story import A6000_LOSS, A6000_MS, KINDS, PHASES, Row, Span
 
 KIND_COLOURS = dict(zip(KINDS, (BLUE, RED, PURPLE, BROWN, GREEN), strict=True))
 HATCHES = ("", "//", "..", "\\\\", "xx", "--", "++", "oo", "**")
@@ -129,111 +127,58 @@ def step_timeline(spans: Sequence[Span], title: str) -> Figure:
     return drawing
 
 
-def time_by_kind(steps: Mapping[str, Mapping[str, float]], title: str) -> Figure:
-    """Draw a bar of milliseconds per step, split into kinds of work."""
-    drawing, axes = figure(13, 1.9 + 0.85 * len(steps))
-    totals = [sum(parts.values()) for parts in steps.values()]
-    for place, (parts, total) in enumerate(zip(steps.values(), totals, strict=True)):
-        left = 0.0
-        for (kind, colour), hatch in zip(KIND_COLOURS.items(), HATCHES, strict=False):
-            ms = parts.get(kind, 0.0)
-            style = {"color": colour, "edgecolor": "white", "hatch": hatch, "height": 0.6}
-            axes.barh(place, ms, left=left, **style)
-            if ms > 0.07 * max(totals):
+def stacked(
+    title: str, unit: str, ways: Mapping[str, Mapping[str, float]], colours: Mapping[str, str]
+) -> Figure:
+    """Draw a bar for each way of computing a step, split into kinds, with shares and the sum.
+
+    Args:
+        title: Stands above the figure.
+        unit: What the horizontal axis shows, with its unit in brackets at the end.
+        ways: Amounts by kind, by the name of the bar.
+        colours: Colours of the kinds. Other kinds aren't drawn.
+    """
+    drawing, axes = figure(13, 1.9 + 0.85 * len(ways))
+    longest = max(sum(parts.values()) for parts in ways.values())
+    for place, parts in enumerate(ways.values()):
+        left, total = 0.0, sum(parts.values())
+        for (kind, colour), hatch in zip(colours.items(), HATCHES, strict=False):
+            width = parts.get(kind, 0.0)
+            style = {"color": colour, "edgecolor": "white", "hatch": hatch, "label": kind}
+            axes.barh(place, width, 0.6, left=left, **style)
+            if width > 0.07 * longest:
                 ground = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
                 text = {"ha": "center", "va": "center", "fontsize": 13, "bbox": ground}
-                axes.text(left + ms / 2, place, f"{ms / total:.0%}", **text)
-            left += ms
-        axes.text(left, place, f" {digits(left)} ms", va="center", fontsize=14)
-    axes.set_yticks(range(len(steps)), list(steps))
-    axes.set_ylim(len(steps) - 0.45, -0.55)
-    axes.set_xlim(0, 1.14 * max(totals))
+                axes.text(left + width / 2, place, f"{width / total:.0%}", **text)
+            left += width
+        axes.text(left, place, f" {digits(total)} {unit[unit.index('[') + 1 : -1]}", va="center")
+    axes.set_yticks(range(len(ways)), list(ways))
+    axes.set_ylim(len(ways) - 0.45, -0.55)
+    axes.set_xlim(0, 1.14 * longest)
     axes.grid(False, axis="y")
     handles = [
         Patch(facecolor=colour, edgecolor="white", hatch=hatch, label=kind)
-        for (kind, colour), hatch in zip(KIND_COLOURS.items(), HATCHES, strict=False)
+        for (kind, colour), hatch in zip(colours.items(), HATCHES, strict=False)
     ]
-    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, -0.3), ncols=len(KINDS))
-    label(axes, title, "time [ms]", "")
+    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, -0.3), ncols=5)
+    label(axes, title, unit, "")
     return drawing
+
+
+def time_by_kind(steps: Mapping[str, Mapping[str, float]], title: str) -> Figure:
+    """Draw a bar of milliseconds per step, split into kinds of work."""
+    return stacked(title, "time [ms]", steps, KIND_COLOURS)
 
 
 def memory_by_kind(ways: Mapping[str, Mapping[str, float]], title: str) -> Figure:
-    """Draw a bar of GB for each way of computing a step, split into kinds, with the sum."""
-    drawing, axes = figure(13, 2.6 + 0.8 * len(ways))
-    totals = {name: sum(parts.values()) for name, parts in ways.items()}
-    kinds = [  # a share below 1 % everywhere would be invisible
-        kind
-        for kind in next(iter(ways.values()))
-        if any(parts[kind] > 0.01 * totals[name] for name, parts in ways.items())
+    """Draw a bar of bytes for each way of computing a step, without kinds below 1 %."""
+    gb = {name: {kind: x / 1e9 for kind, x in parts.items()} for name, parts in ways.items()}
+    kinds = [
+        k
+        for k in next(iter(gb.values()))
+        if any(p[k] > 0.01 * sum(p.values()) for p in gb.values())
     ]
-    styles = {
-        kind: {"color": colour, "hatch": hatch, "label": kind}
-        for kind, colour, hatch in zip(kinds, (*FILLS, GREY), HATCHES, strict=False)
-    }
-    for place, (name, parts) in enumerate(ways.items()):
-        left = 0.0
-        for kind in kinds:
-            width = parts[kind] / 1e9
-            axes.barh(place, width, left=left, height=0.62, **styles[kind])
-            left += width
-        axes.text(left, place, f" {digits(totals[name] / 1e9)} GB", va="center", fontsize=15)
-    axes.set_yticks(range(len(ways)), list(ways), fontsize=15)
-    axes.set_ylim(len(ways) - 0.4, -0.6)
-    axes.set_xlim(0, 1.14 * max(totals.values()) / 1e9)
-    axes.grid(False, axis="y")
-    handles = [
-        Patch(facecolor=style["color"], hatch=style["hatch"], label=kind)
-        for kind, style in styles.items()
-    ]
-    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, -0.24), ncols=4)
-    label(axes, title, "memory [GB]", "")
-    return drawing
-
-
-def scoreboard(runs: Mapping[str, Sequence[float]], title: str) -> Figure:
-    """Plot the loss of every run against steps, smoothed over 10 steps, and name each line."""
-    drawing, axes = figure(13, 4.6)
-    ends = {name: smoothed(losses, 10)[-1] for name, losses in runs.items()}
-    spread = 0.075 * (max(max(losses) for losses in runs.values()) - min(ends.values()))
-    placed: list[float] = []
-    for name in sorted(ends, key=lambda name: ends[name]):  # labels from the lowest line upwards
-        height = max(ends[name], placed[-1] + spread if placed else ends[name])
-        placed.append(height)
-        number = list(runs).index(name)
-        style = {"color": LINES[number], "linestyle": DASHES[number % len(DASHES)]}
-        losses = smoothed(runs[name], 10)
-        axes.plot(range(len(losses)), losses, label=name, **style)
-        axes.text(1.01 * len(losses), height, name, color=ink(LINES[number]), va="center", size=15)
-    axes.set_xlim(0, 1.2 * max(map(len, runs.values())))
-    label(axes, title, "step", "training loss [nats]")
-    return drawing
-
-
-def rate_sweep(losses: Mapping[str, Mapping[float, float]], title: str) -> Figure:
-    """Plot each recipe's loss against its learning rate, with a dot at the lowest loss.
-
-    The colours are those of `scoreboard`.
-    """
-    drawing, axes = figure(13, 4.6)
-    for number, (name, found) in enumerate(losses.items()):
-        rates = sorted(found)
-        best = min(rates, key=lambda rate: found[rate])
-        style = {"color": LINES[number], "linestyle": DASHES[number % len(DASHES)]}
-        axes.plot(rates, [found[rate] for rate in rates], label=name, **style)
-        axes.plot(best, found[best], "o", color=LINES[number], markersize=12)
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.legend(loc="upper left")
-    label(axes, title, "peak learning rate", "loss [nats]")
-    return drawing
-
-
-def smoothed(values: Sequence[float], window: int) -> list[float]:
-    """Return the mean of each value and those before it, over at most `window` values."""
-    spans = [values[max(0, i + 1 - window) : i + 1] for i in range(len(values))]
-    return [sum(span) / len(span) for span in spans]
+    return stacked(title, "memory [GB]", gb, dict(zip(kinds, (*FILLS, GREY), strict=False)))
 
 
 def beside_others(times: Mapping[str, Mapping[str, float]], title: str) -> Figure:

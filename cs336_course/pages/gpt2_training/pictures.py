@@ -196,16 +196,13 @@ def draw_run(axes: Axes, metrics: Sequence[Row], levels: Mapping[str, float]) ->
 
 
 class LiveLossPlot:
-    """A plot of the loss that is redrawn while a run continues.
-
-    It is a context manager that `train` calls after every step:
+    """A plot of the loss that is redrawn in place while a run continues.
 
         with LiveLossPlot(config.max_steps) as live:
             train(config, on_step=live)
 
-    The figure is redrawn in place at most once every `every` seconds, and less often if drawing
-    would take more than a tenth of the time. It is drawn a last time on leaving, even after an
-    interruption. Outside a notebook, no figure appears.
+    It is drawn at most once every `every` seconds, less often if that would take more than a tenth
+    of the time, and a last time on leaving. Outside a notebook, no figure appears.
 
     Args:
         max_steps: The end of the step axis.
@@ -222,14 +219,12 @@ class LiveLossPlot:
         every: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self.max_steps, self.levels = max_steps, dict(levels or {})
-        self.every, self.clock = every, clock
+        self.max_steps, self.levels, self.every, self.clock = max_steps, levels or {}, every, clock
         self.rows: list[Row] = []
-        self.drawings = 0
         self.drawing, self.axes = figure(11, 5)
         plt.close(self.drawing)  # otherwise the notebook shows it again at the end of the cell
         self.handle = None
-        self.next_drawing = -float("inf")
+        self.drawings, self.next_drawing = 0, -float("inf")
 
     def __enter__(self) -> "LiveLossPlot":
         self.redraw()
@@ -239,7 +234,7 @@ class LiveLossPlot:
         return self
 
     def __call__(self, row: Row) -> None:
-        """Add a step's row of metrics, and redraw if the last drawing is `every` seconds old."""
+        """Add a step's row of metrics, and redraw if it is time."""
         self.rows.append(row)
         if self.clock() >= self.next_drawing:
             self.redraw()
@@ -262,24 +257,3 @@ class LiveLossPlot:
             self.handle.update(data, **how)
         end = self.clock()
         self.next_drawing = end + max(self.every, 10 * (end - begin))
-
-
-def run_panels(metrics: Sequence[Row], grad_clip: float, title: str) -> Figure:
-    """Plot a run's learning rate above its gradient norm, with the clipping limit."""
-    drawing, (top, bottom) = figure(11, 6, nrows=2, sharex=True)
-    steps = [row["step"] for row in metrics]
-    top.plot(steps, [row["lr"] for row in metrics], color=BLUE)
-    top.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
-    norms = [row["grad_norm"] for row in metrics]
-    bottom.semilogy(steps, norms, color=GREEN, linewidth=1.5)
-    bottom.axhline(grad_clip, color=RED, linestyle="--", linewidth=2)
-    beside = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "color": ink(RED)}
-    where = {"xycoords": ("axes fraction", "data"), "annotation_clip": False}
-    bottom.annotate(f"limit {grad_clip:g}", (1, grad_clip), **where, **beside)
-    ticks = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
-    bottom.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-    bottom.minorticks_off()
-    bottom.set_ylim(min(*norms, grad_clip) / 1.2, max(*norms, grad_clip) * 1.2)
-    label(top, title, "", "learning rate")
-    label(bottom, "", "step", "gradient norm (log)")
-    return drawing

@@ -5,11 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from cs336_course.drawing.optimizers import label_rates
 from cs336_course.drawing.style import (
     BLACK,
     BLUE,
-    GREEN,
     GREY,
     ORANGE,
     RED,
@@ -20,23 +18,22 @@ from cs336_course.drawing.style import (
     label_ends,
     show_cover,
 )
-from cs336_course.pages.recipe_of_today import today_runs
-from cs336_course.pages.recipe_of_today.recipe_of_today import BLOCK, ROWS, SIZES
-from cs336_course.pages.recipe_of_today.today_runs import Pair, Published
+from cs336_course.pages.recipe_of_today import story
+from cs336_course.pages.recipe_of_today.story import BLOCK, ROWS, SIZES, Pair, Published
 
 LOSS = "loss on held-out plays [nats/letter]"
 
 
 def cover() -> None:
     """Draw the training losses of the old and the new recipe, with a thin line for each seed."""
-    runs = today_runs.recorded()
+    runs = story.recorded()
     letters = SIZES["small"].steps * ROWS * BLOCK
     _, axes = figure(10, 3.2)
     for changes, colour, dashes, name in (
         ((), RED, "--", "GPT-2's recipe"),
-        (today_runs.recipe(runs), BLUE, "-", "the recipe of today"),
+        (story.recipe(runs), BLUE, "-", "the recipe of today"),
     ):
-        seeds = today_runs.tenths(runs, "small", changes)
+        seeds = story.tenths(runs, "small", changes)
         seen = (np.arange(len(seeds[0])) + 0.5) / len(seeds[0]) * letters / 1000
         for values in seeds:
             axes.plot(seen, values, color=colour, ls=dashes, lw=1.5)
@@ -48,30 +45,6 @@ def cover() -> None:
     title = "Two recipes read the same letters, five runs each"
     label(axes, title, "letters seen [thousands]", "training loss [nats]")
     show_cover()
-
-
-def sweep(
-    found: Mapping[str, Mapping[float, float]], title: str, rate: str = "peak learning rate"
-) -> Figure:
-    """Plot the loss against the peak rate for each optimizer or size, and mark the lowest.
-
-    Args:
-        found: Losses by rate, by the name of the line.
-        title: The title of the figure.
-        rate: What the horizontal axis shows.
-    """
-    drawing, axes = figure(11, 4.6)
-    looks = zip(found.items(), (RED, BLUE, GREEN, BLACK), ("--", "-", "-.", ":"), strict=False)
-    for (name, losses), colour, dashes in looks:
-        rates = sorted(losses)
-        best = min(losses, key=losses.__getitem__)
-        axes.plot(rates, [losses[rate] for rate in rates], color=colour, ls=dashes, label=name)
-        axes.plot([best], [losses[best]], color=colour, marker="o", ls="")
-    axes.set_xscale("log")
-    label_rates(axes, found.values())
-    label(axes, title, rate, LOSS)
-    label_ends(axes)
-    return drawing
 
 
 def one_seed(before: Sequence[float], after: Sequence[float], names: tuple, title: str) -> Figure:
@@ -107,6 +80,19 @@ def sign_flips(means: Sequence[float], seen: float, title: str) -> Figure:
     axes.set_yticks([])
     axes.legend(ncols=3, loc="upper center")
     label(axes, title, "mean difference [nats/letter]", "")
+    return drawing
+
+
+def singular_values(values: Mapping[str, Sequence[float]]) -> Figure:
+    """Plot the singular values of the step of each optimizer."""
+    drawing, axes = figure(12, 5.4)
+    for (name, row), colour in zip(values.items(), (GREY, RED, BLACK), strict=True):
+        axes.semilogy(range(1, len(row) + 1), row, color=colour, label=name)
+    axes.set_xticks(range(0, 97, 24))
+    title = "How far one step goes in each direction of a matrix"
+    axes.set_xlim(0, 140)
+    label(axes, title, "direction, from the longest step to the shortest", "length [RMS of all]")
+    label_ends(axes, 17)
     return drawing
 
 

@@ -1,14 +1,13 @@
 """Figures of the character models whose attention heads are merged in two ways."""
 
-from collections.abc import Collection, Mapping, Sequence
-from itertools import cycle
+from collections.abc import Collection, Sequence
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from cs336_course.drawing.style import BLUE, GREEN, GREY, RED, figure, ink, label, show_cover
 
-LOSSES = 1.97, 1.13  # of the two models that notebook 02 trains
+LOSSES = 1.97, 1.13  # of the two models that the page trains
 
 
 def cover() -> None:
@@ -35,24 +34,6 @@ def cover() -> None:
     axes.axis("off")
     label(axes, "A pull request that deletes one transpose", "", "")
     show_cover()
-
-
-def two_curves(curves: Mapping[str, Mapping[int, float]]) -> Figure:
-    """Draw validation losses by step, and write the last one beside each curve."""
-    drawing, axes = figure(11, 4.8)
-    for (name, losses), colour, dashes in zip(
-        curves.items(), cycle((BLUE, RED)), cycle(("-", "--")), strict=False
-    ):
-        steps, values = list(losses), list(losses.values())
-        axes.plot(steps, values, color=colour, linestyle=dashes, marker="o", markersize=5)
-        place = {"xytext": (10, 0), "textcoords": "offset points", "va": "center", "size": 16}
-        text = f"{name}\n{values[-1]:.2f}"
-        axes.annotate(text, (steps[-1], values[-1]), color=ink(colour), **place)
-    axes.set_xticks(range(0, max(steps) + 1, 50))
-    axes.set_xlim(right=1.32 * max(steps))
-    axes.set_ylim(bottom=0)
-    label(axes, "The same model, but for one line", "step", "validation loss [nats/character]")
-    return drawing
 
 
 def neighbours(places: Collection[int]) -> list[list[int]]:

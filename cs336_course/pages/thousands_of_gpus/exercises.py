@@ -1,7 +1,6 @@
 """Exercises of notebook 10d on the schedule of a pipeline and on a plan for a customer."""
 
 import dataclasses
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -18,139 +17,7 @@ NOTEBOOK = "side_trips/thousands_of_gpus"
 # one_f_one_b
 
 
-def pipelines() -> Iterator[Case]:
-    """Yield stages of pipelines."""
-    for stages, micro_batches in ((4, 8), (4, 2), (2, 5), (1, 3), (7, 7), (8, 3), (3, 1), (16, 40)):
-        for stage in sorted({0, stages // 2, stages - 1, 1 % stages}):
-            what = f"stage {stage} of {stages} with {micro_batches} micro-batches"
-            inputs = {"stage": stage, "stages": stages, "micro_batches": micro_batches}
-            yield Case("" if (stage, stages, micro_batches) == (0, 4, 8) else what, **inputs)
-
-
-def passes(kinds: str) -> list[tuple[str, int]]:
-    """Return passes by their letters, such as F for forward, each with the next micro-batch."""
-    seen: Counter[str] = Counter()
-    found = []
-    for kind in kinds:
-        found.append(({"F": "forward", "B": "backward"}[kind], seen[kind]))
-        seen[kind] += 1
-    return found
-
-
-def by_letters(stage: int, stages: int, micro_batches: int) -> list[tuple[str, int]]:
-    """Write the passes as letters, beginning with all forward passes that are in flight."""
-    flight = min(stages - stage, micro_batches)
-    return passes("F" * flight + "BF" * (micro_batches - flight) + "B" * flight)
-
-
-def by_counting(stage: int, stages: int, micro_batches: int) -> list[tuple[str, int]]:
-    """Run a backward pass as soon as enough micro-batches are in flight."""
-    found: list[tuple[str, int]] = []
-    forward = backward = 0
-    while backward < micro_batches:
-        if forward - backward < min(stages - stage, micro_batches - backward):
-            found.append(("forward", forward))
-            forward += 1
-        else:
-            found.append(("backward", backward))
-            backward += 1
-    return found
-
-
-WARM = "ahead = min(stages - 1 - stage, micro_batches)"
 PAIRS = "range(ahead, micro_batches)"
-PAIR_FORWARD = 'order.append(("forward", number))'
-PAIR_BACK = 'order.append(("backward", number - ahead))'
-COOL = "range(micro_batches - ahead, micro_batches)"
-
-one_f_one_b = Exercise(
-    NOTEBOOK,
-    "one_f_one_b",
-    pipelines,
-    is_part=True,
-    smaller="Take two stages and two micro-batches. In which order does the last stage run its "
-    "four passes? When can the first stage run its first backward pass?",
-    wrong={
-        "That is GPipe, which holds the activations of all micro-batches; a backward pass can run "
-        "much earlier.": [
-            (WARM, "ahead = micro_batches"),
-            lambda stage, stages, micro_batches: passes("F" * micro_batches + "B" * micro_batches),
-        ],
-        "GPipe's order with the last micro-batch first; a backward pass can run much earlier, and "
-        "the oldest micro-batch comes first.": (
-            lambda stage, stages, micro_batches: (
-                passes("F" * micro_batches)
-                + [("backward", n) for n in reversed(range(micro_batches))]
-            )
-        ),
-        "Your stage runs one forward pass too many before its first backward pass, so it holds one "
-        "micro-batch too many. The last stage needs none ahead.": (
-            WARM,
-            "ahead = min(stages - stage, micro_batches)",
-        ),
-        "Your stage runs one forward pass too few before its first backward pass, so it waits "
-        "while the first micro-batch comes back.": (
-            WARM,
-            "ahead = max(0, min(stages - 2 - stage, micro_batches))",
-        ),
-        "The other way round: the first stage is farthest from the loss and needs most forward "
-        "passes ahead.": (WARM, "ahead = min(stage, micro_batches)"),
-        "Your stage has no forward passes ahead, so it waits for each micro-batch to come back "
-        "before it starts the next.": (WARM, "ahead = 0"),
-        "All of your stages run as many forward passes ahead; a later stage needs fewer, because "
-        "the loss is nearer.": [
-            (WARM, "ahead = min(stages - 1, micro_batches)"),
-            (WARM, "ahead = min(stages, micro_batches)"),
-        ],
-        "There may be fewer micro-batches than stages; a stage can't run more forward passes ahead "
-        "than there are.": (WARM, "ahead = stages - 1 - stage"),
-        "The backward passes at the end are missing: those of the micro-batches that are still in "
-        "flight.": (COOL, "range(0)"),
-        "The forward passes before the first backward pass are missing.": (
-            "in range(ahead)]",
-            "in range(0)]",
-        ),
-        "In the middle, your backward pass comes before the forward pass of the pair, and the last "
-        "stage would start with the backward pass of a micro-batch that it hasn't seen.": edits(
-            (PAIR_BACK, ""), (PAIR_FORWARD, f"{PAIR_BACK}\n        {PAIR_FORWARD}")
-        ),
-        "The backward pass of a pair belongs to the oldest micro-batch in flight, not to the one "
-        "that just went forward.": (PAIR_BACK, 'order.append(("backward", number))'),
-        "The backward passes at the end take the micro-batches from the oldest to the newest.": (
-            COOL,
-            "reversed(range(micro_batches - ahead, micro_batches))",
-        ),
-        "Micro-batches count from 0.": edits(
-            ('("forward", number)', '("forward", number + 1)'),
-            ('("backward", number - ahead)', '("backward", number - ahead + 1)'),
-            ('("backward", number)', '("backward", number + 1)'),
-        ),
-        "The middle is missing: there, a forward and a backward pass alternate.": (
-            PAIRS,
-            "range(0)",
-        ),
-        "Return the passes of one stage; you return those of all stages.": (
-            lambda stage, stages, micro_batches: [
-                each for one in range(stages) for each in by_letters(one, stages, micro_batches)
-            ]
-        ),
-        "Each pass is a pair of its kind and its micro-batch; you return the kinds only.": (
-            "return order",
-            "return [kind for kind, _ in order]",
-        ),
-        "That is the same order for each stage and pipeline; it depends on the stage.": (
-            WARM,
-            f"stage, stages, micro_batches = 0, 4, 8\n    {WARM}",
-        ),
-    },
-    refused=[
-        (PAIRS, "range(ahead, micro_batches - 1)"),
-        ('"backward", number - ahead', '"forward", number - ahead'),
-        lambda stage, stages, micro_batches: None,
-        lambda stage, stages, micro_batches: 1 / 0,
-    ],
-    right=[by_letters, by_counting, lambda *where: list(map(list, by_letters(*where)))],
-)
 
 
 # plan
@@ -230,7 +97,6 @@ def defended(plan: Any, case: Case) -> Record:
 FAST = "layout = Layout(dp=256, tp=2, zero=3, micro_batches=2)"
 SOME = 'recompute = "selective"'
 DAYS = "days = steps * seconds / share / 86_400"
-PAID = "return days, days * 24 * layout.devices * capstone.PRICE, share"
 ENDS = '"dollars_range": simulate.interval_of(dollars)'
 ALONE = 'bill(Layout(dp=512, zero=3), "full")[1]'
 LOST = '"failures": (1 - share) * dollars'
@@ -339,17 +205,4 @@ plan = Exercise(
         "Objection 3: eight times as many GPUs don't make the bill eight times as high, because "
         "the run is shorter.": (HURRIED, "8 * dollars"),
     },
-    refused=[
-        ('"recompute": recompute', '"recompute": "full"'),
-        (LOST, '"failures": 0'),
-        lambda: None,
-    ],
-    right=[
-        edits(
-            (FAST, "layout = Layout(dp=128, tp=4, zero=3, micro_batches=4)"),
-            (SOME, 'recompute = "none"'),
-        ),
-        edits((FAST, "layout = Layout(dp=512, zero=3)"), (SOME, 'recompute = "full"')),
-        (LOST, '"failures": dollars / share - dollars'),
-    ],
 )

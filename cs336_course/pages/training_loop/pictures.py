@@ -1,16 +1,39 @@
-"""Figures of a training run that fails with NaN."""
+"""Figures of the page on the training loop: how a run dies, its gradients, and its repair."""
+
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
-from cs336_course.drawing.style import BLUE, BROWN, RED, figure, ink, label, show_cover
-from cs336_course.pages.training_loop import incident
+from cs336_course.drawing.style import (
+    BLUE,
+    BROWN,
+    GREEN,
+    GREY,
+    LINES,
+    ORANGE,
+    RED,
+    SKY,
+    figure,
+    ink,
+    label,
+    label_ends,
+    show_cover,
+)
+from cs336_course.drawing.training import DASHES, lines, loss_curves
+from cs336_course.pages.training_loop import story
+
+__all__ = ["loss_curves"]
+
+DTYPE_COLOURS = {"float32": SKY, "bfloat16": ORANGE, "float16": "#F5C77E", "int64": "#DDDDDD"}
 
 
 def cover() -> None:
     """Draw the whole life of the run of 06, beside its last log rows."""
-    losses = incident.staged()[1].losses
+    losses = story.staged()[1].losses
     end = int(np.isfinite(losses).sum())
     _, axes = figure(10, 3.2)
     means = losses[: end // 50 * 50].reshape(-1, 50).mean(1)
@@ -64,3 +87,161 @@ def mark_death(axes: Axes, step: int, height: float, value: str) -> None:
     axes.ticklabel_format(useOffset=False)
     axes.locator_params(axis="x", nbins=3)
     axes.margins(x=0.16)  # room for the value
+
+
+def seeded_sweep(
+    rates: Sequence[float], losses: Sequence[Sequence[float]], chosen: float, title: str
+) -> Figure:
+    """Plot each seed's final loss for each learning rate, their means, and a chosen rate.
+
+    Rates at which a seed ended in NaN have no mean. Above them stands how many seeds died.
+    """
+    drawing, axes = figure(10, 4.4)
+    means = [float(np.mean(row)) for row in losses]
+    for rate, row in zip(rates, losses, strict=True):
+        axes.plot([rate] * len(row), row, "o", color=GREY, markersize=6)
+        if died := int(np.isnan(row).sum()):
+            where = {"xycoords": ("data", "axes fraction"), "ha": "center", "size": 14}
+            axes.annotate(f"{died} of {len(row)}\ndied", (rate, 0.8), color=ink(RED), **where)
+    axes.semilogx(rates, means, color=BLUE, marker="o")
+    for rate, mean in zip(rates, means, strict=True):
+        if math.isnan(mean):
+            continue
+        note = {"xytext": (0, 12), "textcoords": "offset points", "ha": "center", "size": 14}
+        axes.annotate(f"{mean:.2f}", (rate, mean), **note)
+    axes.axvline(chosen, color=RED, linestyle=":", linewidth=2)
+    axes.update_datalim([(rate, np.nanmin(means)) for rate in rates])  # so that each is in sight
+    axes.margins(x=0.08, y=0.25)
+    label(axes, title, "learning rate (log scale)", "loss at the end [nats/token]")
+    return drawing
+
+
+def before_nan(runs: Mapping[str, Sequence[float]], last: int, title: str) -> Figure:
+    """Plot the last finite losses of runs that died, aligned at their first NaN."""
+    drawing, axes = figure(10, 4.4)
+    for (name, losses), colour, dashes in zip(runs.items(), LINES, DASHES, strict=False):
+        finite = np.asarray(losses)[: int(np.isfinite(losses).sum())][-last:]
+        steps = np.arange(-len(finite), 0)
+        axes.semilogy(steps, finite, color=colour, linestyle=dashes, marker="o", label=name)
+    label(axes, title, "steps before the first nan", "loss [nats/token] (log scale)")
+    label_ends(axes)
+    return drawing
+
+
+def magnitudes(
+    gradients: Mapping[str, Sequence[float]], scale: float, limit: float, title: str
+) -> Figure:
+    """Draw histograms of scaled gradients by power of two, and mark fp16's largest number.
+
+    Zeros have no place on the axis and aren't drawn.
+    """
+    drawing, panels = figure(11, 1.2 + 1.9 * len(gradients), nrows=len(gradients), sharex=True)
+    edges = 2.0 ** np.arange(-8, 21)
+    for axes, (name, sizes) in zip(np.atleast_1d(panels), gradients.items(), strict=True):
+        scaled = np.asarray(sizes) * scale
+        counts, _ = np.histogram(scaled[scaled > 0], edges)
+        share = 100 * counts / len(scaled)
+        colours = [RED if edge >= limit / 1.01 else SKY for edge in edges[:-1]]
+        axes.bar(edges[:-1], share, np.diff(edges), align="edge", color=colours)
+        axes.axvline(limit, color=RED, linestyle="--", linewidth=2)
+        note = {"xytext": (8, -16), "textcoords": "offset points", "ha": "left", "size": 14}
+        largest = f"largest {scaled.max():,.0f}"
+        axes.annotate(largest, (limit, 1), xycoords=("data", "axes fraction"), **note)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_ylim(0.01, 100)
+        label(axes, name, "", "share [%]")
+    np.atleast_1d(panels)[-1].set_xlabel(f"size of a gradient times {scale:,.0f}")
+    drawing.suptitle(title, fontsize=17, fontweight="bold")
+    return drawing
+
+
+def repaired(
+    dead: Sequence[float],
+    losses: Sequence[float],
+    scales: Sequence[float],
+    first: int,
+    block: int,
+    title: str,
+) -> Figure:
+    """Plot means of a repaired run's losses over the run that died, and the loss scale below."""
+    drawing, (top, bottom) = figure(11, 6.0, nrows=2, sharex=True, height_ratios=[2, 1])
+    whole = len(losses) // block * block
+    means = np.asarray(losses)[:whole].reshape(-1, block).mean(1)
+    middles = first + block * (np.arange(len(means)) + 0.5)
+    alive = np.asarray(dead)[: int(np.isfinite(dead).sum())]
+    top.plot(middles, means, color=GREEN, label=f"repaired, means of {block} steps")
+    top.plot(first + np.arange(len(alive)), alive, color=GREY, lw=1, label="the run that died")
+    top.plot(first + len(alive) - 1, alive[-1], "x", color=RED, markersize=14, markeredgewidth=4)
+    label(top, title, "", "loss [nats/token]")
+    top.legend()
+    bottom.step(first + np.arange(len(scales)), scales, color=BLUE, where="post")
+    bottom.set_ylim(0, 1.2 * max(scales))
+    label(bottom, "", "step", "loss scale")
+    return drawing
+
+
+def spike(
+    norms: Sequence[float],
+    losses: Mapping[str, Sequence[float]],
+    limit: float,
+    bad_step: int,
+    title: str,
+) -> Figure:
+    """Plot gradient norms and the clipping limit above losses, and shade the step of the spike."""
+    drawing, (top, bottom) = figure(10, 6.4, nrows=2, sharex=True)
+    top.semilogy(norms, color=BLUE)
+    top.axhline(limit, color=RED, linestyle="--", linewidth=2)
+    note = {"xytext": (2, 5), "textcoords": "offset points", "size": 13, "color": ink(RED)}
+    top.annotate(f"limit {limit:g}", (0, limit), **note)
+    note = {"xytext": (10, -4), "textcoords": "offset points", "size": 14}
+    top.annotate(f"{norms[bad_step]:.1f}", (bad_step, norms[bad_step]), **note)
+    lines(bottom, losses)
+    for axes in (top, bottom):
+        axes.axvspan(bad_step - 0.5, bad_step + 0.5, color=ORANGE, alpha=0.4)
+    label(top, title, "", "gradient norm\nbefore clipping (log)")
+    label(bottom, "", "step", "loss [nats/token]")
+    bottom.legend(loc="upper left")
+    return drawing
+
+
+def schedule(rates: Sequence[float], warmup_steps: int, title: str) -> Figure:
+    """Plot the learning rate of each step, shade the warm-up, and label the end points."""
+    drawing, axes = figure(10, 4.4)
+    axes.plot(rates, color=BLUE, marker="o", markersize=5)
+    axes.axvspan(-0.5, warmup_steps - 0.5, color=SKY, alpha=0.25)
+    peak = warmup_steps - 1
+    last = len(rates) - 1
+    notes = {
+        0: (14, -5, "left", f"first step: {rates[0]:g}"),
+        peak: (4, 14, "left", f"end of warm-up, step {peak}: {rates[peak]:g}"),
+        last: (0, -24, "right", f"last step, {last}: {rates[last]:g}"),
+    }
+    for step, (dx, dy, side, text) in notes.items():
+        place = {"xytext": (dx, dy), "textcoords": "offset points", "ha": side, "size": 14}
+        axes.annotate(text, (step, rates[step]), **place)
+    axes.margins(y=0.2)
+    label(axes, title, "step", "learning rate")
+    return drawing
+
+
+def dtype_map(groups: Mapping[str, Sequence[tuple[str, str]]], title: str) -> Figure:
+    """Draw the tensors of a training step as boxes coloured by dtype, with one row per stage.
+
+    Args:
+        groups: Pairs (tensor, dtype name) by stage.
+        title: Title of the figure.
+    """
+    longest = max(len(row) for row in groups.values())
+    drawing, axes = figure(13, 0.8 + 0.85 * len(groups))
+    for height, (stage, row) in enumerate(groups.items()):
+        axes.text(-0.1, height, stage, ha="right", va="center", size=14, fontweight="bold")
+        for place, (name, dtype) in enumerate(row):
+            colour = DTYPE_COLOURS.get(dtype, "white")
+            axes.add_patch(Rectangle((place, height - 0.38), 0.94, 0.76, facecolor=colour))
+            axes.text(place + 0.47, height - 0.13, name, ha="center", va="center", size=13)
+            axes.text(place + 0.47, height + 0.18, dtype, ha="center", va="center", size=13)
+    axes.set(xlim=(-1.3, longest), ylim=(len(groups) - 0.5, -0.5))
+    axes.axis("off")
+    axes.set_title(title, loc="left", fontweight="bold")
+    return drawing

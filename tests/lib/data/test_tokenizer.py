@@ -50,18 +50,6 @@ def test_gpt2_round_trip():
     )
 
 
-def test_gpt2_takes_a_run_of_a_million_blanks_or_letters():
-    tokenizer = GPT2Tokenizer()
-    for text in (
-        "x" + "\t \u00a0\u2003\r\n" * 300_000,
-        "x" + " " * 1_200_000 + "y" + "\n" * 1_200_000 + "z",
-        "a" * 1_500_000 + "\x1c" * 1_500_000,
-    ):
-        ids = tokenizer.encode(text)
-        assert ids.dtype == np.uint16
-        assert tokenizer.decode(ids.tolist()) == text
-
-
 @pytest.mark.parametrize("length", [LONGEST_BLANK - 1, LONGEST_BLANK, 150_001])
 def test_a_long_run_of_blanks_has_tiktokens_ids(length):
     for blank, before, after in product(" \n\t\u2003\x1c", ("", "x"), ("", "y", "  ?", "\x1c")):
@@ -77,7 +65,7 @@ BLANKS = st.lists(
 ).map("".join)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(text=BLANKS)
 def test_runs_of_any_blanks_have_tiktokens_ids(text):
     with pytest.MonkeyPatch.context() as patch:
@@ -91,17 +79,6 @@ def test_gpt2_has_50257_ids_and_one_special():
     assert encoding.n_vocab == GPT2Tokenizer.vocab_size == 50257
     assert encoding.encode("<|endoftext|>", allowed_special="all") == [GPT2Tokenizer.end_of_text]
     assert len(GPT2Tokenizer().encode("<|endoftext|>")) > 1  # in a text it is text
-
-
-def test_gpt2_equals_tiktokens_own():
-    import tiktoken
-
-    try:
-        own = tiktoken.get_encoding("gpt2")
-    except Exception as error:
-        pytest.skip(f"tiktoken's own ranks cannot be reached here: {type(error).__name__}")
-    text = shakespeare()[:100_000]
-    assert own.encode_ordinary(text) == GPT2Tokenizer().encode(text).tolist()
 
 
 def test_char_round_trip_and_alphabet():
@@ -128,28 +105,6 @@ def test_saved_and_loaded(tmp_path):
     assert len({CharTokenizer("abc"), CharTokenizer("abd"), GPT2Tokenizer(), GPT2Tokenizer()}) == 3
 
 
-@pytest.mark.parametrize(
-    "tokenizer", [GPT2Tokenizer(), ShortGPT2Tokenizer(), CharTokenizer(shakespeare())]
-)
-def test_no_flipped_bit_gives_another_tokenizer(tmp_path, tokenizer):
-    path = tmp_path / "tokenizer.json"
-    save_tokenizer(tokenizer, path)
-    content = path.read_bytes()
-    for position in range(8 * len(content)):
-        damaged = bytearray(content)
-        damaged[position // 8] ^= 1 << position % 8
-        path.write_bytes(damaged)
-        for load in (load_tokenizer, lambda path: tokenizer_of(path.parent)):
-            try:
-                found = load(path)
-            except ValueError as error:
-                said = str(error)
-                assert said.startswith(f"{path}: ")
-                assert "\n" not in said
-            else:
-                assert found == tokenizer, bytes(damaged)
-
-
 def test_a_changed_alphabet_says_what_to_do(tmp_path):
     path = tmp_path / "tokenizer.json"
     save_tokenizer(CharTokenizer("abcxyz"), path)
@@ -167,14 +122,4 @@ def test_a_file_without_a_checksum_still_loads(tmp_path):
     for damaged in ("acb", "abb"):  # ids are in the order of code points
         path.write_text(json.dumps({"name": "char", "alphabet": damaged}))
         with pytest.raises(ValueError, match="isn't in the order of its code points"):
-            load_tokenizer(path)
-
-
-def test_a_foreign_file_is_refused(tmp_path):
-    path = tmp_path / "tokenizer.json"
-    with pytest.raises(FileNotFoundError, match=r"tokenizer\.json"):
-        load_tokenizer(path)
-    for content in ("[]", '{"name": "bpe"}', '{"name": "char"}', '{"name": "char", "alphabet": 1}'):
-        path.write_text(content)
-        with pytest.raises(ValueError, match=r"tokenizer|empty"):
             load_tokenizer(path)

@@ -73,6 +73,7 @@ def test_a_page_of_an_unfinished_run(run_dir, capsys):
     assert HOSTILE in page.text
     assert "9 of 12" in page.text
     assert "Unfinished" in page.text
+    assert "Beside the reference: no reference: no recorded run has this " in page.text
     assert "1 of 9 steps skipped for NaN or infinity: 2" in page.text
     hours = 8 * sum(row["step_ms"] for row in rows) / 3.6e6
     (dollars,) = re.findall(r"\$([\d,.]+) at \$1e\+06 per CPU", page.text)

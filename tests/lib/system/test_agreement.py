@@ -37,12 +37,6 @@ def pretend(monkeypatch):
     agreement.warn_unless_as_cpu.cache_clear()
 
 
-def test_auto_does_not_take_mps(pretend):
-    asked = pretend()
-    assert hardware.select_device() == CPU
-    assert asked == []
-
-
 def test_mps_asked_for_by_name_is_compared_once(pretend, capsys):
     asked = pretend()
     assert [hardware.select_device("mps") for _ in range(2)] == [MPS, MPS]
@@ -58,15 +52,6 @@ def test_mps_that_differs_in_any_part_is_warned_of(pretend, capsys, part, value)
     assert said.startswith("mps fails in a small training step (")
     assert said.endswith(f"for item ['{part}']); use --device cpu\n")
     assert said.count("\n") == 1
-
-
-def test_mps_without_an_operation_is_warned_of(pretend, capsys):
-    def fails(found):
-        raise NotImplementedError("aten::gelu is not there for MPS.\nSecond line")
-
-    pretend(fails)
-    assert hardware.select_device("mps") == MPS
-    assert "fails in a small training step (aten::gelu is not" in capsys.readouterr().err
 
 
 def test_the_step_uses_all_weights_and_another_attention_is_within_the_tolerance():

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from cs336_lib.config import TrainConfig
-from cs336_lib.system import hardware
+from cs336_lib.model import GPT
+from cs336_lib.system import cpu, hardware
 from cs336_lib.system.processes import World
 from cs336_lib.training import distributed
 from cs336_lib.training.loop import train
@@ -37,3 +38,12 @@ def test_nothing_is_written_where_demanded_compiling_fails(tiny_run, monkeypatch
     with pytest.raises(ValueError, match=r"no C\+\+ compiler found; .* pass --compile off"):
         train(dataclasses.replace(tiny_run, compile="on"))
     assert not Path(tiny_run.run_dir).exists()
+
+
+def test_a_model_on_a_cpu_gets_its_operators(tiny_config):
+    config = TrainConfig(n_layer=2)
+    model = GPT(tiny_config)
+    called = distributed.prepare_model(model, config, CPU, World(), None, compiled=False)
+    assert called is model
+    assert isinstance(model, cpu.FastGPT)
+    assert all(isinstance(block.attn, cpu.FastAttention) for block in model.transformer.h)

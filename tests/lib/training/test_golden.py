@@ -10,7 +10,6 @@ tolerance, but two runs on one machine are equal to the last bit.
 
 import dataclasses
 import json
-import math
 import tempfile
 from pathlib import Path
 
@@ -76,15 +75,6 @@ def test_losses_are_the_stored_ones(name, tmp_path):
     assert list(found) == list(stored)
     for column in COLUMNS:
         assert found[column] == pytest.approx(stored[column], rel=TOLERANCE), column
-
-
-def test_what_is_stored_could_be_right():
-    for stored in json.loads(STORED.read_text()).values():
-        assert len(stored["train_loss"]) == 20
-        assert len(stored["val_loss"]) == 2
-        untrained = math.log(62)  # nats, for 62 letters
-        assert stored["train_loss"][0] == pytest.approx(untrained, abs=0.2)
-        assert stored["train_loss"][-1] < stored["train_loss"][0] - 0.8
 
 
 if __name__ == "__main__":

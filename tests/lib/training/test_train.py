@@ -2,13 +2,10 @@ import dataclasses
 import functools
 import json
 import math
-import re
 import signal
 import subprocess
 import sys
-import weakref
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,14 +13,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cs336_lib import accounting
-from cs336_lib.config import TrainConfig
-from cs336_lib.model import GPT
+from cs336_lib.optim import OPTIMIZERS
 from cs336_lib.system import hardware
-from cs336_lib.text import duration
 from cs336_lib.training import checkpoint
 from cs336_lib.training import job as job_module
 from cs336_lib.training import loop as train_module
-from cs336_lib.training.banner import EXPECTED_MFU
 from cs336_lib.training.loop import train
 from cs336_lib.training.metrics import is_spike, read_metrics, summary
 
@@ -65,30 +59,6 @@ def test_it_learns_and_writes_what_it_promises(tiny_run, either_cpu, capsys):
         assert word in banner
 
 
-def test_the_expected_time_is_a_range_that_our_measurements_lie_in(tiny_run, monkeypatch, capsys):
-    monkeypatch.setattr(hardware, "peak_flops", lambda *_: (1e6, "known"))
-    train(dataclasses.replace(tiny_run, eval_every=0, checkpoint_every=0))
-    (flops,) = re.findall(r"([\d.e+]+) FLOPs", banner := capsys.readouterr().out)
-    slow, fast = EXPECTED_MFU["cpu"]
-    times = [duration(float(flops) / 1e6 / share).split()[0] for share in (fast, slow)]
-    shares = "(at 85% to 30% MFU as in PaLM; small models take longer)"
-    assert f"expected   {' to '.join(times)} seconds without validation {shares}\n" in banner
-    root = Path(__file__).parents[3]
-    for name, kind in (("docs/benchmarks.md", "cpu"), ("docs/reproduce_gpt2.md", "cuda")):
-        measured = re.findall(r"tokens/s.*?, (?:MFU )?([\d.]+)%", (root / name).read_text())
-        slow, fast = EXPECTED_MFU[kind]
-        assert len(measured) >= 3
-        assert all(100 * slow <= float(share) <= 100 * fast for share in measured), name
-
-
-def test_a_peak_that_is_unknown_is_said_once(tiny_run, monkeypatch, capsys):
-    monkeypatch.setattr(hardware, "peak_flops", lambda *_: (None, "unknown peak in tf32"))
-    train(tiny_run)
-    text = capsys.readouterr().out
-    assert "fp32 (unknown peak in tf32)" in text
-    assert "expected   unknown (no peak FLOP/s known for this device)" in text
-
-
 def test_what_a_step_keeps_counts_as_memory(tiny_run, monkeypatch):
     shape = tiny_run.model_config(vocab_size=20)
     parameters = accounting.count_parameters(shape)
@@ -100,40 +70,17 @@ def test_what_a_step_keeps_counts_as_memory(tiny_run, monkeypatch):
     assert not Path(tiny_run.run_dir).exists()
 
 
-@pytest.mark.parametrize(("vocab_size", "threads"), [(20, 1), (200_000, 2)])
-def test_a_small_model_gets_one_thread_unless_its_vocabulary_is_large(
-    tiny_run, monkeypatch, vocab_size, threads
-):
+def test_a_small_model_gets_one_thread(tiny_run, monkeypatch):
     monkeypatch.setattr(hardware, "THREADS_SLEEP", True)
-    shape = tiny_run.model_config(vocab_size)
-    monkeypatch.setattr(job_module, "new_model", lambda *_: GPT(shape))
-    monkeypatch.setattr(TrainConfig, "model_config", lambda *_, **__: shape)
     seen = []
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        one_step = dataclasses.replace(tiny_run, device="cpu", max_steps=1, warmup_steps=0)
-        train(one_step, on_step=lambda row: seen.append(torch.get_num_threads()))
+        train(tiny_run, on_step=lambda row: seen.append(torch.get_num_threads()))
+        assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-    assert seen == [threads]
-
-
-def test_memory_is_given_back_after_the_optimizer_is_gone(tiny_run, monkeypatch):
-    made, alive = [], []
-
-    def remember(*arguments):
-        optimizer = make(*arguments)
-        made.append(weakref.ref(optimizer))
-        return optimizer
-
-    make = job_module.make_optimizer
-    monkeypatch.setattr(job_module, "make_optimizer", remember)
-    libc = SimpleNamespace(mallopt=lambda *_: 1, malloc_trim=lambda _: alive.append(made[0]()))
-    monkeypatch.setattr(hardware, "ctypes", SimpleNamespace(CDLL=lambda _: libc))
-    monkeypatch.setattr(hardware.platform, "libc_ver", lambda: ("glibc", "2.36"))
-    train(tiny_run)
-    assert alive == [None]
+    assert set(seen) == {1}
 
 
 @pytest.mark.parametrize("stop_after", [5, 7])
@@ -203,13 +150,6 @@ def test_accumulation_equals_the_whole_batch(tiny_run, either_cpu, tmp_path):
             assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=norm_error)
 
 
-def test_evaluation_does_not_disturb_training(tiny_run, tmp_path):
-    often = dataclasses.replace(tiny_run, run_dir=str(tmp_path / "often"), eval_every=1)
-    assert [r["train_loss"] for r in train(tiny_run).metrics] == [
-        r["train_loss"] for r in train(often).metrics
-    ]
-
-
 def test_the_callers_settings_come_back(tiny_run):
     torch.manual_seed(3)
     expected = torch.rand(2)
@@ -239,7 +179,8 @@ def test_a_run_with_muon_does_not_import_the_compiler(tiny_run):
 
 
 def test_a_run_is_never_overwritten(tiny_run, tmp_path):
-    train(tiny_run)
+    result = train(dataclasses.replace(tiny_run, resume=True))  # there is none, so it starts one
+    assert train(dataclasses.replace(tiny_run, resume=True)).metrics == result.metrics
     with pytest.raises(FileExistsError, match="already holds a run; pass --resume"):
         train(tiny_run)
     with pytest.raises(ValueError, match="seed was 1337, now 1"):
@@ -248,28 +189,6 @@ def test_a_run_is_never_overwritten(tiny_run, tmp_path):
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
     with pytest.raises(FileExistsError, match=r"isn.t a run folder"):
         train(dataclasses.replace(tiny_run, run_dir=str(tmp_path / "mine")))
-
-
-def test_resume_without_a_run_starts_at_step_0(tiny_run):
-    result = train(dataclasses.replace(tiny_run, resume=True))
-    assert result.metrics[0]["step"] == 0
-    assert result.finished
-    again = train(dataclasses.replace(tiny_run, resume=True))  # a finished run stays as it is
-    assert again.metrics == result.metrics
-
-
-def test_checkpoints_are_kept_as_asked(tiny_run):
-    train(dataclasses.replace(tiny_run, checkpoint_every=2, eval_every=4, keep_checkpoints=2))
-    names = [p.name for p in checkpoint.checkpoints(Path(tiny_run.run_dir) / "checkpoints")]
-    assert names[-2:] == ["step_00000010", "step_00000012"]
-    assert len(names) <= 3
-
-
-def test_checkpoints_at_multiples_of_keep_every_stay(tiny_run):
-    options = {"checkpoint_every": 2, "eval_every": 0, "keep_checkpoints": 1, "keep_every": 4}
-    train(dataclasses.replace(tiny_run, max_steps=10, **options))
-    kept = checkpoint.checkpoints(Path(tiny_run.run_dir) / "checkpoints")
-    assert [checkpoint.step_of(path) for path in kept] == [4, 8, 10]
 
 
 EXAMPLES = [
@@ -305,28 +224,18 @@ def test_scores_and_samples_come_with_validation_and_do_not_disturb(scored_run, 
     assert same(weights(train(plain).run_dir), weights(result.run_dir))
 
 
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [({"hellaswag": "missing.jsonl"}, "missing.jsonl"), ({"sample": "é"}, "é")],
-)
-def test_a_bad_score_or_prompt_is_refused_before_the_run(tiny_run, scored_run, flags, expected):
-    config = dataclasses.replace(tiny_run if "sample" in flags else scored_run, **flags)
-    with pytest.raises((ValueError, FileNotFoundError), match=expected):
-        train(config)
-    assert not Path(config.run_dir).exists()
-
-
-def test_bad_input_is_one_line_and_writes_nothing(tiny_run, tmp_path):
-    for changes, message in [
-        ({"train_data": "missing/*.bin", "tokenizer": "gpt2"}, "no file matches"),
-        ({"block_size": 10_000, "batch_tokens": 10_000}, "one sequence takes block_size"),
-        ({"tokenizer": "gpt2"}, "pass --tokenizer char"),
-        ({"run_dir": ""}, "run_dir is empty"),
-    ]:
+def test_bad_input_is_one_line_and_writes_nothing(tiny_run, scored_run):
+    for config, changes, message in (
+        (scored_run, {"hellaswag": "missing.jsonl"}, "missing.jsonl"),
+        (tiny_run, {"sample": "é"}, "é"),
+        (tiny_run, {"train_data": "missing/*.bin", "tokenizer": "gpt2"}, "no file matches"),
+        (tiny_run, {"block_size": 10_000, "batch_tokens": 10_000}, "one sequence takes block_size"),
+        (tiny_run, {"run_dir": ""}, "run_dir is empty"),
+    ):
         with pytest.raises((ValueError, FileNotFoundError), match=message) as error:
-            train(dataclasses.replace(tiny_run, **changes))
+            train(dataclasses.replace(config, **changes))
         assert "\n" not in str(error.value)
-        assert not (tmp_path / "run").exists()
+        assert not Path(config.run_dir).exists()
 
 
 def test_a_growing_batch_is_counted_and_resumes(tiny_run, tmp_path):
@@ -369,23 +278,6 @@ def test_fine_tuning_begins_with_the_weights_it_is_given(tiny_run, tmp_path):
     checkpoint.remove(checkpoint.checkpoints(tmp_path / "other" / "checkpoints")[-1])
     again = train(dataclasses.replace(other, resume=True))
     assert [r["train_loss"] for r in again.metrics] == [r["train_loss"] for r in result.metrics]
-
-
-def test_fine_tuning_from_a_hugging_face_folder(tiny_run, tmp_path):
-    from cs336_lib import hugging_face
-
-    first = train(tiny_run)
-    hugging_face.export(first.model, tmp_path / "exported", first.tokenizer)
-    config = dataclasses.replace(
-        tiny_run, run_dir=str(tmp_path / "tuned"), max_steps=4, warmup_steps=0
-    )
-    ours = dataclasses.replace(config, init_from=tiny_run.run_dir)
-    theirs = dataclasses.replace(
-        config, init_from=str(tmp_path / "exported"), run_dir=str(tmp_path / "tuned2")
-    )
-    assert [r["train_loss"] for r in train(ours).metrics] == [
-        r["train_loss"] for r in train(theirs).metrics
-    ]
 
 
 def test_weights_that_do_not_fit_are_refused_before_anything_is_written(tiny_run, tmp_path):
@@ -457,13 +349,6 @@ def test_a_gradient_of_nan_is_noticed_although_the_loss_is_fine(tiny_run, monkey
         train(tiny_run)
 
 
-def test_a_validation_loss_of_nan_stops_the_run(tiny_run, monkeypatch):
-    losses = iter([2.0, math.nan])
-    monkeypatch.setattr(train_module, "validation_loss", lambda *_, **__: next(losses))
-    with pytest.raises(FloatingPointError, match=r"step 7: validation loss nan; .*step_00000005"):
-        train(tiny_run)
-
-
 def test_a_validation_loss_of_nan_keeps_the_rows_before_it(tiny_run, monkeypatch):
     losses = iter([2.0, math.nan])
     monkeypatch.setattr(train_module, "validation_loss", lambda *_, **__: next(losses))
@@ -526,20 +411,8 @@ def test_what_is_no_spike():
     assert not is_spike(None, level)
     row = {"train_loss": 9.0, "spike": True, "lr": 1e-3, "tokens_per_sec": 5.0, "mfu": None}
     assert summary(row).startswith("loss 9.000 (spike), ")
-
-
-def test_rows_written_in_groups_are_the_same(tiny_run, tmp_path, monkeypatch):
-    every = train(tiny_run)
-    waits = []
-    monkeypatch.setattr(hardware, "synchronize", lambda device: waits.append(device))
-    config = dataclasses.replace(tiny_run, run_dir=str(tmp_path / "groups"), log_every=6)
-    config = dataclasses.replace(config, eval_every=6, checkpoint_every=0)
-    groups = train(config)
-    assert [row["step"] for row in groups.metrics] == list(range(12))
-    for one, other in zip(every.metrics, groups.metrics, strict=True):
-        for name in ("tokens", "train_loss", "lr", "grad_norm"):
-            assert one[name] == other[name]
-    assert len(waits) == 1 + 2 * 2  # before the first step, and around the writing of each group
+    row = row | {"train_loss": None, "spike": False}
+    assert summary(row) == "skipped, lr 1.0e-03, 5 tok/s"
 
 
 class HostReads(TorchDispatchMode):
@@ -552,11 +425,7 @@ class HostReads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-@pytest.mark.parametrize(("log_every", "reads"), [(1, 1), (6, 0)])
-def test_the_host_reads_no_value_between_logged_steps(
-    tiny_run, monkeypatch, optimizer, log_every, reads
-):
+def test_the_host_reads_no_value_between_logged_steps(tiny_run, monkeypatch):
     counts, step = [], train_module.train_step
 
     def counted(*arguments):
@@ -566,24 +435,30 @@ def test_the_host_reads_no_value_between_logged_steps(
         return result
 
     monkeypatch.setattr(train_module, "train_step", counted)
-    changes = {"log_every": log_every, "optimizer": optimizer, "precision": "fp32"}
-    train(dataclasses.replace(tiny_run, **changes))
-    assert counts == [reads] * 12
+    for log_every, reads in ((1, 1), (6, 0)):
+        for optimizer in OPTIMIZERS:
+            changes = {"log_every": log_every, "optimizer": optimizer, "precision": "fp32"}
+            folder = f"{tiny_run.run_dir}-{optimizer}-{log_every}"
+            counts.clear()
+            train(dataclasses.replace(tiny_run, run_dir=folder, **changes))
+            assert counts == [reads] * 12, (optimizer, log_every)
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_nan_between_two_looks_stops_at_its_step(poisoned, monkeypatch, optimizer):
+@pytest.mark.parametrize("log_every", [1, 5])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_nan_between_two_looks_stops_at_its_step(poisoned, monkeypatch, optimizer, log_every):
     jobs = []
     honest = job_module.Job
     monkeypatch.setattr(job_module, "Job", lambda *a: jobs.append(honest(*a)) or jobs[-1])
-    config = dataclasses.replace(poisoned, log_every=5, checkpoint_every=6, optimizer=optimizer)
+    changes = {"log_every": log_every, "checkpoint_every": 6, "optimizer": optimizer}
+    config = dataclasses.replace(poisoned, **changes)
     with pytest.raises(FloatingPointError, match="step 6: loss inf"):
         train(config)
     rows = read_metrics(Path(poisoned.run_dir) / "metrics.jsonl")
     assert [row["step"] for row in rows] == list(range(6))
-    # Steps 6 to 8 ran before the host looked, and changed neither weights nor optimizer state.
+    # With 5, steps 6 to 8 ran before the host looked. No weight and no state has changed.
     [job] = jobs
     saved = weights(poisoned.run_dir)
-    now = checkpoint.model_tensors(job.raw_model)
-    now |= checkpoint.optimizer_tensors(job.raw_model, job.optimizer)
+    now = checkpoint.model_tensors(job.model)
+    now |= checkpoint.optimizer_tensors(job.model, job.optimizer)
     assert same(now, saved)

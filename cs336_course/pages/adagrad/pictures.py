@@ -1,0 +1,179 @@
+"""Figures of the page on AdaGrad: step sizes, rate sweeps, and the paths of optimizers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from torch import Tensor
+
+from cs336_course.drawing.optimizers import LOOKS, label_rates, look, surface_panel
+from cs336_course.drawing.style import BLACK, GREEN, RED, figure, ink, label, label_ends, show_cover
+from cs336_course.shared import loss_surfaces
+
+# What SGD learns at a rate of 1.3, for six orders of the lines. The page computes it.
+LEARNED = {
+    "I": (3908, (2.1, 1.9, 3.7, 0.8, 1.9, 6.7)),
+    "gentleman": (40, (7.5, 8.5, 6.9, 6.2, 7.2, 7.4)),
+    "treasure": (13, (2.8, 2.2, 2.6, 2.4, 3.3, 2.8)),
+}
+
+Swept = Mapping[float, Sequence[float]]
+
+
+def cover_rare_words() -> None:
+    """Draw words as boxes of letters, and how many letters a model has counted in each."""
+    _, axes = figure(10, 3.2)
+    for row, (word, (seen, answers)) in enumerate(LEARNED.items()):
+        for place, letter in enumerate(word):
+            face = {"facecolor": "#E3F1FA", "edgecolor": BLACK}
+            axes.add_patch(Rectangle((place, -row - 0.3), 1, 0.6, **face))
+            spot = {"ha": "center", "va": "center", "fontsize": 22}
+            axes.text(place + 0.5, -row - 0.02, letter, **spot)
+        below = [answers[:place].count(answer) for place, answer in enumerate(answers)]
+        heights = [-row - 0.42 - 0.13 * again for again in below]
+        axes.plot(answers, heights, "^", color=RED, ms=11, label=word)
+        axes.plot([len(word)] * 2, [-row - 0.36, -row + 0.36], color=GREEN, lw=6)
+        axes.text(-0.25, -row, f"read {seen:,} times", fontsize=17, ha="right", va="center")
+    axes.grid(False)
+    axes.set(xlim=(-3, 10), ylim=(-2.78, 0.45), yticks=[], xticks=range(10))
+    axes.spines["left"].set_visible(False)
+    axes.text(1.2, 0, "green: the right answer", fontsize=17, color=ink(GREEN), va="center")
+    title = "How many letters? Each triangle is a model's answer, after one training"
+    label(axes, title, "letters", "")
+    show_cover()
+
+
+def step_sizes(curves: Mapping[str, Sequence[float]], title: str, lr: float) -> Figure:
+    """Plot the length of each step on log-log axes, in units of the learning rate."""
+    fig, axes = figure(10, 4.8)
+    for position, (name, values) in enumerate(curves.items()):
+        steps = range(1, len(values) + 1)
+        axes.loglog(steps, [v / lr for v in values], label=name, **look(name, position))
+    label(axes, title, "step", "step length [lr]")
+    label_ends(axes)
+    return fig
+
+
+def error_by_frequency(
+    seen: Sequence[float], errors: Mapping[str, Sequence[float]], title: str
+) -> Figure:
+    """Plot the relative error of a word's weights against the frequency of the word."""
+    fig, axes = figure(10, 4.8)
+    for position, (name, values) in enumerate(errors.items()):
+        style = {**look(name, position), "linestyle": "", "marker": LOOKS[name]["marker"]}
+        axes.semilogx(seen, values, label=name, alpha=0.8, markersize=5, **style)
+    axes.axhline(1, color=BLACK, linestyle=":", linewidth=1.5)
+    axes.text(max(seen), 1.03, "not learned at all", ha="right", va="bottom")
+    axes.set_ylim(-0.05, 1.5)
+    label(axes, title, "how often the word occurs", "error / length of the word")
+    for handle in axes.legend(loc="upper center", ncols=2, markerscale=1.8).legend_handles:
+        handle.set_alpha(1)
+    return fig
+
+
+def rate_sweep(
+    swept: Mapping[str, Swept],
+    title: str,
+    y_label: str,
+    limits: tuple[float, float] | None = None,
+) -> Figure:
+    """Plot a result against the learning rate. Points are means, and bars are ranges over seeds.
+
+    Args:
+        swept: Results of all seeds, by optimizer and learning rate. A point is omitted if one of
+            its results isn't finite.
+        title: Title of the figure.
+        y_label: Name of the result. Lower results are better.
+        limits: Range of the vertical axis.
+    """
+    fig, axes = figure(10, 4.8)
+    for position, (name, results) in enumerate(swept.items()):
+        values = torch.tensor([list(result) for result in results.values()])
+        kept = values.isfinite().all(1)
+        rates, values = torch.tensor(list(results))[kept], values[kept]
+        mean = values.mean(1)
+        bars = torch.stack([mean - values.amin(1), values.amax(1) - mean])
+        first = name.split()[0]
+        marker = LOOKS[first]["marker"] if first in LOOKS else "o"
+        style = {**look(name, position), "marker": marker, "capsize": 6, "markersize": 10}
+        axes.errorbar(rates, mean, bars, label=name, elinewidth=2.5, **style)
+    axes.set_xscale("log")
+    label_rates(axes, swept.values())
+    if limits:
+        axes.set_ylim(*limits)
+    label(axes, title, "learning rate", y_label)
+    axes.legend()
+    return fig
+
+
+def steps_by_condition(steps: Mapping[str, Mapping[float, int]]) -> Figure:
+    """Plot the number of steps against the condition number on log-log axes.
+
+    Args:
+        steps: Steps of each optimizer, by condition number.
+    """
+    fig, axes = figure(10, 4.4)
+    for position, (name, found) in enumerate(steps.items()):
+        style = {**look(name, position), "marker": LOOKS[name]["marker"]}
+        axes.loglog(list(found), list(found.values()), label=name, **style)
+    label(axes, "Steps until 1 % is left", "condition number (steepest / flattest)", "steps")
+    label_ends(axes)
+    return fig
+
+
+def behind(gaps: Mapping[str, Float[Tensor, "seeds steps"]], first: int) -> Figure:
+    """Plot by how much losses are above those of undisturbed runs, one thin line for each seed.
+
+    Args:
+        gaps: Gap of each seed after each step, by name. It is smoothed over 10 steps.
+        first: Steps since the disturbance at the first gap.
+    """
+    fig, axes = figure(10, 4.4)
+    for position, (name, rows) in enumerate(gaps.items()):
+        smooth = rows.unfold(1, 10, 1).mean(-1)
+        steps = range(first, first + smooth.size(1))
+        style = look(name, position)
+        for row in smooth:
+            axes.plot(steps, row, linewidth=1, **style)
+        axes.plot(steps, smooth.mean(0), label=name, **style)
+    axes.axhline(0, color=BLACK, linestyle=":", linewidth=1.5)
+    label(axes, "A small GPT after one spike", "steps since the spike", "loss behind [nats]")
+    label_ends(axes)
+    return fig
+
+
+# Each surface with its minima, the window to draw, and the number of steps to draw.
+FRAMES = {
+    "ravine": (loss_surfaces.ravine, [(0, 0)], (-4.6, 1.2, -1.9, 2.1), 100),
+    "saddle": (loss_surfaces.saddle, [(0, 1), (0, -1)], (-1.9, 1.8, -1.4, 1.9), 60),
+    "noisy bowl": (loss_surfaces.bowl, [(0, 0)], (-2.0, 0.9, -1.0, 1.9), 120),
+}
+
+
+def trajectories(paths: Mapping[str, Mapping[str, Float[Tensor, "points 2"]]]) -> Figure:
+    """Draw the first steps of every optimizer on every surface.
+
+    The upper row shows optimizers with one learning rate for all weights. The lower row shows
+    optimizers with a step size per weight.
+
+    Args:
+        paths: Paths by surface (a key of FRAMES) and optimizer.
+    """
+    fig, rows = figure(15, 8.2, nrows=2, ncols=len(paths), sharex="col", sharey="col")
+    handles: dict[str, Any] = {}
+    one_rate = ("SGD", "Momentum")
+    for row, axes_row in enumerate(rows):
+        for axes, (case, found) in zip(axes_row, paths.items(), strict=True):
+            surface, minima, window, drawn = FRAMES[case]
+            shown = {n: p[: drawn + 1] for n, p in found.items() if (n in one_rate) == (row == 0)}
+            surface_panel(axes, surface, shown, window, minima)
+            title = f"{case}: {'one rate' if row == 0 else 'a rate per weight'}"
+            first = axes is axes_row[0]
+            label(axes, title, "weight 1" if row == 1 else "", "weight 2" if first else "")
+            lines, names = axes.get_legend_handles_labels()
+            handles |= dict(zip(names, lines, strict=True))
+    fig.legend(handles.values(), handles, loc="outside lower center", ncols=6, fontsize=17)
+    return fig

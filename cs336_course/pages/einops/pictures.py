@@ -1,0 +1,158 @@
+"""Pictures of page 03: rearranged tensors and images, attention maps, losses and times."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from einops import rearrange
+from matplotlib import pyplot as plt
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import PowerNorm, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from torch import Tensor
+
+from cs336_course.drawing.shapes import WIDEST, Panel, array, face_of, grids
+from cs336_course.drawing.style import FILLS, GREY, LINES, RED, figure, ink, label, show_cover
+
+
+def cover() -> None:
+    """Draw which dimensions one line of attention swaps, for two orders of the dimensions."""
+    _, axes = figure(10, 3.2)
+    spot = {"ha": "center", "va": "center"}
+    code = "scores = q @ k.transpose(-2, -1)"
+    axes.text(3, 2.72, code, fontsize=25, family="monospace", **spot)
+    orders = {"the author's": "batch head seq dim", "yours": "batch seq head dim"}
+    for row, (whose, order) in enumerate(orders.items()):
+        bottom = 1.05 - 1.05 * row
+        axes.text(-0.1, bottom + 0.42, whose, fontsize=19, ha="right", va="center")
+        for place, name in enumerate(order.split()):
+            fill = face_of(1) if place > 1 else "white"
+            axes.add_patch(Rectangle((1.5 * place, bottom), 1.4, 0.84, facecolor=fill))
+            weight, colour = ("bold", ink(RED)) if place == 2 else ("normal", "black")
+            axes.text(
+                1.5 * place + 0.7,
+                bottom + 0.42,
+                name,
+                fontsize=22,
+                color=colour,
+                fontweight=weight,
+                **spot,
+            )
+    for place, index in ((2, "-2"), (3, "-1")):
+        axes.text(1.5 * place + 0.7, 2.12, index, fontsize=20, family="monospace", **spot)
+    axes.set(xlim=(-1.9, 6.9), ylim=(-0.05, 3.05))
+    axes.axis("off")
+    label(axes, "One line of attention, and two orders of the dimensions", "", "")
+    show_cover()
+
+
+def before_and_after(values: Tensor, *patterns: str, **sizes: int) -> Figure:
+    """Draw a tensor before and after each pattern, in colours of the result's first dimension."""
+    panels = []
+    for pattern in patterns:
+        order = rearrange(torch.arange(values.numel()).view(values.shape), pattern, **sizes)
+        after = torch.arange(len(order)).repeat_interleave(order[0].numel())
+        before = torch.empty_like(after)
+        before[order.flatten()] = after
+        sides = [side.strip() for side in pattern.split("->")]
+        axes = [re.sub(r"(?<=\w) (?=[^()]*\))", "·", side) for side in sides]
+        panels += [
+            Panel(sides[0], values, axes[0], before.view(values.shape)),
+            Panel(
+                f"-> {sides[1]}",
+                rearrange(values, pattern, **sizes),
+                axes[1],
+                after.view(order.shape),
+            ),
+        ]
+    return grids(*panels)
+
+
+def letters(word: str, size: int = 48) -> Tensor:
+    """Render each letter of a word as an image, in its own colour on a light background.
+
+    Args:
+        word: The letters.
+        size: Height and width of an image in pixels.
+
+    Returns:
+        Images with values from 0 to 1, shape (letter, height, width, channel), 3 channels.
+    """
+    images = []
+    for i, letter in enumerate(word):
+        drawing = Figure(figsize=(1, 1), dpi=size, facecolor=face_of(i))
+        canvas = FigureCanvasAgg(drawing)
+        dark = tuple(0.6 * part for part in to_rgb(FILLS[i % len(FILLS)]))
+        drawing.text(
+            0.5, 0.52, letter, fontsize=60, weight="bold", color=dark, ha="center", va="center"
+        )
+        canvas.draw()
+        images.append(np.asarray(canvas.buffer_rgba())[..., :3] / 255)
+    return torch.from_numpy(np.stack(images)).float()
+
+
+def pictures(images: Mapping[str, Tensor]) -> Figure:
+    """Draw images [height, width, channel] in a row, with the pattern above and the shape below.
+
+    All images are drawn with the same pixel size.
+    """
+    sizes = [image.shape[:2] for image in images.values()]
+    pixel = min(2.6 / max(h for h, _ in sizes), WIDEST / sum(w for _, w in sizes))  # in inches
+    # A letter of a title takes 0.14 inches.
+    widths = [max(w * pixel, 0.14 * len(name)) for (_, w), name in zip(sizes, images, strict=True)]
+    drawing, row = figure(
+        sum(widths) + 0.3 * len(widths),
+        max(h for h, _ in sizes) * pixel + 1.1,
+        ncols=len(images),
+        width_ratios=widths,
+        squeeze=False,
+    )
+    for axes, (name, image) in zip(row[0], images.items(), strict=True):
+        axes.imshow(array(image).clip(0, 1), interpolation="nearest")
+        axes.set(xticks=[], yticks=[], xlabel=" x ".join(map(str, image.shape)), anchor="NW")
+        axes.set_title(name, loc="left", family="monospace", fontsize=16, fontweight="bold")
+        axes.grid(visible=False)
+    return drawing
+
+
+def attention_maps(maps: Mapping[str, Tensor], text: str, columns: int = 3) -> Figure:
+    """Draw attention weights [query, key] of a text as maps with its letters along both sides.
+
+    Exact zeros are white. The colours follow the root of the weight, so small ones differ, too.
+    """
+    rows = -(-len(maps) // columns)
+    width = 13 if rows == 1 else 10.5  # so that two rows fit on a slide
+    height = 0.6 + width / columns * rows
+    drawing, grid = figure(width, height, nrows=rows, ncols=columns, squeeze=False)
+    colours = plt.get_cmap("cividis").with_extremes(under="white")
+    names = [letter if letter.strip() else "␣" for letter in text]
+    size = min(14, 0.75 * 72 * width / (columns * len(text)))  # in points, 72 to an inch
+    for place, (axes, (title, weights)) in enumerate(zip(grid.flat, maps.items(), strict=False)):
+        image = axes.imshow(array(weights), cmap=colours, norm=PowerNorm(0.5, 1e-9, 1))
+        axes.set_xticks(range(len(names)), names, family="monospace", fontsize=size)
+        axes.set_yticks(range(len(names)), names, family="monospace", fontsize=size)
+        axes.grid(visible=False)
+        last, first = place >= len(maps) - columns, place % columns == 0
+        label(axes, title, "key" if last else "", "query" if first else "")
+    drawing.colorbar(image, ax=list(grid.flat), label="attention weight", shrink=0.75)
+    return drawing
+
+
+def loss_curves(runs: Mapping[str, Sequence[Sequence[float]]], every: int, table: float) -> Figure:
+    """Plot losses of several seeds per way, every so many steps, beside the loss of a table."""
+    drawing, ax = figure(10, 4.4)
+    for colour, style, (way, losses) in zip(LINES, ("-", "--"), runs.items(), strict=False):
+        for seed, values in enumerate(losses):
+            steps = range(0, every * len(values), every)
+            name = f"{way}, {len(losses)} seeds" if seed == 0 else None
+            ax.plot(steps, values, style, color=colour, linewidth=1.8, label=name)
+    ax.axhline(table, color=GREY, linestyle=":")
+    ax.text(0, table - 0.03, f"table of letter pairs, {table:.2f}", va="top", color=ink(GREY))
+    ax.set_ylim(
+        min(table, *(min(values) for losses in runs.values() for values in losses)) - 0.2, 3.6
+    )
+    label(ax, "The small model, right and wrong", "training step", "held-out loss [nats]")
+    ax.legend()
+    return drawing

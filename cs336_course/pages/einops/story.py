@@ -1,0 +1,200 @@
+"""A trained attention layer, slips in it, two small runs, and the time of a split by name."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from cs336_course.shared import stopwatch
+from cs336_lib.config import GPTConfig
+from cs336_lib.data.corpus import shakespeare
+from cs336_lib.data.tokenizer import Tokenizer
+from cs336_lib.model import GPT, CausalSelfAttention
+from cs336_lib.sampling import encode
+
+VALIDATION = 0.1  # the last tenth of the text, which the shipped model hasn't trained on
+CONTEXT = HEADS = 8  # of the small runs, in which one size hides another
+WIDTH, BATCH, STEPS, EVERY = 64, 48, 250, 25
+
+Attend = Callable[[Tensor], Tensor]  # from the output of c_attn to the input of c_proj
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    """Return standard normal numbers from a seed."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def error_of(work: Callable[..., object], *arguments: object) -> Exception:
+    """Return the error that `work(*arguments)` raises, so that its message can be shown."""
+    try:
+        work(*arguments)
+    except (RuntimeError, TypeError, ValueError, AssertionError) as error:
+        return error
+    raise AssertionError("this was expected to fail")
+
+
+@torch.no_grad()
+def first_input(model: GPT, tokenizer: Tokenizer, text: str) -> Float[Tensor, "1 seq width"]:
+    """Return what the first attention layer of a model receives for a text."""
+    ids = encode(tokenizer, text)
+    parts = model.transformer
+    return parts.h[0].ln_1(parts.wte(ids) + parts.wpe.weight[: len(ids)])[None]
+
+
+def queries_and_keys(
+    model: GPT, tokenizer: Tokenizer, text: str
+) -> tuple[Float[Tensor, "1 seq head dim"], Float[Tensor, "1 seq head dim"]]:
+    """Return the queries and keys of the first layer, in the layout batch seq head dim."""
+    layer = model.transformer.h[0].attn
+    with torch.no_grad():
+        qkv = layer.c_attn(first_input(model, tokenizer, text))
+    names = "batch seq (three head dim) -> three batch seq head dim"
+    q, k, _ = rearrange(qkv, names, three=3, head=layer.n_head)
+    return q, k
+
+
+def held_out(tokenizer: Tokenizer, windows: int = 24, seq: int = 256) -> Int[Tensor, "windows all"]:
+    """Return windows of seq + 1 letters from the end of the text, which no run has trained on."""
+    return encode(tokenizer, shakespeare()[-windows * seq - 1 :]).unfold(0, seq + 1, seq)
+
+
+@contextmanager
+def attending(model: GPT, attend: Attend) -> Iterator[None]:
+    """Let all layers of a model attend by another function, as long as the block runs."""
+    changed = [block.attn for block in model.transformer.h]
+    for layer in changed:
+
+        def forward(x: Tensor, _cache: None = None, layer: CausalSelfAttention = layer) -> Tensor:
+            return layer.c_proj(attend(layer.c_attn(x)))
+
+        layer.forward = forward  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for layer in changed:
+            del layer.forward
+
+
+@torch.no_grad()
+def loss_with(model: GPT, windows: Int[Tensor, "windows all"], attend: Attend) -> float:
+    """Return the loss of a model whose layers attend by `attend`, in nats per letter."""
+    with attending(model, attend):
+        return model(windows[:, :-1], windows[:, 1:]).item()
+
+
+def by_name(qkv: Float[Tensor, "batch seq width3"], n_head: int = HEADS) -> Tensor:
+    """Attend causally, with every dimension in its place."""
+    parts = "batch seq (three head dim) -> three batch head seq dim"
+    q, k, v = rearrange(qkv, parts, three=3, head=n_head)
+    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return rearrange(mixed, "batch head seq dim -> batch seq (head dim)")
+
+
+def by_position(qkv: Float[Tensor, "batch seq width3"], n_head: int = HEADS) -> Tensor:
+    """Attend with `q @ k.transpose(-2, -1)` in the layout batch seq head dim."""
+    q, k, v = rearrange(
+        qkv, "batch seq (three head dim) -> three batch seq head dim", three=3, head=n_head
+    )
+    scores = q @ k.transpose(-2, -1) / q.size(-1) ** 0.5
+    future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    return (scores.masked_fill(future, -torch.inf).softmax(-1) @ v).flatten(-2)
+
+
+@torch.no_grad()
+def rows_moved(
+    layer: CausalSelfAttention, attend: Attend, x: Float[Tensor, "1 seq width"], changed: int = -1
+) -> list[int]:
+    """Return the rows of a layer's output that move when only row `changed` of its input does."""
+    other = x.clone()
+    other[:, changed] += 1
+    before, after = (layer.c_proj(attend(layer.c_attn(y))) for y in (x, other))
+    return torch.where((before - after).abs().amax((0, 2)) > 1e-5)[0].tolist()
+
+
+def spelled(rows: list[int]) -> str:
+    """Return neighboring numbers as a range, as in "0 to 18"."""
+    return f"{rows[0]} to {rows[-1]}" if len(rows) > 1 else ", ".join(map(str, rows)) or "none"
+
+
+def table_loss(tokens: Int[Tensor, " all"]) -> float:
+    """Return the held-out loss of a table that counts which letter follows which."""
+    end, n = int((1 - VALIDATION) * len(tokens)), int(tokens.max()) + 1
+    pairs = n * tokens[:-1] + tokens[1:]
+    counts = torch.bincount(pairs[: end - 1], minlength=n * n).view(n, n) + 0.1
+    chances = counts / counts.sum(1, keepdim=True)
+    return -chances.flatten()[pairs[end:]].log().mean().item()
+
+
+def small_run(tokens: Int[Tensor, " all"], attend: Attend, seed: int = 0) -> list[float]:
+    """Train one block on 8 letters at a time, and return its held-out loss every 25 steps.
+
+    The run takes place on the CPU. Both kinds of attention start from the same weights and see the
+    same batches.
+    """
+    end, span = int((1 - VALIDATION) * len(tokens)), torch.arange(CONTEXT + 1)
+    random = torch.Generator().manual_seed(seed)
+    starts = torch.randint(end - CONTEXT, (STEPS, BATCH), generator=random)
+    held = tokens[
+        end + torch.randint(len(tokens) - end - CONTEXT, (512,), generator=random)[:, None] + span
+    ]
+    shape = {"n_layer": 1, "n_head": HEADS, "n_embd": WIDTH, "block_size": CONTEXT}
+    model = GPT(GPTConfig(vocab_size=int(tokens.max()) + 1, **shape), seed=seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses = [loss_with(model, held, attend)]
+    for first in range(0, STEPS, EVERY):
+        with attending(model, attend):
+            for start in starts[first : first + EVERY]:
+                window = tokens[start[:, None] + span]
+                optimizer.zero_grad()
+                model(window[:, :-1], window[:, 1:]).backward()
+                optimizer.step()
+        losses.append(loss_with(model, held, attend))
+    return losses
+
+
+def two_runs(
+    tokens: Int[Tensor, " all"], seeds: tuple[int, ...] = (0, 1, 2)
+) -> dict[str, list[list[float]]]:
+    """Train small models with the right line and with the wrong one, for several seeds.
+
+    Returns:
+        The held-out losses of each seed, every 25 steps, by the way in which the model attends.
+    """
+    ways = {"by name": by_name, "by position": by_position}
+    return {
+        way: [small_run(tokens, attend, seed) for seed in seeds] for way, attend in ways.items()
+    }
+
+
+def split(x: Tensor) -> Tensor:
+    """Split the last dimension into 4 heads, by name."""
+    return rearrange(x, "batch seq (head dim) -> batch head seq dim", head=4)
+
+
+def split_by_hand(x: Tensor) -> Tensor:
+    """Split the last dimension into 4 heads, by position."""
+    batch, seq, width = x.shape
+    return x.view(batch, seq, 4, width // 4).permute(0, 2, 1, 3)
+
+
+def split_times(
+    elements: list[int], device: torch.device, rounds: int = 500
+) -> dict[str, list[float]]:
+    """Measure how long splitting heads takes by name and by hand, and a copy, in microseconds."""
+    times: dict[str, list[float]] = {"copy": [], "einops rearrange": [], "view and permute": []}
+    for size in elements:
+        x = torch.zeros(size, device=device).view(1, -1, 64)
+        ways = {
+            "einops rearrange": partial(split, x),
+            "view and permute": partial(split_by_hand, x),
+        }
+        best = stopwatch.best_seconds(ways, device, rounds=rounds)
+        best |= stopwatch.best_seconds({"copy": x.clone}, device, rounds=5)
+        for name, seconds in best.items():
+            times[name].append(1e6 * seconds)
+    return times

@@ -1,1 +1,0 @@
-"""The room of the page how_large."""

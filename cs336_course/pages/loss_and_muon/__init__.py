@@ -1,1 +1,0 @@
-"""The room of the page loss_and_muon."""

@@ -1,0 +1,239 @@
+"""Runs and draws that are repeated, a small run with checkpoints, and a disk without power.
+
+An operating system keeps written bytes and new names in memory for a while, and brings them to the
+disk when it likes. `fsync` waits until they are there. Names arrive in the order in which they were
+given. Real file systems may be kinder.
+"""
+
+import io
+import random
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool
+from torch import Tensor, nn
+
+from cs336_lib.config import TrainConfig
+from cs336_lib.data.corpus import shakespeare
+from cs336_lib.data.shards import write_shard
+from cs336_lib.data.tokenizer import CharTokenizer, save_tokenizer
+from cs336_lib.training.loop import TrainResult
+from cs336_lib.training.loop import train as library_train
+
+BATCH, LENGTH = 8, 32
+
+
+class SmallRun:
+    """Small training run on the CPU with dropout, AdamW, a schedule and random batches.
+
+    Args:
+        tokens: Token ids of the training data.
+        vocab: Vocabulary size.
+        seed: Seed for the initial weights, the batches and dropout.
+    """
+
+    def __init__(self, tokens: np.ndarray, vocab: int, seed: int):
+        torch.manual_seed(seed)
+        layers = nn.Embedding(vocab, 32), nn.Linear(32, 128), nn.GELU(), nn.Dropout(0.1)
+        self.model = nn.Sequential(*layers, nn.Linear(128, vocab))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer, lambda step: min(1, (step + 1) / 8) * (1 - step / 50)
+        )
+        number = int(np.random.SeedSequence((seed, 1)).generate_state(1)[0])
+        self.data = torch.Generator().manual_seed(number)  # decides the batches
+        self.tokens = tokens
+        self.step = 0
+
+    def batch(self) -> tuple[Tensor, Tensor]:
+        """Return the inputs and targets of the next batch."""
+        starts = torch.randint(len(self.tokens) - LENGTH, (BATCH,), generator=self.data)
+        rows = np.stack([self.tokens[start : start + LENGTH + 1] for start in starts.tolist()])
+        both = torch.from_numpy(rows.astype(np.int64))
+        return both[:, :-1], both[:, 1:]
+
+    def loss(self) -> Tensor:
+        """Return the loss of the next batch."""
+        x, y = self.batch()
+        return F.cross_entropy(self.model(x).flatten(0, 1), y.flatten())
+
+    def until(self, last: int) -> list[float]:
+        """Train until step `last`, and return the loss of every step."""
+        losses = []
+        while self.step < last:
+            loss = self.loss()
+            loss.backward()
+            self.optimizer.step()
+            self.schedule.step()
+            self.optimizer.zero_grad()
+            self.step += 1
+            losses.append(loss.item())
+        return losses
+
+
+SETTINGS = {
+    **{"n_layer": 2, "n_head": 2, "n_embd": 32, "block_size": 32, "dropout": 0.1},
+    **{"max_steps": 12, "batch_tokens": 8 * 32, "micro_batch_size": 3, "warmup_steps": 2},
+    **{"eval_every": 6, "eval_tokens": 1024, "checkpoint_every": 6, "device": "cpu"},
+    **{"tokenizer": "char", "precision": "fp32"},
+}
+
+
+@torch.random.fork_rng(devices=[])
+def looks_fine(
+    stop: int, end: int, weights: int
+) -> tuple[list[float], list[float], Bool[np.ndarray, "bits weights"]]:
+    """Train a run, and again with a resume that lacks the optimizer's state.
+
+    Returns:
+        The losses of the run that never stopped, those of the other run after the resume, and
+        which bits of the first weights differ at the end.
+    """
+    text = shakespeare()
+    tokenizer = CharTokenizer(text)
+    runs = [SmallRun(tokenizer.encode(text), tokenizer.vocab_size, seed=0) for _ in range(2)]
+    straight, resumed = runs
+    torch.manual_seed(1)  # of dropout
+    losses = straight.until(end)
+    torch.manual_seed(1)
+    resumed.until(stop)
+    resumed.optimizer.state.clear()
+    continued = resumed.until(end)
+    one, other = (run.model[0].weight.detach().flatten().view(torch.int32) for run in runs)
+    changed = (one ^ other)[:weights].numpy()
+    return losses, continued, (changed >> np.arange(31, -1, -1)[:, None]) & 1 == 1
+
+
+def repeated_draws(device: torch.device) -> dict[str, list[str]]:
+    """Return which of four generators repeat their draw after each library's seed is set twice."""
+    draws = {
+        "random": random.random,
+        "numpy": np.random.rand,
+        "torch, CPU": lambda: torch.rand(1).item(),
+        "torch, device": lambda: torch.rand(1, device=device).item(),
+    }
+    seeds = {"random.seed": random.seed, "np.random.seed": np.random.seed}
+    repeats = {}
+    for library, seed in {**seeds, "torch.manual_seed": torch.manual_seed}.items():
+        seed(0)
+        first = {name: draw() for name, draw in draws.items()}
+        seed(0)
+        repeats[library] = [name for name, draw in draws.items() if draw() == first[name]]
+    return repeats
+
+
+def adamw_step(gradients: Sequence[float]) -> float:
+    """Return the size of AdamW's last step on one weight with these gradients and a rate of 1."""
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.AdamW([weight], lr=1.0, weight_decay=0.0)
+    before = 0.0
+    for gradient in gradients:
+        before = weight.item()
+        weight.grad = torch.tensor([gradient])
+        optimizer.step()
+    return abs(weight.item() - before)
+
+
+def train(folder: Path, tokens: np.ndarray, tokenizer: CharTokenizer, **more: bool) -> TrainResult:
+    """Train a small GPT with dropout for 12 steps by the library's loop, without printing.
+
+    Args:
+        folder: The run's folder. The data are prepared beside it.
+        tokens: The text as ids.
+        tokenizer: The tokenizer of the text.
+        more: Further settings, such as `resume=True`.
+    """
+    prepared = folder.parent / "prepared"
+    if not prepared.exists():
+        prepared.mkdir()
+        write_shard(prepared / "train_000.bin", tokens[:100_000])
+        write_shard(prepared / "val_000.bin", tokens[-10_000:])
+        save_tokenizer(tokenizer, prepared / "tokenizer.json")
+    config = TrainConfig(run_dir=str(folder), train_data=str(prepared), **SETTINGS, **more)
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        return library_train(config)
+
+
+# A disk without power
+
+Call = tuple[str, ...]
+FILE, BESIDE, FOLDER = "checkpoint.pt", "checkpoint.tmp", "folder"
+OLD, NEW, TORN, ABSENT = "old", "new", "torn", "absent"
+WRITE, SYNC, RENAME = ("write", BESIDE), ("fsync", BESIDE), ("replace", BESIDE, FILE)
+WAYS: dict[str, list[Call]] = {
+    "write over the old file": [("write", FILE)],
+    "remove it, then write": [("remove", FILE), ("write", FILE)],
+    "write beside it, rename": [WRITE, RENAME],
+    "write beside it, fsync, rename": [WRITE, SYNC, RENAME],
+    "the same, and fsync the folder": [WRITE, SYNC, RENAME, ("fsync", FOLDER)],
+}
+"""How one may save a checkpoint where there is an old one."""
+
+
+class Disk:
+    """A folder with an old checkpoint, as programs see it and as the disk has it."""
+
+    def __init__(self) -> None:
+        self.contents: list[set[str]] = [{OLD}]
+        """What the disk may have of each file's bytes."""
+        self.names = {FILE: 0}
+        self.on_disk = [dict(self.names)]
+        """The tables of names that the disk may have."""
+
+    def call(self, what: str, name: str, new_name: str = "") -> None:
+        """Write to a file, rename or remove it, or bring it to the disk.
+
+        Raises:
+            ValueError: If there is no such call.
+        """
+        match what:
+            case "write" if name in self.names:  # the bytes that were there are given up
+                self.contents[self.names[name]] |= {TORN, NEW}
+            case "write":
+                self.contents.append({TORN, NEW})
+                self.rename({**self.names, name: len(self.contents) - 1})
+            case "remove":
+                self.rename({n: file for n, file in self.names.items() if n != name})
+            case "replace":
+                others = {n: file for n, file in self.names.items() if n != name}
+                self.rename({**others, new_name: self.names[name]})
+            case "fsync" if name == FOLDER:
+                self.on_disk = [self.names]
+            case "fsync":
+                self.contents[self.names[name]] = {NEW}
+            case _:
+                raise ValueError(f"there is no call {what!r}")
+
+    def rename(self, names: dict[str, int]) -> None:
+        """Change the table of names, in memory first."""
+        self.names = names
+        self.on_disk = [*self.on_disk, names]
+
+    def after_power_cut(self) -> set[str]:
+        """Return what may be found under the checkpoint's name."""
+        found = set()
+        for names in self.on_disk:
+            found |= self.contents[names[FILE]] if FILE in names else {ABSENT}
+        return found
+
+
+def during(calls: Sequence[Call]) -> list[str]:
+    """Return what a power cut during or after some calls may leave."""
+    disk = Disk()
+    found = disk.after_power_cut()
+    for call in calls:
+        disk.call(*call)
+        found |= disk.after_power_cut()
+    return sorted(found)
+
+
+def after(calls: Sequence[Call]) -> list[str]:
+    """Return what a power cut may leave that comes when all calls have returned."""
+    disk = Disk()
+    for call in calls:
+        disk.call(*call)
+    return sorted(disk.after_power_cut())

@@ -1,0 +1,80 @@
+"""Pictures of the page stride_costs: the sets of a cache, and times of walks."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from cs336_course.drawing.charts import bars
+from cs336_course.drawing.style import ORANGE, RED, SKY, figure, label, show_cover
+
+LARGE = 17
+LINE, SETS = 64, 2048  # bytes of a cache line, and sets of an L2 cache of 2 MiB
+
+
+def cover() -> None:
+    """Draw the sets of a cache that one column of a matrix uses, for two widths."""
+    _, both = figure(10, 3.2, ncols=2)
+    for axes, width, pace in zip(both, (1024, 1025), ("slow", "fast"), strict=True):
+        addresses = 4 * width * np.arange(width)
+        held = np.bincount(addresses // LINE % SETS, minlength=SETS).reshape(32, 64)
+        axes.pcolormesh(held > 0, cmap=ListedColormap(["#E3F1FA", RED]), vmin=0, vmax=1)
+        axes.grid(False)
+        axes.set(xticks=[], yticks=[])
+        title = f"{width:,} columns: {pace}"
+        label(axes, title, f"{(held > 0).sum():,} of {SETS:,} sets hold the column", "the cache")
+    show_cover()
+
+
+def step_bars(steps: Sequence[int], nanoseconds: Sequence[float], line: int) -> Figure:
+    """Draw the time per element against the stride. Strides of at least a cache line are red."""
+    drawing, axes = figure(10, 4.6)
+    colours = [RED if step >= line else SKY for step in steps]
+    bars = axes.bar([str(step) for step in steps], nanoseconds, color=colours)
+    axes.bar_label(bars, fmt="%.2g", padding=3, fontsize=LARGE)
+    axes.margins(y=0.15)
+    label(axes, "Numbers further and further apart", "stride [elements]", "time per number [ns]")
+    axes.grid(axis="x", visible=False)
+    key = [Rectangle((0, 0), 1, 1, facecolor=c) for c in (SKY, RED)]
+    words = ["several numbers per cache line", "a cache line for every number"]
+    axes.legend(key, words, fontsize=LARGE)
+    return drawing
+
+
+def width_bars(widths: Mapping[int, tuple[float, float]], title: str) -> Figure:
+    """Draw the time per number of reading each square matrix, and of reading its transpose.
+
+    Args:
+        widths: Nanoseconds per number by width, along the rows and along the columns.
+        title: Title of the figure.
+    """
+    drawing, axes = figure(11, 4.6)
+    places = range(len(widths))
+    for shift, name, colour, hatch in ((-0.2, "x", SKY, ""), (0.2, "x.T", ORANGE, "//")):
+        times = [pair[shift > 0] for pair in widths.values()]
+        at = [place + shift for place in places]
+        bars = axes.bar(at, times, 0.4, color=colour, hatch=hatch, label=name)
+        axes.bar_label(bars, fmt="%.2g", padding=3, fontsize=LARGE)
+    axes.set_xticks(places, [f"{width:,}" for width in widths], fontsize=LARGE)
+    axes.margins(y=0.15)
+    axes.grid(axis="x", visible=False)
+    label(axes, title, "width and height of x", "time per number [ns]")
+    axes.legend(fontsize=LARGE)
+    return drawing
+
+
+def time_bars(milliseconds: Mapping[str, float], title: str) -> Figure:
+    """Draw the time of each method as a horizontal bar, with the ratio to the fastest time."""
+    fastest = min(milliseconds.values())
+    texts = [
+        f"{time:.3g} ms, the fastest"
+        if time == fastest
+        else f"{time:.3g} ms, {time / fastest:.2g} times as long"
+        for time in milliseconds.values()
+    ]
+    colours = {name: ORANGE for name, time in milliseconds.items() if time > fastest}
+    drawing = bars(title, "time [ms]", milliseconds, texts=texts, colours=colours, width=12)
+    drawing.axes[0].margins(x=0.6)
+    return drawing

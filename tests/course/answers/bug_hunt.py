@@ -1,0 +1,50 @@
+"""Other answers to the exercises of the bug hunt."""
+
+from cs336_course.shared.named_letters import swapped
+
+ONLY_LARGEST = """
+def reads_everything(module):
+    script = module.Script(torch.arange(120_000), 1, 0)
+    largest = 0
+    for script.batches in range(500):
+        largest = max(largest, script.batch()[1].max().item())
+    return largest > 90_000
+"""
+ONE_BATCH = """
+def reads_everything(module):
+    x, y = module.Script(torch.arange(120_000), 1, 0).batch()
+    return 50_000 < y.max().item() < 100_000
+"""
+SAME_BATCH = """
+def reads_everything(module):
+    script = module.Script(torch.arange(120_000), 1, 0)
+    seen = torch.cat([script.batch()[1].flatten() for _ in range(500)])
+    return set((seen // 10_000).tolist()) == set(range(10))
+"""
+SMALLEST_AND_LARGEST = """
+def reads_everything(module):
+    script = module.Script(torch.arange(40_000), 1, 7)
+    seen = []
+    for script.batches in range(300):
+        seen += script.batch()[0].flatten().tolist()
+    return min(seen) < 1000 and 19_000 < max(seen) < 20_000
+"""
+
+RIGHT = {
+    "bug_hunt": [('"no_zero_grad"', '" NO_zero_grad"')],
+    "ninth_test": [SMALLEST_AND_LARGEST],
+}
+REFUSED = {
+    "bug_hunt": [
+        swapped("no_zero_grad", "loss_not_divided"),
+        swapped("replayed_data", "optimizer_not_restored"),
+        ('"dropout_in_evaluation"', '"weights_too_large"'),
+    ],
+    "ninth_test": [
+        "def reads_everything(module): return True",
+        "def reads_everything(module): return False",
+        ONLY_LARGEST,
+        ONE_BATCH,
+        SAME_BATCH,
+    ],
+}

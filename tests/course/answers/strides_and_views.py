@@ -1,0 +1,82 @@
+"""Answers to the exercises of page 02."""
+
+import numpy as np
+import torch
+from einops import rearrange
+
+from cs336_course.engine import edits
+
+
+def from_each_token_on(model, tokens, vocab_size):
+    """Change all tokens from each position on, and list the rows before it that move."""
+    before, leaks = model(tokens), set()
+    for first in range(1, tokens.size(1)):
+        changed = torch.cat([tokens[:, :first], (tokens[:, first:] + 1) % vocab_size], dim=1)
+        rows = (model(changed) != before).any(dim=-1).any(dim=0)[:first]
+        leaks.update(rows.nonzero().flatten().tolist())
+    return sorted(leaks)
+
+
+def by_as_strided(qkv, n_head):
+    """Compute the strides and the starts."""
+    (batch, seq, width), (outer, row, step) = qkv.shape, qkv.stride()
+    size = width // (3 * n_head)
+    shape, stride = (batch, n_head, seq, size), (outer, size * step, row, step)
+    starts = [qkv.storage_offset() + n * n_head * size * step for n in range(3)]
+    return [qkv.as_strided(shape, stride, start) for start in starts]
+
+
+RIGHT = {
+    "rows_that_leak": [
+        from_each_token_on,
+        ("+ 1) % vocab_size", "- 1) % vocab_size"),
+        ("> 1e-6", "> 0"),
+    ],
+    "predicted_strides": [
+        edits(("((4, 1), 12)", "[[4, 1], 12]"), ("((4,), 19)", "[[4], 19]")),
+        ("((4, 1), 12)", "(np.array([4, 1]), np.int64(12))"),
+        ("((4, 1), 12)", "(torch.tensor([4, 1]), torch.tensor(12))"),
+    ],
+    "split_heads": [
+        by_as_strided,
+        lambda qkv, n_head: [
+            part.unflatten(-1, (n_head, -1)).movedim(2, 1) for part in qkv.chunk(3, -1)
+        ],
+        lambda qkv, n_head: rearrange(qkv, "b t (n h d) -> n b h t d", n=3, h=n_head).unbind(0),
+    ],
+}
+REFUSED = {
+    "rows_that_leak": [
+        lambda *_: None,
+        (".clone()", ""),
+        ("(changed[:, later] + 1) % vocab_size", "changed[:, later] + 1"),
+        ("1e-6", "0.1"),
+    ],
+    "predicted_strides": [
+        ("(12, 0, 1)", "(12, 1)"),
+        ("((4,), 19)", "..."),
+        ("((4,), 19)", "((4,), 18)"),
+        ("((4,), 19)", "(4, 19)"),
+        ("((4, 1), 12)", "(4, 1)"),
+        ("((4, 1), 12)", "((4, 1), 0)"),
+        ("((4, 1), 12)", "((12, 4, 1), 12)"),
+        "answer = [((4, 1), 12)]",
+        "answer = {'x[:, 2]': ((12, 1), 8)}",
+    ],
+    "split_heads": [
+        ("2, 0, 3, 1, 4", "2, 0, 3, 4, 1"),
+        ("channels // (3 * n_head)", "4"),
+        ("n_head, channels // (3 * n_head)", "channels // (3 * n_head), n_head"),
+        ("qkv.view(batch, seq, 3", "qkv.view(batch * seq, -1).view(batch, seq, 3"),
+        ("qkv.view(batch, seq", "qkv[:1].expand(batch, -1, -1).view(batch, seq"),
+        (".unbind(0)", ".contiguous().unbind(0)"),
+        ("batch, seq, channels = qkv", "qkv = qkv.squeeze(0)\n    batch, seq, channels = qkv"),
+        ("parts = qkv.view", "parts = qkv.mul_(1.5).div_(1.5).view"),
+        ("qkv.view", "qkv.detach().view"),
+        ("qkv.view", "qkv.as_strided(qkv.shape, (*qkv.stride()[:2], 1)).view"),
+        lambda qkv, n_head: [
+            torch.from_numpy(part).unflatten(-1, (n_head, -1)).movedim(2, 1)
+            for part in np.split(qkv.detach().numpy(), 3, axis=-1)
+        ],
+    ],
+}

@@ -1,0 +1,130 @@
+import pytest
+import torch
+
+from cs336_lib.model import GPT
+from cs336_lib.sampling import generate, store_weights
+from cs336_lib.system.lookup import LONGEST, SHORTEST, TOKENS_PER_LOSS, PromptLookup
+
+
+@pytest.fixture
+def model(tiny_config):
+    model = GPT(tiny_config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)  # so that logits differ
+    return model
+
+
+@pytest.fixture
+def widths(monkeypatch):
+    """How many tokens each pass of a model reads."""
+    found, forward = [], GPT.forward
+    monkeypatch.setattr(
+        GPT, "forward", lambda self, idx, **k: found.append(idx.size(1)) or forward(self, idx, **k)
+    )
+    return found
+
+
+def test_guesses_copy_what_followed_the_latest_occurrence():
+    lookup = PromptLookup([1, 2, 3, 7, 1, 2, 3, 8, 9, 5, 6, 1, 2, 3])
+    assert lookup.guess(15) == [8, 9, 5]  # SHORTEST
+    assert lookup.guess(2) == [8, 9]
+    assert lookup.guess(0) == []
+    lookup.append(4)
+    assert lookup.guess(15) == []  # 2, 3, 4 is new
+    loop = PromptLookup([5, 6, 7, 5, 6, 7])
+    loop.count = 8
+    assert loop.guess(15) == [5, 6, 7, 5, 6, 7, 5, 6]
+
+
+def test_right_guesses_become_more_and_a_wrong_one_ends_this():
+    lookup, counts = PromptLookup([1] * 9), []
+    for right in (3, 7, 15, 15, 9, 3):
+        guesses = lookup.guess(99)
+        counts.append(len(guesses))
+        lookup.learn(len(guesses), min(right, len(guesses)))
+    assert counts == [SHORTEST, 7, LONGEST, LONGEST, LONGEST, SHORTEST]
+
+
+def time_of(right: list[int]) -> tuple[float, int]:
+    """Time and tokens of a text, if this many guesses are right whenever there are guesses.
+
+    A pass with guesses takes as long as two tokens.
+    """
+    lookup, time, tokens = PromptLookup([1] * 9), 0, 0
+    for count in right:
+        guesses = lookup.guess(99)
+        count = min(count, len(guesses))
+        lookup.learn(len(guesses), count)
+        time += 2 if guesses else 1
+        tokens += count + 1
+    return time, tokens
+
+
+def test_wrong_guesses_cost_at_most_a_fiftieth():
+    for passes in (10, 49, 200, 1000):
+        time, tokens = time_of([0] * passes)
+        assert time <= tokens * (1 + 1 / TOKENS_PER_LOSS) + 1
+    # Right guesses early on pay for few wrong ones later.
+    time, tokens = time_of([15] * 20 + [0] * 500)
+    assert time - time_of([15] * 20)[0] <= 500 * (1 + 1 / TOKENS_PER_LOSS) + LONGEST + 1
+    time, tokens = time_of([15] * 100)
+    assert tokens / time > 7
+
+
+HOW = [
+    {"temperature": 0.0},
+    {"seed": 5, "temperature": 0.3},
+    {"seed": 5, "temperature": 0.4, "top_k": 2},
+]
+
+
+def test_guessed_tokens_are_those_of_the_model(model, widths):
+    """In 16 bits, rounding can exchange tokens of nearly equal probability."""
+    for packed in (False, True):
+        if packed:
+            store_weights(model)
+        for sampling in HOW:
+            check_guesses(model, widths, sampling)
+
+
+def check_guesses(model, widths, sampling):
+    """Compare eight texts with and without guesses."""
+    passes = 0
+    for number in range(8):
+        piece = torch.randint(50, (1, 1 + number % 7))
+        prompt = piece.repeat(1, 1 + number % 5)  # repetitive, or all new
+        plain = generate(model, prompt, 30, use_lookup=False, **sampling)
+        assert len(widths) == 30
+        widths.clear()
+        assert torch.equal(generate(model, prompt, 30, **sampling), plain), sampling
+        passes += len(widths)
+        assert widths.count(1) < len(widths)
+        widths.clear()
+    assert passes < 8 * 30
+
+
+def test_a_wrong_guess_leaves_no_trace(model, monkeypatch):
+    """Guesses that are always wrong change no token, and all are paid for."""
+    prompt = torch.randint(50, (1, 5))
+    plain = generate(model, prompt, 60, seed=3, use_lookup=False)
+    made = []
+
+    def nonsense(self, most):
+        made.append(min(3, most))
+        following = int(plain[0, len(self.tokens)])
+        return [(following + 1) % 50] * made[-1]
+
+    monkeypatch.setattr(PromptLookup, "guess", nonsense)
+    assert torch.equal(generate(model, prompt, 60, seed=3), plain)
+    assert sum(made) > 100
+
+
+def test_guesses_end_with_the_text_and_its_stop_token(model):
+    prompt = torch.tensor([[3, 1, 4] * 3])
+    free = generate(model, prompt, 40, temperature=0.0)[0, 9:].tolist()
+    for stop in set(free):
+        rows = generate(model, prompt, 40, temperature=0.0, stop_token=stop)
+        assert rows[0, 9:].tolist() == free[: free.index(stop) + 1]
+    for count in (0, 1, 7, 19):
+        assert generate(model, prompt, count, temperature=0.0)[0, 9:].tolist() == free[:count]

@@ -1,0 +1,239 @@
+"""The documents: commands are accepted, code prints what the page says, and messages exist."""
+
+import ast
+import contextlib
+import io
+import itertools
+import json
+import math
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import tyro
+
+from cs336_course.cli import Command
+from cs336_lib import cli
+from cs336_lib.config import CHANGEABLE, PRESETS
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    ROOT / name
+    for name in ("README.md", "docs/package.md", "docs/cluster.md", "docs/reproduce_gpt2.md")
+]
+TEXT = (ROOT / "docs" / "reproduce_gpt2.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", TEXT, flags=re.S)
+PRESET = PRESETS["gpt2-124m"][1]
+SCRIPT = "reproduce/gpt2_124m.sh"
+RUN = "runs/gpt2-124m"
+needs_bash = pytest.mark.skipif(sys.platform != "linux", reason="needs bash 4.4")
+
+
+def lines(page: Path) -> Iterator[list[str]]:
+    """Yield the words of each command in the shell blocks of a page."""
+    text = page.read_text(encoding="utf-8")
+    for kind, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.S | re.M):
+        if kind in ("", "sh"):
+            for line in block.replace("\\\n", " ").splitlines():
+                if words := shlex.split(line, comments=True):
+                    yield words
+
+
+def commands(page: Path) -> list[list[str]]:
+    """Return the arguments of every `cs336` and every `-m cs336_lib` of a page."""
+    found = []
+    for words in lines(page):
+        if "||" in words:
+            words = words[: words.index("||")]
+        if words[0] == "cs336":
+            found.append(words[1:])
+        elif words[0] == "torchrun" and "cs336_lib" in words:
+            found.append(words[words.index("cs336_lib") + 1 :])
+    return found
+
+
+def parse(arguments: list[str]) -> Command:
+    """Read the arguments of a command as `cs336` does."""
+    return cli.parse(arguments, Command)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_is_understood(page):
+    assert len(commands(page)) >= 4
+    for arguments in commands(page):
+        assert parse(arguments), arguments
+
+
+def written() -> list[str]:
+    """Return the files and folders that the commands of the first pages write."""
+    found = ["my_train_gpt2.py", "runs/shakespeare-char"]  # the defaults of assemble and train
+    for words in itertools.chain(*map(lines, PAGES[:2])):
+        named = dict(itertools.pairwise(words))
+        found += [named[flag] for flag in ("--out", "--run-dir") if flag in named]
+    return sorted(set(found) - {"data/shakespeare_gpt"})
+
+
+def test_what_a_command_writes_is_ignored_by_git():
+    for name in written():
+        for path in (name, f"{name}/file"):
+            command = ["git", "check-ignore", "--quiet", path]
+            assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0, path
+
+
+def test_every_block_of_code_prints_what_the_page_says():
+    kinds = [kind for kind, _ in BLOCKS]
+    session: dict = {}  # one for all, as the page says
+    for number, (kind, code) in enumerate(BLOCKS):
+        if kind == "python":
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                exec(code, session)
+            assert (kinds[number + 1], printed.getvalue()) == BLOCKS[number + 1], code
+    assert kinds.count("python") == kinds.count("text") >= 8
+
+
+def test_the_files_of_the_learner_make_the_runs_of_the_page(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    same = ["batch_tokens", "block_size", "eval_tokens", "n_layer", "n_embd"]
+    recipe = ["max_steps", "learning_rate", "warmup_steps", "weight_decay", "n_head", "seed"]
+    for name, fields in (("train_gpt2", same + recipe), ("train_gpt2_today", same)):
+        starts = [words for words in lines(PAGES[-1]) if f"{name}.py" in words]
+        assert starts
+        for words in starts:
+            arguments = words[words.index(f"{name}.py") + 1 :]
+            config = tyro.cli(import_module(name).Config, args=arguments)
+            for field in fields:
+                assert math.isclose(getattr(config, field), getattr(PRESET, field)), field
+
+
+def test_the_train_commands_are_the_preset_but_for_what_changes_no_result():
+    told = [arguments for arguments in commands(PAGES[-1]) if arguments[0] == "train"]
+    for arguments in told[:2]:
+        config = parse(arguments).config
+        changed = {n for n, v in vars(config).items() if v != getattr(PRESET, n)}
+        assert changed <= {"train_data", *CHANGEABLE}
+        assert (config.resume, config.run_dir) == (True, RUN)
+
+
+def test_torchrun_and_slurm_leave_time_to_save():
+    """torchrun kills the processes 30 seconds after SIGTERM by default."""
+    from torch.distributed.run import get_args_parser
+
+    parser = get_args_parser()
+    if "--shutdown-timeout" not in parser.format_help():
+        pytest.skip("PyTorch 2.11 has no such option, as docs/cluster.md says")
+    started = [words[1:] for page in PAGES[2:] for words in lines(page) if words[0] == "torchrun"]
+    started = [words for words in started if {"gpt2-124m", "gpt2-xl"} & set(words)]
+    assert len(started) == 3
+    for words in started:
+        assert parser.parse_args(words).shutdown_timeout == 300, words
+    slurm = (ROOT / "reproduce" / "gpt2_124m.slurm").read_text()
+    assert "#SBATCH --signal=TERM@360\n" in slurm
+    assert "--shutdown-timeout=300 " in slurm  # then a minute is left to put the job back
+
+
+@needs_bash
+@pytest.mark.parametrize("name", [SCRIPT, "reproduce/gpt2_124m.slurm", ".ci/run"])
+def test_shellcheck_has_no_complaint(name):
+    command = [f"{sys.prefix}/bin/shellcheck", ROOT / name]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+# Stands in for Python. It notes its arguments and makes what the script looks for afterwards.
+PYTHON = f"""#!{sys.executable}
+import json, os, sys
+from pathlib import Path
+
+arguments = sys.argv[1:]
+with open("calls", "a") as file:
+    file.write(json.dumps(arguments) + "\\n")
+if "-c" in arguments:
+    print(os.environ["NUMBER"] if "device_count" in arguments[1] else 3)
+elif "train" in arguments:
+    run_dir = Path(arguments[arguments.index("--run-dir") + 1])
+    (run_dir / "checkpoints" / "step_00000003").mkdir(parents=True)
+    (run_dir / "config.json").touch()
+elif "--out" in arguments:
+    Path(arguments[arguments.index("--out") + 1]).mkdir()
+"""
+
+
+def calls(folder: Path, gpus: int) -> list[tuple[list[str], list[str]]]:
+    """Run the script, and return how each command starts and the command's arguments."""
+    (folder / "reproduce").symlink_to(ROOT / "reproduce")
+    (folder / "python").write_text(PYTHON)
+    (folder / "python").chmod(0o755)
+    environment = os.environ | {"PYTHON": "./python", "NUMBER": str(gpus)}
+    subprocess.run(["bash", "-ec", SCRIPT], cwd=folder, env=environment, check=True)
+    noted = [json.loads(line) for line in (folder / "calls").read_text().splitlines()]
+    starts = [(call, call.index("cs336_lib")) for call in noted if "cs336_lib" in call]
+    return [(call[: at - 1], call[at + 1 :]) for call, at in starts]
+
+
+@needs_bash
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_the_script_runs_the_commands_of_the_page(tmp_path, gpus):
+    found = calls(tmp_path, gpus)
+    told = [one for one in commands(PAGES[-1]) if one[0] != "estimate"]
+    prepare = next(one for one in told if one[0] == "prepare")
+    trains = [one for one in told if one[:2] == ["train", "gpt2-124m"]]
+    assert parse(found[0][1]) == parse(prepare)
+    assert parse(found[1][1]) in [parse(one) for one in trains]
+    assert [arguments[0] for _, arguments in found] == ["prepare", "train", "eval", "export"]
+    assert ("torch.distributed.run" in found[1][0]) == (gpus == 8)
+
+
+@needs_bash
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        # All rows of metrics are written before the last checkpoint, which a kill can prevent.
+        (["fineweb/", f"{RUN}/config.json", f"{RUN}/metrics.jsonl"], ["train", "eval", "export"]),
+        (
+            ["fineweb/", f"{RUN}/config.json", f"{RUN}/checkpoints/step_00000003/"],
+            ["eval", "export"],
+        ),
+    ],
+)
+def test_a_stage_is_skipped_when_it_is_complete(tmp_path, there, expected):
+    for name in there:
+        path = tmp_path / name
+        (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+        if not name.endswith("/"):
+            path.touch()
+    assert [arguments[0] for _, arguments in calls(tmp_path, 0)] == expected
+
+
+def template(node: ast.AST) -> str:
+    """Return the text of a string, with an ellipsis for each value, or "" for other nodes."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(template(value) or "…" for value in node.values)
+    if isinstance(node, ast.BinOp):
+        return template(node.left) + template(node.right)
+    return ""
+
+
+def test_every_symptom_is_a_message_of_the_code():
+    known = {re.sub(r"\$\(\w+\)|\{[^}]+\}(\.\{[^}]+\})?", "…", (ROOT / "Makefile").read_text())}
+    for path in (*ROOT.glob("cs336_*/**/*.py"), *ROOT.glob("tools/*.py")):
+        known |= set(map(template, ast.walk(ast.parse(path.read_text(encoding="utf-8")))))
+    quoted = re.findall(r"^### `(.+)`$", (ROOT / "docs" / "symptoms.md").read_text(), re.M)
+    assert len(quoted) == len(set(quoted)) >= 25
+    for message in quoted:
+        pattern = ".*".join(re.escape(part) for part in message.split("…"))
+        assert any(re.search(pattern, text) for text in known), message
+
+
+def test_links_lead_somewhere():
+    for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "data" / "README.md"):
+        for target in re.findall(r"\]\(([^)#:]+)[)#]", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
