@@ -50,7 +50,7 @@ class Config:
     weight_decay: float = 0.05  # of the blocks' matrices
     grad_clip: float = 1.0  # 0 doesn't clip
     seed: int = 1337
-    eval_every: int = 250  # steps between evaluations, each of which saves the run
+    eval_every: int = 250  # steps between evaluations, which save the run
     eval_tokens: int = 10485760
     bf16: bool = torch.cuda.is_available()
     compile: bool = torch.cuda.is_available()
@@ -288,7 +288,7 @@ def ahead(pieces, device: torch.device):
 
 
 def orthogonalized(matrices: Tensor) -> Tensor:
-    """Bring all singular values of matrices (count, rows, columns) near 1, as in 05b."""
+    """Bring all singular values of matrices (count, rows, columns) near 1."""
     a, b, c = 3.4445, -4.7750, 2.0315
     x = matrices.bfloat16() if matrices.is_cuda else matrices
     is_tall = x.size(1) > x.size(2)
