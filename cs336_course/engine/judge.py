@@ -204,8 +204,11 @@ def of_value(found: Difference, what: str, axes: str) -> str:
 
 
 def figures(exercise: Task, found: Difference, place: int) -> str:
-    """Return the first wrong number, the right one and the inputs, or "" if that says nothing."""
-    if found.kind not in ("value", "nan") or not found.got:
+    """Return the first wrong number, the right one and the inputs, or "" if that says nothing.
+
+    An answer that is a value and no function isn't given away.
+    """
+    if found.kind not in ("value", "nan") or not found.got or found.fact == "answer":
         return ""
     if {found.got, found.want} == {"True", "False"} and found.fact not in ("result", "answer"):
         return ""  # the sentence says what isn't so
