@@ -301,6 +301,8 @@ def ratio(pair: Pair) -> float | None:
 
 
 def same_numbers(mine: Tensor, right: Tensor) -> bool:
-    """Return whether two tensors hold the same numbers, in any order."""
+    """Return whether two tensors of one shape hold the same numbers, in any order."""
+    if mine.shape != right.shape:
+        return False
     mine, right = (x.flatten().double().sort()[0] for x in (mine, right))
     return close(mine, right)
