@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from cs336_course.learner.study import SHIPPED
+from cs336_course.engine.task import SHIPPED
 
 
 def run(notebook: str, *parts: str, names: Mapping[str, Any]) -> dict[str, Any]:
