@@ -20,8 +20,7 @@ PREDICTION = "The explorer Your prediction"  # the cards of predictions look ali
 # The beginning of the alternative text of a figure that is clearer than the cover when it is small.
 CHOSEN = {
     "03_einops": "6 panels. Head 0",
-    "bug_hunt": "Ten cases",
-    "10_gpt2_speed": "Five recipes",
+    "bug_hunt": "Six cases",
 }
 
 
