@@ -101,7 +101,8 @@ PAGES = (
     ),
     Page(
         "side_trips/stride_costs",
-        "explain why 1,025 columns can be faster to walk than 1,024, and store windows without a copy",
+        "explain why 1,025 columns can be faster to walk than 1,024, and store windows without "
+        "a copy",
         ("02",),
     ),
     Page(
