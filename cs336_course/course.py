@@ -101,7 +101,8 @@ PAGES = (
     ),
     Page(
         "side_trips/stride_costs",
-        "explain why 1,025 columns can be faster to walk than 1,024, and build the causal mask",
+        "explain why 1,025 columns can be faster to walk than 1,024, and store windows without "
+        "a copy",
         ("02",),
     ),
     Page(
@@ -119,7 +120,7 @@ PAGES = (
     ),
     Page(
         "side_trips/memory",
-        "account for every byte of a training step, and choose how to split a model over GPUs",
+        "account for every byte of a training step, and keep AdamW's state in fewer of them",
         ("04",),
     ),
     Page(
@@ -141,24 +142,24 @@ PAGES = (
     ),
     Page(
         "side_trips/bug_hunt",
-        "find the wrong line in ten runs that don't crash, by asking for evidence, and prove it",
+        "find the wrong line in six runs that don't crash, by asking for evidence, and prove it",
         ("06",),
     ),
     Page(
         "side_trips/errata",
-        "judge claims that are easy to believe, and find settings that a program ignores",
+        "judge nine claims that are easy to believe, and find settings that a program ignores",
         ("06",),
     ),
     Page(
         "07_gpt2_model",
-        "climb from a plain mean to attention, write every part of GPT-2, and predict its first "
-        "loss",
+        "climb from a plain mean to attention, account for every part of GPT-2, and predict its "
+        "first loss",
         ("03", "06"),
         week=7,
     ),
     Page(
         "08_gpt2_speaks",
-        "load published weights and prove it, and let the model write",
+        "load published weights and publish your own, prove both, and let the model write",
         ("07",),
         week=7,
     ),
@@ -170,7 +171,7 @@ PAGES = (
     ),
     Page(
         "side_trips/inside_a_model",
-        "read what a trained model has decided after each block, and what each head looks at",
+        "read what a trained model has decided after each block, and find the heads that copy",
         ("08",),
     ),
     Page(
@@ -181,13 +182,13 @@ PAGES = (
     ),
     Page(
         "10_gpt2_speed",
-        "make your GPT-2 five times as fast with the same loss, read a profile, and race new ideas",
+        "make your GPT-2 five times as fast with the same loss, and read a profile",
         ("09",),
         week=9,
     ),
     Page(
         "side_trips/recipe_of_today",
-        "find out which changes since GPT-2 matter, with seeds and p-values, and assemble the "
+        "judge which changes since GPT-2 matter, with seeds and p-values, and assemble the "
         "second file",
         ("10",),
     ),
@@ -205,7 +206,7 @@ PAGES = (
     ),
     Page(
         "side_trips/thousands_of_gpus",
-        "find what GPUs wait for, defend a plan for a run of 900,000 dollars, and draw a pipeline",
+        "find what GPUs wait for, defend a plan for a run of 900,000 dollars, and read a pipeline",
         ("11",),
     ),
 )
