@@ -469,13 +469,11 @@ def by_recorded(run: Run) -> Verdict:
     reference = [curve_readings(one, steps) for one in content["runs"]]
     if steps == run.config.max_steps:
         readings |= weight_readings(Path(run.name), steps)
-    if not differing:
-        if steps == run.config.max_steps:
-            reference = [
-                r | one["weights"] for r, one in zip(reference, content["runs"], strict=True)
-            ]
-        return explain(Seen(run, readings, reference))
+        pairs = zip(reference, content["runs"], strict=True)
+        reference = [read | one["weights"] for read, one in pairs]
     seen = Seen(run, readings, reference)
+    if not differing:
+        return explain(seen)
     reasons = [
         f"{name} is {recipe[name]!r}, and the reference's is {recorded.get(name)!r}"
         for name in differing
