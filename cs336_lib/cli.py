@@ -316,7 +316,10 @@ class Report:
         from cs336_lib.report import page
 
         out = self.out or self.run_dir / "report.html"
-        page.check(out, self.price, self.overwrite)
+        if self.price is not None and not 0 < self.price <= 1e6:
+            raise UserError(f"price is {self.price}; above 0 and at most 1000000 expected")
+        if out.exists() and not self.overwrite:
+            raise FileExistsError(f"{out} exists; pass --overwrite, or another name with --out")
         run, environment = page.read(self.run_dir)
         try:
             from cs336_lib.report import curves

@@ -351,8 +351,7 @@ class EstimateConfig(Shape):
     """Number formats of data/precisions.json: fp32, autocast, mixed (bf16 plus fp32 master
     weights), bf16, fp8, fp8-block, mxfp8, mxfp4 or nvfp4."""
     here: bool = False
-    """Measure this machine instead, for about two minutes, and predict the steps of every preset.
-    The measurement is kept for a day."""
+    """Measure this machine instead, for about two minutes, and predict steps of every preset."""
     config: str = ""
     """With --here, also predict a run of your own, from a JSON file with flags of `cs336 train`,
     such as the config.json of a run."""

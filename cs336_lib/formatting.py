@@ -25,14 +25,6 @@ def gigabytes(value: float) -> str:
     return f"{value / 1e9:,.0f} GB" if value >= 1e10 else f"{value / 1e9:.3g} GB"
 
 
-def human(value: float) -> str:
-    """Format a number with three digits and an SI prefix, such as "124 M"."""
-    for power, prefix in ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
-        if abs(value) >= 10**power:
-            return f"{value / 10**power:.3g} {prefix}"
-    return f"{value:.3g} "
-
-
 def duration(seconds: float) -> str:
     """Format a time as seconds, minutes, hours or days."""
     for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):

@@ -1,36 +1,31 @@
 """Measure this machine, and predict the time and memory of training steps on it."""
 
 import dataclasses
-import hashlib
 import itertools
-import json
 import math
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from cs336_lib import __version__, accounting, schedule
+from cs336_lib import accounting, schedule
 from cs336_lib.config import PRESETS, GPTConfig, TrainConfig, from_json
 from cs336_lib.data.loader import open_data
 from cs336_lib.formatting import digits, duration, gigabytes, table
-from cs336_lib.io import Bar, Log, read_json, write_atomic
+from cs336_lib.io import Bar, read_json
 from cs336_lib.model import GPT
-from cs336_lib.sampling import WEIGHTS, store_weights, stream
+from cs336_lib.sampling import WEIGHTS
 from cs336_lib.system import hardware
 from cs336_lib.system.processes import World
 from cs336_lib.training import distributed
 from cs336_lib.training.job import Job, Place, make_job
 from cs336_lib.training.loop import train_step
 
-Found = TypeVar("Found")
 Precision = Literal["auto", "fp32", "bf16"]
 
 DEPTHS = (1, 4)  # blocks of the models that are measured
@@ -217,189 +212,6 @@ def precisions_of(config: TrainConfig, device: torch.device) -> list[Precision]:
     return ["fp32", "bf16"] if hardware.has_bf16(device) else ["fp32"]
 
 
-def best_threads(device: torch.device) -> int:
-    """Return the number of CPU threads with the fastest training step of a GPT-2 block."""
-    most = torch.get_num_threads()
-    counts = sorted({most, *(2**power for power in range(most.bit_length()))})
-    config = TrainConfig(n_layer=1, block_size=256, batch_tokens=256, micro_batch_size=1)
-    times = dict.fromkeys(counts, math.inf)
-    trial = make_trial(config, 64, device)
-    try:
-        for _ in range(5):
-            for count in counts:
-                torch.set_num_threads(count)
-                times[count] = min(times[count], passes(trial).whole)
-    finally:
-        torch.set_num_threads(most)
-    return min(times, key=times.__getitem__)
-
-
-COURSE_TOKENS, COURSE_WIDTH = 1024, 768
-
-
-def matmul_flops(dtype: torch.dtype, device: torch.device) -> dict[str, list[float]]:
-    """Measure the FLOP/s of GPT-2's matmuls for 1024 tokens.
-
-    Returns:
-        By shape, the FLOP/s of the output, of the input's gradient and of the weight's gradient.
-    """
-    found = {}
-    for width in (3 * COURSE_WIDTH, 4 * COURSE_WIDTH, GPTConfig().padded_vocab_size):
-        x = torch.randn(COURSE_TOKENS, COURSE_WIDTH, device=device).to(dtype)
-        weight = torch.randn(width, COURSE_WIDTH, device=device).to(dtype)
-        gradient = torch.randn(COURSE_TOKENS, width, device=device).to(dtype)
-        pairs = (x, weight.T), (gradient, weight), (gradient.T, x)
-        flops = 2 * x.numel() * width
-        found[f"{COURSE_WIDTH} x {width}"] = [
-            flops / hardware.best_seconds(partial(torch.mm, *pair), device) for pair in pairs
-        ]
-    return found
-
-
-def seconds_per_token(shape: GPTConfig, device: torch.device, tokens: int = 4) -> dict[str, float]:
-    """Measure the seconds to sample a token, by the data type of the weights.
-
-    The types take turns, and the shortest of several times counts.
-
-    Args:
-        shape: Shape of the model.
-        device: Device of the model.
-        tokens: Number of tokens in each of eight turns.
-    """
-    streams = {}
-    for name, dtype in WEIGHTS.items():
-        model = GPT(shape).to(device)
-        store_weights(model, dtype)
-        prompt = torch.zeros(1, 1, dtype=torch.long)
-        streams[name] = stream(model, prompt, 1 + 8 * tokens, temperature=0.0)
-        next(streams[name])  # reads the prompt
-    times = dict.fromkeys(streams, math.inf)
-    for _ in range(8):
-        for name, sampled in streams.items():
-            begin = time.perf_counter()
-            for _ in range(tokens):
-                next(sampled).item()
-            times[name] = min(times[name], (time.perf_counter() - begin) / tokens)
-    return times
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Speed of a machine. Rates are in FLOP/s and B/s, and times are in seconds.
-
-    Attributes:
-        rows: Prediction for each preset.
-        matmuls: FLOP/s by precision and shape, from `matmul_flops`.
-        peaks: Peak FLOP/s by precision, or `None` where it is unknown.
-        bandwidth: Memory bandwidth of a sum.
-        sampling: Time for a token, by data type of the weights.
-        threads: Number of CPU threads with the fastest step.
-    """
-
-    rows: list[Prediction]
-    matmuls: dict[str, dict[str, list[float]]]
-    peaks: dict[str, float | None]
-    bandwidth: float
-    sampling: dict[str, float]
-    threads: int
-
-
-def measure(device: torch.device) -> Machine:
-    """Measure a machine for about two minutes, and predict every preset on it.
-
-    Both precisions are compared up to GPT-2 124M. Larger models use the faster one of GPT-2 124M.
-    """
-    default = torch.get_num_threads()
-    precisions = precisions_of(TrainConfig(), device)
-    bar = Bar(total=len(PRESETS) + 3, desc="measuring this machine", unit="part")
-    try:
-        threads = best_threads(device) if device.type == "cpu" else default
-        torch.set_num_threads(threads)
-        bar.update()
-        matmuls: dict[str, dict[str, list[float]]] = {}
-        peaks: dict[str, float | None] = {}
-        for precision in precisions:
-            matmuls[precision] = matmul_flops(WEIGHTS[precision], device)
-            peaks[precision] = hardware.peak_flops(device, WEIGHTS[precision])[0]
-        bar.update()
-        bandwidth, sampling = (
-            hardware.read_bandwidth(device),
-            seconds_per_token(GPTConfig(), device),
-        )
-        bar.update()
-        rows: list[Prediction] = []
-        for name, (_, config) in PRESETS.items():
-            rows.append(predict(name, config, precisions, device))
-            if name == "gpt2-124m":
-                precisions = [rows[-1].precision]
-            bar.update()
-    finally:
-        bar.close()
-        torch.set_num_threads(default)
-    return Machine(rows, matmuls, peaks, bandwidth, sampling, threads)
-
-
-# Measurements are kept for a day
-
-DAY = 86_400.0
-
-SPEED_VARIABLES = ("CS336_CPU_BF16", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
-
-
-def cache_file(device: torch.device, shape: GPTConfig | None = None) -> Path:
-    """Return the file in the user's cache folder for all that changes the speed.
-
-    This is the device, the CPU, its threads and how they wait, torch and this package. With a
-    shape, the file is for the weights of this model.
-    """
-    key = (
-        *(hardware.device_name(device), hardware.cpu_model(), os.cpu_count()),
-        *(torch.get_num_threads(), torch.__version__, __version__),
-        *(os.environ.get(name) for name in SPEED_VARIABLES),
-        *((shape,) if shape else ()),
-    )
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cs336"
-    name = "weights" if shape else "here"
-    return folder / f"{name}-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.json"
-
-
-def measured_once_a_day(
-    file: Path, parse: Callable[[Any], Found], measure: Callable[[], Found]
-) -> Found:
-    """Return the measurement in a cache file, or measure and store it if the last is a day old."""
-    with suppress(OSError, ValueError, TypeError, KeyError):
-        if time.time() - file.stat().st_mtime < DAY:
-            return parse(read_json(file))
-    if hasattr(os, "getloadavg") and (load := os.getloadavg()[0]) > 0.5:
-        Log().write(f"other programs are running (load {load:.1f}), so times may be too long\n")
-    found = measure()
-    content = dataclasses.asdict(found) if isinstance(found, Machine) else found
-    with suppress(OSError):  # without a cache, it is measured again next time
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(file, json.dumps(content) + "\n")
-    return found
-
-
-def this_machine(device: torch.device) -> Machine:
-    """Return the measurement of this machine."""
-    return measured_once_a_day(
-        cache_file(device),
-        lambda stored: Machine(**{**stored, "rows": [Prediction(**row) for row in stored["rows"]]}),
-        lambda: measure(device),
-    )
-
-
-# Tables of `cs336 estimate --here`
-
-
-def sampling_choice(sampling: dict[str, float]) -> str:
-    """Format the fastest data type of the weights, and the times of all types."""
-    best = min(sampling, key=sampling.__getitem__)
-    times = ", ".join(f"{name} {1000 * seconds:.1f}" for name, seconds in sampling.items())
-    note = "" if best == "fp32" else "; fewer bits may change the text"
-    return f"{best} to sample (--weights {best}): {times} ms a token{note}"
-
-
 def cells(row: Prediction) -> list[str]:
     """Format the prediction for a run as the cells of a table."""
     start, memory = [row.name, row.precision], gigabytes(row.memory)
@@ -411,30 +223,10 @@ def cells(row: Prediction) -> list[str]:
     return [*start, step, rate, memory, duration(row.steps * row.seconds)]
 
 
-def matmul_table(machine: Machine) -> list[str]:
-    """Format the speed of GPT-2's matmuls in GFLOP/s."""
-    header = ["GFLOP/s of matmuls, 1,024 tokens", "forward", "input grad", "weight grad"]
-    rows = [
-        [f"  {precision}  {shape}", *(f"{rate / 1e9:,.0f}" for rate in rates)]
-        for precision, shapes in machine.matmuls.items()
-        for shape, rates in shapes.items()
-    ]
-    return table([header, *rows])
-
-
-def choices(machine: Machine) -> list[str]:
-    """Format the fastest precision, number of threads and data type of the weights."""
-    trained = next(row.precision for row in machine.rows if row.name == "gpt2-124m")
-    return [
-        f"precision  {trained} to train GPT-2 124M (--precision {trained})",
-        f"threads    {machine.threads} of {torch.get_num_threads()} "
-        f"(OMP_NUM_THREADS={machine.threads})",
-        f"weights    {sampling_choice(machine.sampling)}",
-    ]
-
-
 def report(config: str = "") -> str:
     """Measure this machine, predict the training steps of every preset, and format the result.
+
+    Both precisions are compared up to GPT-2 124M. Larger models use the faster one of GPT-2 124M.
 
     Args:
         config: JSON file with fields of `TrainConfig`, such as the config.json of a run. This run
@@ -445,25 +237,24 @@ def report(config: str = "") -> str:
         UserError: If the config is invalid.
     """
     device = hardware.select_device()
-    own: dict[str, Any] = {config: read_json(Path(config))} if config else {}
-    configs = {name: from_json(TrainConfig, content, name) for name, content in own.items()}
-    machine = this_machine(device)
-    rows = list(machine.rows)
-    for name, chosen in configs.items():
-        rows.append(predict(name, chosen, precisions_of(chosen, device), device))
-    peaks = (f"{name} {peak / 1e9:,.0f} GFLOP/s" for name, peak in machine.peaks.items() if peak)
-    header = ["run", "precision", "step", "tokens/s", "memory", "all steps"]
+    configs = {name: preset for name, (_, preset) in PRESETS.items()}
+    if config:
+        configs[config] = from_json(TrainConfig, read_json(Path(config)), config)
+    precisions, rows = precisions_of(TrainConfig(), device), list[Prediction]()
+    peaks = [(name, hardware.peak_flops(device, WEIGHTS[name])[0]) for name in precisions]
+    for name, chosen in Bar(configs.items(), desc="measuring this machine", unit="run"):
+        usual = precisions if name in PRESETS else precisions_of(chosen, device)
+        rows.append(predict(name, chosen, usual, device))
+        if name == "gpt2-124m":
+            precisions = [rows[-1].precision]
+    known = (f"{name} {peak / 1e9:,.0f} GFLOP/s" for name, peak in peaks if peak)
     total = hardware.memory(device)
+    header = ["run", "precision", "step", "tokens/s", "memory", "all steps"]
     return "\n".join(
         [
             f"{hardware.cpu_model()}; {hardware.device_name(device)}; torch {torch.__version__}",
-            f"peak       {', '.join(peaks) or 'unknown'}",
-            f"memory     {gigabytes(total) if total else 'unknown'}, "
-            f"read at {machine.bandwidth / 1e9:.1f} GB/s",
-            "",
-            *matmul_table(machine),
-            "",
-            *choices(machine),
+            f"peak       {', '.join(known) or 'unknown'}",
+            f"memory     {gigabytes(total) if total else 'unknown'}",
             "",
             *table([header, *map(cells, rows)]),
             "",

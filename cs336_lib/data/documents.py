@@ -1,10 +1,7 @@
 """Read documents from text, JSON lines and parquet files, and from the Hugging Face hub."""
 
-import codecs
 import json
 import re
-import shlex
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +29,8 @@ UNSUPPORTED = (".json", ".gz", ".zst", ".xz", ".bz2", ".zip")
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 MARK_ROWS = 100  # rows of a stream from one mark to the next
+
+PLAIN_TEXT = "convert it to UTF-8, for example with `iconv -f utf-16 -t utf-8` or `-f latin1`"
 
 Mark = tuple[int, dict[str, Any]]  # a row of a hub data set, and the stream's state before it
 
@@ -98,8 +97,6 @@ class Skipped:
         self.first = self.first or where
 
     def __str__(self) -> str:
-        if self.rows == 1:
-            return f"1 row without a text was skipped ({self.first})"
         return f"{self.rows:,} rows without a text were skipped (first: {self.first})"
 
 
@@ -113,22 +110,11 @@ def check_files(corpus: Corpus) -> None:
         raise UserError("name text, JSON lines or parquet files, or else one data set with --hub")
     for path in corpus.paths:
         if path.is_dir():
-            raise UserError(f"{path}: {folder_advice(path)}")
+            raise UserError(f"{path}: a folder; name its files, such as {path}/*.txt")
         if path.suffix.lower() in UNSUPPORTED:
             raise UserError(
                 f"{path}: {path.suffix} files are not supported; unpack or convert them to .txt"
             )
-
-
-def folder_advice(folder: Path) -> str:
-    """Return what to do with a folder that was given as a file."""
-    suffixes = Counter(path.suffix for path in folder.iterdir() if path.is_file())
-    if not suffixes:
-        return "an empty folder; name files with text"
-    if ".bin" in suffixes:
-        return "a folder that has shards already; `cs336 train` reads it as --train-data"
-    usual = max(suffixes, key=lambda suffix: suffixes[suffix])
-    return f"a folder; name its files, such as {shlex.quote(f'{folder}/')}*{usual}"
 
 
 def read(
@@ -202,11 +188,7 @@ def text_pieces(path: Path) -> Iterator[str]:
         with open(path, encoding="utf-8-sig") as file:
             while block := file.read(PIECE):
                 if "\0" in block:
-                    guess = encoding_of(block[:64].encode())
-                    advice = ""
-                    if guess != "latin1":
-                        advice = f"; looks like {guess}, so try `iconv -f {guess} -t utf-8`"
-                    raise UserError(f"{path}: contains NUL bytes; plain text expected{advice}")
+                    raise UserError(f"{path}: contains NUL bytes; {PLAIN_TEXT}")
                 text = kept + block
                 boundary = BOUNDARY.match(text, max(1, len(kept)) - 1)
                 cut = boundary.end() if boundary else 0
@@ -217,26 +199,9 @@ def text_pieces(path: Path) -> Iterator[str]:
     except UnicodeDecodeError as error:
         raise UserError(
             f"{path}: not UTF-8 text (it has a byte 0x{error.object[error.start]:02x}); "
-            f"convert it first, for example with `iconv -f {encoding_of(error.object)} -t utf-8`"
+            f"{PLAIN_TEXT}"
         ) from None
     yield kept
-
-
-def encoding_of(start: bytes) -> str:
-    """Guess the encoding of a text that isn't UTF-8 from its first bytes."""
-    marks = (
-        (codecs.BOM_UTF32_LE, "utf-32"),
-        (codecs.BOM_UTF32_BE, "utf-32"),
-        (codecs.BOM_UTF16_LE, "utf-16"),
-        (codecs.BOM_UTF16_BE, "utf-16"),
-    )
-    for mark, name in marks:
-        if start.startswith(mark):
-            return name
-    for half, name in ((start[1:64:2], "utf-16le"), (start[:64:2], "utf-16be")):
-        if half.count(0) > len(half) / 2:  # as most letters of European languages have
-            return name
-    return "latin1"
 
 
 def json_rows(path: Path) -> Iterator[Row]:

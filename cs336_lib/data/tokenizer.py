@@ -250,12 +250,8 @@ def from_description(description: dict[str, Any], path: Path) -> Tokenizer:
             "an alphabet"
         )
     made = make_tokenizer(name, alphabet)
-    damage = ""
-    if made.alphabet != alphabet:
-        damage = "its alphabet isn't in the order of its code points"
-    elif description.get("sha256", made.digest) != made.digest:
-        damage = "its checksum differs"
-    if damage:
+    if made.alphabet != alphabet or description.get("sha256", made.digest) != made.digest:
+        damage = "its checksum differs or its alphabet isn't sorted"
         raise UserError(f"{path}: damaged ({damage}); restore it from a copy")
     return made
 

@@ -2,21 +2,19 @@
 
 import dataclasses
 import re
-import shlex
-import statistics
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from cs336_lib import accounting, formatting
-from cs336_lib.config import CHANGEABLE, PATHS, PRESETS, TrainConfig, UserError
+from cs336_lib.config import CHANGEABLE, PATHS, UserError
 from cs336_lib.data.tokenizer import tokenizer_of
 from cs336_lib.io import inside, read_json
 from cs336_lib.report import palette
 from cs336_lib.report.runs import Run, judge, outcome, read_run
 from cs336_lib.training import run_folder
-from cs336_lib.training.metrics import LARGEST, METRICS, troubles
+from cs336_lib.training.metrics import troubles
 
 MOST_SAMPLES = 20  # on the page; the newest ones
 
@@ -52,54 +50,19 @@ summary { cursor: pointer; }
 def read(folder: Path) -> tuple[Run, dict[str, Any]]:
     """Read a run, and the hardware and software that it recorded.
 
-    Numbers and samples of the wrong type are removed from the rows. A run of an older version
-    recorded no environment, so the second result may be empty.
+    A run of an older version recorded no environment, so the second result may be empty.
 
     Raises:
         FileNotFoundError: If the folder, config.json or metrics.jsonl doesn't exist.
         UserError: If a file is corrupt or contains no finished step.
     """
     run = read_run(folder)
-    for row in run.rows:
-        for metric in METRICS:  # `read_metrics` has checked those that are needed
-            value = row.get(metric.name)
-            is_number = isinstance(value, (int, float)) and -LARGEST < value < LARGEST  # not NaN
-            if not (is_number or metric.is_needed):
-                row.pop(metric.name, None)
-        if not isinstance(row.get("sample"), str):
-            row.pop("sample", None)
     path = inside(folder, run_folder.ENVIRONMENT)
     environment = read_json(path) if path.exists() else {}
     devices = environment.get("devices", 1)
     if type(devices) is not int or not 1 <= devices <= MOST_DEVICES:
         raise UserError(f"{path}: devices is {devices!r:.40}; a number of devices expected")
     return run, environment
-
-
-def check(path: Path, price: float | None, overwrite: bool) -> None:
-    """Check the options of `cs336 report` before the figures are drawn.
-
-    Raises:
-        FileExistsError: If the file exists and `overwrite` is off.
-        UserError: If the price isn't above 0 or is above a million.
-    """
-    if price is not None and not 0 < price <= 1e6:
-        raise UserError(f"price is {price}; above 0 and at most 1000000 expected")
-    if path.exists() and not overwrite:
-        raise FileExistsError(f"{path} exists; pass --overwrite, or another name with --out")
-
-
-def work(run: Run) -> tuple[int, float] | None:
-    """Count the parameters of a run's model, and the FLOPs of its finished steps.
-
-    Returns `None` if the run folder has no tokenizer, because then the vocabulary is unknown.
-    """
-    tokenizer = tokenizer_of(Path(run.name))
-    if tokenizer is None:
-        return None
-    model = run.config.model_config(tokenizer.vocab_size)
-    flops = accounting.train_flops_per_token(model) * run.rows[-1]["tokens"]
-    return accounting.count_parameters(model), flops
 
 
 def costs(run: Run, environment: dict[str, Any], price: float | None = None) -> dict[str, str]:
@@ -113,9 +76,11 @@ def costs(run: Run, environment: dict[str, Any], price: float | None = None) -> 
     hours = sum(row["step_ms"] for row in run.rows) / 3.6e6
     devices = environment.get("devices", 1)
     found = {}
-    if counts := work(run):
-        parameters, flops = counts
-        found = {"parameters": f"{parameters:,}", "training FLOPs (as in PaLM)": f"{flops:.2e}"}
+    if tokenizer := tokenizer_of(Path(run.name)):  # without it, the vocabulary is unknown
+        model = run.config.model_config(tokenizer.vocab_size)
+        flops = accounting.train_flops_per_token(model) * run.rows[-1]["tokens"]
+        found["parameters"] = f"{accounting.count_parameters(model):,}"
+        found["training FLOPs (as in PaLM)"] = f"{flops:.2e}"
     found["time in steps"] = formatting.duration(hours * 3600)
     kind = "CPU" if str(environment.get("device", "")).startswith("CPU") else "GPU"
     if not environment:
@@ -127,36 +92,6 @@ def costs(run: Run, environment: dict[str, Any], price: float | None = None) -> 
             f"${dollars:,.{2 if dollars >= 1 else 6}f} at ${price:g} per {kind} and hour"
         )
     return found
-
-
-def commands(run: Run) -> list[str]:
-    """Return the commands that resume, sample, evaluate and export a run."""
-    folder = shlex.quote(run.name)
-    found = []
-    if run.rows[-1]["step"] + 1 < run.config.max_steps:
-        found.append(train_command(run.config, run.name))
-    found.append(f"cs336 sample --run-dir {folder}")
-    found.append(f"cs336 eval --run-dir {folder}")
-    found.append(f"cs336 export --run-dir {folder} --out {folder}/export")
-    return found
-
-
-def train_command(config: TrainConfig, run_dir: str) -> str:
-    """Return the command that resumes a run, from the preset that needs the fewest flags."""
-    wanted = dataclasses.asdict(config) | {"run_dir": run_dir, "resume": True}
-    changes = {}
-    for name, (_, preset) in PRESETS.items():
-        defaults = dataclasses.asdict(preset)
-        changes[name] = {key: value for key, value in wanted.items() if value != defaults[key]}
-    nearest = min(changes, key=lambda name: len(changes[name]))
-    words = ["cs336", "train", nearest]
-    for key, value in changes[nearest].items():
-        flag = key.replace("_", "-")
-        if isinstance(value, bool):
-            words.append(f"--{flag}" if value else f"--no-{flag}")
-        else:
-            words.append(f"--{flag}={value}")
-    return shlex.join(words)
 
 
 def page(
@@ -176,11 +111,15 @@ def page(
     name = escape(run.name)
     config = dataclasses.asdict(run.config)
     finished = run.rows[-1]["step"] + 1 >= run.config.max_steps
+    found = troubles(run.rows)
+    trouble = f'<p class="alert">Worth a look: {escape(found)}.</p>' if found else ""
     missing = "" if environment else "<p>This run didn't record its environment.</p>"
     curves = (
         svg.replace("<svg ", f'<svg role="img" aria-label="{escape(alt)}" ', 1)
         for svg, alt in figures
     )
+    results = outcome(run).items()
+    tiles = (f"<li>{escape(name)}<b>{escape(value)}</b></li>" for name, value in results)
     prices = (
         "The time leaves out validation, checkpoints and steps that were repeated after a kill."
     )
@@ -197,8 +136,8 @@ def page(
 <main>
 <h1>{name}</h1>
 <p class="soft">{"Finished" if finished else "Unfinished"} training run</p>
-{tiles(outcome(run) | final_scores(run))}
-{trouble(run)}
+<ul class="tiles">{"".join(tiles)}</ul>
+{trouble}
 <p class="soft">Beside the reference: {escape(judge(run).line)}</p>
 <h2>Curves</h2>
 <div class="curves">{"".join(curves)}</div>
@@ -208,36 +147,12 @@ def page(
 <p class="soft">{prices}</p>
 <h2>Environment</h2>
 {missing or html_table(environment)}
-<h2>Commands</h2>
-<pre>{escape(chr(10).join(commands(run)))}</pre>
 <h2>Config</h2>
 <details><summary>All {len(config)} settings</summary>{html_table(config)}</details>
 </main>
 </body>
 </html>
 """
-
-
-def final_scores(run: Run) -> dict[str, str]:
-    """Format the last HellaSwag score and the median MFU, if the run has them."""
-    found = {}
-    if scores := [row["hellaswag"] for row in run.rows if "hellaswag" in row]:
-        found["HellaSwag, final"] = f"{scores[-1]:.4f}"
-    if speeds := [row["mfu"] for row in run.rows if "mfu" in row]:
-        found["MFU (median)"] = f"{statistics.median(speeds):.1%}"
-    return found
-
-
-def tiles(values: dict[str, str]) -> str:
-    """Return the most important results as a list of large numbers."""
-    items = (f"<li>{escape(name)}<b>{escape(value)}</b></li>" for name, value in values.items())
-    return f'<ul class="tiles">{"".join(items)}</ul>'
-
-
-def trouble(run: Run) -> str:
-    """Return a note about skipped steps and loss spikes, or ""."""
-    found = troubles(run.rows)
-    return f'<p class="alert">Worth a look: {escape(found)}.</p>' if found else ""
 
 
 def html_table(values: dict[str, Any]) -> str:
@@ -292,7 +207,7 @@ def model_card(run_dir: Path, weights_license: str, data_license: str) -> str:
         is_shipped = not run.config.train_data
         fields = dataclasses.asdict(run.config).items()
         recipe = code({name: value for name, value in fields if name not in PRIVATE})
-        metrics = code(outcome(run) | final_scores(run) | costs(run, environment))
+        metrics = code(outcome(run) | costs(run, environment))
     if is_shipped:
         data = "37 plays of Shakespeare, as they ship with cs336-lib."
         data_license = data_license or "Public domain."

@@ -2,7 +2,7 @@
 
 A run of the recipe that ships is judged by recorded runs of the same recipe: a few telling numbers
 are read off its metrics and weights, and where they are off, likely causes are named. A GPT-2 124M
-is put beside published curves of validation losses.
+is put beside the published curve of llm.c.
 """
 
 import dataclasses
@@ -22,9 +22,8 @@ from cs336_lib.data.corpus import DATA
 from cs336_lib.formatting import digits, duration, short
 from cs336_lib.hugging_face import read_tensors
 from cs336_lib.io import inside, read_json
-from cs336_lib.training import checkpoint
-from cs336_lib.training.metrics import read_metrics
-from cs336_lib.training.run_folder import CONFIG, METRICS
+from cs336_lib.training import checkpoint, run_folder
+from cs336_lib.training.metrics import LARGEST, METRICS, read_metrics
 
 # Losses are comparable only between runs in which these agree.
 OF_THE_TASK = ("train_data", "val_data", "tokenizer", "eval_tokens", "block_size")
@@ -46,13 +45,15 @@ class Run:
 def read_run(folder: Path) -> Run:
     """Read the config and metrics of a finished or unfinished run, also one of train_gpt2.py.
 
+    Numbers and samples of the wrong type are removed from the rows.
+
     Raises:
         FileNotFoundError: If the folder, config.json or metrics.jsonl doesn't exist.
         ValueError: If a file is corrupt or contains no finished step.
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such run folder; `cs336 train` makes one")
-    path, metrics = (inside(folder, name) for name in (CONFIG, METRICS))
+    path, metrics = (inside(folder, name) for name in (run_folder.CONFIG, run_folder.METRICS))
     written = read_json(path)
     if (folder / LOG).exists():
         metrics = folder / LOG
@@ -64,6 +65,14 @@ def read_run(folder: Path) -> Run:
         rows = read_metrics(metrics)
     if not rows:
         raise UserError(f"{metrics}: no step is finished yet")
+    for row in rows:
+        for metric in METRICS:  # `read_metrics` has checked those that are needed
+            value = row.get(metric.name)
+            is_number = isinstance(value, (int, float)) and -LARGEST < value < LARGEST  # not NaN
+            if not (is_number or metric.is_needed):
+                row.pop(metric.name, None)
+        if not isinstance(row.get("sample"), str):
+            row.pop("sample", None)
     return Run(str(folder), config, rows)
 
 
@@ -76,7 +85,7 @@ def of_one_file(folder: Path, written: dict[str, Any]) -> tuple[TrainConfig, lis
     fields = {name: value for name, value in written.items() if name in known}
     is_gpt2 = written.get("vocab_size") == GPTConfig().vocab_size
     fields |= {"tokenizer": "gpt2" if is_gpt2 else "char", "train_data": written.get("data", "")}
-    config = from_json(TrainConfig, fields, folder / CONFIG)
+    config = from_json(TrainConfig, fields, folder / run_folder.CONFIG)
 
     def convert(row: dict[str, Any]) -> dict[str, Any]:
         seconds, tokens = row["seconds"], config.batch_tokens
@@ -93,7 +102,7 @@ def outcome(run: Run) -> dict[str, str]:
     measured = [(row["val_loss"], row["step"] + 1) for row in run.rows if "val_loss" in row]
     best = min(measured, default=None)
     seconds = sum(row["step_ms"] for row in run.rows) / 1000
-    return {
+    found = {
         "steps": f"{run.rows[-1]['step'] + 1:,} of {run.config.max_steps:,}",
         "tokens": f"{run.rows[-1]['tokens']:,}",
         "training loss (last 5%)": f"{statistics.fmean(recent):.4f}" if recent else NONE,
@@ -102,6 +111,11 @@ def outcome(run: Run) -> dict[str, str]:
         "tokens/s (median)": f"{statistics.median(r['tokens_per_sec'] for r in run.rows):,.0f}",
         "time in steps": duration(seconds),
     }
+    if scores := [row["hellaswag"] for row in run.rows if "hellaswag" in row]:
+        found["HellaSwag, final"] = f"{scores[-1]:.4f}"
+    if speeds := [row["mfu"] for row in run.rows if "mfu" in row]:
+        found["MFU (median)"] = f"{statistics.median(speeds):.1%}"
+    return found
 
 
 def table(runs: Sequence[Run]) -> str:
@@ -113,7 +127,8 @@ def table(runs: Sequence[Run]) -> str:
     fields = {name: [str(config[name]) or NONE for config in configs] for name in configs[0]}
     changed = {name: values for name, values in fields.items() if len(set(values)) > 1}
     outcomes = [outcome(run) for run in runs]
-    results = {name: [outcome[name] for outcome in outcomes] for name in outcomes[0]}
+    names = dict.fromkeys(name for outcome in outcomes for name in outcome)
+    results = {name: [outcome.get(name, NONE) for outcome in outcomes] for name in names}
     rows = {"": [run.name for run in runs], **changed, **results}
     lines = formatting.table([(name, *cells) for name, cells in rows.items()])
     lines.insert(1 + len(changed), "")
@@ -429,13 +444,12 @@ def recipe_of(config: TrainConfig) -> dict[str, Any]:
 
 
 def judge(run: Run) -> Verdict:
-    """Judge a run by published curves if it trains GPT-2 124M, and else by runs that we recorded.
+    """Judge a run by a published curve if it trains GPT-2 124M, and else by runs that we recorded.
 
     The run may be unfinished. One of another text or shape isn't judged.
     """
     if is_gpt2(run):
-        line, *reasons = beside(run)
-        return Verdict(line, reasons)
+        return Verdict(beside(run))
     return by_recorded(run)
 
 
@@ -455,14 +469,15 @@ def by_recorded(run: Run) -> Verdict:
     reference = [curve_readings(one, steps) for one in content["runs"]]
     if steps == run.config.max_steps:
         readings |= weight_readings(Path(run.name), steps)
-    if not differing:
-        if steps == run.config.max_steps:
-            reference = [
-                r | one["weights"] for r, one in zip(reference, content["runs"], strict=True)
-            ]
-        return explain(Seen(run, readings, reference))
+        pairs = zip(reference, content["runs"], strict=True)
+        reference = [read | one["weights"] for read, one in pairs]
     seen = Seen(run, readings, reference)
-    reasons = [describe(name, recipe[name], recorded.get(name)) for name in differing]
+    if not differing:
+        return explain(seen)
+    reasons = [
+        f"{name} is {recipe[name]!r}, and the reference's is {recorded.get(name)!r}"
+        for name in differing
+    ]
     reasons += [f"also off: {cause.name}, {said}" for cause, said in causes(seen, CERTAIN)]
     reasons.append(f"training loss {seen.beside('late')} over the last tenth of {steps:,} steps")
     return Verdict(f"off: other settings ({', '.join(differing)})", reasons)
@@ -471,14 +486,6 @@ def by_recorded(run: Run) -> Verdict:
 def causes(seen: Seen, possible: Sequence[Cause] = CAUSES) -> list[tuple[Cause, str]]:
     """Return the causes that show, each with its evidence."""
     return [(cause, said) for cause in possible if (said := cause.evidence(seen))]
-
-
-def describe(name: str, ours: object, theirs: object) -> str:
-    """Describe a setting that differs."""
-    share = ""
-    if isinstance(ours, (int, float)) and isinstance(theirs, (int, float)) and theirs:
-        share = f", {ours / theirs:.0%} of it" if not isinstance(theirs, bool) else ""
-    return f"{name} is {ours!r}, and the reference's is {theirs!r}{share}"
 
 
 def explain(seen: Seen) -> Verdict:
@@ -504,7 +511,6 @@ OTHER_TEXT = 0.4
 # The offset to the curve of the same recipe shouldn't grow by more than this after the warm-up.
 GROWTH = 0.1
 SETTLED = 10**9  # tokens from which curves of different warm-ups run side by side
-ROWS = 8  # of the table, at most
 
 
 def is_gpt2(run: Run) -> bool:
@@ -516,38 +522,20 @@ def is_gpt2(run: Run) -> bool:
     return ours == wanted and not config.init_from
 
 
-def beside(run: Run) -> list[str]:
-    """Return a judgement, and a table of losses at equal numbers of tokens.
+def beside(run: Run) -> str:
+    """Judge by how far a run lies above the published curve, and whether it falls behind.
 
-    Losses between two points of a curve are interpolated.
+    Losses between two points of the curve are interpolated.
     """
-    content = read_json(PUBLISHED)
-    curves = {one["name"]: np.array(one["val_loss"]) for one in content["curves"]}
+    (same,) = (one for one in read_json(PUBLISHED)["curves"] if one["is_gpt2"])
+    known, name = np.array(same["val_loss"]), same["name"]
     measured = [(row["tokens"], row["val_loss"]) for row in run.rows if "val_loss" in row]
-    measured = [point for point in measured if point[0] >= SETTLED]
+    measured = [point for point in measured if SETTLED <= point[0] <= known[-1, 0]]
     if not measured:
-        return [f"no reference: no validation after {short(SETTLED)} tokens yet"]
+        last = short(known[-1, 0])
+        return f"no reference: no validation between {short(SETTLED)} and {last} tokens yet"
     tokens, losses = np.array(measured).T
-    known = {
-        name: np.interp(tokens, curve[:, 0], curve[:, 1], right=np.nan)
-        for name, curve in curves.items()
-    }
-    chosen = np.unique(np.linspace(0, len(tokens) - 1, ROWS).astype(int))
-    rows = [("tokens", "this run", *known)]
-    for i in chosen:
-        cells = (losses[i], *(theirs[i] for theirs in known.values()))
-        rows.append((short(tokens[i]), *(f"{c:.3f}" if c == c else "-" for c in cells)))
-    (same,) = (one for one in content["curves"] if one["is_gpt2"])
-    offsets = (losses - known[same["name"]])[~np.isnan(known[same["name"]])]
-    lines = [verdict(offsets, same["name"]), "", *formatting.table(rows), ""]
-    lines += [f"{one['name']}: {one['recipe']}, {one['source']}" for one in content["curves"]]
-    return [*lines, f"Their text is {content['text']}. On another text all losses shift."]
-
-
-def verdict(offsets: np.ndarray, name: str) -> str:
-    """Judge by how far a run lies above a curve, and whether it falls behind."""
-    if not len(offsets):
-        return f"no reference: {name} ended before this run's first validation"
+    offsets = losses - np.interp(tokens, known[:, 0], known[:, 1])
     above, growth = offsets[-1], offsets[-1] - offsets[0]
     if abs(above) > OTHER_TEXT:
         return f"off: {above:+.2f} nats beside {name}, more than another text of the web explains"

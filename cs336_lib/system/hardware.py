@@ -345,15 +345,6 @@ def best_seconds(work: Callable[[], object], device: torch.device) -> float:
     return min(times)
 
 
-def read_bandwidth(device: torch.device) -> float:
-    """Measure the memory bandwidth in B/s of a sum over a tensor that exceeds the caches.
-
-    A program that reads its weights once for each token can't be faster than this.
-    """
-    tensor = torch.ones(2**26, device=device)  # 268 MB
-    return tensor.nbytes / best_seconds(tensor.sum, device)
-
-
 def peak_flops(device: torch.device, dtype: torch.dtype | None) -> tuple[float | None, str]:
     """Return the peak FLOP/s of matmuls on a device, and the source of this value.
 

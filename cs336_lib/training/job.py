@@ -22,7 +22,7 @@ from cs336_lib.data.tokenizer import (
     tokenizer_of,
 )
 from cs336_lib.evals.hellaswag import Example, load_examples
-from cs336_lib.formatting import duration, human
+from cs336_lib.formatting import duration
 from cs336_lib.io import inside, read_json, write_atomic
 from cs336_lib.model import GPT
 from cs336_lib.optim import make_optimizer
@@ -316,7 +316,7 @@ def banner(run: OpenRun) -> str:
         shortest = shortest.removesuffix(f" {longest.split()[1]}")  # "3 to 8 minutes"
         shares = f"at {fast:.0%} to {slow:.0%} MFU as in PaLM; small models take longer"
         expected = f"{shortest} to {longest} without validation ({shares})"
-        source = f"peak {human(speed)}FLOP/s, {source}"
+        source = f"peak {speed / 1e9:,.0f} GFLOP/s, {source}"
     resumed = f", from step {first_step}" if first_step else ""
     return f"""\
 model      {model.num_parameters():,} parameters: {config.n_layer} layers, {config.n_head} heads, \

@@ -5,9 +5,6 @@ result is in bits per byte, which doesn't depend on the tokenizer.
 """
 
 import dataclasses
-import json
-import math
-import os
 import signal
 import statistics
 import tempfile
@@ -21,13 +18,10 @@ from cs336_lib import accounting
 from cs336_lib.config import PRESETS, TrainConfig, UserError
 from cs336_lib.data.loader import Loader, open_data
 from cs336_lib.evals.loss import Score, score, scored
-from cs336_lib.io import write_atomic
 from cs336_lib.system import hardware
 from cs336_lib.training import run_folder
 from cs336_lib.training.job import open_run
-from cs336_lib.training.loop import TrainResult, train, train_step
-
-RESULT = "race.json"
+from cs336_lib.training.loop import train, train_step
 
 # The small preset with one more layer and more context. In small runs, a batch of 2,048 tokens
 # reached a loss with 20% fewer tokens than one of 4,096 (data/scaling_runs.json).
@@ -74,18 +68,14 @@ class Result:
     Attributes:
         score: Loss and bits per byte on the whole validation text.
         seconds: Time from the start of the race to the score.
-        run: The run that the score is of.
     """
 
     score: Score
     seconds: float
-    run: TrainResult
 
 
 def race(minutes: float, run_dir: str, device: str = "auto") -> Result:
     """Train a GPT for some minutes, everything included, and score it on the validation text.
-
-    The run folder also gets the result, in race.json.
 
     Raises:
         UserError: If the minutes aren't a number from 0.1 to 60, or if the folder holds a run.
@@ -114,9 +104,7 @@ def race(minutes: float, run_dir: str, device: str = "auto") -> Result:
         autocast = hardware.autocast(place, config.precision)
         sizes = {"tokens": config.eval_tokens, "micro_batch_size": config.micro_batch_size}
         found = score(run.model, loader, tokenizer, **sizes, device=place, autocast=autocast)
-    result = Result(found, time.perf_counter() - begun, run)
-    write_atomic(Path(run_dir) / RESULT, json.dumps(summary(result, minutes), indent=1) + "\n")
-    return result
+    return Result(found, time.perf_counter() - begun)
 
 
 class Deadline:
@@ -184,16 +172,3 @@ def trial(config: TrainConfig, least: float = 0.0) -> tuple[float, int, int]:
                     break
             parameters = accounting.count_parameters(run.job.model.config)
             return statistics.mean(times[PREPARING:]), parameters, len(run.data.train.stream)
-
-
-def summary(result: Result, minutes: float) -> dict[str, Any]:
-    """Return the content of race.json."""
-    load = os.getloadavg()[1] if hasattr(os, "getloadavg") else math.nan
-    return {
-        "minutes": minutes,
-        "seconds": round(result.seconds, 1),
-        "bits_per_byte": round(result.score.bits_per_byte, 4),
-        "bytes": result.score.bytes,
-        "cores": os.cpu_count(),
-        "load": None if math.isnan(load) else round(load, 1),
-    }

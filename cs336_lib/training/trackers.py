@@ -5,9 +5,11 @@ import json
 import secrets
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 from cs336_lib.config import TrainConfig, UserError
@@ -15,6 +17,7 @@ from cs336_lib.io import Log, inside, write_atomic
 
 Send = Callable[[dict[str, Any]], None]
 
+CODE = "    "  # TensorBoard shows text as Markdown, in which indented lines are code
 ID = "tracker_id"  # file in the run folder, with which a resumed run finds its curves
 
 
@@ -56,10 +59,8 @@ def open_tracker(config: TrainConfig, stack: ExitStack, first_step: int = 0) -> 
             Log().write(f"Warning: {config.log_to} failed ({reason:.200}); {advice}\n")
             return None
 
-    if config.log_to == "tensorboard":
-        opened = attempt(open_tensorboard, config, first_step)
-    else:
-        opened = attempt(open_client, config)
+    tensorboard = partial(open_tensorboard, first_step=first_step)
+    opened = attempt(tensorboard if config.log_to == "tensorboard" else open_client, config)
     if opened is None:
         return None
     send, close = opened
@@ -78,15 +79,14 @@ def open_tensorboard(config: TrainConfig, first_step: int) -> tuple[Send, Callab
     from torch.utils.tensorboard import SummaryWriter
 
     writer = SummaryWriter(str(Path(config.run_dir) / "tensorboard"), purge_step=first_step)
-    # TensorBoard shows text as Markdown, in which indented lines are code.
-    text = indented(json.dumps(dataclasses.asdict(config), indent=1))
-    writer.add_text("config", text, first_step)
+    text = json.dumps(dataclasses.asdict(config), indent=1)
+    writer.add_text("config", indent(text, CODE), first_step)
 
     def send(row: dict[str, Any]) -> None:
         for name, value in numbers(row).items():
             writer.add_scalar(name, value, row["step"])
         if "sample" in row:
-            writer.add_text("sample", indented(row["sample"]), row["step"])
+            writer.add_text("sample", indent(row["sample"], CODE), row["step"])
 
     return send, writer.close
 
@@ -125,8 +125,3 @@ def numbers(row: dict[str, Any]) -> dict[str, float]:
     """Return the numeric values of a row, without the step."""
     values = row.items()
     return {k: float(v) for k, v in values if k != "step" and isinstance(v, (int, float))}
-
-
-def indented(text: str) -> str:
-    """Return a text as a code block in Markdown."""
-    return "\n".join(f"    {line}" for line in text.split("\n"))

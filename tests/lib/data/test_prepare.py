@@ -80,7 +80,7 @@ def test_rows_without_a_text_are_skipped_and_counted(tmp_path, capsys):
             prepare(Corpus((tmp_path / f"{name}.jsonl",)), tmp_path / tokenizer / name, tokenizer)
         said = capsys.readouterr().err
         assert said.count("without a text") == 1
-        assert "rows: 1 row without a text was skipped (" in said
+        assert "rows: 1 rows without a text were skipped (first: " in said
         assert "rows.jsonl, line 8)" in said
         assert contents(tmp_path / tokenizer / "clean") == contents(tmp_path / tokenizer / "rows")
     (tmp_path / "nulls.jsonl").write_text('{"text": null}\n' * 3)

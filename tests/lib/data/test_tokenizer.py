@@ -109,7 +109,7 @@ def test_a_changed_alphabet_says_what_to_do(tmp_path):
     path = tmp_path / "tokenizer.json"
     save_tokenizer(CharTokenizer("abcxyz"), path)
     path.write_text(path.read_text().replace("xyz", "xy{"))
-    with pytest.raises(ValueError, match=r"damaged \(its checksum differs\); restore it"):
+    with pytest.raises(ValueError, match=r"damaged \(its checksum differs"):
         load_tokenizer(path)
 
 
@@ -121,5 +121,5 @@ def test_a_file_without_a_checksum_still_loads(tmp_path):
     assert load_tokenizer(path) == tokenizer_of(tmp_path) == GPT2Tokenizer()
     for damaged in ("acb", "abb"):  # ids are in the order of code points
         path.write_text(json.dumps({"name": "char", "alphabet": damaged}))
-        with pytest.raises(ValueError, match="isn't in the order of its code points"):
+        with pytest.raises(ValueError, match="its alphabet isn't sorted"):
             load_tokenizer(path)

@@ -101,10 +101,7 @@ def test_settings_that_differ_come_first():
     config = dataclasses.replace(RECIPE, batch_tokens=384, seed=7, log_every=10)
     verdict = runs.judge(dataclasses.replace(run, config=config))
     assert verdict.line == "off: other settings (batch_tokens)"
-    share = 384 / RECIPE.batch_tokens
-    assert verdict.reasons[0].endswith(
-        f"the reference's is {RECIPE.batch_tokens}, {share:.0%} of it"
-    )
+    assert verdict.reasons[0].endswith(f"the reference's is {RECIPE.batch_tokens}")
 
 
 def test_another_task_and_few_steps_are_not_judged():
@@ -163,20 +160,17 @@ def gpt2(losses: list[tuple[int, float]], **changes) -> Run:
 def test_gpt2_is_put_beside_published_curves():
     curves = io.read_json(runs.PUBLISHED)["curves"]
     points = curves[0]["val_loss"]
-    verdict = runs.judge(gpt2(points))
-    assert verdict.line == "normal: +0.00 nats beside llm.c, and +0.00 since the first row"
-    text = str(verdict)
-    assert "10.26B" in text
-    assert "3.272" in text
-    assert "FineWeb" in text
-    assert "https://github.com/KellerJordan/modded-nanogpt/blob/" in text
+    assert (
+        runs.judge(gpt2(points)).line
+        == "normal: +0.00 nats beside llm.c, and +0.00 since the first row"
+    )
     shifted = [(tokens, loss - 0.2) for tokens, loss in points]
     assert runs.judge(gpt2(shifted)).line.startswith("normal: -0.20")
     stuck = [(tokens, max(loss, 3.5)) for tokens, loss in points]
     assert "it falls behind llm.c by 0.23" in runs.judge(gpt2(stuck)).line
     far = [(tokens, loss + 0.5) for tokens, loss in points]
     assert "more than another text" in runs.judge(gpt2(far)).line
-    assert "no validation after 1B" in runs.judge(gpt2(points[:3])).line
+    assert "no validation between 1B" in runs.judge(gpt2(points[:3])).line
     assert runs.judge(gpt2(points, n_layer=11)).line.startswith("no reference")
 
 
@@ -196,7 +190,7 @@ def test_a_run_of_train_gpt2_is_read(one_file_run, capsys):
     assert (run.config.tokenizer, run.config.train_data) == ("gpt2", "d")
     assert (run.rows[0]["tokens"], run.rows[0]["step_ms"]) == (524288, 2000)
     cli.main(["compare", str(one_file_run), "--with", "reference"])
-    assert "no reference: no validation after 1B tokens yet" in capsys.readouterr().out
+    assert "no reference: no validation between 1B and" in capsys.readouterr().out
     for bad in ({}, {"step": 0, "loss": 1, "seconds": 0}, []):
         (one_file_run / "log.jsonl").write_text(json.dumps(bad) + "\n")
         with pytest.raises(ValueError, match="line 1 isn't a row of metrics"):
