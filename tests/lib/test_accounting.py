@@ -78,32 +78,7 @@ def test_the_124m_model_in_both_conventions():
         accounting.train_flops_per_token(config, convention="half")
 
 
-def test_napkin():
-    flops = accounting.six_n_d(70e9, 15e12)
-    assert flops == 6.3e24
-    days = accounting.training_seconds(flops, 1024, 989.5e12, 0.5) / accounting.SECONDS_PER_DAY
-    assert round(days, 2) == 143.93
-    assert f"{accounting.six_n_d(174.6e9, 300e9):.3g}" == "3.14e+23"
-    assert accounting.mfu(1e12, None) is None
-    assert accounting.mfu(1e12, 4e12) == 0.25
-
-
 # Bytes that stay
-
-
-def test_largest_models():
-    assert accounting.largest_model(8 * 80e9) == 40e9
-    assert accounting.largest_model(8 * 80e9, "adamw", "mixed") == 40e9
-    assert round(accounting.largest_model(8 * 80e9, "adamw", "bf16") / 1e9, 1) == 53.3
-    assert accounting.bytes_per_parameter("lion").total == 12
-    assert 70e9 * accounting.bytes_per_parameter().total == 1.12e12
-
-
-def test_unknown_names_are_listed():
-    with pytest.raises(ValueError, match=r"optimizer 'adamx' is unknown; one of .*adamw.* exp"):
-        accounting.bytes_per_parameter("adamx")
-    with pytest.raises(ValueError, match="attention 'fast' is unknown; one of flash, eager"):
-        accounting.peak_memory(GPTConfig(), 1, attention="fast")
 
 
 MAKERS = {

@@ -1,6 +1,5 @@
 """The commands work together, and what they propose works, too."""
 
-import dataclasses
 import os
 import shlex
 import subprocess
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 
 from cs336_lib import cli
-from cs336_lib.config import PRESETS, TrainConfig, preset_for
 
 TINY = (
     "--n-layer 1 --n-head 2 --n-embd 16 --block-size 8 --batch-tokens 64 --micro-batch-size 8 "
@@ -86,58 +84,9 @@ def test_what_is_proposed_works(capsys, tmp_path, monkeypatch):
         assert len(out.splitlines()[0]) == 6
 
 
-def test_the_proposed_preset_fits_the_data(capsys, tmp_path, monkeypatch):
-    counts = {"train": 2_500_000_000, "val": 10**7}
-    monkeypatch.setattr("cs336_lib.data.prepare.prepare", lambda *_, **__: counts)
-    out, _ = run(capsys, "prepare", "--hub", "some/data", "--out", tmp_path / "web")
-    assert hint(out)[:2] == ["train", "gpt2-124m"]
-    assert cli.parse(hint(out)).config.train_data == str(tmp_path / "web")
-    assert preset_for("gpt2", 300_000) == "shakespeare"
-    assert preset_for("char", 10**10) == "shakespeare-char"
-
-
 def test_a_prompt_may_be_any_word():
     command = ["sample", "--run-dir", "x", "--prompt"]
     assert cli.parse([*command, "None"]).prompt == "None"
-
-
-# tyro explains what it can't read, and shows the help of the flag or the commands that exist.
-UNREADABLE = [
-    ([], "Expected one of {train, sample, eval, prepare, estimate"),
-    (["tarin"], "Available subcommands: train, sample, eval, prepare, estimate"),
-    (["train", "shakspeare-char"], "Available subcommands: shakespeare-char, shakespeare,"),
-    (["train", "shakespeare-char", "--n-haed", "4"], "Perhaps you meant: --n-head INT"),
-    (["train", "shakespeare-char", "--n-head", "four"], "--n-head: invalid literal for int()"),
-    (["estimate", "--params", "7b"], "--params: no type matching"),
-    (["estimate", "--mfu", "half"], "--mfu: could not convert string to float: 'half'"),
-    (["sample"], "Missing from cs336 sample: --run-dir PATH"),
-    (["sample", "--weights", "x"], "'x' for argument '--weights'. Expected one of ('fp32', 'fp16'"),
-]
-
-
-def test_what_cannot_be_read_is_explained(capsys):
-    for arguments, message in UNREADABLE:
-        with pytest.raises(SystemExit) as ended:
-            cli.main(arguments)
-        out, err = capsys.readouterr()
-        assert (ended.value.code, out) == (2, "")
-        words = (word for word in err.split() if word.strip("│─-"))
-        assert message in " ".join(words)
-
-
-def test_every_field_is_a_flag_with_help(capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["train", "shakespeare-char", "--help"])
-    assert ended.value.code == 0
-    text = capsys.readouterr().out
-    for field in dataclasses.fields(TrainConfig):
-        assert f"--{field.name.replace('_', '-')}" in text
-
-
-def test_presets_get_their_own_run_folder():
-    for name in PRESETS:
-        command = cli.parse(["train", name])
-        assert Path(command.config.run_dir) == Path("runs") / name
 
 
 # Real command lines, without the course

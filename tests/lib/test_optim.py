@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from cs336_lib import schedule
 from cs336_lib.config import TrainConfig
 from cs336_lib.model import GPT
 from cs336_lib.muon import orthogonalized
@@ -138,11 +137,3 @@ def test_windows_of_a_growing_batch_are_summed(first, more, growth, step):
         max_steps=1000,
     )
     assert windows_before(step, config) == sum(batch_windows(n, config) for n in range(step))
-
-
-def test_windows_are_not_counted_step_by_step(monkeypatch):
-    growth = {"initial_batch_tokens": 2**10, "batch_growth_steps": 20_000}
-    config = TrainConfig(block_size=2**10, batch_tokens=2**19, max_steps=40_000, **growth)
-    expected = sum(batch_windows(step, config) for step in range(30_000))
-    monkeypatch.setattr(schedule, "batch_windows", None)
-    assert windows_before(30_000, config) == expected

@@ -1,6 +1,5 @@
 import json
 import math
-import sys
 from contextlib import nullcontext
 
 import pytest
@@ -8,9 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from cs336_lib import cli
 from cs336_lib.config import GPTConfig
-from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer
+from cs336_lib.data.tokenizer import GPT2Tokenizer
 from cs336_lib.evals.hellaswag import Example, ending_losses, load_examples, score
 from cs336_lib.model import GPT
 from cs336_lib.system.processes import World
@@ -122,39 +120,3 @@ def test_a_broken_example_is_named(tmp_path):
             load_examples(str(path), GPT2Tokenizer())
         assert str(error.value).startswith(f"{path}, line 2: ")
         assert "\n" not in str(error.value)
-
-
-def test_other_sources_and_mistakes(tmp_path, monkeypatch):
-    path = tmp_path / "val.jsonl"
-    with pytest.raises(FileNotFoundError):
-        load_examples(str(path), GPT2Tokenizer())
-    path.write_text("")
-    with pytest.raises(ValueError, match="holds no examples"):
-        load_examples(str(path), GPT2Tokenizer())
-    with pytest.raises(ValueError, match="needs a model of GPT-2's tokens"):
-        load_examples(str(path), CharTokenizer("abc"))
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ValueError, match=r"Rowan/hellaswag: .* pip install datasets"):
-        load_examples("Rowan/hellaswag", GPT2Tokenizer())
-
-    class Hub:
-        def load_dataset(self, name, config, *, split, streaming):
-            assert (name, config, split) == ("Rowan/hellaswag", None, "validation")
-            return iter([ROW | {"label": "2"}])  # the hub has labels as text
-
-    monkeypatch.setitem(sys.modules, "datasets", Hub())
-    (example,) = load_examples("Rowan/hellaswag", GPT2Tokenizer())
-    assert example.label == 2
-
-
-def test_the_command_line(tmp_path, capsys):
-    path, run_dir = tmp_path / "val.jsonl", str(tmp_path / "run")
-    path.write_text(json.dumps(ROW) + "\n")
-    shape = "--n-layer 1 --n-head 2 --n-embd 16 --block-size 16 --batch-tokens 64"
-    short = "--max-steps 1 --warmup-steps 0 --eval-tokens 64 --device cpu"
-    cli.main(["train", "shakespeare", "--run-dir", run_dir, *f"{shape} {short}".split()])
-    evaluate = ["eval", "--run-dir", run_dir, "--eval-tokens", "64", "--device", "cpu"]
-    cli.main([*evaluate, "--hellaswag", str(path)])
-    line = capsys.readouterr().out.splitlines()[-1]
-    assert line.startswith("HellaSwag ")
-    assert "1 examples; GPT-2 124M on 10,042: 0.2945 or 0.2955 acc_per_token" in line

@@ -98,13 +98,3 @@ def test_the_commands_on_the_page_parse(run_dir):
     assert cli.parse(words[1:]).config == wanted
     for command in others:
         cli.parse(command.split()[1:])
-
-
-def test_a_run_without_an_environment_and_a_damaged_one(run_dir):
-    (run_dir / "environment.json").write_text('{"devices": 1e9}')
-    with pytest.raises(ValueError, match="a number of devices expected"):
-        page.read(run_dir)
-    (run_dir / "environment.json").unlink()
-    run, environment = page.read(run_dir)
-    assert "device hours" in page.costs(run, environment)
-    assert "didn't record" in page.page(run, environment, [])

@@ -11,17 +11,6 @@ from cs336_lib.system import hardware
 CPU = torch.device("cpu")
 
 
-def test_unknown_and_missing_devices_are_refused():
-    for name in ("tpu", "cuda:x", "meta", "cuda:-1", "mps:7:7", ""):
-        with pytest.raises(ValueError, match="is unknown; auto, cpu"):
-            hardware.select_device(name)
-    with pytest.raises(ValueError, match=r"device cuda:99 is missing: \d GPU"):
-        hardware.select_device("cuda:99")
-    if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match=r"device cuda:3 is missing: 0 GPU"):
-            hardware.select_device("cuda", local_rank=3)
-
-
 def test_precision_follows_the_processor(monkeypatch):
     for flags, override, dtype in (
         ({"avx2"}, "", None),
@@ -52,36 +41,6 @@ def test_a_gpu_gets_its_own_figures_or_none(monkeypatch):
             assert hardware.peak_flops(torch.device("cuda"), None) == (None, "unknown peak")
 
 
-def test_a_precision_that_a_gpu_lacks_has_no_peak(monkeypatch):
-    monkeypatch.setattr(hardware, "device_name", lambda _: "AMD Instinct MI355X")
-    gpu = torch.device("cuda")
-    with hardware.tf32(False):
-        assert hardware.peak_flops(gpu, None)[0] == hardware.DATASHEET["mi355x"].peak_flops["fp32"]
-    with hardware.tf32(True):
-        assert hardware.peak_flops(gpu, None) == (None, "unknown peak in tf32")
-        assert hardware.peak_flops(gpu, torch.bfloat16)[0] > 1e15
-
-
-def test_tf32_is_set_and_restored():
-    before = torch.get_float32_matmul_precision()
-    for enabled, precision in ((True, "high"), (False, "highest")):
-        with hardware.tf32(enabled):
-            assert torch.get_float32_matmul_precision() == precision
-        assert torch.get_float32_matmul_precision() == before
-
-
-def test_cpu_peak_is_the_best_of_several_sizes(monkeypatch):
-    speeds = {n: 9e12 + n for n in hardware.PEAK_SIZES}
-    for fastest in speeds:
-        found = {**speeds, fastest: 1e13}
-        monkeypatch.setattr(hardware, "_best_matmul_flops", lambda d, t, n, _, at=found: at[n])
-        assert hardware.peak_flops(CPU, torch.bfloat16)[0] == 1e13
-    # A slow CPU doesn't multiply matrices for seconds before a run starts.
-    slow = {256: 1e9, 512: 2e9}
-    monkeypatch.setattr(hardware, "_best_matmul_flops", lambda d, t, n, _: slow[n])
-    assert hardware.peak_flops(CPU, torch.bfloat16)[0] == 1e9
-
-
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     """Call it with a text for /proc/self/cgroup and the files of /sys/fs/cgroup; 8 GB are there."""
@@ -97,27 +56,6 @@ def machine(tmp_path, monkeypatch):
         monkeypatch.setattr(hardware.os, "sysconf", pages.__getitem__)
 
     return build
-
-
-glibc_only = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is changed")
-
-
-def test_small_matmuls_are_not_shared_by_sleeping_threads(monkeypatch):
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        for sleep, flops, threads in ((True, 1e6, 1), (True, 1e9, 2), (False, 1e6, 2)):
-            monkeypatch.setattr(hardware, "THREADS_SLEEP", sleep)
-            with hardware.threads_for(flops):
-                assert torch.get_num_threads() == threads
-                assert hardware.device_name(CPU) == f"CPU, {threads} thread{'s' * (threads > 1)}"
-            assert torch.get_num_threads() == 2
-        monkeypatch.setattr(hardware, "THREADS_SLEEP", True)
-        with pytest.raises(ZeroDivisionError), hardware.threads_for(1):
-            raise ZeroDivisionError
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_compiling_that_fails_gives_its_reason(monkeypatch):

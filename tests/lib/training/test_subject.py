@@ -11,7 +11,6 @@ import torch
 from cs336_lib import GPT, GPTConfig, cli, hugging_face
 from cs336_lib.data.prepare import prepare
 from cs336_lib.data.tokenizer import make_tokenizer
-from cs336_lib.system import cpu
 from cs336_lib.training import job
 
 EXAMPLE = {"ctx": "To be, or not to", "endings": ["be", "sky", "1", "x"], "label": 0}
@@ -34,16 +33,6 @@ def arguments(folder) -> list[str]:
     options = {"model": "model", "val_data": "data", "hellaswag": "hellaswag.jsonl"}
     paths = [f"--{name.replace('_', '-')}={folder / value}" for name, value in options.items()]
     return ["eval", *paths, "--eval-tokens=128", "--device=cpu"]
-
-
-def test_data_is_the_plays_or_a_folder_or_a_pattern(folder):
-    plays = job.subject_of_hugging_face(str(folder / "model"), CPU)
-    assert len(plays.stream) > 100_000
-    for data in ("data", "data/val_*.bin"):
-        found = job.subject_of_hugging_face(str(folder / "model"), CPU, str(folder / data))
-        assert found.stream.names[0].endswith("val_000000.bin")
-        assert found.model.config.block_size == 32
-        assert isinstance(found.model, cpu.FastGPT)
 
 
 def test_a_model_or_data_of_other_tokens_is_refused(folder):

@@ -77,15 +77,6 @@ def test_a_resumed_run_continues_in_the_tracker(tiny_run, installed):
     assert tracker.settings["id"] != begun["id"]
 
 
-def test_a_tracker_that_is_not_installed_is_refused_before_anything_is_written(
-    tiny_run, monkeypatch
-):
-    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match="pip install trackio"):
-        train(dataclasses.replace(tiny_run, log_to="trackio"))
-    assert not Path(tiny_run.run_dir).exists()
-
-
 def test_a_failing_tracker_warns_once_and_the_run_continues(
     tiny_run, installed, monkeypatch, capsys
 ):
