@@ -2,14 +2,18 @@
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from cs336_lib import cli
+from cs336_lib import cli, hugging_face
+from cs336_lib.training import checkpoint
+from cs336_lib.training.metrics import read_metrics
 
 TINY = (
     "--n-layer 1 --n-head 2 --n-embd 16 --block-size 8 --batch-tokens 64 --micro-batch-size 8 "
@@ -35,32 +39,53 @@ def fails(capsys, *arguments: object) -> str:
     return err
 
 
-def test_prepare_train_eval_sample(capsys, tmp_path):
+def test_a_text_becomes_a_model_that_others_load(capsys, tmp_path):
+    """From a text to a folder on the hub, with a resume in between."""
     text = tmp_path / "own.txt"
     text.write_text("It was the best of times, it was the worst of times.\n" * 60)
-    prepared, run_dir = tmp_path / "own", tmp_path / "run"
+    prepared, run_dir, exported = tmp_path / "own", tmp_path / "run", tmp_path / "exported"
     out, _ = run(capsys, "prepare", text, "--out", prepared, "--tokenizer", "char")
     assert "tokens to train on" in out
-    data = ["--train-data", prepared, "--run-dir", run_dir]
-    out, err = run(capsys, "train", "shakespeare-char", *data, *TINY)
+    data = ["--train-data", prepared, "--run-dir", run_dir, *TINY, "--checkpoint-every", 2]
+    out, err = run(capsys, "train", "shakespeare-char", *data)
     assert "parameters" in out
     assert "validation loss" in out
     assert "tok/s" in err
-    assert (run_dir / "metrics.jsonl").read_text().count("\n") == 4
+    assert "already holds a run" in fails(capsys, "train", "shakespeare-char", *data)
+    changed = [*data, "--resume", "--n-embd", "32"]
+    assert "n_embd was 16, now 32" in fails(capsys, "train", "shakespeare-char", *changed)
+
+    newest = run_dir / "checkpoints" / "step_00000004" / "model.safetensors"
+    weights, rows = newest.read_bytes(), read_metrics(run_dir / "metrics.jsonl")
+    shutil.rmtree(newest.parent)
+    run(capsys, "train", "shakespeare-char", *data, "--resume")
+    assert newest.read_bytes() == weights
+    again = read_metrics(run_dir / "metrics.jsonl")
+    for name in ("step", "train_loss", "grad_norm", "val_loss"):
+        assert [row.get(name) for row in again] == [row.get(name) for row in rows]
+
     out, _ = run(capsys, "eval", "--run-dir", run_dir, "--device", "cpu")
     loss = float(out.split("loss")[1].split()[0])
     bits = float(out.split("bits per byte")[1].split()[0])
     assert bits == pytest.approx(loss / 0.693147, rel=1e-3)  # one byte per character here
-    sample = ["sample", "--run-dir", run_dir, "--prompt", "It was", "--seed", 7, "--device", "cpu"]
-    first, again = (run(capsys, *sample, "--max-new-tokens", 30)[0] for _ in range(2))
-    assert first == again
-    assert first.startswith("It was")
-    assert len(first) == len("It was") + 30 + 1
-    assert "already holds a run" in fails(capsys, "train", "shakespeare-char", *data, *TINY)
-    changed = [*data, *TINY, "--resume", "--n-embd", "32"]
-    assert "n_embd was 16, now 32" in fails(capsys, "train", "shakespeare-char", *changed)
-    unknown = ["sample", "--run-dir", run_dir, "--prompt", "It was 5"]
-    assert "'5' is not among" in fails(capsys, *unknown)
+    sample = ["sample", "--run-dir", run_dir, "--max-new-tokens", 30, "--device", "cpu"]
+    out, _ = run(capsys, *sample, "--prompt", "It was", "--num-samples", 2, "--seed", 7)
+    samples = [run(capsys, *sample, "--prompt", "It was", "--seed", n)[0] for n in (7, 8)]
+    assert out.split("\n---------------\n") == [samples[0].removesuffix("\n"), samples[1]]
+    assert all(text.startswith("It was") and len(text) == 6 + 30 + 1 for text in samples)
+    assert "'5' is not among" in fails(capsys, *sample, "--prompt", "It was 5")
+
+    licences = ["--license", "mit", "--data-license", "<b>own"]
+    out, _ = run(capsys, "export", "--run-dir", run_dir, "--out", exported, *licences)
+    assert "from_pretrained" in out
+    model, tokenizer = checkpoint.load_run(run_dir, torch.device("cpu"))
+    idx = torch.tensor([tokenizer.encode("It was").tolist()])
+    assert torch.equal(hugging_face.load(exported)(idx), model(idx))
+    card = (exported / "README.md").read_text()
+    assert "license: mit" in card
+    assert "steps: 4 of 4" in card
+    assert r"- Data: \<b\>own" in card
+    assert str(tmp_path) not in card
 
 
 def hint(printed: str) -> list[str]:

@@ -1,6 +1,5 @@
 """Imported and exported GPT-2 folders give the same logits, ids and texts as transformers."""
 
-import dataclasses
 import hashlib
 import json
 import shutil
@@ -11,12 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from cs336_lib import cli, hugging_face
+from cs336_lib import hugging_face
 from cs336_lib.config import GPTConfig
 from cs336_lib.data.corpus import shakespeare
-from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer, make_tokenizer
+from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer
 from cs336_lib.model import GPT
-from cs336_lib.training.loop import train
 
 TRICKY = [
     "",
@@ -227,36 +225,3 @@ def test_char_ids_equal_ours(transformers, tmp_path):
         assert theirs.decode(ids) == text
     with pytest.raises(Exception, match="UNK"):  # an error as in our tokenizer, not a wrong id
         theirs.encode("\u4e00")
-
-
-def test_what_their_tokenizer_returns_fits_their_model(transformers, tmp_path):
-    """By default transformers 4 would add token_type_ids, which its GPT-2 embeds and adds."""
-    text = "To be, or not to be"
-    for kind in ("char", "gpt2", "gpt2-1k"):
-        ours, out = make_tokenizer(kind, "To be,rnt"), tmp_path / kind
-        model = noisy(GPTConfig(64, ours.vocab_size, 2, 2, 16))
-        hugging_face.export(model, out, ours)
-        tokens = transformers.AutoTokenizer.from_pretrained(out)(text, return_tensors="pt")
-        theirs, ids = transformers.AutoModelForCausalLM.from_pretrained(out), ours.encode(text)
-        assert tokens["input_ids"][0].tolist() == ids.tolist()
-        assert set(tokens) == {"input_ids", "attention_mask"}
-        with torch.no_grad():
-            logits, wanted = theirs(**tokens).logits, model(torch.tensor([ids.tolist()]))
-        assert (logits - wanted).abs().max().item() < 1e-4
-
-
-def test_the_command_exports_a_run_with_its_card(tiny_run, tmp_path, capsys):
-    huggingface_hub = pytest.importorskip("huggingface_hub")
-    result = train(dataclasses.replace(tiny_run, max_steps=3))
-    out = tmp_path / "exported"
-    licences = ["--license", "mit", "--data-license", "<b>own"]
-    cli.main(["export", "--run-dir", tiny_run.run_dir, "--out", str(out), *licences])
-    assert "from_pretrained" in capsys.readouterr().out
-    assert same(hugging_face.load(out), result.model)
-    assert {"README.md", "model.safetensors", "tokenizer.json"} <= {p.name for p in out.iterdir()}
-    card = (out / "README.md").read_text()
-    assert huggingface_hub.ModelCard(card).data.license == "mit"
-    assert "    max_steps: 3" in card
-    assert "steps: 3 of 3" in card
-    assert r"- Data: \<b\>own" in card
-    assert str(tmp_path) not in card

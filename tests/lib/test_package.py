@@ -28,7 +28,7 @@ print(generate(model, torch.tensor([[1, 2, 3]]), 4).shape)
 # wait for PyTorch
 QUICK = """
 cs336_course.cli cs336_lib.bill.text cs336_course.learner.study
-cs336_course.learner.lab cs336_course.one_file.assemble cs336_course.fetch
+cs336_lib.data.prepare cs336_course.learner.lab cs336_course.one_file.assemble cs336_course.fetch
 """.split()
 
 

@@ -9,13 +9,7 @@ import pytest
 
 from cs336_lib.data import documents
 from cs336_lib.data.corpus import shakespeare
-from cs336_lib.data.documents import (
-    MARK_ROWS,
-    Corpus,
-    Place,
-    read,
-    text_pieces,
-)
+from cs336_lib.data.documents import MARK_ROWS, Corpus, Place, read, text_pieces
 from cs336_lib.data.tokenizer import GPT2Tokenizer
 
 ODD = "  \n\n a\tb  c\r\n\r\rd'll it's\u2028 x\x1c y\u00a0z 漢字 \U0001f600\n" + " " * 50 + "\n\n"

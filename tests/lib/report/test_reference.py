@@ -79,14 +79,6 @@ def test_a_changed_curve_gets_its_name():
         assert any(character.isdigit() for character in verdict.reasons[0])
 
 
-def test_a_wrong_rate_is_read_off_the_log():
-    for factor, steps, name in ((3, range(5), "no warm-up"), (3, range(99), "other schedule")):
-        run = as_run()
-        for step in steps:
-            run.rows[step]["lr"] *= factor
-        assert runs.judge(run).line == f"off: {name}"
-
-
 def test_settings_that_differ_come_first():
     run = as_run(train_loss=scattered)
     config = dataclasses.replace(RECIPE, batch_tokens=384, seed=7, log_every=10)

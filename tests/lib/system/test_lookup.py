@@ -25,18 +25,6 @@ def widths(monkeypatch):
     return found
 
 
-def test_guesses_copy_what_followed_the_latest_occurrence():
-    lookup = PromptLookup([1, 2, 3, 7, 1, 2, 3, 8, 9, 5, 6, 1, 2, 3])
-    assert lookup.guess(15) == [8, 9, 5]  # SHORTEST
-    assert lookup.guess(2) == [8, 9]
-    assert lookup.guess(0) == []
-    lookup.append(4)
-    assert lookup.guess(15) == []  # 2, 3, 4 is new
-    loop = PromptLookup([5, 6, 7, 5, 6, 7])
-    loop.count = 8
-    assert loop.guess(15) == [5, 6, 7, 5, 6, 7, 5, 6]
-
-
 HOW = [
     {"temperature": 0.0},
     {"seed": 5, "temperature": 0.3},

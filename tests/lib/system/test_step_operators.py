@@ -5,7 +5,7 @@ The counts are the same on a CPU without native bf16, where only the time differ
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cs336_course.shared.activation_memory import LiveBytes, SavedTensors
 from cs336_lib import accounting
@@ -64,21 +64,6 @@ def test_autograd_knows_that_the_logits_are_overwritten():
     assert expected.abs().max() > 0
     with pytest.raises(ValueError, match="the logits hold their gradient now; pass a copy"):
         (loss + z_loss).backward()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("bias", [True, False])
-def test_a_packed_layer_rounds_a_row_alone_as_among_others(dtype, bias):
-    layer, x = nn.Linear(48, 80, bias=bias), torch.randn(1, 16, 48)
-    packed = cpu.packed_linear(layer.weight.detach(), layer.bias, dtype)
-    if packed is None:
-        pytest.skip(f"this CPU has no packed layer in {dtype}")
-    several = packed(x)
-    assert several.dtype == torch.float32
-    digits = torch.finfo(dtype).eps
-    torch.testing.assert_close(several, layer(x), rtol=2 * digits, atol=2 * digits)
-    for rows in (1, 2, 4, 7):
-        assert torch.equal(packed(x[:, :rows]), several[:, :rows])
 
 
 def test_a_step_needs_less_memory_than_accounting_predicts():
