@@ -1,9 +1,7 @@
 """Imported and exported GPT-2 folders give the same logits, ids and texts as transformers."""
 
 import hashlib
-import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -138,28 +136,21 @@ def test_other_spellings_of_the_same_weights(folder):
         assert same(hugging_face.load(folder), model)
 
 
-BAD_CONFIGS = [
-    ({"model_type": "llama"}, "model_type is 'llama'; 'gpt2' expected"),
-    ({"activation_function": "relu"}, "activation_function is 'relu'; 'gelu_new' expected"),
-    ({"tie_word_embeddings": False}, "tie_word_embeddings is False"),
-    ({"n_embd": "32"}, "n_embd is '32'"),
-    ({"n_positions": None}, "block_size is None"),
-    ({"resid_pdrop": 0.1}, "embd_pdrop is 0.0; 0.1 expected"),
-    ({"n_layer": 10**12}, "n_layer is 1000000000000"),
-    ({"n_embd": 2**40}, "cannot hold"),
-    ({"n_layer": 3}, "holds no transformer.h.2.ln_1.weight"),
-    ({"n_layer": 1}, "holds 'transformer.h.1.* this model doesn't have"),
-    ({"vocab_size": 49}, r"wte.weight has shape \(50, 32\), \(49, 32\) expected"),
-]
-
-
-def test_a_config_that_does_not_fit(folder):
-    good = (folder / "config.json").read_text()
-    for values, message in BAD_CONFIGS:
-        (folder / "config.json").write_text(json.dumps(json.loads(good) | values))
-        with pytest.raises(ValueError, match=message) as caught:
+def test_what_would_give_other_logits_is_refused(folder):
+    path = folder / "config.json"
+    good = path.read_text()
+    for values, message in (
+        ({"model_type": "llama"}, "model_type is 'llama'; 'gpt2' expected"),
+        ({"activation_function": "relu"}, "activation_function is 'relu'; 'gelu_new' expected"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings is False"),
+    ):
+        path.write_text(json.dumps(json.loads(good) | values))
+        with pytest.raises(ValueError, match=message):
             hugging_face.load(folder)
-        assert "\n" not in str(caught.value)
+    path.write_text(good)
+    rewrite(folder, lambda tensors: tensors | {HEAD: tensors[WTE] + 1})
+    with pytest.raises(ValueError, match="only tied weights"):
+        hugging_face.load(folder)
 
 
 def test_the_hub_by_name(folder, tmp_path, monkeypatch):
@@ -182,9 +173,6 @@ def test_the_hub_by_name(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(hub, "hf_hub_download", offline)
     with pytest.raises(ValueError, match=r"downloaded \(LocalEntryNotFoundError\); connect"):
         hugging_face.load("gpt2")
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ValueError, match="`pip install huggingface_hub`, or give a folder with"):
-        hugging_face.load("gpt2-xl")
     shutil.copytree(folder, tmp_path / "gpt2")
     assert same(hugging_face.load("gpt2"), hugging_face.load(folder))  # a folder of that name wins
 

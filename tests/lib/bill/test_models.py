@@ -10,8 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cs336_lib import accounting
 from cs336_lib.bill import models
-from cs336_lib.bill.text import estimate
-from cs336_lib.config import EstimateConfig, GPTConfig, SimulateConfig, UserError
+from cs336_lib.config import EstimateConfig, GPTConfig, UserError
 from cs336_lib.data.corpus import DATA
 from cs336_lib.io import read_json
 
@@ -123,21 +122,12 @@ BAD_CONFIGS = [
     ([], r"\[\] is no config.json; an object expected"),
     ({"model_type": ["llama"]}, r"model_type \['llama'\] is unknown"),
     ({"model_type": "mamba"}, "model_type 'mamba' is unknown; if .*--n-layer N"),
-    ({"model_type": "gemma3"}, "text_config is missing, which model_type 'gemma3' has"),
     ({"model_type": "llama", "num_hidden_layers": 1}, "hidden_size or .* is missing; a whole"),
     (LLAMA | {"hidden_size": "wide"}, "hidden_size is 'wide'; a whole number from 1"),
-    (LLAMA | {"num_attention_heads": 9, "hidden_size": 8}, "num_attention_heads 9 .*_size 8"),
-    (LLAMA | {"num_key_value_heads": 3}, "num_key_value_heads 3 doesn't divide num_attention"),
-    (LLAMA | {"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'; true or false"),
     (LLAMA | {"layer_types": ["full_attention"]}, "layer_types has 1 entries; one for each of 6"),
     (
         LLAMA | {"layer_types": ["linear_attention"] * 6},
         "layer_types has 'linear_attention'; .* by --n-layer 6 --n-embd 64 --n-head 4",
-    ),
-    (LLAMA | {"model_type": "opt", "word_embed_proj_dim": 9}, "word_embed_proj_dim is 9; the"),
-    (
-        SMALL["qwen2_moe-0"] | {"shared_expert_intermediate_size": 41},
-        "the shared expert's width is 41; a multiple of 40 expected",
     ),
     (SMALL["deepseek_v3-0"] | {"attention_bias": True}, "attention_bias is True; false expected"),
 ]
@@ -164,24 +154,3 @@ def test_flags_describe_a_published_model():
         shape = replace(described.architecture, block_size=published.architecture.block_size)
         assert shape == published.architecture
         assert described.parameters == published.parameters
-    shape = models.chosen(SimulateConfig(n_layer=4, n_embd=5120), 30000).architecture
-    assert (shape.n_head, shape.n_kv_head, shape.head_dim) == (40, 40, 128)
-    assert (shape.mlp_width, shape.vocab_size, shape.block_size) == (13824, 128256, 30000)
-    assert models.chosen(SimulateConfig(), 0) == models.model("llama3-8b")
-    assert models.chosen(EstimateConfig(), 0) is None
-
-
-BAD_SHAPES = [
-    ({"n_layer": 32}, "n_embd is missing; this shape needs n_layer and n_embd"),
-    (SHAPE | {"n_expert": 8}, "n_active is missing; this shape needs n_expert and n_active"),
-    (SHAPE | {"n_embd": -1}, "shape: n_embd is -1; a whole number from 1"),
-    (SHAPE | {"n_embd": 1000}, "shape: n_head 7 doesn't divide n_embd 1000"),
-    (SHAPE | {"model": "gpt2"}, "model is gpt2 and n_layer is 32; give a model or its shape"),
-    (SHAPE | {"params": 1e9}, r"params is 1000000000\.0 and a shape is given; give one"),
-]
-
-
-def test_bad_shapes_are_one_line():
-    for flags, message in BAD_SHAPES:
-        with pytest.raises(UserError, match=f"^{message}"):
-            estimate(**flags)

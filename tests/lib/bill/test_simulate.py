@@ -1,7 +1,7 @@
 """Simulated steps agree with published ones, and their pipelines with the theory."""
 
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -10,7 +10,7 @@ from cs336_lib import accounting, cli
 from cs336_lib.bill import limits, models, simulate, text
 from cs336_lib.bill.simulate import Cluster, Efficiency, Workload
 from cs336_lib.bill.traffic import Layout
-from cs336_lib.config import UserError
+from cs336_lib.config import Shape, SimulateConfig, UserError
 from cs336_lib.data.corpus import DATA
 from cs336_lib.io import read_json
 from cs336_lib.system.datasheets import DATASHEET, LINKS
@@ -165,7 +165,7 @@ def test_llama_3_trained_for_nine_tenths_of_its_time():
     assert 0.90 < simulate.goodput(16384, save, 600, interval) < 0.95
 
 
-# What the command prints; test_flags.py has its flags
+# What the command prints
 
 
 def test_the_command_prints_a_step_and_a_sweep(capsys):
@@ -192,7 +192,28 @@ def test_the_command_prints_a_step_and_a_sweep(capsys):
     assert "too much; use more or larger GPUs" in text.simulation(gpus=8, tp=8, **options)
 
 
+EVERY_FLAG = {
+    **{"gpus": 32, "hardware": "a100", "inner": "pcie5", "outer": "ethernet-10g"},
+    **{"stack": "megatron-2021", "attention": "eager", "sequence": False, "overlap": False},
+    **{"async_tp": True, "batch": 64, "seq": 1024, "tp": 4, "pp": 4, "cp": 2, "ep": 2, "zero": 1},
+    **{"chunks": 2, "schedule": "gpipe", "micro_batch": 2, "recompute": "none"},
+    **{"convention": "causal", "straggler": 2.0, "save": 5.0, "restart": 86_400.0},
+}
+
+
+def test_every_flag_counts():
+    options = {"model": "qwen3-30b-a3b", "gpus": 16, "tp": 2, "pp": 2, "batch": 32}
+    shapes, flags = ({field.name for field in fields(kind)} for kind in (Shape, SimulateConfig))
+    assert EVERY_FLAG.keys() == flags - shapes - {"dp"}  # which follows from the others here
+    usual = text.simulation(**options)
+    for name, value in EVERY_FLAG.items():
+        assert text.simulation(**options | {name: value}) != usual, name
+    for row in text.simulation(**options | {"tp": 0, "dp": 4}).splitlines()[2:-3]:
+        assert row.split()[2] == "4"
+
+
 MISFITS = [
+    ({"model": "gpt2", "hardware": "mi355x"}, "no inner link of .* is known; .* --inner$"),
     ({"cp": 3}, "8 GPUs can't be divided by cp 3"),
     ({"ep": 2}, "a model without experts has ep 1"),
     ({"gpus": 1, "schedule": "dualpipe"}, "no layout .* fits on 1 x .* --schedule dualpipe"),
