@@ -1,6 +1,7 @@
 """Imported and exported GPT-2 folders give the same logits, ids and texts as transformers."""
 
 import hashlib
+import json
 import shutil
 from pathlib import Path
 

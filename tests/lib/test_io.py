@@ -1,9 +1,7 @@
-"""Atomic writes, locks, syncing to disk, and progress bars."""
+"""Locks and logs. tests/faults has what happens to files."""
 
 import dataclasses
-import io
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -12,13 +10,8 @@ from pathlib import Path
 import pytest
 
 from cs336_lib import cli
-from cs336_lib.io import Bar, locked
+from cs336_lib.io import locked
 from cs336_lib.training.loop import train
-
-# --- atomic writes
-
-
-# --- locks
 
 HOLD = """
 import sys
@@ -52,34 +45,6 @@ def test_a_lock_is_refused_in_one_line_and_released_by_a_kill(tmp_path):
     with locked(lock, timeout=60):
         assert lock.exists()
     assert not lock.exists()
-
-
-# --- files are synced before they get their names
-
-# --- progress bars and logs
-
-
-@pytest.fixture
-def clock(monkeypatch) -> list[float]:
-    """The bar's clock in seconds, which a test can change to let time pass."""
-    now = [100.0]
-    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
-    return now
-
-
-def test_a_log_gets_a_line_every_half_minute_and_a_last_one(monkeypatch, clock):
-    log = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", log)
-    bar = Bar(range(100), desc="training", unit="step", leave=True)
-    for step in bar:
-        bar.set_postfix_str(f"loss {step}", refresh=False)
-        clock[0] += 7
-    assert "\r" not in log.getvalue()
-    lines = log.getvalue().split("\n")
-    assert lines.pop() == ""
-    assert len(lines) == 1 + 100 * 7 // 35
-    assert re.fullmatch(r"training: +5% 5/100 \[\d\d:\d\d<.*step.*, loss 4\]", lines[0])
-    assert re.fullmatch(r"training: 100% 100/100 \[.*, loss 99\]", lines[-1])
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")

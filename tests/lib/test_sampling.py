@@ -23,15 +23,6 @@ HOW = [{"temperature": 0.0}, {"seed": 5}, {"seed": 5, "top_k": 3}, {"seed": 5, "
 
 
 @pytest.fixture
-def model(tiny_config):
-    model = GPT(tiny_config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)  # so that logits differ
-    return model
-
-
-@pytest.fixture
 def tokenizer():
     """A character for each of the model's 50 ids."""
     return CharTokenizer("".join(chr(ord("0") + i) for i in range(50)))

@@ -11,7 +11,6 @@ from cs336_lib.bill.here import Machine, Passes, Prediction
 from cs336_lib.config import PRESETS, TrainConfig
 
 CPU = torch.device("cpu")
-CHAR = PRESETS["shakespeare-char"][1]
 
 
 def passes_of(config: TrainConfig, blocks: int) -> Passes:
@@ -39,14 +38,6 @@ def test_a_step_is_the_sum_of_its_parts(monkeypatch):
         by_hand = (0.01 + 0.024) * pieces + 13e-5 * tokens + 0.004 * (pieces - 1) + 0.003 + 0.012
         assert here.step_seconds(config, 50257, CPU) == pytest.approx(by_hand)
         assert (measured[-1] < micro) == (micro == 16)
-
-
-def test_parts_of_a_real_step_are_measured(monkeypatch):
-    """The step of `cs336 train` runs with one full micro-batch and with three small ones."""
-    monkeypatch.setattr(here, "ROUND_SECONDS", 0.01)
-    low, high = here.measured_passes(CHAR, 65, CPU)
-    for found in (low, high):
-        assert min(found.few, found.whole, found.later) > 0
 
 
 def test_the_report_is_measured_once_a_day(tmp_path, monkeypatch, capsys):

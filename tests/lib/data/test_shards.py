@@ -11,10 +11,8 @@ from cs336_lib.data.shards import (
     HEADER_BYTES,
     MAGIC,
     TokenStream,
-    append,
     open_raw_shard,
     open_shard,
-    shorten,
     write_shard,
 )
 
@@ -55,23 +53,6 @@ def test_a_shard_is_read_as_it_is_or_refused(tmp_path, header, body, missing):
         return
     stream = TokenStream.from_pattern(str(path))
     assert stream.read(0, len(stream)).tolist() == np.frombuffer(body, dtype="<u2").tolist()
-
-
-@given(st.lists(st.integers(0, 30), max_size=6), st.integers(2, 20), st.integers(0, 200))
-def test_appended_and_shortened_shards_are_those_written_at_once(tmp_path, sizes, full, kept):
-    for path in tmp_path.glob("*.bin"):
-        path.unlink()
-    ids, length = np.arange(sum(sizes)), 0
-    for size in sizes:
-        length = append(tmp_path, "train", length, ids[length:][:size], shard_tokens=full)
-    assert length == len(ids)
-    shorten(tmp_path, "train", min(kept, length), shard_tokens=full)
-    ids = ids[:kept]
-    shards = [open_shard(path) for path in sorted(tmp_path.glob("train_*.bin"))]
-    assert [len(shard) for shard in shards] == [
-        len(ids[i : i + full]) for i in range(0, len(ids), full)
-    ]
-    assert [token for shard in shards for token in shard.tolist()] == ids.tolist()
 
 
 def test_a_shard_that_shrinks_or_goes_is_noticed(tmp_path):

@@ -7,15 +7,6 @@ from cs336_lib.system.lookup import PromptLookup
 
 
 @pytest.fixture
-def model(tiny_config):
-    model = GPT(tiny_config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)  # so that logits differ
-    return model
-
-
-@pytest.fixture
 def widths(monkeypatch):
     """How many tokens each pass of a model reads."""
     found, forward = [], GPT.forward
