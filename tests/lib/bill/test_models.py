@@ -95,7 +95,7 @@ def test_cache_and_training_flops_are_as_published():
 
 def test_the_cache_is_as_large_as_that_of_transformers():
     seq = 11
-    for name in ("gpt2-0", "llama-1", "qwen3-0", "mixtral-0", "gpt_oss-0"):
+    for name in ("gpt2-0", "llama-0", "qwen3-0", "mixtral-0", "gpt_oss-0"):
         model = built(SMALL[name], "cpu").eval()
         with torch.no_grad():
             cache = model(torch.arange(seq)[None], use_cache=True).past_key_values
