@@ -6,7 +6,6 @@ tests/faults has files of other formats, and those that are damaged.
 import contextlib
 import json
 import shutil
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,12 +80,6 @@ def test_the_links_of_the_hubs_client_are_followed(exported, tmp_path):
     (snapshot / "model.safetensors").symlink_to("../../../outside")
     with refused("leads out of"):
         hugging_face.load(snapshot)
-
-
-def safetensors(header: object, data: bytes = b"", length: int | None = None) -> bytes:
-    """A safetensors file with any header."""
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return struct.pack("<Q", len(text) if length is None else length) + text + data
 
 
 BAD_SHAPES = [
