@@ -23,6 +23,18 @@ def tiny_config() -> GPTConfig:
 
 
 @pytest.fixture
+def model(tiny_config: GPTConfig) -> torch.nn.Module:
+    """A tiny GPT whose logits differ from each other, as after training."""
+    from cs336_lib.model import GPT
+
+    model = GPT(tiny_config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model
+
+
+@pytest.fixture
 def tiny_run(tmp_path: Path) -> TrainConfig:
     """A training run of a second on a text of a few thousand characters."""
     from cs336_lib.data.prepare import prepare

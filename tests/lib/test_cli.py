@@ -1,17 +1,19 @@
 """The commands work together, and what they propose works, too."""
 
-import dataclasses
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from cs336_lib import cli
-from cs336_lib.config import PRESETS, TrainConfig, preset_for
+from cs336_lib import cli, hugging_face
+from cs336_lib.training import checkpoint
+from cs336_lib.training.metrics import read_metrics
 
 TINY = (
     "--n-layer 1 --n-head 2 --n-embd 16 --block-size 8 --batch-tokens 64 --micro-batch-size 8 "
@@ -37,32 +39,53 @@ def fails(capsys, *arguments: object) -> str:
     return err
 
 
-def test_prepare_train_eval_sample(capsys, tmp_path):
+def test_a_text_becomes_a_model_that_others_load(capsys, tmp_path):
+    """From a text to a folder on the hub, with a resume in between."""
     text = tmp_path / "own.txt"
     text.write_text("It was the best of times, it was the worst of times.\n" * 60)
-    prepared, run_dir = tmp_path / "own", tmp_path / "run"
+    prepared, run_dir, exported = tmp_path / "own", tmp_path / "run", tmp_path / "exported"
     out, _ = run(capsys, "prepare", text, "--out", prepared, "--tokenizer", "char")
     assert "tokens to train on" in out
-    data = ["--train-data", prepared, "--run-dir", run_dir]
-    out, err = run(capsys, "train", "shakespeare-char", *data, *TINY)
+    data = ["--train-data", prepared, "--run-dir", run_dir, *TINY, "--checkpoint-every", 2]
+    out, err = run(capsys, "train", "shakespeare-char", *data)
     assert "parameters" in out
     assert "validation loss" in out
     assert "tok/s" in err
-    assert (run_dir / "metrics.jsonl").read_text().count("\n") == 4
+    assert "already holds a run" in fails(capsys, "train", "shakespeare-char", *data)
+    changed = [*data, "--resume", "--n-embd", "32"]
+    assert "n_embd was 16, now 32" in fails(capsys, "train", "shakespeare-char", *changed)
+
+    newest = run_dir / "checkpoints" / "step_00000004" / "model.safetensors"
+    weights, rows = newest.read_bytes(), read_metrics(run_dir / "metrics.jsonl")
+    shutil.rmtree(newest.parent)
+    run(capsys, "train", "shakespeare-char", *data, "--resume")
+    assert newest.read_bytes() == weights
+    again = read_metrics(run_dir / "metrics.jsonl")
+    for name in ("step", "train_loss", "grad_norm", "val_loss"):
+        assert [row.get(name) for row in again] == [row.get(name) for row in rows]
+
     out, _ = run(capsys, "eval", "--run-dir", run_dir, "--device", "cpu")
     loss = float(out.split("loss")[1].split()[0])
     bits = float(out.split("bits per byte")[1].split()[0])
     assert bits == pytest.approx(loss / 0.693147, rel=1e-3)  # one byte per character here
-    sample = ["sample", "--run-dir", run_dir, "--prompt", "It was", "--seed", 7, "--device", "cpu"]
-    first, again = (run(capsys, *sample, "--max-new-tokens", 30)[0] for _ in range(2))
-    assert first == again
-    assert first.startswith("It was")
-    assert len(first) == len("It was") + 30 + 1
-    assert "already holds a run" in fails(capsys, "train", "shakespeare-char", *data, *TINY)
-    changed = [*data, *TINY, "--resume", "--n-embd", "32"]
-    assert "n_embd was 16, now 32" in fails(capsys, "train", "shakespeare-char", *changed)
-    unknown = ["sample", "--run-dir", run_dir, "--prompt", "It was 5"]
-    assert "'5' is not among" in fails(capsys, *unknown)
+    sample = ["sample", "--run-dir", run_dir, "--max-new-tokens", 30, "--device", "cpu"]
+    out, _ = run(capsys, *sample, "--prompt", "It was", "--num-samples", 2, "--seed", 7)
+    samples = [run(capsys, *sample, "--prompt", "It was", "--seed", n)[0] for n in (7, 8)]
+    assert out.split("\n---------------\n") == [samples[0].removesuffix("\n"), samples[1]]
+    assert all(text.startswith("It was") and len(text) == 6 + 30 + 1 for text in samples)
+    assert "'5' is not among" in fails(capsys, *sample, "--prompt", "It was 5")
+
+    licences = ["--license", "mit", "--data-license", "<b>own"]
+    out, _ = run(capsys, "export", "--run-dir", run_dir, "--out", exported, *licences)
+    assert "from_pretrained" in out
+    model, tokenizer = checkpoint.load_run(run_dir, torch.device("cpu"))
+    idx = torch.tensor([tokenizer.encode("It was").tolist()])
+    assert torch.equal(hugging_face.load(exported)(idx), model(idx))
+    card = (exported / "README.md").read_text()
+    assert "license: mit" in card
+    assert "steps: 4 of 4" in card
+    assert r"- Data: \<b\>own" in card
+    assert str(tmp_path) not in card
 
 
 def hint(printed: str) -> list[str]:
@@ -86,58 +109,9 @@ def test_what_is_proposed_works(capsys, tmp_path, monkeypatch):
         assert len(out.splitlines()[0]) == 6
 
 
-def test_the_proposed_preset_fits_the_data(capsys, tmp_path, monkeypatch):
-    counts = {"train": 2_500_000_000, "val": 10**7}
-    monkeypatch.setattr("cs336_lib.data.prepare.prepare", lambda *_, **__: counts)
-    out, _ = run(capsys, "prepare", "--hub", "some/data", "--out", tmp_path / "web")
-    assert hint(out)[:2] == ["train", "gpt2-124m"]
-    assert cli.parse(hint(out)).config.train_data == str(tmp_path / "web")
-    assert preset_for("gpt2", 300_000) == "shakespeare"
-    assert preset_for("char", 10**10) == "shakespeare-char"
-
-
 def test_a_prompt_may_be_any_word():
     command = ["sample", "--run-dir", "x", "--prompt"]
     assert cli.parse([*command, "None"]).prompt == "None"
-
-
-# tyro explains what it can't read, and shows the help of the flag or the commands that exist.
-UNREADABLE = [
-    ([], "Expected one of {train, sample, eval, prepare, estimate"),
-    (["tarin"], "Available subcommands: train, sample, eval, prepare, estimate"),
-    (["train", "shakspeare-char"], "Available subcommands: shakespeare-char, shakespeare,"),
-    (["train", "shakespeare-char", "--n-haed", "4"], "Perhaps you meant: --n-head INT"),
-    (["train", "shakespeare-char", "--n-head", "four"], "--n-head: invalid literal for int()"),
-    (["estimate", "--params", "7b"], "--params: no type matching"),
-    (["estimate", "--mfu", "half"], "--mfu: could not convert string to float: 'half'"),
-    (["sample"], "Missing from cs336 sample: --run-dir PATH"),
-    (["sample", "--weights", "x"], "'x' for argument '--weights'. Expected one of ('fp32', 'fp16'"),
-]
-
-
-def test_what_cannot_be_read_is_explained(capsys):
-    for arguments, message in UNREADABLE:
-        with pytest.raises(SystemExit) as ended:
-            cli.main(arguments)
-        out, err = capsys.readouterr()
-        assert (ended.value.code, out) == (2, "")
-        words = (word for word in err.split() if word.strip("│─-"))
-        assert message in " ".join(words)
-
-
-def test_every_field_is_a_flag_with_help(capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["train", "shakespeare-char", "--help"])
-    assert ended.value.code == 0
-    text = capsys.readouterr().out
-    for field in dataclasses.fields(TrainConfig):
-        assert f"--{field.name.replace('_', '-')}" in text
-
-
-def test_presets_get_their_own_run_folder():
-    for name in PRESETS:
-        command = cli.parse(["train", name])
-        assert Path(command.config.run_dir) == Path("runs") / name
 
 
 # Real command lines, without the course

@@ -6,10 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from cs336_lib import schedule
 from cs336_lib.config import TrainConfig
 from cs336_lib.model import GPT
-from cs336_lib.muon import orthogonalized
 from cs336_lib.optim import make_optimizer, parameter_groups
 from cs336_lib.schedule import batch_windows, learning_rate, windows_before
 
@@ -62,16 +60,6 @@ def test_adamw_is_fused_and_equals_torch_unfused(tiny_config):
         assert torch.allclose(a, b, atol=1e-6)
 
 
-def test_padded_rows_stay_zero(tiny_config):
-    model = GPT(tiny_config)
-    optimizer = make_optimizer(model, dataclasses.replace(TrainConfig(), weight_decay=1.0))
-    idx = torch.randint(50, (4, 16))
-    for _ in range(3):
-        model(idx, idx).backward()
-        optimizer.step()
-    assert not model.transformer.wte.weight[50:].any()
-
-
 def test_muon_takes_the_blocks_matrices_and_adamw_the_rest(tiny_config):
     model = GPT(tiny_config)
     optimizer = make_optimizer(model, dataclasses.replace(TrainConfig(), optimizer="muon"))
@@ -81,21 +69,6 @@ def test_muon_takes_the_blocks_matrices_and_adamw_the_rest(tiny_config):
     assert outside == {"transformer.wte.weight", "transformer.wpe.weight"}
     assert vectors == {n for n in names.values() if n.endswith("bias") or ".ln_" in n}
     assert [g["weight_decay"] for g in optimizer.param_groups] == [0.1, 0.1, 0.0]
-
-
-def test_orthogonalized_brings_singular_values_near_one():
-    for rows, columns in ((24, 32), (16, 48), (48, 16)):
-        made = orthogonalized(torch.randn(3, rows, columns))
-        values = torch.linalg.svdvals(made)
-        assert made.shape == (3, rows, columns)
-        assert values.min() > 0.5
-        assert values.max() < 1.3
-    # The directions stay: for U S V', the result is near U V'.
-    matrix = torch.randn(1, 12, 20)
-    u, _, v = torch.linalg.svd(matrix, full_matrices=False)
-    u_v = u @ v
-    made = orthogonalized(matrix)
-    assert (made * u_v).sum() / (made.norm() * u_v.norm()) > 0.97
 
 
 def test_muon_steps_as_torchs_does(tiny_config):
@@ -138,11 +111,3 @@ def test_windows_of_a_growing_batch_are_summed(first, more, growth, step):
         max_steps=1000,
     )
     assert windows_before(step, config) == sum(batch_windows(n, config) for n in range(step))
-
-
-def test_windows_are_not_counted_step_by_step(monkeypatch):
-    growth = {"initial_batch_tokens": 2**10, "batch_growth_steps": 20_000}
-    config = TrainConfig(block_size=2**10, batch_tokens=2**19, max_steps=40_000, **growth)
-    expected = sum(batch_windows(step, config) for step in range(30_000))
-    monkeypatch.setattr(schedule, "batch_windows", None)
-    assert windows_before(30_000, config) == expected

@@ -1,12 +1,7 @@
 """The names that the package exports."""
 
-import inspect
 import subprocess
 import sys
-
-from IPython.core.oinspect import Inspector
-
-import cs336_lib
 
 
 def test_one_line_is_enough_to_train_and_sample(tmp_path):
@@ -29,21 +24,11 @@ print(generate(model, torch.tensor([[1, 2, 3]]), 4).shape)
     assert done.stdout.splitlines()[-1:] == ["torch.Size([1, 7])"], done.stderr
 
 
-def test_help_in_a_notebook_shows_the_real_signature():
-    assert list(inspect.signature(cs336_lib.train).parameters) == ["config", "on_step"]
-    shown = Inspector(theme_name="nocolor").info(cs336_lib.train)
-    definition = " ".join(shown["definition"].split())
-    assert "( config: cs336_lib.config.TrainConfig, on_step: " in definition
-    assert definition.endswith("-> cs336_lib.training.loop.TrainResult")
-    assert shown["docstring"].startswith("Train a GPT, and write checkpoints")
-    assert shown["file"].endswith("loop.py")
-
-
 # What `cs336 --help`, estimate, simulate, check, lab, assemble and fetch import, which shouldn't
 # wait for PyTorch
 QUICK = """
 cs336_course.cli cs336_lib.bill.text cs336_course.learner.study
-cs336_course.learner.lab cs336_course.one_file.assemble cs336_course.fetch
+cs336_lib.data.prepare cs336_course.learner.lab cs336_course.one_file.assemble cs336_course.fetch
 """.split()
 
 

@@ -1,16 +1,14 @@
-import dataclasses
 import functools
 
 import pytest
 import torch
 
-from cs336_lib import cli, hugging_face
+from cs336_lib import hugging_face
 from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer
 from cs336_lib.model import GPT
 from cs336_lib.sampling import (
     HalfLinear,
     PackedLinear,
-    SamplingConfig,
     complete,
     context_start,
     filter_logits,
@@ -20,18 +18,8 @@ from cs336_lib.sampling import (
     stream_text,
 )
 from cs336_lib.system import cpu
-from cs336_lib.training.loop import train
 
 HOW = [{"temperature": 0.0}, {"seed": 5}, {"seed": 5, "top_k": 3}, {"seed": 5, "top_p": 0.6}]
-
-
-@pytest.fixture
-def model(tiny_config):
-    model = GPT(tiny_config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)  # so that logits differ
-    return model
 
 
 @pytest.fixture
@@ -94,28 +82,11 @@ def test_logits_that_are_not_finite_are_refused(model, monkeypatch):
                 next(tokens)
 
 
-def test_a_logit_of_minus_infinity_is_valid(model, monkeypatch):
-    forward = GPT.forward
-
-    def without_7(self, idx, **how):
-        return forward(self, idx, **how).index_fill(-1, torch.tensor(7), float("-inf"))
-
-    monkeypatch.setattr(GPT, "forward", without_7)
-    for sampling in ({"temperature": 0.0}, {"seed": 5, "top_k": 3, "top_p": 0.6}):
-        assert 7 not in generate(model, torch.zeros(2, 1, dtype=torch.long), 40, **sampling)
-
-
 def test_sampling_follows_the_probabilities(model):
     idx = torch.zeros(4000, 1, dtype=torch.long)
     drawn = generate(model, idx, 1, seed=0)[:, -1]
     wanted = model(idx[:1])[0, -1].softmax(-1)
     assert (torch.bincount(drawn, minlength=50) / 4000 - wanted).abs().max() < 0.04
-
-
-def test_the_context_moves_in_half_blocks():
-    assert [context_start(n, 8) for n in (1, 8, 9, 12, 13, 16, 17)] == [0, 0, 4, 4, 8, 8, 12]
-    assert all(0 < n - context_start(n, 8) <= 8 for n in range(1, 100))
-    assert all(n - context_start(n, 1) == 1 for n in range(1, 10))
 
 
 def test_greedy_is_what_the_documented_context_says(model):
@@ -133,19 +104,6 @@ def test_each_row_is_what_it_is_alone(model, length):
         for row, (prompt, made) in enumerate(zip(prompts, together, strict=True)):
             own = sampling | ({"seed": sampling["seed"] + row} if "seed" in sampling else {})
             assert torch.equal(made, generate(model, prompt[None], 40, **own)[0])
-
-
-def test_each_token_is_read_once(model, monkeypatch):
-    widths = []
-    forward = GPT.forward
-    monkeypatch.setattr(
-        GPT, "forward", lambda self, idx, **k: widths.append(idx.size(1)) or forward(self, idx, **k)
-    )
-    generate(model, torch.randint(50, (2, 6)), 20)
-    assert widths == [6] + [1] * 10 + [9] + [1] * 7 + [9]  # at 17 and at 25 tokens: the jumps
-    widths.clear()
-    generate(model, torch.randint(50, (2, 6)), 3, use_cache=False)
-    assert widths == [6, 7, 8]
 
 
 def test_a_stopped_row_leaves_the_others_alone(model):
@@ -185,56 +143,6 @@ def test_greedy_equals_transformers(model, tokenizer, tmp_path):
         assert torch.equal(ours, theirs.generate(prompts, attention_mask=seen, **greedy, **ends))
 
 
-def test_stored_by_column_the_model_is_the_same(model, tiny_config):
-    idx, before = torch.randint(50, (2, 9)), dict(model.state_dict())
-    expected = model(idx)
-    store_weights(model)
-    assert model.lm_head.weight is model.transformer.wte.weight
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert model.lm_head.weight.stride() == (1, tiny_config.padded_vocab_size)
-    assert model.transformer.h[0].mlp.c_fc.weight.stride(0) == 1
-    assert model.transformer.h[0].mlp.c_proj.weight.stride(1) == 1
-    assert torch.allclose(model(idx), expected, atol=1e-4)
-
-
-def test_command_line_samples(tiny_run, capsys):
-    train(dataclasses.replace(tiny_run, max_steps=3))
-    command = ["sample", "--run-dir", tiny_run.run_dir, "--prompt", "To", "--max-new-tokens", "20"]
-    capsys.readouterr()
-
-    def printed(*more: str) -> str:
-        cli.main([*command, *more])
-        return capsys.readouterr().out.removesuffix("\n")
-
-    three = printed("--num-samples", "3", "--seed", "4").split("\n---------------\n")
-    assert three == [printed("--seed", seed) for seed in ("4", "5", "6")]
-    assert all(len(text) == 22 and text.startswith("To") for text in three)
-    for weights in ("fp16", "bf16"):
-        assert len(printed("--weights", weights, "--seed", "4")) == 22
-    with pytest.raises(SystemExit):
-        cli.main([*command, "--num-samples", "0"])
-    assert "num_samples is 0; at least 1 expected" in capsys.readouterr().err
-
-
-def test_a_bad_setting_is_named():
-    for name, *values in (
-        ("max_new_tokens", -1, 2**21),
-        ("temperature", -1.0, 1e-9, float("nan"), float("inf")),
-        ("top_p", 0.0, 1.5, float("nan")),
-        ("top_k", 0),
-        ("seed", -1, 2**62),
-    ):
-        for value in values:
-            with pytest.raises(ValueError, match=f"^{name} is {value}; .* expected$"):
-                SamplingConfig(**{"max_new_tokens": 1} | {name: value})
-
-
-def test_bad_prompts_are_named(model):
-    for shape in ((3,), (1, 0), (0, 3)):
-        with pytest.raises(ValueError, match=r"prompts have shape \(.*\(batch, seq\) expected"):
-            generate(model, torch.zeros(shape, dtype=torch.long), 1)
-
-
 def test_characters_spread_over_tokens_come_out_whole(monkeypatch):
     from cs336_lib import sampling as module
 
@@ -247,17 +155,6 @@ def test_characters_spread_over_tokens_come_out_whole(monkeypatch):
     assert "�" not in "".join(pieces)
     monkeypatch.setattr(module, "stream", lambda *a, **k: iter(torch.tensor(ids[:-2])[:, None]))
     assert "".join(module.stream_text(None, tokenizer, "x", 99)).endswith("�")
-
-
-def test_training_mode_comes_back(model):
-    model.train()
-    generate(model, torch.zeros(1, 1, dtype=torch.long), 2, seed=0)
-    assert model.training
-    abandoned = stream(model, torch.zeros(1, 1, dtype=torch.long), 2, seed=0)
-    next(abandoned)
-    assert not model.training
-    abandoned.close()
-    assert model.training
 
 
 WEIGHTS = ((torch.float32, 1e-5), (torch.float16, 2e-3), (torch.bfloat16, 2e-2))

@@ -51,19 +51,20 @@ FALCON = {
 BIASES = {"attention_bias": True, "mlp_bias": True}
 UNTIED, TIED = {"tie_word_embeddings": False}, {"tie_word_embeddings": True}
 
+PLAIN = "apertus arcee granite llama nanochat nemotron olmo olmo2 starcoder2".split()
+OWN_HEAD = "ernie4_5 gemma hunyuan_v1_dense internlm3 iquestcoder jais2 seed_oss".split()
+OWN_HEAD_AND_WINDOW = "cwm gemma2 ministral vaultgemma".split()
+
 # By family, what its small configs add to NAMES. A config without `hidden_size` here has others.
 ADDED: dict[str, list[dict]] = {
-    "apertus": [{}, {"attention_bias": True}],
-    "arcee": [{}, BIASES | HEAD],
+    **{kind: [{}] for kind in PLAIN},
+    **{kind: [HEAD] for kind in OWN_HEAD},
+    **{kind: [HEAD | WINDOW] for kind in OWN_HEAD_AND_WINDOW},
     "cohere": [{}, {"use_qk_norm": True, "attention_bias": True} | UNTIED],
     "cohere2": [WINDOW, {"attention_bias": True, "sliding_window_pattern": 3} | WINDOW],
-    "cwm": [HEAD | WINDOW, HEAD | WINDOW | TIED],
     "deepseek_v2": [DEEPSEEK, DEEPSEEK | {"q_lora_rank": None, "first_k_dense_replace": 0}],
     "deepseek_v3": [DEEPSEEK, DEEPSEEK | {"q_lora_rank": None}],
-    "dots1": [
-        ROUTED | {"n_routed_experts": 8, "n_shared_experts": 1, "first_k_dense_replace": 2},
-    ],
-    "ernie4_5": [HEAD, {"use_bias": True} | HEAD | UNTIED],
+    "dots1": [ROUTED | {"n_routed_experts": 8, "n_shared_experts": 1, "first_k_dense_replace": 2}],
     "ernie4_5_moe": [
         {"moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 40, **more}
         for more in (
@@ -74,16 +75,14 @@ ADDED: dict[str, list[dict]] = {
     ],
     "exaone4": [WINDOW, {"sliding_window": None, "layer_types": ["full_attention"] * 6}],
     "exaone_moe": [
-        ROUTED | WINDOW | {"num_experts": 6, "num_shared_experts": 2, "first_k_dense_replace": 2},
+        ROUTED | WINDOW | {"num_experts": 6, "num_shared_experts": 2, "first_k_dense_replace": 2}
     ],
     "flex_olmo": [
         {"num_experts": 6, "num_experts_per_tok": 2, "attention_bias": True, "pad_token_id": 0}
     ],
-    "gemma": [HEAD, HEAD | {"attention_bias": True} | UNTIED],
-    "gemma2": [HEAD | WINDOW, HEAD | WINDOW | {"attention_bias": True}],
     "gemma3_text": [HEAD | WINDOW, HEAD | WINDOW | {"sliding_window_pattern": 2}],
-    "glm": [HEAD | PAD, HEAD | PAD | {"attention_bias": False} | TIED],
-    "glm4": [HEAD | PAD, HEAD | PAD | {"attention_bias": False}],
+    "glm": [HEAD | PAD],
+    "glm4": [HEAD | PAD],
     "glm4_moe": [
         ROUTED | HEAD | {"n_routed_experts": 8, "n_shared_experts": 2, "first_k_dense_replace": 2},
         ROUTED
@@ -91,26 +90,15 @@ ADDED: dict[str, list[dict]] = {
         | {"n_routed_experts": 8, "n_shared_experts": 1, "first_k_dense_replace": 0}
         | {"use_qk_norm": True, "attention_bias": True},
     ],
-    "glm4_moe_lite": [
-        DEEPSEEK | {"mlp_layer_types": ["dense", *["sparse"] * 5]},
-    ],
-    "gpt_neox": [
-        {"num_key_value_heads": 4},
-        {"num_key_value_heads": 4, "attention_bias": False} | TIED,
-    ],
+    "glm4_moe_lite": [DEEPSEEK | {"mlp_layer_types": ["dense", *["sparse"] * 5]}],
+    "gpt_neox": [{"num_key_value_heads": 4}],
     "gpt_oss": [LOCAL | HEAD | WINDOW],
-    "granite": [{}, BIASES | TIED],
-    "granitemoe": [LOCAL, LOCAL | {"attention_bias": True} | TIED],
+    "granitemoe": [LOCAL],
     "granitemoeshared": [LOCAL | {"shared_intermediate_size": n} for n in (0, 48, 96)],
-    "helium": [HEAD | {"head_dim": 16}, BIASES | {"head_dim": 16}],
-    "hunyuan_v1_dense": [HEAD, HEAD | {"attention_bias": True} | TIED],
+    "helium": [HEAD | {"head_dim": 16}],
     "hunyuan_v1_moe": [HEAD | {"num_experts": 6, "moe_topk": 2}],
     "hy_v3": [ROUTED | HEAD | {"num_experts": 6, "num_shared_experts": 1}],
     "hyperclovax": [HEAD, BIASES | {"use_post_norm": False}],
-    "internlm3": [HEAD],
-    "iquestcoder": [HEAD],
-    "jais2": [HEAD, HEAD | {"attention_bias": False, "mlp_bias": False}],
-    "llama": [{}, BIASES | HEAD | TIED],
     "llama4_text": [
         LOCAL | HEAD | {"intermediate_size_mlp": 56, "attention_chunk_size": 5},
         LOCAL
@@ -120,14 +108,9 @@ ADDED: dict[str, list[dict]] = {
     "mellum": [ROUTED | HEAD | {"num_local_experts": 6}],
     "minicpm3": [MLA],
     "minimax_m2": [LOCAL | HEAD],
-    "ministral": [HEAD | WINDOW],
     "ministral3": [HEAD, HEAD | WINDOW],
     "mistral": [{"sliding_window": None}, HEAD | WINDOW],
     "mixtral": [LOCAL, LOCAL | HEAD | WINDOW],
-    "nanochat": [{}],
-    "nemotron": [{}, BIASES | HEAD],
-    "olmo": [{}, {"attention_bias": True}],
-    "olmo2": [{}, {"attention_bias": True}],
     "olmo3": [WINDOW],
     "olmoe": [{"num_experts": 6, "num_experts_per_tok": 2}],
     "persimmon": [
@@ -150,20 +133,14 @@ ADDED: dict[str, list[dict]] = {
         ROUTED | HEAD | {"num_experts": 6},
         ROUTED | HEAD | {"num_experts": 6, "mlp_only_layers": [0, 3], "decoder_sparse_step": 2},
     ],
-    "seed_oss": [
-        HEAD,
-        HEAD | {"attention_bias": False, "attention_out_bias": True, "mlp_bias": True},
-    ],
-    "smollm3": [PAD, PAD | BIASES | SWITCHED | UNTIED],
+    "smollm3": [PAD],
     "solar_open": [ROUTED | HEAD | {"n_routed_experts": 8, "n_shared_experts": 1}],
     "stablelm": [
         {},
         {"use_qkv_bias": True, "qk_layernorm": True},
         {"use_parallel_residual": True},
     ],
-    "starcoder2": [{}, {"use_bias": False} | WINDOW | UNTIED],
-    "vaultgemma": [HEAD | WINDOW],
-    "youtu": [MLA, MLA | UNTIED],
+    "youtu": [MLA],
 }
 # By family, small configs with names of their own.
 OWN: dict[str, list[dict]] = {

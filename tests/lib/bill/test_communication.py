@@ -1,81 +1,9 @@
 """The traffic of a layout equals what PyTorch's DDP, FSDP2 and tensor parallelism send."""
 
-import re
-from contextlib import contextmanager
-
-import pytest
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-from torch.testing._internal.distributed.fake_pg import FakeStore
-
 from cs336_course.pages.thousands_of_gpus import fake_ranks
-from cs336_lib import accounting
 from cs336_lib.bill import models
 from cs336_lib.bill import traffic as comm
 from cs336_lib.bill.traffic import Layout
-from cs336_lib.config import GPTConfig, UserError
-from cs336_lib.model import GPT
-from cs336_lib.system.processes import World
-from cs336_lib.training import distributed
-
-CPU = torch.device("cpu")
-SMALL = GPTConfig(block_size=16, vocab_size=128, n_layer=2, n_head=4, n_embd=64)
-
-
-def shape_of(config: GPTConfig) -> accounting.Architecture:
-    """Return our GPT's shape. Its output matrix is tied, and its vocabulary a multiple of 64."""
-    raw = {"model_type": "gpt2", "n_positions": config.block_size}
-    names = ("n_layer", "n_head", "n_embd", "vocab_size")
-    return models.from_hugging_face(raw | {name: getattr(config, name) for name in names})
-
-
-@contextmanager
-def pretended(ranks: int):
-    """Pretend to be rank 0 of many, which need no network."""
-    dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
-
-
-def step(model: nn.Module, micro_batches: int = 1) -> None:
-    for _ in range(micro_batches):
-        idx = torch.zeros(1, SMALL.block_size, dtype=torch.long)
-        model(idx, idx).backward()
-
-
-def test_ddp_sends_each_gradient_once():
-    ranks = 1024
-    sent: list[float] = []
-
-    def count(_, bucket):
-        sent.append(comm.all_reduce_bytes(bucket.buffer().nbytes, ranks))
-        done: torch.futures.Future = torch.futures.Future()
-        done.set_result(bucket.buffer())
-        return done
-
-    with pretended(ranks):
-        model = DistributedDataParallel(GPT(SMALL))
-        model.register_comm_hook(None, count)
-        with model.no_sync():
-            step(model)
-        step(model)
-    layout = Layout(dp=ranks, micro_batches=2)
-    assert sum(sent) == comm.traffic(shape_of(SMALL), layout, 16)["data"]
-
-
-def test_fsdp_sends_weights_twice_and_gradients_once_per_micro_batch():
-    ranks, micro_batches = 16, 3
-    with pretended(ranks), fake_ranks.Sent(ranks) as sent:
-        model = GPT(SMALL)
-        distributed.shard(model, CPU, World(size=ranks), torch.bfloat16, 0)
-        step(model, micro_batches)
-    layout = Layout(dp=ranks, zero=3, micro_batches=micro_batches)
-    assert sum(sent.bytes.values()) == comm.traffic(shape_of(SMALL), layout, 16)["data"]
-    assert set(sent.calls) == {"all-gather", "reduce-scatter"}
 
 
 def test_fake_ranks_send_the_traffic():
@@ -106,31 +34,3 @@ def test_pipeline_context_and_experts():
     assert comm.traffic(shape, Layout(), 4096) == dict.fromkeys(
         ("data", "tensor", "pipeline", "context", "expert"), 0
     )
-
-
-MISFITS = [
-    (
-        Layout(dp=2, tp=15),
-        "32 query heads can't be split over tp 15; the nearest layout is 32 GPUs, batch 2, "
-        "dp 2, tp 16",
-    ),
-    (
-        Layout(pp=18, chunks=2, micro_batches=18),
-        "32 layers have at most 34 chunks; pp x chunks is 36; the nearest layout is 17 GPUs, "
-        "batch 17, dp 1, pp 17, chunks 2",
-    ),
-    (
-        Layout(dp=2, pp=5, micro_batches=9, schedule="dualpipe"),
-        "5, with 9 micro-batches; the nearest layout is 8 GPUs, batch 16, dp 2, pp 4",
-    ),
-    (Layout(zero=4), "zero is 4; 0, 1, 2 or 3 expected"),
-]
-
-
-def test_a_layout_that_does_not_fit_is_one_line():
-    shape = models.model("mixtral-8x7b").architecture
-    for layout, message in MISFITS:
-        with pytest.raises(UserError, match=re.escape(message)):
-            comm.traffic(shape, layout, 4096)
-        if layout.zero < 4:
-            comm.require_fit(shape, comm.nearest_fit(shape, layout, 4096), 4096)

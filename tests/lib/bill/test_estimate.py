@@ -1,59 +1,11 @@
 """What `cs336 estimate` prints, and what it refuses."""
 
-import itertools
 import re
 
 import pytest
 
-from cs336_lib import accounting, cli
+from cs336_lib import cli
 from cs336_lib.bill import text
-from cs336_lib.system.hardware import DATASHEET
-
-
-def test_days_with_their_arithmetic():
-    said = text.estimate(params=70e9, tokens=15e12, gpus=1024, hardware="h100", mfu=0.5)
-    for line in (
-        "Time to train 70B parameters on 15T tokens",
-        "6 x 7e10 parameters x 1.5e13 tokens = 6.3e24 FLOPs",
-        "1,024 x 9.895e14 FLOP/s (dense bf16) x MFU 0.5 = 5.066e17 FLOP/s",
-        "6.3e24 / 5.066e17 = 1.244e7 s",
-        "/ 86,400 s per day = 143.9 days",
-        "7e10 x 16 = 1,120 GB, 1.09 GB on each GPU; it fits",
-    ):
-        assert line in said
-
-
-def test_hours_and_dollars_keep_their_size():
-    small = text.estimate(params=124e6, tokens=10e9, mfu=0.4, price=2)
-    assert "/ 3,600 s per hour = 5.2 hours" in small
-    assert "5.22 GPU hours x $2 = $10.44" in small
-    assert "  rent   1 GPU x " in small
-    large = text.estimate(params=8e9, tokens=1e12, gpus=8, price=2)
-    assert "26,950 GPU hours x $2 = $53,899" in large
-
-
-def test_largest_model():
-    said = text.estimate(gpus=8, memory=80e9, optimizer="adamw")
-    assert "4 weight + 4 gradient + 0 master weight + 8 state = 16 per parameter" in said
-    assert "6.4e11 / 16 = 40B parameters" in said
-    assert "5B parameters, if every GPU holds the whole model (DDP)" in said
-    assert "days" not in said
-    assert "= 53.33B parameters" in text.estimate(gpus=8, precision="bf16")
-    said = text.estimate(params=70e9)
-    assert "7e10 x 16 = 1,120 GB; too much, at least 14 such GPUs are needed" in said
-
-
-def test_every_device_optimizer_and_precision():
-    for name, device in DATASHEET.items():
-        said = text.estimate(params=1e9, tokens=1e9, hardware=name.upper().replace(" ", "-"))
-        assert device.name in said
-        hours = 6e18 / (device.peak_flops["bf16"] * 0.5) / 3600
-        assert f"{hours:,.1f} hours" in said or f"{hours / 24:,.1f} days" in said
-    for names in itertools.product(accounting.STATE_BYTES, accounting.PRECISIONS):
-        said = text.estimate(optimizer=names[0], precision=names[1], memory=1e9)
-        printed = re.search(r"= ([\d.]+) per parameter", said)
-        total = accounting.bytes_per_parameter(*names).total
-        assert float(printed[1]) == pytest.approx(total, rel=1e-3), names
 
 
 def test_a_published_model():
@@ -86,17 +38,14 @@ BAD_OPTIONS = [
     ({"model": "gpt-9"}, "model 'gpt-9' is unknown; one of gpt2, gpt2-medium"),
     ({"model": "gpt2", "params": 1e9}, "give one of the two"),
     ({"model": "gpt2", "seq": 1025}, "seq is 1025; 1 to 1024 expected"),
-    ({"convention": "half", "model": "gpt2"}, "convention 'half' is unknown; one of palm, causal"),
     ({"convention": "causal", "params": 1e9}, "convention is causal, and it needs a model"),
-    ({"price": 0.0}, "price is 0.0; a number above 0"),
     ({"hardware": "v100"}, "hardware 'v100' is unknown; one of a100, h100"),
-    ({"gpus": 0}, "gpus is 0"),
     ({"mfu": 50}, "mfu is 50"),
-    ({"params": float("inf")}, "params is inf"),
     ({"tokens": 1e9}, "params is missing"),
     ({"dtype": "fp8", "hardware": "a100"}, "dtype 'fp8' has no peak for the NVIDIA A100"),
-    ({"optimizer": "adamx"}, "optimizer 'adamx' is unknown"),
-    ({"precision": "fp64"}, "precision 'fp64' is unknown"),
+    ({"n_layer": 32}, "n_embd is missing; this shape needs n_layer and n_embd"),
+    ({"n_layer": 32, "n_embd": 1000}, "shape: n_head 7 doesn't divide n_embd 1000"),
+    ({"n_layer": 32, "n_embd": 4096, "model": "gpt2"}, "give a model or its shape"),
 ]
 
 

@@ -17,12 +17,10 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from cs336_course.shared import published_runs
 from cs336_course.shared.activation_memory import LiveBytes
 from cs336_lib import accounting
 from cs336_lib.bill import memory, models
 from cs336_lib.bill.traffic import Layout
-from cs336_lib.config import GPTConfig
 
 
 class Kernel(torch.autograd.Function):
@@ -209,16 +207,6 @@ def test_the_peak_is_what_a_real_step_holds():
         assert sum(kinds.values()) - held == pytest.approx(got - held, rel=0.05), case
 
 
-def test_the_peak_of_gpt2_is_that_of_the_course():
-    config = GPTConfig(vocab_size=50304)
-    raw = {"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12}
-    shape = models.from_hugging_face(raw | {"vocab_size": 50304, "n_positions": 1024})
-    for precision in ("fp32", "autocast"):
-        ours = accounting.peak_memory(config, 4, autocast=precision == "autocast")
-        kinds = memory.peak(shape, Layout(micro_batch=4), precision=precision)
-        assert sum(kinds.values()) == pytest.approx(sum(ours.values()), rel=1e-3)
-
-
 LLAMA = models.model("llama3-8b").architecture
 
 
@@ -262,24 +250,3 @@ def test_the_first_stage_keeps_several_micro_batches():
     assert both["weights"] == 2 * usual["weights"]
     assert both["gradients"] == 2 * usual["gradients"]
     assert both["optimizer state"] == usual["optimizer state"]
-
-
-def test_published_steps_fit_into_their_devices():
-    """PyTorch finds 79.11 GiB on an H100 (github.com/vllm-project/vllm, issue 27508).
-
-    DeepSeek-V3 caches activations in fp8 and recomputes norms, SwiGLU and MLA's up-projections
-    (DeepSeek-AI 2024, sections 3.2.3 and 3.3.3). "selective" is the nearest of ours. Nemotron-4
-    340B on 128 GPUs takes 86.3 GB by our count, 1.6% too much.
-    """
-    for name, step in published_runs.steps().items():
-        work = step.work
-        kinds = memory.peak(
-            work.architecture,
-            work.layout,
-            work.seq,
-            recompute="selective" if name == "deepseek-v3" else work.recompute,
-            attention="flash" if work.fused_attention else "eager",
-        )
-        assert step.cluster.device.memory == 80e9
-        slack = 1.017 if name == "nemotron4-340b-128" else 1
-        assert sum(kinds.values()) <= 79.11 * 2**30 * slack, name

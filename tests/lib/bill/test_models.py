@@ -1,8 +1,5 @@
 """The counts of today's models equal published ones, transformers' models and PyTorch's counter."""
 
-import itertools
-import json
-import re
 from dataclasses import replace
 
 import pytest
@@ -10,12 +7,10 @@ import torch
 import transformers
 from families import SMALL
 from torch.utils.flop_counter import FlopCounterMode
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from cs336_lib import accounting
-from cs336_lib.bill import memory, models
-from cs336_lib.bill.text import estimate
-from cs336_lib.config import EstimateConfig, GPTConfig, SimulateConfig, UserError
+from cs336_lib.bill import models
+from cs336_lib.config import EstimateConfig, GPTConfig, UserError
 from cs336_lib.data.corpus import DATA
 from cs336_lib.io import read_json
 
@@ -89,17 +84,6 @@ def test_parameters_are_the_published_ones_and_those_of_transformers():
     assert accounting.architecture_of(GPTConfig()) == models.model("gpt2").architecture
 
 
-def test_active_parameters_are_as_stated():
-    for name in ("qwen3-30b-a3b", "mixtral-8x7b", "gpt-oss-120b", "gpt-oss-20b"):
-        published = models.model(name)
-        count = accounting.active_parameters(published.architecture)
-        if "gpt-oss" in name:  # whose model card leaves out the embedding
-            count -= accounting.parameter_counts(published.architecture)["wte"]
-        stated = published.active.rstrip("B")
-        digits = len(stated.partition(".")[2])
-        assert f"{count / 1e9:.{digits}f}" == {"3.3": "3.4"}.get(stated, stated), name
-
-
 def test_cache_and_training_flops_are_as_published():
     """DeepSeek-AI 2025, "Insights into DeepSeek-V3", tables 1 and 2 (arXiv 2505.09343)."""
     for name, kilobytes, gflops in (("deepseek-v3", 70.272, 250), ("llama3-405b", 516.096, 2448)):
@@ -111,7 +95,7 @@ def test_cache_and_training_flops_are_as_published():
 
 def test_the_cache_is_as_large_as_that_of_transformers():
     seq = 11
-    for name in ("gpt2-0", "llama-1", "qwen3-0", "mixtral-0", "gpt_oss-0"):
+    for name in ("gpt2-0", "llama-0", "qwen3-0", "mixtral-0", "gpt_oss-0"):
         model = built(SMALL[name], "cpu").eval()
         with torch.no_grad():
             cache = model(torch.arange(seq)[None], use_cache=True).past_key_values
@@ -134,98 +118,16 @@ def test_causal_flops_count_the_mask_and_decoding_adds_up_to_them():
     assert sum(tokens) == pytest.approx(whole, rel=1e-12)
 
 
-def test_null_is_what_transformers_takes_it_for():
-    for name, nulls in (
-        ("llama-0", ("num_key_value_heads", "head_dim", "attention_bias", "mlp_bias")),
-        ("olmo2-0", ("num_key_value_heads",)),
-        ("gpt2-0", ("n_inner",)),
-    ):
-        config = SMALL[name] | dict.fromkeys(nulls)
-        given = {k: v for k, v in config.items() if v is not None}
-        shape = models.from_hugging_face(config)
-        assert accounting.count_parameters(shape) == numbers(built(given)), name
-    full = models.from_hugging_face(SMALL["deepseek_v3-1"])  # its q_lora_rank is null
-    for recompute in ("none", "selective", "full"):
-        assert sum(memory.peak(full, recompute=recompute).values()) > 0
-    part = memory.attention_part(full, accounting.PRECISIONS["mixed"], "flash", 16)
-    assert part.outputs[0] > 0
-
-
-def test_a_model_of_images_and_text_has_the_shape_of_its_text():
-    inner = {"model_type": "gemma3_text", "hidden_size": 256, "intermediate_size": 512}
-    inner |= {"num_hidden_layers": 7, "sliding_window": 1024}
-    shape = models.from_hugging_face({"model_type": "gemma3", "text_config": inner})
-    assert numbers(built(inner)) == accounting.count_parameters(shape)
-    assert (shape.window, shape.n_window, shape.n_kv_head) == (1024, 6, 4)
-    kinds = ["sliding_attention", "full_attention", "full_attention", "chunked_attention"]
-    listed = inner | {"num_hidden_layers": 4, "layer_types": kinds}
-    assert models.from_hugging_face(listed).n_window == 2
-
-
-def test_another_family_is_refused_with_the_flags_of_a_shape():
-    # gpt-sw3 is a GPT-2, and transformers can't build the default config of the other.
-    unknown = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - set(models.FAMILIES)
-    for kind in sorted(unknown - {"gpt-sw3", "gemma4_assistant"}):
-        config = transformers.AutoConfig.for_model(kind).to_dict()
-        try:
-            models.from_hugging_face(config)
-        except UserError as error:
-            said = str(error)
-        else:
-            assert config["text_config"]["model_type"] in models.FAMILIES, kind
-            continue
-        shown = r"config\.json(, text_config)?: .* describe it by --n-layer .*"
-        assert re.fullmatch(shown, said), (kind, said)
-        assert len(said) < 300, (kind, said)
-    raw = {"model_type": "new", "num_hidden_layers": 3, "d_model": 64, "n_heads": 4}
-    raw |= {"num_experts": 8, "moe_intermediate_size": 40, "vocab_size": []}
-    flags = r"--n-layer 3 --n-embd 64 --n-head 4 --mlp-width 40 --n-expert 8$"
-    with pytest.raises(UserError, match=rf"'new' is .* by {flags}"):
-        models.from_hugging_face(raw)
-
-
-ODD = [0, -1, 1, 1.5, "768", None, True, [], {}, 10**30, 10**400, float("nan"), float("inf"), ""]
-
-
-def test_an_odd_value_in_a_config_is_counted_or_one_line(tmp_path):
-    path = tmp_path / "config.json"
-    for name in ("gpt2-0", "llama-0", "deepseek_v3-0", "gpt_oss-0"):
-        for key, value in itertools.product(SMALL[name], ODD):
-            config = SMALL[name] | {key: value}
-            path.write_text(json.dumps(config))
-            try:
-                shape = models.from_hugging_face(config)
-            except UserError as error:
-                said = str(error)
-                assert said.startswith("config.json: "), (name, key, value, said)
-                assert key in said, (name, key, value, said)
-                assert said.isprintable(), (name, key, value, said)
-                assert len(said) < 300, (name, key, value, said)
-            else:
-                count = accounting.count_parameters(shape)
-                assert 0 < accounting.active_parameters(shape) <= count
-                assert f"{count:,} param" in estimate(model=str(tmp_path), seq=1)
-
-
 BAD_CONFIGS = [
     ([], r"\[\] is no config.json; an object expected"),
     ({"model_type": ["llama"]}, r"model_type \['llama'\] is unknown"),
     ({"model_type": "mamba"}, "model_type 'mamba' is unknown; if .*--n-layer N"),
-    ({"model_type": "gemma3"}, "text_config is missing, which model_type 'gemma3' has"),
     ({"model_type": "llama", "num_hidden_layers": 1}, "hidden_size or .* is missing; a whole"),
     (LLAMA | {"hidden_size": "wide"}, "hidden_size is 'wide'; a whole number from 1"),
-    (LLAMA | {"num_attention_heads": 9, "hidden_size": 8}, "num_attention_heads 9 .*_size 8"),
-    (LLAMA | {"num_key_value_heads": 3}, "num_key_value_heads 3 doesn't divide num_attention"),
-    (LLAMA | {"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'; true or false"),
     (LLAMA | {"layer_types": ["full_attention"]}, "layer_types has 1 entries; one for each of 6"),
     (
         LLAMA | {"layer_types": ["linear_attention"] * 6},
         "layer_types has 'linear_attention'; .* by --n-layer 6 --n-embd 64 --n-head 4",
-    ),
-    (LLAMA | {"model_type": "opt", "word_embed_proj_dim": 9}, "word_embed_proj_dim is 9; the"),
-    (
-        SMALL["qwen2_moe-0"] | {"shared_expert_intermediate_size": 41},
-        "the shared expert's width is 41; a multiple of 40 expected",
     ),
     (SMALL["deepseek_v3-0"] | {"attention_bias": True}, "attention_bias is True; false expected"),
 ]
@@ -235,19 +137,6 @@ def test_a_config_that_no_model_has_is_one_line():
     for raw, message in BAD_CONFIGS:
         with pytest.raises(UserError, match=rf"^config\.json(, text_config)?: {message}"):
             models.from_hugging_face(raw)
-
-
-def test_a_model_is_a_name_a_folder_or_a_file(tmp_path):
-    path, other = tmp_path / "config.json", tmp_path / "mine.json"
-    for file in (path, other):
-        file.write_text(json.dumps(LLAMA))
-    expected = models.from_hugging_face(LLAMA)
-    assert {models.model(str(p)).architecture for p in (tmp_path, path, other)} == {expected}
-    path.unlink()
-    with pytest.raises(UserError, match=r"config\.json is missing; a folder with a config.json"):
-        models.model(str(tmp_path))
-    with pytest.raises(UserError, match="model 'gpt-5' is unknown; one of gpt2, gpt2-medium"):
-        models.model("gpt-5")
 
 
 SHAPE = {"n_layer": 32, "n_embd": 4096}
@@ -265,24 +154,3 @@ def test_flags_describe_a_published_model():
         shape = replace(described.architecture, block_size=published.architecture.block_size)
         assert shape == published.architecture
         assert described.parameters == published.parameters
-    shape = models.chosen(SimulateConfig(n_layer=4, n_embd=5120), 30000).architecture
-    assert (shape.n_head, shape.n_kv_head, shape.head_dim) == (40, 40, 128)
-    assert (shape.mlp_width, shape.vocab_size, shape.block_size) == (13824, 128256, 30000)
-    assert models.chosen(SimulateConfig(), 0) == models.model("llama3-8b")
-    assert models.chosen(EstimateConfig(), 0) is None
-
-
-BAD_SHAPES = [
-    ({"n_layer": 32}, "n_embd is missing; this shape needs n_layer and n_embd"),
-    (SHAPE | {"n_expert": 8}, "n_active is missing; this shape needs n_expert and n_active"),
-    (SHAPE | {"n_embd": -1}, "shape: n_embd is -1; a whole number from 1"),
-    (SHAPE | {"n_embd": 1000}, "shape: n_head 7 doesn't divide n_embd 1000"),
-    (SHAPE | {"model": "gpt2"}, "model is gpt2 and n_layer is 32; give a model or its shape"),
-    (SHAPE | {"params": 1e9}, r"params is 1000000000\.0 and a shape is given; give one"),
-]
-
-
-def test_bad_shapes_are_one_line():
-    for flags, message in BAD_SHAPES:
-        with pytest.raises(UserError, match=f"^{message}"):
-            estimate(**flags)

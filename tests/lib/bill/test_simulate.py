@@ -1,18 +1,16 @@
 """Simulated steps agree with published ones, and their pipelines with the theory."""
 
-import math
 import re
-from dataclasses import replace
-from itertools import pairwise
+from dataclasses import fields, replace
 
 import pytest
 
 from cs336_course.shared import published_runs
 from cs336_lib import accounting, cli
-from cs336_lib.bill import limits, models, simulate, stacks, text
-from cs336_lib.bill.simulate import Cluster, Efficiency, Operation, Workload
+from cs336_lib.bill import limits, models, simulate, text
+from cs336_lib.bill.simulate import Cluster, Efficiency, Workload
 from cs336_lib.bill.traffic import Layout
-from cs336_lib.config import SimulateConfig, UserError
+from cs336_lib.config import Shape, SimulateConfig, UserError
 from cs336_lib.data.corpus import DATA
 from cs336_lib.io import read_json
 from cs336_lib.system.datasheets import DATASHEET, LINKS
@@ -102,39 +100,6 @@ def test_zb_h1_and_dualpipe_wait_as_in_their_papers(monkeypatch):
         assert idle == pytest.approx(3 * (forward + 2 * inputs - weights))
 
 
-def test_stages_run_one_pass_at_a_time_after_its_input():
-    for schedule, chunks in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)):
-        layout = Layout(pp=4, micro_batches=8, schedule=schedule, chunks=chunks)
-        work, last = work_of(layout), 4 * chunks - 1
-        events = list(simulate.pipeline_events(work, H100S))
-        lasts = simulate.pass_seconds(work, H100S)
-        ends = {(e.operation[:2], e.operation.chunk * 4 + e.stage): e.end for e in events}
-        for stage in range(4):
-            mine = sorted((e for e in events if e.stage == stage), key=lambda e: e.start)
-            assert [e.operation for e in mine] == list(simulate.order(layout, stage))
-            assert len(mine) == 2 * 8 * chunks + 8 * (schedule == "zb-h1")
-            assert all(later.start >= earlier.end for earlier, later in pairwise(mine))
-        for stage, (kind, number, chunk), start, end in events:
-            place = chunk * 4 + stage
-            assert end - start == pytest.approx(lasts[kind][place])
-            if kind == "forward" and place:
-                assert start > ends[("forward", number), place - 1]
-            if kind == "backward" and place < last:
-                assert start > ends[("backward", number), place + 1]
-            if kind != "forward":
-                before = "forward" if kind == "backward" else "backward"
-                assert start >= ends[(before, number), place]
-
-
-def test_stages_that_wait_for_each_other_are_one_line():
-    def backward_first(layout, stage):
-        return [Operation("backward", 0, 0), Operation("forward", 0, 0)] if stage else []
-
-    work = work_of(Layout(pp=4, micro_batches=8))
-    with pytest.raises(UserError, match="stage 1 waits for a pass that never runs"):
-        list(simulate.pipeline_events(work, H100S, backward_first))
-
-
 def test_a_long_step_takes_as_long_as_its_events():
     for layout in (
         Layout(pp=4, micro_batches=21),
@@ -173,23 +138,6 @@ def test_a_collective_has_the_slowest_of_its_links():
     assert pods.bandwidth(384, 8) == 50e9  # inside of a pod
 
 
-def test_data_parallelism_hides_from_its_limit_on():
-    """At the limit nothing is exposed, and with 1% less bandwidth nearly 1% of the traffic is."""
-    for zero in range(4):
-        work = Workload(DENSE, Layout(dp=64, zero=zero, micro_batches=2), 4096, recompute="full")
-        factor = limits.data_limit(work, H100S) / 4096  # of the bandwidth
-        for less, low, high in ((1, -1e-9, 1e-9), (0.99, 0.002, 0.011)):
-            inner, outer = (
-                replace(link, bandwidth=less * factor * link.bandwidth)
-                for link in (H100S.inner, H100S.outer)
-            )
-            cluster = replace(H100S, inner=inner, outer=outer)
-            sent = sum(simulate.data_seconds(work, cluster))
-            assert low < simulate.simulate(work, cluster).parts["data"] / sent < high
-    assert limits.data_limit(replace(work, overlap=False), H100S) == math.inf
-    assert limits.data_limit(replace(work, layout=Layout()), H100S) == 0
-
-
 def test_limits_are_near_their_formulas():
     """A model without attention and elementwise operators to speak of has the formulas' limits."""
     wide = replace(DENSE, n_embd=2**20, mlp_width=2**22, n_head=8, n_kv_head=8, vocab_size=1)
@@ -217,25 +165,7 @@ def test_llama_3_trained_for_nine_tenths_of_its_time():
     assert 0.90 < simulate.goodput(16384, save, 600, interval) < 0.95
 
 
-# What the command prints; test_flags.py has its flags
-
-
-def test_a_stack_sets_what_no_flag_says(capsys):
-    wide = ["simulate", "--tp", "8", "--pp", "1", "--gpus", "16", "--stack", "megatron-2021"]
-    cli.main([*wide, "--sequence"])
-    said = capsys.readouterr().out
-    assert "attention that stores its scores, full recomputation, norms split by tp, no ov" in said
-    assert "ZeRO-0" in said
-    cli.main([*wide, "--overlap"])
-    assert "whole norms\n" in capsys.readouterr().out
-    cli.main(["simulate", *"--tp 1 --pp 2 --batch 32 --schedule zb-h1 --straggler 1.5".split()])
-    assert "a stage 1.5 times as slow makes the step 1.4" in capsys.readouterr().out
-    with pytest.raises(ValueError, match=r"stack 'slow' is unknown; one of megatron-2021"):
-        text.simulation(stack="slow")
-    for name, stack in stacks.STACKS.items():
-        filled = stacks.filled(SimulateConfig(stack=name))
-        assert (filled.recompute, filled.zero) == (stack.recompute, stack.zero)
-        assert stacks.settings(filled)["fused_attention"] == stack.fused_attention
+# What the command prints
 
 
 def test_the_command_prints_a_step_and_a_sweep(capsys):
@@ -262,7 +192,28 @@ def test_the_command_prints_a_step_and_a_sweep(capsys):
     assert "too much; use more or larger GPUs" in text.simulation(gpus=8, tp=8, **options)
 
 
+EVERY_FLAG = {
+    **{"gpus": 32, "hardware": "a100", "inner": "pcie5", "outer": "ethernet-10g"},
+    **{"stack": "megatron-2021", "attention": "eager", "sequence": False, "overlap": False},
+    **{"async_tp": True, "batch": 64, "seq": 1024, "tp": 4, "pp": 4, "cp": 2, "ep": 2, "zero": 1},
+    **{"chunks": 2, "schedule": "gpipe", "micro_batch": 2, "recompute": "none"},
+    **{"convention": "causal", "straggler": 2.0, "save": 5.0, "restart": 86_400.0},
+}
+
+
+def test_every_flag_counts():
+    options = {"model": "qwen3-30b-a3b", "gpus": 16, "tp": 2, "pp": 2, "batch": 32}
+    shapes, flags = ({field.name for field in fields(kind)} for kind in (Shape, SimulateConfig))
+    assert EVERY_FLAG.keys() == flags - shapes - {"dp"}  # which follows from the others here
+    usual = text.simulation(**options)
+    for name, value in EVERY_FLAG.items():
+        assert text.simulation(**options | {name: value}) != usual, name
+    for row in text.simulation(**options | {"tp": 0, "dp": 4}).splitlines()[2:-3]:
+        assert row.split()[2] == "4"
+
+
 MISFITS = [
+    ({"model": "gpt2", "hardware": "mi355x"}, "no inner link of .* is known; .* --inner$"),
     ({"cp": 3}, "8 GPUs can't be divided by cp 3"),
     ({"ep": 2}, "a model without experts has ep 1"),
     ({"gpus": 1, "schedule": "dualpipe"}, "no layout .* fits on 1 x .* --schedule dualpipe"),

@@ -1,4 +1,3 @@
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -7,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cs336_lib.data.loader import Loader, open_data, prefetched, shuffled, window_starts
+from cs336_lib.data.loader import Loader, open_data, prefetched
 from cs336_lib.data.prepare import prepare
-from cs336_lib.data.shards import TokenStream, write_shard
+from cs336_lib.data.shards import TokenStream
 from cs336_lib.system.processes import World
 
 MANY = settings(max_examples=200)
@@ -21,43 +20,6 @@ def stream_of(*parts: int) -> TokenStream:
     return TokenStream(
         np.split(ids, np.cumsum(parts)[:-1]), [f"part{i}" for i in range(len(parts))]
     )
-
-
-@given(st.integers(1, 300), st.integers(0, 2**62))
-def test_shuffled_is_a_bijection(n, key):
-    assert sorted(shuffled(np.arange(n), n, key)) == list(range(n))
-
-
-def unevenness(order: np.ndarray, bins: int = 16) -> float:
-    """Return the largest chi-square of the steps between positions a power of two apart.
-
-    A random order gives about 25. A Feistel network of one or two rounds gives thousands, because
-    positions that share half of their bits stay close together.
-    """
-    n, found = len(order), []
-    for distance in 2 ** np.arange(int(n - 1).bit_length()):
-        steps = (np.roll(order, -distance) - order) % n
-        counts = np.bincount(steps * bins // n, minlength=bins)
-        found.append(((counts - n / bins) ** 2).sum() / (n / bins))
-    return max(found)
-
-
-def test_steps_between_neighbours_are_as_even_as_a_random_orders():
-    random = np.random.default_rng(0)
-    for n in (1000, 4096):
-        measured = [unevenness(random.permutation(n)) for _ in range(15)]
-        assert max(measured) < 100, "the measure itself"
-        keys = random.integers(2**62, size=15)
-        measured = [unevenness(shuffled(np.arange(n), n, int(key))) for key in keys]
-        assert np.median(measured) < 100
-        assert max(measured) < 1000  # four rounds on 4096 reach 580 once in a thousand keys
-
-
-@given(st.integers(1, 12), st.integers(1, 60), st.integers(0, 2**62), st.integers(0, 3))
-def test_every_window_once_in_a_cycle(block_size, extra, seed, cycle):
-    tokens = block_size + extra  # so there are `extra` different windows
-    starts = window_starts(cycle * extra, extra, tokens, block_size, seed)
-    assert sorted(starts) == list(range(extra))
 
 
 @MANY
@@ -113,52 +75,6 @@ def test_steps_are_the_same_for_any_world_size_restart_and_files(data):
     assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
 
 
-@MANY
-@given(
-    st.lists(st.lists(st.integers(0, 60), max_size=12), min_size=1, max_size=5),
-    st.integers(1, 6),
-    st.integers(1, 61),
-    st.integers(0, 100),
-)
-def test_a_batch_is_what_the_files_hold_or_names_the_first_bad_id(
-    tmp_path, parts, block_size, vocab_size, first
-):
-    folder = tmp_path / "shards"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    for number, ids in enumerate(parts):
-        write_shard(folder / f"{number}.bin", np.array(ids, dtype=np.uint16))
-    everything = [token for ids in parts for token in ids]
-    stream = TokenStream.from_pattern(str(folder / "*.bin"))
-    if len(everything) <= block_size:
-        with pytest.raises(ValueError, match="tokens, but one sequence takes") as error:
-            Loader(stream, block_size, vocab_size, seed=0)
-        assert str(folder) in str(error.value)
-        assert "\n" not in str(error.value)
-        return
-    loader = Loader(stream, block_size, vocab_size, seed=0)
-    starts = loader.starts(first, 4)
-    rows = [everything[start : start + block_size + 1] for start in starts]
-    if all(token < vocab_size for row in rows for token in row):
-        x, y = loader.batch(first, 4)
-        assert x.tolist() == [row[:-1] for row in rows]
-        assert y.tolist() == [row[1:] for row in rows]
-        return
-    with pytest.raises(ValueError, match="the vocabulary has") as error:
-        loader.batch(first, 4)
-    assert str(folder) in str(error.value)
-    place = str(error.value).removeprefix(f"{folder}/")
-    part, position = int(place[0]), int(place.split("token ")[1].split(":")[0])
-    assert parts[part][position] >= vocab_size
-
-
-def test_other_seed_other_order():
-    stream = stream_of(1000)
-    for block_size in (1, 9):  # with 1, all offsets are 0, so only the order can differ
-        one, two = (Loader(stream, block_size, 1000, seed).batch(0, 8)[0] for seed in (1, 2))
-        assert not torch.equal(one, two)
-
-
 def test_validation_windows_are_fixed_full_and_spread():
     loader = Loader(stream_of(1000), 10, 1000, seed=0)
     everything = loader.validation_starts(10**9)
@@ -203,12 +119,6 @@ def test_a_copy_that_nobody_waits_for_needs_pinned_memory(monkeypatch, kind, pin
     assert len(memory) == 4 * pinned
 
 
-def test_the_corpus_splits_at_nine_tenths():
-    train, val, tokenizer = open_data("", "", "char")
-    assert abs(len(val) / (len(train) + len(val)) - 0.1) < 1e-5
-    assert tokenizer.decode(train.read(0, 14).tolist()) == "First Citizen:"
-
-
 @pytest.fixture
 def prepared(tmp_path, monkeypatch):
     """Folders da and db of equally many characters, but others, and dg of GPT-2's tokens."""
@@ -233,13 +143,3 @@ def test_shards_of_another_tokenizer_are_refused(prepared):
         with pytest.raises(ValueError, match=message) as error:
             open_data(*arguments)
         assert "\n" not in str(error.value)
-
-
-def test_missing_data_is_named_with_the_folder_searched(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name, tokenizer in (("typo", "char"), ("typo/*.bin", "gpt2")):
-        with pytest.raises(FileNotFoundError, match="no file matches") as error:
-            open_data(name, "", tokenizer)
-        assert f"(looked in {tmp_path})" in str(error.value)
-    with pytest.raises(FileNotFoundError, match=r"no file matches; `cs336 prepare` makes"):
-        open_data(str(tmp_path / "typo"), "", "char")

@@ -11,10 +11,8 @@ from cs336_lib.data.shards import (
     HEADER_BYTES,
     MAGIC,
     TokenStream,
-    append,
     open_raw_shard,
     open_shard,
-    shorten,
     write_shard,
 )
 
@@ -57,41 +55,6 @@ def test_a_shard_is_read_as_it_is_or_refused(tmp_path, header, body, missing):
     assert stream.read(0, len(stream)).tolist() == np.frombuffer(body, dtype="<u2").tolist()
 
 
-@given(st.lists(st.integers(0, 30), max_size=6), st.integers(2, 20), st.integers(0, 200))
-def test_appended_and_shortened_shards_are_those_written_at_once(tmp_path, sizes, full, kept):
-    for path in tmp_path.glob("*.bin"):
-        path.unlink()
-    ids, length = np.arange(sum(sizes)), 0
-    for size in sizes:
-        length = append(tmp_path, "train", length, ids[length:][:size], shard_tokens=full)
-    assert length == len(ids)
-    shorten(tmp_path, "train", min(kept, length), shard_tokens=full)
-    ids = ids[:kept]
-    shards = [open_shard(path) for path in sorted(tmp_path.glob("train_*.bin"))]
-    assert [len(shard) for shard in shards] == [
-        len(ids[i : i + full]) for i in range(0, len(ids), full)
-    ]
-    assert [token for shard in shards for token in shard.tolist()] == ids.tolist()
-
-
-def stream_of(*parts: int) -> TokenStream:
-    """Token streams 0, 1, 2, ... cut into parts of these lengths."""
-    ids = np.arange(sum(parts), dtype=np.uint16)
-    return TokenStream(
-        np.split(ids, np.cumsum(parts)[:-1]), [f"part{i}" for i in range(len(parts))]
-    )
-
-
-def test_reading_across_parts():
-    stream = stream_of(3, 4, 1, 5)
-    assert len(stream) == 13
-    for start in range(13):
-        for length in range(1, 14 - start):
-            assert stream.read(start, length).tolist() == list(range(start, start + length))
-    assert stream.where(3) == "part1, token 0"
-    assert stream.where(12) == "part3, token 4"
-
-
 def test_a_shard_that_shrinks_or_goes_is_noticed(tmp_path):
     path = tmp_path / "train_0.bin"
     write_shard(path, np.arange(1000))
@@ -123,19 +86,6 @@ def test_files_of_other_tools_are_no_raw_shards(tmp_path):
         assert str(path) in str(error.value)
 
 
-@pytest.mark.parametrize("header", [[20240801, 7], []])
-def test_shards_of_uint32_tokens_are_named_and_not_sent_to_raw(tmp_path, header):
-    path = tmp_path / "train.bin"
-    tokens = (np.arange(3000) * 41 % 128256).astype("<u4")
-    top = np.zeros(256 if header else 0, dtype="<i4")
-    top[: len(header)] = header
-    path.write_bytes(top.tobytes() + tokens.tobytes())
-    for read in (open_shard, open_raw_shard):
-        with pytest.raises(ValueError, match=r"train\.bin: has uint32 tokens.*; GPT-2's") as error:
-            read(path)
-        assert "--raw" not in str(error.value)
-
-
 def test_a_fingerprint_sees_every_token_of_small_data_and_no_cut():
     def of(*parts):
         return TokenStream(parts, [""] * len(parts)).fingerprint()
@@ -150,19 +100,3 @@ def test_a_fingerprint_sees_every_token_of_small_data_and_no_cut():
             other[place] += 1
             assert of(other) != expected, place
         assert of(ids[:-1]) != expected
-
-
-def test_a_fingerprint_of_large_data_reads_a_bounded_part_of_it():
-    class Large:
-        read = 0
-
-        def __len__(self):
-            return 10**10
-
-        def __getitem__(self, wanted):
-            Large.read += wanted.stop - wanted.start
-            return np.arange(wanted.start, wanted.stop).astype(np.uint16)
-
-    stream = TokenStream([Large()], ["large"])
-    assert stream.fingerprint()["tokens"] == 10**10
-    assert Large.read == 256 * 4096

@@ -1,6 +1,5 @@
 import json
 import math
-import sys
 from contextlib import nullcontext
 
 import pytest
@@ -8,12 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from cs336_lib import cli
 from cs336_lib.config import GPTConfig
-from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer
+from cs336_lib.data.tokenizer import GPT2Tokenizer
 from cs336_lib.evals.hellaswag import Example, ending_losses, load_examples, score
 from cs336_lib.model import GPT
-from cs336_lib.system.processes import World
 
 CPU = {"device": torch.device("cpu"), "autocast": nullcontext()}
 ROW = {
@@ -76,23 +73,6 @@ def test_what_does_not_fit_is_cut_from_the_left():
     assert means[2].item() == pytest.approx(math.log(3))
 
 
-def test_ranks_share_the_examples():
-    examples = [Example(BY_HAND.context, BY_HAND.endings, label) for label in (1, 0, 1, 1, 2)]
-    whole = score(Bigram(TABLE), examples, 16, **CPU)
-    totals = [0.0, 0.0]
-
-    class Rank(World):
-        def sum(self, *values, device):
-            for i, value in enumerate(values):
-                totals[i] += value
-            return list(values)
-
-    for rank in range(3):
-        score(Bigram(TABLE), examples, 16, **CPU, world=Rank(rank=rank, size=3))
-    assert [total / 5 for total in totals] == [whole.acc, whole.acc_per_token]
-    assert (whole.acc, whole.acc_per_token) == (0.2, 0.6)
-
-
 def test_a_real_model(tmp_path):
     path = tmp_path / "val.jsonl"
     path.write_text(json.dumps(ROW) + "\n")
@@ -110,51 +90,3 @@ def test_a_real_model(tmp_path):
         loss = F.cross_entropy(logits, torch.tensor(ending))
         assert means[i].item() == pytest.approx(loss.item(), abs=1e-5)
         assert sums[i].item() == pytest.approx(loss.item() * len(ending), abs=1e-4)
-
-
-def test_a_broken_example_is_named(tmp_path):
-    path = tmp_path / "val.jsonl"
-    wrong = {"ctx": ["", None], "endings": [["a", "b", "c"], ["a", "b", "c", 4], "abcd"]}
-    wrong["label"] = [4, "", None]
-    for change in ({name: value} for name, values in wrong.items() for value in values):
-        path.write_text(json.dumps(ROW) + "\n" + json.dumps(ROW | change) + "\n")
-        with pytest.raises(ValueError, match="a list of four texts") as error:
-            load_examples(str(path), GPT2Tokenizer())
-        assert str(error.value).startswith(f"{path}, line 2: ")
-        assert "\n" not in str(error.value)
-
-
-def test_other_sources_and_mistakes(tmp_path, monkeypatch):
-    path = tmp_path / "val.jsonl"
-    with pytest.raises(FileNotFoundError):
-        load_examples(str(path), GPT2Tokenizer())
-    path.write_text("")
-    with pytest.raises(ValueError, match="holds no examples"):
-        load_examples(str(path), GPT2Tokenizer())
-    with pytest.raises(ValueError, match="needs a model of GPT-2's tokens"):
-        load_examples(str(path), CharTokenizer("abc"))
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ValueError, match=r"Rowan/hellaswag: .* pip install datasets"):
-        load_examples("Rowan/hellaswag", GPT2Tokenizer())
-
-    class Hub:
-        def load_dataset(self, name, config, *, split, streaming):
-            assert (name, config, split) == ("Rowan/hellaswag", None, "validation")
-            return iter([ROW | {"label": "2"}])  # the hub has labels as text
-
-    monkeypatch.setitem(sys.modules, "datasets", Hub())
-    (example,) = load_examples("Rowan/hellaswag", GPT2Tokenizer())
-    assert example.label == 2
-
-
-def test_the_command_line(tmp_path, capsys):
-    path, run_dir = tmp_path / "val.jsonl", str(tmp_path / "run")
-    path.write_text(json.dumps(ROW) + "\n")
-    shape = "--n-layer 1 --n-head 2 --n-embd 16 --block-size 16 --batch-tokens 64"
-    short = "--max-steps 1 --warmup-steps 0 --eval-tokens 64 --device cpu"
-    cli.main(["train", "shakespeare", "--run-dir", run_dir, *f"{shape} {short}".split()])
-    evaluate = ["eval", "--run-dir", run_dir, "--eval-tokens", "64", "--device", "cpu"]
-    cli.main([*evaluate, "--hellaswag", str(path)])
-    line = capsys.readouterr().out.splitlines()[-1]
-    assert line.startswith("HellaSwag ")
-    assert "1 examples; GPT-2 124M on 10,042: 0.2945 or 0.2955 acc_per_token" in line

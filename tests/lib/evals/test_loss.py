@@ -10,10 +10,9 @@ import torch
 from cs336_lib import cli
 from cs336_lib.data.loader import Loader
 from cs336_lib.data.shards import TokenStream
-from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer
+from cs336_lib.data.tokenizer import GPT2Tokenizer
 from cs336_lib.evals.loss import Score, score, validation_loss
 from cs336_lib.model import GPT
-from cs336_lib.system.processes import World
 from cs336_lib.training.loop import train
 
 CPU = torch.device("cpu")
@@ -46,37 +45,6 @@ def test_it_is_the_mean_over_the_same_windows(tiny_config, loader):
     for micro in (1, 4, 7, 100):
         assert loss(model, loader, micro=micro) == pytest.approx(expected, abs=1e-5)
     assert model.training
-
-
-def test_ranks_share_the_windows(tiny_config, loader, monkeypatch):
-    model = GPT(tiny_config)
-    whole = loss(model, loader)
-    parts = []
-
-    class Rank(World):
-        def sum(self, *values, device):
-            parts.extend(values)
-            return list(values)
-
-    for rank in range(3):
-        loss(model, loader, world=Rank(rank=rank, size=3))
-    assert sum(parts) / 30 == pytest.approx(whole, abs=1e-6)
-
-
-def test_bits_per_byte(tiny_config, loader):
-    tokenizer = CharTokenizer("".join(chr(0x100 + i) for i in range(50)))  # two bytes each
-    result = score(
-        GPT(tiny_config),
-        loader,
-        tokenizer,
-        480,
-        micro_batch_size=4,
-        device=CPU,
-        autocast=nullcontext(),
-    )
-    assert (result.tokens, result.bytes) == (480, 960)
-    assert result.bits_per_byte == pytest.approx(result.loss / math.log(2) / 2)
-    assert result.perplexity == pytest.approx(math.exp(result.loss))
 
 
 def test_the_token_between_documents_is_no_text(tiny_config):

@@ -6,8 +6,6 @@ import pytest
 
 from cs336_lib import cli
 from cs336_lib.config import TrainConfig
-from cs336_lib.report.curves import compared
-from cs336_lib.report.runs import read_run
 
 BASE = TrainConfig(max_steps=4, warmup_steps=1, batch_tokens=64, block_size=8, micro_batch_size=8)
 
@@ -82,26 +80,6 @@ def test_losses_of_different_tasks_get_a_warning_and_a_run_is_like_itself(runs, 
     assert "Losses of different tokenizer are not comparable." in run(capsys, runs[0], other)
 
 
-def test_the_figure_holds_every_run(runs, capsys):
-    other = write_run(Path("a$\\bad$"), [4.0, 3.0], {1: 2.0})  # which isn't a formula
-    run(capsys, *runs, other, "--out", "compare.png")
-    assert Path("compare.png").read_bytes().startswith(b"\x89PNG")
-    axes = compared({str(r): read_run(r).rows for r in runs}).axes[0]
-    names = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert names[:2] == ["a", "b"]
-    val = next(line for line in axes.lines if line.get_label() == "a")
-    assert val.get_xydata().tolist() == [[128, 2.9], [256, 3.1]]
-
-
-def test_a_validation_loss_of_null_is_none(runs, capsys):
-    rows = [json.loads(line) for line in (runs[0] / "metrics.jsonl").read_text().splitlines()]
-    rows[1]["val_loss"] = None
-    damage(runs[0], "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    out = run(capsys, *runs)
-    assert "3.1000 (step 4)" in out
-    assert "2.9000" not in out
-
-
 def damage(path: Path, name: str, text: str) -> None:
     (path / name).write_text(text)
 
@@ -131,11 +109,3 @@ def fails(capsys, *arguments: object) -> str:
     assert (ended.value.code, out, err.count("\n")) == (2, "", 1), err
     assert sorted(Path.cwd().iterdir()) == before
     return err
-
-
-def test_bad_arguments_are_one_line(runs, capsys):
-    assert "no run given" in fails(capsys)
-    assert "nowhere: no such run folder" in fails(capsys, runs[0], "nowhere")
-    assert "config.json: no such file" in fails(capsys, runs[0], ".")
-    assert ".png expected" in fails(capsys, *runs, "--out", "x.jpg")
-    assert "nowhere" in fails(capsys, *runs, "--out", "nowhere/x.png")

@@ -3,16 +3,7 @@ import torch
 
 from cs336_lib.model import GPT
 from cs336_lib.sampling import generate, store_weights
-from cs336_lib.system.lookup import LONGEST, SHORTEST, TOKENS_PER_LOSS, PromptLookup
-
-
-@pytest.fixture
-def model(tiny_config):
-    model = GPT(tiny_config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)  # so that logits differ
-    return model
+from cs336_lib.system.lookup import PromptLookup
 
 
 @pytest.fixture
@@ -23,53 +14,6 @@ def widths(monkeypatch):
         GPT, "forward", lambda self, idx, **k: found.append(idx.size(1)) or forward(self, idx, **k)
     )
     return found
-
-
-def test_guesses_copy_what_followed_the_latest_occurrence():
-    lookup = PromptLookup([1, 2, 3, 7, 1, 2, 3, 8, 9, 5, 6, 1, 2, 3])
-    assert lookup.guess(15) == [8, 9, 5]  # SHORTEST
-    assert lookup.guess(2) == [8, 9]
-    assert lookup.guess(0) == []
-    lookup.append(4)
-    assert lookup.guess(15) == []  # 2, 3, 4 is new
-    loop = PromptLookup([5, 6, 7, 5, 6, 7])
-    loop.count = 8
-    assert loop.guess(15) == [5, 6, 7, 5, 6, 7, 5, 6]
-
-
-def test_right_guesses_become_more_and_a_wrong_one_ends_this():
-    lookup, counts = PromptLookup([1] * 9), []
-    for right in (3, 7, 15, 15, 9, 3):
-        guesses = lookup.guess(99)
-        counts.append(len(guesses))
-        lookup.learn(len(guesses), min(right, len(guesses)))
-    assert counts == [SHORTEST, 7, LONGEST, LONGEST, LONGEST, SHORTEST]
-
-
-def time_of(right: list[int]) -> tuple[float, int]:
-    """Time and tokens of a text, if this many guesses are right whenever there are guesses.
-
-    A pass with guesses takes as long as two tokens.
-    """
-    lookup, time, tokens = PromptLookup([1] * 9), 0, 0
-    for count in right:
-        guesses = lookup.guess(99)
-        count = min(count, len(guesses))
-        lookup.learn(len(guesses), count)
-        time += 2 if guesses else 1
-        tokens += count + 1
-    return time, tokens
-
-
-def test_wrong_guesses_cost_at_most_a_fiftieth():
-    for passes in (10, 49, 200, 1000):
-        time, tokens = time_of([0] * passes)
-        assert time <= tokens * (1 + 1 / TOKENS_PER_LOSS) + 1
-    # Right guesses early on pay for few wrong ones later.
-    time, tokens = time_of([15] * 20 + [0] * 500)
-    assert time - time_of([15] * 20)[0] <= 500 * (1 + 1 / TOKENS_PER_LOSS) + LONGEST + 1
-    time, tokens = time_of([15] * 100)
-    assert tokens / time > 7
 
 
 HOW = [

@@ -1,6 +1,7 @@
+"""Checkpoints are complete, others can read them, and a corrupt one is named and left aside."""
+
 import dataclasses
 import json
-import math
 import shutil
 from pathlib import Path
 
@@ -33,43 +34,6 @@ def save(folder, trained, step, val_loss=None):
     return checkpoint.save(folder, *trained, state)
 
 
-def test_numbers_in_an_optimizers_state_come_back_as_they_were(trained, tmp_path):
-    model, optimizer = trained
-    numbers = {"a": 2**53 + 1, "b": -7, "c": True, "d": 0.1, "e": math.inf}
-    for p in model.parameters():
-        optimizer.state[p].update(numbers)
-    path = save(tmp_path, trained, 1)
-    checkpoint.restore(path, model, optimizer)
-    for p in model.parameters():
-        restored = {name: optimizer.state[p][name] for name in numbers}
-        assert restored == numbers
-        assert [type(value) for value in restored.values()] == [int, int, bool, float, float]
-        assert torch.is_tensor(optimizer.state[p]["step"])  # torch's own count is one
-
-
-def test_optimizer_state_that_is_no_number_is_refused(trained, tmp_path):
-    model, optimizer = trained
-    optimizer.state[model.transformer.wte.weight]["history"] = [1.0]
-    with pytest.raises(ValueError, match=r"wte\.weight/history is a list, not a tensor or number"):
-        save(tmp_path, trained, 1)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_optimizer_state_of_another_model_is_refused(trained, tiny_config, tmp_path):
-    tensors = checkpoint.optimizer_tensors(*trained)
-    wrong = {
-        "missing": {k: v for k, v in tensors.items() if "ln_f.bias" not in k},
-        "unknown": tensors | {"transformer.h.9.ln_1.bias/step": torch.tensor(1.0)},
-        "shape": tensors | {"transformer.ln_f.bias/exp_avg": torch.zeros(3)},
-    }
-    model = GPT(tiny_config)
-    optimizer = make_optimizer(model, TrainConfig())
-    for content in wrong.values():
-        with pytest.raises(ValueError, match=r"optimizer\.safetensors belongs to another model"):
-            checkpoint.load_optimizer_tensors(model, optimizer, content)
-    assert not optimizer.state
-
-
 def test_files_are_safetensors_and_json_that_others_may_read(trained, tmp_path):
     path = save(tmp_path, trained, 1)
     assert {file.suffix for file in path.iterdir()} == {".safetensors", ".json"}
@@ -80,21 +44,6 @@ def test_files_are_safetensors_and_json_that_others_may_read(trained, tmp_path):
     (tmp_path / "ordinary").write_text("")
     modes = {file.stat().st_mode for file in path.iterdir()}
     assert modes == {(tmp_path / "ordinary").stat().st_mode}
-
-
-def test_a_finished_run_loses_what_a_killed_prune_left(tiny_run):
-    train(tiny_run)
-    folder = Path(tiny_run.run_dir) / "checkpoints"
-    shutil.copytree(checkpoint.newest_valid(folder), folder / ".tmp-old-step_00000005")
-    train(dataclasses.replace(tiny_run, resume=True))  # there is no step left to save
-    assert sorted(path.name for path in folder.glob(".*")) == []
-
-
-def test_saving_the_same_step_again_replaces_it(trained, tmp_path):
-    save(tmp_path, trained, 1, 5.0)
-    path = save(tmp_path, trained, 1, 4.0)
-    assert checkpoint.verify(path) is None
-    assert checkpoint.read_state(path)["val_loss"] == 4.0
 
 
 def test_weights_of_another_model_are_named(trained, tiny_config, tmp_path):
@@ -117,3 +66,64 @@ def test_prune_keeps_the_newest_the_best_and_multiples(trained, tmp_path):
     checkpoint.prune(tmp_path, keep=2, keep_every=3)
     kept = [f"step_0000000{n}" for n in (2, 3, 5, 6)]
     assert sorted(p.name for p in tmp_path.iterdir()) == kept
+
+
+# --- damage
+
+FILES = (checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.STATE, checkpoint.MANIFEST)
+
+
+@pytest.fixture
+def run(tiny_run):
+    """The config, set to resume, of a finished run with checkpoints at steps 5, 10 and 12."""
+    train(dataclasses.replace(tiny_run, keep_checkpoints=3))
+    return dataclasses.replace(tiny_run, resume=True)
+
+
+def folder_of(config) -> Path:
+    return Path(config.run_dir) / "checkpoints"
+
+
+def steps_kept(config) -> list[int]:
+    return [checkpoint.step_of(path) for path in checkpoint.checkpoints(folder_of(config))]
+
+
+def test_a_foreign_checkpoint_is_noticed(run, capsys):
+    five, _, newest = checkpoint.checkpoints(folder_of(run))
+    shutil.copytree(five, folder_of(run) / "step_00000099")
+    assert checkpoint.newest_valid(folder_of(run)) == newest
+    assert "step_00000099: state.json is that of step 5" in capsys.readouterr().err
+    shutil.rmtree(folder_of(run) / "step_00000099")
+    # Other files in the folder are left alone.
+    shutil.copytree(five, folder_of(run) / "step_00000005 (copy)")
+    (folder_of(run) / "step_00000098").write_text("a file")
+    assert checkpoint.newest_valid(folder_of(run)) == newest
+    assert "step_00000098: manifest.json cannot be read" in capsys.readouterr().err
+    assert (folder_of(run) / "step_00000005 (copy)").is_dir()
+
+
+def test_a_run_continues_from_the_one_before_and_ends_the_same(run, capsys):
+    newest = checkpoint.checkpoints(folder_of(run))[-1]
+    undamaged = {file: (newest / file).read_bytes() for file in FILES}
+    for name in (checkpoint.OPTIMIZER, checkpoint.MANIFEST):
+        (newest / name).write_bytes(b"\0" * 100)
+        result = train(run)
+        assert f"{newest}: {name} " in capsys.readouterr().err
+        assert steps_kept(run)[-2:] == [10, 12]
+        assert [row["step"] for row in result.metrics] == list(range(12))
+        assert {file: (newest / file).read_bytes() for file in FILES} == undamaged
+        kept = folder_of(run) / "corrupt-step_00000012" / name
+        assert kept.read_bytes() == b"\0" * 100, "the corrupt one is kept"
+
+
+def test_where_none_is_good_nothing_is_overwritten(run, capsys):
+    rows = (Path(run.run_dir) / "metrics.jsonl").read_bytes()
+    for path in checkpoint.checkpoints(folder_of(run)):
+        (path / checkpoint.MODEL).write_bytes(b"")
+    before = sorted(path.name for path in folder_of(run).iterdir())
+    with pytest.raises(ValueError, match="all checkpoints are corrupt") as error:
+        train(run)
+    assert "\n" not in str(error.value)
+    assert capsys.readouterr().err.count("model.safetensors has another checksum") == len(before)
+    assert sorted(path.name for path in folder_of(run).iterdir()) == before
+    assert (Path(run.run_dir) / "metrics.jsonl").read_bytes() == rows

@@ -1,7 +1,3 @@
-import dataclasses
-from pathlib import Path
-
-import pytest
 import torch
 
 from cs336_lib.config import TrainConfig
@@ -9,7 +5,6 @@ from cs336_lib.model import GPT
 from cs336_lib.system import cpu, hardware
 from cs336_lib.system.processes import World
 from cs336_lib.training import distributed
-from cs336_lib.training.loop import train
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -22,22 +17,6 @@ def test_a_gpu_compiles_by_default(monkeypatch):
     ]:
         config = TrainConfig(compile=switch)
         assert distributed.compiles(config, device, World()) is expected, (switch, device)
-
-
-def test_a_gpu_that_cannot_compile_runs_eagerly_and_says_why_once(monkeypatch, capsys):
-    monkeypatch.setattr(hardware, "why_not_compiled", lambda device: "no C compiler found")
-    for rank in (0, 1):
-        assert not distributed.compiles(TrainConfig(), GPU, World(rank, rank, 2))
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 1
-    assert "no C compiler found" in lines[0]
-
-
-def test_nothing_is_written_where_demanded_compiling_fails(tiny_run, monkeypatch):
-    monkeypatch.setattr(hardware, "why_not_compiled", lambda device: "no C++ compiler found")
-    with pytest.raises(ValueError, match=r"no C\+\+ compiler found; .* pass --compile off"):
-        train(dataclasses.replace(tiny_run, compile="on"))
-    assert not Path(tiny_run.run_dir).exists()
 
 
 def test_a_model_on_a_cpu_gets_its_operators(tiny_config):

@@ -2,9 +2,6 @@
 
 import dataclasses
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -52,14 +49,6 @@ def resumed(config: TrainConfig) -> TrainConfig:
     return dataclasses.replace(config, resume=True)
 
 
-def stop_after(steps: int):
-    def stop(row: dict) -> None:
-        if row["step"] == steps - 1:
-            signal.raise_signal(signal.SIGTERM)
-
-    return stop
-
-
 # --- other data than the run was trained on
 
 
@@ -85,16 +74,6 @@ def test_other_data_or_another_tokenizer_is_refused(tiny_run):
     train(resumed(tiny_run))
 
 
-def test_the_same_folder_may_be_written_in_another_way(tiny_run, monkeypatch):
-    folder = Path(tiny_run.train_data)
-    monkeypatch.chdir(folder.parent)
-    train(dataclasses.replace(tiny_run, train_data=folder.name))
-    for name in (f"{folder.name}/", f"./{folder.name}", str(folder)):
-        train(dataclasses.replace(resumed(tiny_run), train_data=name))
-    with pytest.raises(ValueError, match=r"train_data was .*, now ''"):
-        train(dataclasses.replace(resumed(tiny_run), train_data=""))
-
-
 # --- weights to begin with
 
 
@@ -118,22 +97,6 @@ def test_weights_for_another_alphabet_of_the_same_size_are_refused(tiny_run, tmp
     refused(other, rf"{given} \(.*was trained with another tokenizer than .*other .*has; pass")
 
 
-def test_a_resumed_run_does_without_the_weights_it_began_with(tiny_run, tmp_path):
-    base = dataclasses.replace(tiny_run, run_dir=str(tmp_path / "base"))
-    train(base)
-    tuned = dataclasses.replace(tiny_run, init_from=base.run_dir, n_layer=1, n_embd=32)
-    straight = train(dataclasses.replace(tuned, run_dir=str(tmp_path / "straight")))
-    assert not train(tuned, on_step=stop_after(6)).finished
-    shutil.rmtree(base.run_dir)
-    result = train(resumed(tuned))
-    assert result.finished
-    assert [row["train_loss"] for row in result.metrics] == [
-        row["train_loss"] for row in straight.metrics
-    ]
-    assert (result.model.config.n_layer, result.model.config.n_embd) == (2, 16)
-    refused(dataclasses.replace(resumed(tuned), init_from="elsewhere"), "init_from was")
-
-
 # --- before anything is written
 
 
@@ -149,26 +112,6 @@ def test_an_id_outside_the_vocabulary_is_found_before_the_folder_is_made(tiny_ru
 
 
 # --- one run at a time
-
-HOLD = """
-import sys
-from pathlib import Path
-from cs336_lib.io import locked
-with locked(Path(sys.argv[1], ".lock")):
-    print("held", flush=True)
-    sys.stdin.read()  # until this process is killed
-"""
-
-
-def test_a_run_in_a_folder_that_another_process_writes_to_is_refused(tiny_run):
-    train(tiny_run, on_step=stop_after(6))
-    command = [sys.executable, "-c", HOLD, tiny_run.run_dir]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as other:
-        assert other.stdout.readline() == "held\n"
-        refused(resumed(tiny_run), "another process holds this lock")
-        other.kill()
-    assert train(resumed(tiny_run)).finished
 
 
 def test_a_run_holds_its_folder_from_first_to_last_and_no_longer(tiny_run):

@@ -11,11 +11,8 @@ import torch
 from cs336_lib import GPT, GPTConfig, cli, hugging_face
 from cs336_lib.data.prepare import prepare
 from cs336_lib.data.tokenizer import make_tokenizer
-from cs336_lib.system import cpu
-from cs336_lib.training import job
 
 EXAMPLE = {"ctx": "To be, or not to", "endings": ["be", "sky", "1", "x"], "label": 0}
-CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -34,28 +31,6 @@ def arguments(folder) -> list[str]:
     options = {"model": "model", "val_data": "data", "hellaswag": "hellaswag.jsonl"}
     paths = [f"--{name.replace('_', '-')}={folder / value}" for name, value in options.items()]
     return ["eval", *paths, "--eval-tokens=128", "--device=cpu"]
-
-
-def test_data_is_the_plays_or_a_folder_or_a_pattern(folder):
-    plays = job.subject_of_hugging_face(str(folder / "model"), CPU)
-    assert len(plays.stream) > 100_000
-    for data in ("data", "data/val_*.bin"):
-        found = job.subject_of_hugging_face(str(folder / "model"), CPU, str(folder / data))
-        assert found.stream.names[0].endswith("val_000000.bin")
-        assert found.model.config.block_size == 32
-        assert isinstance(found.model, cpu.FastGPT)
-
-
-def test_a_model_or_data_of_other_tokens_is_refused(folder):
-    letters = make_tokenizer("char", "abc")
-    model = GPT(GPTConfig(block_size=32, vocab_size=3, n_layer=1, n_head=1, n_embd=4))
-    hugging_face.export(model, folder / "letters", letters)
-    with pytest.raises(ValueError, match="has 3 token ids"):
-        job.subject_of_hugging_face(str(folder / "letters"), CPU)
-    (folder / "abc.txt").write_text("abc" * 100)
-    prepare(folder / "abc.txt", folder / "abc", "char")
-    with pytest.raises(ValueError, match="was prepared with tokenizer"):
-        job.subject_of_hugging_face(str(folder / "model"), CPU, str(folder / "abc"))
 
 
 def test_two_processes_print_the_same_scores_once(folder, capsys):

@@ -1,25 +1,18 @@
 import dataclasses
-import functools
 import json
 import math
 import signal
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from cs336_lib import accounting
 from cs336_lib.optim import OPTIMIZERS
-from cs336_lib.system import hardware
 from cs336_lib.training import checkpoint
 from cs336_lib.training import job as job_module
 from cs336_lib.training import loop as train_module
 from cs336_lib.training.loop import train
-from cs336_lib.training.metrics import is_spike, read_metrics, summary
+from cs336_lib.training.metrics import read_metrics
 
 METRICS = {"step", "tokens", "train_loss", "lr", "grad_norm", "step_ms", "tokens_per_sec", "mfu"}
 
@@ -59,34 +52,11 @@ def test_it_learns_and_writes_what_it_promises(tiny_run, either_cpu, capsys):
         assert word in banner
 
 
-def test_what_a_step_keeps_counts_as_memory(tiny_run, monkeypatch):
-    shape = tiny_run.model_config(vocab_size=20)
-    parameters = accounting.count_parameters(shape)
-    there = 16 * parameters + 1000  # AdamW's weights, gradients and two moments fit, no more
-    monkeypatch.setattr(hardware, "memory", lambda device: there)
-    monkeypatch.setattr("cs336_lib.training.job.GPT", None)  # refused before weights are drawn
-    with pytest.raises(ValueError, match="training with adamw needs"):
-        train(dataclasses.replace(tiny_run, device="cpu", optimizer="adamw"))
-    assert not Path(tiny_run.run_dir).exists()
-
-
-def test_a_small_model_gets_one_thread(tiny_run, monkeypatch):
-    monkeypatch.setattr(hardware, "THREADS_SLEEP", True)
-    seen = []
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        train(tiny_run, on_step=lambda row: seen.append(torch.get_num_threads()))
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-    assert set(seen) == {1}
-
-
-@pytest.mark.parametrize("stop_after", [5, 7])
+@pytest.mark.parametrize(("stop_after", "optimizer"), [(5, "adamw"), (7, "muon")])
 def test_stopped_and_resumed_equals_never_stopped(
-    tiny_run, either_cpu, tmp_path, monkeypatch, capsys, stop_after
+    tiny_run, either_cpu, tmp_path, monkeypatch, capsys, stop_after, optimizer
 ):
+    tiny_run = dataclasses.replace(tiny_run, optimizer=optimizer)
     straight = dataclasses.replace(tiny_run, run_dir=str(tmp_path / "straight"))
     train(straight)
 
@@ -120,20 +90,6 @@ def test_stopped_and_resumed_equals_never_stopped(
         assert one.get("val_loss") == two.get("val_loss")
 
 
-def test_rows_after_the_checkpoint_are_written_again_not_twice(tiny_run):
-    train(tiny_run)
-    run_dir = Path(tiny_run.run_dir)
-    before = (run_dir / "metrics.jsonl").read_text()
-    newest = checkpoint.checkpoints(run_dir / "checkpoints")[-1]
-    checkpoint.remove(newest)  # as if killed after step 12's row and before its checkpoint
-    with open(run_dir / "metrics.jsonl", "a") as file:
-        file.write('{"step": 12, "tok')  # and in the middle of a line
-    train(dataclasses.replace(tiny_run, resume=True))
-    rows = read_metrics(run_dir / "metrics.jsonl")
-    assert [row["step"] for row in rows] == list(range(12))
-    assert rows[:10] == [json.loads(line) for line in before.splitlines()[:10]]
-
-
 def test_accumulation_equals_the_whole_batch(tiny_run, either_cpu, tmp_path):
     # In bf16 a gradient is rounded to 8 bits in every micro-batch, so later updates drift apart.
     loss_error, norm_error = {"fp32": (1e-4, 1e-3), "bf16": (2e-3, 2e-2)}[either_cpu]
@@ -150,41 +106,9 @@ def test_accumulation_equals_the_whole_batch(tiny_run, either_cpu, tmp_path):
             assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=norm_error)
 
 
-def test_the_callers_settings_come_back(tiny_run):
-    torch.manual_seed(3)
-    expected = torch.rand(2)
-    torch.manual_seed(3)
-    handler = signal.getsignal(signal.SIGINT)
-    train(tiny_run)
-    assert torch.equal(torch.rand(2), expected)
-    assert not torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        train(dataclasses.replace(tiny_run, run_dir=f"{tiny_run.run_dir}-2", deterministic="off"))
-        assert torch.are_deterministic_algorithms_enabled()
-        assert torch.is_deterministic_algorithms_warn_only_enabled()
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert signal.getsignal(signal.SIGINT) is handler
-
-
-def test_a_run_with_muon_does_not_import_the_compiler(tiny_run):
-    """The import takes a second, which is a tenth of the small preset's run."""
-    config = dataclasses.replace(tiny_run, optimizer="muon")
-    program = (
-        "import sys\nfrom cs336_lib import TrainConfig, train\n"
-        f"train({config!r})\nassert 'torch._dynamo' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)
-
-
 def test_a_run_is_never_overwritten(tiny_run, tmp_path):
     result = train(dataclasses.replace(tiny_run, resume=True))  # there is none, so it starts one
     assert train(dataclasses.replace(tiny_run, resume=True)).metrics == result.metrics
-    with pytest.raises(FileExistsError, match="already holds a run; pass --resume"):
-        train(tiny_run)
-    with pytest.raises(ValueError, match="seed was 1337, now 1"):
-        train(dataclasses.replace(tiny_run, resume=True, seed=1))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
     with pytest.raises(FileExistsError, match=r"isn.t a run folder"):
@@ -224,41 +148,6 @@ def test_scores_and_samples_come_with_validation_and_do_not_disturb(scored_run, 
     assert same(weights(train(plain).run_dir), weights(result.run_dir))
 
 
-def test_bad_input_is_one_line_and_writes_nothing(tiny_run, scored_run):
-    for config, changes, message in (
-        (scored_run, {"hellaswag": "missing.jsonl"}, "missing.jsonl"),
-        (tiny_run, {"sample": "é"}, "é"),
-        (tiny_run, {"train_data": "missing/*.bin", "tokenizer": "gpt2"}, "no file matches"),
-        (tiny_run, {"block_size": 10_000, "batch_tokens": 10_000}, "one sequence takes block_size"),
-        (tiny_run, {"run_dir": ""}, "run_dir is empty"),
-    ):
-        with pytest.raises((ValueError, FileNotFoundError), match=message) as error:
-            train(dataclasses.replace(config, **changes))
-        assert "\n" not in str(error.value)
-        assert not Path(config.run_dir).exists()
-
-
-def test_a_growing_batch_is_counted_and_resumes(tiny_run, tmp_path):
-    growing = dataclasses.replace(tiny_run, initial_batch_tokens=16, batch_growth_steps=6)
-    rows = train(growing).metrics
-    sizes = [2, 3, 4, 5, 6, 7, *[8] * 6]
-    assert [row["tokens"] for row in rows] == [8 * sum(sizes[: n + 1]) for n in range(12)]
-    newest = checkpoint.checkpoints(Path(growing.run_dir) / "checkpoints")[-1]
-    checkpoint.remove(newest)
-    again = train(dataclasses.replace(growing, resume=True)).metrics
-    assert [r["train_loss"] for r in again] == [r["train_loss"] for r in rows]
-
-
-def test_muon_learns_and_resumes_exactly(tiny_run, tmp_path):
-    muon = dataclasses.replace(tiny_run, optimizer="muon")
-    rows = train(muon).metrics
-    assert rows[-1]["train_loss"] < rows[0]["train_loss"]
-    kept = weights(muon.run_dir)
-    checkpoint.remove(checkpoint.checkpoints(Path(muon.run_dir) / "checkpoints")[-1])
-    train(dataclasses.replace(muon, resume=True))
-    assert same(weights(muon.run_dir), kept)
-
-
 def test_fine_tuning_begins_with_the_weights_it_is_given(tiny_run, tmp_path):
     first = train(dataclasses.replace(tiny_run, max_steps=60, learning_rate=3e-2))
     tuned = dataclasses.replace(
@@ -280,21 +169,6 @@ def test_fine_tuning_begins_with_the_weights_it_is_given(tiny_run, tmp_path):
     assert [r["train_loss"] for r in again.metrics] == [r["train_loss"] for r in result.metrics]
 
 
-def test_weights_that_do_not_fit_are_refused_before_anything_is_written(tiny_run, tmp_path):
-    train(tiny_run)
-    config = dataclasses.replace(
-        tiny_run, init_from=tiny_run.run_dir, run_dir=str(tmp_path / "new")
-    )
-    for changes, message in [
-        ({"init_from": "nowhere"}, "nowhere: no such folder"),
-        ({"block_size": 16, "batch_tokens": 64}, "context of 8 tokens.*pass --block-size 8"),
-        ({"train_data": "", "tokenizer": "char"}, "token ids.*pass the tokenizer and the data"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            train(dataclasses.replace(config, **changes))
-        assert not (tmp_path / "new").exists()
-
-
 @pytest.fixture
 def poisoned(tiny_run, monkeypatch):
     """The run, with a loss of infinity in step 6."""
@@ -311,20 +185,6 @@ def poisoned(tiny_run, monkeypatch):
     return tiny_run
 
 
-def test_nan_stops_the_run_and_says_where(poisoned):
-    with pytest.raises(FloatingPointError, match="step 6: loss inf") as error:
-        train(poisoned)
-    message = str(error.value)
-    assert "windows 48 to 55, the first at " in message
-    assert "token " in message
-    assert "step_00000005" in message, "the last good checkpoint"
-    assert "\n" not in message
-    rows = read_metrics(Path(poisoned.run_dir) / "metrics.jsonl")
-    assert [row["step"] for row in rows] == list(range(6))
-    result = train(dataclasses.replace(poisoned, resume=True, on_nan="skip"))  # it can go on
-    assert result.finished
-
-
 def test_nan_can_be_skipped_and_is_counted(poisoned, capsys):
     result = train(dataclasses.replace(poisoned, on_nan="skip"))
     assert [row["step"] for row in result.metrics if row.get("skipped")] == [6]
@@ -339,45 +199,6 @@ def test_nan_can_be_skipped_and_is_counted(poisoned, capsys):
     again = train(dataclasses.replace(poisoned, resume=True, on_nan="skip"))
     assert [row["step"] for row in again.metrics if row.get("skipped")] == [6], "after a resume too"
     assert "1 of 12 steps skipped for NaN or infinity: 6" in capsys.readouterr().out
-
-
-def test_a_gradient_of_nan_is_noticed_although_the_loss_is_fine(tiny_run, monkeypatch):
-    monkeypatch.setattr(train_module, "clip_gradients", lambda *_: torch.tensor(math.nan))
-    with pytest.raises(
-        FloatingPointError, match=r"step 0: loss .*gradient norm nan.*checkpoint: none"
-    ):
-        train(tiny_run)
-
-
-def test_a_validation_loss_of_nan_keeps_the_rows_before_it(tiny_run, monkeypatch):
-    losses = iter([2.0, math.nan])
-    monkeypatch.setattr(train_module, "validation_loss", lambda *_, **__: next(losses))
-    seen = []
-    with pytest.raises(FloatingPointError, match=r"step 11: validation loss nan"):
-        train(dataclasses.replace(tiny_run, log_every=12, eval_every=6), on_step=seen.append)
-    rows = read_metrics(Path(tiny_run.run_dir) / "metrics.jsonl")
-    assert [row["step"] for row in rows] == list(range(12))
-    assert [row["step"] for row in rows if "val_loss" in row] == [5]
-    assert seen == rows
-
-
-def test_evaluation_runs_without_the_compiler(scored_run, tmp_path, monkeypatch):
-    """The training step is compiled once, and a validation leaves it as it is."""
-    graphs = []
-
-    def backend(graph, _):
-        graphs.append(torch.is_grad_enabled())
-        return graph.forward
-
-    plain = train(dataclasses.replace(scored_run, compile="off"))
-    torch.compiler.reset()
-    monkeypatch.setattr(hardware, "why_not_compiled", lambda device: "")
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
-    folder = str(tmp_path / "compiled")
-    compiled = train(dataclasses.replace(scored_run, compile="on", run_dir=folder))
-    assert graphs == [True]
-    assert compiled.val_loss == pytest.approx(plain.val_loss, abs=1e-5)
-    assert compiled.metrics[-1]["sample"] == plain.metrics[-1]["sample"]
 
 
 def test_a_loss_spike_is_marked_also_after_a_resume(tiny_run, monkeypatch, capsys):
@@ -397,51 +218,6 @@ def test_a_loss_spike_is_marked_also_after_a_resume(tiny_run, monkeypatch, capsy
     checkpoint.remove(checkpoint.checkpoints(Path(long.run_dir) / "checkpoints")[-1])
     again = train(dataclasses.replace(long, resume=True))
     assert [row["step"] for row in again.metrics if row.get("spike")] == [30]
-
-
-def test_what_is_no_spike():
-    noise = torch.randn(20_000, generator=torch.Generator().manual_seed(1)).tolist()
-    rows = [{"train_loss": 3 + 0.1 * x} for x in noise]
-    assert not any(is_spike(rows[n]["train_loss"], rows[n - 100 : n]) for n in range(100, 20_000))
-    falling = [{"train_loss": 10 / (1 + n / 10)} for n in range(200)]
-    assert not any(is_spike(falling[n]["train_loss"], falling[:n][-100:]) for n in range(200))
-    level = [{"train_loss": 3.0}] * 100
-    assert not is_spike(3.01, level)
-    assert is_spike(3.5, level)
-    assert not is_spike(None, level)
-    row = {"train_loss": 9.0, "spike": True, "lr": 1e-3, "tokens_per_sec": 5.0, "mfu": None}
-    assert summary(row).startswith("loss 9.000 (spike), ")
-    row = row | {"train_loss": None, "spike": False}
-    assert summary(row) == "skipped, lr 1.0e-03, 5 tok/s"
-
-
-class HostReads(TorchDispatchMode):
-    """Count the operators that make the host wait for a value on the device."""
-
-    count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += func.overloadpacket.__name__ in ("_local_scalar_dense", "nonzero", "equal")
-        return func(*args, **(kwargs or {}))
-
-
-def test_the_host_reads_no_value_between_logged_steps(tiny_run, monkeypatch):
-    counts, step = [], train_module.train_step
-
-    def counted(*arguments):
-        with HostReads() as seen:
-            result = step(*arguments)
-        counts.append(seen.count)
-        return result
-
-    monkeypatch.setattr(train_module, "train_step", counted)
-    for log_every, reads in ((1, 1), (6, 0)):
-        for optimizer in OPTIMIZERS:
-            changes = {"log_every": log_every, "optimizer": optimizer, "precision": "fp32"}
-            folder = f"{tiny_run.run_dir}-{optimizer}-{log_every}"
-            counts.clear()
-            train(dataclasses.replace(tiny_run, run_dir=folder, **changes))
-            assert counts == [reads] * 12, (optimizer, log_every)
 
 
 @pytest.mark.parametrize("log_every", [1, 5])
