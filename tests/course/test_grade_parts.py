@@ -1,13 +1,15 @@
 """Test parts of `cs336 grade` that need no learner's process."""
 
+import io
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from cs336_course.engine import records
-from cs336_course.grading import answer_process, grade, runner, submissions
+from cs336_course.grading import answer_process, grade, report, runner, submissions
 from cs336_course.one_file import worker
 from cs336_course.pages.einops.exercises import head_scores
 
@@ -116,3 +118,25 @@ def test_the_command_of_a_container(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ValueError, match="needs docker or podman"):
         runner.container("course", tmp_path, 2)
+
+
+def test_a_name_cannot_change_the_terminal_or_be_a_formula():
+    assert report.printable("a\x1b[2J\n b\u202ec") == "a\\x1b[2J b\\u202ec"
+    file = io.StringIO()
+    report.write(file, ["=1", "-1", "Zoë, A.", ""])
+    assert file.getvalue() == "'=1,'-1,\"Zoë, A.\",\n"
+
+
+def test_the_newest_copy_is_graded(tmp_path):
+    for age, name in enumerate(["03_einops.ipynb", "03_einops (1).ipynb", "03_einopsx.ipynb"]):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (age, age))
+    (tmp_path / ".ipynb_checkpoints").mkdir()
+    shutil.copy(tmp_path / "03_einops.ipynb", tmp_path / ".ipynb_checkpoints")
+    original = NOTEBOOK
+    assert submissions.find(tmp_path, original) == tmp_path / "03_einops (1).ipynb"
+    assert submissions.find(tmp_path, NOTEBOOK.with_stem("01_dtypes")) is None
+    shutil.copyfile(original, tmp_path / "03_einops.ipynb")  # pulled again, and not edited
+    assert submissions.find(tmp_path, original) == tmp_path / "03_einops (1).ipynb"
+    (tmp_path / "03_einops (1).ipynb").unlink()
+    assert submissions.find(tmp_path, original) == tmp_path / "03_einops.ipynb"

@@ -1,4 +1,4 @@
-"""Start processes as children of one that has PyTorch loaded, and wait for moments in their life."""
+"""Fork processes from one that has PyTorch loaded, and wait for moments in their life."""
 
 import json
 import multiprocessing

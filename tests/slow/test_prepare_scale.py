@@ -91,15 +91,19 @@ def saved(folder: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
+def kill_after_progress(process: subprocess.Popen, folder: Path) -> None:
+    """Kill the process as soon as it has saved its progress."""
+    before = saved(folder)
+    wait(lambda: process.poll() is None, lambda: saved(folder) not in ("", before))
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
 def test_killed_and_run_again(prepared, tmp_path):
     source, counts, _, expected = prepared
     temporary, out = tmp_path / ".tmp-out", tmp_path / "out"
     for _ in range(2):
-        before = saved(temporary)
-        process = start(source, out, 2)
-        wait(lambda: process.poll() is None, lambda: saved(temporary) not in ("", before))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+        kill_after_progress(start(source, out, 2), temporary)
         assert not out.exists()
     found, _ = finish(start(source, out, 3))
     assert found == counts

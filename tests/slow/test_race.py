@@ -3,12 +3,8 @@
 import dataclasses
 import json
 import math
-import time
 
-import pytest
-
-from cs336_lib import accounting, cli
-from cs336_lib.config import GPTConfig
+from cs336_lib import cli
 from cs336_lib.training import race
 
 

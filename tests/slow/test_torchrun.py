@@ -1,4 +1,4 @@
-"""Several processes learn what one does, also if one of them dies or computes NaN (gloo on CPUs)."""
+"""Several processes learn what one does, even if one dies or computes NaN (gloo on CPUs)."""
 
 import functools
 import os
