@@ -112,15 +112,6 @@ def test_solutions_are_marked_among_the_learners_parts(toy):
     assert "# From the solutions of notebook 10.\ndef bytes_of" in assemble.text(mixed)
 
 
-def test_a_part_that_replaces_wins_over_an_earlier_answer(toy):
-    notebooks(toy, MINE + CHECK)
-    path = assemble.study.SHIPPED / "10_gpt2_speed.ipynb"
-    shipped = json.loads(path.read_text())
-    shipped["cells"][1]["metadata"]["cs336"]["replaces"] = True
-    path.write_text(json.dumps(shipped))
-    assert assemble.parts(toy)[1].from_solutions
-
-
 def test_parts_stand_in_sections_and_bring_what_they_use():
     loop = assemble.Part("train", "08", "def train():\n    return math.pi", given=True)
     model = assemble.Part("embed", "07", "def embed(config):\n    return config.n_embd", given=True)
@@ -140,25 +131,6 @@ def test_a_module_has_the_parts_up_to_a_notebook(toy):
     made = assemble.module("09", notebooks(toy, MINE + CHECK))
     assert made.bytes_of(made.one(), 8) == 1
     assert made.Config().n_layer == 12
-
-
-def test_a_recipe_takes_only_the_parts_of_its_outline(toy, monkeypatch):
-    only = assemble.Recipe("two.py", ("07", "10"), '"""Two."""', "x = 1", {"A": ("one",)}, False)
-    monkeypatch.setitem(assemble.RECIPES, "two", only)
-    found = assemble.parts(notebooks(toy, MINE + CHECK), recipe="two")
-    assert [part.name for part in found] == ["one"]
-    said = assemble.text(found, "two")
-    assert said.startswith('"""Two."""\n')
-    assert said.endswith("\n\n\n" + GIVEN + "\n")
-    assert assemble.describe(found, "two").startswith("two.py: 1 parts, ")
-
-
-def test_the_parts_of_today_up_to_11_are_what_its_page_builds_on():
-    made = assemble.module("11", COURSE, "today")
-    q = torch.arange(8.0).view(1, 1, 2, 4)
-    assert torch.equal(made.rotate(q, torch.zeros(2)), q)
-    assert made.attention(q, q, q).shape == q.shape
-    assert not hasattr(made, "GPT")
 
 
 @pytest.mark.parametrize("until", ["7", "00", "model_of_today"])
@@ -199,21 +171,6 @@ def test_a_missing_notebook_is_named(toy):
     (toy / "07_gpt2_model.ipynb").write_text("[1, 2")
     with pytest.raises(ValueError, match=r"07_gpt2_model\.ipynb: not a notebook"):
         assemble.parts(toy)
-
-
-@pytest.mark.parametrize(
-    ("answer", "row"),
-    [
-        (MINE + CHECK, "yours: bytes_of"),
-        (STUB, "from the solutions: bytes_of"),
-        (MINE.replace(" / 8", "") + CHECK, "because yours isn't right yet: bytes_of (that is bits"),
-    ],
-)
-def test_progress_says_whose_parts_they_are(toy, answer, row):
-    said = assemble.progress("07", notebooks(toy, answer))
-    assert row in said
-    assert "2 parts" in said
-    assert "given: one" in said
 
 
 @pytest.mark.parametrize(
@@ -296,45 +253,6 @@ def test_a_right_answer_is_kept(tmp_path, edit):
     assert before == (torch.get_default_dtype(), torch.is_grad_enabled())
 
 
-@pytest.mark.parametrize("source", ["", "MLP = checks.mlp(MLP)", "%%bash\nls"])
-def test_an_emptied_cell_is_named(tmp_path, source):
-    solve(tmp_path, ("mlp",), {"mlp": lambda code, check: source})
-    assert part(tmp_path).missing == "your cell doesn't define MLP"
-    said = assemble.progress("07", tmp_path)
-    row = "from the solutions, because yours isn't right yet: mlp (your cell doesn't define MLP)"
-    assert row in said
-    assert "class MLP" in part(tmp_path).code
-
-
-def test_a_missing_cell_is_named_and_its_part_is_in_the_file(tmp_path):
-    cells = solve(tmp_path, ("mlp", "embed"), {})
-    del cells[find(cells)]
-    save(tmp_path, cells)
-    assert "class MLP" in assemble.text(assemble.parts(tmp_path, "07"))
-    said = assemble.progress("07", tmp_path)
-    assert "from the solutions, because your notebook has no cell for MLP: mlp" in said
-    assert "yours: embed" in said
-
-
-def test_a_module_says_which_answers_it_does_not_use(tmp_path, capsys):
-    wrong = {"mlp": lambda code, check: f"{code.replace('4 *', '3 *')}\n\n\n{check}"}
-    cells = solve(tmp_path, ("mlp",), wrong)
-    del cells[find(cells, "embed")]
-    save(tmp_path, cells)
-    assemble.module("07", tmp_path)
-    said = capsys.readouterr().out.splitlines()
-    assert said[0] == "from the solutions, because your notebook has no cell for embed: embed"
-    assert said[1].startswith("from the solutions, because yours isn't right yet: mlp (")
-    assert len(said) == 2
-
-
-def test_a_course_without_solutions_gives_no_file_without_parts(toy):
-    path = assemble.study.SHIPPED / "07_gpt2_model.ipynb"
-    save(path.parent, json.loads(path.read_text())["cells"][:-1], path.stem)
-    with pytest.raises(ValueError, match="notebook 07 has no solution of bytes_of"):
-        assemble.parts(notebooks(toy), "07")
-
-
 @pytest.mark.parametrize("of", ["the cell", "all cells, without the word"])
 def test_a_part_without_metadata_is_found(tmp_path, of):
     cells = solve(tmp_path, ("mlp",), {})
@@ -346,28 +264,6 @@ def test_a_part_without_metadata_is_found(tmp_path, of):
     found = assemble.parts(tmp_path, "07")
     assert len(found) == 7
     assert [one.name for one in found if one.is_mine] == ["mlp"]
-
-
-def test_a_part_may_have_another_first_cell_and_helpers(tmp_path):
-    helper = "def gelu(x):\n    return F.gelu(x, approximate='tanh')"
-    cells = solve(
-        tmp_path,
-        ("mlp",),
-        {
-            "mlp": lambda code, check: code.replace("F.gelu(", "gelu(").replace(
-                ', approximate="tanh"', ""
-            )
-        },
-    )
-    first = cells[1]["source"]
-    text = "".join(first).replace("from cs336_course.exercises import n07_gpt2_model as checks", "")
-    cells[1]["source"] = text + "\nimport cs336_course.pages.gpt2_model.exercises as checks"
-    cells.insert(find(cells), cell(helper))
-    save(tmp_path, cells)
-    found = part(tmp_path)
-    assert found.is_mine
-    assert helper in found.code
-    compile(assemble.text([found]), "file.py", "exec")
 
 
 def test_a_copy_does_not_win(tmp_path):
@@ -431,23 +327,3 @@ def test_without_forks_each_part_has_its_own_process(monkeypatch):
             )
             == ""
         )
-
-
-def test_a_process_that_cannot_start_says_why(monkeypatch):
-    monkeypatch.setattr(answers, "RUN", "raise ImportError('no torch')")
-    job = {"before": "", "code": "x = 1", "checks": "", "check": "", "arguments": []}
-    with CHECKING() as process, pytest.raises(RuntimeError, match="start: ImportError: no torch"):
-        answers.reason(process, **job)
-
-
-def test_a_part_is_checked_once_by_a_process_that_ends(monkeypatch):
-    checks = "cs336_course.pages.start_here.exercises"
-    job = {"before": "", "code": "x = 1 / 0", "checks": checks, "check": "", "arguments": []}
-    with CHECKING() as process:
-        assert "ZeroDivisionError" in answers.reason(process, **job)
-        running = process.running
-    assert running is not None
-    assert running.poll() is not None
-    with CHECKING() as process:
-        assert "ZeroDivisionError" in answers.reason(process, **job)
-        assert process.running is None

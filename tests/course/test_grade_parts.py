@@ -9,30 +9,11 @@ from pathlib import Path
 import pytest
 
 from cs336_course.engine import records
-from cs336_course.grading import answer_process, grade, report, runner, submissions
+from cs336_course.grading import answer_process, report, runner, submissions
 from cs336_course.one_file import worker
 from cs336_course.pages.einops.exercises import head_scores
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "03_einops.ipynb"
-
-
-class Never:
-    """A runner of answers that isn't asked."""
-
-
-def test_a_notebook_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
-    (tmp_path / NOTEBOOK.name).write_bytes(NOTEBOOK.read_bytes())
-    read = Path.read_bytes
-
-    def read_bytes(path: Path) -> bytes:
-        if path.parent == tmp_path:
-            raise OSError(5, "Input/output error", str(path))
-        return read(path)
-
-    monkeypatch.setattr(Path, "read_bytes", read_bytes)
-    results = list(grade.grade_notebook(NOTEBOOK, tmp_path, Never(), tmp_path))
-    assert {result.verdict for result in results} == {"error"}
-    assert all("Input/output error" in result.said for result in results)
 
 
 DEEP = "[" * 100_000
@@ -65,12 +46,6 @@ def judged(result: object) -> str:
 @pytest.mark.parametrize("fact", [10**400, -(10**400), [[]], {}, "\x00", 1e999])
 def test_forged_facts_are_wrong(fact):
     assert judged(fact) == "not right yet"
-
-
-def test_a_tensor_that_pytorch_cannot_compare_is_not_right():
-    odd = TENSOR | {"tensor": "quint4x2", "shape": [3]}
-    forged = [{"dict": {"left": [], "result": odd}} for _ in head_scores.cases()]
-    assert answer_process.judged(head_scores, ["observed", json.dumps(forged)])[0] != "passed"
 
 
 def test_the_records_of_the_solution_pass():
