@@ -420,8 +420,7 @@ def test_help_grows_with_each_different_wrong_answer(mine, monkeypatch, capsys):
     ]
     halve(1.0)
     (state, _) = study.progress(mine)["01_dtypes"]
-    assert (state.verdict, state.attempts, state.section) == (study.PASSED, 4, "1 Halves")
-    assert "passed         halve (4 attempts)" in study.report(study.progress(mine))
+    assert (state.verdict, state.section) == (study.PASSED, "1 Halves")
 
 
 def test_the_new_names_are_pages():
