@@ -16,8 +16,7 @@ from cs336_lib.config import UserError
 
 COURSE = Path(__file__).parents[2] / "notebooks"
 CHECKING = answers.checking
-# A toy course with a check of notebook 00
-IMPORTS = "from cs336_course.pages.start_here import exercises as checks"
+IMPORTS = "import toy_checks as checks"
 CHECK = "\n\n\nbytes_of = checks.bytes_of(bytes_of)"
 STUB = "def bytes_of(n, bits):\n    raise NotImplementedError" + CHECK
 SOLUTION = (
@@ -65,6 +64,7 @@ def process(kept, monkeypatch) -> None:
 def toy(tmp_path, monkeypatch) -> Path:
     """The learner's folder, in a course whose notebooks are toys."""
     monkeypatch.setattr(assemble.study, "SHIPPED", notebooks(tmp_path / "course"))
+    monkeypatch.setattr(assemble.Notebook, "checks", "toy_checks")
     return tmp_path / "mine"
 
 
@@ -189,6 +189,7 @@ def test_a_given_part_may_be_changed(toy, given, row, value):
 
 # --- cells of a learner, in a copy of notebook 07
 
+NAME = "causal_self_attention"
 Edit = Callable[[str, str], str]  # makes a cell from the code and the line with the check
 
 
@@ -211,12 +212,12 @@ def save(folder: Path, cells: list[dict], name: str = "07_gpt2_model") -> None:
     (folder / f"{name}.ipynb").write_text(json.dumps({"cells": cells}))
 
 
-def find(cells: list[dict], exercise: str = "mlp") -> int:
+def find(cells: list[dict], exercise: str = NAME) -> int:
     marks = [one["metadata"].get("cs336", {}).get("exercise") for one in cells]
     return marks.index(exercise)
 
 
-def part(folder: Path, name: str = "mlp") -> assemble.Part:
+def part(folder: Path, name: str = NAME) -> assemble.Part:
     (found,) = (one for one in assemble.parts(folder, "07") if one.name == name)
     return found
 
@@ -236,26 +237,30 @@ EDITS: dict[str, Edit] = {
     "exit": lambda code, check: f"{code}\nimport sys; sys.exit(0)\n{check}",
     "dtype": lambda code, check: f"torch.set_default_dtype(torch.float64)\n{code}\n{check}",
     "another name": lambda code, check: (
-        f"{code.replace('class MLP', 'class Mine')}\n\n\nMLP = checks.mlp(Mine)"
+        f"{code.replace('class CausalSelfAttention', 'class Mine')}\n\n\nCausalSelfAttention = checks.causal_self_attention(Mine)"
     ),
 }
 
 
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
 def test_a_right_answer_is_kept(tmp_path, edit):
-    solve(tmp_path, ("mlp",), {"mlp": edit})
+    solve(tmp_path, (NAME,), {NAME: edit})
     found = part(tmp_path)
     assert (found.missing, found.is_mine) == ("", True)
     assert not any(word in found.code for word in ("checks", "print", "ls", "%%", "exit", "set_"))
     before = torch.get_default_dtype(), torch.is_grad_enabled()
     made = assemble.module("07", tmp_path)
-    assert made.MLP(made.Config(n_embd=4))(torch.ones(1, 1, 4)).shape == (1, 1, 4)
+    assert made.CausalSelfAttention(made.Config(n_embd=4, n_head=2))(torch.ones(1, 1, 4)).shape == (
+        1,
+        1,
+        4,
+    )
     assert before == (torch.get_default_dtype(), torch.is_grad_enabled())
 
 
 @pytest.mark.parametrize("of", ["the cell", "all cells, without the word"])
 def test_a_part_without_metadata_is_found(tmp_path, of):
-    cells = solve(tmp_path, ("mlp",), {})
+    cells = solve(tmp_path, (NAME,), {})
     for one in [cells[find(cells)]] if of == "the cell" else cells:
         one["metadata"] = {}
         if "word" in of:
@@ -263,13 +268,13 @@ def test_a_part_without_metadata_is_found(tmp_path, of):
     save(tmp_path, cells)
     found = assemble.parts(tmp_path, "07")
     assert len(found) == 7
-    assert [one.name for one in found if one.is_mine] == ["mlp"]
+    assert [one.name for one in found if one.is_mine] == [NAME]
 
 
 def test_a_copy_does_not_win(tmp_path):
-    cells = solve(tmp_path, ("mlp",), {})
-    wrong = {"mlp": lambda code, check: f"{code.replace('4 *', '3 *')}\n\n\n{check}"}
-    save(tmp_path, solve(tmp_path, ("mlp",), wrong), "07_gpt2_model-Copy1")
+    cells = solve(tmp_path, (NAME,), {})
+    wrong = {NAME: lambda code, check: f"{code.replace('(q, k, v)', '(q, v, k)')}\n\n\n{check}"}
+    save(tmp_path, solve(tmp_path, (NAME,), wrong), "07_gpt2_model-Copy1")
     save(tmp_path, cells)
     os.utime(tmp_path / "07_gpt2_model.ipynb", (1, 1))
     assert part(tmp_path).is_mine
@@ -302,12 +307,11 @@ def line_in_forward(line: str) -> Edit:
 def test_an_answer_disturbs_no_other(tmp_path, monkeypatch, line, reason):
     if "while" in line:
         monkeypatch.setattr(answers, "SECONDS", 10)
-    names = ("embed", "mlp", "attention", "init_weights")
-    solve(tmp_path, names, {"mlp": line_in_forward(line)})
+    solve(tmp_path, (NAME, "init_weights"), {NAME: line_in_forward(line)})
     found = {one.name: one for one in assemble.parts(tmp_path, "07")}
-    assert [found[name].missing for name in ("embed", "attention", "init_weights")] == ["", "", ""]
+    assert found["init_weights"].missing == ""
     if reason is not None:
-        assert found["mlp"].missing == reason
+        assert found[NAME].missing == reason
     assert (torch.is_grad_enabled(), torch.get_default_dtype()) == (True, torch.float32)
 
 

@@ -11,7 +11,7 @@ import pytest
 from cs336_course.engine import records
 from cs336_course.grading import answer_process, report, runner, submissions
 from cs336_course.one_file import worker
-from cs336_course.pages.einops.exercises import head_scores
+from cs336_course.pages.einops.exercises import query_gradient
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "03_einops.ipynb"
 
@@ -33,14 +33,14 @@ TENSOR = {"tensor": "float32", "shape": [2, 2], "device": "cpu", "data": "AAAA"}
     ids=lambda found: str(found)[:20],
 )
 def test_a_forged_result_is_an_error(found):
-    assert answer_process.judged(head_scores, found)[0] == "error"
+    assert answer_process.judged(query_gradient, found)[0] == "error"
 
 
 def judged(result: object) -> str:
     """The verdict on records that all have this result."""
-    forged = [{"left": [], "result": result} for _ in head_scores.cases()]
+    forged = [{"left": [], "result": result} for _ in query_gradient.cases()]
     found = [worker.OBSERVED, json.dumps(records.encode(forged))]
-    return answer_process.judged(head_scores, found)[0]
+    return answer_process.judged(query_gradient, found)[0]
 
 
 @pytest.mark.parametrize("fact", [10**400, -(10**400), [[]], {}, "\x00", 1e999])
@@ -49,8 +49,8 @@ def test_forged_facts_are_wrong(fact):
 
 
 def test_the_records_of_the_solution_pass():
-    found = [worker.OBSERVED, json.dumps(records.encode(head_scores.expected))]
-    assert answer_process.judged(head_scores, found) == ("passed", "")
+    found = [worker.OBSERVED, json.dumps(records.encode(query_gradient.expected))]
+    assert answer_process.judged(query_gradient, found) == ("passed", "")
 
 
 def test_copies_are_limited_by_apparent_bytes(tmp_path, monkeypatch):
