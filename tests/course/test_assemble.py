@@ -237,7 +237,9 @@ EDITS: dict[str, Edit] = {
     "exit": lambda code, check: f"{code}\nimport sys; sys.exit(0)\n{check}",
     "dtype": lambda code, check: f"torch.set_default_dtype(torch.float64)\n{code}\n{check}",
     "another name": lambda code, check: (
-        f"{code.replace('class CausalSelfAttention', 'class Mine')}\n\n\nCausalSelfAttention = checks.causal_self_attention(Mine)"
+        code.replace("class CausalSelfAttention", "class Mine")
+        + "\n\n\n"
+        + check.replace("(CausalSelfAttention)", "(Mine)")
     ),
 }
 

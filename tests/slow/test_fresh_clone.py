@@ -75,7 +75,7 @@ def test_make_lab_opens_the_course_twice(clone):
         assert "JupyterLab" in fetch(server, address)
     code = "import cs336_lib, sys; print(cs336_lib.__file__)"
     done = subprocess.run(
-        [clone / ".venv/bin/python", "-c", code],
+        [clone / ".venv/bin/python", "-E", "-c", code],
         cwd="/",
         capture_output=True,
         text=True,

@@ -66,7 +66,7 @@ RIGHT = solutions(EINOPS)["query_gradient"]
 ANSWERS = {
     "wrong": (WRONG, "not right yet", "shape"),
     "syntax": (
-        "def query_gradient(q, k:\nchecks.query_gradient(query_gradient)",
+        WRONG.replace("k):", "k:"),
         "error",
         "SyntaxError",
     ),
@@ -123,9 +123,7 @@ def make_class(folder: Path) -> None:
 
     helper = "from torch import einsum as summed\nx = 1 / 0\nPLAN = 'bhqk,bkhd->bqhd'\n"
     helper += "def dots(x, y):\n    return summed(PLAN, x, y)"
-    helped = (
-        "def query_gradient(g, k):\n    return dots(q, k)\nchecks.query_gradient(query_gradient)"
-    )
+    helped = WRONG.replace("return g", "return dots(g, k)")
     hand_in(folder / "helped" / f"{EINOPS}.ipynb", {"query_gradient": helped}, helper)
     moved = RIGHT.rsplit("\n", 1)
     hand_in(folder / "moved" / f"{EINOPS}.ipynb", {"query_gradient": moved[1]}, moved[0])
