@@ -7,6 +7,7 @@ import nbformat
 import pytest
 
 from cs336_course import cli
+from cs336_course.course import PAGES
 from cs336_course.engine import Case, Exercise, exercise, value
 from cs336_course.learner import study
 
@@ -410,14 +411,10 @@ def test_help_grows_with_each_different_wrong_answer(mine, monkeypatch, capsys):
         monkeypatch.setattr(exercise, "cell", lambda source=str(answer): source)
         halve(answer)
         said.append(capsys.readouterr().out.removeprefix("halve: not right yet. ").splitlines())
-    off, figures = "The result isn't right.", "You get {}, and 1 is right."
-    assert said == [
-        [off],
-        [off],  # the same cell again
-        [off, "Attempt 2. There is a hint below this cell."],
-        ["You doubled it.", f"Attempt 3. {figures.format(4)} There is a hint below this cell."],
-        [off, f"Attempt 4. {figures.format(5)} A smaller question first: What is 2 / 2?"],
-    ]
+    last = [lines[-1] for lines in said]  # the second answer is the same cell again
+    assert ["hint below this cell" in line for line in last] == [False, False, True, True, False]
+    assert ["What is 2 / 2?" in line for line in last] == [False] * 4 + [True]
+    assert said[3][0] == "You doubled it."
     halve(1.0)
     (state, _) = study.progress(mine)["01_dtypes"]
     assert (state.verdict, state.section) == (study.PASSED, "1 Halves")
