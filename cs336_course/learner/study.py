@@ -92,14 +92,12 @@ class Exercise:
         name: Name of the check.
         verdict: Result of the last attempt, or "passed" since the first that passed.
         said: Diagnosis of the last wrong answer.
-        attempts: Number of different answers up to the one that passed.
         section: Section of the notebook that explains the exercise.
     """
 
     name: str
     verdict: str
     said: str = ""
-    attempts: int = 0
     section: str = ""
 
 
@@ -468,13 +466,11 @@ def progress(folder: Path) -> Progress:
     The result is empty if `folder` isn't a learner's copy.
     """
     latest: dict[str, Exercise] = {}
-    cells: dict[str, set[str]] = {}
-    for row in read_rows(folder / VERDICTS, ("exercise", "verdict", "said", "cell")):
+    for row in read_rows(folder / VERDICTS, ("exercise", "verdict", "said")):
         name = row["exercise"]
         if name not in latest or latest[name].verdict != PASSED:
-            cells.setdefault(name, set()).add(row["cell"])
             verdict = WRONG if row["verdict"] == TYPO else row["verdict"]
-            latest[name] = Exercise(name, verdict, row["said"], len(cells[name]))
+            latest[name] = Exercise(name, verdict, row["said"])
     return {
         name: [
             replace(latest.get(each, Exercise(each, OPEN)), section=section)
@@ -573,21 +569,16 @@ def report(found: Progress) -> str:
     for name, exercises in found.items():
         lines.append(bar_line(name, exercises))
         for verdict in (PASSED, OPEN):
-            if listed := [e.name + tries(e) for e in exercises if e.verdict == verdict]:
+            if listed := [e.name for e in exercises if e.verdict == verdict]:
                 lines.append(f"    {verdict:<14} {', '.join(listed)}")
         for wrong in (e for e in exercises if e.verdict == WRONG):
-            lines.append(f"    {wrong.verdict:<14} {wrong.name}{tries(wrong)}: {wrong.said}")
+            lines.append(f"    {wrong.verdict:<14} {wrong.name}: {wrong.said}")
             if wrong.section:
                 lines.append(f"    {'':<14} Read section {wrong.section!r} again.")
     every = [exercise for exercises in found.values() for exercise in exercises]
     count = {v: sum(e.verdict == v for e in every) for v in (PASSED, WRONG, OPEN)}
     lines.append(", ".join(f"{number} {verdict}" for verdict, number in count.items()))
     return "\n".join(lines)
-
-
-def tries(exercise: Exercise) -> str:
-    """Format the number of attempts, if it is more than one."""
-    return f" ({exercise.attempts} attempts)" if exercise.attempts > 1 else ""
 
 
 def find() -> Path:

@@ -1,4 +1,4 @@
-"""Assemble the one-file trainers that a learner writes in notebooks 07 to 10 and 09b."""
+"""Assemble the one-file trainers that a learner writes in the notebooks from 07 on."""
 
 import ast
 import builtins

@@ -16,8 +16,7 @@ from cs336_lib.config import UserError
 
 COURSE = Path(__file__).parents[2] / "notebooks"
 CHECKING = answers.checking
-# A toy course with a check of notebook 00
-IMPORTS = "from cs336_course.pages.start_here import exercises as checks"
+IMPORTS = "import toy_checks as checks"
 CHECK = "\n\n\nbytes_of = checks.bytes_of(bytes_of)"
 STUB = "def bytes_of(n, bits):\n    raise NotImplementedError" + CHECK
 SOLUTION = (
@@ -65,6 +64,7 @@ def process(kept, monkeypatch) -> None:
 def toy(tmp_path, monkeypatch) -> Path:
     """The learner's folder, in a course whose notebooks are toys."""
     monkeypatch.setattr(assemble.study, "SHIPPED", notebooks(tmp_path / "course"))
+    monkeypatch.setattr(assemble.Notebook, "checks", "toy_checks")
     return tmp_path / "mine"
 
 
@@ -112,15 +112,6 @@ def test_solutions_are_marked_among_the_learners_parts(toy):
     assert "# From the solutions of notebook 10.\ndef bytes_of" in assemble.text(mixed)
 
 
-def test_a_part_that_replaces_wins_over_an_earlier_answer(toy):
-    notebooks(toy, MINE + CHECK)
-    path = assemble.study.SHIPPED / "10_gpt2_speed.ipynb"
-    shipped = json.loads(path.read_text())
-    shipped["cells"][1]["metadata"]["cs336"]["replaces"] = True
-    path.write_text(json.dumps(shipped))
-    assert assemble.parts(toy)[1].from_solutions
-
-
 def test_parts_stand_in_sections_and_bring_what_they_use():
     loop = assemble.Part("train", "08", "def train():\n    return math.pi", given=True)
     model = assemble.Part("embed", "07", "def embed(config):\n    return config.n_embd", given=True)
@@ -140,25 +131,6 @@ def test_a_module_has_the_parts_up_to_a_notebook(toy):
     made = assemble.module("09", notebooks(toy, MINE + CHECK))
     assert made.bytes_of(made.one(), 8) == 1
     assert made.Config().n_layer == 12
-
-
-def test_a_recipe_takes_only_the_parts_of_its_outline(toy, monkeypatch):
-    only = assemble.Recipe("two.py", ("07", "10"), '"""Two."""', "x = 1", {"A": ("one",)}, False)
-    monkeypatch.setitem(assemble.RECIPES, "two", only)
-    found = assemble.parts(notebooks(toy, MINE + CHECK), recipe="two")
-    assert [part.name for part in found] == ["one"]
-    said = assemble.text(found, "two")
-    assert said.startswith('"""Two."""\n')
-    assert said.endswith("\n\n\n" + GIVEN + "\n")
-    assert assemble.describe(found, "two").startswith("two.py: 1 parts, ")
-
-
-def test_the_parts_of_today_up_to_11_are_what_its_page_builds_on():
-    made = assemble.module("11", COURSE, "today")
-    q = torch.arange(8.0).view(1, 1, 2, 4)
-    assert torch.equal(made.rotate(q, torch.zeros(2)), q)
-    assert made.attention(q, q, q).shape == q.shape
-    assert not hasattr(made, "GPT")
 
 
 @pytest.mark.parametrize("until", ["7", "00", "model_of_today"])
@@ -202,21 +174,6 @@ def test_a_missing_notebook_is_named(toy):
 
 
 @pytest.mark.parametrize(
-    ("answer", "row"),
-    [
-        (MINE + CHECK, "yours: bytes_of"),
-        (STUB, "from the solutions: bytes_of"),
-        (MINE.replace(" / 8", "") + CHECK, "because yours isn't right yet: bytes_of (that is bits"),
-    ],
-)
-def test_progress_says_whose_parts_they_are(toy, answer, row):
-    said = assemble.progress("07", notebooks(toy, answer))
-    assert row in said
-    assert "2 parts" in said
-    assert "given: one" in said
-
-
-@pytest.mark.parametrize(
     ("given", "row", "value"),
     [
         (GIVEN.replace("1", "2"), "given, and changed in your notebook: one", 2),
@@ -232,6 +189,7 @@ def test_a_given_part_may_be_changed(toy, given, row, value):
 
 # --- cells of a learner, in a copy of notebook 07
 
+NAME = "causal_self_attention"
 Edit = Callable[[str, str], str]  # makes a cell from the code and the line with the check
 
 
@@ -254,12 +212,12 @@ def save(folder: Path, cells: list[dict], name: str = "07_gpt2_model") -> None:
     (folder / f"{name}.ipynb").write_text(json.dumps({"cells": cells}))
 
 
-def find(cells: list[dict], exercise: str = "mlp") -> int:
+def find(cells: list[dict], exercise: str = NAME) -> int:
     marks = [one["metadata"].get("cs336", {}).get("exercise") for one in cells]
     return marks.index(exercise)
 
 
-def part(folder: Path, name: str = "mlp") -> assemble.Part:
+def part(folder: Path, name: str = NAME) -> assemble.Part:
     (found,) = (one for one in assemble.parts(folder, "07") if one.name == name)
     return found
 
@@ -279,65 +237,32 @@ EDITS: dict[str, Edit] = {
     "exit": lambda code, check: f"{code}\nimport sys; sys.exit(0)\n{check}",
     "dtype": lambda code, check: f"torch.set_default_dtype(torch.float64)\n{code}\n{check}",
     "another name": lambda code, check: (
-        f"{code.replace('class MLP', 'class Mine')}\n\n\nMLP = checks.mlp(Mine)"
+        code.replace("class CausalSelfAttention", "class Mine")
+        + "\n\n\n"
+        + check.replace("(CausalSelfAttention)", "(Mine)")
     ),
 }
 
 
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
 def test_a_right_answer_is_kept(tmp_path, edit):
-    solve(tmp_path, ("mlp",), {"mlp": edit})
+    solve(tmp_path, (NAME,), {NAME: edit})
     found = part(tmp_path)
     assert (found.missing, found.is_mine) == ("", True)
     assert not any(word in found.code for word in ("checks", "print", "ls", "%%", "exit", "set_"))
     before = torch.get_default_dtype(), torch.is_grad_enabled()
     made = assemble.module("07", tmp_path)
-    assert made.MLP(made.Config(n_embd=4))(torch.ones(1, 1, 4)).shape == (1, 1, 4)
+    assert made.CausalSelfAttention(made.Config(n_embd=4, n_head=2))(torch.ones(1, 1, 4)).shape == (
+        1,
+        1,
+        4,
+    )
     assert before == (torch.get_default_dtype(), torch.is_grad_enabled())
-
-
-@pytest.mark.parametrize("source", ["", "MLP = checks.mlp(MLP)", "%%bash\nls"])
-def test_an_emptied_cell_is_named(tmp_path, source):
-    solve(tmp_path, ("mlp",), {"mlp": lambda code, check: source})
-    assert part(tmp_path).missing == "your cell doesn't define MLP"
-    said = assemble.progress("07", tmp_path)
-    row = "from the solutions, because yours isn't right yet: mlp (your cell doesn't define MLP)"
-    assert row in said
-    assert "class MLP" in part(tmp_path).code
-
-
-def test_a_missing_cell_is_named_and_its_part_is_in_the_file(tmp_path):
-    cells = solve(tmp_path, ("mlp", "embed"), {})
-    del cells[find(cells)]
-    save(tmp_path, cells)
-    assert "class MLP" in assemble.text(assemble.parts(tmp_path, "07"))
-    said = assemble.progress("07", tmp_path)
-    assert "from the solutions, because your notebook has no cell for MLP: mlp" in said
-    assert "yours: embed" in said
-
-
-def test_a_module_says_which_answers_it_does_not_use(tmp_path, capsys):
-    wrong = {"mlp": lambda code, check: f"{code.replace('4 *', '3 *')}\n\n\n{check}"}
-    cells = solve(tmp_path, ("mlp",), wrong)
-    del cells[find(cells, "embed")]
-    save(tmp_path, cells)
-    assemble.module("07", tmp_path)
-    said = capsys.readouterr().out.splitlines()
-    assert said[0] == "from the solutions, because your notebook has no cell for embed: embed"
-    assert said[1].startswith("from the solutions, because yours isn't right yet: mlp (")
-    assert len(said) == 2
-
-
-def test_a_course_without_solutions_gives_no_file_without_parts(toy):
-    path = assemble.study.SHIPPED / "07_gpt2_model.ipynb"
-    save(path.parent, json.loads(path.read_text())["cells"][:-1], path.stem)
-    with pytest.raises(ValueError, match="notebook 07 has no solution of bytes_of"):
-        assemble.parts(notebooks(toy), "07")
 
 
 @pytest.mark.parametrize("of", ["the cell", "all cells, without the word"])
 def test_a_part_without_metadata_is_found(tmp_path, of):
-    cells = solve(tmp_path, ("mlp",), {})
+    cells = solve(tmp_path, (NAME,), {})
     for one in [cells[find(cells)]] if of == "the cell" else cells:
         one["metadata"] = {}
         if "word" in of:
@@ -345,35 +270,13 @@ def test_a_part_without_metadata_is_found(tmp_path, of):
     save(tmp_path, cells)
     found = assemble.parts(tmp_path, "07")
     assert len(found) == 7
-    assert [one.name for one in found if one.is_mine] == ["mlp"]
-
-
-def test_a_part_may_have_another_first_cell_and_helpers(tmp_path):
-    helper = "def gelu(x):\n    return F.gelu(x, approximate='tanh')"
-    cells = solve(
-        tmp_path,
-        ("mlp",),
-        {
-            "mlp": lambda code, check: code.replace("F.gelu(", "gelu(").replace(
-                ', approximate="tanh"', ""
-            )
-        },
-    )
-    first = cells[1]["source"]
-    text = "".join(first).replace("from cs336_course.exercises import n07_gpt2_model as checks", "")
-    cells[1]["source"] = text + "\nimport cs336_course.pages.gpt2_model.exercises as checks"
-    cells.insert(find(cells), cell(helper))
-    save(tmp_path, cells)
-    found = part(tmp_path)
-    assert found.is_mine
-    assert helper in found.code
-    compile(assemble.text([found]), "file.py", "exec")
+    assert [one.name for one in found if one.is_mine] == [NAME]
 
 
 def test_a_copy_does_not_win(tmp_path):
-    cells = solve(tmp_path, ("mlp",), {})
-    wrong = {"mlp": lambda code, check: f"{code.replace('4 *', '3 *')}\n\n\n{check}"}
-    save(tmp_path, solve(tmp_path, ("mlp",), wrong), "07_gpt2_model-Copy1")
+    cells = solve(tmp_path, (NAME,), {})
+    wrong = {NAME: lambda code, check: f"{code.replace('(q, k, v)', '(q, v, k)')}\n\n\n{check}"}
+    save(tmp_path, solve(tmp_path, (NAME,), wrong), "07_gpt2_model-Copy1")
     save(tmp_path, cells)
     os.utime(tmp_path / "07_gpt2_model.ipynb", (1, 1))
     assert part(tmp_path).is_mine
@@ -406,12 +309,11 @@ def line_in_forward(line: str) -> Edit:
 def test_an_answer_disturbs_no_other(tmp_path, monkeypatch, line, reason):
     if "while" in line:
         monkeypatch.setattr(answers, "SECONDS", 10)
-    names = ("embed", "mlp", "attention", "init_weights")
-    solve(tmp_path, names, {"mlp": line_in_forward(line)})
+    solve(tmp_path, (NAME, "init_weights"), {NAME: line_in_forward(line)})
     found = {one.name: one for one in assemble.parts(tmp_path, "07")}
-    assert [found[name].missing for name in ("embed", "attention", "init_weights")] == ["", "", ""]
+    assert found["init_weights"].missing == ""
     if reason is not None:
-        assert found["mlp"].missing == reason
+        assert found[NAME].missing == reason
     assert (torch.is_grad_enabled(), torch.get_default_dtype()) == (True, torch.float32)
 
 
@@ -431,23 +333,3 @@ def test_without_forks_each_part_has_its_own_process(monkeypatch):
             )
             == ""
         )
-
-
-def test_a_process_that_cannot_start_says_why(monkeypatch):
-    monkeypatch.setattr(answers, "RUN", "raise ImportError('no torch')")
-    job = {"before": "", "code": "x = 1", "checks": "", "check": "", "arguments": []}
-    with CHECKING() as process, pytest.raises(RuntimeError, match="start: ImportError: no torch"):
-        answers.reason(process, **job)
-
-
-def test_a_part_is_checked_once_by_a_process_that_ends(monkeypatch):
-    checks = "cs336_course.pages.start_here.exercises"
-    job = {"before": "", "code": "x = 1 / 0", "checks": checks, "check": "", "arguments": []}
-    with CHECKING() as process:
-        assert "ZeroDivisionError" in answers.reason(process, **job)
-        running = process.running
-    assert running is not None
-    assert running.poll() is not None
-    with CHECKING() as process:
-        assert "ZeroDivisionError" in answers.reason(process, **job)
-        assert process.running is None

@@ -8,7 +8,6 @@ import contextlib
 import importlib.util
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -46,7 +45,6 @@ RATES = {
     "today": {"learning_rate": 0.02},
 }
 GPT2 = RECIPE | RATES["gpt2"]
-LINES = {"gpt2": 400, "today": 450}
 EXAMPLES = [
     {"ctx": "O Romeo, Romeo, wherefore art", "endings": ["thou", "sky", "7", "x"], "label": 0},
     {"ctx": "To be, or not", "endings": ["x", "sky", "to be", "7"], "label": 2},
@@ -203,13 +201,10 @@ def solve(folder: Path) -> None:
     for path in (ROOT / "notebooks").rglob("*.ipynb"):
         notebook = json.loads(path.read_text())
         cells = notebook["cells"]
-        for place, cell in enumerate(cells):
-            if {"exercise", "part"} <= cell["metadata"].get("cs336", {}).keys():
-                later = cells[place + 1 : place + 4]
-                solutions = (c for c in later if "solution" in c["metadata"].get("tags", []))
-                (code,) = re.findall(
-                    r"```python\n(.*?)```", "".join(next(solutions)["source"]), re.S
-                )
+        for cell in cells:
+            marks = cell["metadata"].get("cs336", {})
+            if {"exercise", "part"} <= marks.keys():
+                code = assemble.solution(cells, marks["exercise"])
                 cell["source"] = [code, "\n\n", cell["source"][-1]]
         to = folder / path.relative_to(ROOT / "notebooks")
         to.parent.mkdir(exist_ok=True)
@@ -229,5 +224,3 @@ def test_the_file_that_ships_is_assembled_from_the_solutions(recipe):
     file = assemble.RECIPES[recipe].file
     text = assemble.text(assemble.parts(ROOT / "notebooks", recipe=recipe), recipe)
     assert (ROOT / file).read_text() == text, AGAIN.format(recipe, file)
-    lines = [line for line in text.splitlines() if line.strip()]
-    assert len(lines) <= LINES[recipe]

@@ -7,10 +7,11 @@ import torch
 
 from cs336_lib import cli
 from cs336_lib.bill import here
-from cs336_lib.bill.here import Machine, Passes, Prediction
+from cs336_lib.bill.here import Passes
 from cs336_lib.config import PRESETS, TrainConfig
 
 CPU = torch.device("cpu")
+CHAR = PRESETS["shakespeare-char"][1]
 
 
 def passes_of(config: TrainConfig, blocks: int) -> Passes:
@@ -40,28 +41,40 @@ def test_a_step_is_the_sum_of_its_parts(monkeypatch):
         assert (measured[-1] < micro) == (micro == 16)
 
 
-def test_the_report_is_measured_once_a_day(tmp_path, monkeypatch, capsys):
-    rows = [Prediction(name, "fp32", 0.5, 1024, 7200, 2e9) for name in PRESETS]
-    shapes = {"fp32": {"768 x 2304": [1e11, 2e11, 3e11]}}
-    sampling = {"fp32": 0.03, "fp16": 0.02, "bf16": 0.025}
-    machine = Machine(rows, shapes, {"fp32": 2e11}, 3e10, sampling, 2)
-    measured = []
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(here, "measure", lambda device: measured.append(1) or machine)
-    monkeypatch.setattr(here, "step_seconds", lambda config, size, device: config.n_layer / 10)
+def test_parts_of_a_real_step_are_measured(monkeypatch):
+    """The step of `cs336 train` runs with one full micro-batch and with three small ones."""
+    monkeypatch.setattr(here, "ROUND_SECONDS", 0.01)
+    low, high = here.measured_passes(CHAR, 65, CPU)
+    for found in (low, high):
+        assert min(found.few, found.whole, found.later) > 0
+
+
+def test_a_model_that_does_not_fit_is_not_measured(monkeypatch):
+    monkeypatch.setattr(here.hardware, "memory", lambda device: 10**6)
+    row = here.predict("big", CHAR, ["fp32"], CPU)
+    assert row.seconds is None
+    assert row.memory > 10**6
+    assert "too large" in here.cells(row)
+
+
+def test_the_report_has_every_preset_and_a_run_of_your_own(tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def seconds(config, size, device):
+        asked.append(config.precision)
+        return config.n_layer / 10 * (1 if config.precision == "bf16" else 2)
+
+    monkeypatch.setattr(here.hardware, "has_bf16", lambda device: True)
+    monkeypatch.setattr(here.hardware, "peak_flops", lambda device, dtype: (2e11, ""))
+    monkeypatch.setattr(here.hardware, "memory", lambda device: 10**12)
+    monkeypatch.setattr(here, "step_seconds", seconds)
     own = tmp_path / "own.json"
     own.write_text(json.dumps({"n_layer": 5, "block_size": 64, "batch_tokens": 64}))
-    for _ in range(2):
-        cli.main(["estimate", "--here", "--config", str(own)])
-        text = capsys.readouterr().out
-        assert "fp16 to sample (--weights fp16): fp32 30.0, fp16 20.0, bf16 25.0 ms" in text
-        assert "fp32 768 x 2304 100 200 300" in " ".join(text.split())
-        (line,) = (line for line in text.splitlines() if line.startswith("gpt2-124m"))
-        assert line.split()[1:] == ["fp32", "500", "ms", "2,048", "2", "GB", "60.0", "minutes"]
-        (line,) = (line for line in text.splitlines() if line.startswith(str(own)))
-        assert line.split()[2:5] == ["500", "ms", "128"]
-    assert len(measured) == 1
-    assert here.this_machine(CPU) == machine
-    here.cache_file(CPU).write_text("{")
-    assert here.this_machine(CPU) == machine
-    assert len(measured) == 2
+    cli.main(["estimate", "--here", "--config", str(own)])
+    text = capsys.readouterr().out
+    assert "fp32 200 GFLOP/s, bf16 200 GFLOP/s" in text
+    lines = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line}
+    assert lines.keys() > PRESETS.keys()
+    assert lines["gpt2-124m"][:4] == ["bf16", "1,200", "ms", "436,907"]
+    assert lines[str(own)][:4] == ["bf16", "500", "ms", "128"]
+    assert asked == ["fp32", "bf16"] * 3 + ["bf16"] * 3 + ["fp32", "bf16"]

@@ -1,8 +1,5 @@
 import json
 import os
-import shlex
-import shutil
-import subprocess
 
 import numpy as np
 import pytest
@@ -39,19 +36,14 @@ def test_pieces_have_the_tokens_of_the_complete_text(tmp_path, monkeypatch):
         assert ids.tolist() == encode(expected).tolist()
 
 
-def test_the_advice_for_another_encoding_gives_the_text(tmp_path):
-    path, text = tmp_path / "old text.txt", "Ein Café, ein Gruß\n" * 99
-    for encoding in ("utf-16", "utf-32", "utf-16le", "utf-16be", "latin1"):
-        path.write_bytes(text.encode(encoding))
-        advice = rf"old text\.txt: .*`iconv -f {encoding} -t utf-8`"
-        with pytest.raises(ValueError, match=advice) as error:
+def test_another_encoding_is_named_in_one_line(tmp_path):
+    path = tmp_path / "text.txt"
+    for content, byte in ((b"caf\xe9", "e9"), ("Gru\u00df".encode("utf-16"), "ff")):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=rf"not UTF-8 text \(it has a byte 0x{byte}\)"):
             list(text_pieces(path))
-        command = [*shlex.split(str(error.value).split("`")[1]), str(path)]
-        if shutil.which("iconv"):
-            done = subprocess.run(command, capture_output=True, check=True).stdout
-            assert done.decode() == text
-    path.write_bytes(b"a text with a NUL\0 in it")
-    with pytest.raises(ValueError, match=r"contains NUL bytes; plain text expected$"):
+    path.write_bytes("in another encoding".encode("utf-16le"))
+    with pytest.raises(ValueError, match="contains NUL bytes; convert it to UTF-8"):
         list(text_pieces(path))
 
 
