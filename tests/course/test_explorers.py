@@ -20,7 +20,6 @@ MAKERS = {
     "strides": widgets.strides,
     "einops": widgets.einops_pattern,
     "einsum": widgets.einsum_steps,
-    "training-budget": widgets.training_budget,
     "first-bill": widgets.first_bill,
     "model-bill": widgets.model_bill,
     "optimizer-race": widgets.optimizer_race,
