@@ -7,59 +7,21 @@ import ast
 import base64
 import json
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 from cs336_course import widgets
 from cs336_course.drawing import ruler
-from cs336_course.drawing.accounting import FILLS
-from cs336_course.widgets import budget, price, writing
+from cs336_course.widgets import price, writing
 from cs336_course.widgets.widget import Explorer, tag
 from cs336_course.widgets.widget import script as viewed
 from cs336_lib import accounting
 from cs336_lib.bill.text import training_length
-from cs336_lib.system.hardware import DATASHEET
 
 SENT = ("kind", "title", "controls", "presets", "values", "said", "html", "problem")
 WRITTEN = ("title", "presets", "scales", "config", "alphabet", "text", "written", "likeliest")
 WRITTEN += ("temperature", "temperatures", "draws")
-PARTS = ("python.js", "training_budget.js", "first_bill.js")
-
-
-def parts_of(optimizer: str, precision: str) -> list[tuple[str, float, int]]:
-    """Return the bytes per parameter by kind, and the ZeRO stage that begins to shard each kind."""
-
-    def held(stage: int) -> dict[str, float]:
-        return budget.budget(1, 1, 2, "h100", 0.5, optimizer, precision, stage, 1).bytes
-
-    return [
-        (name, size, next((stage for stage in (1, 2, 3) if held(stage)[name] < size), 4))
-        for name, size in held(0).items()
-    ]
-
-
-def constants_of_budget(widget: Explorer) -> dict[str, Any]:
-    """Return the value of each option of the controls."""
-    options = {control["name"]: control["options"] for control in widget.controls}
-    sheets = {name: DATASHEET[key] for name, key in budget.HARDWARE.items()}
-    return {
-        "parameters": budget.PARAMETERS,
-        "tokens": budget.TOKENS,
-        "devices": budget.DEVICES,
-        "hardware": {
-            name: {"peak": sheet.peak_flops["bf16"], "memory": sheet.memory}
-            for name, sheet in sheets.items()
-        },
-        "mfu": budget.UTILISATION,
-        "price": budget.PRICES,
-        "parts": {
-            f"{optimizer}, {precision}": parts_of(optimizer, precision)
-            for optimizer, precision in product(options["optimizer"], options["precision"])
-        },
-        "sharded": budget.SHARDING,
-        "palette": FILLS,
-    }
+PARTS = ("python.js", "first_bill.js")
 
 
 def constants_of_first_bill(_: Explorer) -> dict[str, Any]:
@@ -83,7 +45,6 @@ def constants_of_first_bill(_: Explorer) -> dict[str, Any]:
 
 CONSTANTS: dict[str, Callable[[Explorer], dict[str, Any]]] = {
     "first_bill": constants_of_first_bill,
-    "training_budget": constants_of_budget,
 }
 
 
@@ -104,7 +65,7 @@ def element(source: str) -> str:
     """Return the HTML of the explorer that a cell makes, or "" if it needs a kernel.
 
     Args:
-        source: A cell such as `widgets.training_budget(devices="8")`.
+        source: A cell such as `widgets.first_bill(share="41 %")`.
     """
     try:
         call = ast.parse(source).body[-1].value

@@ -64,7 +64,7 @@ def landing(template: str, notebooks: Path, folder: Path) -> str:
         "LAUNCH": "\n".join(re.findall(r"^\[!\[Open in .*", readme, re.M)),
         "RULER": f'<div class="ruler cs336-first-bill">{price.drawing(GPT2, "GPT-2: ")}</div>',
         "WRITER": browser_explorers.element("widgets.writer()"),
-        "EXPLORER": browser_explorers.element("widgets.training_budget()"),
+        "EXPLORER": browser_explorers.element("widgets.first_bill()"),
         "PICTURE": f"```{{image}} memory.png\n:alt: {alt}\n:width: {width}px\n```",
         "ROAD": cards([page for page in pages if not page.is_side_trip], notebooks),
         "SIDE_TRIPS": cards([page for page in pages if page.is_side_trip], notebooks),

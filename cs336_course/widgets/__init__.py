@@ -1,7 +1,6 @@
 """Interactive widgets for the notebooks."""
 
 from cs336_course.widgets.bill import ModelBill
-from cs336_course.widgets.budget import TrainingBudget
 from cs336_course.widgets.einsum import EinsumSteps
 from cs336_course.widgets.layout import Strides
 from cs336_course.widgets.letters import AttentionAndSampling
@@ -19,7 +18,6 @@ float_bits = FloatBits
 model_bill = ModelBill
 optimizer_race = OptimizerRace
 strides = Strides
-training_budget = TrainingBudget
 __all__ = [
     "attention_and_sampling",
     "einops_pattern",
@@ -29,6 +27,5 @@ __all__ = [
     "model_bill",
     "optimizer_race",
     "strides",
-    "training_budget",
     "writer",
 ]

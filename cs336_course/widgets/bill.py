@@ -6,7 +6,6 @@ from matplotlib.figure import Figure
 
 from cs336_course.drawing import bills as plots
 from cs336_course.drawing.style import FILLS
-from cs336_course.widgets.budget import PRICES, TOKENS, money
 from cs336_course.widgets.widget import (
     Explorer,
     Values,
@@ -37,6 +36,14 @@ CLUSTERS = {  # device, link inside of a machine, link between machines
     "H200, InfiniBand NDR": ("h200", "nvlink4", "infiniband-ndr"),
     "B200, InfiniBand NDR": ("b200", "nvlink5", "infiniband-ndr"),
 }
+TOKENS = {
+    short(n): n
+    for n in (
+        *(1e9, 2.5e9, 10e9, 30e9, 100e9, 140e9, 300e9, 600e9, 1e12, 1.4e12),
+        *(2e12, 5e12, 10e12, 15e12, 30e12),
+    )
+}
+PRICES = {f"${price:g}": price for price in (0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)}
 DEVICES = {f"{2**k:,}": 2**k for k in range(15)}
 BATCHES = {f"{2**k:,}": 2**k for k in range(3, 15)}  # sequences
 WAYS = {str(2**k): 2**k for k in range(5)}
@@ -87,6 +94,11 @@ START = {
     "recompute": "nothing",
     "price": "$2",
 }
+
+
+def money(dollars: float) -> str:
+    """Format an amount of dollars, such as $12,530 or $7.074M."""
+    return f"${dollars:,.0f}" if dollars < 1e6 else f"${short(dollars)}"
 
 
 @dataclass(frozen=True)

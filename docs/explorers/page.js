@@ -2,11 +2,11 @@
 // computed here instead of in Python. It replaces the stored picture of a cell.
 //
 // A link carries the state of one explorer: its fragment is the explorer's id, and its query the values
-// of the controls, as in ?parameters=70B&devices=8#training-budget.
+// of the controls, as in ?tokens=30B&gpus=16#first-bill.
 
 class Problem extends Error {}
 
-const ANSWERS = { "first-bill": firstBill, "training-budget": trainingBudget };
+const ANSWERS = { "first-bill": firstBill };
 
 function pageModel({ constants, ...state }) {
   const { settle, view } = ANSWERS[state.kind](constants);

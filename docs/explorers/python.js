@@ -57,7 +57,7 @@ function general(x, count, comma = "") {
   return plain.includes(".") ? plain.replace(/\.?0+$/, "") : plain;
 }
 
-// report.digits, report.short and report.gigabytes
+// formatting.digits, formatting.short and formatting.duration
 function digits(value) {
   const plain = general(value, 4, 1e-3 <= Math.abs(value) && Math.abs(value) < 1e6 ? "," : "");
   return plain.replace(/e([+-])0*/, (_, sign) => "e" + sign.replace("+", ""));
@@ -69,7 +69,11 @@ function short(value) {
   return digits(value);
 }
 
-const gigabytes = (value) => (value >= 1e10 ? fixed(value / 1e9, 0, ",") : general(value / 1e9, 3)) + " GB";
+function duration(seconds) {
+  for (const [unit, size] of [["days", 86400], ["hours", 3600], ["minutes", 60]])
+    if (seconds >= 2 * size) return `${fixed(seconds / size, 1, ",")} ${unit}`;
+  return `${fixed(seconds, 0)} seconds`;
+}
 
 // widget.tag and widget.table
 const ESCAPES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;" };

@@ -20,54 +20,6 @@ from cs336_course.drawing.style import figure, label
 from tools import notebooks, publish
 
 
-def test_a_line_has_its_ends_and_extremes():
-    drawn, axes = figure()
-    axes.plot([0, 1, 2, 3], [4.2, 0.5, 1, 3.14159], label="ours")
-    axes.plot([0, 3], [1, 1], label="bf16")
-    axes.axhline(2)  # a guide, not data
-    axes.set_xlim(0, 3)
-    axes.set_ylim(0, 5)
-    label(axes, "The loss falls", "step", "loss [nats]")
-    assert alt.describe(drawn) == (
-        "The loss falls. X axis: step, 0 to 3; y axis: loss [nats], 0 to 5. "
-        "Ours: a line from 4.2 to 3.14, between 0.5 and 4.2. bf16: a line at 1."
-    )
-
-
-def test_bars_are_named_by_their_categories():
-    for upright in (True, False):
-        drawn, axes = figure()
-        (axes.bar if upright else axes.barh)(["fp32", "bf16", "fp8"], [1, 2, 4500])
-        label(axes, "Peaks", "format" if upright else "FLOP/s", "FLOP/s" if upright else "format")
-        text = alt.describe(drawn)
-        assert "axis: format, 3 categories" in text
-        assert text.endswith("3 bars, from 1 (fp32) to 4,500 (fp8).")
-
-
-def test_points_images_and_logarithms():
-    drawn, (left, right) = figure(ncols=2)
-    left.scatter([1, 2], [3, np.nan], label="runs")
-    left.plot([1, 2, 3], [1, 2, 3], "o")
-    left.set_xscale("log")
-    left.set_xlim(1, 10)
-    left.set_xlabel("batch")
-    picture = right.imshow([[0.25, 1], [2, 3]])
-    drawn.colorbar(picture)
-    assert alt.describe(drawn) == (
-        "2 panels. X axis: batch, 1 to 10, logarithmic. 3 points, from 1 to 3. "
-        "Runs: a point at 3. An image of 2 x 2 cells, 0.25 to 3."
-    )
-
-
-def test_a_drawing_has_its_words():
-    drawn, axes = figure()
-    axes.set_axis_off()
-    axes.plot([0, 1], [0, 1])  # an arrow, say
-    for word in ("wte", "attention", "MLP", "attention"):
-        axes.text(0, 0, word)
-    assert alt.describe(drawn) == "A drawing labelled wte, attention, MLP."
-
-
 def test_no_text_is_longer_than_one_listens():
     for panels in (5, 20):
         drawn, all_axes = figure(nrows=panels, squeeze=False)

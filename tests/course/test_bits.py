@@ -1,16 +1,12 @@
 """bits: every format against torch's own bits and against finfo, and rounding."""
 
-import itertools
 import math
-import struct
 
-import pytest
 import torch
 from cases import for_each
 
 from cs336_course.shared import number_formats
 
-FIELDS = ("bits", "eps", "max", "min", "smallest_normal", "resolution")
 ALL = {number.name: (dtype, number) for dtype, number in number_formats.TORCH_FORMATS.items()}
 SMALL = {name: pair for name, pair in ALL.items() if pair[1].bits <= 16}
 SIGNED = {name: pair for name, pair in ALL.items() if pair[1].sign_bits}
@@ -26,16 +22,6 @@ def spread(count: int, low: int, high: int) -> torch.Tensor:
 
 def test_every_scalar_float_type_of_torch_is_described():
     assert set(number_formats.scalar_float_dtypes().values()) == set(number_formats.TORCH_FORMATS)
-
-
-def test_limits_equal_finfo():
-    def compare(dtype, number):
-        info = torch.finfo(dtype)
-        wrong = [f for f in FIELDS if getattr(info, f) != getattr(number, f)]
-        # torch 2.13 reports 0.125 for a format of two mantissa bits.
-        assert wrong in ([], ["eps"] if dtype == torch.float8_e5m2fnuz else [])
-
-    for_each(ALL, compare)
 
 
 def test_decode_is_the_hardwares_for_every_code():
@@ -71,26 +57,6 @@ def test_rounding_is_the_hardwares():
     for_each(SIGNED, compare)
 
 
-def test_ties_go_to_the_even_code():
-    for number in (
-        number_formats.BF16,
-        number_formats.E4M3,
-        number_formats.E5M2,
-        number_formats.E2M1,
-    ):
-        values = number.positive_values()
-        for code, (low, high) in enumerate(itertools.pairwise(values), start=1):
-            assert number.encode((low + high) / 2) == code + code % 2
-
-
-def test_python_packs_the_same_fp32_and_fp64():
-    for value in (0.15625, -5.5, 1e-45, -0.0, 3e38, math.pi):
-        fp32 = struct.unpack("<f", struct.pack("<f", value))[0]
-        assert number_formats.FP32.encode(value) == struct.unpack("<I", struct.pack("<f", value))[0]
-        assert number_formats.FP32.decode(number_formats.FP32.encode(value)) == fp32
-        assert number_formats.FP64.encode(value) == struct.unpack("<Q", struct.pack("<d", value))[0]
-
-
 def test_overflow_of_each_family():
     assert number_formats.FP16.decode(number_formats.FP16.encode(65519.9)) == 65504
     assert number_formats.FP16.decode(number_formats.FP16.encode(-65520.0)) == -math.inf
@@ -102,50 +68,3 @@ def test_overflow_of_each_family():
     assert number_formats.E4M3FNUZ.encode(-0.0) == 0  # there is no minus zero
     assert number_formats.E2M1.decode(number_formats.E2M1.encode(100.0)) == 6
     assert number_formats.E8M0.encode(0.0) == 0
-
-
-def test_what_cannot_be_is_refused():
-    with pytest.raises(ValueError, match="no NaN"):
-        number_formats.E2M1.encode(math.nan)
-    with pytest.raises(ValueError, match="does not fit"):
-        number_formats.E4M3.decode(256)
-
-
-def test_fp4_and_tf32():
-    assert number_formats.E2M1.positive_values() == [0.5, 1, 1.5, 2, 3, 4, 6]
-    assert (number_formats.E2M1.bytes, number_formats.TF32.bits, number_formats.TF32.bytes) == (
-        0.5,
-        19,
-        4,
-    )
-    tf32 = number_formats.TF32
-    assert tf32.decode(tf32.encode(1 + 2**-12)) == 1
-
-
-def test_gap_is_the_distance_to_the_next_value():
-    for number in (number_formats.E4M3, number_formats.E5M2, number_formats.FP16):
-        values = [0.0, *number.positive_values()]
-        assert all(number.gap(a) == b - a for a, b in zip(values[::7], values[1::7], strict=False))
-    assert number_formats.BF16.gap(-256.0) == 2
-
-
-def test_spelling_and_codes():
-    assert number_formats.FP32.spell(0x3E200000) == "0 01111100 01000000000000000000000"
-    assert number_formats.E8M0.spell(127) == "01111111"
-    assert number_formats.codes_of(torch.tensor([1.0, -0.0], dtype=torch.bfloat16)) == [
-        0x3F80,
-        0x8000,
-    ]
-
-
-def test_integers():
-    assert (number_formats.INT8.min, number_formats.INT8.max, number_formats.INT8.bytes) == (
-        -128,
-        127,
-        1,
-    )
-    assert (number_formats.INT4.min, number_formats.INT4.max, number_formats.INT4.bytes) == (
-        -8,
-        7,
-        0.5,
-    )

@@ -12,24 +12,12 @@ matplotlib.use("Agg")
 import pytest
 import torch
 
-from cs336_course.pages.gpt2_speaks import story
 from cs336_lib import hugging_face
 from cs336_lib.config import GPTConfig
 from cs336_lib.data.tokenizer import GPT2Tokenizer
 from cs336_lib.model import GPT
 
 PAGES = Path(__file__).parents[2] / "notebooks"
-
-
-def test_words_that_may_be_cut_off_are_left_out():
-    assert story.whole_words("begin, My lord; in the e", start=6) == ["my", "lord", "in", "the"]
-    assert story.whole_words("x is done.") == ["is", "done"]
-    assert story.whole_words("") == []
-
-
-def test_a_text_is_judged_by_its_words():
-    known = story.vocabulary("The state, the STATE of")
-    assert story.judged([". the state of the stote."], known) == (20, 80)
 
 
 def run(page: str, *beginnings: str) -> str:

@@ -43,16 +43,6 @@ def test_progress_is_displayed_but_not_stored():
     assert notebooks.normalise(notebook).cells[0].outputs == [result]
 
 
-def test_the_style_of_the_dark_theme_is_displayed_but_not_stored():
-    source = "from cs336_course.drawing import style\nstyle.figure()\nstyle.show_cover()"
-    notebook = new_notebook(cells=[new_code_cell(source)])
-    notebooks.NotebookClient(notebook, kernel_name="python3").execute()
-    themes, picture = notebook.cells[0].outputs
-    assert set(themes.data) == {"text/html"}  # which nbval doesn't compare
-    assert "mix-blend-mode" in themes.data["text/html"]
-    assert notebooks.normalise(notebook).cells[0].outputs == [picture]
-
-
 def encoded(pixels: np.ndarray) -> str:
     """Return pixels as a PNG in base64."""
     file = io.BytesIO()

@@ -173,15 +173,6 @@ def test_a_notebook_imports_its_own_room_and_no_other():
         assert entered <= {room}, name
 
 
-def test_no_path_of_one_machine_is_written_down():
-    def rule(notebook):
-        for cell in notebook.cells:
-            if re.search(r"/work/|\.\./shared|/root/|/home/", cell.source):
-                yield start(cell)
-
-    assert_kept(rule)
-
-
 def exercises(notebook: NotebookNode) -> Iterator[tuple[int, NotebookNode]]:
     """Yield the index and the stub cell of every exercise."""
     for number, cell in enumerate(notebook.cells):

@@ -2,7 +2,6 @@
 
 import ast
 import re
-import sys
 import tomllib
 from collections.abc import Collection, Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -13,7 +12,6 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 
@@ -94,37 +92,6 @@ def test_what_those_require_is_pinned_too():
             requirement = Requirement(text)
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
                 todo.append(requirement.name)
-
-
-def test_this_environment_has_the_pinned_versions():
-    prefix = Path(sys.prefix)
-    for name, version in pins_of_environment(prefix).items():
-        try:
-            found = metadata.distribution(name)
-        except metadata.PackageNotFoundError:
-            continue  # for another platform
-        if keeps_torch(prefix) and not Path(found.locate_file("")).is_relative_to(prefix):
-            continue  # lies beside the PyTorch that was kept; the course does not require it
-        assert Version(found.version).public == version, f"{name} {found.version} installed"
-    (torch,) = (r for r in requirements() if r.name == "torch")
-    assert torch.specifier.contains(Version(metadata.version("torch")).public)
-
-
-def keeps_torch(prefix: Path) -> bool:
-    """Whether an environment was made with `make TORCH=keep`, to see the packages below it."""
-    path = prefix / "pyvenv.cfg"
-    return path.exists() and "include-system-site-packages = true" in path.read_text()
-
-
-def pins_of_environment(prefix: Path) -> dict[str, str]:
-    """What an environment must hold: all pins, or with `make TORCH=keep` all but PyTorch's."""
-    if not keeps_torch(prefix):
-        return pins()
-    found, own = pins(prefix / "constraints.txt"), {"torch", "setuptools"}
-    assert {n: v for n, v in found.items() if n not in own} == {
-        n: v for n, v in pins().items() if n not in own
-    }
-    return found
 
 
 # What each folder of the course may import of the others, from the top to the ground. Pages import
