@@ -1,6 +1,5 @@
 """Measure execution times with warm-up, synchronization and alternating runs."""
 
-import statistics
 import time
 from collections.abc import Callable, Mapping
 
@@ -33,17 +32,6 @@ def seconds_in_turns(
     return {name: measured[warmup:] for name, measured in seconds.items()}
 
 
-def median_seconds(
-    work: Callable[[], object], device: torch.device, *, repeats: int = 5, warmup: int = 2
-) -> float:
-    """Return the median wall time of `work()` in seconds. `warmup` calls aren't measured.
-
-    The device is synchronized before and after each call.
-    """
-    measured = seconds_in_turns({"work": work}, device, rounds=repeats, warmup=warmup)
-    return statistics.median(measured["work"])
-
-
 def best_seconds(ways: Functions, device: torch.device, *, rounds: int) -> dict[str, float]:
     """Return the shortest wall time of each function in seconds.
 
@@ -52,11 +40,3 @@ def best_seconds(ways: Functions, device: torch.device, *, rounds: int) -> dict[
     """
     measured = seconds_in_turns(ways, device, rounds=rounds)
     return {name: min(seconds) for name, seconds in measured.items()}
-
-
-def measured_bandwidth(device: torch.device, megabytes: int = 256) -> float:
-    """Measure the memory bandwidth of a large copy in B/s. Reads and writes are both counted."""
-    source = torch.empty(megabytes * 2**20, dtype=torch.uint8, device=device).fill_(1)
-    target = torch.empty_like(source)
-    seconds = median_seconds(lambda: target.copy_(source), device)
-    return 2 * source.numel() / seconds

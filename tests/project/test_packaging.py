@@ -101,7 +101,7 @@ BELOW = {
     "pages": {"one_file", "widgets", "shared", "engine", "drawing", "learner"},
     "one_file": {"engine", "learner"},
     "widgets": {"shared", "drawing", "learner"},
-    "shared": {"engine"},
+    "shared": {"engine", "learner"},
     "engine": {"learner"},
     "drawing": {"shared"},
     "learner": set(),
