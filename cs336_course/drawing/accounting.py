@@ -1,18 +1,15 @@
 """Figures on training cost, such as rooflines, utilization, training days and memory."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 
 from cs336_course.drawing.style import (
     BLACK,
     BLUE,
     CHARCOAL,
     FILLS,
-    LINES,
     RUST,
     figure,
     label,
@@ -63,40 +60,3 @@ def stacked(
         axes.legend(loc="upper left", bbox_to_anchor=(0, -0.16 - 0.2 / len(totals)), ncols=columns)
     label(axes, title, unit, "")
     return fig
-
-
-def checkpointing(
-    measured: Mapping[int, Mapping[int, float]], predicted: Mapping[int, Sequence[float]]
-) -> Figure:
-    """Plot peak memory against the number of segments, with one colour per depth.
-
-    `measured[depth][segments]` is drawn as a point. `predicted[depth]` is drawn as a curve that
-    starts at one segment.
-    """
-    fig, axes = figure(11, 5)
-    for number, (depth, points) in enumerate(measured.items()):
-        colour = LINES[number % len(LINES)]
-        curve = predicted[depth]
-        axes.plot(range(1, len(curve) + 1), curve, color=colour, lw=2)
-        axes.plot(
-            list(points),
-            list(points.values()),
-            MARKERS[number % len(MARKERS)],
-            color=colour,
-            label=f"{depth} blocks",
-        )
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=2)
-    plain(axes)
-    ticks = [2**power for power in range(max(measured).bit_length())]
-    axes.set_xticks(ticks, [str(tick) for tick in ticks])
-    axes.minorticks_off()
-    axes.legend(title="points: measured\nlines: predicted")
-    label(axes, "Peak of the activations by number of segments", "segments", "peak [block inputs]")
-    return fig
-
-
-def plain(axes: Axes) -> None:
-    """Format the numbers of a logarithmic y axis without powers."""
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}"))
-    axes.minorticks_off()

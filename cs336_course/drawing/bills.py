@@ -2,18 +2,12 @@
 
 from collections.abc import Mapping
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from cs336_course.drawing.style import (
     BLACK,
-    BLUE,
-    BROWN,
     FILLS,
-    GREY,
-    ORANGE,
     figure,
 )
 from cs336_lib.formatting import digits
@@ -58,35 +52,3 @@ def stack(axes: Axes, parts: Mapping[str, float], unit: str) -> None:
     axes.set(yticks=[], xlim=(0, 1.06 * total), ylim=(-0.5, 0.75), xlabel=unit)
     axes.grid(False)
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1.1))
-
-
-def experts(count: int, chosen: int) -> Figure:
-    """Draw a layer of experts, of which a router chooses some, beside the one that all share.
-
-    Args:
-        count: Number of experts, a multiple of 32.
-        chosen: How many of them a token meets.
-    """
-    drawing, axes = figure(12, 3.1)
-    rows = count // 32
-    lit = np.random.default_rng(0).choice(count, chosen, replace=False)
-    for expert in range(count):
-        x, y = expert % 32, rows - 1 - expert // 32
-        colour = BLUE if expert in lit else "white"
-        axes.add_patch(Rectangle((x, y), 0.8, 0.8, facecolor=colour, edgecolor=GREY, zorder=3))
-        if expert in lit:
-            axes.plot([-3.2, x], [rows / 2, y + 0.4], color=BLUE, lw=1.2, zorder=4)
-    axes.add_patch(Rectangle((0, -2), 0.8, 0.8, facecolor=ORANGE, edgecolor=GREY))
-    axes.plot([-8.6, 0], [rows / 2 - 0.6, -1.6], color=BROWN, lw=1.2)
-    look = {"va": "center", "fontsize": 16}
-    axes.text(-8.4, rows / 2, "a token", ha="right", **look)
-    axes.text(-3.2, rows / 2, "router", ha="right", fontweight="bold", **look)
-    axes.annotate(
-        "", (-6.4, rows / 2), (-8.2, rows / 2), arrowprops={"arrowstyle": "->", "lw": 1.2}
-    )
-    axes.text(1.2, -1.6, "the shared expert", **look)
-    axes.set(xlim=(-12, 32), ylim=(-2.3, rows + 0.2))
-    axes.axis("off")
-    title = f"A token meets {chosen} of {count} experts, and the shared one"
-    axes.set_title(title, loc="left", fontweight="bold")
-    return drawing

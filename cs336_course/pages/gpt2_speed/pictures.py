@@ -144,7 +144,7 @@ def stacked(
         left, total = 0.0, sum(parts.values())
         for (kind, colour), hatch in zip(colours.items(), HATCHES, strict=False):
             width = parts.get(kind, 0.0)
-            style = {"color": colour, "edgecolor": "white", "hatch": hatch, "label": kind}
+            style = {"facecolor": colour, "hatch": hatch, "label": kind}
             axes.barh(place, width, 0.6, left=left, **style)
             if width > 0.07 * longest:
                 ground = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
@@ -157,7 +157,7 @@ def stacked(
     axes.set_xlim(0, 1.14 * longest)
     axes.grid(False, axis="y")
     handles = [
-        Patch(facecolor=colour, edgecolor="white", hatch=hatch, label=kind)
+        Patch(facecolor=colour, hatch=hatch, label=kind)
         for (kind, colour), hatch in zip(colours.items(), HATCHES, strict=False)
     ]
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, -0.3), ncols=5)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from cs336_course.drawing.accounting import digits
 from cs336_course.drawing.style import (
     BLACK,
     BLUE,
