@@ -42,10 +42,9 @@ def show(figure: Figure) -> None:
     """Display a figure with its description below the running cell."""
     from IPython.display import display
 
-    if os.environ.get(CHECKED):
-        contrast.check(figure)
-
     data, how = as_data(figure)
+    if os.environ.get(CHECKED):
+        contrast.check(figure)  # which draws the figure, so its description comes first
     display(data, **how)
 
 
