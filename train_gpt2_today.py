@@ -288,7 +288,7 @@ def ahead(pieces, device: torch.device):
 
 
 def orthogonalized(matrices: Tensor) -> Tensor:
-    """Bring all singular values of matrices (count, rows, columns) near 1, as in 05b."""
+    """Bring all singular values of matrices (count, rows, columns) near 1."""
     a, b, c = 3.4445, -4.7750, 2.0315
     x = matrices.bfloat16() if matrices.is_cuda else matrices
     is_tall = x.size(1) > x.size(2)
