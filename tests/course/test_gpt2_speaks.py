@@ -36,7 +36,8 @@ def run(page: str, *beginnings: str) -> str:
 
 SPEAKS = ("08_gpt2_speaks", "shipped, letters", "def is_linear", "mine =", "def load_weights")
 SPEAKS = (*SPEAKS, "def nucleus", "@torch.no_grad()\ndef generate", "weights, openai")
-INSIDE = ("side_trips/inside_a_model", "shipped, letters", "if weights := fetch.find")
+INSIDE = ("side_trips/inside_a_model", "shipped, letters", "def read_early")
+INSIDE = (*INSIDE, "if weights := fetch.find")
 
 
 @pytest.mark.parametrize("page", [SPEAKS, INSIDE], ids=lambda page: page[0])
