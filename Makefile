@@ -20,7 +20,7 @@ TWO_AT_A_TIME := -n 2 --dist loadfile
 FETCH = $(BIN)/python -m cs336_course fetch smollm2 || true
 
 .DEFAULT_GOAL := help
-.PHONY: help lab reset test test-slow e2e jupyterhub notebooks slides handout site owner lint lock clean
+.PHONY: help lab reset test test-slow e2e jupyterhub notebooks slides handout site owner links lint lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -62,6 +62,11 @@ site: $(VENV)/.site ## make the web site in build/site
 
 owner: ## write the owner of your repository into every link: make owner NAME=ada
 	@$(PYTHON) -m tools.owner '$(NAME)'
+
+links: ## look at every address that a file names, and list those that don't answer (needs a network)
+	@git grep -hoIE "https://[^][ )(>\"'\`\\\\,;|{}]+" -- . ':!uv.lock' | sed 's/[.:*]*$$//' | grep -v YOUR_NAME | sort -u \
+	| xargs -P 8 -I ADDRESS sh -c 'curl -fsSL --retry 2 --max-time 30 -o /dev/null ADDRESS 2> /dev/null || echo ADDRESS' \
+	| (! grep .)
 
 lint: $(VENV)/.test ## check format, style, spelling, types and the budget of lines, as CI does first
 	$(BIN)/ruff format --check .
