@@ -127,3 +127,11 @@ def test_every_wrong_option_has_a_sentence_on_why_it_looked_right():
                 wrong = [each for each in options(cell.source) if each != about["answer"]]
                 assert sorted(about.get("why", {})) == sorted(wrong), about["prediction"]
                 assert all(why.endswith(".") for why in about["why"].values())
+
+
+@pytest.mark.parametrize("line", ["In = 3", "del In", "In.clear()"])
+def test_a_check_works_whatever_happened_to_in(shell, line):
+    shell.run_cell(line, store_history=True)
+    source = "from cs336_course.engine.exercise import cell\nsaid = cell()"
+    assert shell.run_cell(source, store_history=True).success
+    assert shell.user_ns["said"]
