@@ -3,7 +3,7 @@
     python -m tools.learning_picture           # trains the run in runs/learning, and draws it
     python -m tools.learning_picture --again   # draws the recorded run again
 
-The picture is an animated SVG. It contains the recorded run as JSON, so it can be drawn again.
+The picture is an animated SVG. The recorded run is in data, since notebook 00 shows it, too.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from cs336_lib import GPT, TrainConfig, train
 from cs336_lib.sampling import SamplingConfig, complete
 from cs336_lib.training import checkpoint
 
-PICTURE = Path("docs/learning.svg")
+PICTURE, RECORDED = Path("docs/learning.svg"), Path("data/learning_run.json")
 EVERY = 20  # steps between checkpoints, so the steps shown are multiples of it
 SHOWN = (0, 20, 40, 60, 100, 160, 260, 400)
 RUN = TrainConfig(
@@ -153,7 +153,6 @@ def draw(run: dict[str, Any]) -> str:
     about = f"A GPT with {run['parameters'] / 1e6:.1f} million parameters learns Shakespeare"
     return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">
 <title>{about}: the loss falls, and random letters become verse.</title>
-<metadata>{html.escape(json.dumps(run), quote=False)}</metadata>
 <style>{style}</style>
 <clipPath id="drawn"><rect class="grow" x="{LEFT}" width="{RIGHT - LEFT}" height="{HEIGHT}"
 style="transform-box: fill-box; transform-origin: left"/></clipPath>
@@ -171,10 +170,8 @@ clip-path="url(#drawn)"/>
 
 
 def recorded() -> dict[str, Any]:
-    """Return the run that the picture contains."""
-    text = PICTURE.read_text(encoding="utf-8")
-    found = text.partition("<metadata>")[2].partition("</metadata>")[0]
-    run: dict[str, Any] = json.loads(html.unescape(found))
+    """Return the run that the picture shows."""
+    run: dict[str, Any] = json.loads(RECORDED.read_text(encoding="utf-8"))
     return run
 
 
@@ -183,7 +180,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--again", action="store_true", help="draw the recorded run again")
     again = parser.parse_args().again
-    run = recorded() if again else json.loads(json.dumps(record()))
+    if not again:
+        RECORDED.write_text(json.dumps(record()) + "\n", encoding="utf-8")
+    run = recorded()
     PICTURE.write_text(draw(run), encoding="utf-8")
     print(f"{PICTURE}: {len(run['losses'])} steps, loss {run['val_loss']}")
 

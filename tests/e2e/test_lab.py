@@ -159,10 +159,10 @@ def type_and_run(page: Page, cell: Locator, source: str) -> None:
 
 def cheapest(condition: str) -> str:
     """An answer to the exercise of notebook 00, which rents what meets the condition."""
-    return f"""def cheapest(flops, hours, offers):
+    return f"""def cheapest(parameters, tokens, hours, offers):
     bills = {{}}
     for offer in offers:
-        needed = flops / (offer.gpus * offer.peak * offer.mfu) / 3600
+        needed = 6 * parameters * tokens / (offer.gpus * offer.peak * offer.mfu) / 3600
         if {condition}:
             bills[offer.name] = needed * offer.gpus * offer.price
     return min(bills, key=bills.get, default=None)

@@ -16,7 +16,7 @@ RIGHT: dict[str, dict[str, str]] = {
         "integer division: days = steps * seconds / share / 86400 (2)": "A plan's numbers may be rounded to a percent.",
     },
     "cheapest": {
-        "integer division: needed = flops / (offer.gpus * offer.peak * offer.mfu) / 3600": "GPUs are billed by the second.",
+        "integer division: needed = 6 * parameters * tokens / (offer.gpus * offer.peak * offer.mfu) / 3600": "GPUs are billed by the second.",
     },
     "ignored": {
         "torch.manual_seed(0)  =>  torch.manual_seed(1)": "Any seed will do, if all runs have the same.",

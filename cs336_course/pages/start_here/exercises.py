@@ -10,18 +10,21 @@ NOTEBOOK = "00_start_here"
 
 
 def rentals() -> Iterator[Case]:
-    """Yield the FLOPs of a run, a deadline in hours, and offers of GPUs."""
-    flops = 3.08e20  # GPT-2 1558M on 30B tokens
+    """Yield the parameters and tokens of a run, a deadline in hours, and offers of GPUs."""
+    run = {"parameters": 1.56e9, "tokens": 33.6e9}  # GPT-2 1558M, as llm.c trained it
     for hours in (48, 24, 336, 80):
-        yield Case("", flops=flops, hours=hours, offers=OFFERS)
-    yield Case("a deadline that no offer meets", flops=flops, hours=5, offers=OFFERS)
-    yield Case("", flops=flops, hours=48, offers=OFFERS[::-1])
-    yield Case("no offers", flops=flops, hours=48, offers=())
+        yield Case("", **run, hours=hours, offers=OFFERS)
+    yield Case("a deadline that no offer meets", **run, hours=5, offers=OFFERS)
+    yield Case("", **run, hours=48, offers=OFFERS[::-1])
+    yield Case("no offers", **run, hours=48, offers=())
     even = (Offer("10 hours", 1, 1e15, 0.5, 1.0), Offer("5 hours", 2, 1e15, 0.5, 2.0))
-    yield Case("an offer that is just in time", flops=1.8e19, hours=10, offers=even)
-    yield Case("an offer that is just too late", flops=1.8e19, hours=9.999, offers=even)
+    small = {"parameters": 1e9, "tokens": 3e9}
+    yield Case("an offer that is just in time", **small, hours=10, offers=even)
+    yield Case("an offer that is just too late", **small, hours=9.999, offers=even)
     shares = (Offer("half", 8, 1e15, 0.5, 1.0), Offer("less", 8, 1e15, 0.4, 1.1))
-    yield Case("", flops=flops, hours=48, offers=shares)
+    yield Case("", **run, hours=48, offers=shares)
+    begun = (Offer("1.25 hours", 8, 1e15, 0.5, 1.0), Offer("10 hours", 1, 1e15, 0.5, 1.2))
+    yield Case("an hour that has only begun", **small, hours=12, offers=begun)
     drawn = random.Random(0)
     for _ in range(8):
         bounds = ((1e14, 2e15), (0.2, 0.6), (1, 8))  # of the peak, the MFU and the price
@@ -29,8 +32,8 @@ def rentals() -> Iterator[Case]:
             Offer(name, drawn.choice((1, 2, 4, 8, 16)), *(drawn.uniform(*each) for each in bounds))
             for name in ("offer A", "offer B", "offer C", "offer D", "offer E")
         )
-        work = drawn.uniform(2e20, 5e20)
-        yield Case("", flops=work, hours=drawn.uniform(20, 150), offers=offers)
+        size = {"parameters": drawn.uniform(1e9, 2.5e9), "tokens": 33.6e9}
+        yield Case("", **size, hours=drawn.uniform(20, 150), offers=offers)
 
 
 cheapest = Exercise(
@@ -40,6 +43,13 @@ cheapest = Exercise(
     smaller="A run needs 36 hours on one GPU at $2 an hour. What does it cost there, and how long "
     "does it take and what does it cost on 4 such GPUs?",
     wrong={
+        "reading a token takes 2 FLOPs for each parameter, and training on it takes 6.": [
+            ("6 * parameters", "2 * parameters"),
+            ("6 * parameters", "parameters"),
+        ],
+        "GPUs are billed by the second, and you pay whole hours.": (
+            ("needed * offer.gpus", "-(-needed // 1) * offer.gpus")
+        ),
         "one of your choices misses the deadline.": ("if needed <= hours", "if True"),
         "that offer costs the least per hour. A slow GPU is rented for longer, so compare what the "
         "whole run costs.": [
