@@ -176,8 +176,6 @@ class Prepare:
     """Configuration of the dataset, such as sample-10BT."""
     text_field: str = "text"
     """Field of a row that holds the text."""
-    raw: bool = False
-    """Read nanoGPT's train.bin and optional val.bin, which contain uint16 tokens without header."""
     tokenizer: Literal["gpt2", "char"] = "gpt2"
     """GPT-2's byte-pair encoding, or one id per character."""
     val_fraction: float = 0.1
@@ -192,7 +190,7 @@ class Prepare:
         from cs336_lib.data.prepare import Corpus, prepare
 
         counts = prepare(
-            Corpus(self.files, self.text_field, self.hub, self.hub_config, self.raw),
+            Corpus(self.files, self.text_field, self.hub, self.hub_config),
             self.out,
             self.tokenizer,
             self.val_fraction,

@@ -6,7 +6,6 @@ followed by the tokens as uint16. All numbers are little-endian.
 
 import glob
 import hashlib
-import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -24,10 +23,6 @@ HEADER_BYTES = 256 * 4
 
 # A fingerprint covers every token of up to a million, and this many blocks of longer streams.
 FINGERPRINT_BLOCKS, BLOCK_TOKENS = 256, 4096
-
-UINT32_MAGIC = 20240801  # of llm.c's shards of Llama 3's tokens
-
-ASCII_BYTES = 256  # GPT-2's tokens never give this many bytes below 128 in a row
 
 
 def write_shard(path: Path, ids: np.ndarray, offset: int = 0) -> None:
@@ -86,13 +81,10 @@ def open_shard(path: Path) -> np.ndarray:
     if not path.is_file():
         raise UserError(f"{path}: not a regular file; an llm.c .bin shard expected")
     header = np.fromfile(path, dtype="<i4", count=256).tolist()
-    if holds_uint32(path):
-        raise UserError(f"{path}: {UINT32}")
     if len(header) != 256 or header[:2] != [MAGIC, VERSION]:
-        convert = f"cs336 prepare --raw {shlex.quote(str(path))} --out FOLDER"
         raise UserError(
-            f"{path}: isn't an llm.c shard, whose header of {HEADER_BYTES} bytes begins with "
-            f"{MAGIC} and {VERSION}; nanoGPT's files have no header, and `{convert}` adds one"
+            f"{path}: isn't an llm.c shard of GPT-2's tokens, whose header of {HEADER_BYTES} bytes "
+            f"begins with {MAGIC} and {VERSION}; make one from the text with `cs336 prepare`"
         )
     length = header[2]
     if size != HEADER_BYTES + 2 * length:
@@ -103,46 +95,6 @@ def open_shard(path: Path) -> np.ndarray:
     if length == 0:  # an empty file region cannot be mapped
         return np.zeros(0, dtype="<u2")
     return np.memmap(path, dtype="<u2", mode="r", offset=HEADER_BYTES, shape=(length,))
-
-
-def open_raw_shard(path: Path) -> np.ndarray:
-    """Memory-map a nanoGPT .bin file, which contains uint16 tokens without a header.
-
-    Raises:
-        FileNotFoundError: If the file doesn't exist.
-        UserError: If the file is empty, is an llm.c shard, or doesn't contain uint16 tokens.
-    """
-    size = path.stat().st_size
-    if not path.is_file() or size == 0 or size % 2:
-        raise UserError(f"{path}: {size} bytes; a file of uint16 tokens, of 2 bytes each, expected")
-    with open(path, "rb") as file:
-        start = file.read(4096)
-    if start[:4] == MAGIC.to_bytes(4, "little"):
-        raise UserError(f"{path}: an llm.c shard already; `cs336 train` reads it as it is")
-    if holds_uint32(path):
-        raise UserError(f"{path}: {UINT32}")
-    if len(start) >= ASCII_BYTES and start.isascii():
-        raise UserError(
-            f"{path}: begins like text or like ids of single characters; GPT-2's tokens expected"
-        )
-    return np.memmap(path, dtype="<u2", mode="r")
-
-
-UINT32 = (
-    "has uint32 tokens, such as Llama 3's; GPT-2's are uint16, so prepare its text with "
-    "`cs336 prepare`"
-)
-
-
-def holds_uint32(path: Path) -> bool:
-    """Return whether a file begins like uint32 tokens, with llm.c's header for them or without."""
-    with open(path, "rb") as file:
-        start = file.read(4096)
-    pairs = np.frombuffer(start[: len(start) // 4 * 4], dtype="<u2").reshape(-1, 2)
-    low, high = pairs[:, 0], pairs[:, 1]
-    # In uint16 tokens, every second one isn't among the first of the vocabulary.
-    is_raw = len(pairs) >= 64 and bool((high < 2).all() and (low > 1).any())
-    return start[:4] == UINT32_MAGIC.to_bytes(4, "little") or is_raw
 
 
 class ShardFile:

@@ -3,9 +3,8 @@
 import base64
 import hashlib
 import json
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,14 +20,6 @@ from cs336_lib.io import inside, read_json, write_atomic
 GPT2_SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 END_OF_TEXT = "<|endoftext|>"
-
-# The alternative with (?!\S) overflows the stack of tiktoken's regular expressions on a run of a
-# million whitespace characters, and the Rust panic ends Python. Runs of this length are words that
-# we split off ourselves.
-LONGEST_BLANK = 100_000
-
-# What Rust matches by \s. Python's has more.
-BLANK = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 
 
 class Tokenizer(ABC):
@@ -78,44 +69,23 @@ class Tokenizer(ABC):
 
 
 @cache
-def gpt2_encoding(tokens: int = 50256, *, split: bool = True) -> tiktoken.Encoding:
+def gpt2_encoding(tokens: int = 50256) -> tiktoken.Encoding:
     """Build tiktoken's GPT-2 encoding from the vocabulary in data/, without a download.
 
     Args:
         tokens: Number of tokens to keep. They are in the order in which GPT-2's were merged, so the
             first ones are an encoding of their own. Only all of them have <|endoftext|>.
-        split: Whether to split a text into words, or to take it as one.
     """
     lines = (DATA / "gpt2.tiktoken").read_bytes().split(b"\n")
     ranks = {base64.b64decode(token): int(rank) for token, rank in map(bytes.split, lines[:tokens])}
     special = {END_OF_TEXT: 50256} if tokens == 50256 else {}
     return tiktoken.Encoding(
         "gpt2",
-        pat_str=GPT2_SPLIT if split else r"[\s\S]+",
+        pat_str=GPT2_SPLIT,
         mergeable_ranks=ranks,
         special_tokens=special,
         explicit_n_vocab=tokens + len(special),
     )
-
-
-def words(text: str) -> Iterator[tuple[str, bool]]:
-    """Split a text at runs of LONGEST_BLANK or more whitespace characters.
-
-    As GPT2_SPLIT does, a run leaves its last character to what follows.
-
-    Yields:
-        A part of the text, and whether it is such a run, and so a single word.
-    """
-    half = LONGEST_BLANK // 2  # such a run fills one of these blocks; any other check is slower
-    blocks = (text[i : i + half] for i in range(0, len(text), half))
-    start = 0
-    if any(block.isspace() for block in blocks):
-        for match in re.finditer(rf"[{BLANK}]{{{LONGEST_BLANK},}}", text):
-            begin, end = match.start(), match.end() - (match.end() < len(text))
-            yield text[start:begin], False
-            yield text[begin:end], True
-            start = end
-    yield text[start:], False
 
 
 class GPT2Tokenizer(Tokenizer):
@@ -125,31 +95,31 @@ class GPT2Tokenizer(Tokenizer):
     vocab_size = 50257
     end_of_text: int | None = 50256
 
-    def encoding(self, *, split: bool = True) -> tiktoken.Encoding:
-        """Return tiktoken's encoding, which splits a text into words or takes it as one."""
-        return gpt2_encoding(split=split)
+    @property
+    def encoding(self) -> tiktoken.Encoding:
+        """The encoding of tiktoken."""
+        return gpt2_encoding(self.vocab_size - (self.end_of_text is not None))
 
     def encode(self, text: str) -> np.ndarray:
         """Return the token ids of `text` as uint16.
 
         The string <|endoftext|> is encoded as ordinary text. Lone surrogates are replaced by
-        U+FFFD. Several threads can encode in parallel, because tiktoken releases the GIL.
+        U+FFFD. Several threads can encode in parallel, because tiktoken releases the GIL. Raises
+        `UserError` if the text has a run of about a million blanks.
         """
         try:
-            ids = [
-                self.encoding(split=not is_word).encode_to_numpy(part, disallowed_special=())
-                for part, is_word in words(text)
-            ]
+            return self.encoding.encode_to_numpy(text, disallowed_special=()).astype(np.uint16)
         except UnicodeEncodeError:
             return self.encode(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
-        return np.concatenate(ids).astype(np.uint16)
+        except ValueError:  # GPT2_SPLIT's (?!\S) has a limited stack
+            raise UserError("a run of blanks is too long for GPT-2's tokens; shorten it") from None
 
     def decode_bytes(self, ids: list[int]) -> bytes:
         """Return the bytes of `ids`.
 
         A non-ASCII character can span several ids.
         """
-        return self.encoding().decode_bytes(ids)
+        return self.encoding.decode_bytes(ids)
 
 
 class ShortGPT2Tokenizer(GPT2Tokenizer):
@@ -162,10 +132,6 @@ class ShortGPT2Tokenizer(GPT2Tokenizer):
     name = "gpt2-1k"
     vocab_size = 1024
     end_of_text = None
-
-    def encoding(self, *, split: bool = True) -> tiktoken.Encoding:
-        """Return tiktoken's encoding with the first tokens only."""
-        return gpt2_encoding(self.vocab_size, split=split)
 
 
 class CharTokenizer(Tokenizer):
