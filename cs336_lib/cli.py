@@ -88,9 +88,9 @@ class Sample:
 
         if self.num_samples < 1:
             raise UserError(f"num_samples is {self.num_samples}; at least 1 expected")
-        settings = sampling.SamplingConfig(
-            self.max_new_tokens, self.temperature, self.top_k, self.top_p, self.seed
-        )
+        count = self.max_new_tokens
+        settings = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
+        sampling.SamplingConfig(count, seed=self.seed, **settings)  # refuses bad ones
         model, tokenizer = checkpoint.load_run(self.run_dir, hardware.select_device(self.device))
         sampling.store_weights(model, sampling.WEIGHTS[self.weights])
         prompt = self.prompt
@@ -99,7 +99,7 @@ class Sample:
         for number in range(self.num_samples):
             seed = None if self.seed is None else self.seed + number
             pieces = sampling.stream_text(
-                model, tokenizer, prompt, settings, stop=self.stop, seed=seed
+                model, tokenizer, prompt, count, stop=self.stop, seed=seed, **settings
             )
             print("---------------\n" if number else "", end="")
             for piece in itertools.chain([prompt + next(pieces)], pieces):
@@ -244,10 +244,6 @@ class Export:
     """Folder of a run made by `cs336 train`."""
     out: Path
     """Folder to create. `hf upload me/my-gpt FOLDER` then puts it on the Hugging Face hub."""
-    license: str = ""
-    """Licence of the weights for the model card, such as mit or apache-2.0."""
-    data_license: str = ""
-    """Licence of the training data for the model card."""
 
     def run(self) -> None:
         """Run `cs336 export`."""
@@ -257,8 +253,7 @@ class Export:
         from cs336_lib.training import checkpoint
 
         model, tokenizer = checkpoint.load_run(self.run_dir, hardware.select_device("cpu"))
-        card = page.model_card(self.run_dir, self.license, self.data_license)
-        hugging_face.export(model, self.out, tokenizer, card)
+        hugging_face.export(model, self.out, tokenizer, page.model_card(self.run_dir))
         print(f"{self.out}: load it by GPT2LMHeadModel.from_pretrained({str(self.out)!r})")
 
 
