@@ -89,7 +89,11 @@ class Sample:
         if self.num_samples < 1:
             raise UserError(f"num_samples is {self.num_samples}; at least 1 expected")
         count = self.max_new_tokens
-        settings = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
+        settings: dict[str, Any] = {
+            "temperature": self.temperature,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+        }
         sampling.SamplingConfig(count, seed=self.seed, **settings)  # refuses bad ones
         model, tokenizer = checkpoint.load_run(self.run_dir, hardware.select_device(self.device))
         sampling.store_weights(model, sampling.WEIGHTS[self.weights])
@@ -133,6 +137,7 @@ class Eval:
         from cs336_lib.data.loader import Loader
         from cs336_lib.evals import hellaswag, loss
         from cs336_lib.system import hardware, processes
+        from cs336_lib.system.processes import Place
         from cs336_lib.training import job
 
         for name in ("eval_tokens", "micro_batch_size"):
@@ -151,13 +156,12 @@ class Eval:
             model, tokenizer = judged.model, judged.tokenizer
             block_size = model.config.block_size
             examples = hellaswag.load_examples(self.hellaswag, tokenizer) if self.hellaswag else []
-            autocast = hardware.autocast(device, judged.precision)
-            place: dict[str, Any] = {"device": device, "autocast": autocast, "world": world}
+            place = Place(device, hardware.autocast_dtype(device, judged.precision), world)
             loader = Loader(judged.stream, block_size, tokenizer.vocab_size, seed=0)
-            sizes = {"tokens": self.eval_tokens, "micro_batch_size": self.micro_batch_size}
-            text = str(loss.score(model, loader, tokenizer, **sizes, **place))
+            sizes = self.eval_tokens, self.micro_batch_size
+            text = str(loss.score(model, loader, tokenizer, *sizes, place))
             if examples:
-                text += f"\nHellaSwag      {hellaswag.score(model, examples, block_size, **place)}"
+                text += f"\nHellaSwag      {hellaswag.score(model, examples, block_size, place)}"
             if world.is_main:
                 print(text)
 

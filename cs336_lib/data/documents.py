@@ -66,7 +66,7 @@ class Row(NamedTuple):
     mark: Mark | None = None
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Position of a piece of text in a corpus. A hub stream resumes at `mark`."""
 
     document: int = 0
@@ -88,8 +88,8 @@ def check_files(corpus: Corpus) -> None:
 
 
 def read(
-    corpus: Corpus, after: Place, skipped: list[str] | None = None
-) -> Iterator[tuple[Place, str]]:
+    corpus: Corpus, after: Position, skipped: list[str] | None = None
+) -> Iterator[tuple[Position, str]]:
     """Yield the pieces of a corpus that follow the place `after`, in order.
 
     A row whose text is null has no pieces, and its place is added to `skipped`.
@@ -105,7 +105,7 @@ def read(
     found = documents(corpus, after.mark, [] if skipped is None else skipped)
     for document, (mark, pieces) in enumerate(found, start=first):
         for number, piece in enumerate(filter(len, pieces)):
-            place = Place(document, number, mark)
+            place = Position(document, number, mark)
             if place[:2] > after[:2]:
                 yield place, piece
 

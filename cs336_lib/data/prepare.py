@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cs336_lib.config import UserError
-from cs336_lib.data.documents import Corpus, Place, check_files, read
+from cs336_lib.data.documents import Corpus, Position, check_files, read
 from cs336_lib.data.shards import TokenStream, append, shorten
 from cs336_lib.data.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, save_tokenizer
 from cs336_lib.io import Bar, Log, locked, read_json, sync, write_atomic, writing
@@ -37,9 +37,11 @@ NEWLINE = "\n"  # begins a document where the tokenizer has no token for its end
 
 PROGRESS, TOKENIZER = "progress.json", "tokenizer.json"
 
-Batch = list[tuple[Place, str]]
+Batch = list[tuple[Position, str]]
 
-Encoded = tuple[np.ndarray, np.ndarray, Place]  # tokens for both parts, and place of the last piece
+Encoded = tuple[
+    np.ndarray, np.ndarray, Position
+]  # tokens for both parts, and place of the last piece
 
 
 class Progress(NamedTuple):
@@ -51,10 +53,10 @@ class Progress(NamedTuple):
 
     train: int = 0
     val: int = 0
-    place: Place = Place()
+    place: Position = Position()
 
 
-def batched(pieces: Iterable[tuple[Place, str]]) -> Iterator[Batch]:
+def batched(pieces: Iterable[tuple[Position, str]]) -> Iterator[Batch]:
     """Group pieces of text into batches of about BATCH_CHARACTERS characters."""
     batch: Batch = []
     size = 0
@@ -262,7 +264,7 @@ def read_progress(folder: Path, arguments: dict[str, object]) -> Progress | None
     saved = read_json(folder / PROGRESS)
     try:
         before = dict(saved.pop("arguments"))
-        progress = Progress(saved.pop("train"), saved.pop("val"), Place(*saved.pop("place")))
+        progress = Progress(saved.pop("train"), saved.pop("val"), Position(*saved.pop("place")))
     except (KeyError, TypeError, ValueError):
         raise UserError(f"{folder / PROGRESS}: not a progress file; remove that folder") from None
     if changed := [name for name, value in arguments.items() if before.get(name) != value]:
@@ -337,7 +339,7 @@ def fitting_tokenizer(name: str, corpus: Corpus) -> Tokenizer:
     """
     alphabet: set[str] = set()
     if name == "char":
-        for _, text in read(corpus, Place()):
+        for _, text in read(corpus, Position()):
             alphabet.update(text)
         if alphabet and not corpus.is_one_text:
             alphabet.add(NEWLINE)

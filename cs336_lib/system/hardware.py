@@ -89,12 +89,6 @@ def autocast_dtype(device: torch.device, precision: str = "auto") -> torch.dtype
     return torch.bfloat16
 
 
-def autocast(device: torch.device, precision: str = "auto") -> torch.autocast:
-    """Return an autocast context with the dtype of `autocast_dtype`, or a disabled one for fp32."""
-    dtype = autocast_dtype(device, precision)
-    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
-
-
 @contextmanager
 def tf32(enabled: bool) -> Iterator[None]:
     """Enable or disable TF32 for fp32 matmuls on a GPU within this block.

@@ -19,6 +19,7 @@ from cs336_lib.config import PRESETS, TrainConfig, UserError
 from cs336_lib.data.loader import Loader, open_data
 from cs336_lib.evals.loss import Score, score, scored
 from cs336_lib.system import hardware
+from cs336_lib.system.processes import Place
 from cs336_lib.training import run_folder
 from cs336_lib.training.job import open_run
 from cs336_lib.training.loop import train, train_step
@@ -100,10 +101,10 @@ def race(minutes: float, run_dir: str, device: str = "auto") -> Result:
     if run.finished:
         found = scored(run.val_loss, loader, tokenizer, config.eval_tokens)
     else:
-        place = hardware.select_device(device)
-        autocast = hardware.autocast(place, config.precision)
-        sizes = {"tokens": config.eval_tokens, "micro_batch_size": config.micro_batch_size}
-        found = score(run.model, loader, tokenizer, **sizes, device=place, autocast=autocast)
+        chosen = hardware.select_device(device)
+        place = Place(chosen, hardware.autocast_dtype(chosen, config.precision))
+        sizes = config.eval_tokens, config.micro_batch_size
+        found = score(run.model, loader, tokenizer, *sizes, place)
     return Result(found, time.perf_counter() - begun)
 
 

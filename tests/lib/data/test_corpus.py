@@ -37,12 +37,12 @@ def test_the_model_that_ships_is_what_the_readme_says(readme: str) -> None:
 
 def test_the_model_that_ships_has_the_loss_it_claims() -> None:
     import json
-    from contextlib import nullcontext
 
     import torch
 
     from cs336_lib.data.loader import Loader, open_data
     from cs336_lib.evals.loss import validation_loss
+    from cs336_lib.system.processes import Place
     from cs336_lib.training import checkpoint
 
     model, tokenizer = checkpoint.load_shipped()
@@ -51,9 +51,8 @@ def test_the_model_that_ships_has_the_loss_it_claims() -> None:
         model,
         Loader(stream, model.config.block_size, tokenizer.vocab_size, 1337),
         32768,  # a quarter of what the recorded figure was measured on
-        micro_batch_size=16,
-        device=torch.device("cpu"),
-        autocast=nullcontext(),
+        16,
+        Place(torch.device("cpu")),
     )
     row = json.loads((checkpoint.SHIPPED_RUN / "metrics.jsonl").read_text().splitlines()[-1])
     assert abs(loss - row["val_loss"]) < 0.03

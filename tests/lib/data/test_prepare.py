@@ -5,7 +5,7 @@ import pytest
 
 from cs336_lib.data import documents
 from cs336_lib.data import prepare as module
-from cs336_lib.data.documents import Corpus, Place
+from cs336_lib.data.documents import Corpus, Position
 from cs336_lib.data.loader import open_data
 from cs336_lib.data.prepare import prepare
 from cs336_lib.data.shards import TokenStream, open_shard
@@ -116,6 +116,6 @@ def test_only_the_same_command_goes_on_and_where_it_was(
     places, read = [], module.read
     monkeypatch.setattr(module, "read", lambda *a: places.append(a[1]) or read(*a))
     prepare(corpus, tmp_path / "again" / "out", workers=1)
-    assert places == [Place(*saved["place"])]
+    assert places == [Position(*saved["place"])]
     assert places[0].document > 5
     assert f"resuming after {saved['train'] + saved['val']:,} tokens" in capsys.readouterr().err
