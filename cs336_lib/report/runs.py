@@ -23,7 +23,7 @@ from cs336_lib.formatting import digits, duration, short
 from cs336_lib.hugging_face import read_tensors
 from cs336_lib.io import inside, read_json
 from cs336_lib.training import checkpoint, run_folder
-from cs336_lib.training.metrics import LARGEST, METRICS, read_metrics
+from cs336_lib.training.metrics import read_metrics
 
 # Losses are comparable only between runs in which these agree.
 OF_THE_TASK = ("train_data", "val_data", "tokenizer", "eval_tokens", "block_size")
@@ -66,11 +66,6 @@ def read_run(folder: Path) -> Run:
     if not rows:
         raise UserError(f"{metrics}: no step is finished yet")
     for row in rows:
-        for metric in METRICS:  # `read_metrics` has checked those that are needed
-            value = row.get(metric.name)
-            is_number = isinstance(value, (int, float)) and -LARGEST < value < LARGEST  # not NaN
-            if not (is_number or metric.is_needed):
-                row.pop(metric.name, None)
         if not isinstance(row.get("sample"), str):
             row.pop("sample", None)
     return Run(str(folder), config, rows)
@@ -113,7 +108,7 @@ def outcome(run: Run) -> dict[str, str]:
     }
     if scores := [row["hellaswag"] for row in run.rows if "hellaswag" in row]:
         found["HellaSwag, final"] = f"{scores[-1]:.4f}"
-    if speeds := [row["mfu"] for row in run.rows if "mfu" in row]:
+    if speeds := [row["mfu"] for row in run.rows if row.get("mfu") is not None]:
         found["MFU (median)"] = f"{statistics.median(speeds):.1%}"
     return found
 

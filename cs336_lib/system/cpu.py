@@ -4,8 +4,7 @@ PyTorch's own operators lose time there. The flash attention doesn't use the CPU
 well, and the cross-entropy converts all logits to fp32 (docs/decisions.md). `accelerate` puts these
 operators into a model.
 
-All private operators of PyTorch that this package calls are here. A later version may lack them, so
-`softmax_backward` and `pack` do without, which gives the same result in more time.
+All private operators of PyTorch that this package calls are here.
 """
 
 from collections.abc import Callable
@@ -102,16 +101,6 @@ def attention_weights(
     return scores.softmax(-1)
 
 
-def softmax_backward(
-    grad: Float[Tensor, "*batch n"], weights: Float[Tensor, "*batch n"]
-) -> Float[Tensor, "*batch n"]:
-    """Return the gradient of the scores, given that of the attention weights."""
-    if hasattr(torch, "_softmax_backward_data"):
-        return torch._softmax_backward_data(grad, weights, -1, weights.dtype)
-    products = grad.float() * weights
-    return (products - weights * products.sum(-1, keepdim=True)).to(weights.dtype)
-
-
 class CausalAttention(torch.autograd.Function):
     """Causal attention by batched matmuls of tiles, which skips the tiles above the diagonal."""
 
@@ -144,7 +133,7 @@ class CausalAttention(torch.autograd.Function):
             weights = attention_weights(q[:, rows], k[:, keys])
             dv[:, keys] += torch.bmm(weights.mT, grad[:, rows])
             dweights = torch.bmm(grad[:, rows], v[:, keys].mT)
-            dscores = softmax_backward(dweights, weights)
+            dscores = torch._softmax_backward_data(dweights, weights, -1, weights.dtype)
             dq[:, rows] = torch.bmm(dscores, k[:, keys])
             dk[:, keys] += torch.bmm(dscores.mT, q[:, rows])
         sums[:2] *= q.size(-1) ** -0.5
@@ -229,10 +218,7 @@ def packed_linear(
     weight, bias = weight.detach(), None if bias is None else bias.detach()
     if dtype == torch.float16:
         return fbgemm_linear(weight, bias) if FBGEMM in quantized.supported_engines else None
-    operators = torch.ops.mkldnn
-    if hasattr(operators, "_reorder_linear_weight") and hasattr(operators, "_linear_pointwise"):
-        return onednn_linear(weight, bias, dtype) if mkldnn.is_available() else None
-    return None
+    return onednn_linear(weight, bias, dtype) if mkldnn.is_available() else None
 
 
 def fbgemm_linear(weight: Float[Tensor, "n_out n_in"], bias: Tensor | None) -> Layer:

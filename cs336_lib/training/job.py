@@ -17,7 +17,6 @@ from cs336_lib.data.shards import TokenStream
 from cs336_lib.data.tokenizer import (
     Tokenizer,
     load_tokenizer,
-    make_tokenizer,
     require_tokenizer,
     tokenizer_of,
 )
@@ -351,12 +350,11 @@ def subject_of_hugging_face(source: str, device: torch.device, val_data: str = "
         UserError: If the model or the data doesn't use the GPT-2 tokenizer.
     """
     model = cpu.accelerate(hugging_face.load(source, device))
-    tokenizer = make_tokenizer("gpt2", "")
+    _, stream, tokenizer = open_data("", "", "gpt2")
     theirs, ours = model.config.vocab_size, tokenizer.vocab_size
     if theirs != ours:
         raise UserError(f"{source} has {theirs:,} token ids; GPT-2's {ours:,} expected")
-    if not val_data:
-        return Subject(model, open_data("", "", "gpt2")[1], tokenizer)
-    stream = TokenStream.open(val_data, "val")
-    require_tokenizer(stream.names, tokenizer)
+    if val_data:
+        stream = TokenStream.open(val_data, "val")
+        require_tokenizer(stream.names, tokenizer)
     return Subject(model, stream, tokenizer)

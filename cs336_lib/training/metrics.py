@@ -270,7 +270,8 @@ def summary(row: dict[str, Any]) -> str:
 def read_metrics(path: Path, convert: Callable[[Any], Any] | None = None) -> list[dict[str, Any]]:
     """Return the rows of a metrics.jsonl file.
 
-    An incomplete last line is ignored, and a val_loss of null is removed from its row.
+    An incomplete last line is ignored. What isn't a number is removed from its row, unless it is
+    needed.
 
     Args:
         path: The file.
@@ -291,8 +292,11 @@ def read_metrics(path: Path, convert: Callable[[Any], Any] | None = None) -> lis
                 value: Any = row.get(metric.name)
                 is_number = type(value) in (int, float) and -LARGEST < value < LARGEST  # not NaN
                 is_null = value is None and metric.nullable
-                if metric.is_needed and not (is_number or is_null):
+                if is_number or is_null:
+                    continue
+                if metric.is_needed:
                     raise UserError(f"{metric.name} is {value!r:.40}; a number expected")
+                row.pop(metric.name, None)
         except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
             message = f"{path}: line {number} isn't a row of metrics ({error}); fix or delete it"
             raise UserError(message) from None
