@@ -3,13 +3,10 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
-from cs336_lib.config import GPTConfig
 from cs336_lib.data.tokenizer import GPT2Tokenizer
 from cs336_lib.evals.hellaswag import Example, ending_losses, load_examples, score
-from cs336_lib.model import GPT
 from cs336_lib.system.processes import Place
 
 CPU = Place(torch.device("cpu"))
@@ -73,20 +70,10 @@ def test_what_does_not_fit_is_cut_from_the_left():
     assert means[2].item() == pytest.approx(math.log(3))
 
 
-def test_a_real_model(tmp_path):
+def test_endings_begin_with_a_space(tmp_path):
     path = tmp_path / "val.jsonl"
     path.write_text(json.dumps(ROW) + "\n")
     tokenizer = GPT2Tokenizer()
     (example,) = load_examples(str(path), tokenizer)
     assert tokenizer.decode(example.context) == ROW["ctx"]
     assert [tokenizer.decode(ids) for ids in example.endings] == [" " + e for e in ROW["endings"]]
-    model = GPT(GPTConfig(block_size=32, n_layer=2, n_head=2, n_embd=32)).eval()
-    nn.init.normal_(model.transformer.wpe.weight)
-    sums, means = ending_losses(model, example, 32, CPU)
-    for i, ending in enumerate(example.endings):  # one by one, without padding
-        ids = torch.tensor([example.context + ending])
-        with torch.no_grad():
-            logits = model(ids[:, :-1])[0, -len(ending) :]
-        loss = F.cross_entropy(logits, torch.tensor(ending))
-        assert means[i].item() == pytest.approx(loss.item(), abs=1e-5)
-        assert sums[i].item() == pytest.approx(loss.item() * len(ending), abs=1e-4)
