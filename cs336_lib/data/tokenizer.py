@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tiktoken
@@ -198,15 +197,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
         FileNotFoundError: If the file doesn't exist.
         UserError: If `save_tokenizer` didn't write the file, or it has changed since.
     """
-    return from_description(read_json(inside(path.parent, path.name)), path)
-
-
-def from_description(description: dict[str, Any], path: Path) -> Tokenizer:
-    """Make the tokenizer that the content of a tokenizer.json describes.
-
-    Raises:
-        UserError: If `save_tokenizer` didn't write the file, or it has changed since.
-    """
+    description = read_json(inside(path.parent, path.name))
     name, alphabet = description.get("name", ""), description.get("alphabet", "")
     # Encoding drops lone surrogates.
     is_text = isinstance(alphabet, str) and alphabet.encode(errors="ignore").decode() == alphabet
@@ -223,28 +214,18 @@ def from_description(description: dict[str, Any], path: Path) -> Tokenizer:
 
 
 def tokenizer_of(folder: Path) -> Tokenizer | None:
-    """Load the tokenizer of a run, of prepared data or of an exported char model.
+    """Load the tokenizer of a run or of prepared data.
 
     Returns:
-        The tokenizer, or `None` if the folder has no tokenizer.json that this package can read.
+        The tokenizer, or `None` if the folder has no tokenizer.json of ours.
 
     Raises:
         UserError: If the file is corrupt.
     """
     path = folder / "tokenizer.json"
-    if not path.is_file():
+    if not path.is_file() or not FIELDS & read_json(path).keys():
         return None
-    description = read_json(path)
-    if FIELDS & description.keys():
-        inside(folder, path.name)  # refuses a link that leads elsewhere
-        return from_description(description, path)
-    model = description.get("model")
-    vocab = model.get("vocab") if isinstance(model, dict) else None
-    if not isinstance(vocab, dict) or not vocab or any(len(token) != 1 for token in vocab):
-        return None
-    tokenizer = CharTokenizer("".join(vocab))
-    expected = {character: number for number, character in enumerate(tokenizer.alphabet)}
-    return tokenizer if vocab == expected else None
+    return load_tokenizer(path)
 
 
 def require_tokenizer(shards: Iterable[str], tokenizer: Tokenizer) -> None:

@@ -115,6 +115,13 @@ def test_a_bad_value_is_one_line_and_nothing_is_written(here, capsys):
 
 
 CONTRADICTIONS = [
+    ([*TRAIN, "--n-head", "5"], "does not divide n_embd"),
+    ([*TRAIN, "--batch-tokens", "1001"], "try 1000"),
+    ([*TRAIN, "--batch-tokens", str(8 * 2**20 + 8)], "at most 1048576 expected"),
+    ([*TRAIN, "--learning-rate", "0"], "learning_rate > 0 expected"),
+    ([*TRAIN, "--min-learning-rate", "1"], "min_learning_rate <= learning_rate"),
+    ([*TRAIN, "--warmup-steps", "99"], "more than max_steps"),
+    ([*TRAIN, "--initial-batch-tokens", "8"], "a growing batch needs both"),
     ([*TRAIN, "--optimizer", "muon", "--parallel", "fsdp"], "use one of the two"),
     ([*TRAIN, "--val-data", "x"], "val_data without train_data"),
     ([*TRAIN, "--tokenizer", "char", "--train-data", "x.bin"], "x.bin: no file matches"),
