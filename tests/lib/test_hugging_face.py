@@ -17,8 +17,6 @@ from cs336_lib.model import GPT
 
 TRICKY = [
     "",
-    " ",
-    "\n",
     " \n\n\n \n \t \r\na\rb\ttab\t\ttabs  ",
     "Hello, world! leading and trailing ",
     "don't we'll I've you're he's she'd I'm DON'T WE'LL ' 's 'sx ''",
@@ -157,22 +155,11 @@ def test_what_would_give_other_logits_is_refused(folder):
 def test_the_hub_by_name(folder, tmp_path, monkeypatch):
     hub = pytest.importorskip("huggingface_hub")
     monkeypatch.chdir(tmp_path)
-    asked = []
-
-    def fake(repository: str, file: str) -> str:
-        asked.append((repository, file))
-        return str(folder / file)
-
-    monkeypatch.setattr(hub, "hf_hub_download", fake)
+    asked = {"openai-community/gpt2-large": folder}
+    monkeypatch.setattr(hub, "hf_hub_download", lambda name, file: str(asked[name] / file))
     assert same(hugging_face.load("gpt2-large"), hugging_face.load(folder))
-    wanted = ["config.json", "model.safetensors"]
-    assert asked == [("openai-community/gpt2-large", file) for file in wanted]
-
-    def offline(repository: str, file: str) -> str:
-        raise hub.errors.LocalEntryNotFoundError("many\nlines")
-
-    monkeypatch.setattr(hub, "hf_hub_download", offline)
-    with pytest.raises(ValueError, match=r"downloaded \(LocalEntryNotFoundError\); connect"):
+    monkeypatch.setattr(hub, "hf_hub_download", lambda *asked: 1 / 0)
+    with pytest.raises(ValueError, match=r"downloaded \(ZeroDivisionError\); connect"):
         hugging_face.load("gpt2")
     shutil.copytree(folder, tmp_path / "gpt2")
     assert same(hugging_face.load("gpt2"), hugging_face.load(folder))  # a folder of that name wins
