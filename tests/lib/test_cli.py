@@ -111,9 +111,6 @@ def test_a_prompt_may_be_any_word():
     assert cli.parse([*command, "None"]).prompt == "None"
 
 
-# Real command lines, without the course
-
-
 def real(*arguments: str | bytes, **how: Any) -> subprocess.CompletedProcess[bytes]:
     """Run a command of the library in a process of its own, in which the course isn't found."""
     code = """
@@ -128,23 +125,17 @@ runpy.run_module("cs336_lib", run_name="__main__")
     return subprocess.run(command, env=environment, check=False, **how)
 
 
-def test_the_library_reports_on_a_run_without_the_course(tmp_path):
+def test_real_command_lines_without_the_course(tmp_path):
     cli.main(["train", "shakespeare-char", *TINY, "--run-dir", str(tmp_path / "run")])
     done = real("report", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert b"report.html" in done.stdout
-
-
-def test_a_name_that_is_no_text_is_one_line(tmp_path):
-    done = real("sample", "--run-dir", b"\xff\xfe", cwd=tmp_path)
+    done = real("sample", "--run-dir", b"\xff\xfe", cwd=tmp_path)  # a name that is no text
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.startswith(b"cs336: ")
     assert done.stderr.count(b"\n") == 1
-
-
-def test_a_reader_that_has_had_enough_is_no_error():
     read_end, write_end = os.pipe()
-    os.close(read_end)
+    os.close(read_end)  # a reader that has had enough
     done = real("train", "shakespeare-char", "--help", stdout=write_end)
     os.close(write_end)
     assert (done.returncode, done.stderr) == (0, b"")

@@ -1,8 +1,7 @@
-import functools
-
 import pytest
 import torch
 
+from cs336_lib import sampling as module
 from cs336_lib.data.tokenizer import CharTokenizer, GPT2Tokenizer
 from cs336_lib.model import GPT
 from cs336_lib.sampling import (
@@ -56,16 +55,9 @@ def test_top_k_and_top_p_by_hand():
     assert filter_logits(many, top_p=0.999).isinf().any()
 
 
-def test_logits_that_are_not_finite_are_refused(model, monkeypatch):
-    forward = GPT.forward
-
-    def broken(model: GPT, wrong: float, idx: torch.Tensor, **how) -> torch.Tensor:
-        logits = forward(model, idx, **how)
-        logits[-1, -1, 7] = wrong
-        return logits
-
+def test_logits_that_are_not_finite_are_refused(model):
     for wrong in (float("nan"), float("inf")):
-        monkeypatch.setattr(GPT, "forward", functools.partialmethod(broken, wrong))
+        torch.nn.init.constant_(model.transformer.ln_f.bias, wrong)
         for sampling in ({"temperature": 0.0, "stop_token": 49}, {"seed": 5}):
             tokens = stream(model, torch.randint(50, (2, 9)), 5, **sampling)
             with pytest.raises(ValueError, match=r"not finite; use --weights fp32"):
@@ -118,8 +110,6 @@ def test_text_ends_before_end_of_text(model, tokenizer):
 
 
 def test_characters_spread_over_tokens_come_out_whole(monkeypatch):
-    from cs336_lib import sampling as module
-
     tokenizer = GPT2Tokenizer()
     text = "naïve 日本 🎭!"
     ids = tokenizer.encode(text).tolist()
