@@ -201,32 +201,8 @@ def stream(
         model.train(was_training)
 
 
-class HalfLinear(nn.Module):
-    """Linear layer with 16-bit weights and 32-bit activations.
-
-    Use it where no packed layer exists. With a single input row, the layer is memory-bound, so
-    16-bit weights are twice as fast. With several rows, the weights are first converted to 32 bits,
-    because most CPUs have no native 16-bit matmul.
-    """
-
-    weight: Tensor
-    bias: Tensor | None
-
-    def __init__(self, linear: nn.Linear, dtype: torch.dtype):
-        super().__init__()
-        self.register_buffer("weight", linear.weight.to(dtype))
-        self.register_buffer("bias", None if linear.bias is None else linear.bias.to(dtype))
-
-    def forward(self, x: Float[Tensor, "batch seq n_in"]) -> Float[Tensor, "batch seq n_out"]:
-        """Apply the layer. The result has the same dtype as `x`."""
-        if x.numel() == x.size(-1):
-            return F.linear(x.to(self.weight.dtype), self.weight, self.bias).to(x.dtype)
-        bias = None if self.bias is None else self.bias.to(x.dtype)
-        return F.linear(x, self.weight.to(x.dtype), bias)
-
-
 class PackedLinear(nn.Module):
-    """Linear layer of fp32 tensors, whose weight is packed for this CPU in another dtype."""
+    """Linear layer of fp32 tensors, whose weight is stored for this CPU in another dtype."""
 
     def __init__(self, layer: cpu.Layer):
         super().__init__()
@@ -255,10 +231,10 @@ def store_weights(model: GPT, dtype: torch.dtype = torch.float32) -> None:
         pack = (lambda m: cpu.packed_linear(m.weight, m.bias, dtype)) if packs else (lambda m: None)
         packed = list(pool.map(pack, linear_layers.values()))
     for (name, linear), layer in zip(linear_layers.items(), packed, strict=True):
+        if layer is None and dtype != torch.float32:
+            layer = cpu.half_linear(linear.weight, linear.bias, dtype)
         if layer:
             model.set_submodule(name, PackedLinear(layer))
-        elif dtype != torch.float32:
-            model.set_submodule(name, HalfLinear(linear, dtype))
         elif linear.out_features >= linear.in_features:
             linear.weight.data = linear.weight.T.contiguous().T
 
