@@ -135,26 +135,8 @@ class TokenStream:
         self.ends = np.cumsum([len(part) for part in parts])
 
     @classmethod
-    def from_pattern(cls, pattern: str) -> "TokenStream":
-        """Open all shards that match a glob pattern, sorted by name.
-
-        Raises:
-            FileNotFoundError: If no file matches.
-            UserError: If a file isn't a valid shard.
-        """
-        paths: list[str] = []
-        with suppress(ValueError):  # a NUL or half a surrogate pair, which no file name has
-            paths = sorted(glob.glob(pattern, recursive=True))
-        if not paths:
-            place = "" if Path(pattern).is_absolute() else f" (looked in {Path.cwd()})"
-            raise FileNotFoundError(
-                f"{pattern}: no file matches{place}; `cs336 prepare` makes shards"
-            )
-        return cls([ShardFile(Path(path)) for path in paths], paths)
-
-    @classmethod
-    def open(cls, source: str, part: str) -> "TokenStream":
-        """Open the shards of a folder or glob pattern.
+    def open(cls, source: str, part: str = "") -> "TokenStream":
+        """Open the shards of a folder or glob pattern, sorted by name.
 
         Args:
             source: A folder made by `cs336 prepare`, or a glob pattern.
@@ -164,12 +146,20 @@ class TokenStream:
             FileNotFoundError: If there are no shards.
             UserError: If a shard isn't valid, or is a link that leads out of the folder.
         """
-        folder = Path(source)
-        if not folder.is_dir():
-            return cls.from_pattern(source)
-        for path in folder.glob(f"{part}_*.bin"):
-            inside(folder, path.name)
-        return cls.from_pattern(f"{glob.escape(source)}/{part}_*.bin")
+        folder, pattern = Path(source), source
+        if folder.is_dir():
+            pattern = f"{glob.escape(source)}/{part}_*.bin"
+            for path in folder.glob(f"{part}_*.bin"):
+                inside(folder, path.name)
+        paths: list[str] = []
+        with suppress(ValueError):  # a NUL or half a surrogate pair, which no file name has
+            paths = sorted(glob.glob(pattern, recursive=True))
+        if not paths:
+            place = "" if Path(pattern).is_absolute() else f" (looked in {Path.cwd()})"
+            raise FileNotFoundError(
+                f"{pattern}: no file matches{place}; `cs336 prepare` makes shards"
+            )
+        return cls([ShardFile(Path(path)) for path in paths], paths)
 
     def __len__(self) -> int:
         return int(self.ends[-1])

@@ -47,17 +47,17 @@ def test_a_shard_is_read_as_it_is_or_refused(tmp_path, header, body, missing):
     is_whole = header == (MAGIC, 1, len(body) // 2) and len(body) % 2 == 0 and missing == 0
     if not is_whole:
         with pytest.raises(ValueError, match="train_0") as error:
-            TokenStream.from_pattern(str(path))
+            TokenStream.open(str(path))
         assert "\n" not in str(error.value)
         return
-    stream = TokenStream.from_pattern(str(path))
+    stream = TokenStream.open(str(path))
     assert stream.read(0, len(stream)).tolist() == np.frombuffer(body, dtype="<u2").tolist()
 
 
 def test_a_shard_that_shrinks_or_goes_is_noticed(tmp_path):
     path = tmp_path / "train_0.bin"
     write_shard(path, np.arange(1000))
-    loader = Loader(TokenStream.from_pattern(str(path)), 9, 1000, seed=0)
+    loader = Loader(TokenStream.open(str(path)), 9, 1000, seed=0)
     before = loader.batch(0, 50)
     os.truncate(path, HEADER_BYTES + 100)
     with pytest.raises(ValueError, match="has become shorter"):
