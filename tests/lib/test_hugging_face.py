@@ -49,8 +49,8 @@ def letters(count: int) -> CharTokenizer:
 
 def same(a: GPT, b: GPT) -> bool:
     """Return whether two models have the same shape and bit-identical weights."""
-    ours, theirs = a.state_dict(), b.state_dict()
-    return a.config == b.config and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    pairs = zip(a.parameters(), b.parameters(), strict=True)
+    return a.config == b.config and all(torch.equal(ours, theirs) for ours, theirs in pairs)
 
 
 def rewrite(folder: Path, edit) -> None:
@@ -117,12 +117,6 @@ def test_we_load_what_transformers_saves(transformers, tmp_path):
             assert torch.allclose(model(idx), theirs(idx).logits, atol=1e-4)
 
 
-def bare(tensors):
-    """On the hub, names have no prefix, and there are masks."""
-    masks = {f"h.0.attn.{name}": torch.ones(1, 1, 16, 16) for name in ("bias", "masked_bias")}
-    return {name.removeprefix("transformer."): value for name, value in tensors.items()} | masks
-
-
 HEAD, WTE = "lm_head.weight", "transformer.wte.weight"
 
 
@@ -130,7 +124,10 @@ def test_other_spellings_of_the_same_weights(folder):
     model = hugging_face.load(folder)
     tensors = load_file(folder / "model.safetensors")
     head_only = {(HEAD if name == WTE else name): value for name, value in tensors.items()}
-    for content in (bare(tensors) | {HEAD: tensors[WTE].clone()}, head_only):
+    # On the hub, names have no prefix, and there are masks.
+    bare = {name.removeprefix("transformer."): value for name, value in tensors.items()}
+    bare |= {f"h.0.attn.{name}": torch.ones(1, 1, 16, 16) for name in ("bias", "masked_bias")}
+    for content in (bare | {HEAD: tensors[WTE].clone()}, head_only):
         rewrite(folder, lambda _, content=content: content)
         assert same(hugging_face.load(folder), model)
 
